@@ -1,0 +1,70 @@
+"""A generation request as the relay runs it, and what it gives back. Tokens in, text out; no HTTP in here."""
+
+from dataclasses import dataclass, field
+
+from legato_protocol.stream import SamplingParams, TokenLogprobs
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationRequest:
+    """One prompt, already tokenized. `deadline` is seconds from now; `choices` is OpenAI's `n`.
+
+    `params.stop_token_ids` ends a sequence in the worker; `stop` strings end it here. `params.seed` is set already:
+    the user's, or one drawn at random.
+    """
+
+    id: str
+    prompt: tuple[int, ...]
+    params: SamplingParams
+    deadline: float
+    choices: int = 1
+    stop: tuple[str, ...] = ()
+    tenant: str = ""
+    priority: int = 0
+    cache_salt: str = ""
+    explain: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class TokenText:
+    """One token as logprobs show it: its own bytes, which need not be whole characters."""
+
+    token: int
+    text: str
+    raw: bytes
+    logprobs: TokenLogprobs | None
+
+
+@dataclass(frozen=True, slots=True)
+class Delta:
+    """Something new of one choice. `finish` is OpenAI's finish_reason and comes with the last delta of a choice."""
+
+    choice: int
+    text: str
+    tokens: tuple[TokenText, ...] = ()
+    finish: str | None = None
+
+
+@dataclass(slots=True)
+class Usage:
+    """What a request has cost so far."""
+
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    cached_tokens: int = 0
+
+
+@dataclass(slots=True)
+class RouteRecord:
+    """What `x-legato-route` and the gateway's `/state` tell of a request; filled in as it becomes known."""
+
+    id: str
+    attempt: int = 0
+    prefill: str = ""  # a worker's name, or "local"
+    decode: str = ""
+    prompt_tokens: int = 0
+    cached_tokens: dict[str, int] = field(default_factory=dict)  # by worker, as the router saw it
+    transport: str = ""
+    why: str = ""
+    handoffs: list[dict[str, object]] = field(default_factory=list)
+    finish: str = ""

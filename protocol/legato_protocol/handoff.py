@@ -1,0 +1,99 @@
+"""Messages between the two workers of a hand-off: a sender that holds a sequence's KV and a receiver that will.
+
+Receiver → sender: `Grant`, `Commit`, `Abort`. Sender → receiver: `Written`, `Final`, `Renew`, `Abort`. Either answers
+an `Abort` with `AbortAck`, always, also for a room it does not know. Every message names (epoch, room, attempt),
+where `epoch` is that of the *receiver's* arena: blocks are numbers in that arena and in no other.
+
+The order of a session (the table itself is `legato_engine.transfer.session`):
+grant → (put blocks → Written)* → Final → Commit. After an abort was seen the sender writes nothing more, and the
+receiver reuses granted blocks only after `AbortAck` or after its endpoint to that peer is confirmed closed.
+"""
+
+import msgspec
+
+from legato_protocol.stream import Message, TokenItem, decode_with
+
+VERSION = 1
+
+
+class PeerHello(Message, tag="hi", frozen=True):
+    """First message on a new connection between two workers, in both directions.
+
+    `proof` authenticates: HMAC-SHA256 of the service's token over (worker, epoch). `arena` and `rkey` let the other
+    side write blocks: base address of the arena and the packed remote key of the link.
+    """
+
+    worker: str
+    epoch: str
+    kv_revision: str
+    layout: str
+    address: bytes
+    arena: int
+    rkey: bytes
+    proof: bytes
+    version: int = VERSION
+
+
+class SessionMessage(Message, frozen=True):
+    epoch: str  # of the receiver's arena
+    room: int
+    attempt: int
+
+
+class Grant(SessionMessage, tag="grant", frozen=True):
+    """The receiver reserved `blocks` (ids in its arena, in order of the sequence).
+
+    The first `cached` blocks of the sequence it holds already and wants none of: `blocks[0]` takes the sequence's
+    block number `cached`. `lease` seconds without a message from the sender end the grant (after a fence).
+    """
+
+    blocks: tuple[int, ...]
+    cached: int
+    lease: float
+
+
+class Written(SessionMessage, tag="wrote", frozen=True):
+    """Blocks `first … first + len(checksums) - 1` of the sequence are in the receiver's memory."""
+
+    first: int
+    checksums: tuple[int, ...]
+
+
+class Final(SessionMessage, tag="final", frozen=True):
+    """All blocks were announced; this is the rest of the sequence. It moves when the receiver commits.
+
+    `token_ids` are all tokens whose KV was handed over plus those sampled after them; `computed` counts the former.
+    `tokens` are those that the receiver has to emit: first tokens of every choice after a prefill.
+    """
+
+    token_ids: bytes
+    computed: int
+    tokens: tuple[TokenItem, ...]
+    blocks: int  # how many of the sequence's blocks hold KV, cached ones included
+
+
+class Renew(SessionMessage, tag="renew", frozen=True):
+    """The sender still works on it: the lease starts over."""
+
+
+class Commit(SessionMessage, tag="commit", frozen=True):
+    """Every block was verified; the receiver owns the sequence, the sender may free its blocks."""
+
+
+class Abort(SessionMessage, tag="abort", frozen=True):
+    reason: str
+    retry: bool = True
+
+
+class AbortAck(SessionMessage, tag="ack", frozen=True):
+    """No write of this session will follow."""
+
+
+HandoffMessage = PeerHello | Grant | Written | Final | Renew | Commit | Abort | AbortAck
+
+_messages: "msgspec.msgpack.Decoder[HandoffMessage]" = msgspec.msgpack.Decoder(HandoffMessage)
+
+
+def decode(data: bytes) -> HandoffMessage:
+    """A peer's message. Raises BadFrame for anything else."""
+    return decode_with(_messages, data)

@@ -1,0 +1,67 @@
+"""What a worker's prefix cache holds, told to gateways on `/events`.
+
+A connection begins with the gateway's `Greeting`, then the worker sends one `Snapshot` in pages and after it
+`Stored`/`Removed`/`Cleared` with contiguous `number`s that follow the snapshot's. A gap, another epoch or a number
+that goes back means that events were lost: the reader must treat the worker as holding nothing, until it has sent
+`SnapshotRequest` and a new snapshot is complete. Hashes travel joined (`block_hash.join`).
+"""
+
+import msgspec
+
+from legato_protocol.stream import BadFrame, Greeting, Message, decode_with
+
+
+class SnapshotRequest(Message, tag="want", frozen=True):
+    """Gateway → worker: start over with a snapshot."""
+
+
+class Snapshot(Message, tag="snap", frozen=True):
+    """One page of all hashes held after event `number`. Pages count from 0; `last` completes the set."""
+
+    epoch: str
+    number: int
+    page: int
+    last: bool
+    hashes: bytes
+
+
+class Stored(Message, tag="put", frozen=True):
+    """These blocks can now be found by their hash."""
+
+    epoch: str
+    number: int
+    hashes: bytes
+
+
+class Removed(Message, tag="del", frozen=True):
+    """These blocks cannot be found any more."""
+
+    epoch: str
+    number: int
+    hashes: bytes
+
+
+class Cleared(Message, tag="clear", frozen=True):
+    """Nothing can be found any more."""
+
+    epoch: str
+    number: int
+
+
+KVEvent = Snapshot | Stored | Removed | Cleared
+
+_events: "msgspec.msgpack.Decoder[KVEvent]" = msgspec.msgpack.Decoder(KVEvent)
+_requests: "msgspec.msgpack.Decoder[SnapshotRequest | Greeting]" = msgspec.msgpack.Decoder(SnapshotRequest | Greeting)
+
+
+def decode_event(data: bytes) -> KVEvent:
+    """A worker's event. Raises BadFrame for anything else."""
+    event = decode_with(_events, data)
+    if not isinstance(event, Cleared) and len(event.hashes) % 16:
+        raise BadFrame(f"{len(event.hashes)} bytes are no whole number of block hashes")
+    return event
+
+
+def decode_request(data: bytes) -> SnapshotRequest | Greeting:
+    """What a gateway may send on `/events`. Raises BadFrame for anything else."""
+    return decode_with(_requests, data)

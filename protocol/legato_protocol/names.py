@@ -1,0 +1,27 @@
+"""Names that more than one process spells: labels, ports, environment, headers, metrics."""
+
+API_GROUP = "serving.legato.dev"
+API_VERSION = f"{API_GROUP}/v1alpha1"
+INFERENCE_SERVICE = "InferenceService"
+WORKER_POOL = "WorkerPool"
+
+LABEL_SERVICE = f"{API_GROUP}/service"
+LABEL_ROLE = f"{API_GROUP}/role"
+LABEL_POD_REVISION = f"{API_GROUP}/pod-revision"
+
+GATEWAY_PORT = 8080
+WORKER_HEALTH_PORT = 8081
+WORKER_CONTROL_PORT = 8082
+
+ENV_TOKEN = "LEGATO_TOKEN"  # the service's token: streams and hand-offs are authenticated by it
+ENV_CACHE = "LEGATO_CACHE"  # folder for prepared models
+
+HEADER_DEADLINE = "x-legato-deadline"  # seconds, or a duration such as 30s
+HEADER_EXPLAIN = "x-legato-explain"
+HEADER_ROUTE = "x-legato-route"
+HEADER_DROP_REASON = "x-legato-drop-reason"
+HEADER_TENANT = "x-legato-tenant"
+HEADER_PRIORITY = "x-legato-priority"
+
+STREAM_PATH = "/stream"
+EVENTS_PATH = "/events"

@@ -1,0 +1,336 @@
+"""Frames between gateway and worker on `/stream`, and how they are encoded.
+
+The first frame in each direction is a greeting (`Greeting` from the gateway, `Hello` from the worker); both carry
+`VERSION`, and a side that reads another version closes. After that, many requests share the connection. Every frame
+about a request names it by `id` and `attempt`; only the gateway raises `attempt`. `id` is the gateway's own: it may
+stand for all choices of a request (`Sequence.choices`) or, after a failure, for one of them.
+
+All durations are seconds left from now: clocks of two machines are never compared.
+"""
+
+import sys
+from array import array
+from collections.abc import Sequence as Items
+from typing import Literal, TypeVar
+
+import msgspec
+
+VERSION = 1
+MAX_FRAME_BYTES = 16 << 20
+
+Role = Literal["prefill", "decode", "unified"]
+Finish = Literal["stop", "length"]
+Part = Literal["gateway", "prefill", "decode", "transfer"]
+FailureCode = Literal[
+    "invalid",  # the worker cannot serve such a request; permanent
+    "overloaded",  # no room now; temporary
+    "deadline",  # its time ran out
+    "transfer",  # KV could not be handed over
+    "peer_lost",  # the other worker of the pair died or was replaced
+    "draining",  # this worker takes nothing new
+    "stale",  # meant for another epoch of this worker
+    "internal",  # a fault of ours
+]
+
+
+class Message(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """A frame. Encoded as an array, so a later version may append fields and an older reader skips them."""
+
+
+class Value(msgspec.Struct, frozen=True, array_like=True):
+    """A part of frames."""
+
+
+# ── what a sequence is ──────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class SamplingParams(Value, frozen=True):
+    """How to choose tokens. Defaults are OpenAI's; `top_k=0`, `min_p=0` and `logprobs=None` mean off."""
+
+    max_tokens: int
+    seed: int  # 64 bit; the gateway draws one where the user gave none
+    temperature: float = 1.0  # 0 is greedy
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    logit_bias: dict[int, float] = {}
+    logprobs: int | None = None  # how many alternatives beside the sampled token's own
+    stop_token_ids: tuple[int, ...] = ()  # end of sequence included; the one that ends a sequence is delivered too
+    min_tokens: int = 0  # stop tokens are not sampled before this many
+    grammar: str = ""  # reserved
+
+
+class Sequence(Value, frozen=True):
+    """A sequence as far as it is known: the prompt, then every token already sent to the client.
+
+    `token_ids` are little-endian int32 (`pack_tokens`). More than `prompt_len` of them means that output exists
+    already: the worker continues at output index `len(token_ids)/4 - prompt_len`, and penalties, limits and random
+    numbers continue by absolute position. Only a sequence with no output may stand for several choices.
+    """
+
+    token_ids: bytes
+    prompt_len: int
+    params: SamplingParams
+    deadline: float
+    choices: tuple[int, ...] = (0,)
+    priority: int = 0  # higher goes first
+    tenant: str = ""
+    cache_salt: str = ""
+    adapter: str = ""  # reserved
+
+
+class Peer(Value, frozen=True):
+    """A worker as another worker reaches it: `address` is its link's own (see `Hello.address`)."""
+
+    worker: str
+    epoch: str
+    address: bytes
+
+
+# ── gateway → worker ────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class Greeting(Message, tag="greet", frozen=True):
+    """First frame of a gateway on `/stream` and on `/events`."""
+
+    gateway: str
+    version: int = VERSION
+
+
+class Generate(Message, tag="gen", frozen=True):
+    """Prefill (or recompute) and decode this sequence here."""
+
+    id: str
+    attempt: int
+    sequence: Sequence
+
+
+class Prefill(Message, tag="pre", frozen=True):
+    """Compute this sequence's KV and first token, and hand it to `to` under `room`."""
+
+    id: str
+    attempt: int
+    room: int
+    sequence: Sequence
+    to: Peer
+
+
+class Decode(Message, tag="dec", frozen=True):
+    """Expect this sequence from `source` under `room`; send every token from the known ones on.
+
+    The tokens sent begin at the first one that `sequence.token_ids` does not hold, also when `source` had sampled
+    (and perhaps sent) more: the gateway drops what it has already.
+    """
+
+    id: str
+    attempt: int
+    room: int
+    sequence: Sequence
+    source: Peer
+
+
+class Handoff(Message, tag="hand", frozen=True):
+    """Move this running sequence to `to` under `room`. `attempt` is the new one, which `to` was told in `Decode`.
+
+    Until the receiver commits, the sender keeps the sequence and, if the move fails, goes on under the old attempt.
+    """
+
+    id: str
+    attempt: int
+    room: int
+    to: Peer
+
+
+class Cancel(Message, tag="cancel", frozen=True):
+    """Stop all work of this id at this and every lower attempt, and free its blocks. Unknown ids are no error."""
+
+    id: str
+    attempt: int
+
+
+class Pause(Message, tag="pause", frozen=True):
+    """Stop (or, with `on=False`, go on) making tokens: the client reads too slowly."""
+
+    id: str
+    attempt: int
+    on: bool
+
+
+ToWorker = Greeting | Generate | Prefill | Decode | Handoff | Cancel | Pause
+
+
+# ── worker → gateway ────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class Hello(Message, tag="hello", frozen=True):
+    """Who this worker is. Sent first, and again when its core was restarted (a new epoch: all it held is gone)."""
+
+    worker: str
+    epoch: str
+    role: Role
+    kv_revision: str  # workers of equal KV revision may exchange KV and continue each other's sequences
+    weights: str  # fingerprint of the weights
+    layout: str  # KV layout, readable
+    block_size: int
+    num_blocks: int
+    max_length: int
+    address: bytes  # of its link; empty when it has none
+    transport: str  # what carries hand-offs here, e.g. "ucx:tcp"
+    pod_revision: str = ""
+    version: int = VERSION
+
+
+class TopLogprob(Value, frozen=True):
+    token: int
+    logprob: float
+
+
+class TokenLogprobs(Value, frozen=True):
+    """`logprob` of the sampled token and its best alternatives, best first."""
+
+    logprob: float
+    top: tuple[TopLogprob, ...] = ()
+
+
+class TokenItem(Value, frozen=True):
+    """New tokens of one choice. `index` is the output position of the first one (0 follows the prompt)."""
+
+    id: str
+    attempt: int
+    choice: int
+    index: int
+    token_ids: tuple[int, ...]
+    logprobs: tuple[TokenLogprobs, ...] = ()
+    finish: Finish | None = None
+    cached_tokens: int = 0  # prompt tokens that needed no computing (wherever it was prefilled)
+
+
+class Tokens(Message, tag="tok", frozen=True):
+    """All that one step made for this gateway: one frame per step."""
+
+    items: tuple[TokenItem, ...]
+
+
+class Load(Message, tag="load", frozen=True):
+    """How busy this worker is. free + cached + used + quarantined blocks = all blocks, always."""
+
+    queue_tokens: int  # prompt tokens waiting that no cache covers
+    waiting: int
+    running: int
+    free_blocks: int
+    cached_blocks: int
+    used_blocks: int
+    quarantined_blocks: int
+    prefill_rate: float = 0.0  # tokens per second, measured; 0 before there was any
+    step_time: float = 0.0  # seconds, smoothed, of steps that decoded
+    draining: bool = False
+    tokens_by_tenant: dict[str, int] = {}  # served so far
+    credits: int = 0  # how many more sequences this gateway may send before it is told again
+
+
+class HandoffReport(Message, tag="moved", frozen=True):
+    """The receiver of a hand-off committed it (one per room)."""
+
+    id: str
+    attempt: int
+    room: int
+    source: str
+    blocks: int  # that travelled
+    cached_blocks: int  # that the receiver had already
+    bytes: int
+    seconds: float  # from grant to commit
+    boundary: float  # seconds between the sender's last message and the first token's emission
+    transport: str
+
+
+class Failed(Message, tag="fail", frozen=True):
+    """This attempt ended without its tokens. `part` says where; `retry` whether another worker may succeed."""
+
+    id: str
+    attempt: int
+    code: FailureCode
+    message: str
+    part: Part
+    retry: bool
+
+
+class Lost(Message, tag="lost", frozen=True):
+    """The core of this epoch died: everything it held is gone. A `Hello` with a new epoch follows when it is back."""
+
+    epoch: str
+    reason: str
+
+
+FromWorker = Hello | Tokens | Load | HandoffReport | Failed | Lost
+
+
+# ── encoding ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+_encoder = msgspec.msgpack.Encoder()
+_to_worker: "msgspec.msgpack.Decoder[ToWorker]" = msgspec.msgpack.Decoder(ToWorker)
+_from_worker: "msgspec.msgpack.Decoder[FromWorker]" = msgspec.msgpack.Decoder(FromWorker)
+
+
+class BadFrame(ValueError):
+    """Bytes that are no frame of this version: malformed, oversized or impossible. The text says which."""
+
+
+def encode(message: msgspec.Struct) -> bytes:
+    """One frame as bytes."""
+    return _encoder.encode(message)
+
+
+def decode_to_worker(data: bytes) -> ToWorker:
+    """A gateway's frame. Raises BadFrame for anything else, before any of it is acted on."""
+    frame = decode_with(_to_worker, data)
+    if isinstance(frame, Generate | Prefill | Decode):
+        _check(frame.sequence)
+    return frame
+
+
+def decode_from_worker(data: bytes) -> FromWorker:
+    """A worker's frame. Raises BadFrame for anything else."""
+    return decode_with(_from_worker, data)
+
+
+_T = TypeVar("_T")
+
+
+def decode_with(decoder: "msgspec.msgpack.Decoder[_T]", data: bytes) -> _T:
+    """What `decoder` reads in `data`. Raises BadFrame where it reads nothing."""
+    if len(data) > MAX_FRAME_BYTES:
+        raise BadFrame(f"frame of {len(data)} bytes; at most {MAX_FRAME_BYTES} are allowed")
+    try:
+        return decoder.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise BadFrame(str(error)) from None
+
+
+def _check(sequence: Sequence) -> None:
+    count, rest = divmod(len(sequence.token_ids), 4)
+    if rest or count < sequence.prompt_len or sequence.prompt_len < 1:
+        raise BadFrame(f"{len(sequence.token_ids)} bytes of token ids do not hold a prompt of {sequence.prompt_len}")
+    if not sequence.choices or (len(sequence.choices) > 1 and count > sequence.prompt_len):
+        raise BadFrame("only a sequence with no output may stand for several choices, and each for at least one")
+    if sequence.params.max_tokens < 1:
+        raise BadFrame(f"max_tokens is {sequence.params.max_tokens}; at least 1 is needed")
+
+
+def pack_tokens(tokens: Items[int]) -> bytes:
+    """Token ids as little-endian int32: what frames carry and block hashes are made of."""
+    packed = array("i", tokens)
+    if sys.byteorder == "big":
+        packed.byteswap()
+    return packed.tobytes()
+
+
+def unpack_tokens(packed: bytes) -> list[int]:
+    """The ids in bytes made by `pack_tokens`."""
+    tokens = array("i")
+    tokens.frombytes(packed)
+    if sys.byteorder == "big":
+        tokens.byteswap()
+    return tokens.tolist()
