@@ -1,0 +1,99 @@
+"""The `legato bench` subcommand."""
+
+import argparse
+import asyncio
+import json
+import sys
+from pathlib import Path
+from time import strftime
+
+import httpx
+from tqdm import tqdm
+
+from legato_cli.bench import load, report, workload
+from legato_cli.bench.client import Record, complete
+
+
+def run(args: argparse.Namespace) -> int:
+    """Measures and prints; exit code 0 if every request was answered, 1 if some failed, 2 for bad arguments."""
+    try:
+        summaries = asyncio.run(_measure(args))
+    except (ValueError, OSError, httpx.HTTPError) as error:
+        print(f"legato bench: {error}", file=sys.stderr)
+        return 2
+    print(report.table(summaries))
+    for summary in summaries:
+        for text in summary.errors:
+            print(f"{summary.load}: {text}", file=sys.stderr)
+    if args.json:
+        found = {
+            "date": strftime("%Y-%m-%d %H:%M"),
+            "arguments": _plain(args),
+            "loads": [s.as_json() for s in summaries],
+        }
+        Path(args.json).write_text(json.dumps(found, indent=2) + "\n")
+    return 1 if any(s.failed for s in summaries) else 0
+
+
+async def _measure(args: argparse.Namespace) -> list[report.Summary]:
+    slo = report.Slo(args.slo_ttft / 1e3, args.slo_tpot / 1e3)
+    limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)
+    async with httpx.AsyncClient(base_url=args.url, timeout=args.timeout, limits=limits) as client:
+        model = args.model or (await client.get("/v1/models")).raise_for_status().json()["data"][0]["id"]
+        summaries = []
+        for number, (name, concurrency, rate) in enumerate(_loads(args)):
+            count = args.requests or max(8, 3 * (concurrency or 8))
+            requests = _requests(args, count, args.seed + number)
+            for warm in _requests(args, min(args.warmup, count), args.seed + 1000 + number):
+                await complete(client, model, warm)
+            found = await _load(client, model, requests, name, concurrency, rate, args.seed)
+            summaries.append(report.summarize(name, found, slo))
+        return summaries
+
+
+async def _load(
+    client: httpx.AsyncClient,
+    model: str,
+    requests: list[workload.Request],
+    name: str,
+    concurrency: int | None,
+    rate: float | None,
+    seed: int,
+) -> load.Run:
+    with tqdm(total=len(requests), desc=name, unit="req", file=sys.stderr, leave=False) as bar:
+
+        async def send(request: workload.Request) -> Record:
+            record = await complete(client, model, request)
+            bar.update()
+            return record
+
+        if concurrency:
+            return await load.closed(send, requests, concurrency)
+        return await load.open_loop(send, requests, rate, seed)
+
+
+def _loads(args: argparse.Namespace) -> list[tuple[str, int | None, float | None]]:
+    """(name, concurrency, rate) of each load; a trace without a rate keeps its own times."""
+    if args.concurrency and args.rate:
+        raise ValueError("--concurrency is a closed loop and --rate an open one: give one of them")
+    if args.rate:
+        return [(f"{rate:g} req/s", None, rate) for rate in args.rate]
+    if args.workload == "trace" and not args.concurrency:
+        return [(f"trace ×{args.speed:g}", None, None)]
+    return [(f"c = {c}", c, None) for c in args.concurrency or [1, 8, 32]]
+
+
+def _requests(args: argparse.Namespace, count: int, seed: int) -> list[workload.Request]:
+    tokens = workload.Tokens(*args.token_ids)
+    if args.workload == "trace":
+        if not args.trace:
+            raise ValueError("--workload trace needs --trace FILE")
+        return workload.trace(Path(args.trace), count, args.context, args.speed, tokens, seed)
+    shape = (count, args.input_tokens, args.output_tokens, tokens, seed)
+    if args.workload == "shared-prefix":
+        return workload.shared_prefix(*shape, args.prefixes, args.prefix_share)
+    return workload.fixed(*shape)
+
+
+def _plain(args: argparse.Namespace) -> dict[str, object]:
+    return {key: value for key, value in vars(args).items() if not callable(value)}

@@ -1,0 +1,44 @@
+"""When to send: a closed loop (so many at once) or an open one (so many a second, or as a trace says)."""
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
+from time import perf_counter
+
+from legato_cli.bench.client import Record
+from legato_cli.bench.workload import Request
+
+Send = Callable[[Request], Awaitable[Record]]
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Records of one load, and the seconds from its first request to its last answer."""
+
+    records: list[Record]
+    seconds: float
+
+
+async def closed(send: Send, requests: Iterable[Request], concurrency: int) -> Run:
+    """Keeps `concurrency` requests in flight until all are answered."""
+    todo, records, start = iter(requests), [], perf_counter()
+
+    async def user() -> None:
+        for request in todo:
+            records.append(await send(request))
+
+    await asyncio.gather(*(user() for _ in range(concurrency)))
+    return Run(records, perf_counter() - start)
+
+
+async def open_loop(send: Send, requests: list[Request], rate: float | None, seed: int) -> Run:
+    """Sends at `rate` requests a second (Poisson), or at the requests' own times, however slow the answers are."""
+    rng, start, at = random.Random(seed), perf_counter(), 0.0
+    tasks = []
+    for request in requests:
+        at = at + rng.expovariate(rate) if rate else request.at or 0.0
+        await asyncio.sleep(max(0.0, start + at - perf_counter()))
+        tasks.append(asyncio.ensure_future(send(request)))
+    records = await asyncio.gather(*tasks)
+    return Run(list(records), perf_counter() - start)
