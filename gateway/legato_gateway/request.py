@@ -1,6 +1,8 @@
 """A generation request as the relay runs it, and what it gives back. Tokens in, text out; no HTTP in here."""
 
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from legato_protocol.stream import SamplingParams, TokenLogprobs
 
@@ -68,3 +70,35 @@ class RouteRecord:
     why: str = ""
     handoffs: list[dict[str, object]] = field(default_factory=list)
     finish: str = ""
+
+
+class Generation(AsyncIterator[Delta], Protocol):
+    """A request under way. Iterating yields its deltas in order and ends after every choice has finished.
+
+    What goes wrong is raised from the iteration as a `legato_gateway.errors.GatewayError`, after every delta made before
+    it. Leaving early is said by `cancel`; a request that ended needs none, and cancelling it does nothing.
+    """
+
+    @property
+    def usage(self) -> Usage:
+        """Tokens so far; complete once the iteration has ended."""
+
+    @property
+    def route(self) -> RouteRecord:
+        """What is known of the route so far."""
+
+    async def started(self) -> None:
+        """Returns once the first route is known; raises what ended the request before that."""
+
+    def ready(self) -> list[Delta]:
+        """Deltas that can be had without waiting, in order (they are taken: iteration goes on after them)."""
+
+    async def cancel(self) -> None:
+        """Stops all work for this request at once."""
+
+
+class Relay(Protocol):
+    """Runs requests."""
+
+    def submit(self, request: GenerationRequest) -> Generation:
+        """Starts `request`. Never raises for its content or for load: the generation does."""

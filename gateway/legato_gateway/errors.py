@@ -1,0 +1,174 @@
+"""What a client can be told went wrong, and how HTTP says it.
+
+    GatewayError
+    ├── BadRequest               400  permanent: the request itself is wrong
+    │   ├── ContextLengthExceeded 400
+    │   ├── Unsupported          400  a feature that is not there
+    │   ├── Unauthorized         401
+    │   ├── NotFound             404  no such path, method (405) or model
+    │   ├── BodyTooLarge         413
+    │   └── HeadersTooLarge      431
+    ├── Refused                       temporary: not admitted, nothing was started
+    │   ├── QuotaExceeded        429
+    │   └── Overloaded           503  queue full, deadline out of reach, no worker can take it
+    ├── DeadlineExceeded         504  its time ran out; `part` says where
+    ├── WorkerFailed             502  a worker failed and no other could take over; `part` says which
+    │   └── SuspectedPoison      500  it was running at two worker deaths
+    ├── SlowClient               408  the client read too slowly and the policy is to end it
+    └── InternalFault            500  a fault of ours
+
+Every error is written in OpenAI's shape: `{"error": {"message", "type", "param", "code"}}`.
+"""
+
+from typing import ClassVar
+
+import msgspec
+
+from legato_protocol import names
+from legato_protocol.stream import Part
+
+
+class GatewayError(Exception):
+    """Base of all. `param` names the field at fault, `part` the part of the system."""
+
+    status: ClassVar[int] = 500
+    type: ClassVar[str] = "server_error"
+    code: str | None = None
+    permanent: ClassVar[bool] = False
+
+    def __init__(self, message: str, *, param: str | None = None, part: Part = "gateway") -> None:
+        super().__init__(message)
+        self.message = message
+        self.param = param
+        self.part = part
+
+    @property
+    def http_status(self) -> int:
+        """The status its response has."""
+        return self.status
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """Headers its response has beside the body."""
+        return {}
+
+
+class BadRequest(GatewayError):
+    status = 400
+    type = "invalid_request_error"
+    permanent = True
+
+
+class ContextLengthExceeded(BadRequest):
+    """Prompt and answer do not fit into the model's context."""
+
+    code = "context_length_exceeded"
+
+
+class Unsupported(BadRequest):
+    """Asks for a feature that this server does not have."""
+
+    code = "unsupported_value"
+
+
+class Unauthorized(BadRequest):
+    status = 401
+    code = "invalid_api_key"
+
+
+class NotFound(BadRequest):
+    """Neither a path nor a model of this server."""
+
+    def __init__(self, message: str, *, param: str | None = None, code: str | None = None, status: int = 404) -> None:
+        super().__init__(message, param=param)
+        self.code = code
+        self._status = status
+
+    @property
+    def http_status(self) -> int:
+        return self._status
+
+
+class BodyTooLarge(BadRequest):
+    status = 413
+    code = "request_too_large"
+
+
+class HeadersTooLarge(BadRequest):
+    status = 431
+    code = "headers_too_large"
+
+
+class Refused(GatewayError):
+    """Not admitted. `reason` is one of the constants in `admission`; `retry_after` is in seconds."""
+
+    status = 503
+    code = "overloaded"
+
+    def __init__(self, message: str, *, reason: str, retry_after: float = 1.0) -> None:
+        super().__init__(message)
+        self.reason = reason
+        self.retry_after = retry_after
+
+    @property
+    def headers(self) -> dict[str, str]:
+        seconds = max(1, min(3600, round(self.retry_after + 0.5)))
+        return {"retry-after": str(seconds), names.HEADER_DROP_REASON: self.reason}
+
+
+class QuotaExceeded(Refused):
+    status = 429
+    type = "rate_limit_error"
+    code = "rate_limit_exceeded"
+
+
+class Overloaded(Refused):
+    """Queue full, deadline out of reach, or no worker that could take it."""
+
+
+class DeadlineExceeded(GatewayError):
+    status = 504
+    type = "timeout_error"
+    code = "deadline_exceeded"
+
+
+class WorkerFailed(GatewayError):
+    status = 502
+    code = "worker_failed"
+
+
+class SuspectedPoison(WorkerFailed):
+    """It was running at two worker deaths; a third worker is not risked."""
+
+    status = 500
+    code = "suspected_poison"
+
+
+class SlowClient(GatewayError):
+    """The client read too slowly."""
+
+    status = 408
+    code = "slow_client"
+
+
+class InternalFault(GatewayError):
+    """A fault of ours; the log says more."""
+
+    code = "internal_error"
+
+
+class _Body(msgspec.Struct):
+    message: str
+    type: str
+    param: str | None
+    code: str | None
+    part: str | msgspec.UnsetType = msgspec.UNSET
+
+
+_encoder = msgspec.json.Encoder()
+
+
+def body(error: GatewayError) -> bytes:
+    """The JSON of `error` in OpenAI's shape; errors of the server also say which part failed."""
+    part = msgspec.UNSET if error.permanent else error.part
+    return _encoder.encode({"error": _Body(error.message, error.type, error.param, error.code, part)})

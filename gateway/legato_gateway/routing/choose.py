@@ -1,0 +1,174 @@
+"""The routing decision: `choose(need, snapshot, matches, policy)` is a pure function.
+
+Prefill and decode worker of a route have the same KV revision. A route without a prefill worker is *local*: the
+decode worker computes the prompt itself, as unified workers always do, and as a decode worker does when it holds so
+long a prefix that a hand-off would cost more than it saves, or when no prefill worker is there and the policy allows it.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Literal
+from zlib import crc32
+
+from legato_gateway.routing import filters, scorers
+from legato_gateway.routing.filters import Need
+from legato_gateway.routing.fleet_snapshot import FleetSnapshot, WorkerView
+
+WhenPrefillUnavailable = Literal["Local", "Wait", "Fail"]
+Matches = Mapping[str, int]  # worker → how many leading blocks of this sequence it holds
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """The manifest's `routing`."""
+
+    local_prefill_below_tokens: int = 64
+    when_prefill_unavailable: WhenPrefillUnavailable = "Local"
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """`prefill` is None where the decode worker prefills. `cached` are tokens, by worker of the route."""
+
+    prefill: str | None
+    decode: str
+    cached: Mapping[str, int]
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class NoRoute:
+    """Nobody can take it now. `lasting`: and waiting will not help, as far as this fleet goes."""
+
+    why: str
+    lasting: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Candidate:
+    """A worker that could take its part, and what that costs; candidates compare by `rank`."""
+
+    worker: WorkerView
+    cached: int
+    uncached: int
+    cost: float
+    rank: tuple[int, int, int]  # cost, sequences there, a hash that spreads what is still equal
+
+
+def choose(need: Need, snapshot: FleetSnapshot, matches: Matches, policy: Policy) -> Route | NoRoute:
+    """The route for `need` over the fleet as it is now."""
+    usual = scorers.usual_rate(snapshot)
+    able = [w for w in snapshot.workers if filters.why_not(w, need, _matched(w, need, matches)) is None]
+    decoders = [_decoder(w, need, matches, usual) for w in able if w.decodes]
+    if not decoders:
+        return _no_decoder(need, snapshot, matches)
+    unified = [candidate for candidate in decoders if candidate.worker.role == "unified"]
+    split = [candidate for candidate in decoders if candidate.worker.role == "decode"]
+    prefillers = [_prefiller(w, need, matches, usual) for w in able if w.prefills]
+    if local := _cheap_local(split, policy):
+        return local
+    if pair := _best_pair(prefillers, split, unified):
+        return pair
+    if unified:
+        return _local(_best(unified), "unified worker")
+    return _without_prefill(need, snapshot, split, policy)
+
+
+def _matched(worker: WorkerView, need: Need, matches: Matches) -> int:
+    """Blocks held, as far as they count: the last known token is always computed, to have logits to sample from."""
+    return min(matches.get(worker.name, 0), (need.tokens - 1) // worker.block_size)
+
+
+def _candidate(worker: WorkerView, need: Need, cached: int, cost: float) -> _Candidate:
+    spread = crc32(f"{need.id}/{worker.name}".encode())
+    return _Candidate(worker, cached, need.tokens - cached, cost, (scorers.rounded(cost), worker.in_flight, spread))
+
+
+def _prefiller(worker: WorkerView, need: Need, matches: Matches, usual: float) -> _Candidate:
+    cached = _matched(worker, need, matches) * worker.block_size
+    return _candidate(worker, need, cached, scorers.prefill_seconds(worker, need.tokens - cached, usual))
+
+
+def _decoder(worker: WorkerView, need: Need, matches: Matches, usual: float) -> _Candidate:
+    matched = _matched(worker, need, matches)
+    cached = matched * worker.block_size
+    cost = scorers.decode_load(worker, worker.blocks_for(need.tokens) - matched)
+    if worker.role == "unified":
+        cost += scorers.prefill_seconds(worker, need.tokens - cached, usual)
+    else:
+        cost += scorers.transfer_seconds(need.tokens - cached)
+    return _candidate(worker, need, cached, cost)
+
+
+def _best(candidates: Iterable[_Candidate]) -> _Candidate:
+    return min(candidates, key=lambda candidate: candidate.rank)
+
+
+def _cheap_local(split: list[_Candidate], policy: Policy) -> Route | None:
+    """The decode worker with the longest prefix, if what is left for it to compute, queue included, is little."""
+    few = [c for c in split if c.uncached + c.worker.backlog < policy.local_prefill_below_tokens]
+    if not few:
+        return None
+    longest = min(few, key=lambda candidate: (candidate.uncached, candidate.rank))
+    return _local(longest, f"only {longest.uncached} tokens to compute")
+
+
+def _best_pair(prefillers: list[_Candidate], split: list[_Candidate], unified: list[_Candidate]) -> Route | None:
+    """The cheapest pair of one KV revision, unless a unified worker is cheaper still."""
+    best: tuple[_Candidate, _Candidate] | None = None
+    for revision in {candidate.worker.kv_revision for candidate in prefillers}:
+        partners = [candidate for candidate in split if candidate.worker.kv_revision == revision]
+        if not partners:
+            continue
+        pair = (_best(c for c in prefillers if c.worker.kv_revision == revision), _best(partners))
+        if best is None or _pair_rank(pair) < _pair_rank(best):
+            best = pair
+    if best is None or (unified and _best(unified).cost < best[0].cost + best[1].cost):
+        return None
+    return _handoff(*best)
+
+
+def _pair_rank(pair: tuple[_Candidate, _Candidate]) -> tuple[float, str]:
+    return pair[0].cost + pair[1].cost, pair[0].worker.name
+
+
+def _without_prefill(need: Need, snapshot: FleetSnapshot, split: list[_Candidate], policy: Policy) -> Route | NoRoute:
+    """No prefill worker can take it: the policy says what then."""
+    if policy.when_prefill_unavailable == "Local":
+        return _local(_best(split), "no prefill worker available")
+    reasons = _reasons(need, (worker for worker in snapshot.workers if worker.prefills), {})
+    why = f"no prefill worker available ({reasons}), and the policy is {policy.when_prefill_unavailable}"
+    return NoRoute(why, lasting=policy.when_prefill_unavailable == "Fail")
+
+
+def _no_decoder(need: Need, snapshot: FleetSnapshot, matches: Matches) -> NoRoute:
+    decoders = [worker for worker in snapshot.workers if worker.decodes]
+    # A fleet that is empty now may be about to start: that is worth waiting for.
+    lasting = bool(decoders) and all(filters.never(worker, need) for worker in decoders)
+    return NoRoute(f"no decode worker available ({_reasons(need, decoders, matches)})", lasting)
+
+
+def _reasons(need: Need, workers: Iterable[WorkerView], matches: Matches) -> str:
+    said = [f"{w.name}: {filters.why_not(w, need, _matched(w, need, matches)) or 'other KV revision'}" for w in workers]
+    return "; ".join(said) or "there is none"
+
+
+def _local(chosen: _Candidate, reason: str) -> Route:
+    worker = chosen.worker
+    return Route(None, worker.name, {worker.name: chosen.cached}, f"local: {reason}; {_decode_text(chosen)}")
+
+
+def _handoff(prefill: _Candidate, decode: _Candidate) -> Route:
+    worker = prefill.worker
+    text = (
+        f"prefill {worker.name}: {prefill.cached} tokens cached, {prefill.uncached} to compute, "
+        f"{worker.backlog} queued, {prefill.cost:.2f} s; {_decode_text(decode)}"
+    )
+    cached = {worker.name: prefill.cached, decode.worker.name: decode.cached}
+    return Route(worker.name, decode.worker.name, cached, text)
+
+
+def _decode_text(decode: _Candidate) -> str:
+    worker = decode.worker
+    free = 100 * worker.room // max(1, worker.num_blocks)
+    return f"decode {worker.name}: {decode.cached} tokens cached, {free}% free, {worker.in_flight} in flight"
