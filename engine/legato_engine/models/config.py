@@ -1,0 +1,164 @@
+"""What a model is, whatever file says so. Reading `config.json` and GGUF metadata into it; no tensors, no torch."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from legato_engine.errors import CorruptModel, UnsupportedModel
+from legato_engine.models import registry
+
+ROPE_TYPES = ("linear", "llama3", "factors")
+_GGUF_ARCHITECTURES = {"llama": "LlamaForCausalLM"}
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """A decoder-only transformer's sizes and constants, in Hugging Face's words.
+
+    `rope_scaling` is None for plain rotary embeddings, else one of
+    `{"rope_type": "linear", "factor": f}`,
+    `{"rope_type": "llama3", "factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"}`,
+    `{"rope_type": "factors", "factors": tuple of head_dim/2 floats}`: inverse frequencies are divided by them (GGUF
+    files of Llama 3 hold these instead of the four constants).
+    """
+
+    architecture: str  # as in config.json's `architectures`
+    layers: int
+    hidden_size: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    intermediate_size: int
+    vocab_size: int
+    max_length: int
+    rope_theta: float
+    rope_scaling: Mapping[str, Any] | None
+    rms_norm_eps: float
+    tie_word_embeddings: bool
+    sliding_window: int | None
+    attention_bias: bool
+    mlp_bias: bool
+
+
+def from_huggingface(raw: Mapping[str, Any], source: str) -> ModelConfig:
+    """The config in a `config.json`. Raises UnsupportedModel or CorruptModel, which name `source` and the key."""
+    architecture = _architecture(raw.get("architectures"), source)
+    if raw.get("hidden_act", "silu") != "silu":
+        raise UnsupportedModel(f"{source}: hidden_act is {raw['hidden_act']!r}; only 'silu' is supported")
+    hidden, heads = _size(raw, "hidden_size", source), _size(raw, "num_attention_heads", source)
+    theta, scaling = _huggingface_rope(raw, source)
+    return _checked(
+        ModelConfig(
+            architecture=architecture,
+            layers=_size(raw, "num_hidden_layers", source),
+            hidden_size=hidden,
+            heads=heads,
+            kv_heads=_size(raw, "num_key_value_heads", source, heads),
+            head_dim=_size(raw, "head_dim", source, hidden // heads),
+            intermediate_size=_size(raw, "intermediate_size", source),
+            vocab_size=_size(raw, "vocab_size", source),
+            max_length=_size(raw, "max_position_embeddings", source),
+            rope_theta=theta,
+            rope_scaling=scaling,
+            rms_norm_eps=_number(raw, "rms_norm_eps", source, 1e-6),
+            tie_word_embeddings=bool(raw.get("tie_word_embeddings", False)),
+            sliding_window=raw.get("sliding_window") or None,
+            attention_bias=bool(raw.get("attention_bias", False)),
+            mlp_bias=bool(raw.get("mlp_bias", False)),
+        ),
+        source,
+    )
+
+
+def from_gguf(
+    metadata: Mapping[str, Any], tensors: frozenset[str], factors: tuple[float, ...] | None, source: str
+) -> ModelConfig:
+    """The config in a GGUF's metadata and tensor names. `factors` are those of its `rope_freqs.weight`, if any."""
+    name = metadata.get("general.architecture")
+    if name not in _GGUF_ARCHITECTURES:
+        allowed = ", ".join(_GGUF_ARCHITECTURES)
+        raise UnsupportedModel(f"{source}: architecture {name!r} is not supported; supported in GGUF: {allowed}")
+    raw = {key.removeprefix(f"{name}."): value for key, value in metadata.items() if key.startswith(f"{name}.")}
+    if raw.get("expert_count", 0):
+        raise UnsupportedModel(f"{source}: mixtures of experts ({raw['expert_count']} experts) are not supported")
+    hidden, heads = _size(raw, "embedding_length", source), _size(raw, "attention.head_count", source)
+    head_dim = _size(raw, "attention.key_length", source, hidden // heads)
+    if raw.get("rope.dimension_count", head_dim) != head_dim:
+        raise UnsupportedModel(f"{source}: rotary embeddings of a part of head_dim {head_dim} are not supported")
+    vocab = len(metadata.get("tokenizer.ggml.tokens", ())) or None
+    return _checked(
+        ModelConfig(
+            architecture=_GGUF_ARCHITECTURES[name],
+            layers=_size(raw, "block_count", source),
+            hidden_size=hidden,
+            heads=heads,
+            kv_heads=_size(raw, "attention.head_count_kv", source, heads),
+            head_dim=head_dim,
+            intermediate_size=_size(raw, "feed_forward_length", source),
+            vocab_size=_size(raw, "vocab_size", source, vocab),
+            max_length=_size(raw, "context_length", source),
+            rope_theta=_number(raw, "rope.freq_base", source, 10000.0),
+            rope_scaling=_gguf_scaling(raw, factors, source),
+            rms_norm_eps=_number(raw, "attention.layer_norm_rms_epsilon", source),
+            tie_word_embeddings="output.weight" not in tensors,
+            sliding_window=raw.get("attention.sliding_window") or None,
+            attention_bias="blk.0.attn_q.bias" in tensors,
+            mlp_bias="blk.0.ffn_up.bias" in tensors,
+        ),
+        source,
+    )
+
+
+def _architecture(names: object, source: str) -> str:
+    known = registry.ARCHITECTURES
+    for name in names if isinstance(names, list) else ():
+        if name in known:
+            return str(name)
+    raise UnsupportedModel(f"{source}: architectures {names!r} are not supported; supported: {', '.join(known)}")
+
+
+def _huggingface_rope(raw: Mapping[str, Any], source: str) -> tuple[float, dict[str, Any] | None]:
+    """Theta and scaling, from `rope_theta`/`rope_scaling` or from `rope_parameters`, which newer files have."""
+    scaling = dict(raw.get("rope_parameters") or raw.get("rope_scaling") or {})
+    theta = scaling.pop("rope_theta", None) or raw.get("rope_theta") or 10000.0
+    kind = scaling.pop("rope_type", None) or scaling.pop("type", "default")
+    scaling.pop("type", None)
+    if kind == "default":
+        return float(theta), None
+    if kind not in ROPE_TYPES:
+        raise UnsupportedModel(f"{source}: rope type {kind!r} is not supported; supported: default, linear, llama3")
+    return float(theta), {"rope_type": kind, **scaling}
+
+
+def _gguf_scaling(raw: Mapping[str, Any], factors: tuple[float, ...] | None, source: str) -> dict[str, Any] | None:
+    kind = raw.get("rope.scaling.type", "none")
+    if factors is not None:
+        return {"rope_type": "factors", "factors": factors}
+    if kind == "none":
+        return None
+    if kind == "linear":
+        return {"rope_type": "linear", "factor": _number(raw, "rope.scaling.factor", source)}
+    raise UnsupportedModel(f"{source}: rope scaling {kind!r} is not supported; supported: none, linear, rope_freqs")
+
+
+def _size(raw: Mapping[str, Any], key: str, source: str, default: int | None = None) -> int:
+    value = raw.get(key)
+    value = default if value is None else value
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise CorruptModel(f"{source}: {key} is {value!r}; a whole number above 0 is needed")
+    return value
+
+
+def _number(raw: Mapping[str, Any], key: str, source: str, default: float | None = None) -> float:
+    value = raw.get(key, default)
+    if not isinstance(value, int | float) or isinstance(value, bool) or not value > 0:
+        raise CorruptModel(f"{source}: {key} is {value!r}; a number above 0 is needed")
+    return float(value)
+
+
+def _checked(config: ModelConfig, source: str) -> ModelConfig:
+    if config.heads % config.kv_heads:
+        raise CorruptModel(f"{source}: {config.heads} heads cannot share {config.kv_heads} KV heads evenly")
+    if config.head_dim % 2:
+        raise CorruptModel(f"{source}: head_dim is {config.head_dim}; rotary embeddings need an even one")
+    return config

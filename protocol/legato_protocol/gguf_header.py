@@ -1,0 +1,130 @@
+"""The header of a GGUF file: metadata and where tensors lie. Engine (weights) and gateway (tokenizer) both read it.
+
+Parses a buffer (a mapped file) with the standard library: the gateway needs no numpy for it, and a tokenizer of 50,000
+tokens takes tens of milliseconds. What the tensors hold is the engine's matter.
+Format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
+"""
+
+import struct
+from dataclasses import dataclass
+from mmap import mmap
+from typing import Any
+
+MAGIC = b"GGUF"
+VERSIONS = (2, 3)
+_DEFAULT_ALIGNMENT = 32
+_MAX_DIMENSIONS = 4
+_SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
+_STRING, _ARRAY = 8, 9
+
+
+class BadGguf(ValueError):
+    """The buffer is no GGUF of a version that can be read, or ends within its header."""
+
+
+@dataclass(frozen=True, slots=True)
+class TensorInfo:
+    """A tensor as the header tells it: `shape` is row-major, `type` is ggml's number, `offset` counts from the file's
+    start."""
+
+    name: str
+    shape: tuple[int, ...]
+    type: int
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    metadata: dict[str, Any]
+    tensors: dict[str, TensorInfo]
+
+
+def parse(data: bytes | mmap) -> Header:
+    """The header at the start of `data`. Raises BadGguf, whose text says what is wrong."""
+    if data[:4] != MAGIC:
+        raise BadGguf(f"begins with {data[:4]!r} and not with {MAGIC!r}: no GGUF file")
+    reader = _Reader(data)
+    try:
+        version = reader.scalar("I")
+        if version not in VERSIONS:
+            raise BadGguf(
+                f"GGUF version {version}; versions {VERSIONS[0]} and {VERSIONS[1]} (little-endian) can be read"
+            )
+        tensor_count, key_count = reader.scalar("Q"), reader.scalar("Q")
+        metadata = {}
+        for _ in range(key_count):
+            key = reader.string()
+            metadata[key] = reader.value(reader.scalar("I"))
+        return Header(metadata, _tensors(reader, tensor_count, metadata))
+    except struct.error:
+        raise BadGguf(f"ends within its header: truncated at {len(data)} bytes") from None
+    except UnicodeDecodeError as error:
+        raise BadGguf(f"a string in its header is no UTF-8: {error}") from None
+
+
+def _tensors(reader: "_Reader", count: int, metadata: dict[str, Any]) -> dict[str, TensorInfo]:
+    found = [reader.tensor() for _ in range(count)]
+    alignment = metadata.get("general.alignment", _DEFAULT_ALIGNMENT)
+    if not isinstance(alignment, int) or alignment < 1:
+        raise BadGguf(f"general.alignment is {alignment!r}; a whole number above 0 is needed")
+    start = -(-reader.at // alignment) * alignment
+    return {name: TensorInfo(name, shape, kind, start + offset) for name, shape, kind, offset in found}
+
+
+class _Reader:
+    """A position in the header. Running off the end raises struct.error."""
+
+    def __init__(self, data: bytes | mmap) -> None:
+        self.data = data
+        self.at = len(MAGIC)
+
+    def scalar(self, code: str) -> Any:
+        layout = struct.Struct("<" + code)
+        (value,) = layout.unpack_from(self.data, self.at)
+        self.at += layout.size
+        return value
+
+    def string(self) -> str:
+        return self.strings(1)[0]
+
+    def strings(self, count: int) -> list[str]:
+        data, at, length_at = self.data, self.at, struct.Struct("<Q").unpack_from
+        found = []
+        for _ in range(count):
+            end = at + 8 + length_at(data, at)[0]
+            if end > len(data):
+                raise struct.error
+            found.append(data[at + 8 : end].decode())
+            at = end
+        self.at = at
+        return found
+
+    def value(self, kind: int) -> Any:
+        if kind == _STRING:
+            return self.string()
+        if kind == _ARRAY:
+            return self.array(self.scalar("I"), self.scalar("Q"))
+        if kind not in _SCALARS:
+            raise BadGguf(f"a value in its header has the unknown type {kind}")
+        return self.scalar(_SCALARS[kind])
+
+    def array(self, kind: int, count: int) -> list[Any]:
+        if kind == _STRING:
+            return self.strings(count)
+        if kind == _ARRAY:
+            return [self.value(_ARRAY) for _ in range(count)]
+        if kind not in _SCALARS:
+            raise BadGguf(f"an array in its header has the unknown type {kind}")
+        size = count * struct.calcsize("<" + _SCALARS[kind])
+        if size > len(self.data) - self.at:
+            raise struct.error
+        values = struct.unpack_from(f"<{count}{_SCALARS[kind]}", self.data, self.at)
+        self.at += size
+        return list(values)
+
+    def tensor(self) -> tuple[str, tuple[int, ...], int, int]:
+        name, dimensions = self.string(), self.scalar("I")
+        if dimensions > _MAX_DIMENSIONS:
+            raise BadGguf(f"tensor {name} has {dimensions} dimensions; at most {_MAX_DIMENSIONS} are allowed")
+        shape = tuple(self.scalar("Q") for _ in range(dimensions))
+        return name, shape[::-1], self.scalar("I"), self.scalar("Q")
