@@ -75,8 +75,8 @@ class RouteRecord:
 class Generation(AsyncIterator[Delta], Protocol):
     """A request under way. Iterating yields its deltas in order and ends after every choice has finished.
 
-    What goes wrong is raised from the iteration as a `legato_gateway.errors.GatewayError`, after every delta made before
-    it. Leaving early is said by `cancel`; a request that ended needs none, and cancelling it does nothing.
+    What goes wrong is raised from the iteration as a `legato_gateway.errors.GatewayError`, after every delta made
+    before it. Leaving early is said by `cancel`; a request that ended needs none, and cancelling it does nothing.
     """
 
     @property

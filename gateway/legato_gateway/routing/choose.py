@@ -2,7 +2,7 @@
 
 Prefill and decode worker of a route have the same KV revision. A route without a prefill worker is *local*: the
 decode worker computes the prompt itself, as unified workers always do, and as a decode worker does when it holds so
-long a prefix that a hand-off would cost more than it saves, or when no prefill worker is there and the policy allows it.
+long a prefix that a hand-off would cost more than it saves, or when no prefill worker is there and the policy allows.
 """
 
 from collections.abc import Iterable, Mapping
@@ -59,12 +59,12 @@ def choose(need: Need, snapshot: FleetSnapshot, matches: Matches, policy: Policy
     """The route for `need` over the fleet as it is now."""
     usual = scorers.usual_rate(snapshot)
     able = [w for w in snapshot.workers if filters.why_not(w, need, _matched(w, need, matches)) is None]
-    decoders = [_decoder(w, need, matches, usual) for w in able if w.decodes]
+    decoders = [_decoder(w, need, matches, usual) for w in _unharmed(able, need) if w.decodes]
     if not decoders:
         return _no_decoder(need, snapshot, matches)
     unified = [candidate for candidate in decoders if candidate.worker.role == "unified"]
     split = [candidate for candidate in decoders if candidate.worker.role == "decode"]
-    prefillers = [_prefiller(w, need, matches, usual) for w in able if w.prefills]
+    prefillers = [_prefiller(w, need, matches, usual) for w in _unharmed(able, need) if w.prefills]
     if local := _cheap_local(split, policy):
         return local
     if pair := _best_pair(prefillers, split, unified):
@@ -72,6 +72,13 @@ def choose(need: Need, snapshot: FleetSnapshot, matches: Matches, policy: Policy
     if unified:
         return _local(_best(unified), "unified worker")
     return _without_prefill(need, snapshot, split, policy)
+
+
+def _unharmed(able: list[WorkerView], need: Need) -> list[WorkerView]:
+    """Workers that did not fail this request before; for a part that only such ones can take, those too."""
+    first_choice = [worker for worker in able if worker.name not in need.avoid]
+    last_resort = [w for w in able if not any(other.prefills == w.prefills for other in first_choice)]
+    return first_choice + last_resort
 
 
 def _matched(worker: WorkerView, need: Need, matches: Matches) -> int:

@@ -15,7 +15,7 @@ class Need:
     growth: int
     choices: int = 1
     kv_revision: str = ""  # only workers of this revision, when a sequence with output goes on
-    avoid: frozenset[str] = frozenset()  # workers that failed this request already
+    avoid: frozenset[str] = frozenset()  # workers that failed this request: taken only where no other can
 
 
 Check = Callable[[WorkerView, Need, int], str | None]
@@ -31,10 +31,6 @@ def is_draining(worker: WorkerView, need: Need, matched: int) -> str | None:
 
 def is_broken(worker: WorkerView, need: Need, matched: int) -> str | None:
     return "failed too often just now" if worker.broken else None
-
-
-def is_avoided(worker: WorkerView, need: Need, matched: int) -> str | None:
-    return "failed this request before" if worker.name in need.avoid else None
 
 
 def has_other_weights(worker: WorkerView, need: Need, matched: int) -> str | None:
@@ -65,12 +61,12 @@ def has_no_credit(worker: WorkerView, need: Need, matched: int) -> str | None:
 
 
 # What passing time does not change, worst first; then what it does.
-LASTING: tuple[Check, ...] = (has_other_weights, is_too_small, is_avoided)
+LASTING: tuple[Check, ...] = (has_other_weights, is_too_small)
 PASSING: tuple[Check, ...] = (not_ready, is_draining, is_broken, has_no_credit)
 
 
 def why_not(worker: WorkerView, need: Need, matched: int) -> str | None:
-    """The first reason why `worker` cannot take this sequence now, or None. Prefill workers queue, so they need no room."""
+    """The first reason why `worker` cannot take this sequence now, or None. Prefill workers queue: they need no room."""
     for check in (*LASTING, *PASSING):
         if reason := check(worker, need, matched):
             return reason
