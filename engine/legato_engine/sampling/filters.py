@@ -1,0 +1,63 @@
+"""Which tokens may be drawn: min-p, then top-k, then top-p over what is left, as in vLLM.
+
+Each is a threshold on the logit, so that no order among equal logits matters: all tokens that tie with the last one
+kept are kept.
+"""
+
+from collections.abc import Sequence
+
+import torch
+
+from legato_protocol.stream import SamplingParams
+
+FIRST_CANDIDATES = 256  # sorted at first; nearly every nucleus is smaller
+_GROWTH = 16
+
+
+def thresholds(logits: torch.Tensor, params: Sequence[SamplingParams]) -> torch.Tensor | None:
+    """The least logit that each row may draw: float32 [rows, 1], or None where no row is filtered.
+
+    `logits`: float32 [rows, vocab], divided by the temperature already.
+    """
+    floor = _min_p(logits, params)
+    sorting = [row for row, p in enumerate(params) if 0 < p.top_k < logits.shape[1] or p.top_p < 1]
+    size = min(FIRST_CANDIDATES, logits.shape[1])
+    while sorting:
+        if floor is None:
+            floor = torch.full((len(params), 1), float("-inf"), device=logits.device)
+        chosen = torch.tensor(sorting, device=logits.device)
+        found, certain = _by_rank(logits[chosen], [params[row] for row in sorting], floor[chosen], size)
+        floor[chosen] = torch.where(certain, found, floor[chosen])
+        sorting = [row for row, done in zip(sorting, certain[:, 0].tolist(), strict=True) if not done]
+        size = min(size * _GROWTH, logits.shape[1])
+    return floor
+
+
+def _min_p(logits: torch.Tensor, params: Sequence[SamplingParams]) -> torch.Tensor | None:
+    """Tokens at least `min_p` times as likely as the likeliest one are kept."""
+    if not any(p.min_p > 0 for p in params):
+        return None
+    share = torch.tensor([[p.min_p] for p in params], device=logits.device)
+    return logits.amax(1, keepdim=True) + share.log()  # log(0) is -inf: no threshold
+
+
+def _by_rank(
+    logits: torch.Tensor, params: Sequence[SamplingParams], floor: torch.Tensor, size: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Thresholds of top-k and top-p from the `size` largest logits, and whether these were enough: both [rows, 1]."""
+    vocab = logits.shape[1]
+    best = torch.topk(logits, size, sorted=True).values
+    count = torch.tensor([[p.top_k if 0 < p.top_k < vocab else vocab] for p in params], device=logits.device)
+    kth = best.gather(1, count.clamp(max=size) - 1)
+    bounded = count <= size
+    floor = torch.where(bounded, torch.maximum(floor, kth), floor)
+    share = torch.tensor([[p.top_p] for p in params], dtype=torch.float64, device=logits.device)
+    top = best[:, :1].double()
+    weights = (best.double() - top).exp()
+    before = weights.cumsum(1) - weights
+    kept = (logits.double() - top).exp_().masked_fill_(logits < floor, 0).cumsum(1)[:, -1:]
+    nucleus = (before < share * kept) & (best >= floor)
+    nucleus[:, 0] = True
+    threshold = best.masked_fill(~nucleus, float("inf")).amin(1, keepdim=True)
+    ends_inside = (~nucleus[:, -1:]) | (size == vocab)
+    return threshold, (bounded | (count == vocab)) & (ends_inside | (bounded & (share >= 1)))
