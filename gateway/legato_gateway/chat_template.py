@@ -1,0 +1,73 @@
+"""A model's chat template: messages to prompt text.
+
+Templates come with the model and are written for transformers, so they get the environment that it gives them
+(https://huggingface.co/docs/transformers/chat_templating_writing), in jinja2's sandbox.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any, NoReturn
+
+import jinja2
+from jinja2 import nodes
+from jinja2.ext import Extension, loopcontrols
+from jinja2.parser import Parser
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+
+class TemplateFault(ValueError):
+    """The template is broken, or refuses these messages. The text is what it said."""
+
+
+class ChatTemplate:
+    """A compiled template. Safe to use from several threads."""
+
+    def __init__(self, source: str, variables: Mapping[str, Any]) -> None:
+        """`variables` are seen by the template in every call: `bos_token`, `eos_token`. Raises TemplateFault."""
+        environment = ImmutableSandboxedEnvironment(
+            trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols]
+        )
+        environment.filters["tojson"] = _tojson
+        environment.globals.update(raise_exception=_raise_exception, strftime_now=_strftime_now, **variables)
+        try:
+            self._template = environment.from_string(source)
+        except jinja2.TemplateError as error:
+            raise TemplateFault(f"the model's chat template is broken: {error}") from None
+
+    def render(self, messages: Sequence[Mapping[str, Any]], **variables: Any) -> str:
+        """The prompt text. Raises TemplateFault where the template cannot take these messages."""
+        given = {"add_generation_prompt": True, "tools": None, "documents": None, **variables}
+        try:
+            return self._template.render(messages=messages, **given)
+        except (jinja2.TemplateError, TypeError, ValueError, LookupError, AttributeError, ArithmeticError) as error:
+            raise TemplateFault(f"the model's chat template cannot take these messages: {error}") from None
+
+
+class _Generation(Extension):
+    """`{% generation %}…{% endgeneration %}` marks what an assistant said, for training; here it changes nothing."""
+
+    tags = {"generation"}  # noqa: RUF012 - jinja2 declares it so
+
+    def parse(self, parser: Parser) -> list[nodes.Node]:
+        next(parser.stream)
+        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+
+
+def _raise_exception(message: str) -> NoReturn:
+    raise jinja2.TemplateError(message)
+
+
+def _strftime_now(layout: str) -> str:
+    return datetime.now().strftime(layout)
+
+
+def _tojson(
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    """jinja2's own filter escapes HTML characters, which models were not trained on."""
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
