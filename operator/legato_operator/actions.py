@@ -1,0 +1,53 @@
+"""What a plan can ask for. Frozen, so that two plans compare."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from legato_operator.cluster import Ref
+
+MANAGER = "legato-operator"
+SCALER = "legato-scaler"  # writes the first wish of a pool, and later ones for `legato scale`
+DRAINER = "legato-drain"  # marks workers that were chosen to leave
+
+
+@dataclass(frozen=True)
+class Apply:
+    item: Mapping[str, Any]
+    manager: str = MANAGER
+    force: bool = True
+
+
+@dataclass(frozen=True)
+class MakeToken:
+    """Apply the Secret with a fresh random token."""
+
+
+@dataclass(frozen=True)
+class Drain:
+    """Tell the worker at `address` to take nothing new and to give away what it runs."""
+
+    name: str
+    address: str
+
+
+@dataclass(frozen=True)
+class Delete:
+    ref: Ref
+    uid: str
+
+
+@dataclass(frozen=True)
+class Release:
+    """The service may go: take the operator's finalizer away."""
+
+
+Action = Apply | MakeToken | Drain | Delete | Release
+
+
+@dataclass(frozen=True)
+class Phase:
+    """Actions that may happen together. Phases happen in order."""
+
+    name: str
+    actions: tuple[Action, ...]

@@ -1,0 +1,82 @@
+"""A service's conditions: their types, every reason they can have, and how a list of them is updated."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+READY = "Ready"
+PREFILL_READY = "PrefillReady"
+DECODE_READY = "DecodeReady"
+GATEWAY_READY = "GatewayReady"
+KV_TRANSPORT_READY = "KVTransportReady"
+PROGRESSING = "Progressing"
+
+ALL_READY = "AllReady"
+AS_WISHED = "AsWished"
+CAPPED = "Capped"
+CONNECTED = "Connected"
+DELETING = "Deleting"
+INVALID = "Invalid"
+NOT_AVAILABLE = "NotAvailable"
+NOT_NEEDED = "NotNeeded"
+NO_READY_WORKER = "NoReadyWorker"
+NO_TRANSPORT = "NoTransport"
+OTHER_TRANSPORT = "OtherTransport"
+ROLLING_OUT = "RollingOut"
+SCALING = "Scaling"
+STARTING = "Starting"
+UNKNOWN = "Unknown"
+WORKER_REFUSED = "WorkerRefused"
+
+REASONS = {
+    ALL_READY: "everything that is needed to serve is ready",
+    AS_WISHED: "as many workers as wished for, all of the newest revision",
+    CAPPED: "fewer or more workers were wished for than the bounds or the GPU budget allow",
+    CONNECTED: "workers can hand KV over by the transport named",
+    DELETING: "the service is being deleted",
+    INVALID: "the manifest cannot be accepted",
+    NOT_AVAILABLE: "the manifest asks for something that is not available yet or not here",
+    NOT_NEEDED: "there is no such pool, or nothing to hand over",
+    NO_READY_WORKER: "no worker of this pool is ready",
+    NO_TRANSPORT: "a worker has no transport for hand-offs",
+    OTHER_TRANSPORT: "the transport that the manifest requires is not the one in use",
+    ROLLING_OUT: "workers of an older revision are being replaced",
+    SCALING: "workers are being added or drained",
+    STARTING: "not everything has started yet",
+    UNKNOWN: "no ready worker has told yet",
+    WORKER_REFUSED: "a process ended with a permanent error (exit code 2)",
+}
+
+
+@dataclass(frozen=True)
+class Condition:
+    type: str
+    status: bool | None  # None is Unknown
+    reason: str
+    message: str = ""
+
+
+def update(
+    known: Sequence[Mapping[str, Any]], news: Sequence[Condition], generation: int, now: str
+) -> list[dict[str, Any]]:
+    """The new list: a transition time changes only where the status does."""
+    before = {condition["type"]: condition for condition in known}
+    return [_entry(condition, before.get(condition.type, {}), generation, now) for condition in news]
+
+
+def _entry(condition: Condition, before: Mapping[str, Any], generation: int, now: str) -> dict[str, Any]:
+    status = "Unknown" if condition.status is None else str(condition.status)
+    return {
+        "type": condition.type,
+        "status": status,
+        "reason": condition.reason,
+        "message": condition.message,
+        "observedGeneration": generation,
+        "lastTransitionTime": before["lastTransitionTime"] if before.get("status") == status else now,
+    }
+
+
+def find(status: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
+    """A condition out of a status; empty when it is not there yet."""
+    found: Mapping[str, Any] = next((c for c in status.get("conditions", ()) if c["type"] == kind), {})
+    return found

@@ -1,0 +1,39 @@
+"""What can go wrong in the operator.
+
+OperatorError
+├── ManifestError      the user's manifest; permanent until it is edited
+└── ClusterError       the cluster said no
+    ├── NotFound       there is no such object
+    ├── Conflict       another writer, another version or another object of that name; look again and retry
+    └── Gone           a watch fell behind; list again
+"""
+
+from collections.abc import Sequence
+
+
+class OperatorError(Exception):
+    """Any error of this package."""
+
+
+class ManifestError(OperatorError):
+    """A manifest that cannot be accepted. `problems` holds (path of the field, what is wrong with it)."""
+
+    def __init__(self, problems: Sequence[tuple[str, str]]) -> None:
+        self.problems = tuple(problems)
+        super().__init__("\n".join(f"{path}: {message}" if path else message for path, message in self.problems))
+
+
+class ClusterError(OperatorError):
+    """The cluster refused a call."""
+
+
+class NotFound(ClusterError):
+    """There is no such object."""
+
+
+class Conflict(ClusterError):
+    """Another writer owns the field, or the object is another version or another one of the same name."""
+
+
+class Gone(ClusterError):
+    """The events since that version are no longer kept."""

@@ -1,0 +1,84 @@
+"""Pydantic's findings as sentences for a user: the field's path as in the manifest, and what to do."""
+
+import difflib
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+
+_TYPES = {
+    "int_type": "a whole number",
+    "string_type": "text",
+    "bool_type": "true or false",
+    "dict_type": "a mapping",
+    "model_type": "a mapping",
+    "model_attributes_type": "a mapping",
+    "list_type": "a list",
+}
+_BOUNDS = {
+    "greater_than_equal": ("at least", "ge"),
+    "less_than_equal": ("at most", "le"),
+    "string_too_short": ("at least characters:", "min_length"),
+    "string_too_long": ("at most characters:", "max_length"),
+}
+
+
+def problems(error: ValidationError, root: type[BaseModel], content: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """(path, message) of everything that `error` found in `content`, which was read as a `root`."""
+    return [(_path(found["loc"]), _message(found, root)) for found in error.errors()]
+
+
+def _path(location: Iterable[int | str]) -> str:
+    return ".".join(str(part) for part in location)
+
+
+def _message(found: ErrorDetails, root: type[BaseModel]) -> str:
+    kind, value = found["type"], found["input"]
+    if kind == "extra_forbidden":
+        return _unknown(str(found["loc"][-1]), _fields(root, found["loc"][:-1]))
+    if kind == "missing":
+        return "required field is missing"
+    if kind in _TYPES:
+        return f"must be {_TYPES[kind]}, not {_spelled(value)}"
+    context = found.get("ctx", {})
+    if kind in _BOUNDS:
+        words, key = _BOUNDS[kind]
+        return f"must be {words} {context[key]}, not {_spelled(value)}"
+    if kind == "literal_error":
+        return f"must be {context['expected']}, not {_spelled(value)}"
+    if kind == "string_pattern_mismatch":
+        return f"{_spelled(value)} does not match {context['pattern']}"
+    if kind == "value_error":
+        return str(context["error"])
+    return f"{found['msg'].lower()}, not {_spelled(value)}"
+
+
+def _unknown(name: str, known: list[str]) -> str:
+    near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    if not near:
+        near = [field for field in known if field.lower() == name.lower().replace("_", "")]
+    hint = f"; did you mean {near[0]}?" if near else f"; known are {', '.join(sorted(known))}"
+    return f"unknown field{hint}"
+
+
+def _fields(root: type[BaseModel], location: Iterable[int | str]) -> list[str]:
+    """The names that may stand at a place in the manifest."""
+    model = root
+    for part in location:
+        model = next((_model_in(f.annotation) or model for f in model.model_fields.values() if f.alias == part), model)
+    return [field.alias or "" for field in model.model_fields.values()]
+
+
+def _model_in(annotation: Any) -> type[BaseModel] | None:
+    """The model of a field's type, also of an optional one."""
+    for candidate in (annotation, *getattr(annotation, "__args__", ())):
+        if isinstance(candidate, type) and issubclass(candidate, BaseModel):
+            return candidate
+    return None
+
+
+def _spelled(value: object) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return "nothing" if value is None else repr(value)[:80]

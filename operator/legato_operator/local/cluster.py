@@ -1,0 +1,46 @@
+"""The local cluster put together: a store whose pods are processes. `open_cluster` is how to get one."""
+
+import asyncio
+import contextlib
+import tempfile
+from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+
+from legato_operator.clock import Clock
+from legato_operator.local.kubelet import Kubelet
+from legato_operator.local.logs import Logs
+from legato_operator.local.pod import Surroundings
+from legato_operator.local.settings import LocalSettings
+from legato_operator.local.store import Store
+
+
+@dataclass(frozen=True)
+class LocalCluster:
+    """`store` is the Cluster; `failed` ends only with the fault that stopped the kubelet."""
+
+    store: Store
+    kill_all: Callable[[], None]
+    failed: "asyncio.Task[None]"
+
+
+@contextlib.asynccontextmanager
+async def open_cluster(
+    logs: Logs, clock: Clock, environment: Mapping[str, str], settings: LocalSettings
+) -> AsyncIterator[LocalCluster]:
+    """A running local cluster. When left, every process is killed: delete services first for a gentle end."""
+    store = Store(clock.timestamp, graceful=frozenset({"Pod"}))
+    with tempfile.TemporaryDirectory(prefix="legato-") as folder:
+        async with httpx.AsyncClient(trust_env=False) as client:
+            around = Surroundings(store, client, clock, logs, settings, environment, Path(folder))
+            kubelet = Kubelet(around)
+            running = asyncio.create_task(kubelet.run())
+            try:
+                yield LocalCluster(store, kubelet.kill_all, running)
+            finally:
+                kubelet.kill_all()
+                running.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await running

@@ -1,0 +1,44 @@
+"""From a pod's container to the command and environment of a process."""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from legato_operator.cluster import Cluster, Object, Ref
+from legato_operator.manifests import secret
+
+_VARIABLE = re.compile(r"\$\((\w+)\)")
+_LABEL = re.compile(r"metadata\.labels\['([^']+)'\]")
+
+
+async def environment(cluster: Cluster, pod: Object) -> dict[str, str]:
+    """The container's variables, with secrets and fields of the pod read. Raises NotFound, KeyError."""
+    namespace = pod["metadata"]["namespace"]
+    return {entry["name"]: await _value(cluster, namespace, pod, entry) for entry in container(pod).get("env", ())}
+
+
+def container(pod: Object) -> Mapping[str, Any]:
+    """The one container of a pod."""
+    (only,) = pod["spec"]["containers"]
+    return only  # type: ignore[no-any-return]
+
+
+def expand(arguments: list[str], variables: Mapping[str, str]) -> list[str]:
+    """`$(NAME)` replaced by the variable; a name that is not there stays as it is, as on Kubernetes."""
+    return [_VARIABLE.sub(lambda match: variables.get(match[1], match[0]), text) for text in arguments]
+
+
+async def _value(cluster: Cluster, namespace: str, pod: Object, entry: Mapping[str, Any]) -> str:
+    if "value" in entry:
+        return str(entry["value"])
+    source = entry["valueFrom"]
+    if "secretKeyRef" in source:
+        key = source["secretKeyRef"]
+        return secret.read(await cluster.get(Ref("Secret", namespace, key["name"])), key["key"])
+    return _field(pod, source["fieldRef"]["fieldPath"])
+
+
+def _field(pod: Object, path: str) -> str:
+    if label := _LABEL.fullmatch(path):
+        return str(pod["metadata"]["labels"][label[1]])
+    return str(pod["metadata"][path.removeprefix("metadata.")])

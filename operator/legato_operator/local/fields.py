@@ -1,0 +1,89 @@
+"""Field ownership for server-side apply: which leaves an object sets, and setting or dropping them one by one.
+
+A leaf is a path to anything that is not a mapping; lists are atomic, except finalizers, where each entry is a leaf.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+Path = tuple[str, ...]
+
+_FINALIZERS: Path = ("metadata", "finalizers")
+_SERVER_METADATA = {
+    "name", "namespace", "uid", "resourceVersion", "generation", "creationTimestamp", "deletionTimestamp",
+}  # fmt: skip
+
+
+def leaves(item: Mapping[str, Any]) -> dict[Path, Any]:
+    """Every field of an applied object that a manager comes to own. Identity and status are the server's."""
+    found: dict[Path, Any] = {}
+    for key, value in item.items():
+        if key in ("apiVersion", "kind", "status"):
+            continue
+        for path, leaf in _walk((key,), value):
+            if path[0] == "metadata" and path[1] in _SERVER_METADATA:
+                continue
+            if path == _FINALIZERS:
+                found.update({(*path, str(entry)): True for entry in leaf})
+            else:
+                found[path] = leaf
+    return found
+
+
+def _walk(path: Path, value: Any) -> Iterator[tuple[Path, Any]]:
+    if isinstance(value, Mapping) and value:
+        for key, inner in value.items():
+            yield from _walk((*path, str(key)), inner)
+    else:
+        yield path, value
+
+
+def overlaps(one: Path, other: Path) -> bool:
+    """Whether two leaves cannot both exist: the same place, or one inside the other."""
+    return one[: len(other)] == other or other[: len(one)] == one
+
+
+def read(item: Mapping[str, Any], path: Path) -> Any:
+    """The value at a path; None where there is none."""
+    if path[:2] == _FINALIZERS and len(path) == 3:
+        return True if path[2] in item["metadata"].get("finalizers", ()) else None
+    value: Any = item
+    for key in path:
+        if not isinstance(value, Mapping) or key not in value:
+            return None
+        value = value[key]
+    return value
+
+
+def write(item: dict[str, Any], path: Path, value: Any) -> None:
+    """Set a leaf, making the mappings above it."""
+    if path[:2] == _FINALIZERS and len(path) == 3:
+        entries = item["metadata"].setdefault("finalizers", [])
+        if path[2] not in entries:
+            entries.append(path[2])
+        return
+    for key in path[:-1]:
+        if not isinstance(item.get(key), dict):
+            item[key] = {}
+        item = item[key]
+    item[path[-1]] = value
+
+
+def drop(item: dict[str, Any], path: Path) -> None:
+    """Remove a leaf and the mappings that become empty, but for the topmost."""
+    if path[:2] == _FINALIZERS and len(path) == 3:
+        remaining = [entry for entry in item["metadata"].get("finalizers", ()) if entry != path[2]]
+        item["metadata"]["finalizers"] = remaining
+        if not remaining:
+            del item["metadata"]["finalizers"]
+        return
+    parents = [item]
+    for key in path[:-1]:
+        below = parents[-1].get(key)
+        if not isinstance(below, dict):
+            return
+        parents.append(below)
+    parents[-1].pop(path[-1], None)
+    for depth in range(len(parents) - 1, 1, -1):
+        if not parents[depth]:
+            del parents[depth - 1][path[depth - 1]]

@@ -1,0 +1,69 @@
+"""Runs every pod of the store as a process, and tells gateways where the workers are."""
+
+import asyncio
+import contextlib
+
+from legato_operator.cluster import Object, is_leaving, labels_of, ref_of, uid_of
+from legato_operator.errors import Gone
+from legato_operator.local.files import WorkersFile
+from legato_operator.local.pod import PodLife, Surroundings
+from legato_operator.local.pod_status import HOST
+from legato_protocol import names
+
+ENV_WORKERS = "LEGATO_WORKERS_FILE"
+
+
+class Kubelet:
+    """Runs until it is cancelled; then every process is killed."""
+
+    def __init__(self, around: Surroundings) -> None:
+        self._around = around
+        self._lives: dict[str, PodLife] = {}  # by uid
+        self._files: dict[tuple[str, str], WorkersFile] = {}  # by namespace and service
+
+    async def run(self) -> None:
+        """Follow the pods of the store."""
+        async with asyncio.TaskGroup() as tasks:
+            while True:
+                listing = await self._around.store.list("Pod")
+                for pod in listing.items:
+                    self._see(pod, tasks)
+                with contextlib.suppress(Gone):  # then list again
+                    async for event in self._around.store.watch("Pod", listing.version):
+                        if event.type != "DELETED":
+                            self._see(event.object, tasks)
+
+    def kill_all(self) -> None:
+        """End every process now."""
+        for life in self._lives.values():
+            life.kill()
+
+    def _see(self, pod: Object, tasks: asyncio.TaskGroup) -> None:
+        uid = uid_of(pod)
+        if uid not in self._lives:
+            self._lives[uid] = self._life(pod)
+            tasks.create_task(self._live(uid))
+        if is_leaving(pod):
+            self._lives[uid].leave()
+
+    async def _live(self, uid: str) -> None:
+        await self._lives[uid].run()
+        del self._lives[uid]
+
+    def _life(self, pod: Object) -> PodLife:
+        workers = self._workers_file(pod)
+        name = ref_of(pod).name
+
+        def reachable(ports: dict[str, int] | None) -> None:
+            if ports is None:
+                workers.remove(name)
+            elif "control" in ports:
+                workers.add(name, f"{HOST}:{ports['control']}")
+
+        return PodLife(pod, self._around, {ENV_WORKERS: str(workers.path)}, reachable)
+
+    def _workers_file(self, pod: Object) -> WorkersFile:
+        key = (ref_of(pod).namespace, labels_of(pod).get(names.LABEL_SERVICE, ""))
+        if key not in self._files:
+            self._files[key] = WorkersFile(self._around.folder / f"{'.'.join(key)}.workers.json")
+        return self._files[key]

@@ -1,0 +1,156 @@
+"""Objects in memory with the API server's semantics: versions, field ownership, finalizers, short-lived watches.
+
+It knows nothing of processes; that a pod outlives its deletion until its processes are gone is told by `graceful`.
+"""
+
+import asyncio
+import copy
+import uuid
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Mapping
+from typing import Any, Literal
+
+from legato_operator.cluster import Event, Listing, Object, Ref, ref_of, uid_of
+from legato_operator.errors import Conflict, Gone, NotFound
+from legato_operator.local import fields
+
+KEPT_EVENTS = 1024
+
+
+class Store:
+    """An in-memory `Cluster`."""
+
+    def __init__(
+        self, timestamp: Callable[[], str], graceful: frozenset[str] = frozenset(), kept_events: int = KEPT_EVENTS
+    ) -> None:
+        self._timestamp = timestamp
+        self._graceful = graceful
+        self._objects: dict[Ref, Object] = {}
+        self._owned: dict[Ref, dict[str, set[fields.Path]]] = {}
+        self._events: deque[Event] = deque(maxlen=kept_events)
+        self._version = 0
+        self._changed = asyncio.Condition()
+
+    async def get(self, ref: Ref) -> Object:
+        return copy.deepcopy(self._stored(ref))
+
+    async def list(self, kind: str, namespace: str | None = None, labels: Mapping[str, str] | None = None) -> Listing:
+        wanted = (labels or {}).items()
+        items = tuple(
+            copy.deepcopy(item)
+            for ref, item in sorted(self._objects.items())
+            if ref.kind == kind
+            and namespace in (None, ref.namespace)
+            and wanted <= item["metadata"].get("labels", {}).items()
+        )
+        return Listing(items, self._version)
+
+    async def apply(self, item: Mapping[str, Any], manager: str, force: bool = False) -> Object:
+        ref = ref_of(item)
+        before = self._objects.get(ref)
+        expected = item["metadata"].get("uid")
+        if expected is not None and (before is None or uid_of(before) != expected):
+            raise Conflict(f"{ref} is not the object with uid {expected}")
+        given = fields.leaves(item)
+        owned = self._owned.get(ref, {})
+        taken = self._taken(ref, before or {}, given, manager, force)
+        after = copy.deepcopy(before) if before is not None else self._blank(item)
+        for path in taken | (owned.get(manager, set()) - given.keys() - self._of_others(ref, manager)):
+            fields.drop(after, path)
+        for path, value in given.items():
+            fields.write(after, path, copy.deepcopy(value))
+        self._owned[ref] = {name: paths - taken for name, paths in owned.items()} | {manager: set(given)}
+        return await self._settle(ref, before, after)
+
+    async def patch_status(self, ref: Ref, status: Mapping[str, Any], uid: str | None = None) -> Object:
+        before = self._stored(ref, uid)
+        after = copy.deepcopy(before)
+        merged = {**after.get("status", {}), **copy.deepcopy(dict(status))}
+        after["status"] = {key: value for key, value in merged.items() if value is not None}
+        return await self._settle(ref, before, after)
+
+    async def delete(self, ref: Ref, uid: str | None = None) -> None:
+        before = self._stored(ref, uid)
+        after = copy.deepcopy(before)
+        after["metadata"].setdefault("deletionTimestamp", self._timestamp())
+        await self._settle(ref, before, after)
+
+    async def remove(self, ref: Ref, uid: str) -> None:
+        """Take an object of a graceful kind away, after what it stood for has ended. Raises NotFound, Conflict."""
+        await self._forget(ref, self._stored(ref, uid))
+
+    async def watch(self, kind: str, since: int) -> AsyncIterator[Event]:
+        seen = since
+        while True:
+            async with self._changed:
+                while self._version <= seen:
+                    await self._changed.wait()
+                if self._events[0].version > seen + 1:
+                    raise Gone(f"events after {seen} are not kept; the oldest is {self._events[0].version}")
+                news = [event for event in self._events if event.version > seen]
+                seen = self._version
+            for event in news:
+                if event.object["kind"] == kind:
+                    yield copy.deepcopy(event)
+
+    def _stored(self, ref: Ref, uid: str | None = None) -> Object:
+        item = self._objects.get(ref)
+        if item is None:
+            raise NotFound(f"there is no {ref}")
+        if uid is not None and uid_of(item) != uid:
+            raise Conflict(f"{ref} is not the object with uid {uid}")
+        return item
+
+    def _blank(self, item: Mapping[str, Any]) -> Object:
+        ref = ref_of(item)
+        metadata = {
+            "name": ref.name,
+            "namespace": ref.namespace,
+            "uid": str(uuid.uuid4()),
+            "creationTimestamp": self._timestamp(),
+            "generation": 0,
+        }
+        return {"apiVersion": item.get("apiVersion", "v1"), "kind": ref.kind, "metadata": metadata}
+
+    def _of_others(self, ref: Ref, manager: str) -> set[fields.Path]:
+        return {path for name, paths in self._owned.get(ref, {}).items() if name != manager for path in paths}
+
+    def _taken(
+        self, ref: Ref, before: Mapping[str, Any], given: Mapping[fields.Path, Any], manager: str, force: bool
+    ) -> set[fields.Path]:
+        """Fields of other managers that `given` changes: taken over by force, else a Conflict."""
+        taken = {
+            path
+            for path in self._of_others(ref, manager)
+            for mine, value in given.items()
+            if fields.overlaps(path, mine) and (path != mine or fields.read(before, path) != value)
+        }
+        if taken and not force:
+            raise Conflict(f"{ref}: other managers own {', '.join(sorted('.'.join(path) for path in taken))}")
+        return taken
+
+    async def _settle(self, ref: Ref, before: Object | None, after: Object) -> Object:
+        """Store what changed, tell watchers, and let go of what was only waiting for its finalizers."""
+        if after == before:
+            return copy.deepcopy(after)
+        if before is None or before.get("spec") != after.get("spec"):
+            after["metadata"]["generation"] += 1
+        waits = ref.kind in self._graceful or after["metadata"].get("finalizers")
+        if "deletionTimestamp" in after["metadata"] and not waits:
+            await self._forget(ref, after)
+            return copy.deepcopy(after)
+        self._objects[ref] = after
+        await self._tell("ADDED" if before is None else "MODIFIED", after)
+        return copy.deepcopy(after)
+
+    async def _forget(self, ref: Ref, item: Object) -> None:
+        del self._objects[ref]
+        self._owned.pop(ref, None)
+        await self._tell("DELETED", item)
+
+    async def _tell(self, kind: Literal["ADDED", "MODIFIED", "DELETED"], item: Object) -> None:
+        self._version += 1
+        item["metadata"]["resourceVersion"] = str(self._version)
+        self._events.append(Event(kind, copy.deepcopy(item), self._version))
+        async with self._changed:
+            self._changed.notify_all()

@@ -1,0 +1,58 @@
+"""The gateway's pod."""
+
+import math
+from typing import Any
+
+from legato_operator import quantities
+from legato_operator.manifests import common
+from legato_operator.placement import Placement
+from legato_operator.resources import InferenceService
+
+
+def template(service: InferenceService, placement: Placement) -> dict[str, Any]:
+    """The pod's spec."""
+    container = {
+        "name": "gateway",
+        "command": [*placement.program, "gateway", *_process(placement), *_policy(service)],
+        "env": [common.token_variable(service)],
+        "readinessProbe": {"httpGet": {"path": "/readyz", "port": "http"}},
+        "livenessProbe": {"httpGet": {"path": "/healthz", "port": "http"}},
+    }
+    return {"containers": [container], "terminationGracePeriodSeconds": math.ceil(service.spec.drain.deadline)}
+
+
+def pod(service: InferenceService, name: str, template: dict[str, Any]) -> dict[str, Any]:
+    """One gateway replica."""
+    metadata = common.metadata(service, name, common.GATEWAY, common.revision_of(template))
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": template}
+
+
+def _process(placement: Placement) -> list[str]:
+    return [
+        "--host",
+        placement.host,
+        "--port",
+        str(placement.gateway_port),
+        *placement.announce,
+        *placement.discovery,
+    ]
+
+
+def _policy(service: InferenceService) -> list[str]:
+    spec = service.spec
+    return [
+        "--model",
+        common.model_argument(service),
+        "--served-name",
+        service.served_name,
+        "--max-length",
+        str(spec.model.max_length),
+        "--default-deadline",
+        quantities.seconds(spec.gateway.default_deadline),
+        "--local-prefill-below-tokens",
+        str(spec.routing.local_prefill_below_tokens),
+        "--when-prefill-unavailable",
+        spec.routing.when_prefill_unavailable,
+        "--transfer-on-failure",
+        spec.transfer.on_failure,
+    ]

@@ -1,0 +1,23 @@
+"""WorkerPool: the unit that is scaled. Its pods are the operator's own."""
+
+from typing import Any
+
+from legato_operator.manifests import common
+from legato_operator.resources import InferenceService
+from legato_protocol import names
+
+
+def worker_pool(service: InferenceService, role: str) -> dict[str, Any]:
+    """The pool of a role. Without `replicas`: that field is a wish, and belongs to whoever scales."""
+    spec = {"service": service.metadata.name, "role": role}
+    return _pool(service, role, spec) | {"metadata": common.metadata(service, common.pool_name(service, role), role)}
+
+
+def wish(service: InferenceService, role: str, replicas: int) -> dict[str, Any]:
+    """Only the wish for `replicas` workers, as a scaler writes it."""
+    return _pool(service, role, {"replicas": replicas})
+
+
+def _pool(service: InferenceService, role: str, spec: dict[str, Any]) -> dict[str, Any]:
+    metadata = {"name": common.pool_name(service, role), "namespace": service.metadata.namespace}
+    return {"apiVersion": names.API_VERSION, "kind": names.WORKER_POOL, "metadata": metadata, "spec": spec}

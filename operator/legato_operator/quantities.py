@@ -1,0 +1,43 @@
+"""Quantities and durations as manifests spell them: `512Mi`, `500m`, `10m`, `100ms`."""
+
+import re
+from decimal import Decimal
+
+_UNITS = {
+    "": Decimal(1),
+    "m": Decimal("0.001"),
+    **{unit: Decimal(1000) ** power for power, unit in enumerate(("k", "M", "G", "T", "P"), 1)},
+    **{unit: Decimal(1024) ** power for power, unit in enumerate(("Ki", "Mi", "Gi", "Ti", "Pi"), 1)},
+}
+_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+_QUANTITY = re.compile(r"(\d+(?:\.\d+)?)(m|k|M|G|T|P|Ki|Mi|Gi|Ti|Pi|)")
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h)")
+
+
+def quantity(text: str) -> Decimal:
+    """The number that a Kubernetes quantity stands for. Raises ValueError for anything else."""
+    match = _QUANTITY.fullmatch(text)
+    if match is None:
+        raise ValueError(f"{text!r} is no quantity; write for example 512Mi, 2Gi, 1 or 500m")
+    return Decimal(match[1]) * _UNITS[match[2]]
+
+
+def memory(text: str) -> int:
+    """A quantity in whole bytes. Raises ValueError."""
+    amount = quantity(text)
+    if amount != int(amount) or amount <= 0:
+        raise ValueError(f"{text!r} is no amount of memory; write for example 512Mi or 2Gi")
+    return int(amount)
+
+
+def duration(text: str) -> float:
+    """Seconds of a duration such as 1h30m, 10m, 1s or 100ms. Raises ValueError."""
+    parts = list(_DURATION.finditer(text))
+    if not parts or "".join(part[0] for part in parts) != text:
+        raise ValueError(f"{text!r} is no duration; write for example 10m, 1s or 100ms")
+    return sum(float(part[1]) * _SECONDS[part[2]] for part in parts)
+
+
+def seconds(value: float) -> str:
+    """Seconds as flags take them: no needless digits."""
+    return f"{value:g}"

@@ -1,0 +1,102 @@
+"""A service's status: counts and conditions, from the same observation as the plan. Pure."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from legato_operator import conditions, limits
+from legato_operator.conditions import Condition
+from legato_operator.limits import Target
+from legato_operator.manifests import common
+from legato_operator.observed import Observed, Pod
+from legato_operator.pool_plan import PoolPlan
+
+
+def of(observed: Observed, targets: Mapping[str, Target], pools: Mapping[str, PoolPlan]) -> dict[str, Any]:
+    """The status of a service that is wanted."""
+    prefill = _pool_ready(observed, conditions.PREFILL_READY, limits.PREFILL, pools)
+    decode = _pool_ready(observed, conditions.DECODE_READY, limits.DECODE, pools)
+    gateway = _any_ready(conditions.GATEWAY_READY, observed.of_pool(common.GATEWAY))
+    transport = _transport(observed)
+    parts = (prefill, decode, gateway)
+    waiting = next((part for part in parts if not part.status), None)
+    ready = Condition(conditions.READY, True, conditions.ALL_READY)
+    if waiting is not None:
+        ready = Condition(conditions.READY, False, waiting.reason, f"{waiting.type}: {waiting.message}")
+    elif transport.status is False and observed.service.spec.transfer.required:
+        ready = Condition(conditions.READY, False, transport.reason, transport.message)
+    news = (ready, *parts, transport, _progressing(targets, pools))
+    return _status(observed, news) | {"pools": {name: _counts(observed, name, made) for name, made in pools.items()}}
+
+
+def refused(observed: Observed, problems: Sequence[tuple[str, str]]) -> dict[str, Any]:
+    """The status of a service that asks for what cannot be done. What runs already goes on."""
+    message = "; ".join(f"{path}: {text}" for path, text in problems)
+    return _status(observed, (Condition(conditions.PROGRESSING, False, conditions.NOT_AVAILABLE, message),))
+
+
+def deleting(observed: Observed) -> dict[str, Any]:
+    """The status of a service that is going."""
+    left = ", ".join(pod.name for pod in observed.pods)
+    news = [Condition(kind, False, conditions.DELETING, left) for kind in (conditions.READY, conditions.PROGRESSING)]
+    return _status(observed, news)
+
+
+def _status(observed: Observed, news: Sequence[Condition]) -> dict[str, Any]:
+    known = observed.status.get("conditions", ())
+    told = {condition.type for condition in news}
+    kept = [condition for condition in known if condition["type"] not in told]
+    updated = conditions.update(known, news, observed.generation, observed.timestamp)
+    return {"observedGeneration": observed.generation, "conditions": [*updated, *kept]}
+
+
+def _counts(observed: Observed, pool: str, made: PoolPlan) -> dict[str, int]:
+    pods = observed.of_pool(pool)
+    return {"replicas": len(pods), "ready": sum(pod.ready for pod in pods), "wanted": made.target}
+
+
+def _pool_ready(observed: Observed, kind: str, pool: str, pools: Mapping[str, PoolPlan]) -> Condition:
+    if pool not in pools:
+        return Condition(kind, True, conditions.NOT_NEEDED, "decode workers prefill themselves")
+    return _any_ready(kind, [pod for pod in observed.of_pool(pool) if pod.draining_since is None])
+
+
+def _any_ready(kind: str, pods: Sequence[Pod]) -> Condition:
+    """One ready is enough to serve: a pool that lost one of two still works."""
+    staying = [pod for pod in pods if not pod.leaving]
+    ready = sum(pod.ready for pod in staying)
+    if ready:
+        return Condition(kind, True, conditions.ALL_READY, f"{ready} of {len(staying)} ready")
+    for pod in staying:
+        if pod.refused:
+            return Condition(kind, False, conditions.WORKER_REFUSED, f"{pod.name}: {pod.refused}")
+    told = "; ".join(f"{pod.name}: {pod.message}" for pod in staying if pod.message)
+    reason = conditions.STARTING if staying else conditions.NO_READY_WORKER
+    return Condition(kind, False, reason, told or "nothing started yet")
+
+
+def _transport(observed: Observed) -> Condition:
+    kind = conditions.KV_TRANSPORT_READY
+    if not observed.service.spec.disaggregated:
+        return Condition(kind, True, conditions.NOT_NEEDED, "nothing is handed over")
+    states = {pod.name: pod.state for pod in observed.pods if pod.ready and pod.state is not None}
+    if not states:
+        return Condition(kind, None, conditions.UNKNOWN, "no ready worker has told yet")
+    without = sorted(name for name, state in states.items() if not state.transport)
+    if without:
+        return Condition(kind, False, conditions.NO_TRANSPORT, ", ".join(without))
+    used = ", ".join(sorted({state.transport for state in states.values()}))
+    return Condition(kind, True, conditions.CONNECTED, used)
+
+
+def _progressing(targets: Mapping[str, Target], pools: Mapping[str, PoolPlan]) -> Condition:
+    kind = conditions.PROGRESSING
+    moving = {name: made for name, made in pools.items() if not made.settled}
+    told = ", ".join(f"{name} {made.current} of {made.target}" for name, made in moving.items())
+    if any(made.old for made in moving.values()):
+        return Condition(kind, True, conditions.ROLLING_OUT, told)
+    if moving:
+        return Condition(kind, True, conditions.SCALING, told)
+    capped = ", ".join(f"{name} by {target.capped_by}" for name, target in targets.items() if target.capped_by)
+    if capped:
+        return Condition(kind, False, conditions.CAPPED, capped)
+    return Condition(kind, False, conditions.AS_WISHED)

@@ -1,0 +1,40 @@
+"""Workers' control ports over HTTP: their state, and the order to drain."""
+
+import json
+from typing import Any
+
+import httpx
+
+from legato_operator.observed import WorkerState
+
+TIMEOUT = 2.0  # seconds; one slow worker must not hold up a pass for longer
+
+
+class HttpWorkers:
+    """`observe.Workers` over HTTP. A worker that does not answer, or not sensibly, counts as silent."""
+
+    def __init__(self, client: httpx.AsyncClient) -> None:
+        self._client = client
+
+    async def state(self, address: str, token: str) -> WorkerState | None:
+        try:
+            answer = await self._client.get(f"http://{address}/state", headers=_headers(token), timeout=TIMEOUT)
+            return _read(answer.json()) if answer.status_code == httpx.codes.OK else None
+        except (httpx.HTTPError, json.JSONDecodeError, KeyError, TypeError, ValueError):
+            return None
+
+    async def drain(self, address: str, token: str) -> None:
+        try:
+            await self._client.post(f"http://{address}/drain", headers=_headers(token), timeout=TIMEOUT)
+        except httpx.HTTPError:
+            return  # the next plan says it again
+
+
+def _headers(token: str) -> dict[str, str]:
+    return {"authorization": f"Bearer {token}"}
+
+
+def _read(state: dict[str, Any]) -> WorkerState:
+    load = state["load"]
+    busy = int(load["running"]) + int(load["waiting"])
+    return WorkerState(busy=busy, draining=bool(load["draining"]), transport=str(state["transport"]))

@@ -1,0 +1,34 @@
+"""YAML text to plain data, strictly: one document, no key twice."""
+
+from collections.abc import Hashable
+from typing import Any
+
+import yaml
+
+from legato_operator.errors import ManifestError
+
+
+class _Loader(yaml.SafeLoader):
+    """PyYAML's own loader takes the last of two equal keys and says nothing."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+        seen: set[str] = set()
+        for key, _ in node.value:
+            if not isinstance(key, yaml.ScalarNode):
+                raise yaml.constructor.ConstructorError(None, None, "a key must be plain text", key.start_mark)
+            if key.value in seen:
+                raise yaml.constructor.ConstructorError(None, None, f"{key.value!r} stands here twice", key.start_mark)
+            seen.add(key.value)
+        return super().construct_mapping(node, deep)
+
+
+def load(text: str) -> Any:
+    """What the text holds. Raises ManifestError with line and column where it is no YAML."""
+    try:
+        return yaml.load(text, Loader=_Loader)  # a SafeLoader
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark
+        where = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
+        raise ManifestError([("", f"{where}{error.problem or error}")]) from None
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise ManifestError([("", str(error))]) from None
