@@ -1,0 +1,56 @@
+"""The memory of all KV blocks: one page-aligned allocation."""
+
+import ctypes
+import mmap
+
+import torch
+
+from legato_engine.errors import TooLittleMemory
+from legato_engine.kvcache.layout import KVLayout
+
+
+class Arena:
+    """Zeroed blocks of `layout`; block i begins at `address + i * layout.block_bytes`."""
+
+    def __init__(self, layout: KVLayout, num_blocks: int, device: torch.device) -> None:
+        self.layout = layout
+        self.num_blocks = num_blocks
+        nbytes = num_blocks * layout.block_bytes
+        if device.type == "cpu":
+            self._memory = torch.frombuffer(mmap.mmap(-1, nbytes), dtype=torch.uint8)
+        else:
+            self._memory = torch.zeros(nbytes, dtype=torch.uint8, device=device)
+        dtype: torch.dtype = getattr(torch, layout.dtype)
+        self.blocks = self._memory.view(dtype).view(num_blocks, *layout.block_shape)
+
+    @property
+    def address(self) -> int:
+        return self._memory.data_ptr()
+
+    @property
+    def nbytes(self) -> int:
+        return self._memory.numel()
+
+    def block(self, index: int) -> memoryview:
+        """The bytes of one block, writable. Only for memory of the host."""
+        if not 0 <= index < self.num_blocks:
+            raise IndexError(f"block {index} of an arena of {self.num_blocks}")
+        size = self.layout.block_bytes
+        return memoryview((ctypes.c_ubyte * size).from_address(self.address + index * size)).cast("B")
+
+    def copy(self, source: int, target: int) -> None:
+        """Makes block `target` equal to block `source`."""
+        self.blocks[target] = self.blocks[source]
+
+
+def count_blocks(layout: KVLayout, kv_cache_bytes: int, max_length: int) -> int:
+    """How many blocks fit. Raises TooLittleMemory when a sequence of `max_length` tokens would not."""
+    count = kv_cache_bytes // layout.block_bytes
+    needed = layout.blocks_for(max_length)
+    if count < needed:
+        raise TooLittleMemory(
+            f"KV memory of {kv_cache_bytes:,} bytes holds {count} blocks of {layout.block_bytes:,} bytes; one sequence "
+            f"of {max_length} tokens needs {needed}: give at least {needed * layout.block_bytes:,} bytes, "
+            f"or a maxLength of at most {count * layout.block_size}"
+        )
+    return count

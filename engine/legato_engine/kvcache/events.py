@@ -1,0 +1,45 @@
+"""The record of what became findable in the prefix cache and what ceased to be, as gateways are told it."""
+
+from legato_protocol.block_hash import join
+from legato_protocol.kv_events import Cleared, KVEvent, Removed, Stored
+
+Change = type[Stored] | type[Removed] | type[Cleared]
+
+
+class EventLog:
+    """Changes in the order they happened; `take` gives them as messages, neighbours of one kind joined.
+
+    Numbers are contiguous over the life of `epoch` and begin at 1: 0 is the empty cache of a new process.
+    """
+
+    def __init__(self, epoch: str) -> None:
+        self.epoch = epoch
+        self.number = 0  # of the last event taken
+        self._runs: list[tuple[Change, list[bytes]]] = []
+
+    def stored(self, block_hash: bytes) -> None:
+        self._append(Stored, block_hash)
+
+    def removed(self, block_hash: bytes) -> None:
+        self._append(Removed, block_hash)
+
+    def cleared(self) -> None:
+        """Everything before it is moot, but what was told already is not: so the rest of this batch is dropped."""
+        self._runs = [(Cleared, [])]
+
+    def take(self) -> tuple[KVEvent, ...]:
+        """The events since the last call, to be sent in this order to every gateway. Call once per step."""
+        runs, self._runs = self._runs, []
+        return tuple(self._event(change, hashes) for change, hashes in runs)
+
+    def _append(self, change: Change, block_hash: bytes) -> None:
+        if not self._runs or self._runs[-1][0] is not change:
+            self._runs.append((change, []))
+        self._runs[-1][1].append(block_hash)
+
+    def _event(self, change: Change, hashes: list[bytes]) -> KVEvent:
+        self.number += 1
+        if change is Cleared:
+            return Cleared(epoch=self.epoch, number=self.number)
+        message = Stored if change is Stored else Removed
+        return message(epoch=self.epoch, number=self.number, hashes=join(hashes))

@@ -1,0 +1,126 @@
+"""One running sequence: what is known, what is computed, where its KV lies. No policy in here."""
+
+from collections.abc import Sequence as Items
+from dataclasses import dataclass, field
+from enum import Enum
+
+from legato_engine.scheduler.batch import Sampled
+from legato_protocol.stream import Finish, SamplingParams, Sequence, unpack_tokens
+
+
+class State(Enum):
+    """Where a request is. `WAITING` and `PARKED` hold no blocks."""
+
+    WAITING = "waiting"  # queued, or preempted and queued again
+    RUNNING = "running"  # owns blocks and is scheduled
+    COMPUTED = "computed"  # prompt done for a hand-off that is granted: keeps its blocks until the hand-off is over
+    PARKED = "parked"  # prompt done for a hand-off that is not granted yet
+    ENDED = "ended"  # finished, cancelled, expired or moved away
+
+
+@dataclass(eq=False, slots=True)
+class Request:
+    """One sequence of the wire request (`id`, `attempt`); several choices until it forks after the prompt.
+
+    `tokens` are the prompt and all output; KV of the first `computed` of them lies in `blocks`. With `room` the request
+    is a prefill for a hand-off: its first tokens go to `first` (by choice) and never to `tokens`. Times are the
+    caller's monotonic seconds.
+    """
+
+    id: str
+    attempt: int
+    tokens: list[int]
+    prompt_len: int
+    params: SamplingParams
+    deadline: float
+    choices: tuple[int, ...] = (0,)
+    priority: int = 0
+    tenant: str = ""
+    cache_salt: str = ""
+    adapter: str = ""
+    room: int | None = None
+
+    state: State = State.WAITING
+    finish: Finish | None = None
+    paused: bool = False
+    frozen: bool = False  # a move's last part is under way: not scheduled
+    sending: bool = False  # a peer is being written from `blocks`: they stay, whatever happens to the request
+    computed: int = 0
+    cached_tokens: int = 0  # known tokens that the prefix cache gave, wherever the prompt was computed
+    blocks: list[int] = field(default_factory=list)
+    hashes: list[bytes] = field(default_factory=list)  # of the full blocks of `tokens`, as far as they were needed
+    stored: int = 0  # leading blocks that the prefix cache knows
+    first: dict[int, Sampled] = field(default_factory=dict)
+    arrival: float = 0.0
+    number: int = 0  # order of arrival at this worker
+    uncached: int = 0  # known tokens that no cache covered when it was queued
+    preemptions: int = 0  # since it last made progress
+    farthest: int = 0  # most tokens it ever had computed
+    move_blocks: int = 0  # how many blocks the receiver of a move has room for
+
+    @classmethod
+    def of(cls, id: str, attempt: int, sequence: Sequence, now: float, room: int | None = None) -> "Request":
+        """The request that a gateway's frame asks for; its deadline counts from `now`."""
+        return cls(
+            id=id,
+            attempt=attempt,
+            tokens=unpack_tokens(sequence.token_ids),
+            prompt_len=sequence.prompt_len,
+            params=sequence.params,
+            deadline=now + sequence.deadline,
+            choices=sequence.choices,
+            priority=sequence.priority,
+            tenant=sequence.tenant,
+            cache_salt=sequence.cache_salt,
+            adapter=sequence.adapter,
+            room=room,
+            arrival=now,
+        )
+
+    @property
+    def choice(self) -> int:
+        """The choice it stands for, once it stands for one."""
+        return self.choices[0]
+
+    @property
+    def outputs(self) -> int:
+        """Tokens after the prompt; also the output index of the next one."""
+        return len(self.tokens) - self.prompt_len
+
+    @property
+    def remaining(self) -> int:
+        """Known tokens whose KV is not computed."""
+        return len(self.tokens) - self.computed
+
+    @property
+    def schedulable(self) -> bool:
+        return self.state is State.RUNNING and not self.paused and not self.frozen
+
+    def full_blocks(self, block_size: int) -> int:
+        """How many of `blocks` are complete: they never change any more and can be pushed."""
+        return self.computed // block_size
+
+    def fork(self, choice: int, blocks: Items[int]) -> "Request":
+        """The same sequence for one of its choices, on `blocks` (whose references the caller took)."""
+        return Request(
+            id=self.id,
+            attempt=self.attempt,
+            tokens=list(self.tokens),
+            prompt_len=self.prompt_len,
+            params=self.params,
+            deadline=self.deadline,
+            choices=(choice,),
+            priority=self.priority,
+            tenant=self.tenant,
+            cache_salt=self.cache_salt,
+            adapter=self.adapter,
+            state=State.RUNNING,
+            paused=self.paused,
+            computed=self.computed,
+            cached_tokens=self.cached_tokens,
+            blocks=list(blocks),
+            hashes=list(self.hashes),
+            stored=self.stored,
+            arrival=self.arrival,
+            farthest=self.computed,
+        )

@@ -1,0 +1,63 @@
+"""Who may start: slots, blocks, room to grow, and prefixes that somebody else is computing right now."""
+
+from enum import Enum
+
+from legato_engine.request import Request
+from legato_engine.scheduler.ledger import Ledger
+from legato_engine.scheduler.limits import Limits
+from legato_engine.scheduler.residents import Residents
+
+
+class Verdict(Enum):
+    STARTED = "started"
+    SKIPPED = "skipped"  # it cannot start now, those behind it may
+    FULL = "full"  # nothing behind it may overtake: it needs what they would take
+
+
+class Admission:
+    """Gives waiting requests their blocks. All blocks of the known tokens are given at once, so that what has started
+    can finish its prompt without taking from others."""
+
+    def __init__(self, limits: Limits, residents: Residents, ledger: Ledger) -> None:
+        self._limits = limits
+        self._residents = residents
+        self._ledger = ledger
+        self.reserved = 0  # sequences that granted reservations will become
+
+    def slots(self) -> int:
+        """How many more sequences may run."""
+        return self._limits.max_running - self._residents.slots() - self.reserved
+
+    def fits(self, missing: int) -> bool:
+        """Whether `missing` blocks can be taken and what runs can still grow as expected."""
+        return missing + self._growth() <= self._ledger.pool.available
+
+    def start(self, request: Request) -> Verdict:
+        """Give `request`, which waits, its blocks."""
+        if request.paused or self._too_many_parked(request):
+            return Verdict.SKIPPED
+        if len(request.choices) > self.slots():
+            return Verdict.FULL
+        known = len(request.tokens)
+        matched = self._ledger.match(request, (known - 1) // self._limits.block_size)
+        if self._ledger.awaited(request, len(matched)):
+            return Verdict.SKIPPED
+        blocks = self._limits.blocks_for(known if request.room is not None else known + 1)
+        if not self.fits(self._ledger.missing(matched, blocks)) or not self._ledger.open(request, matched, blocks):
+            return Verdict.FULL
+        if not request.farthest:
+            request.cached_tokens = min(request.computed, request.prompt_len)
+        self._ledger.announce(request)
+        self._residents.run(request)
+        return Verdict.STARTED
+
+    def _too_many_parked(self, request: Request) -> bool:
+        waits_for_grant = request.room is not None and not request.sending
+        return waits_for_grant and self._residents.ungranted() >= self._limits.max_parked
+
+    def _growth(self) -> int:
+        """Blocks that what runs will soon ask for; 0 when nothing runs, so that the next one can always start."""
+        tokens = self._limits.growth_tokens
+        growing = [r for r in self._residents.running if r.schedulable and r.room is None]
+        expected = sum(min(tokens, r.params.max_tokens - r.outputs) * len(r.choices) for r in growing)
+        return self._limits.blocks_for(expected + tokens * self.reserved)

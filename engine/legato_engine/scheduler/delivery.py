@@ -1,0 +1,78 @@
+"""What sampled tokens do to their request: it grows, forks, finishes or is ready for its hand-off."""
+
+from collections.abc import Mapping, Sequence
+
+from legato_engine.request import Request, State
+from legato_engine.scheduler.batch import Sampled
+from legato_engine.scheduler.ledger import Ledger
+from legato_engine.scheduler.limits import Limits
+from legato_engine.scheduler.residents import Residents
+from legato_engine.scheduler.results import Emission, StepResult
+
+
+class Delivery:
+    def __init__(self, limits: Limits, residents: Residents, ledger: Ledger) -> None:
+        self._limits = limits
+        self._residents = residents
+        self._ledger = ledger
+
+    def row(self, request: Request, computed: int, sampled: Sequence[Sampled], result: StepResult) -> None:
+        """One row of a step: KV of `computed` more tokens exists. Nothing happens to a request that ended meanwhile."""
+        if request.state is not State.RUNNING:
+            return
+        request.computed += computed
+        if request.computed > request.farthest:
+            request.farthest = request.computed
+            request.preemptions = 0
+        if self._ledger.store(request) and (request.sending or request.room is not None):
+            result.advanced.append(request)
+        if request.room is not None:
+            self._prefilled(request, sampled, result)
+        elif len(sampled) == 1:
+            result.emissions.append(self._append(request, sampled))
+        elif sampled:
+            result.emissions += self.tokens(request, {c: (s,) for c, s in zip(request.choices, sampled, strict=True)})
+
+    def tokens(self, request: Request, sampled: Mapping[int, Sequence[Sampled]]) -> list[Emission]:
+        """The tokens that follow those of `request`, by choice; several choices fork."""
+        if not any(sampled.get(choice) for choice in request.choices):
+            self._ledger.store(request)
+            return []
+        branches = self._fork(request) if len(request.choices) > 1 else [request]
+        return [self._append(branch, sampled[branch.choice]) for branch in branches]
+
+    def _prefilled(self, request: Request, sampled: Sequence[Sampled], result: StepResult) -> None:
+        if sampled:
+            request.first = dict(zip(request.choices, sampled, strict=True))
+        if not request.remaining:
+            self._residents.computed(request)
+            result.prefilled.append(request)
+
+    def _append(self, request: Request, sampled: Sequence[Sampled]) -> Emission:
+        index, finish = request.outputs, None
+        for count, token in enumerate(sampled, 1):
+            request.tokens.append(token.token)
+            finish = self._limits.finish(request)
+            if finish is not None:
+                sampled = sampled[:count]
+                break
+        self._ledger.store(request)
+        request.finish = finish
+        if finish is not None:
+            self._residents.end(request)
+        return Emission(request, request.choice, index, tuple(sampled), finish)
+
+    def _fork(self, request: Request) -> list[Request]:
+        """One request for each choice on the same blocks; `request` itself stays that of the first choice."""
+        self._ledger.store(request)
+        first, *others = request.choices
+        shared = request.blocks[: self._limits.blocks_for(request.computed)]
+        request.choices = (first,)
+        branches = [request]
+        for choice in others:
+            self._ledger.pool.take(shared)
+            branch = request.fork(choice, shared)
+            branch.number = request.number
+            self._residents.run(branch)
+            branches.append(branch)
+        return branches

@@ -1,0 +1,150 @@
+"""The blocks of requests: tables grow, are shared, copied on write, stored by hash and given back here only."""
+
+from collections import Counter
+
+from legato_engine.kvcache.block_pool import BlockPool
+from legato_engine.request import Request
+from legato_protocol.block_hash import child, root
+from legato_protocol.stream import pack_tokens
+
+
+class Ledger:
+    """Block tables over a pool. A step in flight keeps every block that its rows and copies touch."""
+
+    def __init__(self, pool: BlockPool, block_size: int, kv_revision: str) -> None:
+        self.pool = pool
+        self.block_size = block_size
+        self._kv_revision = kv_revision
+        self.copies: list[tuple[int, int]] = []
+        self._copied: Counter[int] = Counter()  # sources in `copies`: references given up, but not yet
+        self._flying: set[Request] = set()
+        self._deferred: list[list[int]] = []  # given up while their step was in flight
+        self.computing: dict[bytes, Request] = {}  # who will store the block of this hash
+
+    # ── steps ──
+
+    def begin_step(self) -> None:
+        self.copies = []
+
+    def fly(self, requests: list[Request]) -> None:
+        """The rows of the step in flight belong to `requests`."""
+        self._flying = set(requests)
+
+    def in_flight(self, request: Request) -> bool:
+        return request in self._flying
+
+    def end_step(self) -> None:
+        """The step was processed, or there was none: what it held is given back."""
+        self._flying = set()
+        for source, count in self._copied.items():
+            for _ in range(count):
+                self.pool.release((source,))
+        self._copied.clear()
+        for blocks in self._deferred:
+            self.pool.release(blocks)
+        self._deferred.clear()
+
+    # ── content ──
+
+    def hashes(self, request: Request, count: int) -> list[bytes]:
+        """Hashes of the first `count` blocks of its known tokens (and maybe more)."""
+        hashes, size = request.hashes, self.block_size
+        while len(hashes) < count:
+            start = len(hashes) * size
+            parent = hashes[-1] if hashes else root(self._kv_revision, request.adapter, request.cache_salt)
+            hashes.append(child(parent, pack_tokens(request.tokens[start : start + size])))
+        return hashes
+
+    def match(self, request: Request, count: int) -> list[int]:
+        """Stored blocks for a leading part of the first `count` blocks of its known tokens; no reference is taken."""
+        return self.pool.cache.match(self.hashes(request, count)[:count])
+
+    def awaited(self, request: Request, matched: int) -> bool:
+        """Whether someone else is computing the block that follows the first `matched` ones."""
+        count = (len(request.tokens) - 1) // self.block_size
+        if matched >= count:
+            return False
+        owner = self.computing.get(self.hashes(request, count)[matched])
+        return owner is not None and owner is not request and owner.schedulable
+
+    def missing(self, matched: list[int], blocks: int) -> int:
+        """How many of `pool.available` go when `matched` is taken and `blocks` in all are owned."""
+        evictable = sum(1 for block in matched if not self.pool.references(block))
+        return blocks - len(matched) + evictable
+
+    # ── tables ──
+
+    def open(self, request: Request, matched: list[int], blocks: int) -> bool:
+        """Give `request` the stored blocks `matched` and fresh ones, `blocks` in all; False when there are too few."""
+        if self.missing(matched, blocks) > self.pool.available:
+            return False
+        self.pool.take(matched)
+        fresh = self.pool.allocate(blocks - len(matched), matched[-1] if matched else None)
+        assert fresh is not None
+        request.blocks = matched + fresh
+        request.stored = len(matched)
+        request.computed = len(matched) * self.block_size
+        return True
+
+    def announce(self, request: Request) -> None:
+        """`request` is going to compute all its known full blocks: others wait for them instead of computing too."""
+        full = len(request.tokens) // self.block_size
+        for block_hash in self.hashes(request, full)[request.stored : full]:
+            self.computing[block_hash] = request
+
+    def grow(self, request: Request, tokens: int) -> int:
+        """Make room to write positions `computed … tokens - 1`; returns how many blocks that lacks (0: done)."""
+        blocks, size = request.blocks, self.block_size
+        missing = -(-tokens // size) - len(blocks)
+        index = request.computed // size
+        split = bool(request.computed % size) and self._shared(blocks[index])
+        if missing <= 0 and not split:
+            return 0
+        want = max(missing, 0) + split
+        fresh = self.pool.allocate(want, blocks[-1] if blocks else None)
+        if fresh is None:
+            return want - self.pool.available
+        if split:
+            source, blocks[index] = blocks[index], fresh.pop(0)
+            self.copies.append((source, blocks[index]))
+            self._copied[source] += 1
+        blocks.extend(fresh)
+        return 0
+
+    def store(self, request: Request) -> bool:
+        """Make blocks that became full findable; False when none did. `request` may not be in the step in flight."""
+        full = min(request.computed, len(request.tokens)) // self.block_size
+        if request.stored >= full:
+            return False
+        hashes = self.hashes(request, full)
+        for index in range(request.stored, full):
+            parent = hashes[index - 1] if index else None
+            request.blocks[index] = self.pool.store(request.blocks[index], hashes[index], parent)
+            if self.computing.get(hashes[index]) is request:
+                del self.computing[hashes[index]]
+        request.stored = full
+        return True
+
+    def release(self, request: Request) -> None:
+        """Its blocks go back: full ones stay findable. Those of a step in flight go when it was processed."""
+        for block_hash in request.hashes[request.stored :]:
+            if self.computing.get(block_hash) is request:
+                del self.computing[block_hash]
+        blocks, request.blocks = request.blocks, []  # a new list: a row in flight still reads the old one
+        request.computed = request.stored = 0
+        if request in self._flying:
+            self._deferred.append(blocks)
+        else:
+            self.pool.release(blocks)
+
+    def check_integrity(self, tables: list[list[int]]) -> None:
+        """Raise AssertionError unless the pool's references are exactly those of `tables` and of the step in flight."""
+        expected = Counter(self._copied)
+        for table in [*tables, *self._deferred]:
+            expected.update(table)
+        for block in range(self.pool.size):
+            assert self.pool.references(block) == expected[block], f"block {block}: references are not its owners"
+        self.pool.check_integrity()
+
+    def _shared(self, block: int) -> bool:
+        return self.pool.references(block) - self._copied.get(block, 0) > 1

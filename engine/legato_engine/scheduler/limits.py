@@ -1,0 +1,64 @@
+"""What a scheduler may do, and the refusal of what it may not."""
+
+from dataclasses import dataclass
+
+from legato_engine.errors import EngineError
+from legato_engine.request import Request
+from legato_protocol.stream import FailureCode, Finish, Role
+
+
+class Refused(EngineError):
+    """A request or reservation that is not taken. `code` is that of `stream.Failed`."""
+
+    def __init__(self, code: FailureCode, message: str) -> None:
+        super().__init__(message)
+        self.code: FailureCode = code
+
+    @property
+    def retry(self) -> bool:
+        """Whether another worker, or this one later, may take it."""
+        return self.code != "invalid"
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Fixed for the life of a scheduler. `role` sets the order in which waiting requests start."""
+
+    role: Role
+    block_size: int
+    max_length: int  # tokens of one sequence, prompt and output
+    chunk_tokens: int = 512  # prompt tokens in one step, beside the decodes
+    max_running: int = 64  # sequences in one step; a request of several choices counts as several
+    max_waiting: int = 256
+    max_parked: int = 32  # prefills for a hand-off that have, or will soon have, their KV computed but no grant
+    growth_tokens: int = 32  # output expected of each running sequence when room for another one is judged
+    aging: float = 5.0  # seconds of waiting that are worth one step of priority
+
+    def blocks_for(self, tokens: int) -> int:
+        return -(-tokens // self.block_size)
+
+    def check(self, request: Request, num_blocks: int) -> None:
+        """Raise Refused for a request that could never be served here, however long it waited."""
+        known = len(request.tokens)
+        if not 0 < request.prompt_len <= known:
+            raise Refused("invalid", f"a prompt of {request.prompt_len} tokens in {known}")
+        if known >= self.max_length:
+            raise Refused("invalid", f"{known} tokens leave no room for output: the limit is {self.max_length}")
+        if request.outputs >= request.params.max_tokens:
+            raise Refused("invalid", f"all {request.params.max_tokens} tokens asked for exist already")
+        if len(request.choices) > self.max_running:
+            raise Refused("invalid", f"{len(request.choices)} choices; at most {self.max_running} run at once")
+        if request.room is not None:
+            longest = known + self.block_size
+        else:
+            longest = min(request.prompt_len + request.params.max_tokens, self.max_length)
+        if self.blocks_for(longest) > num_blocks:
+            raise Refused("invalid", f"{longest} tokens need {self.blocks_for(longest)} blocks; there are {num_blocks}")
+
+    def finish(self, request: Request) -> Finish | None:
+        """Why `request` is over after the last of its tokens, if it is."""
+        if request.tokens[-1] in request.params.stop_token_ids:
+            return "stop"
+        if request.outputs >= request.params.max_tokens or len(request.tokens) >= self.max_length:
+            return "length"
+        return None

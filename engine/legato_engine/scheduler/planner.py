@@ -1,0 +1,122 @@
+"""Makes a step: running requests first, then waiting ones; takes blocks from others where they are short."""
+
+from legato_engine.request import Request
+from legato_engine.scheduler.admission import Admission, Verdict
+from legato_engine.scheduler.batch import Draw, Row
+from legato_engine.scheduler.incoming import Incoming
+from legato_engine.scheduler.ledger import Ledger
+from legato_engine.scheduler.limits import Limits
+from legato_engine.scheduler.residents import Residents
+
+MOST_PREEMPTIONS = 2  # without progress in between: who was preempted so often stays
+MOST_LOOKED_AT = 32  # waiting requests in one step, so that a long queue costs no more
+
+
+class Planner:
+    """Plans one step at a time. Blocks are taken only from requests that have no row in the step being planned."""
+
+    def __init__(
+        self, limits: Limits, residents: Residents, ledger: Ledger, admission: Admission, incoming: Incoming
+    ) -> None:
+        self._limits = limits
+        self._residents = residents
+        self._ledger = ledger
+        self._admission = admission
+        self._incoming = incoming
+        self._rows: list[Row] = []
+        self._flight: list[Request] = []
+        self._budget = 0
+
+    def plan(self) -> tuple[list[Row], list[Request]]:
+        """The rows of the next step and whose they are. Copies are left in the ledger."""
+        self._rows, self._flight, self._budget = [], [], self._limits.chunk_tokens
+        self._ledger.begin_step()
+        preempted, stalled = self._run_on(MOST_PREEMPTIONS)
+        if stalled and not self._rows:  # everyone waits for blocks of everyone: somebody must give way after all
+            preempted = self._run_on(None)[0] or preempted
+        if not (preempted and self._rows):  # what was just taken is not given away again
+            self._start_waiting()
+        return self._rows, self._flight
+
+    def _run_on(self, most: int | None) -> tuple[bool, bool]:
+        """Rows for running requests; whether some were preempted, whether some got no row for want of blocks."""
+        preempted = stalled = False
+        for request in tuple(self._residents.running):
+            if not request.schedulable:
+                continue
+            count = request.remaining
+            if count > 1:
+                count = min(count, self._budget)
+                if not count:
+                    continue
+            lacking = self._ledger.grow(request, request.computed + count)
+            while lacking and (victim := self._victim(request, most)):
+                self._incoming.revoke(lacking)
+                self._residents.preempt(victim)
+                preempted = True
+                lacking = self._ledger.grow(request, request.computed + count) if victim is not request else 0
+            if not request.schedulable:
+                continue
+            if lacking:
+                self._incoming.revoke(lacking)
+                stalled = True
+            else:
+                self._add(request, count)
+        return preempted, stalled
+
+    def _victim(self, request: Request, most: int | None) -> Request | None:
+        """Whose blocks `request` gets: of a paused one, else of the newest of lowest priority, itself included."""
+        scheduled = set(self._flight)
+        last = None
+        for other in reversed(self._residents.running):
+            if other.sending or other in scheduled or (most is None and other is request):
+                continue
+            if most is not None and other.preemptions >= most:
+                continue
+            if other.paused:
+                return other
+            last = last or other
+        return last
+
+    def _start_waiting(self) -> None:
+        looked_at = 0
+        for request in self._residents.queue:
+            if self._budget <= 0 or looked_at >= MOST_LOOKED_AT:
+                return
+            if request.paused:
+                continue
+            looked_at += 1
+            if not self._incoming.grant_before(self._residents.queue.key(request)):
+                return
+            verdict = self._admission.start(request)
+            if verdict is Verdict.FULL and self._free_paused():
+                verdict = self._admission.start(request)
+            if verdict is Verdict.FULL:
+                if request.sending:
+                    self._incoming.revoke(self._limits.blocks_for(len(request.tokens)))
+                return
+            if verdict is Verdict.STARTED:
+                self._add(request, min(request.remaining, self._budget))
+        self._incoming.grant_before(None)
+
+    def _free_paused(self) -> bool:
+        """Take the blocks of a paused request when nothing else runs that would ever give some back."""
+        running = self._residents.running
+        if any(request.schedulable for request in running):
+            return False
+        paused = [request for request in running if request.paused and not request.sending]
+        if paused:
+            self._residents.preempt(paused[-1])
+        return bool(paused)
+
+    def _add(self, request: Request, count: int) -> None:
+        tokens, start = request.tokens, request.computed
+        known = len(tokens)
+        if count > 1 or start + 1 < known:
+            self._budget -= count
+        draws: tuple[Draw, ...] = ()
+        if start + count == known and not request.first:
+            params, prompt_len = request.params, request.prompt_len
+            draws = tuple([Draw(choice, known, params, tokens, prompt_len) for choice in request.choices])
+        self._rows.append(Row(tokens[start : start + count], start, request.blocks, draws))
+        self._flight.append(request)

@@ -1,0 +1,88 @@
+"""In which order waiting requests start. Keys never change while a request waits, so aging costs nothing."""
+
+from bisect import bisect_left, insort
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import IntEnum
+
+from legato_engine.request import Request
+from legato_engine.scheduler.limits import Limits
+
+
+class Tier(IntEnum):
+    """What goes first whatever the policy."""
+
+    GRANTED = 0  # a receiver holds blocks for it
+    PREEMPTED = 1  # it ran already
+    FRESH = 2
+
+
+Key = tuple[int, float, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """The policy of a role: smaller keys start first.
+
+    Decode and unified workers: first come, first served, where one step of priority is worth `limits.aging` seconds of
+    waiting. Prefill workers add the time that the uncached tokens will take (short ones first, but a long one overtakes
+    by waiting), and put a request no later than the last moment at which it could start to meet its deadline.
+    """
+
+    limits: Limits
+
+    def key(self, request: Request, tokens_per_second: float) -> Key:
+        start = request.arrival - request.priority * self.limits.aging
+        if self.limits.role == "prefill":
+            work = request.uncached / tokens_per_second
+            start = min(start + work, request.deadline - 2 * work)
+        return (self._tier(request), start, request.number)
+
+    def _tier(self, request: Request) -> Tier:
+        if request.sending:
+            return Tier.GRANTED
+        return Tier.PREEMPTED if request.farthest and request.room is None else Tier.FRESH
+
+
+class WaitingQueue:
+    """Waiting requests in order. `tokens` is the sum of their uncached tokens."""
+
+    def __init__(self, order: Order) -> None:
+        self._order = order
+        self._entries: list[tuple[Key, Request]] = []
+        self._keys: dict[Request, Key] = {}
+        self.tokens = 0
+        self.tokens_per_second = 1000.0  # how fast prompts are computed here, as measured
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __iter__(self) -> Iterator[Request]:
+        return iter([request for _, request in self._entries])
+
+    def __contains__(self, request: Request) -> bool:
+        return request in self._keys
+
+    def push(self, request: Request) -> None:
+        """`request.uncached` must be set: it is part of the order."""
+        key = self._order.key(request, self.tokens_per_second)
+        self._keys[request] = key
+        insort(self._entries, (key, request), key=lambda entry: entry[0])
+        self.tokens += request.uncached
+
+    def remove(self, request: Request) -> None:
+        """KeyError when it does not wait."""
+        key = self._keys.pop(request)
+        index = bisect_left(self._entries, key, key=lambda entry: entry[0])
+        while self._entries[index][1] is not request:
+            index += 1
+        del self._entries[index]
+        self.tokens -= request.uncached
+
+    def key(self, request: Request) -> Key:
+        return self._order.key(request, self.tokens_per_second)
+
+    def measured(self, tokens: int, seconds: float) -> None:
+        """A step computed `tokens` prompt tokens in `seconds`."""
+        if tokens and seconds > 0:
+            self.tokens_per_second += 0.2 * (tokens / seconds - self.tokens_per_second)

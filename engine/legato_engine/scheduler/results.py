@@ -1,0 +1,88 @@
+"""What the scheduler tells its caller. Plain data."""
+
+from dataclasses import dataclass, field
+
+from legato_engine.request import Request
+from legato_engine.scheduler.batch import Sampled
+from legato_protocol.stream import Finish
+
+
+@dataclass(frozen=True, slots=True)
+class Emission:
+    """New tokens of one choice: `index` is the output index of the first. With `finish` there will be no more."""
+
+    request: Request
+    choice: int
+    index: int
+    sampled: tuple[Sampled, ...]
+    finish: Finish | None = None
+
+
+@dataclass(slots=True)
+class StepResult:
+    """What a step came to.
+
+    `advanced` are the prefills for a hand-off and the moving sequences that completed more blocks:
+    `request.blocks[: request.full_blocks(block_size)]` can be pushed as soon as there is a grant.
+    `prefilled` are prefills for a hand-off whose KV is complete and whose `first` holds every choice's token: in state
+    COMPUTED (granted: hand over what is left, the partial last block included) or PARKED (no grant yet; after
+    `Scheduler.grant` it appears here once more, COMPUTED).
+    """
+
+    emissions: list[Emission] = field(default_factory=list)
+    advanced: list[Request] = field(default_factory=list)
+    prefilled: list[Request] = field(default_factory=list)
+    prompt_tokens: int = 0  # computed in rows that were not plain decodes, for the prefill rate
+    decode_rows: int = 0
+
+
+@dataclass(eq=False, slots=True)
+class Reservation:
+    """Blocks for one incoming sequence. When granted, `blocks[:cached]` were here already and are not transferred.
+
+    The caller sets `written` when it learns that the peer has put something: from then on it is not revoked. The last
+    block may lie behind the sequence's known tokens.
+    """
+
+    request: Request  # what it becomes; its tokens are those of the Decode frame
+    granted: bool = False
+    cached: int = 0
+    blocks: list[int] = field(default_factory=list)
+    written: bool = False
+    over: bool = False  # adopted, abandoned or revoked
+    quarantined: list[int] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Frozen:
+    """What a move hands over: `token_ids` are all known tokens, KV of the first `computed` lies in `blocks`."""
+
+    token_ids: tuple[int, ...]
+    computed: int
+    blocks: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """What `cancel` or `expire` ended, for the caller to abort the hand-offs among it.
+
+    A request with `sending` keeps its blocks until `release_handoff`; a reservation that was granted is abandoned
+    already and its blocks are quarantined until `released`.
+    """
+
+    requests: tuple[Request, ...] = ()
+    reservations: tuple[Reservation, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerLoad:
+    """Numbers for `stream.Load`."""
+
+    queue_tokens: int  # known tokens that are not computed and not cached, of all that wait or are being prefilled
+    waiting: int  # requests and reservations without blocks
+    running: int
+    free_blocks: int
+    cached_blocks: int
+    used_blocks: int
+    quarantined_blocks: int
+    tokens_by_tenant: dict[str, int]  # computed so far
