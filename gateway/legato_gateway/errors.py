@@ -4,7 +4,6 @@
     ├── BadRequest               400  permanent: the request itself is wrong
     │   ├── ContextLengthExceeded 400
     │   ├── Unsupported          400  a feature that is not there
-    │   ├── Unauthorized         401
     │   ├── NotFound             404  no such path, method (405) or model
     │   ├── BodyTooLarge         413
     │   └── HeadersTooLarge      431
@@ -69,11 +68,6 @@ class Unsupported(BadRequest):
     """Asks for a feature that this server does not have."""
 
     code = "unsupported_value"
-
-
-class Unauthorized(BadRequest):
-    status = 401
-    code = "invalid_api_key"
 
 
 class NotFound(BadRequest):

@@ -38,7 +38,7 @@ class _Worker:
 
 
 class KVIndex:
-    """The index of one gateway. `max_blocks` bounds its memory (about 250 bytes each): what is beyond it is not held."""
+    """The index of one gateway. `max_blocks` bounds its memory (about 250 bytes each); what is beyond is not held."""
 
     def __init__(self, max_blocks: int = 262_144) -> None:
         self._max_blocks = max_blocks
@@ -61,13 +61,13 @@ class KVIndex:
             self._workers[worker] = _Worker(~used & (used + 1), epoch)
             return
         seen = known.number if known.epoch == epoch else -1
-        self._erase(known)
+        self._doubt(known)
         self._workers[worker] = _Worker(known.bit, epoch, seen)
 
     def forget(self, worker: str) -> None:
         """`worker` is gone."""
         if (known := self._workers.pop(worker, None)) is not None:
-            self._erase(known)
+            self._doubt(known)
 
     def apply(self, worker: str, event: KVEvent) -> bool:
         """Takes in an event. True: it shows that events were lost; ask the worker for a snapshot now."""
@@ -146,7 +146,8 @@ class KVIndex:
     def _doubt(self, worker: _Worker) -> bool:
         """The worker's events cannot be trusted. True if that is news and a snapshot must be asked for."""
         news = worker.valid or worker.pages > 0
-        self._erase(worker)
+        if worker.valid:
+            self._erase(worker)
         worker.valid = False
         worker.pages = 0
         worker.staged = set()

@@ -87,9 +87,6 @@ class Generation(AsyncIterator[Delta], Protocol):
     def route(self) -> RouteRecord:
         """What is known of the route so far."""
 
-    async def started(self) -> None:
-        """Returns once the first route is known; raises what ended the request before that."""
-
     def ready(self) -> list[Delta]:
         """Deltas that can be had without waiting, in order (they are taken: iteration goes on after them)."""
 

@@ -59,12 +59,12 @@ def choose(need: Need, snapshot: FleetSnapshot, matches: Matches, policy: Policy
     """The route for `need` over the fleet as it is now."""
     usual = scorers.usual_rate(snapshot)
     able = [w for w in snapshot.workers if filters.why_not(w, need, _matched(w, need, matches)) is None]
-    decoders = [_decoder(w, need, matches, usual) for w in _unharmed(able, need) if w.decodes]
+    decoders = [_decoder(w, need, matches, usual) for w in able if w.decodes]
     if not decoders:
         return _no_decoder(need, snapshot, matches)
     unified = [candidate for candidate in decoders if candidate.worker.role == "unified"]
     split = [candidate for candidate in decoders if candidate.worker.role == "decode"]
-    prefillers = [_prefiller(w, need, matches, usual) for w in _unharmed(able, need) if w.prefills]
+    prefillers = [_prefiller(w, need, matches, usual) for w in able if w.prefills]
     if local := _cheap_local(split, policy):
         return local
     if pair := _best_pair(prefillers, split, unified):
@@ -72,13 +72,6 @@ def choose(need: Need, snapshot: FleetSnapshot, matches: Matches, policy: Policy
     if unified:
         return _local(_best(unified), "unified worker")
     return _without_prefill(need, snapshot, split, policy)
-
-
-def _unharmed(able: list[WorkerView], need: Need) -> list[WorkerView]:
-    """Workers that did not fail this request before; for a part that only such ones can take, those too."""
-    first_choice = [worker for worker in able if worker.name not in need.avoid]
-    last_resort = [w for w in able if not any(other.prefills == w.prefills for other in first_choice)]
-    return first_choice + last_resort
 
 
 def _matched(worker: WorkerView, need: Need, matches: Matches) -> int:

@@ -15,7 +15,7 @@ class Need:
     growth: int
     choices: int = 1
     kv_revision: str = ""  # only workers of this revision, when a sequence with output goes on
-    avoid: frozenset[str] = frozenset()  # workers that failed this request: taken only where no other can
+    avoid: frozenset[str] = frozenset()  # workers that must not take it, for instance as they failed it before
 
 
 Check = Callable[[WorkerView, Need, int], str | None]
@@ -31,6 +31,10 @@ def is_draining(worker: WorkerView, need: Need, matched: int) -> str | None:
 
 def is_broken(worker: WorkerView, need: Need, matched: int) -> str | None:
     return "failed too often just now" if worker.broken else None
+
+
+def is_avoided(worker: WorkerView, need: Need, matched: int) -> str | None:
+    return "to be avoided" if worker.name in need.avoid else None
 
 
 def has_other_weights(worker: WorkerView, need: Need, matched: int) -> str | None:
@@ -62,11 +66,11 @@ def has_no_credit(worker: WorkerView, need: Need, matched: int) -> str | None:
 
 # What passing time does not change, worst first; then what it does.
 LASTING: tuple[Check, ...] = (has_other_weights, is_too_small)
-PASSING: tuple[Check, ...] = (not_ready, is_draining, is_broken, has_no_credit)
+PASSING: tuple[Check, ...] = (not_ready, is_draining, is_broken, is_avoided, has_no_credit)
 
 
 def why_not(worker: WorkerView, need: Need, matched: int) -> str | None:
-    """The first reason why `worker` cannot take this sequence now, or None. Prefill workers queue: they need no room."""
+    """The first reason why `worker` cannot take this sequence now, or None. Prefill workers queue and need no room."""
     for check in (*LASTING, *PASSING):
         if reason := check(worker, need, matched):
             return reason

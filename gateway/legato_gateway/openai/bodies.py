@@ -1,0 +1,57 @@
+"""From the bytes of a request to a checked body: sizes while reading, then UTF-8, JSON, types. All faults are 4xx."""
+
+import re
+from typing import Any, TypeVar
+
+from pydantic import ValidationError
+from starlette.requests import Request
+
+from legato_gateway.errors import BadRequest, BodyTooLarge
+from legato_gateway.openai.schemas import Body
+
+_B = TypeVar("_B", bound=Body)
+_FIELD = re.compile(r"[a-z_]+")
+_TYPE_TAGS = {"str", "int", "float", "bool", "constrained-str"}  # pydantic names union members in places of errors
+
+
+async def read(request: Request, limit: int) -> bytes:
+    """The body. Raises BodyTooLarge as soon as it is known to be longer than `limit`, without keeping it."""
+    announced = request.headers.get("content-length", "")
+    if announced.isdigit() and int(announced) > limit:
+        raise _too_large(limit)
+    body = bytearray()
+    async for piece in request.stream():
+        body += piece
+        if len(body) > limit:
+            raise _too_large(limit)
+    return bytes(body)
+
+
+def parse(schema: type[_B], body: bytes) -> _B:
+    """The body as `schema`. Raises BadRequest with the path of the first field at fault."""
+    try:
+        body.decode()
+        return schema.model_validate_json(body)
+    except UnicodeDecodeError as error:
+        raise BadRequest(f"the body is not UTF-8: byte {error.start} is wrong") from None
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+        if first["type"] == "json_invalid":
+            raise BadRequest(f"the body is not JSON: {first['msg']}") from None
+        param = path(first["loc"])
+        raise BadRequest(f"{param or 'body'}: {first['msg']}", param=param or None) from None
+
+
+def path(place: tuple[Any, ...]) -> str:
+    """`("messages", 0, "content")` as `messages[0].content`."""
+    text = ""
+    for step in place:
+        if isinstance(step, int):
+            text += f"[{step}]"
+        elif _FIELD.fullmatch(step) and step not in _TYPE_TAGS:
+            text += f".{step}" if text else step
+    return text
+
+
+def _too_large(limit: int) -> BodyTooLarge:
+    return BodyTooLarge(f"the body is longer than {limit} bytes")

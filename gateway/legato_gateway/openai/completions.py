@@ -1,0 +1,147 @@
+"""`POST /v1/completions`: from its body to requests of the relay, one per prompt, and how its answers are spelled."""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from legato_gateway.errors import BadRequest
+from legato_gateway.openai import bodies, params, unsupported
+from legato_gateway.openai.front import Front, new_id
+from legato_gateway.openai.replies import Prepared
+from legato_gateway.openai.schemas import CompletionBody
+from legato_gateway.openai.sse import Answer, Events, Head, encode, finite, usage_fields
+from legato_gateway.request import Delta, TokenText, Usage
+from legato_gateway.tokens import TokenizeError
+
+KIND = "text_completion"
+DEFAULT_MAX_TOKENS = 16  # OpenAI's
+
+
+def prepare(front: Front, raw: bytes, headers: Mapping[str, str]) -> Prepared:
+    """Checks and tokenizes; slow for long prompts, so it runs off the event loop. Raises BadRequest."""
+    body = bodies.parse(CompletionBody, raw)
+    front.check_model(body.model)
+    unsupported.check_completion(body)
+    treated = params.terms(headers, body, front.default_deadline)
+    given = _prompts(body)
+    params.check_choices(len(given), body.n or 1)
+    head = Head(new_id("cmpl"), int(time.time()), front.model)
+    requests = []
+    for number, prompt in enumerate(given):
+        ids = _ids(front, prompt)
+        most = params.limit(body.max_tokens, len(ids), front.model.context, DEFAULT_MAX_TOKENS, "prompt")
+        sampling = params.sampling(body, front.vocabulary, most, body.logprobs)
+        id = head.id if len(given) == 1 else f"{head.id}-{number}"
+        requests.append(params.request(id, ids, sampling, body, treated))
+    echoes = [_echo(front, prompt) for prompt in given] if body.echo else []
+    usage = bool(body.stream_options and body.stream_options.include_usage)
+    logprobs = body.logprobs is not None
+    return Prepared(
+        requests=tuple(requests),
+        writer=CompletionWriter(head, usage, logprobs, front.tokens.token_bytes, echoes, body.n or 1),
+        stream=bool(body.stream),
+        explain=treated.explain,
+        id=head.id,
+    )
+
+
+def _prompts(body: CompletionBody) -> list[str | list[int]]:
+    """The prompts, however few or many were given."""
+    if isinstance(body.prompt, str):
+        return [body.prompt]
+    texts = [prompt for prompt in body.prompt if isinstance(prompt, str)]
+    lists = [prompt for prompt in body.prompt if isinstance(prompt, list)]
+    ids = [prompt for prompt in body.prompt if isinstance(prompt, int)]
+    return [ids] if ids else [*texts, *lists]
+
+
+def _ids(front: Front, prompt: str | list[int]) -> tuple[int, ...]:
+    try:
+        ids = tuple(front.tokens.encode(prompt, True) if isinstance(prompt, str) else prompt)
+    except TokenizeError as error:
+        raise BadRequest(str(error), param="prompt") from None
+    front.check_prompt(ids, "prompt")
+    return ids
+
+
+def _echo(front: Front, prompt: str | list[int]) -> str:
+    if isinstance(prompt, str):
+        return prompt
+    return b"".join(map(front.tokens.token_bytes, prompt)).decode(errors="replace")
+
+
+class CompletionWriter:
+    """Text completions and their chunks. `echoes` are the prompts' texts, if answers are to begin with them."""
+
+    def __init__(
+        self,
+        head: Head,
+        include_usage: bool,
+        logprobs: bool,
+        token_bytes: Callable[[int], bytes],
+        echoes: Sequence[str],
+        choices: int,
+    ) -> None:
+        self._head = head
+        self._events = Events(head, KIND, include_usage)
+        self._logprobs = logprobs
+        self._token_bytes = token_bytes
+        self._echoes = echoes
+        self._choices = choices
+        self._offsets: dict[int, int] = {}
+
+    def delta(self, index: int, delta: Delta) -> bytes:
+        said = b""
+        if self._echoes and index not in self._offsets:
+            self._offsets[index] = 0
+            said = self._events.chunk(index, b'"text":' + encode(self._echo(index)), b"null", None)
+        shown = self._logprobs and bool(delta.tokens)
+        if not (delta.text or shown or delta.finish):
+            return said
+        logprobs = encode(self._logprob_fields(index, delta.tokens)) if shown else b"null"
+        return said + self._events.chunk(index, b'"text":' + encode(delta.text), logprobs, delta.finish)
+
+    def usage(self, usage: Usage) -> bytes:
+        return self._events.usage(usage)
+
+    def whole(self, answers: Sequence[Answer], usage: Usage) -> bytes:
+        choices = [
+            {
+                "index": answer.index,
+                "text": self._echo(answer.index) + "".join(answer.text),
+                "logprobs": self._logprob_fields(answer.index, answer.tokens) if self._logprobs else None,
+                "finish_reason": answer.finish,
+            }
+            for answer in answers
+        ]
+        return encode({**self._head.fields(KIND), "choices": choices, "usage": usage_fields(usage)})
+
+    def _ids(front: Front, prompt: str | list[int]) -> tuple[int, ...]:
+    try:
+        ids = tuple(front.tokens.encode(prompt, True) if isinstance(prompt, str) else prompt)
+    except TokenizeError as error:
+        raise BadRequest(str(error), param="prompt") from None
+    front.check_prompt(ids, "prompt")
+    return ids
+
+
+def _echo(self, index: int) -> str:
+        return self._echoes[index // self._choices] if self._echoes else ""
+
+    def _logprob_fields(self, index: int, tokens: Sequence[TokenText]) -> dict[str, Any]:
+        fields: dict[str, Any] = {"text_offset": [], "token_logprobs": [], "tokens": [], "top_logprobs": []}
+        for token in tokens:
+            if token.logprobs is None:
+                continue
+            text, own = token.raw.decode(errors="replace"), finite(token.logprobs.logprob)
+            offset = self._offsets.get(index, 0)
+            self._offsets[index] = offset + len(text)
+            fields["text_offset"].append(offset)
+            fields["token_logprobs"].append(own)
+            fields["tokens"].append(text)
+            top = {self._text(best.token): finite(best.logprob) for best in reversed(token.logprobs.top)}
+            fields["top_logprobs"].append({**top, text: own})
+        return fields
+
+    def _text(self, token: int) -> str:
+        return self._token_bytes(token).decode(errors="replace")

@@ -1,0 +1,71 @@
+"""What the handlers share: their collaborators, how a checked request becomes a running one, and how ids are made."""
+
+import secrets
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from legato_gateway.errors import BadRequest, NotFound
+from legato_gateway.openai.params import Vocabulary
+from legato_gateway.request import Relay
+
+
+class Tokenizer(Protocol):
+    """What the handlers need of `tokens.Tokens`."""
+
+    @property
+    def eos_ids(self) -> Sequence[int]: ...
+
+    @property
+    def vocab_size(self) -> int: ...
+
+    def encode(self, text: str, add_special: bool) -> list[int]: ...
+
+    def encode_chat(self, messages: list[dict[str, str]]) -> list[int]: ...
+
+    def token_bytes(self, id: int) -> bytes: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """What is served, as clients name it. `context` is the longest sequence: prompt and answer."""
+
+    name: str
+    context: int
+    created: int = field(default_factory=lambda: int(time.time()))
+    fingerprint: str = "legato"
+
+
+@dataclass(frozen=True, slots=True)
+class Front:
+    """The collaborators of the handlers. `default_deadline` is in seconds."""
+
+    tokens: Tokenizer
+    relay: Relay
+    model: Model
+    default_deadline: float
+    max_body_bytes: int
+
+    @property
+    def vocabulary(self) -> Vocabulary:
+        return Vocabulary(self.tokens.vocab_size, tuple(self.tokens.eos_ids), self.model.context)
+
+    def check_model(self, name: str) -> None:
+        """Raises NotFound for a model that is not served here."""
+        if name != self.model.name:
+            text = f"the model {name[:200]!r} does not exist; {self.model.name!r} does"
+            raise NotFound(text, param="model", code="model_not_found")
+
+    def check_prompt(self, prompt: Sequence[int], param: str) -> None:
+        """Raises BadRequest for ids beyond the vocabulary, and for a prompt of no tokens."""
+        if not prompt:
+            raise BadRequest(f"{param} has no tokens", param=param)
+        if max(prompt) >= self.tokens.vocab_size:
+            text = f"{param} has {max(prompt)}, which is no token id below {self.tokens.vocab_size}"
+            raise BadRequest(text, param=param)
+
+
+def new_id(prefix: str) -> str:
+    """An id for one answer."""
+    return f"{prefix}-{secrets.token_hex(16)}"

@@ -1,0 +1,150 @@
+"""What a checked body means: sampling parameters, limits, tenant, deadline. Much of it may refuse, nothing awaits."""
+
+import math
+import re
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from legato_gateway.errors import BadRequest, ContextLengthExceeded
+from legato_gateway.openai.schemas import MAX_CHOICES, SamplingBody
+from legato_gateway.request import GenerationRequest
+from legato_protocol import names
+from legato_protocol.stream import SamplingParams
+
+MAX_DEADLINE = 86_400.0
+MAX_PRIORITY = 1000
+_UNITS = {"": 1.0, "s": 1.0, "ms": 0.001, "m": 60.0, "h": 3600.0}
+_DURATION = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)(ms|s|m|h|)")
+
+
+@dataclass(frozen=True, slots=True)
+class Vocabulary:
+    """What of the model bounds a request."""
+
+    size: int
+    eos_ids: tuple[int, ...]
+    context: int  # tokens of prompt and answer together
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """How a request wants to be treated, apart from its content: from headers, with the body's fields as fallback."""
+
+    deadline: float
+    tenant: str
+    priority: int
+    explain: bool
+
+
+def terms(headers: Mapping[str, str], body: SamplingBody, default_deadline: float) -> Terms:
+    """Raises BadRequest for a header that says nothing sensible."""
+    said = headers.get(names.HEADER_DEADLINE)
+    explain = headers.get(names.HEADER_EXPLAIN, "").lower() in ("true", "1", "yes")
+    tenant = headers.get(names.HEADER_TENANT) or body.user or ""
+    return Terms(
+        deadline=default_deadline if said is None else seconds(said),
+        tenant=tenant[:512],
+        priority=_priority(headers.get(names.HEADER_PRIORITY), body.priority),
+        explain=explain,
+    )
+
+
+def seconds(text: str) -> float:
+    """`30`, `30s`, `500ms` or `2m` in seconds. Raises BadRequest for anything else, and beyond a day."""
+    found = _DURATION.fullmatch(text.strip())
+    value = float(found[1]) * _UNITS[found[2]] if found else math.nan
+    if not 0 < value <= MAX_DEADLINE:
+        text = f"{names.HEADER_DEADLINE} is {text[:40]!r}; wanted are seconds, or a duration such as 30s, up to a day"
+        raise BadRequest(text, param=names.HEADER_DEADLINE)
+    return value
+
+
+def sampling(body: SamplingBody, vocabulary: Vocabulary, max_tokens: int, logprobs: int | None) -> SamplingParams:
+    """Raises BadRequest where values contradict each other or the vocabulary."""
+    if (body.min_tokens or 0) > max_tokens:
+        raise BadRequest(f"min_tokens is {body.min_tokens}, more than max_tokens = {max_tokens}", param="min_tokens")
+    ends = () if body.ignore_eos else vocabulary.eos_ids
+    return SamplingParams(
+        max_tokens=max_tokens,
+        seed=secrets.randbits(63) if body.seed is None else body.seed % 2**64,
+        temperature=_or(body.temperature, 1.0),
+        top_k=max(0, body.top_k or 0),
+        top_p=_or(body.top_p, 1.0),
+        min_p=_or(body.min_p, 0.0),
+        presence_penalty=_or(body.presence_penalty, 0.0),
+        frequency_penalty=_or(body.frequency_penalty, 0.0),
+        repetition_penalty=_or(body.repetition_penalty, 1.0),
+        logit_bias=_biases(body.logit_bias or {}, vocabulary.size),
+        logprobs=logprobs,
+        stop_token_ids=tuple(dict.fromkeys((*ends, *_ids(body.stop_token_ids or [], vocabulary.size)))),
+        min_tokens=body.min_tokens or 0,
+    )
+
+
+def limit(wanted: int | None, prompt_tokens: int, context: int, default: int | None, param: str) -> int:
+    """How many tokens may be made. Raises ContextLengthExceeded when they do not fit behind the prompt."""
+    room = context - prompt_tokens
+    if room < 1 or (wanted is not None and wanted > room):
+        asked = "" if wanted is None else f" and {wanted} of the answer"
+        text = f"the model's context is {context} tokens, but there are {prompt_tokens} tokens of the prompt{asked}"
+        raise ContextLengthExceeded(text, param=param)
+    return wanted or min(default or room, room)
+
+
+def request(
+    id: str, prompt: tuple[int, ...], params: SamplingParams, body: SamplingBody, treated: Terms
+) -> GenerationRequest:
+    """The relay's request."""
+    stop = (body.stop,) if isinstance(body.stop, str) else tuple(body.stop or ())
+    return GenerationRequest(
+        id=id,
+        prompt=prompt,
+        params=params,
+        deadline=treated.deadline,
+        choices=body.n or 1,
+        stop=tuple(dict.fromkeys(stop)),
+        tenant=treated.tenant,
+        priority=treated.priority,
+        cache_salt=body.cache_salt or "",
+        explain=treated.explain,
+    )
+
+
+def check_choices(prompts: int, n: int) -> None:
+    """Raises BadRequest for more answers than one request may have."""
+    if prompts * n > MAX_CHOICES:
+        raise BadRequest(f"{prompts} prompts × n = {n} are more than {MAX_CHOICES} answers", param="n")
+
+
+def _or(value: float | None, default: float) -> float:
+    return default if value is None else value
+
+
+def _priority(header: str | None, field: int | None) -> int:
+    """Higher goes first. The header says it so; in the body, as in vLLM, lower goes first."""
+    if header is None:
+        return -(field or 0)
+    if not re.fullmatch(r"[+-]?[0-9]{1,4}", header.strip()) or abs(int(header)) > MAX_PRIORITY:
+        text = f"{names.HEADER_PRIORITY} is {header[:40]!r}; wanted is a whole number up to ±{MAX_PRIORITY}"
+        raise BadRequest(text, param=names.HEADER_PRIORITY)
+    return int(header)
+
+
+def _biases(biases: Mapping[str, float], vocabulary: int) -> dict[int, float]:
+    found = {}
+    for key, bias in biases.items():
+        if not (key.isascii() and key.isdigit() and len(key) < 10 and int(key) < vocabulary):
+            text = f"logit_bias has the key {key[:40]!r}, which is no token id below {vocabulary}"
+            raise BadRequest(text, param="logit_bias")
+        found[int(key)] = bias
+    return found
+
+
+def _ids(ids: list[int], vocabulary: int) -> list[int]:
+    for id in ids:
+        if id >= vocabulary:
+            raise BadRequest(
+                f"stop_token_ids has {id}, which is no token id below {vocabulary}", param="stop_token_ids"
+            )
+    return ids

@@ -1,0 +1,173 @@
+"""Answers on their way: runs a prepared request and writes what comes of it, streamed or whole.
+
+The response begins with the first thing to say, so that whatever fails before it has an HTTP status of its own. When
+the client leaves, all work for it is cancelled at once, streamed or not.
+"""
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from dataclasses import asdict, dataclass
+
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from legato_gateway.errors import GatewayError, InternalFault
+from legato_gateway.openai import sse
+from legato_gateway.openai.sse import Answer, Writer
+from legato_gateway.request import Delta, Generation, GenerationRequest, Relay, Usage
+from legato_protocol import names
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A checked request: one of the relay's for each prompt, and how to spell the answer."""
+
+    requests: tuple[GenerationRequest, ...]
+    writer: Writer
+    stream: bool
+    explain: bool
+    id: str
+
+
+Batch = list[tuple[int, Delta]]  # (index of the choice over all prompts, what is new of it)
+
+
+class Reply(Response):
+    """Runs `prepared` when it is sent."""
+
+    def __init__(self, prepared: Prepared, relay: Relay) -> None:
+        super().__init__()
+        self._prepared = prepared
+        self._relay = relay
+        self._generations: list[Generation] = []
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self._generations = [self._relay.submit(request) for request in self._prepared.requests]
+        run = asyncio.create_task(self._stream(send) if self._prepared.stream else self._whole(send))
+        gone = asyncio.create_task(wait_disconnect(receive))
+        try:
+            await asyncio.wait((run, gone), return_when=asyncio.FIRST_COMPLETED)
+            if run.done():
+                await run
+        finally:
+            run.cancel()
+            gone.cancel()
+            await asyncio.gather(*(generation.cancel() for generation in self._generations))
+            await asyncio.gather(run, gone, return_exceptions=True)
+
+    async def _whole(self, send: Send) -> None:
+        answers: dict[int, Answer] = {}
+        async with aclosing(self._batches()) as batches:
+            async for batch in batches:
+                for index, delta in batch:
+                    answer = answers.setdefault(index, Answer(index))
+                    answer.text.append(delta.text)
+                    answer.tokens += delta.tokens
+                    answer.finish = delta.finish or answer.finish
+        body = self._prepared.writer.whole([answers[index] for index in sorted(answers)], self._usage())
+        length = (b"content-length", b"%d" % len(body))
+        await self._begin(send, [(b"content-type", b"application/json"), length])
+        await send({"type": "http.response.body", "body": body})
+
+    async def _stream(self, send: Send) -> None:
+        begun = False
+        writer = self._prepared.writer
+        try:
+            async with aclosing(self._batches()) as batches:
+                async for batch in batches:
+                    said = b"".join([writer.delta(index, delta) for index, delta in batch])
+                    if not said:
+                        continue
+                    if not begun:
+                        begun = True
+                        await self._begin(send, _STREAM_HEADERS)
+                    await send({"type": "http.response.body", "body": said, "more_body": True})
+        except GatewayError as error:
+            if not begun:
+                raise
+            await send({"type": "http.response.body", "body": sse.error_event(error)})
+            return
+        except Exception:
+            if begun:  # the server logs what is raised, but the client sees only what is sent
+                fault = InternalFault("the gateway failed while streaming this answer")
+                await send({"type": "http.response.body", "body": sse.error_event(fault)})
+            raise
+        if not begun:
+            await self._begin(send, _STREAM_HEADERS)
+        await send({"type": "http.response.body", "body": writer.usage(self._usage()) + sse.DONE})
+
+    async def _begin(self, send: Send, headers: Sequence[tuple[bytes, bytes]]) -> None:
+        own = [(b"x-request-id", self._prepared.id.encode())]
+        if self._prepared.explain:
+            own.append((names.HEADER_ROUTE.encode(), self._routes().encode()))
+        await send({"type": "http.response.start", "status": 200, "headers": [*headers, *own]})
+
+    def _routes(self) -> str:
+        """The route as compact JSON; a list of them where there were several prompts."""
+        records = [asdict(generation.route) for generation in self._generations]
+        return json.dumps(records[0] if len(records) == 1 else records, separators=(",", ":"))
+
+    def _usage(self) -> Usage:
+        total = Usage()
+        for generation in self._generations:
+            total.prompt_tokens += generation.usage.prompt_tokens
+            total.completion_tokens += generation.usage.completion_tokens
+            total.cached_tokens += generation.usage.cached_tokens
+        return total
+
+    def _batches(self) -> AsyncGenerator[Batch, None]:
+        if len(self._generations) == 1:
+            return one(self._generations[0], 0)
+        return merged(self._generations, self._prepared.requests[0].choices)
+
+
+_STREAM_HEADERS = (
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"cache-control", b"no-cache"),
+    (b"x-accel-buffering", b"no"),  # a proxy that collects events defeats streaming
+)
+
+
+async def one(generation: Generation, first_choice: int) -> AsyncGenerator[Batch, None]:
+    """All that is ready at a time, of one prompt's choices."""
+    async for delta in generation:
+        batch = [(first_choice + delta.choice, delta)]
+        batch += [(first_choice + more.choice, more) for more in generation.ready()]
+        yield batch
+
+
+async def merged(generations: Sequence[Generation], choices: int) -> AsyncGenerator[Batch, None]:
+    """The same over several prompts, in the order in which things become ready. The first failure ends it."""
+    queue: asyncio.Queue[Batch | Exception | None] = asyncio.Queue(maxsize=1)  # so generations feel a slow client
+
+    async def pump(generation: Generation, first_choice: int) -> None:
+        try:
+            async for batch in one(generation, first_choice):
+                await queue.put(batch)
+            await queue.put(None)
+        except Exception as error:  # raised below, where it is awaited
+            await queue.put(error)
+
+    pumps = [asyncio.create_task(pump(g, i * choices)) for i, g in enumerate(generations)]
+    try:
+        running = len(pumps)
+        while running:
+            batch = await queue.get()
+            if isinstance(batch, Exception):
+                raise batch
+            if batch is None:
+                running -= 1
+            else:
+                yield batch
+    finally:
+        for task in pumps:
+            task.cancel()
+        await asyncio.gather(*pumps, return_exceptions=True)
+
+
+async def wait_disconnect(receive: Receive) -> None:
+    """Returns when the client is gone."""
+    while (await receive())["type"] != "http.disconnect":
+        pass

@@ -1,0 +1,79 @@
+"""The paths of OpenAI's API. Bodies are read here, not by FastAPI: their size is limited while they arrive."""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from fastapi import APIRouter, Request
+
+from legato_gateway.errors import Unsupported
+from legato_gateway.openai import bodies, chat, completions
+from legato_gateway.openai.front import Front, Model
+from legato_gateway.openai.replies import Prepared, Reply
+from legato_gateway.openai.schemas import Body, ChatBody, CompletionBody
+
+Prepare = Callable[[Front, bytes, Mapping[str, str]], Prepared]
+
+
+def router(front: Front) -> APIRouter:
+    """Routes under `/v1`."""
+    routes = APIRouter(prefix="/v1")
+    _add_generation(routes, front, "/chat/completions", chat.prepare, ChatBody)
+    _add_generation(routes, front, "/completions", completions.prepare, CompletionBody)
+    _add_models(routes, front)
+
+    @routes.post("/embeddings", response_model=None)
+    async def embeddings() -> None:
+        """Always an error: this server has no embedding model."""
+        raise Unsupported("embeddings are not supported by this server; it serves text generation only")
+
+    return routes
+
+
+def _add_generation(routes: APIRouter, front: Front, path: str, prepare: Prepare, schema: type[Body]) -> None:
+    shown = {"requestBody": {"required": True, "content": {"application/json": {"schema": _json_schema(schema)}}}}
+
+    @routes.post(path, response_model=None, openapi_extra=shown, name=path.strip("/").replace("/", "_"))
+    async def generate(request: Request) -> Reply:
+        raw = await bodies.read(request, front.max_body_bytes)
+        prepared = await asyncio.to_thread(prepare, front, raw, request.headers)
+        return Reply(prepared, front.relay)
+
+
+def _add_models(routes: APIRouter, front: Front) -> None:
+    @routes.get("/models")
+    async def models() -> dict[str, Any]:
+        """The one model that is served."""
+        return {"object": "list", "data": [_model_fields(front.model)]}
+
+    @routes.get("/models/{name:path}")
+    async def model(name: str) -> dict[str, Any]:
+        """The model of this name."""
+        front.check_model(name)
+        return _model_fields(front.model)
+
+
+def _model_fields(model: Model) -> dict[str, Any]:
+    return {
+        "id": model.name,
+        "object": "model",
+        "created": model.created,
+        "owned_by": "legato",
+        "max_model_len": model.context,
+    }
+
+
+def _json_schema(schema: type[Body]) -> dict[str, Any]:
+    """The schema in one piece: OpenAPI keeps no definitions inside of a request body."""
+    whole = schema.model_json_schema(ref_template="#/{model}")
+    definitions = whole.pop("$defs", {})
+
+    def inlined(value: Any) -> Any:
+        if isinstance(value, dict):
+            if isinstance(name := value.get("$ref"), str):
+                return inlined(definitions[name.removeprefix("#/")])
+            return {key: inlined(inner) for key, inner in value.items()}
+        return [inlined(inner) for inner in value] if isinstance(value, list) else value
+
+    found: dict[str, Any] = inlined(whole)
+    return found

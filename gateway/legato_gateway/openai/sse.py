@@ -1,0 +1,108 @@
+"""Server-sent events, and the JSON of answers. A token costs a few bytes joined to a prefix encoded once per choice."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import msgspec
+
+from legato_gateway import errors
+from legato_gateway.openai.front import Model
+from legato_gateway.request import Delta, TokenText, Usage
+
+DONE = b"data: [DONE]\n\n"
+LEAST_LOGPROB = -9999.0  # JSON knows no infinity
+
+encode: Callable[[Any], bytes] = msgspec.json.Encoder().encode
+
+
+@dataclass(slots=True)
+class Answer:
+    """One choice as far as it was collected."""
+
+    index: int
+    text: list[str] = field(default_factory=list)
+    tokens: list[TokenText] = field(default_factory=list)
+    finish: str | None = None
+
+
+class Writer(Protocol):
+    """Spells one kind of answer."""
+
+    def delta(self, index: int, delta: Delta) -> bytes:
+        """Events that say `delta` of choice `index`; empty where there is nothing to say yet."""
+
+    def usage(self, usage: Usage) -> bytes:
+        """The event before the last, if the client asked for it."""
+
+    def whole(self, answers: Sequence[Answer], usage: Usage) -> bytes:
+        """The body of an answer that is not streamed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """What every object of one answer begins with."""
+
+    id: str
+    created: int
+    model: Model
+
+    def fields(self, kind: str) -> dict[str, Any]:
+        fingerprint = self.model.fingerprint
+        return {
+            "id": self.id,
+            "object": kind,
+            "created": self.created,
+            "model": self.model.name,
+            "system_fingerprint": fingerprint,
+        }
+
+
+class Events:
+    """Chunks of one answer: `before` and `after` of a choice are encoded once, what changes is put between."""
+
+    def __init__(self, head: Head, kind: str, include_usage: bool) -> None:
+        self._fields = head.fields(kind)
+        self._include_usage = include_usage
+        self._start = b"data: " + encode(self._fields)[:-1] + b',"choices":[{"index":'
+        self._end = b',"usage":null}\n\n' if include_usage else b"}\n\n"
+        self._prefixes: dict[int, bytes] = {}
+
+    def chunk(self, index: int, content: bytes, logprobs: bytes, finish: str | None) -> bytes:
+        """An event with one choice. `content` is the JSON of its own fields, as in `"text":"Paris"`."""
+        prefix = self._prefixes.get(index)
+        if prefix is None:
+            prefix = self._prefixes[index] = self._start + b"%d," % index
+        reason = b"null" if finish is None else b'"' + finish.encode() + b'"'
+        return b"".join((prefix, content, b',"logprobs":', logprobs, b',"finish_reason":', reason, b"}]", self._end))
+
+    def usage(self, usage: Usage) -> bytes:
+        """The event with the usage, empty unless the client asked for it."""
+        if not self._include_usage:
+            return b""
+        return event({**self._fields, "choices": [], "usage": usage_fields(usage)})
+
+
+def event(fields: dict[str, Any]) -> bytes:
+    """One event."""
+    return b"data: " + encode(fields) + b"\n\n"
+
+
+def error_event(error: errors.GatewayError) -> bytes:
+    """What a stream that fails ends with."""
+    return b"event: error\ndata: " + errors.body(error) + b"\n\n"
+
+
+def usage_fields(usage: Usage) -> dict[str, Any]:
+    """Usage as OpenAI spells it."""
+    return {
+        "prompt_tokens": usage.prompt_tokens,
+        "completion_tokens": usage.completion_tokens,
+        "total_tokens": usage.prompt_tokens + usage.completion_tokens,
+        "prompt_tokens_details": {"cached_tokens": usage.cached_tokens},
+    }
+
+
+def finite(logprob: float) -> float:
+    """`logprob`, as JSON can say it."""
+    return max(logprob, LEAST_LOGPROB)

@@ -1,0 +1,77 @@
+"""Requests for features that are not there, refused by the name of the field instead of being half obeyed."""
+
+from typing import Any
+
+from legato_gateway.errors import BadRequest, Unsupported
+from legato_gateway.openai.schemas import ChatBody, CompletionBody, Message, SamplingBody
+
+_EVERYWHERE = (
+    "prompt_logprobs",
+    "use_beam_search",
+    "guided_json",
+    "guided_regex",
+    "guided_choice",
+    "guided_grammar",
+    "structured_outputs",
+)
+_CHAT = ("tools", "functions", "audio", "prediction", "web_search_options", "continue_final_message")
+
+
+def check_chat(body: ChatBody) -> None:
+    """Raises Unsupported for the first field that asks for something which is not there."""
+    _check_fields(body, (*_EVERYWHERE, *_CHAT))
+    for field in ("tool_choice", "function_call"):
+        if getattr(body, field) not in (None, "none", "auto"):
+            raise _unsupported(field)
+    if body.modalities not in (None, ["text"]):
+        raise _unsupported("modalities")
+    if body.add_generation_prompt is False:
+        raise _unsupported("add_generation_prompt")
+    for i, message in enumerate(body.messages):
+        _check_message(message, f"messages[{i}]")
+
+
+def check_completion(body: CompletionBody) -> None:
+    """Raises Unsupported for the first field that asks for something which is not there."""
+    _check_fields(body, (*_EVERYWHERE, "suffix", "prompt_embeds"))
+    if body.best_of is not None and body.best_of != (body.n or 1):
+        if body.best_of < (body.n or 1):
+            raise BadRequest(f"best_of is {body.best_of}, less than n = {body.n}", param="best_of")
+        raise _unsupported("best_of")
+    if body.echo and body.logprobs is not None:
+        raise Unsupported("echo together with logprobs is not supported by this server", param="echo")
+
+
+def _check_fields(body: SamplingBody, fields: tuple[str, ...]) -> None:
+    for field in fields:
+        if not _means_off(getattr(body, field)):
+            raise _unsupported(field)
+    kind = body.response_format.get("type") if isinstance(body.response_format, dict) else body.response_format
+    if kind not in (None, "text"):
+        raise _unsupported("response_format")
+
+
+def _check_message(message: Message, at: str) -> None:
+    if message.role in ("tool", "function"):
+        raise Unsupported(f"messages of role {message.role!r} are not supported by this server", param=f"{at}.role")
+    for field in ("tool_calls", "function_call", "audio"):
+        if not _means_off(getattr(message, field)):
+            raise _unsupported(f"{at}.{field}")
+    if message.content is None:
+        raise BadRequest(f"{at}.content is missing", param=f"{at}.content")
+    if isinstance(message.content, str):
+        return
+    for j, part in enumerate(message.content):
+        if part.type != "text":
+            text = f"content parts of type {part.type!r} are not supported by this server; only text is"
+            raise Unsupported(text, param=f"{at}.content[{j}].type")
+        if part.text is None:
+            raise BadRequest(f"{at}.content[{j}].text is missing", param=f"{at}.content[{j}].text")
+
+
+def _means_off(value: Any) -> bool:
+    return value is None or value is False or value in ([], "", {})
+
+
+def _unsupported(field: str) -> Unsupported:
+    return Unsupported(f"{field} is not supported by this server", param=field)
