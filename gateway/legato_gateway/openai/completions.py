@@ -116,16 +116,7 @@ class CompletionWriter:
         ]
         return encode({**self._head.fields(KIND), "choices": choices, "usage": usage_fields(usage)})
 
-    def _ids(front: Front, prompt: str | list[int]) -> tuple[int, ...]:
-    try:
-        ids = tuple(front.tokens.encode(prompt, True) if isinstance(prompt, str) else prompt)
-    except TokenizeError as error:
-        raise BadRequest(str(error), param="prompt") from None
-    front.check_prompt(ids, "prompt")
-    return ids
-
-
-def _echo(self, index: int) -> str:
+    def _echo(self, index: int) -> str:
         return self._echoes[index // self._choices] if self._echoes else ""
 
     def _logprob_fields(self, index: int, tokens: Sequence[TokenText]) -> dict[str, Any]:
