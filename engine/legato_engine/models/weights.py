@@ -3,11 +3,14 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-from legato_engine.errors import MissingTensor, ModelNotFound, UnsupportedFormat, WrongShape
+from legato_engine.errors import MissingTensor, ModelNotFound, UnsupportedFormat, UnsupportedModel, WrongShape
 from legato_engine.models.checkpoint import Checkpoint, Packed4
 from legato_engine.models.config import ModelConfig
 from legato_engine.models.gguf import GgufFile
 from legato_engine.models.huggingface import HuggingFaceFolder
+
+# Tied embeddings stored twice, and a constant that old files hold: no part of the computation.
+_UNUSED = ("lm_head.weight", ".rotary_emb.inv_freq")
 
 __all__ = ["Checkpoint", "Packed4", "expected_shapes", "open"]
 
@@ -20,12 +23,16 @@ def open(path: Path | str) -> Checkpoint:
     """
     path = Path(path)
     checkpoint = _open(path)
-    for name, shape in expected_shapes(checkpoint.config):
+    expected = dict(expected_shapes(checkpoint.config))
+    for name, shape in expected.items():
         if name not in checkpoint.names():
             raise MissingTensor(f"{path}: tensor {name} of shape {list(shape)} is missing")
         if checkpoint.shape(name) != shape:
             found = list(checkpoint.shape(name))
             raise WrongShape(f"{path}: tensor {name} has shape {found}; the model's config asks for {list(shape)}")
+    for name in sorted(checkpoint.names() - expected.keys()):
+        if not name.endswith(_UNUSED):
+            raise UnsupportedModel(f"{path}: tensor {name} has no place in a {checkpoint.config.architecture}")
     return checkpoint
 
 
