@@ -1,6 +1,10 @@
-"""Every error the engine raises on purpose.
+"""Every error the engine raises on purpose. Permanent: the same start fails again; temporary: another try may succeed.
 
 EngineError
+├── SettingsError              a flag or variable has a value that is not allowed; permanent
+├── TooLittleMemory            the KV arena cannot hold one sequence of the longest length; permanent
+├── StartFailed                the core said why it will never start; permanent
+├── Refused                    a request that is not taken (`scheduler.limits`); its code says which it is
 └── ModelError                 the model given cannot be served; said before anything serves; permanent
     ├── ModelNotFound          no such file or folder, or a part of it is missing
     ├── CorruptModel           a file is truncated, has a bad header or contradicts itself
@@ -15,9 +19,31 @@ EngineError
 class EngineError(Exception):
     """Base of the tree above."""
 
+    permanent = False
+
+
+class SettingsError(EngineError):
+    """A setting is not allowed. The text names the flag or variable and what is allowed."""
+
+    permanent = True
+
+
+class StartFailed(EngineError):
+    """The core cannot start with these settings and this model, however often it is tried. The text says why."""
+
+    permanent = True
+
+
+class TooLittleMemory(EngineError, ValueError):
+    """The KV arena cannot hold one sequence of the longest length. The text says what would be enough."""
+
+    permanent = True
+
 
 class ModelError(EngineError):
     """The model given cannot be served. The text names the file, what is wrong and what is allowed."""
+
+    permanent = True
 
 
 class ModelNotFound(ModelError):

