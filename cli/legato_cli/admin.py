@@ -1,0 +1,96 @@
+"""How other commands reach a running `legato up`: one JSON line each way over a Unix socket in a folder of the user."""
+
+import asyncio
+import contextlib
+import json
+import os
+import socket
+import tempfile
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+Answer = Callable[[Mapping[str, Any]], Awaitable[dict[str, Any]]]
+TIMEOUT = 10.0  # seconds
+LONGEST_ANSWER = 1 << 20
+
+
+class NotRunning(Exception):
+    """No `legato up` can be asked. The text says what to do."""
+
+
+class CannotListen(Exception):
+    """Orders cannot be taken. The text says why."""
+
+
+def folder(environ: Mapping[str, str] = os.environ) -> Path:
+    """Where the sockets of this user are; made when missing, closed to others. Raises CannotListen."""
+    base = environ.get("XDG_RUNTIME_DIR")
+    path = Path(base) / "legato" if base else Path(tempfile.gettempdir()) / f"legato-{os.getuid()}"
+    path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if path.stat().st_uid != os.getuid():
+        raise CannotListen(f"{path} belongs to another user; remove it, or set XDG_RUNTIME_DIR")
+    return path
+
+
+@contextlib.asynccontextmanager
+async def listening(service: str, answer: Answer) -> AsyncIterator[None]:
+    """Take orders for a service. Raises CannotListen when another `legato up` serves one of this name."""
+    path = folder() / f"{service}.sock"
+    if _answers(path):
+        raise CannotListen(f"a service {service} is running already; end it, or change metadata.name")
+    path.unlink(missing_ok=True)
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.closing(writer), contextlib.suppress(ConnectionError):
+            try:
+                order = json.loads(await reader.readline())
+            except ValueError:
+                return
+            writer.write(json.dumps(await answer(order)).encode() + b"\n")
+            await writer.drain()
+
+    server = await asyncio.start_unix_server(serve, path)
+    path.chmod(0o600)
+    try:
+        yield
+    finally:
+        server.close()
+        path.unlink(missing_ok=True)
+
+
+def ask(service: str | None, order: Mapping[str, Any]) -> dict[str, Any]:
+    """Send an order to the service named, or to the only one that runs. Raises NotRunning, CannotListen, OSError."""
+    path = _find(service)
+    with socket.socket(socket.AF_UNIX) as connection, connection.makefile("rb") as answers:
+        connection.settimeout(TIMEOUT)
+        connection.connect(str(path))
+        connection.sendall(json.dumps(order).encode() + b"\n")
+        line = answers.readline(LONGEST_ANSWER)
+    if not line:
+        raise NotRunning(f"`legato up` of {path.stem} ended before it answered")
+    answer: dict[str, Any] = json.loads(line)
+    return answer
+
+
+def _find(service: str | None) -> Path:
+    running = sorted(path for path in folder().glob("*.sock") if _answers(path))
+    found = [path for path in running if service in (None, path.stem)]
+    if len(found) == 1:
+        return found[0]
+    names = ", ".join(path.stem for path in running)
+    if found:
+        raise NotRunning(f"several services run: {names}; choose one with --service")
+    if running:
+        raise NotRunning(f"no service {service} runs here; running: {names}")
+    raise NotRunning("no service runs here; start one with `legato up`")
+
+
+def _answers(path: Path) -> bool:
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.settimeout(TIMEOUT)
+        try:
+            connection.connect(str(path))
+        except OSError:
+            return False
+        return True

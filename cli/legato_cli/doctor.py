@@ -1,0 +1,82 @@
+"""`legato doctor`: what this machine offers to Legato, and what is missing."""
+
+import argparse
+import importlib.metadata
+import os
+import platform
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+PACKAGES = ("legato", "torch", "triton", "ucxx-cu13", "libucx-cu13", "gguf", "tokenizers", "fastapi", "msgspec")
+INFINIBAND = Path("/sys/class/infiniband")
+
+
+def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Register `legato doctor`."""
+    parser = subparsers.add_parser("doctor", help="show what this machine offers and what is missing")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print every section. Exit code 0: what is missing is told, and is no fault."""
+    for title, section in SECTIONS:
+        print(title)
+        for line in section():
+            print(f"  {line}", flush=True)
+    return 0
+
+
+def versions() -> Iterator[str]:
+    """Of Python, the kernel and the packages that matter."""
+    yield f"{'python':<14} {platform.python_version()}"
+    yield f"{'system':<14} {platform.system()} {platform.release()} {platform.machine()}"
+    for name in PACKAGES:
+        yield f"{name:<14} {_version(name)}"
+
+
+def devices() -> Iterator[str]:
+    """Processor and accelerators."""
+    import torch
+
+    from legato_engine import processor
+
+    yield f"{'cpu':<14} {len(os.sched_getaffinity(0))} cores usable; {processor.detect()}"
+    yield f"{'memory':<14} {os.sysconf('SC_PHYS_PAGES') * os.sysconf('SC_PAGE_SIZE') >> 20} MiB"
+    if not torch.cuda.is_available():
+        yield f"{'gpu':<14} none that torch can use"
+    for number in range(torch.cuda.device_count()):
+        yield f"{'gpu ' + str(number):<14} {torch.cuda.get_device_name(number)}"
+
+
+def formats() -> Iterator[str]:
+    """What `dtype: Auto` picks here."""
+    import torch
+
+    from legato_engine import formats, processor
+
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    yield f"{'dtype: Auto':<14} {formats.choose('auto', processor.detect(), device)}"
+
+
+def rdma() -> Iterator[str]:
+    """What is missing for hand-offs over RDMA."""
+    ports = sorted(path.name for path in INFINIBAND.iterdir()) if INFINIBAND.is_dir() else []
+    if not ports:
+        yield f"no device under {INFINIBAND}: hand-offs use shared memory or TCP"
+        return
+    yield f"devices: {', '.join(ports)}"
+
+
+def _version(package: str) -> str:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return "not installed"
+
+
+SECTIONS: tuple[tuple[str, Callable[[], Iterator[str]]], ...] = (
+    ("Versions", versions),
+    ("Devices", devices),
+    ("Formats", formats),
+    ("RDMA", rdma),
+)

@@ -1,0 +1,76 @@
+"""What `legato scale` and `legato status` ask of a running `legato up`."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from legato_operator import limits, resources
+from legato_operator.actions import SCALER
+from legato_operator.cluster import Cluster, Ref, labels_of
+from legato_operator.manifests import common, pool
+from legato_operator.resources import Spec
+from legato_protocol import names
+
+
+class Refused(Exception):
+    """The order makes no sense for this service. The text says why."""
+
+
+class Operations:
+    """Orders for one service."""
+
+    def __init__(self, cluster: Cluster, ref: Ref) -> None:
+        self._cluster = cluster
+        self._ref = ref
+
+    async def answer(self, order: Mapping[str, Any]) -> dict[str, Any]:
+        """Do what is asked, or say in `error` why not."""
+        try:
+            match order:
+                case {"do": "scale", "pool": str(name), "replicas": int(replicas)}:
+                    return {"message": await self._scale(name, replicas)}
+                case {"do": "status"}:
+                    return {"status": await self._status()}
+            raise Refused("unknown order; are both sides of the same version?")
+        except Refused as refusal:
+            return {"error": str(refusal)}
+
+    async def _scale(self, name: str, replicas: int) -> str:
+        service = resources.service_from_object(await self._cluster.get(self._ref))
+        _check(service.spec, name, replicas)
+        await self._cluster.apply(pool.wish(service, name, replicas), SCALER, force=True)
+        return f"{common.pool_name(service, name)}: {replicas} workers wanted"
+
+    async def _status(self) -> dict[str, Any]:
+        stored = await self._cluster.get(self._ref)
+        mine = {names.LABEL_SERVICE: self._ref.name}
+        pods = (await self._cluster.list("Pod", self._ref.namespace, mine)).items
+        return {
+            "conditions": stored.get("status", {}).get("conditions", []),
+            "pods": [_pod(item) for item in pods if names.LABEL_ROLE in labels_of(item)],
+        }
+
+
+def _check(spec: Spec, name: str, replicas: int) -> None:
+    if name not in limits.pools(spec):
+        raise Refused(f"this service has no {name} pool: scaling.{name}.max or {name}.replicas is 0")
+    if spec.scaling.mode == "Fixed":
+        raise Refused(f"scaling.mode is Fixed: change spec.{name}.replicas in the manifest's file instead")
+    bounds = spec.scaling.prefill if name == limits.PREFILL else spec.scaling.decode
+    if not bounds.min <= replicas <= bounds.max:
+        raise Refused(f"{replicas} is outside spec.scaling.{name}, which is {bounds.min} to {bounds.max}")
+
+
+def _pod(item: Mapping[str, Any]) -> dict[str, Any]:
+    status = item.get("status", {})
+    condition: Mapping[str, Any] = next((c for c in status.get("conditions", ()) if c["type"] == "Ready"), {})
+    containers = status.get("containerStatuses", [{}])
+    return {
+        "name": item["metadata"]["name"],
+        "ready": condition.get("status") == "True",
+        "message": condition.get("message", ""),
+        "restarts": containers[0].get("restartCount", 0),
+        "leaving": "deletionTimestamp" in item["metadata"]
+        or common.ANNOTATION_DRAINING in item["metadata"].get("annotations", {}),
+        "revision": labels_of(item)[names.LABEL_POD_REVISION],
+        "ports": status.get("ports", {}),
+    }

@@ -1,0 +1,217 @@
+"""The process behind `legato up`: the local cluster, the operator's loop, the manifest's file and the admin socket."""
+
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+from collections.abc import Coroutine
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from legato_cli import admin, greeting
+from legato_cli.operations import Operations
+from legato_cli.progress import Progress
+from legato_operator import checks, conditions, resources, yaml_text
+from legato_operator.clock import SystemClock
+from legato_operator.cluster import Cluster, Object, Ref
+from legato_operator.controller import Controller
+from legato_operator.errors import ManifestError, NotFound
+from legato_operator.local.cluster import LocalCluster, open_cluster
+from legato_operator.local.logs import Logs
+from legato_operator.local.settings import LocalSettings
+from legato_operator.placement import local
+from legato_operator.reconcile import Reconciler
+from legato_operator.resources import InferenceService
+from legato_operator.worker_api import HttpWorkers
+from legato_protocol import names
+
+USER = "legato-up"  # the field manager of the manifest's file
+LOOK_AT_FILE = 0.5  # seconds
+LOOK_AT_STATUS = 0.1
+GRACE = 5.0  # seconds beyond the drain deadline before all is killed
+PROGRAM = (sys.executable, "-m", "legato_cli.main")
+
+
+class CannotServe(Exception):
+    """The service could not be started, for a reason that trying again does not change."""
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """A service, and the object as its author wrote it."""
+
+    service: InferenceService
+    written: Object
+
+
+def read_manifest(path: Path) -> Manifest:
+    """A manifest that this machine can serve. Raises ManifestError."""
+    try:
+        text = path.read_text()
+    except OSError as error:
+        raise ManifestError([("", error.strerror or str(error))]) from None
+    except UnicodeDecodeError as error:
+        raise ManifestError([("", f"is no UTF-8 text: {error.reason}")]) from None
+    service = resources.parse(text)
+    if problems := checks.unavailable(service.spec):
+        raise ManifestError(problems)
+    return Manifest(service, resources.to_object(service, yaml_text.load(text)))
+
+
+def serve(path: Path, manifest: Manifest, port: int) -> int:
+    """Serve until a signal. Raises CannotServe."""
+    try:
+        return asyncio.run(_serve(path, manifest, port))
+    except admin.CannotListen as error:
+        raise CannotServe(str(error)) from None
+
+
+async def _serve(path: Path, manifest: Manifest, port: int) -> int:
+    clock = SystemClock()
+    logs = Logs(_write_log, colour=sys.stderr.isatty())
+    async with (
+        open_cluster(logs, clock, os.environ, LocalSettings()) as cluster,
+        httpx.AsyncClient(trust_env=False) as client,
+    ):
+        workers = HttpWorkers(client)
+        controller = Controller(cluster.store, Reconciler(cluster.store, workers, clock, local(PROGRAM, port)))
+        return await _Run(cluster, controller, path, manifest, port).run()
+
+
+class _Run:
+    """One run of `legato up`, from the first apply to the last process gone."""
+
+    def __init__(
+        self, cluster: LocalCluster, controller: Controller, path: Path, manifest: Manifest, port: int
+    ) -> None:
+        self._local = cluster
+        self._store: Cluster = cluster.store
+        self._controller = controller
+        self._path = path
+        self._manifest = manifest
+        self._port = port
+        self._stop = asyncio.Event()
+        self._stop_now = asyncio.Event()  # asked twice: nothing more is waited for
+        metadata = manifest.service.metadata
+        self._ref = Ref(names.INFERENCE_SERVICE, metadata.namespace, metadata.name)
+
+    async def run(self) -> int:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, self._on_signal)
+        operations = Operations(self._store, self._ref)
+        async with admin.listening(self._manifest.service.metadata.name, operations.answer):
+            await self._store.apply(self._manifest.written, USER)
+            controller = asyncio.create_task(self._controller.run())
+            try:
+                await self._until_stopped(controller)
+            finally:
+                await self._first(self._end(), controller)
+                controller.cancel()
+        return 0
+
+    def _on_signal(self) -> None:
+        if self._stop.is_set():
+            self._stop_now.set()
+        self._stop.set()
+
+    async def _until_stopped(self, controller: "asyncio.Task[None]") -> None:
+        """Start, tell how to use it, and follow the manifest's file. Raises CannotServe."""
+        progress = Progress(self._store, self._ref, _say)
+        following = asyncio.create_task(progress.follow())
+        watching = asyncio.create_task(self._watch_file())
+        try:
+            await self._first(self._wait_ready(), controller, watching, following, stoppable=True)
+            if not self._stop.is_set():
+                _say(greeting.text(f"http://127.0.0.1:{self._port}", self._manifest.service.served_name))
+                await self._first(self._stop.wait(), controller, watching, following)
+        finally:
+            following.cancel()
+            watching.cancel()
+
+    async def _first(
+        self, work: Coroutine[Any, Any, Any], *background: "asyncio.Task[None]", stoppable: bool = False
+    ) -> None:
+        """Wait for `work`. A background task only ends by a fault, which is raised here."""
+        main = asyncio.create_task(work)
+        stop = asyncio.create_task(self._stop.wait())
+        watched = {main, self._local.failed, *background} | ({stop} if stoppable else set())
+        try:
+            done, _ = await asyncio.wait(watched, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+        finally:
+            main.cancel()
+            stop.cancel()
+
+    async def _wait_ready(self) -> None:
+        """Until the service can be used. Raises CannotServe when a process says that it never will."""
+        while True:
+            status = (await self._store.get(self._ref)).get("status", {})
+            for condition in status.get("conditions", ()):
+                if condition["reason"] == conditions.WORKER_REFUSED:
+                    raise CannotServe(condition["message"])
+            if conditions.find(status, conditions.READY).get("status") == "True":
+                return
+            await asyncio.sleep(LOOK_AT_STATUS)
+
+    async def _watch_file(self) -> None:
+        """Apply the manifest whenever its file changes. A bad edit is reported and changes nothing."""
+        seen = await asyncio.to_thread(_content, self._path)
+        while True:
+            await asyncio.sleep(LOOK_AT_FILE)
+            content = await asyncio.to_thread(_content, self._path)
+            if content is None or content == seen:
+                continue
+            seen = content
+            await self._apply_edit()
+
+    async def _apply_edit(self) -> None:
+        try:
+            edited = read_manifest(self._path)
+            if edited.service.metadata != self._manifest.service.metadata:
+                raise ManifestError([("metadata", "cannot be changed while it runs; start `legato up` again for that")])
+        except ManifestError as error:
+            _say("\n".join(f"legato: {line}" for line in str(error).splitlines()))
+            _say("legato: the edit is not used; what ran before goes on")
+            return
+        self._manifest = edited
+        await self._store.apply(edited.written, USER, force=True)
+        _say("legato: the edit is applied")
+
+    async def _end(self) -> None:
+        """Delete the service and wait until its processes are gone, at most the drain deadline."""
+        _say("legato: ending; once more Ctrl-C ends at once")
+        deadline = self._manifest.service.spec.drain.deadline + GRACE
+        gone = asyncio.create_task(self._gone())
+        now = asyncio.create_task(self._stop_now.wait())
+        await asyncio.wait((gone, now), timeout=deadline, return_when=asyncio.FIRST_COMPLETED)
+        for task in (gone, now):
+            task.cancel()
+
+    async def _gone(self) -> None:
+        with contextlib.suppress(NotFound):
+            await self._store.delete(self._ref)
+            while True:
+                await self._store.get(self._ref)
+                await asyncio.sleep(0.05)
+
+
+def _content(path: Path) -> bytes | None:
+    try:
+        return path.read_bytes()
+    except OSError:
+        return None  # an editor may be replacing it
+
+
+def _say(text: str) -> None:
+    print(text, flush=True)
+
+
+def _write_log(line: str) -> None:
+    sys.stderr.write(line)
+    sys.stderr.flush()

@@ -1,0 +1,63 @@
+"""`legato up`: serve a manifest on this machine. Here is what is checked before any process starts."""
+
+import argparse
+import errno
+import socket
+import sys
+from pathlib import Path
+
+BAD_INPUT = 2
+HOST = "127.0.0.1"
+QUICKSTART = Path(__file__).with_name("quickstart.yaml")
+
+
+def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Register `legato up`."""
+    parser = subparsers.add_parser("up", help="serve a manifest on this machine")
+    parser.add_argument("-f", "--file", type=Path, default=QUICKSTART, help="the manifest; without it, a small example")
+    parser.add_argument("--port", type=_port, default=8080, help="of the gateway (default 8080)")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Serve until Ctrl-C. Exit code 2: the manifest, the model or the port cannot be used."""
+    from legato_cli import model, serving
+    from legato_operator.errors import ManifestError
+    from legato_operator.manifests.common import model_argument
+
+    try:
+        manifest = serving.read_manifest(args.file)
+        _check_port(args.port)
+        model.resolve(model_argument(manifest.service), lambda text: print(f"legato: {text}", flush=True))
+        return serving.serve(args.file, manifest, args.port)
+    except ManifestError as error:
+        for path, message in error.problems:
+            print(f"{args.file}: {path}: {message}" if path else f"{args.file}: {message}", file=sys.stderr)
+    except (model.ModelUnavailable, serving.CannotServe) as error:
+        print(f"legato up: {error}", file=sys.stderr)
+    except PortTaken:
+        message = f"port {args.port} is taken; end what listens there, or choose another with --port"
+        print(f"legato up: {message}", file=sys.stderr)
+    return BAD_INPUT
+
+
+class PortTaken(Exception):
+    """Somebody listens there already."""
+
+
+def _port(text: str) -> int:
+    port = int(text)
+    if not 0 < port < 65536:
+        raise argparse.ArgumentTypeError(f"{text} is no port; choose one from 1 to 65535")
+    return port
+
+
+def _check_port(port: int) -> None:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((HOST, port))
+        except OSError as error:
+            if error.errno in (errno.EADDRINUSE, errno.EACCES):
+                raise PortTaken from None
+            raise
