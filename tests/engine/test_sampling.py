@@ -1,0 +1,226 @@
+"""Sampling: every parameter against a slow reference, the distribution, and independence of the batch."""
+
+import math
+from collections import Counter
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from legato_engine.sampling import filters
+from legato_engine.sampling.sampler import sample
+from legato_engine.sampling.uniform import uniform
+from legato_engine.scheduler.batch import Draw
+from legato_protocol.stream import SamplingParams
+
+VOCAB = 50
+PROMPT = (3, 3, 7, 11)
+
+
+def params(**changes: Any) -> SamplingParams:
+    return SamplingParams(**({"max_tokens": 8, "seed": 1} | changes))
+
+
+def draw(output: tuple[int, ...] = (), choice: int = 0, **changes: Any) -> Draw:
+    tokens = PROMPT + output
+    return Draw(choice, len(tokens), params(**changes), list(tokens), len(PROMPT))
+
+
+def random_logits(rows: int, vocab: int = VOCAB, seed: int = 0) -> torch.Tensor:
+    return torch.randn(rows, vocab, generator=torch.Generator().manual_seed(seed)) * 3
+
+
+def reference(logits: list[float], given: Draw) -> list[float]:
+    """The distribution to draw from, token by token and in plain Python, as vLLM defines it."""
+    p, output = given.params, Counter(given.tokens[given.prompt_len :])
+    values = [x + p.logit_bias.get(token, 0.0) for token, x in enumerate(logits)]
+    if sum(output.values()) < p.min_tokens:
+        values = [-math.inf if token in p.stop_token_ids else x for token, x in enumerate(values)]
+    for token in set(given.tokens):
+        values[token] = values[token] * p.repetition_penalty ** (-1 if values[token] > 0 else 1)
+    for token, count in output.items():
+        values[token] -= p.frequency_penalty * count + p.presence_penalty
+    if p.temperature == 0:
+        best = max(range(len(values)), key=lambda token: values[token])
+        return [float(token == best) for token in range(len(values))]
+    weights = [math.exp((x - max(values)) / p.temperature) for x in values]
+    weights = [w if w >= p.min_p * max(weights) else 0.0 for w in weights]
+    order = sorted(range(len(weights)), key=lambda token: -weights[token])
+    if p.top_k:
+        order = order[: p.top_k]
+    total, before, kept = sum(weights[token] for token in order), 0.0, set()
+    for token in order:
+        if before < p.top_p * total or not kept:
+            kept.add(token)
+        before += weights[token]
+    weights = [w if token in kept else 0.0 for token, w in enumerate(weights)]
+    return [w / sum(weights) for w in weights]
+
+
+def inverted(distribution: list[float], at: float) -> int:
+    """The token whose share of [0, 1], in the order of ids, holds `at`."""
+    total = 0.0
+    for token, share in enumerate(distribution):
+        total += share
+        if total >= at and share > 0:
+            return token
+    return max(token for token, share in enumerate(distribution) if share > 0)
+
+
+CASES: list[dict[str, Any]] = [
+    {},
+    {"temperature": 0.0},
+    {"temperature": 0.3},
+    {"temperature": 2.5},
+    {"top_k": 1},
+    {"top_k": 5},
+    {"top_k": VOCAB + 9},
+    {"top_p": 0.01},
+    {"top_p": 0.7},
+    {"min_p": 0.2},
+    {"min_p": 1.0},
+    {"top_k": 10, "top_p": 0.8, "min_p": 0.02, "temperature": 1.7},
+    {"presence_penalty": 1.5},
+    {"frequency_penalty": -1.1, "temperature": 0.0},
+    {"repetition_penalty": 1.8},
+    {"repetition_penalty": 0.6, "presence_penalty": 0.5, "frequency_penalty": 0.7, "temperature": 0.0},
+    {"logit_bias": {4: 100.0}},
+    {"logit_bias": {4: -100.0, 9: 3.0, VOCAB + 3: 50.0}, "temperature": 0.0},
+    {"min_tokens": 6, "stop_token_ids": tuple(range(40)), "temperature": 0.0},
+    {"min_tokens": 2, "stop_token_ids": tuple(range(40))},
+]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_every_parameter_means_what_the_reference_says(case: dict[str, Any]) -> None:
+    rows = 40
+    logits = random_logits(rows)
+    draws = [draw((5, 5, 9), choice=row, **case) for row in range(rows)]
+    tokens = [sampled.token for sampled in sample(logits, draws, range(rows))]
+    numbers = uniform(draws).tolist()
+    expected = [inverted(reference(logits[row].tolist(), draws[row]), numbers[row]) for row in range(rows)]
+    assert tokens == expected
+
+
+def test_frequencies_follow_the_distribution() -> None:
+    """Chi-square over 20,000 draws that differ in position alone; the seed is fixed, so this cannot flake."""
+    count = 20_000
+    logits = random_logits(1, 12)
+    draws = [replace(draw(temperature=1.3, seed=42), position=position) for position in range(count)]
+    drawn = Counter(sampled.token for sampled in sample(logits, draws, [0] * count))
+    expected = [share * count for share in reference(logits[0].tolist(), draws[0])]
+    chi_square = sum((drawn[token] - e) ** 2 / e for token, e in enumerate(expected))
+    assert chi_square < 31.3  # 99.9 % point for 11 degrees of freedom
+
+
+@pytest.mark.parametrize("key", ["seed", "choice", "position"])
+def test_random_numbers_are_even_and_new_for_every_key(key: str) -> None:
+    def keyed(number: int) -> Draw:
+        plain = draw()
+        if key == "seed":
+            return replace(plain, params=params(seed=number))
+        return replace(plain, **{key: number})
+
+    numbers = uniform([keyed(number) for number in range(20_000)])
+    assert len(set(numbers.tolist())) == len(numbers)
+    assert numbers.min() > 0
+    assert numbers.max() <= 1
+    bins = np.bincount((numbers * 16).astype(int).clip(max=15), minlength=16)
+    assert ((bins - 1250) ** 2 / 1250).sum() < 37.7  # 99.9 % point for 15 degrees of freedom
+    assert abs(np.corrcoef(numbers[:-1], numbers[1:])[0, 1]) < 0.03
+
+
+def test_random_numbers_never_change() -> None:
+    """Another release must continue a sequence as this one would: the numbers are pinned."""
+    keys = [(0, 0, 0), (1, 0, 17), (2**64 - 1, 3, 4096), (-1, 3, 4096)]
+    numbers = uniform([Draw(choice, at, params(seed=seed), [0], 1) for seed, choice, at in keys])
+    assert numbers.tolist() == [0.4749028454424141, 0.2851196984842953, 0.014268638817159451, 0.014268638817159451]
+
+
+@st.composite
+def some_params(make: st.DrawFn) -> SamplingParams:
+    return params(
+        seed=make(st.integers(0, 2**64 - 1)),
+        temperature=make(st.sampled_from([0.0, 0.2, 1.0, 1.9])),
+        top_k=make(st.sampled_from([0, 1, 7, 600])),
+        top_p=make(st.sampled_from([1.0, 0.95, 0.3])),
+        min_p=make(st.sampled_from([0.0, 0.1])),
+        presence_penalty=make(st.sampled_from([0.0, 1.0])),
+        repetition_penalty=make(st.sampled_from([1.0, 1.3])),
+        logit_bias=make(st.sampled_from([{}, {1: 5.0, 8: -3.0}])),
+        logprobs=make(st.sampled_from([None, 0, 3])),
+        min_tokens=make(st.sampled_from([0, 5])),
+        stop_token_ids=(2,),
+    )
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_a_token_does_not_depend_on_its_batch(data: st.DataObject) -> None:
+    """Each draw alone gives what it gives in a batch, in any order and from any row."""
+    vocab = 1000  # more than the filters sort at first
+    count = data.draw(st.integers(1, 6))
+    logits = random_logits(count, vocab, data.draw(st.integers(0, 1000)))
+    draws = [replace(draw((5, 9), choice=i % 2), params=data.draw(some_params())) for i in range(count)]
+    together = sample(logits, draws, range(count))
+    order = data.draw(st.permutations(range(count)))
+    assert sample(logits[order], [draws[i] for i in order], range(count)) == [together[i] for i in order]
+    for i in range(count):
+        assert sample(logits[i : i + 1], [draws[i]], [0]) == [together[i]]
+
+
+def test_choices_of_one_row_differ_and_leave_the_logits_alone() -> None:
+    logits = torch.zeros(2, 1000)
+    before = logits.clone()
+    draws = [draw(choice=choice, logit_bias={1: -5.0}) for choice in range(8)]
+    tokens = [sampled.token for sampled in sample(logits, draws, [1] * 8)]
+    assert len(set(tokens)) > 6
+    assert torch.equal(logits, before)
+
+
+def test_logprobs_are_those_of_the_unchanged_logits() -> None:
+    logits = random_logits(3)
+    draws = [
+        draw(temperature=0.0, logit_bias={4: 100.0}, logprobs=2),
+        draw(temperature=0.0),
+        draw(temperature=0.0, logprobs=0),
+    ]
+    first, second, third = sample(logits, draws, [2, 1, 0])
+    expected = logits.log_softmax(1)
+    assert first.token == 4
+    assert first.logprobs is not None
+    assert first.logprobs.logprob == pytest.approx(expected[2, 4].item())
+    best = expected[2].topk(2)
+    assert [top.token for top in first.logprobs.top] == best.indices.tolist()
+    assert [top.logprob for top in first.logprobs.top] == pytest.approx(best.values.tolist())
+    assert second.logprobs is None
+    assert third.logprobs is not None
+    assert third.logprobs.top == ()
+    assert msgspec.msgpack.encode(first.logprobs)
+
+
+@pytest.mark.parametrize("spread", [0.0, 0.01, 1.0, 20.0])
+@pytest.mark.parametrize("top_p", [0.5, 0.999])
+def test_a_nucleus_of_any_size_is_found(spread: float, top_p: float) -> None:
+    """Flat distributions have nuclei larger than what is sorted at first."""
+    vocab = filters.FIRST_CANDIDATES * 20
+    logits = random_logits(2, vocab) * spread
+    floor = filters.thresholds(logits, [params(top_p=top_p), params(top_p=top_p, top_k=300)])
+    assert floor is not None
+    for row, count in ((0, vocab), (1, 300)):
+        best = logits[row].double().sort(descending=True).values
+        weights = (best - best[0]).exp()
+        weights = weights.where(best >= best[count - 1], 0)
+        enough = int((weights.cumsum(0) < top_p * weights.sum()).sum())
+        assert floor[row].item() == pytest.approx(best[min(enough, vocab - 1)].item(), abs=1e-6)
+
+
+def test_tokens_that_tie_at_the_border_are_all_kept() -> None:
+    logits = torch.tensor([[1.0, 3.0, 2.0, 2.0, 2.0, 0.0]])
+    draws = [replace(draw(top_k=2), position=position) for position in range(200)]
+    assert {sampled.token for sampled in sample(logits, draws, [0] * 200)} == {1, 2, 3, 4}
