@@ -72,12 +72,16 @@ class RouteRecord:
     finish: str = ""
 
 
-class Generation(AsyncIterator[Delta], Protocol):
+class Generation(Protocol):
     """A request under way. Iterating yields its deltas in order and ends after every choice has finished.
 
     What goes wrong is raised from the iteration as a `legato_gateway.errors.GatewayError`, after every delta made
     before it. Leaving early is said by `cancel`; a request that ended needs none, and cancelling it does nothing.
     """
+
+    def __aiter__(self) -> AsyncIterator[Delta]: ...
+
+    async def __anext__(self) -> Delta: ...
 
     @property
     def usage(self) -> Usage:

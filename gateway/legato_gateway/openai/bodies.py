@@ -35,11 +35,18 @@ def parse(schema: type[_B], body: bytes) -> _B:
     except UnicodeDecodeError as error:
         raise BadRequest(f"the body is not UTF-8: byte {error.start} is wrong") from None
     except ValidationError as error:
-        first = error.errors(include_url=False, include_context=False, include_input=False)[0]
-        if first["type"] == "json_invalid":
-            raise BadRequest(f"the body is not JSON: {first['msg']}") from None
-        param = path(first["loc"])
-        raise BadRequest(f"{param or 'body'}: {first['msg']}", param=param or None) from None
+        raise _wrong(error) from None
+
+
+def _wrong(error: ValidationError) -> BadRequest:
+    faults = error.errors(include_url=False, include_context=False, include_input=False)
+    if faults[0]["type"] == "json_invalid":
+        return BadRequest(f"the body is not JSON: {faults[0]['msg']}")
+    # Where several types are possible, all say what they miss: the one that came furthest was probably meant.
+    field = [fault for fault in faults if fault["loc"][:1] == faults[0]["loc"][:1]]
+    said = max(field, key=lambda fault: (not fault["type"].endswith("_type"), len(path(fault["loc"]))))
+    param = path(said["loc"])
+    return BadRequest(f"{param or 'body'}: {said['msg']}", param=param or None)
 
 
 def path(place: tuple[Any, ...]) -> str:

@@ -1,0 +1,173 @@
+"""A gateway application over a relay that plays scripts: what is tested here ends at the relay's contract."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx
+import openai
+import pytest
+from fastapi import FastAPI
+
+from legato_gateway import app as application
+from legato_gateway.openai.front import Model
+from legato_gateway.request import Delta, GenerationRequest, RouteRecord, TokenText, Usage
+from legato_protocol.stream import TokenLogprobs, TopLogprob
+
+END = 256
+
+
+class Gate(asyncio.Event):
+    """A script waits here until it is set."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reached = asyncio.Event()
+
+
+Step = Delta | Exception | Gate
+
+
+class ByteTokens:
+    """Tokens are bytes."""
+
+    eos_ids = (END,)
+    vocab_size = 257
+
+    def encode(self, text: str, add_special: bool) -> list[int]:
+        return list(text.encode())
+
+    def encode_chat(self, messages: list[dict[str, str]]) -> list[int]:
+        return self.encode("".join(f"{m['role']}: {m['content']}\n" for m in messages), True)
+
+    def token_bytes(self, id: int) -> bytes:
+        return bytes([id]) if id < END else b""
+
+
+def token(text: str, logprob: float = -0.5) -> TokenText:
+    """A token with one alternative beside itself."""
+    raw = text.encode()
+    top = (TopLogprob(raw[0], logprob), TopLogprob(ord("z"), -3.0))
+    return TokenText(raw[0], text, raw, TokenLogprobs(logprob, top))
+
+
+@dataclass
+class ScriptedGeneration:
+    request: GenerationRequest
+    steps: list[Step]
+    usage: Usage = field(default_factory=Usage)
+    route: RouteRecord = field(default_factory=lambda: RouteRecord("id"))
+    cancelled: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def __aiter__(self) -> "ScriptedGeneration":
+        return self
+
+    async def __anext__(self) -> Delta:
+        while self.steps:
+            step = self.steps.pop(0)
+            if isinstance(step, Gate):
+                step.reached.set()
+                await step.wait()
+            elif isinstance(step, Exception):
+                raise step
+            else:
+                self.usage.completion_tokens += 1
+                return step
+        raise StopAsyncIteration
+
+    def ready(self) -> list[Delta]:
+        found = []
+        while self.steps and isinstance(self.steps[0], Delta):
+            found.append(self.steps.pop(0))
+            self.usage.completion_tokens += 1
+        return found
+
+    async def cancel(self) -> None:
+        self.cancelled.set()
+
+
+def capital(request: GenerationRequest) -> list[Step]:
+    """Every choice says the same."""
+    each = range(request.choices)
+    said = [Delta(choice, text, (token(text[0]),)) for text in ("Paris", " é") for choice in each]
+    return [*said, *(Delta(choice, "!", (token("!"),), "stop") for choice in each)]
+
+
+class ScriptedRelay:
+    def __init__(self) -> None:
+        self.script: Callable[[GenerationRequest], list[Step]] = capital
+        self.generations: list[ScriptedGeneration] = []
+
+    def submit(self, request: GenerationRequest) -> ScriptedGeneration:
+        usage = Usage(prompt_tokens=len(request.prompt), cached_tokens=4)
+        route = RouteRecord(request.id, 1, "prefill-0", "decode-0", len(request.prompt), {"prefill-0": 16}, "ucx:tcp")
+        generation = ScriptedGeneration(request, self.script(request), usage, route)
+        self.generations.append(generation)
+        return generation
+
+    @property
+    def requests(self) -> list[GenerationRequest]:
+        return [generation.request for generation in self.generations]
+
+
+@dataclass
+class ScriptedStatus:
+    why: str | None = None
+
+    def unready(self) -> str | None:
+        return self.why
+
+    def state(self) -> dict[str, Any]:
+        return {"workers": [], "requests": []}
+
+    def metrics(self) -> tuple[bytes, str]:
+        return b"# nothing\n", "text/plain; version=0.0.4"
+
+
+@dataclass
+class Gateway:
+    """The application with its scripted collaborators, and clients for it."""
+
+    relay: ScriptedRelay
+    status: ScriptedStatus
+    app: FastAPI
+    http: httpx.AsyncClient
+    client: openai.AsyncOpenAI
+
+    async def chat(self, headers: dict[str, str] | None = None, **fields: Any) -> httpx.Response:
+        body = {"model": "tiny", "messages": [{"role": "user", "content": "hi"}], **fields}
+        return await self.http.post("/v1/chat/completions", json=body, headers=headers)
+
+    async def complete(self, headers: dict[str, str] | None = None, **fields: Any) -> httpx.Response:
+        return await self.http.post(
+            "/v1/completions", json={"model": "tiny", "prompt": "hi", **fields}, headers=headers
+        )
+
+    def gate(self) -> Gate:
+        return Gate()
+
+    def script(self, *steps: Step) -> None:
+        self.relay.script = lambda _: list(steps)
+
+
+def build() -> Gateway:
+    relay, status = ScriptedRelay(), ScriptedStatus()
+    model = Model("tiny", context=1000, created=7, fingerprint="fp")
+    app = application.create(application.Parts(ByteTokens(), relay, status, model, max_body_bytes=1 << 20))
+    transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+    http = httpx.AsyncClient(transport=transport, base_url="http://gateway")
+    client = openai.AsyncOpenAI(base_url="http://gateway/v1", api_key="-", http_client=http, max_retries=0)
+    return Gateway(relay, status, app, http, client)
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture
+async def gateway() -> AsyncIterator[Gateway]:
+    built = build()
+    async with built.http:
+        yield built

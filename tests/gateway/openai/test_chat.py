@@ -1,0 +1,207 @@
+"""Chats as the official client sees them."""
+
+import json
+from typing import Any
+
+import openai
+import pytest
+
+from legato_gateway.errors import DeadlineExceeded, Overloaded, QuotaExceeded, WorkerFailed
+from legato_gateway.request import Delta
+
+pytestmark = pytest.mark.anyio
+HI: Any = [{"role": "user", "content": "hi"}]
+
+
+def events(text: str) -> list[Any]:
+    return [json.loads(line[6:]) for line in text.splitlines() if line.startswith("data: {")]
+
+
+async def test_an_answer_is_what_the_official_client_expects(gateway: Any) -> None:
+    answer = await gateway.client.chat.completions.create(model="tiny", messages=HI)
+    choice = answer.choices[0]
+    assert (choice.message.role, choice.message.content, choice.finish_reason) == ("assistant", "Paris é!", "stop")
+    assert (answer.object, answer.model, answer.system_fingerprint) == ("chat.completion", "tiny", "fp")
+    assert answer.id.startswith("chatcmpl-")
+    assert answer._request_id == answer.id
+    assert answer.usage is not None
+    assert answer.usage.prompt_tokens == len("user: hi\n")
+    assert answer.usage.completion_tokens == 3
+    assert answer.usage.total_tokens == answer.usage.prompt_tokens + 3
+    assert answer.usage.prompt_tokens_details is not None
+    assert answer.usage.prompt_tokens_details.cached_tokens == 4
+    assert choice.logprobs is None
+
+
+async def test_a_stream_says_the_same_and_ends_with_usage_where_wanted(gateway: Any) -> None:
+    stream = await gateway.client.chat.completions.create(
+        model="tiny", messages=HI, stream=True, stream_options={"include_usage": True}
+    )
+    chunks = [chunk async for chunk in stream]
+    assert all(chunk.object == "chat.completion.chunk" for chunk in chunks)
+    assert chunks[0].choices[0].delta.role == "assistant"
+    assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices) == "Paris é!"
+    assert [chunk.choices[0].finish_reason for chunk in chunks if chunk.choices][-1] == "stop"
+    assert chunks[-1].choices == []
+    assert chunks[-1].usage.completion_tokens == 3
+    assert all(chunk.usage is None for chunk in chunks[:-1])
+
+
+async def test_a_stream_without_usage_has_no_such_field_and_ends_with_done(gateway: Any) -> None:
+    response = await gateway.chat(stream=True)
+    assert response.headers["content-type"].startswith("text/event-stream")
+    assert response.text.endswith("data: [DONE]\n\n")
+    assert all("usage" not in event for event in events(response.text))
+
+
+async def test_every_choice_of_n_is_told_apart(gateway: Any) -> None:
+    answer = await gateway.client.chat.completions.create(model="tiny", messages=HI, n=3)
+    assert [choice.index for choice in answer.choices] == [0, 1, 2]
+    assert {choice.message.content for choice in answer.choices} == {"Paris é!"}
+    stream = await gateway.client.chat.completions.create(model="tiny", messages=HI, n=3, stream=True)
+    said = {0: "", 1: "", 2: ""}
+    async for chunk in stream:
+        said[chunk.choices[0].index] += chunk.choices[0].delta.content or ""
+    assert set(said.values()) == {"Paris é!"}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_logprobs_carry_bytes_and_alternatives(gateway: Any, stream: bool) -> None:
+    fields = {"model": "tiny", "messages": HI, "logprobs": True, "top_logprobs": 2, "stream": stream}
+    answer = await gateway.client.chat.completions.create(**fields)
+    choices = [chunk.choices[0] async for chunk in answer] if stream else [answer.choices[0]]
+    tokens = [token for choice in choices if choice.logprobs for token in choice.logprobs.content]
+    assert [token.token for token in tokens] == ["P", " ", "!"]
+    assert tokens[0].bytes == [ord("P")]
+    assert tokens[0].logprob == -0.5
+    assert [(top.token, top.bytes) for top in tokens[0].top_logprobs] == [("P", [80]), ("z", [122])]
+    assert gateway.relay.requests[0].params.logprobs == 2
+
+
+async def test_text_that_is_held_back_makes_no_event(gateway: Any) -> None:
+    gateway.script(Delta(0, ""), Delta(0, "é"), Delta(0, "", finish="length"))
+    found = events((await gateway.chat(stream=True)).text)
+    assert [event["choices"][0]["delta"] for event in found] == [
+        {"role": "assistant", "content": ""},
+        {"content": "é"},
+        {},
+    ]
+    assert found[-1]["choices"][0]["finish_reason"] == "length"
+
+
+async def test_parameters_reach_the_relay_as_meant(gateway: Any) -> None:
+    await gateway.chat(
+        {"x-legato-deadline": "2m", "x-legato-tenant": "team"},
+        temperature=0,
+        top_p=0.5,
+        top_k=-1,
+        min_p=0.1,
+        seed=-1,
+        n=2,
+        user="u",
+        min_tokens=2,
+        max_completion_tokens=9,
+        max_tokens=5,
+        stop=["a", "b", "a"],
+        logit_bias={"65": 5, "66": -1.5},
+        presence_penalty=1,
+        frequency_penalty=-1,
+        repetition_penalty=1.1,
+        stop_token_ids=[7, 256],
+        priority=-3,
+        cache_salt="salt",
+        a_field_nobody_knows=1,
+        top_logprobs=0,
+        logprobs=True,
+    )
+    (request,) = gateway.relay.requests
+    params = request.params
+    assert bytes(request.prompt) == b"user: hi\n"
+    assert (request.deadline, request.tenant, request.priority, request.cache_salt) == (120, "team", 3, "salt")
+    assert (request.choices, request.stop) == (2, ("a", "b"))
+    assert (params.temperature, params.top_p, params.top_k, params.min_p) == (0, 0.5, 0, 0.1)
+    assert (params.max_tokens, params.min_tokens, params.seed) == (9, 2, 2**64 - 1)
+    assert (params.presence_penalty, params.frequency_penalty, params.repetition_penalty) == (1, -1, 1.1)
+    assert params.logit_bias == {65: 5, 66: -1.5}
+    assert params.stop_token_ids == (256, 7)
+    assert params.logprobs == 0
+
+
+async def test_defaults_fill_the_context_draw_a_seed_and_stop_at_the_end_of_sequence(gateway: Any) -> None:
+    for _ in range(2):
+        await gateway.chat(user="u")
+    await gateway.chat(ignore_eos=True)
+    first, second, third = gateway.relay.requests
+    assert first.params.max_tokens == 1000 - len("user: hi\n")
+    assert first.params.seed != second.params.seed
+    assert first.params.stop_token_ids == (256,)
+    assert third.params.stop_token_ids == ()
+    assert (first.tenant, first.deadline) == ("u", 600)
+
+
+async def test_text_parts_are_joined_and_developer_is_system(gateway: Any) -> None:
+    parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
+    await gateway.chat(messages=[{"role": "developer", "content": "d"}, {"role": "user", "content": parts}])
+    assert bytes(gateway.relay.requests[0].prompt) == b"system: d\nuser: ab\n"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_the_route_is_explained_on_demand(gateway: Any, stream: bool) -> None:
+    response = await gateway.chat({"x-legato-explain": "true"}, stream=stream)
+    route = json.loads(response.headers["x-legato-route"])
+    assert route["prefill"] == "prefill-0"
+    assert route["decode"] == "decode-0"
+    assert route["cached_tokens"] == {"prefill-0": 16}
+    assert "x-legato-route" not in (await gateway.chat()).headers
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    ("error", "status", "headers"),
+    [
+        (DeadlineExceeded("too late", part="prefill"), 504, {}),
+        (QuotaExceeded("used up", reason="tenant_quota", retry_after=2.2), 429, {"retry-after": "3"}),
+        (Overloaded("full", reason="queue_full", retry_after=0), 503, {"x-legato-drop-reason": "queue_full"}),
+        (WorkerFailed("gone", part="decode"), 502, {}),
+    ],
+)
+async def test_what_fails_before_the_first_token_has_a_status(
+    gateway: Any, stream: bool, error: Exception, status: int, headers: dict[str, str]
+) -> None:
+    gateway.script(error)
+    response = await gateway.chat(stream=stream)
+    assert response.status_code == status
+    assert response.json()["error"]["message"] == str(error)
+    assert headers.items() <= dict(response.headers).items()
+
+
+async def test_what_fails_later_ends_the_stream_with_an_error_event(gateway: Any) -> None:
+    gateway.script(Delta(0, "Par"), WorkerFailed("gone", part="decode"))
+    said = []
+    stream = await gateway.client.chat.completions.create(model="tiny", messages=HI, stream=True)
+
+    async def read() -> None:
+        async for chunk in stream:
+            said.append(chunk.choices[0].delta.content or "")
+
+    with pytest.raises(openai.APIError, match="gone"):
+        await read()
+    assert "".join(said) == "Par"
+    gateway.script(Delta(0, "Par"), WorkerFailed("gone", part="decode"))
+    response = await gateway.chat(stream=True)
+    assert "[DONE]" not in response.text
+    assert events(response.text)[-1]["error"] == {
+        "message": "gone",
+        "type": "server_error",
+        "param": None,
+        "code": "worker_failed",
+        "part": "decode",
+    }
+
+
+async def test_a_fault_of_ours_is_a_typed_error_too(gateway: Any) -> None:
+    gateway.script(RuntimeError("secret"))
+    response = await gateway.chat()
+    assert response.status_code == 500
+    assert response.json()["error"]["code"] == "internal_error"
+    assert "secret" not in response.text

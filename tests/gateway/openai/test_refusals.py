@@ -1,0 +1,179 @@
+"""Bad requests: a 4xx in OpenAI's shape that names the field, and no worker sees any of it."""
+
+import json
+from typing import Any
+
+import openai
+import pytest
+
+pytestmark = pytest.mark.anyio
+USER = {"role": "user", "content": "hi"}
+
+
+def check(gateway: Any, response: Any, status: int, param: str | None, code: str | None = None) -> str:
+    assert response.status_code == status, response.text
+    assert gateway.relay.generations == []
+    error = response.json()["error"]
+    assert set(error) == {"message", "type", "param", "code"}
+    assert error["type"] == "invalid_request_error"
+    assert (error["param"], error["code"]) == (param, code)
+    return str(error["message"])
+
+
+WRONG: list[tuple[dict[str, Any], str]] = [
+    ({"messages": []}, "messages"),
+    ({"messages": "hi"}, "messages"),
+    ({"messages": [{"role": "king", "content": "hi"}]}, "messages[0].role"),
+    ({"messages": [{"role": "user"}]}, "messages[0].content"),
+    ({"messages": [{"role": "user", "content": 5}]}, "messages[0].content"),
+    ({"messages": [{"role": "user", "content": [{"type": "text"}]}]}, "messages[0].content[0].text"),
+    ({"max_tokens": 0}, "max_tokens"),
+    ({"max_tokens": -5}, "max_tokens"),
+    ({"max_tokens": 10**30}, "max_tokens"),
+    ({"max_tokens": "5"}, "max_tokens"),
+    ({"max_completion_tokens": 2.5}, "max_completion_tokens"),
+    ({"n": 0}, "n"),
+    ({"n": 100_000}, "n"),
+    ({"temperature": -1}, "temperature"),
+    ({"temperature": "hot"}, "temperature"),
+    ({"top_p": 0}, "top_p"),
+    ({"min_p": 2}, "min_p"),
+    ({"presence_penalty": 3}, "presence_penalty"),
+    ({"seed": 2**70}, "seed"),
+    ({"stop": ["x"] * 5000}, "stop"),
+    ({"stop": ""}, "stop"),
+    ({"stop": "x" * 5000}, "stop"),
+    ({"logit_bias": {"abc": 1}}, "logit_bias"),
+    ({"logit_bias": {"300": 1}}, "logit_bias"),
+    ({"logprobs": 5}, "logprobs"),
+    ({"top_logprobs": 3}, "top_logprobs"),
+    ({"logprobs": True, "top_logprobs": 21}, "top_logprobs"),
+    ({"stop_token_ids": [300]}, "stop_token_ids"),
+    ({"min_tokens": 9, "max_tokens": 5}, "min_tokens"),
+    ({"stream": "yes"}, "stream"),
+    ({"model": None}, "model"),
+    ({"user": 5}, "user"),
+]
+
+
+@pytest.mark.parametrize(("fields", "param"), WRONG, ids=lambda value: json.dumps(value)[:40])
+async def test_wrong_values_are_named(gateway: Any, fields: dict[str, Any], param: str) -> None:
+    check(gateway, await gateway.chat(**fields), 400, param)
+
+
+ABSENT: list[tuple[dict[str, Any], str]] = [
+    ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools"),
+    ({"tool_choice": "required"}, "tool_choice"),
+    ({"response_format": {"type": "json_object"}}, "response_format"),
+    ({"functions": [{"name": "f"}]}, "functions"),
+    ({"modalities": ["text", "audio"]}, "modalities"),
+    ({"guided_json": {}, "guided_regex": "a+"}, "guided_regex"),
+    ({"messages": [{"role": "tool", "content": "x"}]}, "messages[0].role"),
+    ({"messages": [{"role": "assistant", "content": "x", "tool_calls": [1]}]}, "messages[0].tool_calls"),
+    (
+        {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]},
+        "messages[0].content[0].type",
+    ),
+]
+
+
+@pytest.mark.parametrize(("fields", "param"), ABSENT, ids=lambda value: json.dumps(value)[:40])
+async def test_features_that_are_not_there_are_named(gateway: Any, fields: dict[str, Any], param: str) -> None:
+    check(gateway, await gateway.chat(**fields), 400, param, "unsupported_value")
+
+
+async def test_fields_that_ask_for_nothing_are_no_feature(gateway: Any) -> None:
+    answer = await gateway.chat(tools=[], tool_choice="none", response_format={"type": "text"}, modalities=["text"])
+    assert answer.status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("fields", "param", "code"),
+    [
+        ({"suffix": "x"}, "suffix", "unsupported_value"),
+        ({"best_of": 3}, "best_of", "unsupported_value"),
+        ({"echo": True, "logprobs": 1}, "echo", "unsupported_value"),
+        ({"best_of": 1, "n": 2}, "best_of", None),
+        ({"prompt": []}, "prompt", None),
+        ({"prompt": ""}, "prompt", None),
+        ({"prompt": [[]]}, "prompt[0]", None),
+        ({"prompt": [300]}, "prompt", None),
+        ({"prompt": [-1]}, "prompt[0]", None),
+        ({"prompt": {"a": 1}}, "prompt", None),
+        ({"prompt": ["x"] * 100, "n": 2}, "n", None),
+        ({"logprobs": 50}, "logprobs", None),
+    ],
+)
+async def test_wrong_completions_are_named(gateway: Any, fields: dict[str, Any], param: str, code: str | None) -> None:
+    check(gateway, await gateway.complete(**fields), 400, param, code)
+
+
+MALFORMED = [
+    b"",
+    b"{",
+    b"[]",
+    b"null",
+    b'{"model": "tiny", "messages": [',
+    b'\xff\xfe{"model"',
+    b'{"model": "\xc3"}',
+    b"[" * 100_000,
+    b'{"model": "tiny", "messages": [{"role": "user", "content": "\\ud800"}]}',
+    b'{"model": NaN}',
+]
+
+
+@pytest.mark.parametrize("body", MALFORMED, ids=lambda body: repr(body[:20]))
+async def test_malformed_bodies(gateway: Any, body: bytes) -> None:
+    response = await gateway.http.post("/v1/chat/completions", content=body)
+    assert response.status_code == 400
+    assert response.json()["error"]["type"] == "invalid_request_error"
+    assert gateway.relay.generations == []
+
+
+async def test_a_prompt_beyond_the_context_is_told_with_numbers(gateway: Any) -> None:
+    for fields in ({"prompt": "x" * 1000}, {"prompt": "x" * 990, "max_tokens": 11}):
+        message = check(gateway, await gateway.complete(**fields), 400, "prompt", "context_length_exceeded")
+        assert "1000" in message
+        assert str(len(fields["prompt"])) in message
+
+
+async def test_an_unknown_model_is_not_found(gateway: Any) -> None:
+    check(gateway, await gateway.chat(model="gpt-9"), 404, "model", "model_not_found")
+    with pytest.raises(openai.NotFoundError):
+        await gateway.client.models.retrieve("gpt/9")
+
+
+@pytest.mark.parametrize("announced", [True, False])
+async def test_a_large_body_is_refused_while_it_arrives(gateway: Any, announced: bool) -> None:
+    read = 0
+
+    async def pieces() -> Any:
+        nonlocal read
+        for _ in range(160):
+            read += 1
+            yield b"x" * 65_536
+
+    content = b"x" * (10 << 20) if announced else pieces()
+    response = await gateway.http.post("/v1/chat/completions", content=content)
+    check(gateway, response, 413, None, "request_too_large")
+    assert read < 20
+
+
+async def test_a_flood_of_headers_is_refused(gateway: Any) -> None:
+    for headers in ({f"x-{i}": "y" for i in range(500)}, {"x-long": "y" * 100_000}):
+        check(gateway, await gateway.chat(headers), 431, None, "headers_too_large")
+
+
+@pytest.mark.parametrize("said", ["", "soon", "-1", "0", "1e9", "nan", "2d", "99999h"])
+async def test_a_deadline_must_make_sense(gateway: Any, said: str) -> None:
+    check(gateway, await gateway.chat({"x-legato-deadline": said}), 400, "x-legato-deadline")
+
+
+async def test_unknown_paths_and_methods_have_openais_shape_too(gateway: Any) -> None:
+    check(gateway, await gateway.http.get("/v1/nothing"), 404, None, "not_found")
+    check(gateway, await gateway.http.get("/v1/completions"), 405, None, "not_found")
+
+
+async def test_embeddings_are_not_supported(gateway: Any) -> None:
+    with pytest.raises(openai.BadRequestError, match="not supported"):
+        await gateway.client.embeddings.create(model="tiny", input="hi")
