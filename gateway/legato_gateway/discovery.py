@@ -1,0 +1,100 @@
+"""Where the workers are: names and addresses, and how a change of them is learned. Nothing about their health."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Protocol
+
+import msgspec
+
+
+class WorkerAddress(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A worker's name and its control port as `host:port`."""
+
+    worker: str
+    address: str
+
+
+class BadWorkersFile(ValueError):
+    """A workers file that is no JSON list of `{"worker", "address"}`. The text says where and why."""
+
+
+class Discovery(Protocol):
+    """A source of worker addresses."""
+
+    def watch(self) -> AsyncIterator[tuple[WorkerAddress, ...]]:
+        """All workers now, and all workers again after every change. Ends when they can change no more."""
+        ...
+
+
+class StaticDiscovery:
+    """Workers named once and for all."""
+
+    def __init__(self, workers: tuple[WorkerAddress, ...]) -> None:
+        self._workers = workers
+
+    async def watch(self) -> AsyncIterator[tuple[WorkerAddress, ...]]:
+        yield self._workers
+
+
+class FileDiscovery:
+    """Workers listed in a JSON file that its writer replaces atomically.
+
+    A file that is missing or cannot be read changes nothing: the last good list stays, and `problem` says why.
+    """
+
+    def __init__(self, path: Path, interval: float = 0.1) -> None:
+        self._path = path
+        self._interval = interval
+        self.problem = ""
+
+    async def watch(self) -> AsyncIterator[tuple[WorkerAddress, ...]]:
+        known: tuple[WorkerAddress, ...] | None = None
+        content: bytes | None = None
+        while True:
+            read = await asyncio.to_thread(self._read)
+            if read is not None and read != content:
+                content = read
+                workers = self._parse(read)
+                if workers is not None and workers != known:
+                    known = workers
+                    yield workers
+            await asyncio.sleep(self._interval)
+
+    def _read(self) -> bytes | None:
+        try:
+            return self._path.read_bytes()
+        except OSError as error:
+            self.problem = f"{self._path}: {error.strerror}"
+            return None
+
+    def _parse(self, content: bytes) -> tuple[WorkerAddress, ...] | None:
+        try:
+            workers = parse_workers(content)
+        except BadWorkersFile as error:
+            self.problem = f"{self._path}: {error}"
+            return None
+        self.problem = ""
+        return workers
+
+
+def parse_workers(content: bytes) -> tuple[WorkerAddress, ...]:
+    """The workers in a workers file. Raises BadWorkersFile."""
+    try:
+        workers = msgspec.json.decode(content, type=list[WorkerAddress])
+    except msgspec.DecodeError as error:
+        raise BadWorkersFile(str(error)) from None
+    seen: set[str] = set()
+    for worker in workers:
+        if worker.worker in seen:
+            raise BadWorkersFile(f"worker {worker.worker!r} is listed twice")
+        check_address(worker.address)
+        seen.add(worker.worker)
+    return tuple(workers)
+
+
+def check_address(address: str) -> None:
+    """Raises BadWorkersFile unless `address` is `host:port`."""
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdecimal() or not 0 < int(port) < 65536:
+        raise BadWorkersFile(f"{address!r} is no host:port")

@@ -1,0 +1,168 @@
+"""The workers this gateway knows: last `Hello` and `Load` of each, its connection, and what was sent to it since."""
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Literal
+
+from legato_gateway.routing.fleet_snapshot import FleetSnapshot, WorkerView
+from legato_protocol.stream import Hello, Load
+
+Connection = Literal["connecting", "connected", "silent", "lost"]
+
+BREAKER_FAILURES = 3  # so many failures …
+BREAKER_WINDOW = 10.0  # … within so many seconds, and the worker is used only where no other is left
+
+
+@dataclass(slots=True)
+class Pending:
+    """What was sent to a worker and cannot show in its `Load` yet."""
+
+    tokens: int = 0
+    blocks: int = 0
+    sequences: int = 0
+
+    def add(self, other: "Pending") -> None:
+        self.tokens += other.tokens
+        self.blocks += other.blocks
+        self.sequences += other.sequences
+
+
+@dataclass(slots=True)
+class Worker:
+    """One known worker. `lost` means: connected, but its core died and has not come back."""
+
+    name: str
+    address: str
+    connection: Connection = "connecting"
+    hello: Hello | None = None
+    load: Load | None = None
+    problem: str = ""
+    listed: bool = True
+    failures: deque[float] = field(default_factory=lambda: deque(maxlen=BREAKER_FAILURES))
+    # Sent since the last Load, and between the last two: a Load may have been on its way when a frame was sent, so
+    # only the second Load after it surely counts it.
+    pending: Pending = field(default_factory=Pending)
+    pending_before: Pending = field(default_factory=Pending)
+
+    @property
+    def ready(self) -> bool:
+        return self.connection == "connected"
+
+    @property
+    def epoch(self) -> str:
+        return self.hello.epoch if self.hello else ""
+
+    @property
+    def draining(self) -> bool:
+        """It takes nothing new: it said so, or discovery lists it no more."""
+        return not self.listed or (self.load is not None and self.load.draining)
+
+
+class Fleet:
+    """All known workers. `snapshot` is what policy decides over."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._workers: dict[str, Worker] = {}
+
+    def __iter__(self) -> Iterator[Worker]:
+        return iter(self._workers.values())
+
+    def worker(self, name: str) -> Worker | None:
+        """The worker of that name, in any state."""
+        return self._workers.get(name)
+
+    def add(self, name: str, address: str) -> Worker:
+        """A worker was discovered."""
+        worker = self._workers[name] = Worker(name, address)
+        return worker
+
+    def list(self, name: str, listed: bool) -> None:
+        """Discovery names it, or does so no more."""
+        self._workers[name].listed = listed
+
+    def remove(self, name: str) -> None:
+        """Nothing connects this gateway to it any more."""
+        self._workers.pop(name, None)
+
+    def greeted(self, name: str, hello: Hello) -> None:
+        """It connected, or its core came back."""
+        worker = self._workers[name]
+        if worker.epoch != hello.epoch:
+            worker.pending, worker.pending_before = Pending(), Pending()
+            worker.failures.clear()
+        worker.hello, worker.load = hello, None
+        worker.connection, worker.problem = "connected", ""
+
+    def loaded(self, name: str, load: Load) -> None:
+        """It told how busy it is."""
+        worker = self._workers[name]
+        worker.load = load
+        worker.pending_before, worker.pending = worker.pending, Pending()
+
+    def gone(self, name: str, connection: Connection, problem: str) -> None:
+        """It cannot be used, and why."""
+        worker = self._workers[name]
+        worker.connection, worker.problem = connection, problem
+
+    def spoke(self, name: str) -> None:
+        """It was silent and is not any more."""
+        worker = self._workers[name]
+        if worker.connection == "silent":
+            worker.connection, worker.problem = "connected", ""
+
+    def sent(self, name: str, *, queued: int, held: int) -> None:
+        """A sequence went there: `queued` tokens are to be computed there, `held` will take blocks there."""
+        worker = self._workers.get(name)
+        if worker is not None and worker.hello is not None:
+            worker.pending.add(Pending(queued, -(-held // worker.hello.block_size), 1))
+
+    def failed(self, name: str) -> None:
+        """A request failed there and was worth trying elsewhere."""
+        worker = self._workers.get(name)
+        if worker is not None:
+            worker.failures.append(self._clock())
+
+    def lives(self, name: str, epoch: str) -> bool:
+        """Whether that very process is connected (so that it cannot have died)."""
+        worker = self._workers.get(name)
+        return worker is not None and worker.connection in ("connected", "silent") and worker.epoch == epoch
+
+    def snapshot(self, forgiving: bool = False) -> FleetSnapshot:
+        """Every worker that ever said Hello, as it is now; `forgiving` closes all circuit breakers."""
+        return FleetSnapshot(tuple(self._view(w, forgiving) for w in self._workers.values() if w.hello))
+
+    def _view(self, worker: Worker, forgiving: bool) -> WorkerView:
+        hello, load = worker.hello, worker.load
+        assert hello is not None
+        now, before = worker.pending, worker.pending_before
+        return WorkerView(
+            name=worker.name,
+            role=hello.role,
+            epoch=hello.epoch,
+            kv_revision=hello.kv_revision,
+            block_size=hello.block_size,
+            num_blocks=hello.num_blocks,
+            max_length=hello.max_length,
+            address=hello.address,
+            transport=hello.transport,
+            ready=worker.ready,
+            draining=worker.draining,
+            broken=not forgiving and self._broken(worker),
+            queue_tokens=load.queue_tokens if load else 0,
+            waiting=load.waiting if load else 0,
+            running=load.running if load else 0,
+            free_blocks=load.free_blocks if load else hello.num_blocks,
+            cached_blocks=load.cached_blocks if load else 0,
+            prefill_rate=load.prefill_rate if load else 0.0,
+            step_time=load.step_time if load else 0.0,
+            credits=(load.credits or None) if load else None,  # 0: the worker sets no limit
+            pending_tokens=now.tokens + before.tokens,
+            pending_blocks=now.blocks + before.blocks,
+            pending_sequences=now.sequences + before.sequences,
+        )
+
+    def _broken(self, worker: Worker) -> bool:
+        failures = worker.failures
+        return len(failures) == BREAKER_FAILURES and self._clock() - failures[0] < BREAKER_WINDOW

@@ -1,0 +1,88 @@
+"""One `WorkerStream` per discovered worker, and frames to workers by name."""
+
+import asyncio
+from collections.abc import Callable
+
+from legato_gateway.discovery import Discovery, WorkerAddress
+from legato_gateway.fleet import Fleet
+from legato_gateway.worker_stream import StreamLimits, StreamListener, WorkerStream
+from legato_protocol.stream import ToWorker
+
+OpenStream = Callable[[WorkerAddress, StreamListener], WorkerStream]
+
+
+def opener(gateway: str, token: str, limits: StreamLimits) -> OpenStream:
+    """Makes streams that present this gateway and its token."""
+
+    def open_stream(address: WorkerAddress, listener: StreamListener) -> WorkerStream:
+        return WorkerStream(address.worker, address.address, listener, gateway=gateway, token=token, limits=limits)
+
+    return open_stream
+
+
+class Links:
+    """Follows discovery. A worker that is listed no more keeps its connection while it lasts, but gets nothing new."""
+
+    def __init__(self, fleet: Fleet, open_stream: OpenStream) -> None:
+        self._fleet = fleet
+        self._open = open_stream
+        self._streams: dict[str, WorkerStream] = {}
+        self._closing: set[asyncio.Task[None]] = set()
+
+    def send(self, worker: str, frame: ToWorker) -> bool:
+        """Queues a frame. False when that worker is not connected."""
+        stream = self._streams.get(worker)
+        return stream is not None and stream.send(frame)
+
+    def request_snapshot(self, worker: str) -> None:
+        """Asks for a snapshot of its prefix cache."""
+        stream = self._streams.get(worker)
+        if stream is not None:
+            stream.request_snapshot()
+
+    async def follow(self, discovery: Discovery, listener: StreamListener) -> None:
+        """Keeps streams to all workers that `discovery` names, until cancelled."""
+        try:
+            async for workers in discovery.watch():
+                self._apply(workers, listener)
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.gather(*(stream.close() for stream in self._streams.values()), *self._closing)
+
+    def _apply(self, workers: tuple[WorkerAddress, ...], listener: StreamListener) -> None:
+        listed = {address.worker: address for address in workers}
+        for name, stream in list(self._streams.items()):
+            if name not in listed:
+                self._retire(stream, listener)
+            elif stream.address != listed[name].address:
+                self._close(stream)
+                listener.disconnected(name, "it has another address now")
+                listener.removed(name)
+        for name, address in listed.items():
+            self._list(name, address, listener)
+
+    def _list(self, name: str, address: WorkerAddress, listener: StreamListener) -> None:
+        known = self._streams.get(name)
+        if known is not None and self._fleet.worker(name) is not None:
+            known.retired = False
+            self._fleet.list(name, True)
+            return
+        self._fleet.add(name, address.address)
+        stream = self._streams[name] = self._open(address, listener)
+        stream.start()
+
+    def _retire(self, stream: WorkerStream, listener: StreamListener) -> None:
+        if stream.retired:
+            return
+        stream.retired = True
+        if stream.connected:
+            self._fleet.list(stream.worker, False)
+        else:
+            self._close(stream)
+            listener.removed(stream.worker)
+
+    def _close(self, stream: WorkerStream) -> None:
+        self._streams.pop(stream.worker, None)
+        task = asyncio.create_task(stream.close())
+        self._closing.add(task)
+        task.add_done_callback(self._closing.discard)

@@ -1,0 +1,69 @@
+"""The gateway's Prometheus metrics, in a registry of its own."""
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+from legato_protocol.stream import HandoffReport
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
+
+
+class Metrics:
+    """What the relay counts."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        registry = self.registry
+        self._active = Gauge("legato_gateway_active_requests", "Requests under way", registry=registry)
+        self._ended = Counter("legato_gateway_requests", "Requests ended, by finish", ["finish"], registry=registry)
+        self._tokens = Counter("legato_gateway_output_tokens", "Tokens accepted for clients", registry=registry)
+        self._late = Counter("legato_gateway_late_items", "Token items of attempts that are over", registry=registry)
+        self._redispatched = Counter(
+            "legato_gateway_redispatches", "New attempts after a failure, by its code", ["reason"], registry=registry
+        )
+        self._moved = Counter("legato_gateway_moves", "Sequences handed off by draining workers", registry=registry)
+        self._failed = Counter(
+            "legato_gateway_worker_failures", "Requests that a worker failed", registry=registry
+        )
+        self._bad = Counter("legato_gateway_bad_frames", "Frames refused, by worker", ["worker"], registry=registry)
+        self._handoff = Histogram(
+            "legato_gateway_handoff_seconds", "From grant to commit", registry=registry, buckets=SECONDS
+        )
+        self._boundary = Histogram(
+            "legato_gateway_handoff_boundary_seconds",
+            "From the sender's last message to the first token",
+            registry=registry,
+            buckets=SECONDS,
+        )
+
+    def render(self) -> tuple[bytes, str]:
+        """All metrics as Prometheus text, and its content type."""
+        return generate_latest(self.registry), CONTENT_TYPE
+
+    def started(self) -> None:
+        self._active.inc()
+
+    def ended(self, finish: str, worker_fault: bool) -> None:
+        self._active.dec()
+        self._ended.labels(finish.split(",", 1)[0] or "cancelled").inc()
+        if worker_fault:
+            self._failed.inc()
+
+    def tokens(self, count: int) -> None:
+        self._tokens.inc(count)
+
+    def late_item(self) -> None:
+        self._late.inc()
+
+    def redispatched(self, reason: str) -> None:
+        self._redispatched.labels(reason).inc()
+
+    def moved(self) -> None:
+        self._moved.inc()
+
+    def bad_frame(self, worker: str) -> None:
+        self._bad.labels(worker).inc()
+
+    def handed_over(self, report: HandoffReport) -> None:
+        self._handoff.observe(report.seconds)
+        self._boundary.observe(report.boundary)

@@ -1,0 +1,65 @@
+"""What to do after a failure: pure policy. The relay does it."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from legato_gateway.errors import DeadlineExceeded, GatewayError, WorkerFailed
+from legato_protocol.stream import Failed
+
+OnFailure = Literal["Retry", "Recompute", "Fail"]
+
+TRANSFER_CODES = frozenset({"transfer", "peer_lost"})
+# These say that a worker had no place, not that something broke: they may repeat until the deadline.
+PATIENT_CODES = frozenset({"overloaded", "draining", "stale", "peer_lost"})
+
+
+@dataclass(frozen=True, slots=True)
+class RetryPolicy:
+    """Times in seconds. `max_failures` counts faults in a row without a token between them."""
+
+    on_transfer_failure: OnFailure = "Retry"
+    max_failures: int = 8
+    first_delay: float = 0.02
+    most_delay: float = 1.0
+    max_moves: int = 5
+    poison_deaths: int = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Again:
+    """Dispatch it once more after `delay`; `recompute` without a hand-off."""
+
+    delay: float
+    recompute: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """Tell the client."""
+
+    error: GatewayError
+
+
+def after_failure(failed: Failed, failures: int, policy: RetryPolicy) -> Again | End:
+    """The answer to the `failures`-th failure in a row of a leg."""
+    if failed.code == "deadline":
+        return End(DeadlineExceeded(f"its time ran out: {failed.message}", part=failed.part))
+    if not failed.retry:
+        return End(_error(failed))
+    transfer = failed.code in TRANSFER_CODES
+    if transfer and policy.on_transfer_failure == "Fail":
+        return End(_error(failed))
+    if failures > policy.max_failures and failed.code not in PATIENT_CODES:
+        return End(_error(failed))
+    return Again(delay(failures, policy), transfer and policy.on_transfer_failure == "Recompute")
+
+
+def delay(failures: int, policy: RetryPolicy) -> float:
+    """The first failure costs no time: another worker may be free. Then pauses double."""
+    if failures <= 1:
+        return 0.0
+    return min(policy.most_delay, policy.first_delay * 2.0 ** min(failures - 2, 30))
+
+
+def _error(failed: Failed) -> WorkerFailed:
+    return WorkerFailed(f"{failed.part}: {failed.message} ({failed.code})", part=failed.part)

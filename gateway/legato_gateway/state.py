@@ -1,0 +1,78 @@
+"""What probes and `GET /state` show: the fleet, the queue and the last requests, as plain JSON values."""
+
+from dataclasses import asdict
+from typing import Any
+
+from legato_gateway.admission import Admission
+from legato_gateway.fleet import Fleet, Worker
+from legato_gateway.history import History
+from legato_gateway.kv_index import KVIndex
+from legato_gateway.metrics import Metrics
+
+
+class State:
+    """Implements `app.Status`: reads the gateway's parts, changes nothing."""
+
+    def __init__(
+        self, fleet: Fleet, index: KVIndex, admission: Admission, history: History, metrics: Metrics
+    ) -> None:
+        self._metrics = metrics
+        self._fleet = fleet
+        self._index = index
+        self._admission = admission
+        self._history = history
+
+    def state(self) -> dict[str, Any]:
+        """Everything, now."""
+        return {
+            "workers": [self._worker(worker) for worker in self._fleet],
+            "queue": {"held": self._admission.held, "held_tokens": self._admission.held_tokens},
+            "kv_index": {"blocks": self._index.blocks, "dropped": self._index.dropped},
+            "requests": [asdict(record) for record in self._history.records],
+        }
+
+    def unready(self) -> str | None:
+        """Why no worker can serve now, or None."""
+        decoders = [w for w in self._fleet if w.hello is not None and w.hello.role != "prefill"]
+        if any(worker.ready for worker in decoders):
+            return None
+        problems = "; ".join(f"{w.name}: {w.problem or w.connection}" for w in self._fleet)
+        return f"no decode worker is connected ({problems or 'none is listed'})"
+
+    def metrics(self) -> tuple[bytes, str]:
+        """What `/metrics` shows, and its content type."""
+        return self._metrics.render()
+
+    def _worker(self, worker: Worker) -> dict[str, Any]:
+        shown: dict[str, Any] = {
+            "worker": worker.name,
+            "address": worker.address,
+            "connection": worker.connection,
+            "problem": worker.problem,
+            "draining": worker.draining,
+        }
+        if hello := worker.hello:
+            shown |= {
+                "role": hello.role,
+                "epoch": hello.epoch,
+                "kv_revision": hello.kv_revision,
+                "pod_revision": hello.pod_revision,
+                "weights": hello.weights,
+                "layout": hello.layout,
+                "transport": hello.transport,
+                "total_blocks": hello.num_blocks,
+                "indexed_blocks": len(self._index.held_by(worker.name)),
+            }
+        if load := worker.load:
+            shown |= {
+                "free_blocks": load.free_blocks,
+                "cached_blocks": load.cached_blocks,
+                "used_blocks": load.used_blocks,
+                "quarantined_blocks": load.quarantined_blocks,
+                "queue_tokens": load.queue_tokens,
+                "waiting": load.waiting,
+                "running": load.running,
+                "prefill_rate": load.prefill_rate,
+                "step_time": load.step_time,
+            }
+        return shown

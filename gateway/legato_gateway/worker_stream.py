@@ -1,0 +1,290 @@
+"""The two WebSockets of one worker: connecting, greeting, sending, reading, noticing silence, connecting again.
+
+Frames are decoded here once and handed to a `StreamListener`; what they mean is not decided here.
+"""
+
+import asyncio
+import random
+from collections import deque
+from dataclasses import dataclass
+from typing import Protocol
+
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import InvalidHandshake, InvalidStatus, WebSocketException
+
+from legato_protocol import kv_events, stream
+from legato_protocol.kv_events import KVEvent
+from legato_protocol.names import EVENTS_PATH, STREAM_PATH
+from legato_protocol.stream import BadFrame, FromWorker, Hello, ToWorker
+
+
+class StreamListener(Protocol):
+    """Who wants to know. All calls are synchronous and must not block."""
+
+    def greeted(self, worker: str, hello: Hello) -> None:
+        """The worker said who it is: after connecting, and again with a new epoch."""
+
+    def received(self, worker: str, frame: FromWorker) -> None:
+        """Any other frame."""
+
+    def silent(self, worker: str) -> None:
+        """Nothing came for `StreamLimits.silence` seconds: the worker may hang."""
+
+    def spoke(self, worker: str) -> None:
+        """The first sign of life after `silent`; the frame itself follows."""
+
+    def disconnected(self, worker: str, reason: str) -> None:
+        """The stream broke or could not be opened. Reconnecting goes on by itself."""
+
+    def kv_event(self, worker: str, event: KVEvent) -> bool:
+        """An event of its prefix cache. True asks the worker for a new snapshot."""
+
+    def kv_lost(self, worker: str) -> None:
+        """The event connection broke: what it told before is worth nothing now."""
+
+    def removed(self, worker: str) -> None:
+        """Its streams are closed for good: it had been retired."""
+
+    def bad_frame(self, worker: str, reason: str) -> None:
+        """It sent something that is no frame; its connection was closed for that."""
+
+
+@dataclass(frozen=True, slots=True)
+class StreamLimits:
+    """Times in seconds, sizes in frames."""
+
+    silence: float = 5.0
+    give_up_after: float = 4.0  # silences in a row, after which the connection is opened anew
+    open_timeout: float = 5.0
+    backoff_first: float = 0.05
+    backoff_most: float = 2.0
+    outbox: int = 10_000
+
+
+class _Refused(Exception):
+    """The other end is not the worker that was expected there."""
+
+
+class WorkerStream:
+    """Stream and events of one worker, kept open until `close`."""
+
+    def __init__(
+        self,
+        worker: str,
+        address: str,
+        listener: StreamListener,
+        *,
+        gateway: str,
+        token: str,
+        limits: StreamLimits | None = None,
+        random_source: random.Random | None = None,
+    ) -> None:
+        self.worker = worker
+        self.address = address
+        self.retired = False  # listed no more: a connection that breaks is not opened again
+        self._listener = listener
+        self._greeting = stream.encode(stream.Greeting(gateway))
+        self._headers = {"Authorization": f"Bearer {token}"}
+        self._limits = limits or StreamLimits()
+        self._random = random_source or random.Random()
+        self._connection: ClientConnection | None = None
+        self._outbox: deque[bytes] = deque()
+        self._outgoing = asyncio.Event()
+        self._snapshot_wanted = asyncio.Event()
+        self._heard = 0.0
+        self._silent = False
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def start(self) -> None:
+        """Begin to connect. Needs a running loop."""
+        self._tasks = [asyncio.create_task(self._keep_stream()), asyncio.create_task(self._keep_events())]
+
+    async def close(self) -> None:
+        """Close both connections; the listener hears nothing more."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    @property
+    def connected(self) -> bool:
+        """The worker has said Hello on it."""
+        return self._connection is not None
+
+    def send(self, message: ToWorker) -> bool:
+        """Queue a frame. False when there is no connection; a worker that reads nothing is cut off."""
+        if self._connection is None:
+            return False
+        if len(self._outbox) >= self._limits.outbox:
+            self._connection.transport.abort()
+            return False
+        self._outbox.append(stream.encode(message))
+        self._outgoing.set()
+        return True
+
+    def request_snapshot(self) -> None:
+        """Ask for a snapshot of the prefix cache. Without an event connection nothing is lost: one begins with it."""
+        self._snapshot_wanted.set()
+
+    # ── /stream ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def _keep_stream(self) -> None:
+        delays = _Backoff(self._limits, self._random)
+        while True:
+            try:
+                async with self._connect(STREAM_PATH) as connection:
+                    await self._run_stream(connection, delays)
+                    reason = "the worker closed the stream"
+            except (OSError, WebSocketException, _Refused, BadFrame) as error:
+                reason = _reason(error)
+                if isinstance(error, BadFrame):
+                    self._listener.bad_frame(self.worker, reason)
+            self._listener.disconnected(self.worker, reason)
+            if self.retired:
+                self._listener.removed(self.worker)
+                return
+            await delays.wait()
+
+    async def _run_stream(self, connection: ClientConnection, delays: "_Backoff") -> None:
+        await connection.send(self._greeting)
+        async with asyncio.timeout(self._limits.open_timeout):
+            hello = stream.decode_from_worker(_binary(await connection.recv()))
+        self._check(hello)
+        delays.reset()
+        self._outbox.clear()
+        self._connection = connection
+        self._hear()
+        writer = asyncio.create_task(self._write(connection))
+        watch = asyncio.create_task(self._watch(connection))
+        try:
+            assert isinstance(hello, Hello)
+            self._listener.greeted(self.worker, hello)
+            await self._read(connection)
+        finally:
+            self._connection = None
+            self._silent = False
+            for task in (writer, watch):
+                task.cancel()
+            await asyncio.gather(writer, watch, return_exceptions=True)
+
+    def _check(self, hello: FromWorker) -> None:
+        if not isinstance(hello, Hello):
+            raise BadFrame(f"the first frame is {type(hello).__name__}, not Hello")
+        if hello.version != stream.VERSION:
+            raise _Refused(f"it speaks version {hello.version}, this gateway {stream.VERSION}")
+        if hello.worker != self.worker:
+            raise _Refused(f"worker {hello.worker!r} answers at {self.address}, not {self.worker!r}")
+
+    async def _read(self, connection: ClientConnection) -> None:
+        received, greeted, worker = self._listener.received, self._listener.greeted, self.worker
+        async for data in connection:
+            frame = stream.decode_from_worker(_binary(data))
+            self._hear()
+            if isinstance(frame, Hello):
+                self._check(frame)
+                greeted(worker, frame)
+            else:
+                received(worker, frame)
+
+    async def _write(self, connection: ClientConnection) -> None:
+        while True:
+            await self._outgoing.wait()
+            self._outgoing.clear()
+            while self._outbox:
+                await connection.send(self._outbox.popleft())
+
+    def _hear(self) -> None:
+        self._heard = asyncio.get_running_loop().time()
+        if self._silent:
+            self._silent = False
+            self._listener.spoke(self.worker)
+
+    async def _watch(self, connection: ClientConnection) -> None:
+        """Tell of silence once it is long enough, and start over with a connection that stays silent."""
+        loop = asyncio.get_running_loop()
+        limit = self._limits.silence
+        while True:
+            quiet = loop.time() - self._heard
+            if quiet >= limit and not self._silent:
+                self._silent = True
+                self._listener.silent(self.worker)
+            if quiet >= limit * self._limits.give_up_after:
+                connection.transport.abort()
+                return
+            target = limit * self._limits.give_up_after if self._silent else limit
+            await asyncio.sleep(max(target - quiet, 0.001))
+
+    # ── /events ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def _keep_events(self) -> None:
+        delays = _Backoff(self._limits, self._random)
+        while True:
+            try:
+                async with self._connect(EVENTS_PATH) as connection:
+                    await self._run_events(connection, delays)
+            except (OSError, WebSocketException, BadFrame) as error:
+                if isinstance(error, BadFrame):
+                    self._listener.bad_frame(self.worker, _reason(error))
+            self._listener.kv_lost(self.worker)
+            await delays.wait()
+
+    async def _run_events(self, connection: ClientConnection, delays: "_Backoff") -> None:
+        await connection.send(self._greeting)
+        self._snapshot_wanted.clear()
+        asking = asyncio.create_task(self._ask_snapshots(connection))
+        try:
+            async for data in connection:
+                delays.reset()
+                if self._listener.kv_event(self.worker, kv_events.decode_event(_binary(data))):
+                    self._snapshot_wanted.set()
+        finally:
+            asking.cancel()
+            await asyncio.gather(asking, return_exceptions=True)
+
+    async def _ask_snapshots(self, connection: ClientConnection) -> None:
+        while True:
+            await self._snapshot_wanted.wait()
+            self._snapshot_wanted.clear()
+            await connection.send(stream.encode(kv_events.SnapshotRequest()))
+
+    def _connect(self, path: str) -> connect:
+        return connect(
+            f"ws://{self.address}{path}",
+            additional_headers=self._headers,
+            compression=None,
+            proxy=None,
+            open_timeout=self._limits.open_timeout,
+            ping_interval=None,  # Load is the heartbeat
+            close_timeout=1,
+            max_size=stream.MAX_FRAME_BYTES,
+        )
+
+
+class _Backoff:
+    """Growing pauses between attempts, with jitter so that gateways do not knock all at once."""
+
+    def __init__(self, limits: StreamLimits, source: random.Random) -> None:
+        self._limits = limits
+        self._random = source
+        self.reset()
+
+    def reset(self) -> None:
+        self._next = self._limits.backoff_first
+
+    async def wait(self) -> None:
+        delay = self._next * (0.5 + self._random.random())
+        self._next = min(self._next * 2, self._limits.backoff_most)
+        await asyncio.sleep(delay)
+
+
+def _binary(data: str | bytes) -> bytes:
+    if isinstance(data, str):
+        raise BadFrame("a text frame; frames are binary")
+    return data
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, InvalidStatus) and error.response.status_code in (401, 403):
+        return "it refuses this gateway's token"
+    if isinstance(error, InvalidHandshake):
+        return f"no WebSocket there: {error}"
+    return str(error) or type(error).__name__

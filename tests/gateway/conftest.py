@@ -1,0 +1,186 @@
+"""A gateway without HTTP in front of scripted workers: real sockets, no model."""
+
+import asyncio
+import contextlib
+import random
+from collections.abc import AsyncIterator, Callable, Coroutine
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from legato_gateway.admission import Admission
+from legato_gateway.detokenizer import Detokenizer
+from legato_gateway.discovery import StaticDiscovery, WorkerAddress
+from legato_gateway.dispatch import Dispatcher
+from legato_gateway.fake_engine import Fabric, token_at
+from legato_gateway.fake_worker import FakeWorker
+from legato_gateway.fleet import Fleet
+from legato_gateway.generation import RunningGeneration
+from legato_gateway.history import History
+from legato_gateway.kv_index import KVIndex
+from legato_gateway.links import Links, opener
+from legato_gateway.metrics import Metrics
+from legato_gateway.redispatch import RetryPolicy
+from legato_gateway.relay import Relay, RelayPolicy
+from legato_gateway.request import Delta, GenerationRequest
+from legato_gateway.routing.choose import Policy
+from legato_gateway.state import State
+from legato_gateway.worker_stream import StreamLimits
+from legato_protocol.stream import SamplingParams
+
+TOKEN = "secret"
+LIMIT = 20  # seconds: a hang is a failure, not a timeout of the suite
+
+
+class Letters:
+    """A vocabulary of 256 tokens that are two ASCII letters each."""
+
+    table = [b"%c%c" % (97 + i // 16, 97 + i % 16) for i in range(256)]
+
+    def detokenizer(self) -> Detokenizer:
+        return Detokenizer(self.table)
+
+    def token_bytes(self, id: int) -> bytes:
+        return self.table[id]
+
+
+def text_of(seed: int, count: int, choice: int = 0) -> str:
+    """What an undisturbed run of `count` tokens reads."""
+    return b"".join(Letters.table[token_at(seed, choice, index)] for index in range(count)).decode()
+
+
+def request(**overrides: Any) -> GenerationRequest:
+    """A request of 20 tokens after a prompt of 100."""
+    params = {"max_tokens": 20, "seed": 7} | {
+        key: overrides.pop(key) for key in list(overrides) if key in SamplingParams.__struct_fields__
+    }
+    values: dict[str, Any] = {"id": "r", "prompt": tuple(range(100)), "deadline": 15.0} | overrides
+    return GenerationRequest(params=SamplingParams(**params), **values)
+
+
+@dataclass
+class Reader:
+    """Reads a generation as a client does."""
+
+    generation: RunningGeneration
+    texts: dict[int, str] = field(default_factory=dict)
+    finishes: dict[int, str] = field(default_factory=dict)
+    deltas: list[Delta] = field(default_factory=list)
+
+    def take(self, delta: Delta) -> None:
+        self.deltas.append(delta)
+        self.texts[delta.choice] = self.texts.get(delta.choice, "") + delta.text
+        if delta.finish:
+            assert delta.choice not in self.finishes
+            self.finishes[delta.choice] = delta.finish
+
+    async def read(self) -> "Reader":
+        async for delta in self.generation:
+            self.take(delta)
+        return self
+
+    @property
+    def text(self) -> str:
+        return self.texts.get(0, "")
+
+
+class Gateway:
+    """All parts of a gateway but its HTTP."""
+
+    def __init__(self, workers: list[FakeWorker], **options: Any) -> None:
+        retry = RetryPolicy(**{k: options.pop(k) for k in list(options) if k in RetryPolicy.__dataclass_fields__})
+        relay = {k: options.pop(k) for k in list(options) if k in RelayPolicy.__dataclass_fields__}
+        limits = StreamLimits(
+            silence=options.pop("silence", 5.0), backoff_first=0.01, backoff_most=0.05, **options.pop("limits", {})
+        )
+        self.workers = workers
+        self.fleet = Fleet(asyncio.get_running_loop().time)
+        self.index = KVIndex()
+        self.admission = Admission()
+        self.history, self.metrics = History(), Metrics()
+        self.links = Links(self.fleet, opener("gateway-1", TOKEN, limits))
+        policy = Policy(**options)
+        dispatcher = Dispatcher(self.fleet, self.index, policy, self.links.send, random.Random(1))
+        self.relay = Relay(
+            fleet=self.fleet,
+            index=self.index,
+            admission=self.admission,
+            dispatcher=dispatcher,
+            vocabulary=Letters(),
+            snapshots=self.links,
+            history=self.history,
+            metrics=self.metrics,
+            policy=RelayPolicy(retry=retry, **relay),
+        )
+        self.state = State(self.fleet, self.index, self.admission, self.history, self.metrics)
+
+    def submit(self, **overrides: Any) -> Reader:
+        return Reader(self.relay.submit(request(**overrides)))
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        """Waits for something that no event announces."""
+        while not condition():
+            await asyncio.sleep(0.002)
+
+    async def wait_ready(self) -> None:
+        await self.until(lambda: all(w.ready and w.load for w in self.fleet) and bool(list(self.fleet)))
+
+    def count(self, name: str, **labels: str) -> float:
+        return self.metrics.registry.get_sample_value(f"legato_gateway_{name}", labels) or 0.0
+
+
+@contextlib.asynccontextmanager
+async def running(workers: list[FakeWorker], **options: Any) -> AsyncIterator[Gateway]:
+    """A gateway connected to all of `workers`, which are started for it."""
+    async with asyncio.timeout(LIMIT), contextlib.AsyncExitStack() as stack:
+        for worker in workers:
+            await stack.enter_async_context(worker)
+        gateway = Gateway(workers, **options)
+        addresses = tuple(WorkerAddress(worker.name, worker.address) for worker in workers)
+        following = asyncio.create_task(gateway.links.follow(StaticDiscovery(addresses), gateway.relay))
+        try:
+            await gateway.wait_ready()
+            yield gateway
+        finally:
+            following.cancel()
+            await asyncio.gather(following, return_exceptions=True)
+
+
+def pools(prefill: int = 1, decode: int = 2, **options: Any) -> list[FakeWorker]:
+    """Workers p0…, d0… on one fabric."""
+    fabric = Fabric()
+    made = [FakeWorker(f"p{i}", "prefill", fabric=fabric, token=TOKEN, **options) for i in range(prefill)]
+    return made + [FakeWorker(f"d{i}", "decode", fabric=fabric, token=TOKEN, **options) for i in range(decode)]
+
+
+def unified(count: int = 2, **options: Any) -> list[FakeWorker]:
+    """Unified workers u0… on one fabric."""
+    fabric = Fabric()
+    return [FakeWorker(f"u{i}", "unified", fabric=fabric, token=TOKEN, **options) for i in range(count)]
+
+
+@dataclass(frozen=True)
+class Lab:
+    """The builders above, for tests that cannot import this file."""
+
+    running: Callable[..., contextlib.AbstractAsyncContextManager[Gateway]] = running
+    pools: Callable[..., list[FakeWorker]] = pools
+    unified: Callable[..., list[FakeWorker]] = unified
+    text_of: Callable[..., str] = text_of
+    request: Callable[..., GenerationRequest] = request
+    token: str = TOKEN
+
+    def run(self, test: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        asyncio.run(test())
+
+    @staticmethod
+    def worker(gateway: Gateway, name: str) -> FakeWorker:
+        return next(worker for worker in gateway.workers if worker.name == name)
+
+
+@pytest.fixture(scope="session")
+def lab() -> Lab:
+    return Lab()
+
+
