@@ -1,0 +1,36 @@
+"""`legato worker`: one engine replica."""
+
+import os
+import sys
+from argparse import Namespace
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from argparse import ArgumentParser, _SubParsersAction
+
+
+def add_parser(subparsers: "_SubParsersAction[ArgumentParser]") -> None:
+    """Adds the subcommand. Flags are those of `legato_engine.settings`, which imports no torch."""
+    from legato_engine import settings
+
+    parser = subparsers.add_parser("worker", help="run one engine replica: prefill, decode or both")
+    settings.add_flags(parser)
+    parser.set_defaults(run=run)
+
+
+def run(flags: Namespace) -> int:
+    """Serves until the worker is stopped. 2: a setting or the model is not allowed, as said on stderr."""
+    from legato_engine import main, settings
+    from legato_engine.errors import EngineError
+
+    try:
+        return main.run(settings.read(flags, os.environ), _resolve)
+    except EngineError as error:
+        print(f"legato worker: {error}", file=sys.stderr)
+        return 2
+
+
+def _resolve(model: str, progress: Any) -> Any:
+    from legato_cli.model import resolve
+
+    return resolve(model, progress)

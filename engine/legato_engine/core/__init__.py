@@ -1,0 +1,1 @@
+"""The compute process of a worker: one loop over scheduler, runner and hand-offs. `frames` is all the server imports."""

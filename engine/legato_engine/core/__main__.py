@@ -1,0 +1,66 @@
+"""The core process: `python -m legato_engine.core FD PARENT`, started by the server, never by hand.
+
+The composition root: model, scheduler, link and loop are put together here and nowhere else.
+"""
+
+import faulthandler
+import os
+import signal
+import socket
+import sys
+import time
+from pathlib import Path
+
+from legato_engine.core.channel import Channel, ServerGone
+from legato_engine.core.frames import Loading, NotStarting, Ready, Start
+from legato_engine.core.heartbeat import Heartbeat
+from legato_engine.errors import EngineError
+from legato_engine.orphan import die_with_parent
+
+_EXIT_PERMANENT = 2
+
+
+def main() -> int:
+    descriptor, parent = int(sys.argv[1]), int(sys.argv[2])
+    if not die_with_parent(parent):
+        return 1
+    faulthandler.enable()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)  # the server decides when the core ends
+    channel = Channel(socket.socket(fileno=descriptor))
+    try:
+        start = channel.wait()
+        assert isinstance(start, Start)
+        Heartbeat(channel, min(1.0, start.settings.core_silence / 5)).start()
+        return _serve(channel, start)
+    except ServerGone:
+        return 0
+
+
+def _serve(channel: Channel, start: Start) -> int:
+    channel.send(Loading("loading", 0.0))
+    from legato_engine.core import assembly  # torch is loaded here: after the heart beats
+    from legato_engine.transfer.link import LinkError
+
+    def progress(phase: str, share: float) -> None:
+        channel.send(Loading(phase, share))
+
+    try:
+        parts = assembly.load(start.settings, Path(start.path), start.epoch, progress, time.monotonic)
+    except (EngineError, LinkError) as error:
+        if isinstance(error, EngineError) and not error.permanent:
+            raise
+        channel.send(NotStarting(str(error)))
+        return _EXIT_PERMANENT
+    channel.send(Ready(parts.hello, parts.formats, parts.vocab_size))
+    try:
+        parts.core(channel).run()
+    finally:
+        parts.close()
+    return 0
+
+
+if __name__ == "__main__":
+    code = main()
+    sys.stderr.flush()
+    os._exit(code)  # UCX and torch own threads that may not end by themselves

@@ -1,0 +1,127 @@
+"""Puts a core together: model, arena, scheduler and hand-off, from settings. The slow part of a start."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from legato_engine.core.channel import Channel
+from legato_engine.core.loop import Core
+from legato_engine.errors import SettingsError
+from legato_engine.kvcache.block_pool import BlockPool
+from legato_engine.kvcache.events import EventLog
+from legato_engine.models import weights
+from legato_engine.runner import Runner, StepRunner
+from legato_engine.scheduler.limits import Limits
+from legato_engine.scheduler.scheduler import Scheduler
+from legato_engine.settings import Settings
+from legato_engine.transfer.agent import TransferAgent
+from legato_engine.transfer.checksum import ArenaMemory
+from legato_protocol.stream import Hello
+
+Progress = Callable[[str, float], None]
+Clock = Callable[[], float]
+
+
+@dataclass(frozen=True)
+class Parts:
+    """Everything that a core is made of, ready to run."""
+
+    hello: Hello
+    formats: str
+    vocab_size: int
+    runner: StepRunner
+    scheduler: Scheduler
+    events: EventLog
+    agent: TransferAgent | None
+    limits: Limits
+    clock: Clock
+
+    def core(self, channel: Channel) -> Core:
+        return Core(
+            channel,
+            self.runner,
+            self.scheduler,
+            self.events,
+            self.agent,
+            kv_revision=self.hello.kv_revision,
+            clock=self.clock,
+            max_waiting=self.limits.max_waiting,
+        )
+
+    def close(self) -> None:
+        if self.agent is not None:
+            self.agent.close()
+
+
+def load(settings: Settings, path: Path, epoch: str, progress: Progress, clock: Clock) -> Parts:
+    """Reads the model, makes one token and registers the arena. Raises EngineError or LinkError."""
+    checkpoint = weights.open(path)
+    most = checkpoint.config.max_length
+    max_length = settings.max_length or most
+    if max_length > most:
+        raise SettingsError(f"--max-length is {max_length}; this model allows at most {most}")
+    runner = Runner.load(
+        checkpoint,
+        block_size=settings.block_size,
+        kv_cache_bytes=settings.kv_cache_memory,
+        dtype=settings.dtype,
+        device=settings.device,
+        threads=settings.threads,
+        max_length=max_length,
+        progress=lambda _what, share: progress("loading", share),
+    )
+    progress("warming up", 0.0)
+    runner.warm_up()
+    limits = Limits(
+        role=settings.role,
+        block_size=settings.block_size,
+        max_length=max_length,
+        chunk_tokens=settings.chunk_tokens,
+        max_running=settings.max_batch,
+    )
+    events = EventLog(epoch)
+    scheduler = Scheduler(limits, BlockPool(runner.num_blocks, events), runner.kv_revision)
+    agent = None if settings.transport == "None" else _agent(settings, runner, epoch, clock)
+    hello = _hello(settings, runner, epoch, checkpoint.fingerprint, max_length, agent)
+    return Parts(
+        hello, runner.formats, checkpoint.config.vocab_size, runner, scheduler, events, agent, limits, clock
+    )
+
+
+def _agent(settings: Settings, runner: Runner, epoch: str, clock: Clock) -> TransferAgent:
+    from legato_engine.transfer import ucx
+
+    arena = runner.arena
+    link = ucx.open(settings.transport, settings.host, arena.address, arena.nbytes)
+    return TransferAgent(
+        link,
+        ArenaMemory(arena.memory, runner.num_blocks),
+        worker=settings.name,
+        epoch=epoch,
+        kv_revision=runner.kv_revision,
+        layout=str(runner.layout),
+        block_size=settings.block_size,
+        token=settings.token,
+        checksum=settings.checksum,
+        lease=settings.lease,
+        clock=clock,
+    )
+
+
+def _hello(
+    settings: Settings, runner: Runner, epoch: str, fingerprint: str, max_length: int, agent: TransferAgent | None
+) -> Hello:
+    return Hello(
+        worker=settings.name,
+        epoch=epoch,
+        role=settings.role,
+        kv_revision=runner.kv_revision,
+        weights=fingerprint,
+        layout=str(runner.layout),
+        block_size=settings.block_size,
+        num_blocks=runner.num_blocks,
+        max_length=max_length,
+        address=agent.address if agent else b"",
+        transport=agent.transport if agent else "none",
+        pod_revision=settings.pod_revision,
+    )

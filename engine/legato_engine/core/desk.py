@@ -1,0 +1,139 @@
+"""What gateways ask of the core: each frame becomes calls of the scheduler and of the hand-offs."""
+
+from legato_engine.core.frames import Inbox
+from legato_engine.core.outbox import Outbox, key_of
+from legato_engine.core.receivers import Receivers
+from legato_engine.core.senders import Senders
+from legato_engine.request import Request, State
+from legato_engine.scheduler.limits import Refused
+from legato_engine.scheduler.results import Ended
+from legato_engine.scheduler.scheduler import Scheduler
+from legato_engine.transfer.agent import TransferAgent
+from legato_protocol import stream
+from legato_protocol.stream import Cancel, Decode, FailureCode, Generate, Handoff, Part, Pause, Prefill, ToWorker
+
+_NO_LINK = "this worker was started without a transport: it hands nothing over"
+
+
+class Desk:
+    """Takes frames in; answers refusals. `gateways` are the connections there are."""
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        agent: TransferAgent | None,
+        outbox: Outbox,
+        senders: Senders | None,
+        receivers: Receivers | None,
+    ) -> None:
+        self.scheduler = scheduler
+        self.agent = agent
+        self.senders = senders
+        self.receivers = receivers
+        self.draining = False
+        self.news = False  # something that gateways should not wait for: a first or last one came, draining began
+        self._outbox = outbox
+        self._attempts: dict[int, dict[str, int]] = {}  # of each gateway's requests, by key
+
+    @property
+    def gateways(self) -> int:
+        return len(self._attempts)
+
+    @property
+    def idle(self) -> bool:
+        """Nothing runs, waits or moves."""
+        return self.scheduler.idle() and (self.agent is None or self.agent.pending() == 0)
+
+    def take_in(self, inbox: Inbox, now: float) -> None:
+        for gateway in inbox.joined:
+            self._attempts[gateway] = {}
+            self.news = True
+        for frame in inbox.frames:
+            self._act(frame.gateway, stream.decode_to_worker(frame.data), now)
+        for gateway in inbox.left:
+            for key, attempt in self._attempts.pop(gateway, {}).items():
+                self._end(self.scheduler.cancel(key, attempt), "its gateway is gone")
+        if inbox.drain and not self.draining:
+            self.draining = self.news = True
+
+    def expire(self, now: float) -> None:
+        """End what is past its deadline, and say so."""
+        ended = self.scheduler.expire(now)
+        for request in ended.requests:
+            part: Part = "decode" if request.room is None else "prefill"
+            self._fail(request, "deadline", "its deadline has passed", part, retry=False)
+        for reservation in ended.reservations:
+            what = "its deadline has passed while its KV was awaited"
+            self._fail(reservation.request, "deadline", what, "transfer", retry=False)
+        self._end(ended, "deadline")
+
+    def forget_finished(self) -> None:
+        """Keep no names of requests that are over."""
+        for gateway, attempts in self._attempts.items():
+            self._attempts[gateway] = {key: attempt for key, attempt in attempts.items() if self._holds(key)}
+
+    # ── frames ──
+
+    def _act(self, gateway: int, frame: ToWorker, now: float) -> None:
+        match frame:
+            case Generate() | Prefill() | Decode():
+                self._begin(gateway, frame, now)
+            case Cancel():
+                self._end(self.scheduler.cancel(key_of(gateway, frame.id), frame.attempt), "cancelled")
+            case Pause():
+                self.scheduler.pause(key_of(gateway, frame.id), frame.attempt, frame.on)
+            case Handoff():
+                self._move(gateway, frame)
+
+    def _begin(self, gateway: int, frame: Generate | Prefill | Decode, now: float) -> None:
+        key = key_of(gateway, frame.id)
+        room = None if isinstance(frame, Generate) else frame.room
+        request = Request.of(key, frame.attempt, frame.sequence, now, room)
+        part: Part = "prefill" if isinstance(frame, Prefill) else "decode"
+        if self.draining:
+            self._fail(request, "draining", "this worker takes nothing new", part, retry=True)
+            return
+        if room is not None and self.agent is None:
+            self._fail(request, "transfer", _NO_LINK, "transfer", retry=True)
+            return
+        try:
+            self._hand_on(request, frame, now)
+        except Refused as refusal:
+            self._fail(request, refusal.code, str(refusal), part, retry=refusal.retry)
+            return
+        self._attempts.setdefault(gateway, {})[key] = frame.attempt
+
+    def _hand_on(self, request: Request, frame: Generate | Prefill | Decode, now: float) -> None:
+        if isinstance(frame, Decode):
+            assert self.receivers is not None
+            self.receivers.reserve(request, frame.source, now)
+            return
+        self.scheduler.add(request, now)
+        if isinstance(frame, Prefill):
+            assert self.senders is not None
+            self.senders.prefill(request, frame.to)
+
+    def _move(self, gateway: int, frame: Handoff) -> None:
+        key = key_of(gateway, frame.id)
+        running = [r for r in self.scheduler.requests(key) if r.state is State.RUNNING and r.attempt < frame.attempt]
+        if self.senders is None:
+            self._outbox.fail(key, frame.attempt, "transfer", _NO_LINK, "transfer", True)
+        elif len(running) != 1 or len(running[0].choices) > 1 or running[0].sending or running[0].room is not None:
+            why = "it cannot move: not one sequence that runs here"
+            self._outbox.fail(key, frame.attempt, "transfer", why, "transfer", True)
+        else:
+            self.senders.move(running[0], frame)
+
+    # ── ends ──
+
+    def _fail(self, request: Request, code: FailureCode, message: str, part: Part, *, retry: bool) -> None:
+        self._outbox.fail(request.id, request.attempt, code, message, part, retry)
+
+    def _end(self, ended: Ended, reason: str) -> None:
+        if self.senders is not None and ended.requests:
+            self.senders.ended(ended.requests, reason)
+        if self.receivers is not None and ended.reservations:
+            self.receivers.ended(ended.reservations, reason)
+
+    def _holds(self, key: str) -> bool:
+        return bool(self.scheduler.requests(key)) or (self.receivers is not None and self.receivers.holds(key))

@@ -1,0 +1,146 @@
+"""What server and core say to each other over their socket pair: length-prefixed msgpack, one frame per turn and way.
+
+Frames for gateways pass through as bytes: the core encodes what the server only forwards, and the server has checked
+what the core decodes. No torch in here: the server reads it.
+"""
+
+import struct
+
+import msgspec
+
+from legato_engine.settings import Settings
+from legato_protocol.stream import HandoffReport, Hello, Load, Message, Value
+
+_LENGTH = struct.Struct("<I")
+
+# ── server → core ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class Start(Message, tag="start", frozen=True):
+    """First frame: what to be. `path` is the model's, resolved."""
+
+    settings: Settings
+    path: str
+    epoch: str
+
+
+class FromGateway(Value, frozen=True):
+    """A `stream.ToWorker` frame that decodes and makes sense."""
+
+    gateway: int  # the server's number for this connection; never used twice in its life
+    data: bytes
+
+
+class Inbox(Message, tag="in", frozen=True):
+    """All that came since the last one, oldest first."""
+
+    frames: tuple[FromGateway, ...] = ()
+    joined: tuple[int, ...] = ()
+    left: tuple[int, ...] = ()
+    drain: bool = False
+
+
+# ── core → server ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class Loading(Message, tag="load", frozen=True):
+    """How far the start has come: what is being done, and which share of it is (0 … 1)."""
+
+    phase: str
+    share: float
+
+
+class NotStarting(Message, tag="no", frozen=True):
+    """The start failed for a reason that another try would meet again."""
+
+    reason: str
+
+
+class Ready(Message, tag="ready", frozen=True):
+    """It serves from here on."""
+
+    hello: Hello
+    formats: str  # which number formats were picked, and why
+    vocab_size: int
+
+
+class Beat(Message, tag="beat", frozen=True):
+    """The process lives, however long its step takes."""
+
+
+class ForGateway(Value, frozen=True):
+    gateway: int
+    data: bytes
+
+
+class Totals(Value, frozen=True):
+    """Counts since this core's start."""
+
+    steps: int = 0
+    prompt_tokens: int = 0
+    output_tokens: int = 0
+    received_handoffs: int = 0
+    sent_handoffs: int = 0
+    failed_handoffs: int = 0
+    transfer: dict[str, int] = {}  # `transfer.agent.Counts`
+
+
+class Status(Value, frozen=True):
+    """For `/state` and `/metrics`. `idle`: nothing runs, waits or moves, so a drained worker may stop."""
+
+    load: Load
+    totals: Totals
+    idle: bool
+
+
+class Turn(Message, tag="turn", frozen=True):
+    """What one turn of the loop has to tell. `events` are encoded `kv_events`, in order."""
+
+    frames: tuple[ForGateway, ...] = ()
+    everyone: tuple[bytes, ...] = ()
+    events: tuple[bytes, ...] = ()
+    handoffs: tuple[HandoffReport, ...] = ()
+    status: Status | None = None
+
+
+ToCore = Start | Inbox
+FromCore = Loading | NotStarting | Ready | Beat | Turn
+
+_encoder = msgspec.msgpack.Encoder()
+_to_core: "msgspec.msgpack.Decoder[ToCore]" = msgspec.msgpack.Decoder(ToCore)
+_from_core: "msgspec.msgpack.Decoder[FromCore]" = msgspec.msgpack.Decoder(FromCore)
+
+
+def encode(frame: ToCore | FromCore) -> bytes:
+    """The frame with its length before it."""
+    body = _encoder.encode(frame)
+    return _LENGTH.pack(len(body)) + body
+
+
+def decode_to_core(body: bytes) -> ToCore:
+    return _to_core.decode(body)
+
+
+def decode_from_core(body: bytes) -> FromCore:
+    return _from_core.decode(body)
+
+
+class Splitter:
+    """Cuts a stream of bytes into the bodies of frames."""
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """The frames that `data` completes."""
+        self._buffer += data
+        bodies, at = [], 0
+        while len(self._buffer) - at >= _LENGTH.size:
+            (length,) = _LENGTH.unpack_from(self._buffer, at)
+            end = at + _LENGTH.size + length
+            if len(self._buffer) < end:
+                break
+            bodies.append(bytes(self._buffer[at + _LENGTH.size : end]))
+            at = end
+        del self._buffer[:at]
+        return bodies

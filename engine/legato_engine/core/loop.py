@@ -1,0 +1,157 @@
+"""The compute loop: receive → schedule → run → process, one thread, one screen.
+
+Everything it works with comes through the constructor; `__main__` is where it is put together.
+"""
+
+import selectors
+from collections.abc import Callable
+from contextlib import suppress
+
+from legato_engine.core.channel import Channel, ServerGone
+from legato_engine.core.frames import Inbox, Turn
+from legato_engine.core.desk import Desk
+from legato_engine.core.outbox import Outbox
+from legato_engine.core.rates import Rates
+from legato_engine.core.receivers import Receivers
+from legato_engine.core.reports import Reports
+from legato_engine.core.senders import Senders
+from legato_engine.kvcache.events import EventLog
+from legato_engine.runner import StepRunner
+from legato_engine.scheduler.batch import Batch, StepOutput
+from legato_engine.scheduler.results import Emission
+from legato_engine.scheduler.scheduler import Scheduler
+from legato_engine.transfer.agent import TransferAgent
+from legato_engine.transfer.events import Aborted, Arrived, Committed, Granted, Released, Revoked, TransferEvent
+from legato_protocol import stream
+
+IDLE = 0.5  # seconds: the longest silence towards gateways, and the latest that a deadline is seen
+
+
+class Core:
+    def __init__(
+        self,
+        channel: Channel,
+        runner: StepRunner,
+        scheduler: Scheduler,
+        events: EventLog,
+        agent: TransferAgent | None,
+        *,
+        kv_revision: str,
+        clock: Callable[[], float],
+        max_waiting: int,
+    ) -> None:
+        self._channel = channel
+        self._runner = runner
+        self._scheduler = scheduler
+        self._events = events
+        self._agent = agent
+        self._clock = clock
+        self._outbox = Outbox()
+        self._rates = Rates()
+        block_size = runner.layout.block_size
+        self._senders: Senders | None = None
+        self._receivers: Receivers | None = None
+        if agent is not None:
+            self._senders = Senders(scheduler, agent, self._outbox, block_size=block_size, kv_revision=kv_revision)
+            self._receivers = Receivers(scheduler, agent, self._outbox, kv_revision=kv_revision)
+        self._desk = Desk(scheduler, agent, self._outbox, self._senders, self._receivers)
+        self._reports = Reports(self._desk, self._rates, max_waiting=max_waiting)
+        self._busy = False
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(channel, selectors.EVENT_READ)
+        if agent is not None:
+            self._selector.register(agent, selectors.EVENT_READ)
+
+    def run(self) -> None:
+        """Until the server is gone."""
+        with suppress(ServerGone):
+            while True:
+                self.turn()
+
+    def turn(self) -> None:
+        """One turn; waits first when there is nothing to compute. Raises ServerGone."""
+        self._receive()
+        self._tell()
+        batch = self._schedule()
+        self._busy = batch is not None
+        if batch is not None:
+            started = self._clock()
+            output = self._runner.step(batch)
+            self._process(batch, output, started)
+        self._tell()
+
+    # ── receive ──
+
+    def _receive(self) -> None:
+        self._selector.select(0 if self._busy else self._patience())
+        now = self._clock()
+        for frame in self._channel.receive():
+            assert isinstance(frame, Inbox)
+            self._desk.take_in(frame, now)
+        if self._agent is not None:
+            for event in self._agent.poll():
+                self._transfer(event)
+        self._desk.expire(now)
+
+    def _patience(self) -> float:
+        timer = self._agent.next_timer() if self._agent is not None else None
+        return min(IDLE, self._reports.due_in(self._clock()), IDLE if timer is None else timer)
+
+    def _transfer(self, event: TransferEvent) -> None:
+        senders, receivers = self._senders, self._receivers
+        assert senders is not None
+        assert receivers is not None
+        match event:
+            case Granted():
+                senders.granted(event)
+            case Committed():
+                senders.committed(event)
+            case Arrived():
+                for emission in receivers.arrived(event, self._clock()):
+                    self._emit(emission)
+            case Aborted(side="sender"):
+                senders.aborted(event)
+            case Aborted():
+                receivers.aborted(event)
+            case Released():
+                receivers.released(event)
+            case Revoked():
+                pass  # a receiver here aborts instead; a sender's blocks wait for the next grant
+
+    # ── schedule, process ──
+
+    def _schedule(self) -> Batch | None:
+        now = self._clock()
+        batch = self._scheduler.schedule(now)
+        if self._receivers is not None:
+            self._receivers.grant(now)
+        return batch
+
+    def _process(self, batch: Batch, output: StepOutput, started: float) -> None:
+        now = self._clock()
+        result = self._scheduler.process(batch, output, now)
+        for emission in result.emissions:
+            self._emit(emission)
+        if self._senders is not None:
+            self._senders.stepped(result.advanced, result.prefilled)
+        self._rates.measured(result.prompt_tokens, result.decode_rows, now - started)
+        self._reports.stepped(result)
+
+    def _emit(self, emission: Emission) -> None:
+        self._outbox.emit(emission)
+        self._reports.emitted(len(emission.sampled))
+        if self._senders is not None:
+            self._senders.keep(emission)
+
+    # ── tell ──
+
+    def _tell(self) -> None:
+        """Send what there is to say; nothing, if there is nothing."""
+        frames, handoffs = self._outbox.take()
+        events = tuple(stream.encode(event) for event in self._events.take())
+        status = self._reports.status_if_due(self._clock())
+        if frames or events or handoffs or status:
+            everyone = (stream.encode(status.load),) if status else ()
+            self._channel.send(Turn(frames, everyone, events, handoffs, status))
+        if status:
+            self._desk.forget_finished()

@@ -1,0 +1,87 @@
+"""What a turn has to tell gateways, gathered so that all tokens of a step make one frame for each of them.
+
+The core knows a request by a key of its own, since two gateways may choose the same id.
+"""
+
+from collections import defaultdict
+
+from legato_engine.core.frames import ForGateway
+from legato_engine.scheduler.results import Emission
+from legato_engine.transfer.events import Arrived
+from legato_protocol import stream
+from legato_protocol.stream import Failed, FailureCode, HandoffReport, Part, TokenItem, Tokens
+
+
+def key_of(gateway: int, id: str) -> str:
+    """The core's name for the request that this gateway calls `id`."""
+    return f"{gateway}/{id}"
+
+
+def split_key(key: str) -> tuple[int, str]:
+    """What `key_of` was given."""
+    gateway, _, id = key.partition("/")
+    return int(gateway), id
+
+
+class Outbox:
+    """Frames by gateway; tokens go before what else is said of them."""
+
+    def __init__(self) -> None:
+        self._items: defaultdict[int, list[TokenItem]] = defaultdict(list)
+        self._frames: list[ForGateway] = []
+        self._reports: list[HandoffReport] = []
+
+    def emit(self, emission: Emission) -> None:
+        gateway, item = token_item(emission)
+        self._items[gateway].append(item)
+
+    def fail(self, key: str, attempt: int, code: FailureCode, message: str, part: Part, retry: bool) -> None:
+        gateway, id = split_key(key)
+        self._say(gateway, Failed(id, attempt, code, message, part, retry))
+
+    def report(self, key: str, event: Arrived, now: float, transport: str) -> None:
+        """A hand-off was received."""
+        gateway, id = split_key(key)
+        report = HandoffReport(
+            id=id,
+            attempt=event.attempt,
+            room=event.room,
+            source=event.source,
+            blocks=event.blocks,
+            cached_blocks=event.cached,
+            bytes=event.bytes,
+            seconds=event.seconds,
+            boundary=max(0.0, now - event.final_at),
+            transport=transport,
+        )
+        self._reports.append(report)
+        self._say(gateway, report)
+
+    def take(self) -> tuple[tuple[ForGateway, ...], tuple[HandoffReport, ...]]:
+        """Everything since the last call."""
+        tokens = [ForGateway(gateway, stream.encode(Tokens(tuple(items)))) for gateway, items in self._items.items()]
+        taken = (*tokens, *self._frames), tuple(self._reports)
+        self._items.clear()
+        self._frames, self._reports = [], []
+        return taken
+
+    def _say(self, gateway: int, frame: Failed | HandoffReport) -> None:
+        self._frames.append(ForGateway(gateway, stream.encode(frame)))
+
+
+def token_item(emission: Emission) -> tuple[int, TokenItem]:
+    """Which gateway an emission is for, and how it is told."""
+    request = emission.request
+    gateway, id = split_key(request.id)
+    logprobs = tuple(sampled.logprobs for sampled in emission.sampled if sampled.logprobs is not None)
+    item = TokenItem(
+        id=id,
+        attempt=request.attempt,
+        choice=emission.choice,
+        index=emission.index,
+        token_ids=tuple(sampled.token for sampled in emission.sampled),
+        logprobs=logprobs if len(logprobs) == len(emission.sampled) else (),
+        finish=emission.finish,
+        cached_tokens=request.cached_tokens,
+    )
+    return gateway, item

@@ -1,0 +1,110 @@
+"""Sequences that come to this worker by hand-off: reserved, granted, written by a peer, adopted."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from legato_engine.core import arrivals
+from legato_engine.core.outbox import Outbox
+from legato_engine.request import Request
+from legato_engine.scheduler.results import Emission, Reservation
+from legato_engine.scheduler.scheduler import Scheduler
+from legato_engine.transfer.agent import TransferAgent
+from legato_engine.transfer.events import Aborted, Arrived, Released
+from legato_protocol.block_hash import root
+from legato_protocol.stream import Peer
+
+
+@dataclass(slots=True, eq=False)
+class Receiving:
+    reservation: Reservation
+    source: Peer
+    silent: bool = False  # the gateway knows already that this attempt is over
+
+
+class Receivers:
+    """Rooms in which this worker receives, from the gateway's wish to the adoption or the release of the blocks."""
+
+    def __init__(self, scheduler: Scheduler, agent: TransferAgent, outbox: Outbox, *, kv_revision: str) -> None:
+        self._scheduler = scheduler
+        self._agent = agent
+        self._outbox = outbox
+        self._kv_revision = kv_revision
+        self._rooms: dict[int, Receiving] = {}
+        self.received = 0
+        self.failed = 0
+
+    def __len__(self) -> int:
+        return len(self._rooms)
+
+    def holds(self, key: str) -> bool:
+        return any(receiving.reservation.request.id == key for receiving in self._rooms.values())
+
+    def reserve(self, request: Request, source: Peer, now: float) -> None:
+        """Expect `request.room` from `source`. Raises `Refused`."""
+        assert request.room is not None
+        self._rooms[request.room] = Receiving(self._scheduler.reserve(request, now), source)
+
+    def grant(self, now: float) -> None:
+        """Tell senders of the blocks that were reserved for them, and of those that were taken back."""
+        for reservation in self._scheduler.grants(now):
+            request = reservation.request
+            assert request.room is not None
+            parent = root(self._kv_revision, request.adapter, request.cache_salt)
+            source = self._rooms[request.room].source
+            blocks, cached = reservation.blocks, reservation.cached
+            self._agent.grant(request.room, request.attempt, source, blocks, cached, parent)
+        for reservation in self._scheduler.revoked():
+            if reservation.request.room is not None:
+                self._agent.abort(reservation.request.room, "its blocks are needed by running sequences")
+
+    def ended(self, reservations: Iterable[Reservation], reason: str) -> None:
+        """These were cancelled, or their time ran out; the scheduler has abandoned them."""
+        gone = set(reservations)
+        for room, receiving in list(self._rooms.items()):
+            if receiving.reservation in gone:
+                receiving.silent = True
+                self._agent.abort(room, reason)
+                if not receiving.reservation.granted:
+                    del self._rooms[room]
+
+    def arrived(self, event: Arrived, now: float) -> tuple[Emission, ...]:
+        """The sequence is here: it runs from now on, and its first tokens are told at once."""
+        receiving = self._rooms.pop(event.room, None)
+        if receiving is None:
+            return ()
+        reservation = receiving.reservation
+        if reservation.over:
+            self._scheduler.released(reservation)  # ended here while its commit was under way
+            return ()
+        request = reservation.request
+        try:
+            sampled = arrivals.sampled_after(request, event.final)
+            request.cached_tokens = max(request.cached_tokens, arrivals.cached_tokens(event.final))
+            emissions = self._scheduler.adopt(reservation, event.final.computed, sampled, now)
+        except ValueError as error:
+            self.failed += 1
+            self._scheduler.abandon(reservation)
+            self._scheduler.released(reservation)
+            self._outbox.fail(request.id, event.attempt, "transfer", f"hand-off refused: {error}", "transfer", True)
+            return ()
+        self.received += 1
+        self._outbox.report(request.id, event, now, self._agent.transport)
+        return emissions
+
+    def aborted(self, event: Aborted) -> None:
+        """It will not come this way. Its blocks stay away until `Released`."""
+        receiving = self._rooms.get(event.room)
+        if receiving is None:
+            return
+        self.failed += 1
+        self._scheduler.abandon(receiving.reservation)
+        if not receiving.silent:
+            receiving.silent = True
+            request = receiving.reservation.request
+            self._outbox.fail(request.id, event.attempt, "transfer", event.reason, "transfer", event.retry)
+
+    def released(self, event: Released) -> None:
+        """No peer writes to its blocks any more."""
+        receiving = self._rooms.pop(event.room, None)
+        if receiving is not None:
+            self._scheduler.released(receiving.reservation)

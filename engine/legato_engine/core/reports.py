@@ -1,0 +1,75 @@
+"""How busy the core is, told to gateways as `Load` and to the server for `/state` and `/metrics`."""
+
+from dataclasses import asdict
+
+from legato_engine.core.desk import Desk
+from legato_engine.core.frames import Status, Totals
+from legato_engine.core.rates import Rates
+from legato_engine.scheduler.results import StepResult
+from legato_protocol.stream import Load
+
+BUSY_INTERVAL = 0.05  # seconds between two reports while something changes
+IDLE_INTERVAL = 0.5  # and while nothing does: gateways take silence for death
+
+
+class Reports:
+    def __init__(self, desk: Desk, rates: Rates, *, max_waiting: int) -> None:
+        self._desk = desk
+        self._rates = rates
+        self._max_waiting = max_waiting
+        self._told = float("-inf")
+        self._changed = True
+        self._steps = 0
+        self._prompt_tokens = 0
+        self._output_tokens = 0
+
+    def stepped(self, result: StepResult) -> None:
+        self._steps += 1
+        self._prompt_tokens += result.prompt_tokens
+        self._changed = True
+
+    def emitted(self, tokens: int) -> None:
+        self._output_tokens += tokens
+        self._changed = True
+
+    def due_in(self, now: float) -> float:
+        """Seconds until `status_if_due` has one."""
+        interval = BUSY_INTERVAL if self._changed else IDLE_INTERVAL
+        return 0.0 if self._desk.news else max(0.0, self._told + interval - now)
+
+    def status_if_due(self, now: float) -> Status | None:
+        """The state of things, if it is time to tell it again."""
+        if self.due_in(now) > 0:
+            return None
+        self._told, self._changed, self._desk.news = now, False, False
+        return Status(self._load(), self._totals(), self._desk.idle)
+
+    def _load(self) -> Load:
+        load, desk = self._desk.scheduler.load(), self._desk
+        credits = 0 if desk.draining else max(0, self._max_waiting - load.waiting) // max(1, desk.gateways)
+        return Load(
+            queue_tokens=load.queue_tokens,
+            waiting=load.waiting,
+            running=load.running,
+            free_blocks=load.free_blocks,
+            cached_blocks=load.cached_blocks,
+            used_blocks=load.used_blocks,
+            quarantined_blocks=load.quarantined_blocks,
+            prefill_rate=self._rates.prefill,
+            step_time=self._rates.step_time,
+            draining=desk.draining,
+            tokens_by_tenant=load.tokens_by_tenant,
+            credits=credits,
+        )
+
+    def _totals(self) -> Totals:
+        senders, receivers, agent = self._desk.senders, self._desk.receivers, self._desk.agent
+        return Totals(
+            steps=self._steps,
+            prompt_tokens=self._prompt_tokens,
+            output_tokens=self._output_tokens,
+            received_handoffs=receivers.received if receivers else 0,
+            sent_handoffs=senders.sent if senders else 0,
+            failed_handoffs=(senders.failed if senders else 0) + (receivers.failed if receivers else 0),
+            transfer=asdict(agent.counts()) if agent else {},
+        )

@@ -1,0 +1,211 @@
+"""Sequences that leave this worker: prefills for a hand-off, and moves of running ones when it drains."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from legato_engine.core.outbox import Outbox, split_key
+from legato_engine.request import Request, State
+from legato_engine.scheduler.batch import Sampled
+from legato_engine.scheduler.results import Emission
+from legato_engine.scheduler.scheduler import Scheduler
+from legato_engine.transfer.agent import TransferAgent
+from legato_engine.transfer.events import Aborted, Committed, Granted
+from legato_protocol.block_hash import root
+from legato_protocol.stream import Handoff, Peer, TokenItem, pack_tokens
+
+_LOGPROBS_KEPT = 64  # outputs of a moving sequence that the gateway may not have seen when it asked for the move
+
+
+@dataclass(slots=True, eq=False)
+class Sending:
+    """One room. A move is of a request that runs here on; else it is a prefill, done when its prompt is."""
+
+    request: Request
+    attempt: int
+    is_move: bool = False
+    granted: bool = False
+    pushed: int = 0
+    steps: int = 0  # since its blocks were first pushed
+    finished: bool = False
+    silent: bool = False  # the gateway knows already that this attempt is over
+
+
+class Senders:
+    """Rooms in which this worker sends, from `expect` to the end of their blocks."""
+
+    def __init__(
+        self, scheduler: Scheduler, agent: TransferAgent, outbox: Outbox, *, block_size: int, kv_revision: str
+    ) -> None:
+        self._scheduler = scheduler
+        self._agent = agent
+        self._outbox = outbox
+        self._block_size = block_size
+        self._kv_revision = kv_revision
+        self._rooms: dict[int, Sending] = {}
+        self._recent: dict[Request, list[Sampled]] = {}  # of sequences whose request asked for logprobs
+        self.sent = 0
+        self.failed = 0
+
+    def __len__(self) -> int:
+        return len(self._rooms)
+
+    # ── asked by a gateway ──
+
+    def prefill(self, request: Request, to: Peer) -> None:
+        """`request.room` is going to be sent to `to`; the scheduler has it."""
+        assert request.room is not None
+        self._expect(request.room, Sending(request, request.attempt), to)
+
+    def move(self, request: Request, frame: Handoff) -> None:
+        """A running sequence is going to be sent, while it goes on here."""
+        self._expect(frame.room, Sending(request, frame.attempt, is_move=True), frame.to)
+
+    def ended(self, requests: Iterable[Request], reason: str) -> None:
+        """These were cancelled, or their time ran out: nobody waits for their hand-offs any more."""
+        gone = set(requests)
+        for room, sending in list(self._rooms.items()):
+            if sending.request in gone:
+                sending.silent = True
+                self._agent.abort(room, reason)
+
+    # ── steps ──
+
+    def keep(self, emission: Emission) -> None:
+        """Remember logprobs, which a move must tell again: its receiver repeats tokens that may overtake ours."""
+        request = emission.request
+        if request.params.logprobs is None:
+            return
+        if emission.finish:
+            self._recent.pop(request, None)
+            return
+        recent = self._recent.setdefault(request, [])
+        recent += emission.sampled
+        del recent[:-_LOGPROBS_KEPT]
+
+    def stepped(self, advanced: Iterable[Request], prefilled: Iterable[Request]) -> None:
+        """A step was processed: push what it completed, finish what is whole."""
+        rooms = {sending.request: room for room, sending in self._rooms.items() if sending.granted}
+        for request in advanced:
+            if request in rooms:
+                self._push(rooms[request])
+        for request in prefilled:
+            if request in rooms and request.state is State.COMPUTED:
+                self._finish_prefill(rooms[request])
+        for room, sending in list(self._rooms.items()):
+            if sending.is_move and sending.granted and not sending.finished:
+                self._go_on_moving(room, sending)
+        self._recent = {r: recent for r, recent in self._recent.items() if r.state is not State.ENDED}
+
+    # ── transfer events ──
+
+    def granted(self, event: Granted) -> None:
+        sending = self._rooms.get(event.room)
+        if sending is None or sending.attempt != event.attempt:
+            return
+        if sending.is_move:
+            if sending.request.state is not State.RUNNING:
+                self._agent.abort(event.room, "the sequence is not running")
+                return
+            self._scheduler.begin_move(sending.request, event.blocks)
+        else:
+            self._scheduler.grant(sending.request)
+        sending.granted = True
+        self._push(event.room)
+
+    def committed(self, event: Committed) -> None:
+        """The receiver owns the sequence."""
+        sending = self._close(event.room)
+        if sending is None:
+            return
+        self.sent += 1
+        if sending.is_move:
+            self._scheduler.finish_move(sending.request)
+        else:
+            self._scheduler.release_handoff(sending.request)
+
+    def aborted(self, event: Aborted) -> None:
+        """Nothing reads its blocks any more: a moving sequence goes on here, a prefill is over."""
+        sending = self._close(event.room)
+        if sending is None:
+            return
+        self.failed += 1
+        if not sending.is_move:
+            self._scheduler.release_handoff(sending.request)
+        elif sending.granted:
+            self._scheduler.unfreeze(sending.request)
+        if not sending.silent:
+            key, attempt = sending.request.id, sending.attempt
+            self._outbox.fail(key, attempt, "transfer", event.reason, "transfer", event.retry)
+
+    # ── inside ──
+
+    def _expect(self, room: int, sending: Sending, to: Peer) -> None:
+        self._rooms[room] = sending
+        request = sending.request
+        parent = root(self._kv_revision, request.adapter, request.cache_salt)
+        self._agent.expect(room, sending.attempt, to, parent)
+
+    def _close(self, room: int) -> Sending | None:
+        return self._rooms.pop(room, None)
+
+    def _push(self, room: int, limit: int | None = None) -> None:
+        sending = self._rooms[room]
+        request, first = sending.request, sending.pushed
+        full = request.full_blocks(self._block_size)
+        if sending.is_move:
+            full = min(full, request.move_blocks)
+        full = full if limit is None else min(full, limit)
+        if full > first:
+            self._agent.push(room, first, request.blocks[first:full], request.hashes[first:full])
+            sending.pushed = full
+
+    def _finish_prefill(self, room: int) -> None:
+        sending = self._rooms[room]
+        if sending.finished:
+            return
+        self._push(room)
+        sending.finished = True
+        request = sending.request
+        partial = request.blocks[-1] if request.computed % self._block_size else None
+        self._agent.finish(room, pack_tokens(request.tokens), request.computed, _first_items(request), partial)
+
+    def _go_on_moving(self, room: int, sending: Sending) -> None:
+        """Freeze it one step after its blocks were pushed: they travel while it makes one more token."""
+        request = sending.request
+        if request.state is State.ENDED:
+            sending.silent = sending.finished = True
+            self._agent.abort(room, "the sequence has ended")
+            return
+        sending.steps += 1
+        if sending.steps < 2 and request.schedulable:
+            return
+        frozen = self._scheduler.freeze(request)
+        if frozen is None:
+            return
+        self._push(room, frozen.computed // self._block_size)
+        sending.finished = True
+        partial = frozen.blocks[-1] if frozen.computed % self._block_size else None
+        items = (self._recent_item(request),)
+        self._agent.finish(room, pack_tokens(frozen.token_ids), frozen.computed, items, partial)
+
+    def _recent_item(self, request: Request) -> TokenItem:
+        recent = self._recent.get(request, [])
+        return _item(request, request.choice, request.outputs - len(recent), recent)
+
+
+def _first_items(request: Request) -> list[TokenItem]:
+    first: Mapping[int, Sampled] = request.first
+    return [_item(request, choice, request.outputs, (sampled,)) for choice, sampled in first.items()]
+
+
+def _item(request: Request, choice: int, index: int, sampled: Sequence[Sampled]) -> TokenItem:
+    logprobs = tuple(one.logprobs for one in sampled if one.logprobs is not None)
+    return TokenItem(
+        id=split_key(request.id)[1],
+        attempt=request.attempt,
+        choice=choice,
+        index=index,
+        token_ids=tuple(one.token for one in sampled),
+        logprobs=logprobs,
+        cached_tokens=request.cached_tokens,
+    )
