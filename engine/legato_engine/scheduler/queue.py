@@ -8,6 +8,9 @@ from enum import IntEnum
 from legato_engine.request import Request
 from legato_engine.scheduler.limits import Limits
 
+PATIENCE_WEIGHT = 0.1  # seconds of waiting that one second until the deadline is worth
+PATIENCE_LIMIT = 60.0  # deadlines farther away are all alike
+
 
 class Tier(IntEnum):
     """What goes first whatever the policy."""
@@ -25,8 +28,8 @@ class Order:
     """The policy of a role: smaller keys start first.
 
     Decode and unified workers: first come, first served, where one step of priority is worth `limits.aging` seconds of
-    waiting. Prefill workers add the time that the uncached tokens will take (short ones first, but a long one overtakes
-    by waiting), and put a request no later than the last moment at which it could start to meet its deadline.
+    waiting. Prefill workers add the time that the uncached tokens will take and a part of the time until the deadline:
+    short and urgent ones go first, but whoever waits overtakes those that come later.
     """
 
     limits: Limits
@@ -34,8 +37,8 @@ class Order:
     def key(self, request: Request, tokens_per_second: float) -> Key:
         start = request.arrival - request.priority * self.limits.aging
         if self.limits.role == "prefill":
-            work = request.uncached / tokens_per_second
-            start = min(start + work, request.deadline - 2 * work)
+            start += request.uncached / tokens_per_second
+            start += PATIENCE_WEIGHT * min(request.deadline - request.arrival, PATIENCE_LIMIT)
         return (self._tier(request), start, request.number)
 
     def _tier(self, request: Request) -> Tier:

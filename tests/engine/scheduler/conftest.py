@@ -1,0 +1,231 @@
+"""A worker without a model: an arena whose slots tell what was written to them, and clients that know every token.
+
+The "KV" of a position is a hash over the KV of all positions before it, as read through the block table, and the token.
+The next token is a hash over all KV. So a block that is stale, foreign, shared wrongly or not copied gives other tokens
+than the pure reference does.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import count
+
+import pytest
+from legato_engine.kvcache.block_pool import BlockPool
+from legato_engine.kvcache.events import EventLog
+from legato_engine.request import Request
+from legato_engine.scheduler.batch import Batch, Row, Sampled, StepOutput
+from legato_engine.scheduler.limits import Limits
+from legato_engine.scheduler.results import Emission, Ended, StepResult
+from legato_engine.scheduler.scheduler import Scheduler
+from legato_protocol.block_hash import split
+from legato_protocol.kv_events import KVEvent, Removed, Stored
+from legato_protocol.stream import SamplingParams
+
+VOCABULARY = 1000
+GARBAGE = -1
+ids = count()
+
+
+def kv(before: Sequence[int], token: int) -> int:
+    return hash((*before, token)) & 0xFFFFFFFFFFFF
+
+
+def next_token(values: Sequence[int], seed: int, choice: int) -> int:
+    return hash((seed, choice, *values)) % VOCABULARY
+
+
+@dataclass
+class Client:
+    """Who sent a request: checks each token that comes back."""
+
+    prompt: tuple[int, ...]
+    max_tokens: int = 4
+    choices: tuple[int, ...] = (0,)
+    seed: int = 7
+    stop: tuple[int, ...] = ()
+    id: str = field(default_factory=lambda: f"request-{next(ids)}")
+    got: dict[int, list[int]] = field(default_factory=dict)
+    finished: dict[int, str] = field(default_factory=dict)
+    over: bool = False  # it expects nothing more
+
+    def __post_init__(self) -> None:
+        self.got = {choice: [] for choice in self.choices}
+        self.expected = {choice: self._reference(choice) for choice in self.choices}
+
+    @property
+    def params(self) -> SamplingParams:
+        return SamplingParams(max_tokens=self.max_tokens, seed=self.seed, stop_token_ids=self.stop)
+
+    @property
+    def complete(self) -> bool:
+        return self.got == self.expected and set(self.finished) == set(self.choices)
+
+    def request(self, now: float = 0.0, **overrides: object) -> Request:
+        values: dict[str, object] = {
+            "id": self.id,
+            "attempt": 1,
+            "tokens": list(self.prompt),
+            "prompt_len": len(self.prompt),
+            "params": self.params,
+            "deadline": now + 1e6,
+            "choices": self.choices,
+        }
+        return Request(**{**values, **overrides})  # type: ignore[arg-type]
+
+    def take(self, emission: Emission) -> None:
+        got, expected = self.got[emission.choice], self.expected[emission.choice]
+        assert emission.index <= len(got), "a token is missing"
+        for index, sampled in enumerate(emission.sampled, emission.index):
+            assert sampled.token == expected[index], f"token {index} of {self.id} is wrong"
+            if index == len(got):
+                got.append(sampled.token)
+        if emission.finish:
+            self.finished[emission.choice] = emission.finish
+            assert got == expected
+            assert emission.finish == ("stop" if got[-1] in self.stop else "length")
+
+    def _reference(self, choice: int) -> list[int]:
+        values: list[int] = []
+        for token in self.prompt:
+            values.append(kv(values, token))
+        output: list[int] = []
+        while len(output) < self.max_tokens and not (output and output[-1] in self.stop):
+            output.append(next_token(values, self.seed, choice))
+            values.append(kv(values, output[-1]))
+        return output
+
+
+class Arena:
+    """Blocks of slots, and the fake runner over them."""
+
+    def __init__(self, num_blocks: int, block_size: int) -> None:
+        self.block_size = block_size
+        self.blocks = [[GARBAGE] * block_size for _ in range(num_blocks)]
+
+    def run(self, batch: Batch) -> StepOutput:
+        for source, target in batch.copies:
+            self.blocks[target] = list(self.blocks[source])
+        written = [self._place(row, row.start + i) for row in batch.rows for i in range(len(row.tokens))]
+        assert len(written) == len(set(written)), "two rows write to one slot"
+        return tuple(self._row(row) for row in batch.rows)
+
+    def read(self, blocks: Sequence[int], length: int) -> list[int]:
+        size = self.block_size
+        return [self.blocks[blocks[p // size]][p % size] for p in range(length)]
+
+    def _place(self, row: Row, position: int) -> tuple[int, int]:
+        return (row.blocks[position // self.block_size], position % self.block_size)
+
+    def _row(self, row: Row) -> tuple[Sampled, ...]:
+        values = self.read(row.blocks, row.start)
+        assert len(values) == row.start
+        for token in row.tokens:
+            block, slot = self._place(row, len(values))
+            values.append(kv(values, token))
+            self.blocks[block][slot] = values[-1]
+        for draw in row.draws:
+            assert draw.position == len(values) == len(draw.tokens)
+        return tuple(Sampled(next_token(values, draw.params.seed, draw.choice)) for draw in row.draws)
+
+
+class Worker:
+    """A scheduler with its arena, and a gateway's view of its events."""
+
+    def __init__(self, num_blocks: int = 32, block_size: int = 4, **limits: object) -> None:
+        defaults: dict[str, object] = {
+            "role": "unified",
+            "block_size": block_size,
+            "max_length": 64,
+            "chunk_tokens": 16,
+            "growth_tokens": 4,
+        }
+        self.pool = BlockPool(num_blocks, EventLog("epoch"))
+        self.scheduler = Scheduler(Limits(**{**defaults, **limits}), self.pool, "revision")  # type: ignore[arg-type]
+        self.arena = Arena(num_blocks, block_size)
+        self.clients: dict[str, Client] = {}
+        self.now = 0.0
+        self.batches: list[Batch] = []
+        self.known: set[bytes] = set()  # what a reader of the events believes
+        self.numbers: list[int] = []
+        self.flight: Batch | None = None
+        self.output: StepOutput | None = None
+
+    def add(self, client: Client, **overrides: object) -> Request:
+        self.clients[client.id] = client
+        request = client.request(self.now, **overrides)
+        self.scheduler.add(request, self.now)
+        return request
+
+    def begin(self, compute: bool = True) -> Batch | None:
+        """Schedule; the device works at once, or only at the end of the step."""
+        self.now += 1.0
+        self.flight, self.output = self.scheduler.schedule(self.now), None
+        if self.flight is not None:
+            self.batches.append(self.flight)
+            if compute:
+                self.output = self.arena.run(self.flight)
+        return self.flight
+
+    def end(self) -> StepResult:
+        assert self.flight is not None
+        batch, self.flight = self.flight, None
+        output = self.arena.run(batch) if self.output is None else self.output
+        result = self.scheduler.process(batch, output, self.now)
+        self.deliver(result.emissions)
+        self.check()
+        return result
+
+    def step(self) -> StepResult | None:
+        return self.end() if self.begin() is not None else None
+
+    def run(self, steps: int = 400) -> int:
+        """Step until nothing can be computed; returns how many steps that took."""
+        for done in range(steps):
+            if self.step() is None:
+                return done
+        raise AssertionError("it never ends")
+
+    def deliver(self, emissions: Sequence[Emission]) -> None:
+        for emission in emissions:
+            client = self.clients[emission.request.id]
+            assert not client.over, "a token came after the end"
+            client.take(emission)
+
+    def cancel(self, client: Client) -> Ended:
+        client.over = True
+        return self.scheduler.cancel(client.id, 99)
+
+    def check(self) -> None:
+        """Every owner's books balance, and the events tell the truth."""
+        self.scheduler.check_integrity()
+        for event in self.pool.events.take():
+            self._read(event)
+        assert self.known == set(self.pool.cache)
+        assert self.numbers == list(range(1, len(self.numbers) + 1))
+
+    def write(self, blocks: Mapping[int, Sequence[int]]) -> None:
+        """A peer's puts: content by block."""
+        for block, content in blocks.items():
+            self.arena.blocks[block] = list(content)
+
+    def _read(self, event: KVEvent) -> None:
+        self.numbers.append(event.number)
+        if isinstance(event, Stored):
+            fresh = set(split(event.hashes))
+            assert not fresh & self.known
+            self.known |= fresh
+        elif isinstance(event, Removed):
+            assert set(split(event.hashes)) <= self.known
+            self.known -= set(split(event.hashes))
+        else:
+            self.known.clear()
+
+
+@pytest.fixture(scope="session")
+def make_worker() -> Callable[..., Worker]:
+    return Worker
+
+
+@pytest.fixture(scope="session")
+def make_client() -> Callable[..., Client]:
+    return Client

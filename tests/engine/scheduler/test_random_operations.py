@@ -1,0 +1,296 @@
+"""Random operations on two workers that hand sequences to each other: never a wrong token, never a lost block, no hang.
+
+A step's device work happens at its begin or only at its end, so that everything in between may overtake it; peers write
+late into blocks that they were granted once, until those are released.
+"""
+
+from dataclasses import dataclass
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from legato_engine.request import Request, State
+from legato_engine.scheduler.batch import Sampled
+from legato_engine.scheduler.limits import Refused
+from legato_engine.scheduler.results import Frozen, Reservation
+
+PREFIXES = (tuple(range(12)), tuple(range(100, 107)), (1, 2))
+GARBAGE = [0, 0, 0, 0]
+
+
+@dataclass(eq=False)
+class Session:
+    """One hand-off or move, driven by hand; what the transfer agents of both sides would do."""
+
+    client: object
+    source: object
+    target: object
+    request: Request
+    reservation: Reservation
+    moving: bool
+    put: int = 0
+    told: bool = False  # the sender knows of the grant
+    over: bool = False
+
+
+class World:
+    def __init__(self, make_worker, make_client, num_blocks):
+        limits = {"num_blocks": num_blocks, "max_length": 40, "chunk_tokens": 8, "max_running": 6, "max_parked": 2}
+        self.workers = [make_worker(**limits), make_worker(**limits)]
+        self.make_client = make_client
+        self.clients = []
+        self.sessions = []
+        self.quarantined = []  # (worker, reservation, its blocks)
+
+    # Operations: each takes two numbers and does what it can
+
+    def generate(self, a, b):
+        worker, client = self.workers[a % 2], self._client(a // 2, b)
+        try:
+            worker.add(client, priority=b % 3, deadline=worker.now + (6 if b % 7 == 3 else 1e6))
+        except Refused:
+            client.over = True
+
+    def dispatch(self, a, b):
+        """Prefill here, decode there."""
+        source, target = self._ways(a)
+        client = self._client(a // 2, b)
+        source.clients[client.id] = target.clients[client.id] = client
+        try:
+            request = source.add(client, room=1)
+        except Refused:
+            client.over = True
+            return
+        try:
+            reservation = target.scheduler.reserve(client.request(target.now, room=1), target.now)
+        except Refused:
+            source.cancel(client)
+            return
+        self.sessions.append(Session(client, source, target, request, reservation, moving=False))
+
+    def move(self, a, b):
+        source, target = self._ways(a)
+        running = [c for c in self.clients if not c.over and len(c.choices) == 1 and self._movable(source, c)]
+        if not running:
+            return
+        client = running[b % len(running)]
+        request = source.scheduler.requests(client.id)[0]
+        lag = b % 2 if request.outputs else 0
+        known = request.tokens[: len(request.tokens) - lag]
+        target.clients[client.id] = client
+        try:
+            attempt = request.attempt + 1
+            reservation = target.scheduler.reserve(
+                client.request(target.now, tokens=known, room=1, attempt=attempt), target.now
+            )
+        except Refused:
+            return
+        self.sessions.append(Session(client, source, target, request, reservation, moving=True))
+
+    def begin(self, a, b):
+        worker = self.workers[a % 2]
+        if worker.flight is None:
+            worker.begin(compute=b % 2 == 0)
+
+    def end(self, a, b):
+        worker = self.workers[a % 2]
+        if worker.flight is not None:
+            worker.end()
+
+    def transfer(self, a, b):
+        live = [session for session in self.sessions if not session.over]
+        if live:
+            self._advance(live[a % len(live)])
+
+    def abort(self, a, b):
+        live = [session for session in self.sessions if not session.over]
+        if live:
+            self._abort(live[a % len(live)])
+
+    def cancel(self, a, b):
+        live = [client for client in self.clients if not client.over]
+        if live:
+            client = live[a % len(live)]
+            for worker in self.workers:
+                worker.cancel(client)
+            self._settle()
+
+    def pause(self, a, b):
+        live = [client for client in self.clients if not client.over]
+        if live:
+            for worker in self.workers:
+                worker.scheduler.pause(live[a % len(live)].id, 1, b % 2 == 0)
+
+    def late_write(self, a, b):
+        for worker, _, blocks in self.quarantined:
+            worker.write({block: GARBAGE for block in blocks})
+
+    def release(self, a, b):
+        if self.quarantined:
+            worker, reservation, _ = self.quarantined.pop(a % len(self.quarantined))
+            worker.scheduler.released(reservation)
+
+    def expire(self, a, b):
+        worker = self.workers[a % 2]
+        ended = worker.scheduler.expire(worker.now)
+        for ending in (*ended.requests, *(reservation.request for reservation in ended.reservations)):
+            worker.clients[ending.id].over = True
+            for other in self.workers:
+                other.scheduler.cancel(ending.id, 99)
+        self._settle()
+
+    # After all operations
+
+    def finish(self):
+        """Nothing is stopped any more: everything comes to its end, and nothing stays behind."""
+        for client in self.clients:
+            for worker in self.workers:
+                for attempt in range(1, 6):
+                    worker.scheduler.pause(client.id, attempt, False)
+        for _ in range(600):
+            if all(worker.scheduler.idle for worker in self.workers):
+                break
+            for worker in self.workers:
+                if worker.flight is not None or worker.begin() is not None:
+                    worker.end()
+            for session in [session for session in self.sessions if not session.over]:
+                self._advance(session)
+            while self.quarantined:
+                self.release(0, 0)
+            self.check()
+        for worker in self.workers:
+            assert worker.scheduler.idle
+            assert (worker.pool.counts().used, worker.pool.counts().quarantined) == (0, 0)
+        assert all(client.over or client.complete for client in self.clients)
+
+    def check(self):
+        for worker in self.workers:
+            for reservation in worker.scheduler.revoked():
+                self._quarantine(worker, reservation)
+                for session in self.sessions:
+                    if session.reservation is reservation and not session.over:
+                        self._give_up(session)
+            worker.check()
+
+    # Parts
+
+    def _client(self, a, b):
+        prefix = PREFIXES[a % 3]
+        client = self.make_client(
+            prefix[: len(prefix) - b % 3] + tuple(range(500, 500 + b % 7)) or (1,),
+            max_tokens=1 + b % 9,
+            choices=tuple(range(1 + (b % 5 == 0) + (b % 10 == 0))),
+            seed=b,
+        )
+        self.clients.append(client)
+        return client
+
+    def _ways(self, a):
+        return self.workers[a % 2], self.workers[1 - a % 2]
+
+    def _movable(self, worker, client):
+        here = worker.scheduler.requests(client.id)
+        busy = any(session.request in here and not session.over for session in self.sessions)
+        return len(here) == 1 and here[0].state is State.RUNNING and here[0].room is None and not busy
+
+    def _advance(self, session):
+        session.target.scheduler.grants()
+        if not session.reservation.granted or session.reservation.over:
+            if session.reservation.over:
+                self._abort(session)
+        elif not session.told:
+            self._tell(session)
+        elif session.moving:
+            frozen = session.source.scheduler.freeze(session.request)
+            if session.request.state is State.ENDED:
+                self._abort(session)
+            elif frozen is not None:
+                self._commit(session, frozen)
+        elif session.request.state is State.ENDED:
+            self._abort(session)
+        elif session.put < session.request.full_blocks(4):
+            self._put(session, session.put, session.request.blocks)
+            session.put += 1
+        elif session.request.state is State.COMPUTED:
+            request = session.request
+            self._commit(session, Frozen(tuple(request.tokens), request.computed, tuple(request.blocks)))
+
+    def _tell(self, session):
+        session.told = True
+        if not session.moving:
+            session.source.scheduler.grant(session.request)
+            return
+        try:
+            session.source.scheduler.begin_move(session.request, len(session.reservation.blocks))
+        except ValueError:
+            session.told = False
+            self._abort(session)
+
+    def _put(self, session, index, blocks):
+        reservation = session.reservation
+        reservation.written = True
+        if index >= reservation.cached:
+            session.target.write({reservation.blocks[index]: session.source.arena.blocks[blocks[index]]})
+
+    def _commit(self, session, frozen):
+        for index in range(session.put, len(frozen.blocks)):
+            self._put(session, index, frozen.blocks)
+        session.over = True
+        known = len(session.reservation.request.tokens)
+        if session.moving:
+            sampled = {0: [Sampled(token) for token in frozen.token_ids[known:]]}
+        else:
+            sampled = {choice: (first,) for choice, first in session.request.first.items()}
+        session.target.deliver(session.target.scheduler.adopt(session.reservation, frozen.computed, sampled))
+        if session.moving:
+            session.source.scheduler.finish_move(session.request)
+        else:
+            session.source.scheduler.release_handoff(session.request)
+
+    def _abort(self, session):
+        had_blocks = session.reservation.granted and not session.reservation.over
+        session.target.scheduler.abandon(session.reservation)
+        if had_blocks:
+            self._quarantine(session.target, session.reservation)
+        self._give_up(session)
+
+    def _give_up(self, session):
+        """The sender's side of an abort."""
+        session.over = True
+        if not session.moving:
+            session.source.scheduler.release_handoff(session.request)
+            session.client.over = True
+        elif session.told:
+            session.source.scheduler.unfreeze(session.request)
+
+    def _settle(self):
+        """Sessions of cancelled clients are aborted; their reservations may be abandoned already."""
+        for session in self.sessions:
+            if session.client.over and not session.over:
+                if session.reservation.over:
+                    self._quarantine(session.target, session.reservation)
+                self._abort(session)
+
+    def _quarantine(self, worker, reservation):
+        if reservation.granted:
+            self.quarantined.append((worker, reservation, list(reservation.quarantined)))
+
+
+OPERATIONS = (
+    *["generate", "dispatch", "transfer", "transfer", "begin", "begin", "begin", "end", "end", "end"],
+    *["generate", "dispatch", "transfer", "transfer", "begin", "begin", "end", "end", "move", "grants"],
+    *["abort", "cancel", "pause", "late_write", "release", "expire"],
+)
+numbers = st.integers(0, 59)
+
+
+@settings(max_examples=250, deadline=None, suppress_health_check=list(HealthCheck))
+@given(st.integers(11, 24), st.lists(st.tuples(st.sampled_from(OPERATIONS), numbers, numbers), max_size=90))
+def test_any_history_ends_with_the_reference_tokens_and_no_lost_block(make_worker, make_client, num_blocks, program):
+    world = World(make_worker, make_client, num_blocks)
+    for name, a, b in program:
+        if name == "grants":
+            world.workers[a % 2].scheduler.grants()
+        else:
+            getattr(world, name)(a, b)
+        world.check()
+    world.finish()
