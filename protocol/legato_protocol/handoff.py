@@ -1,8 +1,8 @@
 """Messages between the two workers of a hand-off: a sender that holds a sequence's KV and a receiver that will.
 
-Receiver → sender: `Grant`, `Commit`, `Abort`. Sender → receiver: `Written`, `Final`, `Renew`, `Abort`. Either answers
-an `Abort` with `AbortAck`, always, also for a room it does not know. Every message names (epoch, room, attempt),
-where `epoch` is that of the *receiver's* arena: blocks are numbers in that arena and in no other.
+Receiver → sender: `Grant`, `Revoke`, `Commit`. Sender → receiver: `Written`, `Final`, `Revoked`. Both ways: `Renew`,
+`Abort`, and `AbortAck`, which answers every `Abort`, also for a room that is not known. Every message names (epoch,
+room, attempt), where `epoch` is that of the *receiver's* arena: blocks are numbers in that arena and in no other.
 
 The order of a session (the table itself is `legato_engine.transfer.session`):
 grant → (put blocks → Written)* → Final → Commit. After an abort was seen the sender writes nothing more, and the
@@ -44,12 +44,26 @@ class Grant(SessionMessage, tag="grant", frozen=True):
     """The receiver reserved `blocks` (ids in its arena, in order of the sequence).
 
     The first `cached` blocks of the sequence it holds already and wants none of: `blocks[0]` takes the sequence's
-    block number `cached`. `lease` seconds without a message from the sender end the grant (after a fence).
+    block number `cached`. `lease` seconds without a message from the sender end the grant (after a fence). `serial` grows
+    with every grant of this receiver, so that a grant that was revoked cannot be taken for the one that follows it.
     """
 
     blocks: tuple[int, ...]
     cached: int
     lease: float
+    serial: int
+
+
+class Revoke(SessionMessage, tag="revoke", frozen=True):
+    """The receiver wants the blocks of this grant (and any before it) back. Too late once something was put."""
+
+    serial: int
+
+
+class Revoked(SessionMessage, tag="gone", frozen=True):
+    """The sender put nothing under this grant or any before it, and never will."""
+
+    serial: int
 
 
 class Written(SessionMessage, tag="wrote", frozen=True):
@@ -73,7 +87,7 @@ class Final(SessionMessage, tag="final", frozen=True):
 
 
 class Renew(SessionMessage, tag="renew", frozen=True):
-    """The sender still works on it: the lease starts over."""
+    """Still working on it: the other side's lease starts over."""
 
 
 class Commit(SessionMessage, tag="commit", frozen=True):
@@ -89,7 +103,7 @@ class AbortAck(SessionMessage, tag="ack", frozen=True):
     """No write of this session will follow."""
 
 
-HandoffMessage = PeerHello | Grant | Written | Final | Renew | Commit | Abort | AbortAck
+HandoffMessage = PeerHello | Grant | Revoke | Revoked | Written | Final | Renew | Commit | Abort | AbortAck
 
 _messages: "msgspec.msgpack.Decoder[HandoffMessage]" = msgspec.msgpack.Decoder(HandoffMessage)
 

@@ -41,7 +41,9 @@ EVENTS = [
 REQUESTS = [kv_events.SnapshotRequest(), stream.Greeting("gw")]
 PEER_MESSAGES = [
     handoff.PeerHello("w", "e", "kv", "layout", b"addr", 1 << 47, b"rkey", b"proof"),
-    handoff.Grant("e", 9, 1, (4, 5, 6), 2, 10.0),
+    handoff.Grant("e", 9, 1, (4, 5, 6), 2, 10.0, 3),
+    handoff.Revoke("e", 9, 1, 3),
+    handoff.Revoked("e", 9, 1, 3),
     handoff.Written("e", 9, 1, 2, (2**64 - 1, 0)),
     handoff.Final("e", 9, 1, stream.pack_tokens([1, 2]), 1, (ITEM,), 1),
     handoff.Renew("e", 9, 1),

@@ -1,0 +1,238 @@
+"""The one door of the core to hand-offs: calls in, polled events out, all in the core's own thread.
+
+A sender calls `expect`, then, after `Granted`, `push` (as blocks get complete) and `finish`; a receiver calls `grant`.
+What happens between is in `session` (the table), `sender` and `receiver` (its two sides) and `peers` (connections).
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import chain
+
+from legato_engine.transfer.checksum import ArenaMemory
+from legato_engine.transfer.desk import Desk
+from legato_engine.transfer.events import TransferEvent
+from legato_engine.transfer.link import Connected, Fenced, Link, LinkEvent, PeerDown, PutDone, PutFailed, Received
+from legato_engine.transfer.peers import Peers, prove
+from legato_engine.transfer.receiver import Receiver
+from legato_engine.transfer.sender import Sender
+from legato_engine.transfer.session import IllegalMove
+from legato_protocol import handoff
+from legato_protocol.stream import Peer, TokenItem
+
+_FROM_RECEIVER = handoff.Grant | handoff.Revoke | handoff.Commit
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """For metrics and `/state`; totals count since start."""
+
+    sending: int  # sessions under way
+    receiving: int
+    quarantined_blocks: int  # granted blocks of aborted sessions, not yet released
+    committed: int  # totals, both sides
+    aborted: int
+    fences: int
+    refused_peers: int
+    bad_messages: int
+    corrupt_blocks: int
+    bytes_sent: int
+    bytes_received: int
+
+
+class TransferAgent:
+    """Both sides of all hand-offs of one worker.
+
+    Not thread-safe: every call comes from the core's thread. No call blocks. Events come from `poll` only, never from
+    inside another call. Calls about a session that has ended meanwhile do nothing: its event is waiting in `poll`.
+    """
+
+    def __init__(
+        self,
+        link: Link,
+        memory: ArenaMemory,
+        *,
+        worker: str,
+        epoch: str,
+        kv_revision: str,
+        layout: str,
+        block_size: int,
+        token: str,
+        checksum: bool = True,
+        lease: float = 10.0,
+        clock: Callable[[], float],
+    ) -> None:
+        """`memory` is `checksum.ArenaMemory(tensor, num_blocks)`; `link` must have that same memory registered.
+
+        `lease` is how many seconds of a peer's silence end a session; `clock` is `time.monotonic` or a test's.
+        """
+
+        self._link = link
+        self._hello = handoff.PeerHello(
+            worker=worker,
+            epoch=epoch,
+            kv_revision=kv_revision,
+            layout=layout,
+            address=link.address,
+            arena=memory.address,
+            rkey=link.rkey,
+            proof=prove(token, worker, epoch),
+        )
+        self._peers = Peers(link, self._hello, token)
+        self._desk = Desk(link, self._peers, memory, block_size, epoch, checksum, lease, clock)
+        self._sender = Sender(self._desk)
+        self._receiver = Receiver(self._desk)
+
+    @property
+    def address(self) -> bytes:
+        """What `Hello.address` tells."""
+        return self._link.address
+
+    @property
+    def transport(self) -> str:
+        """What `Hello.transport` tells."""
+        return self._link.transport
+
+    def fileno(self) -> int:
+        """Readable while the link has something for `poll`."""
+        return self._link.fileno()
+
+    def next_timer(self) -> float | None:
+        """Seconds until `poll` has something to do even if nothing arrives (≥ 0); None when nothing is due."""
+        if self._desk.outbox:
+            return 0.0
+        due = min(chain(self._sender.timers(), self._receiver.timers()), default=None)
+        return None if due is None else max(0.0, due - self._desk.clock())
+
+    # sender
+
+    def expect(self, room: int, attempt: int, peer: Peer, root: bytes) -> None:
+        """This worker will send `room` to `peer`. `root` is the parent of the sequence's first block hash.
+
+        `Granted` follows once the receiver has room, perhaps at the next poll. A room that stays without a grant waits
+        until `abort`: the caller owns the request's deadline. Blocks need no pinning before `Granted`.
+        """
+        self._sender.expect(room, attempt, peer, root)
+
+    def push(self, room: int, first: int, blocks: Sequence[int], hashes: Sequence[bytes]) -> None:
+        """Sends complete blocks: sequence blocks `first, first+1, …` lie in `blocks` of the own arena.
+
+        Only after `Granted`, and from block 0 on again after `Revoked`. `hashes[i]` is the block hash of `blocks[i]`.
+        Blocks below the grant's `cached` are skipped. Blocks must be pushed in order, each once, and stay unchanged
+        until `Committed`, `Aborted` or `Revoked`. Raises ValueError for blocks out of order or beyond the grant.
+        """
+        self._sender.push(room, first, blocks, hashes)
+
+    def finish(
+        self, room: int, token_ids: bytes, computed: int, tokens: Sequence[TokenItem], partial: int | None = None
+    ) -> None:
+        """All full blocks were pushed: sends the rest, and `Final` after everything is written.
+
+        `partial` is the own arena's block that holds the last, incomplete block of the `computed` tokens (None when
+        `computed` is a multiple of the block size). For `token_ids` and `tokens` see `handoff.Final`. Raises
+        ValueError if that contradicts what was pushed.
+        """
+        self._sender.finish(room, token_ids, computed, tokens, partial)
+
+    # receiver
+
+    def grant(self, room: int, attempt: int, peer: Peer, blocks: Sequence[int], cached: int, root: bytes) -> None:
+        """Lets `peer` write the sequence of `room` into `blocks` of the own arena (those after the first `cached`).
+
+        The blocks are the session's until `Arrived` (then they are the sequence's), or `Revoked` or `Released`.
+        `root` is the parent of the sequence's first block hash: what arrives must belong to it.
+        """
+        self._receiver.grant(room, attempt, peer, blocks, cached, root)
+
+    def revoke(self, room: int) -> None:
+        """Asks the grant back. `Revoked` follows if nothing was put yet; otherwise the session just goes on."""
+        self._receiver.revoke(room)
+
+    # both
+
+    def abort(self, room: int, reason: str) -> None:
+        """Ends every unfinished session of this room (cancel, deadline). Rooms that are not known are no error.
+
+        `Aborted` follows: at once for a receiver, and for a sender when no put reads its blocks any more.
+        """
+        self._sender.cancel(room, reason)
+        self._receiver.cancel(room, reason)
+
+    def poll(self) -> list[TransferEvent]:
+        """Handles what arrived and what is due by the clock; returns what the core has to know, oldest first."""
+        for event in self._link.poll():
+            self._handle(event)
+        now = self._desk.clock()
+        self._sender.tick(now)
+        self._receiver.tick(now)
+        told = self._desk.outbox.copy()
+        self._desk.outbox.clear()
+        return told
+
+    def counts(self) -> Counts:
+        totals = self._desk.totals
+        return Counts(
+            sending=len(self._sender.active()),
+            receiving=len(self._receiver.active()),
+            quarantined_blocks=self._receiver.quarantined(),
+            committed=totals.committed,
+            aborted=totals.aborted,
+            fences=totals.fences,
+            refused_peers=self._peers.refused,
+            bad_messages=self._peers.bad_messages + totals.bad_messages,
+            corrupt_blocks=totals.corrupt_blocks,
+            bytes_sent=totals.bytes_sent,
+            bytes_received=totals.bytes_received,
+        )
+
+    def pending(self) -> int:
+        """How many sessions have not ended (receivers that wait for `Released` included): 0 means that a drained
+        worker may stop."""
+        return len(self._sender.active()) + len(self._receiver.active())
+
+    def check_integrity(self) -> None:
+        """Raises AssertionError if the books do not add up: a block granted twice, a put without a session."""
+        self._sender.check_integrity()
+        self._receiver.check_integrity()
+
+    def close(self) -> None:
+        """Closes the link. Peers see this worker as gone; whoever wants more than that aborts and polls first."""
+        self._link.close()
+
+    # inside
+
+    def _handle(self, event: LinkEvent) -> None:
+        match event:
+            case Received(connection, data):
+                self._receive(connection, data)
+            case PutDone() | PutFailed():
+                self._sender.put_ended(event)
+            case Connected(connection, accepted):
+                self._peers.connected(connection, accepted)
+            case PeerDown(connection, reason):
+                self._ended(connection, False, reason)
+            case Fenced(connection):
+                self._ended(connection, True, "its endpoint was closed here")
+
+    def _receive(self, connection: int, data: bytes) -> None:
+        message = self._peers.receive(connection, data)
+        if isinstance(message, handoff.PeerHello):
+            self._receiver.connection_ready(connection)
+        elif message is not None:
+            try:
+                self._dispatch(connection, message)
+            except IllegalMove:
+                self._desk.totals.bad_messages += 1
+
+    def _dispatch(self, connection: int, message: handoff.SessionMessage) -> None:
+        """The epoch is the receiver's: it says which side this worker has in the session."""
+        if message.epoch != self._desk.epoch:
+            self._sender.receive(connection, message)
+        elif isinstance(message, _FROM_RECEIVER):
+            self._desk.totals.bad_messages += 1
+        else:
+            self._receiver.receive(connection, message)
+
+    def _ended(self, connection: int, fenced: bool, reason: str) -> None:
+        self._sender.connection_ended(connection, fenced, reason)
+        self._receiver.connection_ended(connection, fenced, reason)
+        self._peers.forget(connection)

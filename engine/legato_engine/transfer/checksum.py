@@ -1,0 +1,64 @@
+"""Checksums of KV blocks: a sum over the bytes, bound to what the block is said to hold.
+
+The sum of a block is Σ word_i · weight_i modulo 2^64 over its 64-bit words, with fixed odd weights: every single
+changed word changes it, words that change places change it, and all terms can be added in any order, so it can be
+computed in parallel on any device. A label of (room, index, hash) is added, so that right bytes in the wrong place, or
+for the wrong tokens, do not pass.
+"""
+
+from collections.abc import Sequence
+from hashlib import blake2b
+
+import numpy as np
+import torch
+
+_WORD = 8
+_MASK = (1 << 64) - 1
+_SEED = 0x1E6A70
+
+
+def label(room: int, index: int, content: bytes) -> int:
+    """64 bits that stand for block `index` of `room` holding the tokens whose chained hash is `content`."""
+    digest = blake2b(content, digest_size=8, key=room.to_bytes(8, "little") + index.to_bytes(8, "little"))
+    return int.from_bytes(digest.digest(), "little")
+
+
+def bind(total: int, room: int, index: int, content: bytes) -> int:
+    """The checksum that `Written` carries for a block whose bytes sum up to `total`."""
+    return (total + label(room, index, content)) & _MASK
+
+
+def weights(words: int) -> "np.ndarray[tuple[int], np.dtype[np.uint64]]":
+    """The odd multipliers, the same in every process."""
+    return np.random.Generator(np.random.PCG64(_SEED)).integers(0, 1 << 64, words, dtype=np.uint64) | np.uint64(1)
+
+
+class ArenaMemory:
+    """A worker's KV arena as the hand-off sees it: `num_blocks` spans of `block_bytes`, one after the other."""
+
+    def __init__(self, arena: torch.Tensor, num_blocks: int) -> None:
+        """`arena` is contiguous, on any device; a block's bytes are a multiple of 8. Raises ValueError otherwise."""
+        size = arena.numel() * arena.element_size()
+        if not arena.is_contiguous() or size % num_blocks or size // num_blocks % _WORD:
+            raise ValueError(f"an arena of {size} bytes does not hold {num_blocks} blocks of whole 64-bit words")
+        self._arena = arena  # keeps the memory alive
+        self.address = arena.data_ptr()
+        self.num_blocks = num_blocks
+        self.block_bytes = size // num_blocks
+        words = arena.view(-1).view(torch.int64).view(num_blocks, -1)
+        factors = weights(self.block_bytes // _WORD)
+        self._device = None if arena.device.type == "cpu" else words
+        self._factors = torch.from_numpy(factors.view(np.int64)).to(arena.device)
+        if self._device is None:
+            self._words, self._weights = words.numpy().view(np.uint64), factors
+
+    @property
+    def length(self) -> int:
+        return self.num_blocks * self.block_bytes
+
+    def sums(self, blocks: Sequence[int]) -> list[int]:
+        """The sum of each block's bytes, as they are now."""
+        if self._device is not None:
+            rows = self._device[torch.tensor(blocks, device=self._device.device)]
+            return [total & _MASK for total in (rows * self._factors).sum(1).tolist()]
+        return [int(np.einsum("i,i", self._words[block], self._weights)) for block in blocks]

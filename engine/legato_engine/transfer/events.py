@@ -1,0 +1,101 @@
+"""What the transfer agent tells the core. Plain data; every event names its room and attempt."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from legato_protocol.handoff import Final
+
+Side = Literal["sender", "receiver"]
+
+
+@dataclass(frozen=True, slots=True)
+class Granted:
+    """Sender: the receiver has reserved blocks; `push` and `finish` may be called now.
+
+    `blocks` is how many blocks of the sequence there is room for, the first `cached` included, which the receiver holds
+    already (pushing them is allowed and does nothing).
+    """
+
+    room: int
+    attempt: int
+    blocks: int
+    cached: int
+
+
+@dataclass(frozen=True, slots=True)
+class Revoked:
+    """The grant was taken back before anything was written.
+
+    Sender: pushed nothing yet; waits for another `Granted` (its blocks may be evicted meanwhile).
+    Receiver: the granted blocks are reusable now; `grant` may be called again for the same room and attempt.
+    """
+
+    side: Side
+    room: int
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """Sender: the receiver has verified every block and owns the sequence; this side's blocks may be freed."""
+
+    room: int
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class Arrived:
+    """Receiver: every block is here and verified, the sender has been told. The sequence is this worker's now."""
+
+    room: int
+    attempt: int
+    final: Final
+    source: str  # the sending worker
+    blocks: int  # that travelled
+    cached: int
+    bytes: int
+    seconds: float  # from `grant` to now
+    final_at: float  # clock reading when `Final` came: emission time minus this is the boundary
+
+
+@dataclass(frozen=True, slots=True)
+class Aborted:
+    """The hand-off failed; `retry` says whether another try (elsewhere, or later) may succeed.
+
+    Sender: no put reads its blocks any more, they may be freed (or the sequence goes on here).
+    Receiver: the request is to be told; the granted blocks are NOT reusable before `Released`.
+    """
+
+    side: Side
+    room: int
+    attempt: int
+    reason: str
+    retry: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Released:
+    """Receiver, always after its `Aborted`: no write can land any more, the granted blocks are reusable."""
+
+    room: int
+    attempt: int
+
+
+TransferEvent = Granted | Revoked | Committed | Arrived | Aborted | Released
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """For metrics and `/state`; totals count since start."""
+
+    sending: int  # sessions under way
+    receiving: int
+    quarantined_blocks: int  # granted blocks of aborted sessions, not yet released
+    committed: int  # totals, both sides
+    aborted: int
+    fences: int
+    refused_peers: int
+    bad_messages: int
+    corrupt_blocks: int
+    bytes_sent: int
+    bytes_received: int

@@ -1,0 +1,143 @@
+"""Connections to other workers: who is at the other end, and may it be trusted?
+
+Every message is sealed with a keyed digest, so that a flipped byte or a stranger's message is seen. Nothing is taken
+from a connection before its `PeerHello`: proof of the token, same version, KV revision and layout.
+"""
+
+import hmac
+import logging
+from dataclasses import dataclass
+from hashlib import blake2b, sha256
+
+from legato_engine.transfer.link import Link
+from legato_protocol import handoff
+from legato_protocol.stream import BadFrame, Peer, encode
+
+_SEAL_BYTES = 8
+_log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class _Connection:
+    accepted: bool
+    worker: str
+    epoch: str
+    arena: int = 0
+    trusted: bool = False
+
+
+def prove(token: str, worker: str, epoch: str) -> bytes:
+    """What `PeerHello.proof` holds: only who knows the token can make it."""
+    return hmac.digest(token.encode(), f"{len(worker)}:{worker}:{epoch}".encode(), sha256)
+
+
+class Peers:
+    """The table of connections. A connection is trusted from its valid hello until it is closed."""
+
+    def __init__(self, link: Link, hello: handoff.PeerHello, token: str) -> None:
+        """`hello` is what this worker says of itself."""
+        self._link = link
+        self._hello = hello
+        self._token = token
+        self._key = sha256(token.encode()).digest()
+        self._connections: dict[int, _Connection] = {}
+        self.refused = 0
+        self.bad_messages = 0
+
+    def reach(self, peer: Peer) -> int:
+        """A connection to this worker and epoch: one that exists, or one that is being opened."""
+        for number, connection in self._connections.items():
+            if (connection.worker, connection.epoch) == (peer.worker, peer.epoch):
+                return number
+        number = self._link.connect(peer.address)
+        self._connections[number] = _Connection(accepted=False, worker=peer.worker, epoch=peer.epoch)
+        return number
+
+    def trusted(self, number: int) -> bool:
+        connection = self._connections.get(number)
+        return connection is not None and connection.trusted
+
+    def identity(self, number: int) -> tuple[str, str]:
+        """The peer's worker and epoch."""
+        return self._connections[number].worker, self._connections[number].epoch
+
+    def epoch(self, number: int) -> str:
+        return self._connections[number].epoch
+
+    def arena(self, number: int) -> int:
+        """Base address of the peer's arena."""
+        return self._connections[number].arena
+
+    def send(self, number: int, message: handoff.HandoffMessage) -> None:
+        """Sends when the peer is trusted; a connection that is gone swallows it (its end is told by an event)."""
+        if self.trusted(number):
+            self._link.send(number, self._seal(encode(message)))
+
+    def connected(self, number: int, accepted: bool) -> None:
+        if accepted:
+            self._connections[number] = _Connection(accepted=True, worker="", epoch="")
+        elif number in self._connections:
+            self._link.send(number, self._seal(encode(self._hello)))
+
+    def forget(self, number: int) -> None:
+        """The link says that the connection has ended."""
+        self._connections.pop(number, None)
+
+    def receive(self, number: int, data: bytes) -> handoff.HandoffMessage | None:
+        """The message, for a trusted peer; None for one that was refused. A hello that is accepted is returned too."""
+        connection = self._connections.get(number)
+        if connection is None:
+            return None
+        try:
+            message = handoff.decode(self._unseal(data))
+            if isinstance(message, handoff.PeerHello) == connection.trusted:
+                raise BadFrame("a hello where none is due, or none where one is")
+        except BadFrame as error:
+            self._refuse_message(number, connection, str(error))
+            return None
+        if isinstance(message, handoff.PeerHello):
+            return self._greet(number, connection, message)
+        return message
+
+    def _refuse_message(self, number: int, connection: _Connection, reason: str) -> None:
+        self.bad_messages += 1
+        if not connection.trusted:
+            self._refuse(number, reason)
+
+    def _greet(self, number: int, connection: _Connection, hello: handoff.PeerHello) -> handoff.PeerHello | None:
+        fault = self._fault(connection, hello)
+        if fault:
+            self._refuse(number, fault)
+            return None
+        connection.worker, connection.epoch, connection.arena = hello.worker, hello.epoch, hello.arena
+        self._link.attach(number, hello.rkey)
+        if connection.accepted:
+            self._link.send(number, self._seal(encode(self._hello)))
+        connection.trusted = True
+        return hello
+
+    def _fault(self, connection: _Connection, hello: handoff.PeerHello) -> str:
+        """Why this peer is not the one to exchange KV with; empty when it is."""
+        own = self._hello
+        if not hmac.compare_digest(hello.proof, prove(self._token, hello.worker, hello.epoch)):
+            return "its proof of the token is wrong"
+        for name in ("version", "kv_revision", "layout"):
+            if getattr(hello, name) != getattr(own, name):
+                return f"its {name} is {getattr(hello, name)!r}, ours is {getattr(own, name)!r}"
+        if not connection.accepted and (hello.worker, hello.epoch) != (connection.worker, connection.epoch):
+            return f"{hello.worker} of epoch {hello.epoch} answered for {connection.worker} of {connection.epoch}"
+        return ""
+
+    def _refuse(self, number: int, reason: str) -> None:
+        self.refused += 1
+        _log.warning("refused a peer: %s", reason)
+        self._link.fence(number)
+
+    def _seal(self, data: bytes) -> bytes:
+        return blake2b(data, digest_size=_SEAL_BYTES, key=self._key).digest() + data
+
+    def _unseal(self, data: bytes) -> bytes:
+        seal, rest = data[:_SEAL_BYTES], data[_SEAL_BYTES:]
+        if not hmac.compare_digest(seal, blake2b(rest, digest_size=_SEAL_BYTES, key=self._key).digest()):
+            raise BadFrame("its seal does not fit: damaged, or of another service")
+        return rest
