@@ -88,6 +88,7 @@ class FakeEngine:
         self._fabric = fabric
         self._tokens = tokens
         self._lengthy = lengthy  # tokens per step and choice
+        self._aborted: set[int] = set()  # rooms whose sender is to stop
         self._arrived: dict[int, tuple[FakeEngine, Job]] = {}
         self._held: dict[Stage, int] = {}
         fabric.engines[(worker, epoch)] = self
@@ -122,6 +123,8 @@ class FakeEngine:
         """Takes a sequence, or says why not."""
         refusal = self._refusal(frame.sequence)
         if refusal is not None:
+            if isinstance(frame, Decode):
+                self._aborted.add(frame.room)
             return failure(frame, refusal, "scripted" if refusal.code != "invalid" else "this output was not made here")
         sequence = frame.sequence
         known = len(sequence.token_ids) // 4 - sequence.prompt_len
@@ -144,6 +147,8 @@ class FakeEngine:
         job = self.jobs.get((gateway, id))
         if job is not None and job.frame.attempt <= attempt:
             del self.jobs[(gateway, id)]
+            if isinstance(job.frame, Decode):
+                self._aborted.add(job.frame.room)
 
     def pause(self, gateway: object, id: str, on: bool) -> None:
         job = self.jobs.get((gateway, id))
@@ -194,11 +199,14 @@ class FakeEngine:
 
     def _push(self, job: Job, frame: Prefill | Handoff) -> Iterator[Failed]:
         peer = self._fabric.peer(frame.to)
+        if peer is not None and frame.room not in peer._aborted:
+            peer._arrived.setdefault(frame.room, (self, job))
+            return
+        self._unpushed(job)
         if peer is None:
             yield Failed(frame.id, frame.attempt, "peer_lost", f"{frame.to.worker} is gone", "transfer", True)
-            self._unpushed(job)
         else:
-            peer._arrived.setdefault(frame.room, (self, job))
+            yield Failed(frame.id, frame.attempt, "transfer", f"{frame.to.worker} aborted it", "transfer", True)
 
     def _unpushed(self, job: Job) -> None:
         if job.move is not None:

@@ -22,9 +22,7 @@ class Metrics:
             "legato_gateway_redispatches", "New attempts after a failure, by its code", ["reason"], registry=registry
         )
         self._moved = Counter("legato_gateway_moves", "Sequences handed off by draining workers", registry=registry)
-        self._failed = Counter(
-            "legato_gateway_worker_failures", "Requests that a worker failed", registry=registry
-        )
+        self._failed = Counter("legato_gateway_worker_failures", "Requests that a worker failed", registry=registry)
         self._bad = Counter("legato_gateway_bad_frames", "Frames refused, by worker", ["worker"], registry=registry)
         self._handoff = Histogram(
             "legato_gateway_handoff_seconds", "From grant to commit", registry=registry, buckets=SECONDS

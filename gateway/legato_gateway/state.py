@@ -13,9 +13,7 @@ from legato_gateway.metrics import Metrics
 class State:
     """Implements `app.Status`: reads the gateway's parts, changes nothing."""
 
-    def __init__(
-        self, fleet: Fleet, index: KVIndex, admission: Admission, history: History, metrics: Metrics
-    ) -> None:
+    def __init__(self, fleet: Fleet, index: KVIndex, admission: Admission, history: History, metrics: Metrics) -> None:
         self._metrics = metrics
         self._fleet = fleet
         self._index = index

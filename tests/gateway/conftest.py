@@ -36,7 +36,7 @@ LIMIT = 20  # seconds: a hang is a failure, not a timeout of the suite
 class Letters:
     """A vocabulary of 256 tokens that are two ASCII letters each."""
 
-    table = [b"%c%c" % (97 + i // 16, 97 + i % 16) for i in range(256)]
+    table = tuple(b"%c%c" % (97 + i // 16, 97 + i % 16) for i in range(256))
 
     def detokenizer(self) -> Detokenizer:
         return Detokenizer(self.table)
@@ -120,7 +120,7 @@ class Gateway:
 
     async def until(self, condition: Callable[[], bool]) -> None:
         """Waits for something that no event announces."""
-        while not condition():
+        while not condition():  # noqa: ASYNC110 – nothing announces it
             await asyncio.sleep(0.002)
 
     async def wait_ready(self) -> None:
@@ -182,5 +182,3 @@ class Lab:
 @pytest.fixture(scope="session")
 def lab() -> Lab:
     return Lab()
-
-

@@ -160,7 +160,10 @@ def test_state_shows_workers_and_requests(lab):
         async with lab.running(lab.pools(1, 1)) as gateway:
             await gateway.submit().read()
             state = gateway.state.state()
-            assert {worker["worker"]: worker["role"] for worker in state["workers"]} == {"p0": "prefill", "d0": "decode"}
+            assert {worker["worker"]: worker["role"] for worker in state["workers"]} == {
+                "p0": "prefill",
+                "d0": "decode",
+            }
             assert state["requests"][-1]["finish"] == "length"
             assert gateway.state.unready() is None
 
