@@ -58,7 +58,7 @@ def _from_metadata(metadata: dict[str, Any], source: str) -> TokenizerFiles:
     values = {key.removeprefix("tokenizer.ggml."): value for key, value in metadata.items()}
     if values.get("model") != "gpt2":
         raise TokenizeError(f"{source}: tokenizer model {values.get('model')!r} is not supported; supported: gpt2")
-    tokens: list[str] = values.get("tokens") or []
+    tokens = _strings(values, "tokens", source)
     tokenizer = _byte_pairs(values, tokens, source)
     special = _special_ids(values, len(tokens), source)
     bos, eos = (tokens[special[key]] if key in special else "" for key in ("bos", "eos"))
@@ -70,6 +70,13 @@ def _from_metadata(metadata: dict[str, Any], source: str) -> TokenizerFiles:
     return TokenizerFiles(tokenizer, metadata.get("tokenizer.chat_template"), bos, eos, tuple(sorted(eos_ids)))
 
 
+def _strings(values: dict[str, Any], key: str, source: str) -> list[str]:
+    found = values.get(key)
+    if not isinstance(found, list) or not all(isinstance(entry, str) for entry in found):
+        raise TokenizeError(f"{source}: tokenizer.ggml.{key} has to be a list of strings")
+    return found
+
+
 def _special_ids(values: dict[str, Any], size: int, source: str) -> dict[str, int]:
     found = {key: values[f"{key}_token_id"] for key in ("bos", "eos", "eot", "eom") if f"{key}_token_id" in values}
     for key, id in found.items():
@@ -79,7 +86,7 @@ def _special_ids(values: dict[str, Any], size: int, source: str) -> dict[str, in
 
 
 def _byte_pairs(values: dict[str, Any], tokens: list[str], source: str) -> Tokenizer:
-    merges = [tuple(merge.split(" ", 1)) for merge in values.get("merges", ())]
+    merges = [tuple(merge.split(" ", 1)) for merge in _strings(values, "merges", source)]
     if not tokens or not merges or any(len(merge) != 2 for merge in merges):
         raise TokenizeError(
             f"{source}: its tokenizer has {len(tokens)} tokens and {len(merges)} merges, or broken ones"
@@ -95,8 +102,8 @@ def _byte_pairs(values: dict[str, Any], tokens: list[str], source: str) -> Token
         tokenizer.normalizer = normalizers.NFC()
     tokenizer.pre_tokenizer = pre_tokenizer
     tokenizer.decoder = decoders.ByteLevel()
-    types = values.get("token_type") or []
-    kinds = list(zip(tokens, types, strict=False))
+    types = values.get("token_type")
+    kinds = list(zip(tokens, types, strict=False)) if isinstance(types, list) else []
     tokenizer.add_special_tokens([AddedToken(t, special=True, normalized=False) for t, k in kinds if k == _CONTROL])
     tokenizer.add_tokens([AddedToken(t, special=False, normalized=False) for t, k in kinds if k == _USER_DEFINED])
     return tokenizer

@@ -58,6 +58,8 @@ def parse(data: bytes | mmap) -> Header:
         return Header(metadata, _tensors(reader, tensor_count, metadata))
     except struct.error:
         raise BadGguf(f"ends within its header: truncated at {len(data)} bytes") from None
+    except RecursionError:
+        raise BadGguf("arrays in its header are nested too deeply") from None
     except UnicodeDecodeError as error:
         raise BadGguf(f"a string in its header is no UTF-8: {error}") from None
 
@@ -68,7 +70,10 @@ def _tensors(reader: "_Reader", count: int, metadata: dict[str, Any]) -> dict[st
     if not isinstance(alignment, int) or alignment < 1:
         raise BadGguf(f"general.alignment is {alignment!r}; a whole number above 0 is needed")
     start = -(-reader.at // alignment) * alignment
-    return {name: TensorInfo(name, shape, kind, start + offset) for name, shape, kind, offset in found}
+    tensors = {name: TensorInfo(name, shape, kind, start + offset) for name, shape, kind, offset in found}
+    if len(tensors) < len(found):
+        raise BadGguf("two tensors in its header have one name")
+    return tensors
 
 
 class _Reader:

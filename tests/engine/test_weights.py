@@ -4,6 +4,7 @@ import importlib.util
 import json
 import struct
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import gguf
@@ -15,8 +16,8 @@ from gguf.quants import dequantize
 from safetensors.torch import save_file
 
 from legato_engine import errors
-from legato_engine.models import registry, weights
-from legato_engine.models.config import ModelConfig
+from legato_engine.models import fingerprint, registry, weights
+from legato_engine.models.config import ModelConfig, from_huggingface
 
 HIDDEN, HEADS, KV_HEADS, INNER, VOCAB, LAYERS = 256, 4, 2, 512, 64, 2
 HEAD = HIDDEN // HEADS
@@ -233,6 +234,34 @@ def test_fingerprint_follows_the_content_and_not_the_name(tmp_path: Path) -> Non
     other = weights.open(write_gguf(tmp_path / "3.gguf", tiny(Type.Q4_1, seed=5)))
     assert one.fingerprint == two.fingerprint
     assert one.fingerprint != other.fingerprint
+
+
+def test_a_large_file_is_sampled_and_still_told_apart(tmp_path: Path) -> None:
+    """Sparse files of more than the size that is read whole."""
+    config = ModelConfig(
+        "LlamaForCausalLM", 1, 8, 1, 1, 8, 8, 8, 8, 1e4, None, 1e-5, True, None, False, False
+    )  # fmt: skip
+    size = fingerprint.WHOLE_FILE_BYTES + 1
+    found = set()
+    for place in (0, size // 3 * 2, size - 4):
+        with (tmp_path / "large").open("wb") as file:
+            file.truncate(size)
+            sample = place // fingerprint.SAMPLE_BYTES * fingerprint.SAMPLE_BYTES
+            for start in range(max(0, sample - (8 << 20)), min(size, sample + (8 << 20)), 1 << 19):
+                file.seek(start)
+                file.write(b"x")
+            file.truncate(size)
+        found.add(fingerprint.of([tmp_path / "large"], config))
+    assert len(found) == 3
+    assert fingerprint.of([tmp_path / "large"], replace(config, rope_theta=2e4)) not in found
+
+
+def test_mistral_has_its_own_defaults(tmp_path: Path) -> None:
+    raw = {key: value for key, value in CONFIG.items() if key != "num_key_value_heads"}
+    config = from_huggingface(raw | {"architectures": ["MistralForCausalLM"], "num_attention_heads": 16}, "here")
+    assert (config.sliding_window, config.kv_heads) == (4096, 8)
+    config = from_huggingface(CONFIG | {"architectures": ["MistralForCausalLM"], "sliding_window": None}, "here")
+    assert config.sliding_window is None
 
 
 def test_architectures_of_the_registry_have_a_class(tmp_path: Path) -> None:

@@ -11,6 +11,8 @@ ROPE_SCALINGS = {  # what a config.json may ask for, and the numbers that it has
     "linear": ("factor",),
     "llama3": ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"),
 }
+# What transformers takes where a config.json is silent, if that differs from Llama's.
+_DEFAULTS: dict[str, dict[str, Any]] = {"MistralForCausalLM": {"sliding_window": 4096, "num_key_value_heads": 8}}
 _GGUF_ARCHITECTURES = {"llama": "LlamaForCausalLM"}
 
 
@@ -46,6 +48,7 @@ class ModelConfig:
 def from_huggingface(raw: Mapping[str, Any], source: str) -> ModelConfig:
     """The config in a `config.json`. Raises UnsupportedModel or CorruptModel, which name `source` and the key."""
     architecture = _architecture(raw.get("architectures"), source)
+    raw = _DEFAULTS.get(architecture, {}) | dict(raw)
     if raw.get("hidden_act", "silu") != "silu":
         raise UnsupportedModel(f"{source}: hidden_act is {raw['hidden_act']!r}; only 'silu' is supported")
     hidden, heads = _size(raw, "hidden_size", source), _size(raw, "num_attention_heads", source)
@@ -65,7 +68,7 @@ def from_huggingface(raw: Mapping[str, Any], source: str) -> ModelConfig:
             rope_scaling=scaling,
             rms_norm_eps=_number(raw, "rms_norm_eps", source, 1e-6),
             tie_word_embeddings=bool(raw.get("tie_word_embeddings", False)),
-            sliding_window=raw.get("sliding_window") or None,
+            sliding_window=_window(raw, "sliding_window", source),
             attention_bias=bool(raw.get("attention_bias", False)),
             mlp_bias=bool(raw.get("mlp_bias", False)),
         ),
@@ -78,7 +81,7 @@ def from_gguf(
 ) -> ModelConfig:
     """The config in a GGUF's metadata and tensor names. `factors` are those of its `rope_freqs.weight`, if any."""
     name = metadata.get("general.architecture")
-    if name not in _GGUF_ARCHITECTURES:
+    if not isinstance(name, str) or name not in _GGUF_ARCHITECTURES:
         allowed = ", ".join(_GGUF_ARCHITECTURES)
         raise UnsupportedModel(f"{source}: architecture {name!r} is not supported; supported in GGUF: {allowed}")
     raw = {key.removeprefix(f"{name}."): value for key, value in metadata.items() if key.startswith(f"{name}.")}
@@ -88,7 +91,8 @@ def from_gguf(
     head_dim = _size(raw, "attention.key_length", source, hidden // heads)
     if raw.get("rope.dimension_count", head_dim) != head_dim:
         raise UnsupportedModel(f"{source}: rotary embeddings of a part of head_dim {head_dim} are not supported")
-    vocab = len(metadata.get("tokenizer.ggml.tokens", ())) or None
+    tokens = metadata.get("tokenizer.ggml.tokens")
+    vocab = len(tokens) if isinstance(tokens, list) else None
     return _checked(
         ModelConfig(
             architecture=_GGUF_ARCHITECTURES[name],
@@ -104,7 +108,7 @@ def from_gguf(
             rope_scaling=_gguf_scaling(raw, factors, source),
             rms_norm_eps=_number(raw, "attention.layer_norm_rms_epsilon", source),
             tie_word_embeddings="output.weight" not in tensors,
-            sliding_window=raw.get("attention.sliding_window") or None,
+            sliding_window=_window(raw, "attention.sliding_window", source),
             attention_bias="blk.0.attn_q.bias" in tensors,
             mlp_bias="blk.0.ffn_up.bias" in tensors,
         ),
@@ -122,7 +126,10 @@ def _architecture(names: object, source: str) -> str:
 
 def _huggingface_rope(raw: Mapping[str, Any], source: str) -> tuple[float, dict[str, Any] | None]:
     """Theta and scaling, from `rope_theta`/`rope_scaling` or from `rope_parameters`, which newer files have."""
-    scaling = dict(raw.get("rope_parameters") or raw.get("rope_scaling") or {})
+    given = raw.get("rope_parameters") or raw.get("rope_scaling") or {}
+    if not isinstance(given, Mapping):
+        raise CorruptModel(f"{source}: rope_scaling is {given!r}; an object is needed")
+    scaling = dict(given)
     theta = scaling.pop("rope_theta", None) or raw.get("rope_theta") or 10000.0
     kind = scaling.pop("rope_type", None) or scaling.pop("type", "default")
     if kind == "default":
@@ -150,6 +157,10 @@ def _size(raw: Mapping[str, Any], key: str, source: str, default: int | None = N
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
         raise CorruptModel(f"{source}: {key} is {value!r}; a whole number above 0 is needed")
     return value
+
+
+def _window(raw: Mapping[str, Any], key: str, source: str) -> int | None:
+    return _size(raw, key, source) if raw.get(key) else None
 
 
 def _number(raw: Mapping[str, Any], key: str, source: str, default: float | None = None) -> float:

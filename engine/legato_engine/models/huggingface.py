@@ -21,10 +21,9 @@ class HuggingFaceFolder(Checkpoint):
 
     def __init__(self, path: Path) -> None:
         raw = _json(path / "config.json")
-        if raw.get("quantization_config"):
-            method = raw["quantization_config"].get("quant_method")
+        if method := raw.get("quantization_config"):
             raise UnsupportedFormat(
-                f"{path}/config.json: quantization {method!r} is not supported; give plain safetensors or a GGUF file"
+                f"{path}/config.json: quantization {method} is not supported; give plain safetensors or a GGUF file"
             )
         self.path = path
         self.config = configs.from_huggingface(raw, f"{path}/config.json")
