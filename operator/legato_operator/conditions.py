@@ -21,7 +21,6 @@ NOT_AVAILABLE = "NotAvailable"
 NOT_NEEDED = "NotNeeded"
 NO_READY_WORKER = "NoReadyWorker"
 NO_TRANSPORT = "NoTransport"
-OTHER_TRANSPORT = "OtherTransport"
 ROLLING_OUT = "RollingOut"
 SCALING = "Scaling"
 STARTING = "Starting"
@@ -39,7 +38,6 @@ REASONS = {
     NOT_NEEDED: "there is no such pool, or nothing to hand over",
     NO_READY_WORKER: "no worker of this pool is ready",
     NO_TRANSPORT: "a worker has no transport for hand-offs",
-    OTHER_TRANSPORT: "the transport that the manifest requires is not the one in use",
     ROLLING_OUT: "workers of an older revision are being replaced",
     SCALING: "workers are being added or drained",
     STARTING: "not everything has started yet",

@@ -66,11 +66,11 @@ def _fields(root: type[BaseModel], location: Iterable[int | str]) -> list[str]:
     """The names that may stand at a place in the manifest."""
     model = root
     for part in location:
-        model = next((_model_in(f.annotation) or model for f in model.model_fields.values() if f.alias == part), model)
+        model = next((model_in(f.annotation) or model for f in model.model_fields.values() if f.alias == part), model)
     return [field.alias or "" for field in model.model_fields.values()]
 
 
-def _model_in(annotation: Any) -> type[BaseModel] | None:
+def model_in(annotation: Any) -> type[BaseModel] | None:
     """The model of a field's type, also of an optional one."""
     for candidate in (annotation, *getattr(annotation, "__args__", ())):
         if isinstance(candidate, type) and issubclass(candidate, BaseModel):

@@ -97,6 +97,7 @@ class PodLife:
             return await process.wait()
         finally:
             process.kill()
+            await process.wait()
             self._process = None
             for task in beside:
                 task.cancel()

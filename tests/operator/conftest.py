@@ -1,0 +1,115 @@
+"""Builders for the operator's tests: manifests with overrides, and a local cluster of fake processes."""
+
+import asyncio
+import contextlib
+import copy
+import os
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from legato_operator import placement
+from legato_operator.clock import SystemClock
+from legato_operator.cluster import Object, Ref
+from legato_operator.controller import Controller
+from legato_operator.local.cluster import LocalCluster, open_cluster
+from legato_operator.local.logs import Logs
+from legato_operator.local.settings import LocalSettings
+from legato_operator.reconcile import Reconciler
+from legato_operator.worker_api import HttpWorkers
+
+FAKE = Path(__file__).with_name("fake_legato.py")
+PROGRAM = (sys.executable, str(FAKE))
+QUICK = LocalSettings(
+    announce_interval=0.01,
+    probe_interval_starting=0.02,
+    probe_interval=0.05,
+    liveness_misses=2,
+    backoff_first=0.01,
+    backoff_longest=0.05,
+)
+
+
+def manifest(**spec: Any) -> Object:
+    """A minimal service, with fields of its spec added or replaced."""
+    minimal = {"model": {"source": {"builtin": "smollm2-135m-instruct"}}}
+    return {
+        "apiVersion": "serving.legato.dev/v1alpha1",
+        "kind": "InferenceService",
+        "metadata": {"name": "demo"},
+        "spec": copy.deepcopy(minimal | spec),
+    }
+
+
+@dataclass
+class Fakes:
+    """A local cluster whose pods are fakes, steered through files."""
+
+    cluster: LocalCluster
+    folder: Path
+    lines: list[str] = field(default_factory=list)
+
+    def steer(self, name: str, kind: str, text: str = "") -> None:
+        (self.folder / f"{name}.{kind}").write_text(text)
+
+    def starts(self, name: str) -> list[int]:
+        """Process numbers of every start of a pod so far."""
+        path = self.folder / f"{name}.starts"
+        return [int(line) for line in path.read_text().split()] if path.exists() else []
+
+    async def pods(self, pool: str = "") -> dict[str, Object]:
+        items = (await self.cluster.store.list("Pod")).items
+        role = "serving.legato.dev/role"
+        return {i["metadata"]["name"]: i for i in items if pool in ("", i["metadata"]["labels"][role])}
+
+    async def ready(self, pool: str = "") -> set[str]:
+        found = (await self.pods(pool)).items()
+        return {n for n, p in found if any(c["status"] == "True" for c in p.get("status", {}).get("conditions", ()))}
+
+    async def service(self, name: str = "demo") -> Object:
+        return await self.cluster.store.get(Ref("InferenceService", "default", name))
+
+    async def wait(self, condition: Callable[[], Awaitable[bool]]) -> None:
+        """Until it holds."""
+        async with asyncio.timeout(60):
+            while not await condition():
+                await asyncio.sleep(0.01)
+
+
+@contextlib.asynccontextmanager
+async def _fakes(folder: Path, reconciled: bool = True) -> AsyncIterator[Fakes]:
+    lines: list[str] = []
+    clock = SystemClock()
+    environment = {**os.environ, "FAKE_FOLDER": str(folder)}
+    async with (
+        open_cluster(Logs(lines.append), clock, environment, QUICK) as cluster,
+        httpx.AsyncClient(trust_env=False) as client,
+    ):
+        reconciler = Reconciler(cluster.store, HttpWorkers(client), clock, placement.local(PROGRAM, 8080))
+        controller = asyncio.create_task(Controller(cluster.store, reconciler).run() if reconciled else _idle())
+        try:
+            yield Fakes(cluster, folder, lines)
+        finally:
+            if controller.done():
+                controller.result()
+            controller.cancel()
+
+
+async def _idle() -> None:
+    await asyncio.Event().wait()
+
+
+@pytest.fixture
+def build() -> Callable[..., Object]:
+    return manifest
+
+
+@pytest.fixture
+def fakes(tmp_path: Path) -> Callable[..., contextlib.AbstractAsyncContextManager[Fakes]]:
+    """Opens a local cluster of fakes: `async with fakes() as f`."""
+    return lambda reconciled=True: _fakes(tmp_path, reconciled)

@@ -1,0 +1,81 @@
+"""A stand-in for the `legato` program: probes, state and drain over HTTP, and nothing behind them.
+
+Run as `python fake_legato.py worker|gateway FLAGS`. Files in $FAKE_FOLDER steer it: `NAME.busy` holds the number of
+running sequences, `NAME.sick` fails liveness, `NAME.refuse` makes it end with exit code 2 and its text, and
+`NAME.stubborn` makes it ignore SIGTERM. It notes every start in `NAME.starts`.
+"""
+
+import ctypes
+import json
+import os
+import signal
+import sys
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+FOLDER = Path(os.environ["FAKE_FOLDER"])
+
+
+def flag(name: str, default: str = "") -> str:
+    return sys.argv[sys.argv.index(name) + 1] if name in sys.argv else default
+
+
+NAME = flag("--name", "gateway")
+draining = threading.Event()
+
+
+def steered(kind: str) -> str | None:
+    path = FOLDER / f"{NAME}.{kind}"
+    return path.read_text() if path.exists() else None
+
+
+class Handler(BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        if self.path == "/healthz":
+            return self.answer(503 if steered("sick") is not None else 200, "ok")
+        if self.path == "/readyz":
+            loading = steered("loading")
+            return self.answer(503 if loading else 200, loading or "ready")
+        if self.headers["authorization"] != f"Bearer {os.environ['LEGATO_TOKEN']}":
+            return self.answer(401, "no")
+        load = {"running": int(steered("busy") or 0), "waiting": 0, "draining": draining.is_set()}
+        return self.answer(200, json.dumps({"load": load, "transport": "fake"}))
+
+    def do_POST(self) -> None:
+        draining.set()
+        (FOLDER / f"{NAME}.drained").touch()
+        self.answer(200, "{}")
+
+    def answer(self, code: int, text: str) -> None:
+        body = text.encode()
+        self.send_response(code)
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        return
+
+
+def main() -> None:
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+    if (reason := steered("refuse")) is not None:
+        print(reason, flush=True)
+        sys.exit(2)
+    with (FOLDER / f"{NAME}.starts").open("a") as starts:
+        starts.write(f"{os.getpid()}\n")
+    stopping = signal.SIG_IGN if steered("stubborn") is not None else lambda *_: os._exit(0)
+    signal.signal(signal.SIGTERM, stopping)
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    port = server.server_address[1]
+    ports = {"http": port} if sys.argv[1] == "gateway" else {"health": port, "control": port}
+    announce = Path(flag("--announce"))
+    fresh = announce.with_suffix(".new")
+    fresh.write_text(json.dumps(ports))
+    fresh.replace(announce)
+    print(f"{NAME} listens", flush=True)
+    server.serve_forever()
+
+
+main()

@@ -1,0 +1,221 @@
+"""The whole loop on the local cluster: what a user applies is what runs, through scaling, rollout, faults and the end."""
+
+import asyncio
+import json
+import os
+import signal
+
+from legato_operator.cluster import Ref
+
+SCALER = "legato-scaler"
+
+
+async def _is_ready(f):
+    conditions = (await f.service()).get("status", {}).get("conditions", ())
+    return any(c["type"] == "Ready" and c["status"] == "True" for c in conditions)
+
+
+async def _scale(f, pool, replicas):
+    wish = {
+        "apiVersion": "serving.legato.dev/v1alpha1",
+        "kind": "WorkerPool",
+        "metadata": {"name": f"demo-{pool}"},
+        "spec": {"replicas": replicas},
+    }
+    await f.cluster.store.apply(wish, SCALER, force=True)
+
+
+def test_service_becomes_ready(fakes, build):
+    """One prefill worker, one decode worker and a gateway; the token is a Secret; conditions say so."""
+
+    async def check():
+        async with fakes() as f:
+            await f.cluster.store.apply(build(), "user")
+            await f.wait(lambda: _is_ready(f))
+            assert set(await f.pods()) == {"demo-prefill-0", "demo-decode-0", "demo-gateway"}
+            assert len((await f.cluster.store.list("Secret")).items) == 1
+
+            async def told():
+                status = (await f.service())["status"]
+                return {c["type"]: c["status"] for c in status["conditions"]} == {
+                    "Ready": "True",
+                    "PrefillReady": "True",
+                    "DecodeReady": "True",
+                    "GatewayReady": "True",
+                    "KVTransportReady": "True",
+                    "Progressing": "False",
+                }
+
+            await f.wait(told)
+            assert (await f.service())["status"]["observedGeneration"] == 1
+
+    asyncio.run(check())
+
+
+def test_no_prefill_pool_makes_unified_workers(fakes, build):
+    async def check():
+        async with fakes() as f:
+            await f.cluster.store.apply(build(scaling={"prefill": {"max": 0}}), "user")
+            await f.wait(lambda: _is_ready(f))
+            pods = await f.pods()
+            assert set(pods) == {"demo-decode-0", "demo-gateway"}
+            command = pods["demo-decode-0"]["spec"]["containers"][0]["command"]
+            assert command[command.index("--role") + 1] == "unified"
+
+    asyncio.run(check())
+
+
+def test_scale_down_drains_the_idlest_before_it_is_deleted(fakes, build):
+    async def check():
+        async with fakes() as f:
+            f.steer("demo-decode-0", "busy", "1")
+            f.steer("demo-decode-1", "busy", "3")
+            await f.cluster.store.apply(build(), "user")
+            await f.wait(lambda: _is_ready(f))
+            await _scale(f, "decode", 2)
+            await f.wait(lambda: _has_ready(f, "decode", {"demo-decode-0", "demo-decode-1"}))
+            await _scale(f, "decode", 1)
+            await f.wait(lambda: _exists(f.folder / "demo-decode-0.drained"))
+            assert "demo-decode-0" in await f.ready("decode"), "still busy: it must not be deleted yet"
+            f.steer("demo-decode-0", "busy", "0")
+            await f.wait(lambda: _has_ready(f, "decode", {"demo-decode-1"}))
+            assert not (f.folder / "demo-decode-1.drained").exists()
+
+    asyncio.run(check())
+
+
+def test_drain_deadline_ends_a_worker_that_stays_busy(fakes, build):
+    async def check():
+        async with fakes() as f:
+            f.steer("demo-decode-0", "busy", "1")
+            f.steer("demo-decode-1", "busy", "1")
+            await f.cluster.store.apply(build(drain={"deadline": "200ms"}), "user")
+            await f.wait(lambda: _is_ready(f))
+            await _scale(f, "decode", 2)
+            await f.wait(lambda: _has_ready(f, "decode", {"demo-decode-0", "demo-decode-1"}))
+            await _scale(f, "decode", 1)
+            await f.wait(lambda: _has_ready(f, "decode", {"demo-decode-0"}))  # equally busy: the newest goes
+
+    asyncio.run(check())
+
+
+def test_changed_engine_settings_roll_out_without_a_gap(fakes, build):
+    """With surge 1 and unavailable 0 there is a ready decode worker at every moment."""
+
+    async def check():
+        async with fakes() as f:
+            await f.cluster.store.apply(build(), "user")
+            await f.wait(lambda: _is_ready(f))
+            before = {name: pod["metadata"]["uid"] for name, pod in (await f.pods()).items()}
+            await f.cluster.store.apply(build(engine={"chunkTokens": 256}), "user")
+
+            async def rolled():
+                assert await f.ready("decode"), "no decode worker is ready"
+                pods = await f.pods()
+                fresh = {n for n, p in pods.items() if p["metadata"]["uid"] not in before.values()}
+                return len(pods) == 3 and len(fresh) == 2
+
+            await f.wait(rolled)
+            for pool in ("prefill", "decode"):
+                (pod,) = (await f.pods(pool)).values()
+                assert "256" in pod["spec"]["containers"][0]["command"]
+
+    asyncio.run(check())
+
+
+def test_killed_worker_comes_back_and_the_workers_file_follows(fakes, build):
+    async def check():
+        async with fakes() as f:
+            await f.cluster.store.apply(build(), "user")
+            await f.wait(lambda: _is_ready(f))
+            first = _listed(await _workers_file(f))
+            assert set(first) == {"demo-decode-0", "demo-prefill-0"}
+            os.kill(f.starts("demo-decode-0")[0], signal.SIGKILL)
+
+            async def back():
+                listed = _listed(await _workers_file(f))
+                return set(listed) == set(first) and listed["demo-decode-0"] != first["demo-decode-0"]
+
+            await f.wait(back)
+            await f.wait(lambda: _has_ready(f, "decode", {"demo-decode-0"}))
+            assert len(f.starts("demo-decode-0")) == 2
+
+    asyncio.run(check())
+
+
+def test_deleting_ends_gateway_first_and_leaves_nothing(fakes, build):
+    async def check():
+        async with fakes() as f:
+            await f.cluster.store.apply(build(), "user")
+            await f.wait(lambda: _is_ready(f))
+            since = (await f.cluster.store.list("Pod")).version
+            await f.cluster.store.delete(Ref("InferenceService", "default", "demo"))
+            gone = []
+            async for event in f.cluster.store.watch("Pod", since):
+                if event.type == "DELETED":
+                    gone.append(event.object["metadata"]["name"])
+                if len(gone) == 3:
+                    break
+            assert gone[0] == "demo-gateway"
+            for kind in ("InferenceService", "WorkerPool", "Secret"):
+                await f.wait(lambda kind=kind: _none(f, kind))
+
+    asyncio.run(check())
+
+
+def test_worker_that_refuses_is_told(fakes, build):
+    async def check():
+        async with fakes() as f:
+            f.steer("demo-decode-0", "refuse", "weights.gguf is truncated")
+            await f.cluster.store.apply(build(), "user")
+
+            async def told():
+                conditions = (await f.service()).get("status", {}).get("conditions", ())
+                return any(
+                    c["type"] == "DecodeReady" and c["reason"] == "WorkerRefused" and "truncated" in c["message"]
+                    for c in conditions
+                )
+
+            await f.wait(told)
+
+    asyncio.run(check())
+
+
+def test_not_available_is_told_and_starts_nothing(fakes, build):
+    async def check():
+        async with fakes() as f:
+            await f.cluster.store.apply(build(engine={"numerics": "Invariant"}), "user")
+
+            async def told():
+                conditions = (await f.service()).get("status", {}).get("conditions", ())
+                return [c["reason"] for c in conditions] == ["NotAvailable"]
+
+            await f.wait(told)
+            assert not await f.pods()
+
+    asyncio.run(check())
+
+
+async def _has_ready(f, pool, names):
+    return await f.ready(pool) == names and set(await f.pods(pool)) == names
+
+
+async def _exists(path):
+    return path.exists()
+
+
+async def _none(f, kind):
+    return not (await f.cluster.store.list(kind)).items
+
+
+async def _workers_file(f):
+    (gateway,) = (await f.pods("gateway")).values()
+    pid = gateway["status"]["pid"]
+    with open(f"/proc/{pid}/cmdline", "rb") as file:
+        arguments = file.read().decode().split("\0")
+    return arguments[arguments.index("--workers-file") + 1]
+
+
+def _listed(path):
+    with open(path) as file:
+        return {entry["worker"]: entry["address"] for entry in json.load(file)}

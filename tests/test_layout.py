@@ -1,0 +1,64 @@
+"""The shape of the repository: source roots, and that nothing can be set which the docs do not know."""
+
+import operator
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pydantic import BaseModel
+
+from legato_operator import conditions, field_errors
+from legato_operator.resources import InferenceService
+
+ROOT = Path(__file__).parents[1]
+SOURCE_ROOTS = ("protocol", "engine", "gateway", "operator", "cli")
+MANIFEST = (ROOT / "docs" / "manifest.md").read_text()
+
+
+@pytest.mark.parametrize("name", SOURCE_ROOTS)
+def test_source_root_holds_one_package_and_nothing_loose(name):
+    content = [path.name for path in (ROOT / name).iterdir() if path.name not in ("__pycache__", "README.md")]
+    assert content == [f"legato_{name}"]
+    assert (ROOT / name / f"legato_{name}" / "__init__.py").is_file()
+
+
+def test_standard_library_operator_stays_importable():
+    """From the repository root, too, where a folder has the same name."""
+    found = subprocess.run(
+        [sys.executable, "-c", "import operator; print(operator.__file__)"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert found.stdout.strip() == operator.__file__
+
+
+def _fields(model: type[BaseModel], path: str = "") -> Iterator[str]:
+    for field in model.model_fields.values():
+        here = f"{path}{field.alias}"
+        yield here
+        if inner := field_errors.model_in(field.annotation):
+            yield from _fields(inner, f"{here}.")
+
+
+@pytest.mark.parametrize("path", [path for path in _fields(InferenceService) if path.startswith("spec.")])
+def test_docs_know_manifest_field(path):
+    assert f"`{path.removeprefix('spec.')}`" in MANIFEST
+
+
+@pytest.mark.parametrize("reason", sorted(conditions.REASONS))
+def test_docs_know_condition_reason(reason):
+    assert f"| `{reason}` |" in (ROOT / "docs" / "status.md").read_text()
+
+
+def test_every_reason_constant_is_explained():
+    types = {"READY", "PREFILL_READY", "DECODE_READY", "GATEWAY_READY", "KV_TRANSPORT_READY", "PROGRESSING"}
+    constants = {value for name, value in vars(conditions).items() if name.isupper() and isinstance(value, str)}
+    assert constants - {vars(conditions)[name] for name in types} == set(conditions.REASONS)
+
+
+def test_licence_is_apache_2():
+    assert "Apache License" in (ROOT / "LICENSE").read_text()
