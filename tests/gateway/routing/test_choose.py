@@ -1,0 +1,229 @@
+"""The routing decision over a snapshot."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from legato_gateway.routing import filters
+from legato_gateway.routing.choose import NoRoute, Policy, Route, choose
+from legato_gateway.routing.filters import Need
+from legato_gateway.routing.fleet_snapshot import FleetSnapshot, WorkerView
+
+BLOCK = 16
+ALWAYS_SPLIT = Policy(local_prefill_below_tokens=0)
+
+
+def worker(name: str, **overrides: Any) -> WorkerView:
+    role = {"p": "prefill", "d": "decode", "u": "unified"}[name[0]]
+    fields = {"epoch": "e", "kv_revision": "r1", "block_size": BLOCK, "num_blocks": 1000, "max_length": 8000}
+    return WorkerView(name=name, role=role, **{**fields, "free_blocks": 1000, "prefill_rate": 1000.0, **overrides})
+
+
+def fleet(*workers: WorkerView) -> FleetSnapshot:
+    return FleetSnapshot(workers)
+
+
+def need(tokens: int = 320, **overrides: Any) -> Need:
+    return Need(**{"id": "r", "tokens": tokens, "growth": 100, **overrides})
+
+
+def routed(wanted: Need, snapshot: FleetSnapshot, policy: Policy = ALWAYS_SPLIT, **matches: int) -> Route:
+    route = choose(wanted, snapshot, matches, policy)
+    assert isinstance(route, Route), route
+    return route
+
+
+def test_prefill_and_decode_are_apart_and_the_route_says_why() -> None:
+    route = routed(need(), fleet(worker("p0"), worker("d0")), p0=4, d0=2)
+    assert (route.prefill, route.decode) == ("p0", "d0")
+    assert route.cached == {"p0": 64, "d0": 32}
+    assert "p0" in route.why
+    assert "64 tokens cached" in route.why
+
+
+def test_the_longest_prefix_wins_until_its_queue_costs_more() -> None:
+    workers = worker("p0"), worker("p1", queue_tokens=100), worker("d0")
+    assert routed(need(), fleet(*workers), p1=10).prefill == "p1"
+    assert routed(need(), fleet(workers[0], replace(workers[1], queue_tokens=200), workers[2]), p1=10).prefill == "p0"
+
+
+def test_a_faster_worker_may_have_the_longer_queue() -> None:
+    workers = worker("p0", queue_tokens=500), worker("p1", queue_tokens=900, prefill_rate=3000.0), worker("d0")
+    assert routed(need(), fleet(*workers)).prefill == "p1"
+
+
+def test_what_this_gateway_has_just_sent_counts() -> None:
+    """Requests of one moment, before any worker could report, spread over the workers."""
+    pending = dict.fromkeys(["p0", "p1", "p2", "d0", "d1"], 0)
+    for i in range(30):
+        views = [worker(name, pending_sequences=n, pending_tokens=n * 320) for name, n in pending.items()]
+        route = routed(need(id=f"r{i}"), fleet(*views))
+        pending[route.prefill or ""] += 1
+        pending[route.decode] += 1
+    assert [pending[name] for name in ("p0", "p1", "p2")] == [10, 10, 10]
+    assert pending["d0"] == pending["d1"] == 15
+
+
+def test_equal_workers_are_told_apart_by_request_and_always_alike() -> None:
+    snapshot = fleet(*(worker(f"p{i}") for i in range(4)), *(worker(f"d{i}") for i in range(4)))
+    chosen = [routed(need(id=f"request {i}"), snapshot) for i in range(200)]
+    assert {route.prefill for route in chosen} == {"p0", "p1", "p2", "p3"}
+    assert {route.decode for route in chosen} == {"d0", "d1", "d2", "d3"}
+    again = FleetSnapshot(snapshot.workers[::-1])
+    assert [routed(need(id=f"request {i}"), again) for i in range(200)] == chosen
+
+
+def test_a_fuller_decode_worker_is_avoided() -> None:
+    workers = worker("p0"), worker("d0", free_blocks=300, running=8), worker("d1", free_blocks=900, running=8)
+    assert routed(need(), fleet(*workers)).decode == "d1"
+
+
+@pytest.mark.parametrize(("held", "local"), [(17, True), (16, False), (0, False)])
+def test_few_tokens_left_are_prefilled_where_the_prefix_is(held: int, local: bool) -> None:
+    snapshot = fleet(worker("p0"), worker("d0"), worker("d1"))
+    route = routed(need(320), snapshot, Policy(local_prefill_below_tokens=64), d1=held)
+    assert (route.prefill is None) == local
+    if local:
+        assert route.decode == "d1"
+        assert "48 tokens" in route.why
+
+
+def test_local_prefill_wants_room_and_no_queue() -> None:
+    policy = Policy(local_prefill_below_tokens=64)
+    for overrides in ({"free_blocks": 1}, {"queue_tokens": 500}):
+        snapshot = fleet(worker("p0"), worker("d0"), worker("d1", **overrides))
+        assert routed(need(320), snapshot, policy, d1=17).prefill == "p0"
+
+
+def test_a_whole_prompt_in_the_cache_still_computes_its_last_token() -> None:
+    route = routed(need(320), fleet(worker("d0")), Policy(local_prefill_below_tokens=64), d0=20)
+    assert route.cached == {"d0": 304}
+
+
+def test_only_workers_of_one_kv_revision_are_paired() -> None:
+    workers = worker("p0", kv_revision="r2"), worker("p1", queue_tokens=5000), worker("d0"), worker("d1")
+    route = routed(need(), fleet(*workers))
+    assert route.prefill == "p1"
+    both = fleet(*workers, worker("d2", kv_revision="r2"))
+    route = routed(need(), both)
+    assert (route.prefill, route.decode) == ("p0", "d2")
+    assert routed(need(kv_revision="r1"), both).prefill == "p1"
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        {"ready": False},
+        {"draining": True},
+        {"broken": True},
+        {"max_length": 400},
+        {"num_blocks": 20},
+        {"kv_revision": "r2"},
+        {"credits": 1, "pending_sequences": 1},
+    ],
+)
+def test_unfit_workers_are_left_out_and_named(fault: dict[str, Any]) -> None:
+    wanted = need(kv_revision="r1")
+    for bad in ("p1", "d1"):
+        good = worker("p0", queue_tokens=900), worker("d0", running=20)
+        if bad == "p1" and "max_length" in fault:
+            fault = {"max_length": 300}  # a prefill worker holds the prompt only
+        if bad == "p1" and "num_blocks" in fault:
+            fault = {"num_blocks": 10}
+        route = routed(wanted, fleet(*good, worker(bad, **fault)))
+        assert (route.prefill, route.decode) == ("p0", "d0")
+    none = choose(wanted, fleet(worker("p0"), worker("d1", **fault)), {}, ALWAYS_SPLIT)
+    assert isinstance(none, NoRoute)
+    assert "d1" in none.why
+
+
+def test_a_full_decode_worker_is_worth_waiting_for_and_a_small_one_is_not() -> None:
+    full = choose(need(), fleet(worker("p0"), worker("d0", free_blocks=10, cached_blocks=5)), {}, ALWAYS_SPLIT)
+    assert isinstance(full, NoRoute)
+    assert not full.lasting
+    small = choose(need(), fleet(worker("p0"), worker("d0", num_blocks=10)), {}, ALWAYS_SPLIT)
+    assert isinstance(small, NoRoute)
+    assert small.lasting
+    empty = choose(need(), fleet(), {}, ALWAYS_SPLIT)
+    assert isinstance(empty, NoRoute)
+    assert not empty.lasting
+
+
+def test_blocks_held_already_need_no_room() -> None:
+    tight = fleet(worker("p0"), worker("d0", free_blocks=8))
+    assert isinstance(choose(need(320), tight, {"d0": 5}, ALWAYS_SPLIT), NoRoute)
+    assert routed(need(320), tight, d0=15).decode == "d0"
+
+
+def test_workers_to_be_avoided_are() -> None:
+    snapshot = fleet(worker("p0"), worker("d0"), worker("d1", running=50))
+    assert routed(need(avoid=frozenset({"d0"})), snapshot).decode == "d1"
+
+
+@pytest.mark.parametrize(("policy", "lasting"), [("Wait", False), ("Fail", True)])
+def test_without_prefill_workers_the_policy_decides(policy: Any, lasting: bool) -> None:
+    snapshot = fleet(worker("p0", ready=False), worker("d0"))
+    assert routed(need(), snapshot, Policy(0, "Local")).prefill is None
+    route = choose(need(), snapshot, {}, Policy(0, policy))
+    assert isinstance(route, NoRoute)
+    assert route.lasting is lasting
+    assert "p0: not ready" in route.why
+
+
+def test_unified_workers_do_both_and_share_with_pairs_by_cost() -> None:
+    assert routed(need(), fleet(worker("u0", queue_tokens=900), worker("u1"))).decode == "u1"
+    pair = worker("p0", queue_tokens=5000), worker("d0")
+    assert routed(need(), fleet(*pair, worker("u0"))).decode == "u0"
+    busy = worker("u0", queue_tokens=50_000)
+    assert routed(need(), fleet(*pair, busy)).prefill == "p0"
+
+
+def views() -> Any:
+    counts = st.integers(0, 1200)
+    return st.builds(
+        lambda kind, number, revision, ready, draining, free, queue, pending: worker(
+            f"{kind}{number}",
+            kv_revision=revision,
+            ready=ready,
+            draining=draining,
+            free_blocks=free,
+            queue_tokens=queue,
+            pending_blocks=pending,
+        ),
+        st.sampled_from("pdu"),
+        st.integers(0, 3),
+        st.sampled_from(["r1", "r2"]),
+        st.booleans(),
+        st.booleans(),
+        counts,
+        counts,
+        counts,
+    )
+
+
+@given(
+    st.lists(views(), max_size=8, unique_by=lambda view: view.name),
+    st.dictionaries(st.sampled_from(["p0", "p1", "d0", "d1", "u0", "u1"]), st.integers(0, 500)),
+    st.integers(1, 9000),
+    st.sampled_from(["Local", "Wait", "Fail"]),
+    st.sampled_from([0, 64, 2000]),
+)
+def test_whatever_the_fleet_a_route_obeys_every_filter(
+    workers: list[WorkerView], matches: dict[str, int], tokens: int, unavailable: Any, below: int
+) -> None:
+    snapshot, wanted = FleetSnapshot(tuple(workers)), need(tokens)
+    route = choose(wanted, snapshot, matches, Policy(below, unavailable))
+    if isinstance(route, NoRoute):
+        return
+    used = [snapshot.worker(name) for name in (route.prefill, route.decode) if name is not None]
+    for view in used:
+        assert view is not None
+        matched = min(matches.get(view.name, 0), (tokens - 1) // BLOCK)
+        assert filters.why_not(view, wanted, matched) is None
+        assert route.cached[view.name] == matched * BLOCK
+    assert len({view.kv_revision for view in used if view}) == 1
+    assert used[-1] is not None
+    assert used[-1].decodes
