@@ -35,7 +35,7 @@ class Capacity:
 
     def never_fits(self, need: Need) -> str | None:
         """Why no known worker could hold this sequence even when empty, or None. With no workers, nobody knows."""
-        reasons = [filters.is_too_small(worker, need, 0) for worker in self._decoders]
+        reasons = [filters.too_small(worker, need) for worker in self._decoders]
         if not reasons or not all(reasons):
             return None
         return "; ".join(f"{w.name} {reason}" for w, reason in zip(self._decoders, reasons, strict=True))

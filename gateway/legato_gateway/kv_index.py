@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from legato_protocol.block_hash import split
 from legato_protocol.kv_events import Cleared, KVEvent, Removed, Snapshot, Stored
 
-RUN = 64
+RUN = 32
 
 
 @dataclass(slots=True)
@@ -46,6 +46,7 @@ class KVIndex:
         self._runs: dict[bytes, _Run] = {}  # by the last hash
         self._run_of: dict[bytes, _Run] = {}  # by every hash
         self._workers: dict[str, _Worker] = {}
+        self._names: dict[int, str] = {}  # of workers, by bit
         self._dropped = 0
 
     # ── feeding it ──────────────────────────────────────────────────────────────────────────────────────────────────
@@ -57,8 +58,10 @@ class KVIndex:
         """
         known = self._workers.get(worker)
         if known is None:
-            used = sum(entry.bit for entry in self._workers.values())
-            self._workers[worker] = _Worker(~used & (used + 1), epoch)
+            used = sum(self._names)
+            known = _Worker(~used & (used + 1), epoch)
+            self._names[known.bit] = worker
+            self._workers[worker] = known
             return
         seen = known.number if known.epoch == epoch else -1
         self._doubt(known)
@@ -68,6 +71,7 @@ class KVIndex:
         """`worker` is gone."""
         if (known := self._workers.pop(worker, None)) is not None:
             self._doubt(known)
+            del self._names[known.bit]
 
     def apply(self, worker: str, event: KVEvent) -> bool:
         """Takes in an event. True: it shows that events were lost; ask the worker for a snapshot now."""
@@ -94,23 +98,25 @@ class KVIndex:
     # ── asking it ───────────────────────────────────────────────────────────────────────────────────────────────────
 
     def match(self, hashes: list[bytes]) -> dict[str, int]:
-        """For each worker that holds the first block, how many leading blocks of this chain it holds without a hole."""
-        held: dict[int, int] = {}  # workers → blocks, for those whose prefix ended
+        """For each worker that holds the first block, how many leading blocks it holds without a hole.
+
+        `hashes` are those of one prompt, as `block_hash.chain` makes them: each names all before it.
+        """
         alive = self._holders.get(hashes[0], 0) if hashes else 0
-        start = 0
-        while alive and start < len(hashes):
-            run = self._runs.get(hashes[start + RUN - 1]) if start + RUN <= len(hashes) else None
+        found: dict[str, int] = {}
+        if not alive:
+            return found
+        runs, end = self._runs, len(hashes)
+        for last in range(RUN - 1, end, RUN):
+            run = runs.get(hashes[last])
             if run is None or alive & ~run.workers:
-                alive = self._walk(hashes, start, alive, held)
-            start += RUN
-        if alive:
-            held[alive] = len(hashes)
-        return {
-            name: blocks
-            for name, worker in self._workers.items()
-            for bits, blocks in held.items()
-            if worker.bit & bits and blocks
-        }
+                alive = self._walk(hashes, last + 1 - RUN, alive, found)
+            if not alive:
+                return found
+        if end % RUN:
+            alive = self._walk(hashes, end - end % RUN, alive, found)
+        self._note(alive, end, found)
+        return found
 
     @property
     def blocks(self) -> int:
@@ -215,28 +221,32 @@ class KVIndex:
             for block in run.hashes:
                 del self._run_of[block]
 
-    def _walk(self, hashes: list[bytes], start: int, alive: int, held: dict[int, int]) -> int:
-        """Workers of `alive` that hold all of the run at `start`; the others' prefixes end in it and go to `held`."""
+    def _walk(self, hashes: list[bytes], start: int, alive: int, found: dict[str, int]) -> int:
+        """Workers of `alive` that hold all of the run at `start`; the others' prefixes end in it: they are `found`."""
         run = hashes[start : start + RUN]
-        entering = alive
+        holders = self._holders
         for offset, block in enumerate(run):
-            here = self._holders.get(block, 0)
-            if ended := alive & ~here:
-                held[ended] = start + offset
+            here = holders.get(block, 0)
+            if alive & ~here:
+                self._note(alive & ~here, start + offset, found)
                 alive &= here
                 if not alive:
                     return 0
         if len(run) == RUN:
-            self._remember(tuple(run), entering & alive)
+            self._remember(run, alive)
         return alive
 
-    def _remember(self, hashes: tuple[bytes, ...], workers: int) -> None:
+    def _note(self, workers: int, blocks: int, found: dict[str, int]) -> None:
+        """The prefixes of `workers` are `blocks` long."""
+        while workers and blocks:
+            lowest = workers & -workers
+            found[self._names[lowest]] = blocks
+            workers ^= lowest
+
+    def _remember(self, hashes: list[bytes], workers: int) -> None:
         run = self._runs.get(hashes[-1])
-        if run is not None:
+        if run is None:
+            run = self._runs[hashes[-1]] = _Run(tuple(hashes), workers)
+            self._run_of.update(dict.fromkeys(hashes, run))
+        else:
             run.workers |= workers
-            return
-        if len(set(hashes)) < RUN or any(block in self._run_of for block in hashes):
-            return  # no chain of block hashes looks like that
-        run = self._runs[hashes[-1]] = _Run(hashes, workers)
-        for block in hashes:
-            self._run_of[block] = run

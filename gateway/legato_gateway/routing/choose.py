@@ -44,7 +44,7 @@ class NoRoute:
     lasting: bool
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Candidate:
     """A worker that could take its part, and what that costs; candidates compare by `rank`."""
 
@@ -58,13 +58,19 @@ class _Candidate:
 def choose(need: Need, snapshot: FleetSnapshot, matches: Matches, policy: Policy) -> Route | NoRoute:
     """The route for `need` over the fleet as it is now."""
     usual = scorers.usual_rate(snapshot)
-    able = [w for w in snapshot.workers if filters.why_not(w, need, _matched(w, need, matches)) is None]
-    decoders = [_decoder(w, need, matches, usual) for w in able if w.decodes]
-    if not decoders:
+    prefillers, split, unified = [], [], []
+    for worker in snapshot.workers:
+        matched = _matched(worker, need, matches)
+        if filters.why_not(worker, need, matched) is not None:
+            continue
+        if worker.role == "prefill":
+            prefillers.append(_prefiller(worker, need, matched, usual))
+        elif worker.role == "decode":
+            split.append(_decoder(worker, need, matched))
+        else:
+            unified.append(_unified(worker, need, matched, usual))
+    if not split and not unified:
         return _no_decoder(need, snapshot, matches)
-    unified = [candidate for candidate in decoders if candidate.worker.role == "unified"]
-    split = [candidate for candidate in decoders if candidate.worker.role == "decode"]
-    prefillers = [_prefiller(w, need, matches, usual) for w in able if w.prefills]
     if local := _cheap_local(split, policy):
         return local
     if pair := _best_pair(prefillers, split, unified):
@@ -80,24 +86,25 @@ def _matched(worker: WorkerView, need: Need, matches: Matches) -> int:
 
 
 def _candidate(worker: WorkerView, need: Need, cached: int, cost: float) -> _Candidate:
-    spread = crc32(f"{need.id}/{worker.name}".encode())
+    spread = crc32(worker.name.encode(), crc32(need.id.encode()))
     return _Candidate(worker, cached, need.tokens - cached, cost, (scorers.rounded(cost), worker.in_flight, spread))
 
 
-def _prefiller(worker: WorkerView, need: Need, matches: Matches, usual: float) -> _Candidate:
-    cached = _matched(worker, need, matches) * worker.block_size
+def _prefiller(worker: WorkerView, need: Need, matched: int, usual: float) -> _Candidate:
+    cached = matched * worker.block_size
     return _candidate(worker, need, cached, scorers.prefill_seconds(worker, need.tokens - cached, usual))
 
 
-def _decoder(worker: WorkerView, need: Need, matches: Matches, usual: float) -> _Candidate:
-    matched = _matched(worker, need, matches)
+def _decoder(worker: WorkerView, need: Need, matched: int) -> _Candidate:
     cached = matched * worker.block_size
-    cost = scorers.decode_load(worker, worker.blocks_for(need.tokens) - matched)
-    if worker.role == "unified":
-        cost += scorers.prefill_seconds(worker, need.tokens - cached, usual)
-    else:
-        cost += scorers.transfer_seconds(need.tokens - cached)
-    return _candidate(worker, need, cached, cost)
+    load = scorers.decode_load(worker, worker.blocks_for(need.tokens) - matched)
+    return _candidate(worker, need, cached, load + scorers.transfer_seconds(need.tokens - cached))
+
+
+def _unified(worker: WorkerView, need: Need, matched: int, usual: float) -> _Candidate:
+    cached = matched * worker.block_size
+    load = scorers.decode_load(worker, worker.blocks_for(need.tokens) - matched)
+    return _candidate(worker, need, cached, load + scorers.prefill_seconds(worker, need.tokens - cached, usual))
 
 
 def _best(candidates: Iterable[_Candidate]) -> _Candidate:
