@@ -1,0 +1,42 @@
+"""`legato gateway`: the OpenAI-compatible front door."""
+
+import os
+import sys
+from argparse import Namespace
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from argparse import ArgumentParser, _SubParsersAction
+
+
+def add_parser(subparsers: "_SubParsersAction[ArgumentParser]") -> None:
+    """Adds the subcommand. Flags are those of `legato_gateway.settings`."""
+    from legato_gateway import settings
+
+    parser = subparsers.add_parser("gateway", help="run the front door: OpenAI's API over prefill and decode workers")
+    settings.add_flags(parser)
+    parser.set_defaults(run=run)
+
+
+def run(flags: Namespace) -> int:
+    """Serves until it is stopped. 2: a setting or the model is not allowed, as said on stderr."""
+    from legato_cli.model import ModelUnavailable, resolve
+    from legato_gateway import settings
+
+    try:
+        read = settings.read(flags, os.environ)
+        path = resolve(read.model, lambda line: print(f"legato gateway: {line}", file=sys.stderr))
+    except (settings.SettingsError, ModelUnavailable) as error:
+        return _refuse(error)
+    from legato_gateway import main
+    from legato_gateway.tokens import TokenizeError
+
+    try:
+        return main.run(read, path)
+    except (settings.SettingsError, TokenizeError) as error:
+        return _refuse(error)
+
+
+def _refuse(error: Exception) -> int:
+    print(f"legato gateway: {error}", file=sys.stderr)
+    return 2

@@ -1,0 +1,168 @@
+"""The gateway's composition root: from settings to a process that serves until it is told to stop."""
+
+import asyncio
+import contextlib
+import json
+import logging
+import os
+import random
+import secrets
+import signal
+import socket
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import uvicorn
+import uvloop
+
+from legato_gateway import app
+from legato_gateway.admission import Admission, Limits
+from legato_gateway.discovery import Discovery, FileDiscovery, StaticDiscovery, WorkerAddress
+from legato_gateway.dispatch import Dispatcher
+from legato_gateway.errors import Overloaded
+from legato_gateway.fleet import Fleet
+from legato_gateway.history import History
+from legato_gateway.kv_index import KVIndex
+from legato_gateway.links import Links, opener
+from legato_gateway.metrics import Metrics
+from legato_gateway.openai.front import Model
+from legato_gateway.orphan import die_with_parent
+from legato_gateway.redispatch import RetryPolicy
+from legato_gateway.relay import Relay, RelayPolicy
+from legato_gateway.routing.choose import Policy
+from legato_gateway.settings import Settings, SettingsError
+from legato_gateway.state import State
+from legato_gateway.tokens import Tokens
+from legato_gateway.worker_stream import StreamLimits
+
+STOPPING = "stopping"  # drop reason: this gateway is about to end
+LAST_WORDS = 2.0  # seconds beyond the drain deadline in which clients are told
+
+
+class Gateway:
+    """All parts of one gateway, put together."""
+
+    def __init__(self, settings: Settings, tokens: Tokens, clock: Callable[[], float]) -> None:
+        fleet, index, history, metrics = Fleet(clock), KVIndex(settings.index_blocks), History(), Metrics()
+        limits = Limits(max_held=settings.max_queued_requests, max_held_tokens=settings.max_queued_tokens)
+        admission = Admission(limits)
+        name = f"{socket.gethostname()}-{secrets.token_hex(4)}"
+        self.links = Links(fleet, opener(name, settings.token, StreamLimits(silence=settings.worker_silence)))
+        policy = Policy(settings.local_prefill_below_tokens, settings.when_prefill_unavailable)
+        self.relay = Relay(
+            fleet=fleet,
+            index=index,
+            admission=admission,
+            dispatcher=Dispatcher(fleet, index, policy, self.links.send, random.SystemRandom()),
+            vocabulary=tokens,
+            snapshots=self.links,
+            history=history,
+            metrics=metrics,
+            policy=RelayPolicy(
+                settings.slow_client,
+                settings.buffer_tokens,
+                RetryPolicy(on_transfer_failure=settings.transfer_on_failure, max_failures=settings.max_retries),
+            ),
+        )
+        parts = app.Parts(
+            tokens=tokens,
+            relay=self.relay,
+            status=State(fleet, index, admission, history, metrics),
+            model=Model(settings.served_name, settings.max_length),
+            default_deadline=settings.default_deadline,
+            max_body_bytes=settings.max_body_bytes,
+        )
+        self.app = app.create(parts)
+        self.discovery = _discovery(settings)
+
+
+def run(settings: Settings, model: Path) -> int:
+    """Serves the model at that path until SIGTERM or SIGINT. Raises SettingsError, TokenizeError."""
+    parent = os.getppid()
+    if settings.announce is not None and not die_with_parent(parent):
+        return 1
+    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s", stream=sys.stderr)
+    listener = listen(settings.host, settings.port)
+    tokens = Tokens.load(model)
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(_serve(settings, tokens, listener))
+    return 0
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A bound socket. Raises SettingsError when the port is taken or the address is not of this machine."""
+    try:
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        listener = socket.socket(family, socket.SOCK_STREAM)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((host, port))
+        listener.listen(2048)
+    except OSError as error:
+        why = error.strerror or str(error)
+        raise SettingsError(f"--host {host} --port {port}: cannot listen there: {why}") from None
+    return listener
+
+
+def announce(path: Path, port: int) -> None:
+    """Writes where the gateway is reached, all at once."""
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    draft.write_text(json.dumps({"http": port}))
+    draft.replace(path)
+
+
+class _Server(uvicorn.Server):
+    """Announces itself once it serves; signals are handled by who runs it."""
+
+    def __init__(self, config: uvicorn.Config, started: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._tell = started
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self._tell()
+
+
+async def _serve(settings: Settings, tokens: Tokens, listener: socket.socket) -> None:
+    loop = asyncio.get_running_loop()
+    gateway = Gateway(settings, tokens, loop.time)
+    config = uvicorn.Config(
+        gateway.app,
+        http="httptools",
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        timeout_graceful_shutdown=max(1, round(settings.drain_deadline + LAST_WORDS)),
+    )
+    port = listener.getsockname()[1]
+    server = _Server(config, lambda: announce(settings.announce, port) if settings.announce else None)
+
+    def stop() -> None:
+        server.should_exit = True
+        ending = Overloaded("this gateway stops, and the drain deadline is over", reason=STOPPING)
+        loop.call_later(settings.drain_deadline, gateway.relay.end_all, ending)
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop)
+    following = asyncio.create_task(gateway.links.follow(gateway.discovery, gateway.relay))
+    serving = asyncio.create_task(server.serve([listener]))
+    try:
+        await asyncio.wait({following, serving}, return_when=asyncio.FIRST_COMPLETED)
+        if following.done():
+            server.should_exit = True  # following ends by a fault alone
+        await serving
+    finally:
+        following.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await following
+
+
+def _discovery(settings: Settings) -> Discovery:
+    if settings.workers_file is not None:
+        return FileDiscovery(settings.workers_file)
+    return StaticDiscovery(tuple(WorkerAddress(name, address) for name, address in settings.workers))

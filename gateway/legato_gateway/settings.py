@@ -1,0 +1,151 @@
+"""What a gateway is told at its start: flags and their meaning, read once into frozen `Settings`.
+
+The one place of the gateway that looks at the environment. A value that is not allowed raises SettingsError, whose text
+names the flag and what is allowed. Only the standard library is imported, so that the command line stays quick.
+"""
+
+import re
+from argparse import ArgumentParser, Namespace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from legato_protocol import names
+
+SLOW_CLIENT = ("Pause", "Disconnect")
+UNAVAILABLE = ("Local", "Wait", "Fail")
+ON_FAILURE = ("Retry", "Recompute", "Fail")
+
+_UNITS: Final = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+_PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|)")
+
+
+class SettingsError(ValueError):
+    """A flag with a value that is not allowed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Times in seconds. Workers come from a file or are named; with neither there are none."""
+
+    model: str
+    served_name: str
+    max_length: int
+    host: str = "127.0.0.1"
+    port: int = names.GATEWAY_PORT
+    announce: Path | None = None
+    workers_file: Path | None = None
+    workers: tuple[tuple[str, str], ...] = ()  # name, host:port
+    default_deadline: float = 600.0
+    drain_deadline: float = 120.0
+    local_prefill_below_tokens: int = 64
+    when_prefill_unavailable: Literal["Local", "Wait", "Fail"] = "Local"
+    transfer_on_failure: Literal["Retry", "Recompute", "Fail"] = "Retry"
+    max_queued_requests: int = 2048
+    max_queued_tokens: int = 4_000_000
+    slow_client: Literal["Pause", "Disconnect"] = "Pause"
+    buffer_tokens: int = 1024
+    worker_silence: float = 5.0
+    max_retries: int = 8
+    max_body_bytes: int = 8 << 20
+    index_blocks: int = 262_144
+    token: str = field(default="", repr=False)
+
+
+def add_flags(parser: ArgumentParser) -> None:
+    """Every setting as a flag. Values stay text here: `read` judges them."""
+    for flag, (_, text) in _FLAGS.items():
+        parser.add_argument(f"--{flag}", metavar="VALUE", help=text)
+    parser.add_argument(
+        "--worker", metavar="NAME=HOST:PORT", action="append", default=[], help="a worker; may be given several times"
+    )
+
+
+def read(flags: Namespace, environ: Mapping[str, str]) -> Settings:
+    """The settings that these flags and the environment make. Raises SettingsError."""
+    values: dict[str, Any] = {"token": environ.get(names.ENV_TOKEN, "")}
+    for flag, (convert, _) in _FLAGS.items():
+        given = getattr(flags, flag.replace("-", "_"), None)
+        if given is None:
+            continue
+        try:
+            values[flag.replace("-", "_")] = convert(given)
+        except ValueError as error:
+            raise SettingsError(f"--{flag} {given!r} is not allowed: {error}") from None
+    for flag in ("model", "max-length"):
+        if flag.replace("-", "_") not in values:
+            raise SettingsError(f"--{flag} is missing")
+    values["workers"] = tuple(_worker(given) for given in flags.worker)
+    if values["workers"] and "workers_file" in values:
+        raise SettingsError("--worker and --workers-file exclude each other")
+    values.setdefault("served_name", Path(values["model"].partition(":")[2] or values["model"]).stem)
+    return Settings(**values)
+
+
+def seconds(text: str) -> float:
+    """A duration such as 600, 10m, 1m30s or 500ms. Raises ValueError."""
+    parts = _PART.findall(text)
+    if not parts or "".join(number + unit for number, unit in parts) != text:
+        raise ValueError("a duration is wanted, such as 30s, 10m or 500ms")
+    total = sum(float(number) * _UNITS[unit] for number, unit in parts)
+    if not 0 < total <= 7 * 86400:
+        raise ValueError("it has to be longer than 0 and at most 7 days")
+    return total
+
+
+def _integer(least: int, most: int) -> Callable[[str], int]:
+    def convert(text: str) -> int:
+        if not re.fullmatch(r"\d{1,12}", text) or not least <= int(text) <= most:
+            raise ValueError(f"a whole number from {least} to {most} is wanted")
+        return int(text)
+
+    return convert
+
+
+def _one_of(allowed: tuple[str, ...]) -> Callable[[str], str]:
+    def convert(text: str) -> str:
+        if text not in allowed:
+            raise ValueError(f"one of {', '.join(allowed)} is wanted")
+        return text
+
+    return convert
+
+
+def _name(text: str) -> str:
+    if not text.strip():
+        raise ValueError("a name is wanted")
+    return text
+
+
+def _worker(text: str) -> tuple[str, str]:
+    name, _, address = text.partition("=")
+    host, _, port = address.rpartition(":")
+    if not name or not host or not re.fullmatch(r"\d{1,5}", port) or not 0 < int(port) < 65536:
+        raise SettingsError(f"--worker {text!r} is not allowed: NAME=HOST:PORT is wanted")
+    return name, address
+
+
+_ANY = 10**12
+_FLAGS: Final[dict[str, tuple[Callable[[str], Any], str]]] = {
+    "model": (_name, "path of the model, or builtin:NAME; its tokenizer is used (required)"),
+    "served-name": (_name, "the model's name for clients"),
+    "max-length": (_integer(2, 10**8), "longest sequence, prompt and answer, in tokens (required)"),
+    "host": (_name, "address to listen at (127.0.0.1)"),
+    "port": (_integer(0, 65535), f"port to listen at; 0 takes a free one ({names.GATEWAY_PORT})"),
+    "announce": (Path, "file to write the port to"),
+    "workers-file": (Path, 'JSON list of {"worker", "address"}, watched for changes'),
+    "default-deadline": (seconds, "time for a request that names none (10m)"),
+    "drain-deadline": (seconds, "time for running requests after SIGTERM (2m)"),
+    "local-prefill-below-tokens": (_integer(0, _ANY), "decode workers compute so few tokens themselves (64)"),
+    "when-prefill-unavailable": (_one_of(UNAVAILABLE), f"{', '.join(UNAVAILABLE)} (Local)"),
+    "transfer-on-failure": (_one_of(ON_FAILURE), f"after a failed hand-off: {', '.join(ON_FAILURE)} (Retry)"),
+    "max-queued-requests": (_integer(0, _ANY), "requests held in the gateway at most (2048)"),
+    "max-queued-tokens": (_integer(0, _ANY), "their prompt tokens at most (4000000)"),
+    "slow-client": (_one_of(SLOW_CLIENT), f"when a client reads too slowly: {', '.join(SLOW_CLIENT)} (Pause)"),
+    "buffer-tokens": (_integer(1, _ANY), "tokens that a client may leave unread (1024)"),
+    "worker-silence": (seconds, "a worker that sends nothing for so long is taken to hang (5s)"),
+    "max-retries": (_integer(0, 1000), "faults in a row, without a token between them, that a request survives (8)"),
+    "max-body-bytes": (_integer(1024, _ANY), "largest request body (8388608)"),
+    "index-blocks": (_integer(0, _ANY), "blocks that the KV index holds at most (262144)"),
+}

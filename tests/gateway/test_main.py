@@ -1,0 +1,164 @@
+"""`legato gateway` as a process: start, announce, serve, follow its workers file, stop."""
+
+import asyncio
+import json
+import os
+import signal
+import socket
+import sys
+
+import httpx
+import pytest
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+LEGATO = [sys.executable, "-m", "legato_cli.main", "gateway"]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    """A folder with a tokenizer of 256 bytes and nothing else."""
+    folder = tmp_path_factory.mktemp("model")
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    tokenizer = Tokenizer(models.BPE({letter: id for id, letter in enumerate(alphabet)}, []))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.save(str(folder / "tokenizer.json"))
+    return folder
+
+
+async def _gateway(folder, model, *flags):
+    """The process and its base URL, once it has announced itself."""
+    announced = folder / "announced.json"
+    command = [*LEGATO, "--model", str(model), "--max-length", "4096", "--served-name", "m", "--port", "0"]
+    environ = os.environ | {"LEGATO_TOKEN": "secret"}
+    process = await asyncio.create_subprocess_exec(*command, "--announce", str(announced), *flags, env=environ)
+    while not announced.exists():  # noqa: ASYNC110 – another process makes it
+        assert process.returncode is None, "the gateway ended"
+        await asyncio.sleep(0.01)
+    return process, f"http://127.0.0.1:{json.loads(announced.read_text())['http']}"
+
+
+async def _until_ready(client, ready=True):
+    while ((await client.get("/readyz")).status_code == 200) is not ready:
+        await asyncio.sleep(0.01)
+
+
+async def _refused(*flags):
+    process = await asyncio.create_subprocess_exec(
+        *LEGATO, *flags, stderr=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
+    )
+    _, said = await process.communicate()
+    return process.returncode, said.decode()
+
+
+def test_serves_follows_its_workers_and_finishes_streams_on_sigterm(lab, model, tmp_path):
+    async def test():
+        listed = tmp_path / "workers.json"
+        async with asyncio.timeout(60), lab.unified(1)[0] as worker:
+            process, url = await _gateway(tmp_path, model, "--workers-file", str(listed))
+            async with httpx.AsyncClient(base_url=url, trust_env=False, timeout=30) as client:
+                assert (await client.get("/readyz")).status_code == 503
+                draft = tmp_path / "draft"
+                draft.write_text(json.dumps([{"worker": worker.name, "address": worker.address}]))
+                draft.replace(listed)
+                await _until_ready(client)
+                body = {"model": "m", "prompt": "hello", "max_tokens": 30, "seed": 7, "temperature": 0}
+                answer = (await client.post("/v1/completions", json=body)).json()
+                assert answer["usage"]["completion_tokens"] == 30
+                state = (await client.get("/state")).json()
+                assert state["workers"][0]["role"] == "unified"
+                assert state["requests"][0]["decode"] == "u0"
+                assert "legato_gateway_output_tokens_total 30.0" in (await client.get("/metrics")).text
+                worker.hold("decoding", after=5)
+                streaming = asyncio.create_task(client.post("/v1/completions", json=body | {"stream": True}))
+                await worker.wait_at("decoding")
+                process.send_signal(signal.SIGTERM)
+                await asyncio.to_thread(_wait_closed, url)
+                worker.release()
+                assert (await streaming).text.rstrip().endswith("data: [DONE]")
+                assert await process.wait() == 0
+
+    lab.run(test)
+
+
+def _wait_closed(url):
+    """Until nobody listens there any more."""
+    host, _, port = url.removeprefix("http://").rpartition(":")
+    while True:
+        with socket.socket() as probe:
+            if probe.connect_ex((host, int(port))) != 0:
+                return
+
+
+def test_streams_beyond_the_drain_deadline_end_with_an_error(lab, model, tmp_path):
+    async def test():
+        async with asyncio.timeout(60), lab.unified(1)[0] as worker:
+            flags = ["--worker", f"u0={worker.address}", "--drain-deadline", "200ms"]
+            process, url = await _gateway(tmp_path, model, *flags)
+            async with httpx.AsyncClient(base_url=url, trust_env=False, timeout=30) as client:
+                await _until_ready(client)
+                worker.hold("decoding", after=5)
+                body = {"model": "m", "prompt": "hello", "max_tokens": 30, "stream": True}
+                streaming = asyncio.create_task(client.post("/v1/completions", json=body))
+                await worker.wait_at("decoding")
+                process.send_signal(signal.SIGTERM)
+                assert "this gateway stops" in (await streaming).text
+                assert await process.wait() == 0
+                await worker.wait(lambda: not worker.engine.jobs)
+
+    lab.run(test)
+
+
+def test_a_client_that_leaves_stops_the_work(lab, model, tmp_path):
+    async def test():
+        async with asyncio.timeout(60), lab.unified(1)[0] as worker:
+            process, url = await _gateway(tmp_path, model, "--worker", f"u0={worker.address}")
+            async with httpx.AsyncClient(base_url=url, trust_env=False, timeout=30) as client:
+                await _until_ready(client)
+                body = {"model": "m", "prompt": "hello", "max_tokens": 4000, "stream": True}
+                async with client.stream("POST", "/v1/completions", json=body) as response:
+                    await anext(response.aiter_bytes())
+                    assert worker.engine.jobs
+                await worker.wait(lambda: not worker.engine.jobs)
+            process.terminate()
+            assert await process.wait() == 0
+
+    lab.run(test)
+
+
+def test_a_taken_port_stops_the_start_and_is_named(lab, model):
+    async def test():
+        with socket.create_server(("127.0.0.1", 0)) as taken:
+            port = str(taken.getsockname()[1])
+            code, said = await _refused("--model", str(model), "--max-length", "100", "--port", port)
+        assert code == 2
+        assert f"--port {port}" in said
+
+    lab.run(test)
+
+
+def test_a_model_without_a_tokenizer_stops_the_start(lab, tmp_path):
+    async def test():
+        code, said = await _refused("--model", str(tmp_path), "--max-length", "100", "--port", "0")
+        assert code == 2
+        assert "tokenizer.json" in said
+
+    lab.run(test)
+
+
+def test_a_gateway_dies_with_its_parent(lab, model, tmp_path):
+    """Its parent is killed without a chance to tell it."""
+
+    async def test():
+        announced = tmp_path / "announced.json"
+        flags = ["--model", str(model), "--max-length", "100", "--port", "0", "--announce", str(announced)]
+        code = f"import subprocess; subprocess.Popen({[*LEGATO, *flags]!r}).wait()"
+        async with asyncio.timeout(60):
+            parent = await asyncio.create_subprocess_exec(sys.executable, "-c", code)
+            while not announced.exists():  # noqa: ASYNC110 – another process makes it
+                await asyncio.sleep(0.01)
+            parent.kill()
+            await parent.wait()
+            await asyncio.to_thread(_wait_closed, f"http://127.0.0.1:{json.loads(announced.read_text())['http']}")
+
+    lab.run(test)
