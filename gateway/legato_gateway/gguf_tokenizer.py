@@ -86,8 +86,8 @@ def _special_ids(values: dict[str, Any], size: int, source: str) -> dict[str, in
 
 
 def _byte_pairs(values: dict[str, Any], tokens: list[str], source: str) -> Tokenizer:
-    merges = [tuple(merge.split(" ", 1)) for merge in _strings(values, "merges", source)]
-    if not tokens or not merges or any(len(merge) != 2 for merge in merges):
+    merges = [(left, right) for left, _, right in (m.partition(" ") for m in _strings(values, "merges", source))]
+    if not tokens or not merges or not all(right for _, right in merges):
         raise TokenizeError(
             f"{source}: its tokenizer has {len(tokens)} tokens and {len(merges)} merges, or broken ones"
         )

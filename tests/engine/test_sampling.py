@@ -91,6 +91,8 @@ CASES: list[dict[str, Any]] = [
     {"repetition_penalty": 0.6, "presence_penalty": 0.5, "frequency_penalty": 0.7, "temperature": 0.0},
     {"logit_bias": {4: 100.0}},
     {"logit_bias": {4: -100.0, 9: 3.0, VOCAB + 3: 50.0}, "temperature": 0.0},
+    {"min_tokens": 3, "stop_token_ids": tuple(range(40)), "temperature": 0.0},
+    {"min_tokens": 4, "stop_token_ids": tuple(range(40)), "temperature": 0.0},
     {"min_tokens": 6, "stop_token_ids": tuple(range(40)), "temperature": 0.0},
     {"min_tokens": 2, "stop_token_ids": tuple(range(40))},
 ]
