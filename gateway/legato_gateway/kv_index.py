@@ -244,9 +244,10 @@ class KVIndex:
             workers ^= lowest
 
     def _remember(self, hashes: list[bytes], workers: int) -> None:
+        """Prompts that part within a run share its first block; the first of them to be asked for is remembered."""
         run = self._runs.get(hashes[-1])
-        if run is None:
+        if run is not None:
+            run.workers |= workers
+        elif hashes[0] not in self._run_of:
             run = self._runs[hashes[-1]] = _Run(tuple(hashes), workers)
             self._run_of.update(dict.fromkeys(hashes, run))
-        else:
-            run.workers |= workers
