@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from itertools import count
 
 import pytest
+
 from legato_engine.kvcache.block_pool import BlockPool
 from legato_engine.kvcache.events import EventLog
 from legato_engine.request import Request

@@ -1,6 +1,7 @@
 """Books of a hand-off on both sides: grants, parking, reservations, adoption, quarantine, moves."""
 
 import pytest
+
 from legato_engine.request import State
 from legato_engine.scheduler.batch import Sampled
 from legato_engine.scheduler.limits import Refused
@@ -242,7 +243,7 @@ def test_a_handoff_that_does_not_match_changes_nothing(make_worker, make_client,
     worker = make_worker()
     reservation = worker.scheduler.reserve(make_client(prompt(6), choices=(0, 1)).request(room=1), 0.0)
     worker.scheduler.grants()
-    with pytest.raises(ValueError, match="KV of|some choices"):
+    with pytest.raises(ValueError, match=r"KV of|some choices"):
         worker.scheduler.adopt(reservation, computed, sampled)
     worker.scheduler.abandon(reservation)
     worker.scheduler.released(reservation)

@@ -1,6 +1,7 @@
 """Batching on one worker: chunks, prefix cache, forks, preemption, order, and ends of every kind."""
 
 import pytest
+
 from legato_engine.request import State
 from legato_engine.scheduler.limits import Refused
 
