@@ -3,7 +3,9 @@
 import os
 import sys
 from argparse import Namespace
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, _SubParsersAction
@@ -30,7 +32,11 @@ def run(flags: Namespace) -> int:
         return 2
 
 
-def _resolve(model: str, progress: Any) -> Any:
-    from legato_cli.model import resolve
+def _resolve(model: str, progress: Callable[[str], None]) -> Path:
+    from legato_cli.model import ModelUnavailable, resolve
+    from legato_engine.errors import ModelNotFound
 
-    return resolve(model, progress)
+    try:
+        return resolve(model, progress)
+    except ModelUnavailable as error:
+        raise ModelNotFound(str(error)) from error

@@ -35,6 +35,7 @@ class Settings:
     name: str
     model: str
     host: str = "127.0.0.1"
+    transfer_host: str | None = None
     health_port: int = names.WORKER_HEALTH_PORT
     control_port: int = names.WORKER_CONTROL_PORT
     announce: str | None = None
@@ -173,6 +174,7 @@ _FLAGS: Final = (
     _Flag("--name", _text, "NAME", "this worker's name, unique in its service", required=True),
     _Flag("--model", _text, "MODEL", "a GGUF file, a Hugging Face folder, or builtin:NAME", required=True),
     _Flag("--host", _text, "ADDRESS", "address to listen on", "127.0.0.1"),
+    _Flag("--transfer-host", _text, "ADDRESS", "address that other workers reach; that of --host unless given"),
     _Flag("--health-port", _PORT, "PORT", "probes and metrics; 0 takes a free one", str(names.WORKER_HEALTH_PORT)),
     _Flag("--control-port", _PORT, "PORT", "streams, state, drain; 0 takes a free one", str(names.WORKER_CONTROL_PORT)),
     _Flag("--announce", _text, "FILE", "write the ports taken into this file, as JSON"),

@@ -1,1 +1,4 @@
-"""The compute process of a worker: one loop over scheduler, runner and hand-offs. `frames` is all the server imports."""
+"""The compute process of a worker: one loop over scheduler, runner and hand-offs.
+
+`frames` is all that the server imports.
+"""

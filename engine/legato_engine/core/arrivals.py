@@ -11,8 +11,8 @@ from legato_protocol.stream import TokenItem, TokenLogprobs, unpack_tokens
 def sampled_after(request: Request, final: Final) -> dict[int, list[Sampled]]:
     """By choice: the tokens that follow `request.tokens`. Raises ValueError when the sequences are not one.
 
-    `final.token_ids` go on where the request's end; `final.tokens` go on after those, and may repeat the last of them to
-    tell their logprobs.
+    `final.token_ids` go on where the request's end; `final.tokens` go on after those, and may repeat the last
+    of them to tell their logprobs.
     """
     known = unpack_tokens(final.token_ids)
     if known[: len(request.tokens)] != request.tokens:

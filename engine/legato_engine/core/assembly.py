@@ -1,5 +1,6 @@
 """Puts a core together: model, arena, scheduler and hand-off, from settings. The slow part of a start."""
 
+import socket
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -83,19 +84,17 @@ def load(settings: Settings, path: Path, epoch: str, progress: Progress, clock: 
     scheduler = Scheduler(limits, BlockPool(runner.num_blocks, events), runner.kv_revision)
     agent = None if settings.transport == "None" else _agent(settings, runner, epoch, clock)
     hello = _hello(settings, runner, epoch, checkpoint.fingerprint, max_length, agent)
-    return Parts(
-        hello, runner.formats, checkpoint.config.vocab_size, runner, scheduler, events, agent, limits, clock
-    )
+    return Parts(hello, runner.formats, checkpoint.config.vocab_size, runner, scheduler, events, agent, limits, clock)
 
 
 def _agent(settings: Settings, runner: Runner, epoch: str, clock: Clock) -> TransferAgent:
     from legato_engine.transfer import ucx
 
     arena = runner.arena
-    link = ucx.open(settings.transport, settings.host, arena.address, arena.nbytes)
+    link = ucx.open(settings.transport, _reachable(settings), arena.address, arena.nbytes)
     return TransferAgent(
         link,
-        ArenaMemory(arena.memory, runner.num_blocks),
+        ArenaMemory(arena.blocks, runner.num_blocks),
         worker=settings.name,
         epoch=epoch,
         kv_revision=runner.kv_revision,
@@ -106,6 +105,12 @@ def _agent(settings: Settings, runner: Runner, epoch: str, clock: Clock) -> Tran
         lease=settings.lease,
         clock=clock,
     )
+
+
+def _reachable(settings: Settings) -> str:
+    """Where other workers find this one. Listening on all addresses says nothing, so the host's own name decides."""
+    host = settings.transfer_host or settings.host
+    return socket.gethostbyname(socket.gethostname()) if host in ("0.0.0.0", "::") else host
 
 
 def _hello(

@@ -42,7 +42,7 @@ class Desk:
     @property
     def idle(self) -> bool:
         """Nothing runs, waits or moves."""
-        return self.scheduler.idle() and (self.agent is None or self.agent.pending() == 0)
+        return self.scheduler.idle and (self.agent is None or self.agent.pending() == 0)
 
     def take_in(self, inbox: Inbox, now: float) -> None:
         for gateway in inbox.joined:

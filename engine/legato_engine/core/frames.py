@@ -82,7 +82,7 @@ class Totals(Value, frozen=True):
     received_handoffs: int = 0
     sent_handoffs: int = 0
     failed_handoffs: int = 0
-    transfer: dict[str, int] = {}  # `transfer.agent.Counts`
+    transfer: dict[str, int] = msgspec.field(default_factory=dict)  # `transfer.agent.Counts`
 
 
 class Status(Value, frozen=True):

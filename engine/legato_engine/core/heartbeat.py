@@ -7,7 +7,7 @@ from legato_engine.core.frames import Beat
 
 
 class Heartbeat(threading.Thread):
-    """Beats every `interval` seconds until the server is gone. Compute gives up the interpreter lock, a hang does not."""
+    """Beats every `interval` seconds until the server is gone. Compute gives up the interpreter lock."""
 
     def __init__(self, channel: Channel, interval: float) -> None:
         super().__init__(name="heartbeat", daemon=True)

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from legato_engine.core.channel import Channel, ServerGone
-from legato_engine.core.frames import Inbox, Turn
 from legato_engine.core.desk import Desk
+from legato_engine.core.frames import Inbox, Turn
 from legato_engine.core.outbox import Outbox
 from legato_engine.core.rates import Rates
 from legato_engine.core.receivers import Receivers
@@ -115,8 +115,8 @@ class Core:
                 receivers.aborted(event)
             case Released():
                 receivers.released(event)
-            case Revoked():
-                pass  # a receiver here aborts instead; a sender's blocks wait for the next grant
+            case Revoked():  # receivers here abort instead
+                senders.revoked(event)
 
     # ── schedule, process ──
 
@@ -124,7 +124,7 @@ class Core:
         now = self._clock()
         batch = self._scheduler.schedule(now)
         if self._receivers is not None:
-            self._receivers.grant(now)
+            self._receivers.grant()
         return batch
 
     def _process(self, batch: Batch, output: StepOutput, started: float) -> None:

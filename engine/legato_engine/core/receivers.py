@@ -44,9 +44,9 @@ class Receivers:
         assert request.room is not None
         self._rooms[request.room] = Receiving(self._scheduler.reserve(request, now), source)
 
-    def grant(self, now: float) -> None:
+    def grant(self) -> None:
         """Tell senders of the blocks that were reserved for them, and of those that were taken back."""
-        for reservation in self._scheduler.grants(now):
+        for reservation in self._scheduler.grants():
             request = reservation.request
             assert request.room is not None
             parent = root(self._kv_revision, request.adapter, request.cache_salt)
@@ -80,7 +80,7 @@ class Receivers:
         try:
             sampled = arrivals.sampled_after(request, event.final)
             request.cached_tokens = max(request.cached_tokens, arrivals.cached_tokens(event.final))
-            emissions = self._scheduler.adopt(reservation, event.final.computed, sampled, now)
+            emissions = self._scheduler.adopt(reservation, event.final.computed, sampled)
         except ValueError as error:
             self.failed += 1
             self._scheduler.abandon(reservation)

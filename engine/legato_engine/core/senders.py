@@ -9,7 +9,7 @@ from legato_engine.scheduler.batch import Sampled
 from legato_engine.scheduler.results import Emission
 from legato_engine.scheduler.scheduler import Scheduler
 from legato_engine.transfer.agent import TransferAgent
-from legato_engine.transfer.events import Aborted, Committed, Granted
+from legato_engine.transfer.events import Aborted, Committed, Granted, Revoked
 from legato_protocol.block_hash import root
 from legato_protocol.stream import Handoff, Peer, TokenItem, pack_tokens
 
@@ -111,6 +111,12 @@ class Senders:
             self._scheduler.grant(sending.request)
         sending.granted = True
         self._push(event.room)
+
+    def revoked(self, event: Revoked) -> None:
+        """The receiver took its grant back: what was pushed is pushed again after the next one."""
+        if event.room in self._rooms:
+            sending = self._rooms[event.room]
+            sending.granted, sending.pushed = False, 0
 
     def committed(self, event: Committed) -> None:
         """The receiver owns the sequence."""

@@ -1,0 +1,44 @@
+"""The worker's way in: one call, from settings to exit code."""
+
+import asyncio
+import os
+import sys
+from collections.abc import Callable
+
+import uvloop
+
+from legato_engine.errors import EngineError
+from legato_engine.orphan import die_with_parent
+from legato_engine.server import core_link
+from legato_engine.server.worker import Resolve, Worker
+from legato_engine.settings import Settings
+
+
+def run(settings: Settings, resolve: Resolve) -> int:
+    """Serves until stopped. `resolve` turns the model's name into a path. 2: the start failed for good."""
+    if not die_with_parent(os.getppid()):
+        return 1
+    log = logger(settings.role)
+    try:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(_serve(settings, resolve, log))
+    except EngineError as error:
+        log("ERROR", str(error))
+        return 2
+    log("INFO", "stopped")
+    return 0
+
+
+async def _serve(settings: Settings, resolve: Resolve, log: Callable[[str, str], None]) -> None:
+    worker = Worker(settings, resolve, core_link.launch, log)
+    worker.catch_signals()
+    await worker.run()
+
+
+def logger(role: str) -> Callable[[str, str], None]:
+    """Plain lines on stderr."""
+
+    def log(level: str, message: str) -> None:
+        print(f"{level} worker[{role}] {message}", file=sys.stderr, flush=True)
+
+    return log

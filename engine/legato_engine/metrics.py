@@ -1,0 +1,116 @@
+"""What a worker counts, for Prometheus. Names begin with `legato_worker_`; the core's counts survive its restarts."""
+
+from prometheus_client import CollectorRegistry, Counter, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from legato_engine.core.frames import Status, Totals
+
+REFUSALS = ("malformed", "oversized", "version", "text", "greeting", "invalid", "unauthorized", "slow")
+
+_GAUGES = {
+    "queue_tokens": "Prompt tokens waiting that no cache covers.",
+    "waiting": "Sequences without blocks.",
+    "running": "Sequences that run.",
+    "free_blocks": "KV blocks that hold nothing.",
+    "cached_blocks": "KV blocks that are findable and not used.",
+    "used_blocks": "KV blocks of sequences.",
+    "quarantined_blocks": "KV blocks that an unreachable peer might still write to.",
+    "prefill_rate": "Prompt tokens computed in a second, measured.",
+    "step_time": "Seconds of a step that decodes, smoothed.",
+}
+_COUNTERS = {
+    "steps": "Steps computed.",
+    "prompt_tokens": "Prompt tokens computed.",
+    "output_tokens": "Tokens made.",
+    "received_handoffs": "Sequences taken over.",
+    "sent_handoffs": "Sequences handed over.",
+    "failed_handoffs": "Hand-offs that failed, either side.",
+}
+
+
+class WorkerMetrics:
+    """One registry per worker, nothing global."""
+
+    def __init__(self) -> None:
+        self._registry = CollectorRegistry()
+        self._refused = Counter(
+            "legato_worker_refused_frames", "Frames and connections refused.", ["reason"], registry=self._registry
+        )
+        for reason in REFUSALS:
+            self._refused.labels(reason)
+        self._starts = 0
+        self._earlier = dict.fromkeys(_COUNTERS, 0)
+        self._current: Status | None = None
+        self.gateways = 0
+        self.ready = False
+        self._registry.register(_Core(self))
+
+    def refused(self, reason: str) -> None:
+        """A frame or connection was refused for one of REFUSALS."""
+        assert reason in REFUSALS
+        self._refused.labels(reason).inc()
+
+    def core_started(self) -> None:
+        self._starts += 1
+
+    def core_ended(self, last: Status | None) -> None:
+        """Keep what the core that died had counted."""
+        if last is not None:
+            for name in _COUNTERS:
+                self._earlier[name] += getattr(last.totals, name)
+
+    def exposition(self, status: Status | None, *, ready: bool, gateways: int) -> bytes:
+        """The text that Prometheus reads."""
+        self._current, self.ready, self.gateways = status, ready, gateways
+        return generate_latest(self._registry)
+
+    def families(self) -> list[Metric]:
+        """What the core counts, as of its last word."""
+        totals = self._current.totals if self._current else Totals()
+        gauges: dict[str, tuple[str, float]] = {
+            "ready": ("1 when this worker serves.", self.ready),
+            "gateways": ("Gateways connected.", self.gateways),
+        }
+        counters: dict[str, tuple[str, float]] = {
+            "core_restarts": ("Compute processes that were replaced.", max(0, self._starts - 1))
+        }
+        for name, text in _COUNTERS.items():
+            counters[name] = (text, self._earlier[name] + getattr(totals, name))
+        if self._current is not None:
+            load = self._current.load
+            gauges.update({name: (text, getattr(load, name)) for name, text in _GAUGES.items()})
+            gauges["draining"] = ("1 when it takes nothing new.", load.draining)
+        families: list[Metric] = [_gauge(name, *value) for name, value in gauges.items()]
+        families += [_counter(name, *value) for name, value in counters.items()]
+        return [*families, self._transfer(totals), *self._tenants()]
+
+    def _transfer(self, totals: Totals) -> Metric:
+        family = GaugeMetricFamily("legato_worker_transfer", "What the hand-off counts.", labels=["what"])
+        for what, value in sorted(totals.transfer.items()):
+            family.add_metric([what], value)
+        return family
+
+    def _tenants(self) -> list[Metric]:
+        if self._current is None:
+            return []
+        family = CounterMetricFamily("legato_worker_tenant_tokens", "Tokens computed.", labels=["tenant"])
+        for tenant, value in sorted(self._current.load.tokens_by_tenant.items()):
+            family.add_metric([tenant], value)
+        return [family]
+
+
+class _Core(Collector):
+    def __init__(self, metrics: WorkerMetrics) -> None:
+        self._metrics = metrics
+
+    def collect(self) -> list[Metric]:
+        return self._metrics.families()
+
+
+def _gauge(name: str, text: str, value: float) -> Metric:
+    return GaugeMetricFamily(f"legato_worker_{name}", text, value=float(value))
+
+
+def _counter(name: str, text: str, value: float) -> Metric:
+    return CounterMetricFamily(f"legato_worker_{name}", text, value=float(value))

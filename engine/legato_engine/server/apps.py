@@ -1,0 +1,127 @@
+"""The two HTTP faces of a worker: health, open to all who reach it, and control, which wants the service's token."""
+
+import hmac
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+from starlette.applications import Starlette
+from starlette.datastructures import Headers
+from starlette.requests import Request
+from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.routing import Route, WebSocketRoute
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from legato_engine.server.connections import Connections
+from legato_engine.server.hub import CoreView, Hub
+from legato_engine.settings import Settings
+from legato_protocol.names import EVENTS_PATH, STREAM_PATH
+
+_EXPOSITION = "text/plain; version=0.0.4; charset=utf-8"
+
+
+def health(hub: Hub) -> Starlette:
+    """`/healthz`, `/readyz`, `/metrics`."""
+
+    async def healthz(_request: Request) -> Response:
+        return PlainTextResponse("ok\n")
+
+    async def readyz(_request: Request) -> Response:
+        if hub.core is None:
+            return PlainTextResponse(hub.phase + "\n", 503)
+        return PlainTextResponse("draining\n" if hub.draining else "ready\n", 503 if hub.draining else 200)
+
+    async def metrics(_request: Request) -> Response:
+        core = hub.core
+        text = hub.metrics.exposition(core.status if core else None, ready=core is not None, gateways=hub.gateways)
+        return Response(text, media_type=_EXPOSITION)
+
+    return Starlette(
+        routes=[Route("/healthz", healthz), Route("/readyz", readyz), Route("/metrics", metrics)],
+    )
+
+
+def control(hub: Hub, settings: Settings, drain: Callable[[], None], connections: Connections) -> ASGIApp:
+    """`/stream`, `/events`, `GET /state`, `POST /drain`."""
+
+    async def state(_request: Request) -> Response:
+        return JSONResponse(state_of(hub, settings))
+
+    async def post_drain(_request: Request) -> Response:
+        drain()
+        return JSONResponse({"draining": True}, 202)
+
+    app = Starlette(
+        routes=[
+            Route("/state", state),
+            Route("/drain", post_drain, methods=["POST"]),
+            WebSocketRoute(STREAM_PATH, connections.stream),
+            WebSocketRoute(EVENTS_PATH, connections.events),
+        ],
+    )
+    return Guard(app, hub, settings.token)
+
+
+def state_of(hub: Hub, settings: Settings) -> dict[str, Any]:
+    """What `/state` answers."""
+    state: dict[str, Any] = {
+        "worker": settings.name,
+        "role": settings.role,
+        "model": settings.model,
+        "pod_revision": settings.pod_revision,
+        "phase": hub.phase,
+        "draining": hub.draining,
+        "gateways": hub.gateways,
+    }
+    return state | _state_of_core(hub.core) if hub.core else state
+
+
+def _state_of_core(core: CoreView) -> dict[str, Any]:
+    hello = core.ready.hello
+    state: dict[str, Any] = {
+        "epoch": hello.epoch,
+        "kv_revision": hello.kv_revision,
+        "weights": hello.weights,
+        "layout": hello.layout,
+        "formats": core.ready.formats,
+        "transport": hello.transport,
+        "block_size": hello.block_size,
+        "num_blocks": hello.num_blocks,
+        "max_length": hello.max_length,
+        "stored_hashes": len(core.stored),
+        "handoffs": [_told(report) for report in core.handoffs],
+    }
+    if core.status is not None:
+        load, totals = core.status.load, core.status.totals
+        blocks = ("free", "cached", "used", "quarantined")
+        state["blocks"] = {name: getattr(load, f"{name}_blocks") for name in blocks}
+        numbers = ("queue_tokens", "waiting", "running", "prefill_rate", "step_time", "tokens_by_tenant")
+        state |= {name: getattr(load, name) for name in numbers}
+        state["totals"] = msgspec.structs.asdict(totals)
+        state["idle"] = core.status.idle
+    return state
+
+
+def _told(report: msgspec.Struct) -> dict[str, Any]:
+    return msgspec.structs.asdict(report)
+
+
+class Guard:
+    """Lets through whoever shows the token; everyone, where there is none (settings then allow loopback only)."""
+
+    def __init__(self, app: ASGIApp, hub: Hub, token: str) -> None:
+        self._app = app
+        self._hub = hub
+        self._wanted = f"Bearer {token}".encode() if token else None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if self._wanted is None or scope["type"] == "lifespan" or self._shown(scope):
+            await self._app(scope, receive, send)
+            return
+        self._hub.metrics.refused("unauthorized")
+        answer = JSONResponse({"error": "this port wants the service's token"}, 401)
+        await answer(scope, receive, send)
+
+    def _shown(self, scope: Scope) -> bool:
+        shown = Headers(scope=scope).get("authorization", "")
+        return hmac.compare_digest(shown.encode(), self._wanted or b"")

@@ -1,0 +1,156 @@
+"""The two WebSockets of a gateway: greeting first, then frames in, frames out, until one of them ends it."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from starlette.websockets import WebSocket, WebSocketDisconnect
+
+from legato_engine.server.hub import Hub
+from legato_engine.server.outlet import Outlet, TooSlow
+from legato_protocol import kv_events, stream
+from legato_protocol.kv_events import SnapshotRequest
+from legato_protocol.stream import BadFrame, Greeting
+
+STREAM_BYTES = 16 << 20  # waiting for a gateway that does not read, before it is cut off
+EVENT_BYTES = 64 << 20
+GREETING_SECONDS = 10.0
+
+_PROTOCOL, _TEXT, _POLICY, _TOO_BIG = 1002, 1003, 1008, 1009
+
+
+class Refusal(Exception):
+    """The connection is closed with `code` and counted under `reason`."""
+
+    def __init__(self, code: int, reason: str, text: str) -> None:
+        super().__init__(text)
+        self.code = code
+        self.reason = reason
+
+
+class Left(Exception):
+    """The gateway closed the connection."""
+
+
+class Connections:
+    """Endpoints of `/stream` and `/events`."""
+
+    def __init__(self, hub: Hub, *, stream_bytes: int = STREAM_BYTES, event_bytes: int = EVENT_BYTES) -> None:
+        self._hub = hub
+        self._stream_bytes = stream_bytes
+        self._event_bytes = event_bytes
+
+    async def stream(self, socket: WebSocket) -> None:
+        """Requests in, tokens out."""
+
+        async def read() -> None:
+            while True:
+                data = await _receive(socket)
+                try:
+                    self._hub.frame(gateway, data)
+                except BadFrame as error:
+                    raise _bad(error) from None
+
+        await socket.accept()
+        outlet = Outlet(self._stream_bytes)
+        if await self._refused(socket, self._greet(socket)):
+            return
+        gateway = self._hub.join(outlet)
+        try:
+            await self._refused(socket, _both(read(), outlet, socket))
+        finally:
+            self._hub.leave(gateway)
+
+    async def events(self, socket: WebSocket) -> None:
+        """Wishes for a snapshot in, KV events out."""
+
+        async def read() -> None:
+            while True:
+                data = await _receive(socket)
+                try:
+                    wish = kv_events.decode_request(data)
+                except BadFrame as error:
+                    raise _bad(error) from None
+                if not isinstance(wish, SnapshotRequest):
+                    raise Refusal(_PROTOCOL, "greeting", "a second greeting")
+                self._hub.send_snapshot(outlet)
+
+        await socket.accept()
+        outlet = Outlet(self._event_bytes)
+        if await self._refused(socket, self._greet(socket)):
+            return
+        self._hub.listen(outlet)
+        try:
+            await self._refused(socket, _both(read(), outlet, socket))
+        finally:
+            self._hub.stop_listening(outlet)
+
+    async def _greet(self, socket: WebSocket) -> None:
+        try:
+            async with asyncio.timeout(GREETING_SECONDS):
+                data = await _receive(socket)
+        except TimeoutError:
+            raise Refusal(_POLICY, "greeting", "no greeting came") from None
+        try:
+            greeting = stream.decode_to_worker(data)
+        except BadFrame as error:
+            raise _bad(error) from None
+        if not isinstance(greeting, Greeting):
+            raise Refusal(_PROTOCOL, "greeting", f"the first frame is {type(greeting).__name__}, not Greeting")
+        if greeting.version != stream.VERSION:
+            text = f"version {greeting.version} is spoken there, {stream.VERSION} here"
+            raise Refusal(_POLICY, "version", text)
+
+    async def _refused(self, socket: WebSocket, work: Awaitable[None]) -> bool:
+        """Whether `work` ended the connection."""
+        try:
+            await work
+        except Left:
+            return True
+        except Refusal as refusal:
+            self._hub.metrics.refused(refusal.reason)
+            if refusal.code != _TOO_BIG:  # then it is closed already
+                await socket.close(refusal.code, str(refusal)[:100])
+            return True
+        except TooSlow:
+            self._hub.metrics.refused("slow")
+            abort: Callable[[], None] = socket.scope["state"]["abort"]
+            abort()
+            return True
+        return False
+
+
+async def _both(reading: Awaitable[None], outlet: Outlet, socket: WebSocket) -> None:
+    """Reads and writes until either ends; raises what ended it."""
+    tasks = [
+        asyncio.ensure_future(reading),
+        asyncio.create_task(outlet.pump(socket.send_bytes)),
+        asyncio.create_task(outlet.wait_overflow()),
+    ]
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            error = task.exception()
+            if isinstance(error, WebSocketDisconnect):
+                raise Left
+            if error:
+                raise error
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _receive(socket: WebSocket) -> bytes:
+    message = await socket.receive()
+    if message["type"] == "websocket.disconnect":
+        if message.get("code") == _TOO_BIG:
+            raise Refusal(_TOO_BIG, "oversized", "a frame above the limit")
+        raise Left
+    data: bytes | None = message.get("bytes")
+    if data is None:
+        raise Refusal(_TEXT, "text", "a text frame; frames are binary")
+    return data
+
+
+def _bad(error: BadFrame) -> Refusal:
+    return Refusal(_PROTOCOL, "malformed", str(error))

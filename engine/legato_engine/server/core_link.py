@@ -1,0 +1,98 @@
+"""The server's end of the socket pair, and the process behind it."""
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+import sys
+from collections.abc import Awaitable, Callable
+
+from legato_engine.core import frames
+from legato_engine.core.frames import FromCore, Splitter, ToCore
+
+_CHUNK = 1 << 18
+
+
+class CoreLink:
+    """One core, from its start to its end. `process` is None where the core is somebody else's (a test's)."""
+
+    def __init__(
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        process: asyncio.subprocess.Process | None = None,
+    ) -> None:
+        self._reader = reader
+        self._writer = writer
+        self._process = process
+        self._splitter = Splitter()
+
+    @property
+    def pid(self) -> int | None:
+        return self._process.pid if self._process else None
+
+    def send(self, frame: ToCore) -> None:
+        """Queue a frame. A core that is gone is noticed by `receive`."""
+        if not self._writer.is_closing():
+            self._writer.write(frames.encode(frame))
+
+    async def receive(self) -> list[FromCore]:
+        """What came, at least one frame; an empty list when the core has closed its end."""
+        while True:
+            try:
+                data = await self._reader.read(_CHUNK)
+            except ConnectionError:
+                data = b""
+            if not data:
+                return []
+            if bodies := self._splitter.feed(data):
+                return [frames.decode_from_core(body) for body in bodies]
+
+    async def end(self) -> str:
+        """Close, kill what is left of the core, and tell how it ended."""
+        self._writer.close()
+        with contextlib.suppress(ConnectionError):
+            await self._writer.wait_closed()
+        if self._process is None:
+            return "its connection was closed"
+        with contextlib.suppress(ProcessLookupError):
+            self._process.kill()
+        code = await self._process.wait()
+        return f"killed by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
+
+    async def stop(self, patience: float) -> None:
+        """Let the core end by itself, for `patience` seconds: it says farewell to its peers."""
+        self._writer.close()
+        if self._process is not None:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._process.wait(), patience)
+        await self.end()
+
+
+Launch = Callable[[], Awaitable[CoreLink]]
+
+
+async def connect(end: socket.socket, process: asyncio.subprocess.Process | None = None) -> CoreLink:
+    """A link over one end of a socket pair."""
+    reader, writer = await asyncio.open_unix_connection(sock=end, limit=1 << 24)
+    return CoreLink(reader, writer, process)
+
+
+async def launch() -> CoreLink:
+    """Starts a core process. Runs on the main thread: the kernel ties the child's life to the thread that made it."""
+    ours, theirs = socket.socketpair()
+    try:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            "legato_engine.core",
+            str(theirs.fileno()),
+            str(os.getpid()),
+            pass_fds=(theirs.fileno(),),
+            stdin=asyncio.subprocess.DEVNULL,
+            start_new_session=True,  # Ctrl-C in a terminal is for the server alone to act on
+        )
+    finally:
+        theirs.close()
+    return await connect(ours, process)

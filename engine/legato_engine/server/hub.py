@@ -1,0 +1,203 @@
+"""Where gateways and core meet: who is connected, what the core last said, what waits for either. No I/O in here.
+
+All calls are synchronous and come from the server's one thread.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import msgspec
+
+from legato_engine.core.frames import FromGateway, Inbox, Loading, Ready, Status, Turn
+from legato_engine.metrics import WorkerMetrics
+from legato_engine.server.outlet import Outlet
+from legato_engine.server.stored import StoredHashes
+from legato_engine.validity import fault
+from legato_protocol import kv_events, stream
+from legato_protocol.stream import Decode, Failed, Generate, Greeting, HandoffReport, Lost, Part, Prefill, ToWorker
+
+RECENT_HANDOFFS = 256
+
+
+@dataclass(slots=True)
+class CoreView:
+    """What is known of the core that serves now."""
+
+    ready: Ready
+    stored: StoredHashes
+    status: Status | None = None
+    handoffs: deque[HandoffReport] = field(default_factory=lambda: deque(maxlen=RECENT_HANDOFFS))
+
+
+class Hub:
+    """`core` is None while none serves. `wake` is called when `take_inbox` has something."""
+
+    def __init__(self, metrics: WorkerMetrics, wake: Callable[[], None]) -> None:
+        self.phase = "starting"
+        self.core: CoreView | None = None
+        self.draining = False
+        self.metrics = metrics
+        self._wake = wake
+        self._numbers = 0
+        self._gateways: dict[int, Outlet] = {}
+        self._listeners: set[Outlet] = set()
+        self._frames: list[FromGateway] = []
+        self._joined: list[int] = []
+        self._left: list[int] = []
+        self._drain_wanted = False
+
+    # ── core ──
+
+    def loading(self, frame: Loading) -> None:
+        self.phase = f"{frame.phase} {frame.share:.0%}" if frame.share else frame.phase
+
+    def core_ready(self, ready: Ready) -> None:
+        """A core serves: every gateway is greeted, every listener gets a snapshot."""
+        self.core = CoreView(ready, StoredHashes(ready.hello.epoch))
+        self.phase = "ready"
+        self._joined = list(self._gateways)
+        self._drain_wanted = self.draining
+        hello = stream.encode(ready.hello)
+        for outlet in self._gateways.values():
+            outlet.put(hello)
+        for outlet in self._listeners:
+            outlet.put(*self.core.stored.snapshot())
+        self.metrics.core_started()
+        self._wake()
+
+    def core_said(self, turn: Turn) -> None:
+        core = self.core
+        assert core is not None
+        for frame in turn.frames:
+            if outlet := self._gateways.get(frame.gateway):
+                outlet.put(frame.data)
+        if turn.everyone:
+            for outlet in self._gateways.values():
+                outlet.put(*turn.everyone)
+        if turn.events:
+            for data in turn.events:
+                core.stored.apply(kv_events.decode_event(data))
+            for outlet in self._listeners:
+                outlet.put(*turn.events)
+        core.handoffs.extend(turn.handoffs)
+        if turn.status:
+            core.status = turn.status
+
+    def core_lost(self, reason: str) -> None:
+        """The core is gone, and all it held."""
+        self.phase = "restarting"
+        self._frames, self._joined, self._left = [], [], []
+        if self.core is None:
+            return
+        lost = stream.encode(Lost(self.core.ready.hello.epoch, reason))
+        self.metrics.core_ended(self.core.status)
+        self.core = None
+        for outlet in self._gateways.values():
+            outlet.put(lost)
+
+    def take_inbox(self) -> Inbox | None:
+        """What the core has not been told; None when that is nothing, or when there is no core."""
+        if self.core is None or not (self._frames or self._joined or self._left or self._drain_wanted):
+            return None
+        inbox = Inbox(tuple(self._frames), tuple(self._joined), tuple(self._left), self._drain_wanted)
+        self._frames, self._joined, self._left, self._drain_wanted = [], [], [], False
+        return inbox
+
+    # ── gateways ──
+
+    def join(self, outlet: Outlet) -> int:
+        """A gateway greeted; its number."""
+        self._numbers += 1
+        self._gateways[self._numbers] = outlet
+        self._joined.append(self._numbers)
+        if self.core is not None:
+            outlet.put(stream.encode(self.core.ready.hello))
+            if self.core.status is not None:
+                outlet.put(stream.encode(self.core.status.load))
+        self._wake()
+        return self._numbers
+
+    def leave(self, gateway: int) -> None:
+        self._gateways.pop(gateway, None)
+        self._left.append(gateway)
+        self._wake()
+
+    def frame(self, gateway: int, data: bytes) -> None:
+        """One frame of a gateway; what makes no sense is answered here. Raises BadFrame for what cannot be answered."""
+        try:
+            decoded = stream.decode_to_worker(data)
+        except stream.BadFrame as error:
+            self._answer_malformed(gateway, data, str(error))
+            return
+        if isinstance(decoded, Greeting):
+            raise stream.BadFrame("a second greeting")
+        if refusal := self._refusal(decoded):
+            self._gateways[gateway].put(stream.encode(refusal))
+            return
+        if self.core is not None:
+            self._frames.append(FromGateway(gateway, data))
+            self._wake()
+
+    def listen(self, outlet: Outlet) -> None:
+        """A gateway wants KV events: a snapshot now, or when there is a core, then what changes."""
+        self._listeners.add(outlet)
+        self.send_snapshot(outlet)
+
+    def send_snapshot(self, outlet: Outlet) -> None:
+        if self.core is not None:
+            outlet.put(*self.core.stored.snapshot())
+
+    def stop_listening(self, outlet: Outlet) -> None:
+        self._listeners.discard(outlet)
+
+    @property
+    def gateways(self) -> int:
+        return len(self._gateways)
+
+    # ── drain ──
+
+    def drain(self) -> None:
+        """Take nothing new; gateways are told at once."""
+        self.draining = self._drain_wanted = True
+        self._wake()
+
+    @property
+    def drained(self) -> bool:
+        """Draining, and nothing runs any more."""
+        if self.core is None:
+            return self.draining
+        status = self.core.status
+        return status is not None and status.load.draining and status.idle
+
+    # ── inside ──
+
+    def _refusal(self, frame: ToWorker) -> Failed | None:
+        if not isinstance(frame, Generate | Prefill | Decode):
+            return None
+        part: Part = "prefill" if isinstance(frame, Prefill) else "decode"
+        if self.core is None:
+            return Failed(frame.id, frame.attempt, "stale", f"this worker is {self.phase}", part, retry=True)
+        if wrong := fault(frame.sequence, self.core.ready.vocab_size):
+            self.metrics.refused("invalid")
+            return Failed(frame.id, frame.attempt, "invalid", wrong, part, retry=False)
+        return None
+
+    def _answer_malformed(self, gateway: int, data: bytes, reason: str) -> None:
+        named = _named_in(data)
+        if named is None:
+            raise stream.BadFrame(reason)
+        self.metrics.refused("malformed")
+        failed = Failed(named[0], named[1], "invalid", reason, "gateway", retry=False)
+        self._gateways[gateway].put(stream.encode(failed))
+
+
+def _named_in(data: bytes) -> tuple[str, int] | None:
+    """The id and attempt that a frame names although it is otherwise no frame of this version."""
+    try:
+        match msgspec.msgpack.decode(data):
+            case [str(), str(id), int(attempt), *_] if 0 <= attempt < 1 << 63:
+                return id, attempt
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+    return None

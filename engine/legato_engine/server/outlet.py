@@ -1,0 +1,44 @@
+"""What waits to be sent to one gateway: bounded, and filled without waiting."""
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable
+
+
+class TooSlow(Exception):
+    """The gateway does not read: more waits for it than is kept."""
+
+
+class Outlet:
+    def __init__(self, limit: int) -> None:
+        self._limit = limit  # bytes
+        self._waiting: deque[bytes] = deque()
+        self._size = 0
+        self._wake = asyncio.Event()
+        self._overflown = asyncio.Event()
+
+    def put(self, *frames: bytes) -> None:
+        """Queue frames. Once too many wait, `pump` ends and nothing more is kept."""
+        if self._overflown.is_set():
+            return
+        self._waiting.extend(frames)
+        self._size += sum(map(len, frames))
+        self._wake.set()
+        if self._size > self._limit:
+            self._waiting.clear()
+            self._overflown.set()
+
+    async def wait_overflow(self) -> None:
+        """Returns never, or raises TooSlow."""
+        await self._overflown.wait()
+        raise TooSlow(f"more than {self._limit} bytes wait for it")
+
+    async def pump(self, send: Callable[[bytes], Awaitable[None]]) -> None:
+        """Send what comes, for ever."""
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            while self._waiting:
+                frame = self._waiting.popleft()
+                self._size -= len(frame)
+                await send(frame)

@@ -1,0 +1,114 @@
+"""Keeps a core running: starts it, listens to it, replaces it when it dies or falls silent."""
+
+import asyncio
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from legato_engine.core.frames import Beat, FromCore, Loading, NotStarting, Ready, Start, Turn
+from legato_engine.errors import StartFailed
+from legato_engine.server.core_link import CoreLink, Launch
+from legato_engine.server.hub import Hub
+from legato_engine.settings import Settings
+
+_FAREWELL = 2.0  # seconds a core gets to end its hand-offs
+
+
+@dataclass(frozen=True, slots=True)
+class Backoff:
+    """Seconds before a core is started again; a core that served for `calm` seconds starts it over."""
+
+    first: float = 0.2
+    most: float = 10.0
+    calm: float = 60.0
+
+
+class Supervisor:
+    def __init__(
+        self,
+        settings: Settings,
+        hub: Hub,
+        launch: Launch,
+        log: Callable[[str, str], None],
+        backoff: Backoff | None = None,
+    ) -> None:
+        self._settings = settings
+        self._hub = hub
+        self._launch = launch
+        self._log = log
+        self._backoff = backoff or Backoff()
+        self._link: CoreLink | None = None
+        self._ready_at: float | None = None
+        self._told = ""
+
+    async def run(self, path: str) -> None:
+        """Until cancelled. Raises StartFailed when another try would fail the same way."""
+        delay = self._backoff.first
+        clock = asyncio.get_running_loop().time
+        while True:
+            self._ready_at = None
+            self._link = await self._launch()
+            epoch = secrets.token_hex(8)
+            try:
+                self._link.send(Start(self._settings, path, epoch))
+                reason = await self._listen(self._link)
+            finally:
+                link, self._link = self._link, None
+                ending = await link.end() if link else ""
+            reason = (
+                reason or f"the core was {ending}" if ending.startswith("killed") else reason or f"the core {ending}"
+            )
+            self._hub.core_lost(reason)
+            if self._ready_at is not None and clock() - self._ready_at >= self._backoff.calm:
+                delay = self._backoff.first
+            self._log("ERROR", f"core of epoch {epoch} lost: {reason}; starting another in {delay:.1f} s")
+            await asyncio.sleep(delay)
+            delay = min(delay * 2, self._backoff.most)
+
+    def flush(self) -> None:
+        """Send the core what the hub holds for it."""
+        if self._link is not None and (inbox := self._hub.take_inbox()):
+            self._link.send(inbox)
+
+    async def stop(self) -> None:
+        """End the core in peace. Call after `run` was cancelled, or while it listens."""
+        if self._link is not None:
+            link, self._link = self._link, None
+            await link.stop(_FAREWELL)
+
+    async def _listen(self, link: CoreLink) -> str | None:
+        """Until the core ends; why, if it was not by itself."""
+        silence = self._settings.core_silence
+        while True:
+            try:
+                received = await asyncio.wait_for(link.receive(), silence)
+            except TimeoutError:
+                return f"the core was silent for {silence:g} seconds"
+            if not received:
+                return None
+            for frame in received:
+                self._take(frame)
+
+    def _take(self, frame: FromCore) -> None:
+        match frame:
+            case Turn():
+                self._hub.core_said(frame)
+            case Loading():
+                self._hub.loading(frame)
+                self._say_progress(frame)
+            case Ready():
+                self._ready_at = asyncio.get_running_loop().time()
+                self._hub.core_ready(frame)
+                hello = frame.hello
+                self._log("INFO", f"ready: epoch {hello.epoch}, {frame.formats}, hand-offs by {hello.transport}")
+            case NotStarting():
+                raise StartFailed(frame.reason)
+            case Beat():
+                pass
+
+    def _say_progress(self, frame: Loading) -> None:
+        """A line per tenth: loads report more often than anyone reads."""
+        line = f"{frame.phase} {int(frame.share * 10) * 10} %" if frame.share else frame.phase
+        if line != self._told:
+            self._told = line
+            self._log("INFO", line)

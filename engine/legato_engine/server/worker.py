@@ -1,0 +1,121 @@
+"""The server process from start to end: ports, model, core, signals, drain."""
+
+import asyncio
+import signal
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+from legato_engine.metrics import WorkerMetrics
+from legato_engine.server import apps, listen
+from legato_engine.server.connections import Connections
+from legato_engine.server.core_link import Launch
+from legato_engine.server.hub import Hub
+from legato_engine.server.supervisor import Supervisor
+from legato_engine.settings import Settings
+
+Resolve = Callable[[str, Callable[[str], None]], Path]
+Log = Callable[[str, str], None]
+
+_POLL = 0.02  # seconds between looks at whether a drain is done
+_FAREWELL = 0.1  # for the last frames to leave
+
+
+class Worker:
+    """Serves until it was told to stop and has nothing left to do."""
+
+    def __init__(self, settings: Settings, resolve: Resolve, launch: Launch, log: Log) -> None:
+        self._settings = settings
+        self._resolve = resolve
+        self._log = log
+        self._flushing = False
+        self.hub = Hub(WorkerMetrics(), self._wake)
+        self._supervisor = Supervisor(settings, self.hub, launch, log)
+        self._stopping = asyncio.Event()
+        self._stop_at_once = asyncio.Event()
+
+    async def run(self) -> None:
+        """Raises EngineError when the start fails for good."""
+        settings = self._settings
+        health = listen.bind("--health-port", settings.host, settings.health_port)
+        control = listen.bind("--control-port", settings.host, settings.control_port)
+        connections = Connections(self.hub)
+        servers = [
+            (listen.server(apps.health(self.hub)), health),
+            (listen.server(apps.control(self.hub, settings, self.drain, connections)), control),
+        ]
+        serving = [asyncio.create_task(server.serve(sockets=[end])) for server, end in servers]
+        if settings.announce:
+            ports = {"health": health.getsockname()[1], "control": control.getsockname()[1]}
+            listen.announce(settings.announce, ports)
+        try:
+            await self._until_stopped()
+        finally:
+            for server, _ in servers:
+                server.should_exit = True
+            await asyncio.gather(*serving)
+
+    def drain(self) -> None:
+        """Take nothing new from now on."""
+        if not self.hub.draining:
+            self._log("INFO", "draining: takes nothing new")
+            self.hub.drain()
+
+    def stop(self) -> None:
+        """Drain, then end; told twice, end at once."""
+        if self._stopping.is_set():
+            self._stop_at_once.set()
+        self._stopping.set()
+        self.drain()
+
+    def catch_signals(self) -> None:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self.stop)
+
+    async def _until_stopped(self) -> None:
+        working = asyncio.create_task(self._work())
+        stopping = asyncio.create_task(self._stopping.wait())
+        try:
+            await asyncio.wait([working, stopping], return_when=asyncio.FIRST_COMPLETED)
+            if working.done():
+                await working  # raises: it never ends by itself
+            await self._finish(working)
+            await self._supervisor.stop()
+        finally:
+            for task in (working, stopping):
+                task.cancel()
+            with suppress(asyncio.CancelledError):
+                await working
+
+    async def _work(self) -> None:
+        self.hub.phase = "resolving"
+        path = await asyncio.to_thread(self._resolve, self._settings.model, self._progress)
+        await self._supervisor.run(str(path))
+
+    async def _finish(self, working: "asyncio.Task[None]") -> None:
+        """Until nothing runs, the deadline has passed, or patience is at its end."""
+        at_once = asyncio.create_task(self._stop_at_once.wait())
+        deadline = asyncio.get_running_loop().time() + self._settings.drain_deadline
+        while not (self.hub.drained or at_once.done() or working.done()):
+            if asyncio.get_running_loop().time() >= deadline:
+                self._log("WARNING", "the drain deadline has passed; stopping")
+                break
+            await asyncio.wait([at_once, working], timeout=_POLL, return_when=asyncio.FIRST_COMPLETED)
+        if self.hub.drained:
+            self._log("INFO", "drained")
+            await asyncio.sleep(_FAREWELL)
+        at_once.cancel()
+
+    def _progress(self, line: str) -> None:
+        self._log("INFO", line)
+
+    def _wake(self) -> None:
+        """Flush once per turn of the event loop, however many frames came in it."""
+        if not self._flushing:
+            self._flushing = True
+            asyncio.get_running_loop().call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._flushing = False
+        self._supervisor.flush()
