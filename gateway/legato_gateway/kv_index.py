@@ -166,6 +166,7 @@ class KVIndex:
         if page.page == 0:
             self._doubt(worker)
         elif page.page != worker.pages or page.number != worker.page_number:
+            worker.number = page.number
             self._doubt(worker)
             return True
         worker.pages = page.page + 1

@@ -160,6 +160,20 @@ def test_a_hole_ends_the_match_however_often_the_prompt_was_matched_before() -> 
     index.check_integrity()
 
 
+def test_prompts_that_part_within_a_run_are_told_apart_after_removals() -> None:
+    shared = hashes(RUN + 5)
+    forks = [hashes(RUN, seed, shared) for seed in (1, 2)]
+    worker = Worker()
+    for fork in forks:
+        worker.store(fork)
+    index = started(worker)
+    for _ in range(2):
+        assert [index.match(fork) for fork in forks] == [{"w": 2 * RUN + 5}] * 2
+    index.apply("w", worker.remove([shared[RUN + 2]]))
+    assert [index.match(fork) for fork in forks] == [{"w": RUN + 2}] * 2
+    index.check_integrity()
+
+
 def test_workers_are_told_apart() -> None:
     prompt = hashes(3 * RUN)
     index, held = KVIndex(), {"a": 3 * RUN, "b": RUN + 1, "c": 0, "d": 2 * RUN}
@@ -220,7 +234,7 @@ def one_change(source: random.Random, worker: Worker) -> KVEvent:
     return worker.clear()
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(st.integers(0, 2**32))
 def test_over_a_bad_channel_there_is_never_a_stale_hit_and_the_end_is_the_truth(seed: int) -> None:
     source = random.Random(seed)
