@@ -268,8 +268,7 @@ def test_architectures_of_the_registry_have_a_class(tmp_path: Path) -> None:
     write_folder(tmp_path, architectures=["MistralForCausalLM"], sliding_window=64)
     config = weights.open(tmp_path).config
     assert config.sliding_window == 64
-    if importlib.util.find_spec("legato_engine.models.llama") is not None:
-        assert registry.model_class(config).__name__ == "Llama"
+    assert registry.model_class(config).__name__ == "Llama"
 
 
 # What is wrong with the file, and what the error has to name.

@@ -14,10 +14,11 @@ FIRST_CANDIDATES = 256  # sorted at first; nearly every nucleus is smaller
 _GROWTH = 16
 
 
-def thresholds(logits: torch.Tensor, params: Sequence[SamplingParams]) -> torch.Tensor | None:
+def thresholds(logits: torch.Tensor, weights: torch.Tensor, params: Sequence[SamplingParams]) -> torch.Tensor | None:
     """The least logit that each row may draw: float32 [rows, 1], or None where no row is filtered.
 
-    `logits`: float32 [rows, vocab], divided by the temperature already.
+    `logits`: float32 [rows, vocab], divided by the temperature already. `weights`: float64, e to the power of how far
+    each is above its row's largest.
     """
     floor = _min_p(logits, params)
     sorting = [row for row, p in enumerate(params) if 0 < p.top_k < logits.shape[1] or p.top_p < 1]
@@ -26,7 +27,9 @@ def thresholds(logits: torch.Tensor, params: Sequence[SamplingParams]) -> torch.
         if floor is None:
             floor = torch.full((len(params), 1), float("-inf"), device=logits.device)
         chosen = torch.tensor(sorting, device=logits.device)
-        found, certain = _by_rank(logits[chosen], [params[row] for row in sorting], floor[chosen], size)
+        found, certain = _by_rank(
+            logits[chosen], weights[chosen], [params[row] for row in sorting], floor[chosen], size
+        )
         floor[chosen] = torch.where(certain, found, floor[chosen])
         sorting = [row for row, done in zip(sorting, certain[:, 0].tolist(), strict=True) if not done]
         size = min(size * _GROWTH, logits.shape[1])
@@ -42,7 +45,7 @@ def _min_p(logits: torch.Tensor, params: Sequence[SamplingParams]) -> torch.Tens
 
 
 def _by_rank(
-    logits: torch.Tensor, params: Sequence[SamplingParams], floor: torch.Tensor, size: int
+    logits: torch.Tensor, weights: torch.Tensor, params: Sequence[SamplingParams], floor: torch.Tensor, size: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Thresholds of top-k and top-p from the `size` largest logits, and whether these were enough: both [rows, 1]."""
     vocab = logits.shape[1]
@@ -51,13 +54,12 @@ def _by_rank(
     kth = best.gather(1, count.clamp(max=size) - 1)
     bounded = count <= size
     floor = torch.where(bounded, torch.maximum(floor, kth), floor)
-    share = torch.tensor([[p.top_p] for p in params], dtype=torch.float64, device=logits.device)
-    top = best[:, :1].double()
-    weights = (best.double() - top).exp()
-    before = weights.cumsum(1) - weights
-    kept = (logits.double() - top).exp_().masked_fill_(logits < floor, 0).cumsum(1)[:, -1:]
-    nucleus = (before < share * kept) & (best >= floor)
+    wanted = torch.tensor([[p.top_p] for p in params], dtype=torch.float64, device=logits.device)
+    shares = (best.double() - best[:, :1]).exp_()
+    before = shares.cumsum(1) - shares
+    kept = weights.masked_fill(logits < floor, 0).cumsum(1)[:, -1:]
+    nucleus = (before < wanted * kept) & (best >= floor)
     nucleus[:, 0] = True
     threshold = best.masked_fill(~nucleus, float("inf")).amin(1, keepdim=True)
     ends_inside = (~nucleus[:, -1:]) | (size == vocab)
-    return threshold, (bounded | (count == vocab)) & (ends_inside | (bounded & (share >= 1)))
+    return threshold, (bounded | (count == vocab)) & (ends_inside | (bounded & (wanted >= 1)))

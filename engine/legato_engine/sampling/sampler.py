@@ -62,7 +62,7 @@ def _drawn(logits: torch.Tensor, draws: Sequence[Draw]) -> torch.Tensor:
     params = [draw.params for draw in draws]
     logits = logits / torch.tensor([[p.temperature] for p in params], device=logits.device)
     weights = (logits.double() - logits.amax(1, keepdim=True)).exp_()
-    floor = filters.thresholds(logits, params)
+    floor = filters.thresholds(logits, weights, params)
     if floor is not None:
         weights.masked_fill_(logits < floor, 0)
     cumulative = weights.cumsum(1)
