@@ -23,14 +23,14 @@ def open(path: Path | str) -> Checkpoint:
     """
     path = Path(path)
     checkpoint = _open(path)
-    expected = dict(expected_shapes(checkpoint.config))
+    expected, names = dict(expected_shapes(checkpoint.config)), checkpoint.names()
     for name, shape in expected.items():
-        if name not in checkpoint.names():
+        if name not in names:
             raise MissingTensor(f"{path}: tensor {name} of shape {list(shape)} is missing")
         if checkpoint.shape(name) != shape:
             found = list(checkpoint.shape(name))
             raise WrongShape(f"{path}: tensor {name} has shape {found}; the model's config asks for {list(shape)}")
-    for name in sorted(checkpoint.names() - expected.keys()):
+    for name in sorted(names - expected.keys()):
         if not name.endswith(_UNUSED):
             raise UnsupportedModel(f"{path}: tensor {name} has no place in a {checkpoint.config.architecture}")
     return checkpoint
