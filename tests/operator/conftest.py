@@ -29,6 +29,7 @@ QUICK = LocalSettings(
     announce_interval=0.01,
     probe_interval_starting=0.02,
     probe_interval=0.05,
+    probe_timeout=1.0,
     liveness_misses=2,
     backoff_first=0.01,
     backoff_longest=0.05,
@@ -77,7 +78,7 @@ class Fakes:
     async def wait(self, condition: Callable[[], Awaitable[bool]]) -> None:
         """Until it holds."""
         async with asyncio.timeout(60):
-            while not await condition():
+            while not await condition():  # noqa: ASYNC110 - a condition may be a file's
                 await asyncio.sleep(0.01)
 
 

@@ -1,9 +1,12 @@
-"""The whole loop on the local cluster: what a user applies is what runs, through scaling, rollout, faults and the end."""
+"""The whole loop on the local cluster: what is applied is what runs, through scaling, rollout, faults and the end."""
 
 import asyncio
 import json
 import os
 import signal
+from pathlib import Path
+
+import psutil
 
 from legato_operator.cluster import Ref
 
@@ -211,11 +214,9 @@ async def _none(f, kind):
 async def _workers_file(f):
     (gateway,) = (await f.pods("gateway")).values()
     pid = gateway["status"]["pid"]
-    with open(f"/proc/{pid}/cmdline", "rb") as file:
-        arguments = file.read().decode().split("\0")
+    arguments = psutil.Process(pid).cmdline()
     return arguments[arguments.index("--workers-file") + 1]
 
 
 def _listed(path):
-    with open(path) as file:
-        return {entry["worker"]: entry["address"] for entry in json.load(file)}
+    return {entry["worker"]: entry["address"] for entry in json.loads(Path(path).read_text())}

@@ -38,9 +38,16 @@ def _walk(path: Path, value: Any) -> Iterator[tuple[Path, Any]]:
         yield path, value
 
 
-def overlaps(one: Path, other: Path) -> bool:
-    """Whether two leaves cannot both exist: the same place, or one inside the other."""
-    return one[: len(other)] == other or other[: len(one)] == one
+def clash(item: Mapping[str, Any], held: Path, given: Path, value: Any) -> bool:
+    """Whether giving `given` a value takes away what another manager holds at `held`.
+
+    An empty mapping only says that there is one: it takes nothing from those who hold fields in it.
+    """
+    if given == held:
+        return bool(read(item, held) != value) and not (value == {} and isinstance(read(item, held), Mapping))
+    if held[: len(given)] == given:
+        return value != {}
+    return given[: len(held)] == held and not isinstance(read(item, held), Mapping)
 
 
 def read(item: Mapping[str, Any], path: Path) -> Any:
@@ -66,6 +73,8 @@ def write(item: dict[str, Any], path: Path, value: Any) -> None:
         if not isinstance(item.get(key), dict):
             item[key] = {}
         item = item[key]
+    if value == {} and isinstance(item.get(path[-1]), dict):
+        return  # there is one already
     item[path[-1]] = value
 
 
@@ -83,6 +92,8 @@ def drop(item: dict[str, Any], path: Path) -> None:
         if not isinstance(below, dict):
             return
         parents.append(below)
+    if isinstance(parents[-1].get(path[-1]), dict) and parents[-1][path[-1]]:
+        return  # held as an empty mapping; others hold fields in it
     parents[-1].pop(path[-1], None)
     for depth in range(len(parents) - 1, 1, -1):
         if not parents[depth]:

@@ -138,7 +138,7 @@ class PodLife:
         while misses < settings.liveness_misses:
             alive = await self._ask("livenessProbe", ports)
             misses = 0 if alive.passed else misses + 1
-            await self._tell_readiness(await self._ask("readinessProbe", ports))
+            await self._tell_readiness(await self._ask("readinessProbe", ports) if alive.passed else alive)
             ready = self._status.ready
             await self._around.clock.sleep(settings.probe_interval if ready else settings.probe_interval_starting)
         self._around.logs.line(self._ref.name, f"missed {misses} liveness probes and is killed")

@@ -55,7 +55,8 @@ class Store:
         owned = self._owned.get(ref, {})
         taken = self._taken(ref, before or {}, given, manager, force)
         after = copy.deepcopy(before) if before is not None else self._blank(item)
-        for path in taken | (owned.get(manager, set()) - given.keys() - self._of_others(ref, manager)):
+        left = owned.get(manager, set()) - given.keys() - self._of_others(ref, manager)
+        for path in sorted(taken | left, key=len, reverse=True):  # from the inside out
             fields.drop(after, path)
         for path, value in given.items():
             fields.write(after, path, copy.deepcopy(value))
@@ -123,7 +124,7 @@ class Store:
             path
             for path in self._of_others(ref, manager)
             for mine, value in given.items()
-            if fields.overlaps(path, mine) and (path != mine or fields.read(before, path) != value)
+            if fields.clash(before, path, mine, value)
         }
         if taken and not force:
             raise Conflict(f"{ref}: other managers own {', '.join(sorted('.'.join(path) for path in taken))}")

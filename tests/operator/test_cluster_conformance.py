@@ -1,0 +1,254 @@
+"""What every `Cluster` does, as Kubernetes' API does it. `CLUSTERS` names the implementations."""
+
+import asyncio
+import contextlib
+import itertools
+
+import pytest
+
+from legato_operator.cluster import Ref, uid_of
+from legato_operator.errors import Conflict, Gone, NotFound
+from legato_operator.local.store import Store
+
+REF = Ref("ConfigMap", "default", "a")
+
+
+@contextlib.asynccontextmanager
+async def _local():
+    ticks = itertools.count()
+    yield Store(lambda: f"2026-01-01T00:00:{next(ticks):02}Z", kept_events=8)
+
+
+CLUSTERS = {"local": _local}
+
+
+@pytest.fixture(params=sorted(CLUSTERS))
+def run(request):
+    """Runs a check against each cluster."""
+
+    def _run(check):
+        async def opened():
+            async with CLUSTERS[request.param]() as cluster:
+                async with asyncio.timeout(30):
+                    await check(cluster)
+
+        asyncio.run(opened())
+
+    return _run
+
+
+def _item(data=None, name="a", **metadata):
+    item = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name, "namespace": "default", **metadata}}
+    return item if data is None else item | {"data": data}
+
+
+def test_apply_creates_and_get_returns_it(run):
+    async def check(cluster):
+        made = await cluster.apply(_item({"x": "1"}), "one")
+        assert made["data"] == {"x": "1"}
+        assert await cluster.get(REF) == made
+        assert uid_of(made)
+
+    run(check)
+
+
+def test_missing_object_is_not_found(run):
+    async def check(cluster):
+        for call in (cluster.get(REF), cluster.delete(REF), cluster.patch_status(REF, {})):
+            with pytest.raises(NotFound):
+                await call
+
+    run(check)
+
+
+def test_objects_are_values(run):
+    """Changing what was returned changes nothing in the cluster."""
+
+    async def check(cluster):
+        made = await cluster.apply(_item({"x": "1"}), "one")
+        made["data"]["x"] = "2"
+        assert (await cluster.get(REF))["data"] == {"x": "1"}
+
+    run(check)
+
+
+def test_apply_that_changes_nothing_writes_nothing(run):
+    async def check(cluster):
+        made = await cluster.apply(_item({"x": "1"}), "one")
+        again = await cluster.apply(_item({"x": "1"}), "one")
+        assert again["metadata"]["resourceVersion"] == made["metadata"]["resourceVersion"]
+
+    run(check)
+
+
+def test_field_left_out_is_dropped(run):
+    async def check(cluster):
+        await cluster.apply(_item({"x": "1", "y": "2"}), "one")
+        assert (await cluster.apply(_item({"y": "2"}), "one"))["data"] == {"y": "2"}
+
+    run(check)
+
+
+def test_field_of_another_manager_stays(run):
+    async def check(cluster):
+        await cluster.apply(_item({"x": "1"}), "one")
+        await cluster.apply(_item({"y": "2"}), "two")
+        assert (await cluster.apply(_item({}), "one"))["data"] == {"y": "2"}
+
+    run(check)
+
+
+def test_shared_field_stays_until_its_last_owner_leaves_it(run):
+    async def check(cluster):
+        await cluster.apply(_item({"x": "1"}), "one")
+        await cluster.apply(_item({"x": "1"}), "two")
+        assert (await cluster.apply(_item({}), "one"))["data"] == {"x": "1"}
+        assert (await cluster.apply(_item({}), "two")).get("data", {}) == {}
+
+    run(check)
+
+
+def test_other_value_for_a_field_of_another_manager_is_a_conflict(run):
+    async def check(cluster):
+        await cluster.apply(_item({"x": "1"}), "one")
+        with pytest.raises(Conflict, match=r"x"):
+            await cluster.apply(_item({"x": "2"}), "two")
+        assert (await cluster.get(REF))["data"] == {"x": "1"}
+
+    run(check)
+
+
+def test_force_takes_a_field_over(run):
+    async def check(cluster):
+        await cluster.apply(_item({"x": "1"}), "one")
+        assert (await cluster.apply(_item({"x": "2"}), "two", force=True))["data"] == {"x": "2"}
+        with pytest.raises(Conflict):
+            await cluster.apply(_item({"x": "1"}), "one")
+
+    run(check)
+
+
+def test_apply_with_the_uid_of_another_object_is_a_conflict(run):
+    async def check(cluster):
+        with pytest.raises(Conflict):
+            await cluster.apply(_item({}, uid="gone"), "one")
+        await cluster.apply(_item({}), "one")
+        with pytest.raises(Conflict):
+            await cluster.apply(_item({}, uid="gone"), "one")
+
+    run(check)
+
+
+def test_delete_with_the_uid_of_another_object_is_a_conflict(run):
+    async def check(cluster):
+        first = await cluster.apply(_item({}), "one")
+        await cluster.delete(REF, uid_of(first))
+        await cluster.apply(_item({}), "one")
+        with pytest.raises(Conflict):
+            await cluster.delete(REF, uid_of(first))
+        assert await cluster.get(REF)
+
+    run(check)
+
+
+def test_status_with_the_uid_of_another_object_is_a_conflict(run):
+    async def check(cluster):
+        await cluster.apply(_item({}), "one")
+        with pytest.raises(Conflict):
+            await cluster.patch_status(REF, {}, "gone")
+
+    run(check)
+
+
+def test_recreated_object_is_another_one(run):
+    async def check(cluster):
+        first = await cluster.apply(_item({"x": "1"}), "one")
+        await cluster.delete(REF)
+        second = await cluster.apply(_item({"y": "1"}), "two")
+        assert uid_of(second) != uid_of(first)
+        assert second["data"] == {"y": "1"}
+
+    run(check)
+
+
+def test_finalizers_keep_an_object_until_all_are_gone(run):
+    async def check(cluster):
+        await cluster.apply(_item(finalizers=["example.com/one"]), "one")
+        await cluster.apply(_item(finalizers=["example.com/two"]), "two")
+        await cluster.delete(REF)
+        assert "deletionTimestamp" in (await cluster.get(REF))["metadata"]
+        await cluster.apply(_item(finalizers=[]), "one")
+        assert (await cluster.get(REF))["metadata"]["finalizers"] == ["example.com/two"]
+        await cluster.apply(_item(finalizers=[]), "two")
+        with pytest.raises(NotFound):
+            await cluster.get(REF)
+
+    run(check)
+
+
+def test_deleting_twice_keeps_the_first_time(run):
+    async def check(cluster):
+        await cluster.apply(_item(finalizers=["example.com/one"]), "one")
+        await cluster.delete(REF)
+        first = (await cluster.get(REF))["metadata"]["deletionTimestamp"]
+        await cluster.delete(REF)
+        assert (await cluster.get(REF))["metadata"]["deletionTimestamp"] == first
+
+    run(check)
+
+
+def test_status_is_apart_from_spec(run):
+    """A status patch replaces the fields given, raises no generation, and apply does not touch it."""
+
+    async def check(cluster):
+        item = _item() | {"spec": {"x": 1}}
+        await cluster.apply(item, "one")
+        await cluster.patch_status(REF, {"a": 1, "b": 2})
+        patched = await cluster.patch_status(REF, {"b": 3, "a": None})
+        assert patched["status"] == {"b": 3}
+        assert patched["metadata"]["generation"] == 1
+        changed = await cluster.apply(item | {"spec": {"x": 2}, "status": {"b": 9}}, "one")
+        assert (changed["status"], changed["metadata"]["generation"]) == ({"b": 3}, 2)
+
+    run(check)
+
+
+def test_list_selects_by_kind_namespace_and_labels(run):
+    async def check(cluster):
+        await cluster.apply(_item(name="a", labels={"k": "1"}), "one")
+        await cluster.apply(_item(name="b", labels={"k": "2"}), "one")
+        await cluster.apply(_item(name="c") | {"kind": "Secret"}, "one")
+        assert [i["metadata"]["name"] for i in (await cluster.list("ConfigMap")).items] == ["a", "b"]
+        assert [i["metadata"]["name"] for i in (await cluster.list("ConfigMap", labels={"k": "2"})).items] == ["b"]
+        assert not (await cluster.list("ConfigMap", "elsewhere")).items
+
+    run(check)
+
+
+def test_watch_misses_nothing_after_a_list(run):
+    async def check(cluster):
+        await cluster.apply(_item({"x": "0"}), "one")
+        since = (await cluster.list("ConfigMap")).version
+        await cluster.apply(_item({"x": "1"}), "one")
+        await cluster.apply(_item(name="other") | {"kind": "Secret"}, "one")
+        await cluster.apply(_item({}, name="b"), "one")
+        await cluster.delete(REF)
+        seen = []
+        async for event in cluster.watch("ConfigMap", since):
+            seen.append((event.type, event.object["metadata"]["name"]))
+            if len(seen) == 3:
+                break
+        assert seen == [("MODIFIED", "a"), ("ADDED", "b"), ("DELETED", "a")]
+
+    run(check)
+
+
+def test_watch_from_too_long_ago_is_gone(run):
+    async def check(cluster):
+        since = (await cluster.list("ConfigMap")).version
+        for number in range(20):
+            await cluster.apply(_item({"x": str(number)}), "one")
+        with pytest.raises(Gone):
+            await anext(aiter(cluster.watch("ConfigMap", since)))
+
+    run(check)

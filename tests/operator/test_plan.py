@@ -1,0 +1,198 @@
+"""The plan is pure: what it does for an observation, and that it does nothing where nothing is to be done."""
+
+import dataclasses
+
+import pytest
+import yaml
+
+from legato_operator import conditions, limits, placement, resources
+from legato_operator.actions import Apply, Delete, Drain, MakeToken, Release
+from legato_operator.manifests import common, gateway, worker
+from legato_operator.observed import Observed, Pod, WorkerState
+from legato_operator.plan import plan
+
+PLACEMENT = placement.local(("legato",), 8080)
+SETTLED = {"prefill": 1, "decode": 1}
+
+
+def _observed(item, pods=(), wishes=None, **changes):
+    service = resources.parse(yaml.safe_dump(item))
+    empty = Observed(service, 1, {}, False, wishes or {}, tuple(pods), True, 1000.0, "2026-01-01T00:00:00Z")
+    return dataclasses.replace(empty, **changes)
+
+
+def _worker(item, name, pool, ready=True, busy=0, draining=False, **changes):
+    service = resources.parse(yaml.safe_dump(item))
+    revision = common.revision_of(worker.template(service, pool, PLACEMENT))
+    state = WorkerState(busy, draining, "ucx:tcp") if ready else None
+    pod = Pod(name, f"uid-{name}", pool, revision, name, ready, False, address="127.0.0.1:1", state=state)
+    return dataclasses.replace(pod, **changes)
+
+
+def _gateway(item, **changes):
+    service = resources.parse(yaml.safe_dump(item))
+    revision = common.revision_of(gateway.template(service, PLACEMENT))
+    return dataclasses.replace(Pod("demo-gateway", "uid-gateway", "gateway", revision, "0", True, False), **changes)
+
+
+def _running(item):
+    return [_worker(item, "demo-decode-0", "decode"), _worker(item, "demo-prefill-0", "prefill"), _gateway(item)]
+
+
+def _actions(made, kind):
+    return [action for phase in made.phases for action in phase.actions if isinstance(action, kind)]
+
+
+def _created(made):
+    return {a.item["metadata"]["name"] for a in _actions(made, Apply) if "spec" in a.item and a.item["kind"] == "Pod"}
+
+
+def _condition(made, kind):
+    return conditions.find(made.status, kind)
+
+
+def test_first_pass_makes_everything(build):
+    made = plan(_observed(build(), has_token=False), PLACEMENT)
+    assert _actions(made, MakeToken)
+    assert _created(made) == {"demo-prefill-0", "demo-decode-0", "demo-gateway"}
+    wishes = {a.item["spec"]["replicas"] for a in _actions(made, Apply) if "replicas" in a.item.get("spec", {})}
+    assert wishes == {1}
+
+
+def test_settled_service_is_left_alone(build):
+    item = build()
+    made = plan(_observed(item, _running(item), SETTLED), PLACEMENT)
+    assert not _created(made)
+    assert not _actions(made, Delete)
+    assert not _actions(made, Drain)
+    assert _condition(made, "Ready")["status"] == "True"
+    assert _condition(made, "Progressing")["reason"] == conditions.AS_WISHED
+
+
+def test_wish_of_a_scaler_is_not_overwritten(build):
+    item = build()
+    made = plan(_observed(item, _running(item), {"prefill": 1, "decode": 2}), PLACEMENT)
+    assert _created(made) == {"demo-decode-1"}
+    assert not [a for a in _actions(made, Apply) if "replicas" in a.item.get("spec", {})]
+
+
+def test_wish_beyond_the_bounds_is_capped_and_told(build):
+    item = build(scaling={"decode": {"max": 1}})
+    made = plan(_observed(item, _running(item), {"prefill": 1, "decode": 9}), PLACEMENT)
+    assert not _created(made)
+    assert _condition(made, "Progressing")["reason"] == conditions.CAPPED
+    assert "scaling.decode.max" in _condition(made, "Progressing")["message"]
+
+
+def test_gpu_budget_goes_to_decode_first(build):
+    gpu = {"resources": {"requests": {"nvidia.com/gpu": 1}}}
+    spec = resources.parse(yaml.safe_dump(build(prefill=gpu, decode=gpu, scaling={"gpuBudget": 3}))).spec
+    targets = limits.targets(spec, {"prefill": 4, "decode": 2})
+    assert (targets["decode"].replicas, targets["prefill"].replicas) == (2, 1)
+    assert targets["prefill"].capped_by == "scaling.gpuBudget"
+
+
+def test_victim_is_the_idlest_and_of_equals_the_newest(build):
+    item = build()
+    busy = [_worker(item, f"demo-decode-{i}", "decode", busy=b) for i, b in enumerate((2, 1, 1))]
+    made = plan(_observed(item, [*_running(item)[1:], *busy], {"prefill": 1, "decode": 2}), PLACEMENT)
+    assert [action.name for action in _actions(made, Drain)] == ["demo-decode-2"]
+    assert not _actions(made, Delete)
+
+
+@pytest.mark.parametrize(
+    ("pod", "ended"),
+    [
+        ({"busy": 1, "draining": True}, False),
+        ({"busy": 0, "draining": True}, True),
+        ({"busy": 0, "draining": False}, False),  # not told yet: a request may be on its way
+        ({"busy": 1, "draining": True, "draining_since": 800.0}, True),  # past the deadline of 120 s
+        ({"ready": False}, True),
+    ],
+)
+def test_draining_worker_is_deleted_when_nothing_runs_or_the_deadline_passed(build, pod, ended):
+    item = build()
+    leaving = _worker(item, "demo-decode-1", "decode", **({"draining_since": 990.0} | pod))
+    made = plan(_observed(item, [*_running(item), leaving], SETTLED), PLACEMENT)
+    assert [a.ref.name for a in _actions(made, Delete)] == (["demo-decode-1"] if ended else [])
+
+
+def test_draining_worker_that_forgot_is_told_again(build):
+    item = build()
+    leaving = _worker(item, "demo-decode-1", "decode", draining=False, draining_since=990.0)
+    made = plan(_observed(item, [*_running(item), leaving], SETTLED), PLACEMENT)
+    assert [a.name for a in _actions(made, Drain)] == ["demo-decode-1"]
+
+
+def test_gateway_of_an_old_revision_is_replaced_only_after_it_let_go_of_the_port(build):
+    item = build()
+    workers = _running(item)[:2]
+    made = plan(_observed(item, [*workers, _gateway(item, revision="old")], SETTLED), PLACEMENT)
+    assert [a.ref.name for a in _actions(made, Delete)] == ["demo-gateway"]
+    assert not _created(made)
+    leaving = _gateway(item, revision="old", leaving=True)
+    assert plan(_observed(item, [*workers, leaving], SETTLED), PLACEMENT).status["conditions"][0]["status"] != "True"
+
+
+def test_prefill_pool_that_is_no_longer_wanted_goes_after_the_others_settled(build):
+    item = build(scaling={"prefill": {"max": 0}})
+    unified, prefill = _worker(item, "demo-decode-0", "decode"), _worker(item, "demo-prefill-0", "prefill")
+    made = plan(_observed(item, [unified, prefill, _gateway(item)], SETTLED), PLACEMENT)
+    assert [a.name for a in _actions(made, Drain)] == ["demo-prefill-0"]
+    starting = dataclasses.replace(unified, ready=False)
+    made = plan(_observed(item, [starting, prefill, _gateway(item)], SETTLED), PLACEMENT)
+    assert not _actions(made, Drain)
+
+
+def test_end_releases_only_when_every_pod_is_gone(build):
+    item = build()
+    made = plan(_observed(item, _running(item), SETTLED, deleting=True), PLACEMENT)
+    assert [a.ref.name for a in _actions(made, Delete)] == ["demo-gateway"]
+    made = plan(_observed(item, _running(item)[:2], SETTLED, deleting=True), PLACEMENT)
+    assert {a.ref.name for a in _actions(made, Delete)} == {"demo-decode-0", "demo-prefill-0"}
+    made = plan(_observed(item, [], SETTLED, deleting=True), PLACEMENT)
+    assert _actions(made, Release)
+
+
+@pytest.mark.parametrize(
+    ("spec", "path"),
+    [
+        ({"engine": {"numerics": "Invariant"}}, "spec.engine.numerics"),
+        ({"model": {"source": {"image": "x"}}}, "spec.model.source.image"),
+        ({"decode": {"parallelism": {"tensor": 2}}}, "spec.decode.parallelism.tensor"),
+        ({"prefill": {"template": {"spec": {}}}}, "spec.prefill.template"),
+        ({"gateway": {"replicas": 2}}, "spec.gateway.replicas"),
+    ],
+)
+def test_what_is_not_available_is_refused_and_told(build, spec, path):
+    made = plan(_observed(build(**spec)), PLACEMENT)
+    assert not made.phases
+    assert _condition(made, "Progressing")["reason"] == conditions.NOT_AVAILABLE
+    assert path in _condition(made, "Progressing")["message"]
+
+
+def test_transition_time_changes_only_with_the_status(build):
+    item = build()
+    first = plan(_observed(item, _running(item), SETTLED), PLACEMENT)
+    later = _observed(item, _running(item)[1:], SETTLED, status=first.status, timestamp="2026-02-02T00:00:00Z")
+    second = plan(later, PLACEMENT)
+    assert _condition(second, "GatewayReady")["lastTransitionTime"] == "2026-01-01T00:00:00Z"
+    assert _condition(second, "DecodeReady")["lastTransitionTime"] == "2026-02-02T00:00:00Z"
+
+
+def test_missing_transport_is_told_and_with_required_not_ready(build):
+    for required in (False, True):
+        item = build(transfer={"transport": "TCP", "required": required})
+        pods = [
+            dataclasses.replace(pod, state=WorkerState(0, False, "")) if pod.state else pod for pod in _running(item)
+        ]
+        made = plan(_observed(item, pods, SETTLED), PLACEMENT)
+        assert _condition(made, "KVTransportReady")["reason"] == conditions.NO_TRANSPORT
+        assert _condition(made, "Ready")["status"] == str(not required)
+
+
+def test_threads_follow_requested_cpu(build):
+    asked = resources.parse(yaml.safe_dump(build(decode={"resources": {"requests": {"cpu": "1500m"}}})))
+    command = worker.template(asked, "decode", PLACEMENT)["containers"][0]["command"]
+    assert command[command.index("--threads") + 1] == "2"
+    assert "--threads" not in worker.template(asked, "prefill", PLACEMENT)["containers"][0]["command"]

@@ -1,0 +1,85 @@
+"""Rollout and scaling steps: bounds hold in every intermediate state, whatever becomes ready when, and it ends."""
+
+from dataclasses import dataclass, field
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from legato_operator.rollout import Count, Step, next_step
+
+
+@dataclass
+class Pool:
+    """A pool whose starting workers become ready, and whose leaving workers go, when the test says so."""
+
+    old: Count
+    new: Count = field(default_factory=lambda: Count(0, 0))
+    leaving: int = 0
+
+    def take(self, step: Step) -> None:
+        self.old = Count(self.old.ready - step.remove_old_ready, self.old.starting - step.remove_old_starting)
+        self.new = Count(
+            self.new.ready - step.remove_new_ready, self.new.starting - step.remove_new_starting + step.create
+        )
+        self.leaving += step.remove_old_ready + step.remove_new_ready
+
+    @property
+    def ready(self) -> int:
+        return self.old.ready + self.new.ready
+
+    @property
+    def existing(self) -> int:
+        return self.old.total + self.new.total + self.leaving
+
+
+counts = st.builds(Count, st.integers(0, 5), st.integers(0, 5))
+limits = st.tuples(st.integers(0, 3), st.integers(0, 3)).filter(any)
+
+
+@given(old=counts, new=counts, leaving=st.integers(0, 4), target=st.integers(0, 6), limits=limits)
+def test_one_step_stays_within_bounds(old, new, leaving, target, limits):
+    surge, unavailable = limits
+    pool = Pool(old, new, leaving)
+    existing, ready = pool.existing, pool.ready
+    step = next_step(old, new, leaving, target, surge, unavailable)
+    pool.take(step)
+    assert min(vars(step).values()) >= 0
+    assert min(pool.old.ready, pool.old.starting, pool.new.ready, pool.new.starting) >= 0
+    assert pool.existing <= max(existing, target + surge)
+    assert pool.ready >= min(ready, target - unavailable)
+
+
+@given(old=counts, target=st.integers(0, 6), limits=limits, data=st.data())
+def test_every_rollout_ends_with_new_workers_only(old, target, limits, data):
+    """Workers become ready and leave in any order; nothing else is needed for the end to come."""
+    surge, unavailable = limits
+    pool = Pool(old)
+    for _ in range(200):
+        step = next_step(pool.old, pool.new, pool.leaving, target, surge, unavailable)
+        pool.take(step)
+        if pool == Pool(Count(0, 0), Count(target, 0)):
+            return
+        can_start, can_leave = pool.new.starting > 0, pool.leaving > 0
+        assert can_start or can_leave or step != Step(), "nothing moves any more"
+        if can_start and (not can_leave or data.draw(st.booleans())):
+            pool.new = Count(pool.new.ready + 1, pool.new.starting - 1)
+        elif can_leave:
+            pool.leaving -= 1
+    raise AssertionError(f"no end: {pool}")
+
+
+@given(ready=st.integers(1, 6), limits=limits)
+def test_new_workers_that_never_start_do_not_take_the_old_ones_away(ready, limits):
+    surge, unavailable = limits
+    pool = Pool(Count(ready, 0))
+    for _ in range(20):
+        pool.take(next_step(pool.old, pool.new, pool.leaving, ready, surge, unavailable))
+        pool.leaving = 0
+    assert pool.old.ready == max(0, ready - unavailable)
+
+
+def test_one_replica_without_surge_is_replaced_after_it_left():
+    pool = Pool(Count(1, 0))
+    assert next_step(pool.old, pool.new, 0, 1, 0, 1) == Step(remove_old_ready=1)
+    assert next_step(Count(0, 0), pool.new, 1, 1, 0, 1) == Step(), "the leaving one still holds its memory"
+    assert next_step(Count(0, 0), pool.new, 0, 1, 0, 1) == Step(create=1)
