@@ -32,15 +32,17 @@ class Progress:
             mine = {names.LABEL_SERVICE: self._ref.name}
             for pod in (await self._cluster.list("Pod", self._ref.namespace, mine)).items:
                 if names.LABEL_ROLE in labels_of(pod):
-                    self._tell(pod["metadata"]["name"], _pod(pod.get("status", {})))
+                    told = _pod(pod.get("status", {}))
+                    self._tell(pod["metadata"]["name"], told, told)
             for condition in status.get("conditions", ()):
                 if condition["type"] in TOLD:
-                    self._tell(condition["type"], _condition(condition))
+                    self._tell(condition["type"], condition["status"] + condition["reason"], _condition(condition))
             await asyncio.sleep(INTERVAL)
 
-    def _tell(self, subject: str, text: str) -> None:
-        if self._told.get(subject) != text:
-            self._told[subject] = text
+    def _tell(self, subject: str, state: str, text: str) -> None:
+        """Say `text`, unless the subject's state is the one told last."""
+        if self._told.get(subject) != state:
+            self._told[subject] = state
             self._say(f"legato: {subject}: {text}")
 
 

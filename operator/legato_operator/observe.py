@@ -77,7 +77,7 @@ async def _pod(item: Object, workers: Workers, token: str) -> Pod:
         refused=_refused(status),
         address=address,
         draining_since=float(since) if since is not None else None,
-        state=await workers.state(address, token) if address and ready else None,
+        state=await workers.state(address, token) if address else None,
     )
 
 

@@ -95,7 +95,8 @@ def _leave(observed: Observed, pods: Sequence[Pod], victims: Sequence[Pod]) -> I
         if pod.draining_since is None or pod.leaving:
             continue
         expired = observed.now - pod.draining_since >= observed.service.spec.drain.deadline
-        if expired or not pod.ready or (pod.state is not None and pod.state.draining and pod.state.busy == 0):
+        dead = pod.state is None and not pod.ready
+        if expired or dead or (pod.state is not None and pod.state.draining and pod.state.busy == 0):
             yield Delete(Ref("Pod", namespace, pod.name), pod.uid)
         elif pod.state is not None and not pod.state.draining:
             yield Drain(pod.name, pod.address)  # it restarted, or was not told

@@ -35,6 +35,7 @@ def _headers(token: str) -> dict[str, str]:
 
 
 def _read(state: dict[str, Any]) -> WorkerState:
-    load = state["load"]
-    busy = int(load["running"]) + int(load["waiting"])
-    return WorkerState(busy=busy, draining=bool(load["draining"]), transport=str(state["transport"]))
+    """A worker whose core is gone runs nothing and has no transport; an unfinished hand-off keeps one busy."""
+    sequences = int(state.get("running", 0)) + int(state.get("waiting", 0))
+    busy = max(sequences, 0 if state.get("idle", True) else 1)
+    return WorkerState(busy, bool(state["draining"]), str(state.get("transport", "")))

@@ -35,12 +35,13 @@ class Handler(BaseHTTPRequestHandler):
         if self.path == "/healthz":
             return self.answer(503 if steered("sick") is not None else 200, "ok")
         if self.path == "/readyz":
-            loading = steered("loading")
+            loading = steered("loading") or ("draining" if draining.is_set() else None)
             return self.answer(503 if loading else 200, loading or "ready")
         if self.headers["authorization"] != f"Bearer {os.environ['LEGATO_TOKEN']}":
             return self.answer(401, "no")
-        load = {"running": int(steered("busy") or 0), "waiting": 0, "draining": draining.is_set()}
-        return self.answer(200, json.dumps({"load": load, "transport": "fake"}))
+        busy = int(steered("busy") or 0)
+        state = {"draining": draining.is_set(), "running": busy, "waiting": 0, "idle": not busy, "transport": "fake"}
+        return self.answer(200, json.dumps(state))
 
     def do_POST(self) -> None:
         draining.set()

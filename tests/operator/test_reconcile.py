@@ -8,7 +8,7 @@ from pathlib import Path
 
 import psutil
 
-from legato_operator.cluster import Ref
+from legato_operator.cluster import Ref, is_leaving
 
 SCALER = "legato-scaler"
 
@@ -79,7 +79,7 @@ def test_scale_down_drains_the_idlest_before_it_is_deleted(fakes, build):
             await f.wait(lambda: _has_ready(f, "decode", {"demo-decode-0", "demo-decode-1"}))
             await _scale(f, "decode", 1)
             await f.wait(lambda: _exists(f.folder / "demo-decode-0.drained"))
-            assert "demo-decode-0" in await f.ready("decode"), "still busy: it must not be deleted yet"
+            assert not is_leaving((await f.pods())["demo-decode-0"]), "still busy: it must not be deleted yet"
             f.steer("demo-decode-0", "busy", "0")
             await f.wait(lambda: _has_ready(f, "decode", {"demo-decode-1"}))
             assert not (f.folder / "demo-decode-1.drained").exists()
