@@ -49,7 +49,7 @@ class Parts:
 
 
 def create(parts: Parts) -> FastAPI:
-    """The application. Start it with an HTTP server that limits nothing but time."""
+    """The application. Serve it with `http_protocol.BoundedProtocol`."""
     app = FastAPI(title="Legato gateway", docs_url=None, redoc_url=None)
     front = Front(parts.tokens, parts.relay, parts.model, parts.default_deadline, parts.max_body_bytes)
     app.include_router(routes.router(front))

@@ -23,6 +23,7 @@ from legato_gateway.dispatch import Dispatcher
 from legato_gateway.errors import Overloaded
 from legato_gateway.fleet import Fleet
 from legato_gateway.history import History
+from legato_gateway.http_protocol import BoundedProtocol
 from legato_gateway.kv_index import KVIndex
 from legato_gateway.links import Links, opener
 from legato_gateway.metrics import Metrics
@@ -132,7 +133,7 @@ async def _serve(settings: Settings, tokens: Tokens, listener: socket.socket) ->
     gateway = Gateway(settings, tokens, loop.time)
     config = uvicorn.Config(
         gateway.app,
-        http="httptools",
+        http=BoundedProtocol,
         ws="none",
         lifespan="off",
         log_config=None,

@@ -19,6 +19,8 @@ from legato_gateway.openai.sse import Answer, Writer
 from legato_gateway.request import Delta, Generation, GenerationRequest, Relay, Usage
 from legato_protocol import names
 
+MAX_EXPLAINED = 8  # routes in one header: clients take few kilobytes of those
+
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
@@ -105,9 +107,9 @@ class Reply(Response):
         await send({"type": "http.response.start", "status": 200, "headers": [*headers, *own]})
 
     def _routes(self) -> str:
-        """The route as compact JSON; a list of them where there were several prompts."""
-        records = [asdict(generation.route) for generation in self._generations]
-        return json.dumps(records[0] if len(records) == 1 else records, separators=(",", ":"))
+        """The route as compact JSON; a list of them, the first few, where there were several prompts."""
+        records = [asdict(generation.route) for generation in self._generations[:MAX_EXPLAINED]]
+        return json.dumps(records[0] if len(self._generations) == 1 else records, separators=(",", ":"))
 
     def _usage(self) -> Usage:
         total = Usage()

@@ -1,0 +1,47 @@
+"""The tree of errors, as it is drawn and as clients see it."""
+
+import json
+
+from legato_gateway import errors
+from legato_gateway.errors import GatewayError
+
+
+def family(kind: type[GatewayError]) -> list[type[GatewayError]]:
+    return [kind, *(below for child in kind.__subclasses__() for below in family(child))]
+
+
+def drawn() -> dict[str, str]:
+    """Names in the drawing, with what stands behind them."""
+    lines = [line.strip(" │├└─").split(maxsplit=1) for line in (errors.__doc__ or "").splitlines() if "── " in line]
+    return {words[0]: words[1] for words in lines}
+
+
+def test_the_drawing_shows_every_error_and_its_status() -> None:
+    picture = drawn()
+    classes = {kind.__name__: kind for kind in family(GatewayError)[1:]}
+    assert picture.keys() == classes.keys()
+    for name, text in picture.items():
+        if text[0].isdigit():
+            assert name == "NotFound" or classes[name].status == int(text.split()[0]), name
+
+
+def test_permanent_errors_are_4xx_and_say_nothing_of_parts() -> None:
+    for kind in family(errors.BadRequest):
+        error = kind("no", param="x")
+        assert 400 <= error.http_status < 500
+        assert json.loads(errors.body(error))["error"] == {
+            "message": "no",
+            "type": "invalid_request_error",
+            "param": "x",
+            "code": error.code,
+        }
+
+
+def test_errors_of_the_server_say_which_part_failed() -> None:
+    said = json.loads(errors.body(errors.WorkerFailed("gone", part="decode")))["error"]
+    assert said["part"] == "decode"
+
+
+def test_refusals_say_when_to_come_back_in_whole_seconds() -> None:
+    for wait, header in ((0.0, "1"), (2.2, "3"), (1e9, "3600")):
+        assert errors.Overloaded("full", reason="r", retry_after=wait).headers["retry-after"] == header
