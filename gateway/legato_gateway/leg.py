@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from asyncio import TimerHandle
 
     from legato_gateway.generation import RunningGeneration
-    from legato_protocol.stream import Failed
+    from legato_protocol.stream import Failed, Part
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +86,17 @@ class Leg:
         if self.placement is None:
             return ""
         return self.placement.decode if self.started or not self.placement.prefill else self.placement.prefill
+
+    @property
+    def part(self) -> "Part":
+        """Which part of the system has it, as far as can be known from here."""
+        if self.placement is None:
+            return "gateway"
+        if self.started:
+            return "decode"
+        if self.last_failure is not None and self.last_failure.code == "transfer":
+            return "transfer"
+        return "prefill"
 
     def touched_by(self, worker: str) -> bool:
         """Whether the loss of `worker` ends the current attempt. One that handed its prefill over is needed no more."""

@@ -27,6 +27,7 @@ class Links:
         self._fleet = fleet
         self._open = open_stream
         self._streams: dict[str, WorkerStream] = {}
+        self._fault: asyncio.Future[None]
         self._closing: set[asyncio.Task[None]] = set()
 
     def send(self, worker: str, frame: ToWorker) -> bool:
@@ -41,13 +42,25 @@ class Links:
             stream.request_snapshot()
 
     async def follow(self, discovery: Discovery, listener: StreamListener) -> None:
-        """Keeps streams to all workers that `discovery` names, until cancelled."""
+        """Keeps streams to all workers that `discovery` names, until cancelled. Raises a fault of ours."""
+        self._fault = asyncio.get_running_loop().create_future()
+        watching = asyncio.create_task(self._watch(discovery, listener))
         try:
-            async for workers in discovery.watch():
-                self._apply(workers, listener)
-            await asyncio.Event().wait()
+            await asyncio.wait({watching, self._fault}, return_when=asyncio.FIRST_COMPLETED)
+            await (self._fault if self._fault.done() else watching)
         finally:
-            await asyncio.gather(*(stream.close() for stream in self._streams.values()), *self._closing)
+            watching.cancel()
+            closing = [stream.close() for stream in self._streams.values()]
+            await asyncio.gather(watching, *closing, *self._closing, return_exceptions=True)
+
+    async def _watch(self, discovery: Discovery, listener: StreamListener) -> None:
+        async for workers in discovery.watch():
+            self._apply(workers, listener)
+        await asyncio.Event().wait()
+
+    def _faulty(self, fault: BaseException) -> None:
+        if not self._fault.done():
+            self._fault.set_exception(fault)
 
     def _apply(self, workers: tuple[WorkerAddress, ...], listener: StreamListener) -> None:
         listed = {address.worker: address for address in workers}
@@ -69,7 +82,7 @@ class Links:
             return
         self._fleet.add(name, address.address)
         stream = self._streams[name] = self._open(address, listener)
-        stream.start()
+        stream.start(self._faulty)
 
     def _retire(self, stream: WorkerStream, listener: StreamListener) -> None:
         if stream.retired:

@@ -6,11 +6,9 @@ by `admission`, `routing`, `redispatch` and `leg`; here it is done.
 
 import asyncio
 import itertools
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
-from legato_gateway import redispatch
 from legato_gateway.admission import Admission, Admit, Refuse, Ticket
 from legato_gateway.choice import Vocabulary
 from legato_gateway.dispatch import Dispatcher
@@ -20,7 +18,6 @@ from legato_gateway.errors import (
     Overloaded,
     QuotaExceeded,
     SlowClient,
-    SuspectedPoison,
     WorkerFailed,
 )
 from legato_gateway.fleet import Fleet
@@ -28,8 +25,11 @@ from legato_gateway.generation import RunningGeneration
 from legato_gateway.history import History
 from legato_gateway.kv_index import KVIndex
 from legato_gateway.leg import Leg
+from legato_gateway.legs import Legs
 from legato_gateway.metrics import Metrics
-from legato_gateway.redispatch import Again, End, RetryPolicy
+from legato_gateway.moves import Moves
+from legato_gateway.recovery import Recovery
+from legato_gateway.redispatch import RetryPolicy
 from legato_gateway.request import GenerationRequest
 from legato_gateway.routing.choose import NoRoute
 from legato_protocol.kv_events import KVEvent
@@ -46,7 +46,6 @@ from legato_protocol.stream import (
 )
 
 NO_WORKER = "no_worker"  # drop reason: no worker of this fleet can ever take it
-TRIES_PER_CHANGE = 16  # legs without a place that are offered one whenever the fleet changes
 
 
 class Snapshots(Protocol):
@@ -90,11 +89,12 @@ class Relay:
         self._history = history
         self._metrics = metrics
         self._policy = policy or RelayPolicy()
+        self._legs = Legs(dispatcher, fleet, history, self._hopeless)
+        self._moves = Moves(self._legs, dispatcher, metrics, self._policy.retry.max_moves)
+        retry = self._policy.retry
+        self._recovery = Recovery(self._legs, self._moves, fleet, metrics, retry, self._finish)
         self._serial = itertools.count()
-        self._legs: dict[str, Leg] = {}
-        self._at: dict[str, dict[Leg, None]] = {}  # by worker, in order of dispatch
         self._held: dict[str, Leg] = {}  # not admitted yet, by leg id
-        self._waiting: dict[Leg, None] = {}  # admitted, without a worker
         self._generations: dict[RunningGeneration, Leg] = {}  # with the first leg, whose id is the admission ticket's
         self._idle = asyncio.Event()
         self._idle.set()
@@ -134,10 +134,17 @@ class Relay:
         """Requests that have not ended."""
         return len(self._generations)
 
+    def check_integrity(self) -> None:
+        """Raises AssertionError unless the books of all parts agree."""
+        self._legs.check_integrity()
+        self._admission.check_integrity()
+        assert all(not generation.ended for generation in self._generations), "an ended request is kept"
+        assert bool(self._generations) is not self._idle.is_set(), "idle and busy at once"
+
     @property
     def waiting(self) -> int:
         """Legs that were admitted and have no worker."""
-        return len(self._waiting)
+        return self._legs.waiting
 
     async def wait_idle(self) -> None:
         """Returns once no request is under way."""
@@ -155,11 +162,11 @@ class Relay:
         if known is None:
             return
         if known.epoch not in ("", hello.epoch):
-            self._lose(worker, f"{worker} was replaced", died=True)
+            self._recovery.lost(worker, f"{worker} was replaced", died=True)
         self._fleet.greeted(worker, hello)
         self._index.expect(worker, hello.epoch)
         self._snapshots.request_snapshot(worker)
-        self._place_waiting()
+        self._fleet_changed()
 
     def received(self, worker: str, frame: FromWorker) -> None:
         if isinstance(frame, Tokens):
@@ -168,7 +175,7 @@ class Relay:
         elif isinstance(frame, Load):
             self._loaded(worker, frame)
         elif isinstance(frame, Failed):
-            self._failed(worker, frame)
+            self._recovery.failed(worker, frame)
         elif isinstance(frame, HandoffReport):
             self._handed_over(worker, frame)
         elif isinstance(frame, Lost):
@@ -176,18 +183,18 @@ class Relay:
 
     def silent(self, worker: str) -> None:
         self._fleet.gone(worker, "silent", "it sends nothing")
-        self._lose(worker, f"{worker} hangs", died=False)
+        self._recovery.lost(worker, f"{worker} hangs", died=False)
 
     def spoke(self, worker: str) -> None:
         self._fleet.spoke(worker)
-        self._place_waiting()
+        self._fleet_changed()
 
     def disconnected(self, worker: str, reason: str) -> None:
         known = self._fleet.worker(worker)
         if known is not None:
             drained = known.draining
             self._fleet.gone(worker, "connecting", reason)
-            self._lose(worker, f"the connection to {worker} broke: {reason}", died=not drained)
+            self._recovery.lost(worker, f"the connection to {worker} broke: {reason}", died=not drained)
 
     def removed(self, worker: str) -> None:
         """It is listed no more and its streams are closed."""
@@ -227,51 +234,17 @@ class Relay:
 
     def _start(self, leg: Leg) -> None:
         self._held.pop(leg.id, None)
-        self._legs[leg.id] = leg
-        self._place(leg)
+        self._legs.start(leg)
 
-    # ── placing legs ────────────────────────────────────────────────────────────────────────────────────────────
+    def _hopeless(self, leg: Leg, why: NoRoute) -> None:
+        self._finish(leg.generation, Overloaded(why.why, reason=NO_WORKER))
 
-    def _place(self, leg: Leg) -> bool:
-        """On a worker, if one can take it; otherwise it waits for the fleet to change."""
-        leg.retry = None
-        outcome = self._dispatcher.dispatch(leg)
-        if isinstance(outcome, NoRoute):
-            if outcome.lasting and not leg.has_output:
-                self._finish(leg.generation, Overloaded(outcome.why, reason=NO_WORKER))
-            else:
-                self._waiting[leg] = None
-            return False
-        self._waiting.pop(leg, None)
-        leg.placement, leg.started, leg.recompute = outcome, False, False
-        revision = self._fleet.worker(outcome.decode)
-        leg.kv_revision = revision.hello.kv_revision if revision and revision.hello else leg.kv_revision
-        self._note_place(leg)
-        return True
-
-    def _place_waiting(self) -> None:
-        """The fleet changed: legs that wait come first, then held requests."""
-        misses = []
-        for leg in list(itertools.islice(self._waiting, 4 * TRIES_PER_CHANGE)):
-            if leg in self._waiting and not self._place(leg) and leg in self._waiting:
-                misses.append(leg)
-                if len(misses) >= TRIES_PER_CHANGE:
-                    break
-        for leg in misses:  # to the end, so that one that fits nowhere holds up nobody
-            self._waiting[leg] = self._waiting.pop(leg)
+    def _fleet_changed(self) -> None:
+        """Legs that wait come first, then held requests."""
+        self._legs.place_waiting()
         if self._held:
             for id in self._admission.next(self._fleet.snapshot(), asyncio.get_running_loop().time()):
                 self._start(self._held[id])
-
-    def _note_place(self, leg: Leg) -> None:
-        for worker in leg.workers:
-            self._at.setdefault(worker, {})[leg] = None
-
-    def _forget_place(self, leg: Leg, workers: Iterable[str]) -> None:
-        for worker in workers:
-            legs = self._at.get(worker)
-            if legs is not None:
-                legs.pop(leg, None)
 
     # ── tokens ──────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -281,17 +254,17 @@ class Relay:
             self._metrics.late_item()
             return
         if item.choice not in leg.choices:
-            self._fault(leg, f"{worker} sent tokens of choice {item.choice}")
+            self._recovery.fault(leg, worker, f"{worker} sent tokens of choice {item.choice}")
             return
         generation = leg.generation
         choice = generation.choices[item.choice]
         if choice.finish is not None:
             return
         if item.index > len(choice.tokens):
-            self._fault(leg, f"{worker} left out tokens {len(choice.tokens)} to {item.index - 1}")
+            self._recovery.fault(leg, worker, f"{worker} left out tokens {len(choice.tokens)} to {item.index - 1}")
             return
         if leg.move is not None and item.attempt == leg.move.attempt:
-            self._moved(leg)
+            self._moves.completed(leg)
         if not leg.started or leg.failures:
             leg.progressed()
         before = len(choice.tokens)
@@ -303,155 +276,33 @@ class Relay:
     def _choice_done(self, leg: Leg, natural: bool) -> None:
         """The worker knows of an end it made itself; one by a stop string it has to be told."""
         if not leg.open:
-            self._drop(leg, cancel=not natural or leg.move is not None)
+            self._legs.drop(leg, cancel=not natural or leg.move is not None)
         if not leg.generation.unfinished:
             self._finish(leg.generation)
 
-    def _fault(self, leg: Leg, text: str) -> None:
-        assert leg.placement is not None
-        attempt = leg.placement.attempt
-        self._failed(leg.placement.decode, Failed(leg.id, attempt, "internal", text, "decode", True))
-
-    # ── failures ────────────────────────────────────────────────────────────────────────────────────────────────
-
-    def _failed(self, worker: str, failed: Failed) -> None:
-        leg = self._legs.get(failed.id)
-        if leg is None:
-            return
-        if leg.move is not None and failed.attempt == leg.move.attempt:
-            self._move_failed(leg)
-        elif leg.placement is not None and failed.attempt == leg.placement.attempt and leg.touched_by(worker):
-            self._attempt_failed(leg, worker, failed)
-
-    def _attempt_failed(self, leg: Leg, worker: str, failed: Failed) -> None:
-        leg.failures += 1
-        leg.last_failure = failed
-        answer = redispatch.after_failure(failed, leg.failures, self._policy.retry)
-        if isinstance(answer, End):
-            self._finish(leg.generation, answer.error)
-            return
-        self._blame(leg, worker, failed)
-        self._metrics.redispatched(failed.code)
-        leg.recompute = answer.recompute
-        self._again(leg, answer)
-
-    def _blame(self, leg: Leg, worker: str, failed: Failed) -> None:
-        """Which worker the next attempt stays away from, if it can."""
-        assert leg.placement is not None
-        others = leg.placement.workers - {worker}
-        culprit = next(iter(others)) if failed.code == "peer_lost" and others else worker
-        leg.avoid.add(culprit)
-        if failed.code in ("internal", "transfer"):
-            self._fleet.failed(culprit)
-
-    def _lose(self, worker: str, text: str, died: bool) -> None:
-        """Everything at `worker` is gone, or cannot be reached: it goes on elsewhere at once."""
-        for leg in list(self._at.get(worker, ())):
-            if leg.move is not None and leg.move.decode == worker:
-                self._clear_move(leg)
-            if not leg.touched_by(worker):
-                continue
-            if died and leg.busy_at() == worker:
-                self._note_death(leg, worker)
-            if self._poisonous(leg.generation):
-                error = SuspectedPoison("two workers died while they ran this request", part="decode")
-                self._finish(leg.generation, error)
-            elif leg.placement is not None:
-                leg.last_failure = Failed(leg.id, leg.attempt, "peer_lost", text, self._part(leg), True)
-                self._metrics.redispatched("worker_lost")
-                self._again(leg, Again(0.0))
-
-    def _note_death(self, leg: Leg, worker: str) -> None:
-        assert leg.placement is not None
-        leg.generation.deaths.add((worker, leg.placement.epochs[worker]))
-
-    def _poisonous(self, generation: RunningGeneration) -> bool:
-        """A broken connection looks like a death until the same epoch is back."""
-        dead = [death for death in generation.deaths if not self._fleet.lives(*death)]
-        return len(dead) >= self._policy.retry.poison_deaths
-
-    def _again(self, leg: Leg, again: Again) -> None:
-        """Ends the current attempt everywhere and starts over with what the client has."""
-        self._dispatcher.cancel(leg)
-        self._forget_place(leg, leg.workers)
-        leg.placement = leg.move = None
-        leg.started = False
-        for part in self._split(leg):
-            if again.delay:
-                loop = asyncio.get_running_loop()
-                part.retry = loop.call_later(again.delay, self._place, part)
-            else:
-                self._place(part)
-
-    def _split(self, leg: Leg) -> list[Leg]:
-        """One leg per unfinished choice, once choices differ."""
-        if len(leg.choices) == 1 or not any(leg.generation.choices[choice].tokens for choice in leg.choices):
-            return [leg]
-        parts = [self._part_of(leg, choice) for choice in leg.open]
-        self._drop(leg, cancel=False)
-        for part in parts:
-            self._legs[part.id] = part
-            leg.generation.legs.add(part)
-        return parts
-
-    def _part_of(self, leg: Leg, choice: int) -> Leg:
-        part = Leg(f"{leg.id}/{choice}", leg.generation, (choice,), leg.attempt)
-        part.recompute, part.kv_revision, part.avoid = leg.recompute, leg.kv_revision, set(leg.avoid)
-        part.failures, part.last_failure = leg.failures, leg.last_failure
-        self._history.also(part.id, leg.generation.route)
-        return part
+    # ── load and hand-offs ─────────────────────────────────────────────────────────────────────────────────────────
 
     def _core_lost(self, worker: str, lost: Lost) -> None:
         known = self._fleet.worker(worker)
         if known is not None and known.epoch == lost.epoch:
             self._fleet.gone(worker, "lost", lost.reason)
             self._index.forget(worker)
-            self._lose(worker, f"the core of {worker} died: {lost.reason}", died=True)
-
-    # ── load and drains ─────────────────────────────────────────────────────────────────────────────────────────
+            self._recovery.lost(worker, f"the core of {worker} died: {lost.reason}", died=True)
 
     def _loaded(self, worker: str, load: Load) -> None:
         self._fleet.loaded(worker, load)
-        for leg in list(self._at.get(worker, ())):
-            self._admission.progress(self._ticket(leg.generation), leg.generation.completion_tokens)
-            if load.draining and self._movable(leg, worker):
-                leg.move = self._dispatcher.move(leg)
-                self._note_place(leg)
-        self._place_waiting()
-
-    def _movable(self, leg: Leg, worker: str) -> bool:
-        """Running there alone: a forked sequence shares blocks with its siblings and finishes where it is."""
-        placed = leg.placement is not None and leg.placement.decode == worker and leg.started and leg.move is None
-        return placed and len(leg.choices) == 1 and leg.moves_failed < self._policy.retry.max_moves
-
-    def _moved(self, leg: Leg) -> None:
-        """The receiver has it: the sender matters no more."""
-        before = leg.workers
-        leg.moved()
-        self._forget_place(leg, before - leg.workers)
-        record = leg.generation.route
-        assert leg.placement is not None
-        record.decode, record.attempt = leg.placement.decode, max(record.attempt, leg.placement.attempt)
-        self._metrics.moved()
-
-    def _move_failed(self, leg: Leg) -> None:
-        leg.moves_failed += 1
-        self._clear_move(leg)
-
-    def _clear_move(self, leg: Leg) -> None:
-        """It goes on at its old place under its old attempt."""
-        move = leg.move
-        assert move is not None
-        self._dispatcher.cancel_move(leg, move)
-        leg.move = None
-        self._forget_place(leg, move.workers - leg.workers)
+        for leg in self._legs.at(worker):
+            self._admission.progress(self._generations[leg.generation].id, leg.generation.completion_tokens)
+            if load.draining:
+                self._moves.consider(leg, worker)
+        self._fleet_changed()
 
     def _handed_over(self, worker: str, report: HandoffReport) -> None:
         self._history.handed_over(worker, report)
         self._metrics.handed_over(report)
         leg = self._legs.get(report.id)
         if leg is not None and leg.move is not None and leg.move.attempt == report.attempt:
-            self._moved(leg)
+            self._moves.completed(leg)
 
     # ── ends ────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -472,16 +323,7 @@ class Relay:
         slow = next((leg for leg in legs if not leg.started), None)
         if slow is None:
             return "decode", "being decoded"
-        return self._part(slow), f"waiting for its first token from {slow.busy_at()}"
-
-    def _part(self, leg: Leg) -> Part:
-        if leg.placement is None:
-            return "gateway"
-        if leg.started:
-            return "decode"
-        if leg.last_failure is not None and leg.last_failure.code == "transfer":
-            return "transfer"
-        return "prefill"
+        return slow.part, f"waiting for its first token from {slow.busy_at()}"
 
     def _finish(self, generation: RunningGeneration, error: GatewayError | None = None) -> None:
         """The one way out of every request."""
@@ -491,7 +333,7 @@ class Relay:
         if generation.timer is not None:
             generation.timer.cancel()
         for part in list(generation.legs):
-            self._drop(part, cancel=True)
+            self._legs.drop(part, cancel=True)
         self._admission.finished(leg.id, generation.completion_tokens)
         self._admission.cancel(leg.id)
         self._held.pop(leg.id, None)
@@ -499,18 +341,3 @@ class Relay:
         self._metrics.ended(generation.route.finish, isinstance(error, WorkerFailed))
         if not self._generations:
             self._idle.set()
-
-    def _drop(self, leg: Leg, cancel: bool) -> None:
-        """The leg is over."""
-        if cancel:
-            self._dispatcher.cancel(leg)
-        if leg.retry is not None:
-            leg.retry.cancel()
-        self._forget_place(leg, leg.workers)
-        self._legs.pop(leg.id, None)
-        self._waiting.pop(leg, None)
-        leg.generation.legs.discard(leg)
-        leg.placement = leg.move = None
-
-    def _ticket(self, generation: RunningGeneration) -> str:
-        return self._generations[generation].id

@@ -6,6 +6,7 @@ Frames are decoded here once and handed to a `StreamListener`; what they mean is
 import asyncio
 import random
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -95,9 +96,16 @@ class WorkerStream:
         self._silent = False
         self._tasks: list[asyncio.Task[None]] = []
 
-    def start(self) -> None:
-        """Begin to connect. Needs a running loop."""
+    def start(self, faulty: Callable[[BaseException], None]) -> None:
+        """Begin to connect. `faulty` is told of a fault of ours, which ends a stream for good."""
+
+        def ended(task: asyncio.Task[None]) -> None:
+            if not task.cancelled() and (fault := task.exception()) is not None:
+                faulty(fault)
+
         self._tasks = [asyncio.create_task(self._keep_stream()), asyncio.create_task(self._keep_events())]
+        for task in self._tasks:
+            task.add_done_callback(ended)
 
     async def close(self) -> None:
         """Close both connections; the listener hears nothing more."""

@@ -142,6 +142,8 @@ async def running(workers: list[FakeWorker], **options: Any) -> AsyncIterator[Ga
         try:
             await gateway.wait_ready()
             yield gateway
+            gateway.relay.check_integrity()
+            assert not following.done(), following
         finally:
             following.cancel()
             await asyncio.gather(following, return_exceptions=True)

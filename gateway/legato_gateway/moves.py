@@ -1,0 +1,50 @@
+"""Handing running sequences on from workers that drain."""
+
+from legato_gateway.dispatch import Dispatcher
+from legato_gateway.leg import Leg
+from legato_gateway.legs import Legs
+from legato_gateway.metrics import Metrics
+
+
+class Moves:
+    """A move begins with a new attempt at the receiver; until its first sign of life the old attempt goes on."""
+
+    def __init__(self, legs: Legs, dispatcher: Dispatcher, metrics: Metrics, most: int) -> None:
+        self._legs = legs
+        self._dispatcher = dispatcher
+        self._metrics = metrics
+        self._most = most
+
+    def consider(self, leg: Leg, worker: str) -> None:
+        """`worker` drains: hands `leg` on, if it runs there and somebody can take it."""
+        if self._movable(leg, worker):
+            leg.move = self._dispatcher.move(leg)
+            self._legs.note(leg)
+
+    def completed(self, leg: Leg) -> None:
+        """The receiver has it: the sender matters no more."""
+        before = leg.workers
+        leg.moved()
+        self._legs.forget(leg, before - leg.workers)
+        record = leg.generation.route
+        assert leg.placement is not None
+        record.decode, record.attempt = leg.placement.decode, max(record.attempt, leg.placement.attempt)
+        self._metrics.moved()
+
+    def failed(self, leg: Leg) -> None:
+        """The receiver does not get it."""
+        leg.moves_failed += 1
+        self.clear(leg)
+
+    def clear(self, leg: Leg) -> None:
+        """It goes on at its old place under its old attempt."""
+        move = leg.move
+        assert move is not None
+        self._dispatcher.cancel_move(leg, move)
+        leg.move = None
+        self._legs.forget(leg, move.workers - leg.workers)
+
+    def _movable(self, leg: Leg, worker: str) -> bool:
+        """Running there alone: a forked sequence shares blocks with its siblings and finishes where it is."""
+        placed = leg.placement is not None and leg.placement.decode == worker and leg.started and leg.move is None
+        return placed and len(leg.choices) == 1 and leg.moves_failed < self._most
