@@ -163,6 +163,9 @@ class Worker:
         self.flight, self.output = self.scheduler.schedule(self.now), None
         if self.flight is not None:
             self.batches.append(self.flight)
+            self._check_held(self.flight)
+            tables = {id(request.blocks) for client in self.clients for request in self.scheduler.requests(client)}
+            assert all(id(row.blocks) in tables for row in self.flight.rows), "a row of one that was preempted"
             if compute:
                 self.output = self.arena.run(self.flight)
         return self.flight
@@ -170,6 +173,7 @@ class Worker:
     def end(self) -> StepResult:
         assert self.flight is not None
         batch, self.flight = self.flight, None
+        self._check_held(batch)
         output = self.arena.run(batch) if self.output is None else self.output
         result = self.scheduler.process(batch, output, self.now)
         self.deliver(result.emissions)
@@ -208,6 +212,12 @@ class Worker:
         """A peer's puts: content by block."""
         for block, content in blocks.items():
             self.arena.blocks[block] = list(content)
+
+    def _check_held(self, batch: Batch) -> None:
+        """Whatever happens, nobody else gets a block that the step in flight touches."""
+        touched = {block for row in batch.rows for block in row.blocks}
+        touched |= {block for copy in batch.copies for block in copy}
+        assert all(self.pool.references(block) for block in touched)
 
     def _read(self, event: KVEvent) -> None:
         self.numbers.append(event.number)

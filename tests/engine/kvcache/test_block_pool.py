@@ -1,0 +1,182 @@
+"""Every block is free, cached, used or quarantined; cached ones can be found until their memory is needed."""
+
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from legato_engine.kvcache.block_pool import BlockPool
+from legato_engine.kvcache.events import EventLog
+from legato_protocol.block_hash import child, root, split
+from legato_protocol.kv_events import Cleared, Removed, Stored
+
+
+def pool_of(size):
+    return BlockPool(size, EventLog("epoch"))
+
+
+def store_chain(pool, tokens):
+    """A sequence of one-token blocks, stored and released; returns its hashes."""
+    blocks = pool.allocate(len(tokens))
+    hashes = []
+    for index, token in enumerate(tokens):
+        hashes.append(child(hashes[-1] if hashes else root("r"), bytes([token])))
+        blocks[index] = pool.store(blocks[index], hashes[index], hashes[index - 1] if index else None)
+    pool.release(blocks)
+    return hashes
+
+
+def test_blocks_come_in_runs_of_neighbours():
+    pool = pool_of(16)
+    first, second = pool.allocate(3), pool.allocate(5)
+    assert first == [0, 1, 2]
+    assert second == [3, 4, 5, 6, 7]
+    pool.release(first)
+    assert pool.allocate(4) == [8, 9, 10, 11]
+    assert pool.allocate(2, after=7) in ([12, 13], [0, 1])
+    pool.check_integrity()
+
+
+def test_a_table_grows_behind_its_last_block_where_that_is_free():
+    pool = pool_of(16)
+    blocks = pool.allocate(8)
+    pool.release(blocks[4:6])
+    assert pool.allocate(2, after=3) == [4, 5]
+
+
+def test_scattered_blocks_are_given_when_there_is_no_run():
+    pool = pool_of(8)
+    blocks = pool.allocate(8)
+    pool.release(blocks[::2])
+    assert sorted(pool.allocate(4)) == [0, 2, 4, 6]
+    assert pool.allocate(1) is None
+
+
+def test_the_least_recently_used_leaf_goes_first():
+    pool = pool_of(5)
+    old, new = store_chain(pool, b"ab"), store_chain(pool, b"xy")
+    pool.take(pool.cache.match(old))
+    pool.release(pool.cache.match(old))
+    pool.allocate(2)
+    assert len(pool.cache.match(new)) == 1
+    pool.allocate(2)
+    assert len(pool.cache.match(new)) == 0
+    assert len(pool.cache.match(old)) == 1
+    pool.check_integrity()
+
+
+def test_equal_content_is_kept_once():
+    pool = pool_of(4)
+    hashes = store_chain(pool, b"ab")
+    (block,) = pool.allocate(1)
+    known = pool.store(block, hashes[0], None)
+    assert known != block
+    assert (pool.references(known), pool.references(block)) == (1, 0)
+    pool.check_integrity()
+
+
+def test_quarantined_blocks_are_nobodys_until_readmitted():
+    pool = pool_of(4)
+    blocks = pool.allocate(3)
+    pool.quarantine(blocks)
+    assert pool.counts().quarantined == 3
+    assert pool.allocate(2) is None
+    pool.check_integrity()
+    pool.readmit(blocks)
+    assert pool.counts().free == 4
+
+
+def test_mistakes_of_owners_raise():
+    pool = pool_of(4)
+    (block,) = pool.allocate(1)
+    pool.take((block,))
+    with pytest.raises(ValueError, match="one owner"):
+        pool.quarantine((block,))
+    pool.release((block,))
+    pool.release((block,))
+    with pytest.raises(ValueError, match="not referenced"):
+        pool.release((block,))
+    with pytest.raises(KeyError):
+        pool.readmit((block,))
+
+
+def test_events_are_numbered_in_order_and_joined_by_kind():
+    pool = pool_of(2)
+    first = store_chain(pool, b"ab")
+    pool.allocate(1)
+    stored, removed = pool.events.take()
+    assert (stored.number, split(stored.hashes)) == (1, first)
+    assert (removed.number, split(removed.hashes)) == (2, first[1:])
+    assert pool.events.take() == ()
+    assert isinstance(stored, Stored)
+    assert isinstance(removed, Removed)
+
+
+@pytest.mark.parametrize("in_use", [False, True])
+def test_clearing_forgets_what_nobody_uses(in_use):
+    pool = pool_of(4)
+    hashes = store_chain(pool, b"ab")
+    pool.events.take()
+    if in_use:
+        pool.take(pool.cache.match(hashes[:1]))
+    pool.clear()
+    (event,) = pool.events.take()
+    assert type(event) is (Removed if in_use else Cleared)
+    assert len(pool.cache.match(hashes)) == in_use
+    pool.check_integrity()
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.integers(0, 2**32), st.integers(1, 24))
+def test_random_owners_keep_the_books(seed, size):
+    """Allocate, share, store, release, quarantine, readmit, clear in any order; events tell what can be found."""
+    random, pool = Random(seed), pool_of(size)
+    tables, away, known = [], [], set()
+    for _ in range(60):
+        operation = random.randrange(7)
+        if operation <= 1:
+            prompt = [random.randrange(2) for _ in range(random.randrange(1, 6))]
+            hashes = _chain(prompt)
+            matched = pool.cache.match(hashes)
+            pool.take(matched)
+            fresh = pool.allocate(len(prompt) - len(matched))
+            if fresh is None:
+                pool.release(matched)
+            else:
+                tables.append((matched + fresh, hashes))
+        elif operation == 2 and tables:
+            blocks, hashes = random.choice(tables)
+            for index in range(len(blocks)):
+                blocks[index] = pool.store(blocks[index], hashes[index], hashes[index - 1] if index else None)
+        elif operation == 3 and tables:
+            pool.release(tables.pop(random.randrange(len(tables)))[0])
+        elif operation == 4 and (fresh := pool.allocate(random.randrange(1, 4))):
+            pool.quarantine(fresh)
+            away.append(fresh)
+        elif operation == 5 and away:
+            pool.readmit(away.pop(random.randrange(len(away))))
+        elif operation == 6 and random.random() < 0.2:
+            pool.clear()
+        pool.check_integrity()
+        counts = pool.counts()
+        assert counts.used == len({block for blocks, _ in tables for block in blocks})
+        assert counts.quarantined == sum(map(len, away))
+        assert counts.free + counts.cached == pool.available == size - counts.used - counts.quarantined
+        for event in pool.events.take():
+            known = _told(known, event)
+        assert known == set(pool.cache)
+
+
+def _chain(prompt):
+    hashes = []
+    for token in prompt:
+        hashes.append(child(hashes[-1] if hashes else root("r"), bytes([token])))
+    return hashes
+
+
+def _told(known, event):
+    if isinstance(event, Cleared):
+        return set()
+    hashes = set(split(event.hashes))
+    return known | hashes if isinstance(event, Stored) else known - hashes
