@@ -205,3 +205,10 @@ async def test_a_fault_of_ours_is_a_typed_error_too(gateway: Any) -> None:
     assert response.status_code == 500
     assert response.json()["error"]["code"] == "internal_error"
     assert "secret" not in response.text
+
+
+@pytest.mark.parametrize(("header", "priority"), [("7", 7), ("-2", -2), (None, 3)])
+async def test_the_header_of_priorities_goes_before_the_field(gateway: Any, header: str | None, priority: int) -> None:
+    """In the header higher goes first; in the body lower does, as in vLLM."""
+    await gateway.chat({"x-legato-priority": header} if header else None, priority=-3)
+    assert gateway.relay.requests[0].priority == priority

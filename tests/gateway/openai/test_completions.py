@@ -1,5 +1,6 @@
 """Text completions as the official client sees them."""
 
+import json
 from typing import Any
 
 import pytest
@@ -79,3 +80,11 @@ async def test_logprobs_have_offsets_and_alternatives(gateway: Any, stream: bool
     assert [offset for part in found for offset in part.text_offset] == [0, 1, 2]
     assert [logprob for part in found for logprob in part.token_logprobs] == [-0.5] * 3
     assert found[0].top_logprobs[0] == {"P": -0.5, "z": -3.0}
+
+
+async def test_the_routes_of_several_prompts_are_explained_one_by_one(gateway: Any) -> None:
+    response = await gateway.complete({"x-legato-explain": "true"}, prompt=["a", "b", "c"])
+    routes = json.loads(response.headers["x-legato-route"])
+    assert [route["decode"] for route in routes] == ["decode-0"] * 3
+    assert [len(request.id.split("-")) for request in gateway.relay.requests] == [3, 3, 3]
+    assert len({request.id for request in gateway.relay.requests}) == 3

@@ -177,3 +177,8 @@ async def test_unknown_paths_and_methods_have_openais_shape_too(gateway: Any) ->
 async def test_embeddings_are_not_supported(gateway: Any) -> None:
     with pytest.raises(openai.BadRequestError, match="not supported"):
         await gateway.client.embeddings.create(model="tiny", input="hi")
+
+
+@pytest.mark.parametrize("said", ["", "high", "1.5", "99999", "²"])
+async def test_a_priority_must_make_sense(gateway: Any, said: str) -> None:
+    check(gateway, await gateway.chat({"x-legato-priority": said.encode()}), 400, "x-legato-priority")
