@@ -11,7 +11,7 @@ import pytest
 
 from legato_gateway.admission import Admission
 from legato_gateway.detokenizer import Detokenizer
-from legato_gateway.discovery import StaticDiscovery, WorkerAddress
+from legato_gateway.discovery import Discovery, StaticDiscovery, WorkerAddress
 from legato_gateway.dispatch import Dispatcher
 from legato_gateway.fake_engine import Fabric, token_at
 from legato_gateway.fake_worker import FakeWorker
@@ -133,20 +133,31 @@ class Gateway:
 @contextlib.asynccontextmanager
 async def running(workers: list[FakeWorker], **options: Any) -> AsyncIterator[Gateway]:
     """A gateway connected to all of `workers`, which are started for it."""
+    async with following([(worker.name, worker) for worker in workers], **options) as gateway:
+        await gateway.wait_ready()
+        yield gateway
+
+
+@contextlib.asynccontextmanager
+async def following(found: Discovery | list[tuple[str, FakeWorker | str]], **options: Any) -> AsyncIterator[Gateway]:
+    """A gateway that follows a discovery, or looks for workers (started for it) and addresses under these names."""
     async with asyncio.timeout(LIMIT), contextlib.AsyncExitStack() as stack:
+        workers = [worker for _, worker in found if isinstance(worker, FakeWorker)] if isinstance(found, list) else []
         for worker in workers:
             await stack.enter_async_context(worker)
+        if isinstance(found, list):
+            named = ((name, at if isinstance(at, str) else at.address) for name, at in found)
+            found = StaticDiscovery(tuple(WorkerAddress(name, address) for name, address in named))
         gateway = Gateway(workers, **options)
-        addresses = tuple(WorkerAddress(worker.name, worker.address) for worker in workers)
-        following = asyncio.create_task(gateway.links.follow(StaticDiscovery(addresses), gateway.relay))
+        task = asyncio.create_task(gateway.links.follow(found, gateway.relay))
         try:
-            await gateway.wait_ready()
+            await gateway.until(lambda: bool(list(gateway.fleet)))
             yield gateway
             gateway.relay.check_integrity()
-            assert not following.done(), following
+            assert not task.done(), task
         finally:
-            following.cancel()
-            await asyncio.gather(following, return_exceptions=True)
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
 
 
 def pools(prefill: int = 1, decode: int = 2, **options: Any) -> list[FakeWorker]:
@@ -167,11 +178,13 @@ class Lab:
     """The builders above, for tests that cannot import this file."""
 
     running: Callable[..., contextlib.AbstractAsyncContextManager[Gateway]] = running
+    following: Callable[..., contextlib.AbstractAsyncContextManager[Gateway]] = following
     pools: Callable[..., list[FakeWorker]] = pools
     unified: Callable[..., list[FakeWorker]] = unified
     text_of: Callable[..., str] = text_of
     request: Callable[..., GenerationRequest] = request
     token: str = TOKEN
+    vocabulary: Letters = field(default_factory=Letters)
 
     def run(self, test: Callable[[], Coroutine[Any, Any, None]]) -> None:
         asyncio.run(test())

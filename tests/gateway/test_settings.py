@@ -1,0 +1,73 @@
+"""Flags become settings, or the start stops with a text that names the flag."""
+
+from argparse import ArgumentParser
+
+import pytest
+
+from legato_gateway import settings
+from legato_protocol import names
+
+
+def _read(*flags, environ=None):
+    parser = ArgumentParser()
+    settings.add_flags(parser)
+    return settings.read(parser.parse_args(flags), environ or {})
+
+
+NEEDED = ("--model", "builtin:smollm2-135m-instruct", "--max-length", "4096")
+
+
+def test_defaults_are_those_of_the_design():
+    read = _read(*NEEDED, environ={names.ENV_TOKEN: "secret"})
+    assert (read.port, read.default_deadline, read.local_prefill_below_tokens) == (8080, 600.0, 64)
+    assert (read.when_prefill_unavailable, read.transfer_on_failure, read.slow_client) == ("Local", "Retry", "Pause")
+    assert read.served_name == "smollm2-135m-instruct"
+    assert read.token == "secret"
+    assert "secret" not in repr(read)
+
+
+def test_workers_can_be_named():
+    read = _read(*NEEDED, "--worker", "a=127.0.0.1:1", "--worker", "b=[::1]:2")
+    assert read.workers == (("a", "127.0.0.1:1"), ("b", "[::1]:2"))
+
+
+@pytest.mark.parametrize(("text", "value"), [("600", 600), ("10m", 600), ("1m30s", 90), ("500ms", 0.5), ("1.5h", 5400)])
+def test_durations(text, value):
+    assert settings.seconds(text) == value
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ("--port", "70000"),
+        ("--port", "-1"),
+        ("--port", "x"),
+        ("--default-deadline", "0"),
+        ("--default-deadline", "ten"),
+        ("--default-deadline", "5 m"),
+        ("--default-deadline", "nan"),
+        ("--slow-client", "pause"),
+        ("--when-prefill-unavailable", "local"),
+        ("--transfer-on-failure", "Never"),
+        ("--buffer-tokens", "0"),
+        ("--max-length", "1"),
+        ("--served-name", " "),
+        ("--worker", "127.0.0.1:80"),
+        ("--worker", "a=host:0"),
+    ],
+)
+def test_a_bad_value_names_its_flag(flags):
+    with pytest.raises(settings.SettingsError, match=f"^{flags[0]} '{flags[1]}' is not allowed: .* wanted$|{flags[0]}"):
+        _read(*NEEDED, *flags)
+
+
+@pytest.mark.parametrize("missing", ["--model", "--max-length"])
+def test_what_is_missing_is_named(missing):
+    at = NEEDED.index(missing)
+    with pytest.raises(settings.SettingsError, match=f"{missing} is missing"):
+        _read(*NEEDED[:at], *NEEDED[at + 2 :])
+
+
+def test_named_workers_and_a_file_exclude_each_other():
+    with pytest.raises(settings.SettingsError, match="exclude each other"):
+        _read(*NEEDED, "--workers-file", "f", "--worker", "a=b:1")
