@@ -10,7 +10,7 @@ hold *every* block of the run. A removal within a run takes the worker's bit bac
 than an unbroken prefix that is there; a worker is not trusted to evict leaves first.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from legato_protocol.block_hash import split
 from legato_protocol.kv_events import Cleared, KVEvent, Removed, Snapshot, Stored
@@ -31,10 +31,8 @@ class _Worker:
     bit: int
     epoch: str
     number: int = -1  # of the last event seen, applied or not
-    valid: bool = False
-    pages: int = 0  # of the snapshot being read
+    pages: int = 0  # of the snapshot being read; they count when it is complete
     page_number: int = -1
-    staged: set[bytes] = field(default_factory=set)
 
 
 class KVIndex:
@@ -47,6 +45,7 @@ class KVIndex:
         self._run_of: dict[bytes, _Run] = {}  # by every hash
         self._workers: dict[str, _Worker] = {}
         self._names: dict[int, str] = {}  # of workers, by bit
+        self._valid = 0  # bits of workers whose snapshot is complete and was followed without a gap
         self._dropped = 0
 
     # ── feeding it ──────────────────────────────────────────────────────────────────────────────────────────────────
@@ -86,14 +85,14 @@ class KVIndex:
             known.number = max(known.number, event.number)
             return self._doubt(known)
         known.number = event.number
-        if known.valid:
+        if known.bit & self._valid:
             self._change(known, event)
         return False
 
     def needs_snapshot(self, worker: str) -> bool:
         """The worker counts as holding nothing, because what it holds is not known."""
         known = self._workers.get(worker)
-        return known is not None and not known.valid
+        return known is not None and not known.bit & self._valid
 
     # ── asking it ───────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -102,7 +101,7 @@ class KVIndex:
 
         `hashes` are those of one prompt, as `block_hash.chain` makes them: each names all before it.
         """
-        alive = self._holders.get(hashes[0], 0) if hashes else 0
+        alive = self._holders.get(hashes[0], 0) & self._valid if hashes else 0
         found: dict[str, int] = {}
         if not alive:
             return found
@@ -131,16 +130,18 @@ class KVIndex:
     def held_by(self, worker: str) -> set[bytes]:
         """All hashes that `worker` is known to hold."""
         known = self._workers.get(worker)
-        return {h for h, holders in self._holders.items() if holders & known.bit} if known else set()
+        bit = known.bit & self._valid if known else 0
+        return {block for block, holders in self._holders.items() if holders & bit}
 
     def check_integrity(self) -> None:
         """Raises AssertionError unless the index agrees with itself."""
         assert len(self._holders) <= self._max_blocks, "more blocks than allowed"
         assert all(self._holders.values()), "a hash without a holder is kept"
-        valid = sum(worker.bit for worker in self._workers.values() if worker.valid)
-        assert not any(holders & ~valid for holders in self._holders.values()), "a worker in doubt holds something"
+        known = sum(w.bit for w in self._workers.values() if w.pages or w.bit & self._valid)
+        assert not any(holders & ~known for holders in self._holders.values()), "a worker in doubt holds something"
         for last, run in self._runs.items():
             assert run.workers, "a run without a holder is kept"
+            assert not run.workers & ~self._valid, "a run claims a worker in doubt"
             assert last == run.hashes[-1], "a run is filed wrongly"
             for block in run.hashes:
                 assert self._run_of[block] is run, "a block is filed under another run"
@@ -151,13 +152,12 @@ class KVIndex:
 
     def _doubt(self, worker: _Worker) -> bool:
         """The worker's events cannot be trusted. True if that is news and a snapshot must be asked for."""
-        news = worker.valid or worker.pages > 0
-        if worker.valid:
-            self._erase(worker)
-        worker.valid = False
+        if not (worker.bit & self._valid or worker.pages):
+            return False
+        self._valid &= ~worker.bit
         worker.pages = 0
-        worker.staged = set()
-        return news
+        self._erase(worker)
+        return True
 
     def _page(self, worker: _Worker, page: Snapshot) -> bool:
         if page.number < worker.number:  # of an earlier time: events after it were seen, and perhaps dropped
@@ -171,12 +171,10 @@ class KVIndex:
             return True
         worker.pages = page.page + 1
         worker.page_number = worker.number = page.number
-        worker.staged.update(split(page.hashes))
+        self._add(worker, split(page.hashes))
         if page.last:
-            self._add(worker, worker.staged)
-            worker.valid = True
+            self._valid |= worker.bit
             worker.pages = 0
-            worker.staged = set()
         return False
 
     def _change(self, worker: _Worker, event: Stored | Removed | Cleared) -> None:
@@ -190,7 +188,7 @@ class KVIndex:
 
     # ── the table ───────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _add(self, worker: _Worker, hashes: "set[bytes] | list[bytes]") -> None:
+    def _add(self, worker: _Worker, hashes: list[bytes]) -> None:
         holders = self._holders
         for block in hashes:
             known = holders.get(block, 0)
