@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from hashlib import sha256
 from typing import Protocol
 
+import numba
 import torch
 
 from legato_engine import formats, processor, step_inputs
@@ -16,6 +17,7 @@ from legato_engine.kvcache.layout import KVLayout
 from legato_engine.models import registry
 from legato_engine.models.checkpoint import Checkpoint
 from legato_engine.models.llama import Llama
+from legato_engine.models.llama_bf16 import LlamaBf16
 from legato_engine.sampling.sampler import sample
 from legato_engine.scheduler.batch import Batch, Draw, Row, Sampled, StepOutput
 from legato_protocol.stream import SamplingParams
@@ -50,7 +52,9 @@ class StepRunner(Protocol):
 class Runner:
     """A model on one device, with its KV arena."""
 
-    def __init__(self, model: Llama, arena: Arena, chosen: Formats, fingerprint: str, device: torch.device) -> None:
+    def __init__(
+        self, model: Llama | LlamaBf16, arena: Arena, chosen: Formats, fingerprint: str, device: torch.device
+    ) -> None:
         self.layout = arena.layout
         self.num_blocks = arena.num_blocks
         self.arena = arena
@@ -59,6 +63,7 @@ class Runner:
         self._model = model
         self._device = device
         self._dtype = chosen.dtype
+        self._apart = chosen.tiles
 
     @classmethod
     def load(
@@ -77,14 +82,14 @@ class Runner:
         processor.guard_onednn()
         if threads:
             torch.set_num_threads(threads)
+            numba.set_num_threads(min(threads, numba.config.NUMBA_NUM_THREADS))
         config, place = checkpoint.config, torch.device(device)
-        chosen = formats.choose(dtype, processor.detect(), place)
+        chosen = formats.choose(dtype, processor.detect(), place, config)
         layout = KVLayout(config.layers, config.kv_heads, block_size, config.head_dim, chosen.kv)
         num_blocks = count_blocks(layout, kv_cache_bytes, max_length)
         report = progress or (lambda _what, _share: None)
         with torch.inference_mode():
-            build = registry.model_class(config)
-            model = build(checkpoint, chosen.dtype, place, max_length, lambda share: report("weights", share))
+            model = _build(checkpoint, chosen, place, max_length, lambda share: report("weights", share))
             arena = Arena(layout, num_blocks, place)
         return cls(model, arena, chosen, checkpoint.fingerprint, place)
 
@@ -99,8 +104,9 @@ class Runner:
         """Computes rows; float32 logits [rows that draw, vocab], in order."""
         config = self._model.config
         inputs = step_inputs.build(
-            rows, self.layout, config.heads // config.kv_heads, config.sliding_window, self._dtype, self._device
-        )
+            rows, self.layout, config.heads // config.kv_heads, config.sliding_window, self._dtype, self._device,
+            self._apart,
+        )  # fmt: skip
         return self._model.logits(inputs, self.arena.blocks)
 
     def warm_up(self) -> None:
@@ -114,6 +120,14 @@ class Runner:
         lines = [line for line, row in enumerate(drawing) for _ in row.draws]
         drawn = iter(sample(logits, draws, lines) if draws else ())
         return tuple(_take(drawn, len(row.draws)) for row in rows)
+
+
+def _build(
+    checkpoint: Checkpoint, chosen: Formats, device: torch.device, max_length: int, report: Callable[[float], None]
+) -> Llama | LlamaBf16:
+    if chosen.tiles:
+        return LlamaBf16(checkpoint, max_length, report)
+    return registry.model_class(checkpoint.config)(checkpoint, chosen.dtype, device, max_length, report)
 
 
 def _take(drawn: Iterator[Sampled], count: int) -> tuple[Sampled, ...]:

@@ -1,0 +1,52 @@
+"""Rotary embedding in place and the KV write to a bfloat16 arena, in one pass."""
+
+import numpy as np
+from numba import njit, prange
+
+from legato_engine.kernels.scalar import narrowed
+
+FEW = 8
+
+
+@njit(cache=True, fastmath=True)
+def _turn(head, cos, sin):  # type: ignore[no-untyped-def]
+    half = cos.shape[0]
+    for i in range(half):
+        first = head[i]
+        second = head[half + i]
+        head[i] = first * cos[i] - second * sin[i]
+        head[half + i] = second * cos[i] + first * sin[i]
+
+
+@njit(cache=True, fastmath=True)
+def _row(heads, queries, cos, sin, block, layer, place):  # type: ignore[no-untyped-def]
+    kv_heads = block.shape[2]
+    for head in range(queries + kv_heads):
+        _turn(heads[head], cos, sin)
+    for which in range(2):
+        for head in range(kv_heads):
+            source = heads[queries + which * kv_heads + head]
+            target = block[layer, which, head, place]
+            for i in range(source.shape[0]):
+                target[i] = narrowed(source[i])
+
+
+@njit(cache=True, parallel=True, fastmath=True)
+def _many(qkv, queries, positions, cos, sin, arena, layer, blocks, places):  # type: ignore[no-untyped-def]
+    for row in prange(positions.shape[0]):
+        at = positions[row]
+        _row(qkv[row], queries, cos[at], sin[at], arena[blocks[row]], layer, places[row])
+
+
+@njit(cache=True)
+def rotate_and_write(qkv, queries, positions, cos, sin, arena, layer, blocks, places):  # type: ignore[no-untyped-def]
+    """Turns queries and keys of qkv float32 [tokens, queries + 2 · kv_heads, dim] and writes keys and values.
+
+    arena uint16 in KVLayout's shape; positions, blocks and places int64 [tokens]; cos, sin [positions, dim/2].
+    """
+    if positions.shape[0] > FEW:
+        _many(qkv, queries, positions, cos, sin, arena, layer, blocks, places)
+        return
+    for row in range(positions.shape[0]):
+        at = positions[row]
+        _row(qkv[row], queries, cos[at], sin[at], arena[blocks[row]], layer, places[row])

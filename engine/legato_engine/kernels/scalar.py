@@ -1,0 +1,57 @@
+"""Small functions for numba kernels that its compiler turns into vector code: bfloat16 and exponentials."""
+
+from typing import Any
+
+import numpy as np
+from llvmlite import ir
+from numba import njit, types
+from numba.extending import intrinsic
+
+
+@intrinsic
+def float_of_bits(_context: Any, bits: Any) -> Any:
+    """The float32 with these 32 bits."""
+
+    def emit(_context: Any, builder: Any, _signature: Any, values: Any) -> Any:
+        return builder.bitcast(values[0], ir.FloatType())
+
+    return types.float32(types.uint32), emit
+
+
+@intrinsic
+def bits_of_float(_context: Any, value: Any) -> Any:
+    """The 32 bits of a float32."""
+
+    def emit(_context: Any, builder: Any, _signature: Any, values: Any) -> Any:
+        return builder.bitcast(values[0], ir.IntType(32))
+
+    return types.uint32(types.float32), emit
+
+
+@njit(cache=True, inline="always")
+def widened(half):  # type: ignore[no-untyped-def]
+    """float32 of a bfloat16 held as uint16."""
+    return float_of_bits(np.uint32(np.uint32(half) << np.uint32(16)))
+
+
+@njit(cache=True, inline="always")
+def narrowed(value):  # type: ignore[no-untyped-def]
+    """The nearest bfloat16 of a float32, ties to even, as uint16."""
+    bits = bits_of_float(value)
+    odd = np.uint32(np.uint32(bits >> np.uint32(16)) & np.uint32(1))
+    return np.uint16(np.uint32(bits + np.uint32(0x7FFF) + odd) >> np.uint32(16))
+
+
+@njit(cache=True, inline="always")
+def exponential(x):  # type: ignore[no-untyped-def]
+    """e to the x, relative error below 2e-7, for x in -87 … 87 (clamped): a polynomial that vectorizes."""
+    x = min(max(x, np.float32(-87.0)), np.float32(87.0))
+    whole = np.floor(x * np.float32(1.44269504) + np.float32(0.5))
+    rest = x - whole * np.float32(0.693359375) + whole * np.float32(2.12194440e-4)
+    sum_ = np.float32(1.9875691500e-4) * rest + np.float32(1.3981999507e-3)
+    sum_ = sum_ * rest + np.float32(8.3334519073e-3)
+    sum_ = sum_ * rest + np.float32(4.1665795894e-2)
+    sum_ = sum_ * rest + np.float32(1.6666665459e-1)
+    sum_ = sum_ * rest + np.float32(5.0000001201e-1)
+    value = sum_ * rest * rest + rest + np.float32(1.0)
+    return value * float_of_bits(np.uint32(np.int32(whole) + np.int32(127)) << np.uint32(23))

@@ -1,0 +1,64 @@
+"""Linear layers in bfloat16 for a processor that has AMX: tiles for many rows, 4-bit codes for one where there are any."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from legato_engine.kernels.linear import cpu
+from legato_engine.models.checkpoint import Checkpoint, Packed4
+
+Array = np.ndarray[Any, Any]
+CODES_UP_TO = 1  # rows: from two on, tiles are faster than unpacking codes for each
+
+
+class LinearBf16:
+    """Weights in one or two packings. Sizes are multiples of 32."""
+
+    def __init__(self, weight: torch.Tensor, packed: Packed4 | None, bias: torch.Tensor | None) -> None:
+        self.outputs, self.inputs = weight.shape
+        self.tiles = cpu.pack_tiles(weight)
+        self._bias = None if bias is None else bias.float().numpy()
+        self._codes = packed and (
+            cpu.pack_codes(packed.codes),
+            cpu.pack_scales(packed.scale),
+            cpu.pack_scales(packed.minimum),
+        )
+
+    def __call__(self, x: Array, sums: Array, rows: int, out: Array) -> None:
+        """x uint16 (bfloat16) [room, in], sums float32 [room, in/32], out float32 [room, out]."""
+        if rows <= CODES_UP_TO and self._codes is not None:
+            codes, scales, minima = self._codes
+            cpu.packed4(x, sums, rows, codes, scales, minima, cpu.CODES, out)
+        elif rows == 1:
+            cpu.narrow(x, rows, self.tiles, out)
+        else:
+            cpu.wide(x, rows, self.tiles, cpu.SHAPES, out)
+        if self._bias is not None:
+            out[:rows] += self._bias
+
+    @property
+    def nbytes(self) -> int:
+        return int(self.tiles.nbytes + sum(part.nbytes for part in self._codes or ()))
+
+
+def load(checkpoint: Checkpoint, names: Sequence[str]) -> LinearBf16:
+    """The projections `names` (without `.weight`) of one input, outputs in this order."""
+    weight = torch.cat([checkpoint.tensor(f"{name}.weight").float() for name in names])
+    parts = [checkpoint.packed4(f"{name}.weight") for name in names]
+    found = [part for part in parts if part is not None]
+    packed = None
+    if len(found) == len(parts) and all(_exact(part) for part in found):
+        packed = Packed4(
+            torch.cat([part.codes for part in found]),
+            torch.cat([part.scale for part in found]),
+            torch.cat([part.minimum for part in found]),
+        )
+    biases = [checkpoint.tensor(f"{name}.bias") for name in names if f"{name}.bias" in checkpoint.names()]
+    return LinearBf16(weight, packed, torch.cat(biases) if biases else None)
+
+
+def _exact(packed: Packed4) -> bool:
+    """Whether float16 holds the scales without loss, as in files of Q4_1."""
+    return all(torch.equal(scales.half().float(), scales) for scales in (packed.scale, packed.minimum))
