@@ -94,7 +94,7 @@ class Request:
 
     @property
     def schedulable(self) -> bool:
-        return self.state is State.RUNNING and not self.paused and not self.frozen
+        return self.state is State.RUNNING and not (self.paused or self.frozen)
 
     def full_blocks(self, block_size: int) -> int:
         """How many of `blocks` are complete: they never change any more and can be pushed."""

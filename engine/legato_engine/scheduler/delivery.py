@@ -56,9 +56,9 @@ class Delivery:
             if finish is not None:
                 sampled = sampled[:count]
                 break
-        self._ledger.store(request)
-        request.finish = finish
+        self._ledger.store(request)  # a hand-off may bring KV of these tokens too
         if finish is not None:
+            request.finish = finish
             self._residents.end(request)
         return Emission(request, request.choice, index, tuple(sampled), finish)
 

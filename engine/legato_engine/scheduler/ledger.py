@@ -96,8 +96,8 @@ class Ledger:
         """Make room to write positions `computed … tokens - 1`; returns how many blocks that lacks (0: done)."""
         blocks, size = request.blocks, self.block_size
         missing = -(-tokens // size) - len(blocks)
-        index = request.computed // size
-        split = bool(request.computed % size) and self._shared(blocks[index])
+        index, used = divmod(request.computed, size)
+        split = used > 0 and self._shared(blocks[index])
         if missing <= 0 and not split:
             return 0
         want = max(missing, 0) + split
@@ -113,9 +113,9 @@ class Ledger:
 
     def store(self, request: Request) -> bool:
         """Make blocks that became full findable; False when none did. `request` may not be in the step in flight."""
-        full = min(request.computed, len(request.tokens)) // self.block_size
-        if request.stored >= full:
+        if request.computed < (request.stored + 1) * self.block_size:
             return False
+        full = min(request.computed, len(request.tokens)) // self.block_size
         hashes = self.hashes(request, full)
         for index in range(request.stored, full):
             parent = hashes[index - 1] if index else None
@@ -147,4 +147,5 @@ class Ledger:
         self.pool.check_integrity()
 
     def _shared(self, block: int) -> bool:
-        return self.pool.references(block) - self._copied.get(block, 0) > 1
+        references = self.pool.references(block)
+        return references > 1 and references - self._copied[block] > 1

@@ -47,22 +47,29 @@ class Planner:
             count = request.remaining
             if count > 1:
                 count = min(count, self._budget)
-                if not count:
+                if count <= 0:
                     continue
             lacking = self._ledger.grow(request, request.computed + count)
-            while lacking and (victim := self._victim(request, most)):
-                self._incoming.revoke(lacking)
-                self._residents.preempt(victim)
-                preempted = True
-                lacking = self._ledger.grow(request, request.computed + count) if victim is not request else 0
-            if not request.schedulable:
-                continue
             if lacking:
-                self._incoming.revoke(lacking)
+                taken, lacking = self._take_blocks(request, count, lacking, most)
+                preempted |= taken
+            if lacking:
                 stalled = True
-            else:
+            elif request.schedulable:
                 self._add(request, count)
         return preempted, stalled
+
+    def _take_blocks(self, request: Request, count: int, lacking: int, most: int | None) -> tuple[bool, int]:
+        """Take blocks from others for `count` tokens of `request`: whether that preempted one, what is lacking still.
+
+        The one preempted may be `request` itself, which then lacks nothing."""
+        preempted = False
+        self._incoming.revoke(lacking)
+        while lacking and (victim := self._victim(request, most)):
+            self._residents.preempt(victim)
+            preempted = True
+            lacking = 0 if victim is request else self._ledger.grow(request, request.computed + count)
+        return preempted, lacking
 
     def _victim(self, request: Request, most: int | None) -> Request | None:
         """Whose blocks `request` gets: of a paused one, else of the newest of lowest priority, itself included."""
@@ -112,8 +119,12 @@ class Planner:
     def _add(self, request: Request, count: int) -> None:
         tokens, start = request.tokens, request.computed
         known = len(tokens)
-        if count > 1 or start + 1 < known:
-            self._budget -= count
+        if count == 1 and start + 1 == known and len(request.choices) == 1 and not request.first:  # a plain decode
+            draw = Draw(request.choices[0], known, request.params, tokens, request.prompt_len)
+            self._rows.append(Row(tokens[-1:], start, request.blocks, (draw,)))
+            self._flight.append(request)
+            return
+        self._budget -= count
         draws: tuple[Draw, ...] = ()
         if start + count == known and not request.first:
             params, prompt_len = request.params, request.prompt_len
