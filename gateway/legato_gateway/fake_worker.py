@@ -49,6 +49,7 @@ class FakeWorker:
         heartbeat: float = 0.05,
         kv_revision: str = "fake-1",
         num_blocks: int = 10_000,
+        credits: int = 10_000,
         tokens: TokenAt = token_at,
     ) -> None:
         self.name = name
@@ -60,6 +61,7 @@ class FakeWorker:
         self._heartbeat = heartbeat
         self._kv_revision = kv_revision
         self._num_blocks = num_blocks
+        self._credits = credits
         self._tokens = tokens
         self._server: Server | None = None
         self._port = 0
@@ -268,6 +270,7 @@ class FakeWorker:
             used_blocks=used,
             quarantined_blocks=0,
             draining=self.engine.draining,
+            credits=max(0, self._credits - len(jobs)),
         )
 
     # ── steps ───────────────────────────────────────────────────────────────────────────────────────────────────

@@ -157,7 +157,7 @@ class Fleet:
             cached_blocks=load.cached_blocks if load else 0,
             prefill_rate=load.prefill_rate if load else 0.0,
             step_time=load.step_time if load else 0.0,
-            credits=(load.credits or None) if load else None,  # 0: the worker sets no limit
+            credits=load.credits if load else None,
             pending_tokens=now.tokens + before.tokens,
             pending_blocks=now.blocks + before.blocks,
             pending_sequences=now.sequences + before.sequences,

@@ -43,6 +43,7 @@ class Leg:
     avoid: set[str] = field(default_factory=set)  # workers that failed it since it last made a token
     failures: int = 0  # since it last made a token
     moves_failed: int = 0
+    move_after: float = 0.0  # on the loop's clock: not tried again before
     last_failure: "Failed | None" = None
     retry: "TimerHandle | None" = None
 

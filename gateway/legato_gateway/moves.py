@@ -1,9 +1,14 @@
 """Handing running sequences on from workers that drain."""
 
+import asyncio
+
 from legato_gateway.dispatch import Dispatcher
 from legato_gateway.leg import Leg
 from legato_gateway.legs import Legs
 from legato_gateway.metrics import Metrics
+
+FIRST_PAUSE = 0.05  # seconds, doubled after every failed move
+MOST_PAUSE = 1.0
 
 
 class Moves:
@@ -34,6 +39,8 @@ class Moves:
     def failed(self, leg: Leg) -> None:
         """The receiver does not get it."""
         leg.moves_failed += 1
+        pause = min(MOST_PAUSE, FIRST_PAUSE * 2.0 ** min(leg.moves_failed, 10))
+        leg.move_after = asyncio.get_running_loop().time() + pause
         self.clear(leg)
 
     def clear(self, leg: Leg) -> None:
@@ -47,4 +54,6 @@ class Moves:
     def _movable(self, leg: Leg, worker: str) -> bool:
         """Running there alone: a forked sequence shares blocks with its siblings and finishes where it is."""
         placed = leg.placement is not None and leg.placement.decode == worker and leg.started and leg.move is None
-        return placed and len(leg.choices) == 1 and leg.moves_failed < self._most
+        if not placed or len(leg.choices) > 1 or leg.moves_failed >= self._most:
+            return False
+        return asyncio.get_running_loop().time() >= leg.move_after

@@ -182,6 +182,9 @@ class Relay:
             self._core_lost(worker, frame)
 
     def silent(self, worker: str) -> None:
+        known = self._fleet.worker(worker)
+        if known is None or not known.ready:
+            return  # its core is gone: that is why it says nothing
         self._fleet.gone(worker, "silent", "it sends nothing")
         self._recovery.lost(worker, f"{worker} hangs", died=False)
 

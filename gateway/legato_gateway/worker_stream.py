@@ -57,6 +57,7 @@ class StreamLimits:
     silence: float = 5.0
     give_up_after: float = 4.0  # silences in a row, after which the connection is opened anew
     open_timeout: float = 5.0
+    hello_timeout: float = 60.0  # a worker that still loads its model says Hello when it is ready
     backoff_first: float = 0.05
     backoff_most: float = 2.0
     outbox: int = 10_000
@@ -154,7 +155,7 @@ class WorkerStream:
 
     async def _run_stream(self, connection: ClientConnection, delays: "_Backoff") -> None:
         await connection.send(self._greeting)
-        async with asyncio.timeout(self._limits.open_timeout):
+        async with asyncio.timeout(self._limits.hello_timeout):
             hello = stream.decode_from_worker(_binary(await connection.recv()))
         self._check(hello)
         delays.reset()
