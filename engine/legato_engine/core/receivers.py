@@ -51,8 +51,8 @@ class Receivers:
             assert request.room is not None
             parent = root(self._kv_revision, request.adapter, request.cache_salt)
             source = self._rooms[request.room].source
-            blocks, cached = reservation.blocks, reservation.cached
-            self._agent.grant(request.room, request.attempt, source, blocks, cached, parent)
+            cached = reservation.cached
+            self._agent.grant(request.room, request.attempt, source, reservation.blocks[cached:], cached, parent)
         for reservation in self._scheduler.revoked():
             if reservation.request.room is not None:
                 self._agent.abort(reservation.request.room, "its blocks are needed by running sequences")

@@ -57,7 +57,8 @@ class Senders:
         self._expect(request.room, Sending(request, request.attempt), to)
 
     def move(self, request: Request, frame: Handoff) -> None:
-        """A running sequence is going to be sent, while it goes on here."""
+        """A running sequence is going to be sent, while it goes on here. An earlier move that got no grant is over."""
+        self.ended([request], "the sequence moves elsewhere")
         self._expect(frame.room, Sending(request, frame.attempt, is_move=True), frame.to)
 
     def ended(self, requests: Iterable[Request], reason: str) -> None:
@@ -92,7 +93,7 @@ class Senders:
             if request in rooms and request.state is State.COMPUTED:
                 self._finish_prefill(rooms[request])
         for room, sending in list(self._rooms.items()):
-            if sending.is_move and sending.granted and not sending.finished:
+            if sending.is_move and not sending.finished:
                 self._go_on_moving(room, sending)
         self._recent = {r: recent for r, recent in self._recent.items() if r.state is not State.ENDED}
 
@@ -181,6 +182,8 @@ class Senders:
         if request.state is State.ENDED:
             sending.silent = sending.finished = True
             self._agent.abort(room, "the sequence has ended")
+            return
+        if not sending.granted:
             return
         sending.steps += 1
         if sending.steps < 2 and request.schedulable:

@@ -59,7 +59,7 @@ class CoreLink:
         with contextlib.suppress(ProcessLookupError):
             self._process.kill()
         code = await self._process.wait()
-        return f"killed by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
+        return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
 
     async def stop(self, patience: float) -> None:
         """Let the core end by itself, for `patience` seconds: it says farewell to its peers."""

@@ -40,9 +40,10 @@ class Supervisor:
         self._link: CoreLink | None = None
         self._ready_at: float | None = None
         self._told = ""
+        self._stopping = False
 
     async def run(self, path: str) -> None:
-        """Until cancelled. Raises StartFailed when another try would fail the same way."""
+        """Until stopped or cancelled. Raises StartFailed when another try would fail the same way."""
         delay = self._backoff.first
         clock = asyncio.get_running_loop().time
         while True:
@@ -55,9 +56,9 @@ class Supervisor:
             finally:
                 link, self._link = self._link, None
                 ending = await link.end() if link else ""
-            reason = (
-                reason or f"the core was {ending}" if ending.startswith("killed") else reason or f"the core {ending}"
-            )
+            if self._stopping:
+                return
+            reason = reason or f"the core {ending}"
             self._hub.core_lost(reason)
             if self._ready_at is not None and clock() - self._ready_at >= self._backoff.calm:
                 delay = self._backoff.first
@@ -71,7 +72,8 @@ class Supervisor:
             self._link.send(inbox)
 
     async def stop(self) -> None:
-        """End the core in peace. Call after `run` was cancelled, or while it listens."""
+        """End the core in peace; `run` returns."""
+        self._stopping = True
         if self._link is not None:
             link, self._link = self._link, None
             await link.stop(_FAREWELL)

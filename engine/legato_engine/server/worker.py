@@ -2,10 +2,12 @@
 
 import asyncio
 import signal
+import threading
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
+from legato_engine.errors import EngineError
 from legato_engine.metrics import WorkerMetrics
 from legato_engine.server import apps, listen
 from legato_engine.server.connections import Connections
@@ -90,7 +92,7 @@ class Worker:
 
     async def _work(self) -> None:
         self.hub.phase = "resolving"
-        path = await asyncio.to_thread(self._resolve, self._settings.model, self._progress)
+        path = await _in_thread(lambda: self._resolve(self._settings.model, self._progress))
         await self._supervisor.run(str(path))
 
     async def _finish(self, working: "asyncio.Task[None]") -> None:
@@ -119,3 +121,25 @@ class Worker:
     def _flush(self) -> None:
         self._flushing = False
         self._supervisor.flush()
+
+
+async def _in_thread(work: Callable[[], Path]) -> Path:
+    """`work` in a thread that ends with the process: a worker told to stop does not wait for a download."""
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[Path] = loop.create_future()
+
+    def finish(tell: Callable[[], None]) -> None:
+        with suppress(RuntimeError):  # the loop is closed: the worker was stopped meanwhile
+            loop.call_soon_threadsafe(lambda: None if done.done() else tell())
+
+    def run() -> None:
+        try:
+            path = work()
+        except EngineError as error:
+            refused = error
+            finish(lambda: done.set_exception(refused))
+        else:
+            finish(lambda: done.set_result(path))
+
+    threading.Thread(target=run, name="resolve", daemon=True).start()
+    return await done
