@@ -255,6 +255,9 @@ class MemoryLink:
             network.after(network.transit(), lambda: other.link._hear_of_end(other))
 
     def _hear_of_end(self, end: _End) -> None:
+        if self.stopped:
+            self._held.append(lambda: self._hear_of_end(end))
+            return
         self._close(end, PeerDown(end.number, "the peer closed the connection"))
 
     def _tell(self, event: LinkEvent) -> None:

@@ -259,3 +259,21 @@ def diagram(side: Side) -> str:
             effects = f" / {', '.join(action.value for action in move.actions)}" if move.actions else ""
             lines.append(f"    {state.value} --> {move.state.value}: {event.value}{effects}")
     return "\n".join(lines)
+
+
+def rewrite(page: str) -> str:
+    """The page with the Mermaid block under each "The sender"/"The receiver" heading made from the tables anew."""
+    for side in TABLES:
+        head, mark, rest = page.partition(f"## The {side}\n")
+        before, fence, block = rest.partition("```mermaid\n")
+        _, end, after = block.partition("\n```")
+        page = head + mark + before + fence + diagram(side) + end + after
+    return page
+
+
+if __name__ == "__main__":
+    import sys
+    from pathlib import Path
+
+    for name in sys.argv[1:]:
+        Path(name).write_text(rewrite(Path(name).read_text()))

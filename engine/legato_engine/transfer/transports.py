@@ -1,0 +1,67 @@
+"""What can carry hand-offs, how UCX is told, and what is missing for the rest.
+
+Only transports whose endpoints can be closed by the receiver alone are allowed, because a fence is nothing else. Cross
+memory attach, XPMEM and CUDA IPC let a sender write into the receiver's memory without the receiver's help: a peer that
+was stopped and wakes up late could not be kept out. So with `SharedMemory` the control messages go through shared
+memory and blocks through the loopback's TCP put.
+"""
+
+import importlib.util
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from legato_engine.transfer.link import LinkError
+
+Transport = Literal["Auto", "TCP", "SharedMemory", "RDMA"]
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """`tls` is UCX's list of transports; `label` is what `Hello.transport` tells."""
+
+    label: str
+    tls: str
+
+
+_TCP = Choice("ucx:tcp", "tcp")
+_SHARED_MEMORY = Choice("ucx:shm+tcp", "tcp,posix,sysv")
+_RDMA = Choice("ucx:rdma", "rc")
+
+
+def choose(transport: str) -> Choice:
+    """What to tell UCX. `Auto` is RDMA where there is some, else TCP. Raises LinkError when it cannot be had."""
+    lacking = missing_for_rdma()
+    match transport:
+        case "Auto":
+            return _TCP if lacking else _RDMA
+        case "TCP":
+            return _TCP
+        case "SharedMemory":
+            return _SHARED_MEMORY
+        case "RDMA":
+            if lacking:
+                raise LinkError(f"RDMA is not usable here: {'; '.join(lacking)}")
+            return _RDMA
+    raise LinkError(f"transport {transport!r} is none of Auto, TCP, SharedMemory, RDMA")
+
+
+def available_transports() -> dict[str, list[str]]:
+    """For each transport what is missing here; an empty list means that it is usable."""
+    lacking = [] if importlib.util.find_spec("ucxx") else ["the Python package ucxx"]
+    return {"TCP": lacking, "SharedMemory": lacking, "RDMA": lacking + missing_for_rdma()}
+
+
+def missing_for_rdma() -> list[str]:
+    """What this machine lacks for RDMA, in words; empty when nothing."""
+    lacking = []
+    if not any(Path("/sys/class/infiniband").glob("*")):
+        lacking.append("no RDMA device in /sys/class/infiniband")
+    if not any(Path("/dev/infiniband").glob("uverbs*")):
+        lacking.append("no /dev/infiniband/uverbs* in this container")
+    spec = importlib.util.find_spec("libucx")
+    folders = [Path(place) for place in (spec.submodule_search_locations or [])] if spec else []
+    folders += [Path("/usr/lib"), Path("/usr/local/lib"), Path("/opt/ucx/lib")]
+    if not any(found for folder in folders for found in folder.glob("**/libuct_ib*.so*")):
+        lacking.append("a UCX built --with-verbs (1.19 or later; then RAPIDS_LIBUCX_PREFER_SYSTEM_LIBRARY=true)")
+    return lacking

@@ -1,0 +1,164 @@
+"""The calls of libucp that UCXX does not offer to Python: one-sided puts, their keys, and closing a failed endpoint;
+and active messages, because UCXX keeps its receives by an address that a later endpoint may get again, and loses some.
+
+Handles (context, endpoint, key, request) are plain integers here. Structures are declared as far as they are filled in.
+"""
+
+import ctypes
+from collections.abc import Callable
+from ctypes import POINTER, byref, c_char_p, c_int, c_size_t, c_uint8, c_uint32, c_uint64, c_void_p
+from typing import Any
+
+from legato_engine.transfer.link import LinkError
+
+IN_PROGRESS = 1
+_MAP_ADDRESS_AND_LENGTH = 0b11
+_REQUEST_FLAGS = 1 << 4
+_CLOSE_FORCE = 1 << 0
+_MESSAGE_ID = 23  # of our active messages; UCXX has another
+_SEND_REPLY_EAGER = 0b11
+_HANDLE_ID_FLAGS_CALLBACK = 0b111
+_WHOLE_MESSAGES = 1
+_LAST_ERROR = (1 << 64) - 256  # pointers above are negative statuses
+
+
+class _MapParams(ctypes.Structure):
+    _fields_ = (("mask", c_uint64), ("address", c_void_p), ("length", c_size_t), ("rest", c_uint8 * 64))
+
+
+class _RequestParams(ctypes.Structure):
+    _fields_ = (("mask", c_uint32), ("flags", c_uint32), ("rest", c_uint8 * 160))
+
+
+class _ReceiveParams(ctypes.Structure):
+    _fields_ = (("attributes", c_uint64), ("reply_to", c_void_p))
+
+
+_Receive = ctypes.CFUNCTYPE(c_int, c_void_p, c_void_p, c_size_t, c_void_p, c_size_t, POINTER(_ReceiveParams))
+
+
+class _HandlerParams(ctypes.Structure):
+    _fields_ = (
+        ("mask", c_uint64),
+        ("id", ctypes.c_uint),
+        ("flags", c_uint32),
+        ("callback", _Receive),
+        ("rest", c_uint8 * 32),
+    )
+
+
+_PROTOTYPES = {
+    "ucp_mem_map": (c_int, c_void_p, POINTER(_MapParams), POINTER(c_void_p)),
+    "ucp_mem_unmap": (c_int, c_void_p, c_void_p),
+    "ucp_rkey_pack": (c_int, c_void_p, c_void_p, POINTER(c_void_p), POINTER(c_size_t)),
+    "ucp_rkey_buffer_release": (None, c_void_p),
+    "ucp_ep_rkey_unpack": (c_int, c_void_p, c_char_p, POINTER(c_void_p)),
+    "ucp_rkey_destroy": (None, c_void_p),
+    "ucp_put_nbx": (c_void_p, c_void_p, c_void_p, c_size_t, c_uint64, c_void_p, POINTER(_RequestParams)),
+    "ucp_am_send_nbx": (
+        c_void_p,
+        c_void_p,
+        ctypes.c_uint,
+        c_void_p,
+        c_size_t,
+        c_char_p,
+        c_size_t,
+        POINTER(_RequestParams),
+    ),
+    "ucp_worker_set_am_recv_handler": (c_int, c_void_p, POINTER(_HandlerParams)),
+    "ucp_ep_flush_nbx": (c_void_p, c_void_p, POINTER(_RequestParams)),
+    "ucp_ep_close_nbx": (c_void_p, c_void_p, POINTER(_RequestParams)),
+    "ucp_request_check_status": (c_int, c_void_p),
+    "ucp_request_free": (None, c_void_p),
+}
+
+
+class Ucp:
+    """libucp, as loaded for UCXX."""
+
+    def __init__(self) -> None:
+        import libucx
+
+        loaded = [library for library in libucx.load_library() or [] if library is not None]
+        found = [library for library in loaded if "libucp" in library._name]
+        self._lib = found[0] if found else ctypes.CDLL("libucp.so.0")
+        for name, (result, *arguments) in _PROTOTYPES.items():
+            function = getattr(self._lib, name)
+            function.restype, function.argtypes = result, arguments
+        self._plain = _RequestParams()
+        self._message = _RequestParams(mask=_REQUEST_FLAGS, flags=_SEND_REPLY_EAGER)
+        self._force = _RequestParams(mask=_REQUEST_FLAGS, flags=_CLOSE_FORCE)
+
+    def map_memory(self, context: int, address: int, length: int) -> int:
+        """Registers memory so that peers may write to it. Raises LinkError."""
+        handle = c_void_p()
+        params = _MapParams(mask=_MAP_ADDRESS_AND_LENGTH, address=address, length=length)
+        self._check(self._lib.ucp_mem_map(context, byref(params), byref(handle)), "register memory")
+        return handle.value or 0
+
+    def unmap_memory(self, context: int, handle: int) -> None:
+        self._lib.ucp_mem_unmap(context, handle)
+
+    def pack_key(self, context: int, handle: int) -> bytes:
+        """The remote key of registered memory. Raises LinkError."""
+        buffer, size = c_void_p(), c_size_t()
+        self._check(self._lib.ucp_rkey_pack(context, handle, byref(buffer), byref(size)), "pack a remote key")
+        key = ctypes.string_at(buffer.value or 0, size.value)
+        self._lib.ucp_rkey_buffer_release(buffer)
+        return key
+
+    def unpack_key(self, endpoint: int, key: bytes) -> int:
+        """A peer's key, for puts over an endpoint that is connected. Raises LinkError."""
+        handle = c_void_p()
+        self._check(self._lib.ucp_ep_rkey_unpack(endpoint, key, byref(handle)), "unpack a remote key")
+        return handle.value or 0
+
+    def destroy_key(self, key: int) -> None:
+        self._lib.ucp_rkey_destroy(key)
+
+    def put(self, endpoint: int, local: int, length: int, remote: int, key: int) -> int:
+        """Starts a write; returns a request for `status`."""
+        return self._lib.ucp_put_nbx(endpoint, local, length, remote, key, byref(self._plain)) or 0
+
+    def send(self, endpoint: int, message: bytes) -> int:
+        """Starts sending; `message` must be kept until the request, which is returned for `status`, has ended."""
+        ends = self._lib.ucp_am_send_nbx(endpoint, _MESSAGE_ID, None, 0, message, len(message), byref(self._message))
+        return ends or 0
+
+    def receive_with(self, worker: int, take: Callable[[int, bytes], None]) -> None:
+        """From now on `take(endpoint, message)` is called, within progress, for each message. Raises LinkError."""
+
+        def receive(_: Any, __: Any, ___: int, data: int | None, length: int, params: Any) -> int:
+            take(params.contents.reply_to or 0, ctypes.string_at(data or 0, length))
+            return 0
+
+        self._receive = _Receive(receive)  # UCX holds a bare pointer to it
+        params = _HandlerParams(
+            mask=_HANDLE_ID_FLAGS_CALLBACK, id=_MESSAGE_ID, flags=_WHOLE_MESSAGES, callback=self._receive
+        )
+        self._check(self._lib.ucp_worker_set_am_recv_handler(worker, byref(params)), "take messages")
+
+    def flush(self, endpoint: int) -> int:
+        """Starts waiting for all earlier puts to be in the peer's memory; returns a request for `status`."""
+        return self._lib.ucp_ep_flush_nbx(endpoint, byref(self._plain)) or 0
+
+    def close(self, endpoint: int) -> int:
+        """Closes without asking the peer; returns a request for `status`. The endpoint must not be used again."""
+        return self._lib.ucp_ep_close_nbx(endpoint, byref(self._force)) or 0
+
+    def status(self, request: int) -> int:
+        """0 when it is done, IN_PROGRESS, or a negative error."""
+        if request == 0:
+            return 0
+        if request >= _LAST_ERROR:
+            return request - (1 << 64)
+        return int(self._lib.ucp_request_check_status(request))
+
+    def free(self, request: int) -> None:
+        """Lets go of a request that has ended."""
+        if 0 < request < _LAST_ERROR:
+            self._lib.ucp_request_free(request)
+
+    def _check(self, status: int, what: str) -> None:
+        if status:
+            raise LinkError(f"UCX could not {what}: status {status}")

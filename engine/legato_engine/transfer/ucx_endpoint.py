@@ -1,0 +1,117 @@
+"""One endpoint of the UCX link: messages in order, puts with their ends, and a close that is final.
+
+Lives in the UCX thread. Takes ucxx objects, imports nothing of it.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from legato_engine.transfer.link import PutDone, PutFailed, Span
+from legato_engine.transfer.ucp import IN_PROGRESS, Ucp
+
+_NUMBER_BYTES = 8
+
+
+@dataclass(slots=True)
+class _Put:
+    tag: int
+    requests: list[int]  # the flush is the last one
+
+
+class Endpoint:
+    """Messages are numbered, because UCX may let a small one overtake a large one."""
+
+    def __init__(self, number: int, raw: Any, ucp: Ucp, on_failure: Callable[[int], None]) -> None:
+        self.number = number
+        self._raw = raw
+        self._ucp = ucp
+        self.handle: int = raw.handle
+        self._failed = False
+        self._closing = 0
+        self._key = 0
+        self._sent = 0
+        self._got = 0
+        self._early: dict[int, bytes] = {}
+        self._sends: list[tuple[int, bytes]] = []  # request and the bytes that it reads
+        self._puts: list[_Put] = []
+        self._on_failure = on_failure
+        raw.set_close_callback(self._broke)
+
+    def attach(self, rkey: bytes) -> None:
+        """Raises LinkError for a key that does not fit."""
+        self._key = self._ucp.unpack_key(self.handle, rkey)
+
+    def send(self, data: bytes) -> None:
+        if self._failed:
+            return
+        message = self._sent.to_bytes(_NUMBER_BYTES, "little") + data
+        self._sent += 1
+        self._free_sends()
+        self._sends.append((self._ucp.send(self.handle, message), message))
+
+    def put(self, spans: Sequence[Span], tag: int) -> bool:
+        """Whether it was started."""
+        if self._failed or not self._key:
+            return False
+        requests = [self._ucp.put(self.handle, s.local, s.length, s.remote, self._key) for s in spans]
+        requests.append(self._ucp.flush(self.handle))
+        self._puts.append(_Put(tag, requests))
+        return True
+
+    def take(self, message: bytes) -> None:
+        """A message came."""
+        self._early[int.from_bytes(message[:_NUMBER_BYTES], "little")] = message[_NUMBER_BYTES:]
+
+    def received(self) -> Iterator[bytes]:
+        """Messages that are next in order."""
+        while self._got in self._early:
+            yield self._early.pop(self._got)
+            self._got += 1
+
+    def puts_ended(self) -> list[PutDone | PutFailed]:
+        """Puts that will neither read nor write any more."""
+        events: list[PutDone | PutFailed] = []
+        for put in list(self._puts):
+            states = [self._ucp.status(request) for request in put.requests]
+            if IN_PROGRESS in states:
+                continue
+            self._puts.remove(put)
+            for request in put.requests:
+                self._ucp.free(request)
+            if any(states):
+                events.append(PutFailed(self.number, put.tag, f"UCX status {min(states)}"))
+            else:
+                events.append(PutDone(self.number, put.tag))
+        return events
+
+    def close(self) -> None:
+        """Gives the endpoint up without asking the peer."""
+        if self._failed:
+            self._closing = self._ucp.close(self.handle)  # ucxx does not close what failed
+        else:
+            self._failed = True
+            self._raw.close_blocking()
+
+    def closed(self) -> bool:
+        """Whether the close has ended, and with it every put."""
+        self._free_sends()
+        states = [self._ucp.status(request) for put in self._puts for request in put.requests]
+        return self._ucp.status(self._closing) != IN_PROGRESS and IN_PROGRESS not in states and not self._sends
+
+    def release(self) -> None:
+        self._ucp.free(self._closing)
+        if self._key:
+            self._ucp.destroy_key(self._key)
+        self._raw.remove_close_callback()
+
+    def _free_sends(self) -> None:
+        ended = [request for request, _ in self._sends if self._ucp.status(request) != IN_PROGRESS]
+        self._sends = [(request, kept) for request, kept in self._sends if request not in ended]
+        for request in ended:
+            self._ucp.free(request)
+
+    def _broke(self) -> None:
+        if not self._failed:
+            self._failed = True
+            self._on_failure(self.number)

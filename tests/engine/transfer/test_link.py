@@ -1,0 +1,253 @@
+"""What every link promises, on the one in memory and on UCX between two processes."""
+
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from legato_engine.transfer.link import (
+    Connected,
+    Fenced,
+    PeerDown,
+    PutDone,
+    PutFailed,
+    Received,
+    Span,
+)
+from legato_engine.transfer.memory import MemoryLink, Network
+
+SIZE = 8 << 20
+PATIENCE = 20.0  # seconds until a test gives up; nothing waits this long when all is well
+
+
+class MemorySide:
+    """One side of a pair in this process."""
+
+    def __init__(self, network, name):
+        self.memory = np.zeros(SIZE, np.uint8)
+        self.network = network
+        self.link = MemoryLink(network, name, self.memory.ctypes.data, SIZE)
+        self.address, self.rkey, self.base = self.link.address, self.link.rkey, self.memory.ctypes.data
+        self.connect, self.attach, self.send, self.fence = (
+            self.link.connect,
+            self.link.attach,
+            self.link.send,
+            self.link.fence,
+        )
+        self.fill = self.memory.fill
+        self.stop, self.resume, self.kill = self.link.stop, self.link.resume, self.link.close
+
+    def put(self, connection, spans, tag):
+        self.link.put(connection, [Span(self.base + a, b, n) for a, b, n in spans], tag)
+
+    def read(self, start, length):
+        return self.memory[start : start + length].tobytes()
+
+    def events(self, seconds):
+        self.network.run(self.network.now + 1.0)
+        return self.link.poll()
+
+
+class ProcessSide:
+    """One side of a pair in a process of its own."""
+
+    def __init__(self, transport):
+        script = Path(__file__).with_name("link_peer.py")
+        self.process = subprocess.Popen(
+            [sys.executable, str(script), transport, str(SIZE)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
+        self.address, self.rkey, self.base, self.pid = self.call("about")
+
+    def begin(self, name, *arguments):
+        pickle.dump((name, arguments), self.process.stdin)
+        self.process.stdin.flush()
+
+    def end(self):
+        return pickle.load(self.process.stdout)
+
+    def call(self, name, *arguments):
+        self.begin(name, *arguments)
+        return self.end()
+
+    def __getattr__(self, name):
+        return lambda *arguments: self.call(name, *arguments)
+
+    def stop(self):
+        os.kill(self.pid, signal.SIGSTOP)
+
+    def resume(self):
+        os.kill(self.pid, signal.SIGCONT)
+
+    def kill(self):
+        self.process.kill()
+        self.process.wait()
+
+    def close(self):
+        self.process.kill()
+        self.process.wait()
+        self.process.stdin.close()
+        self.process.stdout.close()
+
+
+@pytest.fixture(scope="module")
+def processes():
+    """Two processes per transport, kept from test to test unless one was killed."""
+    pairs = {}
+    yield pairs
+    for pair in pairs.values():
+        for side in pair:
+            side.close()
+
+
+@pytest.fixture(params=["memory", "TCP", "SharedMemory"])
+def sides(request, processes):
+    if request.param == "memory":
+        network = Network()
+        return [MemorySide(network, name) for name in "ab"]
+    pair = processes.setdefault(request.param, [None, None])
+    for i, side in enumerate(pair):
+        if side is None or side.process.poll() is not None:
+            if side is not None:
+                side.close()
+            pair[i] = ProcessSide(request.param)
+    for side in pair:
+        side.fill(0)
+        while side.events(0.2):
+            pass
+    return pair
+
+
+def wait(side, *kinds, seen=None, at=None):
+    """Polls until one event of each kind (of connection `at`) came; returns them, and collects all in `seen`."""
+    seen = [] if seen is None else seen
+    deadline = time.monotonic() + PATIENCE
+    while time.monotonic() < deadline:
+        seen += side.events(0.05)
+        mine = [event for event in seen if at in (None, event.connection)]
+        found = [next((event for event in mine if isinstance(event, kind)), None) for kind in kinds]
+        if None not in found:
+            return found
+    raise AssertionError(f"only {seen} came, waited for {kinds}")
+
+
+def join(a, b):
+    """Connects a to b and lets both write; returns the connection's name at each."""
+    at_a = a.connect(b.address)
+    wait(a, Connected)
+    a.send(at_a, b"hi")
+    at_b = wait(b, Connected, Received)[0].connection
+    b.send(at_b, b"hi")
+    wait(a, Received)
+    a.attach(at_a, b.rkey)
+    b.attach(at_b, a.rkey)
+    return at_a, at_b
+
+
+def test_messages_arrive_whole_and_in_order(sides):
+    a, b = sides
+    at_a, _ = join(a, b)
+    sent = [bytes([i]) * (300_000 if i % 3 == 0 else 10 + i) for i in range(12)]
+    for data in sent:
+        a.send(at_a, data)
+    seen = []
+    deadline = time.monotonic() + PATIENCE
+    while len(seen) < len(sent) and time.monotonic() < deadline:
+        seen += [event.data for event in b.events(0.05) if isinstance(event, Received)]
+    assert seen == sent
+
+
+@pytest.mark.parametrize("accepted", [False, True])
+def test_a_finished_put_is_in_the_peers_memory_and_nowhere_else(sides, accepted):
+    """Both the side that connected and the one that accepted can write."""
+    a, b = sides
+    at_a, at_b = join(a, b)
+    writer, reader, connection = (b, a, at_b) if accepted else (a, b, at_a)
+    writer.fill(7)
+    spans = [(0, reader.base + 4096, 1000), (5000, reader.base + 2_000_000, 3_000_000)]
+    writer.put(connection, spans, 5)
+    assert wait(writer, PutDone)[0] == PutDone(connection, 5)
+    landed = np.frombuffer(reader.read(0, SIZE), np.uint8)
+    expected = np.zeros(SIZE, np.uint8)
+    expected[4096:5096] = expected[2_000_000:5_000_000] = 7
+    assert np.array_equal(landed, expected)
+
+
+def test_connecting_to_nobody_ends_in_peer_down(sides):
+    a, _ = sides
+    connection = a.connect(b"127.0.0.1:1")
+    assert wait(a, PeerDown)[0].connection == connection
+
+
+def test_what_names_no_connection_is_answered_or_ignored(sides):
+    a, _ = sides
+    a.send(999, b"x")
+    a.fence(999)
+    a.put(999, [(0, a.base, 8)], 3)
+    assert wait(a, PutFailed)[0].tag == 3
+
+
+def test_a_killed_peer_is_noticed_on_an_idle_connection(sides):
+    a, b = sides
+    at_a, _ = join(a, b)
+    b.kill()
+    assert wait(a, PeerDown, at=at_a)
+
+
+def test_both_sides_learn_of_a_fence_and_can_connect_again(sides):
+    a, b = sides
+    at_a, at_b = join(a, b)
+    b.fence(at_b)
+    assert wait(b, Fenced)[0].connection == at_b
+    assert wait(a, PeerDown, at=at_a)
+    again_a, again_b = join(a, b)
+    assert again_a != at_a
+    assert again_b != at_b
+
+
+def test_the_fencing_sides_own_puts_end_before_it_is_fenced(sides):
+    a, b = sides
+    at_a, _ = join(a, b)
+    b.stop()  # so that the puts stay in flight
+    for tag in range(4):
+        a.put(at_a, [(0, b.base, SIZE)], tag)
+    a.fence(at_a)
+    seen = []
+    wait(a, Fenced, seen=seen)
+    b.resume()
+    ends = [event for event in seen if isinstance(event, PutDone | PutFailed)]
+    assert sorted(event.tag for event in ends) == [0, 1, 2, 3]
+    assert isinstance(seen[-1], Fenced)
+
+
+@pytest.mark.parametrize("pushing", [False, True], ids=["idle", "mid-put"])
+def test_nothing_of_a_stopped_sender_lands_after_the_fence(sides, pushing):
+    """The sender is stopped, outlives its lease, and writes when it wakes up."""
+    a, b = sides
+    at_a, at_b = join(a, b)
+    a.fill(7)
+    if pushing:
+        for tag in range(8):
+            a.put(at_a, [(0, b.base, SIZE)], tag)
+    a.stop()
+    if not pushing and isinstance(a, ProcessSide):
+        a.begin("put", at_a, [(0, b.base, SIZE)], 99)  # read and written only when it wakes up
+    elif not pushing:
+        a.put(at_a, [(0, b.base, SIZE)], 99)
+    b.fence(at_b)
+    wait(b, Fenced)
+    b.fill(1)
+    a.resume()
+    if not pushing and isinstance(a, ProcessSide):
+        a.end()
+    seen = []
+    wait(a, PeerDown, seen=seen, at=at_a)
+    assert b.read(0, SIZE) == b"\x01" * SIZE
+    assert any(isinstance(event, PutFailed) for event in seen)
+    b.events(0.05)  # b's own loop has run on
+    assert b.read(0, SIZE) == b"\x01" * SIZE

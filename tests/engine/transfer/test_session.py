@@ -1,0 +1,87 @@
+"""The session table: complete where it must be, and the only truth that docs and code share."""
+
+from pathlib import Path
+
+import pytest
+
+from legato_engine.transfer.session import ENDED, TABLES, Action, Event, IllegalMove, Session, State, diagram
+
+DOCS = Path(__file__).parents[3] / "docs" / "handoff.md"
+SIDES = ("sender", "receiver")
+
+
+def states_of(side):
+    return {state for state, _ in TABLES[side]} | {move.state for move in TABLES[side].values()}
+
+
+@pytest.mark.parametrize("side", SIDES)
+def test_every_move_is_in_the_table_or_raises_and_changes_nothing(side):
+    legal = 0
+    for state in State:
+        for event in Event:
+            session = Session(side)
+            session.state = state
+            if session.may(event):
+                legal += 1
+                assert session.step(event) == TABLES[side][state, event].actions
+                assert session.state is TABLES[side][state, event].state
+            else:
+                with pytest.raises(IllegalMove):
+                    session.step(event)
+                assert session.state is state
+    assert legal == len(TABLES[side])
+
+
+@pytest.mark.parametrize("side", SIDES)
+def test_every_state_is_reached_and_every_unfinished_one_can_end(side):
+    moves = {}
+    for (state, _), move in TABLES[side].items():
+        moves.setdefault(state, set()).add(move.state)
+    reached, edge = {State.UNKNOWN}, [State.UNKNOWN]
+    while edge:
+        for state in moves[edge.pop()] - reached:
+            reached.add(state)
+            edge.append(state)
+    assert reached == states_of(side)
+    for state in reached - ENDED:
+        seen, edge = {state}, [state]
+        while edge:
+            for after in moves[edge.pop()] - seen:
+                seen.add(after)
+                edge.append(after)
+        assert seen & ENDED, f"{state} cannot end"
+
+
+@pytest.mark.parametrize("side", SIDES)
+def test_an_abort_is_answered_at_once_or_after_the_puts_in_flight(side):
+    """Promise to the peer: an Abort is legal in every state, and leads to an ack wherever no put is in flight."""
+    for state in states_of(side):
+        move = TABLES[side][state, Event.GOT_ABORT]
+        waits = move.state in (State.ANSWERING, State.FENCING)
+        assert waits or Action.SEND_ACK in move.actions, state
+
+
+def test_a_sender_tells_its_core_that_blocks_are_free_only_when_no_put_can_read_them():
+    for (state, event), move in TABLES["sender"].items():
+        if Action.TELL_ABORTED in move.actions and state in (State.PUSHING, State.DRAINING, State.ANSWERING):
+            assert event in (Event.DRAINED, Event.PEER_DOWN), (state, event)
+
+
+def test_a_receiver_releases_blocks_only_after_the_peers_word_or_a_closed_endpoint():
+    safe = {Event.GOT_ACK, Event.GOT_ABORT, Event.PEER_DOWN, Event.FENCED}
+    nothing_granted = {State.UNKNOWN, State.CONNECTING, State.RELEASED, State.REVOKED}
+    for (state, event), move in TABLES["receiver"].items():
+        if Action.TELL_RELEASED in move.actions:
+            assert event in safe or state in nothing_granted, (state, event)
+
+
+def test_once_a_session_has_ended_it_stays_ended_unless_it_is_offered_again():
+    for side in SIDES:
+        for (state, event), move in TABLES[side].items():
+            if state in ENDED and event is not Event.OFFER:
+                assert move.state is state, (side, state, event)
+
+
+@pytest.mark.parametrize("side", SIDES)
+def test_the_docs_show_the_table(side):
+    assert diagram(side) in DOCS.read_text(), "run: python -m legato_engine.transfer.session docs/handoff.md"
