@@ -47,7 +47,7 @@ class Incoming:
             raise Refused("overloaded", f"{len(self._pending)} hand-offs wait for blocks already")
         request.number = self._residents.number()
         reservation = Reservation(request)
-        insort(self._pending, (self._residents.queue.key(request), reservation), key=lambda entry: entry[0])
+        self._queue(reservation)
         return reservation
 
     def grant_before(self, key: Key | None) -> bool:
@@ -60,21 +60,28 @@ class Incoming:
 
     def take_granted(self) -> tuple[Reservation, ...]:
         news, self._news = self._news, []
-        return tuple(reservation for reservation in news if not reservation.over)
+        return tuple(news)
 
     def take_revoked(self) -> tuple[Reservation, ...]:
         revoked, self._revoked = self._revoked, []
         return tuple(revoked)
 
     def revoke(self, lacking: int) -> None:
-        """Take back grants nobody has written to, newest first, until `lacking` blocks are on their way back."""
+        """Take back grants nobody has written to, newest first, until `lacking` blocks are on their way back.
+
+        Those nobody was told of wait again; their blocks are back at once."""
         coming = sum(len(reservation.quarantined) for reservation in self._quarantined)
         for reservation in reversed([r for r in self._granted if not r.written]):
             if coming >= lacking:
                 break
-            self.abandon(reservation)
-            coming += len(reservation.quarantined)
-            self._revoked.append(reservation)
+            if reservation in self._news:
+                coming += len(reservation.blocks) - reservation.cached
+                self._take_back(reservation)
+                self._queue(reservation)
+            else:
+                self.abandon(reservation)
+                coming += len(reservation.quarantined)
+                self._revoked.append(reservation)
 
     def adopt(
         self, reservation: Reservation, computed: int, sampled: Mapping[int, Sequence[Sampled]], deliver: Deliver
@@ -101,6 +108,8 @@ class Incoming:
     def abandon(self, reservation: Reservation) -> None:
         if reservation.over:
             return
+        if reservation in self._news:
+            self._take_back(reservation)
         if not reservation.granted:
             self._pending = [entry for entry in self._pending if entry[1] is not reservation]
             reservation.over = True
@@ -137,6 +146,18 @@ class Incoming:
         self._granted.append(reservation)
         self._news.append(reservation)
         return True
+
+    def _queue(self, reservation: Reservation) -> None:
+        key = self._residents.queue.key(reservation.request)
+        insort(self._pending, (key, reservation), key=lambda entry: entry[0])
+
+    def _take_back(self, reservation: Reservation) -> None:
+        """Undo a grant that no peer has heard of."""
+        self._forget(reservation)
+        self._news.remove(reservation)
+        self._ledger.pool.release(reservation.blocks)
+        reservation.blocks, reservation.cached = [], 0
+        reservation.granted = reservation.over = False
 
     def _forget(self, reservation: Reservation) -> None:
         self._granted.remove(reservation)

@@ -22,6 +22,17 @@ class Outgoing:
         if request.state in (State.WAITING, State.PARKED):
             self._residents.wait(request)
 
+    def withdraw(self, request: Request) -> None:
+        if request.state is State.WAITING:
+            self._residents.queue.remove(request)
+        request.sending = False
+        if request.state is State.WAITING:
+            self._residents.wait(request)
+        elif request.state is State.COMPUTED:
+            self._residents.computed(request)
+        elif request.state is State.ENDED:
+            self._residents.end(request)
+
     def release(self, request: Request) -> None:
         request.sending = False
         self._residents.end(request)

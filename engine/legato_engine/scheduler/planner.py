@@ -65,6 +65,7 @@ class Planner:
         The one preempted may be `request` itself, which then lacks nothing."""
         preempted = False
         self._incoming.revoke(lacking)
+        lacking = self._ledger.grow(request, request.computed + count)
         while lacking and (victim := self._victim(request, most)):
             self._residents.preempt(victim)
             preempted = True

@@ -73,7 +73,8 @@ class Residents:
 
     def computed(self, request: Request) -> None:
         """A prefill for a hand-off is done: with a grant it keeps its blocks, else they are only cached."""
-        self.running.remove(request)
+        if request.state is State.RUNNING:
+            self.running.remove(request)
         if request.sending:
             request.state = State.COMPUTED
             return

@@ -159,6 +159,11 @@ class Scheduler:
         that has ended."""
         self._outgoing.grant(request)
 
+    def withdraw(self, request: Request) -> None:
+        """The receiver took its grant back and nothing is read from `request`'s blocks: it is as if there had been no
+        grant. Computed already, it is parked until the next one, and is in `prefilled` again after that."""
+        self._outgoing.withdraw(request)
+
     def release_handoff(self, request: Request) -> None:
         """The hand-off is over, by commit or by an abort after which nothing is sent: `request` and its blocks go. Also
         for a moving request that ended before its move did."""

@@ -225,14 +225,47 @@ def test_running_sequences_take_back_unwritten_grants(make_worker, make_client):
     worker.check()
 
 
-def test_a_revoked_grant_that_nobody_heard_of_is_not_announced(make_worker, make_client):
+def test_a_grant_that_nobody_heard_of_is_undone_without_quarantine(make_worker, make_client):
     worker = make_worker(num_blocks=6, growth_tokens=0)
-    worker.add(make_client(prompt(7), max_tokens=17))
+    client = make_client(prompt(7), max_tokens=17)
+    worker.add(client)
     worker.step()
     reservation = worker.scheduler.reserve(make_client(prompt(3, 50)).request(room=1), 0.0)
     worker.run()
+    assert client.complete
+    assert worker.scheduler.revoked() == ()
+    assert worker.scheduler.grants() == (reservation,)
+
+
+def test_nothing_is_quarantined_for_a_grant_that_nobody_heard_of(make_worker, make_client):
+    worker = make_worker()
+    reservation = worker.scheduler.reserve(make_client(prompt(3)).request(room=1), 0.0)
+    worker.add(make_client(prompt(3, 50)))
+    worker.step()
+    assert reservation.granted
+    worker.scheduler.abandon(reservation)
     assert worker.scheduler.grants() == ()
-    assert reservation in worker.scheduler.revoked() or not reservation.granted
+    worker.run()
+    assert worker.scheduler.idle
+
+
+@pytest.mark.parametrize("steps", range(4))
+def test_a_withdrawn_grant_leaves_only_cached_blocks(pair, make_client, steps):
+    sender, receiver = pair
+    client = make_client(prompt(18))
+    request, reservation = dispatch(pair, client)
+    sender.scheduler.grant(request)
+    for _ in range(steps):
+        sender.step()
+    sender.scheduler.withdraw(request)
+    sender.run()
+    assert (request.state, sender.pool.counts().used) == (State.PARKED, 0)
+    sender.scheduler.grant(request)
+    sender.run()
+    receiver.scheduler.grants()
+    hand_over(sender, request, receiver, reservation)
+    receiver.run()
+    assert client.complete
 
 
 @pytest.mark.parametrize(
