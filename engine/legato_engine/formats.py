@@ -27,7 +27,7 @@ class Formats:
         return f"{self.name}: {self.why}"
 
 
-def choose(dtype: str, processor: Processor, device: torch.device, config: ModelConfig) -> Formats:
+def choose(dtype: str, processor: Processor, device: torch.device, config: ModelConfig, block_size: int) -> Formats:
     """The formats for a setting of DTYPES, case aside. Raises ValueError for another one."""
     name = dtype.lower()
     if name not in DTYPES:
@@ -37,7 +37,7 @@ def choose(dtype: str, processor: Processor, device: torch.device, config: Model
     if device.type != "cpu":
         why = f"weights, activations and KV in bfloat16 on {device}"
         return Formats("bfloat16", False, torch.bfloat16, "bfloat16", why)
-    if processor.amx and fits(config):
+    if processor.amx and fits(config, block_size):
         why = f"bfloat16 tiles, and 4-bit codes for single rows where the file has them; KV in bfloat16 ({processor})"
         return Formats("tiles", True, torch.float32, "bfloat16", why)
     return Formats("float32", False, torch.float32, "float32", f"weights, activations and KV in float32 ({processor})")

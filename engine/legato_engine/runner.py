@@ -63,7 +63,7 @@ class Runner:
         self._model = model
         self._device = device
         self._dtype = chosen.dtype
-        self._apart = chosen.tiles
+        self._paged = chosen.tiles
 
     @classmethod
     def load(
@@ -84,7 +84,7 @@ class Runner:
             torch.set_num_threads(threads)
             numba.set_num_threads(min(threads, numba.config.NUMBA_NUM_THREADS))
         config, place = checkpoint.config, torch.device(device)
-        chosen = formats.choose(dtype, processor.detect(), place, config)
+        chosen = formats.choose(dtype, processor.detect(), place, config, block_size)
         layout = KVLayout(config.layers, config.kv_heads, block_size, config.head_dim, chosen.kv)
         num_blocks = count_blocks(layout, kv_cache_bytes, max_length)
         report = progress or (lambda _what, _share: None)
@@ -105,7 +105,7 @@ class Runner:
         config = self._model.config
         inputs = step_inputs.build(
             rows, self.layout, config.heads // config.kv_heads, config.sliding_window, self._dtype, self._device,
-            self._apart,
+            self._paged,
         )  # fmt: skip
         return self._model.logits(inputs, self.arena.blocks)
 

@@ -13,12 +13,11 @@ from legato_engine.scheduler.batch import Row
 
 
 @dataclass(frozen=True, slots=True)
-class Single:
-    """Rows of one token, for kernels that read the arena themselves."""
+class Paged:
+    """Rows for kernels that read the arena themselves."""
 
-    rows: np.ndarray[Any, Any]  # int64: their flat indexes
+    work: np.ndarray[Any, Any]  # int64 [tiles, 5]: row, its first token, its start, first lane, lanes
     tables: np.ndarray[Any, Any]  # int64 [rows, blocks], padded
-    ends: np.ndarray[Any, Any]  # int64: positions they see
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +28,7 @@ class StepInputs:
     positions: torch.Tensor  # int64 [tokens]
     blocks: torch.Tensor  # int64 [tokens]: where each token's KV goes
     places: torch.Tensor  # int64 [tokens]: and at which place of that block
-    groups: tuple[Group, ...]  # of all rows, or of those that are not in `single`
-    single: Single
+    attended: tuple[Group, ...] | Paged  # what the attention of the model's kernels works on
     sampled: torch.Tensor  # int64: flat index of the last token of each row that samples
 
 
@@ -41,9 +39,9 @@ def build(
     window: int | None,
     dtype: torch.dtype,
     device: torch.device,
-    apart: bool,
+    paged: bool,
 ) -> StepInputs:
-    """`shared` heads use one KV head; `window` is the model's sliding window; `apart` puts decoding rows in `single`."""
+    """`shared` heads use one KV head; `window` is the model's sliding window; `paged` asks for work in the arena."""
     size = layout.block_size
     tokens, positions, blocks, sampled = list[int](), list[int](), list[int](), list[int]()
     for row in rows:
@@ -59,22 +57,18 @@ def build(
         positions=at.to(device),
         blocks=torch.tensor(blocks).to(device),
         places=(at % size).to(device),
-        groups=group_rows(rows, size, shared, window, dtype, device, 2 if apart else 1),
-        single=_single(rows if apart else (), size),
+        attended=_paged(rows, shared) if paged else group_rows(rows, size, shared, window, dtype, device),
         sampled=torch.tensor(sampled, dtype=torch.int64).to(device),
     )
 
 
-def _single(rows: Sequence[Row], block_size: int) -> Single:
-    found, flat = list[tuple[int, Row]](), 0
-    for row in rows:
-        if len(row.tokens) == 1:
-            found.append((flat, row))
+def _paged(rows: Sequence[Row], shared: int) -> Paged:
+    """Tiles of 16 lanes, a lane for each query and each of the heads that share a KV head."""
+    work, flat = list[tuple[int, int, int, int, int]](), 0
+    tables = np.zeros((len(rows), max(len(row.blocks) for row in rows)), np.int64)
+    for index, row in enumerate(rows):
+        tables[index, : len(row.blocks)] = row.blocks
+        lanes = len(row.tokens) * shared
+        work += [(index, flat, row.start, lane, min(16, lanes - lane)) for lane in range(0, lanes, 16)]
         flat += len(row.tokens)
-    widest = max((row.start // block_size + 1 for _, row in found), default=0)
-    tables = np.zeros((len(found), widest), np.int64)
-    for table, (_, row) in zip(tables, found, strict=True):
-        used = row.start // block_size + 1
-        table[:used] = row.blocks[:used]
-    ends = np.array([row.start + 1 for _, row in found], np.int64)
-    return Single(np.array([flat for flat, _ in found], np.int64), tables, ends)
+    return Paged(np.array(work, np.int64), tables)

@@ -45,8 +45,11 @@ def narrowed(value):  # type: ignore[no-untyped-def]
 @njit(cache=True, inline="always")
 def exponential(x):  # type: ignore[no-untyped-def]
     """e to the x, relative error below 2e-7, for x in -87 … 87 (clamped): a polynomial that vectorizes."""
-    x = min(max(x, np.float32(-87.0)), np.float32(87.0))
-    whole = np.floor(x * np.float32(1.44269504) + np.float32(0.5))
+    x = np.float32(-87.0) if x < np.float32(-87.0) else x
+    x = np.float32(87.0) if x > np.float32(87.0) else x
+    # Rounded by way of an integer: a function call would keep the loop scalar.
+    power = np.int32(x * np.float32(1.44269504) + np.float32(256.5)) - np.int32(256)
+    whole = np.float32(power)
     rest = x - whole * np.float32(0.693359375) + whole * np.float32(2.12194440e-4)
     sum_ = np.float32(1.9875691500e-4) * rest + np.float32(1.3981999507e-3)
     sum_ = sum_ * rest + np.float32(8.3334519073e-3)
@@ -54,4 +57,4 @@ def exponential(x):  # type: ignore[no-untyped-def]
     sum_ = sum_ * rest + np.float32(1.6666665459e-1)
     sum_ = sum_ * rest + np.float32(5.0000001201e-1)
     value = sum_ * rest * rest + rest + np.float32(1.0)
-    return value * float_of_bits(np.uint32(np.int32(whole) + np.int32(127)) << np.uint32(23))
+    return value * float_of_bits(np.uint32(np.uint32(power + np.int32(127)) << np.uint32(23)))

@@ -73,11 +73,13 @@ class Llama:
         inputs: StepInputs,
         layer: torch.Tensor,
     ) -> torch.Tensor:
+        groups = inputs.attended
+        assert isinstance(groups, tuple)
         heads, kv_heads = self.config.heads, self.config.kv_heads
         qkv = block.qkv(x).view(x.shape[0], heads + 2 * kv_heads, self.config.head_dim)
         turned = rotate(qkv[:, : heads + kv_heads], cos, sin)
         write_kv(turned[:, heads:], qkv[:, heads + kv_heads :], layer, inputs.blocks, inputs.places)
-        return block.output(attention(turned[:, :heads], layer, inputs.groups).reshape(x.shape[0], -1))
+        return block.output(attention(turned[:, :heads], layer, groups).reshape(x.shape[0], -1))
 
 
 def _block(

@@ -11,9 +11,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from legato_engine.kernels.attention.cpu import attention
-from legato_engine.kernels.attention.cpu_bf16 import decode_attention
-from legato_engine.kernels.linear.cpu import activations
+from legato_engine.kernels.attention.cpu_bf16 import attention
+from legato_engine.kernels.linear.cpu import SHAPES, activations
 from legato_engine.kernels.rms_norm.cpu_bf16 import add_rms_norm
 from legato_engine.kernels.rope.cpu_bf16 import rotate_and_write
 from legato_engine.kernels.silu_mul.cpu_bf16 import silu_mul
@@ -21,16 +20,17 @@ from legato_engine.layers import linear_bf16, rotary
 from legato_engine.layers.linear_bf16 import LinearBf16
 from legato_engine.models.checkpoint import Checkpoint
 from legato_engine.models.config import ModelConfig
-from legato_engine.step_inputs import StepInputs
+from legato_engine.step_inputs import Paged, StepInputs
 
 Array = np.ndarray[Any, Any]
 
 
-def fits(config: ModelConfig) -> bool:
-    """Whether all sizes are multiples of 32, which tiles need."""
+def fits(config: ModelConfig, block_size: int) -> bool:
+    """Whether all sizes are multiples of those of tiles."""
     heads = config.head_dim * (config.heads + 2 * config.kv_heads)
     inner = (config.hidden_size, config.intermediate_size, config.head_dim * config.heads)
-    return all(size % 32 == 0 for size in (*inner, heads, config.vocab_size))
+    sizes = (*inner, heads, config.head_dim, config.vocab_size)
+    return block_size % 16 == 0 and all(size % 32 == 0 for size in sizes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +98,7 @@ class LlamaBf16:
         for index, block in enumerate(self._blocks):
             add_rms_norm(b.delta, b.residual, rows, block.attention_norm, self._eps, b.normed, b.normed_sums)
             block.qkv(b.normed, b.normed_sums, rows, b.qkv)
-            self._attend(index, inputs, arena, bits, b)
+            self._attend(index, inputs, bits, b)
             block.output(b.asked, b.asked_sums, rows, b.delta)
             add_rms_norm(b.delta, b.residual, rows, block.mlp_norm, self._eps, b.normed, b.normed_sums)
             block.gate_up(b.normed, b.normed_sums, rows, b.gate_up)
@@ -112,7 +112,7 @@ class LlamaBf16:
         b.residual[: len(tokens)] = torch.from_numpy(found.view(np.int16)).view(torch.bfloat16).float().numpy()
         b.delta[: len(tokens)] = 0
 
-    def _attend(self, index: int, inputs: StepInputs, arena: torch.Tensor, bits: Array, b: Buffers) -> None:
+    def _attend(self, index: int, inputs: StepInputs, bits: Array, b: Buffers) -> None:
         """From b.qkv to b.asked: rotation, KV write, and attention by row length."""
         rows, heads = inputs.tokens.shape[0], self.config.heads
         qkv = b.qkv[:rows].reshape(rows, -1, self.config.head_dim)
@@ -121,12 +121,9 @@ class LlamaBf16:
             qkv, heads, inputs.positions.numpy(), self._cos, self._sin, bits, index,
             inputs.blocks.numpy(), inputs.places.numpy(),
         )  # fmt: skip
-        if inputs.groups:
-            attention(torch.from_numpy(qkv[:, :heads]), arena[:, index], inputs.groups, torch.from_numpy(out))
-        if len(inputs.single.rows):
-            single = inputs.single
-            window = self.config.sliding_window or 0
-            decode_attention(qkv, single.rows, single.tables, single.ends, window, bits, index, out)
+        paged = inputs.attended
+        assert isinstance(paged, Paged)
+        attention(qkv, paged.work, paged.tables, self.config.sliding_window or 0, SHAPES, bits, index, out)
         activations(b.attended, rows, b.asked, b.asked_sums)
 
     def _sampled(self, sampled: Array, b: Buffers) -> torch.Tensor:

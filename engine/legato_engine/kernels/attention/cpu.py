@@ -32,15 +32,13 @@ def group_rows(
     window: int | None,
     dtype: torch.dtype,
     device: torch.device,
-    shortest: int = 1,
 ) -> tuple[Group, ...]:
-    """Rows of at least `shortest` tokens as groups: queries and context of a group's rows differ by less than twice."""
+    """The rows of a step as groups: queries and context of a group's rows differ by less than twice."""
     alike: dict[tuple[int, int], list[tuple[int, Row]]] = defaultdict(list)
     token = 0
     for row in rows:
         blocks = -(-(row.start + len(row.tokens)) // block_size)
-        if len(row.tokens) >= shortest:
-            alike[(len(row.tokens).bit_length(), blocks.bit_length())].append((token, row))
+        alike[(len(row.tokens).bit_length(), blocks.bit_length())].append((token, row))
         token += len(row.tokens)
     return tuple(_group(members, block_size, shared, window, dtype, device) for members in alike.values())
 
@@ -80,14 +78,9 @@ def _group(
     )
 
 
-def attention(
-    queries: torch.Tensor, layer: torch.Tensor, groups: Sequence[Group], out: torch.Tensor | None = None
-) -> torch.Tensor:
-    """Queries [tokens, heads, dim]; layer [blocks, 2, kv_heads, block_size, dim]. Result as queries.
-
-    Tokens of rows in no group are left as they are in `out`.
-    """
-    out = torch.empty_like(queries) if out is None else out
+def attention(queries: torch.Tensor, layer: torch.Tensor, groups: Sequence[Group]) -> torch.Tensor:
+    """Queries [tokens, heads, dim]; layer [blocks, 2, kv_heads, block_size, dim]. Result as queries."""
+    out = torch.empty_like(queries)
     for group in groups:
         out[group.put] = _attend(queries, layer, group)[group.given]
     return out
@@ -98,7 +91,7 @@ def _attend(queries: torch.Tensor, layer: torch.Tensor, group: Group) -> torch.T
     kv_heads = layer.shape[2]
     rows, count = group.take.shape
     asked = queries[group.take].view(rows, count, kv_heads, heads // kv_heads, dim).permute(0, 2, 3, 1, 4)
-    held = layer[group.blocks].to(queries.dtype).permute(2, 0, 3, 1, 4, 5).reshape(2, rows, kv_heads, -1, dim)
+    held = layer[group.blocks].permute(2, 0, 3, 1, 4, 5).reshape(2, rows, kv_heads, -1, dim)
     found = torch.nn.functional.scaled_dot_product_attention(
         asked.reshape(rows, kv_heads, -1, dim), held[0], held[1], attn_mask=group.mask
     )

@@ -11,11 +11,12 @@ FEW = 2
 @njit(cache=True, fastmath=True)
 def _row(gate_up, out, sums):  # type: ignore[no-untyped-def]
     inner = out.shape[0]
+    up = gate_up[inner:]
+    for i in range(inner):
+        out[i] = narrowed(gate_up[i] / (np.float32(1) + exponential(-gate_up[i])) * up[i])
     for group in range(sums.shape[0]):
         total = np.float32(0)
         for i in range(group * 32, group * 32 + 32):
-            gate = gate_up[i]
-            out[i] = narrowed(gate / (np.float32(1) + exponential(-gate)) * gate_up[inner + i])
             total += widened(out[i])
         sums[group] = total
 
