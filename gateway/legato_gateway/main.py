@@ -80,9 +80,8 @@ class Gateway:
 
 def run(settings: Settings, model: Path) -> int:
     """Serves the model at that path until SIGTERM or SIGINT. Raises SettingsError, TokenizeError."""
-    parent = os.getppid()
-    if settings.announce is not None and not die_with_parent(parent):
-        return 1
+    if settings.announce is not None and not die_with_parent(os.getppid()):
+        return 1  # who wanted the announcement is gone; a gateway started by hand may outlive its shell
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s", stream=sys.stderr)
     listener = listen(settings.host, settings.port)
     tokens = Tokens.load(model)

@@ -1,6 +1,7 @@
 """What a client reads when workers die, hang, drain or talk nonsense: the undisturbed text."""
 
 import asyncio
+import random
 
 import pytest
 
@@ -329,5 +330,46 @@ def test_frames_of_unknown_requests_are_ignored(lab):
             await worker.say(Failed("nobody", 1, "internal", "?", "decode", True))
             await worker.say(Tokens((TokenItem("nobody", 1, 0, 0, (1,)),)))
             assert (await gateway.submit().read()).text == lab.text_of(7, 20)
+
+    lab.run(test)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_random_disturbances_change_no_text(lab, seed):
+    """Broken connections, lost cores and hanging workers, one after the other, under many streams."""
+
+    async def test():
+        workers = lab.pools(2, 3, heartbeat=0.02)
+        async with lab.running(workers, silence=0.2, poison_deaths=1000, buffer_tokens=16) as gateway:
+            chance = random.Random(seed)
+            readers = [gateway.submit(seed=n, max_tokens=300, choices=1 + n % 2) for n in range(16)]
+            tasks = [asyncio.create_task(reader.read()) for reader in readers]
+            for _ in range(12):
+                seen = gateway.count("output_tokens_total")
+                await gateway.until(
+                    lambda seen=seen: (
+                        gateway.count("output_tokens_total") > seen + 50 or all(task.done() for task in tasks)
+                    )
+                )
+                await disturb(gateway, chance.choice(workers), chance.choice(("disconnect", "core", "hang")))
+                gateway.relay.check_integrity()
+            await asyncio.gather(*tasks)
+            for n, reader in enumerate(readers):
+                assert reader.texts == {choice: lab.text_of(n, 300, choice) for choice in range(1 + n % 2)}
+            for worker in workers:
+                await worker.wait(lambda worker=worker: not worker.engine.jobs)
+
+    async def disturb(gateway, worker, how):
+        known = gateway.fleet.worker(worker.name)
+        if how == "disconnect":
+            worker.disconnect()
+        elif how == "core":
+            await worker.lose_core()
+            await worker.restart_core()
+        else:
+            worker.hang()
+            await gateway.until(lambda: known.connection != "connected")
+            worker.wake()
+        await gateway.until(lambda: known.ready)
 
     lab.run(test)
