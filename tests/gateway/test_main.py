@@ -32,14 +32,14 @@ async def _gateway(folder, model, *flags):
     command = [*LEGATO, "--model", str(model), "--max-length", "4096", "--served-name", "m", "--port", "0"]
     environ = os.environ | {"LEGATO_TOKEN": "secret"}
     process = await asyncio.create_subprocess_exec(*command, "--announce", str(announced), *flags, env=environ)
-    while not announced.exists():  # noqa: ASYNC110 – another process makes it
+    while not announced.exists():
         assert process.returncode is None, "the gateway ended"
         await asyncio.sleep(0.01)
     return process, f"http://127.0.0.1:{json.loads(announced.read_text())['http']}"
 
 
 async def _until_ready(client, ready=True):
-    while ((await client.get("/readyz")).status_code == 200) is not ready:
+    while ((await client.get("/readyz")).status_code == 200) is not ready:  # noqa: ASYNC110 – another process
         await asyncio.sleep(0.01)
 
 
