@@ -5,10 +5,9 @@ import importlib.metadata
 import os
 import platform
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 PACKAGES = ("legato", "torch", "triton", "ucxx-cu13", "libucx-cu13", "gguf", "tokenizers", "fastapi", "msgspec")
-INFINIBAND = Path("/sys/class/infiniband")
+BUILTIN = "builtin:smollm2-135m-instruct"
 
 
 def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -49,22 +48,40 @@ def devices() -> Iterator[str]:
 
 
 def formats() -> Iterator[str]:
-    """What `dtype: Auto` picks here."""
+    """What `dtype: Auto` picks here for the built-in model."""
     import torch
 
+    from legato_cli import model
     from legato_engine import formats, processor
+    from legato_engine.models import weights
 
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    yield f"{'dtype: Auto':<14} {formats.choose('auto', processor.detect(), device)}"
-
-
-def rdma() -> Iterator[str]:
-    """What is missing for hand-offs over RDMA."""
-    ports = sorted(path.name for path in INFINIBAND.iterdir()) if INFINIBAND.is_dir() else []
-    if not ports:
-        yield f"no device under {INFINIBAND}: hand-offs use shared memory or TCP"
+    try:
+        path = model.resolve(BUILTIN, lambda text: None)
+    except model.ModelUnavailable as error:
+        yield f"{'dtype: Auto':<14} unknown: {error}"
         return
-    yield f"devices: {', '.join(ports)}"
+    config = weights.open(path).config
+    yield f"{'dtype: Auto':<14} {formats.choose('auto', processor.detect(), device, config)} (for {BUILTIN})"
+
+
+def transports() -> Iterator[str]:
+    """What can carry hand-offs, and how fast it is between two processes here."""
+    from legato_cli import loopback
+    from legato_engine.transfer.link import LinkError
+    from legato_engine.transfer.transports import available_transports
+
+    for name, missing in available_transports().items():
+        if missing:
+            yield f"{name:<14} not usable: {'; '.join(missing)}"
+            continue
+        try:
+            found = loopback.measure(name)
+        except LinkError as error:
+            yield f"{name:<14} not usable: {error}"
+            continue
+        latency, bandwidth = found.latency * 1e6, found.bandwidth / 1e9
+        yield f"{name:<14} usable; {latency:.0f} µs a message, {bandwidth:.1f} GB/s between two processes here"
 
 
 def _version(package: str) -> str:
@@ -78,5 +95,5 @@ SECTIONS: tuple[tuple[str, Callable[[], Iterator[str]]], ...] = (
     ("Versions", versions),
     ("Devices", devices),
     ("Formats", formats),
-    ("RDMA", rdma),
+    ("Hand-off", transports),
 )

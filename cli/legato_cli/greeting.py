@@ -7,7 +7,7 @@ QUESTION = "What is the capital of France?"
 
 def curl(url: str, model: str) -> str:
     """A line for a shell that asks the model something."""
-    body = json.dumps({"model": model, "messages": [{"role": "user", "content": QUESTION}]})
+    body = json.dumps({"model": model, "temperature": 0, "messages": [{"role": "user", "content": QUESTION}]})
     return f"curl -s {url}/v1/chat/completions -H 'content-type: application/json' -d '{body}'"
 
 
@@ -18,7 +18,8 @@ def snippet(url: str, model: str) -> str:
             "from openai import OpenAI",
             f'client = OpenAI(base_url="{url}/v1", api_key="unused")',
             f'messages = [{{"role": "user", "content": "{QUESTION}"}}]',
-            f'for chunk in client.chat.completions.create(model="{model}", messages=messages, stream=True):',
+            "create = client.chat.completions.create",
+            f'for chunk in create(model="{model}", messages=messages, temperature=0, stream=True):',
             '    print(chunk.choices[0].delta.content or "", end="", flush=True)',
         )
     )

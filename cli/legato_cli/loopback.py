@@ -1,0 +1,120 @@
+"""Latency and bandwidth of hand-offs on this machine, between this process and a child that echoes.
+
+`python -m legato_cli.loopback TRANSPORT` is the child: it tells on stdout how to reach it, and ends with its peer.
+"""
+
+import ctypes
+import json
+import select
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from legato_engine.transfer import ucx
+from legato_engine.transfer.link import Connected, Fenced, Link, LinkError, PeerDown, PutDone, PutFailed, Received, Span
+
+PINGS = 200
+PUTS = 8
+PUT_BYTES = 16 << 20
+HOST = "127.0.0.1"
+TIMEOUT = 10.0  # seconds without an event
+
+E = TypeVar("E", Connected, Received, PutDone)
+
+
+@dataclass(frozen=True)
+class Loopback:
+    """Seconds that a control message takes (half a median round trip), and bytes a second of puts."""
+
+    latency: float
+    bandwidth: float
+
+
+def measure(transport: str) -> Loopback:
+    """Measure one transport. Raises LinkError when it does not work."""
+    command = [sys.executable, "-m", "legato_cli.loopback", transport]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stdin=subprocess.PIPE, text=True) as child:
+        try:
+            assert child.stdout is not None
+            told = child.stdout.readline()
+            if not told:
+                raise LinkError("the other end could not be started")
+            return _measure(transport, json.loads(told))
+        finally:
+            child.kill()
+
+
+def echo(transport: str) -> None:
+    """The child: sends every message back until its peer is gone."""
+    memory = (ctypes.c_char * PUT_BYTES)()
+    link = ucx.open(transport, HOST, ctypes.addressof(memory), PUT_BYTES)
+    reach = {"address": link.address.hex(), "rkey": link.rkey.hex(), "base": ctypes.addressof(memory)}
+    print(json.dumps(reach), flush=True)
+    while True:
+        ready = select.select([link.fileno(), sys.stdin], [], [])[0]
+        for event in link.poll():
+            if isinstance(event, Received):
+                link.send(event.connection, event.data)
+        if sys.stdin in ready:  # closed: the parent is gone
+            return
+
+
+def _measure(transport: str, reach: dict[str, Any]) -> Loopback:
+    memory = (ctypes.c_char * PUT_BYTES)()
+    link: Link = ucx.open(transport, HOST, ctypes.addressof(memory), PUT_BYTES)
+    try:
+        peer = link.connect(bytes.fromhex(reach["address"]))
+        _wait(link, Connected)
+        latency = statistics.median([_ping(link, peer) for _ in range(PINGS)]) / 2
+        link.attach(peer, bytes.fromhex(reach["rkey"]))
+        span = Span(ctypes.addressof(memory), reach["base"], PUT_BYTES)
+        seconds = statistics.median([_put(link, peer, span, tag) for tag in range(PUTS)])
+        return Loopback(latency, PUT_BYTES / seconds)
+    finally:
+        link.close()
+
+
+def _ping(link: Link, peer: int) -> float:
+    begin = time.perf_counter()
+    link.send(peer, b"ping")
+    _wait(link, Received)
+    return time.perf_counter() - begin
+
+
+def _put(link: Link, peer: int, span: Span, tag: int) -> float:
+    begin = time.perf_counter()
+    link.put(peer, [span], tag)
+    _wait(link, PutDone)
+    return time.perf_counter() - begin
+
+
+def _wait(link: Link, kind: type[E]) -> E:
+    """The next event of a kind."""
+    while True:
+        for event in link.poll():
+            if isinstance(event, kind):
+                return event
+            if isinstance(event, PeerDown | PutFailed):
+                raise LinkError(event.reason)
+            if isinstance(event, Fenced):
+                raise LinkError("the connection was closed")
+        if not select.select([link.fileno()], [], [], TIMEOUT)[0]:
+            raise LinkError(f"nothing happened for {TIMEOUT:g} s")
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the child; 2 when the transport cannot be opened."""
+    try:
+        echo(arguments[0])
+    except LinkError as error:
+        print(error, file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
