@@ -138,7 +138,7 @@ class _Loop:
             self._run_calls()
             self._worker.progress()
             told = self._collect()
-            if not told and not self._calls and not self._failed and self._worker.arm():
+            if self._running and not (told or self._calls or self._failed) and self._worker.arm():
                 self._sleeper.poll()
         self._shut()
 

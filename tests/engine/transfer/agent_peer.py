@@ -1,0 +1,55 @@
+"""A sending worker in a process of its own: expects room 1, sends what it is granted; prints what happens."""
+
+import json
+import os
+import select
+import sys
+import time
+
+import torch
+
+from legato_engine.transfer import ucx
+from legato_engine.transfer.agent import TransferAgent
+from legato_engine.transfer.checksum import ArenaMemory
+from legato_engine.transfer.events import Granted
+from legato_protocol import block_hash
+from legato_protocol.stream import Peer, pack_tokens
+
+BLOCK, BLOCK_BYTES, BLOCKS = 16, 1 << 20, 24
+
+
+def main() -> None:
+    order = json.loads(sys.stdin.readline())
+    arena = torch.full((BLOCKS * BLOCK_BYTES,), 7, dtype=torch.uint8)
+    memory = ArenaMemory(arena, BLOCKS)
+    link = ucx.open(order["transport"], "127.0.0.1", memory.address, memory.length)
+    agent = TransferAgent(
+        link,
+        memory,
+        worker="sender",
+        epoch="s1",
+        kv_revision="kv",
+        layout="test",
+        block_size=BLOCK,
+        token=order["token"],
+        lease=order["lease"],
+        clock=time.monotonic,
+    )
+    root = block_hash.root("kv")
+    tokens = pack_tokens(range(BLOCKS * BLOCK - 3))
+    hashes = block_hash.chain(tokens, BLOCK, root)
+    agent.expect(1, 1, Peer("receiver", "r1", order["address"].encode()), root)
+    print(json.dumps({"pid": os.getpid(), "address": link.address.decode()}), flush=True)
+    while True:
+        timer = agent.next_timer()
+        select.select([agent.fileno(), sys.stdin], [], [], min(0.2, 0.2 if timer is None else timer))
+        for event in agent.poll():
+            print(json.dumps({"event": type(event).__name__}), flush=True)
+            if isinstance(event, Granted):
+                pushed = order["push"]
+                agent.push(1, 0, range(pushed), hashes[:pushed])
+                if pushed == BLOCKS - 1:
+                    agent.finish(1, tokens, BLOCKS * BLOCK - 3, (), BLOCKS - 1)
+
+
+main()

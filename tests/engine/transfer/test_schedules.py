@@ -1,0 +1,317 @@
+"""Random schedules with scripted faults: never a wrong token, never a hang, never a leak.
+
+Two senders and two receivers with nearly full arenas run hand-offs over the link in memory, in virtual time. A freed
+block is overwritten at once, so that whoever reads or writes too late is found out by the bytes.
+"""
+
+from dataclasses import dataclass
+from random import Random
+
+import numpy as np
+import torch
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+from legato_engine.transfer.agent import TransferAgent
+from legato_engine.transfer.checksum import ArenaMemory
+from legato_engine.transfer.events import Aborted, Arrived, Committed, Granted, Released, Revoked
+from legato_engine.transfer.memory import Faults, MemoryLink, Network
+from legato_protocol import block_hash
+from legato_protocol.stream import Peer, pack_tokens
+
+BLOCK, BLOCK_BYTES, BLOCKS = 4, 64, 8
+LEASE = 1.0
+DEADLINE = 30.0  # virtual seconds: every session has ended by then
+ROOT = block_hash.root("kv")
+
+
+@dataclass
+class Job:
+    """One sequence to move: `computed` tokens, from a sender to a receiver."""
+
+    room: int
+    sender: int
+    receiver: int
+    tokens: list
+    start_send: float
+    start_receive: float
+    attempt: int = 1
+    cancel_send: float | None = None
+    cancel_receive: float | None = None
+    revoke: float | None = None
+    sending: bool = False
+    receiving: bool = False
+
+    @property
+    def packed(self):
+        return pack_tokens(self.tokens)
+
+    @property
+    def blocks(self):
+        return -(-len(self.tokens) // BLOCK)
+
+    def content(self, index):
+        """What a right block holds: bytes made from its tokens alone."""
+        part = self.packed[: (index + 1) * BLOCK * 4]
+        return np.frombuffer((block_hash.child(ROOT, part) * 4)[:BLOCK_BYTES], np.uint8)
+
+
+class Worker:
+    """A worker with an arena, a free list, and the least core that can be."""
+
+    def __init__(self, network, name, epoch, random):
+        self.memory = torch.zeros(BLOCKS * BLOCK_BYTES, dtype=torch.uint8)
+        self.bytes = self.memory.numpy().reshape(BLOCKS, BLOCK_BYTES)
+        self.free = list(range(BLOCKS))
+        random.shuffle(self.free)
+        self.held = {}
+        self.bytes[:] = self.fill = 255
+        self.epoch, self.name, self.network, self.random = epoch, name, network, random
+        self.link = MemoryLink(network, name, self.memory.data_ptr(), BLOCKS * BLOCK_BYTES)
+        self.agent = TransferAgent(
+            self.link,
+            ArenaMemory(self.memory, BLOCKS),
+            worker=name,
+            epoch=epoch,
+            kv_revision="kv",
+            layout="tiny",
+            block_size=BLOCK,
+            token="secret",
+            lease=LEASE,
+            clock=network.clock,
+        )
+
+    @property
+    def peer(self):
+        return Peer(self.name, self.epoch, self.link.address)
+
+    def take(self, key, count):
+        if len(self.free) < count:
+            return None
+        self.held[key] = [self.free.pop() for _ in range(count)]
+        return self.held[key]
+
+    def give(self, key):
+        for block in self.held.pop(key, ()):
+            self.bytes[block] = self.fill
+            self.free.append(block)
+
+    def check(self):
+        assert (self.bytes[self.free] == self.fill).all(), "something wrote into a block that was free"
+        self.agent.check_integrity()
+
+
+class World:
+    def __init__(self, seed, faults):
+        self.random = Random(seed)
+        self.network = Network(self.random, faults)
+        self.generation = 0
+        self.workers = [self.start(i) for i in range(4)]
+        self.jobs = [self.job(room) for room in range(1, self.random.randint(2, 6))]
+        self.arrived = 0
+
+    def start(self, index):
+        self.generation += 1
+        return Worker(self.network, f"w{index}", f"e{self.generation}", self.random)
+
+    def job(self, room):
+        draw = self.random
+        soon = lambda chance: draw.uniform(0, 3) if draw.random() < chance else None  # noqa: E731
+        return Job(
+            room,
+            draw.randrange(2),
+            2 + draw.randrange(2),
+            [draw.randrange(1000) for _ in range(draw.randint(1, 5 * BLOCK))],
+            draw.uniform(0, 1.5),
+            draw.uniform(0, 1.5),
+            cancel_send=soon(0.15),
+            cancel_receive=soon(0.15),
+            revoke=soon(0.2),
+        )
+
+    def run(self, mischief):
+        pending = sorted(mischief, key=lambda act: act[0])
+        while self.network.now < DEADLINE:
+            while pending and pending[0][0] <= self.network.now:
+                _, kind, index = pending.pop(0)
+                getattr(self, kind)(index)
+            for job in self.jobs:
+                self.drive(job)
+            for worker in self.workers:
+                for event in worker.agent.poll():
+                    self.react(worker, event)
+                worker.check()
+            if not pending and self.idle():
+                return
+            self.network.run(self.network.now + 0.05)
+
+    def idle(self):
+        started = all(job.sending and job.receiving for job in self.jobs)
+        return started and not any(worker.agent.pending() or worker.held for worker in self.workers)
+
+    def drive(self, job):
+        now, sender, receiver = self.network.now, self.workers[job.sender], self.workers[job.receiver]
+        if not job.sending and now >= job.start_send and not sender.link.stopped:
+            job.sending = True
+            sender.agent.expect(job.room, job.attempt, receiver.peer, ROOT)
+        if not job.receiving and now >= job.start_receive and not receiver.link.stopped:
+            self.offer(job, receiver, sender)
+        if job.cancel_send is not None and now >= job.cancel_send and not sender.link.stopped:
+            job.cancel_send = None
+            sender.agent.abort(job.room, "cancelled")
+        if job.cancel_receive is not None and now >= job.cancel_receive and not receiver.link.stopped:
+            job.cancel_receive = None
+            receiver.agent.abort(job.room, "cancelled")
+        if job.revoke is not None and now >= job.revoke and not receiver.link.stopped:
+            job.revoke = None
+            receiver.agent.revoke(job.room)
+        if now > 12 and not sender.link.stopped:
+            sender.agent.abort(job.room, "deadline")  # the core's own deadline
+            job.sending = True
+        if now > 12 and not job.receiving:
+            job.receiving = True  # there never was room
+
+    def offer(self, job, receiver, sender):
+        blocks = receiver.take(("in", job.room, job.attempt), job.blocks)
+        if blocks is not None:
+            job.receiving = True
+            receiver.agent.grant(job.room, job.attempt, sender.peer, blocks, 0, ROOT)
+
+    def react(self, worker, event):
+        job = self.jobs[event.room - 1]
+        match event:
+            case Granted():
+                if event.attempt == job.attempt:
+                    self.send(worker, job)
+            case Arrived():
+                blocks = worker.held[("in", job.room, event.attempt)]
+                for index in range(job.blocks):
+                    assert np.array_equal(worker.bytes[blocks[index]], job.content(index)), (
+                        "a wrong block was committed"
+                    )
+                assert event.final.token_ids == job.packed
+                self.arrived += 1
+                worker.give(("in", job.room, event.attempt))
+            case Released() | Revoked(side="receiver"):
+                worker.give(("in", job.room, event.attempt))
+            case Committed() | Aborted(side="sender") | Revoked(side="sender"):
+                worker.give(("out", job.room, event.attempt))
+            case Aborted(side="receiver"):
+                assert ("in", job.room, event.attempt) in worker.held
+                if event.attempt == job.attempt < 3 and self.network.now < 8 and self.random.random() < 0.5:
+                    self.retry(job)
+
+    def retry(self, job):
+        """The gateway dispatches again, perhaps while the old attempt is not over at the sender."""
+        job.attempt += 1
+        job.sending = job.receiving = False
+        job.start_send, job.start_receive = (self.network.now + self.random.uniform(0, 0.5) for _ in range(2))
+
+    def send(self, worker, job):
+        """Computes all, pushes in two parts, finishes. Without room of its own the sender gives up."""
+        blocks = worker.take(("out", job.room, job.attempt), job.blocks)
+        if blocks is None:
+            worker.agent.abort(job.room, "no blocks")
+            return
+        for index, block in enumerate(blocks):
+            worker.bytes[block] = job.content(index)
+        full = len(job.tokens) // BLOCK
+        hashes = block_hash.chain(job.packed, BLOCK, ROOT)
+        part = full // 2
+        worker.agent.push(job.room, 0, blocks[:part], hashes[:part])
+        worker.agent.push(job.room, part, blocks[part:full], hashes[part:full])
+        partial = blocks[full] if full < job.blocks else None
+        worker.agent.finish(job.room, job.packed, len(job.tokens), (), partial)
+
+    # mischief
+
+    def stop(self, index):
+        self.workers[index].link.stop()
+
+    def resume(self, index):
+        self.workers[index].link.resume()
+
+    def restart(self, index):
+        """The process is killed; another one, of a new epoch, takes its address."""
+        self.workers[index].link.close()
+        self.workers[index] = self.start(index)
+        for job in self.jobs:
+            job.sending |= job.sender == index
+            job.receiving |= job.receiver == index
+
+
+def mischief_for(random):
+    acts = []
+    if random.random() < 0.5:
+        index, start = random.randrange(4), random.uniform(0, 2)
+        acts += [(start, "stop", index), (start + random.uniform(0.2, 4), "resume", index)]
+    elif random.random() < 0.3:
+        acts.append((random.uniform(0, 2.5), "restart", random.randrange(4)))
+    return acts
+
+
+def check_ended(world):
+    for worker in world.workers:
+        counts = worker.agent.counts()
+        assert worker.agent.pending() == 0, f"{worker.name} hangs: {counts}"
+        assert counts.quarantined_blocks == 0
+        assert not worker.held, f"{worker.name} has lost {worker.held}"
+        assert sorted(worker.free) == list(range(BLOCKS))
+
+
+def play(seed, faults):
+    world = World(seed, faults)
+    world.run(mischief_for(world.random))
+    check_ended(world)
+    return world
+
+
+FEW = settings(
+    max_examples=300,
+    deadline=None,
+    phases=(Phase.explicit, Phase.generate),
+    suppress_health_check=list(HealthCheck),
+)
+SEEDS = st.lists(st.integers(0, 2**48), min_size=2, max_size=2, unique=True)
+
+
+def chance(top):
+    return st.floats(0, top)
+
+
+@FEW
+@given(SEEDS, chance(0.3))
+def test_on_a_reliable_network_with_deaths_stops_and_cancels(seeds, delay):
+    for seed in seeds:
+        play(seed, Faults(delay=delay))
+
+
+@FEW
+@given(SEEDS, st.builds(Faults, chance(0.3), break_connection=chance(0.1)))
+def test_when_the_network_breaks(seeds, faults):
+    for seed in seeds:
+        play(seed, faults)
+
+
+@FEW
+@given(SEEDS, st.builds(Faults, chance(0.5), chance(0.2), chance(0.3), chance(0.5)))
+def test_when_messages_are_lost_doubled_and_reordered(seeds, faults):
+    for seed in seeds:
+        play(seed, faults)
+
+
+@FEW
+@given(SEEDS, st.builds(Faults, chance(0.3), corrupt_message=chance(0.2), corrupt_put=chance(0.5)))
+def test_when_bytes_change_on_the_way(seeds, faults):
+    for seed in seeds:
+        play(seed, faults)
+
+
+def test_undisturbed_hand_offs_all_arrive():
+    """The schedules above are worth something only if hand-offs succeed when nothing disturbs them."""
+    world = World(7, Faults(delay=0.05))
+    for job in world.jobs:
+        job.cancel_send = job.cancel_receive = job.revoke = None
+    world.run([])
+    check_ended(world)
+    assert world.arrived == len(world.jobs)
