@@ -396,7 +396,7 @@ def test_a_prefill_that_ends_is_told_to_the_receiver_and_its_gateway(world: Worl
     prefill.tell(Cancel("r", 1))
     world.run(6)
     (failed,) = decode.failures()
-    assert (failed.code, failed.part) == ("transfer", "transfer")
+    assert (failed.code, failed.part, failed.retry) == ("transfer", "transfer", True)
     assert prefill.used == decode.used == 0
 
 

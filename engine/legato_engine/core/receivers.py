@@ -101,7 +101,7 @@ class Receivers:
         if not receiving.silent:
             receiving.silent = True
             request = receiving.reservation.request
-            self._outbox.fail(request.id, event.attempt, "transfer", event.reason, "transfer", event.retry)
+            self._outbox.fail(request.id, event.attempt, "transfer", event.reason, "transfer", True)
 
     def released(self, event: Released) -> None:
         """No peer writes to its blocks any more."""

@@ -142,7 +142,8 @@ class Senders:
             self._scheduler.unfreeze(sending.request)
         if not sending.silent:
             key, attempt = sending.request.id, sending.attempt
-            self._outbox.fail(key, attempt, "transfer", event.reason, "transfer", event.retry)
+            # Another pair may always succeed: an abort's own `retry` is about these two workers.
+            self._outbox.fail(key, attempt, "transfer", event.reason, "transfer", True)
 
     # ── inside ──
 
