@@ -40,12 +40,12 @@ def detect() -> Processor:
     return Processor(avx512, bf16, amx, not claims or any(_cpuid(0x1D, 1)))
 
 
-def guard_onednn() -> None:
+def guard_onednn(found: Processor) -> None:
     """Keeps oneDNN from AMX where a hypervisor hides the sizes of tiles: it would die of an illegal instruction.
 
     To be called before torch computes anything; oneDNN reads its variables once.
     """
-    if not detect().tiles_described:
+    if not found.tiles_described:
         os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_FP16")
 
 

@@ -58,7 +58,8 @@ class Runner:
         self.layout = arena.layout
         self.num_blocks = arena.num_blocks
         self.arena = arena
-        self.formats = f"{chosen}; KV {arena.nbytes / 2**20:,.0f} MiB in {arena.num_blocks} blocks"
+        sizes = f"weights {model.nbytes >> 20:,} MiB, KV {arena.nbytes >> 20:,} MiB in {arena.num_blocks} blocks"
+        self.formats = f"{chosen}; {sizes}"
         self.kv_revision = _revision(fingerprint, str(arena.layout), chosen.name)
         self._model = model
         self._device = device
@@ -79,7 +80,7 @@ class Runner:
         progress: Progress | None = None,
     ) -> "Runner":
         """Reads the weights and allocates the arena. Raises TooLittleMemory before any weight is read."""
-        processor.guard_onednn()
+        processor.guard_onednn(processor.detect())
         if threads:
             torch.set_num_threads(threads)
             numba.set_num_threads(min(threads, numba.config.NUMBA_NUM_THREADS))
@@ -110,9 +111,14 @@ class Runner:
         return self._model.logits(inputs, self.arena.blocks)
 
     def warm_up(self) -> None:
-        """One token through block 0, before anything serves: loads libraries and shows that the model computes."""
-        draw = Draw(0, 1, SamplingParams(max_tokens=1, seed=0, temperature=0.0), [0], 1)
-        self.step(Batch((Row([0], 0, [0], (draw,)),)))
+        """One token alone and one after a few others, through block 0, before anything serves.
+
+        Compiles or loads every kernel that steps will use and shows that the model computes.
+        """
+        params = SamplingParams(max_tokens=1, seed=0, temperature=0.0)
+        for count in (1, self.layout.block_size):
+            tokens = [0] * count
+            self.step(Batch((Row(tokens, 0, [0], (Draw(0, count, params, tokens, count),)),)))
 
     def _sample(self, rows: tuple[Row, ...], logits: torch.Tensor) -> StepOutput:
         drawing = [row for row in rows if row.draws]

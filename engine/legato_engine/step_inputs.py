@@ -57,12 +57,12 @@ def build(
         positions=at.to(device),
         blocks=torch.tensor(blocks).to(device),
         places=(at % size).to(device),
-        attended=_paged(rows, shared) if paged else group_rows(rows, size, shared, window, dtype, device),
+        attended=paged_rows(rows, shared) if paged else group_rows(rows, size, shared, window, dtype, device),
         sampled=torch.tensor(sampled, dtype=torch.int64).to(device),
     )
 
 
-def _paged(rows: Sequence[Row], shared: int) -> Paged:
+def paged_rows(rows: Sequence[Row], shared: int) -> Paged:
     """Tiles of 16 lanes, a lane for each query and each of the heads that share a KV head."""
     work, flat = list[tuple[int, int, int, int, int]](), 0
     tables = np.zeros((len(rows), max(len(row.blocks) for row in rows)), np.int64)

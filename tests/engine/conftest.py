@@ -1,4 +1,4 @@
-"""What tests of the engine share: the real model, prompts of every kind, and Hugging Face transformers as the oracle."""
+"""What tests of the engine share: the real model, prompts of every kind, and transformers as the oracle."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -7,12 +7,17 @@ from pathlib import Path
 
 import pytest
 import torch
+
+from legato_engine import processor
 from legato_engine.models import weights
 from legato_engine.models.checkpoint import Checkpoint
 from legato_engine.models.config import ModelConfig
 from legato_engine.runner import Runner
 from legato_engine.scheduler.batch import Batch, Draw, Row
 from legato_protocol.stream import SamplingParams
+
+# As at the start of a worker: transformers may compute before a runner is loaded, and oneDNN reads its settings once.
+processor.guard_onednn(processor.detect())
 
 NEW_TOKENS = 64
 BLOCK_SIZE = 16
@@ -167,6 +172,16 @@ def smollm2_float32(smollm2: Checkpoint) -> Runner:
 @pytest.fixture(scope="session")
 def oracle(smollm2: Checkpoint) -> Oracle:
     return Oracle(huggingface_model(smollm2, smollm2.config))
+
+
+@pytest.fixture(scope="session")
+def huggingface() -> Callable[[Checkpoint, ModelConfig], torch.nn.Module]:
+    return huggingface_model
+
+
+@pytest.fixture
+def greedy_draw() -> Draw:
+    return Draw(0, 1, SamplingParams(max_tokens=1, seed=0, temperature=0.0), [0], 1)
 
 
 @pytest.fixture(scope="session")

@@ -5,11 +5,12 @@ import pytest
 
 @pytest.fixture(scope="module")
 def unified(smollm2_float32, prompts, sequences):
-    """All prompts, each computed whole and decoded alone."""
+    """All prompts, each computed whole, then decoded in batches of four."""
     run = sequences(smollm2_float32, prompts)
     for index in range(len(prompts)):
         run.prefill(index, chunk=4096)
-        run.decode([index])
+    for first in range(0, len(prompts), 4):
+        run.decode(range(first, first + 4))
     return run
 
 

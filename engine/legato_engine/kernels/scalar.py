@@ -29,13 +29,13 @@ def bits_of_float(_context: Any, value: Any) -> Any:
 
 
 @njit(cache=True, inline="always")
-def widened(half):  # type: ignore[no-untyped-def]
+def widened(half):
     """float32 of a bfloat16 held as uint16."""
     return float_of_bits(np.uint32(np.uint32(half) << np.uint32(16)))
 
 
 @njit(cache=True, inline="always")
-def narrowed(value):  # type: ignore[no-untyped-def]
+def narrowed(value):
     """The nearest bfloat16 of a float32, ties to even, as uint16."""
     bits = bits_of_float(value)
     odd = np.uint32(np.uint32(bits >> np.uint32(16)) & np.uint32(1))
@@ -43,7 +43,7 @@ def narrowed(value):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, inline="always")
-def exponential(x):  # type: ignore[no-untyped-def]
+def exponential(x):
     """e to the x, relative error below 2e-7, for x in -87 … 87 (clamped): a polynomial that vectorizes."""
     x = np.float32(-87.0) if x < np.float32(-87.0) else x
     x = np.float32(87.0) if x > np.float32(87.0) else x

@@ -17,7 +17,7 @@ _I16, _I32 = ir.IntType(16), ir.IntType(32)
 _FLOATS, _WORDS, _LANES = ir.VectorType(ir.FloatType(), 16), ir.VectorType(_I16, 32), ir.VectorType(_I32, 16)
 
 
-class _RegisterType(types.Type):  # type: ignore[misc]
+class _RegisterType(types.Type):
     def __init__(self) -> None:
         super().__init__(name="Register512")
 
@@ -26,7 +26,7 @@ REGISTER = _RegisterType()
 
 
 @register_model(_RegisterType)
-class _RegisterModel(models.PrimitiveModel):  # type: ignore[misc]
+class _RegisterModel(models.PrimitiveModel):
     def __init__(self, manager: Any, kind: Any) -> None:
         super().__init__(manager, kind, _LANES)
 

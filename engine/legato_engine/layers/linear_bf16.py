@@ -1,4 +1,4 @@
-"""Linear layers in bfloat16 for a processor that has AMX: tiles for many rows, 4-bit codes for one where there are any."""
+"""Linear layers in bfloat16 on a processor with AMX: tiles for many rows, for one row 4-bit codes where there are any."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -20,11 +20,10 @@ class LinearBf16:
         self.outputs, self.inputs = weight.shape
         self.tiles = cpu.pack_tiles(weight)
         self._bias = None if bias is None else bias.float().numpy()
-        self._codes = packed and (
-            cpu.pack_codes(packed.codes),
-            cpu.pack_scales(packed.scale),
-            cpu.pack_scales(packed.minimum),
-        )
+        self._codes: tuple[Array, Array, Array] | None = None
+        if packed is not None:
+            scales = cpu.pack_scales(packed.scale), cpu.pack_scales(packed.minimum)
+            self._codes = (cpu.pack_codes(packed.codes), *scales)
 
     def __call__(self, x: Array, sums: Array, rows: int, out: Array) -> None:
         """x uint16 (bfloat16) [room, in], sums float32 [room, in/32], out float32 [room, out]."""

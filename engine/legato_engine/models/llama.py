@@ -12,7 +12,6 @@ from legato_engine.kernels.silu_mul.cpu import silu_mul
 from legato_engine.layers import linear, rotary
 from legato_engine.layers.linear import Linear
 from legato_engine.models.checkpoint import Checkpoint
-from legato_engine.models.config import ModelConfig
 from legato_engine.step_inputs import StepInputs
 
 
@@ -50,6 +49,13 @@ class Llama:
             self._head = linear.load(checkpoint, ["lm_head"], dtype, device)
         cos, sin = rotary.tables(config, max_length)
         self._cos, self._sin = cos.to(device, dtype)[:, None], sin.to(device, dtype)[:, None]
+
+    @property
+    def nbytes(self) -> int:
+        """Memory of the weights."""
+        linears = [part for b in self._blocks for part in (b.qkv, b.output, b.gate_up, b.down)]
+        tables = {id(table): table.nbytes for table in (self._embedding, self._head.weight)}
+        return sum(tables.values()) + sum(part.weight.nbytes for part in linears)
 
     def logits(self, inputs: StepInputs, arena: torch.Tensor) -> torch.Tensor:
         """Float32 logits [sampled, vocab]; writes the KV of all tokens to `arena` (KVLayout's shape)."""

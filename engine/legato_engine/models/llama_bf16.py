@@ -83,9 +83,8 @@ class LlamaBf16:
 
     @property
     def nbytes(self) -> int:
-        linears = [self._embedding, *({self._head} - {self._embedding})]
-        linears += [part for b in self._blocks for part in (b.qkv, b.output, b.gate_up, b.down)]
-        return sum(part.nbytes for part in linears)
+        linears = [part for b in self._blocks for part in (b.qkv, b.output, b.gate_up, b.down)]
+        return sum(part.nbytes for part in {self._embedding, self._head, *linears})
 
     def logits(self, inputs: StepInputs, arena: torch.Tensor) -> torch.Tensor:
         """Float32 logits [sampled, vocab]; writes the KV of all tokens to `arena` (KVLayout's shape, bfloat16)."""

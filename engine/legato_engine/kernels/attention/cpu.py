@@ -91,7 +91,12 @@ def _attend(queries: torch.Tensor, layer: torch.Tensor, group: Group) -> torch.T
     kv_heads = layer.shape[2]
     rows, count = group.take.shape
     asked = queries[group.take].view(rows, count, kv_heads, heads // kv_heads, dim).permute(0, 2, 3, 1, 4)
-    held = layer[group.blocks].permute(2, 0, 3, 1, 4, 5).reshape(2, rows, kv_heads, -1, dim)
+    held = (
+        layer.index_select(0, group.blocks.flatten())
+        .view(rows, -1, *layer.shape[1:])
+        .permute(2, 0, 3, 1, 4, 5)
+        .reshape(2, rows, kv_heads, -1, dim)
+    )
     found = torch.nn.functional.scaled_dot_product_attention(
         asked.reshape(rows, kv_heads, -1, dim), held[0], held[1], attn_mask=group.mask
     )

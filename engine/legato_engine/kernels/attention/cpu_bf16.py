@@ -27,7 +27,7 @@ LANES = 16
 
 
 @njit(cache=True, fastmath=True)
-def _pack_queries(qkv, token, lane, lanes, shared, first_head, asked):  # type: ignore[no-untyped-def]
+def _pack_queries(qkv, token, lane, lanes, shared, first_head, asked):
     """Scaled queries of lanes `lane … lane + lanes - 1` as bfloat16 [dim/2, 16, 2]."""
     dim = qkv.shape[2]
     scale = np.float32(1) / np.sqrt(np.float32(dim))
@@ -38,7 +38,7 @@ def _pack_queries(qkv, token, lane, lanes, shared, first_head, asked):  # type: 
 
 
 @njit(cache=True)
-def _scores(arena, layer, kv_head, table, first, end, asked, scores):  # type: ignore[no-untyped-def]
+def _scores(arena, layer, kv_head, table, first, end, asked, scores):
     """scores [position - first, lane] of positions `first … end`, both rounded to 16."""
     size = arena.shape[4]
     width = arena.shape[5] * 2
@@ -54,7 +54,7 @@ def _scores(arena, layer, kv_head, table, first, end, asked, scores):  # type: i
 
 
 @njit(cache=True, fastmath=True)
-def _softmax(scores, count, begins, ends, best, total):  # type: ignore[no-untyped-def]
+def _softmax(scores, count, begins, ends, best, total):
     """Down each lane, over its own positions `begins … ends - 1`; the division is left for later (`total`)."""
     for lane in range(LANES):
         best[lane] = np.float32(-3e38)
@@ -74,7 +74,7 @@ def _softmax(scores, count, begins, ends, best, total):  # type: ignore[no-untyp
 
 
 @njit(cache=True)
-def _values(arena, layer, kv_head, table, first, count, lane, scores, found):  # type: ignore[no-untyped-def]
+def _values(arena, layer, kv_head, table, first, count, lane, scores, found):
     """found [4, dim]: values weighed by the scores of lanes `lane … lane + 3`."""
     size = arena.shape[4]
     width = arena.shape[5]
@@ -110,7 +110,7 @@ def _values(arena, layer, kv_head, table, first, count, lane, scores, found):  #
 
 
 @njit(cache=True)
-def _tile(qkv, token, start, lane, lanes, shared, kv_head, table, window, arena, layer, out):  # type: ignore[no-untyped-def]
+def _tile(qkv, token, start, lane, lanes, shared, kv_head, table, window, arena, layer, out):
     """Lanes `lane … lane + lanes - 1` of one row and KV head."""
     dim = qkv.shape[2]
     oldest = start + lane // shared
@@ -137,7 +137,7 @@ def _tile(qkv, token, start, lane, lanes, shared, kv_head, table, window, arena,
 
 
 @njit(cache=True, parallel=True)
-def attention(qkv, work, tables, window, shapes, arena, layer, out):  # type: ignore[no-untyped-def]
+def attention(qkv, work, tables, window, shapes, arena, layer, out):
     """All rows of a step.
 
     qkv float32 [tokens, heads + 2 · kv_heads, dim]; `work` int64 [tiles, 5] of (row, its first token, its start

@@ -74,7 +74,7 @@ def pack_scales(scales: torch.Tensor) -> np.ndarray:
 
 
 @njit(cache=True, fastmath=True)
-def _activation(x, out, sums):  # type: ignore[no-untyped-def]
+def _activation(x, out, sums):
     for group in range(sums.shape[0]):
         total = np.float32(0)
         for i in range(group * 32, group * 32 + 32):
@@ -84,14 +84,14 @@ def _activation(x, out, sums):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True)
-def activations(x, rows, out, sums):  # type: ignore[no-untyped-def]
+def activations(x, rows, out, sums):
     """float32 [rows, in] → bfloat16 out, and sums [rows, in/32] of each group of 32 of it."""
     for row in range(rows):
         _activation(x[row], out[row], sums[row])
 
 
 @njit(cache=True)
-def _codes_panel(x, row, sums, codes, scales, minima, panel, table, out):  # type: ignore[no-untyped-def]
+def _codes_panel(x, row, sums, codes, scales, minima, panel, table, out):
     """16 outputs of one row."""
     total = zero()
     groups = codes.shape[1]
@@ -118,7 +118,7 @@ def _codes_panel(x, row, sums, codes, scales, minima, panel, table, out):  # typ
 
 
 @njit(cache=True, parallel=True)
-def packed4(x, sums, rows, codes, scales, minima, table, out):  # type: ignore[no-untyped-def]
+def packed4(x, sums, rows, codes, scales, minima, table, out):
     """Few rows times 4-bit weights. `sums` float32 [rows, in/32]: of each group of x. `table` is CODES."""
     for panel in prange(codes.shape[0]):
         bits = load(table.ctypes.data)
@@ -127,7 +127,7 @@ def packed4(x, sums, rows, codes, scales, minima, table, out):  # type: ignore[n
 
 
 @njit(cache=True, parallel=True)
-def narrow(x, rows, tiles, out):  # type: ignore[no-untyped-def]
+def narrow(x, rows, tiles, out):
     """Few rows times bfloat16 tiles."""
     inputs = x.shape[1]
     for panel in prange(tiles.shape[0]):
@@ -143,7 +143,7 @@ def narrow(x, rows, tiles, out):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True)
-def _tiles_32_by_32(x, weight, inputs, stride, out, out_stride):  # type: ignore[no-untyped-def]
+def _tiles_32_by_32(x, weight, inputs, stride, out, out_stride):
     """32 rows times two panels; all arguments but sizes are addresses."""
     tile_zero_0()
     tile_zero_1()
@@ -165,7 +165,7 @@ def _tiles_32_by_32(x, weight, inputs, stride, out, out_stride):  # type: ignore
 
 
 @njit(cache=True)
-def _tiles_16_by_32(x, weight, inputs, stride, out, out_stride):  # type: ignore[no-untyped-def]
+def _tiles_16_by_32(x, weight, inputs, stride, out, out_stride):
     """16 rows times two panels."""
     tile_zero_0()
     tile_zero_1()
@@ -180,7 +180,7 @@ def _tiles_16_by_32(x, weight, inputs, stride, out, out_stride):  # type: ignore
 
 
 @njit(cache=True, parallel=True)
-def wide(x, rows, tiles, shapes, out):  # type: ignore[no-untyped-def]
+def wide(x, rows, tiles, shapes, out):
     """Many rows times bfloat16 tiles. x and out have room for `rows` rounded up to 16; `shapes` is SHAPES.
 
     Panels come in pairs: out is a multiple of 32.

@@ -9,7 +9,7 @@ FEW = 4  # rows that are not worth waking a second thread for
 
 
 @njit(cache=True, fastmath=True)
-def _row(x, residual, weight, eps, out, sums):  # type: ignore[no-untyped-def]
+def _row(x, residual, weight, eps, out, sums):
     squares = np.float32(0)
     for i in range(x.shape[0]):
         residual[i] += x[i]
@@ -24,13 +24,13 @@ def _row(x, residual, weight, eps, out, sums):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, parallel=True, fastmath=True)
-def _many(x, residual, rows, weight, eps, out, sums):  # type: ignore[no-untyped-def]
+def _many(x, residual, rows, weight, eps, out, sums):
     for row in prange(rows):
         _row(x[row], residual[row], weight, eps, out[row], sums[row])
 
 
 @njit(cache=True)
-def add_rms_norm(x, residual, rows, weight, eps, out, sums):  # type: ignore[no-untyped-def]
+def add_rms_norm(x, residual, rows, weight, eps, out, sums):
     """residual += x; out = bfloat16 of its norm; sums [rows, hidden/32] of each group of 32 of out."""
     if rows > FEW:
         _many(x, residual, rows, weight, eps, out, sums)

@@ -1,4 +1,4 @@
-"""Rotary embedding and the KV write by torch: queries and keys turn together, one scatter for keys and one for values."""
+"""Rotary embedding and the KV write by torch: queries and keys turn together, then one scatter each for keys, values."""
 
 import torch
 

@@ -1,6 +1,5 @@
 """Rotary embedding in place and the KV write to a bfloat16 arena, in one pass."""
 
-import numpy as np
 from numba import njit, prange
 
 from legato_engine.kernels.scalar import narrowed
@@ -9,7 +8,7 @@ FEW = 8
 
 
 @njit(cache=True, fastmath=True)
-def _turn(head, cos, sin):  # type: ignore[no-untyped-def]
+def _turn(head, cos, sin):
     half = cos.shape[0]
     for i in range(half):
         first = head[i]
@@ -19,7 +18,7 @@ def _turn(head, cos, sin):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, fastmath=True)
-def _row(heads, queries, cos, sin, block, layer, place):  # type: ignore[no-untyped-def]
+def _row(heads, queries, cos, sin, block, layer, place):
     kv_heads = block.shape[2]
     for head in range(queries + kv_heads):
         _turn(heads[head], cos, sin)
@@ -32,14 +31,14 @@ def _row(heads, queries, cos, sin, block, layer, place):  # type: ignore[no-unty
 
 
 @njit(cache=True, parallel=True, fastmath=True)
-def _many(qkv, queries, positions, cos, sin, arena, layer, blocks, places):  # type: ignore[no-untyped-def]
+def _many(qkv, queries, positions, cos, sin, arena, layer, blocks, places):
     for row in prange(positions.shape[0]):
         at = positions[row]
         _row(qkv[row], queries, cos[at], sin[at], arena[blocks[row]], layer, places[row])
 
 
 @njit(cache=True)
-def rotate_and_write(qkv, queries, positions, cos, sin, arena, layer, blocks, places):  # type: ignore[no-untyped-def]
+def rotate_and_write(qkv, queries, positions, cos, sin, arena, layer, blocks, places):
     """Turns queries and keys of qkv float32 [tokens, queries + 2 · kv_heads, dim] and writes keys and values.
 
     arena uint16 in KVLayout's shape; positions, blocks and places int64 [tokens]; cos, sin [positions, dim/2].

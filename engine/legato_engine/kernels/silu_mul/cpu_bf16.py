@@ -9,7 +9,7 @@ FEW = 2
 
 
 @njit(cache=True, fastmath=True)
-def _row(gate_up, out, sums):  # type: ignore[no-untyped-def]
+def _row(gate_up, out, sums):
     inner = out.shape[0]
     up = gate_up[inner:]
     for i in range(inner):
@@ -22,13 +22,13 @@ def _row(gate_up, out, sums):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, parallel=True, fastmath=True)
-def _many(gate_up, rows, out, sums):  # type: ignore[no-untyped-def]
+def _many(gate_up, rows, out, sums):
     for row in prange(rows):
         _row(gate_up[row], out[row], sums[row])
 
 
 @njit(cache=True)
-def silu_mul(gate_up, rows, out, sums):  # type: ignore[no-untyped-def]
+def silu_mul(gate_up, rows, out, sums):
     """gate_up float32 [rows, 2 · inner] → out bfloat16 [rows, inner], sums [rows, inner/32] of each group of 32."""
     if rows > FEW:
         _many(gate_up, rows, out, sums)

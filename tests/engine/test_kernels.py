@@ -1,0 +1,166 @@
+"""Every fast kernel computes what its readable twin does, at awkward sizes too."""
+
+import numpy as np
+import pytest
+import torch
+
+from legato_engine import processor, step_inputs
+from legato_engine.kernels.attention import cpu as attention
+from legato_engine.kernels.attention import naive as naive_attention
+from legato_engine.kernels.linear import naive as naive_linear
+from legato_engine.kernels.rms_norm import cpu as rms_norm
+from legato_engine.kernels.rms_norm import naive as naive_rms_norm
+from legato_engine.kernels.rope import cpu as rope
+from legato_engine.kernels.rope import naive as naive_rope
+from legato_engine.kernels.silu_mul import cpu as silu_mul
+from legato_engine.kernels.silu_mul import naive as naive_silu_mul
+from legato_engine.scheduler.batch import Row
+
+needs_bf16 = pytest.mark.skipif(not processor.detect().bf16, reason="this processor has no bfloat16 instructions")
+needs_amx = pytest.mark.skipif(not processor.detect().amx, reason="this processor has no AMX")
+BLOCK = 16
+
+
+def bits(x):
+    return x.bfloat16().view(torch.int16).numpy().view(np.uint16)
+
+
+def floats(array):
+    return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16).float()
+
+
+def group_sums(x):
+    return x.bfloat16().float().view(x.shape[0], -1, 32).sum(-1).numpy()
+
+
+@pytest.mark.parametrize("rows", [1, 63])
+@pytest.mark.parametrize("width", [63, 100, 500])
+def test_norm_and_gate(rows, width):
+    x, residual, weight = torch.randn(rows, width), torch.randn(rows, width), torch.randn(width)
+    twin = residual.clone()
+
+    torch.testing.assert_close(
+        rms_norm.add_rms_norm(x, residual, weight, 1e-5), naive_rms_norm.add_rms_norm(x, twin, weight, 1e-5)
+    )
+    torch.testing.assert_close(residual, twin)
+    gate_up = torch.randn(rows, 2 * width)
+    expected = naive_silu_mul.silu_mul(gate_up)
+    torch.testing.assert_close(silu_mul.silu_mul(gate_up), expected)
+
+
+@pytest.mark.parametrize("tokens", [1, 63, 100])
+def test_rotation_and_write(tokens):
+    x, angles = torch.randn(tokens, 4, 20), torch.randn(tokens, 10)
+    cos, sin = angles.cos(), angles.sin()
+
+    turned = rope.rotate(x, cos[:, None], sin[:, None])
+
+    torch.testing.assert_close(turned, naive_rope.rotate(x, cos, sin))
+    layer, twin = torch.zeros(2, 9, 2, 4, BLOCK, 20)
+    slots = torch.randperm(9 * BLOCK)[:tokens]
+    rope.write_kv(turned, x, layer, slots // BLOCK, slots % BLOCK)
+    naive_rope.write_kv(turned, x, twin, slots)
+    assert torch.equal(layer, twin)
+
+
+def some_rows():
+    """Chunks of 63, 100 and 17 tokens with and without a prefix, and rows that decode, in blocks of no order."""
+    free = iter(torch.randperm(200).tolist())
+    rows = []
+    for start, count in [(0, 63), (37, 100), (500, 1), (0, 1), (63, 1), (160, 17)]:
+        blocks = [next(free) for _ in range(-(-(start + count) // BLOCK))]
+        rows.append(Row([1] * count, start, blocks))
+    return tuple(rows)
+
+
+def expected_attention(rows, queries, layer, window):
+    found, token = [], 0
+    for row in rows:
+        mine = queries[token : token + len(row.tokens)]
+        found.append(naive_attention.attention(mine, layer, list(row.blocks), row.start, window))
+        token += len(row.tokens)
+    return torch.cat(found)
+
+
+@pytest.mark.parametrize("window", [None, 50])
+def test_attention_of_mixed_rows(window):
+    rows = some_rows()
+    queries, layer = torch.randn(sum(len(row.tokens) for row in rows), 6, 20), torch.randn(200, 2, 2, BLOCK, 20)
+
+    groups = attention.group_rows(rows, BLOCK, 3, window, torch.float32, torch.device("cpu"))
+    found = attention.attention(queries, layer, groups)
+
+    torch.testing.assert_close(found, expected_attention(rows, queries, layer, window), atol=1e-5, rtol=1e-4)
+
+
+@needs_amx
+@pytest.mark.parametrize("window", [None, 50])
+def test_attention_in_the_arena(window):
+    from legato_engine.kernels.attention import cpu_bf16
+    from legato_engine.kernels.linear.cpu import SHAPES
+
+    rows = some_rows()
+    count = sum(len(row.tokens) for row in rows)
+    qkv, arena = torch.randn(count, 10, 64), torch.randn(200, 2, 2, 2, BLOCK, 64).bfloat16()
+    paged = step_inputs.paged_rows(rows, 3)
+    out = np.full((count, 6, 64), np.nan, np.float32)
+
+    cpu_bf16.attention(qkv.numpy(), paged.work, paged.tables, window or 0, SHAPES, bits(arena), 1, out)
+
+    expected = expected_attention(rows, qkv[:, :6], arena[:, 1].float(), window)
+    torch.testing.assert_close(torch.from_numpy(out), expected, atol=0.02, rtol=0.02)
+
+
+@needs_bf16
+@pytest.mark.parametrize("rows", [1, 7])
+def test_norm_gate_and_rotation_to_bfloat16(rows):
+    from legato_engine.kernels.rms_norm import cpu_bf16 as norm
+    from legato_engine.kernels.silu_mul import cpu_bf16 as gate
+
+    x, residual, weight = torch.randn(rows, 96), torch.randn(rows, 96), torch.randn(96)
+    out, sums = np.zeros((rows, 96), np.uint16), np.zeros((rows, 3), np.float32)
+    expected = naive_rms_norm.add_rms_norm(x, residual.clone(), weight, 1e-5)
+    norm.add_rms_norm(x.numpy(), residual.numpy(), rows, weight.numpy(), np.float32(1e-5), out, sums)
+    torch.testing.assert_close(floats(out), expected, atol=1e-6, rtol=0.008)
+    np.testing.assert_allclose(sums, group_sums(floats(out)), rtol=1e-4, atol=1e-4)
+
+    gate_up = torch.randn(rows, 192) * 10
+    gate.silu_mul(gate_up.numpy(), rows, out, sums)
+    torch.testing.assert_close(floats(out), naive_silu_mul.silu_mul(gate_up), atol=1e-6, rtol=0.008)
+    np.testing.assert_allclose(sums, group_sums(floats(out)), rtol=1e-4, atol=1e-3)
+
+
+@needs_bf16
+@pytest.mark.parametrize("rows", [1, 3])
+def test_four_bit_weights_are_exact(rows):
+    from legato_engine.kernels.linear import cpu
+
+    codes = torch.randint(0, 16, (64, 96), dtype=torch.uint8)
+    scale, minimum = (torch.rand(64, 3) * 0.01).half().float(), (-torch.rand(64, 3)).half().float()
+    x = torch.randn(rows, 96).bfloat16().float()
+    out = np.zeros((rows, 64), np.float32)
+
+    packed = cpu.pack_codes(codes), cpu.pack_scales(scale), cpu.pack_scales(minimum)
+    cpu.packed4(bits(x), group_sums(x), rows, *packed, cpu.CODES, out)
+
+    torch.testing.assert_close(
+        torch.from_numpy(out), naive_linear.packed4(x, codes, scale, minimum), atol=1e-5, rtol=1e-5
+    )
+
+
+@needs_amx
+@pytest.mark.parametrize("rows", [1, 16, 17, 33, 63, 100, 500])
+def test_tiles(rows):
+    from legato_engine.kernels.linear import cpu
+
+    room = -(-rows // 32) * 32
+    x, weight = torch.randn(room, 160).bfloat16().float(), torch.randn(96, 160).bfloat16().float()
+    out = np.zeros((room, 96), np.float32)
+
+    cpu.wide(bits(x), rows, cpu.pack_tiles(weight), cpu.SHAPES, out)
+
+    expected = naive_linear.linear(x, weight)[:rows]
+    torch.testing.assert_close(torch.from_numpy(out[:rows]), expected, atol=1e-3, rtol=1e-4)
+    if rows == 1:
+        cpu.narrow(bits(x), 1, cpu.pack_tiles(weight), out)
+        torch.testing.assert_close(torch.from_numpy(out[:1]), expected, atol=1e-3, rtol=1e-4)

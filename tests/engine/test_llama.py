@@ -1,0 +1,157 @@
+"""Tiny random models of each shape compute what transformers computes from the same weights."""
+
+import itertools
+from dataclasses import replace
+
+import pytest
+import torch
+
+from legato_engine import processor
+from legato_engine.errors import TooLittleMemory
+from legato_engine.models import weights
+from legato_engine.models.checkpoint import Checkpoint
+from legato_engine.models.config import ModelConfig
+from legato_engine.runner import Runner
+from legato_engine.scheduler.batch import Batch, Row
+
+LLAMA3 = {
+    "rope_type": "llama3",
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 128,
+}
+
+
+def config(**changes):
+    tiny = ModelConfig(
+        architecture="LlamaForCausalLM", layers=3, hidden_size=96, heads=6, kv_heads=2, head_dim=32,
+        intermediate_size=160, vocab_size=320, max_length=1024, rope_theta=10000.0, rope_scaling=None,
+        rms_norm_eps=1e-5, tie_word_embeddings=False, sliding_window=None, attention_bias=False, mlp_bias=False,
+    )  # fmt: skip
+    return replace(tiny, **changes)
+
+
+SHAPES = {
+    "llama 2": config(kv_heads=6),
+    "llama 3": config(rope_theta=500000.0, rope_scaling=LLAMA3, tie_word_embeddings=True),
+    "mistral": config(architecture="MistralForCausalLM", sliding_window=48),
+    "odd sizes": config(hidden_size=63, head_dim=20, heads=3, kv_heads=1, intermediate_size=100, vocab_size=500),
+}
+
+
+class RandomCheckpoint(Checkpoint):
+    """Weights drawn once from a fixed seed, in memory."""
+
+    def __init__(self, config):
+        self.config = config
+        draw = torch.Generator().manual_seed(7)
+        self._tensors = {
+            name: torch.randn(shape, generator=draw) * (0.15 if len(shape) == 2 else 0.1) + (len(shape) == 1)
+            for name, shape in weights.expected_shapes(config)
+        }
+        self.fingerprint = "random"
+
+    def names(self):
+        return frozenset(self._tensors)
+
+    def shape(self, name):
+        return tuple(self._tensors[name].shape)
+
+    def tensor(self, name):
+        return self._tensors[name]
+
+
+def load(checkpoint, dtype="float32", kv_cache_bytes=16 << 20, max_length=1024):
+    return Runner.load(
+        checkpoint, block_size=16, kv_cache_bytes=kv_cache_bytes, dtype=dtype, threads=2, max_length=max_length
+    )
+
+
+def last_logits(runner, tokens, chunk, draws):
+    """Logits after the last token of one sequence, computed in chunks, beside a decoding sequence."""
+    table = list(range(3, 3 + runner.layout.blocks_for(len(tokens))))
+    with torch.inference_mode():
+        for start in range(0, len(tokens), chunk):
+            other = Row([5], 0, [1], draws)
+            piece = Row(tokens[start : start + chunk], start, table, draws)
+            found = runner.logits((other, piece))
+    return found[1]
+
+
+@pytest.fixture
+def draws(greedy_draw):
+    return (greedy_draw,)
+
+
+@pytest.mark.parametrize("name", SHAPES)
+@pytest.mark.parametrize(("length", "chunk"), [(63, 63), (100, 17), (500, 500), (500, 96)])
+def test_logits_are_those_of_transformers(name, length, chunk, draws, huggingface):
+    checkpoint = RandomCheckpoint(SHAPES[name])
+    tokens = torch.randint(0, 300, (length,), generator=torch.Generator().manual_seed(length)).tolist()
+    with torch.inference_mode():
+        expected = huggingface(checkpoint, checkpoint.config)(input_ids=torch.tensor([tokens])).logits[0, -1]
+
+    found = last_logits(load(checkpoint), tokens, chunk, draws)
+
+    torch.testing.assert_close(found, expected, atol=2e-4, rtol=2e-4)
+
+
+@pytest.mark.parametrize("name", ["llama 3", "mistral"])
+def test_auto_stays_close_to_float32(name, draws):
+    """Formats that `auto` picks round inputs of linear layers to bfloat16 at worst."""
+    checkpoint = RandomCheckpoint(SHAPES[name])
+    tokens = torch.randint(0, 300, (200,), generator=torch.Generator().manual_seed(1)).tolist()
+    exact = last_logits(load(checkpoint), tokens, 200, draws)
+
+    for chunk in (200, 67, 1):
+        found = last_logits(load(checkpoint, "auto"), tokens, chunk, draws)
+        assert (found - exact).norm() < 0.03 * exact.norm()
+
+
+def test_literal_bfloat16(draws):
+    checkpoint = RandomCheckpoint(SHAPES["llama 3"])
+    runner = load(checkpoint, "BFloat16")
+
+    found = last_logits(runner, list(range(40)), 40, draws)
+
+    exact = last_logits(load(checkpoint), list(range(40)), 40, draws)
+    assert runner.layout.dtype == "bfloat16"
+    assert (found - exact).norm() < 0.06 * exact.norm()
+
+
+def test_revision_tells_formats_and_weights_apart():
+    checkpoint = RandomCheckpoint(SHAPES["llama 3"])
+    revisions = [load(checkpoint, dtype).kv_revision for dtype in ("float32", "bfloat16", "float16")]
+
+    assert load(checkpoint).kv_revision == revisions[0]
+    assert all(a != b for a, b in itertools.combinations(revisions, 2))
+
+
+def test_copies_come_before_computing():
+    runner = load(RandomCheckpoint(SHAPES["llama 3"]))
+    runner.arena.block(4)[:4] = b"abcd"
+
+    assert runner.step(Batch((), copies=((4, 9),))) == ()
+    assert bytes(runner.arena.block(9)[:4]) == b"abcd"
+    assert runner.arena.address % 4096 == 0
+    assert runner.arena.nbytes == runner.num_blocks * runner.layout.block_bytes
+
+
+def test_too_little_memory_is_said_before_weights_are_read():
+    with pytest.raises(TooLittleMemory, match="give at least"):
+        load(RandomCheckpoint(SHAPES["llama 3"]), kv_cache_bytes=1 << 20)
+
+
+def test_unknown_dtype_names_the_known_ones():
+    with pytest.raises(ValueError, match="float32"):
+        load(RandomCheckpoint(SHAPES["llama 3"]), "int3")
+
+
+def test_processor_with_hidden_tiles_is_kept_from_onednn(monkeypatch):
+    hidden = processor.Processor(avx512=True, bf16=True, amx=True, tiles_described=False)
+    monkeypatch.delenv("ONEDNN_MAX_CPU_ISA", raising=False)
+
+    processor.guard_onednn(hidden)
+
+    assert processor.os.environ["ONEDNN_MAX_CPU_ISA"] == "AVX512_CORE_FP16"
