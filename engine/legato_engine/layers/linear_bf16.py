@@ -1,4 +1,4 @@
-"""Linear layers in bfloat16 on a processor with AMX: tiles for many rows, for one row 4-bit codes where there are any."""
+"""Linear layers on a processor with AMX: bfloat16 tiles for many rows, 4-bit codes for one where there are any."""
 
 from collections.abc import Sequence
 from typing import Any

@@ -1,4 +1,4 @@
-"""Rotary embedding and the KV write by torch: queries and keys turn together, then one scatter each for keys, values."""
+"""Rotary embedding and the KV write by torch: queries and keys turn together, then one scatter for each."""
 
 import torch
 
