@@ -54,6 +54,7 @@ def formats() -> Iterator[str]:
     from legato_cli import model
     from legato_engine import formats, processor
     from legato_engine.models import weights
+    from legato_operator.resources import Engine
 
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
@@ -62,7 +63,8 @@ def formats() -> Iterator[str]:
         yield f"{'dtype: Auto':<14} unknown: {error}"
         return
     config = weights.open(path).config
-    yield f"{'dtype: Auto':<14} {formats.choose('auto', processor.detect(), device, config)} (for {BUILTIN})"
+    chosen = formats.choose("auto", processor.detect(), device, config, Engine().block_size)
+    yield f"{'dtype: Auto':<14} {chosen} (for {BUILTIN})"
 
 
 def transports() -> Iterator[str]:

@@ -1,9 +1,10 @@
-"""Latency and bandwidth of hand-offs on this machine, between this process and a child that echoes.
+"""Latency and bandwidth of hand-offs on this machine, measured between two processes of their own.
 
-`python -m legato_cli.loopback TRANSPORT` is the child: it tells on stdout how to reach it, and ends with its peer.
+`python -m legato_cli.loopback measure|echo TRANSPORT` are the two; `echo` ends when its stdin does.
 """
 
 import ctypes
+import dataclasses
 import json
 import select
 import statistics
@@ -22,6 +23,7 @@ PUTS = 8
 PUT_BYTES = 16 << 20
 HOST = "127.0.0.1"
 TIMEOUT = 10.0  # seconds without an event
+LONGEST = 40.0  # seconds for all of it
 
 E = TypeVar("E", Connected, Received, PutDone)
 
@@ -35,9 +37,25 @@ class Loopback:
 
 
 def measure(transport: str) -> Loopback:
-    """Measure one transport. Raises LinkError when it does not work."""
-    command = [sys.executable, "-m", "legato_cli.loopback", transport]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stdin=subprocess.PIPE, text=True) as child:
+    """Measure one transport. Raises LinkError when it does not work; a crash of UCX stays in the child."""
+    try:
+        done = subprocess.run(
+            _command("measure", transport), capture_output=True, text=True, timeout=LONGEST, check=False
+        )
+    except subprocess.TimeoutExpired:
+        raise LinkError(f"no result within {LONGEST:g} s") from None
+    if done.returncode:
+        raise LinkError((done.stderr.strip().splitlines() or [f"ended with {done.returncode}"])[-1])
+    return Loopback(**json.loads(done.stdout))
+
+
+def _command(part: str, transport: str) -> list[str]:
+    return [sys.executable, "-m", "legato_cli.loopback", part, transport]
+
+
+def _measure_here(transport: str) -> Loopback:
+    pipe = subprocess.PIPE
+    with subprocess.Popen(_command("echo", transport), stdout=pipe, stdin=pipe, text=True) as child:
         try:
             assert child.stdout is not None
             told = child.stdout.readline()
@@ -49,7 +67,7 @@ def measure(transport: str) -> Loopback:
 
 
 def echo(transport: str) -> None:
-    """The child: sends every message back until its peer is gone."""
+    """The other end: sends every message back until its peer is gone."""
     memory = (ctypes.c_char * PUT_BYTES)()
     link = ucx.open(transport, HOST, ctypes.addressof(memory), PUT_BYTES)
     reach = {"address": link.address.hex(), "rkey": link.rkey.hex(), "base": ctypes.addressof(memory)}
@@ -107,9 +125,13 @@ def _wait(link: Link, kind: type[E]) -> E:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the child; 2 when the transport cannot be opened."""
+    """Run one of the two processes; 2 when the transport does not work."""
+    part, transport = arguments
     try:
-        echo(arguments[0])
+        if part == "echo":
+            echo(transport)
+        else:
+            print(json.dumps(dataclasses.asdict(_measure_here(transport))))
     except LinkError as error:
         print(error, file=sys.stderr)
         return 2

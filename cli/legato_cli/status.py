@@ -37,5 +37,5 @@ def lines(status: Mapping[str, Any]) -> Iterator[str]:
     yield ""
     yield f"{'NAME':<28} {'READY':<6} {'RESTARTS':<9} {'REVISION':<11} STATE"
     for pod in status["pods"]:
-        state = "leaving" if pod["leaving"] else pod["message"]
+        state = "leaving" if pod["leaving"] else "ready" if pod["ready"] else pod["message"]
         yield f"{pod['name']:<28} {pod['ready']!s:<6} {pod['restarts']:<9} {pod['revision']:<11} {state}"

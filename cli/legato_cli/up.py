@@ -15,7 +15,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     """Register `legato up`."""
     parser = subparsers.add_parser("up", help="serve a manifest on this machine")
     parser.add_argument("-f", "--file", type=Path, default=QUICKSTART, help="the manifest; without it, a small example")
-    parser.add_argument("--port", type=_port, default=8080, help="of the gateway (default 8080)")
+    parser.add_argument("--port", type=_port, default=8080, help="of the gateway; 0 takes a free one (default 8080)")
     parser.set_defaults(run=run)
 
 
@@ -27,9 +27,9 @@ def run(args: argparse.Namespace) -> int:
 
     try:
         manifest = serving.read_manifest(args.file)
-        _check_port(args.port)
+        port = _usable_port(args.port)
         model.resolve(model_argument(manifest.service), lambda text: print(f"legato: {text}", flush=True))
-        return serving.serve(args.file, manifest, args.port)
+        return serving.serve(args.file, manifest, port)
     except ManifestError as error:
         for path, message in error.problems:
             print(f"{args.file}: {path}: {message}" if path else f"{args.file}: {message}", file=sys.stderr)
@@ -47,12 +47,13 @@ class PortTaken(Exception):
 
 def _port(text: str) -> int:
     port = int(text)
-    if not 0 < port < 65536:
-        raise argparse.ArgumentTypeError(f"{text} is no port; choose one from 1 to 65535")
+    if not 0 <= port < 65536:
+        raise argparse.ArgumentTypeError(f"{text} is no port; choose one from 0 to 65535")
     return port
 
 
-def _check_port(port: int) -> None:
+def _usable_port(port: int) -> int:
+    """`port`, or a free one for 0. Raises PortTaken."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -61,3 +62,4 @@ def _check_port(port: int) -> None:
             if error.errno in (errno.EADDRINUSE, errno.EACCES):
                 raise PortTaken from None
             raise
+        return int(probe.getsockname()[1])

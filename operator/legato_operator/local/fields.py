@@ -46,7 +46,7 @@ def clash(item: Mapping[str, Any], held: Path, given: Path, value: Any) -> bool:
     if given == held:
         return bool(read(item, held) != value) and not (value == {} and isinstance(read(item, held), Mapping))
     if held[: len(given)] == given:
-        return value != {}
+        return bool(value != {})
     return given[: len(held)] == held and not isinstance(read(item, held), Mapping)
 
 
