@@ -250,16 +250,16 @@ async def hand_over_twice(prefill: Process, first: Process, second: Process) -> 
     """What one worker makes, and what the sequence made that was handed over and moved."""
     async with prefill.dial("/stream") as p, first.dial("/stream") as a, second.dial("/stream") as b:
         peers = [peer_of(await greet(socket)) for socket in (p, a, b)]
-        await p.send(stream.encode(generate("alone", 60)))
-        alone = await collect(p, "alone", 60)
-        wanted = generate("r", 60).sequence
+        await p.send(stream.encode(generate("alone", 24)))
+        alone = await collect(p, "alone", 24)
+        wanted = generate("r", 24).sequence
         await a.send(stream.encode(Decode("r", 1, 77, wanted, peers[0])))
         await p.send(stream.encode(Prefill("r", 1, 77, wanted, peers[1])))
         made = await collect(a, "r", 5)
         known = msgspec.structs.replace(wanted, token_ids=stream.pack_tokens([*PROMPT, *made]))
         await b.send(stream.encode(Decode("r", 2, 78, known, peers[1])))
         await a.send(stream.encode(Handoff("r", 2, 78, peers[2])))
-        made += await collect(b, "r", 60 - len(made))
+        made += await collect(b, "r", 24 - len(made))
         report = second.state()["handoffs"][-1]
         assert (report["source"], report["transport"]) == ("d0", "ucx:tcp")
         return alone, made
