@@ -1,0 +1,238 @@
+"""A real service on this machine: `legato up` with its gateway and workers, driven by the official client."""
+
+import ctypes
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+import httpx
+import psutil
+import pytest
+from openai import OpenAI
+
+T = TypeVar("T")
+PATIENCE = 120.0  # seconds; only a hang reaches it
+
+MANIFEST = """
+apiVersion: serving.legato.dev/v1alpha1
+kind: InferenceService
+metadata: {{name: {name}}}
+spec:
+  model:
+    servedName: smollm2
+    maxLength: 4096
+    source: {{builtin: smollm2-135m-instruct}}
+  engine: {{blockSize: 16, kvCacheMemory: 400Mi, chunkTokens: {chunk}, dtype: Float32}}
+  prefill: {{resources: {{requests: {{cpu: "1"}}}}}}
+  decode: {{resources: {{requests: {{cpu: "1"}}}}}}
+  gateway: {{defaultDeadline: 2m}}
+  routing: {{localPrefillBelowTokens: 16}}
+  transfer: {{transport: {transport}}}
+  scaling: {{mode: External, prefill: {{min: {prefill}, max: {prefill}}}, decode: {{min: 1, max: 4}}}}
+  drain: {{deadline: 60s}}
+"""
+
+
+@dataclass
+class Stream:
+    """One streamed completion, read in a thread of its own."""
+
+    text: str = ""
+    chunks: int = 0
+    finish: str | None = None
+    error: BaseException | None = None
+    logprobs: list[Any] = field(default_factory=list)
+    started: threading.Event = field(default_factory=threading.Event)
+    done: threading.Event = field(default_factory=threading.Event)
+
+    def result(self) -> str:
+        """The whole text. Raises what the client raised."""
+        assert self.done.wait(PATIENCE), "the stream hangs"
+        if self.error:
+            raise self.error
+        return self.text
+
+
+class Service:
+    """A running `legato up`."""
+
+    def __init__(self, folder: Path, **manifest: Any) -> None:
+        settings = {"name": "test", "prefill": 1, "chunk": 128, "transport": "TCP"} | manifest
+        self.file = folder / "inferenceservice.yaml"
+        self.file.write_text(MANIFEST.format(**settings))
+        self._log = folder / "up.log"
+        environment = os.environ | {"XDG_RUNTIME_DIR": str(folder)}
+        command = [sys.executable, "-m", "legato_cli.main", "up", "-f", str(self.file), "--port", "0"]
+        with self._log.open("wb") as log:
+            self.process = subprocess.Popen(
+                command,
+                stdout=log,
+                stderr=log,
+                env=environment,
+                cwd=folder,
+                process_group=0,
+                preexec_fn=_die_with_pytest,
+            )
+        self.environment = environment
+        self.url = self.until(self._ready, "the service is ready")
+        self.client = OpenAI(base_url=f"{self.url}/v1", api_key="unused", timeout=PATIENCE, max_retries=0)
+        self.http = httpx.Client(base_url=self.url, timeout=PATIENCE)
+
+    def _ready(self) -> str | None:
+        assert self.process.poll() is None, self.log()
+        lines = self.log().splitlines()
+        return next((line.split()[1] for line in lines if line.startswith("Ready: ")), None)
+
+    def log(self) -> str:
+        return self._log.read_text(errors="replace")
+
+    def until(self, condition: Callable[[], T | bool | None], what: str, pause: float = 0.01) -> T:
+        """What `condition` gives once that is true. Fails loudly instead of waiting for ever."""
+        give_up = time.monotonic() + PATIENCE
+        while time.monotonic() < give_up:
+            if found := condition():
+                return found  # type: ignore[return-value]
+            time.sleep(pause)
+        pytest.fail(f"waited in vain until {what}\n{self.log()[-6000:]}")
+
+    # ── what it tells of itself ──
+
+    def state(self) -> dict[str, Any]:
+        found: dict[str, Any] = self.http.get("/state").raise_for_status().json()
+        return found
+
+    def workers(self, role: str = "") -> list[dict[str, Any]]:
+        return [w for w in self.state()["workers"] if not role or w.get("role") == role]
+
+    def worker(self, name: str) -> dict[str, Any]:
+        return next((w for w in self.workers() if w["worker"] == name), {})
+
+    def record(self, completion_id: str) -> dict[str, Any]:
+        return next(r for r in self.state()["requests"] if r["id"] == completion_id)
+
+    def processes(self, name: str) -> list[psutil.Process]:
+        """Server and core of a worker."""
+        tree = psutil.Process(self.process.pid).children(recursive=True)
+        servers = [p for p in tree if _is_worker(p, name)]
+        return [p for server in servers for p in (server, *server.children(recursive=True))]
+
+    def signal(self, name: str, number: signal.Signals) -> None:
+        """To all processes of a worker, the server first."""
+        processes = self.processes(name)
+        assert processes, f"{name} does not run"
+        for process in processes:
+            if process.is_running():
+                process.send_signal(number)
+
+    def epoch(self, name: str) -> str:
+        return str(self.worker(name).get("epoch", ""))
+
+    def until_connected(self, name: str, not_epoch: str = "") -> None:
+        self.until(
+            lambda: (w := self.worker(name)).get("connection") == "connected" and w["epoch"] != not_epoch,
+            f"{name} is connected again",
+        )
+
+    def until_idle(self) -> None:
+        """Nothing runs, waits or is held anywhere, and all blocks are accounted for."""
+        self.until(lambda: all(map(_idle, self.workers())), f"all blocks are back: {self.workers()}")
+
+    # ── requests ──
+
+    def stream(self, prompt: str | list[int], max_tokens: int = 40, **options: Any) -> Stream:
+        """Starts reading a completion in the background."""
+        stream = Stream()
+
+        def read() -> None:
+            try:
+                chunks = self.client.completions.create(
+                    model="smollm2", prompt=prompt, max_tokens=max_tokens, stream=True, **options
+                )
+                for chunk in chunks:
+                    for choice in chunk.choices:
+                        stream.text += choice.text
+                        stream.finish = choice.finish_reason or stream.finish
+                        if choice.logprobs:
+                            stream.logprobs += choice.logprobs.top_logprobs or []
+                    stream.chunks += 1
+                    stream.started.set()
+            except BaseException as error:
+                stream.error = error
+            finally:
+                stream.started.set()
+                stream.done.set()
+
+        threading.Thread(target=read, daemon=True).start()
+        return stream
+
+    def command(self, *arguments: str) -> "subprocess.CompletedProcess[str]":
+        return subprocess.run(
+            [sys.executable, "-m", "legato_cli.main", *arguments],
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE,
+        )
+
+    def stop(self) -> None:
+        """Ctrl-C; nothing may be left behind."""
+        tree = psutil.Process(self.process.pid).children(recursive=True) if self.process.poll() is None else []
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGINT)
+        try:
+            assert self.process.wait(PATIENCE) == 0, self.log()[-4000:]
+            _, alive = psutil.wait_procs(tree, timeout=10)
+            assert not alive, f"left behind: {alive}"
+        finally:
+            for process in (*tree, psutil.Process()):
+                if process.pid != os.getpid() and process.is_running():
+                    process.kill()
+
+
+def _die_with_pytest() -> None:
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: a killed test run leaves no service behind
+
+
+def _is_worker(process: psutil.Process, name: str) -> bool:
+    try:
+        line = process.cmdline()
+    except psutil.Error:
+        return False
+    return "worker" in line and name in line
+
+
+def _idle(worker: dict[str, Any]) -> bool:
+    if worker.get("connection") != "connected" or "free_blocks" not in worker:
+        return False
+    blocks = [worker[f"{kind}_blocks"] for kind in ("free", "cached", "used", "quarantined")]
+    busy = worker["running"] or worker["waiting"] or worker["used_blocks"] or worker["quarantined_blocks"]
+    return not busy and sum(blocks) == worker["total_blocks"]
+
+
+@pytest.fixture(scope="module")
+def start(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Service]]:
+    """Starts services that end with the module."""
+    running: list[Service] = []
+
+    def start_one(**manifest: Any) -> Service:
+        service = Service(tmp_path_factory.mktemp("service"), **manifest)
+        running.append(service)
+        return service
+
+    yield start_one
+    for service in running:
+        service.stop()
+
+
+def long_prompt(topic: str, words: int) -> str:
+    """Text of about `words` tokens that differs by topic from its first token on."""
+    facts = [f"{topic} fact {i}: the number {i * 7919 % 1000} comes before {i * 104729 % 1000}." for i in range(words)]
+    return json.dumps(" ".join(facts)[: words * 3])
