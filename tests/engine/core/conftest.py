@@ -1,0 +1,248 @@
+"""Cores in virtual time, frame by frame: a runner that reads the tokens it decodes from its arena, and the
+in-memory link between two cores. What a core emits is therefore right only if its KV is."""
+
+import socket
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+import msgspec
+import pytest
+import torch
+
+from legato_engine.core import frames
+from legato_engine.core.channel import Channel
+from legato_engine.core.frames import FromGateway, Inbox, Splitter, Status, Turn
+from legato_engine.core.loop import Core
+from legato_engine.kvcache.arena import Arena
+from legato_engine.kvcache.block_pool import BlockPool
+from legato_engine.kvcache.events import EventLog
+from legato_engine.kvcache.layout import KVLayout
+from legato_engine.scheduler.batch import Batch, Draw, Row, Sampled, StepOutput
+from legato_engine.scheduler.limits import Limits
+from legato_engine.scheduler.scheduler import Scheduler
+from legato_engine.transfer.agent import TransferAgent
+from legato_engine.transfer.checksum import ArenaMemory
+from legato_engine.transfer.memory import MemoryLink, Network
+from legato_protocol import stream
+from legato_protocol.stream import (
+    Decode,
+    Failed,
+    Handoff,
+    HandoffReport,
+    Peer,
+    Prefill,
+    SamplingParams,
+    Sequence,
+    TokenItem,
+    TokenLogprobs,
+    Tokens,
+    pack_tokens,
+)
+
+BLOCK = 4
+BLOCKS = 64
+GATEWAY = 7
+STOP = 0
+LIMITS = {"max_length": 200, "max_running": 8, "max_waiting": 4}
+PROMPT = list(range(10, 30))
+
+
+def next_token(known: list[int], choice: int) -> int:
+    """The token that follows; never STOP."""
+    return 1 + zlib.crc32(pack_tokens([*known, choice])) % 1000
+
+
+def continuation(prompt: list[int], count: int, choice: int = 0) -> list[int]:
+    tokens = list(prompt)
+    for _ in range(count):
+        tokens.append(next_token(tokens, choice))
+    return tokens[len(prompt) :]
+
+
+class TokenRunner:
+    """Its KV of a position is the token there; a draw hashes what the arena holds, not what the request says."""
+
+    formats = "tokens"
+    kv_revision = "tokens-1"
+
+    def __init__(self) -> None:
+        self.layout = KVLayout(layers=1, kv_heads=1, block_size=BLOCK, head_dim=2, dtype="float32")
+        self.num_blocks = BLOCKS
+        self.arena = Arena(self.layout, BLOCKS, torch.device("cpu"))
+        self.steps = 0
+
+    def step(self, batch: Batch) -> StepOutput:
+        self.steps += 1
+        for source, target in batch.copies:
+            self.arena.copy(source, target)
+        return tuple(self._row(row) for row in batch.rows)
+
+    def warm_up(self) -> None: ...
+
+    def _row(self, row: Row) -> tuple[Sampled, ...]:
+        for position, token in enumerate(row.tokens, row.start):
+            self.arena.blocks[row.blocks[position // BLOCK], 0, 0, 0, position % BLOCK, 0] = float(token)
+        end = row.start + len(row.tokens)
+        known = [int(self.arena.blocks[row.blocks[at // BLOCK], 0, 0, 0, at % BLOCK, 0]) for at in range(end)]
+        return tuple(self._draw(known, draw) for draw in row.draws)
+
+    def _draw(self, known: list[int], draw: Draw) -> Sampled:
+        token = next_token(known, draw.choice)
+        return Sampled(token, TokenLogprobs(-token / 1000) if draw.params.logprobs is not None else None)
+
+
+@dataclass
+class Worker:
+    """A core and the far end of its channel: what the server would see."""
+
+    core: Core
+    end: socket.socket
+    scheduler: Scheduler
+    agent: TransferAgent | None
+    runner: TokenRunner
+    peer: Peer
+    heard: list[msgspec.Struct] = field(default_factory=list)
+    status: Status | None = None
+    splitter: Splitter = field(default_factory=Splitter)
+
+    def tell(self, *said: stream.ToWorker, **inbox: object) -> None:
+        forwarded = tuple(FromGateway(GATEWAY, stream.encode(frame)) for frame in said)
+        self.end.sendall(frames.encode(Inbox(forwarded, **inbox)))
+
+    def turn(self) -> None:
+        self.core.turn()
+        while True:
+            try:
+                data = self.end.recv(1 << 16, socket.MSG_DONTWAIT)
+            except BlockingIOError:
+                return
+            for body in self.splitter.feed(data):
+                turn = frames.decode_from_core(body)
+                assert isinstance(turn, Turn)
+                self.status = turn.status or self.status
+                assert all(frame.gateway == GATEWAY for frame in turn.frames)
+                self.heard += [stream.decode_from_worker(frame.data) for frame in turn.frames]
+
+    def items(self, id: str = "r", attempt: int = 1, choice: int = 0) -> list[TokenItem]:
+        told = [item for frame in self.heard if isinstance(frame, Tokens) for item in frame.items]
+        return [item for item in told if (item.id, item.attempt, item.choice) == (id, attempt, choice)]
+
+    def tokens(self, id: str = "r", attempt: int = 1, choice: int = 0) -> list[int]:
+        """All tokens told, which must be without gap or repetition."""
+        items = self.items(id, attempt, choice)
+        for before, after in pairwise(items):
+            assert after.index == before.index + len(before.token_ids)
+        return [token for item in items for token in item.token_ids]
+
+    def failures(self) -> list[Failed]:
+        return [frame for frame in self.heard if isinstance(frame, Failed)]
+
+    def reports(self) -> list[HandoffReport]:
+        return [frame for frame in self.heard if isinstance(frame, HandoffReport)]
+
+    def finished(self, **which: int) -> bool:
+        items = self.items(**which)
+        return bool(items) and items[-1].finish is not None
+
+    @property
+    def used(self) -> int:
+        counts = self.scheduler.pool.counts()
+        return counts.used + counts.quarantined
+
+    def check(self) -> None:
+        self.scheduler.check_integrity()
+        if self.agent is not None:
+            self.agent.check_integrity()
+
+
+def sequence(
+    prompt: list[int] = PROMPT, *, deadline: float = 1e6, choices: tuple[int, ...] = (0,), **params
+) -> Sequence:
+    wanted = SamplingParams(**{"max_tokens": 12, "seed": 1, "stop_token_ids": (STOP,)} | params)
+    return Sequence(pack_tokens(prompt), len(prompt), wanted, deadline, choices)
+
+
+def hand_off(prefill: Worker, decode: Worker, wanted: Sequence, room: int = 99, attempt: int = 1) -> None:
+    """What a gateway tells both workers."""
+    decode.tell(Decode("r", attempt, room, wanted, prefill.peer))
+    prefill.tell(Prefill("r", attempt, room, wanted, decode.peer))
+
+
+class World:
+    """Workers that reach each other, the time they share, and what their gateway says."""
+
+    prompt = PROMPT
+    gateway = GATEWAY
+    continuation = staticmethod(continuation)
+    sequence = staticmethod(sequence)
+    hand_off = staticmethod(hand_off)
+
+    @staticmethod
+    def known(output: list[int], **params: object) -> Sequence:
+        """The sequence as its gateway knows it after these tokens."""
+        wanted = sequence(**params)
+        return msgspec.structs.replace(wanted, token_ids=pack_tokens([*PROMPT, *output]))
+
+    def move(self, old: Worker, new: Worker, known: Sequence, room: int = 55, attempt: int = 2) -> None:
+        """What a gateway tells both workers."""
+        old.tell(Handoff("r", attempt, room, new.peer))
+        new.tell(Decode("r", attempt, room, known, old.peer))
+
+    def __init__(self, network: Network | None = None, lease: float = 1e6) -> None:
+        self.network = network or Network()
+        self.lease = lease
+        self.workers: list[Worker] = []
+
+    def worker(self, name: str, *, link: bool = True, chunk: int = 8, blocks: int = BLOCKS, **limits: int) -> Worker:
+        ours, theirs = socket.socketpair()
+        runner, events, epoch = TokenRunner(), EventLog(f"epoch-{name}"), f"epoch-{name}"
+        chosen = Limits("unified", BLOCK, **{**LIMITS, "chunk_tokens": chunk, **limits})
+        scheduler = Scheduler(chosen, BlockPool(blocks, events), runner.kv_revision)
+        agent = self._agent(name, epoch, runner) if link else None
+        core = Core(
+            Channel(theirs),
+            runner,
+            scheduler,
+            events,
+            agent,
+            kv_revision=runner.kv_revision,
+            clock=self.network.clock,
+            max_waiting=chosen.max_waiting,
+        )
+        worker = Worker(core, ours, scheduler, agent, runner, Peer(name, epoch, name.encode()))
+        worker.tell(joined=(GATEWAY,))
+        self.workers.append(worker)
+        return worker
+
+    def run(self, turns: int = 60) -> None:
+        """Every worker's turns, a second apart, with everything checked after each."""
+        for _ in range(turns):
+            self.network.run(self.network.now + 1)
+            for worker in self.workers:
+                worker.turn()
+                worker.check()
+
+    def _agent(self, name: str, epoch: str, runner: TokenRunner) -> TransferAgent:
+        link = MemoryLink(self.network, name, runner.arena.address, runner.arena.nbytes)
+        return TransferAgent(
+            link,
+            ArenaMemory(runner.arena.blocks, BLOCKS),
+            worker=name,
+            epoch=epoch,
+            kv_revision=runner.kv_revision,
+            layout=str(runner.layout),
+            block_size=BLOCK,
+            token="secret",
+            lease=self.lease,
+            clock=self.network.clock,
+        )
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    made = World()
+    yield made
+    for worker in made.workers:
+        worker.end.close()

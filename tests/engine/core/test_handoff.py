@@ -1,0 +1,127 @@
+"""Sequences that go from one core to another: prefills, moves, and the ends of those that do not arrive."""
+
+import pytest
+
+from legato_protocol.stream import Cancel, Decode, Generate, Handoff, Prefill, Sequence, pack_tokens
+
+
+def test_a_prefilled_sequence_goes_on_elsewhere_with_exactly_its_tokens(world):
+    prefill, decode = world.worker("p"), world.worker("d")
+    world.hand_off(prefill, decode, world.sequence(logprobs=0))
+    world.run()
+    assert decode.tokens() == world.continuation(world.prompt, 12)
+    assert [len(item.logprobs) for item in decode.items()] == [1] * 12
+    assert prefill.tokens() == []
+    (report,) = decode.reports()
+    assert (report.id, report.room, report.source, report.blocks) == ("r", 99, "p", 5)
+    assert prefill.used == decode.used == 0
+
+
+def test_the_first_token_may_be_the_last_and_choices_travel_together(world):
+    prefill, decode = world.worker("p"), world.worker("d")
+    world.hand_off(prefill, decode, world.sequence(max_tokens=1))
+    world.run(20)
+    assert decode.tokens() == world.continuation(world.prompt, 1)
+    assert decode.finished()
+    world.hand_off(prefill, decode, world.sequence(choices=(0, 1)), room=100, attempt=2)
+    world.run()
+    for choice in (0, 1):
+        assert decode.tokens(attempt=2, choice=choice) == world.continuation(world.prompt, 12, choice)
+    assert decode.items(attempt=2)[0].cached_tokens > 0
+
+
+def test_blocks_that_the_receiver_holds_do_not_travel(world):
+    prefill, decode = world.worker("p"), world.worker("d")
+    decode.tell(Generate("warm", 1, world.sequence()))
+    world.run(20)
+    world.hand_off(prefill, decode, world.sequence([*world.prompt, 5, 6]))
+    world.run()
+    assert decode.tokens() == world.continuation([*world.prompt, 5, 6], 12)
+    (report,) = decode.reports()
+    assert (report.blocks, report.cached_blocks) == (1, 5)
+
+
+def test_cancelling_while_blocks_travel_frees_both_sides(world):
+    prefill, decode = world.worker("p", chunk=4), world.worker("d")
+    world.hand_off(prefill, decode, world.sequence())
+    world.run(3)
+    assert prefill.used > 0
+    assert decode.used > 0
+    prefill.tell(Cancel("r", 1))
+    decode.tell(Cancel("r", 1))
+    world.run(6)
+    assert prefill.used == decode.used == 0
+    assert prefill.failures() == decode.failures() == []
+
+
+def test_a_prefill_that_ends_is_told_to_the_receiver_and_its_gateway(world):
+    prefill, decode = world.worker("p", chunk=4), world.worker("d")
+    world.hand_off(prefill, decode, world.sequence())
+    world.run(3)
+    prefill.tell(Cancel("r", 1))
+    world.run(6)
+    (failed,) = decode.failures()
+    assert (failed.code, failed.part, failed.retry) == ("transfer", "transfer", True)
+    assert prefill.used == decode.used == 0
+
+
+def test_a_running_sequence_moves_and_every_token_is_made_once(world):
+    old, new = world.worker("a"), world.worker("b")
+    wanted = world.sequence(max_tokens=40, logprobs=0)
+    old.tell(Generate("r", 1, wanted))
+    world.run(12)
+    sent = old.tokens()
+    assert 0 < len(sent) < 40
+    old.tell(drain=True)
+    world.move(old, new, world.known(sent, max_tokens=40, logprobs=0))
+    world.run(60)
+    truth = world.continuation(world.prompt, 40)
+    before, after = old.tokens(attempt=1), new.tokens(attempt=2)
+    assert new.items(attempt=2)[0].index == len(sent)
+    assert [*sent, *after] == truth
+    assert before == truth[: len(before)]
+    assert all(len(item.logprobs) == len(item.token_ids) for item in new.items(attempt=2))
+    assert not old.finished(attempt=1)
+    assert old.failures() == new.failures() == []
+    assert len(new.reports()) == 1
+    assert old.used == new.used == 0
+    assert old.status is not None
+    assert old.status.idle
+
+
+@pytest.mark.parametrize("granted", [True, False])
+def test_a_sequence_that_cannot_move_goes_on_under_its_old_attempt(world, granted: bool):
+    old, new = world.worker("a"), world.worker("b")
+    old.tell(Generate("r", 1, world.sequence(max_tokens=40)))
+    world.run(10)
+    known = Sequence(
+        pack_tokens([*world.prompt, *old.tokens()]), len(world.prompt), world.sequence(max_tokens=40).params, 1e6
+    )
+    old.tell(Handoff("r", 2, 55, new.peer))
+    new.tell(Decode("r", 2, 55, known, old.peer))
+    if granted:
+        while not any(request.sending for request in old.scheduler.requests(f"{world.gateway}/r")):
+            world.run(1)
+    new.tell(Cancel("r", 2))
+    world.run(60)
+    assert old.tokens(attempt=1) == world.continuation(world.prompt, 40)
+    assert [(failed.attempt, failed.code) for failed in old.failures()] == [(2, "transfer")] * granted
+    assert old.used == new.used == 0
+    assert old.status is not None
+    assert old.status.idle
+
+
+@pytest.mark.parametrize(
+    "other", [[*range(10, 29), 99], list(range(10, 29)), [1, 2]], ids=["differs", "short", "foreign"]
+)
+def test_a_sequence_that_is_not_the_one_asked_for_is_refused(world, other):
+    prefill, decode = world.worker("p"), world.worker("d")
+    decode.tell(Generate("warm", 1, world.sequence()))
+    world.run(20)
+    decode.tell(Decode("r", 1, 99, world.sequence(), prefill.peer))
+    prefill.tell(Prefill("r", 1, 99, world.sequence(other), decode.peer))
+    world.run(20)
+    assert decode.items() == []
+    (failed,) = decode.failures()
+    assert (failed.code, failed.retry) == ("transfer", True)
+    assert prefill.used == decode.used == 0

@@ -1,0 +1,152 @@
+"""The core's loop with one worker: what gateways ask, and what they are told."""
+
+import msgspec
+
+from legato_engine.core import frames
+from legato_engine.core.frames import Turn
+from legato_protocol.stream import (
+    Cancel,
+    Decode,
+    Generate,
+    Handoff,
+    Pause,
+    Peer,
+    Prefill,
+    Tokens,
+)
+
+
+def test_a_sequence_is_prefilled_and_decoded_here(world):
+    worker = world.worker("u")
+    worker.tell(Generate("r", 1, world.sequence()))
+    world.run()
+    assert worker.tokens() == world.continuation(world.prompt, 12)
+    assert worker.items()[-1].finish == "length"
+    assert worker.used == 0
+
+
+def test_all_tokens_of_a_step_are_one_frame_for_a_gateway(world):
+    worker = world.worker("u")
+    worker.tell(*(Generate(f"r{n}", 1, world.sequence([n, n + 1])) for n in range(1, 5)))
+    world.run(4)
+    assert any(isinstance(frame, Tokens) and len(frame.items) == 4 for frame in worker.heard)
+
+
+def test_choices_fork_after_the_prompt(world):
+    worker = world.worker("u")
+    worker.tell(Generate("r", 1, world.sequence(choices=(0, 1, 2))))
+    world.run()
+    for choice in range(3):
+        assert worker.tokens(choice=choice) == world.continuation(world.prompt, 12, choice)
+
+
+def test_a_cancelled_sequence_ends_and_gives_its_blocks_back(world):
+    worker = world.worker("u")
+    worker.tell(Generate("r", 1, world.sequence(max_tokens=150)))
+    world.run(10)
+    assert worker.used > 0
+    worker.tell(Cancel("r", 1))
+    world.run(2)
+    made = len(worker.tokens())
+    world.run(5)
+    assert len(worker.tokens()) == made
+    assert worker.used == 0
+    assert worker.failures() == []
+
+
+def test_the_sequences_of_a_gateway_that_left_are_over(world):
+    worker = world.worker("u")
+    worker.tell(
+        Generate("r", 1, world.sequence(max_tokens=150)), Generate("s", 1, world.sequence([1, 2], max_tokens=150))
+    )
+    world.run(8)
+    worker.tell(left=(world.gateway,))
+    world.run(2)
+    assert worker.used == 0
+    assert worker.status is not None
+    assert worker.status.idle
+
+
+def test_a_deadline_ends_a_sequence_with_a_typed_failure(world):
+    worker = world.worker("u")
+    worker.tell(Generate("r", 1, world.sequence(deadline=8.0, max_tokens=150)))
+    world.run(12)
+    (failed,) = worker.failures()
+    assert (failed.id, failed.code, failed.retry) == ("r", "deadline", False)
+    assert worker.used == 0
+
+
+def test_a_paused_sequence_makes_no_tokens_until_it_goes_on(world):
+    worker = world.worker("u")
+    worker.tell(Generate("r", 1, world.sequence(max_tokens=20)))
+    world.run(6)
+    worker.tell(Pause("r", 1, True))
+    world.run(2)
+    made = len(worker.tokens())
+    world.run(5)
+    assert len(worker.tokens()) == made < 20
+    worker.tell(Pause("r", 1, False))
+    world.run(30)
+    assert worker.tokens() == world.continuation(world.prompt, 20)
+
+
+def test_what_cannot_be_served_is_refused_for_good_and_what_is_too_much_for_now(world):
+    worker = world.worker("u")
+    worker.tell(Generate("long", 1, world.sequence(list(range(300)))))
+    worker.tell(*(Generate(f"r{n}", 1, world.sequence()) for n in range(20)))
+    world.run(1)
+    failures = {failed.id: failed for failed in worker.failures()}
+    assert (failures["long"].code, failures["long"].retry) == ("invalid", False)
+    overloaded = [failed for id, failed in failures.items() if id != "long"]
+    assert overloaded
+    assert {(failed.code, failed.retry) for failed in overloaded} == {("overloaded", True)}
+
+
+def test_a_draining_worker_says_so_and_takes_nothing_new_but_finishes(world):
+    worker = world.worker("u")
+    worker.tell(Generate("r", 1, world.sequence()))
+    world.run(3)
+    worker.tell(drain=True)
+    worker.tell(Generate("late", 1, world.sequence()))
+    world.run(1)
+    assert worker.status is not None
+    assert worker.status.load.draining
+    assert not worker.status.idle
+    assert [(failed.id, failed.code, failed.retry) for failed in worker.failures()] == [("late", "draining", True)]
+    world.run()
+    assert worker.tokens() == world.continuation(world.prompt, 12)
+    assert worker.status.idle
+
+
+def test_a_worker_without_a_link_refuses_hand_offs_and_nothing_else(world):
+    worker = world.worker("u", link=False)
+    peer = Peer("other", "e", b"other")
+    worker.tell(
+        Prefill("p", 1, 5, world.sequence(), peer),
+        Decode("d", 1, 6, world.sequence(), peer),
+        Generate("r", 1, world.sequence()),
+    )
+    world.run()
+    assert {failed.id for failed in worker.failures()} == {"p", "d"}
+    assert worker.tokens() == world.continuation(world.prompt, 12)
+
+
+def test_an_unknown_sequence_cannot_be_moved(world):
+    worker = world.worker("a")
+    worker.tell(Handoff("nobody", 3, 55, Peer("b", "e", b"b")))
+    world.run(2)
+    assert [(failed.id, failed.attempt, failed.retry) for failed in worker.failures()] == [("nobody", 3, True)]
+
+
+def test_prefix_events_are_numbered_without_gaps(world):
+    worker = world.worker("u")
+    numbers: list[int] = []
+    worker.tell(Generate("r", 1, world.sequence()))
+    for _ in range(20):
+        world.network.run(world.network.now + 1)
+        worker.core.turn()
+        for body in worker.splitter.feed(worker.end.recv(1 << 16)):
+            turn = frames.decode_from_core(body)
+            assert isinstance(turn, Turn)
+            numbers += [msgspec.msgpack.decode(event)[2] for event in turn.events]
+    assert numbers == list(range(1, len(numbers) + 1)) != []
