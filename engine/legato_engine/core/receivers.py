@@ -51,8 +51,7 @@ class Receivers:
             assert request.room is not None
             parent = root(self._kv_revision, request.adapter, request.cache_salt)
             source = self._rooms[request.room].source
-            cached = reservation.cached
-            self._agent.grant(request.room, request.attempt, source, reservation.blocks[cached:], cached, parent)
+            self._agent.grant(request.room, request.attempt, source, reservation.blocks, reservation.cached, parent)
         for reservation in self._scheduler.revoked():
             if reservation.request.room is not None:
                 self._agent.abort(reservation.request.room, "its blocks are needed by running sequences")

@@ -202,8 +202,7 @@ class Scheduler:
         return reservation
 
     def grants(self) -> tuple[Reservation, ...]:
-        """Reservations granted since the last call, after granting what can be granted now. The Grant message carries
-        `blocks[cached:]` and `cached`."""
+        """Reservations granted since the last call, after granting what can be granted now."""
         first = next((r for r in self._queue if not r.paused), None)
         self._incoming.grant_before(None if first is None else self._queue.key(first))
         return self._incoming.take_granted()

@@ -135,13 +135,18 @@ class TransferAgent:
 
     # receiver
 
-    def grant(self, room: int, attempt: int, peer: Peer, blocks: Sequence[int], cached: int, root: bytes) -> None:
-        """Lets `peer` write the sequence of `room` into `blocks` of the own arena (those after the first `cached`).
+    def grant(self, room: int, attempt: int, peer: Peer, table: Sequence[int], cached: int, root: bytes) -> None:
+        """Lets `peer` write the sequence of `room` into the own arena.
 
+        `table` is the sequence's whole block table; its first `cached` blocks are here already, nobody writes to them.
+        ValueError for a table that cannot be one: a block twice or not in the arena, or more cached than there are.
         The blocks are the session's until `Arrived` (then they are the sequence's), or `Revoked` or `Released`.
         `root` is the parent of the sequence's first block hash: what arrives must belong to it.
         """
-        self._receiver.grant(room, attempt, peer, blocks, cached, root)
+        arena = self._desk.memory.num_blocks
+        if not (0 <= cached <= len(table) == len(set(table)) and all(0 <= block < arena for block in table)):
+            raise ValueError(f"{list(table)}, {cached} of them cached, is no table of blocks in an arena of {arena}")
+        self._receiver.grant(room, attempt, peer, table[cached:], cached, root)
 
     def revoke(self, room: int) -> None:
         """Asks the grant back. `Revoked` follows if nothing was put yet; otherwise the session just goes on."""

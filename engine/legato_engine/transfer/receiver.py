@@ -48,6 +48,7 @@ class Receiver:
     # calls
 
     def grant(self, room: int, attempt: int, peer: Peer, blocks: Sequence[int], cached: int, root: bytes) -> None:
+        """`blocks` are those that the peer writes to: the sequence's from number `cached` on."""
         key = (room, attempt)
         old = self._sessions.get(key)
         if old is not None and old.session.state is State.REVOKED:

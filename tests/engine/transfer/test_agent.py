@@ -1,0 +1,80 @@
+"""What the agent promises its core, between two agents in virtual time."""
+
+import pytest
+import torch
+
+from legato_engine.transfer.agent import TransferAgent
+from legato_engine.transfer.checksum import ArenaMemory
+from legato_engine.transfer.events import Arrived, Granted
+from legato_engine.transfer.memory import MemoryLink, Network
+from legato_protocol import block_hash
+from legato_protocol.stream import Peer, pack_tokens
+
+BLOCK, BLOCK_BYTES, BLOCKS = 4, 64, 8
+ROOT = block_hash.root("kv")
+TOKENS = pack_tokens(range(4 * BLOCK))
+HASHES = block_hash.chain(TOKENS, BLOCK, ROOT)
+
+
+class Side:
+    def __init__(self, network, name, fill, **settings):
+        self.arena = torch.full((BLOCKS, BLOCK_BYTES), fill, dtype=torch.uint8)
+        self.link = MemoryLink(network, name, self.arena.data_ptr(), self.arena.numel())
+        self.peer = Peer(name, f"epoch-{name}", self.link.address)
+        self.seen = []
+        identity = {"worker": name, "epoch": f"epoch-{name}", "kv_revision": "kv", "layout": "tiny", "token": "secret"}
+        self.agent = TransferAgent(
+            self.link,
+            ArenaMemory(self.arena, BLOCKS),
+            **{**identity, "block_size": BLOCK, "lease": 1.0, "clock": network.clock, **settings},
+        )
+
+    def events(self, kind):
+        return [event for event in self.seen if isinstance(event, kind)]
+
+
+class Pair:
+    def __init__(self):
+        self.network = Network()
+        self.sender = Side(self.network, "sender", 7)
+        self.receiver = Side(self.network, "receiver", 0)
+
+    def run(self, seconds=0.5):
+        for _ in range(round(seconds / 0.05)):
+            for side in (self.sender, self.receiver):
+                side.seen += side.agent.poll()
+                side.agent.check_integrity()
+            self.network.run(self.network.now + 0.05)
+
+    def begin(self, table=range(4), cached=0):
+        """Both sides know of room 1."""
+        self.sender.agent.expect(1, 1, self.receiver.peer, ROOT)
+        self.receiver.agent.grant(1, 1, self.sender.peer, table, cached, ROOT)
+        self.run()
+
+    def send(self):
+        self.sender.agent.push(1, 0, range(4), HASHES)
+        self.sender.agent.finish(1, TOKENS, 4 * BLOCK, ())
+
+
+@pytest.fixture
+def pair():
+    return Pair()
+
+
+def test_blocks_go_to_their_places_in_the_receivers_table(pair):
+    for block in range(4):
+        pair.sender.arena[block] = 10 + block
+    pair.begin(table=[6, 1, 4, 2, 7], cached=1)
+    assert pair.sender.events(Granted) == [Granted(1, 1, 5, 1)]
+    pair.send()
+    pair.run()
+    assert pair.receiver.events(Arrived)[0].blocks == 3
+    assert pair.receiver.arena[:, 0].tolist() == [0, 11, 13, 0, 12, 0, 0, 0]
+
+
+@pytest.mark.parametrize(("table", "cached"), [([1, 2], 3), ([1, 2], -1), ([1, 2, 1], 0), ([1, BLOCKS], 0), ([-1], 0)])
+def test_a_table_that_cannot_be_one_is_refused(pair, table, cached):
+    with pytest.raises(ValueError, match="no table of blocks"):
+        pair.receiver.agent.grant(1, 1, pair.sender.peer, table, cached, ROOT)
+    assert pair.receiver.agent.pending() == 0
