@@ -21,7 +21,16 @@ from legato_engine.scheduler.batch import Batch, StepOutput
 from legato_engine.scheduler.results import Emission
 from legato_engine.scheduler.scheduler import Scheduler
 from legato_engine.transfer.agent import TransferAgent
-from legato_engine.transfer.events import Aborted, Arrived, Committed, Granted, Released, Revoked, TransferEvent
+from legato_engine.transfer.events import (
+    Aborted,
+    Arrived,
+    Committed,
+    Granted,
+    Released,
+    Revoked,
+    TransferEvent,
+    WritingBegan,
+)
 from legato_protocol import stream
 
 IDLE = 0.5  # seconds: the longest silence towards gateways, and the latest that a deadline is seen
@@ -115,8 +124,12 @@ class Core:
                 receivers.aborted(event)
             case Released():
                 receivers.released(event)
-            case Revoked():  # receivers here abort instead
+            case Revoked(side="sender"):
                 senders.revoked(event)
+            case Revoked():
+                receivers.revoked(event)
+            case WritingBegan():
+                receivers.writing_began(event)
 
     # ── schedule, process ──
 

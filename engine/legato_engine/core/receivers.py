@@ -9,7 +9,7 @@ from legato_engine.request import Request
 from legato_engine.scheduler.results import Emission, Reservation
 from legato_engine.scheduler.scheduler import Scheduler
 from legato_engine.transfer.agent import TransferAgent
-from legato_engine.transfer.events import Aborted, Arrived, Released
+from legato_engine.transfer.events import Aborted, Arrived, Released, Revoked, WritingBegan
 from legato_protocol.block_hash import root
 from legato_protocol.stream import Peer
 
@@ -45,16 +45,16 @@ class Receivers:
         self._rooms[request.room] = Receiving(self._scheduler.reserve(request, now), source)
 
     def grant(self) -> None:
-        """Tell senders of the blocks that were reserved for them, and of those that were taken back."""
+        """Tell senders of the blocks that were reserved for them, and ask for those that are needed here."""
         for reservation in self._scheduler.grants():
             request = reservation.request
             assert request.room is not None
             parent = root(self._kv_revision, request.adapter, request.cache_salt)
             source = self._rooms[request.room].source
             self._agent.grant(request.room, request.attempt, source, reservation.blocks, reservation.cached, parent)
-        for reservation in self._scheduler.revoked():
-            if reservation.request.room is not None:
-                self._agent.abort(reservation.request.room, "its blocks are needed by running sequences")
+        for reservation in self._scheduler.wanted_back():
+            assert reservation.request.room is not None
+            self._agent.revoke(reservation.request.room)
 
     def ended(self, reservations: Iterable[Reservation], reason: str) -> None:
         """These were cancelled, or their time ran out; the scheduler has abandoned them."""
@@ -65,6 +65,23 @@ class Receivers:
                 self._agent.abort(room, reason)
                 if not receiving.reservation.granted:
                     del self._rooms[room]
+
+    def revoked(self, event: Revoked) -> None:
+        """The sender has put nothing and will not: the blocks are free, and the sequence waits for others."""
+        receiving = self._rooms.get(event.room)
+        if receiving is None:
+            return
+        if receiving.reservation.over:  # ended here meanwhile
+            self._scheduler.released(receiving.reservation)
+            del self._rooms[event.room]
+        else:
+            self._scheduler.taken_back(receiving.reservation)
+
+    def writing_began(self, event: WritingBegan) -> None:
+        """What the sender has written is worth more than the blocks."""
+        receiving = self._rooms.get(event.room)
+        if receiving is not None:
+            self._scheduler.written(receiving.reservation)
 
     def arrived(self, event: Arrived, now: float) -> tuple[Emission, ...]:
         """The sequence is here: it runs from now on, and its first tokens are told at once."""

@@ -114,10 +114,15 @@ class Senders:
         self._push(event.room)
 
     def revoked(self, event: Revoked) -> None:
-        """The receiver took its grant back: what was pushed is pushed again after the next one."""
-        if event.room in self._rooms:
-            sending = self._rooms[event.room]
-            sending.granted, sending.pushed = False, 0
+        """The receiver took its grant back, before anything was put: all is pushed after the next one."""
+        sending = self._rooms.get(event.room)
+        if sending is None or not sending.granted:
+            return
+        sending.granted, sending.pushed, sending.finished = False, 0, False
+        if sending.is_move:
+            self._scheduler.unfreeze(sending.request)
+        else:
+            self._scheduler.withdraw(sending.request)
 
     def committed(self, event: Committed) -> None:
         """The receiver owns the sequence."""

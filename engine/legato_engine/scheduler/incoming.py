@@ -27,7 +27,7 @@ class Incoming:
         self._granted: list[Reservation] = []  # oldest first
         self._quarantined: list[Reservation] = []
         self._news: list[Reservation] = []
-        self._revoked: list[Reservation] = []
+        self._wanted_back: list[Reservation] = []
 
     def __iter__(self) -> Iterator[Reservation]:
         """Pending and granted ones."""
@@ -62,26 +62,33 @@ class Incoming:
         news, self._news = self._news, []
         return tuple(news)
 
-    def take_revoked(self) -> tuple[Reservation, ...]:
-        revoked, self._revoked = self._revoked, []
-        return tuple(revoked)
+    def take_wanted_back(self) -> tuple[Reservation, ...]:
+        wanted, self._wanted_back = self._wanted_back, []
+        return tuple(wanted)
 
     def revoke(self, lacking: int) -> None:
-        """Take back grants nobody has written to, newest first, until `lacking` blocks are on their way back.
+        """Want grants back that nobody has written to, newest first, until `lacking` blocks are on their way.
 
         Those nobody was told of wait again; their blocks are back at once."""
         coming = sum(len(reservation.quarantined) for reservation in self._quarantined)
-        for reservation in reversed([r for r in self._granted if not r.written]):
+        coming += sum(reservation.fresh for reservation in self._granted if reservation.revoking)
+        for reservation in reversed([r for r in self._granted if not (r.written or r.revoking)]):
             if coming >= lacking:
                 break
+            coming += reservation.fresh
             if reservation in self._news:
-                coming += len(reservation.blocks) - reservation.cached
                 self._take_back(reservation)
-                self._queue(reservation)
             else:
-                self.abandon(reservation)
-                coming += len(reservation.quarantined)
-                self._revoked.append(reservation)
+                reservation.revoking = True
+                self._wanted_back.append(reservation)
+
+    def written(self, reservation: Reservation) -> None:
+        reservation.written = True
+        reservation.revoking = False
+
+    def taken_back(self, reservation: Reservation) -> None:
+        if not reservation.over and reservation.revoking:
+            self._take_back(reservation)
 
     def adopt(
         self, reservation: Reservation, computed: int, sampled: Mapping[int, Sequence[Sampled]], deliver: Deliver
@@ -152,17 +159,22 @@ class Incoming:
         insort(self._pending, (key, reservation), key=lambda entry: entry[0])
 
     def _take_back(self, reservation: Reservation) -> None:
-        """Undo a grant that no peer has heard of."""
+        """Undo a grant that no peer writes to: it waits again."""
+        if reservation in self._news:
+            self._news.remove(reservation)
         self._forget(reservation)
-        self._news.remove(reservation)
         self._ledger.pool.release(reservation.blocks)
         reservation.blocks, reservation.cached = [], 0
         reservation.granted = reservation.over = False
+        self._queue(reservation)
 
     def _forget(self, reservation: Reservation) -> None:
         self._granted.remove(reservation)
+        if reservation in self._wanted_back:
+            self._wanted_back.remove(reservation)
         self._admission.reserved -= len(reservation.request.choices)
         reservation.over = True
+        reservation.revoking = False
 
     def _rewind(self, request: Request, computed: int, known: int) -> None:
         """Set `computed`, but leave at least one token to compute: back to a block's begin, so that no stored block is

@@ -40,8 +40,8 @@ class StepResult:
 class Reservation:
     """Blocks for one incoming sequence. When granted, `blocks[:cached]` were here already and are not transferred.
 
-    The caller sets `written` when it learns that the peer has put something: from then on it is not revoked. The last
-    block may lie behind the sequence's known tokens.
+    Once the peer has `written` something it is not revoked any more. The last block may lie behind the sequence's known
+    tokens.
     """
 
     request: Request  # what it becomes; its tokens are those of the Decode frame
@@ -49,8 +49,14 @@ class Reservation:
     cached: int = 0
     blocks: list[int] = field(default_factory=list)
     written: bool = False
-    over: bool = False  # adopted, abandoned or revoked
+    revoking: bool = False  # wanted back; the peer has not answered yet
+    over: bool = False  # adopted or abandoned
     quarantined: list[int] = field(default_factory=list)
+
+    @property
+    def fresh(self) -> int:
+        """How many of `blocks` the peer may write to."""
+        return len(self.blocks) - self.cached
 
 
 @dataclass(frozen=True, slots=True)

@@ -207,10 +207,18 @@ class Scheduler:
         self._incoming.grant_before(None if first is None else self._queue.key(first))
         return self._incoming.take_granted()
 
-    def revoked(self) -> tuple[Reservation, ...]:
-        """Reservations taken back since the last call, for the caller to abort: they are over, and their blocks are
-        quarantined until `released`."""
-        return self._incoming.take_revoked()
+    def wanted_back(self) -> tuple[Reservation, ...]:
+        """Granted reservations whose blocks are needed here, since the last call, for the caller to revoke. They stay
+        granted until the peer has answered: `taken_back`, or `written` where it was too late."""
+        return self._incoming.take_wanted_back()
+
+    def taken_back(self, reservation: Reservation) -> None:
+        """The peer gave the grant back and has put nothing: the blocks are free, the reservation waits for others."""
+        self._incoming.taken_back(reservation)
+
+    def written(self, reservation: Reservation) -> None:
+        """The peer has put something: the grant cannot be revoked any more."""
+        self._incoming.written(reservation)
 
     def adopt(
         self, reservation: Reservation, computed: int, sampled: Mapping[int, Sequence[Sampled]]
@@ -227,11 +235,11 @@ class Scheduler:
     def abandon(self, reservation: Reservation) -> None:
         """The hand-off was aborted. Blocks granted are quarantined until `released`; without a grant nothing is left.
 
-        An adopted, revoked or abandoned one stays as it is."""
+        An adopted or abandoned one stays as it is."""
         self._incoming.abandon(reservation)
 
     def released(self, reservation: Reservation) -> None:
-        """No peer can write to this abandoned or revoked reservation's blocks any more: they are free."""
+        """No peer can write to this abandoned reservation's blocks any more: they are free."""
         self._incoming.released(reservation)
 
     def _end(self, requests: list[Request], reservations: list[Reservation]) -> Ended:

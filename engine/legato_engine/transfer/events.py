@@ -36,6 +36,14 @@ class Revoked:
 
 
 @dataclass(frozen=True, slots=True)
+class WritingBegan:
+    """Receiver: the peer has put something; the grant cannot be revoked any more."""
+
+    room: int
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
 class Committed:
     """Sender: the receiver has verified every block and owns the sequence; this side's blocks may be freed."""
 
@@ -81,21 +89,4 @@ class Released:
     attempt: int
 
 
-TransferEvent = Granted | Revoked | Committed | Arrived | Aborted | Released
-
-
-@dataclass(frozen=True, slots=True)
-class Counts:
-    """For metrics and `/state`; totals count since start."""
-
-    sending: int  # sessions under way
-    receiving: int
-    quarantined_blocks: int  # granted blocks of aborted sessions, not yet released
-    committed: int  # totals, both sides
-    aborted: int
-    fences: int
-    refused_peers: int
-    bad_messages: int
-    corrupt_blocks: int
-    bytes_sent: int
-    bytes_received: int
+TransferEvent = Granted | Revoked | WritingBegan | Committed | Arrived | Aborted | Released

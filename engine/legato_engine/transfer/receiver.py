@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from legato_engine.transfer.checksum import bind
 from legato_engine.transfer.desk import Desk, Key
-from legato_engine.transfer.events import Aborted, Arrived, Released, Revoked
+from legato_engine.transfer.events import Aborted, Arrived, Released, Revoked, WritingBegan
 from legato_engine.transfer.session import Action, Event, Session, State
 from legato_protocol import block_hash, handoff
 from legato_protocol.stream import Peer
@@ -229,6 +229,8 @@ class Receiver:
         match action:
             case Action.TELL_ARRIVED:
                 self._tell_arrived(key, into)
+            case Action.TELL_WRITING:
+                desk.outbox.append(WritingBegan(*key))
             case Action.TELL_REVOKED:
                 desk.outbox.append(Revoked("receiver", *key))
             case Action.TELL_ABORTED:

@@ -81,6 +81,7 @@ class Action(Enum):
     FENCE = "fence"
     TELL_GRANTED = "tell Granted"
     TELL_REVOKED = "tell Revoked"
+    TELL_WRITING = "tell WritingBegan"
     TELL_COMMITTED = "tell Committed"
     TELL_ARRIVED = "tell Arrived"
     TELL_ABORTED = "tell Aborted"
@@ -191,11 +192,12 @@ RECEIVER: Table = {
     # under way
     (S.OFFERED, E.REVOKE): Move(S.REVOKING, (A.SEND_REVOKE,)),
     (S.REVOKING, E.GOT_REVOKED): Move(S.REVOKED, (A.TELL_REVOKED,)),
-    (S.OFFERED, E.GOT_WRITTEN): Move(S.RECEIVING),
-    (S.REVOKING, E.GOT_WRITTEN): Move(S.RECEIVING),  # too late: the session goes on
+    (S.OFFERED, E.GOT_WRITTEN): Move(S.RECEIVING, (A.TELL_WRITING,)),
+    (S.REVOKING, E.GOT_WRITTEN): Move(S.RECEIVING, (A.TELL_WRITING,)),  # too late: the session goes on
     (S.RECEIVING, E.GOT_WRITTEN): Move(S.RECEIVING),
     (S.VERIFYING, E.GOT_WRITTEN): Move(S.VERIFYING),
-    **_same(_OPEN, E.GOT_FINAL, S.VERIFYING),
+    **_same((S.OFFERED, S.REVOKING), E.GOT_FINAL, S.VERIFYING, A.TELL_WRITING),
+    **_same((S.RECEIVING, S.VERIFYING), E.GOT_FINAL, S.VERIFYING),
     (S.VERIFYING, E.VERIFIED): Move(S.COMMITTED, (A.SEND_COMMIT, A.TELL_ARRIVED)),
     # the end: granted blocks stay in quarantine until no write can land any more
     **_same(_OPEN, E.CANCEL, S.ABORTING, A.SEND_ABORT, A.TELL_ABORTED),

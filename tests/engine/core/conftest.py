@@ -19,6 +19,7 @@ from legato_engine.kvcache.arena import Arena
 from legato_engine.kvcache.block_pool import BlockPool
 from legato_engine.kvcache.events import EventLog
 from legato_engine.kvcache.layout import KVLayout
+from legato_engine.runner import StepRunner
 from legato_engine.scheduler.batch import Batch, Draw, Row, Sampled, StepOutput
 from legato_engine.scheduler.limits import Limits
 from legato_engine.scheduler.scheduler import Scheduler
@@ -101,7 +102,7 @@ class Worker:
     end: socket.socket
     scheduler: Scheduler
     agent: TransferAgent | None
-    runner: TokenRunner
+    runner: StepRunner
     peer: Peer
     heard: list[msgspec.Struct] = field(default_factory=list)
     status: Status | None = None
@@ -164,10 +165,12 @@ def sequence(
     return Sequence(pack_tokens(prompt), len(prompt), wanted, deadline, choices)
 
 
-def hand_off(prefill: Worker, decode: Worker, wanted: Sequence, room: int = 99, attempt: int = 1) -> None:
+def hand_off(
+    prefill: Worker, decode: Worker, wanted: Sequence, room: int = 99, attempt: int = 1, id: str = "r"
+) -> None:
     """What a gateway tells both workers."""
-    decode.tell(Decode("r", attempt, room, wanted, prefill.peer))
-    prefill.tell(Prefill("r", attempt, room, wanted, decode.peer))
+    decode.tell(Decode(id, attempt, room, wanted, prefill.peer))
+    prefill.tell(Prefill(id, attempt, room, wanted, decode.peer))
 
 
 class World:
@@ -195,11 +198,20 @@ class World:
         self.lease = lease
         self.workers: list[Worker] = []
 
-    def worker(self, name: str, *, link: bool = True, chunk: int = 8, blocks: int = BLOCKS, **limits: int) -> Worker:
+    def worker(
+        self,
+        name: str,
+        *,
+        runner: StepRunner | None = None,
+        link: bool = True,
+        chunk: int = 8,
+        blocks: int | None = None,
+        **limits: int,
+    ) -> Worker:
         ours, theirs = socket.socketpair()
-        runner, events, epoch = TokenRunner(), EventLog(f"epoch-{name}"), f"epoch-{name}"
-        chosen = Limits("unified", BLOCK, **{**LIMITS, "chunk_tokens": chunk, **limits})
-        scheduler = Scheduler(chosen, BlockPool(blocks, events), runner.kv_revision)
+        runner, events, epoch = runner or TokenRunner(), EventLog(f"epoch-{name}"), f"epoch-{name}"
+        chosen = Limits("unified", runner.layout.block_size, **{**LIMITS, "chunk_tokens": chunk, **limits})
+        scheduler = Scheduler(chosen, BlockPool(blocks or runner.num_blocks, events), runner.kv_revision)
         agent = self._agent(name, epoch, runner) if link else None
         core = Core(
             Channel(theirs),
@@ -224,16 +236,16 @@ class World:
                 worker.turn()
                 worker.check()
 
-    def _agent(self, name: str, epoch: str, runner: TokenRunner) -> TransferAgent:
+    def _agent(self, name: str, epoch: str, runner: StepRunner) -> TransferAgent:
         link = MemoryLink(self.network, name, runner.arena.address, runner.arena.nbytes)
         return TransferAgent(
             link,
-            ArenaMemory(runner.arena.blocks, BLOCKS),
+            ArenaMemory(runner.arena.blocks, runner.num_blocks),
             worker=name,
             epoch=epoch,
             kv_revision=runner.kv_revision,
             layout=str(runner.layout),
-            block_size=BLOCK,
+            block_size=runner.layout.block_size,
             token="secret",
             lease=self.lease,
             clock=self.network.clock,

@@ -1,5 +1,7 @@
 """Sequences that go from one core to another: prefills, moves, and the ends of those that do not arrive."""
 
+from itertools import pairwise
+
 import pytest
 
 from legato_protocol.stream import Cancel, Decode, Generate, Handoff, Prefill, Sequence, pack_tokens
@@ -124,4 +126,22 @@ def test_a_sequence_that_is_not_the_one_asked_for_is_refused(world, other):
     assert decode.items() == []
     (failed,) = decode.failures()
     assert (failed.code, failed.retry) == ("transfer", True)
+    assert prefill.used == decode.used == 0
+
+
+def test_blocks_that_running_sequences_need_come_back_and_the_hand_off_goes_on_later(world):
+    """The prefill is held up by another, so nothing is written yet when the decode worker runs out of blocks."""
+    prefill, decode = world.worker("p", chunk=4), world.worker("d", blocks=14, growth_tokens=4)
+    prefill.tell(Generate("other", 1, world.sequence([5] * 180, max_tokens=1)))
+    decode.tell(Generate("long", 1, world.sequence([1, 2, 3], max_tokens=50)))
+    world.run(3)
+    world.hand_off(prefill, decode, world.sequence())
+    granted = []
+    for _ in range(150):
+        world.run(1)
+        granted += [request.sending for request in prefill.scheduler.requests(f"{world.gateway}/r")]
+    assert [now for before, now in pairwise(granted) if before != now] == [True, False, True]
+    assert decode.tokens("long") == world.continuation([1, 2, 3], 50)
+    assert decode.tokens() == world.continuation(world.prompt, 12)
+    assert prefill.failures() == decode.failures() == []
     assert prefill.used == decode.used == 0

@@ -205,23 +205,50 @@ def test_a_late_write_into_quarantined_blocks_hurts_nobody(make_worker, make_cli
     assert client.complete
 
 
-def test_running_sequences_take_back_unwritten_grants(make_worker, make_client):
+@pytest.fixture
+def pressed(make_worker, make_client):
+    """A worker whose running sequence needs the blocks of two grants, of which one was written to."""
     worker = make_worker(num_blocks=8, growth_tokens=0)
-    client = make_client(prompt(7), max_tokens=17)
-    worker.add(client)
+    worker.client = make_client(prompt(7), max_tokens=17)
+    worker.add(worker.client)
     worker.step()
     written = worker.scheduler.reserve(make_client(prompt(3, 50)).request(room=1), 0.0)
     fresh = worker.scheduler.reserve(make_client(prompt(3, 70)).request(room=2), 0.0)
     assert worker.scheduler.grants() == (written, fresh)
-    written.written = True
+    worker.scheduler.written(written)
     worker.run()
-    assert worker.scheduler.revoked() == (fresh,)
-    assert fresh.over
+    assert worker.scheduler.wanted_back() == (fresh,)
+    assert not worker.client.complete
+    return worker, fresh
+
+
+def test_running_sequences_take_back_unwritten_grants(pressed):
+    worker, fresh = pressed
+    worker.scheduler.taken_back(fresh)
+    assert worker.pool.counts().quarantined == 0
+    worker.run()
+    assert worker.client.complete
+    assert worker.scheduler.grants() == (fresh,)
+    worker.check()
+
+
+def test_a_grant_that_turns_out_to_be_written_is_kept(pressed):
+    worker, fresh = pressed
+    worker.scheduler.written(fresh)
+    worker.scheduler.taken_back(fresh)
+    worker.run()
+    assert fresh.granted
+    assert worker.scheduler.wanted_back() == ()
+
+
+def test_a_grant_that_is_wanted_back_may_be_abandoned(pressed):
+    worker, fresh = pressed
+    worker.scheduler.abandon(fresh)
+    worker.scheduler.taken_back(fresh)
     assert worker.pool.counts().quarantined == 2
-    assert not client.complete
     worker.scheduler.released(fresh)
     worker.run()
-    assert client.complete
+    assert worker.client.complete
     worker.check()
 
 
@@ -233,7 +260,7 @@ def test_a_grant_that_nobody_heard_of_is_undone_without_quarantine(make_worker, 
     reservation = worker.scheduler.reserve(make_client(prompt(3, 50)).request(room=1), 0.0)
     worker.run()
     assert client.complete
-    assert worker.scheduler.revoked() == ()
+    assert worker.scheduler.wanted_back() == ()
     assert worker.scheduler.grants() == (reservation,)
 
 

@@ -49,6 +49,7 @@ class World:
         self.clients = []
         self.sessions = []
         self.quarantined = []  # (worker, reservation, its blocks)
+        self.revoking = []  # sessions whose sender was asked to give the grant back
 
     # Operations: each takes two numbers and does what it can
 
@@ -115,13 +116,19 @@ class World:
         if live:
             self._abort(live[a % len(live)])
 
-    def withdraw(self, a, b):
-        """The sender loses its grant, and gets one again later."""
-        told = [session for session in self.sessions if session.told and not (session.over or session.moving)]
-        if told:
-            session = told[a % len(told)]
+    def give_back(self, a, b):
+        """A sender answers that it gives its grant back, unless it has put something already."""
+        if not self.revoking:
+            return
+        session = self.revoking.pop(a % len(self.revoking))
+        if session.over or session.reservation.written:
+            return
+        if session.told and session.moving:
+            session.source.scheduler.unfreeze(session.request)
+        elif session.told:
             session.source.scheduler.withdraw(session.request)
-            session.told, session.put = False, 0
+        session.told, session.put = False, 0
+        session.target.scheduler.taken_back(session.reservation)
 
     def cancel(self, a, b):
         live = [client for client in self.clients if not client.over]
@@ -173,6 +180,8 @@ class World:
                 self._advance(session)
             while self.quarantined:
                 self.release(0, 0)
+            while self.revoking:
+                self.give_back(0, 0)
             self.check()
         for worker in self.workers:
             assert worker.scheduler.idle
@@ -181,11 +190,8 @@ class World:
 
     def check(self):
         for worker in self.workers:
-            for reservation in worker.scheduler.revoked():
-                self._quarantine(worker, reservation)
-                for session in self.sessions:
-                    if session.reservation is reservation and not session.over:
-                        self._give_up(session)
+            wanted = worker.scheduler.wanted_back()
+            self.revoking += [session for session in self.sessions if session.reservation in wanted]
             worker.check()
 
     # Parts
@@ -244,7 +250,7 @@ class World:
 
     def _put(self, session, index, blocks):
         reservation = session.reservation
-        reservation.written = True
+        session.target.scheduler.written(reservation)
         if index >= reservation.cached:
             session.target.write({reservation.blocks[index]: session.source.arena.blocks[blocks[index]]})
 
@@ -303,6 +309,8 @@ OPERATIONS += [
     "late_write",
     "release",
     "release",
+    "give_back",
+    "give_back",
     "expire",
 ]
 

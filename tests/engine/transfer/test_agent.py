@@ -5,7 +5,7 @@ import torch
 
 from legato_engine.transfer.agent import TransferAgent
 from legato_engine.transfer.checksum import ArenaMemory
-from legato_engine.transfer.events import Arrived, Granted
+from legato_engine.transfer.events import Arrived, Granted, Released, Revoked, WritingBegan
 from legato_engine.transfer.memory import MemoryLink, Network
 from legato_protocol import block_hash
 from legato_protocol.stream import Peer, pack_tokens
@@ -78,3 +78,25 @@ def test_a_table_that_cannot_be_one_is_refused(pair, table, cached):
     with pytest.raises(ValueError, match="no table of blocks"):
         pair.receiver.agent.grant(1, 1, pair.sender.peer, table, cached, ROOT)
     assert pair.receiver.agent.pending() == 0
+
+
+def test_a_grant_without_a_put_comes_back_and_may_be_given_again(pair):
+    pair.begin()
+    pair.receiver.agent.revoke(1)
+    pair.run()
+    assert pair.receiver.events(Revoked) == [Revoked("receiver", 1, 1)]
+    assert pair.sender.events(Revoked) == [Revoked("sender", 1, 1)]
+    pair.receiver.agent.grant(1, 1, pair.sender.peer, range(4), 0, ROOT)
+    pair.run()
+    pair.send()
+    pair.run()
+    assert len(pair.receiver.events(Arrived)) == 1
+
+
+def test_a_grant_that_is_being_written_to_is_said_so_and_stays(pair):
+    pair.begin()
+    pair.sender.agent.push(1, 0, [0], HASHES[:1])
+    pair.receiver.agent.revoke(1)
+    pair.run()
+    assert pair.receiver.seen == [WritingBegan(1, 1)]
+    assert not pair.receiver.events(Released)
