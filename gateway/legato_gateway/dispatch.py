@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from legato_gateway.fleet import Fleet
+from legato_gateway.generation import RunningGeneration
 from legato_gateway.kv_index import KVIndex
 from legato_gateway.leg import Leg, Placement
 from legato_gateway.routing.choose import NoRoute, Policy, Route, choose
@@ -55,11 +56,18 @@ class Dispatcher:
             frozenset(leg.avoid),
         )
 
+    async def hash_prompt(self, generation: RunningGeneration) -> None:
+        """What `matches` asks for first, in short pieces: a long prompt holds up no other stream."""
+        for revision, size in _hashings(self._fleet.snapshot()):
+            for known in generation.hashes.pieces(revision, size):
+                self._index.match(known)  # the index remembers what it has walked
+                await asyncio.sleep(0)
+
     def matches(self, leg: Leg, snapshot: FleetSnapshot) -> dict[str, int]:
         """Leading blocks of its sequence that each worker holds."""
         found: dict[str, int] = {}
         tokens = leg.generation.prompt + pack_tokens(self._output(leg))
-        for revision, size in {(w.kv_revision, w.block_size) for w in snapshot.workers}:
+        for revision, size in _hashings(snapshot):
             held = self._index.match(leg.generation.hashes.of(tokens, revision, size))
             found.update(
                 (w.name, held[w.name]) for w in snapshot.workers if w.kv_revision == revision and w.name in held
@@ -176,7 +184,6 @@ class Dispatcher:
         record.prefill, record.decode, record.why = route.prefill or "local", route.decode, route.why
         record.cached_tokens = dict(route.cached)
         record.transport = self._hello(route.decode).transport if route.prefill else ""
-        leg.generation.routed()
 
     def _room(self) -> int:
         return self._random.getrandbits(63)
@@ -190,3 +197,8 @@ class Dispatcher:
         assert worker is not None, "only greeted workers are routed to"
         assert worker.hello is not None, "only greeted workers are routed to"
         return worker.hello
+
+
+def _hashings(snapshot: FleetSnapshot) -> set[tuple[str, int]]:
+    """Every way in which a worker of this fleet hashes blocks: KV revision and block size."""
+    return {(worker.kv_revision, worker.block_size) for worker in snapshot.workers}

@@ -45,7 +45,6 @@ class RunningGeneration:
         self._unread = 0
         self._error: GatewayError | None = None
         self._waiter: asyncio.Future[None] | None = None
-        self._known = asyncio.Event()
 
     # ── for the client's handler ────────────────────────────────────────────────────────────────────────────────
 
@@ -67,12 +66,6 @@ class RunningGeneration:
         """Deltas that can be had without waiting."""
         return [self._pop() for _ in range(len(self._deltas))]
 
-    async def started(self) -> None:
-        """Returns once the first route is known; raises what ended the request before that."""
-        await self._known.wait()
-        if self.ended and self._error is not None and not self.route.decode:
-            raise self._error
-
     async def cancel(self) -> None:
         """Stops all work for it at once."""
         self._owner.leave(self)
@@ -92,10 +85,6 @@ class RunningGeneration:
     def unread(self) -> int:
         """Tokens that the client has not taken."""
         return self._unread
-
-    def routed(self) -> None:
-        """The route record is filled in for the first time (or again)."""
-        self._known.set()
 
     def take(self, choice: Choice, item: TokenItem) -> None:
         """Items beyond the tokens known; the caller has checked that none is missing between."""
@@ -120,7 +109,6 @@ class RunningGeneration:
         self.route.finish = (
             (error.code or "error") if error else ",".join(c.finish or "cancelled" for c in self.choices)
         )
-        self._known.set()
         self._wake()
 
     def _wake(self) -> None:

@@ -45,6 +45,7 @@ from legato_protocol.stream import (
     Tokens,
 )
 
+LONG_PROMPT = 8192  # tokens: a longer one is hashed in pieces before it is offered
 NO_WORKER = "no_worker"  # drop reason: no worker of this fleet can ever take it
 
 
@@ -94,6 +95,7 @@ class Relay:
         retry = self._policy.retry
         self._recovery = Recovery(self._legs, self._moves, fleet, metrics, retry, self._finish)
         self._serial = itertools.count()
+        self._hashing: set[asyncio.Task[None]] = set()
         self._held: dict[str, Leg] = {}  # not admitted yet, by leg id
         self._generations: dict[RunningGeneration, Leg] = {}  # with the first leg, whose id is the admission ticket's
         self._idle = asyncio.Event()
@@ -113,7 +115,12 @@ class Relay:
         self._generations[generation] = leg
         self._idle.clear()
         self._metrics.started()
-        self._offer(leg, loop.time())
+        if len(request.prompt) <= LONG_PROMPT:
+            self._offer(leg)
+        else:
+            hashing = loop.create_task(self._hash_and_offer(leg))
+            self._hashing.add(hashing)
+            hashing.add_done_callback(self._hashing.discard)
         return generation
 
     def pause(self, generation: RunningGeneration, on: bool) -> None:
@@ -217,8 +224,13 @@ class Relay:
 
     # ── admission ───────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _offer(self, leg: Leg, now: float) -> None:
-        generation, snapshot = leg.generation, self._fleet.snapshot()
+    async def _hash_and_offer(self, leg: Leg) -> None:
+        await self._dispatcher.hash_prompt(leg.generation)
+        if not leg.generation.ended:
+            self._offer(leg)
+
+    def _offer(self, leg: Leg) -> None:
+        generation, snapshot, now = leg.generation, self._fleet.snapshot(), asyncio.get_running_loop().time()
         request = generation.request
         matches = self._dispatcher.matches(leg, snapshot)
         sizes = {worker.name: worker.block_size for worker in snapshot.workers}

@@ -180,3 +180,27 @@ def test_kv_events_reach_the_index_and_the_route(lab):
             assert reader.generation.route.cached_tokens == {"d0": 96}
 
     lab.run(test)
+
+
+def test_a_long_prompt_is_hashed_in_pieces_and_served(lab):
+    async def test():
+        async with lab.running(lab.unified(1)) as gateway:
+            reader = gateway.submit(prompt=tuple(range(100_000)))
+            assert not gateway.workers[0].got(Generate)
+            assert not reader.generation.route.decode
+            assert (await reader.read()).text == lab.text_of(7, 20)
+
+    lab.run(test)
+
+
+def test_a_long_prompt_whose_client_leaves_at_once_goes_nowhere(lab):
+    async def test():
+        async with lab.running(lab.unified(1)) as gateway:
+            reader = gateway.submit(prompt=tuple(range(100_000)))
+            await asyncio.sleep(0)
+            await reader.generation.cancel()
+            assert (await gateway.submit(max_tokens=3).read()).text == lab.text_of(7, 3)
+            assert len(gateway.workers[0].got(Generate)) == 1
+            gateway.relay.check_integrity()
+
+    lab.run(test)
