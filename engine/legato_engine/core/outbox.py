@@ -7,9 +7,11 @@ from collections import defaultdict
 
 from legato_engine.core.frames import ForGateway
 from legato_engine.scheduler.results import Emission
-from legato_engine.transfer.events import Arrived
+from legato_engine.transfer.events import Aborted, Arrived
 from legato_protocol import stream
 from legato_protocol.stream import Failed, FailureCode, HandoffReport, Part, TokenItem, Tokens
+
+_PEER_LOST = ("peer_died", "peer_silent")
 
 
 def key_of(gateway: int, id: str) -> str:
@@ -38,6 +40,11 @@ class Outbox:
     def fail(self, key: str, attempt: int, code: FailureCode, message: str, part: Part, retry: bool) -> None:
         gateway, id = split_key(key)
         self._say(gateway, Failed(id, attempt, code, message, part, retry))
+
+    def aborted(self, key: str, event: Aborted) -> None:
+        """A hand-off failed. Another pair may always succeed: an abort's own `retry` is about these two workers."""
+        code: FailureCode = "peer_lost" if event.cause in _PEER_LOST else "transfer"
+        self.fail(key, event.attempt, code, event.reason, "transfer", True)
 
     def report(self, key: str, event: Arrived, now: float, transport: str) -> None:
         """A hand-off was received."""

@@ -116,8 +116,7 @@ class Receivers:
         self._scheduler.abandon(receiving.reservation)
         if not receiving.silent:
             receiving.silent = True
-            request = receiving.reservation.request
-            self._outbox.fail(request.id, event.attempt, "transfer", event.reason, "transfer", True)
+            self._outbox.aborted(receiving.reservation.request.id, event)
 
     def released(self, event: Released) -> None:
         """No peer writes to its blocks any more."""

@@ -146,9 +146,7 @@ class Senders:
         elif sending.granted:
             self._scheduler.unfreeze(sending.request)
         if not sending.silent:
-            key, attempt = sending.request.id, sending.attempt
-            # Another pair may always succeed: an abort's own `retry` is about these two workers.
-            self._outbox.fail(key, attempt, "transfer", event.reason, "transfer", True)
+            self._outbox.aborted(sending.request.id, event)
 
     # ── inside ──
 

@@ -10,7 +10,7 @@ from itertools import chain
 
 from legato_engine.transfer.checksum import ArenaMemory
 from legato_engine.transfer.desk import Desk
-from legato_engine.transfer.events import TransferEvent
+from legato_engine.transfer.events import Cause, TransferEvent
 from legato_engine.transfer.link import Connected, Fenced, Link, LinkEvent, PeerDown, PutDone, PutFailed, Received
 from legato_engine.transfer.peers import Peers, prove
 from legato_engine.transfer.receiver import Receiver
@@ -214,9 +214,13 @@ class TransferAgent:
             case Connected(connection, accepted):
                 self._peers.connected(connection, accepted)
             case PeerDown(connection, reason):
-                self._ended(connection, False, reason)
+                self._ended(connection, False, "peer_died", reason)
             case Fenced(connection):
-                self._ended(connection, True, "its endpoint was closed here")
+                refusal = self._peers.refusal(connection)
+                if refusal:  # whoever is there now is not the one that was meant
+                    self._ended(connection, True, "peer_died", refusal)
+                else:
+                    self._ended(connection, True, "peer_silent", "its endpoint was closed here")
 
     def _receive(self, connection: int, data: bytes) -> None:
         message = self._peers.receive(connection, data)
@@ -237,7 +241,7 @@ class TransferAgent:
         else:
             self._receiver.receive(connection, message)
 
-    def _ended(self, connection: int, fenced: bool, reason: str) -> None:
-        self._sender.connection_ended(connection, fenced, reason)
-        self._receiver.connection_ended(connection, fenced, reason)
+    def _ended(self, connection: int, fenced: bool, cause: Cause, reason: str) -> None:
+        self._sender.connection_ended(connection, fenced, cause, reason)
+        self._receiver.connection_ended(connection, fenced, cause, reason)
         self._peers.forget(connection)

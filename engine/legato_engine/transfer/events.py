@@ -6,6 +6,14 @@ from typing import Literal
 from legato_protocol.handoff import Final
 
 Side = Literal["sender", "receiver"]
+Cause = Literal[
+    "cancelled",  # `abort` was called here
+    "refused",  # the peer aborted it
+    "corrupt",  # what came is not what was announced
+    "broken",  # a put failed
+    "peer_died",  # the connection ended at its other end, or another worker or epoch answers there
+    "peer_silent",  # its lease ended, or its connection was fenced for another session's
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +85,7 @@ class Aborted:
     side: Side
     room: int
     attempt: int
+    cause: Cause
     reason: str
     retry: bool
 

@@ -24,6 +24,7 @@ class _Connection:
     epoch: str
     arena: int = 0
     trusted: bool = False
+    refusal: str = ""  # why it was closed here
 
 
 def prove(token: str, worker: str, epoch: str) -> bytes:
@@ -67,6 +68,11 @@ class Peers:
     def arena(self, number: int) -> int:
         """Base address of the peer's arena."""
         return self._connections[number].arena
+
+    def refusal(self, number: int) -> str:
+        """Why the connection was closed here, if the peer was not to be trusted."""
+        connection = self._connections.get(number)
+        return connection.refusal if connection else ""
 
     def send(self, number: int, message: handoff.HandoffMessage) -> None:
         """Sends when the peer is trusted; a connection that is gone swallows it (its end is told by an event)."""
@@ -130,6 +136,7 @@ class Peers:
 
     def _refuse(self, number: int, reason: str) -> None:
         self.refused += 1
+        self._connections[number].refusal = reason
         _log.warning("refused a peer: %s", reason)
         self._link.fence(number)
 

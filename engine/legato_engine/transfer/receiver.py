@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from legato_engine.transfer.checksum import bind
 from legato_engine.transfer.desk import Desk, Key
-from legato_engine.transfer.events import Aborted, Arrived, Released, Revoked, WritingBegan
+from legato_engine.transfer.events import Aborted, Arrived, Cause, Released, Revoked, WritingBegan
 from legato_engine.transfer.session import Action, Event, Session, State
 from legato_protocol import block_hash, handoff
 from legato_protocol.stream import Peer
@@ -33,6 +33,7 @@ class Incoming:
     found: dict[int, int] = field(default_factory=dict)  # and the sum of the bytes that are here
     final: handoff.Final | None = None
     final_at: float = 0.0
+    cause: Cause = "cancelled"  # of the end; with `reason` it is that of the first thing that went wrong
     reason: str = ""
     retry: bool = True
 
@@ -73,7 +74,7 @@ class Receiver:
     def cancel(self, room: int, reason: str) -> None:
         for key, into in list(self._sessions.items()):
             if key[0] == room and not into.session.ended:
-                self._fail(key, into, Event.CANCEL, reason, False)
+                self._fail(key, into, Event.CANCEL, "cancelled", reason, False)
 
     # messages and link events
 
@@ -95,7 +96,7 @@ class Receiver:
                 if serial >= into.serial:
                     self._step(key, into, Event.GOT_REVOKED)
             case handoff.Abort(reason=reason, retry=retry):
-                self._fail(key, into, Event.GOT_ABORT, reason, retry)
+                self._fail(key, into, Event.GOT_ABORT, "refused", reason, retry)
             case handoff.AbortAck():
                 self._step(key, into, Event.GOT_ACK)
             case _:
@@ -108,17 +109,17 @@ class Receiver:
             if into.connection == connection and into.session.state is State.CONNECTING:
                 self._step(key, into, Event.READY)
 
-    def connection_ended(self, connection: int, fenced: bool, reason: str) -> None:
+    def connection_ended(self, connection: int, fenced: bool, cause: Cause, reason: str) -> None:
         for key, into in list(self._sessions.items()):
             if into.connection == connection and not into.session.ended:
                 event = Event.FENCED if fenced and into.session.state is State.FENCING else Event.PEER_DOWN
-                self._fail(key, into, event, f"the sender is gone: {reason}", True)
+                self._fail(key, into, event, cause, f"the sender is gone: {reason}", True)
 
     def tick(self, now: float) -> None:
         for key, into in list(self._sessions.items()):
             state = into.session.state
             if state in _LEASED and now >= into.due:
-                self._fail(key, into, Event.LEASE_END, "the sender said nothing for too long", True)
+                self._fail(key, into, Event.LEASE_END, "peer_silent", "the sender said nothing for too long", True)
             elif state in _RENEWING and now >= into.renew_at and into.connection is not None:
                 into.renew_at = now + self._desk.renewal
                 self._desk.peers.send(into.connection, handoff.Renew(self._desk.epoch, *key))
@@ -164,7 +165,7 @@ class Receiver:
         if not holding:
             return
         if message.first < into.cached or last > into.cached + len(into.blocks):
-            self._fail(key, into, Event.CORRUPT, "the sender announced blocks that were not granted", True)
+            self._fail(key, into, Event.CORRUPT, "corrupt", "the sender announced blocks that were not granted", True)
             return
         indices = [i for i in range(message.first, last) if i not in into.claimed]
         into.claimed.update((i, message.checksums[i - message.first]) for i in indices)
@@ -180,7 +181,9 @@ class Receiver:
         needed = -(-message.computed // self._desk.block_size)
         fits = needed <= into.cached + len(into.blocks) and message.computed * 4 <= len(message.token_ids)
         if message.blocks != needed or not fits or message.computed < 0:
-            self._fail(key, into, Event.CORRUPT, "the sender's last message contradicts the grant or itself", True)
+            self._fail(
+                key, into, Event.CORRUPT, "corrupt", "the sender's last message contradicts the grant or itself", True
+            )
             return
         into.final, into.final_at = message, self._desk.clock()
         into.due = into.final_at + self._desk.lease
@@ -195,7 +198,9 @@ class Receiver:
         wrong = self._count_wrong(key[0], into, indices) if self._desk.checksum else 0
         if wrong:
             self._desk.totals.corrupt_blocks += wrong
-            self._fail(key, into, Event.CORRUPT, f"{wrong} of {len(indices)} blocks have a wrong checksum", True)
+            self._fail(
+                key, into, Event.CORRUPT, "corrupt", f"{wrong} of {len(indices)} blocks have a wrong checksum", True
+            )
         else:
             self._step(key, into, Event.VERIFIED)
 
@@ -209,9 +214,9 @@ class Receiver:
             hashes.append(block_hash.child(parent, tokens[computed // size * size * 4 :]))
         return sum(bind(into.found[i], room, i, hashes[i]) != into.claimed[i] for i in indices)
 
-    def _fail(self, key: Key, into: Incoming, event: Event, reason: str, retry: bool) -> None:
+    def _fail(self, key: Key, into: Incoming, event: Event, cause: Cause, reason: str, retry: bool) -> None:
         if not into.reason:
-            into.reason, into.retry = reason, retry
+            into.cause, into.reason, into.retry = cause, reason, retry
         self._step(key, into, event)
 
     def _step(self, key: Key, into: Incoming, event: Event) -> None:
@@ -235,7 +240,7 @@ class Receiver:
                 desk.outbox.append(Revoked("receiver", *key))
             case Action.TELL_ABORTED:
                 desk.totals.aborted += 1
-                desk.outbox.append(Aborted("receiver", *key, into.reason, into.retry))
+                desk.outbox.append(Aborted("receiver", *key, into.cause, into.reason, into.retry))
             case Action.TELL_RELEASED:
                 desk.outbox.append(Released(*key))
             case Action.FENCE:

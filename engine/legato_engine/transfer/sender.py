@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from legato_engine.transfer.checksum import bind
 from legato_engine.transfer.desk import Desk, Key
-from legato_engine.transfer.events import Aborted, Committed, Granted, Revoked
+from legato_engine.transfer.events import Aborted, Cause, Committed, Granted, Revoked
 from legato_engine.transfer.link import PutDone, PutFailed, Span
 from legato_engine.transfer.session import Action, Event, Session, State
 from legato_protocol import block_hash, handoff
@@ -40,6 +40,7 @@ class Outgoing:
     parent: bytes = b""  # hash of the last pushed block
     pushes: dict[int, _Push] = field(default_factory=dict)
     final: handoff.Final | None = None
+    cause: Cause = "cancelled"  # of the end; with `reason` it is that of the first thing that went wrong
     reason: str = ""
     retry: bool = True
 
@@ -60,7 +61,7 @@ class Sender:
         key = (room, attempt)
         out = self._open(key)
         if out.session.state is State.PARKED and not self._is_from(out, peer):
-            self._fail(key, out, Event.CANCEL, "the grant came from another worker or epoch", True)
+            self._fail(key, out, Event.CANCEL, "refused", "the grant came from another worker or epoch", True)
             out = self._sessions[key] = Outgoing(Session("sender"))
         out.peer, out.root, out.parent = peer, root, root
         self._newest[room] = key
@@ -98,7 +99,7 @@ class Sender:
     def cancel(self, room: int, reason: str) -> None:
         for key, out in list(self._sessions.items()):
             if key[0] == room and not out.session.ended and out.session.state is not State.UNKNOWN:
-                self._fail(key, out, Event.CANCEL, reason, False)
+                self._fail(key, out, Event.CANCEL, "cancelled", reason, False)
 
     # messages and link events
 
@@ -119,7 +120,7 @@ class Sender:
                     self._revoked(key, out, connection, serial)
             case handoff.Abort(reason=reason, retry=retry):
                 out.connection = connection
-                self._fail(key, out, Event.GOT_ABORT, reason, retry)
+                self._fail(key, out, Event.GOT_ABORT, "refused", reason, retry)
             case handoff.Commit():
                 self._step(key, out, Event.GOT_COMMIT)
             case handoff.AbortAck():
@@ -136,24 +137,24 @@ class Sender:
         out = self._sessions[key]
         push = out.pushes.pop(event.tag)
         if isinstance(event, PutFailed):
-            self._fail(key, out, Event.PUT_FAILED, f"could not write: {event.reason}", True)
+            self._fail(key, out, Event.PUT_FAILED, "broken", f"could not write: {event.reason}", True)
         elif out.session.state is State.PUSHING and out.connection is not None:
             self._desk.totals.bytes_sent += push.bytes
             written = handoff.Written(self._epoch(out), *key, push.first, push.checksums)
             self._desk.peers.send(out.connection, written)
         self._settle(key, out)
 
-    def connection_ended(self, connection: int, fenced: bool, reason: str) -> None:
+    def connection_ended(self, connection: int, fenced: bool, cause: Cause, reason: str) -> None:
         for key, out in list(self._sessions.items()):
             if out.connection == connection and not out.session.ended:
                 event = Event.FENCED if fenced and out.session.state is State.FENCING else Event.PEER_DOWN
-                self._fail(key, out, event, f"the receiver is gone: {reason}", True)
+                self._fail(key, out, event, cause, f"the receiver is gone: {reason}", True)
 
     def tick(self, now: float) -> None:
         for key, out in list(self._sessions.items()):
             state = out.session.state
             if state in _LEASED and now >= out.due:
-                self._fail(key, out, Event.LEASE_END, "the receiver said nothing for too long", True)
+                self._fail(key, out, Event.LEASE_END, "peer_silent", "the receiver said nothing for too long", True)
             elif state in _RENEWING and now >= out.renew_at and out.connection is not None:
                 out.renew_at = now + self._desk.renewal
                 self._desk.peers.send(out.connection, handoff.Renew(self._epoch(out), *key))
@@ -259,9 +260,9 @@ class Sender:
             self._step(key, out, Event.FINISH)
             out.due = self._desk.clock() + self._desk.lease
 
-    def _fail(self, key: Key, out: Outgoing, event: Event, reason: str, retry: bool) -> None:
+    def _fail(self, key: Key, out: Outgoing, event: Event, cause: Cause, reason: str, retry: bool) -> None:
         if not out.reason:
-            out.reason, out.retry = reason, retry
+            out.cause, out.reason, out.retry = cause, reason, retry
         self._step(key, out, event)
         if out.session.state in (State.DRAINING, State.ANSWERING):
             self._settle(key, out)
@@ -289,7 +290,7 @@ class Sender:
                 desk.outbox.append(Committed(*key))
             case Action.TELL_ABORTED:
                 desk.totals.aborted += 1
-                desk.outbox.append(Aborted("sender", *key, out.reason, out.retry))
+                desk.outbox.append(Aborted("sender", *key, out.cause, out.reason, out.retry))
             case Action.FENCE:
                 if out.connection is not None:
                     desk.fence(out.connection)

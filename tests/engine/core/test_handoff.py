@@ -145,3 +145,17 @@ def test_blocks_that_running_sequences_need_come_back_and_the_hand_off_goes_on_l
     assert decode.tokens() == world.continuation(world.prompt, 12)
     assert prefill.failures() == decode.failures() == []
     assert prefill.used == decode.used == 0
+
+
+@pytest.mark.parametrize("lost", ["p", "d"])
+def test_a_worker_whose_peer_died_says_so(world, lost):
+    prefill, decode = world.worker("p", chunk=4), world.worker("d")
+    world.hand_off(prefill, decode, world.sequence([3] * 100))
+    world.run(10)
+    gone, left = (prefill, decode) if lost == "p" else (decode, prefill)
+    world.workers.remove(gone)
+    assert gone.agent is not None
+    gone.agent.close()
+    world.run(6)
+    assert [(failed.code, failed.retry) for failed in left.failures()] == [("peer_lost", True)]
+    assert left.used == 0

@@ -5,7 +5,7 @@ import torch
 
 from legato_engine.transfer.agent import TransferAgent
 from legato_engine.transfer.checksum import ArenaMemory
-from legato_engine.transfer.events import Arrived, Granted, Released, Revoked, WritingBegan
+from legato_engine.transfer.events import Aborted, Arrived, Granted, Released, Revoked, WritingBegan
 from legato_engine.transfer.memory import MemoryLink, Network
 from legato_protocol import block_hash
 from legato_protocol.stream import Peer, pack_tokens
@@ -42,6 +42,8 @@ class Pair:
     def run(self, seconds=0.5):
         for _ in range(round(seconds / 0.05)):
             for side in (self.sender, self.receiver):
+                if side.link.stopped:
+                    continue
                 side.seen += side.agent.poll()
                 side.agent.check_integrity()
             self.network.run(self.network.now + 0.05)
@@ -100,3 +102,38 @@ def test_a_grant_that_is_being_written_to_is_said_so_and_stays(pair):
     pair.run()
     assert pair.receiver.seen == [WritingBegan(1, 1)]
     assert not pair.receiver.events(Released)
+
+
+def test_an_abort_says_what_caused_it(pair):
+    pair.begin()
+    pair.receiver.agent.abort(1, "the client is gone")
+    pair.run()
+    assert [event.cause for event in pair.receiver.events(Aborted)] == ["cancelled"]
+    assert [event.cause for event in pair.sender.events(Aborted)] == ["refused"]
+
+
+@pytest.mark.parametrize("lost", ["sender", "receiver"])
+@pytest.mark.parametrize(("end", "cause"), [("close", "peer_died"), ("stop", "peer_silent")])
+def test_a_peer_that_dies_or_falls_silent_is_the_cause(pair, lost, end, cause):
+    pair.begin()
+    gone = getattr(pair, lost)
+    left = pair.receiver if gone is pair.sender else pair.sender
+    getattr(gone.link, end)()
+    pair.run(2.5)
+    assert [event.cause for event in left.events(Aborted)] == [cause]
+
+
+def test_corrupt_blocks_are_the_cause(pair):
+    pair.begin()
+    pair.network.faults.corrupt_put = 1.0
+    pair.send()
+    pair.run()
+    assert [event.cause for event in pair.receiver.events(Aborted)] == ["corrupt"]
+
+
+def test_a_peer_that_was_replaced_is_lost_and_its_successor_not_mistaken_for_it(pair):
+    pair.sender.peer = Peer("sender", "an epoch that is gone", pair.sender.link.address)
+    pair.begin()
+    (aborted,) = pair.receiver.events(Aborted)
+    assert aborted.cause == "peer_died"
+    assert "answered for" in aborted.reason
