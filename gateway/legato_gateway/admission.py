@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from legato_gateway.capacity import Capacity
-from legato_gateway.routing.filters import Need
+from legato_gateway.routing.filters import Matches, Need
 from legato_gateway.routing.fleet_snapshot import FleetSnapshot
 
 QUEUE_FULL = "queue_full"
@@ -27,13 +27,17 @@ MAX_TENANTS = 8192  # whose service is remembered
 
 @dataclass(frozen=True, slots=True)
 class Ticket:
-    """A request that wants to start. `uncached` prompt tokens no worker holds; `deadline` is on the clock of `now`."""
+    """A request that wants to start. `uncached` prompt tokens no worker holds; `deadline` is on the clock of `now`.
+
+    `matches` are the leading blocks of it that workers hold, by worker: they need no room there.
+    """
 
     tenant: str
     need: Need  # its `id` is the ticket's
     uncached: int
     deadline: float
     priority: int = 0  # higher goes first
+    matches: Matches = field(default_factory=dict)
 
     @property
     def id(self) -> str:
@@ -128,7 +132,7 @@ class Admission:
         refusal = self._over_quota(ticket, now) or self._unservable(ticket, capacity, now)
         if refusal:
             return refusal
-        if not self._held and capacity.take(ticket.need, ticket.uncached):
+        if not self._held and capacity.take(ticket.need, ticket.uncached, ticket.matches):
             self._lift(ticket.tenant)
             self._start(ticket, now)
             return Admit()
@@ -143,7 +147,7 @@ class Admission:
         started = []
         while (found := self._turn(capacity)) is not None:
             priority, ticket = found
-            if not capacity.take(ticket.need, ticket.uncached):
+            if not capacity.take(ticket.need, ticket.uncached, ticket.matches):
                 break
             self._pass_over(priority)
             self._drop(ticket)

@@ -1,7 +1,7 @@
 """What the fleet can take on at once, counted down as requests are given to it. Pure: part of `admission`."""
 
 from legato_gateway.routing import filters, scorers
-from legato_gateway.routing.filters import Need
+from legato_gateway.routing.filters import Matches, Need
 from legato_gateway.routing.fleet_snapshot import FleetSnapshot, WorkerView
 
 
@@ -19,16 +19,16 @@ class Capacity:
         self._backlog = sum(worker.backlog for worker in prefillers)
         self._max_backlog = max(min_backlog_tokens, int(self._rate * backlog_seconds))
 
-    def take(self, need: Need, uncached: int) -> bool:
+    def take(self, need: Need, uncached: int, matches: Matches) -> bool:
         """Takes what `need` wants and says True, or leaves everything as it was."""
         if self._backlog and self._backlog + uncached > self._max_backlog:
             return False
-        fitting = [worker for worker in self._decoders if self._fits(worker, need)]
+        fitting = [worker for worker in self._decoders if self._fits(worker, need, matches)]
         if not fitting:
             return False
         worker = max(fitting, key=self._room)
         taken = self._taken.setdefault(worker.name, [0, 0])
-        taken[0] += worker.blocks_for(need.tokens) + need.choices
+        taken[0] += filters.wanted(worker, need, filters.matched(worker, need, matches))
         taken[1] += 1
         self._backlog += uncached
         return True
@@ -47,11 +47,11 @@ class Capacity:
     def _room(self, worker: WorkerView) -> int:
         return worker.room - self._taken.get(worker.name, (0, 0))[0]
 
-    def _fits(self, worker: WorkerView, need: Need) -> bool:
-        if filters.why_not(worker, need, 0) is not None:
+    def _fits(self, worker: WorkerView, need: Need, matches: Matches) -> bool:
+        matched = filters.matched(worker, need, matches)
+        if filters.why_not(worker, need, matched) is not None:
             return False
         blocks, sequences = self._taken.get(worker.name, (0, 0))
         if worker.credits is not None and worker.credits <= worker.pending_sequences + sequences:
             return False
-        wanted = min(worker.blocks_for(need.tokens) + need.choices, worker.num_blocks)
-        return wanted <= worker.room - blocks
+        return filters.wanted(worker, need, matched) <= worker.room - blocks

@@ -17,7 +17,7 @@ import uvicorn
 import uvloop
 
 from legato_gateway import app
-from legato_gateway.admission import Admission, Limits
+from legato_gateway.admission import Admission, Limits, Quota
 from legato_gateway.discovery import Discovery, FileDiscovery, StaticDiscovery, WorkerAddress
 from legato_gateway.dispatch import Dispatcher
 from legato_gateway.errors import Overloaded
@@ -46,7 +46,11 @@ class Gateway:
 
     def __init__(self, settings: Settings, tokens: Tokens, clock: Callable[[], float]) -> None:
         fleet, index, history, metrics = Fleet(clock), KVIndex(settings.index_blocks), History(), Metrics()
-        limits = Limits(max_held=settings.max_queued_requests, max_held_tokens=settings.max_queued_tokens)
+        limits = Limits(
+            max_held=settings.max_queued_requests,
+            max_held_tokens=settings.max_queued_tokens,
+            quotas={tenant: Quota(tokens / 60, tokens) for tenant, tokens in settings.tenant_quotas},
+        )
         admission = Admission(limits)
         name = f"{socket.gethostname()}-{secrets.token_hex(4)}"
         self.links = Links(fleet, opener(name, settings.token, StreamLimits(silence=settings.worker_silence)))

@@ -236,7 +236,9 @@ class Relay:
         sizes = {worker.name: worker.block_size for worker in snapshot.workers}
         cached = max((blocks * sizes[name] for name, blocks in matches.items()), default=0)
         uncached = max(len(request.prompt) - cached, 1)
-        ticket = Ticket(request.tenant, self._dispatcher.need(leg), uncached, generation.expires, request.priority)
+        ticket = Ticket(
+            request.tenant, self._dispatcher.need(leg), uncached, generation.expires, request.priority, matches
+        )
         decision = self._admission.offer(ticket, snapshot, now)
         if isinstance(decision, Admit):
             self._start(leg)

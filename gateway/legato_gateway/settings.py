@@ -50,6 +50,7 @@ class Settings:
     max_retries: int = 8
     max_body_bytes: int = 8 << 20
     index_blocks: int = 262_144
+    tenant_quotas: tuple[tuple[str, int], ...] = ()  # tenant ("*" is every other one), its tokens per minute
     token: str = field(default="", repr=False)
 
 
@@ -59,6 +60,13 @@ def add_flags(parser: ArgumentParser) -> None:
         parser.add_argument(f"--{flag}", metavar="VALUE", help=text)
     parser.add_argument(
         "--worker", metavar="NAME=HOST:PORT", action="append", default=[], help="a worker; may be given several times"
+    )
+    parser.add_argument(
+        "--tenant-quota",
+        metavar="TENANT=TOKENS",
+        action="append",
+        default=[],
+        help="a tenant's tokens per minute, or with * each other tenant's; may be given several times",
     )
 
 
@@ -77,6 +85,7 @@ def read(flags: Namespace, environ: Mapping[str, str]) -> Settings:
         if flag.replace("-", "_") not in values:
             raise SettingsError(f"--{flag} is missing")
     values["workers"] = tuple(_worker(given) for given in flags.worker)
+    values["tenant_quotas"] = tuple(_quota(given) for given in flags.tenant_quota)
     if values["workers"] and "workers_file" in values:
         raise SettingsError("--worker and --workers-file exclude each other")
     values.setdefault("served_name", Path(values["model"].partition(":")[2] or values["model"]).stem)
@@ -124,6 +133,13 @@ def _worker(text: str) -> tuple[str, str]:
     if not name or not host or not re.fullmatch(r"\d{1,5}", port) or not 0 < int(port) < 65536:
         raise SettingsError(f"--worker {text!r} is not allowed: NAME=HOST:PORT is wanted")
     return name, address
+
+
+def _quota(text: str) -> tuple[str, int]:
+    tenant, _, tokens = text.rpartition("=")
+    if not tenant or not re.fullmatch(r"\d{1,12}", tokens) or not int(tokens):
+        raise SettingsError(f"--tenant-quota {text!r} is not allowed: TENANT=TOKENS is wanted, TOKENS at least 1")
+    return tenant, int(tokens)
 
 
 _ANY = 10**12

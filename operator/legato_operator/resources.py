@@ -49,6 +49,7 @@ Duration = Annotated[float, BeforeValidator(_seconds)]  # seconds
 Memory = Annotated[int, BeforeValidator(_bytes)]  # bytes
 Name = Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9]{0,48}[a-z0-9])?$")]
 ServiceName = Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9]{0,38}[a-z0-9])?$")]  # leaves room for -prefill-123
+Tenant = Annotated[str, Field(min_length=1, max_length=512)]
 Count = Annotated[int, Field(ge=0, le=10_000)]
 
 
@@ -106,6 +107,7 @@ class Pool(Part):
 class Gateway(Part):
     replicas: Annotated[int, Field(ge=1, le=1000)] = 1
     default_deadline: Duration = 600.0
+    tenant_tokens_per_minute: dict[Tenant, Annotated[int, Field(ge=1, le=10**12)]] = {}  # "*" is everyone else
 
 
 class Routing(Part):

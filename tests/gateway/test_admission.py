@@ -119,6 +119,22 @@ def test_a_deadline_that_cannot_be_met_is_refused_at_once() -> None:
     assert isinstance(queue.offer(ticket("z", deadline=10.01, tenant="z"), unmeasured, 10), Hold)
 
 
+def test_a_prefix_that_is_held_already_needs_no_room() -> None:
+    queue = Admission()
+    assert isinstance(queue.offer(ticket("new"), room(5), 0), Hold)
+    queue.cancel("new")
+    shared = [ticket(f"shared-{i}", uncached=30, matches={"u0": 8}) for i in range(2)]
+    assert isinstance(queue.offer(shared[0], room(5), 0), Admit)
+    assert isinstance(queue.offer(shared[1], room(2), 0), Hold)
+    assert queue.next(room(3), 0) == ["shared-1"]
+
+
+def test_the_last_token_is_computed_even_if_the_whole_prompt_is_held() -> None:
+    whole = ticket("a", uncached=1, matches={"u0": 10})
+    assert isinstance(Admission().offer(whole, room(1), 0), Hold)
+    assert isinstance(Admission().offer(whole, room(2), 0), Admit)
+
+
 def test_a_tenant_beyond_its_quota_is_told_when_to_come_back() -> None:
     queue = Admission(Limits(quotas={"small": Quota(rate=10, burst=100)}))
     assert isinstance(queue.offer(ticket("a", "small", 150), FREE, 0), Admit)

@@ -31,6 +31,11 @@ def test_workers_can_be_named():
     assert read.workers == (("a", "127.0.0.1:1"), ("b", "[::1]:2"))
 
 
+def test_quotas_are_tokens_per_minute_by_tenant():
+    read = _read(*NEEDED, "--tenant-quota", "a=b=600", "--tenant-quota=*=60")
+    assert read.tenant_quotas == (("a=b", 600), ("*", 60))
+
+
 @pytest.mark.parametrize(("text", "value"), [("600", 600), ("10m", 600), ("1m30s", 90), ("500ms", 0.5), ("1.5h", 5400)])
 def test_durations(text, value):
     assert settings.seconds(text) == value
@@ -54,6 +59,9 @@ def test_durations(text, value):
         ("--served-name", " "),
         ("--worker", "127.0.0.1:80"),
         ("--worker", "a=host:0"),
+        ("--tenant-quota", "600"),
+        ("--tenant-quota", "a=0"),
+        ("--tenant-quota", "a=many"),
     ],
 )
 def test_a_bad_value_names_its_flag(flags):

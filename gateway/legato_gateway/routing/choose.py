@@ -11,11 +11,10 @@ from typing import Literal
 from zlib import crc32
 
 from legato_gateway.routing import filters, scorers
-from legato_gateway.routing.filters import Need
+from legato_gateway.routing.filters import Matches, Need
 from legato_gateway.routing.fleet_snapshot import FleetSnapshot, WorkerView
 
 WhenPrefillUnavailable = Literal["Local", "Wait", "Fail"]
-Matches = Mapping[str, int]  # worker → how many leading blocks of this sequence it holds
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +59,7 @@ def choose(need: Need, snapshot: FleetSnapshot, matches: Matches, policy: Policy
     usual = scorers.usual_rate(snapshot)
     prefillers, split, unified = [], [], []
     for worker in snapshot.workers:
-        matched = _matched(worker, need, matches)
+        matched = filters.matched(worker, need, matches)
         if filters.why_not(worker, need, matched) is not None:
             continue
         if worker.role == "prefill":
@@ -78,11 +77,6 @@ def choose(need: Need, snapshot: FleetSnapshot, matches: Matches, policy: Policy
     if unified:
         return _local(_best(unified), "unified worker")
     return _without_prefill(need, snapshot, split, policy)
-
-
-def _matched(worker: WorkerView, need: Need, matches: Matches) -> int:
-    """Blocks held, as far as they count: the last known token is always computed, to have logits to sample from."""
-    return min(matches.get(worker.name, 0), (need.tokens - 1) // worker.block_size)
 
 
 def _candidate(worker: WorkerView, need: Need, cached: int, cost: float) -> _Candidate:
@@ -156,7 +150,10 @@ def _no_decoder(need: Need, snapshot: FleetSnapshot, matches: Matches) -> NoRout
 
 
 def _reasons(need: Need, workers: Iterable[WorkerView], matches: Matches) -> str:
-    said = [f"{w.name}: {filters.why_not(w, need, _matched(w, need, matches)) or 'other KV revision'}" for w in workers]
+    said = [
+        f"{w.name}: {filters.why_not(w, need, filters.matched(w, need, matches)) or 'other KV revision'}"
+        for w in workers
+    ]
     return "; ".join(said) or "there is none"
 
 

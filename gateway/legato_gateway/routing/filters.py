@@ -1,8 +1,11 @@
 """Who may run a sequence at all. Each function gives the reason against a worker, or nothing."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from legato_gateway.routing.fleet_snapshot import WorkerView
+
+Matches = Mapping[str, int]  # worker → how many leading blocks of this sequence it holds
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +56,15 @@ def why_not(worker: WorkerView, need: Need, matched: int) -> str | None:
 
 def full(worker: WorkerView, need: Need, matched: int) -> str | None:
     """Whether there are blocks for what is known of the sequence, and one for each choice to grow into."""
-    # A sequence that fills the whole arena needs no block beyond it.
-    wanted = min(worker.blocks_for(need.tokens) - matched + need.choices, worker.num_blocks)
-    return None if wanted <= worker.room else f"has room for {worker.room} of {wanted} blocks"
+    needed = wanted(worker, need, matched)
+    return None if needed <= worker.room else f"has room for {worker.room} of {needed} blocks"
+
+
+def wanted(worker: WorkerView, need: Need, matched: int) -> int:
+    """Blocks that it needs there. A sequence that fills the whole arena needs none beyond it."""
+    return min(worker.blocks_for(need.tokens) - matched + need.choices, worker.num_blocks)
+
+
+def matched(worker: WorkerView, need: Need, matches: Matches) -> int:
+    """Blocks held, as far as they count: the last known token is always computed, to have logits to sample from."""
+    return min(matches.get(worker.name, 0), (need.tokens - 1) // worker.block_size)
