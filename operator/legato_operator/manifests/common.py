@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,6 +11,7 @@ from legato_protocol import names
 
 ANNOTATION_DRAINING = f"{names.API_GROUP}/draining-since"  # when the operator chose this worker to leave
 GATEWAY = "gateway"
+LAST_WORDS = 5  # seconds beyond the drain deadline in which a process tells its clients and ends by itself
 
 
 def metadata(
@@ -41,6 +43,11 @@ def token_variable(service: InferenceService) -> dict[str, Any]:
 def field_variable(name: str, path: str) -> dict[str, Any]:
     """An environment entry with a field of the pod itself."""
     return {"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}}
+
+
+def grace_period(service: InferenceService) -> int:
+    """Seconds from the wish that a pod ends until it is killed."""
+    return math.ceil(service.spec.drain.deadline) + LAST_WORDS
 
 
 def revision_of(template: Mapping[str, Any]) -> str:

@@ -1,6 +1,5 @@
 """The gateway's pod."""
 
-import math
 from typing import Any
 
 from legato_operator import quantities
@@ -18,7 +17,7 @@ def template(service: InferenceService, placement: Placement) -> dict[str, Any]:
         "readinessProbe": {"httpGet": {"path": "/readyz", "port": "http"}},
         "livenessProbe": {"httpGet": {"path": "/healthz", "port": "http"}},
     }
-    return {"containers": [container], "terminationGracePeriodSeconds": math.ceil(service.spec.drain.deadline)}
+    return {"containers": [container], "terminationGracePeriodSeconds": common.grace_period(service)}
 
 
 def pod(service: InferenceService, name: str, template: dict[str, Any]) -> dict[str, Any]:
@@ -55,4 +54,7 @@ def _policy(service: InferenceService) -> list[str]:
         spec.routing.when_prefill_unavailable,
         "--transfer-on-failure",
         spec.transfer.on_failure,
+        "--drain-deadline",
+        quantities.seconds(spec.drain.deadline),
+        *(f"--tenant-quota={tenant}={tokens}" for tenant, tokens in spec.gateway.tenant_tokens_per_minute.items()),
     ]

@@ -30,7 +30,7 @@ def template(service: InferenceService, pool: str, placement: Placement) -> dict
         "readinessProbe": {"httpGet": {"path": "/readyz", "port": "health"}},
         "livenessProbe": {"httpGet": {"path": "/healthz", "port": "health"}},
     }
-    return {"containers": [container], "terminationGracePeriodSeconds": math.ceil(service.spec.drain.deadline)}
+    return {"containers": [container], "terminationGracePeriodSeconds": common.grace_period(service)}
 
 
 def pod(service: InferenceService, pool: str, name: str, template: dict[str, Any]) -> dict[str, Any]:

@@ -1,0 +1,193 @@
+"""Every field of the manifest changes the plan, is refused, or the docs say that it takes effect later.
+
+What the plan starts is parsed by the processes' own settings, so that no flag is one that they do not know.
+"""
+
+import copy
+import dataclasses
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from pydantic import BaseModel
+
+from legato_cli import main
+from legato_engine import settings as worker_settings
+from legato_gateway import settings as gateway_settings
+from legato_operator import checks, combinations, field_errors, placement, resources
+from legato_operator.observed import Observed, Pod, WorkerState
+from legato_operator.plan import plan
+from legato_operator.resources import Spec
+
+PLACEMENT = placement.local(("legato",), 8080)
+DOCS = (Path(__file__).parents[2] / "docs" / "manifest.md").read_text()
+LATER = ("*for the autoscaler*", "*enforced on Kubernetes only*")
+
+GPU = {combinations.GPU: 1}
+BASE: dict[str, Any] = {
+    "model": {"source": {"builtin": "smollm2-135m-instruct"}},
+    "prefill": {"resources": {"requests": {"cpu": 1} | GPU}},
+    "decode": {"resources": {"requests": {"cpu": 1} | GPU}},
+    "transfer": {"transport": "TCP"},
+    "scaling": {"prefill": {"min": 2, "max": 3}, "decode": {"min": 2, "max": 3}, "gpuBudget": 8},
+}
+FIXED = {"prefill": {"replicas": 2}, "decode": {"replicas": 2}, "scaling": {"mode": "Fixed"}}
+
+CHANGES: dict[str, Any] = {
+    "model.source.builtin": None,
+    "model.source.path": "/models/other.gguf",
+    "model.source.huggingFace.repo": "owner/other",
+    "model.source.huggingFace.revision": "0" * 40,
+    "model.source.huggingFace.tokenSecret": "secret",
+    "model.source.pvc.claim": "claim",
+    "model.source.pvc.path": "folder",
+    "model.source.image": "image",
+    "model.servedName": "other",
+    "model.maxLength": 2048,
+    "engine.blockSize": 32,
+    "engine.kvCacheMemory": "1Gi",
+    "engine.chunkTokens": 256,
+    "engine.dtype": "Float32",
+    "engine.numerics": "Invariant",
+    "gateway.replicas": 2,
+    "gateway.defaultDeadline": "1m",
+    "gateway.tenantTokensPerMinute": {"team a": 600, "*": 60},
+    "routing.localPrefillBelowTokens": 0,
+    "routing.whenPrefillUnavailable": "Wait",
+    "transfer.transport": "SharedMemory",
+    "transfer.required": True,
+    "transfer.onFailure": "Fail",
+    "transfer.checksum": False,
+    "slo.ttft": "2s",
+    "slo.tpot": "200ms",
+    "scaling.mode": "External",
+    "scaling.gpuBudget": 4,
+    "scaling.maxPrefillPerDecode": 2,
+    "scaling.maxDecodePerPrefill": 2,
+    "drain.deadline": "1m",
+    "rollout.maxSurge": 2,
+    "rollout.maxUnavailable": 1,
+} | {
+    f"{pool}.{field}": value
+    for pool in ("prefill", "decode")
+    for field, value in {
+        "resources.requests": {"cpu": 2} | GPU,
+        "resources.limits": {"cpu": 2},
+        "parallelism.tensor": 2,
+        "template": {"spec": {}},
+        "replicas": 3,
+    }.items()
+}
+CHANGES |= {
+    f"scaling.{pool}.{bound}": value for pool in ("prefill", "decode") for bound, value in (("min", 3), ("max", 2))
+}
+
+
+def _leaves(model: type[BaseModel], path: str = "") -> Iterator[str]:
+    for field in model.model_fields.values():
+        here = f"{path}{field.alias}"
+        inner = field_errors.model_in(field.annotation)
+        if inner is None:
+            yield here
+        else:
+            yield from _leaves(inner, f"{here}.")
+
+
+def _merged(spec: dict[str, Any], more: dict[str, Any]) -> dict[str, Any]:
+    return spec | {
+        key: _merged(spec[key], value) if isinstance(value, dict) and isinstance(spec.get(key), dict) else value
+        for key, value in more.items()
+    }
+
+
+def _with(spec: dict[str, Any], path: str, value: Any) -> dict[str, Any]:
+    """`spec` with one field changed; of the sources there is always exactly one."""
+    spec = copy.deepcopy(spec)
+    if path.startswith("model.source."):
+        sources = {"huggingFace": {"repo": "owner/name", "revision": "1" * 40}, "pvc": {"claim": "claim"}}
+        kind = path.split(".")[2] if value is not None else "path"
+        spec["model"]["source"] = {kind: sources[kind]} if kind in sources else {kind: "/models/one.gguf"}
+        if value is None:
+            return spec
+    part = spec
+    *parents, last = path.split(".")
+    for parent in parents:
+        part = part.setdefault(parent, {})
+    part[last] = value
+    return spec
+
+
+def _base(path: str) -> dict[str, Any]:
+    if not path.endswith(".replicas") or path.startswith("gateway"):
+        return BASE
+    return _merged({key: value for key, value in BASE.items() if key != "scaling"}, FIXED)
+
+
+def _service(spec: dict[str, Any]) -> resources.InferenceService:
+    content = {
+        "apiVersion": "serving.legato.dev/v1alpha1",
+        "kind": "InferenceService",
+        "metadata": {"name": "demo"},
+        "spec": spec,
+    }
+    return resources.parse(yaml.safe_dump(content))
+
+
+def _plans(service: resources.InferenceService) -> list[Any]:
+    """For a cluster with nothing in it, for one that was scaled up, and for one that waits for its rollout.
+
+    Its workers have found no transport.
+    """
+    empty = Observed(service, 1, {}, False, {}, (), True, 1000.0, "2026-01-01T00:00:00Z")
+    state = WorkerState(0, False, "")
+    old = tuple(
+        Pod(f"demo-{pool}-{i}", f"uid-{pool}-{i}", pool, "old", str(i), True, False, address="127.0.0.1:1", state=state)
+        for pool in ("prefill", "decode", "gateway")
+        for i in range(1 if pool == "gateway" else 2)
+    )
+    rolling = dataclasses.replace(empty, pods=old, wishes={"prefill": 2, "decode": 2})
+    scaled = dataclasses.replace(empty, wishes={"prefill": 3, "decode": 3})
+    return [plan(observed, PLACEMENT) for observed in (empty, scaled, rolling)]
+
+
+def _later(path: str) -> bool:
+    """The docs' row of a field says so in italics."""
+    row = next(line for line in DOCS.splitlines() if line.startswith("|") and f"`{path}`" in line.split("|")[1])
+    section = [line for line in DOCS.splitlines() if line.startswith(f"| `{path.split('.')[0]}` |")]
+    return any(text in line for text in LATER for line in (row, *section))
+
+
+def test_every_field_is_looked_at():
+    assert set(_leaves(Spec)) == set(CHANGES)
+
+
+@pytest.mark.parametrize("path", sorted(CHANGES))
+def test_field_reaches_a_process_or_is_refused_or_comes_later(path):
+    before, after = _base(path), _with(_base(path), path, CHANGES[path])
+    service = _service(after)
+    refused = checks.unavailable(service.spec)
+    reaches = _plans(_service(before)) != _plans(service)
+    if refused:
+        assert any(f"spec.{path}".startswith(problem) for problem, _ in refused)
+        assert all(not made.phases for made in _plans(service))
+    elif path == "scaling.mode":
+        assert not reaches  # Managed and External differ in who writes the wish
+    else:
+        assert reaches is not _later(path)
+
+
+@pytest.mark.parametrize("path", sorted(CHANGES))
+def test_processes_accept_what_they_are_started_with(path):
+    service = _service(_with(_base(path), path, CHANGES[path]))
+    made, *_ = _plans(service)
+    pods = [a.item for phase in made.phases for a in phase.actions if getattr(a, "item", {}).get("kind") == "Pod"]
+    for pod in pods:
+        container = pod["spec"]["containers"][0]
+        flags = main.parser().parse_args(container["command"][1:])
+        environ = {"LEGATO_TOKEN": "token"}
+        read = (worker_settings if container["name"] == "worker" else gateway_settings).read(flags, environ)
+        assert read.drain_deadline == service.spec.drain.deadline
+        assert pod["spec"]["terminationGracePeriodSeconds"] > read.drain_deadline
+    assert pods or checks.unavailable(service.spec)
