@@ -20,6 +20,7 @@ from legato_gateway.request import Relay
 MAX_HEADERS = 100
 MAX_HEADER_BYTES = 32_768
 MAX_BODY_BYTES = 8 << 20
+_CODES = {404: "not_found", 405: "method_not_allowed"}
 CLIENT_LEFT = 499  # what proxies log for it; nobody is there to read it
 
 
@@ -50,7 +51,7 @@ class Parts:
 
 def create(parts: Parts) -> FastAPI:
     """The application. Serve it with `http_protocol.BoundedProtocol`."""
-    app = FastAPI(title="Legato gateway", docs_url=None, redoc_url=None)
+    app = FastAPI(title="Legato gateway", docs_url=None, redoc_url=None, redirect_slashes=False)
     front = Front(parts.tokens, parts.relay, parts.model, parts.default_deadline, parts.max_body_bytes)
     app.include_router(routes.router(front))
     _add_probes(app, parts.status)
@@ -114,9 +115,10 @@ def _add_error_handlers(app: FastAPI) -> None:
         assert isinstance(error, GatewayError)
         return error_response(error)
 
-    async def of_routing(_: Request, error: Exception) -> Response:
+    async def of_routing(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
-        said = NotFound(str(error.detail), code="not_found", status=error.status_code)
+        code = _CODES.get(error.status_code, "invalid_request")
+        said = NotFound(f"{error.detail}: {request.method} {request.url.path}", code=code, status=error.status_code)
         response = error_response(said)
         response.headers.update(error.headers or {})
         return response

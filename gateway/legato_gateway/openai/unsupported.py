@@ -43,6 +43,8 @@ def check_completion(body: CompletionBody) -> None:
 
 
 def _check_fields(body: SamplingBody, fields: tuple[str, ...]) -> None:
+    if body.stream_options is not None and not body.stream:
+        raise BadRequest("stream_options wants stream to be true", param="stream_options")
     for field in fields:
         if not _means_off(getattr(body, field)):
             raise _unsupported(field)

@@ -51,6 +51,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"stop_token_ids": [300]}, "stop_token_ids"),
     ({"min_tokens": 9, "max_tokens": 5}, "min_tokens"),
     ({"stream": "yes"}, "stream"),
+    ({"stream_options": {"include_usage": True}}, "stream_options"),
     ({"model": None}, "model"),
     ({"user": 5}, "user"),
 ]
@@ -171,7 +172,10 @@ async def test_a_deadline_must_make_sense(gateway: Any, said: str) -> None:
 
 async def test_unknown_paths_and_methods_have_openais_shape_too(gateway: Any) -> None:
     check(gateway, await gateway.http.get("/v1/nothing"), 404, None, "not_found")
-    check(gateway, await gateway.http.get("/v1/completions"), 405, None, "not_found")
+    check(gateway, await gateway.http.get("/v1/completions"), 405, None, "method_not_allowed")
+    text = check(gateway, await gateway.http.post("/v1/completions/"), 404, None, "not_found")
+    assert text == "Not Found: POST /v1/completions/"
+    check(gateway, await gateway.http.get("/"), 404, None, "not_found")
 
 
 async def test_embeddings_are_not_supported(gateway: Any) -> None:
