@@ -11,7 +11,7 @@ from legato_engine.transfer.events import Aborted, Arrived
 from legato_protocol import stream
 from legato_protocol.stream import Failed, FailureCode, HandoffReport, Part, TokenItem, Tokens
 
-_PEER_LOST = ("peer_died", "peer_silent")
+_PEER_LOST = ("peer_died", "peer_silent", "broken")
 
 
 def key_of(gateway: int, id: str) -> str:

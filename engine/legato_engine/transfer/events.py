@@ -10,7 +10,7 @@ Cause = Literal[
     "cancelled",  # `abort` was called here
     "refused",  # the peer aborted it
     "corrupt",  # what came is not what was announced
-    "broken",  # a put failed
+    "broken",  # a put failed, as it does when the connection breaks
     "peer_died",  # the connection ended at its other end, or another worker or epoch answers there
     "peer_silent",  # its lease ended, or its connection was fenced for another session's
 ]
