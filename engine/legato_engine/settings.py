@@ -53,6 +53,7 @@ class Settings:
     drain_deadline: float = 120.0
     lease: float = 10.0
     core_silence: float = 10.0
+    step_limit: float = 120.0
     pod_revision: str = ""
     token: str = field(default="", repr=False)
 
@@ -191,5 +192,6 @@ _FLAGS: Final = (
     _Flag("--drain-deadline", duration, "TIME", "how long a worker that was told to stop may go on", "2m"),
     _Flag("--lease", duration, "TIME", "silence of a peer that ends a hand-off", "10s"),
     _Flag("--core-silence", duration, "TIME", "silence after which the compute process is replaced", "10s"),
+    _Flag("--step-limit", duration, "TIME", "a step that takes longer is stuck: the compute process is replaced", "2m"),
     _Flag("--pod-revision", str, "HASH", "hash of the pod template", ""),
 )

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from legato_engine.core.channel import Channel, ServerGone
 from legato_engine.core.frames import Loading, NotStarting, Ready, Start
-from legato_engine.core.heartbeat import Heartbeat
+from legato_engine.core.heartbeat import Heartbeat, Pulse
 from legato_engine.errors import EngineError
 from legato_engine.orphan import die_with_parent
 
@@ -31,13 +31,14 @@ def main() -> int:
     try:
         start = channel.wait()
         assert isinstance(start, Start)
-        Heartbeat(channel, min(1.0, start.settings.core_silence / 5)).start()
-        return _serve(channel, start)
+        pulse = Pulse()
+        Heartbeat(channel, pulse, min(1.0, start.settings.core_silence / 5)).start()
+        return _serve(channel, start, pulse)
     except ServerGone:
         return 0
 
 
-def _serve(channel: Channel, start: Start) -> int:
+def _serve(channel: Channel, start: Start, pulse: Pulse) -> int:
     channel.send(Loading("loading", 0.0))
     from legato_engine.core import assembly  # torch is loaded here: after the heart beats
     from legato_engine.transfer.link import LinkError
@@ -54,7 +55,7 @@ def _serve(channel: Channel, start: Start) -> int:
         return _EXIT_PERMANENT
     channel.send(Ready(parts.hello, parts.formats, parts.vocab_size))
     try:
-        parts.core(channel).run()
+        parts.core(channel, pulse).run()
     finally:
         parts.close()
     return 0

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from legato_engine.core.channel import Channel
+from legato_engine.core.heartbeat import Pulse
 from legato_engine.core.loop import Core
 from legato_engine.errors import SettingsError
 from legato_engine.kvcache.block_pool import BlockPool
@@ -37,7 +38,7 @@ class Parts:
     limits: Limits
     clock: Clock
 
-    def core(self, channel: Channel) -> Core:
+    def core(self, channel: Channel, pulse: Pulse) -> Core:
         return Core(
             channel,
             self.runner,
@@ -47,6 +48,7 @@ class Parts:
             kv_revision=self.hello.kv_revision,
             clock=self.clock,
             max_waiting=self.limits.max_waiting,
+            pulse=pulse,
         )
 
     def close(self) -> None:

@@ -65,7 +65,10 @@ class Ready(Message, tag="ready", frozen=True):
 
 
 class Beat(Message, tag="beat", frozen=True):
-    """The process lives, however long its step takes."""
+    """The process lives, however long its step takes: turn number `turn` began `busy` seconds ago; 0 between turns."""
+
+    turn: int = 0
+    busy: float = 0.0
 
 
 class ForGateway(Value, frozen=True):

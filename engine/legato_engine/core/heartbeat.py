@@ -1,24 +1,50 @@
-"""A thread that tells the server that the core lives, also during steps and loads that take long."""
+"""A thread that tells the server that the core lives, also during steps and loads that take long.
+
+It tells how long a step has taken so far, too: a loop that is stuck must not hide behind a heart that beats.
+"""
 
 import threading
+import time
+from collections.abc import Callable
 
 from legato_engine.core.channel import Channel, ServerGone
 from legato_engine.core.frames import Beat
 
 
+class Pulse:
+    """Where the loop is: written by the loop, read by the heartbeat."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._state: tuple[int, float | None] = (0, None)  # one object, so that a reader never sees half of it
+
+    def begin(self) -> None:
+        """The loop has something to do."""
+        self._state = (self._state[0] + 1, self._clock())
+
+    def end(self) -> None:
+        """The loop goes to wait."""
+        self._state = (self._state[0], None)
+
+    def beat(self) -> Beat:
+        turn, began = self._state
+        return Beat(turn, 0.0 if began is None else self._clock() - began)
+
+
 class Heartbeat(threading.Thread):
     """Beats every `interval` seconds until the server is gone. Compute gives up the interpreter lock."""
 
-    def __init__(self, channel: Channel, interval: float) -> None:
+    def __init__(self, channel: Channel, pulse: Pulse, interval: float) -> None:
         super().__init__(name="heartbeat", daemon=True)
         self._channel = channel
+        self._pulse = pulse
         self._interval = interval
         self._stopped = threading.Event()
 
     def run(self) -> None:
         while not self._stopped.wait(self._interval):
             try:
-                self._channel.send(Beat())
+                self._channel.send(self._pulse.beat())
             except ServerGone:
                 return
 

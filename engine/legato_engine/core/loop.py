@@ -10,6 +10,7 @@ from contextlib import suppress
 from legato_engine.core.channel import Channel, ServerGone
 from legato_engine.core.desk import Desk
 from legato_engine.core.frames import Inbox, Turn
+from legato_engine.core.heartbeat import Pulse
 from legato_engine.core.outbox import Outbox
 from legato_engine.core.rates import Rates
 from legato_engine.core.receivers import Receivers
@@ -48,6 +49,7 @@ class Core:
         kv_revision: str,
         clock: Callable[[], float],
         max_waiting: int,
+        pulse: Pulse | None = None,
     ) -> None:
         self._channel = channel
         self._runner = runner
@@ -66,6 +68,7 @@ class Core:
         self._desk = Desk(scheduler, agent, self._outbox, self._senders, self._receivers)
         self._reports = Reports(self._desk, self._rates, max_waiting=max_waiting)
         self._busy = False
+        self._pulse = pulse or Pulse(clock)
         self._selector = selectors.DefaultSelector()
         self._selector.register(channel, selectors.EVENT_READ)
         if agent is not None:
@@ -79,6 +82,8 @@ class Core:
 
     def turn(self) -> None:
         """One turn; waits first when there is nothing to compute. Raises ServerGone."""
+        self._wait()
+        self._pulse.begin()
         self._receive()
         self._tell()
         batch = self._schedule()
@@ -88,11 +93,14 @@ class Core:
             output = self._runner.step(batch)
             self._process(batch, output, started)
         self._tell()
+        self._pulse.end()
 
     # ── receive ──
 
-    def _receive(self) -> None:
+    def _wait(self) -> None:
         self._selector.select(0 if self._busy else self._patience())
+
+    def _receive(self) -> None:
         now = self._clock()
         for frame in self._channel.receive():
             assert isinstance(frame, Inbox)

@@ -53,13 +53,16 @@ class Supervisor:
             try:
                 self._link.send(Start(self._settings, path, epoch))
                 reason = await self._listen(self._link)
+                if reason:  # gateways need not wait for its end
+                    self._hub.core_lost(reason)
             finally:
                 link, self._link = self._link, None
                 ending = await link.end() if link else ""
             if self._stopping:
                 return
-            reason = reason or f"the core {ending}"
-            self._hub.core_lost(reason)
+            if not reason:
+                reason = f"the core {ending}"
+                self._hub.core_lost(reason)
             if self._ready_at is not None and clock() - self._ready_at >= self._backoff.calm:
                 delay = self._backoff.first
             self._log("ERROR", f"core of epoch {epoch} lost: {reason}; starting another in {delay:.1f} s")
@@ -89,6 +92,8 @@ class Supervisor:
             if not received:
                 return None
             for frame in received:
+                if isinstance(frame, Beat) and frame.busy > self._settings.step_limit:
+                    return f"the core was stuck in turn {frame.turn} for {frame.busy:.1f} seconds"
                 self._take(frame)
 
     def _take(self, frame: FromCore) -> None:

@@ -14,6 +14,7 @@ import torch
 from legato_engine.core import frames
 from legato_engine.core.channel import Channel
 from legato_engine.core.frames import FromGateway, Inbox, Splitter, Status, Turn
+from legato_engine.core.heartbeat import Pulse
 from legato_engine.core.loop import Core
 from legato_engine.kvcache.arena import Arena
 from legato_engine.kvcache.block_pool import BlockPool
@@ -104,6 +105,7 @@ class Worker:
     agent: TransferAgent | None
     runner: StepRunner
     peer: Peer
+    pulse: Pulse
     heard: list[msgspec.Struct] = field(default_factory=list)
     status: Status | None = None
     splitter: Splitter = field(default_factory=Splitter)
@@ -213,6 +215,7 @@ class World:
         chosen = Limits("unified", runner.layout.block_size, **{**LIMITS, "chunk_tokens": chunk, **limits})
         scheduler = Scheduler(chosen, BlockPool(blocks or runner.num_blocks, events), runner.kv_revision)
         agent = self._agent(name, epoch, runner) if link else None
+        pulse = Pulse(self.network.clock)
         core = Core(
             Channel(theirs),
             runner,
@@ -222,8 +225,9 @@ class World:
             kv_revision=runner.kv_revision,
             clock=self.network.clock,
             max_waiting=chosen.max_waiting,
+            pulse=pulse,
         )
-        worker = Worker(core, ours, scheduler, agent, runner, Peer(name, epoch, name.encode()))
+        worker = Worker(core, ours, scheduler, agent, runner, Peer(name, epoch, name.encode()), pulse)
         worker.tell(joined=(GATEWAY,))
         self.workers.append(worker)
         return worker

@@ -150,3 +150,20 @@ def test_prefix_events_are_numbered_without_gaps(world):
             assert isinstance(turn, Turn)
             numbers += [msgspec.msgpack.decode(event)[2] for event in turn.events]
     assert numbers == list(range(1, len(numbers) + 1)) != []
+
+
+def test_a_step_that_lasts_shows_in_the_pulse_and_waiting_does_not(world):
+    worker = world.worker("u")
+    beats = []
+
+    def step(batch):
+        world.network.run(world.network.now + 300)
+        beats.append(worker.pulse.beat())
+        return type(worker.runner).step(worker.runner, batch)
+
+    worker.runner.step = step
+    worker.tell(Generate("r", 1, world.sequence(max_tokens=1)))
+    world.run(4)
+    assert all(beat.busy >= 300 for beat in beats)
+    assert beats
+    assert worker.pulse.beat().busy == 0
