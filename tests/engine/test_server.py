@@ -365,6 +365,36 @@ def test_a_silent_core_is_replaced_and_one_that_beats_is_not(tmp_path: Path) -> 
     run(tmp_path, test, core_silence=0.3)
 
 
+def test_a_core_that_is_stuck_in_a_step_is_replaced_although_its_heart_beats(tmp_path: Path) -> None:
+    async def test(bench: Bench) -> None:
+        core = await bench.core()
+        async with bench.dial("/stream") as gateway:
+            await greet(gateway)
+            await core.say(Beat(turn=4, busy=2.9))
+            await core.say(Beat(turn=5, busy=3.1))
+            lost = await heard(gateway)
+            assert isinstance(lost, Lost)
+            assert "stuck in turn 5" in lost.reason
+            await bench.core()
+
+    run(tmp_path, test, step_limit=3.0)
+
+
+def test_gateways_hear_of_a_silent_core_while_its_end_is_still_awaited(tmp_path: Path) -> None:
+    """A core that is stopped reads nothing: what waits for it must not delay the news."""
+
+    async def test(bench: Bench) -> None:
+        await bench.core()
+        async with bench.dial("/stream") as gateway:
+            await greet(gateway)
+            for n in range(40):  # more than the socket pair takes
+                await gateway.send(stream.encode(generate(f"r{n}", tuple(range(1, 99)) * 500)))
+            assert isinstance(await heard(gateway), Lost)
+            await bench.core()
+
+    run(tmp_path, test, core_silence=0.5)
+
+
 def test_a_start_that_can_never_succeed_ends_the_worker(tmp_path: Path) -> None:
     async def test(bench: Bench) -> None:
         core = await asyncio.wait_for(bench.cores.get(), PATIENCE)

@@ -50,14 +50,15 @@ class CoreLink:
                 return [frames.decode_from_core(body) for body in bodies]
 
     async def end(self) -> str:
-        """Close, kill what is left of the core, and tell how it ended."""
-        self._writer.close()
+        """Close, kill what is left of the core, and tell how it ended. What it has not read is not waited for."""
+        if self._process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                self._process.kill()
+        self._writer.transport.abort()
         with contextlib.suppress(ConnectionError):
             await self._writer.wait_closed()
         if self._process is None:
             return "its connection was closed"
-        with contextlib.suppress(ProcessLookupError):
-            self._process.kill()
         code = await self._process.wait()
         return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
 
