@@ -84,6 +84,7 @@ class Final(SessionMessage, tag="final", frozen=True):
     computed: int
     tokens: tuple[TokenItem, ...]
     blocks: int  # how many of the sequence's blocks hold KV, cached ones included
+    held: float = 0.0  # seconds for which the sequence has stood still at the sender, waiting for its last blocks
 
 
 class Renew(SessionMessage, tag="renew", frozen=True):

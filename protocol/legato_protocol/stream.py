@@ -242,7 +242,7 @@ class HandoffReport(Message, tag="moved", frozen=True):
     cached_blocks: int  # that the receiver had already
     bytes: int
     seconds: float  # from grant to commit
-    boundary: float  # seconds between the sender's last message and the first token's emission
+    boundary: float  # seconds for which the sequence stood still: from its last step there to its emission here
     transport: str
 
 

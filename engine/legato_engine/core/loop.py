@@ -92,6 +92,8 @@ class Core:
             started = self._clock()
             output = self._runner.step(batch)
             self._process(batch, output, started)
+        if self._senders is not None:
+            self._senders.go_on_moving()
         self._tell()
         self._pulse.end()
 

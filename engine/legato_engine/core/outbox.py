@@ -58,7 +58,7 @@ class Outbox:
             cached_blocks=event.cached,
             bytes=event.bytes,
             seconds=event.seconds,
-            boundary=max(0.0, now - event.final_at),
+            boundary=event.final.held + max(0.0, now - event.final_at),
             transport=transport,
         )
         self._reports.append(report)

@@ -13,6 +13,7 @@ from legato_engine.transfer.events import Aborted, Committed, Granted, Revoked
 from legato_protocol.block_hash import root
 from legato_protocol.stream import Handoff, Peer, TokenItem, pack_tokens
 
+_NEARLY = 1  # blocks on their way when a moving sequence stops: with the partial one, that is what its pause lasts for
 _LOGPROBS_KEPT = 64  # outputs of a moving sequence that the gateway may not have seen when it asked for the move
 
 
@@ -25,7 +26,6 @@ class Sending:
     is_move: bool = False
     granted: bool = False
     pushed: int = 0
-    steps: int = 0  # since its blocks were first pushed
     finished: bool = False
     silent: bool = False  # the gateway knows already that this attempt is over
 
@@ -92,10 +92,14 @@ class Senders:
         for request in prefilled:
             if request in rooms and request.state is State.COMPUTED:
                 self._finish_prefill(rooms[request])
+        self._recent = {r: recent for r, recent in self._recent.items() if r.state is not State.ENDED}
+
+    def go_on_moving(self) -> None:
+        """Moving sequences decode on while their blocks travel, and stop for the last of them. In every turn: puts end,
+        and paused sequences move, also when nothing is computed."""
         for room, sending in list(self._rooms.items()):
             if sending.is_move and not sending.finished:
                 self._go_on_moving(room, sending)
-        self._recent = {r: recent for r, recent in self._recent.items() if r.state is not State.ENDED}
 
     # ── transfer events ──
 
@@ -181,7 +185,6 @@ class Senders:
         self._agent.finish(room, pack_tokens(request.tokens), request.computed, _first_items(request), partial)
 
     def _go_on_moving(self, room: int, sending: Sending) -> None:
-        """Freeze it one step after its blocks were pushed: they travel while it makes one more token."""
         request = sending.request
         if request.state is State.ENDED:
             sending.silent = sending.finished = True
@@ -189,8 +192,8 @@ class Senders:
             return
         if not sending.granted:
             return
-        sending.steps += 1
-        if sending.steps < 2 and request.schedulable:
+        has_room = request.computed < request.move_blocks * self._block_size  # what is beyond it is computed twice
+        if request.schedulable and has_room and self._agent.unwritten(room) > _NEARLY:
             return
         frozen = self._scheduler.freeze(request)
         if frozen is None:

@@ -133,6 +133,10 @@ class TransferAgent:
         """
         self._sender.finish(room, token_ids, computed, tokens, partial)
 
+    def unwritten(self, room: int) -> int:
+        """How many pushed blocks are not in the receiver's memory yet: what a sequence that stops now waits for."""
+        return self._sender.unwritten(room)
+
     # receiver
 
     def grant(self, room: int, attempt: int, peer: Peer, table: Sequence[int], cached: int, root: bytes) -> None:

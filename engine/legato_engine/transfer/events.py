@@ -71,7 +71,7 @@ class Arrived:
     cached: int
     bytes: int
     seconds: float  # from `grant` to now
-    final_at: float  # clock reading when `Final` came: emission time minus this is the boundary
+    final_at: float  # clock reading when `Final` came: emission time minus this, and `final.held`, are the boundary
 
 
 @dataclass(frozen=True, slots=True)

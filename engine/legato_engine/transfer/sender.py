@@ -3,6 +3,8 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
+import msgspec
+
 from legato_engine.transfer.checksum import bind
 from legato_engine.transfer.desk import Desk, Key
 from legato_engine.transfer.events import Aborted, Cause, Committed, Granted, Revoked
@@ -40,6 +42,7 @@ class Outgoing:
     parent: bytes = b""  # hash of the last pushed block
     pushes: dict[int, _Push] = field(default_factory=dict)
     final: handoff.Final | None = None
+    finished_at: float = 0.0  # when the core had nothing more to add
     cause: Cause = "cancelled"  # of the end; with `reason` it is that of the first thing that went wrong
     reason: str = ""
     retry: bool = True
@@ -93,8 +96,13 @@ class Sender:
             tail = token_ids[(computed - rest) * 4 : computed * 4]
             self.push(room, full, (partial,), (block_hash.child(out.parent, tail),))
         epoch = self._desk.peers.epoch(out.connection) if self._desk.peers.trusted(out.connection) else ""
+        out.finished_at = self._desk.clock()
         out.final = handoff.Final(epoch, *key, token_ids, computed, tuple(tokens), out.next_block)
         self._settle(key, out)
+
+    def unwritten(self, room: int) -> int:
+        _, out = self._live(room)
+        return sum(len(push.checksums) for push in out.pushes.values()) if out else 0
 
     def cancel(self, room: int, reason: str) -> None:
         for key, out in list(self._sessions.items()):
@@ -307,7 +315,8 @@ class Sender:
                 peers.send(number, handoff.Revoked(epoch, *key, out.last_serial))
             case Action.SEND_FINAL:
                 assert out.final is not None
-                peers.send(number, out.final)
+                held = self._desk.clock() - out.finished_at
+                peers.send(number, msgspec.structs.replace(out.final, held=held))
             case Action.SEND_ABORT:
                 peers.send(number, handoff.Abort(epoch, *key, out.reason, out.retry))
             case Action.SEND_ACK:

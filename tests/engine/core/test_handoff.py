@@ -4,7 +4,7 @@ from itertools import pairwise
 
 import pytest
 
-from legato_protocol.stream import Cancel, Decode, Generate, Handoff, Prefill, Sequence, pack_tokens
+from legato_protocol.stream import Cancel, Decode, Generate, Handoff, Pause, Prefill, Sequence, pack_tokens
 
 
 def test_a_prefilled_sequence_goes_on_elsewhere_with_exactly_its_tokens(world):
@@ -159,3 +159,39 @@ def test_a_worker_whose_peer_died_says_so(world, lost):
     world.run(6)
     assert [(failed.code, failed.retry) for failed in left.failures()] == [("peer_lost", True)]
     assert left.used == 0
+
+
+def test_a_sequence_goes_on_while_its_blocks_travel_and_its_pause_is_reported(world):
+    """Blocks take up to 4 seconds, a step takes one: it decodes on until the grant's room is used up."""
+    old, new = world.worker("a"), world.worker("b")
+    old.tell(Generate("r", 1, world.sequence(max_tokens=150)))
+    world.run(12)
+    known = old.tokens()
+    world.move(old, new, world.known(known, max_tokens=150))
+    world.run(4)
+    world.network.faults.delay = 4.0
+    sending = []
+    for _ in range(100):
+        world.run(1)
+        sending += [not request.frozen for request in old.scheduler.requests(f"{world.gateway}/r") if request.sending]
+        if new.reports():
+            break
+    assert sending.count(True) >= 2
+    (report,) = new.reports()
+    assert 0 < report.boundary < report.seconds
+    world.run(170)
+    assert [*known, *new.tokens(attempt=2)] == world.continuation(world.prompt, 150)
+    assert old.used == new.used == 0
+
+
+def test_a_paused_sequence_moves_although_nothing_is_computed(world):
+    old, new = world.worker("a"), world.worker("b")
+    old.tell(Generate("r", 1, world.sequence(max_tokens=40)))
+    world.run(12)
+    old.tell(Pause("r", 1, True))
+    world.run(2)
+    known = old.tokens()
+    world.move(old, new, world.known(known, max_tokens=40))
+    world.run(60)
+    assert [*known, *new.tokens(attempt=2)] == world.continuation(world.prompt, 40)
+    assert old.used == new.used == 0
