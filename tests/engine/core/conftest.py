@@ -3,7 +3,7 @@ in-memory link between two cores. What a core emits is therefore right only if i
 
 import socket
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -240,6 +240,10 @@ class World:
                 worker.turn()
                 worker.check()
 
+    def close(self) -> None:
+        for worker in self.workers:
+            worker.end.close()
+
     def _agent(self, name: str, epoch: str, runner: StepRunner) -> TransferAgent:
         link = MemoryLink(self.network, name, runner.arena.address, runner.arena.nbytes)
         return TransferAgent(
@@ -256,9 +260,13 @@ class World:
         )
 
 
+@pytest.fixture(scope="session")
+def make_world() -> Callable[..., World]:
+    return World
+
+
 @pytest.fixture
 def world() -> Iterator[World]:
     made = World()
     yield made
-    for worker in made.workers:
-        worker.end.close()
+    made.close()
