@@ -46,10 +46,9 @@ class PortTaken(Exception):
 
 
 def _port(text: str) -> int:
-    port = int(text)
-    if not 0 <= port < 65536:
+    if not text.isdecimal() or int(text) > 65535:
         raise argparse.ArgumentTypeError(f"{text} is no port; choose one from 0 to 65535")
-    return port
+    return int(text)
 
 
 def _usable_port(port: int) -> int:
