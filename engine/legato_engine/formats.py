@@ -3,13 +3,18 @@ two workers on equal machines must choose alike, since they exchange KV.
 """
 
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 
+from legato_engine.layers.linear_float32 import CODES_UP_TO
+from legato_engine.models import llama_bf16, llama_float32
 from legato_engine.models.config import ModelConfig
-from legato_engine.models.llama_bf16 import fits
 from legato_engine.processor import Processor
 
+# Who computes: torch in one dtype; or kernels for processors: float32 alone, with the file's own 4-bit and 8-bit codes
+# for few rows, or bfloat16 tiles.
+Kernels = Literal["torch", "float32", "codes", "tiles"]
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 
 
@@ -18,7 +23,7 @@ class Formats:
     """`dtype` of weights and activations, `kv` of the arena; `why` is for people."""
 
     name: str
-    tiles: bool  # computed by the kernels for bfloat16 and 4 bit
+    kernels: Kernels
     dtype: torch.dtype
     kv: str
     why: str
@@ -32,12 +37,19 @@ def choose(dtype: str, processor: Processor, device: torch.device, config: Model
     name = dtype.lower()
     if name not in DTYPES:
         raise ValueError(f"dtype {dtype!r} is not supported; supported: {', '.join(DTYPES)}")
+    sized = device.type == "cpu" and llama_float32.fits(config, block_size)
     if name != "auto":
-        return Formats(name, False, getattr(torch, name), name, f"weights, activations and KV in {name}, as asked for")
+        kernels: Kernels = "float32" if sized and name == "float32" else "torch"
+        why = f"weights, activations and KV in {name}, as asked for"
+        return Formats(name, kernels, getattr(torch, name), name, why)
     if device.type != "cpu":
         why = f"weights, activations and KV in bfloat16 on {device}"
-        return Formats("bfloat16", False, torch.bfloat16, "bfloat16", why)
-    if processor.amx and fits(config, block_size):
+        return Formats("bfloat16", "torch", torch.bfloat16, "bfloat16", why)
+    if processor.amx and llama_bf16.fits(config, block_size):
         why = f"bfloat16 tiles, and 4-bit codes for single rows where the file has them; KV in bfloat16 ({processor})"
-        return Formats("tiles", True, torch.float32, "bfloat16", why)
-    return Formats("float32", False, torch.float32, "float32", f"weights, activations and KV in float32 ({processor})")
+        return Formats("tiles", "tiles", torch.float32, "bfloat16", why)
+    if sized:
+        why = f"float32; up to {CODES_UP_TO} rows from 4-bit and 8-bit codes where the file has them ({processor})"
+        return Formats("codes", "codes", torch.float32, "float32", why)
+    why = f"weights, activations and KV in float32 ({processor})"
+    return Formats("float32", "torch", torch.float32, "float32", why)

@@ -18,10 +18,13 @@ from legato_engine.models import registry
 from legato_engine.models.checkpoint import Checkpoint
 from legato_engine.models.llama import Llama
 from legato_engine.models.llama_bf16 import LlamaBf16
+from legato_engine.models.llama_float32 import LlamaFloat32
+from legato_engine.processor import Processor
 from legato_engine.sampling.sampler import sample
 from legato_engine.scheduler.batch import Batch, Draw, Row, Sampled, StepOutput
 from legato_protocol.stream import SamplingParams
 
+Model = Llama | LlamaBf16 | LlamaFloat32
 Progress = Callable[[str, float], None]  # what is being done, and how much of it is (0 … 1)
 
 
@@ -52,9 +55,7 @@ class StepRunner(Protocol):
 class Runner:
     """A model on one device, with its KV arena."""
 
-    def __init__(
-        self, model: Llama | LlamaBf16, arena: Arena, chosen: Formats, fingerprint: str, device: torch.device
-    ) -> None:
+    def __init__(self, model: Model, arena: Arena, chosen: Formats, fingerprint: str, device: torch.device) -> None:
         self.layout = arena.layout
         self.num_blocks = arena.num_blocks
         self.arena = arena
@@ -64,7 +65,7 @@ class Runner:
         self._model = model
         self._device = device
         self._dtype = chosen.dtype
-        self._paged = chosen.tiles
+        self._paged = chosen.kernels != "torch"
 
     @classmethod
     def load(
@@ -78,14 +79,18 @@ class Runner:
         threads: int | None = None,
         max_length: int,
         progress: Progress | None = None,
+        instructions: Processor | None = None,
     ) -> "Runner":
-        """Reads the weights and allocates the arena. Raises TooLittleMemory before any weight is read."""
+        """Reads the weights and allocates the arena. Raises TooLittleMemory before any weight is read.
+
+        `instructions` are those to choose formats for, where they are not all that this machine has.
+        """
         processor.guard_onednn(processor.detect())
         if threads:
             torch.set_num_threads(threads)
             numba.set_num_threads(min(threads, numba.config.NUMBA_NUM_THREADS))
         config, place = checkpoint.config, torch.device(device)
-        chosen = formats.choose(dtype, processor.detect(), place, config, block_size)
+        chosen = formats.choose(dtype, instructions or processor.detect(), place, config, block_size)
         layout = KVLayout(config.layers, config.kv_heads, block_size, config.head_dim, chosen.kv)
         num_blocks = count_blocks(layout, kv_cache_bytes, max_length)
         report = progress or (lambda _what, _share: None)
@@ -130,9 +135,11 @@ class Runner:
 
 def _build(
     checkpoint: Checkpoint, chosen: Formats, device: torch.device, max_length: int, report: Callable[[float], None]
-) -> Llama | LlamaBf16:
-    if chosen.tiles:
+) -> Model:
+    if chosen.kernels == "tiles":
         return LlamaBf16(checkpoint, max_length, report)
+    if chosen.kernels != "torch":
+        return LlamaFloat32(checkpoint, chosen.kernels == "codes", max_length, report)
     return registry.model_class(checkpoint.config)(checkpoint, chosen.dtype, device, max_length, report)
 
 

@@ -22,6 +22,14 @@ class Packed4:
     minimum: torch.Tensor  # float32 [out, in/32]
 
 
+@dataclass(frozen=True)
+class Packed8:
+    """An 8-bit weight matrix `[out, in]`: `w = codes * scale`, by groups of 32 along `in`."""
+
+    codes: torch.Tensor  # int8 [out, in]
+    scale: torch.Tensor  # float32 [out, in/32], exact in float16
+
+
 class Checkpoint(ABC):
     """Weights by Hugging Face tensor name (`model.layers.0.self_attn.q_proj.weight`), rotary layout as there."""
 
@@ -45,6 +53,11 @@ class Checkpoint(ABC):
 
     def packed4(self, name: str) -> Packed4 | None:
         """The tensor as 4-bit codes, where the file holds it as Q4_0 or Q4_1; else None. Raises MissingTensor."""
+        self.shape(name)
+        return None
+
+    def packed8(self, name: str) -> Packed8 | None:
+        """The tensor as 8-bit codes, where the file holds it as Q8_0; else None. Raises MissingTensor."""
         self.shape(name)
         return None
 

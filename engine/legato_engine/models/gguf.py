@@ -15,7 +15,7 @@ from gguf.quants import dequantize
 
 from legato_engine.errors import CorruptModel, MissingTensor, UnsupportedFormat
 from legato_engine.models import config as configs
-from legato_engine.models.checkpoint import PACKED_GROUP, Checkpoint, Packed4
+from legato_engine.models.checkpoint import PACKED_GROUP, Checkpoint, Packed4, Packed8
 from legato_protocol import gguf_header
 from legato_protocol.gguf_header import TensorInfo
 
@@ -99,6 +99,14 @@ class GgufFile(Checkpoint):
         codes = torch.cat((nibbles & 15, nibbles >> 4), dim=1)
         return Packed4(codes.view(info.shape), scale.reshape(groups), minimum.reshape(groups))
 
+    def packed8(self, name: str) -> Packed8 | None:
+        info = self._info(name)
+        if Type(info.type) is not Type.Q8_0:
+            return None
+        scale, codes = _split_q8(self._rows(name))
+        groups = (*info.shape[:-1], info.shape[-1] // PACKED_GROUP)
+        return Packed8(codes.reshape(info.shape), scale.reshape(groups))
+
     def _info(self, name: str) -> TensorInfo:
         if name not in self._tensors:
             raise MissingTensor(f"{self.files[0]}: tensor {name} is missing")
@@ -158,10 +166,14 @@ def _reordered(rows: torch.Tensor, heads: int) -> torch.Tensor:
 
 
 def _dequantized_q8(rows: torch.Tensor) -> torch.Tensor:
-    """Groups of one fp16 scale and 32 int8."""
+    scale, codes = _split_q8(rows)
+    return torch.mul(codes, scale)
+
+
+def _split_q8(rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Groups of one fp16 scale and 32 int8: float32 [groups, 1], int8 [groups, 32]."""
     groups = rows.view(-1, 34)
-    scale = groups[:, :2].contiguous().view(torch.float16).float()
-    return torch.mul(groups[:, 2:].view(torch.int8), scale)
+    return groups[:, :2].contiguous().view(torch.float16).float(), groups[:, 2:].view(torch.int8)
 
 
 def _dequantized_q4(rows: torch.Tensor, kind: Type) -> torch.Tensor:

@@ -1,0 +1,185 @@
+"""Linear layers in float32 from 4-bit and 8-bit codes, for few rows on any processor. See README.
+
+Only the weights' storage is small: they are those of the file, and all sums are float32. Sizes: out is a multiple of
+16, in of 32.
+"""
+
+import numpy as np
+import torch
+from numba import njit, prange
+
+from legato_engine.kernels.lanes import load_bytes, masked_floats, top_floats
+from legato_engine.kernels.vector import broadcast, load, load_halves, multiply_add, store, zero
+
+COLUMNS, GROUP = 16, 32
+# What x is multiplied with, so that a code need not be shifted down: it stands at bit 4i of its word, the last alone
+# would touch the sign and is shifted.
+PLACES = np.array([2.0 ** (-4 * i) for i in range(7)] + [1.0], np.float32)
+
+
+def pack_codes4(codes: torch.Tensor) -> np.ndarray:
+    """[out, in] of 0 … 15 as uint32 [out/16, in/8, 16]: 8 inputs of an output in a word, lowest bits first."""
+    outputs, inputs = codes.shape
+    split = codes.to(torch.int64).view(outputs // COLUMNS, COLUMNS, inputs // 8, 8)
+    words = (split << (4 * torch.arange(8))).sum(3).transpose(1, 2)
+    return words.contiguous().numpy().astype(np.uint32)
+
+
+def pack_codes8(codes: torch.Tensor) -> np.ndarray:
+    """[out, in] of -128 … 127 as int8 [out/16, in, 16]."""
+    outputs, inputs = codes.shape
+    return codes.to(torch.int8).view(outputs // COLUMNS, COLUMNS, inputs).transpose(1, 2).contiguous().numpy()
+
+
+@njit(cache=True, fastmath=True)
+def _spread(x, scaled, sums):
+    """x times PLACES, and the sum of each group."""
+    for group in range(sums.shape[0]):
+        total = np.float32(0)
+        for word in range(group * 4, group * 4 + 4):
+            for i in range(8):
+                value = x[word * 8 + i]
+                scaled[word * 8 + i] = value * PLACES[i]
+                total += value
+        sums[group] = total
+
+
+@njit(cache=True)
+def _codes4_1(x, sums, codes, scale, minimum, groups, out):
+    """16 outputs of one row; all arguments but `groups` are addresses."""
+    total = zero()
+    for _ in range(groups):
+        even = zero()
+        odd = zero()
+        for w in range(4):
+            words = load(codes + w * 64)
+            at = x + w * 32
+            even = multiply_add(masked_floats(words, 0xF), broadcast(at), even)
+            odd = multiply_add(masked_floats(words, 0xF0), broadcast(at + 4), odd)
+            even = multiply_add(masked_floats(words, 0xF00), broadcast(at + 8), even)
+            odd = multiply_add(masked_floats(words, 0xF000), broadcast(at + 12), odd)
+            even = multiply_add(masked_floats(words, 0xF0000), broadcast(at + 16), even)
+            odd = multiply_add(masked_floats(words, 0xF00000), broadcast(at + 20), odd)
+            even = multiply_add(masked_floats(words, 0xF000000), broadcast(at + 24), even)
+            odd = multiply_add(top_floats(words), broadcast(at + 28), odd)
+        by = load_halves(scale)
+        total = multiply_add(even, by, total)
+        total = multiply_add(odd, by, total)
+        total = multiply_add(broadcast(sums), load_halves(minimum), total)
+        codes += 256
+        x += 128
+        scale += 32
+        minimum += 32
+        sums += 4
+    store(out, total)
+
+
+@njit(cache=True)
+def _codes4_4(x, stride, sums, sums_stride, codes, scale, minimum, groups, out, out_stride):
+    """16 outputs of four rows."""
+    t0, t1, t2, t3 = zero(), zero(), zero(), zero()
+    for _ in range(groups):
+        a0, a1, a2, a3 = zero(), zero(), zero(), zero()
+        for w in range(4):
+            words = load(codes + w * 64)
+            for i in range(8):
+                code = top_floats(words) if i == 7 else masked_floats(words, 0xF << (4 * i))
+                at = x + w * 32 + i * 4
+                a0 = multiply_add(code, broadcast(at), a0)
+                a1 = multiply_add(code, broadcast(at + stride), a1)
+                a2 = multiply_add(code, broadcast(at + 2 * stride), a2)
+                a3 = multiply_add(code, broadcast(at + 3 * stride), a3)
+        by = load_halves(scale)
+        least = load_halves(minimum)
+        t0 = multiply_add(broadcast(sums), least, multiply_add(a0, by, t0))
+        t1 = multiply_add(broadcast(sums + sums_stride), least, multiply_add(a1, by, t1))
+        t2 = multiply_add(broadcast(sums + 2 * sums_stride), least, multiply_add(a2, by, t2))
+        t3 = multiply_add(broadcast(sums + 3 * sums_stride), least, multiply_add(a3, by, t3))
+        codes += 256
+        x += 128
+        scale += 32
+        minimum += 32
+        sums += 4
+    store(out, t0)
+    store(out + out_stride, t1)
+    store(out + 2 * out_stride, t2)
+    store(out + 3 * out_stride, t3)
+
+
+@njit(cache=True, parallel=True)
+def packed4(x, rows, codes, scales, minima, scaled, sums, out):
+    """Few rows times 4-bit weights. x float32 [rows, in]; `scaled` [rows, in] and `sums` [rows, in/32] are room."""
+    groups = sums.shape[1]
+    for row in range(rows):
+        _spread(x[row], scaled[row], sums[row])
+    stride, sums_stride, out_stride = scaled.shape[1] * 4, groups * 4, out.shape[1] * 4
+    for panel in prange(codes.shape[0]):
+        code = codes.ctypes.data + panel * groups * 256
+        scale = scales.ctypes.data + panel * groups * 32
+        minimum = minima.ctypes.data + panel * groups * 32
+        at, sum_at, to = scaled.ctypes.data, sums.ctypes.data, out.ctypes.data + panel * 64
+        for row in range(0, rows - 3, 4):
+            _codes4_4(
+                at + row * stride, stride, sum_at + row * sums_stride, sums_stride, code, scale, minimum, groups,
+                to + row * out_stride, out_stride,
+            )  # fmt: skip
+        for row in range(rows // 4 * 4, rows):
+            _codes4_1(
+                at + row * stride, sum_at + row * sums_stride, code, scale, minimum, groups, to + row * out_stride
+            )
+
+
+@njit(cache=True)
+def _codes8_1(x, codes, scale, groups, out):
+    total = zero()
+    for _ in range(groups):
+        even = zero()
+        odd = zero()
+        for i in range(0, 32, 2):
+            even = multiply_add(load_bytes(codes + i * 16), broadcast(x + i * 4), even)
+            odd = multiply_add(load_bytes(codes + i * 16 + 16), broadcast(x + i * 4 + 4), odd)
+        by = load_halves(scale)
+        total = multiply_add(odd, by, multiply_add(even, by, total))
+        codes += 512
+        x += 128
+        scale += 32
+    store(out, total)
+
+
+@njit(cache=True)
+def _codes8_4(x, stride, codes, scale, groups, out, out_stride):
+    t0, t1, t2, t3 = zero(), zero(), zero(), zero()
+    for _ in range(groups):
+        a0, a1, a2, a3 = zero(), zero(), zero(), zero()
+        for i in range(32):
+            code = load_bytes(codes + i * 16)
+            at = x + i * 4
+            a0 = multiply_add(code, broadcast(at), a0)
+            a1 = multiply_add(code, broadcast(at + stride), a1)
+            a2 = multiply_add(code, broadcast(at + 2 * stride), a2)
+            a3 = multiply_add(code, broadcast(at + 3 * stride), a3)
+        by = load_halves(scale)
+        t0, t1 = multiply_add(a0, by, t0), multiply_add(a1, by, t1)
+        t2, t3 = multiply_add(a2, by, t2), multiply_add(a3, by, t3)
+        codes += 512
+        x += 128
+        scale += 32
+    store(out, t0)
+    store(out + out_stride, t1)
+    store(out + 2 * out_stride, t2)
+    store(out + 3 * out_stride, t3)
+
+
+@njit(cache=True, parallel=True)
+def packed8(x, rows, codes, scales, out):
+    """Few rows times 8-bit weights, x float32 [rows, in]."""
+    groups = scales.shape[1]
+    stride, out_stride = x.shape[1] * 4, out.shape[1] * 4
+    for panel in prange(codes.shape[0]):
+        code = codes.ctypes.data + panel * groups * 512
+        scale = scales.ctypes.data + panel * groups * 32
+        at, to = x.ctypes.data, out.ctypes.data + panel * 64
+        for row in range(0, rows - 3, 4):
+            _codes8_4(at + row * stride, stride, code, scale, groups, to + row * out_stride, out_stride)
+        for row in range(rows // 4 * 4, rows):
+            _codes8_1(at + row * stride, code, scale, groups, to + row * out_stride)

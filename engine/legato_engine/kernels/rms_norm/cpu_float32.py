@@ -1,0 +1,33 @@
+"""RMSNorm that adds first, in float32: one pass and one call."""
+
+import numpy as np
+from numba import njit, prange
+
+FEW = 8  # rows that are not worth waking a second thread for
+
+
+@njit(cache=True, fastmath=True)
+def _row(x, residual, weight, eps, out):
+    squares = np.float32(0)
+    for i in range(x.shape[0]):
+        residual[i] += x[i]
+        squares += residual[i] * residual[i]
+    scale = np.float32(1) / np.sqrt(squares / np.float32(x.shape[0]) + eps)
+    for i in range(x.shape[0]):
+        out[i] = residual[i] * scale * weight[i]
+
+
+@njit(cache=True, parallel=True)
+def _many(x, residual, rows, weight, eps, out):
+    for row in prange(rows):
+        _row(x[row], residual[row], weight, eps, out[row])
+
+
+@njit(cache=True)
+def add_rms_norm(x, residual, rows, weight, eps, out):
+    """residual += x; out = its norm; all float32 [rows, hidden]."""
+    if rows > FEW:
+        _many(x, residual, rows, weight, eps, out)
+        return
+    for row in range(rows):
+        _row(x[row], residual[row], weight, eps, out[row])

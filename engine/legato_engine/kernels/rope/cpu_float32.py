@@ -1,0 +1,49 @@
+"""Rotary embedding in place and the KV write to a float32 arena, in one pass."""
+
+from numba import njit, prange
+
+FEW = 8
+
+
+@njit(cache=True, fastmath=True)
+def _turn(head, cos, sin):
+    half = cos.shape[0]
+    for i in range(half):
+        first = head[i]
+        second = head[half + i]
+        head[i] = first * cos[i] - second * sin[i]
+        head[half + i] = second * cos[i] + first * sin[i]
+
+
+@njit(cache=True)
+def _row(heads, queries, cos, sin, block, layer, place):
+    kv_heads = block.shape[2]
+    for head in range(queries + kv_heads):
+        _turn(heads[head], cos, sin)
+    for which in range(2):
+        for head in range(kv_heads):
+            source = heads[queries + which * kv_heads + head]
+            target = block[layer, which, head, place]
+            for i in range(source.shape[0]):
+                target[i] = source[i]
+
+
+@njit(cache=True, parallel=True)
+def _many(qkv, queries, positions, cos, sin, arena, layer, blocks, places):
+    for row in prange(positions.shape[0]):
+        at = positions[row]
+        _row(qkv[row], queries, cos[at], sin[at], arena[blocks[row]], layer, places[row])
+
+
+@njit(cache=True)
+def rotate_and_write(qkv, queries, positions, cos, sin, arena, layer, blocks, places):
+    """Turns queries and keys of qkv float32 [tokens, queries + 2 · kv_heads, dim] and writes keys and values.
+
+    arena float32 in KVLayout's shape; positions, blocks and places int64 [tokens]; cos, sin [positions, dim/2].
+    """
+    if positions.shape[0] > FEW:
+        _many(qkv, queries, positions, cos, sin, arena, layer, blocks, places)
+        return
+    for row in range(positions.shape[0]):
+        at = positions[row]
+        _row(qkv[row], queries, cos[at], sin[at], arena[blocks[row]], layer, places[row])

@@ -1,0 +1,125 @@
+"""Kernels in float32 compute what their readable twins do: codes of 4 and 8 bit, and attention in the arena."""
+
+import numpy as np
+import pytest
+import torch
+
+from legato_engine import formats, step_inputs
+from legato_engine.kernels.attention import cpu_float32 as attention
+from legato_engine.kernels.attention import naive as naive_attention
+from legato_engine.kernels.linear import cpu_float32 as linear
+from legato_engine.kernels.linear import naive as naive_linear
+from legato_engine.kernels.linear.cpu import pack_scales
+from legato_engine.kernels.rms_norm import cpu_float32 as rms_norm
+from legato_engine.kernels.rms_norm import naive as naive_rms_norm
+from legato_engine.kernels.rope import cpu_float32 as rope
+from legato_engine.kernels.rope import naive as naive_rope
+from legato_engine.kernels.silu_mul import cpu_float32 as silu_mul
+from legato_engine.kernels.silu_mul import naive as naive_silu_mul
+from legato_engine.processor import Processor
+from legato_engine.runner import Runner
+from legato_engine.scheduler.batch import Row
+
+PLAIN = Processor(avx512=True, bf16=False, amx=False, tiles_described=True)
+
+
+@pytest.mark.parametrize("rows", [1, 4, 7, 13])
+def test_codes(rows):
+    codes = torch.randint(0, 16, (48, 96), dtype=torch.uint8)
+    scale, minimum = torch.rand(48, 3).half().float(), (-8 * torch.rand(48, 3)).half().float()
+    x, out = torch.randn(rows, 96), np.zeros((rows, 48), np.float32)
+    scaled, sums = np.empty((rows, 96), np.float32), np.empty((rows, 3), np.float32)
+    scales = pack_scales(scale), pack_scales(minimum)
+
+    linear.packed4(x.numpy(), rows, linear.pack_codes4(codes), *scales, scaled, sums, out)
+
+    expected = naive_linear.packed4(x, codes, scale, minimum)
+    torch.testing.assert_close(torch.from_numpy(out), expected, atol=2e-4, rtol=1e-5)
+
+    wide = torch.randint(-128, 128, (48, 96), dtype=torch.int8)
+    linear.packed8(x.numpy(), rows, linear.pack_codes8(wide), scales[0], out)
+
+    expected = naive_linear.linear(x, wide.float() * scale.repeat_interleave(32, 1))
+    torch.testing.assert_close(torch.from_numpy(out), expected, atol=2e-3, rtol=1e-5)
+
+
+@pytest.mark.parametrize("window", [None, 5, 48])
+@pytest.mark.parametrize("shared", [1, 3, 8])
+@pytest.mark.parametrize("size", [4, 16])
+def test_attention(window, shared, size):
+    """Chunks of prompts and decoding rows together; blocks in any order."""
+    dim, kv_heads = 32, 2
+    lengths = [(0, 33), (99, 1), (0, 1), (50, 7), (size - 1, 1)]
+    arena = torch.randn(300, 2, 2, kv_heads, size, dim)
+    free = torch.randperm(300).tolist()
+    rows = []
+    for start, count in lengths:
+        blocks = [free.pop() for _ in range(-(-(start + count) // size))]
+        rows.append(Row([0] * count, start, blocks))
+    tokens = sum(count for _, count in lengths)
+    qkv = torch.randn(tokens, (shared + 2) * kv_heads, dim)
+    paged, out = step_inputs.paged_rows(rows, shared), np.zeros((tokens, shared * kv_heads, dim), np.float32)
+
+    attention.attention(qkv.numpy(), paged.work, paged.tables, window or 0, arena.numpy(), 1, out)
+
+    asked = qkv[:, : shared * kv_heads].split([count for _, count in lengths])
+    expected = [
+        naive_attention.attention(queries, arena[:, 1], list(row.blocks), row.start, window)
+        for queries, row in zip(asked, rows, strict=True)
+    ]
+    torch.testing.assert_close(torch.from_numpy(out), torch.cat(expected), atol=2e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("rows", [1, 63])
+@pytest.mark.parametrize("width", [63, 500])
+def test_norm_and_gate(rows, width):
+    x, residual, weight = torch.randn(rows, width), torch.randn(rows, width), torch.randn(width)
+    twin, out = residual.clone(), torch.empty(rows, width)
+
+    rms_norm.add_rms_norm(x.numpy(), residual.numpy(), rows, weight.numpy(), np.float32(1e-5), out.numpy())
+
+    torch.testing.assert_close(out, naive_rms_norm.add_rms_norm(x, twin, weight, 1e-5))
+    torch.testing.assert_close(residual, twin)
+    gate_up = torch.randn(rows, 2 * width) * 4
+    silu_mul.silu_mul(gate_up.numpy(), rows, out.numpy())
+    torch.testing.assert_close(out, naive_silu_mul.silu_mul(gate_up))
+
+
+@pytest.mark.parametrize("tokens", [1, 63])
+def test_rotation_and_write(tokens):
+    qkv, angles = torch.randn(tokens, 7, 20), torch.randn(200, 10)
+    positions, slots = torch.randperm(200)[:tokens], torch.randperm(9 * 16)[:tokens]
+    cos, sin, arena = angles.cos(), angles.sin(), torch.zeros(9, 3, 2, 2, 16, 20)
+    turned = naive_rope.rotate(qkv[:, :5], cos[positions], sin[positions])
+    values, block, place = qkv[:, 5:].clone(), slots // 16, slots % 16
+
+    args = positions.numpy(), cos.numpy(), sin.numpy(), arena.numpy(), 1, block.numpy(), place.numpy()
+    rope.rotate_and_write(qkv.numpy(), 3, *args)
+
+    torch.testing.assert_close(qkv[:, :5], turned)
+    torch.testing.assert_close(arena[block, 1, 0, :, place], turned[:, 3:])
+    torch.testing.assert_close(arena[block, 1, 1, :, place], values)
+
+
+def test_auto_without_tiles_is_float32_from_the_codes_of_the_file(smollm2, prompts, sequences, oracle):
+    """Greedy tokens are transformers' too, decoded from codes, since no weight is rounded."""
+    codes = Runner.load(
+        smollm2, block_size=16, kv_cache_bytes=64 << 20, dtype="auto", threads=1, max_length=512, instructions=PLAIN
+    )
+    chosen = [prompts[i] for i in (0, 3, 6, 10, 11)]
+
+    run = sequences(codes, chosen, new_tokens=24)
+    run.prefill_together(range(5))
+    run.decode(range(5))
+
+    assert codes.formats.startswith("codes: float32")
+    assert codes.layout.dtype == "float32"
+    for prompt, output in zip(chosen, run.outputs, strict=True):
+        oracle.check(prompt, output)
+
+
+def test_sizes_that_kernels_cannot_count_in_are_left_to_torch(smollm2):
+    chosen = formats.choose("auto", PLAIN, torch.device("cpu"), smollm2.config, block_size=6)
+
+    assert chosen.kernels == "torch"
+    assert formats.choose("Float32", PLAIN, torch.device("cpu"), smollm2.config, 16).kernels == "float32"
