@@ -68,8 +68,9 @@ class Reports:
             steps=self._steps,
             prompt_tokens=self._prompt_tokens,
             output_tokens=self._output_tokens,
-            received_handoffs=receivers.received if receivers else 0,
-            sent_handoffs=senders.sent if senders else 0,
-            failed_handoffs=(senders.failed if senders else 0) + (receivers.failed if receivers else 0),
+            received_handoffs=receivers.received if receivers is not None else 0,
+            sent_handoffs=senders.sent if senders is not None else 0,
+            failed_handoffs=(senders.failed if senders is not None else 0)
+            + (receivers.failed if receivers is not None else 0),
             transfer=asdict(agent.counts()) if agent else {},
         )

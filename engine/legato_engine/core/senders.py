@@ -112,6 +112,9 @@ class Senders:
                 self._agent.abort(event.room, "the sequence is not running")
                 return
             self._scheduler.begin_move(sending.request, event.blocks)
+        elif event.blocks * self._block_size < len(sending.request.tokens):
+            self._agent.abort(event.room, "the grant is for another sequence: it is too small for this one")
+            return
         else:
             self._scheduler.grant(sending.request)
         sending.granted = True

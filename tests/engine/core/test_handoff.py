@@ -16,6 +16,7 @@ def test_a_prefilled_sequence_goes_on_elsewhere_with_exactly_its_tokens(world):
     assert prefill.tokens() == []
     (report,) = decode.reports()
     assert (report.id, report.room, report.source, report.blocks) == ("r", 99, "p", 5)
+    assert (prefill.status.totals.sent_handoffs, decode.status.totals.received_handoffs) == (1, 1)
     assert prefill.used == decode.used == 0
 
 
