@@ -48,7 +48,8 @@ def exponential(x):
     x = np.float32(-87.0) if x < np.float32(-87.0) else x
     x = np.float32(87.0) if x > np.float32(87.0) else x
     # Rounded by way of an integer: a function call would keep the loop scalar.
-    power = np.int32(x * np.float32(1.44269504) + np.float32(256.5)) - np.int32(256)
+    # Sums of two int32 are int64 to numba: each is cut back, or half the lanes of a register are lost.
+    power = np.int32(np.int32(x * np.float32(1.44269504) + np.float32(256.5)) - np.int32(256))
     whole = np.float32(power)
     rest = x - whole * np.float32(0.693359375) + whole * np.float32(2.12194440e-4)
     sum_ = np.float32(1.9875691500e-4) * rest + np.float32(1.3981999507e-3)

@@ -146,6 +146,25 @@ def shift_words(_context: Any, value: Any, count: Any) -> Any:
     return REGISTER(REGISTER, types.int64), emit
 
 
+def _interleave(name: str, first: int) -> Any:
+    """Words `first … first + 15` of two registers, by turns."""
+
+    def typing(_context: Any, a: Any, b: Any) -> Any:
+        def emit(_context: Any, builder: Any, _signature: Any, values: Any) -> Any:
+            order = [which * 32 + first + i for i in range(16) for which in range(2)]
+            words = [builder.bitcast(value, _WORDS) for value in values]
+            return builder.bitcast(builder.shuffle_vector(*words, ir.Constant(ir.VectorType(_I32, 32), order)), _LANES)
+
+        return REGISTER(REGISTER, REGISTER), emit
+
+    typing.__name__ = name
+    return intrinsic(typing)
+
+
+interleave_low = _interleave("interleave_low", 0)
+interleave_high = _interleave("interleave_high", 16)
+
+
 @intrinsic
 def lookup_words(_context: Any, table: Any, index: Any) -> Any:
     """`table[index & 31]` for each of 32 words of 16 bits."""

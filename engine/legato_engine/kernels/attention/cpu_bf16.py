@@ -7,19 +7,23 @@ a head_dim that is a multiple of 32 and a block_size that is a multiple of 16.
 import numpy as np
 from numba import njit, prange
 
-from legato_engine.kernels.scalar import exponential, narrowed
+from legato_engine.kernels.scalar import exponential, narrowed, widened
 from legato_engine.kernels.vector import (
-    broadcast,
-    load_bf16,
-    multiply_add,
+    interleave_high,
+    interleave_low,
+    load,
     store,
     tile_configure,
     tile_dot_0,
+    tile_dot_1,
     tile_load_4,
     tile_load_6,
+    tile_load_7,
     tile_release,
     tile_store_0,
+    tile_store_1,
     tile_zero_0,
+    tile_zero_1,
     zero,
 )
 
@@ -38,10 +42,11 @@ def _pack_queries(qkv, token, lane, lanes, shared, first_head, asked):
 
 
 @njit(cache=True)
-def _scores(arena, layer, kv_head, table, first, end, asked, scores):
-    """scores [position - first, lane] of positions `first … end`, both rounded to 16."""
+def _scores(arena, layer, kv_head, table, first, end, asked, lanes, scores):
+    """scores [lane, position - first] of positions `first … end`, both rounded to 16."""
     size = arena.shape[4]
     width = arena.shape[5] * 2
+    turned = np.empty((16, LANES), np.float32)  # as tiles leave them: [position, lane]
     for position in range(first, end, 16):
         block = arena[table[position // size], layer, 0, kv_head]
         keys = block.ctypes.data + position % size * width
@@ -50,63 +55,65 @@ def _scores(arena, layer, kv_head, table, first, end, asked, scores):
             tile_load_4(keys + part * 64, width)
             tile_load_6(asked.ctypes.data + part * 1024, 64)
             tile_dot_0()
-        tile_store_0(scores.ctypes.data + (position - first) * 64, 64)
+        tile_store_0(turned.ctypes.data, 64)
+        for lane in range(lanes):
+            for i in range(16):
+                scores[lane, position - first + i] = turned[i, lane]
 
 
 @njit(cache=True, fastmath=True)
-def _softmax(scores, count, begins, ends, best, total):
-    """Down each lane, over its own positions `begins … ends - 1`; the division is left for later (`total`)."""
-    for lane in range(LANES):
-        best[lane] = np.float32(-3e38)
-        total[lane] = np.float32(0)
-    for place in range(count):
-        for lane in range(LANES):
-            seen = begins[lane] <= place < ends[lane]
-            value = scores[place, lane] if seen else np.float32(-3e38)
-            scores[place, lane] = value
-            best[lane] = value if value > best[lane] else best[lane]
-    for place in range(count):
-        for lane in range(LANES):
-            seen = begins[lane] <= place < ends[lane]
-            value = exponential(scores[place, lane] - best[lane])
-            scores[place, lane] = value if seen else np.float32(0)
-            total[lane] += scores[place, lane]
+def _softmax(scores, weights):
+    """Weights as bfloat16, and their sum, which is still to be divided by."""
+    best = np.float32(-3e38)
+    for i in range(scores.shape[0]):
+        best = max(best, scores[i])
+    for i in range(scores.shape[0]):
+        weights[i] = narrowed(exponential(scores[i] - best))
+    total = np.float32(0)
+    for i in range(scores.shape[0]):
+        total += widened(weights[i])
+    return total
 
 
 @njit(cache=True)
-def _values(arena, layer, kv_head, table, first, count, lane, scores, found):
-    """found [4, dim]: values weighed by the scores of lanes `lane … lane + 3`."""
+def _pair_values(value, width, seen, pairs):
+    """Two weight tiles [8 pairs of positions, 16, 2] from 32 dimensions of 16 positions, of which the first `seen`
+    count: what others hold may be no number.
+    """
+    for place in range(0, 16, 2):
+        first = zero()
+        second = zero()
+        if place < seen:
+            first = load(value + place * width)
+        if place + 1 < seen:
+            second = load(value + (place + 1) * width)
+        store(pairs + place * 32, interleave_low(first, second))
+        store(pairs + 1024 + place * 32, interleave_high(first, second))
+
+
+@njit(cache=True)
+def _values(arena, layer, kv_head, table, first, count, weights, found):
+    """found [16 lanes, dim]: values weighed by `weights` [lane, position - first], positions rounded to 32."""
     size = arena.shape[4]
-    width = arena.shape[5]
-    to = found.ctypes.data
-    for part in range(0, width, 32):
-        a0, a1, b0, b1, c0, c1, d0, d1 = zero(), zero(), zero(), zero(), zero(), zero(), zero(), zero()
-        for begin in range(0, count, 16):
-            block = arena[table[(first + begin) // size], layer, 1, kv_head]
-            value = block.ctypes.data + ((first + begin) % size * width + part) * 2
-            weight = scores.ctypes.data + begin * 64 + lane * 4
-            for _ in range(min(16, count - begin)):
-                left = load_bf16(value)
-                right = load_bf16(value + 32)
-                by = broadcast(weight)
-                a0, a1 = multiply_add(by, left, a0), multiply_add(by, right, a1)
-                by = broadcast(weight + 4)
-                b0, b1 = multiply_add(by, left, b0), multiply_add(by, right, b1)
-                by = broadcast(weight + 8)
-                c0, c1 = multiply_add(by, left, c0), multiply_add(by, right, c1)
-                by = broadcast(weight + 12)
-                d0, d1 = multiply_add(by, left, d0), multiply_add(by, right, d1)
-                value += width * 2
-                weight += 64
-        at = to + part * 4
-        store(at, a0)
-        store(at + 64, a1)
-        store(at + width * 4, b0)
-        store(at + width * 4 + 64, b1)
-        store(at + width * 8, c0)
-        store(at + width * 8 + 64, c1)
-        store(at + width * 12, d0)
-        store(at + width * 12 + 64, d1)
+    width = arena.shape[5] * 2
+    pairs = np.empty((2, 16, 16, 2), np.uint16)
+    to = pairs.ctypes.data
+    for part in range(0, width, 64):
+        tile_zero_0()
+        tile_zero_1()
+        for begin in range(0, weights.shape[1], 32):
+            for half in range(begin, begin + 32, 16):
+                at = first + min(half, count - 1) // 16 * 16
+                block = arena[table[at // size], layer, 1, kv_head]
+                value = block.ctypes.data + at % size * width + part
+                _pair_values(value, width, count - half, to + (half - begin) * 32)
+            tile_load_4(weights.ctypes.data + begin * 2, weights.shape[1] * 2)
+            tile_load_6(to, 64)
+            tile_dot_0()
+            tile_load_7(to + 1024, 64)
+            tile_dot_1()
+        tile_store_0(found.ctypes.data + part * 2, width * 2)
+        tile_store_1(found.ctypes.data + part * 2 + 64, width * 2)
 
 
 @njit(cache=True)
@@ -117,23 +124,24 @@ def _tile(qkv, token, start, lane, lanes, shared, kv_head, table, window, arena,
     newest = start + (lane + lanes - 1) // shared
     first = max(0, oldest - window + 1) // 16 * 16 if window else 0
     count = newest + 1 - first
+    room = (count + 31) // 32 * 32
     asked = np.zeros((dim // 2, LANES, 2), np.uint16)
-    scores = np.empty(((count + 15) // 16 * 16, LANES), np.float32)
-    begins, ends = np.zeros(LANES, np.int32), np.zeros(LANES, np.int32)
-    best, total = np.empty(LANES, np.float32), np.empty(LANES, np.float32)
-    found = np.empty((4, dim), np.float32)
-    for i in range(lanes):
-        ends[i] = start + (lane + i) // shared + 1 - first
-        begins[i] = max(0, ends[i] - window) if window else 0
+    scores, weights = np.empty((LANES, room), np.float32), np.empty((LANES, room), np.uint16)
+    total, found = np.empty(LANES, np.float32), np.empty((LANES, dim), np.float32)
     _pack_queries(qkv, token, lane, lanes, shared, kv_head * shared, asked)
-    _scores(arena, layer, kv_head, table, first, newest + 1, asked, scores)
-    _softmax(scores, count, begins, ends, best, total)
-    for four in range(0, lanes, 4):
-        _values(arena, layer, kv_head, table, first, count, four, scores, found)
-        for i in range(four, min(four + 4, lanes)):
-            target = out[token + (lane + i) // shared, kv_head * shared + (lane + i) % shared]
-            for d in range(dim):
-                target[d] = found[i - four, d] / total[i]
+    _scores(arena, layer, kv_head, table, first, newest + 1, asked, lanes, scores)
+    for i in range(lanes):
+        end = start + (lane + i) // shared + 1 - first
+        begin = max(0, end - window) if window else 0
+        weights[i, :begin] = 0
+        weights[i, end:] = 0
+        total[i] = _softmax(scores[i, begin:end], weights[i, begin:end])
+    _values(arena, layer, kv_head, table, first, count, weights, found)
+    for i in range(lanes):
+        target = out[token + (lane + i) // shared, kv_head * shared + (lane + i) % shared]
+        scale = np.float32(1) / total[i]
+        for d in range(dim):
+            target[d] = found[i, d] * scale
 
 
 @njit(cache=True, parallel=True)

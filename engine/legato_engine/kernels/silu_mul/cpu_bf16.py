@@ -8,12 +8,12 @@ from legato_engine.kernels.scalar import exponential, narrowed, widened
 FEW = 2
 
 
-@njit(cache=True, fastmath=True)
+@njit(cache=True, fastmath=True, error_model="numpy")  # a check for division by zero would keep the loop scalar
 def _row(gate_up, out, sums):
     inner = out.shape[0]
-    up = gate_up[inner:]
+    gate, up = gate_up[:inner], gate_up[inner:]
     for i in range(inner):
-        out[i] = narrowed(gate_up[i] / (np.float32(1) + exponential(-gate_up[i])) * up[i])
+        out[i] = narrowed(gate[i] / (np.float32(1) + exponential(-gate[i])) * up[i])
     for group in range(sums.shape[0]):
         total = np.float32(0)
         for i in range(group * 32, group * 32 + 32):
