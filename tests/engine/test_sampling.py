@@ -2,7 +2,6 @@
 
 import math
 from collections import Counter
-from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -11,6 +10,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from legato_engine.sampling import filters
 from legato_engine.sampling.sampler import sample
@@ -227,3 +227,19 @@ def test_tokens_that_tie_at_the_border_are_all_kept() -> None:
     logits = torch.tensor([[1.0, 3.0, 2.0, 2.0, 2.0, 0.0]])
     draws = [replace(draw(top_k=2), position=position) for position in range(200)]
     assert {sampled.token for sampled in sample(logits, draws, [0] * 200)} == {1, 2, 3, 4}
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf], ids=str)
+@pytest.mark.parametrize(
+    "changes", [{"temperature": 0.0}, {}, {"temperature": 0.0, "presence_penalty": 1.0}, {"top_k": 5}]
+)
+def test_a_row_that_is_not_numbers_fails_alone(bad: float, changes: dict[str, Any]) -> None:
+    """NaN anywhere, an infinite logit, or nothing but minus infinity: no token, and the other rows' tokens as ever."""
+    logits = random_logits(3)
+    draws = [draw(logprobs=2, **changes) for _ in range(3)]
+    undisturbed = sample(logits, draws, [0, 1, 2])
+    logits[1, slice(None) if bad == -math.inf else 7] = bad
+    sampled = sample(logits, draws, [0, 1, 2])
+    assert [bool(one.fault) for one in sampled] == [False, True, False]
+    assert sampled[1].logprobs is None
+    assert [sampled[0], sampled[2]] == [undisturbed[0], undisturbed[2]]

@@ -1,5 +1,7 @@
 """What gateways ask of the core: each frame becomes calls of the scheduler and of the hand-offs."""
 
+from collections.abc import Sequence
+
 from legato_engine.core.frames import Inbox
 from legato_engine.core.outbox import Outbox, key_of
 from legato_engine.core.receivers import Receivers
@@ -66,6 +68,13 @@ class Desk:
             what = "its deadline has passed while its KV was awaited"
             self._fail(reservation.request, "deadline", what, "transfer", retry=False)
         self._end(ended, "deadline")
+
+    def faulty(self, requests: Sequence[tuple[Request, str]]) -> None:
+        """These ended because their computation came to nothing; another worker may do better."""
+        for request, fault in requests:
+            part: Part = "decode" if request.room is None else "prefill"
+            self._fail(request, "internal", fault, part, retry=True)
+        self._end(Ended(tuple(request for request, _ in requests)), "its computation failed")
 
     def forget_finished(self) -> None:
         """Keep no names of requests that are over."""

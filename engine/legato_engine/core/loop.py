@@ -85,8 +85,8 @@ class Core:
         self._wait()
         self._pulse.begin()
         self._receive()
-        self._tell()
         batch = self._schedule()
+        self._tell()  # before the step, since it may be the last one
         self._busy = batch is not None
         if batch is not None:
             started = self._clock()
@@ -146,6 +146,8 @@ class Core:
     def _schedule(self) -> Batch | None:
         now = self._clock()
         batch = self._scheduler.schedule(now)
+        for request in self._scheduler.begun():
+            self._outbox.begun(request.id, request.attempt)
         if self._receivers is not None:
             self._receivers.grant()
         return batch
@@ -155,6 +157,7 @@ class Core:
         result = self._scheduler.process(batch, output, now)
         for emission in result.emissions:
             self._emit(emission)
+        self._desk.faulty(result.faulty)
         if self._senders is not None:
             self._senders.stepped(result.advanced, result.prefilled)
         self._rates.measured(result.prompt_tokens, result.decode_rows, now - started)

@@ -9,7 +9,7 @@ from legato_engine.core.frames import ForGateway
 from legato_engine.scheduler.results import Emission
 from legato_engine.transfer.events import Aborted, Arrived
 from legato_protocol import stream
-from legato_protocol.stream import Failed, FailureCode, HandoffReport, Part, TokenItem, Tokens
+from legato_protocol.stream import Begun, Failed, FailureCode, HandoffReport, Part, TokenItem, Tokens
 
 _PEER_LOST = ("peer_died", "peer_silent", "broken")
 
@@ -40,6 +40,11 @@ class Outbox:
     def fail(self, key: str, attempt: int, code: FailureCode, message: str, part: Part, retry: bool) -> None:
         gateway, id = split_key(key)
         self._say(gateway, Failed(id, attempt, code, message, part, retry))
+
+    def begun(self, key: str, attempt: int) -> None:
+        """Its first step is about to run."""
+        gateway, id = split_key(key)
+        self._say(gateway, Begun(id, attempt))
 
     def aborted(self, key: str, event: Aborted) -> None:
         """A hand-off failed. Another pair may always succeed: an abort's own `retry` is about these two workers."""
@@ -72,7 +77,7 @@ class Outbox:
         self._frames, self._reports = [], []
         return taken
 
-    def _say(self, gateway: int, frame: Failed | HandoffReport) -> None:
+    def _say(self, gateway: int, frame: Begun | Failed | HandoffReport) -> None:
         self._frames.append(ForGateway(gateway, stream.encode(frame)))
 
 

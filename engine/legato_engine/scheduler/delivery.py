@@ -20,6 +20,10 @@ class Delivery:
         """One row of a step: KV of `computed` more tokens exists. Nothing happens to a request that ended meanwhile."""
         if request.state is not State.RUNNING:
             return
+        for fault in [one.fault for one in sampled if one.fault]:
+            self._residents.end(request)
+            result.faulty.append((request, fault))
+            return
         request.computed += computed
         if request.computed > request.farthest:
             request.farthest = request.computed

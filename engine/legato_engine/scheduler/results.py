@@ -2,13 +2,14 @@
 
 from dataclasses import dataclass, field
 
+import msgspec
+
 from legato_engine.request import Request
 from legato_engine.scheduler.batch import Sampled
 from legato_protocol.stream import Finish
 
 
-@dataclass(frozen=True, slots=True)
-class Emission:
+class Emission(msgspec.Struct, frozen=True):
     """New tokens of one choice: `index` is the output index of the first. With `finish` there will be no more."""
 
     request: Request
@@ -27,9 +28,11 @@ class StepResult:
     `prefilled` are prefills for a hand-off whose KV is complete and whose `first` holds every choice's token: in state
     COMPUTED (granted: hand over what is left, the partial last block included) or PARKED (no grant yet; after
     `Scheduler.grant` it appears here once more, COMPUTED).
+    `faulty` are requests that ended because nothing could be sampled for them, and why.
     """
 
     emissions: list[Emission] = field(default_factory=list)
+    faulty: list[tuple[Request, str]] = field(default_factory=list)
     advanced: list[Request] = field(default_factory=list)
     prefilled: list[Request] = field(default_factory=list)
     prompt_tokens: int = 0  # computed in rows that were not plain decodes, for the prefill rate

@@ -73,6 +73,13 @@ class Scheduler:
         self._began = now
         return self._batch
 
+    def begun(self) -> list[Request]:
+        """Those that have their first part in the step in flight; told once."""
+        fresh = [request for request in self._flight if not request.begun]
+        for request in fresh:
+            request.begun = True
+        return fresh
+
     def process(self, batch: Batch, output: StepOutput, now: float) -> StepResult:
         """Take in what the runner made of the step in flight. Its KV events are in `pool.events.take()` after it.
 

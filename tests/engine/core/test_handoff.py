@@ -4,6 +4,7 @@ from itertools import pairwise
 
 import pytest
 
+from legato_engine.scheduler.batch import Sampled
 from legato_protocol.stream import Cancel, Decode, Generate, Handoff, Pause, Prefill, Sequence, pack_tokens
 
 
@@ -196,3 +197,14 @@ def test_a_paused_sequence_moves_although_nothing_is_computed(world):
     world.run(60)
     assert [*known, *new.tokens(attempt=2)] == world.continuation(world.prompt, 40)
     assert old.used == new.used == 0
+
+
+def test_a_prefill_whose_logits_are_no_numbers_ends_on_both_sides(world):
+    prefill, decode = world.worker("p"), world.worker("d")
+    step = prefill.runner.step
+    prefill.runner.step = lambda batch: tuple(tuple(Sampled(0, None, "nan") for _ in row) for row in step(batch))
+    world.hand_off(prefill, decode, world.sequence())
+    world.run(20)
+    assert [failed.code for failed in prefill.failures()] == ["internal"]
+    assert prefill.used == decode.used == 0
+    assert prefill.status.idle

@@ -1,10 +1,13 @@
 """The core's loop with one worker: what gateways ask, and what they are told."""
 
 import msgspec
+import pytest
 
 from legato_engine.core import frames
 from legato_engine.core.frames import Turn
+from legato_engine.scheduler.batch import Sampled
 from legato_protocol.stream import (
+    Begun,
     Cancel,
     Decode,
     Generate,
@@ -23,6 +26,15 @@ def test_a_sequence_is_prefilled_and_decoded_here(world):
     assert worker.tokens() == world.continuation(world.prompt, 12)
     assert worker.items()[-1].finish == "length"
     assert worker.used == 0
+
+
+def test_a_sequence_is_announced_once_and_before_its_first_step(world):
+    worker = world.worker("u")
+    worker.tell(Generate("r", 1, world.sequence(choices=(0, 1))))
+    world.run()
+    told = [frame for frame in worker.heard if isinstance(frame, Begun | Tokens)]
+    assert told[0] == Begun("r", 1)
+    assert all(isinstance(frame, Tokens) for frame in told[1:])
 
 
 def test_all_tokens_of_a_step_are_one_frame_for_a_gateway(world):
@@ -167,3 +179,27 @@ def test_a_step_that_lasts_shows_in_the_pulse_and_waiting_does_not(world):
     assert all(beat.busy >= 300 for beat in beats)
     assert beats
     assert worker.pulse.beat().busy == 0
+
+
+@pytest.mark.parametrize("at", [1, 3])
+def test_a_sequence_whose_logits_are_no_numbers_fails_alone(world, at):
+    worker = world.worker("u")
+    step, steps = worker.runner.step, []
+
+    def broken_step(batch):
+        steps.append(batch)
+        output = step(batch)
+        if len(steps) < at:
+            return output
+        mine = [row.draws and row.draws[0].prompt_len == 2 for row in batch.rows]
+        return tuple(
+            (Sampled(0, None, "no numbers"),) if is_mine else row for is_mine, row in zip(mine, output, strict=True)
+        )
+
+    worker.runner.step = broken_step
+    worker.tell(Generate("bad", 1, world.sequence([8, 9])), Generate("r", 1, world.sequence()))
+    world.run(30)
+    assert [(failed.id, failed.code, failed.retry) for failed in worker.failures()] == [("bad", "internal", True)]
+    assert worker.tokens("bad") == world.continuation([8, 9], at - 1)
+    assert worker.tokens() == world.continuation(world.prompt, 12)
+    assert worker.used == 0
