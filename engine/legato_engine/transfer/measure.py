@@ -27,17 +27,20 @@ class Measured:
 
 
 def measure(transport: str) -> Measured:
-    """Opens two links in this process and times them. Raises LinkError if the transport does not work here."""
+    """Opens two links in this process and times them, for 10 seconds at most.
+
+    Raises LinkError if the transport does not work here."""
+    deadline = time.monotonic() + _PATIENCE
     ours, theirs = np.ones(_PUT_BYTES, np.uint8), np.zeros(_PUT_BYTES, np.uint8)
     a = ucx.open(transport, "127.0.0.1", ours.ctypes.data, _PUT_BYTES)
     try:
         b = ucx.open(transport, "127.0.0.1", theirs.ctypes.data, _PUT_BYTES)
         try:
             at_a = a.connect(b.address)
-            at_b = _wait(b, Connected).connection
-            latency = _time_pings(a, at_a, b, at_b)
+            at_b = _wait(b, Connected, deadline).connection
+            latency = _time_pings(a, at_a, b, at_b, deadline)
             a.attach(at_a, b.rkey)
-            bandwidth = _time_puts(a, at_a, Span(ours.ctypes.data, theirs.ctypes.data, _PUT_BYTES))
+            bandwidth = _time_puts(a, at_a, Span(ours.ctypes.data, theirs.ctypes.data, _PUT_BYTES), deadline)
         finally:
             b.close()
     finally:
@@ -45,33 +48,32 @@ def measure(transport: str) -> Measured:
     return Measured(a.transport, latency, bandwidth)
 
 
-def _time_pings(a: Link, at_a: int, b: Link, at_b: int) -> float:
+def _time_pings(a: Link, at_a: int, b: Link, at_b: int, deadline: float) -> float:
     times = []
     for _ in range(_PINGS):
         start = time.perf_counter()
         a.send(at_a, b"ping")
-        _wait(b, Received)
+        _wait(b, Received, deadline)
         b.send(at_b, b"pong")
-        _wait(a, Received)
+        _wait(a, Received, deadline)
         times.append((time.perf_counter() - start) / 2)
     return sorted(times)[_PINGS // 2]
 
 
-def _time_puts(a: Link, at_a: int, span: Span) -> float:
+def _time_puts(a: Link, at_a: int, span: Span, deadline: float) -> float:
     times = []
     for tag in range(_PUTS):
         start = time.perf_counter()
         a.put(at_a, [span], tag)
-        _wait(a, PutDone)
+        _wait(a, PutDone, deadline)
         times.append(time.perf_counter() - start)
     return span.length / min(times)
 
 
-def _wait(link: Link, kind: type[_Wanted]) -> _Wanted:
+def _wait(link: Link, kind: type[_Wanted], deadline: float) -> _Wanted:
     """The next event of this kind; others before it (a `Connected` of the own side) are of no interest."""
-    deadline = time.monotonic() + _PATIENCE
-    while time.monotonic() < deadline:
-        select.select([link.fileno()], [], [], _PATIENCE)
+    while (left := deadline - time.monotonic()) > 0:
+        select.select([link.fileno()], [], [], left)
         events: list[LinkEvent] = link.poll()
         for event in events:
             if isinstance(event, kind):

@@ -151,7 +151,7 @@ class _Loop:
         except (ValueError, self._error) as error:
             self._tell(PeerDown(number, f"cannot connect to {address!r}: {error}"))
             return
-        self._adopt(number, raw)
+        self._adopt(number, raw, accepted=False)
         self._tell(Connected(number))
 
     def attach(self, number: int, rkey: bytes) -> None:
@@ -213,7 +213,7 @@ class _Loop:
 
     def _accept(self, request: int) -> None:
         number = next(self._numbers)
-        self._adopt(number, self._listener.create_endpoint_from_conn_request(request, True))
+        self._adopt(number, self._listener.create_endpoint_from_conn_request(request, True), accepted=True)
         self._tell(Connected(number, accepted=True))
 
     def _take(self, handle: int, message: bytes) -> None:
@@ -221,9 +221,9 @@ class _Loop:
         if number is not None:
             self._endpoints[number].take(message)
 
-    def _adopt(self, number: int, raw: Any) -> None:
+    def _adopt(self, number: int, raw: Any, accepted: bool) -> None:
         self._by_handle[raw.handle] = number
-        self._endpoints[number] = Endpoint(number, raw, self._ucp, self._failed.append)
+        self._endpoints[number] = Endpoint(number, raw, self._ucp, self._failed.append, accepted)
 
     def _run_calls(self) -> None:
         with suppress(BlockingIOError):  # nobody called
@@ -235,6 +235,10 @@ class _Loop:
         """Tells what has ended since; whether there was anything."""
         told = False
         for endpoint in self._endpoints.values():
+            try:
+                endpoint.settle()
+            except LinkError:
+                self._failed.append(endpoint.number)
             for data in endpoint.received():
                 told = True
                 self._tell(Received(endpoint.number, data))

@@ -11,6 +11,8 @@ from legato_engine.transfer.link import PutDone, PutFailed, Span
 from legato_engine.transfer.ucp import IN_PROGRESS, Ucp
 
 _NUMBER_BYTES = 8
+_GREETING = b"\xff" * _NUMBER_BYTES  # in place of a number
+_HELLO, _ANSWER, _SETTLED = b"0", b"1", b"2"
 
 
 @dataclass(slots=True)
@@ -20,9 +22,14 @@ class _Put:
 
 
 class Endpoint:
-    """Messages are numbered, because UCX may let a small one overtake a large one."""
+    """Messages are numbered, because UCX may let a small one overtake a large one.
 
-    def __init__(self, number: int, raw: Any, ucp: Ucp, on_failure: Callable[[int], None]) -> None:
+    Before them go greetings of the link's own: who connected says it first, who was connected to answers,
+    and the first one answers once more. Keys and puts wait for the answer: UCX crashes in a put over an endpoint whose
+    lanes are not settled, which they are once messages have gone both ways.
+    """
+
+    def __init__(self, number: int, raw: Any, ucp: Ucp, on_failure: Callable[[int], None], accepted: bool) -> None:
         self.number = number
         self._raw = raw
         self._ucp = ucp
@@ -35,25 +42,37 @@ class Endpoint:
         self._early: dict[int, bytes] = {}
         self._sends: list[tuple[int, bytes]] = []  # request and the bytes that it reads
         self._puts: list[_Put] = []
+        self._settled = self._to_settle = False
+        self._packed_key = b""
+        self._early_puts: list[tuple[Sequence[Span], int]] = []
         self._on_failure = on_failure
         raw.set_close_callback(self._broke)
+        if not accepted:
+            self._greet(_HELLO)
 
     def attach(self, rkey: bytes) -> None:
-        """Raises LinkError for a key that does not fit."""
-        self._key = self._ucp.unpack_key(self.handle, rkey)
+        """Raises LinkError for a key that does not fit, or breaks the connection if that shows later."""
+        self._packed_key = rkey
+        if self._settled:
+            self._key = self._ucp.unpack_key(self.handle, rkey)
 
     def send(self, data: bytes) -> None:
         if self._failed:
             return
-        message = self._sent.to_bytes(_NUMBER_BYTES, "little") + data
+        self._send(self._sent.to_bytes(_NUMBER_BYTES, "little") + data)
         self._sent += 1
+
+    def _send(self, message: bytes) -> None:
         self._free_sends()
         self._sends.append((self._ucp.send(self.handle, message), message))
 
     def put(self, spans: Sequence[Span], tag: int) -> bool:
         """Whether it was started."""
-        if self._failed or not self._key:
+        if self._failed or not self._packed_key:
             return False
+        if not self._settled:
+            self._early_puts.append((spans, tag))
+            return True
         requests = [self._ucp.put(self.handle, s.local, s.length, s.remote, self._key) for s in spans]
         requests.append(self._ucp.flush(self.handle))
         self._puts.append(_Put(tag, requests))
@@ -61,6 +80,9 @@ class Endpoint:
 
     def take(self, message: bytes) -> None:
         """A message came."""
+        if message[:_NUMBER_BYTES] == _GREETING:
+            self._greeted(message[_NUMBER_BYTES:])
+            return
         self._early[int.from_bytes(message[:_NUMBER_BYTES], "little")] = message[_NUMBER_BYTES:]
 
     def received(self) -> Iterator[bytes]:
@@ -72,6 +94,11 @@ class Endpoint:
     def puts_ended(self) -> list[PutDone | PutFailed]:
         """Puts that will neither read nor write any more."""
         events: list[PutDone | PutFailed] = []
+        if self._failed:
+            events += [
+                PutFailed(self.number, tag, "the connection ended before it was settled") for _, tag in self._early_puts
+            ]
+            self._early_puts.clear()
         for put in list(self._puts):
             states = [self._ucp.status(request) for request in put.requests]
             if IN_PROGRESS in states:
@@ -104,6 +131,29 @@ class Endpoint:
         if self._key:
             self._ucp.destroy_key(self._key)
         self._raw.remove_close_callback()
+
+    def _greet(self, word: bytes) -> None:
+        if not self._failed:
+            self._send(_GREETING + word)
+
+    def _greeted(self, word: bytes) -> None:
+        if word == _HELLO:
+            self._greet(_ANSWER)
+            return
+        if word == _ANSWER:
+            self._greet(_SETTLED)
+        self._to_settle = True
+
+    def settle(self) -> None:
+        """Outside UCX's callbacks: what waited for messages to have gone both ways goes on."""
+        if self._settled or not self._to_settle or self._failed:
+            return
+        self._settled = True
+        if self._packed_key:
+            self.attach(self._packed_key)
+        early, self._early_puts = self._early_puts, []
+        for spans, tag in early:
+            self.put(spans, tag)
 
     def _free_sends(self) -> None:
         ended = [request for request, _ in self._sends if self._ucp.status(request) != IN_PROGRESS]

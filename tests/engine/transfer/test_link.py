@@ -178,6 +178,19 @@ def test_a_finished_put_is_in_the_peers_memory_and_nowhere_else(sides, accepted)
     assert np.array_equal(landed, expected)
 
 
+@pytest.mark.parametrize("attempt", range(3))
+def test_a_put_may_follow_on_the_connection_at_once(sides, attempt):
+    """No message has gone either way yet."""
+    a, b = sides
+    at_a = a.connect(b.address)
+    wait(a, Connected, at=at_a)
+    a.fill(7)
+    a.attach(at_a, b.rkey)
+    a.put(at_a, [(0, b.base, 3_000_000)], 8)
+    assert wait(a, PutDone, at=at_a)[0].tag == 8
+    assert b.read(0, 3_000_001) == b"\x07" * 3_000_000 + b"\x00"
+
+
 def test_connecting_to_nobody_ends_in_peer_down(sides):
     a, _ = sides
     connection = a.connect(b"127.0.0.1:1")
