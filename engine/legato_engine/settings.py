@@ -49,6 +49,7 @@ class Settings:
     device: str = "cpu"
     threads: int | None = None
     transport: str = "Auto"
+    transfer_ports: tuple[int, int] | None = None
     checksum: bool = True
     drain_deadline: float = 120.0
     lease: float = 10.0
@@ -132,6 +133,14 @@ def _whole(least: int, most: int) -> Callable[[str], int]:
     return parse
 
 
+def port_range(text: str) -> tuple[int, int]:
+    """First and last port of `7100-7163`."""
+    match = re.fullmatch(r"(\d{1,5})-(\d{1,5})", text)
+    if not match or not 1 <= int(match[1]) < int(match[2]) <= 65535:
+        raise ValueError("allowed is a range of at least two ports such as 7100-7163")
+    return int(match[1]), int(match[2])
+
+
 def _one_of(*allowed: str) -> Callable[[str], str]:
     def parse(text: str) -> str:
         if text not in allowed:
@@ -189,6 +198,7 @@ _FLAGS: Final = (
     _Flag("--device", _one_of(*DEVICES), "DEVICE", "cpu or cuda", "cpu"),
     _Flag("--threads", _whole(1, 1024), "COUNT", "compute threads; as many as cores unless given"),
     _Flag("--transport", _one_of(*TRANSPORTS), "NAME", "what carries hand-offs: " + ", ".join(TRANSPORTS), "Auto"),
+    _Flag("--transfer-ports", port_range, "LOW-HIGH", "ports that hand-offs listen on; any free ones unless given"),
     _Flag("--drain-deadline", duration, "TIME", "how long a worker that was told to stop may go on", "2m"),
     _Flag("--lease", duration, "TIME", "silence of a peer that ends a hand-off", "10s"),
     _Flag("--core-silence", duration, "TIME", "silence after which the compute process is replaced", "10s"),

@@ -93,7 +93,7 @@ def _agent(settings: Settings, runner: Runner, epoch: str, clock: Clock) -> Tran
     from legato_engine.transfer import ucx
 
     arena = runner.arena
-    link = ucx.open(settings.transport, _reachable(settings), arena.address, arena.nbytes)
+    link = ucx.open(settings.transport, _reachable(settings), arena.address, arena.nbytes, settings.transfer_ports)
     return TransferAgent(
         link,
         ArenaMemory(arena.blocks, runner.num_blocks),

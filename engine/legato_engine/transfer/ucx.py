@@ -8,7 +8,7 @@ import os
 import select
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from itertools import count
 from queue import SimpleQueue
@@ -23,9 +23,11 @@ from legato_engine.transfer.ucx_endpoint import Endpoint
 _CLOSING_ROUNDS = 64
 
 
-def open(transport: str, host: str, address: int, length: int, ports: Iterable[int] = (0,)) -> "UcxLink":
-    """A link that peers reach at `host` (an address of this machine) on the first of `ports` that is free.
+def open(transport: str, host: str, address: int, length: int, ports: tuple[int, int] | None = None) -> "UcxLink":
+    """A link that peers reach at `host`, an address of this machine.
 
+    All that listens is on free ports from the first to the last of `ports` (any, unless given), which several links may
+    share; each takes two.
     `length` bytes at `address` become writable for peers. Raises LinkError when UCX or the transport is not usable.
     """
     return UcxLink(choose(transport), host, address, length, ports)
@@ -34,7 +36,7 @@ def open(transport: str, host: str, address: int, length: int, ports: Iterable[i
 class UcxLink:
     """See `link.Link`."""
 
-    def __init__(self, choice: Choice, host: str, address: int, length: int, ports: Iterable[int]) -> None:
+    def __init__(self, choice: Choice, host: str, address: int, length: int, ports: tuple[int, int] | None) -> None:
         self.transport = choice.label
         self._numbers = count(1)
         self._calls: deque[Callable[[], None]] = deque()
@@ -44,7 +46,7 @@ class UcxLink:
         self._closed = False
         started: SimpleQueue[tuple[int, bytes] | Exception] = SimpleQueue()
         self._loop = _Loop(self._numbers, self._calls, self._call_wake, self._tell)
-        work = (choice.tls, address, length, tuple(ports), started)
+        work = (choice.tls, address, length, ports, started)
         self._thread = threading.Thread(target=self._loop.run, args=work, name="ucx", daemon=True)
         self._thread.start()
         result = started.get()
@@ -122,14 +124,14 @@ class _Loop:
         tls: str,
         address: int,
         length: int,
-        ports: Sequence[int],
+        ports: tuple[int, int] | None,
         started: "SimpleQueue[tuple[int, bytes] | Exception]",
     ) -> None:
         try:
-            self._open_worker(tls)
+            self._open_worker(tls, ports)
             self._memory = self._ucp.map_memory(self._context.handle, address, length)
             key = self._ucp.pack_key(self._context.handle, self._memory)
-            self._listener = self._listen(ports)
+            self._listener = self._listen(range(ports[0], ports[1] + 1) if ports else (0,))
         except (LinkError, self._error, ImportError, OSError) as error:
             started.put(error)
             return
@@ -183,7 +185,7 @@ class _Loop:
 
     # inside
 
-    def _open_worker(self, tls: str) -> None:
+    def _open_worker(self, tls: str, ports: tuple[int, int] | None) -> None:
         os.environ.setdefault("UCX_WARN_UNUSED_ENV_VARS", "n")  # ucxx sets some that UCX then complains about
         from ucxx._lib import libucxx
 
@@ -191,6 +193,8 @@ class _Loop:
         self._error = libucxx.UCXError
         # Without MM_ERROR_HANDLING endpoints that notice a dead peer cannot use shared memory.
         config = {"TLS": tls, "MM_ERROR_HANDLING": "y"}
+        if ports:
+            config["TCP_PORT_RANGE"] = f"{ports[0]}-{ports[1]}"
         features = (libucxx.Feature.AM, libucxx.Feature.RMA, libucxx.Feature.WAKEUP)
         self._ucp = Ucp()
         self._context = libucxx.UCXContext(config, features)
@@ -209,7 +213,7 @@ class _Loop:
                 return self._lib.UCXListener.create(self._worker, port, self._accept)
             except self._error:
                 continue
-        raise LinkError(f"none of the ports {list(ports)} is free")
+        raise LinkError(f"none of the ports {ports[0]} to {ports[-1]} is free")
 
     def _accept(self, request: int) -> None:
         number = next(self._numbers)

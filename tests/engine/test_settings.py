@@ -1,0 +1,32 @@
+"""Flags of a worker that are more than a number."""
+
+from argparse import ArgumentParser
+
+import pytest
+
+from legato_engine import settings
+from legato_engine.errors import SettingsError
+
+LEAST = ["--role", "decode", "--name", "d0", "--model", "m"]
+
+
+def read(*flags: str) -> settings.Settings:
+    parser = ArgumentParser()
+    settings.add_flags(parser)
+    return settings.read(parser.parse_args([*LEAST, *flags]), {})
+
+
+def test_transfer_ports_are_a_range_or_any() -> None:
+    assert read().transfer_ports is None
+    assert read("--transfer-ports", "7100-7163").transfer_ports == (7100, 7163)
+
+
+@pytest.mark.parametrize("wrong", ["7100", "7163-7100", "7100-7100", "0-5", "7100-70000", "a-b"])
+def test_a_wrong_range_is_named(wrong: str) -> None:
+    with pytest.raises(SettingsError, match="--transfer-ports is .*such as 7100-7163"):
+        read("--transfer-ports", wrong)
+
+
+def test_a_step_limit_is_a_duration() -> None:
+    assert read().step_limit == 120
+    assert read("--step-limit", "90s").step_limit == 90
