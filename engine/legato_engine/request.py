@@ -41,6 +41,7 @@ class Request:
     room: int | None = None
 
     state: State = State.WAITING
+    begun: bool = False  # it had a part in some step
     finish: Finish | None = None
     paused: bool = False
     frozen: bool = False  # a move's last part is under way: not scheduled
@@ -115,6 +116,7 @@ class Request:
             cache_salt=self.cache_salt,
             adapter=self.adapter,
             state=State.RUNNING,
+            begun=True,
             paused=self.paused,
             computed=self.computed,
             cached_tokens=self.cached_tokens,

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from legato_protocol.stream import (
+    Begun,
     Decode,
     Failed,
     FailureCode,
@@ -164,7 +165,7 @@ class FakeEngine:
 
     # ── steps ───────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def step(self) -> Iterator[tuple[object, TokenItem | HandoffReport | Failed]]:
+    def step(self) -> Iterator[tuple[object, Begun | TokenItem | HandoffReport | Failed]]:
         """Moves every job on by one; yields what to tell which gateway."""
         for (gateway, id), job in list(self.jobs.items()):
             if (gateway, id) in self.jobs and not job.paused:
@@ -175,13 +176,14 @@ class FakeEngine:
         after = self._held.get(job.stage)
         return after is not None and (job.stage != "decoding" or all(made >= after for made in job.made.values()))
 
-    def _advance(self, gateway: object, id: str, job: Job) -> Iterator[TokenItem | HandoffReport | Failed]:
+    def _advance(self, gateway: object, id: str, job: Job) -> Iterator[Begun | TokenItem | HandoffReport | Failed]:
         if job.move is not None:
             yield from self._push(job, job.move)
         elif self._halted(job):
             return
         elif job.stage == "queued":
             job.stage = "prefilling"
+            yield Begun(id, job.frame.attempt)
         elif job.stage == "prefilling":
             self._prefilled(job)
         elif job.stage == "pushing":

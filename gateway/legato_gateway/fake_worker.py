@@ -16,6 +16,7 @@ from legato_gateway.fake_engine import Fabric, FakeEngine, Stage, TokenAt, token
 from legato_protocol import block_hash, kv_events, stream
 from legato_protocol.names import EVENTS_PATH, STREAM_PATH
 from legato_protocol.stream import (
+    Begun,
     Cancel,
     Failed,
     Generate,
@@ -291,7 +292,7 @@ class FakeWorker:
         items: dict[ServerConnection, list[TokenItem]] = {}
         for gateway, told in self.engine.step():
             assert isinstance(gateway, ServerConnection)
-            if isinstance(told, HandoffReport | Failed):
+            if isinstance(told, Begun | HandoffReport | Failed):
                 await self._tell([gateway], stream.encode(told))
             else:
                 items.setdefault(gateway, []).append(told)

@@ -38,6 +38,7 @@ class Leg:
     placement: Placement | None = None
     move: Placement | None = None  # where the sequence is being handed to while it runs on at `placement`
     started: bool = False  # a token of the current placement came
+    begun: set[str] = field(default_factory=set)  # workers of the current placement that had it in a step
     recompute: bool = False  # the next attempt prefills where it decodes
     kv_revision: str = ""  # of the workers that made its output
     avoid: set[str] = field(default_factory=set)  # workers that failed it since it last made a token
@@ -87,6 +88,10 @@ class Leg:
         if self.placement is None:
             return ""
         return self.placement.decode if self.started or not self.placement.prefill else self.placement.prefill
+
+    def ran_at(self, worker: str) -> bool:
+        """Whether the death of `worker` may be its doing: it was computed there, not just queued."""
+        return worker in self.begun or (self.started and worker == self.busy_at())
 
     @property
     def part(self) -> "Part":

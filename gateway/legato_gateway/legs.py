@@ -55,7 +55,7 @@ class Legs:
                 self._hopeless(leg, outcome)
             return False
         self._waiting.pop(leg, None)
-        leg.placement, leg.started, leg.recompute = outcome, False, False
+        leg.placement, leg.started, leg.begun, leg.recompute = outcome, False, set(), False
         worker = self._fleet.worker(outcome.decode)
         if worker is not None and worker.hello is not None:
             leg.kv_revision = worker.hello.kv_revision

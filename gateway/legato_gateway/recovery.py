@@ -76,7 +76,7 @@ class Recovery:
     def _leave(self, leg: Leg, worker: str, text: str, died: bool) -> None:
         assert leg.placement is not None
         generation = leg.generation
-        if died and leg.busy_at() == worker:
+        if died and leg.ran_at(worker):
             generation.deaths.add((worker, leg.placement.epochs[worker]))
         if self._poisonous(generation):
             error = SuspectedPoison("two workers died while they ran this request", part=leg.part)

@@ -34,6 +34,7 @@ from legato_gateway.request import GenerationRequest
 from legato_gateway.routing.choose import NoRoute
 from legato_protocol.kv_events import KVEvent
 from legato_protocol.stream import (
+    Begun,
     Failed,
     FromWorker,
     HandoffReport,
@@ -179,6 +180,8 @@ class Relay:
         if isinstance(frame, Tokens):
             for item in frame.items:
                 self._token(worker, item)
+        elif isinstance(frame, Begun):
+            self._begun(worker, frame)
         elif isinstance(frame, Load):
             self._loaded(worker, frame)
         elif isinstance(frame, Failed):
@@ -264,6 +267,11 @@ class Relay:
                 self._start(self._held[id])
 
     # ── tokens ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _begun(self, worker: str, frame: Begun) -> None:
+        leg = self._legs.get(frame.id)
+        if leg is not None and leg.placement is not None and leg.placement.attempt == frame.attempt:
+            leg.begun.add(worker)
 
     def _token(self, worker: str, item: TokenItem) -> None:
         leg = self._legs.get(item.id)

@@ -214,6 +214,13 @@ class Tokens(Message, tag="tok", frozen=True):
     items: tuple[TokenItem, ...]
 
 
+class Begun(Message, tag="began", frozen=True):
+    """This attempt has its first part in the step about to run here: should the step end this worker, it may be why."""
+
+    id: str
+    attempt: int
+
+
 class Load(Message, tag="load", frozen=True):
     """How busy this worker is. free + cached + used + quarantined blocks = all blocks, always."""
 
@@ -264,7 +271,7 @@ class Lost(Message, tag="lost", frozen=True):
     reason: str
 
 
-FromWorker = Hello | Tokens | Load | HandoffReport | Failed | Lost
+FromWorker = Hello | Begun | Tokens | Load | HandoffReport | Failed | Lost
 
 
 # ── encoding ────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -143,6 +143,31 @@ def test_two_deaths_make_a_request_suspect(lab):
     lab.run(test)
 
 
+@pytest.mark.parametrize(("stage", "poison"), [("queued", False), ("prefilling", True)])
+def test_only_a_request_that_was_computed_is_suspect(lab, stage, poison):
+    """Requests that wait in the queue of a worker which dies, twice, are not what killed it."""
+
+    async def test():
+        async with lab.running(lab.unified(3)) as gateway:
+            for worker in gateway.workers:
+                worker.hold(stage)
+            reader = gateway.submit(max_tokens=40)
+            for _ in range(2):
+                await gateway.until(lambda: any(worker.engine.at(stage) for worker in gateway.workers))
+                leg = next(iter(reader.generation.legs))
+                await gateway.until(lambda leg=leg: bool(leg.begun) is poison)
+                await next(worker for worker in gateway.workers if worker.engine.jobs).kill()
+            for worker in gateway.workers:
+                worker.release()
+            if poison:
+                with pytest.raises(SuspectedPoison):
+                    await reader.read()
+            else:
+                assert (await reader.read()).text == lab.text_of(7, 40)
+
+    lab.run(test)
+
+
 def test_a_broken_connection_is_no_death_once_the_worker_is_back(lab):
     async def test():
         async with lab.running(lab.unified(1)) as gateway:

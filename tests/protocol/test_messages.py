@@ -30,6 +30,7 @@ FROM_WORKER = [
     stream.Load(1, 2, 3, 4, 5, 6, 7, tokens_by_tenant={"a": 5}),
     stream.HandoffReport("r1", 1, 9, "prefill-0", 16, 0, 1 << 20, 0.01, 0.002, "ucx:tcp"),
     stream.Failed("r1", 1, "transfer", "checksum of block 3", "transfer", True),
+    stream.Begun("r", 1),
     stream.Lost("e", "killed by signal 9"),
 ]
 EVENTS = [
