@@ -216,7 +216,7 @@ def test_memory_for_less_than_one_sequence(refused: Run, tmp_path: Path) -> None
     spec = {"model": SOURCE | {"maxLength": 8192}, "engine": {"kvCacheMemory": "16Mi", "dtype": "Float32"}}
     said = refused("up", "-f", _manifest(tmp_path, **spec), "--port", "0")
     (last,) = [line for line in said.splitlines() if line.startswith("legato up: ")]
-    assert "KV memory of 16,777,216 bytes" in last
+    assert "kvCacheMemory of 16,777,216 bytes" in last
     assert "give at least" in last
 
 

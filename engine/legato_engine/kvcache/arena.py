@@ -49,8 +49,8 @@ def count_blocks(layout: KVLayout, kv_cache_bytes: int, max_length: int) -> int:
     needed = layout.blocks_for(max_length)
     if count < needed:
         raise TooLittleMemory(
-            f"KV memory of {kv_cache_bytes:,} bytes holds {count} blocks of {layout.block_bytes:,} bytes; one sequence "
-            f"of {max_length} tokens needs {needed}: give at least {needed * layout.block_bytes:,} bytes, "
+            f"kvCacheMemory of {kv_cache_bytes:,} bytes holds {count} blocks of {layout.block_bytes:,} bytes; one "
+            f"sequence of {max_length} tokens needs {needed}: give at least {needed * layout.block_bytes:,} bytes, "
             f"or a maxLength of at most {count * layout.block_size}"
         )
     return count
