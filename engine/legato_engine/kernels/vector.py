@@ -134,18 +134,6 @@ def add(_context: Any, a: Any, b: Any) -> Any:
     return REGISTER(REGISTER, REGISTER), emit
 
 
-@intrinsic
-def shift_words(_context: Any, value: Any, count: Any) -> Any:
-    """32 words of 16 bits, each shifted right by `count`."""
-
-    def emit(_context: Any, builder: Any, _signature: Any, values: Any) -> Any:
-        words = builder.bitcast(values[0], _WORDS)
-        count = _splat(builder, builder.trunc(values[1], _I16), _WORDS)
-        return builder.bitcast(builder.lshr(words, count), _LANES)
-
-    return REGISTER(REGISTER, types.int64), emit
-
-
 def _interleave(name: str, first: int) -> Any:
     """Words `first … first + 15` of two registers, by turns."""
 
@@ -163,16 +151,6 @@ def _interleave(name: str, first: int) -> Any:
 
 interleave_low = _interleave("interleave_low", 0)
 interleave_high = _interleave("interleave_high", 16)
-
-
-@intrinsic
-def lookup_words(_context: Any, table: Any, index: Any) -> Any:
-    """`table[index & 31]` for each of 32 words of 16 bits."""
-
-    def emit(_context: Any, builder: Any, _signature: Any, values: Any) -> Any:
-        return _assembly(builder, "vpermw $1, $2, $0", "=v,v,v", _LANES, *values)
-
-    return REGISTER(REGISTER, REGISTER), emit
 
 
 @intrinsic

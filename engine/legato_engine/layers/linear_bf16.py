@@ -1,4 +1,4 @@
-"""Linear layers on a processor with AMX: bfloat16 tiles for many rows, 4-bit codes for one where there are any."""
+"""Linear layers on a processor with AMX: bfloat16 tiles for many rows, the file's codes for few."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -6,30 +6,31 @@ from typing import Any
 import numpy as np
 import torch
 
-from legato_engine.kernels.linear import cpu
-from legato_engine.models.checkpoint import Checkpoint, Packed4
+from legato_engine.kernels.linear import cpu, cpu_float32
+from legato_engine.models.checkpoint import Checkpoint, Packed4, Packed8
 
 Array = np.ndarray[Any, Any]
-CODES_UP_TO = 1  # rows: from two on, tiles are faster than unpacking codes for each
+CODES_UP_TO = 4  # rows: beyond that, tiles are faster than unpacking codes for each four
 
 
 class LinearBf16:
     """Weights in one or two packings. Sizes are multiples of 32."""
 
-    def __init__(self, weight: torch.Tensor, packed: Packed4 | None, bias: torch.Tensor | None) -> None:
+    def __init__(self, weight: torch.Tensor, packed: Packed4 | Packed8 | None, bias: torch.Tensor | None) -> None:
         self.outputs, self.inputs = weight.shape
         self.tiles = cpu.pack_tiles(weight)
         self._bias = None if bias is None else bias.float().numpy()
-        self._codes: tuple[Array, Array, Array] | None = None
-        if packed is not None:
+        self._codes: tuple[Array, ...] = ()
+        if isinstance(packed, Packed4):
             scales = cpu.pack_scales(packed.scale), cpu.pack_scales(packed.minimum)
-            self._codes = (cpu.pack_codes(packed.codes), *scales)
+            self._codes = (cpu_float32.pack_codes4(packed.codes), *scales)
+        elif packed is not None:
+            self._codes = (cpu_float32.pack_codes8(packed.codes), cpu.pack_scales(packed.scale))
 
-    def __call__(self, x: Array, sums: Array, rows: int, out: Array) -> None:
-        """x uint16 (bfloat16) [room, in], sums float32 [room, in/32], out float32 [room, out]."""
-        if rows <= CODES_UP_TO and self._codes is not None:
-            codes, scales, minima = self._codes
-            cpu.packed4(x, sums, rows, codes, scales, minima, cpu.CODES, out)
+    def __call__(self, x: Array, rows: int, out: Array) -> None:
+        """x uint16 (bfloat16) [room, in], out float32 [room, out]."""
+        if rows <= CODES_UP_TO and self._codes:
+            (cpu.packed4 if len(self._codes) == 3 else cpu.packed8)(x, rows, *self._codes, out)
         elif rows == 1:
             cpu.narrow(x, rows, self.tiles, out)
         else:
@@ -39,7 +40,7 @@ class LinearBf16:
 
     @property
     def nbytes(self) -> int:
-        return int(self.tiles.nbytes + sum(part.nbytes for part in self._codes or ()))
+        return int(self.tiles.nbytes + sum(part.nbytes for part in self._codes))
 
 
 def load(checkpoint: Checkpoint, names: Sequence[str]) -> LinearBf16:

@@ -1,7 +1,7 @@
 """The Llama family on a processor with AMX: the same blocks as `llama`, in kernels that read bfloat16 and 4 bit.
 
 The residual stream, sums and softmax are float32; weights, KV and the inputs of linear layers are bfloat16, and
-weights are 4-bit codes where a single row is computed and the file holds such.
+weights are the file's 4-bit or 8-bit codes where few rows are computed and it holds such.
 """
 
 from collections.abc import Callable
@@ -54,15 +54,15 @@ class Buffers:
         self.residual, self.delta = self._floats(config.hidden_size), self._floats(config.hidden_size)
         self.qkv = self._floats(wide + 2 * config.kv_heads * config.head_dim)
         self.attended, self.gate_up = self._floats(wide), self._floats(2 * config.intermediate_size)
-        self.normed, self.normed_sums = self._activations(config.hidden_size)
-        self.asked, self.asked_sums = self._activations(wide)
-        self.gated, self.gated_sums = self._activations(config.intermediate_size)
+        self.normed = self._activations(config.hidden_size)
+        self.asked = self._activations(wide)
+        self.gated = self._activations(config.intermediate_size)
 
     def _floats(self, width: int) -> Array:
         return np.zeros((self.rows, width), np.float32)
 
-    def _activations(self, width: int) -> tuple[Array, Array]:
-        return np.zeros((self.rows, width), np.uint16), self._floats(width // 32)
+    def _activations(self, width: int) -> Array:
+        return np.zeros((self.rows, width), np.uint16)
 
 
 class LlamaBf16:
@@ -72,7 +72,7 @@ class LlamaBf16:
         config = checkpoint.config
         self.config = config
         embedding = checkpoint.tensor("model.embed_tokens.weight")
-        self._embedding = LinearBf16(embedding, None, None)
+        self._embedding = LinearBf16(embedding, checkpoint.packed8("model.embed_tokens.weight"), None)
         self._head = self._embedding if config.tie_word_embeddings else linear_bf16.load(checkpoint, ["lm_head"])
         self._blocks = [_block(checkpoint, index, progress) for index in range(config.layers)]
         self._norm = checkpoint.tensor("model.norm.weight").float().numpy()
@@ -95,14 +95,14 @@ class LlamaBf16:
         self._embed(inputs.tokens.numpy(), b)
         bits = arena.view(torch.int16).numpy().view(np.uint16)
         for index, block in enumerate(self._blocks):
-            add_rms_norm(b.delta, b.residual, rows, block.attention_norm, self._eps, b.normed, b.normed_sums)
-            block.qkv(b.normed, b.normed_sums, rows, b.qkv)
+            add_rms_norm(b.delta, b.residual, rows, block.attention_norm, self._eps, b.normed)
+            block.qkv(b.normed, rows, b.qkv)
             self._attend(index, inputs, bits, b)
-            block.output(b.asked, b.asked_sums, rows, b.delta)
-            add_rms_norm(b.delta, b.residual, rows, block.mlp_norm, self._eps, b.normed, b.normed_sums)
-            block.gate_up(b.normed, b.normed_sums, rows, b.gate_up)
-            silu_mul(b.gate_up, rows, b.gated, b.gated_sums)
-            block.down(b.gated, b.gated_sums, rows, b.delta)
+            block.output(b.asked, rows, b.delta)
+            add_rms_norm(b.delta, b.residual, rows, block.mlp_norm, self._eps, b.normed)
+            block.gate_up(b.normed, rows, b.gate_up)
+            silu_mul(b.gate_up, rows, b.gated)
+            block.down(b.gated, rows, b.delta)
         return self._sampled(inputs.sampled.numpy(), b)
 
     def _embed(self, tokens: Array, b: Buffers) -> None:
@@ -123,7 +123,7 @@ class LlamaBf16:
         paged = inputs.attended
         assert isinstance(paged, Paged)
         attention(qkv, paged.work, paged.tables, self.config.sliding_window or 0, SHAPES, bits, index, out)
-        activations(b.attended, rows, b.asked, b.asked_sums)
+        activations(b.attended, rows, b.asked)
 
     def _sampled(self, sampled: Array, b: Buffers) -> torch.Tensor:
         count = len(sampled)
@@ -131,11 +131,10 @@ class LlamaBf16:
         delta, residual = np.zeros((2, room, self.config.hidden_size), np.float32)
         delta[:count], residual[:count] = b.delta[sampled], b.residual[sampled]
         x = np.zeros(delta.shape, np.uint16)
-        sums = np.zeros((room, self.config.hidden_size // 32), np.float32)
         logits = np.empty((room, self.config.vocab_size), np.float32)
         if count:
-            add_rms_norm(delta, residual, count, self._norm, self._eps, x, sums)
-            self._head(x, sums, count, logits)
+            add_rms_norm(delta, residual, count, self._norm, self._eps, x)
+            self._head(x, count, logits)
         return torch.from_numpy(logits[:count])
 
 

@@ -1,4 +1,4 @@
-"""Linear layers on a processor with bfloat16 instructions: 4-bit weights for few rows, AMX tiles for many. See README.
+"""Linear layers on a processor with bfloat16: the file's codes for few rows, AMX tiles for many. See README.
 
 Activations are bfloat16 (as uint16) [rows, in], results float32 [rows, out]; sums are float32.
 """
@@ -7,16 +7,13 @@ import numpy as np
 import torch
 from numba import njit, prange
 
+from legato_engine.kernels.linear import cpu_float32
 from legato_engine.kernels.scalar import narrowed, widened
 from legato_engine.kernels.vector import (
     add,
     broadcast,
     dot_bf16,
     load,
-    load_halves,
-    lookup_words,
-    multiply_add,
-    shift_words,
     store,
     tile_configure,
     tile_dot_0,
@@ -40,8 +37,6 @@ from legato_engine.kernels.vector import (
 )
 
 COLUMNS, INPUTS = 16, 32  # of a weight tile
-# Codes 0 … 15 as bfloat16, twice: an index of 5 bits may have a bit of its neighbour on top.
-CODES = torch.arange(16).bfloat16().view(torch.int16).repeat(2).numpy().view(np.uint16)
 SHAPES = np.zeros(64, np.uint8)
 SHAPES[0] = 1
 SHAPES[16:32:2] = 64  # bytes in a row
@@ -55,17 +50,6 @@ def pack_tiles(weight: torch.Tensor) -> np.ndarray:
     return tiles.permute(0, 2, 3, 1, 4).contiguous().numpy().view(np.uint16)
 
 
-def pack_codes(codes: torch.Tensor) -> np.ndarray:
-    """4-bit codes [out, in] as uint16 [out/16, in/32, 4, 32]: word 2n + h of register z holds, for output n, inputs
-    8z + h, 8z + h + 2, … + 6, lowest bits first.
-    """
-    outputs, inputs = codes.shape
-    split = codes.to(torch.int32).view(outputs // COLUMNS, COLUMNS, inputs // INPUTS, 4, 4, 2)
-    shifted = split * (1 << (4 * torch.arange(4)))[:, None]
-    words = shifted.sum(4).permute(0, 2, 3, 1, 4)  # [out/16, in/32, 4, 16, 2]
-    return words.reshape(outputs // COLUMNS, inputs // INPUTS, 4, 32).numpy().astype(np.uint16)
-
-
 def pack_scales(scales: torch.Tensor) -> np.ndarray:
     """[out, in/32] as float16 bits, uint16 [out/16, in/32, 16]."""
     outputs, groups = scales.shape
@@ -73,57 +57,35 @@ def pack_scales(scales: torch.Tensor) -> np.ndarray:
     return halves.contiguous().numpy().view(np.uint16)
 
 
-@njit(cache=True, fastmath=True)
-def _activation(x, out, sums):
-    for group in range(sums.shape[0]):
-        total = np.float32(0)
-        for i in range(group * 32, group * 32 + 32):
-            out[i] = narrowed(x[i])
-            total += widened(out[i])
-        sums[group] = total
-
-
 @njit(cache=True)
-def activations(x, rows, out, sums):
-    """float32 [rows, in] → bfloat16 out, and sums [rows, in/32] of each group of 32 of it."""
+def activations(x, rows, out):
+    """float32 [rows, in] → bfloat16 out."""
     for row in range(rows):
-        _activation(x[row], out[row], sums[row])
+        for i in range(x.shape[1]):
+            out[row, i] = narrowed(x[row, i])
 
 
 @njit(cache=True)
-def _codes_panel(x, row, sums, codes, scales, minima, panel, table, out):
-    """16 outputs of one row."""
-    total = zero()
-    groups = codes.shape[1]
-    at = x.ctypes.data + row * x.shape[1] * 2
-    code = codes.ctypes.data + panel * groups * 256
-    scale = scales.ctypes.data + panel * groups * 32
-    minimum = minima.ctypes.data + panel * groups * 32
-    sum_at = sums.ctypes.data + row * groups * 4
-    for group in range(groups):
-        even = zero()
-        odd = zero()
-        for z in range(4):
-            words = load(code + group * 256 + z * 64)
-            pair = at + group * 64 + z * 16
-            even = dot_bf16(even, lookup_words(table, words), broadcast(pair))
-            odd = dot_bf16(odd, lookup_words(table, shift_words(words, 4)), broadcast(pair + 4))
-            even = dot_bf16(even, lookup_words(table, shift_words(words, 8)), broadcast(pair + 8))
-            odd = dot_bf16(odd, lookup_words(table, shift_words(words, 12)), broadcast(pair + 12))
-        by = load_halves(scale + group * 32)
-        total = multiply_add(even, by, total)
-        total = multiply_add(odd, by, total)
-        total = multiply_add(broadcast(sum_at + group * 4), load_halves(minimum + group * 32), total)
-    store(out.ctypes.data + (row * out.shape[1] + panel * 16) * 4, total)
+def _floats(x, rows):
+    wide = np.empty((rows, x.shape[1]), np.float32)
+    for row in range(rows):
+        for i in range(x.shape[1]):
+            wide[row, i] = widened(x[row, i])
+    return wide
 
 
-@njit(cache=True, parallel=True)
-def packed4(x, sums, rows, codes, scales, minima, table, out):
-    """Few rows times 4-bit weights. `sums` float32 [rows, in/32]: of each group of x. `table` is CODES."""
-    for panel in prange(codes.shape[0]):
-        bits = load(table.ctypes.data)
-        for row in range(rows):
-            _codes_panel(x, row, sums, codes, scales, minima, panel, bits, out)
+@njit(cache=True)
+def packed4(x, rows, codes, scales, minima, out):
+    """Few rows times 4-bit weights: `cpu_float32`'s, since codes become floats faster than bfloat16."""
+    wide = _floats(x, rows)
+    sums = np.empty((rows, x.shape[1] // 32), np.float32)
+    cpu_float32.packed4(wide, rows, codes, scales, minima, np.empty_like(wide), sums, out)
+
+
+@njit(cache=True)
+def packed8(x, rows, codes, scales, out):
+    """Few rows times 8-bit weights."""
+    cpu_float32.packed8(_floats(x, rows), rows, codes, scales, out)
 
 
 @njit(cache=True, parallel=True)

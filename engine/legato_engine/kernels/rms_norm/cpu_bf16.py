@@ -3,37 +3,33 @@
 import numpy as np
 from numba import njit, prange
 
-from legato_engine.kernels.scalar import narrowed, widened
+from legato_engine.kernels.scalar import narrowed
 
 FEW = 4  # rows that are not worth waking a second thread for
 
 
 @njit(cache=True, fastmath=True)
-def _row(x, residual, weight, eps, out, sums):
+def _row(x, residual, weight, eps, out):
     squares = np.float32(0)
     for i in range(x.shape[0]):
         residual[i] += x[i]
         squares += residual[i] * residual[i]
     scale = np.float32(1) / np.sqrt(squares / np.float32(x.shape[0]) + eps)
-    for group in range(sums.shape[0]):
-        total = np.float32(0)
-        for i in range(group * 32, group * 32 + 32):
-            out[i] = narrowed(residual[i] * scale * weight[i])
-            total += widened(out[i])
-        sums[group] = total
+    for i in range(x.shape[0]):
+        out[i] = narrowed(residual[i] * scale * weight[i])
 
 
 @njit(cache=True, parallel=True, fastmath=True)
-def _many(x, residual, rows, weight, eps, out, sums):
+def _many(x, residual, rows, weight, eps, out):
     for row in prange(rows):
-        _row(x[row], residual[row], weight, eps, out[row], sums[row])
+        _row(x[row], residual[row], weight, eps, out[row])
 
 
 @njit(cache=True)
-def add_rms_norm(x, residual, rows, weight, eps, out, sums):
-    """residual += x; out = bfloat16 of its norm; sums [rows, hidden/32] of each group of 32 of out."""
+def add_rms_norm(x, residual, rows, weight, eps, out):
+    """residual += x; out = bfloat16 of its norm."""
     if rows > FEW:
-        _many(x, residual, rows, weight, eps, out, sums)
+        _many(x, residual, rows, weight, eps, out)
         return
     for row in range(rows):
-        _row(x[row], residual[row], weight, eps, out[row], sums[row])
+        _row(x[row], residual[row], weight, eps, out[row])
