@@ -16,7 +16,7 @@ from legato_engine.kvcache.events import EventLog
 from legato_engine.request import Request
 from legato_engine.scheduler.batch import Batch, Row, Sampled, StepOutput
 from legato_engine.scheduler.limits import Limits
-from legato_engine.scheduler.results import Emission, Ended, StepResult
+from legato_engine.scheduler.results import Emission, Ended, Reservation, StepResult
 from legato_engine.scheduler.scheduler import Scheduler
 from legato_protocol.block_hash import split
 from legato_protocol.kv_events import KVEvent, Removed, Stored
@@ -212,6 +212,12 @@ class Worker:
         """A peer's puts: content by block."""
         for block, content in blocks.items():
             self.arena.blocks[block] = list(content)
+
+    def transfer(self, blocks: Sequence[int], receiver: "Worker", reservation: Reservation) -> None:
+        """Put all of `blocks` that the receiver wants."""
+        targets = reservation.blocks[reservation.cached : len(blocks)]
+        contents = [self.arena.blocks[block] for block in blocks[reservation.cached :]]
+        receiver.write(dict(zip(targets, contents, strict=True)))
 
     def _check_held(self, batch: Batch) -> None:
         """Whatever happens, nobody else gets a block that the step in flight touches."""
