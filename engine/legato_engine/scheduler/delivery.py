@@ -22,6 +22,7 @@ class Delivery:
             return
         for fault in [one.fault for one in sampled if one.fault]:
             self._residents.end(request)
+            self._ledger.pool.clear()  # cached blocks may be what broke it
             result.faulty.append((request, fault))
             return
         request.computed += computed
