@@ -1,0 +1,44 @@
+"""Nothing can be set or measured that the docs do not know, and they know nothing else."""
+
+import re
+from argparse import ArgumentParser
+from pathlib import Path
+
+import pytest
+
+from legato_engine import metrics as worker_metrics
+from legato_engine import settings as worker_settings
+from legato_gateway import settings as gateway_settings
+from legato_gateway.metrics import Metrics
+from legato_protocol import names
+
+DOCS = Path(__file__).parents[1] / "docs"
+
+
+def _rows(page: str, heading: str) -> set[str]:
+    section = (DOCS / page).read_text().split(f"## {heading}\n")[1].split("\n## ")[0]
+    return set(re.findall(r"^\| `([^`]+)` \|", section, re.MULTILINE))
+
+
+@pytest.mark.parametrize(("command", "module"), [("worker", worker_settings), ("gateway", gateway_settings)])
+def test_docs_know_every_flag(command, module):
+    parser = ArgumentParser(add_help=False)
+    module.add_flags(parser)
+    assert _rows("settings.md", f"`legato {command}`") == set(parser._option_string_actions)
+
+
+@pytest.mark.parametrize(("heading", "prefix"), [("Environment", "ENV_"), ("Headers of a request", "HEADER_")])
+def test_docs_know_every_variable_and_header(heading, prefix):
+    assert _rows("settings.md", heading) == {value for name, value in vars(names).items() if name.startswith(prefix)}
+
+
+def test_docs_know_every_metric_of_the_gateway():
+    assert _rows("metrics.md", "Gateway") == {metric.name for metric in Metrics().registry.collect()}
+
+
+def test_docs_know_every_metric_of_a_worker():
+    source = Path(worker_metrics.__file__).read_text()
+    told = {metric.name for metric in worker_metrics.WorkerMetrics().families()}
+    told |= set(re.findall(r'"(legato_worker_[a-z_]+)"', source))
+    told |= {f"legato_worker_{name}" for name in (*worker_metrics._GAUGES, "draining")}
+    assert _rows("metrics.md", "Worker") == told
