@@ -106,6 +106,53 @@ def _codes4_4(x, stride, sums, sums_stride, codes, scale, minimum, groups, out, 
     store(out + 3 * out_stride, t3)
 
 
+@njit(cache=True)
+def _codes4_8(x, stride, sums, sums_stride, codes, scale, minimum, groups, out, out_stride):
+    """16 outputs of eight rows: each code is unpacked once for all."""
+    t0, t1, t2, t3, t4, t5, t6, t7 = zero(), zero(), zero(), zero(), zero(), zero(), zero(), zero()
+    for _ in range(groups):
+        a0, a1, a2, a3, a4, a5, a6, a7 = zero(), zero(), zero(), zero(), zero(), zero(), zero(), zero()
+        for w in range(4):
+            words = load(codes + w * 64)
+            for i in range(8):
+                code = top_floats(words) if i == 7 else masked_floats(words, 0xF << (4 * i))
+                at = x + w * 32 + i * 4
+                lower = at + 4 * stride
+                a0 = multiply_add(code, broadcast(at), a0)
+                a1 = multiply_add(code, broadcast(at + stride), a1)
+                a2 = multiply_add(code, broadcast(at + 2 * stride), a2)
+                a3 = multiply_add(code, broadcast(at + 3 * stride), a3)
+                a4 = multiply_add(code, broadcast(lower), a4)
+                a5 = multiply_add(code, broadcast(lower + stride), a5)
+                a6 = multiply_add(code, broadcast(lower + 2 * stride), a6)
+                a7 = multiply_add(code, broadcast(lower + 3 * stride), a7)
+        by = load_halves(scale)
+        least = load_halves(minimum)
+        half = sums + 4 * sums_stride
+        t0 = multiply_add(broadcast(sums), least, multiply_add(a0, by, t0))
+        t1 = multiply_add(broadcast(sums + sums_stride), least, multiply_add(a1, by, t1))
+        t2 = multiply_add(broadcast(sums + 2 * sums_stride), least, multiply_add(a2, by, t2))
+        t3 = multiply_add(broadcast(sums + 3 * sums_stride), least, multiply_add(a3, by, t3))
+        t4 = multiply_add(broadcast(half), least, multiply_add(a4, by, t4))
+        t5 = multiply_add(broadcast(half + sums_stride), least, multiply_add(a5, by, t5))
+        t6 = multiply_add(broadcast(half + 2 * sums_stride), least, multiply_add(a6, by, t6))
+        t7 = multiply_add(broadcast(half + 3 * sums_stride), least, multiply_add(a7, by, t7))
+        codes += 256
+        x += 128
+        scale += 32
+        minimum += 32
+        sums += 4
+    store(out, t0)
+    store(out + out_stride, t1)
+    store(out + 2 * out_stride, t2)
+    store(out + 3 * out_stride, t3)
+    out += 4 * out_stride
+    store(out, t4)
+    store(out + out_stride, t5)
+    store(out + 2 * out_stride, t6)
+    store(out + 3 * out_stride, t7)
+
+
 @njit(cache=True, parallel=True)
 def packed4(x, rows, codes, scales, minima, scaled, sums, out):
     """Few rows times 4-bit weights. x float32 [rows, in]; `scaled` [rows, in] and `sums` [rows, in/32] are room."""
@@ -118,7 +165,12 @@ def packed4(x, rows, codes, scales, minima, scaled, sums, out):
         scale = scales.ctypes.data + panel * groups * 32
         minimum = minima.ctypes.data + panel * groups * 32
         at, sum_at, to = scaled.ctypes.data, sums.ctypes.data, out.ctypes.data + panel * 64
-        for row in range(0, rows - 3, 4):
+        for row in range(0, rows - 7, 8):
+            _codes4_8(
+                at + row * stride, stride, sum_at + row * sums_stride, sums_stride, code, scale, minimum, groups,
+                to + row * out_stride, out_stride,
+            )  # fmt: skip
+        for row in range(rows // 8 * 8, rows - 3, 4):
             _codes4_4(
                 at + row * stride, stride, sum_at + row * sums_stride, sums_stride, code, scale, minimum, groups,
                 to + row * out_stride, out_stride,
