@@ -99,8 +99,6 @@ class Relay:
         self._hashing: set[asyncio.Task[None]] = set()
         self._held: dict[str, Leg] = {}  # not admitted yet, by leg id
         self._generations: dict[RunningGeneration, Leg] = {}  # with the first leg, whose id is the admission ticket's
-        self._idle = asyncio.Event()
-        self._idle.set()
 
     # ── requests ────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -114,7 +112,6 @@ class Relay:
         generation.timer = loop.call_at(generation.expires, self._expire, generation)
         generation.legs.add(leg)
         self._generations[generation] = leg
-        self._idle.clear()
         self._metrics.started()
         if len(request.prompt) <= LONG_PROMPT:
             self._offer(leg)
@@ -147,16 +144,11 @@ class Relay:
         self._legs.check_integrity()
         self._admission.check_integrity()
         assert all(not generation.ended for generation in self._generations), "an ended request is kept"
-        assert bool(self._generations) is not self._idle.is_set(), "idle and busy at once"
 
     @property
     def waiting(self) -> int:
         """Legs that were admitted and have no worker."""
         return self._legs.waiting
-
-    async def wait_idle(self) -> None:
-        """Returns once no request is under way."""
-        await self._idle.wait()
 
     def end_all(self, error: GatewayError) -> None:
         """Ends every request with `error`: this gateway stops."""
@@ -364,5 +356,3 @@ class Relay:
         self._held.pop(leg.id, None)
         generation.end(error)
         self._metrics.ended(generation.route.finish, isinstance(error, WorkerFailed))
-        if not self._generations:
-            self._idle.set()
