@@ -10,7 +10,7 @@ from legato_engine.kernels.linear import cpu, cpu_float32
 from legato_engine.models.checkpoint import Checkpoint, Packed4, Packed8
 
 Array = np.ndarray[Any, Any]
-CODES_UP_TO = 4  # rows: beyond that, tiles are faster than unpacking codes for each four
+CODES_UP_TO = 2  # rows: beyond that, tiles are faster than unpacking codes
 
 
 class LinearBf16:
