@@ -1,4 +1,4 @@
-"""A sending worker in a process of its own: expects room 1, sends what it is granted; prints what happens."""
+"""A worker in a process of its own that sends room 1 when it is granted, or receives it; prints what happens."""
 
 import json
 import os
@@ -26,8 +26,8 @@ def main() -> None:
     agent = TransferAgent(
         link,
         memory,
-        worker="sender",
-        epoch="s1",
+        worker=order["role"],
+        epoch="p1",
         kv_revision="kv",
         layout="test",
         block_size=BLOCK,
@@ -38,7 +38,12 @@ def main() -> None:
     root = block_hash.root("kv")
     tokens = pack_tokens(range(BLOCKS * BLOCK - 3))
     hashes = block_hash.chain(tokens, BLOCK, root)
-    agent.expect(1, 1, Peer("receiver", "r1", order["address"].encode()), root)
+    other = Peer("here", "h1", order["address"].encode())
+    if order["role"] == "sender":
+        agent.expect(1, 1, other, root)
+    else:
+        arena.fill_(0)
+        agent.grant(1, 1, other, range(BLOCKS), 0, root)
     print(json.dumps({"pid": os.getpid(), "address": link.address.decode()}), flush=True)
     while True:
         timer = agent.next_timer()

@@ -15,26 +15,26 @@ import torch
 from legato_engine.transfer import ucx
 from legato_engine.transfer.agent import TransferAgent
 from legato_engine.transfer.checksum import ArenaMemory
-from legato_engine.transfer.events import Aborted, Arrived, Released
+from legato_engine.transfer.events import Aborted, Arrived, Granted, Released, WritingBegan
 from legato_protocol import block_hash
-from legato_protocol.stream import Peer
+from legato_protocol.stream import Peer, pack_tokens
 
 BLOCK, BLOCK_BYTES, BLOCKS = 16, 1 << 20, 24
 PATIENCE = 30.0
 
 
 class Pair:
-    """The receiving agent here, the sending one in a process."""
+    """One agent here, the other one in a process of the given role."""
 
-    def __init__(self, transport, push, lease=10.0, token="secret"):
+    def __init__(self, transport, push=0, lease=10.0, token="secret", role="sender"):
         self.arena = torch.zeros(BLOCKS * BLOCK_BYTES, dtype=torch.uint8)
         memory = ArenaMemory(self.arena, BLOCKS)
         link = ucx.open(transport, "127.0.0.1", memory.address, memory.length)
         self.agent = TransferAgent(
             link,
             memory,
-            worker="receiver",
-            epoch="r1",
+            worker="here",
+            epoch="h1",
             kv_revision="kv",
             layout="test",
             block_size=BLOCK,
@@ -46,22 +46,30 @@ class Pair:
         self.process = subprocess.Popen(
             [sys.executable, str(script)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
-        order = {"transport": transport, "token": token, "lease": lease, "push": push}
+        order = {"transport": transport, "token": token, "lease": lease, "push": push, "role": role}
         self.process.stdin.write(json.dumps({**order, "address": link.address.decode()}) + "\n")
         self.process.stdin.flush()
         about = json.loads(self.process.stdout.readline())
         self.pid = about["pid"]
-        self.peer = Peer("sender", "s1", about["address"].encode())
+        self.peer = Peer(role, "p1", about["address"].encode())
 
     def grant(self):
         self.agent.grant(1, 1, self.peer, range(BLOCKS), 0, block_hash.root("kv"))
+
+    def begin_push(self):
+        """Expects room 1, and once granted pushes most of it: without `Final` it cannot be committed."""
+        root = block_hash.root("kv")
+        hashes = block_hash.chain(pack_tokens(range(BLOCKS * BLOCK)), BLOCK, root)
+        self.agent.expect(1, 1, self.peer, root)
+        self.wait(has(Granted))
+        self.agent.push(1, 0, range(BLOCKS - 1), hashes[: BLOCKS - 1])
 
     def wait(self, condition):
         seen, deadline = [], time.monotonic() + PATIENCE
         while time.monotonic() < deadline:
             timer = self.agent.next_timer()
             select.select([self.agent.fileno()], [], [], min(0.1, 0.1 if timer is None else timer))
-            seen += self.agent.poll()
+            seen += [event for event in self.agent.poll() if not isinstance(event, WritingBegan)]
             if condition(seen):
                 return seen
         raise AssertionError(f"only {seen} came; {self.agent.counts()}")
@@ -149,3 +157,34 @@ def test_a_peer_of_another_service_is_refused(pair):
     events = pair.wait(has(Released))
     assert kinds(events) == [Aborted, Released]
     assert not pair.arena.any()
+
+
+RECEIVER = {"transport": "TCP", "role": "receiver"}
+
+
+@pytest.mark.parametrize("pair", [RECEIVER], indirect=True)
+def test_a_receiver_killed_while_it_is_written_to_gives_the_sender_its_blocks_back(pair):
+    pair.begin_push()
+    os.kill(pair.pid, signal.SIGKILL)
+    (aborted,) = pair.wait(has(Aborted))
+    assert (aborted.side, aborted.retry) == ("sender", True)
+    assert aborted.cause in ("peer_died", "broken")
+    assert pair.agent.pending() == 0
+    pair.agent.check_integrity()
+
+
+@pytest.mark.parametrize("pair", [{**RECEIVER, "lease": 1.0}], indirect=True)
+def test_a_receiver_that_stops_is_fenced_and_hears_of_it_when_it_wakes_up(pair):
+    pair.begin_push()
+    os.kill(pair.pid, signal.SIGSTOP)
+    (aborted,) = pair.wait(has(Aborted))
+    assert (aborted.side, aborted.cause) == ("sender", "peer_silent")
+    assert pair.agent.counts().fences == 1
+    assert pair.agent.pending() == 0
+    pair.agent.check_integrity()
+    os.kill(pair.pid, signal.SIGCONT)
+    told = []
+    while "Released" not in told:
+        told.append(json.loads(pair.process.stdout.readline())["event"])
+    assert "Arrived" not in told
+    assert "Aborted" in told
