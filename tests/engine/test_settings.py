@@ -23,7 +23,7 @@ def test_transfer_ports_are_a_range_or_any() -> None:
 
 @pytest.mark.parametrize("wrong", ["7100", "7163-7100", "7100-7100", "0-5", "7100-70000", "a-b"])
 def test_a_wrong_range_is_named(wrong: str) -> None:
-    with pytest.raises(SettingsError, match="--transfer-ports is .*such as 7100-7163"):
+    with pytest.raises(SettingsError, match=r"--transfer-ports is .*such as 7100-7163"):
         read("--transfer-ports", wrong)
 
 
