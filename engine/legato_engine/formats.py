@@ -46,7 +46,7 @@ def choose(dtype: str, processor: Processor, device: torch.device, config: Model
         why = f"weights, activations and KV in bfloat16 on {device}"
         return Formats("bfloat16", "torch", torch.bfloat16, "bfloat16", why)
     if processor.amx and llama_bf16.fits(config, block_size):
-        why = f"bfloat16 tiles, and 4-bit codes for single rows where the file has them; KV in bfloat16 ({processor})"
+        why = f"bfloat16 tiles, and the file's own codes for one or two rows; KV in bfloat16 ({processor})"
         return Formats("tiles", "tiles", torch.float32, "bfloat16", why)
     if sized:
         why = f"float32; up to {CODES_UP_TO} rows from 4-bit and 8-bit codes where the file has them ({processor})"

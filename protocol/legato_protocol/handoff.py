@@ -44,8 +44,9 @@ class Grant(SessionMessage, tag="grant", frozen=True):
     """The receiver reserved `blocks` (ids in its arena, in order of the sequence).
 
     The first `cached` blocks of the sequence it holds already and wants none of: `blocks[0]` takes the sequence's
-    block number `cached`. `lease` seconds without a message from the sender end the grant (after a fence). `serial` grows
-    with every grant of this receiver, so that a grant that was revoked cannot be taken for the one that follows it.
+    block number `cached`. `lease` seconds without a message from the sender end the grant (after a fence).
+    `serial` grows with every grant of this receiver, so that a grant that was revoked cannot be taken for the one
+    that follows it.
     """
 
     blocks: tuple[int, ...]

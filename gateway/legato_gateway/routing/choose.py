@@ -115,18 +115,23 @@ def _cheap_local(split: list[_Candidate], policy: Policy) -> Route | None:
 
 
 def _best_pair(prefillers: list[_Candidate], split: list[_Candidate], unified: list[_Candidate]) -> Route | None:
-    """The cheapest pair of one KV revision, unless a unified worker is cheaper still."""
+    """The cheapest pair of one KV revision that reaches each other, unless a unified worker is cheaper still."""
     best: tuple[_Candidate, _Candidate] | None = None
     for revision in {candidate.worker.kv_revision for candidate in prefillers}:
-        partners = [candidate for candidate in split if candidate.worker.kv_revision == revision]
-        if not partners:
+        senders, receivers = _linked(prefillers, revision), _linked(split, revision)
+        if not senders or not receivers:
             continue
-        pair = (_best(c for c in prefillers if c.worker.kv_revision == revision), _best(partners))
+        pair = (_best(senders), _best(receivers))
         if best is None or _pair_rank(pair) < _pair_rank(best):
             best = pair
     if best is None or (unified and _best(unified).cost < best[0].cost + best[1].cost):
         return None
     return _handoff(*best)
+
+
+def _linked(candidates: list[_Candidate], revision: str) -> list[_Candidate]:
+    """Those of a KV revision that can hand over at all: a worker without a transport tells no address."""
+    return [c for c in candidates if c.worker.kv_revision == revision and c.worker.address]
 
 
 def _pair_rank(pair: tuple[_Candidate, _Candidate]) -> tuple[float, str]:

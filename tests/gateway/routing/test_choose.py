@@ -18,7 +18,14 @@ ALWAYS_SPLIT = Policy(local_prefill_below_tokens=0)
 
 def worker(name: str, **overrides: Any) -> WorkerView:
     role = {"p": "prefill", "d": "decode", "u": "unified"}[name[0]]
-    fields = {"epoch": "e", "kv_revision": "r1", "block_size": BLOCK, "num_blocks": 1000, "max_length": 8000}
+    fields = {
+        "epoch": "e",
+        "kv_revision": "r1",
+        "address": name.encode(),
+        "block_size": BLOCK,
+        "num_blocks": 1000,
+        "max_length": 8000,
+    }
     return WorkerView(name=name, role=role, **{**fields, "free_blocks": 1000, "prefill_rate": 1000.0, **overrides})
 
 
@@ -227,3 +234,9 @@ def test_whatever_the_fleet_a_route_obeys_every_filter(
     assert len({view.kv_revision for view in used if view}) == 1
     assert used[-1] is not None
     assert used[-1].decodes
+
+
+@pytest.mark.parametrize("mute", ["p0", "d0"])
+def test_a_worker_without_a_transport_is_never_half_of_a_pair(mute: str) -> None:
+    workers = [worker(name, **({"address": b""} if name == mute else {})) for name in ("p0", "d0")]
+    assert routed(need(), fleet(*workers)).prefill is None

@@ -1,0 +1,46 @@
+"""`legato prepare`: what would otherwise happen at the first start, done ahead: at install, or in an image's build."""
+
+import argparse
+import sys
+
+DTYPES = ("Auto", "Float32", "BFloat16", "Float16")
+MAX_LENGTH = 256  # tokens; enough to run every kernel once
+KV_BYTES = 64 << 20
+
+
+def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Register `legato prepare`."""
+    parser = subparsers.add_parser(
+        "prepare",
+        help="unpack a model and compile the kernels for this processor",
+        description="Unpacks a model into the cache folder and compiles the kernels that it needs on this processor.",
+    )
+    parser.add_argument("--model", default="builtin:smollm2-135m-instruct", help="path or builtin:NAME (%(default)s)")
+    parser.add_argument("--dtype", action="append", choices=DTYPES, help="may be given several times (Auto)")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Exit code 2: the model cannot be used."""
+    from legato_cli import model
+    from legato_engine.errors import EngineError
+    from legato_engine.models import weights
+    from legato_engine.runner import Runner
+
+    try:
+        checkpoint = weights.open(model.resolve(args.model, _say))
+        for dtype in args.dtype or ["Auto"]:
+            _say(f"compiling kernels for {dtype}")
+            runner = Runner.load(
+                checkpoint, block_size=16, kv_cache_bytes=KV_BYTES, dtype=dtype.lower(), max_length=MAX_LENGTH
+            )
+            runner.warm_up()
+            _say(runner.formats)
+    except (model.ModelUnavailable, EngineError) as error:
+        print(f"legato prepare: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def _say(text: str) -> None:
+    print(f"legato: {text}", flush=True)
