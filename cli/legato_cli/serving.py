@@ -78,7 +78,9 @@ async def _serve(path: Path, manifest: Manifest, port: int) -> int:
         httpx.AsyncClient(trust_env=False) as client,
     ):
         workers = HttpWorkers(client)
-        controller = Controller(cluster.store, Reconciler(cluster.store, workers, clock, local(PROGRAM, port)))
+        controller = Controller(
+            cluster.store, Reconciler(cluster.store, workers, clock, local(PROGRAM, port, len(os.sched_getaffinity(0))))
+        )
         return await _Run(cluster, controller, path, manifest, port).run()
 
 

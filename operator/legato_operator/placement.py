@@ -17,10 +17,11 @@ class Placement:
     control_port: int
     discovery: tuple[str, ...]  # the gateway's flags that say where it learns of workers
     announce: tuple[str, ...]  # the flags that make a process tell the ports it took
+    shared_cores: int | None = None  # that all workers have among them; None where each has a machine to itself
 
 
-def local(program: tuple[str, ...], gateway_port: int) -> Placement:
-    """Processes on this machine, reachable from this machine only."""
+def local(program: tuple[str, ...], gateway_port: int, cores: int | None = None) -> Placement:
+    """Processes on this machine, reachable from this machine only, which share its `cores`."""
     return Placement(
         program=program,
         host="127.0.0.1",
@@ -29,4 +30,5 @@ def local(program: tuple[str, ...], gateway_port: int) -> Placement:
         control_port=0,
         discovery=("--workers-file", "$(LEGATO_WORKERS_FILE)"),
         announce=("--announce", "$(LEGATO_ANNOUNCE_FILE)"),
+        shared_cores=cores,
     )

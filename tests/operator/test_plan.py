@@ -196,3 +196,12 @@ def test_threads_follow_requested_cpu(build):
     command = worker.template(asked, "decode", PLACEMENT)["containers"][0]["command"]
     assert command[command.index("--threads") + 1] == "2"
     assert "--threads" not in worker.template(asked, "prefill", PLACEMENT)["containers"][0]["command"]
+
+
+@pytest.mark.parametrize(("cores", "threads"), [(2, "1"), (8, "4"), (1, "1")])
+def test_workers_of_one_machine_share_its_cores(build, cores, threads):
+    item = resources.parse(yaml.safe_dump(build()))
+    for pool in ("prefill", "decode"):
+        shared = placement.local(("legato",), 8080, cores)
+        command = worker.template(item, pool, shared)["containers"][0]["command"]
+        assert command[command.index("--threads") + 1] == threads

@@ -3,7 +3,7 @@
 import math
 from typing import Any
 
-from legato_operator import quantities
+from legato_operator import limits, quantities
 from legato_operator.manifests import common
 from legato_operator.placement import Placement
 from legato_operator.resources import InferenceService, Resources
@@ -72,5 +72,19 @@ def _process(service: InferenceService, pool: str, placement: Placement) -> list
     flags = ["--host", placement.host, *placement.announce]
     flags += ["--health-port", str(placement.health_port), "--control-port", str(placement.control_port)]
     flags += ["--drain-deadline", quantities.seconds(service.spec.drain.deadline)]
-    cpu = _pool(service, pool).requests.get("cpu")
-    return [*flags, "--threads", str(math.ceil(quantities.quantity(cpu)))] if cpu else flags
+    threads = _threads(service, pool, placement)
+    return [*flags, "--threads", str(threads)] if threads else flags
+
+
+def _threads(service: InferenceService, pool: str, placement: Placement) -> int | None:
+    """Compute threads: as many as CPUs were asked for, or a fair share of a machine that all workers share.
+
+    More threads than cores cost far more than they bring: a step ends with its slowest thread. The share follows from
+    the replicas at first and not from today's, since another number would mean a rollout of every worker.
+    """
+    if cpu := _pool(service, pool).requests.get("cpu"):
+        return math.ceil(quantities.quantity(cpu))
+    if placement.shared_cores is None:
+        return None
+    workers = sum(limits.wish_at_first(service.spec, each) for each in limits.pools(service.spec))
+    return max(1, placement.shared_cores // max(1, workers))
