@@ -3,8 +3,10 @@
     benchmarks/compare.py --server 'legato=legato up -f benchmarks/manifests/unified.yaml --port {port}' \
                           --server 'other=start-other {port}' --rounds 3 --shape 256/64 --shape 1024/32
 
-In each round every server is started, warmed with one load of each concurrency, measured and stopped, one after the
-other, so that a drift of the machine's speed meets all of them. The first server is the one that ratios are of.
+All servers are started first and stay up; each is warmed with one request at each concurrency. Then every cell
+(shape and concurrency) is measured at one server after the other, in turned order from round to round, so that the
+figures of a ratio are at most minutes apart: the speed of a shared host drifts more than servers differ. What an idle
+server takes from the others is measured and printed. The first server is the one that ratios are of.
 """
 
 import argparse
@@ -19,7 +21,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -31,12 +33,15 @@ METRICS = {"out tok/s": "output_tokens_per_second", "TTFT p50": "ttft_ms", "TPOT
 
 
 @dataclass
-class Found:
-    """Everything measured of one server: figures by cell and metric, start-up seconds and memory by round."""
+class Server:
+    """One server that is up, and what was measured of it: figures by cell and metric."""
 
+    url: str
+    process: psutil.Process
+    ready_seconds: float
+    idle_cores: float = 0.0
+    memory_gib: float = 0.0
     figures: dict[Cell, dict[str, list[float]]] = field(default_factory=dict)
-    ready: list[float] = field(default_factory=list)
-    memory: list[float] = field(default_factory=list)
 
     def add(self, shape: str, load: dict[str, object]) -> None:
         cell = self.figures.setdefault((shape, str(load["load"])), {name: [] for name in METRICS})
@@ -47,28 +52,37 @@ class Found:
 
 def main() -> int:
     args = arguments()
-    servers = dict(s.split("=", 1) for s in args.server)
-    found = {name: Found() for name in servers}
     print(f"load average before: {os.getloadavg()[0]:.2f}, {os.cpu_count()} cores", file=sys.stderr)
-    for number in range(args.rounds):
-        for name, command in servers.items():
-            print(f"round {number + 1}: {name}", file=sys.stderr, flush=True)
-            measure(name, command, found[name], args, seed=100 * number)
-            Path(args.json).write_text(json.dumps(plain(found), indent=2) + "\n")
-    print(table(found))
+    with ExitStack() as up:
+        servers: dict[str, Server] = {}
+        for name, command in (s.split("=", 1) for s in args.server):
+            print(f"starting {name}", file=sys.stderr, flush=True)
+            servers[name] = up.enter_context(started(command, args.log_folder / f"{name}.log"))
+        for server in servers.values():
+            for shape in args.shape:
+                bench(server.url, shape, args.concurrency, seed=50, requests=1)
+        for server in servers.values():
+            server.idle_cores = cores_taken(server.process)
+        for number in range(args.rounds):
+            measure_round(servers, number, args)
+            Path(args.json).write_text(json.dumps(plain(servers), indent=2) + "\n")
+        for server in servers.values():
+            server.memory_gib = proportional_memory(server.process) / 2**30
+        Path(args.json).write_text(json.dumps(plain(servers), indent=2) + "\n")
+    print(table(servers))
     return 0
 
 
-def measure(name: str, command: str, found: Found, args: argparse.Namespace, seed: int) -> None:
-    port = free_port()
-    with started(command.replace("{port}", str(port)), port, args.log_folder / f"{name}.log") as (process, seconds):
-        found.ready.append(seconds)
-        url = f"http://127.0.0.1:{port}"
-        for shape in args.shape:
-            bench(url, shape, args.concurrency, seed + 50, requests=1)
-            for load in bench(url, shape, args.concurrency, seed, args.requests):
-                found.add(shape, load)
-        found.memory.append(proportional_memory(process) / 2**30)
+def measure_round(servers: dict[str, Server], number: int, args: argparse.Namespace) -> None:
+    names = list(servers)
+    turned = names[number % len(names) :] + names[: number % len(names)]
+    cells = [(shape, concurrency) for shape in args.shape for concurrency in args.concurrency.split(",")]
+    for at, (shape, concurrency) in enumerate(cells):
+        seed = 1000 * (number * len(cells) + at + 1)  # new prompts in every cell: no prefix cache helps anyone
+        for name in turned:
+            print(f"round {number + 1}: {shape} c = {concurrency} {name}", file=sys.stderr, flush=True)
+            for load in bench(servers[name].url, shape, concurrency, seed, args.requests):
+                servers[name].add(shape, load)
 
 
 def bench(url: str, shape: str, concurrency: str, seed: int, requests: int | None) -> list[dict[str, object]]:
@@ -83,17 +97,20 @@ def bench(url: str, shape: str, concurrency: str, seed: int, requests: int | Non
 
 
 @contextmanager
-def started(command: str, port: int, log: Path) -> Iterator[tuple[psutil.Process, float]]:
-    """The running server and the seconds it took until it listed its models."""
+def started(command: str, log: Path) -> Iterator[Server]:
+    """The running server, once it lists its models."""
     begin = time.perf_counter()
+    port = free_port()
     with log.open("ab") as out:
-        process = subprocess.Popen(shlex.split(command), stdout=out, stderr=out, start_new_session=True)
+        process = subprocess.Popen(
+            shlex.split(command.replace("{port}", str(port))), stdout=out, stderr=out, start_new_session=True
+        )
     try:
         while not answers(port):
             if process.poll() is not None:
                 raise SystemExit(f"{command!r} ended with {process.returncode}; see {log}")
             time.sleep(0.1)
-        yield psutil.Process(process.pid), time.perf_counter() - begin
+        yield Server(f"http://127.0.0.1:{port}", psutil.Process(process.pid), time.perf_counter() - begin)
     finally:
         stop(process)
 
@@ -119,6 +136,18 @@ def stop(process: "subprocess.Popen[bytes]") -> None:
     psutil.wait_procs(children, timeout=10)
 
 
+def cores_taken(process: psutil.Process, seconds: float = 3.0) -> float:
+    """Cores that the idle process tree keeps busy."""
+    before = cpu_seconds(process)
+    time.sleep(seconds)
+    return (cpu_seconds(process) - before) / seconds
+
+
+def cpu_seconds(process: psutil.Process) -> float:
+    times = [p.cpu_times() for p in (process, *process.children(recursive=True))]
+    return float(sum(t.user + t.system for t in times))
+
+
 def proportional_memory(process: psutil.Process) -> float:
     """Bytes of the whole process tree, shared pages counted once (PSS)."""
     tree = [process, *process.children(recursive=True)]
@@ -131,30 +160,33 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def table(found: dict[str, Found]) -> str:
+def table(servers: dict[str, Server]) -> str:
     """Markdown: medians of every server, and the first server's ratio to each other one."""
-    first, *others = found
-    head = ["in/out", "load", *(f"{name}: {metric}" for name in found for metric in METRICS)]
+    first, *others = servers
+    head = ["in/out", "load", *(f"{name}: {metric}" for name in servers for metric in METRICS)]
     head += [f"{first} ÷ {other}: out tok/s" for other in others]
     rows = [head, ["---"] * len(head)]
-    for cell in found[first].figures:
-        medians = {n: {m: statistics.median(v) for m, v in f.figures[cell].items()} for n, f in found.items()}
-        row = [*cell, *(f"{medians[name][metric]:.1f}" for name in found for metric in METRICS)]
+    for cell in servers[first].figures:
+        medians = {n: {m: statistics.median(v) for m, v in s.figures[cell].items()} for n, s in servers.items()}
+        row = [*cell, *(f"{medians[name][metric]:.1f}" for name in servers for metric in METRICS)]
         row += [f"{medians[first]['out tok/s'] / medians[other]['out tok/s']:.2f}" for other in others]
         rows.append(row)
     lines = ["| " + " | ".join(row) + " |" for row in rows]
-    lines += ["", *(f"{n}: ready after {min(f.ready):.1f} s, {max(f.memory):.2f} GiB" for n, f in found.items())]
+    for name, s in servers.items():
+        start = f"{name}: ready after {s.ready_seconds:.1f} s"
+        lines.append(f"{start}, {s.memory_gib:.2f} GiB, {s.idle_cores:.2f} cores when idle")
     return "\n".join(lines)
 
 
-def plain(found: dict[str, Found]) -> dict[str, object]:
+def plain(servers: dict[str, Server]) -> dict[str, object]:
     return {
         name: {
-            "figures": {" ".join(cell): values for cell, values in f.figures.items()},
-            "ready_seconds": f.ready,
-            "memory_gib": f.memory,
+            "figures": {" ".join(cell): values for cell, values in server.figures.items()},
+            "ready_seconds": server.ready_seconds,
+            "memory_gib": server.memory_gib,
+            "idle_cores": server.idle_cores,
         }
-        for name, f in found.items()
+        for name, server in servers.items()
     }
 
 
