@@ -6,7 +6,7 @@ from typing import Protocol
 
 from legato_gateway.choice import Choice, Vocabulary
 from legato_gateway.errors import GatewayError
-from legato_gateway.leg import Leg
+from legato_gateway.leg import STAGES, Leg, Stage
 from legato_gateway.prefix_hashes import PrefixHashes
 from legato_gateway.request import Delta, GenerationRequest, RouteRecord, Usage
 from legato_protocol.stream import TokenItem, pack_tokens
@@ -82,6 +82,11 @@ class RunningGeneration:
         return sum(len(choice.tokens) for choice in self.choices)
 
     @property
+    def stage(self) -> Stage:
+        """Of the leg that is furthest behind."""
+        return min((leg.stage for leg in self.legs), key=STAGES.index, default="waiting")
+
+    @property
     def unread(self) -> int:
         """Tokens that the client has not taken."""
         return self._unread
@@ -106,6 +111,7 @@ class RunningGeneration:
         """Nothing more comes. `error` is raised after what was made before it."""
         self.ended = True
         self._error = error
+        self.route.output_tokens = self.completion_tokens
         self.route.finish = (
             (error.code or "error") if error else ",".join(c.finish or "cancelled" for c in self.choices)
         )

@@ -4,13 +4,16 @@ At first one leg carries all choices of a request; after a failure each unfinish
 """
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
     from asyncio import TimerHandle
 
     from legato_gateway.generation import RunningGeneration
     from legato_protocol.stream import Failed, Part
+
+Stage = Literal["waiting", "queued", "prefilling", "decoding"]  # in their order; the first is in the gateway
+STAGES: tuple[Stage, ...] = ("waiting", "queued", "prefilling", "decoding")
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +95,15 @@ class Leg:
     def ran_at(self, worker: str) -> bool:
         """Whether the death of `worker` may be its doing: it was computed there, not just queued."""
         return worker in self.begun or (self.started and worker == self.busy_at())
+
+    @property
+    def stage(self) -> Stage:
+        """How far the current attempt is, as far as its workers have told."""
+        if self.placement is None:
+            return "waiting"
+        if self.started:
+            return "decoding"
+        return "prefilling" if self.begun else "queued"
 
     @property
     def part(self) -> "Part":

@@ -73,7 +73,7 @@ class Gateway:
         parts = app.Parts(
             tokens=tokens,
             relay=self.relay,
-            status=State(fleet, index, admission, history, metrics),
+            status=State(fleet, index, admission, history, metrics, self.relay),
             model=Model(settings.served_name, settings.max_length),
             default_deadline=settings.default_deadline,
             max_body_bytes=settings.max_body_bytes,

@@ -24,13 +24,13 @@ from legato_gateway.fleet import Fleet
 from legato_gateway.generation import RunningGeneration
 from legato_gateway.history import History
 from legato_gateway.kv_index import KVIndex
-from legato_gateway.leg import Leg
+from legato_gateway.leg import Leg, Stage
 from legato_gateway.legs import Legs
 from legato_gateway.metrics import Metrics
 from legato_gateway.moves import Moves
 from legato_gateway.recovery import Recovery
 from legato_gateway.redispatch import RetryPolicy
-from legato_gateway.request import GenerationRequest
+from legato_gateway.request import GenerationRequest, RouteRecord
 from legato_gateway.routing.choose import NoRoute
 from legato_protocol.kv_events import KVEvent
 from legato_protocol.stream import (
@@ -133,6 +133,10 @@ class Relay:
     def leave(self, generation: RunningGeneration) -> None:
         """The client is gone: all work for it stops."""
         self._finish(generation)
+
+    def progress(self) -> dict[RouteRecord, tuple[Stage, int]]:
+        """How far every request is that has not ended, and how many tokens it has."""
+        return {g.route: (g.stage, g.completion_tokens) for g in self._generations}
 
     @property
     def active(self) -> int:

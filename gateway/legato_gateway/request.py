@@ -56,7 +56,7 @@ class Usage:
     cached_tokens: int = 0
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class RouteRecord:
     """What `x-legato-route` and the gateway's `/state` tell of a request; filled in as it becomes known."""
 
@@ -69,6 +69,7 @@ class RouteRecord:
     transport: str = ""
     why: str = ""
     handoffs: list[dict[str, object]] = field(default_factory=list)
+    output_tokens: int = 0  # of all choices, once it has ended
     finish: str = ""
 
 

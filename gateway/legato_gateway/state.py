@@ -7,14 +7,20 @@ from legato_gateway.admission import Admission
 from legato_gateway.fleet import Fleet, Worker
 from legato_gateway.history import History
 from legato_gateway.kv_index import KVIndex
+from legato_gateway.leg import Stage
 from legato_gateway.metrics import Metrics
+from legato_gateway.relay import Relay
+from legato_gateway.request import RouteRecord
 
 
 class State:
     """Implements `app.Status`: reads the gateway's parts, changes nothing."""
 
-    def __init__(self, fleet: Fleet, index: KVIndex, admission: Admission, history: History, metrics: Metrics) -> None:
+    def __init__(
+        self, fleet: Fleet, index: KVIndex, admission: Admission, history: History, metrics: Metrics, relay: Relay
+    ) -> None:
         self._metrics = metrics
+        self._relay = relay
         self._fleet = fleet
         self._index = index
         self._admission = admission
@@ -22,11 +28,12 @@ class State:
 
     def state(self) -> dict[str, Any]:
         """Everything, now."""
+        progress = self._relay.progress()
         return {
             "workers": [self._worker(worker) for worker in self._fleet],
             "queue": {"held": self._admission.held, "held_tokens": self._admission.held_tokens},
             "kv_index": {"blocks": self._index.blocks, "dropped": self._index.dropped},
-            "requests": [asdict(record) for record in self._history.records],
+            "requests": [_request(record, progress.get(record)) for record in self._history.records],
         }
 
     def unready(self) -> str | None:
@@ -74,3 +81,11 @@ class State:
                 "step_time": load.step_time,
             }
         return shown
+
+
+def _request(record: RouteRecord, progress: tuple[Stage, int] | None) -> dict[str, Any]:
+    """A request that is not under way any more has ended."""
+    shown = asdict(record) | {"stage": "ended"}
+    if progress is not None:
+        shown["stage"], shown["output_tokens"] = progress
+    return shown

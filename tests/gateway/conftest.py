@@ -113,7 +113,7 @@ class Gateway:
             metrics=self.metrics,
             policy=RelayPolicy(retry=retry, **relay),
         )
-        self.state = State(self.fleet, self.index, self.admission, self.history, self.metrics)
+        self.state = State(self.fleet, self.index, self.admission, self.history, self.metrics, self.relay)
 
     def submit(self, **overrides: Any) -> Reader:
         return Reader(self.relay.submit(request(**overrides)))

@@ -26,6 +26,34 @@ def test_handed_over_request_gives_the_undisturbed_text(lab):
     lab.run(test)
 
 
+def test_state_tells_how_far_a_request_is(lab):
+    async def test():
+        async with lab.running(lab.pools(1, 1)) as gateway:
+            p0, d0 = gateway.workers
+
+            def shown():
+                (request,) = gateway.state.state()["requests"]
+                return request["stage"], request["output_tokens"]
+
+            p0.hold("queued")
+            reader = gateway.submit()
+            await p0.wait_at("queued")
+            assert shown() == ("queued", 0)
+            p0.release()
+            p0.hold("prefilling")
+            await p0.wait_at("prefilling")
+            await gateway.until(lambda: shown() == ("prefilling", 0))
+            d0.hold("decoding", after=5)
+            p0.release()
+            await d0.wait_at("decoding")
+            await gateway.until(lambda: shown() == ("decoding", 5))
+            d0.release()
+            await reader.read()
+            assert shown() == ("ended", 20)
+
+    lab.run(test)
+
+
 def test_choices_of_a_request_are_one_leg(lab):
     async def test():
         async with lab.running(lab.unified(1)) as gateway:
