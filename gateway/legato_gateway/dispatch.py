@@ -120,6 +120,11 @@ class Dispatcher:
         for worker in leg.workers:
             self._send(worker, Cancel(leg.id, leg.attempt))
 
+    def cancel_choice(self, leg: Leg, choice: int) -> None:
+        """Stops the work for one of its running choices."""
+        assert leg.placement is not None
+        self._send(leg.placement.decode, Cancel(leg.id, leg.attempt, (choice,)))
+
     def cancel_move(self, leg: Leg, move: Placement) -> None:
         """Stops the receiver of a move; the sender would take it for the end of the sequence itself."""
         self._send(move.decode, Cancel(leg.id, move.attempt))

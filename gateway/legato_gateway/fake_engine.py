@@ -13,6 +13,7 @@ from typing import Literal
 
 from legato_protocol.stream import (
     Begun,
+    Cancel,
     Decode,
     Failed,
     FailureCode,
@@ -144,10 +145,15 @@ class FakeEngine:
             return Refusal("invalid", retry=False)
         return None
 
-    def cancel(self, gateway: object, id: str, attempt: int) -> None:
-        job = self.jobs.get((gateway, id))
-        if job is not None and job.frame.attempt <= attempt:
-            del self.jobs[(gateway, id)]
+    def cancel(self, gateway: object, frame: Cancel) -> None:
+        job = self.jobs.get((gateway, frame.id))
+        if job is None or job.frame.attempt > frame.attempt:
+            return
+        made = {c: count for c, count in job.made.items() if frame.choices and c not in frame.choices}
+        if made and job.stage == "decoding":
+            job.made = made
+        elif not made:
+            del self.jobs[(gateway, frame.id)]
             if isinstance(job.frame, Decode):
                 self._aborted.add(job.frame.room)
 

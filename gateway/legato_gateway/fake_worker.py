@@ -219,7 +219,7 @@ class FakeWorker:
         self.received.append(frame)
         engine, answer = self.engine, None
         if isinstance(frame, Cancel):
-            engine.cancel(connection, frame.id, frame.attempt)
+            engine.cancel(connection, frame)
         elif isinstance(frame, Pause):
             engine.pause(connection, frame.id, frame.on)
         elif isinstance(frame, Handoff):

@@ -292,11 +292,13 @@ class Relay:
         generation.take(choice, item)
         self._metrics.tokens(len(choice.tokens) - before)
         if choice.finish is not None and not generation.ended:
-            self._choice_done(leg, natural=item.finish is not None)
+            self._choice_done(leg, choice.index, natural=item.finish is not None)
 
-    def _choice_done(self, leg: Leg, natural: bool) -> None:
+    def _choice_done(self, leg: Leg, choice: int, natural: bool) -> None:
         """The worker knows of an end it made itself; one by a stop string it has to be told."""
-        if not leg.open:
+        if leg.open and not natural:
+            self._dispatcher.cancel_choice(leg, choice)
+        elif not leg.open:
             self._legs.drop(leg, cancel=not natural or leg.move is not None)
         if not leg.generation.unfinished:
             self._finish(leg.generation)

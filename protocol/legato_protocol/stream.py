@@ -15,7 +15,7 @@ from typing import Literal, TypeVar
 
 import msgspec
 
-VERSION = 1
+VERSION = 2  # grows with whatever an older reader may not skip
 MAX_FRAME_BYTES = 16 << 20
 
 Role = Literal["prefill", "decode", "unified"]
@@ -145,10 +145,15 @@ class Handoff(Message, tag="hand", frozen=True):
 
 
 class Cancel(Message, tag="cancel", frozen=True):
-    """Stop all work of this id at this and every lower attempt, and free its blocks. Unknown ids are no error."""
+    """Stop all work of this id at this and every lower attempt, and free its blocks. Unknown ids are no error.
+
+    With `choices` only the work for these, and the others go on. Until its first token all of an id's choices are one
+    sequence, which is not stopped for some of them.
+    """
 
     id: str
     attempt: int
+    choices: tuple[int, ...] = ()
 
 
 class Pause(Message, tag="pause", frozen=True):

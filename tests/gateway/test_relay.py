@@ -78,6 +78,26 @@ def test_stop_string_ends_the_request_and_the_work(lab):
     lab.run(test)
 
 
+def test_a_stop_string_ends_the_work_for_its_choice_alone(lab):
+    async def test():
+        async with lab.running(lab.unified(1)) as gateway:
+            whole = lab.text_of(7, 2000, choice=1)
+            stop = whole[11:23]
+            texts = [lab.text_of(7, 2000, choice) for choice in (0, 2)]
+            assert not any(stop in text for text in texts)
+            worker = gateway.workers[0]
+            reader = gateway.submit(max_tokens=2000, choices=3, stop=(stop,))
+            reading = asyncio.create_task(reader.read())
+            await worker.wait(lambda: [set(job.made) for job in worker.engine.jobs.values()] == [{0, 2}])
+            assert reader.finishes == {1: "stop"}
+            await reading
+            assert [reader.texts[choice] for choice in (0, 2)] == texts
+            assert reader.texts[1] == whole[: whole.index(stop)]
+            assert [frame.choices for frame in worker.got(Cancel)] == [(1,)]
+
+    lab.run(test)
+
+
 def test_the_token_that_stops_a_sequence_is_counted_and_not_shown(lab):
     async def test():
         async with lab.running(lab.unified(1)) as gateway:

@@ -21,7 +21,7 @@ TO_WORKER = [
     stream.Prefill("r1", 1, 9, SEQUENCE, PEER),
     stream.Decode("r1", 1, 9, SEQUENCE, PEER),
     stream.Handoff("r1", 2, 10, PEER),
-    stream.Cancel("r1", 2),
+    stream.Cancel("r1", 2, (0, 3)),
     stream.Pause("r1", 2, True),
 ]
 FROM_WORKER = [

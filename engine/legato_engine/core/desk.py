@@ -88,7 +88,7 @@ class Desk:
             case Generate() | Prefill() | Decode():
                 self._begin(gateway, frame, now)
             case Cancel():
-                self._end(self.scheduler.cancel(key_of(gateway, frame.id), frame.attempt), "cancelled")
+                self._end(self.scheduler.cancel(key_of(gateway, frame.id), frame.attempt, frame.choices), "cancelled")
             case Pause():
                 self.scheduler.pause(key_of(gateway, frame.id), frame.attempt, frame.on)
             case Handoff():

@@ -9,7 +9,7 @@ reused only after `process`. There are no phases: every request has known and co
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from math import inf
 
 from legato_engine.kvcache.block_pool import BlockPool
@@ -102,11 +102,16 @@ class Scheduler:
 
     # Ending
 
-    def cancel(self, id: str, attempt: int) -> Ended:
-        """End everything of this id at this and lower attempts, reservations too. Unknown ids end nothing."""
+    def cancel(self, id: str, attempt: int, choices: Collection[int] = ()) -> Ended:
+        """End everything of this id at this and lower attempts, reservations too; with `choices`, only what stands for
+        none beside these. Unknown ids and choices end nothing."""
+
+        def meant(request: Request) -> bool:
+            return request.attempt <= attempt and (not choices or all(c in choices for c in request.choices))
+
         return self._end(
-            [r for r in self._residents.of(id) if r.attempt <= attempt],
-            [r for r in self._incoming if r.request.id == id and r.request.attempt <= attempt],
+            [r for r in self._residents.of(id) if meant(r)],
+            [r for r in self._incoming if r.request.id == id and meant(r.request)],
         )
 
     def expire(self, now: float) -> Ended:

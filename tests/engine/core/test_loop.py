@@ -66,6 +66,23 @@ def test_a_cancelled_sequence_ends_and_gives_its_blocks_back(world):
     assert worker.failures() == []
 
 
+def test_a_cancelled_choice_ends_alone_and_its_blocks_are_back(world):
+    worker = world.worker("u")
+    worker.tell(Generate("r", 1, world.sequence(max_tokens=60, choices=(0, 1, 2))))
+    world.run(20)
+    before, made = worker.used, len(worker.tokens(choice=1))
+    assert 0 < made < 60
+    worker.tell(Cancel("r", 1, (1,)))
+    world.run(1)
+    assert worker.used < before
+    world.run(60)
+    assert len(worker.tokens(choice=1)) == made
+    for choice in (0, 2):
+        assert worker.tokens(choice=choice) == world.continuation(world.prompt, 60, choice)
+    assert worker.used == 0
+    assert worker.failures() == []
+
+
 def test_the_sequences_of_a_gateway_that_left_are_over(world):
     worker = world.worker("u")
     worker.tell(

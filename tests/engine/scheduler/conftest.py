@@ -48,6 +48,7 @@ class Client:
     got: dict[int, list[int]] = field(default_factory=dict)
     finished: dict[int, str] = field(default_factory=dict)
     over: bool = False  # it expects nothing more
+    dropped: set[int] = field(default_factory=set)  # choices of which it expects nothing more
 
     def __post_init__(self) -> None:
         self.got = {choice: [] for choice in self.choices}
@@ -59,7 +60,7 @@ class Client:
 
     @property
     def complete(self) -> bool:
-        return self.got == self.expected and set(self.finished) == set(self.choices)
+        return all(self.got[c] == self.expected[c] and c in self.finished for c in set(self.choices) - self.dropped)
 
     def request(self, now: float = 0.0, **overrides: object) -> Request:
         values: dict[str, object] = {
@@ -74,6 +75,7 @@ class Client:
         return Request(**{**values, **overrides})  # type: ignore[arg-type]
 
     def take(self, emission: Emission) -> None:
+        assert emission.choice not in self.dropped, "a token came after its choice was cancelled"
         got, expected = self.got[emission.choice], self.expected[emission.choice]
         assert emission.index <= len(got), "a token is missing"
         for index, sampled in enumerate(emission.sampled, emission.index):
@@ -199,6 +201,12 @@ class Worker:
     def cancel(self, client: Client) -> Ended:
         client.over = True
         return self.scheduler.cancel(client.id, 99)
+
+    def drop(self, client: Client, choice: int) -> Ended:
+        """Cancel one of several choices, if it has left the others here."""
+        ended = self.scheduler.cancel(client.id, 99, (choice,))
+        client.dropped |= {choice for _ in ended.requests}
+        return ended
 
     def check(self) -> None:
         """Every owner's books balance, and the events tell the truth."""

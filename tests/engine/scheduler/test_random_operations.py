@@ -144,6 +144,12 @@ class World:
             for worker in self.workers:
                 worker.scheduler.pause(live[a % len(live)].id, 1, b % 2 == 0)
 
+    def drop(self, a, b):
+        several = [client for client in self.clients if not client.over and len(client.choices) > 1]
+        if several:
+            client = several[b % len(several)]
+            self.workers[a % 2].drop(client, client.choices[b % len(client.choices)])
+
     def late_write(self, a, b):
         for worker, _, blocks in self.quarantined:
             worker.write(dict.fromkeys(blocks, GARBAGE))
@@ -303,6 +309,8 @@ OPERATIONS += [
     "generate",
     "abort",
     "cancel",
+    "drop",
+    "drop",
     "pause",
     "pause",
     "late_write",

@@ -248,6 +248,41 @@ def test_cancel_at_any_step_frees_all_and_disturbs_nobody(make_worker, make_clie
     assert worker.pool.counts().used == 0
 
 
+@pytest.mark.parametrize("compute", [True, False])
+@pytest.mark.parametrize("steps", range(1, 6))
+@pytest.mark.parametrize("choice", [0, 2])
+def test_a_cancelled_choice_gives_its_own_blocks_back_and_its_siblings_go_on(
+    make_worker, make_client, steps, compute, choice
+):
+    worker = make_worker(num_blocks=24)
+    client = make_client(prompt(9), max_tokens=12, choices=(0, 1, 2))
+    worker.add(client)
+    for _ in range(steps):
+        worker.step()
+    worker.begin(compute)
+    (ended,) = worker.drop(client, choice).requests
+    assert ended.choices == (choice,)
+    worker.scheduler.check_integrity()
+    worker.end()
+    left = [request.blocks for request in worker.scheduler.requests(client.id)]
+    assert len(left) == 2
+    assert worker.pool.counts().used == len(set().union(*left))
+    worker.run()
+    assert client.complete
+    assert worker.scheduler.idle
+    assert worker.pool.counts().used == 0
+
+
+def test_choices_that_are_one_sequence_still_are_not_cancelled_apart(make_worker, make_client):
+    worker = make_worker(chunk_tokens=4)
+    client = make_client(prompt(9), choices=(0, 1))
+    worker.add(client)
+    worker.step()
+    assert worker.drop(client, 1).requests == ()
+    assert len(worker.scheduler.cancel(client.id, 99, (0, 1, 5)).requests) == 1
+    assert worker.scheduler.idle
+
+
 def test_blocks_of_a_step_in_flight_are_not_reused(make_worker, make_client):
     worker = make_worker(num_blocks=8)
     client = make_client(prompt(16))
