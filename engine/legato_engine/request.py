@@ -18,6 +18,9 @@ class State(Enum):
     ENDED = "ended"  # finished, cancelled, expired or moved away
 
 
+RUNNING = State.RUNNING  # by this name for what runs per sequence and step: Python 3.11 computes each `State.RUNNING`
+
+
 @dataclass(eq=False, slots=True)
 class Request:
     """One sequence of the wire request (`id`, `attempt`); several choices until it forks after the prompt.
@@ -51,6 +54,7 @@ class Request:
     blocks: list[int] = field(default_factory=list)
     hashes: list[bytes] = field(default_factory=list)  # of the full blocks of `tokens`, as far as they were needed
     stored: int = 0  # leading blocks that the prefix cache knows
+    writable: int = 0  # positions from `computed` up to here lie in blocks that nobody else reads
     first: dict[int, Sampled] = field(default_factory=dict)
     arrival: float = 0.0
     number: int = 0  # order of arrival at this worker
@@ -95,7 +99,7 @@ class Request:
 
     @property
     def schedulable(self) -> bool:
-        return self.state is State.RUNNING and not (self.paused or self.frozen)
+        return self.state is RUNNING and not (self.paused or self.frozen)
 
     def full_blocks(self, block_size: int) -> int:
         """How many of `blocks` are complete: they never change any more and can be pushed."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from legato_engine.request import Request, State
+from legato_engine.request import RUNNING, Request
 from legato_engine.scheduler.batch import Sampled
 from legato_engine.scheduler.ledger import Ledger
 from legato_engine.scheduler.limits import Limits
@@ -18,13 +18,12 @@ class Delivery:
 
     def row(self, request: Request, computed: int, sampled: Sequence[Sampled], result: StepResult) -> None:
         """One row of a step: KV of `computed` more tokens exists. Nothing happens to a request that ended meanwhile."""
-        if request.state is not State.RUNNING:
+        if request.state is not RUNNING:
             return
-        for fault in [one.fault for one in sampled if one.fault]:
-            self._residents.end(request)
-            self._ledger.pool.clear()  # cached blocks may be what broke it
-            result.faulty.append((request, fault))
-            return
+        for one in sampled:
+            if one.fault:
+                self._end_faulty(request, one.fault, result)
+                return
         request.computed += computed
         if request.computed > request.farthest:
             request.farthest = request.computed
@@ -46,6 +45,11 @@ class Delivery:
         branches = self._fork(request) if len(request.choices) > 1 else [request]
         return [self._append(branch, sampled[branch.choice]) for branch in branches]
 
+    def _end_faulty(self, request: Request, fault: str, result: StepResult) -> None:
+        self._residents.end(request)
+        self._ledger.pool.clear()  # cached blocks may be what broke it
+        result.faulty.append((request, fault))
+
     def _prefilled(self, request: Request, sampled: Sequence[Sampled], result: StepResult) -> None:
         if sampled:
             request.first = dict(zip(request.choices, sampled, strict=True))
@@ -55,28 +59,26 @@ class Delivery:
 
     def _append(self, request: Request, sampled: Sequence[Sampled]) -> Emission:
         index, finish = request.outputs, None
-        for count, token in enumerate(sampled, 1):
-            request.tokens.append(token.token)
+        for one in sampled:
+            request.tokens.append(one.token)
             finish = self._limits.finish(request)
             if finish is not None:
-                sampled = sampled[:count]
+                sampled = sampled[: request.outputs - index]
                 break
         self._ledger.store(request)  # a hand-off may bring KV of these tokens too
         if finish is not None:
             request.finish = finish
             self._residents.end(request)
-        return Emission(request, request.choice, index, tuple(sampled), finish)
+        return Emission(request, request.choices[0], index, tuple(sampled), finish)
 
     def _fork(self, request: Request) -> list[Request]:
         """One request for each choice on the same blocks; `request` itself stays that of the first choice."""
         self._ledger.store(request)
         first, *others = request.choices
-        shared = request.blocks[: self._limits.blocks_for(request.computed)]
         request.choices = (first,)
         branches = [request]
         for choice in others:
-            self._ledger.pool.take(shared)
-            branch = request.fork(choice, shared)
+            branch = request.fork(choice, self._ledger.share(request))
             branch.number = request.number
             self._residents.run(branch)
             branches.append(branch)

@@ -84,6 +84,7 @@ class Ledger:
         request.blocks = matched + fresh
         request.stored = len(matched)
         request.computed = len(matched) * self.block_size
+        request.writable = 0
         return True
 
     def announce(self, request: Request) -> None:
@@ -94,22 +95,32 @@ class Ledger:
 
     def grow(self, request: Request, tokens: int) -> int:
         """Make room to write positions `computed … tokens - 1`; returns how many blocks that lacks (0: done)."""
+        if tokens <= request.writable:
+            return 0
         blocks, size = request.blocks, self.block_size
         missing = -(-tokens // size) - len(blocks)
         index, used = divmod(request.computed, size)
         split = used > 0 and self._shared(blocks[index])
-        if missing <= 0 and not split:
-            return 0
-        want = max(missing, 0) + split
-        fresh = self.pool.allocate(want, blocks[-1] if blocks else None)
-        if fresh is None:
-            return want - self.pool.available
-        if split:
-            source, blocks[index] = blocks[index], fresh.pop(0)
-            self.copies.append((source, blocks[index]))
-            self._copied[source] += 1
-        blocks.extend(fresh)
+        if missing > 0 or split:
+            want = max(missing, 0) + split
+            fresh = self.pool.allocate(want, blocks[-1] if blocks else None)
+            if fresh is None:
+                return want - self.pool.available
+            if split:
+                source, blocks[index] = blocks[index], fresh.pop(0)
+                self.copies.append((source, blocks[index]))
+                self._copied[source] += 1
+            blocks.extend(fresh)
+        request.writable = len(blocks) * size
         return 0
+
+    def share(self, request: Request) -> list[int]:
+        """The blocks that hold its KV, with a reference more on each for one more table. Either copies the last of them
+        before it writes there."""
+        request.writable = 0
+        shared = request.blocks[: -(-request.computed // self.block_size)]
+        self.pool.take(shared)
+        return shared
 
     def store(self, request: Request) -> bool:
         """Make blocks that became full findable; False when none did. `request` may not be in the step in flight."""
@@ -131,11 +142,17 @@ class Ledger:
             if self.computing.get(block_hash) is request:
                 del self.computing[block_hash]
         blocks, request.blocks = request.blocks, []  # a new list: a row in flight still reads the old one
-        request.computed = request.stored = 0
+        request.computed = request.stored = request.writable = 0
         if request in self._flying:
             self._deferred.append(blocks)
         else:
             self.pool.release(blocks)
+
+    def check_writable(self, request: Request) -> None:
+        """Raise AssertionError if it could write to a block that others read."""
+        size = self.block_size
+        for block in request.blocks[request.computed // size : request.writable // size]:
+            assert not self._shared(block), f"block {block} is written to by one of those that share it"
 
     def check_integrity(self, tables: list[list[int]]) -> None:
         """Raise AssertionError unless the pool's references are exactly those of `tables` and of the step in flight."""

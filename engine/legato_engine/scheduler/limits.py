@@ -59,6 +59,7 @@ class Limits:
         """Why `request` is over after the last of its tokens, if it is."""
         if request.tokens[-1] in request.params.stop_token_ids:
             return "stop"
-        if request.outputs >= request.params.max_tokens or len(request.tokens) >= self.max_length:
+        known = len(request.tokens)
+        if known >= self.max_length or known - request.prompt_len >= request.params.max_tokens:
             return "length"
         return None

@@ -50,12 +50,14 @@ class Planner:
                 if count <= 0:
                     continue
             lacking = self._ledger.grow(request, request.computed + count)
-            if lacking:
-                taken, lacking = self._take_blocks(request, count, lacking, most)
-                preempted |= taken
+            if not lacking:
+                self._add(request, count)
+                continue
+            taken, lacking = self._take_blocks(request, count, lacking, most)
+            preempted |= taken
             if lacking:
                 stalled = True
-            elif request.schedulable:
+            elif request.schedulable:  # and not preempted itself
                 self._add(request, count)
         return preempted, stalled
 
