@@ -161,6 +161,8 @@ class Scheduler:
         """Raise AssertionError when the pool's references and the owners here disagree."""
         tables = [request.blocks for request in self._residents]
         self._ledger.check_integrity(tables + [reservation.blocks for reservation in self._incoming])
+        for request in self._residents:
+            self._ledger.check_writable(request)
 
     # Prefill for a hand-off (sender)
 
