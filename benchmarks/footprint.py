@@ -2,8 +2,8 @@
 
     benchmarks/footprint.py -f benchmarks/manifests/disaggregated.yaml
 
-RSS includes shared pages (libraries that several processes map), as `ps` and Kubernetes count it. The last column is
-what a core's own log says of its weights and KV (untouched KV pages are not resident yet).
+RSS includes pages of mapped files (libraries, that several processes share), as `ps` counts it. Of a core, weights are
+what its own log says, KV is what of it is resident (only a core's KV is shared memory), and the rest is "beyond".
 """
 
 import argparse
@@ -12,11 +12,13 @@ import socket
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import httpx
 import psutil
 
 CHAT = {"messages": [{"role": "user", "content": "What is the capital of France?"}], "temperature": 0, "stream": True}
+KEYS = ("VmRSS", "RssFile", "RssShmem")
 
 
 def main() -> None:
@@ -32,8 +34,8 @@ def main() -> None:
     try:
         held = {}
         for line in up.stdout or ():
-            if match := re.search(r"^(\S+)\s+\|.* ready: .*weights ([\d,]+) MiB, KV ([\d,]+) MiB", line):
-                held[match[1]] = int(match[2].replace(",", "")) + int(match[3].replace(",", ""))
+            if match := re.search(r"^(\S+)\s+\|.* ready: .*weights ([\d,]+) MiB", line):
+                held[match[1]] = int(match[2].replace(",", ""))
             if line.startswith("Ready: "):
                 break
         else:
@@ -41,12 +43,21 @@ def main() -> None:
         print(f"ready after {time.perf_counter() - start:.1f} s")
         first_token(port)
         print(f"first token after {time.perf_counter() - start:.1f} s\n")
-        print("| process | RSS, MiB | weights and KV, MiB |\n| --- | --- | --- |")
+        print("| process | RSS, MiB | mapped files | KV | weights | beyond |\n| --- | --- | --- | --- | --- | --- |")
         for name, process in processes(up.pid):
-            print(f"| {name} | {process.memory_info().rss / 2**20:.0f} | {held.get(name.removesuffix(' core'), '')} |")
+            print(row(name, process, held.get(name.removesuffix(" core")) if name.endswith(" core") else None))
     finally:
         up.send_signal(2)
         up.communicate()
+
+
+def row(name: str, process: psutil.Process, weights: int | None) -> str:
+    """A line of the table; all figures in MiB."""
+    status = Path(f"/proc/{process.pid}/status").read_text()
+    total, files, shared = (int(re.findall(rf"{key}:\s+(\d+) kB", status)[0]) >> 10 for key in KEYS)
+    if weights is None:
+        return f"| {name} | {total} | {files} | | | |"
+    return f"| {name} | {total} | {files} | {shared} | {weights} | {total - shared - weights} |"
 
 
 def first_token(port: int) -> None:

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from legato_engine import memory
 from legato_engine.core.channel import Channel
 from legato_engine.core.heartbeat import Pulse
 from legato_engine.core.loop import Core
@@ -75,6 +76,7 @@ def load(settings: Settings, path: Path, epoch: str, progress: Progress, clock: 
     )
     progress("warming up", 0.0)
     runner.warm_up()
+    memory.give_back()
     limits = Limits(
         role=settings.role,
         block_size=settings.block_size,

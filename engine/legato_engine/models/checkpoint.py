@@ -51,6 +51,10 @@ class Checkpoint(ABC):
         May be a view of the mapped file: copy before writing to it. Raises MissingTensor.
         """
 
+    def vector(self, name: str) -> torch.Tensor:
+        """The tensor in float32, in memory of its own: a view would keep the whole mapped file."""
+        return self.tensor(name).to(torch.float32, copy=True)
+
     def packed4(self, name: str) -> Packed4 | None:
         """The tensor as 4-bit codes, where the file holds it as Q4_0 or Q4_1; else None. Raises MissingTensor."""
         self.shape(name)

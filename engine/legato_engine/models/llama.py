@@ -43,7 +43,7 @@ class Llama:
         self._dtype = dtype
         self._embedding = checkpoint.tensor("model.embed_tokens.weight").to(device, dtype)
         self._blocks = [_block(checkpoint, i, dtype, device, progress) for i in range(config.layers)]
-        self._norm = checkpoint.tensor("model.norm.weight").to(device, dtype)
+        self._norm = checkpoint.vector("model.norm.weight").to(device, dtype)
         self._head = Linear(self._embedding, None)
         if not config.tie_word_embeddings:
             self._head = linear.load(checkpoint, ["lm_head"], dtype, device)
@@ -98,10 +98,10 @@ def _block(
         return linear.load(checkpoint, names, dtype, device)
 
     block = Block(
-        attention_norm=checkpoint.tensor(f"{prefix}.input_layernorm.weight").to(device, dtype),
+        attention_norm=checkpoint.vector(f"{prefix}.input_layernorm.weight").to(device, dtype),
         qkv=load(f"{attend}.q_proj", f"{attend}.k_proj", f"{attend}.v_proj"),
         output=load(f"{attend}.o_proj"),
-        mlp_norm=checkpoint.tensor(f"{prefix}.post_attention_layernorm.weight").to(device, dtype),
+        mlp_norm=checkpoint.vector(f"{prefix}.post_attention_layernorm.weight").to(device, dtype),
         gate_up=load(f"{mlp}.gate_proj", f"{mlp}.up_proj"),
         down=load(f"{mlp}.down_proj"),
     )

@@ -75,7 +75,7 @@ class LlamaBf16:
         self._embedding = LinearBf16(embedding, checkpoint.packed8("model.embed_tokens.weight"), None)
         self._head = self._embedding if config.tie_word_embeddings else linear_bf16.load(checkpoint, ["lm_head"])
         self._blocks = [_block(checkpoint, index, progress) for index in range(config.layers)]
-        self._norm = checkpoint.tensor("model.norm.weight").float().numpy()
+        self._norm = checkpoint.vector("model.norm.weight").numpy()
         self._eps = np.float32(config.rms_norm_eps)
         cos, sin = rotary.tables(config, max_length)
         self._cos, self._sin = cos.numpy(), sin.numpy()
@@ -142,10 +142,10 @@ def _block(checkpoint: Checkpoint, index: int, progress: Callable[[float], None]
     prefix = f"model.layers.{index}"
     attend, mlp = f"{prefix}.self_attn", f"{prefix}.mlp"
     block = Block(
-        attention_norm=checkpoint.tensor(f"{prefix}.input_layernorm.weight").float().numpy(),
+        attention_norm=checkpoint.vector(f"{prefix}.input_layernorm.weight").numpy(),
         qkv=linear_bf16.load(checkpoint, [f"{attend}.q_proj", f"{attend}.k_proj", f"{attend}.v_proj"]),
         output=linear_bf16.load(checkpoint, [f"{attend}.o_proj"]),
-        mlp_norm=checkpoint.tensor(f"{prefix}.post_attention_layernorm.weight").float().numpy(),
+        mlp_norm=checkpoint.vector(f"{prefix}.post_attention_layernorm.weight").numpy(),
         gate_up=linear_bf16.load(checkpoint, [f"{mlp}.gate_proj", f"{mlp}.up_proj"]),
         down=linear_bf16.load(checkpoint, [f"{mlp}.down_proj"]),
     )

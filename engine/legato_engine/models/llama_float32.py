@@ -69,7 +69,7 @@ class LlamaFloat32:
         if not config.tie_word_embeddings:
             self._head = linear_float32.table(checkpoint, "lm_head", codes)
         self._blocks = [_block(checkpoint, index, codes, progress) for index in range(config.layers)]
-        self._norm = checkpoint.tensor("model.norm.weight").float().numpy()
+        self._norm = checkpoint.vector("model.norm.weight").numpy()
         self._eps = np.float32(config.rms_norm_eps)
         cos, sin = rotary.tables(config, max_length)
         self._cos, self._sin = cos.numpy(), sin.numpy()
@@ -130,10 +130,10 @@ def _block(checkpoint: Checkpoint, index: int, codes: bool, progress: Callable[[
         return linear_float32.load(checkpoint, names, codes)
 
     block = Block(
-        attention_norm=checkpoint.tensor(f"{prefix}.input_layernorm.weight").float().numpy(),
+        attention_norm=checkpoint.vector(f"{prefix}.input_layernorm.weight").numpy(),
         qkv=load(f"{attend}.q_proj", f"{attend}.k_proj", f"{attend}.v_proj"),
         output=load(f"{attend}.o_proj"),
-        mlp_norm=checkpoint.tensor(f"{prefix}.post_attention_layernorm.weight").float().numpy(),
+        mlp_norm=checkpoint.vector(f"{prefix}.post_attention_layernorm.weight").numpy(),
         gate_up=load(f"{mlp}.gate_proj", f"{mlp}.up_proj"),
         down=load(f"{mlp}.down_proj"),
     )
