@@ -22,6 +22,7 @@ from legato_protocol.stream import (
     Peer,
     Prefill,
     Sequence,
+    Split,
     ToWorker,
     pack_tokens,
 )
@@ -128,6 +129,10 @@ class Dispatcher:
     def cancel_move(self, leg: Leg, move: Placement) -> None:
         """Stops the receiver of a move; the sender would take it for the end of the sequence itself."""
         self._send(move.decode, Cancel(leg.id, move.attempt))
+
+    def split(self, id: str, placement: Placement, names: dict[int, str]) -> None:
+        """The choices of the leg `id`, which run there, get ids of their own."""
+        self._send(placement.decode, Split(id, placement.attempt, names))
 
     def pause(self, leg: Leg, on: bool) -> None:
         """Holds back its tokens, or lets them come again."""

@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
+from msgspec.structs import replace
+
 from legato_protocol.stream import (
     Begun,
     Cancel,
@@ -25,6 +27,7 @@ from legato_protocol.stream import (
     Peer,
     Prefill,
     Sequence,
+    Split,
     TokenItem,
     TokenLogprobs,
     TopLogprob,
@@ -156,6 +159,20 @@ class FakeEngine:
             del self.jobs[(gateway, frame.id)]
             if isinstance(job.frame, Decode):
                 self._aborted.add(job.frame.room)
+
+    def split(self, gateway: object, frame: Split) -> None:
+        """Each choice that still runs becomes a job of its own."""
+        job = self.jobs.get((gateway, frame.id))
+        if job is None or job.frame.attempt != frame.attempt or job.stage != "decoding":
+            return
+        for choice, name in frame.names.items():
+            if choice in job.made:
+                sequence = replace(job.sequence, choices=(choice,))
+                made = {choice: job.made.pop(choice)}
+                own = replace(job.frame, id=name, sequence=sequence)
+                self.jobs[(gateway, name)] = Job(own, job.stage, made, job.paused)
+        if not job.made:
+            del self.jobs[(gateway, frame.id)]
 
     def pause(self, gateway: object, id: str, on: bool) -> None:
         job = self.jobs.get((gateway, id))

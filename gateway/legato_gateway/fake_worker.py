@@ -220,6 +220,8 @@ class FakeWorker:
         engine, answer = self.engine, None
         if isinstance(frame, Cancel):
             engine.cancel(connection, frame)
+        elif isinstance(frame, stream.Split):
+            engine.split(connection, frame)
         elif isinstance(frame, Pause):
             engine.pause(connection, frame.id, frame.on)
         elif isinstance(frame, Handoff):

@@ -1,6 +1,7 @@
 """A leg: what one id on the wire stands for. Which attempt runs where, and whose tokens count.
 
-At first one leg carries all choices of a request; after a failure each unfinished choice has its own.
+At first one leg carries all choices of a request; after a failure, or once its worker drains, each unfinished choice
+has its own.
 """
 
 from dataclasses import dataclass, field
@@ -50,6 +51,7 @@ class Leg:
     move_after: float = 0.0  # on the loop's clock: not tried again before
     last_failure: "Failed | None" = None
     retry: "TimerHandle | None" = None
+    origin: str = ""  # id of the running leg that it was split from: its worker may call it so for a while
 
     @property
     def open(self) -> tuple[int, ...]:

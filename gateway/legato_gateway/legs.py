@@ -26,10 +26,20 @@ class Legs:
         self._by_id: dict[str, Leg] = {}
         self._at: dict[str, dict[Leg, None]] = {}  # by worker, in order of dispatch
         self._waiting: dict[Leg, None] = {}
+        self._parts: dict[str, dict[int, Leg]] = {}  # of legs that were split while they ran: by its id, by choice
 
     def get(self, id: str) -> Leg | None:
         """The leg of that id, if it is under way."""
         return self._by_id.get(id)
+
+    def of_choice(self, id: str, choice: int) -> Leg | None:
+        """The leg that has this choice of what a worker calls `id`."""
+        return self._by_id.get(id) or self._parts.get(id, {}).get(choice)
+
+    def meant_by(self, id: str) -> list[Leg]:
+        """All that a worker may mean by `id`."""
+        leg = self._by_id.get(id)
+        return [leg] if leg is not None else list(self._parts.get(id, {}).values())
 
     def at(self, worker: str) -> list[Leg]:
         """Legs of which that worker holds something."""
@@ -86,6 +96,18 @@ class Legs:
             else:
                 self.place(part)
 
+    def split(self, leg: Leg) -> list[Leg]:
+        """The running `leg` becomes one for each choice that goes on, at the same place."""
+        placement, begun = leg.placement, leg.begun
+        assert placement is not None
+        parts = self._apart(leg)
+        for part in parts:
+            part.origin, part.placement, part.started, part.begun = leg.id, placement, True, set(begun)
+            self.note(part)
+        self._parts[leg.id] = {part.choices[0]: part for part in parts}
+        self._dispatcher.split(leg.id, placement, {part.choices[0]: part.id for part in parts})
+        return parts
+
     def drop(self, leg: Leg, cancel: bool) -> None:
         """The leg is over; with `cancel`, its workers have to be told."""
         if cancel:
@@ -97,6 +119,12 @@ class Legs:
         self._waiting.pop(leg, None)
         leg.generation.legs.discard(leg)
         leg.placement = leg.move = None
+        if leg.origin:
+            siblings = self._parts[leg.origin]
+            del siblings[leg.choices[0]]
+            if not siblings:
+                del self._parts[leg.origin]
+            leg.origin = ""
 
     def note(self, leg: Leg) -> None:
         """Its workers are as it says."""
@@ -121,11 +149,18 @@ class Legs:
             placed = leg.placement is not None
             assert placed + (leg in self._waiting) + (leg.retry is not None) == 1, "a leg is nowhere, or twice"
         assert all(leg.id in self._by_id for leg in self._waiting), "an ended leg waits"
+        for id, parts in self._parts.items():
+            assert parts, "a leg of which nothing is left is remembered"
+            assert id not in self._by_id, "a leg that was split goes on"
+            assert all(self._by_id.get(leg.id) is leg and leg.origin == id for leg in parts.values()), "a part is over"
 
     def _split(self, leg: Leg) -> list[Leg]:
         """One leg per unfinished choice, once choices differ."""
         if len(leg.choices) == 1 or not any(leg.generation.choices[choice].tokens for choice in leg.choices):
             return [leg]
+        return self._apart(leg)
+
+    def _apart(self, leg: Leg) -> list[Leg]:
         parts = [self._part_of(leg, choice) for choice in leg.open]
         self.drop(leg, cancel=False)
         for part in parts:

@@ -21,10 +21,13 @@ class Moves:
         self._most = most
 
     def consider(self, leg: Leg, worker: str) -> None:
-        """`worker` drains: hands `leg` on, if it runs there and somebody can take it."""
-        if self._movable(leg, worker):
-            leg.move = self._dispatcher.move(leg)
-            self._legs.note(leg)
+        """`worker` drains: hands `leg` on, if it runs there and somebody can take it; each of several choices alone."""
+        if leg.placement is None or leg.placement.decode != worker or not leg.started:
+            return
+        for part in self._legs.split(leg) if len(leg.choices) > 1 else [leg]:
+            if self._movable(part):
+                part.move = self._dispatcher.move(part)
+                self._legs.note(part)
 
     def completed(self, leg: Leg) -> None:
         """The receiver has it: the sender matters no more."""
@@ -51,9 +54,7 @@ class Moves:
         leg.move = None
         self._legs.forget(leg, move.workers - leg.workers)
 
-    def _movable(self, leg: Leg, worker: str) -> bool:
-        """Running there alone: a forked sequence shares blocks with its siblings and finishes where it is."""
-        placed = leg.placement is not None and leg.placement.decode == worker and leg.started and leg.move is None
-        if not placed or len(leg.choices) > 1 or leg.moves_failed >= self._most:
+    def _movable(self, leg: Leg) -> bool:
+        if leg.move is not None or leg.moves_failed >= self._most:
             return False
         return asyncio.get_running_loop().time() >= leg.move_after

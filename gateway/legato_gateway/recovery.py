@@ -31,13 +31,11 @@ class Recovery:
 
     def failed(self, worker: str, failed: Failed) -> None:
         """A worker says that an attempt ended; news of attempts that are over changes nothing."""
-        leg = self._legs.get(failed.id)
-        if leg is None:
-            return
-        if leg.move is not None and failed.attempt == leg.move.attempt:
-            self._moves.failed(leg)
-        elif leg.placement is not None and failed.attempt == leg.placement.attempt and leg.touched_by(worker):
-            self._attempt_failed(leg, worker, failed)
+        for leg in self._legs.meant_by(failed.id):
+            if leg.move is not None and failed.attempt == leg.move.attempt:
+                self._moves.failed(leg)
+            elif leg.placement is not None and failed.attempt == leg.placement.attempt and leg.touched_by(worker):
+                self._attempt_failed(leg, worker, failed)
 
     def fault(self, leg: Leg, worker: str, text: str) -> None:
         """A worker's tokens cannot be right."""

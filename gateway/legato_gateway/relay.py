@@ -270,7 +270,7 @@ class Relay:
             leg.begun.add(worker)
 
     def _token(self, worker: str, item: TokenItem) -> None:
-        leg = self._legs.get(item.id)
+        leg = self._legs.of_choice(item.id, item.choice)
         if leg is None or not leg.listens(worker, item.attempt):
             self._metrics.late_item()
             return

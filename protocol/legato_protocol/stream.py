@@ -3,7 +3,7 @@
 The first frame in each direction is a greeting (`Greeting` from the gateway, `Hello` from the worker); both carry
 `VERSION`, and a side that reads another version closes. After that, many requests share the connection. Every frame
 about a request names it by `id` and `attempt`; only the gateway raises `attempt`. `id` is the gateway's own: it may
-stand for all choices of a request (`Sequence.choices`) or, after a failure, for one of them.
+stand for all choices of a request (`Sequence.choices`) or, after a failure or a `Split`, for one of them.
 
 All durations are seconds left from now: clocks of two machines are never compared.
 """
@@ -156,6 +156,18 @@ class Cancel(Message, tag="cancel", frozen=True):
     choices: tuple[int, ...] = ()
 
 
+class Split(Message, tag="split", frozen=True):
+    """Know the running sequence of each of these choices by an id of its own from here on; the attempt stays.
+
+    So each can be handed off and ended alone. Frames on their way still name the old id. Unknown ids and choices are no
+    error, and neither are choices without a token: these are one sequence still, under the old id.
+    """
+
+    id: str
+    attempt: int
+    names: dict[int, str]
+
+
 class Pause(Message, tag="pause", frozen=True):
     """Stop (or, with `on=False`, go on) making tokens: the client reads too slowly."""
 
@@ -164,7 +176,7 @@ class Pause(Message, tag="pause", frozen=True):
     on: bool
 
 
-ToWorker = Greeting | Generate | Prefill | Decode | Handoff | Cancel | Pause
+ToWorker = Greeting | Generate | Prefill | Decode | Handoff | Cancel | Split | Pause
 
 
 # ── worker → gateway ────────────────────────────────────────────────────────────────────────────────────────────────

@@ -296,6 +296,58 @@ def test_a_move_accepts_both_attempts_in_any_order(lab):
     lab.run(test)
 
 
+def test_choices_of_a_draining_worker_are_handed_on_one_by_one(lab):
+    async def test():
+        async with lab.running(lab.pools(1, 3)) as gateway:
+            reader = gateway.submit(max_tokens=400, choices=3)
+            reader.take(await anext(reader.generation))
+            source = lab.worker(gateway, reader.generation.route.decode)
+            await source.drain()
+            await reader.read()
+            assert reader.texts == {choice: lab.text_of(7, 400, choice) for choice in range(3)}
+            others = [lab.worker(gateway, f"d{i}") for i in range(3) if f"d{i}" != source.name]
+            moved = [frame.sequence.choices for worker in others for frame in worker.got(Decode)]
+            assert sorted(moved) == [(0,), (1,), (2,)]
+            assert all(worker.got(Decode) for worker in others)
+            assert not any(worker.got(Generate) for worker in others)
+            assert not source.engine.jobs
+            assert gateway.count("moves_total") == 3
+
+    lab.run(test)
+
+
+def test_frames_on_their_way_when_choices_part_are_still_understood(lab):
+    async def test():
+        async with lab.running(lab.unified(2)) as gateway:
+            for worker in gateway.workers:
+                worker.hold("decoding", after=4)
+                worker.hold("receiving")
+            reader = gateway.submit(max_tokens=8, choices=2)
+            await gateway.until(lambda: any(worker.engine.at("decoding") for worker in gateway.workers))
+            source = next(worker for worker in gateway.workers if worker.engine.jobs)
+            target = next(worker for worker in gateway.workers if worker is not source)
+            await source.drain()
+            await target.wait(lambda: len(target.got(Decode)) == 2)
+            (old,) = source.got(Generate)
+            gateway.relay.check_integrity()
+            fifth = source.engine._tokens(7, 1, 4)
+            await source.say(Tokens((TokenItem(old.id, old.attempt, 1, 4, (fifth,)),)))
+            await gateway.until(lambda: reader.generation.completion_tokens == 9)
+            await source.say(Failed(old.id, old.attempt, "internal", "scripted", "decode", True))
+            await target.wait(lambda: len(target.got(Generate)) == 2)
+            assert [len(frame.sequence.token_ids) // 4 for frame in target.got(Generate)] == [104, 105]
+            assert gateway.count("late_items_total") == 0
+            await source.say(Tokens((TokenItem(old.id, old.attempt, 1, 5, (99,)),)))
+            await gateway.until(lambda: gateway.count("late_items_total") == 1)
+            for worker in gateway.workers:
+                worker.release()
+            await reader.read()
+            assert reader.texts == {choice: lab.text_of(7, 8, choice) for choice in range(2)}
+            assert not source.engine.jobs
+
+    lab.run(test)
+
+
 def test_a_failed_move_goes_on_where_it_was(lab):
     async def test():
         async with lab.running(lab.unified(2), max_moves=3) as gateway:
@@ -313,14 +365,15 @@ def test_a_failed_move_goes_on_where_it_was(lab):
     lab.run(test)
 
 
+@pytest.mark.parametrize("choices", [1, 3])
 @pytest.mark.parametrize("dies", ["source", "target"])
-def test_a_death_during_a_move_loses_nothing(lab, dies):
+def test_a_death_during_a_move_loses_nothing(lab, dies, choices):
     async def test():
         async with lab.running(lab.unified(3)) as gateway:
             for worker in gateway.workers:
                 worker.hold("receiving")
                 worker.hold("decoding", after=6)
-            reader = gateway.submit(max_tokens=50)
+            reader = gateway.submit(max_tokens=50, choices=choices)
             await gateway.until(lambda: any(worker.engine.at("decoding") for worker in gateway.workers))
             source = next(worker for worker in gateway.workers if worker.engine.jobs)
             await source.drain()
@@ -329,7 +382,8 @@ def test_a_death_during_a_move_loses_nothing(lab, dies):
             for worker in gateway.workers:
                 worker.release()
             await (source if dies == "source" else target).kill()
-            assert (await reader.read()).text == lab.text_of(7, 50)
+            await reader.read()
+            assert reader.texts == {choice: lab.text_of(7, 50, choice) for choice in range(choices)}
 
     lab.run(test)
 
@@ -361,7 +415,7 @@ def test_frames_of_unknown_requests_are_ignored(lab):
 
 @pytest.mark.parametrize("seed", range(3))
 def test_random_disturbances_change_no_text(lab, seed):
-    """Broken connections, lost cores and hanging workers, one after the other, under many streams."""
+    """Broken connections, lost cores, hanging and draining workers, one after the other, under many streams."""
 
     async def test():
         workers = lab.pools(2, 3, heartbeat=0.02)
@@ -376,7 +430,7 @@ def test_random_disturbances_change_no_text(lab, seed):
                         gateway.count("output_tokens_total") > seen + 50 or all(task.done() for task in tasks)
                     )
                 )
-                await disturb(gateway, chance.choice(workers), chance.choice(("disconnect", "core", "hang")))
+                await disturb(gateway, chance.choice(workers), chance.choice(("disconnect", "core", "hang", "drain")))
                 gateway.relay.check_integrity()
             await asyncio.gather(*tasks)
             for n, reader in enumerate(readers):
@@ -391,6 +445,10 @@ def test_random_disturbances_change_no_text(lab, seed):
         elif how == "core":
             await worker.lose_core()
             await worker.restart_core()
+        elif how == "drain":
+            await worker.drain()
+            await gateway.until(lambda: known.draining)
+            worker.engine.draining = False
         else:
             worker.hang()
             await gateway.until(lambda: known.connection != "connected")

@@ -22,6 +22,7 @@ TO_WORKER = [
     stream.Decode("r1", 1, 9, SEQUENCE, PEER),
     stream.Handoff("r1", 2, 10, PEER),
     stream.Cancel("r1", 2, (0, 3)),
+    stream.Split("r1", 2, {0: "r1/0", 2: "r1/2"}),
     stream.Pause("r1", 2, True),
 ]
 FROM_WORKER = [
@@ -127,7 +128,7 @@ def test_noise_is_a_bad_frame_and_nothing_worse(decode: Callable[[bytes], object
         decode(data)
     except BadFrame:
         return
-    assert msgspec.msgpack.decode(data)[0] in {"clear", "want", "lost", "cancel", "greet"}  # tiny and well-formed
+    assert msgspec.msgpack.decode(data)[0] in {"clear", "want", "lost", "cancel", "split", "greet"}  # tiny and well-formed
 
 
 @pytest.mark.parametrize(("decode", "message"), CASES, ids=lambda case: type(case).__name__)

@@ -12,7 +12,7 @@ from legato_engine.scheduler.results import Ended
 from legato_engine.scheduler.scheduler import Scheduler
 from legato_engine.transfer.agent import TransferAgent
 from legato_protocol import stream
-from legato_protocol.stream import Cancel, Decode, FailureCode, Generate, Handoff, Part, Pause, Prefill, ToWorker
+from legato_protocol.stream import Cancel, Decode, FailureCode, Generate, Handoff, Part, Pause, Prefill, Split, ToWorker
 
 _NO_LINK = "this worker was started without a transport: it hands nothing over"
 
@@ -89,6 +89,8 @@ class Desk:
                 self._begin(gateway, frame, now)
             case Cancel():
                 self._end(self.scheduler.cancel(key_of(gateway, frame.id), frame.attempt, frame.choices), "cancelled")
+            case Split():
+                self._split(gateway, frame)
             case Pause():
                 self.scheduler.pause(key_of(gateway, frame.id), frame.attempt, frame.on)
             case Handoff():
@@ -121,6 +123,13 @@ class Desk:
         if isinstance(frame, Prefill):
             assert self.senders is not None
             self.senders.prefill(request, frame.to)
+
+    def _split(self, gateway: int, frame: Split) -> None:
+        for request in self.scheduler.requests(key_of(gateway, frame.id)):
+            if request.attempt == frame.attempt and len(request.choices) == 1 and request.choice in frame.names:
+                key = key_of(gateway, frame.names[request.choice])
+                self.scheduler.rename(request, key)
+                self._attempts.setdefault(gateway, {})[key] = frame.attempt
 
     def _move(self, gateway: int, frame: Handoff) -> None:
         key = key_of(gateway, frame.id)

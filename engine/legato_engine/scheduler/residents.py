@@ -95,6 +95,12 @@ class Residents:
             self._ledger.release(request)
             self._leave(request)
 
+    def rename(self, request: Request, id: str) -> None:
+        """File it under another id."""
+        self._leave(request)
+        request.id = id
+        self._enter(request)
+
     def _enter(self, request: Request) -> None:
         same = self._by_id.setdefault(request.id, [])
         if request not in same:

@@ -126,6 +126,10 @@ class Scheduler:
         self._earliest = min([*deadlines, *(r.request.deadline for r in self._incoming)], default=inf)
         return ended
 
+    def rename(self, request: Request, id: str) -> None:
+        """Know `request` by another id from here on."""
+        self._residents.rename(request, id)
+
     def pause(self, id: str, attempt: int, on: bool) -> None:
         """Make no tokens for it (or, with `on` False, go on). It keeps its blocks until somebody needs them."""
         for request in (*self._residents.of(id), *(r.request for r in self._incoming if r.request.id == id)):

@@ -5,7 +5,7 @@ from itertools import pairwise
 import pytest
 
 from legato_engine.scheduler.batch import Sampled
-from legato_protocol.stream import Cancel, Decode, Generate, Handoff, Pause, Prefill, Sequence, pack_tokens
+from legato_protocol.stream import Cancel, Decode, Generate, Handoff, Pause, Prefill, Sequence, Split, pack_tokens
 
 
 def test_a_prefilled_sequence_goes_on_elsewhere_with_exactly_its_tokens(world):
@@ -91,6 +91,84 @@ def test_a_running_sequence_moves_and_every_token_is_made_once(world):
     assert old.used == new.used == 0
     assert old.status is not None
     assert old.status.idle
+
+
+def split_and_move(world, old, new, moving, **params):
+    """Choices 0 to 2 of `r` run at `old`: all are split, `moving` of them move; what each had sent by then."""
+    sent = {choice: old.tokens(choice=choice) for choice in range(3)}
+    old.tell(Split("r", 1, {choice: f"r/{choice}" for choice in range(3)}))
+    for choice in moving:
+        known = world.known(sent[choice], choices=(choice,), **params)
+        old.tell(Handoff(f"r/{choice}", 2, 50 + choice, new.peer))
+        new.tell(Decode(f"r/{choice}", 2, 50 + choice, known, old.peer))
+    return sent
+
+
+@pytest.mark.parametrize("turns", [7, 8, 9, 12])
+@pytest.mark.parametrize("moving", [(0, 1, 2), (1,)])
+def test_choices_move_alone_and_every_token_is_made_once(world, turns, moving):
+    old, new = world.worker("a"), world.worker("b")
+    old.tell(Generate("r", 1, world.sequence(max_tokens=40, choices=(0, 1, 2), logprobs=0)))
+    world.run(turns)
+    sent = split_and_move(world, old, new, moving, max_tokens=40, logprobs=0)
+    assert all(0 < len(tokens) < 40 for tokens in sent.values())
+    world.run(80)
+    for choice in range(3):
+        truth = world.continuation(world.prompt, 40, choice)
+        here = [*sent[choice], *old.tokens(id=f"r/{choice}", choice=choice)]
+        if choice in moving:
+            assert [*sent[choice], *new.tokens(id=f"r/{choice}", attempt=2, choice=choice)] == truth
+            assert here == truth[: len(here)]
+            assert len(here) < 40
+        else:
+            assert here == truth
+    assert old.failures() == new.failures() == []
+    assert len(new.reports()) == len(moving)
+    assert old.used == new.used == 0
+    assert old.status.idle
+    assert new.status.idle
+
+
+def test_a_choice_that_is_cancelled_while_it_moves_takes_no_other_with_it(world):
+    old, new = world.worker("a"), world.worker("b")
+    old.tell(Generate("r", 1, world.sequence(max_tokens=40, choices=(0, 1, 2))))
+    world.run(9)
+    sent = split_and_move(world, old, new, (0, 1, 2), max_tokens=40)
+    world.run(1)
+    old.tell(Cancel("r/1", 2))
+    new.tell(Cancel("r/1", 2))
+    world.run(80)
+    for choice in (0, 2):
+        after = new.tokens(id=f"r/{choice}", attempt=2, choice=choice)
+        assert [*sent[choice], *after] == world.continuation(world.prompt, 40, choice)
+    assert not new.finished(id="r/1", attempt=2, choice=1)
+    assert old.failures() == new.failures() == []
+    assert old.used == new.used == 0
+
+
+def test_split_choices_end_with_their_gateway(world):
+    old = world.worker("a")
+    old.tell(Generate("r", 1, world.sequence(max_tokens=150, choices=(0, 1))))
+    world.run(9)
+    old.tell(Split("r", 1, {0: "r/0", 1: "r/1"}))
+    world.run(3)
+    assert old.tokens(id="r/0")
+    old.tell(left=(world.gateway,))
+    world.run(3)
+    assert old.used == 0
+
+
+def test_what_is_one_sequence_still_or_of_another_attempt_is_not_split(world):
+    worker = world.worker("u", chunk=4)
+    worker.tell(Generate("r", 1, world.sequence(choices=(0, 1))))
+    world.run(2)
+    worker.tell(Split("r", 1, {0: "r/0", 1: "r/1"}), Split("nobody", 1, {0: "r/0"}))
+    world.run(7)
+    assert worker.tokens()
+    worker.tell(Split("r", 2, {0: "r/0"}))
+    world.run(33)
+    for choice in (0, 1):
+        assert worker.tokens(choice=choice) == world.continuation(world.prompt, 12, choice)
 
 
 @pytest.mark.parametrize("granted", [True, False])

@@ -79,18 +79,17 @@ class World:
 
     def move(self, a, b):
         source, target = self._ways(a)
-        running = [c for c in self.clients if not c.over and len(c.choices) == 1 and self._movable(source, c)]
+        running = [(c, r) for c in self.clients if not c.over for r in self._movable(source, c)]
         if not running:
             return
-        client = running[b % len(running)]
-        request = source.scheduler.requests(client.id)[0]
+        client, request = running[b % len(running)]
         lag = b % 2 if request.outputs else 0
         known = request.tokens[: len(request.tokens) - lag]
         target.clients[client.id] = client
         try:
             attempt = request.attempt + 1
             reservation = target.scheduler.reserve(
-                client.request(target.now, tokens=known, room=1, attempt=attempt), target.now
+                client.request(target.now, tokens=known, room=1, attempt=attempt, choices=request.choices), target.now
             )
         except Refused:
             return
@@ -148,7 +147,11 @@ class World:
         several = [client for client in self.clients if not client.over and len(client.choices) > 1]
         if several:
             client = several[b % len(several)]
-            self.workers[a % 2].drop(client, client.choices[b % len(client.choices)])
+            ended = self.workers[a % 2].drop(client, client.choices[b % len(client.choices)])
+            for session in self.sessions:
+                if session.reservation in ended.reservations:
+                    self._quarantine(session.target, session.reservation)
+                    self._give_up(session)
 
     def late_write(self, a, b):
         for worker, _, blocks in self.quarantined:
@@ -217,9 +220,10 @@ class World:
         return self.workers[a % 2], self.workers[1 - a % 2]
 
     def _movable(self, worker, client):
+        """Its sequences here that stand for one choice, run and do not move yet."""
         here = worker.scheduler.requests(client.id)
-        busy = any(session.request in here and not session.over for session in self.sessions)
-        return len(here) == 1 and here[0].state is State.RUNNING and here[0].room is None and not busy
+        alone = [r for r in here if len(r.choices) == 1 and r.state is State.RUNNING and r.room is None]
+        return [r for r in alone if not any(session.request is r and not session.over for session in self.sessions)]
 
     def _advance(self, session):
         session.target.scheduler.grants()
@@ -266,7 +270,7 @@ class World:
         session.over = True
         known = len(session.reservation.request.tokens)
         if session.moving:
-            sampled = {0: [Sampled(token) for token in frozen.token_ids[known:]]}
+            sampled = {session.request.choice: [Sampled(token) for token in frozen.token_ids[known:]]}
         else:
             sampled = {choice: (first,) for choice, first in session.request.first.items()}
         session.target.deliver(session.target.scheduler.adopt(session.reservation, frozen.computed, sampled))
