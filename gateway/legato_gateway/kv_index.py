@@ -5,12 +5,15 @@ doubt (a gap, a number that goes back, another epoch, a torn snapshot), nothing 
 It never holds what the worker had at some earlier time.
 
 A worker is one bit of an integer per hash. `match` walks a prompt's hashes in runs of `RUN` blocks: since a hash names
-its whole prefix, the hash at the end of a run names all blocks of the run, and the index remembers by it which workers
-hold *every* block of the run. A removal within a run takes the worker's bit back at once, so a match never claims more
-than an unbroken prefix that is there; a worker is not trusted to evict leaves first.
+its whole prefix, the hash at the end of a run names all blocks of the run, and the index remembers by it how far into
+the run each worker's prefix reaches. Any event about a block of the run makes it forget that of the event's worker at
+once, so a match never claims more or less than the unbroken prefix that is there; a worker is not trusted to evict
+leaves first.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import accumulate, pairwise, repeat
+from operator import and_
 
 from legato_protocol.block_hash import split
 from legato_protocol.kv_events import Cleared, KVEvent, Removed, Snapshot, Stored
@@ -20,10 +23,12 @@ RUN = 32
 
 @dataclass(slots=True)
 class _Run:
-    """`RUN` neighbouring blocks of one prefix, and the workers known to hold all of them."""
+    """Neighbouring blocks of one prefix, `RUN` of them if it is to be remembered, and who holds how many of them."""
 
-    hashes: tuple[bytes, ...]
-    workers: int
+    hashes: list[bytes]
+    known: int = 0  # the workers looked at: each is in `whole`, or in one of `parts`
+    whole: int = 0  # those that hold every block
+    parts: dict[int, int] = field(default_factory=dict)  # blocks held without a hole → workers that hold so many
 
 
 @dataclass(slots=True)
@@ -103,18 +108,18 @@ class KVIndex:
         """
         alive = self._holders.get(hashes[0], 0) & self._valid if hashes else 0
         found: dict[str, int] = {}
-        if not alive:
-            return found
-        runs, end = self._runs, len(hashes)
-        for last in range(RUN - 1, end, RUN):
-            run = runs.get(hashes[last])
-            if run is None or alive & ~run.workers:
-                alive = self._walk(hashes, last + 1 - RUN, alive, found)
+        for start in range(0, len(hashes), RUN):
             if not alive:
-                return found
-        if end % RUN:
-            alive = self._walk(hashes, end - end % RUN, alive, found)
-        self._note(alive, end, found)
+                break
+            last = start + RUN - 1
+            run = self._runs.get(hashes[last]) if last < len(hashes) else None
+            if run is None or alive & ~run.known:
+                run = self._look(run or _Run(hashes[start : start + RUN]), alive)
+            if alive & ~run.whole:
+                for blocks, workers in run.parts.items():
+                    self._note(alive & workers, start + blocks, found)
+                alive &= run.whole
+        self._note(alive, len(hashes), found)
         return found
 
     @property
@@ -140,12 +145,16 @@ class KVIndex:
         known = sum(w.bit for w in self._workers.values() if w.pages or w.bit & self._valid)
         assert not any(holders & ~known for holders in self._holders.values()), "a worker in doubt holds something"
         for last, run in self._runs.items():
-            assert run.workers, "a run without a holder is kept"
-            assert not run.workers & ~self._valid, "a run claims a worker in doubt"
+            assert run.whole, "a run without a holder is kept"
+            assert not run.whole & ~self._valid, "a run claims a worker in doubt"
             assert last == run.hashes[-1], "a run is filed wrongly"
+            assert run.known == run.whole | sum(run.parts.values()), "a run knows of workers that it has no count of"
             for block in run.hashes:
                 assert self._run_of[block] is run, "a block is filed under another run"
-                assert not run.workers & ~self._holders.get(block, 0), "a run claims a block that is not held"
+            for blocks, workers in [(RUN, run.whole), *run.parts.items()]:
+                holding = self._holding(run.hashes, workers)
+                assert holding[blocks] == workers, "a run claims a block that is not held"
+                assert blocks == RUN or not holding[blocks + 1], "a run denies a block that is held"
         assert len(self._run_of) == RUN * len(self._runs), "runs and their blocks differ"
 
     # ── events ──────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -192,10 +201,11 @@ class KVIndex:
         holders = self._holders
         for block in hashes:
             known = holders.get(block, 0)
-            if known or len(holders) < self._max_blocks:
-                holders[block] = known | worker.bit
-            else:
+            if not known and len(holders) >= self._max_blocks:
                 self._dropped += 1
+                continue
+            holders[block] = known | worker.bit
+            self._unsettle(block, worker.bit)
 
     def _remove(self, worker: _Worker, block: bytes) -> None:
         holders = self._holders.get(block, 0)
@@ -205,35 +215,49 @@ class KVIndex:
             del self._holders[block]
         else:
             self._holders[block] = holders & ~worker.bit
-        run = self._run_of.get(block)
-        if run is not None and run.workers & worker.bit:
-            self._shrink(run, worker.bit)
+        self._unsettle(block, worker.bit)
 
     def _erase(self, worker: _Worker) -> None:
         for block in [block for block, holders in self._holders.items() if holders & worker.bit]:
             self._remove(worker, block)
 
-    def _shrink(self, run: _Run, bit: int) -> None:
-        run.workers &= ~bit
-        if not run.workers:
+    def _unsettle(self, block: bytes, bit: int) -> None:
+        """A worker holds `block` now, or does so no more: what was found of it in this run is moot."""
+        run = self._run_of.get(block)
+        if run is None or not run.known & bit:
+            return
+        run.known &= ~bit
+        run.whole &= ~bit
+        run.parts = {blocks: left for blocks, workers in run.parts.items() if (left := workers & ~bit)}
+        if not run.whole:
             del self._runs[run.hashes[-1]]
-            for block in run.hashes:
-                del self._run_of[block]
+            for other in run.hashes:
+                del self._run_of[other]
 
-    def _walk(self, hashes: list[bytes], start: int, alive: int, found: dict[str, int]) -> int:
-        """Workers of `alive` that hold all of the run at `start`; the others' prefixes end in it: they are `found`."""
-        run = hashes[start : start + RUN]
-        holders = self._holders
-        for offset, block in enumerate(run):
-            here = holders.get(block, 0)
-            if alive & ~here:
-                self._note(alive & ~here, start + offset, found)
-                alive &= here
-                if not alive:
-                    return 0
-        if len(run) == RUN:
-            self._remember(run, alive)
-        return alive
+    # ── runs ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _holding(self, hashes: list[bytes], workers: int) -> list[int]:
+        """At n: those of `workers` that hold each of the first n blocks."""
+        return list(accumulate(map(self._holders.get, hashes, repeat(0)), and_, initial=workers))
+
+    def _look(self, run: _Run, workers: int) -> _Run:
+        """`run`, with what `workers` hold of it; remembered if some hold all of it."""
+        holding = self._holding(run.hashes, workers & ~run.known)
+        run.known |= workers
+        run.whole |= holding[-1]
+        if holding[-1] != holding[0]:
+            for blocks, (before, after) in enumerate(pairwise(holding)):
+                if before != after:
+                    run.parts[blocks] = run.parts.get(blocks, 0) | (before ^ after)
+        if run.whole and len(run.hashes) == RUN:
+            self._remember(run)
+        return run
+
+    def _remember(self, run: _Run) -> None:
+        """Prompts that part within a run share its first block; the first of them to be asked for is remembered."""
+        if run.hashes[0] not in self._run_of:
+            self._runs[run.hashes[-1]] = run
+            self._run_of.update(dict.fromkeys(run.hashes, run))
 
     def _note(self, workers: int, blocks: int, found: dict[str, int]) -> None:
         """The prefixes of `workers` are `blocks` long."""
@@ -241,12 +265,3 @@ class KVIndex:
             lowest = workers & -workers
             found[self._names[lowest]] = blocks
             workers ^= lowest
-
-    def _remember(self, hashes: list[bytes], workers: int) -> None:
-        """Prompts that part within a run share its first block; the first of them to be asked for is remembered."""
-        run = self._runs.get(hashes[-1])
-        if run is not None:
-            run.workers |= workers
-        elif hashes[0] not in self._run_of:
-            run = self._runs[hashes[-1]] = _Run(tuple(hashes), workers)
-            self._run_of.update(dict.fromkeys(hashes, run))
