@@ -45,13 +45,13 @@ class NoRoute:
 
 @dataclass(slots=True)
 class _Candidate:
-    """A worker that could take its part, and what that costs; candidates compare by `rank`."""
+    """A worker that could take its part, and what that costs; candidates compare by `rank`, see `_best`."""
 
     worker: WorkerView
     cached: int
     uncached: int
     cost: float
-    rank: tuple[int, int, int]  # cost, sequences there, a hash that spreads what is still equal
+    rank: tuple[int, int]  # cost, sequences there
 
 
 def choose(need: Need, snapshot: FleetSnapshot, matches: Matches, policy: Policy) -> Route | NoRoute:
@@ -70,18 +70,17 @@ def choose(need: Need, snapshot: FleetSnapshot, matches: Matches, policy: Policy
             unified.append(_unified(worker, need, matched, usual))
     if not split and not unified:
         return _no_decoder(need, snapshot, matches)
-    if local := _cheap_local(split, policy):
+    if local := _cheap_local(need, split, policy):
         return local
-    if pair := _best_pair(prefillers, split, unified):
+    if pair := _best_pair(need, prefillers, split, unified):
         return pair
     if unified:
-        return _local(_best(unified), "unified worker")
+        return _local(_best(need, unified), "unified worker")
     return _without_prefill(need, snapshot, split, policy)
 
 
 def _candidate(worker: WorkerView, need: Need, cached: int, cost: float) -> _Candidate:
-    spread = crc32(worker.name.encode(), crc32(need.id.encode()))
-    return _Candidate(worker, cached, need.tokens - cached, cost, (scorers.rounded(cost), worker.in_flight, spread))
+    return _Candidate(worker, cached, need.tokens - cached, cost, (scorers.rounded(cost), worker.in_flight))
 
 
 def _prefiller(worker: WorkerView, need: Need, matched: int, usual: float) -> _Candidate:
@@ -101,30 +100,39 @@ def _unified(worker: WorkerView, need: Need, matched: int, usual: float) -> _Can
     return _candidate(worker, need, cached, load + scorers.prefill_seconds(worker, need.tokens - cached, usual))
 
 
-def _best(candidates: Iterable[_Candidate]) -> _Candidate:
-    return min(candidates, key=lambda candidate: candidate.rank)
+def _best(need: Need, candidates: list[_Candidate]) -> _Candidate:
+    """The one of lowest rank; a hash of request and worker spreads requests over those that are equal."""
+    lowest = min(candidate.rank for candidate in candidates)
+    equal = [candidate for candidate in candidates if candidate.rank == lowest]
+    if len(equal) == 1:
+        return equal[0]
+    request = crc32(need.id.encode())
+    return min(equal, key=lambda candidate: crc32(candidate.worker.name.encode(), request))
 
 
-def _cheap_local(split: list[_Candidate], policy: Policy) -> Route | None:
+def _cheap_local(need: Need, split: list[_Candidate], policy: Policy) -> Route | None:
     """The decode worker with the longest prefix, if what is left for it to compute, queue included, is little."""
     few = [c for c in split if c.uncached + c.worker.backlog < policy.local_prefill_below_tokens]
     if not few:
         return None
-    longest = min(few, key=lambda candidate: (candidate.uncached, candidate.rank))
+    fewest = min(candidate.uncached for candidate in few)
+    longest = _best(need, [candidate for candidate in few if candidate.uncached == fewest])
     return _local(longest, f"only {longest.uncached} tokens to compute")
 
 
-def _best_pair(prefillers: list[_Candidate], split: list[_Candidate], unified: list[_Candidate]) -> Route | None:
+def _best_pair(
+    need: Need, prefillers: list[_Candidate], split: list[_Candidate], unified: list[_Candidate]
+) -> Route | None:
     """The cheapest pair of one KV revision that reaches each other, unless a unified worker is cheaper still."""
     best: tuple[_Candidate, _Candidate] | None = None
     for revision in {candidate.worker.kv_revision for candidate in prefillers}:
         senders, receivers = _linked(prefillers, revision), _linked(split, revision)
         if not senders or not receivers:
             continue
-        pair = (_best(senders), _best(receivers))
+        pair = (_best(need, senders), _best(need, receivers))
         if best is None or _pair_rank(pair) < _pair_rank(best):
             best = pair
-    if best is None or (unified and _best(unified).cost < best[0].cost + best[1].cost):
+    if best is None or (unified and _best(need, unified).cost < best[0].cost + best[1].cost):
         return None
     return _handoff(*best)
 
@@ -141,7 +149,7 @@ def _pair_rank(pair: tuple[_Candidate, _Candidate]) -> tuple[float, str]:
 def _without_prefill(need: Need, snapshot: FleetSnapshot, split: list[_Candidate], policy: Policy) -> Route | NoRoute:
     """No prefill worker can take it: the policy says what then."""
     if policy.when_prefill_unavailable == "Local":
-        return _local(_best(split), "no prefill worker available")
+        return _local(_best(need, split), "no prefill worker available")
     reasons = _reasons(need, (worker for worker in snapshot.workers if worker.prefills), {})
     why = f"no prefill worker available ({reasons}), and the policy is {policy.when_prefill_unavailable}"
     return NoRoute(why, lasting=policy.when_prefill_unavailable == "Fail")
