@@ -34,7 +34,7 @@ def fleet() -> FleetSnapshot:
         role = "prefill" if name == "prefill" else "decode"
         load = {"queue_tokens": 700 * i, "running": i, "free_blocks": 100_000 - 900 * i}
         sizes = {"block_size": BLOCK, "num_blocks": 100_000, "max_length": 200_000}
-        return WorkerView(f"{name}-{i}", role, "e", "revision", **sizes, **load, prefill_rate=9_000.0)
+        return WorkerView(f"{name}-{i}", role, "e", "revision", **sizes, **load, address=b"link", prefill_rate=9_000.0)
 
     return FleetSnapshot(tuple(view(name, i) for name in ("prefill", "decode") for i in range(8)))
 
