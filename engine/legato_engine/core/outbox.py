@@ -83,16 +83,16 @@ class Outbox:
 
 def token_item(emission: Emission) -> tuple[int, TokenItem]:
     """Which gateway an emission is for, and how it is told."""
-    request = emission.request
+    request, sampled = emission.request, emission.sampled
     gateway, id = split_key(request.id)
-    logprobs = tuple(sampled.logprobs for sampled in emission.sampled if sampled.logprobs is not None)
+    logprobs = [one.logprobs for one in sampled if one.logprobs is not None]
     item = TokenItem(
         id=id,
         attempt=request.attempt,
         choice=emission.choice,
         index=emission.index,
-        token_ids=tuple(sampled.token for sampled in emission.sampled),
-        logprobs=logprobs if len(logprobs) == len(emission.sampled) else (),
+        token_ids=tuple([one.token for one in sampled]),
+        logprobs=tuple(logprobs) if len(logprobs) == len(sampled) else (),
         finish=emission.finish,
         cached_tokens=request.cached_tokens,
     )

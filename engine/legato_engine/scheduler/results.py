@@ -9,7 +9,7 @@ from legato_engine.scheduler.batch import Sampled
 from legato_protocol.stream import Finish
 
 
-class Emission(msgspec.Struct, frozen=True):
+class Emission(msgspec.Struct, frozen=True, gc=False):
     """New tokens of one choice: `index` is the output index of the first. With `finish` there will be no more."""
 
     request: Request
