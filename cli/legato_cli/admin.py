@@ -27,7 +27,10 @@ def folder(environ: Mapping[str, str] = os.environ) -> Path:
     """Where the sockets of this user are; made when missing, closed to others. Raises CannotListen."""
     base = environ.get("XDG_RUNTIME_DIR")
     path = Path(base) / "legato" if base else Path(tempfile.gettempdir()) / f"legato-{os.getuid()}"
-    path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    try:
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise CannotListen(f"{path} cannot be made: {error.strerror}; set XDG_RUNTIME_DIR to a folder of yours") from None
     if path.stat().st_uid != os.getuid():
         raise CannotListen(f"{path} belongs to another user; remove it, or set XDG_RUNTIME_DIR")
     return path
@@ -50,7 +53,10 @@ async def listening(service: str, answer: Answer) -> AsyncIterator[None]:
             writer.write(json.dumps(await answer(order)).encode() + b"\n")
             await writer.drain()
 
-    server = await asyncio.start_unix_server(serve, path)
+    try:
+        server = await asyncio.start_unix_server(serve, path)
+    except OSError as error:
+        raise CannotListen(f"{path} cannot be listened at: {error}; set XDG_RUNTIME_DIR to another folder") from None
     path.chmod(0o600)
     try:
         yield

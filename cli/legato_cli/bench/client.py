@@ -12,7 +12,10 @@ from legato_cli.bench.workload import Request
 
 @dataclass(slots=True)
 class Record:
-    """What became of one request. Times are seconds on one clock; `arrivals` are those of chunks that held text."""
+    """What became of one request. Times are seconds on one clock; `arrivals` are those of chunks with a choice.
+
+    A chunk without text counts too: it brings a token whose character is not complete yet.
+    """
 
     input_tokens: int
     start: float
@@ -58,8 +61,8 @@ async def complete(client: httpx.AsyncClient, model: str, request: Request) -> R
                 _read(record, data)
     except httpx.HTTPError as error:
         record.error = f"{type(error).__name__}: {error}"
-    if not record.error and not record.arrivals:
-        record.error = "the stream ended without a token"
+    if not record.error and record.output_tokens != request.output_tokens:
+        record.error = f"the stream ended after {record.output_tokens} of {request.output_tokens} tokens"
     return record
 
 
