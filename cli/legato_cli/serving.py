@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import os
 import signal
+import socket
 import sys
 from collections.abc import Coroutine
 from dataclasses import dataclass
@@ -62,40 +63,39 @@ def read_manifest(path: Path) -> Manifest:
     return Manifest(service, resources.to_object(service, yaml_text.load(text)))
 
 
-def serve(path: Path, manifest: Manifest, port: int) -> int:
-    """Serve until a signal. Raises CannotServe."""
+def serve(path: Path, manifest: Manifest, front: socket.socket) -> int:
+    """Serve at the listening socket `front` until a signal, and close it. Raises CannotServe."""
     try:
-        return asyncio.run(_serve(path, manifest, port))
+        return asyncio.run(_serve(path, manifest, front))
     except admin.CannotListen as error:
         raise CannotServe(str(error)) from None
 
 
-async def _serve(path: Path, manifest: Manifest, port: int) -> int:
+async def _serve(path: Path, manifest: Manifest, front: socket.socket) -> int:
     clock = SystemClock()
     logs = Logs(_write_log, colour=sys.stderr.isatty())
     async with (
-        open_cluster(logs, clock, os.environ, LocalSettings()) as cluster,
+        open_cluster(logs, clock, os.environ, LocalSettings(), front) as cluster,
         httpx.AsyncClient(trust_env=False) as client,
     ):
         workers = HttpWorkers(client)
-        controller = Controller(
-            cluster.store, Reconciler(cluster.store, workers, clock, local(PROGRAM, port, len(os.sched_getaffinity(0))))
-        )
-        return await _Run(cluster, controller, path, manifest, port).run()
+        placement = local(PROGRAM, len(os.sched_getaffinity(0)))
+        controller = Controller(cluster.store, Reconciler(cluster.store, workers, clock, placement))
+        return await _Run(cluster, controller, path, manifest, front).run()
 
 
 class _Run:
     """One run of `legato up`, from the first apply to the last process gone."""
 
     def __init__(
-        self, cluster: LocalCluster, controller: Controller, path: Path, manifest: Manifest, port: int
+        self, cluster: LocalCluster, controller: Controller, path: Path, manifest: Manifest, front: socket.socket
     ) -> None:
         self._local = cluster
         self._store: Cluster = cluster.store
         self._controller = controller
         self._path = path
         self._manifest = manifest
-        self._port = port
+        self._front = front
         self._stop = asyncio.Event()
         self._stop_now = asyncio.Event()  # asked twice: nothing more is waited for
         metadata = manifest.service.metadata
@@ -129,7 +129,8 @@ class _Run:
         try:
             await self._first(self._wait_ready(), controller, watching, following, stoppable=True)
             if not self._stop.is_set():
-                _say(greeting.text(f"http://127.0.0.1:{self._port}", self._manifest.service.served_name))
+                port = self._front.getsockname()[1]
+                _say(greeting.text(f"http://127.0.0.1:{port}", self._manifest.service.served_name))
                 await self._first(self._stop.wait(), controller, watching, following)
         finally:
             following.cancel()
@@ -188,6 +189,7 @@ class _Run:
     async def _end(self) -> None:
         """Delete the service and wait until its processes are gone, at most the drain deadline."""
         _say("legato: ending; once more Ctrl-C ends at once")
+        self._front.close()  # with the gateway's own copy: who comes now is refused and does not wait
         deadline = self._manifest.service.spec.drain.deadline + GRACE
         gone = asyncio.create_task(self._gone())
         now = asyncio.create_task(self._stop_now.wait())

@@ -8,6 +8,7 @@ from pathlib import Path
 
 BAD_INPUT = 2
 HOST = "127.0.0.1"
+BACKLOG = 2048
 QUICKSTART = Path(__file__).with_name("quickstart.yaml")
 
 
@@ -27,9 +28,9 @@ def run(args: argparse.Namespace) -> int:
 
     try:
         manifest = serving.read_manifest(args.file)
-        port = _usable_port(args.port)
-        model.resolve(model_argument(manifest.service), lambda text: print(f"legato: {text}", flush=True))
-        return serving.serve(args.file, manifest, port)
+        with _listen(args.port) as front:
+            model.resolve(model_argument(manifest.service), lambda text: print(f"legato: {text}", flush=True))
+            return serving.serve(args.file, manifest, front)
     except ManifestError as error:
         for path, message in error.problems:
             print(f"{args.file}: {path}: {message}" if path else f"{args.file}: {message}", file=sys.stderr)
@@ -51,14 +52,19 @@ def _port(text: str) -> int:
     return int(text)
 
 
-def _usable_port(port: int) -> int:
-    """`port`, or a free one for 0. Raises PortTaken."""
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((HOST, port))
-        except OSError as error:
-            if error.errno in (errno.EADDRINUSE, errno.EACCES):
-                raise PortTaken from None
-            raise
-        return int(probe.getsockname()[1])
+def _listen(port: int) -> socket.socket:
+    """A listening socket at `port`, or at a free one for 0. Raises PortTaken.
+
+    It is opened once and inherited by every gateway: connections wait in its queue while one takes over from another.
+    """
+    front = socket.socket()
+    front.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        front.bind((HOST, port))
+        front.listen(BACKLOG)
+    except OSError as error:
+        front.close()
+        if error.errno in (errno.EADDRINUSE, errno.EACCES):
+            raise PortTaken from None
+        raise
+    return front

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import json
 import logging
 import os
 import random
@@ -10,13 +9,13 @@ import secrets
 import signal
 import socket
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import uvicorn
 import uvloop
 
-from legato_gateway import app
+from legato_gateway import app, server
 from legato_gateway.admission import Admission, Limits, Quota
 from legato_gateway.discovery import Discovery, FileDiscovery, StaticDiscovery, WorkerAddress
 from legato_gateway.dispatch import Dispatcher
@@ -32,7 +31,7 @@ from legato_gateway.orphan import die_with_parent
 from legato_gateway.redispatch import RetryPolicy
 from legato_gateway.relay import Relay, RelayPolicy
 from legato_gateway.routing.choose import Policy
-from legato_gateway.settings import Settings, SettingsError
+from legato_gateway.settings import Settings
 from legato_gateway.state import State
 from legato_gateway.tokens import Tokens
 from legato_gateway.worker_stream import StreamLimits
@@ -87,51 +86,14 @@ def run(settings: Settings, model: Path) -> int:
     if settings.announce is not None and not die_with_parent(os.getppid()):
         return 1  # who wanted the announcement is gone; a gateway started by hand may outlive its shell
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s", stream=sys.stderr)
-    listener = listen(settings.host, settings.port)
+    listeners = server.listeners(settings)
     tokens = Tokens.load(model)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(_serve(settings, tokens, listener))
+        runner.run(_serve(settings, tokens, listeners))
     return 0
 
 
-def listen(host: str, port: int) -> socket.socket:
-    """A bound socket. Raises SettingsError when the port is taken or the address is not of this machine."""
-    try:
-        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
-        listener = socket.socket(family, socket.SOCK_STREAM)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind((host, port))
-        listener.listen(2048)
-    except OSError as error:
-        why = error.strerror or str(error)
-        raise SettingsError(f"--host {host} --port {port}: cannot listen there: {why}") from None
-    return listener
-
-
-def announce(path: Path, port: int) -> None:
-    """Writes where the gateway is reached, all at once."""
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
-    draft.write_text(json.dumps({"http": port}))
-    draft.replace(path)
-
-
-class _Server(uvicorn.Server):
-    """Announces itself once it serves; signals are handled by who runs it."""
-
-    def __init__(self, config: uvicorn.Config, started: Callable[[], None]) -> None:
-        super().__init__(config)
-        self._tell = started
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
-        self._tell()
-
-
-async def _serve(settings: Settings, tokens: Tokens, listener: socket.socket) -> None:
+async def _serve(settings: Settings, tokens: Tokens, listeners: server.Listeners) -> None:
     loop = asyncio.get_running_loop()
     gateway = Gateway(settings, tokens, loop.time)
     config = uvicorn.Config(
@@ -143,23 +105,22 @@ async def _serve(settings: Settings, tokens: Tokens, listener: socket.socket) ->
         access_log=False,
         timeout_graceful_shutdown=max(1, round(settings.drain_deadline + LAST_WORDS)),
     )
-    port = listener.getsockname()[1]
-    server = _Server(config, lambda: announce(settings.announce, port) if settings.announce else None)
+    serving = server.Server(config, listeners, settings.announce, min(server.LINGER, settings.drain_deadline))
 
     def stop() -> None:
-        server.should_exit = True
+        serving.should_exit = True
         ending = Overloaded("this gateway stops, and the drain deadline is over", reason=STOPPING)
         loop.call_later(settings.drain_deadline, gateway.relay.end_all, ending)
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop)
     following = asyncio.create_task(gateway.links.follow(gateway.discovery, gateway.relay))
-    serving = asyncio.create_task(server.serve([listener]))
+    served = asyncio.create_task(serving.serve(listeners.sockets))
     try:
-        await asyncio.wait({following, serving}, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({following, served}, return_when=asyncio.FIRST_COMPLETED)
         if following.done():
-            server.should_exit = True  # following ends by a fault alone
-        await serving
+            serving.should_exit = True  # following ends by a fault alone
+        await served
     finally:
         following.cancel()
         with contextlib.suppress(asyncio.CancelledError):

@@ -34,6 +34,8 @@ class Settings:
     max_length: int
     host: str = "127.0.0.1"
     port: int = names.GATEWAY_PORT
+    listen_fd: int | None = None  # a listening socket that was inherited: `port` is not used
+    health_port: int | None = None  # None: probes are answered at `port` alone
     announce: Path | None = None
     workers_file: Path | None = None
     workers: tuple[tuple[str, str], ...] = ()  # name, host:port
@@ -88,6 +90,8 @@ def read(flags: Namespace, environ: Mapping[str, str]) -> Settings:
     values["tenant_quotas"] = tuple(_quota(given) for given in flags.tenant_quota)
     if values["workers"] and "workers_file" in values:
         raise SettingsError("--worker and --workers-file exclude each other")
+    if "port" in values and "listen_fd" in values:
+        raise SettingsError("--port and --listen-fd exclude each other")
     values.setdefault("served_name", Path(values["model"].partition(":")[2] or values["model"]).stem)
     return Settings(**values)
 
@@ -149,7 +153,12 @@ _FLAGS: Final[dict[str, tuple[Callable[[str], Any], str]]] = {
     "max-length": (_integer(2, 10**8), "longest sequence, prompt and answer, in tokens (required)"),
     "host": (_name, "address to listen at (127.0.0.1)"),
     "port": (_integer(0, 65535), f"port to listen at; 0 takes a free one ({names.GATEWAY_PORT})"),
-    "announce": (Path, "file to write the port to"),
+    "listen-fd": (_integer(3, 10**6), "number of an inherited listening socket to serve at, instead of --port"),
+    "health-port": (
+        _integer(0, 65535),
+        "port of this process alone, for probes; 0 takes a free one; none unless given",
+    ),
+    "announce": (Path, "file to write the ports to, as JSON"),
     "workers-file": (Path, 'JSON list of {"worker", "address"}, watched for changes'),
     "default-deadline": (seconds, "time for a request that names none (10m)"),
     "drain-deadline": (seconds, "time for running requests after SIGTERM (2m)"),

@@ -12,7 +12,7 @@ class Placement:
 
     program: tuple[str, ...]
     host: str
-    gateway_port: int
+    front: tuple[str, ...]  # the gateway's flags that say where clients reach it
     health_port: int
     control_port: int
     discovery: tuple[str, ...]  # the gateway's flags that say where it learns of workers
@@ -20,12 +20,15 @@ class Placement:
     shared_cores: int | None = None  # that all workers have among them; None where each has a machine to itself
 
 
-def local(program: tuple[str, ...], gateway_port: int, cores: int | None = None) -> Placement:
-    """Processes on this machine, reachable from this machine only, which share its `cores`."""
+def local(program: tuple[str, ...], cores: int | None = None) -> Placement:
+    """Processes on this machine, reachable from this machine only, which share its `cores`.
+
+    Gateways inherit the listening socket of the local cluster, so that one can take over from another without a gap.
+    """
     return Placement(
         program=program,
         host="127.0.0.1",
-        gateway_port=gateway_port,
+        front=("--listen-fd", "$(LEGATO_LISTEN_FD)"),
         health_port=0,
         control_port=0,
         discovery=("--workers-file", "$(LEGATO_WORKERS_FILE)"),

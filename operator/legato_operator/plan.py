@@ -7,10 +7,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from legato_operator import checks, limits, status
+from legato_operator import checks, gateway_plan, limits, status
 from legato_operator.actions import SCALER, Action, Apply, Delete, MakeToken, Phase, Release
 from legato_operator.cluster import Ref
-from legato_operator.manifests import common, gateway, pool, worker
+from legato_operator.manifests import common, pool, worker
 from legato_operator.observed import Observed
 from legato_operator.placement import Placement
 from legato_operator.pool_plan import PoolPlan, plan_pool
@@ -38,15 +38,16 @@ def plan(observed: Observed, placement: Placement) -> Plan:
         name: plan_pool(observed, name, worker.template(service, name, placement), target.replicas)
         for name, target in targets.items()
     }
+    front = gateway_plan.plan_gateway(observed, placement)
     phases = (
         Phase("own", tuple(_own(observed, targets))),
         Phase("start", tuple(action for made in pools.values() for action in made.start)),
-        Phase("gateway", tuple(_gateway(observed, placement))),
+        Phase("gateway", front.start + front.leave),
         Phase("leave", tuple(action for made in pools.values() for action in made.leave)),
         Phase("clear", tuple(_clear(observed, pools))),
     )
-    settled = all(made.settled for made in pools.values())
-    told = status.of(observed, targets, pools)
+    settled = all(made.settled for made in (front, *pools.values()))
+    told = status.of(observed, targets, pools, front)
     return Plan(tuple(p for p in phases if p.actions), told, LOOK_AGAIN_SETTLED if settled else LOOK_AGAIN)
 
 
@@ -59,17 +60,6 @@ def _own(observed: Observed, targets: Mapping[str, limits.Target]) -> Iterator[A
         yield Apply(pool.worker_pool(service, name))
         if name not in observed.wishes or service.spec.scaling.mode == "Fixed":
             yield Apply(pool.wish(service, name, target.replicas), manager=SCALER)
-
-
-def _gateway(observed: Observed, placement: Placement) -> Iterator[Action]:
-    """One gateway; another revision takes the port over only when the old one has let go of it."""
-    template = gateway.template(observed.service, placement)
-    pods = observed.of_pool(common.GATEWAY)
-    if not pods:
-        yield Apply(gateway.pod(observed.service, f"{observed.service.metadata.name}-{common.GATEWAY}", template))
-    for pod in pods:
-        if pod.revision != common.revision_of(template) and not pod.leaving:
-            yield Delete(Ref("Pod", observed.service.metadata.namespace, pod.name), pod.uid)
 
 
 def _clear(observed: Observed, pools: Mapping[str, PoolPlan]) -> Iterator[Action]:

@@ -35,19 +35,19 @@ def plan_pool(observed: Observed, pool: str, template: dict[str, Any], target: i
     old = [pod for pod in staying if pod.revision != revision]
     rollout = observed.service.spec.rollout
     leaving = len(pods) - len(staying)
-    step = next_step(_count(old), _count(new), leaving, target, rollout.max_surge, rollout.max_unavailable)
+    step = next_step(count(old), count(new), leaving, target, rollout.max_surge, rollout.max_unavailable)
     victims = [
         *_starting(old)[: step.remove_old_starting],
         *_idlest(old)[: step.remove_old_ready],
         *_starting(new)[: step.remove_new_starting],
         *_idlest(new)[: step.remove_new_ready],
     ]
-    names = _free_names(common.pool_name(observed.service, pool), pods)
+    names = free_names(common.pool_name(observed.service, pool), pods)
     return PoolPlan(
         start=tuple(Apply(worker.pod(observed.service, pool, next(names), template)) for _ in range(step.create)),
         leave=tuple(_leave(observed, pods, victims)),
         target=target,
-        current=_count(new).ready,
+        current=count(new).ready,
         old=sum(pod.revision != revision for pod in pods),
         leaving=leaving,
     )
@@ -57,7 +57,8 @@ def _leaves(pod: Pod) -> bool:
     return pod.leaving or pod.draining_since is not None
 
 
-def _count(pods: Sequence[Pod]) -> Count:
+def count(pods: Sequence[Pod]) -> Count:
+    """Ready and starting ones."""
     ready = sum(pod.ready for pod in pods)
     return Count(ready, len(pods) - ready)
 
@@ -73,7 +74,8 @@ def _idlest(pods: Sequence[Pod]) -> list[Pod]:
     return sorted(newest_first, key=lambda pod: pod.state.busy if pod.state else 0)
 
 
-def _free_names(prefix: str, pods: Sequence[Pod]) -> Iterator[str]:
+def free_names(prefix: str, pods: Sequence[Pod]) -> Iterator[str]:
+    """Names that no pod has, without end."""
     taken = {pod.name for pod in pods}
     number = 0
     while True:

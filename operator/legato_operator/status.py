@@ -11,7 +11,9 @@ from legato_operator.observed import Observed, Pod
 from legato_operator.pool_plan import PoolPlan
 
 
-def of(observed: Observed, targets: Mapping[str, Target], pools: Mapping[str, PoolPlan]) -> dict[str, Any]:
+def of(
+    observed: Observed, targets: Mapping[str, Target], pools: Mapping[str, PoolPlan], front: PoolPlan
+) -> dict[str, Any]:
     """The status of a service that is wanted."""
     prefill = _pool_ready(observed, conditions.PREFILL_READY, limits.PREFILL, pools)
     decode = _pool_ready(observed, conditions.DECODE_READY, limits.DECODE, pools)
@@ -24,7 +26,7 @@ def of(observed: Observed, targets: Mapping[str, Target], pools: Mapping[str, Po
         ready = Condition(conditions.READY, False, waiting.reason, f"{waiting.type}: {waiting.message}")
     elif transport.status is False and observed.service.spec.transfer.required:
         ready = Condition(conditions.READY, False, transport.reason, transport.message)
-    news = (ready, *parts, transport, _progressing(targets, pools))
+    news = (ready, *parts, transport, _progressing(targets, {**pools, common.GATEWAY: front}))
     return _status(observed, news) | {"pools": {name: _counts(observed, name, made) for name, made in pools.items()}}
 
 
@@ -88,9 +90,9 @@ def _transport(observed: Observed) -> Condition:
     return Condition(kind, True, conditions.CONNECTED, used)
 
 
-def _progressing(targets: Mapping[str, Target], pools: Mapping[str, PoolPlan]) -> Condition:
+def _progressing(targets: Mapping[str, Target], plans: Mapping[str, PoolPlan]) -> Condition:
     kind = conditions.PROGRESSING
-    moving = {name: made for name, made in pools.items() if not made.settled}
+    moving = {name: made for name, made in plans.items() if not made.settled}
     told = ", ".join(f"{name} {made.current} of {made.target}" for name, made in moving.items())
     if any(made.old for made in moving.values()):
         return Condition(kind, True, conditions.ROLLING_OUT, told)

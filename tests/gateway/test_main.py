@@ -28,14 +28,19 @@ def model(tmp_path_factory):
 
 async def _gateway(folder, model, *flags):
     """The process and its base URL, once it has announced itself."""
-    announced = folder / "announced.json"
-    command = [*LEGATO, "--model", str(model), "--max-length", "4096", "--served-name", "m", "--port", "0"]
+    process, ports = await _announced(folder / "announced.json", model, "--port", "0", *flags)
+    return process, f"http://127.0.0.1:{ports['http']}"
+
+
+async def _announced(path, model, *flags, inherited=()):
+    """The process and the ports it announced."""
+    command = [*LEGATO, "--model", str(model), "--max-length", "4096", "--served-name", "m", "--announce", str(path)]
     environ = os.environ | {"LEGATO_TOKEN": "secret"}
-    process = await asyncio.create_subprocess_exec(*command, "--announce", str(announced), *flags, env=environ)
-    while not announced.exists():
+    process = await asyncio.create_subprocess_exec(*command, *flags, env=environ, pass_fds=inherited)
+    while not path.exists():
         assert process.returncode is None, "the gateway ended"
         await asyncio.sleep(0.01)
-    return process, f"http://127.0.0.1:{json.loads(announced.read_text())['http']}"
+    return process, json.loads(path.read_text())
 
 
 async def _until_ready(client, ready=True):
@@ -133,6 +138,60 @@ def test_a_taken_port_stops_the_start_and_is_named(lab, model):
             code, said = await _refused("--model", str(model), "--max-length", "100", "--port", port)
         assert code == 2
         assert f"--port {port}" in said
+
+    lab.run(test)
+
+
+def test_gateways_that_share_a_socket_take_over_from_one_another(lab, model, tmp_path):
+    """The first ends while requests keep coming on new and on kept connections, and while one streams: none fails."""
+
+    async def test():
+        with socket.create_server(("127.0.0.1", 0)) as front:
+            url = f"http://127.0.0.1:{front.getsockname()[1]}"
+            async with asyncio.timeout(60), lab.unified(1)[0] as worker:
+                flags = ["--worker", f"u0={worker.address}", "--listen-fd", str(front.fileno()), "--health-port", "0"]
+                inherited = (front.fileno(),)
+                first, ports = await _announced(tmp_path / "1", model, *flags, inherited=inherited)
+                assert ports["http"] == front.getsockname()[1] != ports["health"]
+                async with httpx.AsyncClient(base_url=url, trust_env=False, timeout=30) as client:
+                    await _until_ready(client)
+                    worker.hold("decoding", after=5)
+                    body = {"model": "m", "prompt": "hello", "max_tokens": 30}
+                    streaming = asyncio.create_task(client.post("/v1/completions", json=body | {"stream": True}))
+                    await worker.wait_at("decoding")
+                    second, own = await _announced(tmp_path / "2", model, *flags, inherited=inherited)
+                    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{own['health']}") as probe:
+                        await _until_ready(probe)
+                    stop = asyncio.Event()
+                    users = [asyncio.create_task(_ask_until(stop, url, kept)) for kept in (True, True, False, False)]
+                    first.send_signal(signal.SIGTERM)
+                    await asyncio.to_thread(_wait_closed, f"http://127.0.0.1:{ports['health']}")
+                    worker.release()
+                    assert (await streaming).text.rstrip().endswith("data: [DONE]")
+                    assert await first.wait() == 0
+                    stop.set()
+                    assert all([await user for user in users])
+                second.terminate()
+                assert await second.wait() == 0
+
+    lab.run(test)
+
+
+async def _ask_until(stop, url, kept):
+    """Asks on without a pause, on one connection or on a new one each time. How many answers came; all must be 200."""
+    count, headers = 0, {} if kept else {"connection": "close"}
+    async with httpx.AsyncClient(base_url=url, trust_env=False, timeout=30, headers=headers) as client:
+        while not stop.is_set():
+            (await client.get("/readyz")).raise_for_status()
+            count += 1
+    return count
+
+
+def test_a_number_that_is_no_listening_socket_stops_the_start(lab, model):
+    async def test():
+        code, said = await _refused("--model", str(model), "--max-length", "100", "--listen-fd", "77")
+        assert code == 2
+        assert "--listen-fd 77" in said
 
     lab.run(test)
 

@@ -47,6 +47,8 @@ def test_durations(text, value):
         ("--port", "70000"),
         ("--port", "-1"),
         ("--port", "x"),
+        ("--listen-fd", "1"),
+        ("--health-port", "-1"),
         ("--default-deadline", "0"),
         ("--default-deadline", "ten"),
         ("--default-deadline", "5 m"),
@@ -74,6 +76,12 @@ def test_what_is_missing_is_named(missing):
     at = NEEDED.index(missing)
     with pytest.raises(settings.SettingsError, match=f"{missing} is missing"):
         _read(*NEEDED[:at], *NEEDED[at + 2 :])
+
+
+def test_a_port_and_an_inherited_socket_exclude_each_other():
+    assert _read(*NEEDED, "--listen-fd", "7").listen_fd == 7
+    with pytest.raises(settings.SettingsError, match="exclude each other"):
+        _read(*NEEDED, "--port", "80", "--listen-fd", "7")
 
 
 def test_named_workers_and_a_file_exclude_each_other():

@@ -54,6 +54,7 @@ class Fakes:
     cluster: LocalCluster
     folder: Path
     lines: list[str] = field(default_factory=list)
+    misses: int = QUICK.liveness_misses
 
     def steer(self, name: str, kind: str, text: str = "") -> None:
         (self.folder / f"{name}.{kind}").write_text(text)
@@ -91,7 +92,7 @@ async def _fakes(folder: Path, reconciled: bool = True) -> AsyncIterator[Fakes]:
         open_cluster(Logs(lines.append), clock, environment, QUICK) as cluster,
         httpx.AsyncClient(trust_env=False) as client,
     ):
-        reconciler = Reconciler(cluster.store, HttpWorkers(client), clock, placement.local(PROGRAM, 8080))
+        reconciler = Reconciler(cluster.store, HttpWorkers(client), clock, placement.local(PROGRAM))
         controller = asyncio.create_task(Controller(cluster.store, reconciler).run() if reconciled else _idle())
         try:
             yield Fakes(cluster, folder, lines)

@@ -1,8 +1,8 @@
 """A stand-in for the `legato` program: probes, state and drain over HTTP, and nothing behind them.
 
 Run as `python fake_legato.py worker|gateway FLAGS`. Files in $FAKE_FOLDER steer it: `NAME.busy` holds the number of
-running sequences, `NAME.sick` fails liveness, `NAME.refuse` makes it end with exit code 2 and its text, and
-`NAME.stubborn` makes it ignore SIGTERM. It notes every start in `NAME.starts`.
+running sequences, `NAME.sick` fails liveness (a word is added each time), `NAME.refuse` makes it end with exit code 2
+and its text, and `NAME.stubborn` makes it ignore SIGTERM. It notes every start in `NAME.starts`.
 """
 
 import ctypes
@@ -33,7 +33,9 @@ def steered(kind: str) -> str | None:
 class Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         if self.path == "/healthz":
-            return self.answer(503 if steered("sick") is not None else 200, "ok")
+            if (sick := steered("sick")) is not None:
+                (FOLDER / f"{NAME}.sick").write_text(sick + "asked ")
+            return self.answer(200 if sick is None else 503, "ok")
         if self.path == "/readyz":
             loading = steered("loading") or ("draining" if draining.is_set() else None)
             return self.answer(503 if loading else 200, loading or "ready")
@@ -70,7 +72,7 @@ def main() -> None:
     signal.signal(signal.SIGTERM, stopping)
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     port = server.server_address[1]
-    ports = {"http": port} if sys.argv[1] == "gateway" else {"health": port, "control": port}
+    ports = {"http": port, "health": port} if sys.argv[1] == "gateway" else {"health": port, "control": port}
     announce = Path(flag("--announce"))
     fresh = announce.with_suffix(".new")
     fresh.write_text(json.dumps(ports))

@@ -17,7 +17,7 @@ from legato_operator.manifests import secret, worker
 
 def _pod(item, program, grace=30):
     service = resources.read_service(item)
-    template = worker.template(service, "decode", placement.local(program, 8080))
+    template = worker.template(service, "decode", placement.local(program))
     return worker.pod(service, "decode", "w", template | {"terminationGracePeriodSeconds": grace})
 
 
@@ -95,6 +95,29 @@ def test_process_that_ignores_sigterm_is_killed_after_its_grace(fakes, build):
             await f.wait(lambda: _no_pods(f))
             assert await _gone(f.starts("w")[0])
             assert any("grace period" in line for line in f.lines)
+
+    asyncio.run(check())
+
+
+def test_leaving_pod_is_not_killed_for_its_liveness(fakes, build):
+    """It may have closed its ports to finish its streams; only the grace period ends it."""
+
+    async def check():
+        async with fakes(reconciled=False) as f:
+            f.steer("w", "stubborn")
+            await _start(f, build(), _program(f), grace=30)
+            await f.wait(lambda: _is_ready(f))
+            await f.cluster.store.delete(Ref("Pod", "default", "w"))
+            f.steer("w", "sick")
+
+            async def asked_often():
+                return (f.folder / "w.sick").read_text().count("asked") > 2 * f.misses
+
+            await f.wait(asked_often)
+            (pid,) = f.starts("w")
+            assert not await _gone(pid)
+            os.kill(pid, signal.SIGKILL)
+            await f.wait(lambda: _no_pods(f))
 
     asyncio.run(check())
 

@@ -11,7 +11,7 @@ from legato_operator.manifests import common, gateway, worker
 from legato_operator.observed import Observed, Pod, WorkerState
 from legato_operator.plan import plan
 
-PLACEMENT = placement.local(("legato",), 8080)
+PLACEMENT = placement.local(("legato",))
 SETTLED = {"prefill": 1, "decode": 1}
 
 
@@ -32,7 +32,7 @@ def _worker(item, name, pool, ready=True, busy=0, draining=False, **changes):
 def _gateway(item, **changes):
     service = resources.parse(yaml.safe_dump(item))
     revision = common.revision_of(gateway.template(service, PLACEMENT))
-    return dataclasses.replace(Pod("demo-gateway", "uid-gateway", "gateway", revision, "0", True, False), **changes)
+    return dataclasses.replace(Pod("demo-gateway-0", "uid-gateway", "gateway", revision, "0", True, False), **changes)
 
 
 def _running(item):
@@ -54,7 +54,7 @@ def _condition(made, kind):
 def test_first_pass_makes_everything(build):
     made = plan(_observed(build(), has_token=False), PLACEMENT)
     assert _actions(made, MakeToken)
-    assert _created(made) == {"demo-prefill-0", "demo-decode-0", "demo-gateway"}
+    assert _created(made) == {"demo-prefill-0", "demo-decode-0", "demo-gateway-0"}
     wishes = {a.item["spec"]["replicas"] for a in _actions(made, Apply) if "replicas" in a.item.get("spec", {})}
     assert wishes == {1}
 
@@ -124,14 +124,35 @@ def test_draining_worker_that_forgot_is_told_again(build):
     assert [a.name for a in _actions(made, Drain)] == ["demo-decode-1"]
 
 
-def test_gateway_of_an_old_revision_is_replaced_only_after_it_let_go_of_the_port(build):
+def test_gateway_of_an_old_revision_goes_only_after_a_new_one_is_ready(build):
     item = build()
     workers = _running(item)[:2]
-    made = plan(_observed(item, [*workers, _gateway(item, revision="old")], SETTLED), PLACEMENT)
-    assert [a.ref.name for a in _actions(made, Delete)] == ["demo-gateway"]
-    assert not _created(made)
-    leaving = _gateway(item, revision="old", leaving=True)
-    assert plan(_observed(item, [*workers, leaving], SETTLED), PLACEMENT).status["conditions"][0]["status"] != "True"
+    old = _gateway(item, revision="old")
+    new = _gateway(item, name="demo-gateway-1", uid="uid-1", created="1")
+
+    def made(*gateways):
+        found = plan(_observed(item, [*workers, *gateways], SETTLED), PLACEMENT)
+        assert _condition(found, "GatewayReady")["status"] == "True"
+        assert _condition(found, "Progressing")["reason"] == conditions.ROLLING_OUT
+        return _created(found), [action.ref.name for action in _actions(found, Delete)]
+
+    assert made(old) == ({"demo-gateway-1"}, [])
+    assert made(old, dataclasses.replace(new, ready=False)) == (set(), [])
+    assert made(old, new) == (set(), ["demo-gateway-0"])
+    assert made(dataclasses.replace(old, leaving=True), new) == (set(), [])
+
+
+def test_gateway_that_never_became_ready_goes_for_the_next_one(build):
+    """A ready one keeps serving meanwhile; one that is still finishing its streams delays nothing."""
+    item = build()
+    workers = _running(item)[:2]
+    serving = _gateway(item, revision="first")
+    broken = _gateway(item, name="demo-gateway-1", uid="uid-1", created="1", revision="second", ready=False)
+    found = plan(_observed(item, [*workers, serving, broken], SETTLED), PLACEMENT)
+    assert (_created(found), [a.ref.name for a in _actions(found, Delete)]) == (set(), ["demo-gateway-1"])
+    leaving = dataclasses.replace(broken, leaving=True)
+    found = plan(_observed(item, [*workers, serving, leaving], SETTLED), PLACEMENT)
+    assert (_created(found), _actions(found, Delete)) == ({"demo-gateway-2"}, [])
 
 
 def test_prefill_pool_that_is_no_longer_wanted_goes_after_the_others_settled(build):
@@ -147,7 +168,7 @@ def test_prefill_pool_that_is_no_longer_wanted_goes_after_the_others_settled(bui
 def test_end_releases_only_when_every_pod_is_gone(build):
     item = build()
     made = plan(_observed(item, _running(item), SETTLED, deleting=True), PLACEMENT)
-    assert [a.ref.name for a in _actions(made, Delete)] == ["demo-gateway"]
+    assert [a.ref.name for a in _actions(made, Delete)] == ["demo-gateway-0"]
     made = plan(_observed(item, _running(item)[:2], SETTLED, deleting=True), PLACEMENT)
     assert {a.ref.name for a in _actions(made, Delete)} == {"demo-decode-0", "demo-prefill-0"}
     made = plan(_observed(item, [], SETTLED, deleting=True), PLACEMENT)
@@ -202,6 +223,6 @@ def test_threads_follow_requested_cpu(build):
 def test_workers_of_one_machine_share_its_cores(build, cores, threads):
     item = resources.parse(yaml.safe_dump(build()))
     for pool in ("prefill", "decode"):
-        shared = placement.local(("legato",), 8080, cores)
+        shared = placement.local(("legato",), cores)
         command = worker.template(item, pool, shared)["containers"][0]["command"]
         assert command[command.index("--threads") + 1] == threads

@@ -35,7 +35,7 @@ def test_service_becomes_ready(fakes, build):
         async with fakes() as f:
             await f.cluster.store.apply(build(), "user")
             await f.wait(lambda: _is_ready(f))
-            assert set(await f.pods()) == {"demo-prefill-0", "demo-decode-0", "demo-gateway"}
+            assert set(await f.pods()) == {"demo-prefill-0", "demo-decode-0", "demo-gateway-0"}
             assert len((await f.cluster.store.list("Secret")).items) == 1
 
             async def told():
@@ -61,7 +61,7 @@ def test_no_prefill_pool_makes_unified_workers(fakes, build):
             await f.cluster.store.apply(build(scaling={"prefill": {"max": 0}}), "user")
             await f.wait(lambda: _is_ready(f))
             pods = await f.pods()
-            assert set(pods) == {"demo-decode-0", "demo-gateway"}
+            assert set(pods) == {"demo-decode-0", "demo-gateway-0"}
             command = pods["demo-decode-0"]["spec"]["containers"][0]["command"]
             assert command[command.index("--role") + 1] == "unified"
 
@@ -126,6 +126,28 @@ def test_changed_engine_settings_roll_out_without_a_gap(fakes, build):
     asyncio.run(check())
 
 
+def test_changed_gateway_setting_takes_over_without_a_gap(fakes, build):
+    """A ready gateway at every moment; the old one ends only after that."""
+
+    async def check():
+        async with fakes() as f:
+            await f.cluster.store.apply(build(), "user")
+            await f.wait(lambda: _is_ready(f))
+            (first,) = await f.pods("gateway")
+            await f.cluster.store.apply(build(gateway={"defaultDeadline": "1m"}), "user")
+
+            async def replaced():
+                assert await f.ready("gateway"), "no gateway is ready"
+                return first not in await f.pods("gateway")
+
+            await f.wait(replaced)
+            (pod,) = (await f.pods("gateway")).values()
+            command = pod["spec"]["containers"][0]["command"]
+            assert command[command.index("--default-deadline") + 1] == "60"
+
+    asyncio.run(check())
+
+
 def test_killed_worker_comes_back_and_the_workers_file_follows(fakes, build):
     async def check():
         async with fakes() as f:
@@ -159,7 +181,7 @@ def test_deleting_ends_gateway_first_and_leaves_nothing(fakes, build):
                     gone.append(event.object["metadata"]["name"])
                 if len(gone) == 3:
                     break
-            assert gone[0] == "demo-gateway"
+            assert gone[0] == "demo-gateway-0"
             for kind in ("InferenceService", "WorkerPool", "Secret"):
                 await f.wait(lambda kind=kind: _none(f, kind))
 

@@ -17,11 +17,12 @@ from legato_cli import main
 from legato_engine import settings as worker_settings
 from legato_gateway import settings as gateway_settings
 from legato_operator import checks, combinations, field_errors, placement, resources
+from legato_operator.local import command
 from legato_operator.observed import Observed, Pod, WorkerState
 from legato_operator.plan import plan
 from legato_operator.resources import Spec
 
-PLACEMENT = placement.local(("legato",), 8080)
+PLACEMENT = placement.local(("legato",))
 DOCS = (Path(__file__).parents[2] / "docs" / "manifest.md").read_text()
 LATER = "*for the autoscaler*"
 
@@ -185,7 +186,7 @@ def test_processes_accept_what_they_are_started_with(path):
     pods = [a.item for phase in made.phases for a in phase.actions if getattr(a, "item", {}).get("kind") == "Pod"]
     for pod in pods:
         container = pod["spec"]["containers"][0]
-        flags = main.parser().parse_args(container["command"][1:])
+        flags = main.parser().parse_args(command.expand(container["command"][1:], {"LEGATO_LISTEN_FD": "3"}))
         environ = {"LEGATO_TOKEN": "token"}
         read = (worker_settings if container["name"] == "worker" else gateway_settings).read(flags, environ)
         assert read.drain_deadline == service.spec.drain.deadline

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import socket
 import tempfile
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
@@ -28,13 +29,20 @@ class LocalCluster:
 
 @contextlib.asynccontextmanager
 async def open_cluster(
-    logs: Logs, clock: Clock, environment: Mapping[str, str], settings: LocalSettings
+    logs: Logs,
+    clock: Clock,
+    environment: Mapping[str, str],
+    settings: LocalSettings,
+    front: socket.socket | None = None,
 ) -> AsyncIterator[LocalCluster]:
-    """A running local cluster. When left, every process is killed: delete services first for a gentle end."""
+    """A running local cluster. When left, every process is killed: delete services first for a gentle end.
+
+    `front` is the listening socket that gateways inherit. Who opened it closes it: pods started later are told so.
+    """
     store = Store(clock.timestamp, graceful=frozenset({"Pod"}))
     with tempfile.TemporaryDirectory(prefix="legato-") as folder:
         async with httpx.AsyncClient(trust_env=False) as client:
-            around = Surroundings(store, client, clock, logs, settings, environment, Path(folder))
+            around = Surroundings(store, client, clock, logs, settings, environment, Path(folder), front)
             kubelet = Kubelet(around)
             running = asyncio.create_task(kubelet.run())
             try:

@@ -23,6 +23,11 @@ def container(pod: Object) -> Mapping[str, Any]:
     return only  # type: ignore[no-any-return]
 
 
+def names(pod: Object, variable: str) -> bool:
+    """Whether the pod's command asks for a variable."""
+    return any(variable in _VARIABLE.findall(text) for text in container(pod)["command"])
+
+
 def expand(arguments: list[str], variables: Mapping[str, str]) -> list[str]:
     """`$(NAME)` replaced by the variable; a name that is not there stays as it is, as on Kubernetes."""
     return [_VARIABLE.sub(lambda match: variables.get(match[1], match[0]), text) for text in arguments]

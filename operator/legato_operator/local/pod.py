@@ -2,6 +2,9 @@
 
 import asyncio
 import contextlib
+import errno
+import os
+import socket
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +24,7 @@ from legato_operator.local.settings import LocalSettings
 from legato_operator.local.store import Store
 
 ENV_ANNOUNCE = "LEGATO_ANNOUNCE_FILE"
+ENV_LISTEN = "LEGATO_LISTEN_FD"
 CANNOT_START = 127  # what a shell says
 
 
@@ -35,6 +39,7 @@ class Surroundings:
     settings: LocalSettings
     environment: Mapping[str, str]  # that processes inherit
     folder: Path
+    front: socket.socket | None  # inherited by pods whose command names LEGATO_LISTEN_FD
 
 
 class PodLife:
@@ -107,8 +112,20 @@ class PodLife:
     async def _start(self) -> Process:
         variables = await command.environment(self._around.store, self._pod)
         variables = {**self._around.environment, **self._variables, **variables, ENV_ANNOUNCE: str(self._announce)}
+        inherited = self._inherited()
+        if inherited:
+            variables[ENV_LISTEN] = str(inherited[0])
         arguments = command.expand(command.container(self._pod)["command"], variables)
-        return await Process.start(self._ref.name, arguments, variables, self._around.logs)
+        return await Process.start(self._ref.name, arguments, variables, inherited, self._around.logs)
+
+    def _inherited(self) -> tuple[int, ...]:
+        """The listening socket, for a pod that asks for it. Raises OSError when it is closed."""
+        front = self._around.front
+        if front is None or not command.names(self._pod, ENV_LISTEN):
+            return ()
+        if front.fileno() < 0:
+            raise OSError(errno.EBADF, os.strerror(errno.EBADF), "the listening socket is closed")
+        return (front.fileno(),)
 
     async def _stop_when_leaving(self, process: Process) -> None:
         await self._leaving.wait()
@@ -137,7 +154,7 @@ class PodLife:
         settings, misses = self._around.settings, 0
         while misses < settings.liveness_misses:
             alive = await self._ask("livenessProbe", ports)
-            misses = 0 if alive.passed else misses + 1
+            misses = 0 if alive.passed or self._leaving.is_set() else misses + 1  # leaving: it has its grace period
             await self._tell_readiness(await self._ask("readinessProbe", ports) if alive.passed else alive)
             ready = self._status.ready
             await self._around.clock.sleep(settings.probe_interval if ready else settings.probe_interval_starting)

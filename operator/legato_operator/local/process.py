@@ -18,8 +18,10 @@ class Process:
         self._gone = False  # its number may be another process's by now
 
     @classmethod
-    async def start(cls, pod: str, command: Sequence[str], environment: Mapping[str, str], logs: Logs) -> "Process":
-        """Raises OSError when the program cannot be started."""
+    async def start(
+        cls, pod: str, command: Sequence[str], environment: Mapping[str, str], inherited: Sequence[int], logs: Logs
+    ) -> "Process":
+        """`inherited` are file descriptors that it gets. Raises OSError when the program cannot be started."""
         process = await asyncio.create_subprocess_exec(
             *command,
             stdin=asyncio.subprocess.DEVNULL,
@@ -27,6 +29,7 @@ class Process:
             stderr=asyncio.subprocess.STDOUT,
             env=environment,
             process_group=0,
+            pass_fds=inherited,
         )
         assert process.stdout is not None
         return cls(process, asyncio.create_task(logs.follow(pod, process.stdout)))

@@ -14,8 +14,8 @@ def template(service: InferenceService, placement: Placement) -> dict[str, Any]:
         "name": "gateway",
         "command": [*placement.program, "gateway", *_process(placement), *_policy(service)],
         "env": [common.token_variable(service)],
-        "readinessProbe": {"httpGet": {"path": "/readyz", "port": "http"}},
-        "livenessProbe": {"httpGet": {"path": "/healthz", "port": "http"}},
+        "readinessProbe": {"httpGet": {"path": "/readyz", "port": "health"}},
+        "livenessProbe": {"httpGet": {"path": "/healthz", "port": "health"}},
     }
     return {"containers": [container], "terminationGracePeriodSeconds": common.grace_period(service)}
 
@@ -30,8 +30,9 @@ def _process(placement: Placement) -> list[str]:
     return [
         "--host",
         placement.host,
-        "--port",
-        str(placement.gateway_port),
+        *placement.front,
+        "--health-port",
+        str(placement.health_port),
         *placement.announce,
         *placement.discovery,
     ]

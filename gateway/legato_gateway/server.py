@@ -1,0 +1,116 @@
+"""Where the gateway listens, and how its HTTP server ends without a client that notices.
+
+A gateway either binds its own port or inherits a listening socket. Processes that share an inherited one take over from
+one another without a gap: connections wait in the one queue until some process accepts them.
+"""
+
+import asyncio
+import contextlib
+import json
+import os
+import socket
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import uvicorn
+
+from legato_gateway.settings import Settings, SettingsError
+
+BACKLOG = 2048
+LINGER = 1.0  # seconds in which requests that were on their way when this process stopped accepting are still taken
+LOOK = 0.05
+
+
+@dataclass(frozen=True)
+class Listeners:
+    """`front` is for clients; `health` is this process's own, for probes, where there is one."""
+
+    front: socket.socket
+    health: socket.socket | None
+
+    @property
+    def sockets(self) -> list[socket.socket]:
+        return [self.front] if self.health is None else [self.front, self.health]
+
+    @property
+    def ports(self) -> dict[str, int]:
+        """What is announced."""
+        named = {"http": self.front, "health": self.health}
+        return {name: listener.getsockname()[1] for name, listener in named.items() if listener is not None}
+
+
+def listeners(settings: Settings) -> Listeners:
+    """The sockets of these settings. Raises SettingsError: a port is taken, or an address not of this machine."""
+    if settings.listen_fd is not None:
+        front = _inherited(settings.listen_fd)
+    else:
+        front = _bound(settings.host, settings.port, "--port")
+    health = None if settings.health_port is None else _bound(settings.host, settings.health_port, "--health-port")
+    return Listeners(front, health)
+
+
+def _bound(host: str, port: int, flag: str) -> socket.socket:
+    try:
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        listener = socket.socket(family, socket.SOCK_STREAM)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((host, port))
+        listener.listen(BACKLOG)
+    except OSError as error:
+        why = error.strerror or str(error)
+        raise SettingsError(f"--host {host} {flag} {port}: cannot listen there: {why}") from None
+    return listener
+
+
+def _inherited(number: int) -> socket.socket:
+    try:
+        listener = socket.socket(fileno=number)
+        listens = listener.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
+    except OSError as error:
+        raise SettingsError(f"--listen-fd {number}: {error.strerror}") from None
+    if not listens:
+        raise SettingsError(f"--listen-fd {number}: a socket, but none that listens")
+    return listener
+
+
+class Server(uvicorn.Server):
+    """Announces itself once it serves. Signals are handled by who runs it, by setting `should_exit`."""
+
+    def __init__(self, config: uvicorn.Config, listeners: Listeners, announced: Path | None, linger: float) -> None:
+        super().__init__(config)
+        self._listeners = listeners
+        self._announced = announced
+        self._linger = linger
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        ports = self._listeners.ports
+        await super().startup(sockets)
+        if self._announced is not None:
+            _announce(self._announced, ports)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Stops accepting; answers what comes on open connections with `connection: close`; then closes idle ones.
+
+        uvicorn alone would close a connection whose first request is still on its way.
+        """
+        for server in self.servers:
+            server.close()
+        for listener in sockets or ():
+            listener.close()
+        self.server_state.default_headers = [*self.server_state.default_headers, (b"connection", b"close")]
+        until = asyncio.get_running_loop().time() + self._linger
+        while self.server_state.connections and asyncio.get_running_loop().time() < until:  # noqa: ASYNC110 - no event
+            await asyncio.sleep(LOOK)
+        await super().shutdown(sockets)
+
+
+def _announce(path: Path, ports: dict[str, int]) -> None:
+    """Writes where the gateway is reached, all at once."""
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    draft.write_text(json.dumps(ports))
+    draft.replace(path)

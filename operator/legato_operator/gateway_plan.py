@@ -1,0 +1,41 @@
+"""The plan for a service's gateway: one that serves, and beside it those of older revisions as they end. Pure."""
+
+from legato_operator.actions import Apply, Delete
+from legato_operator.cluster import Ref
+from legato_operator.manifests import common, gateway
+from legato_operator.observed import Observed
+from legato_operator.placement import Placement
+from legato_operator.pool_plan import PoolPlan, count, free_names
+from legato_operator.rollout import next_step
+
+REPLICAS = 1
+
+
+def plan_gateway(observed: Observed, placement: Placement) -> PoolPlan:
+    """Bring the gateway one step closer to its template: another revision starts beside the old one, which is then
+    deleted and finishes its streams by itself.
+
+    Gateways that are leaving hold no memory that a new one needs: they delay no other step.
+    """
+    template = gateway.template(observed.service, placement)
+    revision = common.revision_of(template)
+    pods = observed.of_pool(common.GATEWAY)
+    new = [pod for pod in pods if pod.revision == revision and not pod.leaving]
+    old = [pod for pod in pods if pod.revision != revision and not pod.leaving]
+    step = next_step(count(old), count(new), leaving=0, target=REPLICAS, surge=1, unavailable=0)
+    victims = [
+        *[pod for pod in old if not pod.ready][: step.remove_old_starting],
+        *[pod for pod in old if pod.ready][: step.remove_old_ready],
+        *[pod for pod in new if not pod.ready][: step.remove_new_starting],
+        *[pod for pod in new if pod.ready][: step.remove_new_ready],
+    ]
+    names = free_names(common.pool_name(observed.service, common.GATEWAY), pods)
+    namespace = observed.service.metadata.namespace
+    return PoolPlan(
+        start=tuple(Apply(gateway.pod(observed.service, next(names), template)) for _ in range(step.create)),
+        leave=tuple(Delete(Ref("Pod", namespace, pod.name), pod.uid) for pod in victims),
+        target=REPLICAS,
+        current=count(new).ready,
+        old=sum(pod.revision != revision for pod in pods),
+        leaving=sum(pod.leaving for pod in pods),
+    )
