@@ -1,5 +1,6 @@
 """Nothing can be set or measured that the docs do not know, and they know nothing else."""
 
+import dataclasses
 import re
 from argparse import ArgumentParser
 from pathlib import Path
@@ -8,6 +9,7 @@ import pytest
 
 from legato_engine import metrics as worker_metrics
 from legato_engine import settings as worker_settings
+from legato_engine.transfer.agent import Counts
 from legato_gateway import settings as gateway_settings
 from legato_gateway.metrics import Metrics
 from legato_protocol import names
@@ -42,3 +44,10 @@ def test_docs_know_every_metric_of_a_worker():
     told |= set(re.findall(r'"(legato_worker_[a-z_]+)"', source))
     told |= {f"legato_worker_{name}" for name in (*worker_metrics._GAUGES, "draining")}
     assert _rows("metrics.md", "Worker") == told
+
+
+def test_docs_know_everything_that_hand_offs_count():
+    section = (DOCS / "metrics.md").read_text().split("## What the hand-off counts\n")[1].split("\n## ")[0]
+    cells = [line.split("|")[1] for line in section.splitlines() if line.startswith("| `")]
+    told = {name for cell in cells for name in re.findall(r"`([^`]+)`", cell)}
+    assert told == {field.name for field in dataclasses.fields(Counts)}

@@ -33,7 +33,8 @@ class Counts:
     aborted: int
     fences: int
     refused_peers: int
-    bad_messages: int
+    bad_messages: int  # malformed, badly sealed, or no move of the session's table
+    unknown_epochs: int  # messages about an arena that neither side has: refused
     corrupt_blocks: int
     bytes_sent: int
     bytes_received: int
@@ -188,6 +189,7 @@ class TransferAgent:
             fences=totals.fences,
             refused_peers=self._peers.refused,
             bad_messages=self._peers.bad_messages + totals.bad_messages,
+            unknown_epochs=totals.unknown_epochs,
             corrupt_blocks=totals.corrupt_blocks,
             bytes_sent=totals.bytes_sent,
             bytes_received=totals.bytes_received,
@@ -238,8 +240,10 @@ class TransferAgent:
 
     def _dispatch(self, connection: int, message: handoff.SessionMessage) -> None:
         """The epoch is the receiver's: it says which side this worker has in the session."""
-        if message.epoch != self._desk.epoch:
+        if message.epoch == self._peers.epoch(connection):
             self._sender.receive(connection, message)
+        elif message.epoch != self._desk.epoch:
+            self._desk.totals.unknown_epochs += 1
         elif isinstance(message, _FROM_RECEIVER):
             self._desk.totals.bad_messages += 1
         else:

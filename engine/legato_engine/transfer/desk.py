@@ -19,6 +19,7 @@ class Totals:
     aborted: int = 0
     fences: int = 0
     bad_messages: int = 0
+    unknown_epochs: int = 0
     corrupt_blocks: int = 0
     bytes_sent: int = 0
     bytes_received: int = 0

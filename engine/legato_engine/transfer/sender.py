@@ -117,8 +117,6 @@ class Sender:
         known = self._sessions.get(key)
         if known is not None and known.connection not in (None, connection):
             return  # an old connection's leftover
-        if message.epoch != self._desk.peers.epoch(connection):
-            return  # meant for an arena that is gone
         out = known or self._open(key)
         match message:
             case handoff.Grant():

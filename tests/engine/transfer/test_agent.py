@@ -6,8 +6,10 @@ import torch
 from legato_engine.transfer.agent import TransferAgent
 from legato_engine.transfer.checksum import ArenaMemory
 from legato_engine.transfer.events import Aborted, Arrived, Granted, Released, Revoked, WritingBegan
+from legato_engine.transfer.link import Connected, Received
 from legato_engine.transfer.memory import MemoryLink, Network
-from legato_protocol import block_hash
+from legato_engine.transfer.peers import Peers, prove
+from legato_protocol import block_hash, handoff
 from legato_protocol.stream import Peer, pack_tokens
 
 BLOCK, BLOCK_BYTES, BLOCKS = 4, 64, 8
@@ -137,3 +139,59 @@ def test_a_peer_that_was_replaced_is_lost_and_its_successor_not_mistaken_for_it(
     (aborted,) = pair.receiver.events(Aborted)
     assert aborted.cause == "peer_died"
     assert "answered for" in aborted.reason
+
+
+class Stranger:
+    """A worker with the service's token that says over a real link whatever a test wants."""
+
+    def __init__(self, pair, name="stranger"):
+        self.link = MemoryLink(pair.network, name, pair.sender.arena.data_ptr(), pair.sender.arena.numel())
+        proof = prove("secret", name, f"epoch-{name}")
+        hello = handoff.PeerHello(name, f"epoch-{name}", "kv", "tiny", self.link.address, 0, self.link.rkey, proof)
+        self.peers = Peers(self.link, hello, "secret")
+        self.pair = pair
+        self.number = self.peers.reach(pair.receiver.peer)
+        while not self.peers.trusted(self.number):
+            self.turn()
+
+    def turn(self):
+        self.pair.run(0.1)
+        for event in self.link.poll():
+            match event:
+                case Connected(number, accepted):
+                    self.peers.connected(number, accepted)
+                case Received(number, data):
+                    self.peers.receive(number, data)
+
+    def say(self, message):
+        self.peers.send(self.number, message)
+        self.turn()
+
+
+ABOUT_ROOM_1 = [
+    handoff.Written("an epoch that is gone", 1, 1, 0, (1, 2, 3, 4)),
+    handoff.Final("an epoch that is gone", 1, 1, TOKENS, 4 * BLOCK, (), 4),
+    handoff.Commit("an epoch that is gone", 1, 1),
+    handoff.Abort("an epoch that is gone", 1, 1, "no"),
+]
+
+
+@pytest.mark.parametrize("message", ABOUT_ROOM_1, ids=lambda message: type(message).__name__)
+def test_a_message_of_an_unknown_epoch_is_counted_and_moves_nothing(pair, message):
+    stranger = Stranger(pair)
+    stranger.say(message)
+    counts = pair.receiver.agent.counts()
+    assert (counts.unknown_epochs, counts.bad_messages, counts.refused_peers) == (1, 0, 0)
+    pair.begin()
+    pair.send()
+    pair.run()
+    assert pair.receiver.events(Arrived)
+    assert not pair.receiver.events(Aborted)
+
+
+def test_a_damaged_message_is_counted(pair):
+    stranger = Stranger(pair)
+    stranger.link.send(stranger.number, b"12345678 no message")
+    stranger.turn()
+    counts = pair.receiver.agent.counts()
+    assert (counts.unknown_epochs, counts.bad_messages) == (0, 1)
