@@ -10,6 +10,7 @@ if TYPE_CHECKING:
 
 Problem = tuple[str, str]
 GPU = "nvidia.com/gpu"
+MOST_CPUS = 1024  # of one worker
 
 
 def problems(spec: "Spec") -> list[Problem]:
@@ -77,6 +78,13 @@ def _whole_gpus(spec: "Spec") -> Iterator[Problem]:
                 yield f"spec.{role}.resources.{kind}.{GPU}", f"must be a whole number, not {amounts[GPU]!r}"
 
 
+def _countable_cpus(spec: "Spec") -> Iterator[Problem]:
+    for role in ("prefill", "decode"):
+        cpus = quantities.quantity(getattr(spec, role).resources.requests.get("cpu", "1"))
+        if not 0 < cpus <= MOST_CPUS:
+            yield f"spec.{role}.resources.requests.cpu", f"must be above 0 and at most {MOST_CPUS}"
+
+
 def _budget_holds_minimum(spec: "Spec") -> Iterator[Problem]:
     budget = spec.scaling.gpu_budget
     needed = gpus(spec, "prefill") * _least(spec, "prefill") + gpus(spec, "decode") * _least(spec, "decode")
@@ -109,5 +117,6 @@ _CHECKS: tuple[Callable[["Spec"], Iterator[Problem]], ...] = (
     _chunk_fits,
     _required_transport,
     _whole_gpus,
+    _countable_cpus,
     _budget_holds_minimum,
 )

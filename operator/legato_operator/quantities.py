@@ -13,6 +13,11 @@ _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 _QUANTITY = re.compile(r"(\d+(?:\.\d+)?)(m|k|M|G|T|P|Ki|Mi|Gi|Ti|Pi|)")
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h)")
 
+# How a CRD spells the three. Numbers are quantities too: `cpu: 1`.
+QUANTITY_SCHEMA = {"x-kubernetes-int-or-string": True, "pattern": r"^\d+(\.\d+)?(m|k|M|G|T|P|Ki|Mi|Gi|Ti|Pi)?$"}
+MEMORY_SCHEMA = {"x-kubernetes-int-or-string": True, "pattern": r"^\d+(\.\d+)?(k|M|G|T|P|Ki|Mi|Gi|Ti|Pi)?$"}
+DURATION_SCHEMA = {"type": "string", "pattern": r"^(\d+(\.\d+)?(ms|s|m|h))+$"}
+
 
 def quantity(text: str) -> Decimal:
     """The number that a Kubernetes quantity stands for. Raises ValueError for anything else."""
@@ -38,6 +43,22 @@ def duration(text: str) -> float:
     return sum(float(part[1]) * _SECONDS[part[2]] for part in parts)
 
 
+def memory_text(amount: int) -> str:
+    """Bytes as a manifest spells them: 512Mi for 536870912."""
+    for unit in ("Pi", "Ti", "Gi", "Mi", "Ki"):
+        if amount % int(_UNITS[unit]) == 0:
+            return f"{amount // int(_UNITS[unit])}{unit}"
+    return str(amount)
+
+
+def duration_text(value: float) -> str:
+    """Seconds as a manifest spells them: 10m for 600, 100ms for 0.1."""
+    for unit in ("h", "m", "s"):
+        if value % _SECONDS[unit] == 0:
+            return f"{value / _SECONDS[unit]:g}{unit}"
+    return f"{value * 1000:g}ms"
+
+
 def seconds(value: float) -> str:
-    """Seconds as flags take them: no needless digits."""
-    return f"{value:g}"
+    """Seconds as flags take them: to the millisecond, without needless digits or an exponent."""
+    return f"{value:.3f}".rstrip("0").rstrip(".")

@@ -130,7 +130,8 @@ def test_a_stream_is_measured_chunk_by_chunk() -> None:
     ("events", "status", "text"),
     [
         (["boom"], 503, "503: data: boom"),
-        (["[DONE]"], 200, "without a token"),
+        (["[DONE]"], 200, "after 0 of 2 tokens"),
+        ([CHUNK, "[DONE]"], 200, "after 0 of 2 tokens"),
         ([CHUNK, '{"error": {"message": "worker lost"}}'], 200, "worker lost"),
     ],
 )

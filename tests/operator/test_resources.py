@@ -82,7 +82,12 @@ WRONG = [
     ({"engine": None}, "spec.engine", "must be a mapping, not nothing"),
     ({"drain": {"deadline": 120}}, "spec.drain.deadline", "120 is no duration"),
     ({"drain": {"deadline": "2 minutes"}}, "spec.drain.deadline", "is no duration"),
-    ({"drain": {"deadline": "0s"}}, "spec.drain.deadline", "not longer than nothing"),
+    ({"drain": {"deadline": "0s"}}, "spec.drain.deadline", "from 1ms to 168h"),
+    ({"drain": {"deadline": "0.00001ms"}}, "spec.drain.deadline", "from 1ms to 168h"),
+    ({"gateway": {"defaultDeadline": "300h"}}, "spec.gateway.defaultDeadline", "from 1ms to 168h"),
+    ({"engine": {"kvCacheMemory": "2000Ti"}}, "spec.engine.kvCacheMemory", "at most 1Pi"),
+    ({"model": {**SOURCE, "servedName": "-x"}}, "spec.model.servedName", "does not match"),
+    ({"model": {"source": {"path": "-x"}}}, "spec.model.source.path", "does not match"),
     ({"transfer": {"checksum": "yes"}}, "spec.transfer.checksum", "must be true or false, not 'yes'"),
     ({"transfer": {"required": True}}, "spec.transfer.required", "needs a transport other than Auto"),
     ({"transfer": {"transport": "Pigeon"}}, "spec.transfer.transport", "not 'Pigeon'"),
@@ -125,6 +130,11 @@ WRONG = [
         "need 2 GPUs",
     ),
     ({"decode": {"resources": {"requests": {"cpu": "many"}}}}, "spec.decode.resources.requests.cpu", "is no quantity"),
+    (
+        {"decode": {"resources": {"requests": {"cpu": "999999999"}}}},
+        "spec.decode.resources.requests.cpu",
+        "at most 1024",
+    ),
     ({"decode": {"resources": {"request": {}}}}, "spec.decode.resources.request", "did you mean requests?"),
 ]
 
