@@ -70,6 +70,7 @@ Memory = Annotated[int, BeforeValidator(_bytes), WithJsonSchema(quantities.MEMOR
 Name = Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9]{0,48}[a-z0-9])?$")]
 ObjectName = Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$", max_length=253)]  # any Kubernetes object
 ServiceName = Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9]{0,38}[a-z0-9])?$")]  # leaves room for -prefill-123
+ServedName = Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[A-Za-z0-9][-A-Za-z0-9._:/@+ ]*$")]
 Tenant = Annotated[str, Field(min_length=1, max_length=512)]
 Count = Annotated[int, Field(ge=0, le=10_000)]
 
