@@ -45,13 +45,13 @@ class NoRoute:
 
 @dataclass(slots=True)
 class _Candidate:
-    """A worker that could take its part, and what that costs; candidates compare by `rank`, see `_best`."""
+    """A worker that could take its part, and what that costs; `_best` compares them."""
 
     worker: WorkerView
     cached: int
     uncached: int
     cost: float
-    rank: tuple[int, int]  # cost, sequences there
+    rank: int  # the cost, as far as it counts
 
 
 def choose(need: Need, snapshot: FleetSnapshot, matches: Matches, policy: Policy) -> Route | NoRoute:
@@ -80,7 +80,7 @@ def choose(need: Need, snapshot: FleetSnapshot, matches: Matches, policy: Policy
 
 
 def _candidate(worker: WorkerView, need: Need, cached: int, cost: float) -> _Candidate:
-    return _Candidate(worker, cached, need.tokens - cached, cost, (scorers.rounded(cost), worker.in_flight))
+    return _Candidate(worker, cached, need.tokens - cached, cost, scorers.rounded(cost))
 
 
 def _prefiller(worker: WorkerView, need: Need, matched: int, usual: float) -> _Candidate:
@@ -101,13 +101,13 @@ def _unified(worker: WorkerView, need: Need, matched: int, usual: float) -> _Can
 
 
 def _best(need: Need, candidates: list[_Candidate]) -> _Candidate:
-    """The one of lowest rank; a hash of request and worker spreads requests over those that are equal."""
+    """The one of lowest cost; of equal ones that with the fewest sequences, then as a hash spreads requests."""
     lowest = min(candidate.rank for candidate in candidates)
     equal = [candidate for candidate in candidates if candidate.rank == lowest]
     if len(equal) == 1:
         return equal[0]
     request = crc32(need.id.encode())
-    return min(equal, key=lambda candidate: crc32(candidate.worker.name.encode(), request))
+    return min(equal, key=lambda c: (c.worker.in_flight, crc32(c.worker.name.encode(), request)))
 
 
 def _cheap_local(need: Need, split: list[_Candidate], policy: Policy) -> Route | None:
