@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import json
 import socket
+import time
 import urllib.error
 import urllib.request
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -361,6 +362,23 @@ def test_a_silent_core_is_replaced_and_one_that_beats_is_not(tmp_path: Path) -> 
             assert isinstance(lost, Lost)
             assert "silent" in lost.reason
             await bench.core()
+
+    run(tmp_path, test, core_silence=1.0)
+
+
+def test_a_server_that_was_stopped_itself_does_not_take_its_core_for_silent(tmp_path: Path) -> None:
+    async def test(bench: Bench) -> None:
+        core = await bench.core()
+        async with bench.dial("/stream") as gateway:
+            await greet(gateway)
+            time.sleep(2.5)  # noqa: ASYNC251 – nothing runs meanwhile, as under SIGSTOP
+            for _ in range(3):
+                await asyncio.sleep(0)  # timers that are due come before the core
+            await core.say(Beat())
+            await core.say(Turn(status=status()))
+            await until(lambda: bool(bench.worker.hub.core is None or bench.worker.hub.core.status))
+            assert bench.worker.hub.core is not None
+            assert isinstance(await heard(gateway), Lost)  # a silence of its own is still noticed
 
     run(tmp_path, test, core_silence=1.0)
 

@@ -12,6 +12,7 @@ from legato_engine.server.hub import Hub
 from legato_engine.settings import Settings
 
 _FAREWELL = 2.0  # seconds a core gets to end its hand-offs
+_OVERSLEPT = 1.0  # seconds: a timer that is so late tells that this process did not run itself
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,12 +84,18 @@ class Supervisor:
 
     async def _listen(self, link: CoreLink) -> str | None:
         """Until the core ends; why, if it was not by itself."""
-        silence = self._settings.core_silence
+        silence, clock = self._settings.core_silence, asyncio.get_running_loop().time
+        excused = False
         while True:
+            began = clock()
             try:
                 received = await asyncio.wait_for(link.receive(), silence)
             except TimeoutError:
+                if not excused and clock() - began > silence + _OVERSLEPT:
+                    excused = True  # both may have been stopped: its silence begins now
+                    continue
                 return f"the core was silent for {silence:g} seconds"
+            excused = False
             if not received:
                 return None
             for frame in received:
