@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -94,14 +95,14 @@ class Service:
     def log(self) -> str:
         return self._log.read_text(errors="replace")
 
-    def until(self, condition: Callable[[], T | bool | None], what: str, pause: float = 0.01) -> T:
+    def until(self, condition: Callable[[], T | bool | None], what: str | Callable[[], str], pause: float = 0.01) -> T:
         """What `condition` gives once that is true. Fails loudly instead of waiting for ever."""
         give_up = time.monotonic() + PATIENCE
         while time.monotonic() < give_up:
             if found := condition():
                 return found  # type: ignore[return-value]
             time.sleep(pause)
-        pytest.fail(f"waited in vain until {what}\n{self.log()[-6000:]}")
+        pytest.fail(f"waited in vain until {what if isinstance(what, str) else what()}\n{self.log()[-6000:]}")
 
     # ── what it tells of itself ──
 
@@ -118,19 +119,23 @@ class Service:
     def record(self, completion_id: str) -> dict[str, Any]:
         return next(r for r in self.state()["requests"] if r["id"] == completion_id)
 
+    def told_by(self, name: str) -> dict[str, Any]:
+        """What a worker tells of itself on its control port."""
+        address = self.worker(name)["address"]
+        answer = self.http.get(f"http://{address}/state", headers={"Authorization": f"Bearer {self._token}"})
+        found: dict[str, Any] = answer.raise_for_status().json()
+        return found
+
+    @cached_property
+    def _token(self) -> str:
+        (server, *_) = self.processes(self.workers()[0]["worker"])
+        return server.environ()["LEGATO_TOKEN"]
+
     def processes(self, name: str) -> list[psutil.Process]:
         """Server and core of a worker."""
         tree = psutil.Process(self.process.pid).children(recursive=True)
         servers = [p for p in tree if _is_worker(p, name)]
         return [p for server in servers for p in (server, *server.children(recursive=True))]
-
-    def signal(self, name: str, number: signal.Signals) -> None:
-        """To all processes of a worker, the server first."""
-        processes = self.processes(name)
-        assert processes, f"{name} does not run"
-        for process in processes:
-            if process.is_running():
-                process.send_signal(number)
 
     def epoch(self, name: str) -> str:
         return str(self.worker(name).get("epoch", ""))
@@ -143,7 +148,19 @@ class Service:
 
     def until_idle(self) -> None:
         """Nothing runs, waits or is held anywhere, and all blocks are accounted for."""
-        self.until(lambda: all(map(_idle, self.workers())), f"all blocks are back: {self.workers()}")
+        self.until(
+            lambda: all(map(_idle, self.workers())),
+            lambda: f"all blocks are back: {json.dumps(self.workers(), indent=1)}",
+        )
+
+    def scale(self, pool: str, replicas: int) -> None:
+        """Until the pool has that many workers, all of them connected."""
+        if len(self.workers(pool)) != replicas:
+            scaled = self.command("scale", pool, str(replicas))
+            assert scaled.returncode == 0, scaled.stderr
+        self.until(lambda: len(self.workers(pool)) == replicas, f"{replicas} {pool} workers are there")
+        for worker in self.workers(pool):
+            self.until_connected(worker["worker"])
 
     # ── requests ──
 

@@ -1,15 +1,19 @@
 """Workers die or hang at every stage of a request, and its reader does not notice."""
 
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
+import psutil
 import pytest
 
 STAGES = ["queued", "prefilling", "pushing", "handed off", "decoding"]
-PREFILL, DECODE = "test-prefill-0", "test-decode-0"
-GREEDY = {"temperature": 0}
+ROLES = ["prefill", "decode"]
+GREEDY = {"temperature": 0, "logprobs": 2}
 SEEDED = {"temperature": 0.8, "seed": 7, "top_p": 0.9}
+OUTPUT = 40  # tokens
+JUST = 4  # tokens that a sequence has at most that was handed off a moment ago
+TRIES = 6  # requests that may slip past the stage before their worker stops
 TIE = 2e-3  # logprobs closer than this are one value in float32 sums of another order
 
 
@@ -18,36 +22,140 @@ def service(start: Callable[..., Any]) -> Any:
     return start(chunk=64)
 
 
+@pytest.fixture
+def pair(service: Any) -> Any:
+    """One prefill and one decode worker: what a dead one had to do waits for its successor."""
+    service.scale("decode", 1)
+    return service
+
+
+@pytest.fixture
+def trio(service: Any) -> Any:
+    """One prefill worker and two decode workers."""
+    service.scale("decode", 2)
+    return service
+
+
 @pytest.fixture(scope="module")
-def prompts(service: Any) -> dict[str, str]:
+def prompts() -> dict[str, str]:
     story = " ".join(f"Chapter {i}: the fox counted {i * 37 % 101} stones." for i in range(70))
-    return {"greedy": "Greedy. " + story, "seeded": "Seeded. " + story, "filler": "Filler. " + story}
+    return {"greedy": "Greedy. " + story, "seeded": "Seeded. " + story}
 
 
 @pytest.fixture(scope="module")
-def undisturbed(service: Any, prompts: dict[str, str]) -> dict[str, Any]:
-    streams = {
-        "greedy": service.stream(prompts["greedy"], logprobs=2, **GREEDY),
-        "seeded": service.stream(prompts["seeded"], **SEEDED),
-    }
-    for stream in streams.values():
+def undisturbed(service: Any, prompts: dict[str, str]) -> list[Any]:
+    streams = _ask(service, prompts, "undisturbed")
+    for stream in streams:
         assert stream.result()
     return streams
 
 
-def stage_reached(service: Any, stage: str, streams: list[Any]) -> bool:
-    if stage == "handed off":
-        return any(s.started.is_set() for s in streams)
-    if stage == "decoding":
-        return all(s.chunks > 5 for s in streams)
-    prefill, decode = service.worker(PREFILL), service.worker(DECODE)
-    if stage == "queued":
-        return bool(prefill.get("waiting"))
-    if stage == "prefilling":
-        return bool(prefill.get("running"))
-    return bool(prefill.get("running")) and bool(
-        decode.get("used_blocks")
-    )  # the grant is there: blocks are on their way
+def _ask(service: Any, prompts: dict[str, str], salt: str) -> list[Any]:
+    """A greedy and a seeded stream. Nothing of an earlier round is in a cache: the salt is another one."""
+    body = {"extra_body": {"cache_salt": salt, "ignore_eos": True}, "max_tokens": OUTPUT}
+    greedy = service.stream(prompts["greedy"], **GREEDY, **body)
+    return [greedy, service.stream(prompts["seeded"], **SEEDED, **body)]
+
+
+class Round:
+    """Two streams, and the worker that stops (SIGSTOP) while a request of theirs is at a certain stage.
+
+    The stage is what the gateway's record of that request says, before the signal and again after it.
+    """
+
+    def __init__(self, service: Any, prompts: dict[str, str], role: str, stage: str, salt: str) -> None:
+        service.until_idle()
+        self._service = service
+        self._role, self._stage = role, stage
+        self._sent = self._bytes_sent()
+        workers = [worker["worker"] for worker in service.workers(role)]
+        self._processes: dict[str, list[psutil.Process]] = {name: service.processes(name) for name in workers}
+        self.epochs = {worker["worker"]: worker["epoch"] for worker in service.workers()}
+        self._earlier = {record["id"] for record in service.state()["requests"]}
+        self.streams = _ask(service, prompts, salt)
+        self.victim = self.target = self.receiver = ""
+
+    def records(self) -> list[dict[str, Any]]:
+        """What the gateway tells of the two requests."""
+        return [record for record in self._service.state()["requests"] if record["id"] not in self._earlier]
+
+    def record(self) -> dict[str, Any]:
+        return next(record for record in self.records() if record["id"] == self.target)
+
+    def stop(self) -> bool:
+        """Stops the worker at the stage. False when the request was past it: then all runs on."""
+        found = self._service.until(self._seen, f"a request is {self._stage}", pause=0.002)
+        if found is True:
+            return False
+        self.target, self.victim, self.receiver = found["id"], found[self._role], found["decode"]
+        self.signal(signal.SIGSTOP)
+        if self._is_there(self.record()):
+            return True
+        self.signal(signal.SIGCONT)
+        return False
+
+    def signal(self, number: signal.Signals) -> None:
+        """To server and core of the victim, as far as they live."""
+        for process in self._processes[self.victim]:
+            if process.is_running():
+                process.send_signal(number)
+
+    def finish(self, undisturbed: list[Any]) -> None:
+        """Both streams end rightly; the request was computed again if, and only if, its worker had to do with it."""
+        for found, expected in zip(self.streams, undisturbed, strict=True):
+            assert_same(found, expected)
+        record = self._service.until(lambda: (r := self.record())["stage"] == "ended" and r, "the request has ended")
+        assert record["output_tokens"] == OUTPUT
+        needed = self._role == "decode" or self._stage not in ("handed off", "decoding")
+        assert (record["attempt"] > 1) == needed, record
+
+    def _seen(self) -> Any:
+        """The record of a request that is there; True once it is too late."""
+        there = [record for record in self.records() if self._is_there(record)]
+        pushing = {"prefilling": False, "pushing": True}.get(self._stage)
+        if there and pushing is not None and (self._bytes_sent() > self._sent) is not pushing:
+            there = []
+        return there[0] if there else all(stream.done.is_set() for stream in self.streams)
+
+    def _is_there(self, record: dict[str, Any]) -> bool:
+        if record["attempt"] != 1:
+            return False
+        tokens = record["output_tokens"]
+        match self._stage:
+            case "queued" | "prefilling":
+                return record["stage"] == self._stage
+            case "pushing":  # the only hand-off under way is its own
+                return record["stage"] == "prefilling" and not any(other["handoffs"] for other in self.records())
+            case "handed off":
+                return bool(record["handoffs"]) and record["stage"] == "decoding" and tokens <= JUST
+            case _:
+                return record["stage"] == "decoding" and JUST < tokens < OUTPUT // 2
+
+    def _bytes_sent(self) -> int:
+        """By hand-offs, since the prefill worker's start."""
+        (worker,) = self._service.workers("prefill")
+        return int(self._service.told_by(worker["worker"])["totals"]["transfer"]["bytes_sent"])
+
+
+@pytest.fixture
+def stopped(prompts: dict[str, str]) -> Iterator[Callable[..., Round]]:
+    """Gives rounds whose victim stopped at the stage; asks again when a request was faster than the signal."""
+    rounds: list[Round] = []
+
+    def stop(service: Any, role: str, stage: str, occasion: str) -> Round:
+        for again in range(TRIES):
+            round = Round(service, prompts, role, stage, f"{occasion} {role} {stage} {again}")
+            rounds.append(round)
+            if round.stop():
+                return round
+            for stream in round.streams:
+                stream.result()
+        pytest.fail(f"{TRIES} requests were never seen {stage} at the {role} worker when it had stopped")
+
+    yield stop
+    for round in rounds:
+        if round.victim:
+            round.signal(signal.SIGCONT)
 
 
 def assert_same(found: Any, expected: Any) -> None:
@@ -67,76 +175,91 @@ def _sampled(top: dict[str, float]) -> str:
 
 
 @pytest.mark.parametrize("stage", STAGES)
-@pytest.mark.parametrize("victim", [PREFILL, DECODE])
+@pytest.mark.parametrize("role", ROLES)
 def test_killing_a_worker_disturbs_no_stream(
-    service: Any, prompts: dict[str, str], undisturbed: dict[str, Any], victim: str, stage: str
+    pair: Any, undisturbed: list[Any], stopped: Callable[..., Round], role: str, stage: str
 ) -> None:
-    service.until_connected(PREFILL)
-    service.until_connected(DECODE)
-    service.until_idle()
-    epoch = service.epoch(victim)
-    salt = {"extra_body": {"cache_salt": f"{victim} {stage}"}}  # nothing of an earlier round is in a cache
-    streams = [
-        service.stream(prompts["greedy"], logprobs=2, **GREEDY, **salt),
-        service.stream(prompts["seeded"], **SEEDED, **salt),
-    ]
-    service.until(lambda: stage_reached(service, stage, streams), f"a request is {stage}", pause=0.002)
-    service.signal(victim, signal.SIGKILL)
-    assert_same(streams[0], undisturbed["greedy"])
-    assert_same(streams[1], undisturbed["seeded"])
-    service.until_connected(victim, not_epoch=epoch)
-    service.until_idle()
+    round = stopped(pair, role, stage, "kill")
+    round.signal(signal.SIGKILL)
+    round.finish(undisturbed)
+    pair.until_connected(round.victim, not_epoch=round.epochs[round.victim])
+    pair.until_idle()
+
+
+def test_the_only_decode_worker_hangs_and_goes_on(
+    pair: Any, undisturbed: list[Any], stopped: Callable[..., Round]
+) -> None:
+    round = stopped(pair, "decode", "decoding", "hang alone")
+    pair.until(lambda: pair.worker(round.victim)["connection"] != "connected", "the gateway has noticed")
+    round.signal(signal.SIGCONT)
+    round.finish(undisturbed)
+    pair.until_idle()
+    assert pair.epoch(round.victim) == round.epochs[round.victim]
+
+
+@pytest.mark.parametrize("stage", STAGES)
+@pytest.mark.parametrize("role", ROLES)
+def test_a_worker_that_hangs_and_wakes_up_late_disturbs_no_stream(
+    trio: Any, undisturbed: list[Any], stopped: Callable[..., Round], role: str, stage: str
+) -> None:
+    """It wakes up while others compute what it had, and would go on with it."""
+    round = stopped(trio, role, stage, "hang")
+    trio.until(lambda: trio.worker(round.victim)["connection"] != "connected", "the gateway has noticed")
+    if (role, stage) == ("prefill", "pushing"):
+        receiver = round.receiver
+        trio.until(lambda: trio.worker(receiver)["quarantined_blocks"], "blocks it may still write to are kept away")
+    round.signal(signal.SIGCONT)
+    round.finish(undisturbed)
+    trio.until_connected(round.victim)
+    trio.until_idle()
+    epochs = {worker["worker"]: worker["epoch"] for worker in trio.workers()}
+    assert epochs == round.epochs, "a worker was replaced: it did not wake up, or woke up and died"
+
+
+def test_a_worker_that_hangs_for_good_is_replaced(
+    trio: Any, undisturbed: list[Any], stopped: Callable[..., Round]
+) -> None:
+    """What it might still write to comes back: its peer closes the connection when the lease is over."""
+    round = stopped(trio, "prefill", "pushing", "hang for good")
+    round.finish(undisturbed)
+    trio.until_connected(round.victim, not_epoch=round.epochs[round.victim])
+    trio.until_idle()
+    assert trio.epoch(round.receiver) == round.epochs[round.receiver]
 
 
 @pytest.mark.parametrize("stage", ["pushing", "decoding"])
-@pytest.mark.parametrize("victim", [PREFILL, DECODE])
-def test_a_worker_that_hangs_and_wakes_up_late_disturbs_no_stream(
-    service: Any, prompts: dict[str, str], undisturbed: dict[str, Any], victim: str, stage: str
+def test_sequences_of_a_dead_decode_worker_go_on_at_the_other(
+    trio: Any, undisturbed: list[Any], stopped: Callable[..., Round], stage: str
 ) -> None:
-    service.until_connected(PREFILL)
-    service.until_connected(DECODE)
-    service.until_idle()
-    salt = {"extra_body": {"cache_salt": f"hang {victim} {stage}"}}
-    streams = [
-        service.stream(prompts["greedy"], logprobs=2, **GREEDY, **salt),
-        service.stream(prompts["seeded"], **SEEDED, **salt),
-    ]
-    service.until(lambda: stage_reached(service, stage, streams), f"a request is {stage}", pause=0.002)
-    service.signal(victim, signal.SIGSTOP)
-    service.until(
-        lambda: all(s.done.is_set() for s in streams) or service.worker(victim).get("connection") != "connected",
-        "the gateway has noticed, or did not have to",
-    )
-    for process in service.processes(victim):
-        process.send_signal(signal.SIGCONT)
-    assert_same(streams[0], undisturbed["greedy"])
-    assert_same(streams[1], undisturbed["seeded"])
-    service.until_connected(victim)
-    service.until_idle()
+    round = stopped(trio, "decode", stage, "survive")
+    round.signal(signal.SIGKILL)
+    (survivor,) = {worker["worker"] for worker in trio.workers("decode")} - {round.victim}
+    round.finish(undisturbed)
+    assert round.record()["decode"] == survivor
+    assert trio.epoch(survivor) == round.epochs[survivor]
+    trio.until_connected(round.victim, not_epoch=round.epochs[round.victim])
+    trio.until_idle()
 
 
-def test_draining_moves_running_sequences(start: Callable[..., Any], prompts: dict[str, str]) -> None:
+def test_draining_moves_running_sequences(trio: Any) -> None:
     """Scale 2 → 1 under load: sequences move by hand-off, none fails, none is recomputed."""
-    service = start(chunk=512)
-    assert service.command("scale", "decode", "2").returncode == 0
-    service.until(lambda: len(service.workers("decode")) == 2, "both decode workers are there")
     ask = {"max_tokens": 100, "temperature": 0, "logprobs": 2, "extra_body": {"ignore_eos": True}}
-    expected = [service.stream(f"Story {i}:", **ask) for i in range(4)]
+    expected = [trio.stream(f"Story {i}:", **ask) for i in range(4)]
     for stream in expected:
         stream.result()
-    seen = {record["id"] for record in service.state()["requests"]}
-    streams = [service.stream(f"Story {i}:", **ask) for i in range(4)]
-    service.until(lambda: all(s.chunks > 5 for s in streams), "all are decoding")
-    assert all(worker["running"] for worker in service.workers("decode"))
-    assert service.command("scale", "decode", "1").returncode == 0
+    seen = {record["id"] for record in trio.state()["requests"]}
+    streams = [trio.stream(f"Story {i}:", **ask) for i in range(4)]
+    trio.until(lambda: all(s.chunks > 5 for s in streams), "all are decoding")
+    assert all(worker["running"] for worker in trio.workers("decode"))
+    assert trio.command("scale", "decode", "1").returncode == 0
     for found, undisturbed in zip(streams, expected, strict=True):
         assert_same(found, undisturbed)
-    service.until(lambda: len(service.workers("decode")) == 1, "the drained worker is gone")
-    service.until_idle()
-    moves = {r["id"]: _moves(r) for r in service.state()["requests"] if r["id"] not in seen}
+    trio.until(lambda: len(trio.workers("decode")) == 1, "the drained worker is gone")
+    trio.until_idle()
+    moves = {r["id"]: _moves(r) for r in trio.state()["requests"] if r["id"] not in seen}
     assert len(moves) == 4
     assert any(moves.values()), "no sequence moved from decode worker to decode worker"
-    attempts = {r["id"]: r["attempt"] for r in service.state()["requests"] if r["id"] in moves}
+    attempts = {r["id"]: r["attempt"] for r in trio.state()["requests"] if r["id"] in moves}
     assert attempts == {id: 1 + count for id, count in moves.items()}, "a sequence was recomputed"
 
 
