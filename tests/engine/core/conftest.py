@@ -1,5 +1,5 @@
 """Cores in virtual time, frame by frame: a runner that reads the tokens it decodes from its arena, and the
-in-memory link between two cores. What a core emits is therefore right only if its KV is."""
+in-memory link (or one that a test opens) between two cores. What a core emits is therefore right only if its KV is."""
 
 import socket
 import zlib
@@ -26,6 +26,7 @@ from legato_engine.scheduler.limits import Limits
 from legato_engine.scheduler.scheduler import Scheduler
 from legato_engine.transfer.agent import TransferAgent
 from legato_engine.transfer.checksum import ArenaMemory
+from legato_engine.transfer.link import Link
 from legato_engine.transfer.memory import MemoryLink, Network
 from legato_protocol import stream
 from legato_protocol.stream import (
@@ -205,7 +206,7 @@ class World:
         name: str,
         *,
         runner: StepRunner | None = None,
-        link: bool = True,
+        link: Link | bool = True,
         chunk: int = 8,
         blocks: int | None = None,
         **limits: int,
@@ -214,7 +215,9 @@ class World:
         runner, events, epoch = runner or TokenRunner(), EventLog(f"epoch-{name}"), f"epoch-{name}"
         chosen = Limits("unified", runner.layout.block_size, **{**LIMITS, "chunk_tokens": chunk, **limits})
         scheduler = Scheduler(chosen, BlockPool(blocks or runner.num_blocks, events), runner.kv_revision)
-        agent = self._agent(name, epoch, runner) if link else None
+        if link is True:
+            link = MemoryLink(self.network, name, runner.arena.address, runner.arena.nbytes)
+        agent = self._agent(link, name, epoch, runner) if link else None
         pulse = Pulse(self.network.clock)
         core = Core(
             Channel(theirs),
@@ -227,7 +230,8 @@ class World:
             max_waiting=chosen.max_waiting,
             pulse=pulse,
         )
-        worker = Worker(core, ours, scheduler, agent, runner, Peer(name, epoch, name.encode()), pulse)
+        peer = Peer(name, epoch, link.address if link else b"")
+        worker = Worker(core, ours, scheduler, agent, runner, peer, pulse)
         worker.tell(joined=(GATEWAY,))
         self.workers.append(worker)
         return worker
@@ -244,8 +248,7 @@ class World:
         for worker in self.workers:
             worker.end.close()
 
-    def _agent(self, name: str, epoch: str, runner: StepRunner) -> TransferAgent:
-        link = MemoryLink(self.network, name, runner.arena.address, runner.arena.nbytes)
+    def _agent(self, link: Link, name: str, epoch: str, runner: StepRunner) -> TransferAgent:
         return TransferAgent(
             link,
             ArenaMemory(runner.arena.blocks, runner.num_blocks),

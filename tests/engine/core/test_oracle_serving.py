@@ -1,19 +1,28 @@
 """Greedy float32 output of the real model, served by real cores and schedulers, is that of transformers."""
 
+import time
+from collections.abc import Iterator
+
 import pytest
+import torch
 
 from legato_engine.request import State
 from legato_engine.runner import Runner
+from legato_engine.transfer import ucx
+from legato_engine.transfer.link import Link
 from legato_protocol.stream import Generate
 
 NEW_TOKENS = 64
-TURNS = 2000  # far more than any of these needs
+PATIENCE = 250.0  # seconds; only a hang reaches it
 
 
 @pytest.fixture(scope="module")
 def peer_float32(smollm2):
-    """A second worker's model and arena."""
-    return Runner.load(smollm2, block_size=16, kv_cache_bytes=512 << 20, dtype="float32", threads=1, max_length=4096)
+    """A second worker's model and arena. No block holds zeros by chance: whatever is read must have come."""
+    runner = Runner.load(smollm2, block_size=16, kv_cache_bytes=512 << 20, dtype="float32", threads=1, max_length=4096)
+    with torch.inference_mode():
+        runner.arena.blocks.fill_(3.0)
+    return runner
 
 
 class Serving:
@@ -31,18 +40,20 @@ class Serving:
     def sequence(self, index):
         return self.world.sequence(self.prompts[index], max_tokens=NEW_TOKENS, temperature=0.0, stop_token_ids=())
 
-    def generate(self, worker, prefix=""):
-        worker.tell(*[Generate(prefix + id, 1, self.sequence(index)) for index, id in enumerate(self.ids)])
+    def generate(self, worker, prefix="", order=None):
+        """In this order of arrival, that of the prompts unless given."""
+        worker.tell(*[Generate(f"{prefix}{i}", 1, self.sequence(i)) for i in order or range(len(self.prompts))])
 
     def run(self, worker, prefix="", watch=lambda: None):
         """Turns of all workers until `worker` told the ends of all its sequences; returns their tokens."""
-        for _ in range(TURNS):
+        give_up = time.monotonic() + PATIENCE
+        while time.monotonic() < give_up:
             self.world.run(1)
             watch()
             assert not worker.failures()
             if all(worker.finished(id=prefix + id) for id in self.ids):
                 return [worker.tokens(prefix + id) for id in self.ids]
-        raise AssertionError(f"not over after {TURNS} turns")
+        raise AssertionError("it hangs")
 
 
 @pytest.fixture
@@ -61,19 +72,36 @@ def check(oracle, prompts):
 
 
 class Recorder:
-    """A runner that remembers of each batch how many rows decoded and how many had more than a token."""
+    """A runner that remembers of each batch how many rows decoded and how many had more than a token; and how many
+    sequences that had output already were computed again."""
 
     def __init__(self, runner):
         self._runner = runner
         self.batches = []
+        self.again = 0
 
     def __getattr__(self, name):
         return getattr(self._runner, name)
 
     def step(self, batch):
-        prompts = sum(len(row.tokens) > 1 for row in batch.rows)
-        self.batches.append((len(batch.rows) - prompts, prompts))
+        longer = [row for row in batch.rows if len(row.tokens) > 1]
+        self.batches.append((len(batch.rows) - len(longer), len(longer)))
+        self.again += sum(draw.position > draw.prompt_len for row in longer for draw in row.draws)
         return self._runner.step(batch)
+
+
+@pytest.fixture
+def open_link() -> Iterator:
+    """Opens links over TCP, whose UCX threads end with the test."""
+    opened: list[Link] = []
+
+    def open_one(runner: Runner) -> Link:
+        opened.append(ucx.open("TCP", "127.0.0.1", runner.arena.address, runner.arena.nbytes))
+        return opened[-1]
+
+    yield open_one
+    for link in opened:
+        link.close()
 
 
 def test_unified_in_batches_of_16_then_from_the_prefix_cache(serving, smollm2_float32, check, prompts):
@@ -90,27 +118,36 @@ def test_unified_in_batches_of_16_then_from_the_prefix_cache(serving, smollm2_fl
         assert worker.items(f"again-{index}")[0].cached_tokens == (len(prompt) - 1) // 16 * 16
 
 
-def test_disaggregated(serving, smollm2_float32, peer_float32, check):
-    prefill, decode = serving.worker("p", smollm2_float32), serving.worker("d", peer_float32)
+def test_disaggregated(serving, smollm2_float32, peer_float32, check, open_link):
+    """Every KV block goes from one core to the other over UCX, as between two processes."""
+    prefill = serving.worker("p", smollm2_float32, link=open_link(smollm2_float32))
+    decode = serving.worker("d", peer_float32, link=open_link(peer_float32))
     for index, id in enumerate(serving.ids):
         serving.world.hand_off(prefill, decode, serving.sequence(index), room=index + 1, id=id)
     check(serving.run(decode))
+    assert {report.transport for report in decode.reports()} == {"ucx:tcp"}
     assert sorted(report.id for report in decode.reports()) == sorted(serving.ids)
     assert not any(prefill.items(id) for id in serving.ids)
 
 
 def test_after_preemption(serving, smollm2_float32, check, prompts):
-    """Sequences are taken in without regard to their growth, so that some lose their blocks while they decode."""
-    preempted = set()
-    serving.prompts = [prompt[:400] for prompt in prompts]
-    worker = serving.worker("u", smollm2_float32, link=False, blocks=64, growth_tokens=0)
+    """Sequences are taken in without regard to their growth, so that some lose their blocks while they decode: first
+    the three that came last, then, when these were preempted as often as may be, the one of 2,000 tokens."""
+    longest = max(range(len(prompts)), key=lambda index: len(prompts[index]))
+    last = [index for index in range(len(prompts)) if len(prompts[index]) < 32][-3:]
+    order = [index for index in range(len(prompts)) if index not in (longest, *last)] + [longest, *last]
+    blocks = sum(len(prompt) // 16 + 1 for prompt in prompts) + 4
+    runner, preempted = Recorder(smollm2_float32), set()
+    worker = serving.worker("u", runner, link=False, blocks=blocks, growth_tokens=0)
 
     def watch():
         for id in serving.ids:
             for request in worker.scheduler.requests(f"{serving.world.gateway}/{id}"):
                 if request.state is State.WAITING and request.outputs:
-                    preempted.add(id)
+                    preempted.add(int(id))
 
-    serving.generate(worker)
-    check(serving.run(worker, watch=watch), serving.prompts)
+    serving.generate(worker, order=order)
+    check(serving.run(worker, watch=watch))
+    assert longest in preempted
     assert len(preempted) > 1
+    assert runner.again
