@@ -8,7 +8,7 @@ reused only after `process`. There are no phases: every request has known and co
 (the idea is vLLM's and mini-sglang's), and a prompt is computed in chunks, so that decoding never stalls.
 """
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from math import inf
 
@@ -44,7 +44,7 @@ class Scheduler:
         self._batch: Batch | None = None
         self._flight: list[Request] = []
         self._began = 0.0
-        self._served: Counter[str] = Counter()
+        self._served: defaultdict[str, int] = defaultdict(int)  # tokens computed, by tenant
         self._earliest = inf  # no deadline is before it
 
     # Steps
