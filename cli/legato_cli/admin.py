@@ -30,7 +30,7 @@ def folder(environ: Mapping[str, str] = os.environ) -> Path:
     try:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
-        raise CannotListen(f"{path} cannot be made: {error.strerror}; set XDG_RUNTIME_DIR to a folder of yours") from None
+        raise CannotListen(f"{path} cannot be made: {error.strerror}; set XDG_RUNTIME_DIR to another folder") from None
     if path.stat().st_uid != os.getuid():
         raise CannotListen(f"{path} belongs to another user; remove it, or set XDG_RUNTIME_DIR")
     return path

@@ -34,16 +34,13 @@ def run(args: argparse.Namespace) -> int:
     except ManifestError as error:
         for path, message in error.problems:
             print(f"{args.file}: {path}: {message}" if path else f"{args.file}: {message}", file=sys.stderr)
-    except (model.ModelUnavailable, serving.CannotServe) as error:
+    except (model.ModelUnavailable, serving.CannotServe, CannotUsePort) as error:
         print(f"legato up: {error}", file=sys.stderr)
-    except PortTaken:
-        message = f"port {args.port} is taken; end what listens there, or choose another with --port"
-        print(f"legato up: {message}", file=sys.stderr)
     return BAD_INPUT
 
 
-class PortTaken(Exception):
-    """Somebody listens there already."""
+class CannotUsePort(Exception):
+    """Somebody listens there already, or this user may not. The text says what to do."""
 
 
 def _port(text: str) -> int:
@@ -53,7 +50,7 @@ def _port(text: str) -> int:
 
 
 def _listen(port: int) -> socket.socket:
-    """A listening socket at `port`, or at a free one for 0. Raises PortTaken.
+    """A listening socket at `port`, or at a free one for 0. Raises CannotUsePort.
 
     It is opened once and inherited by every gateway: connections wait in its queue while one takes over from another.
     """
@@ -64,7 +61,9 @@ def _listen(port: int) -> socket.socket:
         front.listen(BACKLOG)
     except OSError as error:
         front.close()
-        if error.errno in (errno.EADDRINUSE, errno.EACCES):
-            raise PortTaken from None
-        raise
+        raise CannotUsePort(
+            f"port {port} is taken; end what listens there, or choose another with --port"
+            if error.errno == errno.EADDRINUSE
+            else f"port {port} cannot be listened at: {error.strerror}; choose another with --port"
+        ) from None
     return front

@@ -1,7 +1,6 @@
 """The worker's way in: one call, from settings to exit code."""
 
 import asyncio
-import os
 import sys
 from collections.abc import Callable
 
@@ -16,7 +15,7 @@ from legato_engine.settings import Settings
 
 def run(settings: Settings, resolve: Resolve) -> int:
     """Serves until stopped. `resolve` turns the model's name into a path. 2: the start failed for good."""
-    if not die_with_parent(os.getppid()):
+    if settings.parent and not die_with_parent(settings.parent):
         return 1
     log = logger(settings.role)
     try:

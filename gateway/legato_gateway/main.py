@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import logging
-import os
 import random
 import secrets
 import signal
@@ -83,8 +82,8 @@ class Gateway:
 
 def run(settings: Settings, model: Path) -> int:
     """Serves the model at that path until SIGTERM or SIGINT. Raises SettingsError, TokenizeError."""
-    if settings.announce is not None and not die_with_parent(os.getppid()):
-        return 1  # who wanted the announcement is gone; a gateway started by hand may outlive its shell
+    if settings.parent and not die_with_parent(settings.parent):
+        return 1
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s", stream=sys.stderr)
     listeners = server.listeners(settings)
     tokens = Tokens.load(model)

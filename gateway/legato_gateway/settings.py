@@ -54,6 +54,7 @@ class Settings:
     index_blocks: int = 262_144
     tenant_quotas: tuple[tuple[str, int], ...] = ()  # tenant ("*" is every other one), its tokens per minute
     token: str = field(default="", repr=False)
+    parent: int = 0  # process id that this one must not outlive; 0: it may outlive all
 
 
 def add_flags(parser: ArgumentParser) -> None:
@@ -74,7 +75,7 @@ def add_flags(parser: ArgumentParser) -> None:
 
 def read(flags: Namespace, environ: Mapping[str, str]) -> Settings:
     """The settings that these flags and the environment make. Raises SettingsError."""
-    values: dict[str, Any] = {"token": environ.get(names.ENV_TOKEN, "")}
+    values: dict[str, Any] = {"token": environ.get(names.ENV_TOKEN, ""), "parent": _parent(environ)}
     for flag, (convert, _) in _FLAGS.items():
         given = getattr(flags, flag.replace("-", "_"), None)
         if given is None:
@@ -94,6 +95,14 @@ def read(flags: Namespace, environ: Mapping[str, str]) -> Settings:
         raise SettingsError("--port and --listen-fd exclude each other")
     values.setdefault("served_name", Path(values["model"].partition(":")[2] or values["model"]).stem)
     return Settings(**values)
+
+
+def _parent(environ: Mapping[str, str]) -> int:
+    text = environ.get(names.ENV_PARENT, "0")
+    try:
+        return _integer(0, 1 << 22)(text)
+    except ValueError as error:
+        raise SettingsError(f"{names.ENV_PARENT} {text!r} is not allowed: {error}") from None
 
 
 def seconds(text: str) -> float:

@@ -7,6 +7,7 @@ import signal
 from collections.abc import Mapping, Sequence
 
 from legato_operator.local.logs import Logs
+from legato_protocol import names
 
 
 class Process:
@@ -27,7 +28,7 @@ class Process:
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT,
-            env=environment,
+            env={**environment, names.ENV_PARENT: str(os.getpid())},
             process_group=0,
             pass_fds=inherited,
         )
