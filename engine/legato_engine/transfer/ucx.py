@@ -74,9 +74,12 @@ class UcxLink:
         self._call(lambda: self._loop.fence(connection))
 
     def poll(self) -> list[LinkEvent]:
-        if self._closed or not self._events:
+        if self._closed:
             return []
-        os.eventfd_read(self._event_wake)  # before the queue is read: what comes later wakes again
+        # Before the queue is read: what comes later wakes again. Events and wakes need not go together: the other
+        # thread may stand still between the two.
+        with suppress(BlockingIOError):
+            os.eventfd_read(self._event_wake)
         return [self._events.popleft() for _ in range(len(self._events))]
 
     def fileno(self) -> int:
