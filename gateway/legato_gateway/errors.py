@@ -34,6 +34,7 @@ class GatewayError(Exception):
     type: ClassVar[str] = "server_error"
     code: str | None = None
     permanent: ClassVar[bool] = False
+    again: ClassVar[bool] = True  # False: clients that retry by themselves are told not to
 
     def __init__(self, message: str, *, param: str | None = None, part: Part = "gateway") -> None:
         super().__init__(message)
@@ -49,7 +50,7 @@ class GatewayError(Exception):
     @property
     def headers(self) -> dict[str, str]:
         """Headers its response has beside the body."""
-        return {}
+        return {} if self.again else {"x-should-retry": "false"}
 
 
 class BadRequest(GatewayError):
@@ -121,9 +122,12 @@ class Overloaded(Refused):
 
 
 class DeadlineExceeded(GatewayError):
+    """The client's time is over: it is not for its library to take as much again."""
+
     status = 504
     type = "timeout_error"
     code = "deadline_exceeded"
+    again = False
 
 
 class WorkerFailed(GatewayError):
@@ -132,10 +136,11 @@ class WorkerFailed(GatewayError):
 
 
 class SuspectedPoison(WorkerFailed):
-    """It was running at two worker deaths; a third worker is not risked."""
+    """It was running at two worker deaths; a third worker is not risked, not by another try either."""
 
     status = 500
     code = "suspected_poison"
+    again = False
 
 
 class SlowClient(GatewayError):

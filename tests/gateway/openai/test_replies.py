@@ -9,6 +9,7 @@ import openai
 import pytest
 import uvicorn
 
+from legato_gateway.errors import DeadlineExceeded, GatewayError, SuspectedPoison, WorkerFailed
 from legato_gateway.request import Delta
 
 pytestmark = pytest.mark.anyio
@@ -109,6 +110,18 @@ async def test_a_slow_client_holds_the_stream_back(gateway: Any) -> None:
     full.set()
     await asyncio.wait_for(exchange, 5)
     assert gateway.relay.generations[0].usage.completion_tokens == 4
+
+
+@pytest.mark.parametrize(
+    ("error", "sent"), [(SuspectedPoison("x"), 1), (DeadlineExceeded("x"), 1), (WorkerFailed("x"), 2)]
+)
+async def test_what_must_not_be_tried_again_the_official_client_does_not_try_again(
+    gateway: Any, error: GatewayError, sent: int
+) -> None:
+    gateway.script(error)
+    with pytest.raises(openai.InternalServerError):
+        await gateway.client.with_options(max_retries=1).completions.create(model="tiny", prompt="hi")
+    assert len(gateway.relay.generations) == sent
 
 
 async def test_probes(gateway: Any) -> None:
