@@ -8,7 +8,7 @@ from typing import Literal
 import torch
 
 from legato_engine.layers.linear_float32 import CODES_UP_TO
-from legato_engine.models import llama_bf16, llama_float32
+from legato_engine.models.arithmetic import Float32, Tiles
 from legato_engine.models.config import ModelConfig
 from legato_engine.processor import Processor
 
@@ -37,7 +37,7 @@ def choose(dtype: str, processor: Processor, device: torch.device, config: Model
     name = dtype.lower()
     if name not in DTYPES:
         raise ValueError(f"dtype {dtype!r} is not supported; supported: {', '.join(DTYPES)}")
-    sized = device.type == "cpu" and llama_float32.fits(config, block_size)
+    sized = device.type == "cpu" and Float32.fits(config, block_size)
     if name != "auto":
         kernels: Kernels = "float32" if sized and name == "float32" else "torch"
         why = f"weights, activations and KV in {name}, as asked for"
@@ -45,7 +45,7 @@ def choose(dtype: str, processor: Processor, device: torch.device, config: Model
     if device.type != "cpu":
         why = f"weights, activations and KV in bfloat16 on {device}"
         return Formats("bfloat16", "torch", torch.bfloat16, "bfloat16", why)
-    if processor.amx and llama_bf16.fits(config, block_size):
+    if processor.amx and Tiles.fits(config, block_size):
         why = f"bfloat16 tiles, and the file's own codes for one or two rows; KV in bfloat16 ({processor})"
         return Formats("tiles", "tiles", torch.float32, "bfloat16", why)
     if sized:

@@ -15,16 +15,16 @@ from legato_engine.formats import Formats
 from legato_engine.kvcache.arena import Arena, count_blocks
 from legato_engine.kvcache.layout import KVLayout
 from legato_engine.models import registry
+from legato_engine.models.arithmetic import Float32, Tiles
 from legato_engine.models.checkpoint import Checkpoint
 from legato_engine.models.llama import Llama
-from legato_engine.models.llama_bf16 import LlamaBf16
-from legato_engine.models.llama_float32 import LlamaFloat32
+from legato_engine.models.llama_compiled import LlamaCompiled
 from legato_engine.processor import Processor
 from legato_engine.sampling.sampler import sample
 from legato_engine.scheduler.batch import Batch, Draw, Row, Sampled, StepOutput
 from legato_protocol.stream import SamplingParams
 
-Model = Llama | LlamaBf16 | LlamaFloat32
+Model = Llama | LlamaCompiled
 Progress = Callable[[str, float], None]  # what is being done, and how much of it is (0 … 1)
 
 
@@ -136,11 +136,10 @@ class Runner:
 def _build(
     checkpoint: Checkpoint, chosen: Formats, device: torch.device, max_length: int, report: Callable[[float], None]
 ) -> Model:
-    if chosen.kernels == "tiles":
-        return LlamaBf16(checkpoint, max_length, report)
-    if chosen.kernels != "torch":
-        return LlamaFloat32(checkpoint, chosen.kernels == "codes", max_length, report)
-    return registry.model_class(checkpoint.config)(checkpoint, chosen.dtype, device, max_length, report)
+    if chosen.kernels == "torch":
+        return registry.model_class(checkpoint.config)(checkpoint, chosen.dtype, device, max_length, report)
+    arithmetic = Tiles() if chosen.kernels == "tiles" else Float32(codes=chosen.kernels == "codes")
+    return LlamaCompiled(checkpoint, arithmetic, max_length, report)
 
 
 def _take(drawn: Iterator[Sampled], count: int) -> tuple[Sampled, ...]:

@@ -93,25 +93,25 @@ def test_attention_of_mixed_rows(window):
 @pytest.mark.parametrize("window", [None, 50])
 def test_attention_in_the_arena(window):
     from legato_engine.kernels.attention import cpu_bf16
-    from legato_engine.kernels.linear.cpu import SHAPES
+    from legato_engine.kernels.linear.tiles import SHAPES
 
     rows = some_rows()
     count = sum(len(row.tokens) for row in rows)
     qkv, arena = torch.randn(count, 10, 64), torch.randn(200, 2, 2, 2, BLOCK, 64).bfloat16()
     paged = step_inputs.paged_rows(rows, 3)
-    out = np.full((count, 6, 64), np.nan, np.float32)
+    out = np.full((count, 6, 64), 0xFFFF, np.uint16)
 
     cpu_bf16.attention(qkv.numpy(), paged.work, paged.tables, window or 0, SHAPES, bits(arena), 1, out)
 
     expected = expected_attention(rows, qkv[:, :6], arena[:, 1].float(), window)
-    torch.testing.assert_close(torch.from_numpy(out), expected, atol=0.02, rtol=0.02)
+    torch.testing.assert_close(floats(out), expected, atol=0.02, rtol=0.02)
 
 
 @needs_bf16
 @pytest.mark.parametrize("rows", [1, 7])
 def test_norm_gate_and_rotation_to_bfloat16(rows):
-    from legato_engine.kernels.rms_norm import cpu_bf16 as norm
-    from legato_engine.kernels.silu_mul import cpu_bf16 as gate
+    from legato_engine.kernels.rms_norm import compiled as norm
+    from legato_engine.kernels.silu_mul import compiled as gate
 
     x, residual, weight = torch.randn(rows, 96), torch.randn(rows, 96), torch.randn(96)
     out = np.zeros((rows, 96), np.uint16)
@@ -127,20 +127,20 @@ def test_norm_gate_and_rotation_to_bfloat16(rows):
 @needs_bf16
 @pytest.mark.parametrize("rows", [1, 3, 4])
 def test_codes_are_exact_for_bfloat16_rows(rows):
-    from legato_engine.kernels.linear import cpu, cpu_float32
+    from legato_engine.kernels.linear import codes as kernels
 
     codes = torch.randint(0, 16, (64, 96), dtype=torch.uint8)
     scale, minimum = (torch.rand(64, 3) * 0.01).half().float(), (-torch.rand(64, 3)).half().float()
     x = torch.randn(rows, 96).bfloat16().float()
     out = np.zeros((rows, 64), np.float32)
 
-    scales = cpu.pack_scales(scale)
-    cpu.packed4(bits(x), rows, cpu_float32.pack_codes4(codes), scales, cpu.pack_scales(minimum), out)
+    scales = kernels.pack_scales(scale)
+    kernels.packed4(bits(x), rows, kernels.pack_codes4(codes), scales, kernels.pack_scales(minimum), out)
     expected = naive_linear.packed4(x, codes, scale, minimum)
     torch.testing.assert_close(torch.from_numpy(out), expected, atol=1e-4, rtol=1e-5)
 
     signed = torch.randint(-128, 128, (64, 96))
-    cpu.packed8(bits(x), rows, cpu_float32.pack_codes8(signed), scales, out)
+    kernels.packed8(bits(x), rows, kernels.pack_codes8(signed), scales, out)
     expected = naive_linear.linear(x, signed * scale.repeat_interleave(32, 1))
     torch.testing.assert_close(torch.from_numpy(out), expected, atol=1e-4, rtol=1e-5)
 
@@ -148,16 +148,16 @@ def test_codes_are_exact_for_bfloat16_rows(rows):
 @needs_amx
 @pytest.mark.parametrize("rows", [1, 16, 17, 33, 63, 100, 500])
 def test_tiles(rows):
-    from legato_engine.kernels.linear import cpu
+    from legato_engine.kernels.linear import tiles
 
     room = -(-rows // 32) * 32
     x, weight = torch.randn(room, 160).bfloat16().float(), torch.randn(96, 160).bfloat16().float()
     out = np.zeros((room, 96), np.float32)
 
-    cpu.wide(bits(x), rows, cpu.pack_tiles(weight), cpu.SHAPES, out)
+    tiles.wide(bits(x), rows, tiles.pack_tiles(weight), tiles.SHAPES, out)
 
     expected = naive_linear.linear(x, weight)[:rows]
     torch.testing.assert_close(torch.from_numpy(out[:rows]), expected, atol=1e-3, rtol=1e-4)
     if rows == 1:
-        cpu.narrow(bits(x), 1, cpu.pack_tiles(weight), out)
+        tiles.narrow(bits(x), 1, tiles.pack_tiles(weight), out)
         torch.testing.assert_close(torch.from_numpy(out[:1]), expected, atol=1e-3, rtol=1e-4)

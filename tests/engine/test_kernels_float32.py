@@ -7,14 +7,13 @@ import torch
 from legato_engine import formats, step_inputs
 from legato_engine.kernels.attention import cpu_float32 as attention
 from legato_engine.kernels.attention import naive as naive_attention
-from legato_engine.kernels.linear import cpu_float32 as linear
+from legato_engine.kernels.linear import codes as linear
 from legato_engine.kernels.linear import naive as naive_linear
-from legato_engine.kernels.linear.cpu import pack_scales
-from legato_engine.kernels.rms_norm import cpu_float32 as rms_norm
+from legato_engine.kernels.rms_norm import compiled as rms_norm
 from legato_engine.kernels.rms_norm import naive as naive_rms_norm
-from legato_engine.kernels.rope import cpu_float32 as rope
+from legato_engine.kernels.rope import compiled as rope
 from legato_engine.kernels.rope import naive as naive_rope
-from legato_engine.kernels.silu_mul import cpu_float32 as silu_mul
+from legato_engine.kernels.silu_mul import compiled as silu_mul
 from legato_engine.kernels.silu_mul import naive as naive_silu_mul
 from legato_engine.processor import Processor
 from legato_engine.runner import Runner
@@ -28,10 +27,9 @@ def test_codes(rows):
     codes = torch.randint(0, 16, (48, 96), dtype=torch.uint8)
     scale, minimum = torch.rand(48, 3).half().float(), (-8 * torch.rand(48, 3)).half().float()
     x, out = torch.randn(rows, 96), np.zeros((rows, 48), np.float32)
-    scaled, sums = np.empty((rows, 96), np.float32), np.empty((rows, 3), np.float32)
-    scales = pack_scales(scale), pack_scales(minimum)
+    scales = linear.pack_scales(scale), linear.pack_scales(minimum)
 
-    linear.packed4(x.numpy(), rows, linear.pack_codes4(codes), *scales, scaled, sums, out)
+    linear.packed4(x.numpy(), rows, linear.pack_codes4(codes), *scales, out)
 
     expected = naive_linear.packed4(x, codes, scale, minimum)
     torch.testing.assert_close(torch.from_numpy(out), expected, atol=2e-4, rtol=1e-5)

@@ -1,11 +1,15 @@
-"""Small functions for numba kernels that its compiler turns into vector code: bfloat16 and exponentials."""
+"""Small functions for numba kernels that its compiler turns into vector code: bfloat16 and exponentials.
+
+Arrays hold float32, or bfloat16 as uint16. A kernel that reads with `read` and writes with `stored` is one source for
+both, compiled for whichever it is given.
+"""
 
 from typing import Any
 
 import numpy as np
 from llvmlite import ir
 from numba import njit, types
-from numba.extending import intrinsic
+from numba.extending import intrinsic, overload
 
 
 @intrinsic
@@ -40,6 +44,28 @@ def narrowed(value):
     bits = bits_of_float(value)
     odd = np.uint32(np.uint32(bits >> np.uint32(16)) & np.uint32(1))
     return np.uint16(np.uint32(bits + np.uint32(0x7FFF) + odd) >> np.uint32(16))
+
+
+def read(_number: Any) -> Any:
+    """The float32 of a number in an array."""
+
+
+def stored(_value: Any, _array: Any) -> Any:
+    """A float32 as `_array` holds it."""
+
+
+@overload(read)
+def _read(_number):
+    if _number == types.uint16:
+        return lambda _number: widened(_number)
+    return lambda _number: _number
+
+
+@overload(stored)
+def _stored(_value, _array):
+    if _array.dtype == types.uint16:
+        return lambda _value, _array: narrowed(_value)
+    return lambda _value, _array: _value
 
 
 @njit(cache=True, inline="always")

@@ -22,15 +22,25 @@ class Linear:
 
 def load(checkpoint: Checkpoint, names: Sequence[str], dtype: torch.dtype, device: torch.device) -> Linear:
     """The projections `names` (without `.weight`) of one input, outputs in this order."""
-    weight = torch.cat([checkpoint.tensor(f"{name}.weight").to(device, dtype) for name in names])
-    present = [f"{name}.bias" in checkpoint.names() for name in names]
-    if not any(present):
-        return Linear(weight, None)
-    biases = [_bias(checkpoint, name, dtype, device) for name in names]
-    return Linear(weight, torch.cat(biases))
+    found = biases(checkpoint, names)
+    return Linear(weights(checkpoint, names, dtype, device), None if found is None else found.to(device, dtype))
 
 
-def _bias(checkpoint: Checkpoint, name: str, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+def weights(
+    checkpoint: Checkpoint, names: Sequence[str], dtype: torch.dtype, device: torch.device | None = None
+) -> torch.Tensor:
+    """Weights of the projections `names`, [out, in]."""
+    return torch.cat([checkpoint.tensor(f"{name}.weight").to(device, dtype) for name in names])
+
+
+def biases(checkpoint: Checkpoint, names: Sequence[str]) -> torch.Tensor | None:
+    """Biases of the projections `names`, float32 [out]: zeros for one that has none, and nothing where none has any."""
+    if not any(f"{name}.bias" in checkpoint.names() for name in names):
+        return None
+    return torch.cat([_bias(checkpoint, name) for name in names])
+
+
+def _bias(checkpoint: Checkpoint, name: str) -> torch.Tensor:
     if f"{name}.bias" in checkpoint.names():
-        return checkpoint.tensor(f"{name}.bias").to(device, dtype)
-    return torch.zeros(checkpoint.shape(f"{name}.weight")[0], dtype=dtype, device=device)
+        return checkpoint.vector(f"{name}.bias")
+    return torch.zeros(checkpoint.shape(f"{name}.weight")[0])

@@ -6,59 +6,50 @@ from typing import Any
 import numpy as np
 import torch
 
-from legato_engine.kernels.linear import cpu, cpu_float32
-from legato_engine.models.checkpoint import Checkpoint, Packed4, Packed8
+from legato_engine.kernels.linear import tiles as kernels
+from legato_engine.layers import codes, linear
+from legato_engine.layers.codes import Codes
+from legato_engine.models.checkpoint import Checkpoint
 
 Array = np.ndarray[Any, Any]
 CODES_UP_TO = 2  # rows: beyond that, tiles are faster than unpacking codes
 
 
 class LinearBf16:
-    """Weights in one or two packings. Sizes are multiples of 32."""
+    """Weights as tiles, and as codes where there are any. Sizes are multiples of 32."""
 
-    def __init__(self, weight: torch.Tensor, packed: Packed4 | Packed8 | None, bias: torch.Tensor | None) -> None:
-        self.outputs, self.inputs = weight.shape
-        self.tiles = cpu.pack_tiles(weight)
-        self._bias = None if bias is None else bias.float().numpy()
-        self._codes: tuple[Array, ...] = ()
-        if isinstance(packed, Packed4):
-            scales = cpu.pack_scales(packed.scale), cpu.pack_scales(packed.minimum)
-            self._codes = (cpu_float32.pack_codes4(packed.codes), *scales)
-        elif packed is not None:
-            self._codes = (cpu_float32.pack_codes8(packed.codes), cpu.pack_scales(packed.scale))
+    def __init__(self, weight: torch.Tensor, codes: Codes | None, bias: torch.Tensor | None) -> None:
+        self._tiles = kernels.pack_tiles(weight)
+        self._codes = codes
+        self._bias = None if bias is None else bias.numpy()
 
     def __call__(self, x: Array, rows: int, out: Array) -> None:
         """x uint16 (bfloat16) [room, in], out float32 [room, out]."""
-        if rows <= CODES_UP_TO and self._codes:
-            (cpu.packed4 if len(self._codes) == 3 else cpu.packed8)(x, rows, *self._codes, out)
+        if rows <= CODES_UP_TO and self._codes is not None:
+            self._codes(x, rows, out)
         elif rows == 1:
-            cpu.narrow(x, rows, self.tiles, out)
+            kernels.narrow(x, rows, self._tiles, out)
         else:
-            cpu.wide(x, rows, self.tiles, cpu.SHAPES, out)
+            kernels.wide(x, rows, self._tiles, kernels.SHAPES, out)
         if self._bias is not None:
             out[:rows] += self._bias
 
+    def rows(self, indexes: Array) -> Array:
+        """These rows of the weight, float32: an embedding."""
+        found = self._tiles[indexes // kernels.COLUMNS, :, :, indexes % kernels.COLUMNS].reshape(len(indexes), -1)
+        return (found.astype(np.uint32) << 16).view(np.float32)
+
     @property
     def nbytes(self) -> int:
-        return int(self.tiles.nbytes + sum(part.nbytes for part in self._codes))
+        return int(self._tiles.nbytes) + (self._codes.nbytes if self._codes else 0)
 
 
 def load(checkpoint: Checkpoint, names: Sequence[str]) -> LinearBf16:
     """The projections `names` (without `.weight`) of one input, outputs in this order."""
-    weight = torch.cat([checkpoint.tensor(f"{name}.weight").float() for name in names])
-    parts = [checkpoint.packed4(f"{name}.weight") for name in names]
-    found = [part for part in parts if part is not None]
-    packed = None
-    if len(found) == len(parts) and all(_exact(part) for part in found):
-        packed = Packed4(
-            torch.cat([part.codes for part in found]),
-            torch.cat([part.scale for part in found]),
-            torch.cat([part.minimum for part in found]),
-        )
-    biases = [checkpoint.tensor(f"{name}.bias") for name in names if f"{name}.bias" in checkpoint.names()]
-    return LinearBf16(weight, packed, torch.cat(biases) if biases else None)
+    weight = linear.weights(checkpoint, names, torch.bfloat16)
+    return LinearBf16(weight, codes.load4(checkpoint, names), linear.biases(checkpoint, names))
 
 
-def _exact(packed: Packed4) -> bool:
-    """Whether float16 holds the scales without loss, as in files of Q4_1."""
-    return all(torch.equal(scales.half().float(), scales) for scales in (packed.scale, packed.minimum))
+def table(checkpoint: Checkpoint, name: str) -> LinearBf16:
+    """An embedding or output head."""
+    return LinearBf16(linear.weights(checkpoint, [name], torch.bfloat16), codes.load8(checkpoint, name), None)

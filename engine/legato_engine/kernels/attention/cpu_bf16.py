@@ -7,7 +7,7 @@ a head_dim that is a multiple of 32 and a block_size that is a multiple of 16.
 import numpy as np
 from numba import njit, prange
 
-from legato_engine.kernels.scalar import exponential, narrowed, widened
+from legato_engine.kernels.scalar import exponential, narrowed, stored, widened
 from legato_engine.kernels.vector import (
     interleave_high,
     interleave_low,
@@ -141,7 +141,7 @@ def _tile(qkv, token, start, lane, lanes, shared, kv_head, table, window, arena,
         target = out[token + (lane + i) // shared, kv_head * shared + (lane + i) % shared]
         scale = np.float32(1) / total[i]
         for d in range(dim):
-            target[d] = found[i, d] * scale
+            target[d] = stored(found[i, d] * scale, target)
 
 
 @njit(cache=True, parallel=True)
@@ -150,7 +150,7 @@ def attention(qkv, work, tables, window, shapes, arena, layer, out):
 
     qkv float32 [tokens, heads + 2 · kv_heads, dim]; `work` int64 [tiles, 5] of (row, its first token, its start
     position, first lane, lanes), longest first; tables int64 [rows, blocks]; window 0 is none; `shapes` those of
-    tiles; arena uint16 in KVLayout's shape; out float32 [tokens, heads, dim].
+    tiles; arena uint16 in KVLayout's shape; out [tokens, heads, dim], bfloat16 as uint16, or float32.
     """
     kv_heads = arena.shape[3]
     shared = out.shape[1] // kv_heads

@@ -1,4 +1,4 @@
-"""Linear layers on a processor with bfloat16: the file's codes for few rows, AMX tiles for many. See README.
+"""Linear layers in bfloat16 on a processor with AMX: weights as tiles. See README.
 
 Activations are bfloat16 (as uint16) [rows, in], results float32 [rows, out]; sums are float32.
 """
@@ -7,8 +7,6 @@ import numpy as np
 import torch
 from numba import njit, prange
 
-from legato_engine.kernels.linear import cpu_float32
-from legato_engine.kernels.scalar import narrowed, widened
 from legato_engine.kernels.vector import (
     add,
     broadcast,
@@ -48,44 +46,6 @@ def pack_tiles(weight: torch.Tensor) -> np.ndarray:
     outputs, inputs = weight.shape
     tiles = weight.bfloat16().view(torch.int16).view(outputs // COLUMNS, COLUMNS, inputs // INPUTS, 16, 2)
     return tiles.permute(0, 2, 3, 1, 4).contiguous().numpy().view(np.uint16)
-
-
-def pack_scales(scales: torch.Tensor) -> np.ndarray:
-    """[out, in/32] as float16 bits, uint16 [out/16, in/32, 16]."""
-    outputs, groups = scales.shape
-    halves = scales.half().view(torch.int16).view(outputs // COLUMNS, COLUMNS, groups).transpose(1, 2)
-    return halves.contiguous().numpy().view(np.uint16)
-
-
-@njit(cache=True)
-def activations(x, rows, out):
-    """float32 [rows, in] → bfloat16 out."""
-    for row in range(rows):
-        for i in range(x.shape[1]):
-            out[row, i] = narrowed(x[row, i])
-
-
-@njit(cache=True)
-def _floats(x, rows):
-    wide = np.empty((rows, x.shape[1]), np.float32)
-    for row in range(rows):
-        for i in range(x.shape[1]):
-            wide[row, i] = widened(x[row, i])
-    return wide
-
-
-@njit(cache=True)
-def packed4(x, rows, codes, scales, minima, out):
-    """Few rows times 4-bit weights: `cpu_float32`'s, since codes become floats faster than bfloat16."""
-    wide = _floats(x, rows)
-    sums = np.empty((rows, x.shape[1] // 32), np.float32)
-    cpu_float32.packed4(wide, rows, codes, scales, minima, np.empty_like(wide), sums, out)
-
-
-@njit(cache=True)
-def packed8(x, rows, codes, scales, out):
-    """Few rows times 8-bit weights."""
-    cpu_float32.packed8(_floats(x, rows), rows, codes, scales, out)
 
 
 @njit(cache=True, parallel=True)

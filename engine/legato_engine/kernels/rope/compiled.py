@@ -1,6 +1,8 @@
-"""Rotary embedding in place and the KV write to a float32 arena, in one pass."""
+"""Rotary embedding in place and the KV write to the arena, in one pass."""
 
 from numba import njit, prange
+
+from legato_engine.kernels.scalar import stored
 
 FEW = 8
 
@@ -15,7 +17,7 @@ def _turn(head, cos, sin):
         head[half + i] = second * cos[i] + first * sin[i]
 
 
-@njit(cache=True)
+@njit(cache=True, fastmath=True)
 def _row(heads, queries, cos, sin, block, layer, place):
     kv_heads = block.shape[2]
     for head in range(queries + kv_heads):
@@ -25,10 +27,10 @@ def _row(heads, queries, cos, sin, block, layer, place):
             source = heads[queries + which * kv_heads + head]
             target = block[layer, which, head, place]
             for i in range(source.shape[0]):
-                target[i] = source[i]
+                target[i] = stored(source[i], target)
 
 
-@njit(cache=True, parallel=True)
+@njit(cache=True, parallel=True, fastmath=True)
 def _many(qkv, queries, positions, cos, sin, arena, layer, blocks, places):
     for row in prange(positions.shape[0]):
         at = positions[row]
@@ -39,7 +41,8 @@ def _many(qkv, queries, positions, cos, sin, arena, layer, blocks, places):
 def rotate_and_write(qkv, queries, positions, cos, sin, arena, layer, blocks, places):
     """Turns queries and keys of qkv float32 [tokens, queries + 2 · kv_heads, dim] and writes keys and values.
 
-    arena float32 in KVLayout's shape; positions, blocks and places int64 [tokens]; cos, sin [positions, dim/2].
+    arena float32, or bfloat16 as uint16, in KVLayout's shape; positions, blocks and places int64 [tokens]; cos, sin
+    [positions, dim/2].
     """
     if positions.shape[0] > FEW:
         _many(qkv, queries, positions, cos, sin, arena, layer, blocks, places)

@@ -1,7 +1,7 @@
-"""Linear layers in float32 from 4-bit and 8-bit codes, for few rows on any processor. See README.
+"""Linear layers from 4-bit and 8-bit codes, for few rows on any processor. See README.
 
-Only the weights' storage is small: they are those of the file, and all sums are float32. Sizes: out is a multiple of
-16, in of 32.
+Only the weights' storage is small: they are those of the file, and all sums are float32. x is float32, or bfloat16 as
+uint16. Sizes: out is a multiple of 16, in of 32.
 """
 
 import numpy as np
@@ -9,6 +9,7 @@ import torch
 from numba import njit, prange
 
 from legato_engine.kernels.lanes import load_bytes, masked_floats, top_floats
+from legato_engine.kernels.scalar import read
 from legato_engine.kernels.vector import broadcast, load, load_halves, multiply_add, store, zero
 
 COLUMNS, GROUP = 16, 32
@@ -31,6 +32,13 @@ def pack_codes8(codes: torch.Tensor) -> np.ndarray:
     return codes.to(torch.int8).view(outputs // COLUMNS, COLUMNS, inputs).transpose(1, 2).contiguous().numpy()
 
 
+def pack_scales(scales: torch.Tensor) -> np.ndarray:
+    """[out, in/32] as float16 bits, uint16 [out/16, in/32, 16]."""
+    outputs, groups = scales.shape
+    halves = scales.half().view(torch.int16).view(outputs // COLUMNS, COLUMNS, groups).transpose(1, 2)
+    return halves.contiguous().numpy().view(np.uint16)
+
+
 @njit(cache=True, fastmath=True)
 def _spread(x, scaled, sums):
     """x times PLACES, and the sum of each group."""
@@ -38,7 +46,7 @@ def _spread(x, scaled, sums):
         total = np.float32(0)
         for word in range(group * 4, group * 4 + 4):
             for i in range(8):
-                value = x[word * 8 + i]
+                value = read(x[word * 8 + i])
                 scaled[word * 8 + i] = value * PLACES[i]
                 total += value
         sums[group] = total
@@ -154,9 +162,10 @@ def _codes4_8(x, stride, sums, sums_stride, codes, scale, minimum, groups, out, 
 
 
 @njit(cache=True, parallel=True)
-def packed4(x, rows, codes, scales, minima, scaled, sums, out):
-    """Few rows times 4-bit weights. x float32 [rows, in]; `scaled` [rows, in] and `sums` [rows, in/32] are room."""
-    groups = sums.shape[1]
+def packed4(x, rows, codes, scales, minima, out):
+    """Few rows times 4-bit weights."""
+    groups = scales.shape[1]
+    scaled, sums = np.empty((rows, x.shape[1]), np.float32), np.empty((rows, groups), np.float32)
     for row in range(rows):
         _spread(x[row], scaled[row], sums[row])
     stride, sums_stride, out_stride = scaled.shape[1] * 4, groups * 4, out.shape[1] * 4
@@ -179,6 +188,12 @@ def packed4(x, rows, codes, scales, minima, scaled, sums, out):
             _codes4_1(
                 at + row * stride, sum_at + row * sums_stride, code, scale, minimum, groups, to + row * out_stride
             )
+
+
+@njit(cache=True)
+def _floats(x, wide):
+    for i in range(x.shape[0]):
+        wide[i] = read(x[i])
 
 
 @njit(cache=True)
@@ -224,13 +239,16 @@ def _codes8_4(x, stride, codes, scale, groups, out, out_stride):
 
 @njit(cache=True, parallel=True)
 def packed8(x, rows, codes, scales, out):
-    """Few rows times 8-bit weights, x float32 [rows, in]."""
+    """Few rows times 8-bit weights."""
     groups = scales.shape[1]
-    stride, out_stride = x.shape[1] * 4, out.shape[1] * 4
+    floats = np.empty((rows, x.shape[1]), np.float32)
+    for row in range(rows):
+        _floats(x[row], floats[row])
+    stride, out_stride = floats.shape[1] * 4, out.shape[1] * 4
     for panel in prange(codes.shape[0]):
         code = codes.ctypes.data + panel * groups * 512
         scale = scales.ctypes.data + panel * groups * 32
-        at, to = x.ctypes.data, out.ctypes.data + panel * 64
+        at, to = floats.ctypes.data, out.ctypes.data + panel * 64
         for row in range(0, rows - 3, 4):
             _codes8_4(at + row * stride, stride, code, scale, groups, to + row * out_stride, out_stride)
         for row in range(rows // 4 * 4, rows):
