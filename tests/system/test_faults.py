@@ -121,15 +121,18 @@ class Round:
         if record["attempt"] != 1:
             return False
         tokens = record["output_tokens"]
+        others = {other["stage"] for other in self.records() if other["id"] != record["id"]}
         match self._stage:
-            case "queued" | "prefilling":
-                return record["stage"] == self._stage
-            case "pushing":  # the only hand-off under way is its own
-                return record["stage"] == "prefilling" and not any(other["handoffs"] for other in self.records())
+            case "queued":  # behind the other one
+                return record["stage"] == "queued" and others == {"prefilling"}
+            case "prefilling":
+                return record["stage"] == "prefilling"
+            case "pushing":  # what is sent is its own: the other one has not begun
+                return record["stage"] == "prefilling" and others <= {"waiting", "queued"}
             case "handed off":
                 return bool(record["handoffs"]) and record["stage"] == "decoding" and tokens <= JUST
             case _:
-                return record["stage"] == "decoding" and JUST < tokens < OUTPUT // 2
+                return record["stage"] == "decoding" and JUST < tokens < OUTPUT - JUST
 
     def _bytes_sent(self) -> int:
         """By hand-offs, since the prefill worker's start."""
