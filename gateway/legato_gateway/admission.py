@@ -22,7 +22,7 @@ DEADLINE = "deadline_unmeetable"
 TOO_LARGE = "too_large"
 QUOTA = "tenant_quota"
 
-MAX_TENANTS = 8192  # whose service is remembered
+MAX_TENANTS = 8192  # whose service is remembered, beside those with requests here
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,7 +199,7 @@ class Admission:
 
     def _over_quota(self, ticket: Ticket, now: float) -> Refuse | None:
         quota = self._quota(ticket.tenant)
-        if quota is None or (level := self._level(ticket.tenant, quota, now)) > 0:
+        if quota is None or (level := self._bucket(ticket.tenant, quota, now).level) > 0:
             return None
         wait = (1 - level) / quota.rate if quota.rate > 0 else 3600.0
         return Refuse(QUOTA, f"the token quota of tenant {ticket.tenant!r} is used up", wait, quota=True)
@@ -244,6 +244,7 @@ class Admission:
         group.tenants.setdefault(ticket.tenant, deque()).append(ticket)
         self._held[ticket.id] = ticket
         self._held_tokens += ticket.uncached
+        self._bound_memory()
 
     def _drop(self, ticket: Ticket) -> None:
         group = self._classes[ticket.priority]
@@ -280,7 +281,8 @@ class Admission:
         self._started[ticket.id] = _Started(ticket.tenant)
         quota = self._quota(ticket.tenant)
         if quota is not None:
-            self._level(ticket.tenant, quota, now)
+            self._buckets[ticket.tenant] = self._bucket(ticket.tenant, quota, now)
+            self._bound_buckets(now)
         self._charge(ticket.tenant, ticket.uncached)
         self._floor = max(self._floor, self._counters[ticket.tenant])
         self._bound_memory()
@@ -301,22 +303,39 @@ class Admission:
     def _least_waiting(self) -> float:
         return min((self._counters[tenant] for tenant in self._waiting()), default=self._floor)
 
+    def _busy(self) -> set[str]:
+        """Tenants with requests here."""
+        return self._waiting() | {started.tenant for started in self._started.values()}
+
     def _bound_memory(self) -> None:
         """Tenants are named by clients, so their number is bounded: the least served idle ones are forgotten."""
         if len(self._counters) <= MAX_TENANTS:
             return
-        busy = self._waiting() | {started.tenant for started in self._started.values()}
+        busy = self._busy()
         idle = sorted((tenant for tenant in self._counters if tenant not in busy), key=self._counters.__getitem__)
         for tenant in idle[: MAX_TENANTS // 2]:
             del self._counters[tenant]
-            self._buckets.pop(tenant, None)
+
+    def _bound_buckets(self, now: float) -> None:
+        """A bucket that is full again need not be kept. If that is not enough, those that lack least are forgotten."""
+        if len(self._buckets) <= MAX_TENANTS:
+            return
+        busy = self._busy() | self._limits.quotas.keys()  # whose quota is their own: not named at random
+        lacking = {}
+        for tenant in self._buckets.keys() - busy:
+            if (quota := self._quota(tenant)) is not None:
+                lacking[tenant] = 1 - self._bucket(tenant, quota, now).level / quota.burst
+        for count, tenant in enumerate(sorted(lacking, key=lacking.__getitem__)):
+            if lacking[tenant] > 0 and count >= MAX_TENANTS // 2:
+                break
+            del self._buckets[tenant]
 
     def _quota(self, tenant: str) -> Quota | None:
         return self._limits.quotas.get(tenant) or self._limits.quotas.get("*")
 
-    def _level(self, tenant: str, quota: Quota, now: float) -> float:
-        """Tokens in the tenant's bucket at `now`."""
-        bucket = self._buckets.setdefault(tenant, _Bucket(quota.burst, now))
+    def _bucket(self, tenant: str, quota: Quota, now: float) -> _Bucket:
+        """The tenant's bucket at `now`; a full one where none is kept."""
+        bucket = self._buckets.get(tenant) or _Bucket(quota.burst, now)
         bucket.level = min(quota.burst, bucket.level + quota.rate * max(0.0, now - bucket.at))
         bucket.at = max(bucket.at, now)
-        return bucket.level
+        return bucket

@@ -206,11 +206,36 @@ def test_cancelled_requests_never_start() -> None:
 
 
 def test_tenants_named_at_random_do_not_fill_the_memory() -> None:
-    queue = Admission()
+    """Whether their requests start, wait and are given up, or are refused."""
+    queue = Admission(Limits(quotas={"*": Quota(1, 1000)}))
+    for i in range(admission.MAX_TENANTS + 100):
+        queue.offer(ticket(str(i), f"started {i}"), FREE, 0)
+        queue.finished(str(i), 5)
+    assert remembered(queue) <= admission.MAX_TENANTS
+    for i in range(admission.MAX_TENANTS + 100):
+        queue.offer(ticket(str(i), f"waited {i}"), BUSY, 0)
+        queue.cancel(str(i))
+    assert remembered(queue) <= admission.MAX_TENANTS
+    for i in range(admission.MAX_TENANTS + 100):
+        assert isinstance(queue.offer(ticket(str(i), f"refused {i}", tokens=6000), FREE, 0), Refuse)
+    assert remembered(queue) <= admission.MAX_TENANTS
+
+
+def remembered(queue: Admission) -> int:
+    return max(len(queue._counters), len(queue._buckets))
+
+
+def test_a_flood_of_names_gives_no_tenant_its_quota_back() -> None:
+    """Neither the one with a quota of its own, nor one of the others that has used up more than the flood."""
+    queue = Admission(Limits(quotas={"*": Quota(0.001, 1000), "own": Quota(0.001, 1000)}))
+    for tenant in ("own", "greedy"):
+        queue.offer(ticket(tenant, tenant), FREE, 0)
+        queue.finished(tenant, 1000)
     for i in range(admission.MAX_TENANTS + 100):
         queue.offer(ticket(str(i), f"tenant {i}"), FREE, 0)
         queue.finished(str(i), 5)
-    assert len(queue._counters) <= admission.MAX_TENANTS
+    for tenant in ("own", "greedy"):
+        assert isinstance(queue.offer(ticket(tenant, tenant), FREE, 0), Refuse)
 
 
 @settings(max_examples=60, deadline=None)
