@@ -57,6 +57,7 @@ class Settings:
     step_limit: float = 120.0
     pod_revision: str = ""
     token: str = field(default="", repr=False)
+    parent: int = 0  # process id that this one must not outlive; 0: it may outlive all
 
 
 def add_flags(parser: ArgumentParser) -> None:
@@ -78,9 +79,18 @@ def read(flags: Namespace, environ: Mapping[str, str]) -> Settings:
             values[flag.field] = None if text is None else flag.parse(text)
         except ValueError as error:
             raise SettingsError(f"{flag.name} is {text!r}; {error}") from None
-    settings = Settings(**values, checksum=not flags.no_checksum, token=environ.get(names.ENV_TOKEN, ""))
+    values |= {"token": environ.get(names.ENV_TOKEN, ""), "parent": _parent(environ)}
+    settings = Settings(**values, checksum=not flags.no_checksum)
     _check_together(settings)
     return settings
+
+
+def _parent(environ: Mapping[str, str]) -> int:
+    text = environ.get(names.ENV_PARENT, "0")
+    try:
+        return _whole(0, 1 << 22)(text)
+    except ValueError as error:
+        raise SettingsError(f"{names.ENV_PARENT} is {text!r}; {error}") from None
 
 
 def _check_together(settings: Settings) -> None:
@@ -92,6 +102,12 @@ def _check_together(settings: Settings) -> None:
         raise SettingsError(
             f"--host is {settings.host!r}, but {names.ENV_TOKEN} is not set: without a token the control port is "
             "open to everyone, so only a loopback address such as 127.0.0.1 is allowed"
+        )
+    transfer_host = settings.transfer_host or settings.host
+    if not settings.token and settings.transport != "None" and not _is_loopback(transfer_host):
+        raise SettingsError(
+            f"--transfer-host is {transfer_host!r}, but {names.ENV_TOKEN} is not set: without a token hand-offs go "
+            "over a loopback address such as 127.0.0.1 only, or by --transport None not at all"
         )
 
 
@@ -183,8 +199,13 @@ _FLAGS: Final = (
     _Flag("--role", _one_of(*ROLES), "ROLE", "prefill, decode or unified", required=True),
     _Flag("--name", _text, "NAME", "this worker's name, unique in its service", required=True),
     _Flag("--model", _text, "MODEL", "a GGUF file, a Hugging Face folder, or builtin:NAME", required=True),
-    _Flag("--host", _text, "ADDRESS", "address to listen on", "127.0.0.1"),
-    _Flag("--transfer-host", _text, "ADDRESS", "address that other workers reach; that of --host unless given"),
+    _Flag("--host", _text, "ADDRESS", "address that probes and gateways reach", "127.0.0.1"),
+    _Flag(
+        "--transfer-host",
+        _text,
+        "ADDRESS",
+        "address that hand-offs listen on and other workers reach; that of --host unless given",
+    ),
     _Flag("--health-port", _PORT, "PORT", "probes and metrics; 0 takes a free one", str(names.WORKER_HEALTH_PORT)),
     _Flag("--control-port", _PORT, "PORT", "streams, state, drain; 0 takes a free one", str(names.WORKER_CONTROL_PORT)),
     _Flag("--announce", _text, "FILE", "write the ports taken into this file, as JSON"),

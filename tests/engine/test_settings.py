@@ -10,10 +10,10 @@ from legato_engine.errors import SettingsError
 LEAST = ["--role", "decode", "--name", "d0", "--model", "m"]
 
 
-def read(*flags: str) -> settings.Settings:
+def read(*flags: str, **environ: str) -> settings.Settings:
     parser = ArgumentParser()
     settings.add_flags(parser)
-    return settings.read(parser.parse_args([*LEAST, *flags]), {})
+    return settings.read(parser.parse_args([*LEAST, *flags]), environ)
 
 
 def test_transfer_ports_are_a_range_or_any() -> None:
@@ -30,3 +30,11 @@ def test_a_wrong_range_is_named(wrong: str) -> None:
 def test_a_step_limit_is_a_duration() -> None:
     assert read().step_limit == 120
     assert read("--step-limit", "90s").step_limit == 90
+
+
+def test_without_a_token_hand_offs_stay_on_the_loopback() -> None:
+    with pytest.raises(SettingsError, match=r"--transfer-host is '192\.0\.2\.2'.*LEGATO_TOKEN"):
+        read("--transfer-host", "192.0.2.2")
+    assert read("--transfer-host", "192.0.2.2", LEGATO_TOKEN="secret").transfer_host == "192.0.2.2"
+    assert read("--transfer-host", "192.0.2.2", "--transport", "None").transfer_host == "192.0.2.2"
+    assert read("--transfer-host", "127.0.0.2").transfer_host == "127.0.0.2"

@@ -23,6 +23,11 @@ class Choice:
     label: str
     tls: str
 
+    @property
+    def by_tcp(self) -> bool:
+        """Whether network interfaces carry it, not RDMA devices."""
+        return "tcp" in self.tls.split(",")
+
 
 _TCP = Choice("ucx:tcp", "tcp")
 _SHARED_MEMORY = Choice("ucx:shm+tcp", "tcp,posix,sysv")

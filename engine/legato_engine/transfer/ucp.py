@@ -1,7 +1,9 @@
-"""The calls of libucp that UCXX does not offer to Python: one-sided puts, their keys, and closing a failed endpoint;
-and active messages, because UCXX keeps its receives by an address that a later endpoint may get again, and loses some.
+"""The calls of libucp that UCXX does not offer to Python as they are needed: one-sided puts and their keys; a listener
+at one address, where UCXX's listens on all; endpoints, whose close is not to depend on whether they failed; and active
+messages, because UCXX keeps its receives by an address that a later endpoint may get again, and loses some.
 
-Handles (context, endpoint, key, request) are plain integers here. Structures are declared as far as they are filled in.
+Handles (context, worker, listener, endpoint, key, request) are plain integers here. Structures are declared as far as
+they are filled in.
 """
 
 import ctypes
@@ -19,6 +21,12 @@ _MESSAGE_ID = 23  # of our active messages; UCXX has another
 _SEND_REPLY_EAGER = 0b11
 _HANDLE_ID_FLAGS_CALLBACK = 0b111
 _WHOLE_MESSAGES = 1
+_LISTEN_AT_AND_ASK = 0b101
+_ADDRESS_LISTENED_AT = 0b1
+_CLIENT = 0b110110  # error mode and handler, address, flags
+_SERVER = 0b1000110  # error mode and handler, connection request
+_TELL_FAILURES = 1
+_CLIENT_SERVER = 1 << 0
 _LAST_ERROR = (1 << 64) - 256  # pointers above are negative statuses
 
 
@@ -47,11 +55,53 @@ class _HandlerParams(ctypes.Structure):
     )
 
 
+class _SocketAddress(ctypes.Structure):
+    _fields_ = (("address", c_char_p), ("length", c_uint32))
+
+
+_ConnectionRequest = ctypes.CFUNCTYPE(None, c_void_p, c_void_p)
+_Failure = ctypes.CFUNCTYPE(None, c_void_p, c_void_p, c_int)
+
+
+class _ListenerParams(ctypes.Structure):
+    _fields_ = (
+        ("mask", c_uint64),
+        ("address", _SocketAddress),
+        ("accept_handler", c_void_p * 2),
+        ("ask", _ConnectionRequest),
+        ("ask_argument", c_void_p),
+    )
+
+
+class _ListenerAttributes(ctypes.Structure):
+    _fields_ = (("mask", c_uint64), ("address", c_uint8 * 128))
+
+
+class _EndpointParams(ctypes.Structure):
+    _fields_ = (
+        ("mask", c_uint64),
+        ("worker_address", c_void_p),
+        ("error_mode", c_int),
+        ("failed", _Failure),
+        ("failed_argument", c_void_p),
+        ("user_data", c_void_p),
+        ("flags", ctypes.c_uint),
+        ("address", _SocketAddress),
+        ("request", c_void_p),
+        ("name", c_char_p),
+        ("local_address", _SocketAddress),
+    )
+
+
 _PROTOTYPES = {
     "ucp_mem_map": (c_int, c_void_p, POINTER(_MapParams), POINTER(c_void_p)),
     "ucp_mem_unmap": (c_int, c_void_p, c_void_p),
     "ucp_rkey_pack": (c_int, c_void_p, c_void_p, POINTER(c_void_p), POINTER(c_size_t)),
     "ucp_rkey_buffer_release": (None, c_void_p),
+    "ucp_listener_create": (c_int, c_void_p, POINTER(_ListenerParams), POINTER(c_void_p)),
+    "ucp_listener_query": (c_int, c_void_p, POINTER(_ListenerAttributes)),
+    "ucp_listener_destroy": (None, c_void_p),
+    "ucp_ep_create": (c_int, c_void_p, POINTER(_EndpointParams), POINTER(c_void_p)),
     "ucp_ep_rkey_unpack": (c_int, c_void_p, c_char_p, POINTER(c_void_p)),
     "ucp_rkey_destroy": (None, c_void_p),
     "ucp_put_nbx": (c_void_p, c_void_p, c_void_p, c_size_t, c_uint64, c_void_p, POINTER(_RequestParams)),
@@ -106,6 +156,41 @@ class Ucp:
         key = ctypes.string_at(buffer.value or 0, size.value)
         self._lib.ucp_rkey_buffer_release(buffer)
         return key
+
+    def listen(self, worker: int, address: bytes, ask: Callable[[int], None]) -> tuple[int, int]:
+        """Listens at `address` (a socket address) alone; `ask(request)` is called, within progress, for each client.
+
+        Returns the listener and its port. Raises LinkError, also for an address in use. One listener for each Ucp.
+        """
+        self._ask = _ConnectionRequest(lambda request, _: ask(request))  # UCX holds a bare pointer to it
+        params = _ListenerParams(mask=_LISTEN_AT_AND_ASK, address=_SocketAddress(address, len(address)), ask=self._ask)
+        handle = c_void_p()
+        self._check(self._lib.ucp_listener_create(worker, byref(params), byref(handle)), "listen")
+        attributes = _ListenerAttributes(mask=_ADDRESS_LISTENED_AT)
+        self._check(self._lib.ucp_listener_query(handle, byref(attributes)), "tell its port")
+        return handle.value or 0, int.from_bytes(attributes.address[2:4], "big")
+
+    def stop_listening(self, listener: int) -> None:
+        self._lib.ucp_listener_destroy(listener)
+
+    def tell_failures(self, tell: Callable[[int], None]) -> None:
+        """`tell(endpoint)` is called, within progress, when the connection of one breaks."""
+        self._failure = _Failure(lambda _, endpoint, __: tell(endpoint))
+
+    def connect(self, worker: int, address: bytes) -> int:
+        """An endpoint to the listener at this socket address. That nobody is there shows later. Raises LinkError."""
+        to = _SocketAddress(address, len(address))
+        return self._create(worker, _EndpointParams(mask=_CLIENT, flags=_CLIENT_SERVER, address=to))
+
+    def accept(self, worker: int, request: int) -> int:
+        """An endpoint to the client that asked. Raises LinkError."""
+        return self._create(worker, _EndpointParams(mask=_SERVER, request=request))
+
+    def _create(self, worker: int, params: _EndpointParams) -> int:
+        params.error_mode, params.failed = _TELL_FAILURES, self._failure
+        handle = c_void_p()
+        self._check(self._lib.ucp_ep_create(worker, byref(params), byref(handle)), "connect")
+        return handle.value or 0
 
     def unpack_key(self, endpoint: int, key: bytes) -> int:
         """A peer's key, for puts over an endpoint that is connected. Raises LinkError."""

@@ -12,8 +12,8 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from itertools import count
 from queue import SimpleQueue
-from typing import Any
 
+from legato_engine.transfer import sockets
 from legato_engine.transfer.link import Connected, Fenced, LinkError, LinkEvent, PeerDown, PutFailed, Received, Span
 from legato_engine.transfer.transports import Choice, choose
 from legato_engine.transfer.ucp import Ucp
@@ -21,11 +21,14 @@ from legato_engine.transfer.ucx_endpoint import Endpoint
 
 # A closed endpoint's lanes are given up in the progress calls after the close; the socket is closed in the first one.
 _CLOSING_ROUNDS = 64
+_ANY_PORTS = (0,)
 
 
 def open(transport: str, host: str, address: int, length: int, ports: tuple[int, int] | None = None) -> "UcxLink":
-    """A link that peers reach at `host`, an address of this machine.
+    """A link that peers reach at `host`, an address of this machine, and on no other of its interfaces.
 
+    Who reaches these ports can write into this process: UCX's protocol asks for no proof of anything, and what `peers`
+    and `session` verify comes after it. So only a network that others cannot enter keeps them out.
     All that listens is on free ports from the first to the last of `ports` (any, unless given), which several links may
     share; each takes two.
     `length` bytes at `address` become writable for peers. Raises LinkError when UCX or the transport is not usable.
@@ -46,7 +49,8 @@ class UcxLink:
         self._closed = False
         started: SimpleQueue[tuple[int, bytes] | Exception] = SimpleQueue()
         self._loop = _Loop(self._numbers, self._calls, self._call_wake, self._tell)
-        work = (choice.tls, address, length, ports, started)
+        own = sockets.numeric(host)
+        work = (choice, own, address, length, ports, started)
         self._thread = threading.Thread(target=self._loop.run, args=work, name="ucx", daemon=True)
         self._thread.start()
         result = started.get()
@@ -54,7 +58,7 @@ class UcxLink:
             self._release()
             raise LinkError(f"UCX could not be opened with {choice.tls}: {result}") from result
         port, self.rkey = result
-        self.address = f"{host}:{port}".encode()
+        self.address = f"{own}:{port}".encode()
 
     def connect(self, address: bytes) -> int:
         number = next(self._numbers)
@@ -124,21 +128,22 @@ class _Loop:
 
     def run(
         self,
-        tls: str,
+        choice: Choice,
+        host: str,
         address: int,
         length: int,
         ports: tuple[int, int] | None,
         started: "SimpleQueue[tuple[int, bytes] | Exception]",
     ) -> None:
         try:
-            self._open_worker(tls, ports)
+            self._open_worker(choice, host, ports)
             self._memory = self._ucp.map_memory(self._context.handle, address, length)
             key = self._ucp.pack_key(self._context.handle, self._memory)
-            self._listener = self._listen(range(ports[0], ports[1] + 1) if ports else (0,))
+            port = self._listen(host, range(ports[0], ports[1] + 1) if ports else _ANY_PORTS)
         except (LinkError, self._error, ImportError, OSError) as error:
             started.put(error)
             return
-        started.put((self._listener.port, key))
+        started.put((port, key))
         while self._running:
             self._run_calls()
             self._worker.progress()
@@ -151,12 +156,11 @@ class _Loop:
 
     def connect(self, number: int, address: bytes) -> None:
         try:
-            host, port = address.decode().rsplit(":", 1)
-            raw = self._worker.create_endpoint_from_hostname(host, int(port), True)
-        except (ValueError, self._error) as error:
+            handle = self._ucp.connect(self._worker.handle, sockets.packed(*sockets.split(address)))
+        except (ValueError, LinkError) as error:
             self._tell(PeerDown(number, f"cannot connect to {address!r}: {error}"))
             return
-        self._adopt(number, raw, accepted=False)
+        self._adopt(number, handle, accepted=False)
         self._tell(Connected(number))
 
     def attach(self, number: int, rkey: bytes) -> None:
@@ -188,14 +192,16 @@ class _Loop:
 
     # inside
 
-    def _open_worker(self, tls: str, ports: tuple[int, int] | None) -> None:
+    def _open_worker(self, choice: Choice, host: str, ports: tuple[int, int] | None) -> None:
         os.environ.setdefault("UCX_WARN_UNUSED_ENV_VARS", "n")  # ucxx sets some that UCX then complains about
         from ucxx._lib import libucxx
 
-        self._lib = libucxx
         self._error = libucxx.UCXError
         # Without MM_ERROR_HANDLING endpoints that notice a dead peer cannot use shared memory.
-        config = {"TLS": tls, "MM_ERROR_HANDLING": "y"}
+        config = {"TLS": choice.tls, "MM_ERROR_HANDLING": "y"}
+        if choice.by_tcp:  # UCX listens for data at the first address of every device that it may use
+            config["NET_DEVICES"] = sockets.interface(host)
+            config["TCP_AF_PRIO"] = "inet6" if ":" in host else "inet"
         if ports:
             config["TCP_PORT_RANGE"] = f"{ports[0]}-{ports[1]}"
         features = (libucxx.Feature.AM, libucxx.Feature.RMA, libucxx.Feature.WAKEUP)
@@ -204,23 +210,26 @@ class _Loop:
         self._worker = libucxx.UCXWorker(self._context)
         self._worker.init_blocking_progress_mode()
         self._ucp.receive_with(self._worker.handle, self._take)
+        self._ucp.tell_failures(self._broke)
         self._sleeper = select.poll()
         self._sleeper.register(self._worker.epoll_file_descriptor, select.POLLIN)
         self._sleeper.register(self._wake, select.POLLIN)
 
     _error: type[Exception] = LinkError  # until ucxx is loaded
 
-    def _listen(self, ports: Sequence[int]):  # type: ignore[no-untyped-def]
+    def _listen(self, host: str, ports: Sequence[int]) -> int:
         for port in ports:
             try:
-                return self._lib.UCXListener.create(self._worker, port, self._accept)
-            except self._error:
-                continue
-        raise LinkError(f"none of the ports {ports[0]} to {ports[-1]} is free")
+                self._listener, taken = self._ucp.listen(self._worker.handle, sockets.packed(host, port), self._accept)
+            except LinkError as error:
+                refusal = error
+            else:
+                return taken
+        raise LinkError(f"no port from {ports[0]} to {ports[-1]} of {host} can be listened at: {refusal}")
 
     def _accept(self, request: int) -> None:
         number = next(self._numbers)
-        self._adopt(number, self._listener.create_endpoint_from_conn_request(request, True), accepted=True)
+        self._adopt(number, self._ucp.accept(self._worker.handle, request), accepted=True)
         self._tell(Connected(number, accepted=True))
 
     def _take(self, handle: int, message: bytes) -> None:
@@ -228,9 +237,15 @@ class _Loop:
         if number is not None:
             self._endpoints[number].take(message)
 
-    def _adopt(self, number: int, raw: Any, accepted: bool) -> None:
-        self._by_handle[raw.handle] = number
-        self._endpoints[number] = Endpoint(number, raw, self._ucp, self._failed.append, accepted)
+    def _broke(self, handle: int) -> None:
+        number = self._by_handle.get(handle)
+        if number is not None:
+            self._endpoints[number].broke()
+            self._failed.append(number)
+
+    def _adopt(self, number: int, handle: int, accepted: bool) -> None:
+        self._by_handle[handle] = number
+        self._endpoints[number] = Endpoint(number, handle, self._ucp, accepted)
 
     def _run_calls(self) -> None:
         with suppress(BlockingIOError):  # nobody called
@@ -277,7 +292,7 @@ class _Loop:
         for endpoint in list(self._endpoints.values()):
             self._close(endpoint)
         self._ucp.unmap_memory(self._context.handle, self._memory)
-        self._listener = None
+        self._ucp.stop_listening(self._listener)
         self._worker.progress()
         self._worker = None
         self._context = None

@@ -1,11 +1,10 @@
 """One endpoint of the UCX link: messages in order, puts with their ends, and a close that is final.
 
-Lives in the UCX thread. Takes ucxx objects, imports nothing of it.
+Lives in the UCX thread.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from legato_engine.transfer.link import PutDone, PutFailed, Span
 from legato_engine.transfer.ucp import IN_PROGRESS, Ucp
@@ -29,11 +28,10 @@ class Endpoint:
     lanes are not settled, which they are once messages have gone both ways.
     """
 
-    def __init__(self, number: int, raw: Any, ucp: Ucp, on_failure: Callable[[int], None], accepted: bool) -> None:
+    def __init__(self, number: int, handle: int, ucp: Ucp, accepted: bool) -> None:
         self.number = number
-        self._raw = raw
+        self.handle = handle
         self._ucp = ucp
-        self.handle: int = raw.handle
         self._failed = False
         self._closing = 0
         self._key = 0
@@ -45,8 +43,6 @@ class Endpoint:
         self._settled = self._to_settle = False
         self._packed_key = b""
         self._early_puts: list[tuple[Sequence[Span], int]] = []
-        self._on_failure = on_failure
-        raw.set_close_callback(self._broke)
         if not accepted:
             self._greet(_HELLO)
 
@@ -114,11 +110,8 @@ class Endpoint:
 
     def close(self) -> None:
         """Gives the endpoint up without asking the peer."""
-        if self._failed:
-            self._closing = self._ucp.close(self.handle)  # ucxx does not close what failed
-        else:
-            self._failed = True
-            self._raw.close_blocking()
+        self._failed = True
+        self._closing = self._ucp.close(self.handle)
 
     def closed(self) -> bool:
         """Whether the close has ended, and with it every put."""
@@ -130,7 +123,6 @@ class Endpoint:
         self._ucp.free(self._closing)
         if self._key:
             self._ucp.destroy_key(self._key)
-        self._raw.remove_close_callback()
 
     def _greet(self, word: bytes) -> None:
         if not self._failed:
@@ -161,7 +153,6 @@ class Endpoint:
         for request in ended:
             self._ucp.free(request)
 
-    def _broke(self) -> None:
-        if not self._failed:
-            self._failed = True
-            self._on_failure(self.number)
+    def broke(self) -> None:
+        """UCX says that the connection is gone: nothing more is begun over it."""
+        self._failed = True

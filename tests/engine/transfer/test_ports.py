@@ -1,27 +1,41 @@
-"""All that a UCX link listens on lies in the range it was given."""
+"""All that a UCX link listens on lies in the range and at the address it was given."""
 
 import os
 import random
+import select
+import socket
 
 import numpy as np
+import pytest
 
-from legato_engine.transfer import ucx
+from legato_engine.transfer import sockets, ucx
+from legato_engine.transfer.link import Connected, LinkError, Received
+
+PATIENCE = 20.0  # seconds until a test gives up; nothing waits this long when all is well
 
 
 def listening():
-    """Ports that this process listens on."""
+    """Addresses and ports that this process listens on."""
     own = set()
     for name in os.listdir("/proc/self/fd"):
         try:
             own.add(os.readlink(f"/proc/self/fd/{name}"))
         except FileNotFoundError:  # the listing's own
             continue
-    ports = set()
-    for table in ("tcp", "tcp6"):
+    found = set()
+    for family, table in ((socket.AF_INET, "tcp"), (socket.AF_INET6, "tcp6")):
         with open(f"/proc/self/net/{table}") as lines:
             rows = [line.split() for line in lines][1:]
-        ports |= {int(row[1].rpartition(":")[2], 16) for row in rows if row[3] == "0A" and f"socket:[{row[9]}]" in own}
-    return ports
+        for row in rows:
+            if row[3] == "0A" and f"socket:[{row[9]}]" in own:
+                address, _, port = row[1].rpartition(":")
+                words = [bytes.fromhex(address)[i : i + 4][::-1] for i in range(0, len(address) // 2, 4)]
+                found.add((socket.inet_ntop(family, b"".join(words)), int(port, 16)))
+    return found
+
+
+def port_of(link):
+    return int(link.address.rpartition(b":")[2])
 
 
 def test_links_listen_only_on_the_ports_they_were_given():
@@ -30,10 +44,46 @@ def test_links_listen_only_on_the_ports_they_were_given():
     before, links = listening(), []
     try:
         links += [ucx.open("TCP", "127.0.0.1", memory.ctypes.data, 4096, (low, low + 63)) for _ in range(2)]
-        opened = listening() - before
+        opened = {port for _, port in listening() - before}
     finally:
         for link in links:
             link.close()
     assert len(opened) >= 2
     assert all(low <= port < low + 64 for port in opened), opened
-    assert {int(link.address.rpartition(b":")[2]) for link in links} <= opened
+    assert {port_of(link) for link in links} <= opened
+
+
+def own_addresses():
+    """The first IPv4 address of each interface, as a pod has one beside 127.0.0.1; and IPv6's loopback."""
+    found = list(sockets.addresses())
+    first = {name: address for name, address in reversed(found) if ":" not in address}
+    return sorted({*first.values(), *(address for _, address in found if address == "::1")})
+
+
+@pytest.mark.parametrize("transport", ["TCP", "SharedMemory"])
+@pytest.mark.parametrize("host", own_addresses())
+def test_links_listen_only_at_the_address_they_were_given_and_reach_each_other_there(host, transport):
+    memory = np.zeros(4096, np.uint8)
+    before, links = listening(), []
+    try:
+        links += [ucx.open(transport, host, memory.ctypes.data, 4096) for _ in range(2)]
+        opened = listening() - before
+        a, b = links
+        connection = a.connect(b.address)
+        a.send(connection, b"hi")
+        seen = []
+        while Received not in seen and select.select([b.fileno()], [], [], PATIENCE)[0]:
+            seen += [type(event) for event in b.poll()]
+    finally:
+        for link in links:
+            link.close()
+    assert {address for address, _ in opened} == {host}
+    assert {port_of(link) for link in links} <= {port for _, port in opened}
+    assert seen == [Connected, Received]
+    assert not listening() - before
+
+
+def test_an_address_of_another_machine_is_refused():
+    memory = np.zeros(4096, np.uint8)
+    with pytest.raises(LinkError, match=r"no address of this machine.*127\.0\.0\.1"):
+        ucx.open("TCP", "198.51.100.1", memory.ctypes.data, 4096)

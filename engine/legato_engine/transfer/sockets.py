@@ -1,0 +1,64 @@
+"""Addresses of this machine as sockets know them: their bytes, and the network interface that each belongs to."""
+
+import array
+import fcntl
+import socket
+import struct
+from collections.abc import Iterator
+from ipaddress import ip_address
+from pathlib import Path
+
+from legato_engine.transfer.link import LinkError
+
+_SIOCGIFCONF = 0x8912
+_INTERFACE_REQUEST = 40  # bytes of a `struct ifreq`: the name in 16, then a socket address
+_MOST_INTERFACES = 1024
+
+
+def numeric(host: str) -> str:
+    """The address of a name, as digits. Raises LinkError."""
+    try:
+        return str(socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0][4][0])
+    except (OSError, UnicodeError) as error:
+        raise LinkError(f"{host!r} is no address: {error}") from None
+
+
+def split(address: bytes) -> tuple[str, int]:
+    """Host and port of `host:port`. Raises ValueError for what cannot be one: addresses come from other machines."""
+    host, _, port = address.decode().rpartition(":")
+    if not (port.isascii() and port.isdigit() and 0 < int(port[:6]) <= 0xFFFF):
+        raise ValueError(f"{port!r} is no port")
+    return str(ip_address(host)), int(port)
+
+
+def packed(host: str, port: int) -> bytes:
+    """A `struct sockaddr` of a numeric host."""
+    address = ip_address(host)
+    if address.version == 4:
+        return struct.pack("=H", socket.AF_INET) + struct.pack("!H4s8x", port, address.packed)
+    return struct.pack("=H", socket.AF_INET6) + struct.pack("!HI16sI", port, 0, address.packed, 0)
+
+
+def interface(host: str) -> str:
+    """The interface that has this numeric address. Raises LinkError when this machine does not have it."""
+    address = ip_address(host)
+    own = [(name, ip_address(known)) for name, known in addresses()]
+    for name, known in own:
+        if known == address or (address.is_loopback and known.is_loopback and known.version == address.version):
+            return name
+    raise LinkError(f"{host} is no address of this machine; it has {', '.join(str(known) for _, known in own)}")
+
+
+def addresses() -> Iterator[tuple[str, str]]:
+    """Every interface of this machine with each of its addresses."""
+    buffer = array.array("B", bytes(_INTERFACE_REQUEST * _MOST_INTERFACES))
+    asked = struct.pack("iL", len(buffer), buffer.buffer_info()[0])
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+        used = struct.unpack("iL", fcntl.ioctl(any_socket, _SIOCGIFCONF, asked))[0]
+    for start in range(0, used, _INTERFACE_REQUEST):
+        name = buffer[start : start + 16].tobytes().partition(b"\0")[0].decode()
+        yield name.partition(":")[0], socket.inet_ntoa(buffer[start + 20 : start + 24].tobytes())
+    table = Path("/proc/net/if_inet6")
+    for line in table.read_text().splitlines() if table.exists() else ():
+        digits, *_, name = line.split()
+        yield name, socket.inet_ntop(socket.AF_INET6, bytes.fromhex(digits))
