@@ -1,0 +1,57 @@
+"""What a model says of itself, in either format: rotary settings, defaults, architectures."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from gguf import GGMLQuantizationType as Type
+
+from legato_engine.models import registry, weights
+from legato_engine.models.config import from_huggingface
+
+LLAMA3 = {
+    "rope_type": "llama3",
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 64,
+}
+
+
+@pytest.mark.parametrize(
+    ("given", "theta", "scaling"),
+    [
+        ({"rope_parameters": {"rope_theta": 7.0, "rope_type": "default"}}, 7.0, None),
+        ({"rope_scaling": {"type": "linear", "factor": 2.0}}, 5000.0, {"rope_type": "linear", "factor": 2.0}),
+        ({"rope_scaling": LLAMA3}, 5000.0, LLAMA3),
+    ],
+)
+def test_both_spellings_of_rotary_settings_are_read(
+    files: Any, tmp_path: Path, given: dict[str, object], theta: float, scaling: dict[str, object] | None
+) -> None:
+    files.write_folder(tmp_path, **given)
+    config = weights.open(tmp_path).config
+    assert (config.rope_theta, config.rope_scaling) == (theta, scaling)
+
+
+def test_rotary_factors_of_a_gguf_are_part_of_its_config(files: Any, tmp_path: Path) -> None:
+    factors = np.linspace(1, 8, files.head // 2, dtype=np.float32)
+    tensors = files.tiny(Type.F16) | {"rope_freqs.weight": (factors, Type.F32)}
+    config = weights.open(files.write_gguf(tmp_path / "tiny.gguf", tensors)).config
+    assert config.rope_scaling == {"rope_type": "factors", "factors": tuple(factors.tolist())}
+
+
+def test_mistral_has_its_own_defaults(files: Any, tmp_path: Path) -> None:
+    raw = {key: value for key, value in files.config.items() if key != "num_key_value_heads"}
+    config = from_huggingface(raw | {"architectures": ["MistralForCausalLM"], "num_attention_heads": 16}, "here")
+    assert (config.sliding_window, config.kv_heads) == (4096, 8)
+    config = from_huggingface(files.config | {"architectures": ["MistralForCausalLM"], "sliding_window": None}, "here")
+    assert config.sliding_window is None
+
+
+def test_architectures_of_the_registry_have_a_class(files: Any, tmp_path: Path) -> None:
+    files.write_folder(tmp_path, architectures=["MistralForCausalLM"], sliding_window=64)
+    config = weights.open(tmp_path).config
+    assert config.sliding_window == 64
+    assert registry.model_class(config).__name__ == "Llama"

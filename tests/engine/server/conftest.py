@@ -1,0 +1,231 @@
+"""The server process against a scripted core at the other end of the socket pair; gateways are real WebSockets."""
+
+import asyncio
+import contextlib
+import json
+import socket
+import urllib.error
+import urllib.request
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+
+import pytest
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import ConnectionClosed
+
+from legato_engine.core import frames
+from legato_engine.core.frames import (
+    Inbox,
+    Ready,
+    Splitter,
+    Status,
+    Totals,
+)
+from legato_engine.errors import StartFailed
+from legato_engine.server import core_link
+from legato_engine.server.core_link import CoreLink
+from legato_engine.server.worker import Worker
+from legato_engine.settings import Settings
+from legato_protocol import kv_events, stream
+from legato_protocol.stream import (
+    Generate,
+    Greeting,
+    Hello,
+    Load,
+    SamplingParams,
+    Sequence,
+    pack_tokens,
+)
+
+TOKEN = "a secret"
+PATIENCE = 10.0
+VOCABULARY = 100
+
+
+class ScriptedCore:
+    """What a test says in a core's place."""
+
+    def __init__(self, end: socket.socket) -> None:
+        end.setblocking(False)
+        self._end = end
+        self._splitter = Splitter()
+        self._received: list[frames.ToCore] = []
+        self.epoch = ""
+
+    async def say(self, frame: frames.FromCore) -> None:
+        await asyncio.get_running_loop().sock_sendall(self._end, frames.encode(frame))
+
+    async def hear(self) -> frames.ToCore:
+        while not self._received:
+            data = await asyncio.get_running_loop().sock_recv(self._end, 1 << 20)
+            if not data:
+                raise ConnectionError("the server closed")
+            self._received += [frames.decode_to_core(body) for body in self._splitter.feed(data)]
+        return self._received.pop(0)
+
+    async def hear_frames(self) -> list[frames.FromGateway]:
+        while True:
+            inbox = await self.hear()
+            assert isinstance(inbox, Inbox)
+            if inbox.frames:
+                return list(inbox.frames)
+
+    async def start(self) -> None:
+        """Everything up to Ready."""
+        begin = await self.hear()
+        assert isinstance(begin, frames.Start)
+        self.epoch = begin.epoch
+        await self.say(Ready(hello(self.epoch), "tokens", VOCABULARY))
+
+    def die(self) -> None:
+        self._end.close()
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    deadline = asyncio.get_running_loop().time() + PATIENCE
+    while not holds():
+        assert asyncio.get_running_loop().time() < deadline
+        await asyncio.sleep(0.005)
+
+
+def hello(epoch: str) -> Hello:
+    return Hello("d0", epoch, "decode", "kv", "weights", "layout", 16, 8, 128, b"", "memory")
+
+
+def status(*, draining: bool = False, idle: bool = False) -> Status:
+    load = Load(0, 0, 0, 5, 2, 1, 0, draining=draining)
+    return Status(load, Totals(steps=3, output_tokens=4), idle)
+
+
+def generate(id: str = "r", tokens: tuple[int, ...] = (1, 2, 3), **params: object) -> Generate:
+    wanted = SamplingParams(**{"max_tokens": 4, "seed": 1} | params)
+    return Generate(id, 1, Sequence(pack_tokens(tokens), len(tokens), wanted, 30.0))
+
+
+async def greet(socket: ClientConnection) -> Hello:
+    await socket.send(stream.encode(Greeting("g0")))
+    first = await heard(socket)
+    assert isinstance(first, Hello)
+    return first
+
+
+async def heard(socket: ClientConnection) -> stream.FromWorker:
+    data = await asyncio.wait_for(socket.recv(), PATIENCE)
+    assert isinstance(data, bytes)
+    return stream.decode_from_worker(data)
+
+
+async def event(socket: ClientConnection) -> kv_events.KVEvent:
+    data = await asyncio.wait_for(socket.recv(), PATIENCE)
+    assert isinstance(data, bytes)
+    return kv_events.decode_event(data)
+
+
+async def closed(socket: ClientConnection) -> tuple[int | None, str]:
+    """How the server closed; frames before it are skipped."""
+    with contextlib.suppress(ConnectionClosed):
+        async for _ in socket:
+            pass
+    return socket.close_code, socket.close_reason or ""
+
+
+def fetch(url: str, method: str, token: str) -> tuple[int, str]:
+    request = urllib.request.Request(url, method=method, headers={"Authorization": f"Bearer {token}"})
+    try:
+        with urllib.request.urlopen(request, timeout=PATIENCE) as response:
+            return response.status, response.read().decode()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read().decode()
+
+
+class Bench:
+    """A worker's server in this event loop, and what a test needs to reach it."""
+
+    patience = PATIENCE
+    vocabulary = VOCABULARY
+    until = staticmethod(until)
+    greet = staticmethod(greet)
+    heard = staticmethod(heard)
+    event = staticmethod(event)
+    closed = staticmethod(closed)
+    status = staticmethod(status)
+    generate = staticmethod(generate)
+
+    def __init__(self, worker: Worker, cores: "asyncio.Queue[ScriptedCore]", announce: Path) -> None:
+        self.worker = worker
+        self.cores = cores
+        self._announce = announce
+        self.ports: dict[str, int] = {}
+        self.logged: list[str] = []
+        self.running: asyncio.Task[None]
+        self._kept: list[ScriptedCore] = []  # one that is let go of closes its socket
+
+    async def wait_ports(self) -> None:
+        await until(self._announce.exists)
+        self.ports = json.loads(self._announce.read_text())
+
+    async def core(self) -> ScriptedCore:
+        """The next core that the server starts, serving."""
+        core = await asyncio.wait_for(self.cores.get(), PATIENCE)
+        self._kept.append(core)
+        await core.start()
+        await until(lambda: self.worker.hub.core is not None)
+        return core
+
+    def dial(self, path: str, token: str = TOKEN) -> connect:
+        headers = {"Authorization": f"Bearer {token}"}
+        url = f"ws://127.0.0.1:{self.ports['control']}{path}"
+        return connect(url, additional_headers=headers, compression=None, max_size=None, proxy=None)
+
+    async def get(self, port: str, path: str, method: str = "GET", token: str = TOKEN) -> tuple[int, str]:
+        return await asyncio.to_thread(fetch, f"http://127.0.0.1:{self.ports[port]}{path}", method, token)
+
+    async def refused(self, reason: str) -> float:
+        _, text = await self.get("health", "/metrics")
+        name = f'legato_worker_refused_frames_total{{reason="{reason}"}} '
+        (line,) = [line for line in text.splitlines() if line.startswith(name)]
+        return float(line.removeprefix(name))
+
+
+@contextlib.asynccontextmanager
+async def serving(tmp_path: Path, **overrides: object) -> AsyncIterator[Bench]:
+    cores: asyncio.Queue[ScriptedCore] = asyncio.Queue()
+
+    async def launch() -> CoreLink:
+        ours, theirs = socket.socketpair()
+        cores.put_nowait(ScriptedCore(theirs))
+        return await core_link.connect(ours)
+
+    announce = tmp_path / "ports.json"
+    chosen = {"role": "decode", "name": "d0", "model": "m", "health_port": 0, "control_port": 0, "token": TOKEN}
+    settings = Settings(**chosen | {"announce": str(announce)} | overrides)
+    logged: list[str] = []
+    worker = Worker(
+        settings, lambda _m, _p: Path("/model"), launch, lambda level, text: logged.append(f"{level} {text}")
+    )
+    bench = Bench(worker, cores, announce)
+    bench.logged = logged
+    running = bench.running = asyncio.create_task(worker.run())
+    try:
+        await bench.wait_ports()
+        yield bench
+    finally:
+        if not running.done():
+            worker.stop()
+            worker.stop()
+        with contextlib.suppress(StartFailed):
+            await asyncio.wait_for(running, PATIENCE)
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Callable[..., None]:
+    """`run(test, **settings)` runs `test(bench)` against a server with these settings."""
+
+    def run_one(test: Callable[[Bench], Awaitable[None]], **overrides: object) -> None:
+        async def body() -> None:
+            async with asyncio.timeout(3 * PATIENCE), serving(tmp_path, **overrides) as bench:
+                await test(bench)
+
+        asyncio.run(body())
+
+    return run_one

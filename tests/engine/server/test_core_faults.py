@@ -1,0 +1,127 @@
+"""A core that dies, falls silent, is stuck or cannot start: gateways hear of it, and it is replaced."""
+
+import asyncio
+import time
+from typing import Any
+
+import pytest
+
+from legato_engine.core.frames import (
+    Beat,
+    NotStarting,
+    Turn,
+)
+from legato_engine.errors import StartFailed
+from legato_protocol import stream
+from legato_protocol.kv_events import Snapshot
+from legato_protocol.stream import (
+    Greeting,
+    Hello,
+    Lost,
+)
+
+
+def test_a_core_that_dies_is_reported_at_once_and_replaced(run: Any) -> None:
+    async def test(bench: Any) -> None:
+        first = await bench.core()
+        async with bench.dial("/stream") as gateway, bench.dial("/events") as listener:
+            await bench.greet(gateway)
+            await listener.send(stream.encode(Greeting("g0")))
+            assert isinstance(await bench.event(listener), Snapshot)
+            await first.say(Turn(status=bench.status()))
+            first.die()
+            lost = await bench.heard(gateway)
+            assert isinstance(lost, Lost)
+            assert lost.epoch == first.epoch
+            second = await bench.core()
+            again = await bench.heard(gateway)
+            assert isinstance(again, Hello)
+            assert again.epoch == second.epoch != first.epoch
+            fresh = await bench.event(listener)
+            assert isinstance(fresh, Snapshot)
+            assert (fresh.epoch, fresh.number) == (second.epoch, 0)
+            await second.say(Turn(status=bench.status()))
+            await bench.until(lambda: bool(bench.worker.hub.core and bench.worker.hub.core.status))
+            text = (await bench.get("health", "/metrics"))[1]
+            assert "legato_worker_core_restarts_total 1.0" in text
+            assert "legato_worker_steps_total 6.0" in text
+
+    run(test)
+
+
+def test_a_silent_core_is_replaced_and_one_that_beats_is_not(run: Any) -> None:
+    async def test(bench: Any) -> None:
+        core = await bench.core()
+        async with bench.dial("/stream") as gateway:
+            await bench.greet(gateway)
+            for _ in range(6):  # for longer than the silence that is allowed, and each in good time on a slow machine
+                await core.say(Beat())
+                await asyncio.sleep(0.25)
+            assert bench.worker.hub.core is not None
+            lost = await bench.heard(gateway)
+            assert isinstance(lost, Lost)
+            assert "silent" in lost.reason
+            await bench.core()
+
+    run(test, core_silence=1.0)
+
+
+def test_a_server_that_was_stopped_itself_does_not_take_its_core_for_silent(run: Any) -> None:
+    async def test(bench: Any) -> None:
+        core = await bench.core()
+        async with bench.dial("/stream") as gateway:
+            await bench.greet(gateway)
+            time.sleep(2.5)  # noqa: ASYNC251 – nothing runs meanwhile, as under SIGSTOP
+            for _ in range(3):
+                await asyncio.sleep(0)  # timers that are due come before the core
+            await core.say(Beat())
+            await core.say(Turn(status=bench.status()))
+            await bench.until(lambda: bool(bench.worker.hub.core is None or bench.worker.hub.core.status))
+            assert bench.worker.hub.core is not None
+            assert isinstance(await bench.heard(gateway), Lost)  # a silence of its own is still noticed
+
+    run(test, core_silence=1.0)
+
+
+def test_a_core_that_is_stuck_in_a_step_is_replaced_although_its_heart_beats(run: Any) -> None:
+    async def test(bench: Any) -> None:
+        core = await bench.core()
+        async with bench.dial("/stream") as gateway:
+            await bench.greet(gateway)
+            await core.say(Beat(turn=4, busy=2.9))
+            await core.say(Beat(turn=5, busy=3.1))
+            lost = await bench.heard(gateway)
+            assert isinstance(lost, Lost)
+            assert "stuck in turn 5" in lost.reason
+            await bench.core()
+
+    run(test, step_limit=3.0)
+
+
+def test_gateways_hear_of_a_silent_core_while_its_end_is_still_awaited(run: Any) -> None:
+    """A core that is stopped reads nothing: what waits for it must not delay the news."""
+
+    async def test(bench: Any) -> None:
+        await bench.core()
+        async with bench.dial("/stream") as gateway:
+            await bench.greet(gateway)
+            for n in range(40):  # more than the socket pair takes
+                await gateway.send(stream.encode(bench.generate(f"r{n}", tuple(range(1, 99)) * 500)))
+            assert isinstance(await bench.heard(gateway), Lost)
+            await bench.core()
+
+    run(test, core_silence=0.5)
+
+
+def test_a_start_that_can_never_succeed_ends_the_worker(run: Any) -> None:
+    async def test(bench: Any) -> None:
+        core = await asyncio.wait_for(bench.cores.get(), bench.patience)
+        await core.hear()
+        await core.say(NotStarting("KV memory is too small"))
+        with pytest.raises(ConnectionError):
+            await core.hear()
+        with pytest.raises(StartFailed, match="too small"):
+            await asyncio.wait_for(bench.running, bench.patience)
+        assert bench.cores.empty()
+
+    run(test)

@@ -1,0 +1,117 @@
+"""Frames and connections that are refused and counted; bystanders notice nothing."""
+
+import asyncio
+import contextlib
+from typing import Any
+
+import msgspec
+import pytest
+from websockets.asyncio.client import ClientConnection
+from websockets.exceptions import ConnectionClosed
+
+from legato_engine.core.frames import (
+    Turn,
+)
+from legato_protocol import stream
+from legato_protocol.stream import (
+    Cancel,
+    Failed,
+    Greeting,
+)
+
+
+def test_a_bad_frame_with_an_id_is_answered_and_the_stream_goes_on(run: Any) -> None:
+    async def test(bench: Any) -> None:
+        core = await bench.core()
+        async with bench.dial("/stream") as gateway:
+            await bench.greet(gateway)
+            bad = msgspec.msgpack.encode(["gen", "broken", 3, {"no": "sequence"}])
+            await gateway.send(bad)
+            answer = await bench.heard(gateway)
+            assert isinstance(answer, Failed)
+            assert (answer.id, answer.attempt, answer.code, answer.retry) == ("broken", 3, "invalid", False)
+            await gateway.send(stream.encode(bench.generate(tokens=(1, bench.vocabulary))))
+            answer = await bench.heard(gateway)
+            assert isinstance(answer, Failed)
+            assert answer.code == "invalid"
+            await gateway.send(stream.encode(bench.generate(top_p=float("nan"))))
+            assert isinstance(await bench.heard(gateway), Failed)
+            await gateway.send(stream.encode(Cancel("x", 1)))
+            (only,) = await core.hear_frames()
+            assert stream.decode_to_worker(only.data) == Cancel("x", 1)
+        assert await bench.refused("malformed") == 1
+        assert await bench.refused("invalid") == 2
+
+    run(test)
+
+
+@pytest.mark.parametrize(
+    ("frame", "code", "reason"),
+    [
+        (b"\xc1 no msgpack", 1002, "malformed"),
+        (b"", 1002, "malformed"),
+        ("text", 1003, "text"),
+        (stream.encode(Greeting("again")), 1002, "malformed"),
+        (bytes(stream.MAX_FRAME_BYTES + 1), 1009, "oversized"),
+    ],
+)
+@pytest.mark.parametrize("path", ["/stream", "/events"])
+def test_garbage_closes_the_offenders_connection_only(
+    run: Any, path: str, frame: bytes | str, code: int, reason: str
+) -> None:
+    async def test(bench: Any) -> None:
+        await bench.core()
+        async with bench.dial("/stream") as bystander, bench.dial(path) as offender:
+            await bench.greet(bystander)
+            await offender.send(stream.encode(Greeting("g1")))
+            with contextlib.suppress(ConnectionClosed):
+                await offender.send(frame)
+            assert (await bench.closed(offender))[0] == code
+            counted = "greeting" if path == "/events" and frame == stream.encode(Greeting("again")) else reason
+            assert await bench.refused(counted) == 1
+            await bystander.send(stream.encode(bench.generate(tokens=(-1,))))
+            assert isinstance(await bench.heard(bystander), Failed)
+
+    run(test)
+
+
+def test_a_first_frame_must_be_a_greeting_of_this_version(run: Any) -> None:
+    async def test(bench: Any) -> None:
+        await bench.core()
+        async with bench.dial("/stream") as stranger:
+            await stranger.send(stream.encode(Greeting("g", version=stream.VERSION + 1)))
+            code, text = await bench.closed(stranger)
+            assert code == 1008
+            assert str(stream.VERSION + 1) in text
+        async with bench.dial("/stream") as rude:
+            await rude.send(stream.encode(bench.generate()))
+            assert (await bench.closed(rude))[0] == 1002
+        assert await bench.refused("version") == 1
+        assert await bench.refused("greeting") == 1
+
+    run(test)
+
+
+def test_a_gateway_that_does_not_read_is_cut_off(run: Any) -> None:
+    async def test(bench: Any) -> None:
+        core = await bench.core()
+        async with bench.dial("/stream") as reader, bench.dial("/stream") as deaf:
+            await bench.greet(reader)
+            await bench.greet(deaf)
+            deaf.transport.pause_reading()
+            reading = asyncio.create_task(count_frames(reader))
+            big = bytes(1 << 20)
+            for _ in range(64):
+                await core.say(Turn(everyone=(big,)))
+            await bench.until(lambda: bench.worker.hub.gateways == 1)
+            assert not reading.done()
+            reading.cancel()
+            deaf.transport.abort()
+        assert await bench.refused("slow") == 1
+
+    run(test)
+
+
+async def count_frames(socket: ClientConnection) -> None:
+    async for _ in socket:
+        pass
