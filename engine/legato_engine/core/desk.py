@@ -33,7 +33,7 @@ class Desk:
         self.senders = senders
         self.receivers = receivers
         self.draining = False
-        self.news = False  # something that gateways should not wait for: a first or last one came, draining began
+        self.news = False  # gateways should not wait for it: a first or last one came, draining began, blocks are free
         self._outbox = outbox
         self._attempts: dict[int, dict[str, int]] = {}  # of each gateway's requests, by key
 
@@ -148,6 +148,8 @@ class Desk:
         self._outbox.fail(request.id, request.attempt, code, message, part, retry)
 
     def _end(self, ended: Ended, reason: str) -> None:
+        if ended.requests or ended.reservations:
+            self.news = True
         if self.senders is not None and ended.requests:
             self.senders.ended(ended.requests, reason)
         if self.receivers is not None and ended.reservations:

@@ -110,6 +110,7 @@ class Core:
         if self._agent is not None:
             for event in self._agent.poll():
                 self._transfer(event)
+                self._reports.changed()
         self._desk.expire(now)
 
     def _patience(self) -> float:

@@ -28,6 +28,10 @@ class Reports:
         self._prompt_tokens += result.prompt_tokens
         self._changed = True
 
+    def changed(self) -> None:
+        """A hand-off took blocks or gave them back."""
+        self._changed = True
+
     def emitted(self, tokens: int) -> None:
         self._output_tokens += tokens
         self._changed = True

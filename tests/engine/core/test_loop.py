@@ -96,6 +96,16 @@ def test_the_sequences_of_a_gateway_that_left_are_over(world):
     assert worker.status.idle
 
 
+def test_a_cancel_is_told_with_the_blocks_it_frees_at_once(world):
+    worker = world.worker("u")
+    worker.tell(Generate("r", 1, world.sequence(max_tokens=150)))
+    world.run(8)
+    assert worker.status.load.used_blocks
+    worker.tell(Cancel("r", 1))
+    worker.turn()  # no time passes
+    assert worker.status.load.used_blocks == 0
+
+
 def test_a_deadline_ends_a_sequence_with_a_typed_failure(world):
     worker = world.worker("u")
     worker.tell(Generate("r", 1, world.sequence(deadline=8.0, max_tokens=150)))
