@@ -9,6 +9,9 @@ its whole prefix, the hash at the end of a run names all blocks of the run, and 
 the run each worker's prefix reaches. Any event about a block of the run makes it forget that of the event's worker at
 once, so a match never claims more or less than the unbroken prefix that is there; a worker is not trusted to evict
 leaves first.
+
+A worker that holds nothing any more gets another bit: the old one means nobody, and is swept out of the hashes a few
+at a time, since a look at all of them would hold up every stream of the gateway.
 """
 
 from dataclasses import dataclass, field
@@ -19,6 +22,7 @@ from legato_protocol.block_hash import split
 from legato_protocol.kv_events import Cleared, KVEvent, Removed, Snapshot, Stored
 
 RUN = 32
+SWEEP = 1024  # hashes looked at per event
 
 
 @dataclass(slots=True)
@@ -33,9 +37,11 @@ class _Run:
 
 @dataclass(slots=True)
 class _Worker:
+    name: str
     bit: int
     epoch: str
     number: int = -1  # of the last event seen, applied or not
+    blocks: int = 0  # hashes with its bit
     pages: int = 0  # of the snapshot being read; they count when it is complete
     page_number: int = -1
 
@@ -52,6 +58,9 @@ class KVIndex:
         self._names: dict[int, str] = {}  # of workers, by bit
         self._valid = 0  # bits of workers whose snapshot is complete and was followed without a gap
         self._dropped = 0
+        self._retired = 0  # bits that mean nobody, and are in some hashes still
+        self._sweeping = 0  # those of them that `_unswept` is looked through for
+        self._unswept: list[bytes] = []
 
     # ── feeding it ──────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -62,26 +71,29 @@ class KVIndex:
         """
         known = self._workers.get(worker)
         if known is None:
-            used = sum(self._names)
-            known = _Worker(~used & (used + 1), epoch)
-            self._names[known.bit] = worker
-            self._workers[worker] = known
+            self._workers[worker] = _Worker(worker, self._take_bit(worker), epoch)
             return
         seen = known.number if known.epoch == epoch else -1
         self._doubt(known)
-        self._workers[worker] = _Worker(known.bit, epoch, seen)
+        self._workers[worker] = _Worker(worker, known.bit, epoch, seen)
 
     def forget(self, worker: str) -> None:
         """`worker` is gone."""
         if (known := self._workers.pop(worker, None)) is not None:
             self._doubt(known)
             del self._names[known.bit]
+            self._sweep()
 
     def apply(self, worker: str, event: KVEvent) -> bool:
         """Takes in an event. True: it shows that events were lost; ask the worker for a snapshot now."""
         known = self._workers.get(worker)
         if known is None:
             return False
+        lost = self._follow(known, event)
+        self._sweep()
+        return lost
+
+    def _follow(self, known: _Worker, event: KVEvent) -> bool:
         if event.epoch != known.epoch:
             return self._doubt(known)
         if isinstance(event, Snapshot):
@@ -124,7 +136,7 @@ class KVIndex:
 
     @property
     def blocks(self) -> int:
-        """Distinct hashes held."""
+        """Distinct hashes kept, those of nobody that were not swept out yet included."""
         return len(self._holders)
 
     @property
@@ -132,21 +144,24 @@ class KVIndex:
         """Hashes that were not taken in for want of memory, so far."""
         return self._dropped
 
-    def held_by(self, worker: str) -> set[bytes]:
-        """All hashes that `worker` is known to hold."""
+    def held(self, worker: str) -> int:
+        """How many hashes `worker` is known to hold."""
         known = self._workers.get(worker)
-        bit = known.bit & self._valid if known else 0
-        return {block for block, holders in self._holders.items() if holders & bit}
+        return known.blocks if known and known.bit & self._valid else 0
 
     def check_integrity(self) -> None:
         """Raises AssertionError unless the index agrees with itself."""
         assert len(self._holders) <= self._max_blocks, "more blocks than allowed"
         assert all(self._holders.values()), "a hash without a holder is kept"
         known = sum(w.bit for w in self._workers.values() if w.pages or w.bit & self._valid)
-        assert not any(holders & ~known for holders in self._holders.values()), "a worker in doubt holds something"
+        assert not known & self._retired, "a worker has a bit that means nobody"
+        assert not any(holders & ~known & ~self._retired for holders in self._holders.values()), "a doubt is held"
+        for worker in self._workers.values():
+            held = sum(1 for holders in self._holders.values() if holders & worker.bit)
+            assert held == worker.blocks, "the hashes of a worker are miscounted"
         for last, run in self._runs.items():
             assert run.whole, "a run without a holder is kept"
-            assert not run.whole & ~self._valid, "a run claims a worker in doubt"
+            assert not run.whole & ~self._valid & ~self._retired, "a run claims a worker in doubt"
             assert last == run.hashes[-1], "a run is filed wrongly"
             assert run.known == run.whole | sum(run.parts.values()), "a run knows of workers that it has no count of"
             for block in run.hashes:
@@ -198,37 +213,72 @@ class KVIndex:
     # ── the table ───────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _add(self, worker: _Worker, hashes: list[bytes]) -> None:
-        holders = self._holders
+        holders, bit = self._holders, worker.bit
         for block in hashes:
             known = holders.get(block, 0)
-            if not known and len(holders) >= self._max_blocks:
+            if not known and len(holders) >= self._max_blocks and not self._make_room():
                 self._dropped += 1
-                continue
-            holders[block] = known | worker.bit
-            self._unsettle(block, worker.bit)
+            elif not known & bit:
+                worker.blocks += 1
+                holders[block] = known | bit
+                self._unsettle(block, bit)
 
     def _remove(self, worker: _Worker, block: bytes) -> None:
-        holders = self._holders.get(block, 0)
-        if not holders & worker.bit:
-            return
-        if holders == worker.bit:
-            del self._holders[block]
+        if self._holders.get(block, 0) & worker.bit:
+            worker.blocks -= 1
+            self._clear(block, worker.bit)
+
+    def _clear(self, block: bytes, bits: int) -> None:
+        """`block` is held by none of `bits`."""
+        if left := self._holders[block] & ~bits:
+            self._holders[block] = left
         else:
-            self._holders[block] = holders & ~worker.bit
-        self._unsettle(block, worker.bit)
+            del self._holders[block]
+        self._unsettle(block, bits)
 
     def _erase(self, worker: _Worker) -> None:
-        for block in [block for block, holders in self._holders.items() if holders & worker.bit]:
-            self._remove(worker, block)
-
-    def _unsettle(self, block: bytes, bit: int) -> None:
-        """A worker holds `block` now, or does so no more: what was found of it in this run is moot."""
-        run = self._run_of.get(block)
-        if run is None or not run.known & bit:
+        """The worker holds nothing: what has its bit is left to be swept."""
+        if not worker.blocks:
             return
-        run.known &= ~bit
-        run.whole &= ~bit
-        run.parts = {blocks: left for blocks, workers in run.parts.items() if (left := workers & ~bit)}
+        old, worker.blocks = worker.bit, 0
+        self._retired |= old
+        worker.bit = self._take_bit(worker.name)
+        del self._names[old]
+        if self._valid & old:
+            self._valid ^= old | worker.bit
+
+    def _take_bit(self, worker: str) -> int:
+        used = sum(self._names) | self._retired
+        bit = ~used & (used + 1)
+        self._names[bit] = worker
+        return bit
+
+    def _make_room(self) -> bool:
+        """Whether there is room for one more hash, with what is held by nobody swept out as far as need be."""
+        while len(self._holders) >= self._max_blocks and self._retired:
+            self._sweep()
+        return len(self._holders) < self._max_blocks
+
+    def _sweep(self) -> None:
+        """Takes retired bits out of the next few hashes."""
+        if not self._unswept:
+            self._sweeping = self._retired
+            self._unswept = list(self._holders) if self._retired else []
+        for block in self._unswept[-SWEEP:]:
+            if bits := self._holders.get(block, 0) & self._sweeping:
+                self._clear(block, bits)
+        del self._unswept[-SWEEP:]
+        if not self._unswept:
+            self._retired &= ~self._sweeping
+
+    def _unsettle(self, block: bytes, bits: int) -> None:
+        """Workers hold `block` now, or do so no more: what was found of them in this run is moot."""
+        run = self._run_of.get(block)
+        if run is None or not run.known & bits:
+            return
+        run.known &= ~bits
+        run.whole &= ~bits
+        run.parts = {blocks: left for blocks, workers in run.parts.items() if (left := workers & ~bits)}
         if not run.whole:
             del self._runs[run.hashes[-1]]
             for other in run.hashes:

@@ -66,7 +66,7 @@ class State:
                 "layout": hello.layout,
                 "transport": hello.transport,
                 "total_blocks": hello.num_blocks,
-                "indexed_blocks": len(self._index.held_by(worker.name)),
+                "indexed_blocks": self._index.held(worker.name),
             }
         if load := worker.load:
             shown |= {

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from legato_gateway.kv_index import RUN, KVIndex
+from legato_gateway.kv_index import RUN, SWEEP, KVIndex
 from legato_protocol.block_hash import chain, join, root
 from legato_protocol.kv_events import Cleared, KVEvent, Removed, Snapshot, Stored
 from legato_protocol.stream import pack_tokens
@@ -200,6 +200,39 @@ def test_memory_is_bounded_and_what_is_left_out_is_only_missed() -> None:
     index.check_integrity()
 
 
+def test_a_doubt_looks_at_few_blocks_at_a_time_and_leaves_none_behind() -> None:
+    mine, theirs = Worker(epoch="mine"), Worker(epoch="theirs")
+    prompts = [hashes(4 * SWEEP, 1), hashes(SWEEP, 2)]
+    mine.store(prompts[0])
+    theirs.store(prompts[1])
+    index = started(theirs, "theirs", started(mine, "mine"))
+    index.expect("mine", "mine")
+    assert (index.held("mine"), index.match(prompts[0])) == (0, {})
+    events = 0
+    while index.blocks > SWEEP:
+        before = index.blocks
+        index.apply("theirs", theirs.store(prompts[1][:1]))
+        assert before - index.blocks <= SWEEP
+        events += 1
+        index.check_integrity()
+    assert events >= 4
+    assert index.match(prompts[1]) == {"theirs": SWEEP}
+    started(mine, "mine", index)
+    assert index.match(prompts[0]) == {"mine": 4 * SWEEP}
+    index.check_integrity()
+
+
+def test_what_nobody_holds_any_more_takes_no_room() -> None:
+    old, new = Worker(), Worker()
+    old.store(hashes(20, 1))
+    new.store(hashes(20, 2))
+    index = started(old, index=KVIndex(max_blocks=20))
+    started(new, index=index)
+    assert index.dropped == 0
+    assert index.match(hashes(20, 2)) == {"w": 20}
+    index.check_integrity()
+
+
 def test_unknown_workers_are_ignored() -> None:
     index = KVIndex()
     assert not index.apply("nobody", Stored("e", 1, join(hashes(2))))
@@ -269,7 +302,7 @@ def test_over_a_bad_channel_there_is_never_a_stale_hit_and_the_end_is_the_truth(
             index.expect(name, worker.epoch)
             for page in worker.snapshot(pages=2):
                 index.apply(name, page)
-        assert index.held_by(name) == worker.held
+        assert index.held(name) == len(worker.held)
     for prompt in PROMPTS:
         expected = {name: unbroken(prompt, worker.held) for name, worker in workers.items()}
         assert index.match(prompt) == {name: blocks for name, blocks in expected.items() if blocks}

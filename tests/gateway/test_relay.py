@@ -222,7 +222,7 @@ def test_kv_events_reach_the_index_and_the_route(lab):
     async def test():
         async with lab.running(lab.pools(1, 1)) as gateway:
             await gateway.submit().read()
-            await gateway.until(lambda: len(gateway.index.held_by("d0")) == 6)
+            await gateway.until(lambda: gateway.index.held("d0") == 6)
             reader = await gateway.submit().read()
             assert reader.generation.route.prefill == "local"
             assert reader.generation.route.cached_tokens == {"d0": 96}

@@ -91,10 +91,10 @@ def test_a_gap_in_kv_events_asks_for_a_snapshot(lab):
         async with lab.running(lab.unified(1)) as gateway:
             worker = gateway.workers[0]
             await gateway.submit().read()
-            await gateway.until(lambda: len(gateway.index.held_by("u0")) == 6)
+            await gateway.until(lambda: gateway.index.held("u0") == 6)
             worker._events += 3  # events that never arrive
             await gateway.submit(prompt=tuple(range(200, 240))).read()
-            await gateway.until(lambda: gateway.index.held_by("u0") == set(worker._stored) and len(worker._stored) == 8)
+            await gateway.until(lambda: gateway.index.held("u0") == len(worker._stored) == 8)
             gateway.index.check_integrity()
 
     lab.run(test)
