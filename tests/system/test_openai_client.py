@@ -140,6 +140,14 @@ def test_logprobs_of_a_completion_stand_at_the_places_of_its_text(complete: Call
     assert [at for part in streamed for at in part.text_offset] == found.text_offset
 
 
+def test_tokens_that_share_a_character_stand_where_it_begins(complete: Callable[..., Any]) -> None:
+    choice = complete(prompt=JAPANESE, logprobs=0, max_tokens=20, **GREEDY).choices[0]
+    tokens = list(zip(choice.logprobs.text_offset, choice.logprobs.tokens, strict=True))
+    assert any("\ufffd" in token for _, token in tokens), "no character has several tokens"
+    assert any("\ufffd" not in token for _, token in tokens)
+    assert all(choice.text[at:].startswith(token) for at, token in tokens if "\ufffd" not in token)
+
+
 # ── stop ──
 
 

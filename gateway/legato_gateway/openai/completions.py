@@ -1,6 +1,8 @@
 """`POST /v1/completions`: from its body to requests of the relay, one per prompt, and how its answers are spelled."""
 
+import codecs
 import time
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -70,6 +72,20 @@ def _echo(front: Front, prompt: str | list[int]) -> str:
     return b"".join(map(front.tokens.token_bytes, prompt)).decode(errors="replace")
 
 
+class _Place:
+    """Where in a choice's text the next token begins: within a character of several tokens, where that begins."""
+
+    def __init__(self) -> None:
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._offset = 0
+
+    def take(self, raw: bytes) -> int:
+        """The place of a token of these bytes."""
+        offset = self._offset
+        self._offset += len(self._decoder.decode(raw))
+        return offset
+
+
 class CompletionWriter:
     """Text completions and their chunks. `echoes` are the prompts' texts, if answers are to begin with them."""
 
@@ -88,12 +104,13 @@ class CompletionWriter:
         self._token_bytes = token_bytes
         self._echoes = echoes
         self._choices = choices
-        self._offsets: dict[int, int] = {}
+        self._begun: set[int] = set()
+        self._places: defaultdict[int, _Place] = defaultdict(_Place)
 
     def delta(self, index: int, delta: Delta) -> bytes:
         said = b""
-        if self._echoes and index not in self._offsets:
-            self._offsets[index] = 0
+        if self._echoes and index not in self._begun:
+            self._begun.add(index)
             said = self._events.chunk(index, b'"text":' + encode(self._echo(index)), b"null", None)
         shown = self._logprobs and bool(delta.tokens)
         if not (delta.text or shown or delta.finish):
@@ -125,9 +142,7 @@ class CompletionWriter:
             if token.logprobs is None:
                 continue
             text, own = token.raw.decode(errors="replace"), finite(token.logprobs.logprob)
-            offset = self._offsets.get(index, 0)
-            self._offsets[index] = offset + len(text)
-            fields["text_offset"].append(offset)
+            fields["text_offset"].append(self._places[index].take(token.raw))
             fields["token_logprobs"].append(own)
             fields["tokens"].append(text)
             top = {self._text(best.token): finite(best.logprob) for best in reversed(token.logprobs.top)}
