@@ -53,6 +53,10 @@ class Links:
             closing = [stream.close() for stream in self._streams.values()]
             await asyncio.gather(watching, *closing, *self._closing, return_exceptions=True)
 
+    def check_integrity(self) -> None:
+        """Raises AssertionError unless every known worker has one stream, and nothing else has."""
+        assert self._streams.keys() == {worker.name for worker in self._fleet}, "streams and workers differ"
+
     async def _watch(self, discovery: Discovery, listener: StreamListener) -> None:
         async for workers in discovery.watch():
             self._apply(workers, listener)
@@ -68,21 +72,20 @@ class Links:
             if name not in listed:
                 self._retire(stream, listener)
             elif stream.address != listed[name].address:
-                self._close(stream)
                 listener.disconnected(name, "it has another address now")
-                listener.removed(name)
+                self._remove(stream, listener)
         for name, address in listed.items():
             self._list(name, address, listener)
 
     def _list(self, name: str, address: WorkerAddress, listener: StreamListener) -> None:
         known = self._streams.get(name)
-        if known is not None and self._fleet.worker(name) is not None:
+        if known is not None:
             known.retired = False
             self._fleet.list(name, True)
             return
         self._fleet.add(name, address.address)
         stream = self._streams[name] = self._open(address, listener)
-        stream.start(self._faulty)
+        stream.start(self._faulty, lambda ended: self._remove(ended, listener))
 
     def _retire(self, stream: WorkerStream, listener: StreamListener) -> None:
         if stream.retired:
@@ -91,11 +94,13 @@ class Links:
         if stream.connected:
             self._fleet.list(stream.worker, False)
         else:
-            self._close(stream)
-            listener.removed(stream.worker)
+            self._remove(stream, listener)
 
-    def _close(self, stream: WorkerStream) -> None:
-        self._streams.pop(stream.worker, None)
+    def _remove(self, stream: WorkerStream, listener: StreamListener) -> None:
+        """The only way out of the map: both connections end, and nobody hears of that worker any more."""
+        stream.stop()
+        del self._streams[stream.worker]
+        listener.removed(stream.worker)
         task = asyncio.create_task(stream.close())
         self._closing.add(task)
         task.add_done_callback(self._closing.discard)

@@ -44,7 +44,7 @@ class StreamListener(Protocol):
         """The event connection broke: what it told before is worth nothing now."""
 
     def removed(self, worker: str) -> None:
-        """Its streams are closed for good: it had been retired."""
+        """It is listed no more and nothing connects this gateway to it."""
 
     def bad_frame(self, worker: str, reason: str) -> None:
         """It sent something that is no frame; its connection was closed for that."""
@@ -97,21 +97,26 @@ class WorkerStream:
         self._silent = False
         self._tasks: list[asyncio.Task[None]] = []
 
-    def start(self, faulty: Callable[[BaseException], None]) -> None:
-        """Begin to connect. `faulty` is told of a fault of ours, which ends a stream for good."""
+    def start(self, faulty: Callable[[BaseException], None], over: "Callable[[WorkerStream], None]") -> None:
+        """Begin to connect. `faulty` is told of a fault of ours, which ends a stream for good; `over`, when the stream
+        of a retired worker broke: it is to be stopped."""
 
         def ended(task: asyncio.Task[None]) -> None:
             if not task.cancelled() and (fault := task.exception()) is not None:
                 faulty(fault)
 
-        self._tasks = [asyncio.create_task(self._keep_stream()), asyncio.create_task(self._keep_events())]
+        self._tasks = [asyncio.create_task(self._keep_stream(over)), asyncio.create_task(self._keep_events())]
         for task in self._tasks:
             task.add_done_callback(ended)
 
-    async def close(self) -> None:
-        """Close both connections; the listener hears nothing more."""
+    def stop(self) -> None:
+        """From here on the listener hears nothing more; `close` waits until both connections are closed."""
         for task in self._tasks:
             task.cancel()
+
+    async def close(self) -> None:
+        """Close both connections."""
+        self.stop()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     @property
@@ -136,7 +141,7 @@ class WorkerStream:
 
     # ── /stream ─────────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def _keep_stream(self) -> None:
+    async def _keep_stream(self, over: "Callable[[WorkerStream], None]") -> None:
         delays = _Backoff(self._limits, self._random)
         while True:
             try:
@@ -149,7 +154,7 @@ class WorkerStream:
                     self._listener.bad_frame(self.worker, reason)
             self._listener.disconnected(self.worker, reason)
             if self.retired:
-                self._listener.removed(self.worker)
+                over(self)
                 return
             await delays.wait()
 

@@ -154,6 +154,7 @@ async def following(found: Discovery | list[tuple[str, FakeWorker | str]], **opt
             await gateway.until(lambda: bool(list(gateway.fleet)))
             yield gateway
             gateway.relay.check_integrity()
+            gateway.links.check_integrity()
             assert not task.done(), task
         finally:
             task.cancel()

@@ -6,7 +6,7 @@ import json
 import pytest
 from websockets.asyncio.server import serve
 
-from legato_gateway.discovery import BadWorkersFile, FileDiscovery, parse_workers
+from legato_gateway.discovery import BadWorkersFile, FileDiscovery, WorkerAddress, parse_workers
 from legato_protocol import stream
 from legato_protocol.stream import Greeting
 
@@ -128,6 +128,43 @@ def test_a_worker_that_is_listed_no_more_finishes_and_gets_nothing_new(lab, tmp_
                 await workers[0].kill()
                 await gateway.until(lambda: gateway.fleet.worker("u0") is None)
                 await workers[0].start()
+
+    lab.run(test)
+
+
+def test_nothing_stays_connected_to_a_worker_that_was_retired(lab):
+    """Also not to what listens at its address later; listed again, it has one stream and one event connection."""
+
+    class Listing:
+        def __init__(self):
+            self.lists = asyncio.Queue()
+
+        async def watch(self):
+            while True:
+                yield await self.lists.get()
+
+    def connecting():
+        return sum(task.get_coro().__name__ in ("_keep_stream", "_keep_events") for task in asyncio.all_tasks())
+
+    async def test():
+        listing, worker = Listing(), lab.unified(1)[0]
+        async with worker:
+            found = (WorkerAddress("u0", worker.address),)
+            listing.lists.put_nowait(found)
+            async with lab.following(listing) as gateway:
+                for _ in range(2):
+                    await gateway.wait_ready()
+                    await worker.wait(lambda: len(worker._readers) == 1)
+                    assert connecting() == 2
+                    listing.lists.put_nowait(())
+                    await gateway.until(lambda: gateway.fleet.worker("u0").draining)
+                    await worker.kill()
+                    await gateway.until(lambda: gateway.fleet.worker("u0") is None)
+                    await gateway.until(lambda: connecting() == 0)
+                    gateway.links.check_integrity()
+                    await worker.start()
+                    listing.lists.put_nowait(found)
+                    await gateway.until(lambda: gateway.fleet.worker("u0") is not None)
 
     lab.run(test)
 
