@@ -79,8 +79,10 @@ LinkEvent = Connected | Received | PutDone | PutFailed | PeerDown | Fenced
 class Link(Protocol):
     """Connections to peers over one transport, and one registered span of memory that peers may write to.
 
-    No method blocks on a peer. Calls that name a connection that is gone are ignored (a put answers `PutFailed`):
-    its `PeerDown` or `Fenced` is on its way or was read already. Each connection ends with exactly one of the two.
+    No method blocks on a peer. Any but `close` raises LinkError once the link itself has failed, for no peer's fault:
+    it will never tell anything again, and whoever uses it has to be replaced. Calls that name a connection that is gone
+    are ignored (a put answers `PutFailed`): its `PeerDown` or `Fenced` is on its way or was read already. Each
+    connection ends with exactly one of the two.
     """
 
     @property

@@ -1,20 +1,22 @@
 """The link over UCX. All of UCX runs in one thread of its own, which sleeps on UCX's event descriptor.
 
-Calls travel to that thread, and events back, through queues that an eventfd announces. This is the only module that
-imports ucxx, and `_open_worker` the only place that tells UCX its settings.
+Calls travel to that thread, and events back, through mailboxes. Whatever goes wrong there that is no peer's fault ends
+the thread, and every later call raises it: a link that is dead must not look like one where nothing happens.
+This is the only module that imports ucxx, and `_open_worker` the only place that tells UCX its settings.
 """
 
+import logging
 import os
 import select
 import threading
-from collections import deque
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from itertools import count
 from queue import SimpleQueue
+from typing import ParamSpec
 
 from legato_engine.transfer import sockets
 from legato_engine.transfer.link import Connected, Fenced, LinkError, LinkEvent, PeerDown, PutFailed, Received, Span
+from legato_engine.transfer.mailbox import Mailbox
 from legato_engine.transfer.transports import Choice, choose
 from legato_engine.transfer.ucp import Ucp
 from legato_engine.transfer.ucx_endpoint import Endpoint
@@ -22,6 +24,8 @@ from legato_engine.transfer.ucx_endpoint import Endpoint
 # A closed endpoint's lanes are given up in the progress calls after the close; the socket is closed in the first one.
 _CLOSING_ROUNDS = 64
 _ANY_PORTS = (0,)
+_P = ParamSpec("_P")
+_log = logging.getLogger(__name__)
 
 
 def open(transport: str, host: str, address: int, length: int, ports: tuple[int, int] | None = None) -> "UcxLink":
@@ -40,16 +44,15 @@ class UcxLink:
     """See `link.Link`."""
 
     def __init__(self, choice: Choice, host: str, address: int, length: int, ports: tuple[int, int] | None) -> None:
+        own = sockets.numeric(host)
         self.transport = choice.label
         self._numbers = count(1)
-        self._calls: deque[Callable[[], None]] = deque()
-        self._events: deque[LinkEvent] = deque()
-        self._call_wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        self._event_wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._calls: Mailbox[Callable[[], None]] = Mailbox()
+        self._events: Mailbox[LinkEvent] = Mailbox()
+        self._fault: Exception | None = None
         self._closed = False
         started: SimpleQueue[tuple[int, bytes] | Exception] = SimpleQueue()
-        self._loop = _Loop(self._numbers, self._calls, self._call_wake, self._tell)
-        own = sockets.numeric(host)
+        self._loop = _Loop(self._numbers, self._calls, self._events.put, self._broke)
         work = (choice, own, address, length, ports, started)
         self._thread = threading.Thread(target=self._loop.run, args=work, name="ucx", daemon=True)
         self._thread.start()
@@ -78,49 +81,53 @@ class UcxLink:
         self._call(lambda: self._loop.fence(connection))
 
     def poll(self) -> list[LinkEvent]:
-        if self._closed:
-            return []
-        # Before the queue is read: what comes later wakes again. Events and wakes need not go together: the other
-        # thread may stand still between the two.
-        with suppress(BlockingIOError):
-            os.eventfd_read(self._event_wake)
-        return [self._events.popleft() for _ in range(len(self._events))]
+        self._check()
+        return [] if self._closed else self._events.take()
 
     def fileno(self) -> int:
-        return self._event_wake
+        return self._events.fileno()
 
     def close(self) -> None:
         if self._closed:
             return
-        self._call(self._loop.stop)
+        self._calls.put(self._loop.stop)
         self._thread.join()
         self._release()
 
     def _release(self) -> None:
         self._closed = True
-        os.close(self._call_wake)
-        os.close(self._event_wake)
+        self._calls.close()
+        self._events.close()
 
     def _call(self, call: Callable[[], None]) -> None:
+        self._check()
         if not self._closed:
-            self._calls.append(call)
-            os.eventfd_write(self._call_wake, 1)
+            self._calls.put(call)
 
-    def _tell(self, event: LinkEvent) -> None:
-        self._events.append(event)
-        os.eventfd_write(self._event_wake, 1)
+    def _check(self) -> None:
+        if self._fault is not None:
+            raise LinkError(f"the UCX thread has ended: {self._fault!r}") from self._fault
+
+    def _broke(self, fault: Exception) -> None:
+        self._fault = fault
+        self._events.ring()  # whoever waits finds out
 
 
 class _Loop:
     """What runs in the UCX thread. Every method but `__init__` is called there."""
 
     def __init__(
-        self, numbers: "count[int]", calls: deque[Callable[[], None]], wake: int, tell: Callable[[LinkEvent], None]
+        self,
+        numbers: "count[int]",
+        calls: Mailbox[Callable[[], None]],
+        tell: Callable[[LinkEvent], None],
+        broke: Callable[[Exception], None],
     ) -> None:
         self._numbers = numbers
         self._calls = calls
-        self._wake = wake
         self._tell = tell
+        self._say_broke = broke
+        self._fault: Exception | None = None
         self._endpoints: dict[int, Endpoint] = {}
         self._by_handle: dict[int, int] = {}
         self._failed: list[int] = []
@@ -140,17 +147,26 @@ class _Loop:
             self._memory = self._ucp.map_memory(self._context.handle, address, length)
             key = self._ucp.pack_key(self._context.handle, self._memory)
             port = self._listen(host, range(ports[0], ports[1] + 1) if ports else _ANY_PORTS)
-        except (LinkError, self._error, ImportError, OSError) as error:
+        except Exception as error:  # whatever it is, `open` waits for it and raises it
             started.put(error)
             return
         started.put((port, key))
-        while self._running:
-            self._run_calls()
-            self._worker.progress()
-            told = self._collect()
-            if self._running and not (told or self._calls or self._failed) and self._worker.arm():
-                self._sleeper.poll()
-        self._shut()
+        try:
+            while self._running:
+                self._turn()
+            self._shut()
+        except Exception as error:  # whatever it is, the next call or poll raises it
+            self._say_broke(error)
+
+    def _turn(self) -> None:
+        for call in self._calls.take():
+            call()
+        self._worker.progress()
+        if self._fault is not None:
+            raise self._fault
+        told = self._collect()
+        if self._running and not (told or self._failed) and self._worker.arm():
+            self._sleeper.poll()
 
     # calls
 
@@ -196,7 +212,6 @@ class _Loop:
         os.environ.setdefault("UCX_WARN_UNUSED_ENV_VARS", "n")  # ucxx sets some that UCX then complains about
         from ucxx._lib import libucxx
 
-        self._error = libucxx.UCXError
         # Without MM_ERROR_HANDLING endpoints that notice a dead peer cannot use shared memory.
         config = {"TLS": choice.tls, "MM_ERROR_HANDLING": "y"}
         if choice.by_tcp:  # UCX listens for data at the first address of every device that it may use
@@ -209,18 +224,17 @@ class _Loop:
         self._context = libucxx.UCXContext(config, features)
         self._worker = libucxx.UCXWorker(self._context)
         self._worker.init_blocking_progress_mode()
-        self._ucp.receive_with(self._worker.handle, self._take)
-        self._ucp.tell_failures(self._broke)
+        self._ucp.receive_with(self._worker.handle, self._guarded(self._take))
+        self._ucp.tell_failures(self._guarded(self._broke))
         self._sleeper = select.poll()
         self._sleeper.register(self._worker.epoll_file_descriptor, select.POLLIN)
-        self._sleeper.register(self._wake, select.POLLIN)
-
-    _error: type[Exception] = LinkError  # until ucxx is loaded
+        self._sleeper.register(self._calls, select.POLLIN)
 
     def _listen(self, host: str, ports: Sequence[int]) -> int:
+        worker, accept = self._worker.handle, self._guarded(self._accept)
         for port in ports:
             try:
-                self._listener, taken = self._ucp.listen(self._worker.handle, sockets.packed(host, port), self._accept)
+                self._listener, taken = self._ucp.listen(worker, sockets.packed(host, port), accept)
             except LinkError as error:
                 refusal = error
             else:
@@ -228,8 +242,13 @@ class _Loop:
         raise LinkError(f"no port from {ports[0]} to {ports[-1]} of {host} can be listened at: {refusal}")
 
     def _accept(self, request: int) -> None:
+        try:
+            handle = self._ucp.accept(self._worker.handle, request)
+        except LinkError as error:  # who asked may be gone already
+            _log.warning("a peer could not be let in: %s", error)
+            return
         number = next(self._numbers)
-        self._adopt(number, self._ucp.accept(self._worker.handle, request), accepted=True)
+        self._adopt(number, handle, accepted=True)
         self._tell(Connected(number, accepted=True))
 
     def _take(self, handle: int, message: bytes) -> None:
@@ -247,11 +266,16 @@ class _Loop:
         self._by_handle[handle] = number
         self._endpoints[number] = Endpoint(number, handle, self._ucp, accepted)
 
-    def _run_calls(self) -> None:
-        with suppress(BlockingIOError):  # nobody called
-            os.eventfd_read(self._wake)
-        while self._calls:
-            self._calls.popleft()()
+    def _guarded(self, act: Callable[_P, None]) -> Callable[_P, None]:
+        """For UCX to call: from within its progress no exception comes back by itself."""
+
+        def guarded(*arguments: _P.args, **named: _P.kwargs) -> None:
+            try:
+                act(*arguments, **named)
+            except Exception as error:
+                self._fault = self._fault or error
+
+        return guarded
 
     def _collect(self) -> bool:
         """Tells what has ended since; whether there was anything."""

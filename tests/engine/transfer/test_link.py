@@ -2,6 +2,7 @@
 
 import os
 import pickle
+import select
 import signal
 import subprocess
 import sys
@@ -11,9 +12,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from legato_engine.transfer import ucx
 from legato_engine.transfer.link import (
     Connected,
     Fenced,
+    LinkError,
     PeerDown,
     PutDone,
     PutFailed,
@@ -191,10 +194,15 @@ def test_a_put_may_follow_on_the_connection_at_once(sides, attempt):
     assert b.read(0, 3_000_001) == b"\x07" * 3_000_000 + b"\x00"
 
 
-def test_connecting_to_nobody_ends_in_peer_down(sides):
-    a, _ = sides
-    connection = a.connect(b"127.0.0.1:1")
-    assert wait(a, PeerDown)[0].connection == connection
+@pytest.mark.parametrize(
+    "address", [b"127.0.0.1:1", b"127.0.0.1:70000", b"127.0.0.1:-1", b"no-address:80", b"", b"\xff\xfe", b"127.0.0.1:0"]
+)
+def test_connecting_to_nobody_ends_in_peer_down(sides, address):
+    """Addresses come from other machines: one that cannot be one is nobody's too."""
+    a, b = sides
+    connection = a.connect(address)
+    assert wait(a, PeerDown, at=connection)
+    join(a, b)  # and the link lives on
 
 
 def test_what_names_no_connection_is_answered_or_ignored(sides):
@@ -262,3 +270,20 @@ def test_nothing_of_a_stopped_sender_lands_after_the_fence(sides, pushing):
     assert b.read(0, SIZE) == b"\x01" * SIZE
     b.events(0.05)  # b's own loop has run on
     assert b.read(0, SIZE) == b"\x01" * SIZE
+
+
+def test_a_fault_of_the_links_own_is_raised_and_does_not_look_like_silence():
+    memory = np.zeros(4096, np.uint8)
+    link = ucx.open("TCP", "127.0.0.1", memory.ctypes.data, len(memory))
+    link.send(link.connect(link.address), None)  # no bytes: the thread cannot make sense of it
+    told = []
+
+    def poll_on():
+        while select.select([link.fileno()], [], [], PATIENCE)[0]:
+            told.extend(link.poll())
+
+    with pytest.raises(LinkError, match="the UCX thread has ended: TypeError"):
+        poll_on()
+    with pytest.raises(LinkError, match="the UCX thread has ended"):
+        link.connect(link.address)
+    link.close()

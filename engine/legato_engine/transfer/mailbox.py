@@ -1,0 +1,36 @@
+"""A queue from one thread to another that a selector can wait for."""
+
+import os
+from collections import deque
+from contextlib import suppress
+from typing import Generic, TypeVar
+
+_T = TypeVar("_T")
+
+
+class Mailbox(Generic[_T]):
+    """Any thread puts, one thread takes. Readable (`fileno`) from a put until the next `take`."""
+
+    def __init__(self) -> None:
+        self._items: deque[_T] = deque()
+        self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+
+    def put(self, item: _T) -> None:
+        self._items.append(item)
+        self.ring()
+
+    def ring(self) -> None:
+        """Make it readable."""
+        os.eventfd_write(self._bell, 1)
+
+    def take(self) -> list[_T]:
+        """All that was put, oldest first. What is put meanwhile may come now already, while its bell is yet to ring."""
+        with suppress(BlockingIOError):  # it has not rung
+            os.eventfd_read(self._bell)  # before the items are taken: what comes later rings again
+        return [self._items.popleft() for _ in range(len(self._items))]
+
+    def fileno(self) -> int:
+        return self._bell
+
+    def close(self) -> None:
+        os.close(self._bell)
