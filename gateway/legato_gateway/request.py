@@ -29,12 +29,16 @@ class GenerationRequest:
 
 @dataclass(frozen=True, slots=True)
 class TokenText:
-    """One token as logprobs show it: its own bytes, which need not be whole characters."""
+    """One token as logprobs show it: its own bytes, which need not be whole characters.
+
+    `offset` is where in the choice's text it begins: within a character of several tokens, where that begins.
+    """
 
     token: int
     text: str
     raw: bytes
     logprobs: TokenLogprobs | None
+    offset: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,6 @@
 """`POST /v1/completions`: from its body to requests of the relay, one per prompt, and how its answers are spelled."""
 
-import codecs
 import time
-from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -72,20 +70,6 @@ def _echo(front: Front, prompt: str | list[int]) -> str:
     return b"".join(map(front.tokens.token_bytes, prompt)).decode(errors="replace")
 
 
-class _Place:
-    """Where in a choice's text the next token begins: within a character of several tokens, where that begins."""
-
-    def __init__(self) -> None:
-        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        self._offset = 0
-
-    def take(self, raw: bytes) -> int:
-        """The place of a token of these bytes."""
-        offset = self._offset
-        self._offset += len(self._decoder.decode(raw))
-        return offset
-
-
 class CompletionWriter:
     """Text completions and their chunks. `echoes` are the prompts' texts, if answers are to begin with them."""
 
@@ -105,7 +89,6 @@ class CompletionWriter:
         self._echoes = echoes
         self._choices = choices
         self._begun: set[int] = set()
-        self._places: defaultdict[int, _Place] = defaultdict(_Place)
 
     def delta(self, index: int, delta: Delta) -> bytes:
         said = b""
@@ -115,7 +98,7 @@ class CompletionWriter:
         shown = self._logprobs and bool(delta.tokens)
         if not (delta.text or shown or delta.finish):
             return said
-        logprobs = encode(self._logprob_fields(index, delta.tokens)) if shown else b"null"
+        logprobs = encode(self._logprob_fields(delta.tokens)) if shown else b"null"
         return said + self._events.chunk(index, b'"text":' + encode(delta.text), logprobs, delta.finish)
 
     def usage(self, usage: Usage) -> bytes:
@@ -126,7 +109,7 @@ class CompletionWriter:
             {
                 "index": answer.index,
                 "text": self._echo(answer.index) + "".join(answer.text),
-                "logprobs": self._logprob_fields(answer.index, answer.tokens) if self._logprobs else None,
+                "logprobs": self._logprob_fields(answer.tokens) if self._logprobs else None,
                 "finish_reason": answer.finish,
             }
             for answer in answers
@@ -136,13 +119,13 @@ class CompletionWriter:
     def _echo(self, index: int) -> str:
         return self._echoes[index // self._choices] if self._echoes else ""
 
-    def _logprob_fields(self, index: int, tokens: Sequence[TokenText]) -> dict[str, Any]:
+    def _logprob_fields(self, tokens: Sequence[TokenText]) -> dict[str, Any]:
         fields: dict[str, Any] = {"text_offset": [], "token_logprobs": [], "tokens": [], "top_logprobs": []}
         for token in tokens:
             if token.logprobs is None:
                 continue
             text, own = token.raw.decode(errors="replace"), finite(token.logprobs.logprob)
-            fields["text_offset"].append(self._places[index].take(token.raw))
+            fields["text_offset"].append(token.offset)
             fields["token_logprobs"].append(own)
             fields["tokens"].append(text)
             top = {self._text(best.token): finite(best.logprob) for best in reversed(token.logprobs.top)}

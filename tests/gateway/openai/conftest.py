@@ -45,11 +45,11 @@ class ByteTokens:
         return bytes([id]) if id < END else b""
 
 
-def token(text: str, logprob: float = -0.5) -> TokenText:
+def token(text: str, offset: int, logprob: float = -0.5) -> TokenText:
     """A token with one alternative beside itself."""
     raw = text.encode()
     top = (TopLogprob(raw[0], logprob), TopLogprob(ord("z"), -3.0))
-    return TokenText(raw[0], text, raw, TokenLogprobs(logprob, top))
+    return TokenText(raw[0], text, raw, TokenLogprobs(logprob, top), offset)
 
 
 @dataclass
@@ -90,8 +90,8 @@ class ScriptedGeneration:
 def capital(request: GenerationRequest) -> list[Step]:
     """Every choice says the same."""
     each = range(request.choices)
-    said = [Delta(choice, text, (token(text[0]),)) for text in ("Paris", " é") for choice in each]
-    return [*said, *(Delta(choice, "!", (token("!"),), "stop") for choice in each)]
+    said = [Delta(choice, text, (token(text[0], at),)) for at, text in ((0, "Paris"), (5, " é")) for choice in each]
+    return [*said, *(Delta(choice, "!", (token("!", 7),), "stop") for choice in each)]
 
 
 class ScriptedRelay:
