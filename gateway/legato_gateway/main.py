@@ -18,7 +18,7 @@ from legato_gateway import app, server
 from legato_gateway.admission import Admission, Limits, Quota
 from legato_gateway.discovery import Discovery, FileDiscovery, StaticDiscovery, WorkerAddress
 from legato_gateway.dispatch import Dispatcher
-from legato_gateway.errors import Overloaded
+from legato_gateway.errors import InternalFault, Overloaded
 from legato_gateway.fleet import Fleet
 from legato_gateway.history import History
 from legato_gateway.http_protocol import BoundedProtocol
@@ -79,6 +79,14 @@ class Gateway:
         self.app = app.create(parts)
         self.discovery = _discovery(settings)
 
+    async def follow(self) -> None:
+        """Keeps streams to the workers until cancelled. A fault of ours ends all requests, and is raised."""
+        try:
+            await self.links.follow(self.discovery, self.relay)
+        except Exception:
+            self.relay.end_all(InternalFault("this gateway has a fault and stops"))
+            raise
+
 
 def run(settings: Settings, model: Path) -> int:
     """Serves the model at that path until SIGTERM or SIGINT. Raises SettingsError, TokenizeError."""
@@ -113,7 +121,7 @@ async def _serve(settings: Settings, tokens: Tokens, listeners: server.Listeners
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop)
-    following = asyncio.create_task(gateway.links.follow(gateway.discovery, gateway.relay))
+    following = asyncio.create_task(gateway.follow())
     served = asyncio.create_task(serving.serve(listeners.sockets))
     try:
         await asyncio.wait({following, served}, return_when=asyncio.FIRST_COMPLETED)

@@ -97,6 +97,7 @@ class Relay:
         self._recovery = Recovery(self._legs, self._moves, fleet, metrics, retry, self._finish)
         self._serial = itertools.count()
         self._hashing: set[asyncio.Task[None]] = set()
+        self._stopped: GatewayError | None = None  # what every request ends with, once this gateway stops
         self._held: dict[str, Leg] = {}  # not admitted yet, by leg id
         self._generations: dict[RunningGeneration, Leg] = {}  # with the first leg, whose id is the admission ticket's
 
@@ -113,7 +114,9 @@ class Relay:
         generation.legs.add(leg)
         self._generations[generation] = leg
         self._metrics.started()
-        if len(request.prompt) <= LONG_PROMPT:
+        if self._stopped is not None:
+            self._finish(generation, self._stopped)
+        elif len(request.prompt) <= LONG_PROMPT:
             self._offer(leg)
         else:
             hashing = loop.create_task(self._hash_and_offer(leg))
@@ -155,7 +158,8 @@ class Relay:
         return self._legs.waiting
 
     def end_all(self, error: GatewayError) -> None:
-        """Ends every request with `error`: this gateway stops."""
+        """Ends every request with `error`, also those that still come: this gateway stops."""
+        self._stopped = error
         for generation in list(self._generations):
             self._finish(generation, error)
 

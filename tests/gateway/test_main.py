@@ -11,6 +11,12 @@ import httpx
 import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
+from legato_gateway.discovery import WorkerAddress
+from legato_gateway.errors import InternalFault
+from legato_gateway.main import Gateway
+from legato_gateway.settings import Settings
+from legato_gateway.tokens import Tokens
+
 LEGATO = [sys.executable, "-m", "legato_cli.main", "gateway"]
 
 
@@ -127,6 +133,37 @@ def test_a_client_that_leaves_stops_the_work(lab, model, tmp_path):
                 await worker.wait(lambda: not worker.engine.jobs)
             process.terminate()
             assert await process.wait() == 0
+
+    lab.run(test)
+
+
+def test_a_fault_of_ours_ends_every_request_at_once(lab, model):
+    """Nothing listens to the workers any more: whoever waits or still comes is told, and not left to a deadline."""
+
+    class Faulty:
+        def __init__(self, listed):
+            self.fault, self._listed = asyncio.Event(), listed
+
+        async def watch(self):
+            yield self._listed
+            await self.fault.wait()
+            raise KeyError("a fault")
+
+    async def test():
+        async with asyncio.timeout(60), lab.unified(1)[0] as worker:
+            settings = Settings(str(model), "m", 4096, token=lab.token)
+            gateway = Gateway(settings, Tokens.load(model), asyncio.get_running_loop().time)
+            gateway.discovery = Faulty((WorkerAddress("u0", worker.address),))
+            following = asyncio.create_task(gateway.follow())
+            worker.hold("decoding", after=3)
+            running = gateway.relay.submit(lab.request(deadline=1000.0))
+            await worker.wait_at("decoding")
+            gateway.discovery.fault.set()
+            with pytest.raises(KeyError):
+                await following
+            for request in (running, gateway.relay.submit(lab.request(deadline=1000.0))):
+                with pytest.raises(InternalFault):
+                    [delta async for delta in request]
 
     lab.run(test)
 
