@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from legato_cli import bench
 from legato_engine import metrics as worker_metrics
 from legato_engine import settings as worker_settings
 from legato_engine.transfer.agent import Counts
@@ -27,6 +28,13 @@ def test_docs_know_every_flag(command, module):
     parser = ArgumentParser(add_help=False)
     module.add_flags(parser)
     assert _rows("settings.md", f"`legato {command}`") == set(parser._option_string_actions)
+
+
+def test_docs_know_every_flag_of_bench():
+    parser = ArgumentParser()
+    bench.add_parser(parser.add_subparsers())
+    (command,) = parser._subparsers._group_actions[0].choices.values()
+    assert _rows("bench.md", "Every flag") == set(command._option_string_actions) - {"-h", "--help"}
 
 
 @pytest.mark.parametrize(("heading", "prefix"), [("Environment", "ENV_"), ("Headers of a request", "HEADER_")])

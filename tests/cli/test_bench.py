@@ -45,6 +45,11 @@ def test_a_mooncake_trace_keeps_its_sharing_when_scaled(tmp_path: Path) -> None:
     assert a.prompt[51:102] != b.prompt[51:102]
 
 
+def test_no_request_of_a_trace_is_none_and_no_fault(tmp_path: Path) -> None:
+    """As for `--warmup 0`."""
+    assert workload.trace(tmp_path / "any.csv", 0, 4096, 1.0, TOKENS, 0) == []
+
+
 def test_an_azure_trace_is_read(tmp_path: Path) -> None:
     path = tmp_path / "trace.csv"
     path.write_text(

@@ -55,6 +55,8 @@ def trace(path: Path, count: int, max_tokens: int, speed: float, tokens: Tokens,
     Reads Mooncake's JSON lines (equal hash ids become equal tokens, so that prefixes are shared as in the trace) and
     Azure's CSV. `speed` 2 plays it twice as fast. Raises ValueError for a file that is neither.
     """
+    if count < 1:
+        return []
     rows = list(islice(_mooncake(path) if path.suffix == ".jsonl" else _azure(path), count))
     if not rows:
         raise ValueError(f"{path} holds no requests")
