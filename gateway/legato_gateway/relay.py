@@ -6,6 +6,7 @@ by `admission`, `routing`, `redispatch` and `leg`; here it is done.
 
 import asyncio
 import itertools
+import logging
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
@@ -15,6 +16,7 @@ from legato_gateway.dispatch import Dispatcher
 from legato_gateway.errors import (
     DeadlineExceeded,
     GatewayError,
+    InternalFault,
     Overloaded,
     QuotaExceeded,
     SlowClient,
@@ -45,6 +47,8 @@ from legato_protocol.stream import (
     TokenItem,
     Tokens,
 )
+
+_log = logging.getLogger(__name__)
 
 LONG_PROMPT = 8192  # tokens: a longer one is hashed in pieces before it is offered
 NO_WORKER = "no_worker"  # drop reason: no worker of this fleet can ever take it
@@ -96,7 +100,7 @@ class Relay:
         retry = self._policy.retry
         self._recovery = Recovery(self._legs, self._moves, fleet, metrics, retry, self._finish)
         self._serial = itertools.count()
-        self._hashing: set[asyncio.Task[None]] = set()
+        self._hashing: dict[asyncio.Task[None], RunningGeneration] = {}
         self._stopped: GatewayError | None = None  # what every request ends with, once this gateway stops
         self._held: dict[str, Leg] = {}  # not admitted yet, by leg id
         self._generations: dict[RunningGeneration, Leg] = {}  # with the first leg, whose id is the admission ticket's
@@ -120,8 +124,8 @@ class Relay:
             self._offer(leg)
         else:
             hashing = loop.create_task(self._hash_and_offer(leg))
-            self._hashing.add(hashing)
-            hashing.add_done_callback(self._hashing.discard)
+            self._hashing[hashing] = generation
+            hashing.add_done_callback(self._hashed)
         return generation
 
     def pause(self, generation: RunningGeneration, on: bool) -> None:
@@ -231,6 +235,12 @@ class Relay:
         await self._dispatcher.hash_prompt(leg.generation)
         if not leg.generation.ended:
             self._offer(leg)
+
+    def _hashed(self, task: asyncio.Task[None]) -> None:
+        generation = self._hashing.pop(task)
+        if not task.cancelled() and (fault := task.exception()) is not None:
+            _log.error("request %s could not be offered", generation.request.id, exc_info=fault)
+            self._finish(generation, InternalFault("the gateway failed to handle this request"))
 
     def _offer(self, leg: Leg) -> None:
         generation, snapshot, now = leg.generation, self._fleet.snapshot(), asyncio.get_running_loop().time()

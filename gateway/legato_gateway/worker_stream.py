@@ -6,9 +6,9 @@ Frames are decoded here once and handed to a `StreamListener`; what they mean is
 import asyncio
 import random
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import InvalidHandshake, InvalidStatus, WebSocketException
@@ -96,18 +96,25 @@ class WorkerStream:
         self._heard = 0.0
         self._silent = False
         self._tasks: list[asyncio.Task[None]] = []
+        self._faulty: Callable[[BaseException], None]
 
     def start(self, faulty: Callable[[BaseException], None], over: "Callable[[WorkerStream], None]") -> None:
-        """Begin to connect. `faulty` is told of a fault of ours, which ends a stream for good; `over`, when the stream
-        of a retired worker broke: it is to be stopped."""
+        """Begin to connect. `faulty` is told of a fault of ours; `over`, when the stream of a retired worker broke: it
+        is to be stopped."""
+        self._faulty = faulty
+        self._tasks = [self._spawn(self._keep_stream(over)), self._spawn(self._keep_events())]
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """A task whose end by anything but a broken connection is a fault of ours."""
 
         def ended(task: asyncio.Task[None]) -> None:
-            if not task.cancelled() and (fault := task.exception()) is not None:
-                faulty(fault)
+            fault = None if task.cancelled() else task.exception()
+            if fault is not None and not isinstance(fault, OSError | WebSocketException):
+                self._faulty(fault)
 
-        self._tasks = [asyncio.create_task(self._keep_stream(over)), asyncio.create_task(self._keep_events())]
-        for task in self._tasks:
-            task.add_done_callback(ended)
+        task = asyncio.create_task(work)
+        task.add_done_callback(ended)
+        return task
 
     def stop(self) -> None:
         """From here on the listener hears nothing more; `close` waits until both connections are closed."""
@@ -167,8 +174,8 @@ class WorkerStream:
         self._outbox.clear()
         self._connection = connection
         self._hear()
-        writer = asyncio.create_task(self._write(connection))
-        watch = asyncio.create_task(self._watch(connection))
+        writer = self._spawn(self._write(connection))
+        watch = self._spawn(self._watch(connection))
         try:
             assert isinstance(hello, Hello)
             self._listener.greeted(self.worker, hello)
@@ -244,7 +251,7 @@ class WorkerStream:
     async def _run_events(self, connection: ClientConnection, delays: "_Backoff") -> None:
         await connection.send(self._greeting)
         self._snapshot_wanted.clear()
-        asking = asyncio.create_task(self._ask_snapshots(connection))
+        asking = self._spawn(self._ask_snapshots(connection))
         try:
             async for data in connection:
                 delays.reset()

@@ -7,6 +7,7 @@ import pytest
 from websockets.asyncio.server import serve
 
 from legato_gateway.discovery import BadWorkersFile, FileDiscovery, WorkerAddress, parse_workers
+from legato_gateway.worker_stream import StreamLimits, WorkerStream
 from legato_protocol import stream
 from legato_protocol.stream import Greeting
 
@@ -82,6 +83,28 @@ def test_a_worker_that_stays_silent_is_connected_anew(lab):
             await first.wait_closed()
             worker.wake()
             await gateway.until(lambda: gateway.fleet.worker("u0").ready)
+
+    lab.run(test)
+
+
+def test_a_fault_while_it_watches_for_silence_is_told(lab):
+    class Listener:
+        def silent(self, worker):
+            raise KeyError("a fault")
+
+        def __getattr__(self, name):
+            return lambda *_: False
+
+    async def test():
+        fault = asyncio.get_running_loop().create_future()
+        limits = StreamLimits(silence=0.05)
+        async with asyncio.timeout(20), lab.unified(1)[0] as worker:
+            worker.hang()
+            stream = WorkerStream("u0", worker.address, Listener(), gateway="g", token=lab.token, limits=limits)
+            stream.start(fault.set_exception, lambda _: None)
+            with pytest.raises(KeyError):
+                await fault
+            await stream.close()
 
     lab.run(test)
 
