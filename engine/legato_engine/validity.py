@@ -1,13 +1,33 @@
-"""Whether a sequence can be computed at all. What passes here cannot make a step fail for what it says."""
+"""Whether a frame and its sequence can be served at all. What passes here cannot make a step, or a hand-off, fail for
+what it says."""
 
 import math
 from array import array
 
-from legato_protocol.stream import SamplingParams, Sequence, unpack_tokens
+from legato_protocol.stream import (
+    Decode,
+    Generate,
+    Handoff,
+    Prefill,
+    SamplingParams,
+    Sequence,
+    unpack_tokens,
+)
 
 MAX_LOGPROBS = 64
 MAX_CHOICES = 1024
 _SEEDS = range(-(1 << 63), 1 << 64)
+_NUMBERS = range(1 << 63)
+
+
+def frame_fault(frame: Generate | Prefill | Decode | Handoff, vocab_size: int) -> str | None:
+    """What is wrong with it, or None. (A peer's address that is none is nobody's: the hand-off fails as with any other
+    peer that is not there.)"""
+    if frame.attempt not in _NUMBERS:
+        return f"attempt {frame.attempt}; allowed is 0 to {_NUMBERS[-1]}"
+    if not isinstance(frame, Generate) and frame.room not in _NUMBERS:
+        return f"room {frame.room}; allowed is 0 to {_NUMBERS[-1]}"
+    return None if isinstance(frame, Handoff) else fault(frame.sequence, vocab_size)
 
 
 def fault(sequence: Sequence, vocab_size: int) -> str | None:

@@ -15,6 +15,7 @@ from legato_protocol import stream
 from legato_protocol.stream import Cancel, Decode, FailureCode, Generate, Handoff, Part, Pause, Prefill, Split, ToWorker
 
 _NO_LINK = "this worker was started without a transport: it hands nothing over"
+_ROOM_IN_USE = "room {} is that of another hand-off here"
 
 
 class Desk:
@@ -107,6 +108,12 @@ class Desk:
         if room is not None and self.agent is None:
             self._fail(request, "transfer", _NO_LINK, "transfer", retry=True)
             return
+        if self._attempts.get(gateway, {}).get(key, -1) >= frame.attempt and self._holds(key):
+            self._fail(request, "invalid", "this attempt, or a later one, is known here already", part, retry=False)
+            return
+        if room is not None and self._uses(room):
+            self._fail(request, "invalid", _ROOM_IN_USE.format(room), part, retry=False)
+            return
         try:
             self._hand_on(request, frame, now)
         except Refused as refusal:
@@ -139,6 +146,8 @@ class Desk:
         elif len(running) != 1 or len(running[0].choices) > 1 or running[0].sending or running[0].room is not None:
             why = "it cannot move: not one sequence that runs here"
             self._outbox.fail(key, frame.attempt, "transfer", why, "transfer", True)
+        elif self._uses(frame.room):
+            self._outbox.fail(key, frame.attempt, "invalid", _ROOM_IN_USE.format(frame.room), "transfer", False)
         else:
             self.senders.move(running[0], frame)
 
@@ -157,3 +166,7 @@ class Desk:
 
     def _holds(self, key: str) -> bool:
         return bool(self.scheduler.requests(key)) or (self.receivers is not None and self.receivers.holds(key))
+
+    def _uses(self, room: int) -> bool:
+        sides = (self.senders, self.receivers)
+        return any(side is not None and side.uses(room) for side in sides)

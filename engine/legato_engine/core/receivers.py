@@ -39,6 +39,10 @@ class Receivers:
     def holds(self, key: str) -> bool:
         return any(receiving.reservation.request.id == key for receiving in self._rooms.values())
 
+    def uses(self, room: int) -> bool:
+        """Whether a sequence is awaited under this room, or its blocks are not free yet."""
+        return room in self._rooms
+
     def reserve(self, request: Request, source: Peer, now: float) -> None:
         """Expect `request.room` from `source`. Raises `Refused`."""
         assert request.room is not None

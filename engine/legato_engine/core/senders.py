@@ -49,6 +49,10 @@ class Senders:
     def __len__(self) -> int:
         return len(self._rooms)
 
+    def uses(self, room: int) -> bool:
+        """Whether a sequence is on its way out under this room."""
+        return room in self._rooms
+
     # ── asked by a gateway ──
 
     def prefill(self, request: Request, to: Peer) -> None:

@@ -13,11 +13,23 @@ from legato_engine.core.frames import FromGateway, Inbox, Loading, Ready, Status
 from legato_engine.metrics import WorkerMetrics
 from legato_engine.server.outlet import Outlet
 from legato_engine.server.stored import StoredHashes
-from legato_engine.validity import fault
+from legato_engine.validity import frame_fault
 from legato_protocol import kv_events, stream
-from legato_protocol.stream import Decode, Failed, Generate, Greeting, HandoffReport, Lost, Part, Prefill, ToWorker
+from legato_protocol.stream import (
+    Decode,
+    Failed,
+    Generate,
+    Greeting,
+    Handoff,
+    HandoffReport,
+    Lost,
+    Part,
+    Prefill,
+    ToWorker,
+)
 
 RECENT_HANDOFFS = 256
+_PARTS: dict[type, Part] = {Prefill: "prefill", Handoff: "transfer"}
 
 
 @dataclass(slots=True)
@@ -173,12 +185,12 @@ class Hub:
     # ── inside ──
 
     def _refusal(self, frame: ToWorker) -> Failed | None:
-        if not isinstance(frame, Generate | Prefill | Decode):
+        if not isinstance(frame, Generate | Prefill | Decode | Handoff):
             return None
-        part: Part = "prefill" if isinstance(frame, Prefill) else "decode"
+        part = _PARTS.get(type(frame), "decode")
         if self.core is None:
             return Failed(frame.id, frame.attempt, "stale", f"this worker is {self.phase}", part, retry=True)
-        if wrong := fault(frame.sequence, self.core.ready.vocab_size):
+        if wrong := frame_fault(frame, self.core.ready.vocab_size):
             self.metrics.refused("invalid")
             return Failed(frame.id, frame.attempt, "invalid", wrong, part, retry=False)
         return None

@@ -9,6 +9,7 @@ from legato_engine.transfer.link import Link
 from legato_engine.transfer.peers import Peers
 
 Key = tuple[int, int]  # room, attempt
+USED_BEFORE = "this room and attempt had a hand-off before"
 
 
 @dataclass(slots=True)

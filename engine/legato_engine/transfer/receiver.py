@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from legato_engine.transfer.checksum import bind
-from legato_engine.transfer.desk import Desk, Key
+from legato_engine.transfer.desk import USED_BEFORE, Desk, Key
 from legato_engine.transfer.events import Aborted, Arrived, Cause, Released, Revoked, WritingBegan
 from legato_engine.transfer.session import Action, Event, Session, State
 from legato_protocol import block_hash, handoff
@@ -55,6 +55,8 @@ class Receiver:
         if old is not None and old.session.state is State.REVOKED:
             del self._sessions[key]
         into = self._open(key)
+        if into.session.ended and not into.reason:
+            into.cause, into.reason = "refused", USED_BEFORE
         self._step(key, into, Event.OFFER)
         if into.session.state is not State.CONNECTING:
             return

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from legato_engine.transfer.checksum import bind
-from legato_engine.transfer.desk import Desk, Key
+from legato_engine.transfer.desk import USED_BEFORE, Desk, Key
 from legato_engine.transfer.events import Aborted, Cause, Committed, Granted, Revoked
 from legato_engine.transfer.link import PutDone, PutFailed, Span
 from legato_engine.transfer.session import Action, Event, Session, State
@@ -66,6 +66,8 @@ class Sender:
         if out.session.state is State.PARKED and not self._is_from(out, peer):
             self._fail(key, out, Event.CANCEL, "refused", "the grant came from another worker or epoch", True)
             out = self._sessions[key] = Outgoing(Session("sender"))
+        if out.session.ended and not out.reason:
+            out.cause, out.reason = "refused", USED_BEFORE
         out.peer, out.root, out.parent = peer, root, root
         self._newest[room] = key
         self._step(key, out, Event.EXPECT)

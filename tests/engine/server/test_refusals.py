@@ -17,6 +17,8 @@ from legato_protocol.stream import (
     Cancel,
     Failed,
     Greeting,
+    Handoff,
+    Peer,
 )
 
 
@@ -36,11 +38,15 @@ def test_a_bad_frame_with_an_id_is_answered_and_the_stream_goes_on(run: Any) -> 
             assert answer.code == "invalid"
             await gateway.send(stream.encode(bench.generate(top_p=float("nan"))))
             assert isinstance(await bench.heard(gateway), Failed)
+            await gateway.send(stream.encode(Handoff("x", 2, -1, Peer("w", "e", b""))))
+            answer = await bench.heard(gateway)
+            assert isinstance(answer, Failed)
+            assert (answer.attempt, answer.code, answer.part) == (2, "invalid", "transfer")
             await gateway.send(stream.encode(Cancel("x", 1)))
             (only,) = await core.hear_frames()
             assert stream.decode_to_worker(only.data) == Cancel("x", 1)
         assert await bench.refused("malformed") == 1
-        assert await bench.refused("invalid") == 2
+        assert await bench.refused("invalid") == 3
 
     run(test)
 
