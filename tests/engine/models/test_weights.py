@@ -129,3 +129,12 @@ def test_the_built_in_model_equals_the_reference_dequantization(files: Any) -> N
         expected = torch.from_numpy(np.array(dequantize(raw.data, raw.tensor_type)))
         found = checkpoint.tensor(name)
         assert torch.equal(files.as_converted(found, heads) if heads else found, expected)
+
+
+def test_a_vector_does_not_hold_the_mapped_file(smollm2):
+    """Its norms are float32 in the file already: a view of one would keep all of the file in memory."""
+    name = "model.norm.weight"
+    mapped, own = smollm2.tensor(name), smollm2.vector(name)
+
+    assert torch.equal(own, mapped)
+    assert own.data_ptr() != mapped.data_ptr()
