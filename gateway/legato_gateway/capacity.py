@@ -9,7 +9,9 @@ class Capacity:
     """Room for sequences on decoding workers, and for prompt tokens in the queues of those that prefill."""
 
     def __init__(self, snapshot: FleetSnapshot, backlog_seconds: float, min_backlog_tokens: int) -> None:
-        usable = [w for w in snapshot.workers if w.ready and not w.draining and not w.broken]
+        self._snapshot = snapshot
+        present = [worker for worker in snapshot.workers if worker.ready and not worker.draining]
+        usable = [worker for worker in present if not worker.broken] or present
         self._decoders = [worker for worker in snapshot.workers if worker.decodes]
         self._taken: dict[str, list[int]] = {}  # blocks and sequences, by worker
         prefillers = [w for w in usable if w.prefills] or usable
@@ -23,7 +25,9 @@ class Capacity:
         """Takes what `need` wants and says True, or leaves everything as it was."""
         if self._backlog and self._backlog + uncached > self._max_backlog:
             return False
-        fitting = [worker for worker in self._decoders if self._fits(worker, need, matches)]
+        fitting = self._fitting(self._snapshot, need, matches)
+        if not fitting and any(worker.broken for worker in self._decoders):
+            fitting = self._fitting(filters.forgiven(self._snapshot, need), need, matches)
         if not fitting:
             return False
         worker = max(fitting, key=self._room)
@@ -46,6 +50,9 @@ class Capacity:
 
     def _room(self, worker: WorkerView) -> int:
         return worker.room - self._taken.get(worker.name, (0, 0))[0]
+
+    def _fitting(self, snapshot: FleetSnapshot, need: Need, matches: Matches) -> list[WorkerView]:
+        return [worker for worker in snapshot.workers if worker.decodes and self._fits(worker, need, matches)]
 
     def _fits(self, worker: WorkerView, need: Need, matches: Matches) -> bool:
         matched = filters.matched(worker, need, matches)

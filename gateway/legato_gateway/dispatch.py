@@ -9,6 +9,7 @@ from legato_gateway.fleet import Fleet
 from legato_gateway.generation import RunningGeneration
 from legato_gateway.kv_index import KVIndex
 from legato_gateway.leg import Leg, Placement
+from legato_gateway.routing import filters
 from legato_gateway.routing.choose import NoRoute, Policy, Route, choose
 from legato_gateway.routing.filters import Need
 from legato_gateway.routing.fleet_snapshot import FleetSnapshot
@@ -152,7 +153,7 @@ class Dispatcher:
             need = replace(need, avoid=frozenset())
             route = choose(need, snapshot, matches, policy)
         if isinstance(route, NoRoute) and any(worker.broken for worker in snapshot.workers):
-            route = choose(need, self._fleet.snapshot(forgiving=True), matches, policy)
+            route = choose(need, filters.forgiven(snapshot, need), matches, policy)
         return route
 
     def _send_local(self, leg: Leg, route: Route) -> bool:

@@ -1,6 +1,5 @@
 """The workers this gateway knows: last `Hello` and `Load` of each, its connection, and what was sent to it since."""
 
-from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Literal
@@ -10,7 +9,7 @@ from legato_protocol.stream import Hello, Load
 
 Connection = Literal["connecting", "connected", "silent", "lost"]
 
-BREAKER_FAILURES = 3  # so many failures …
+BREAKER_FAILURES = 3  # so many requests failed …
 BREAKER_WINDOW = 10.0  # … within so many seconds, and the worker is used only where no other is left
 
 
@@ -39,7 +38,7 @@ class Worker:
     load: Load | None = None
     problem: str = ""
     listed: bool = True
-    failures: deque[float] = field(default_factory=lambda: deque(maxlen=BREAKER_FAILURES))
+    failures: dict[str, float] = field(default_factory=dict)  # the last time of each request's, oldest first
     # Sent since the last Load, and between the last two: a Load may have been on its way when a frame was sent, so
     # only the second Load after it surely counts it.
     pending: Pending = field(default_factory=Pending)
@@ -118,22 +117,25 @@ class Fleet:
         if worker is not None and worker.hello is not None:
             worker.pending.add(Pending(queued, -(-held // worker.hello.block_size), 1))
 
-    def failed(self, name: str) -> None:
-        """A request failed there and was worth trying elsewhere."""
+    def failed(self, name: str, request: str) -> None:
+        """A request failed there and was worth trying elsewhere. However often one does, it counts once."""
         worker = self._workers.get(name)
         if worker is not None:
-            worker.failures.append(self._clock())
+            worker.failures.pop(request, None)
+            worker.failures[request] = self._clock()
+            if len(worker.failures) > BREAKER_FAILURES:
+                del worker.failures[next(iter(worker.failures))]
 
     def lives(self, name: str, epoch: str) -> bool:
         """Whether that very process is connected (so that it cannot have died)."""
         worker = self._workers.get(name)
         return worker is not None and worker.connection in ("connected", "silent") and worker.epoch == epoch
 
-    def snapshot(self, forgiving: bool = False) -> FleetSnapshot:
-        """Every worker that ever said Hello, as it is now; `forgiving` closes all circuit breakers."""
-        return FleetSnapshot(tuple(self._view(w, forgiving) for w in self._workers.values() if w.hello))
+    def snapshot(self) -> FleetSnapshot:
+        """Every worker that ever said Hello, as it is now."""
+        return FleetSnapshot(tuple(self._view(w) for w in self._workers.values() if w.hello))
 
-    def _view(self, worker: Worker, forgiving: bool) -> WorkerView:
+    def _view(self, worker: Worker) -> WorkerView:
         hello, load = worker.hello, worker.load
         assert hello is not None
         now, before = worker.pending, worker.pending_before
@@ -149,7 +151,7 @@ class Fleet:
             transport=hello.transport,
             ready=worker.ready,
             draining=worker.draining,
-            broken=not forgiving and self._broken(worker),
+            broken=self._broken(worker),
             queue_tokens=load.queue_tokens if load else 0,
             waiting=load.waiting if load else 0,
             running=load.running if load else 0,
@@ -165,4 +167,4 @@ class Fleet:
 
     def _broken(self, worker: Worker) -> bool:
         failures = worker.failures
-        return len(failures) == BREAKER_FAILURES and self._clock() - failures[0] < BREAKER_WINDOW
+        return len(failures) == BREAKER_FAILURES and self._clock() - min(failures.values()) < BREAKER_WINDOW

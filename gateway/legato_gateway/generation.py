@@ -33,6 +33,7 @@ class RunningGeneration:
         self.route = RouteRecord(request.id, prompt_tokens=len(request.prompt))
         self.legs: set[Leg] = set()
         self.deaths: set[tuple[str, str]] = set()  # (worker, epoch) that went away while computing it
+        self.id = ""  # its own among all of this gateway, which the client's need not be; also the first leg's
         self.expires = 0.0  # on the loop's clock
         self.timer: asyncio.TimerHandle | None = None
         self.paused = False

@@ -69,7 +69,7 @@ class Recovery:
         culprit = next(iter(others)) if failed.code == "peer_lost" and others else worker
         leg.avoid.add(culprit)
         if failed.code in ("internal", "transfer"):
-            self._fleet.failed(culprit)
+            self._fleet.failed(culprit, leg.generation.id)
 
     def _leave(self, leg: Leg, worker: str, text: str, died: bool) -> None:
         assert leg.placement is not None

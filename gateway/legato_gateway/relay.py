@@ -110,7 +110,8 @@ class Relay:
     def submit(self, request: GenerationRequest) -> RunningGeneration:
         """Starts `request`; whatever is wrong with it is raised by the generation."""
         generation = RunningGeneration(request, self._vocabulary, self, self._policy.buffer_tokens)
-        leg = Leg(f"{request.id}.{next(self._serial)}", generation, tuple(range(request.choices)))
+        generation.id = f"{request.id}.{next(self._serial)}"
+        leg = Leg(generation.id, generation, tuple(range(request.choices)))
         self._history.add(leg.id, generation.route)
         loop = asyncio.get_running_loop()
         generation.expires = loop.time() + request.deadline
@@ -329,7 +330,7 @@ class Relay:
     def _loaded(self, worker: str, load: Load) -> None:
         self._fleet.loaded(worker, load)
         for leg in self._legs.at(worker):
-            self._admission.progress(self._generations[leg.generation].id, leg.generation.completion_tokens)
+            self._admission.progress(leg.generation.id, leg.generation.completion_tokens)
             if load.draining:
                 self._moves.consider(leg, worker)
         self._fleet_changed()

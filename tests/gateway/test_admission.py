@@ -2,6 +2,7 @@
 
 import random
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -61,6 +62,12 @@ def test_with_room_a_request_starts_at_once_and_without_it_waits() -> None:
     assert queue.next(BUSY, 0) == []
     assert queue.next(FREE, 0) == ["b"]
     assert (queue.held, queue.held_tokens) == (0, 0)
+
+
+def test_the_only_worker_is_given_requests_though_it_failed_often() -> None:
+    assert isinstance(Admission().offer(ticket("a"), snapshot(broken=True), 0), Admit)
+    others = FleetSnapshot((*BUSY.workers, replace(FREE.workers[0], name="u1", broken=True)))
+    assert isinstance(Admission().offer(ticket("a"), others, 0), Hold), "u0 is only full"
 
 
 def test_nothing_overtakes_a_held_request_that_is_too_large_for_now() -> None:

@@ -217,6 +217,33 @@ def test_a_worker_that_refused_is_avoided_if_another_exists(lab):
     lab.run(test)
 
 
+def test_failures_of_one_request_say_little_about_a_worker(lab):
+    async def test():
+        async with lab.running(lab.unified(1)) as gateway:
+            worker = gateway.workers[0]
+            for broken in (False, False, True):
+                worker.engine.refusals.extend(Refusal("internal", retry=True) for _ in range(3))
+                await gateway.submit().read()
+                assert gateway.fleet.snapshot().workers[0].broken is broken
+
+    lab.run(test)
+
+
+def test_the_last_worker_is_used_however_often_it_failed(lab):
+    async def test():
+        async with lab.running(lab.unified(1)) as gateway:
+            worker = gateway.workers[0]
+            for _ in range(3):
+                worker.engine.refusals.append(Refusal("internal", retry=True))
+                await gateway.submit().read()
+            assert gateway.fleet.snapshot().workers[0].broken
+            reader = gateway.submit()
+            assert gateway.admission.held == gateway.relay.waiting == 0
+            assert (await reader.read()).text == lab.text_of(7, 20)
+
+    lab.run(test)
+
+
 def test_a_permanent_failure_names_its_part(lab):
     async def test():
         async with lab.running(lab.unified(1)) as gateway:

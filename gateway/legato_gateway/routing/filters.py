@@ -1,9 +1,9 @@
 """Who may run a sequence at all. Each function gives the reason against a worker, or nothing."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from legato_gateway.routing.fleet_snapshot import WorkerView
+from legato_gateway.routing.fleet_snapshot import FleetSnapshot, WorkerView
 
 Matches = Mapping[str, int]  # worker → how many leading blocks of this sequence it holds
 
@@ -52,6 +52,15 @@ def why_not(worker: WorkerView, need: Need, matched: int) -> str | None:
     if worker.credits is not None and worker.credits <= worker.pending_sequences:
         return "takes no more sequences from this gateway"
     return full(worker, need, matched) if worker.decodes else None  # prefill workers queue: they need no room now
+
+
+def forgiven(snapshot: FleetSnapshot, need: Need) -> FleetSnapshot:
+    """The fleet without the circuit breakers of a part, prefill or decode, that has no other worker left for `need`.
+
+    One that is merely full is left: it is better to wait for it.
+    """
+    left = {w.prefills for w in snapshot.workers if w.ready and not w.draining and not w.broken and not never(w, need)}
+    return FleetSnapshot(tuple(w if w.prefills in left else replace(w, broken=False) for w in snapshot.workers))
 
 
 def full(worker: WorkerView, need: Need, matched: int) -> str | None:

@@ -170,6 +170,28 @@ def test_workers_to_be_avoided_are() -> None:
     assert routed(need(avoid=frozenset({"d0"})), snapshot).decode == "d1"
 
 
+@pytest.mark.parametrize(
+    ("other", "used"),
+    [
+        ({}, False),
+        ({"free_blocks": 0}, False),  # full: worth waiting for
+        ({"ready": False}, True),
+        ({"draining": True}, True),
+        ({"broken": True}, True),
+        ({"num_blocks": 10}, True),
+        ({"kv_revision": "r2"}, True),
+    ],
+)
+def test_a_worker_that_failed_often_is_used_where_no_other_is_left(other: dict[str, Any], used: bool) -> None:
+    snapshot = fleet(worker("p0"), worker("d0", broken=True), worker("d1", **other))
+    forgiven = filters.forgiven(snapshot, need(kv_revision="r1")).worker("d0")
+    assert forgiven is not None
+    assert forgiven.broken is not used
+    spared = filters.forgiven(fleet(worker("p0", broken=True), worker("d0")), need()).worker("p0")
+    assert spared is not None
+    assert not spared.broken, "the parts stand for themselves"
+
+
 @pytest.mark.parametrize(("policy", "lasting"), [("Wait", False), ("Fail", True)])
 def test_without_prefill_workers_the_policy_decides(policy: Any, lasting: bool) -> None:
     snapshot = fleet(worker("p0", ready=False), worker("d0"))
