@@ -91,6 +91,8 @@ class Legs:
         leg.placement = leg.move = None
         leg.started = False
         for part in self._split(leg):
+            if leg.generation.ended:
+                return  # its siblings were dropped when a part before them turned out to be hopeless
             if delay:
                 part.retry = asyncio.get_running_loop().call_later(delay, self.place, part)
             else:

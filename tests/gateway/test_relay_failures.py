@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from legato_gateway.errors import SuspectedPoison, WorkerFailed
+from legato_gateway.errors import Overloaded, SuspectedPoison, WorkerFailed
 from legato_gateway.fake_engine import Refusal
 from legato_protocol.stream import Cancel, Decode, Failed, Generate, Handoff, Prefill, TokenItem, Tokens
 
@@ -122,6 +122,31 @@ def test_choices_go_on_alone_after_a_failure(lab):
             await reader.read()
             assert reader.texts == {choice: lab.text_of(7, 40, choice) for choice in range(3)}
             assert sorted(frame.sequence.choices for frame in other.got(Generate)) == [(0,), (1,), (2,)]
+
+    lab.run(test)
+
+
+def test_a_part_that_nobody_will_take_ends_its_siblings_too(lab):
+    """Choice 2 has output, 0 and 1 have none; with nobody to prefill, the first of these ends the request."""
+
+    async def test():
+        options = {"when_prefill_unavailable": "Fail", "local_prefill_below_tokens": 0}
+        async with lab.running(lab.pools(1, 2), **options) as gateway:
+            for worker in gateway.workers[1:]:
+                worker.hold("decoding")
+            reader = gateway.submit(choices=3)
+            await gateway.until(lambda: any(worker.engine.at("decoding") for worker in gateway.workers[1:]))
+            leg = next(iter(reader.generation.legs))
+            decoder = lab.worker(gateway, leg.placement.decode)
+            await decoder.say(Tokens((TokenItem(leg.id, leg.attempt, 2, 0, (1,)),)))
+            await gateway.until(lambda: reader.generation.completion_tokens == 1)
+            await gateway.workers[0].kill()
+            await gateway.until(lambda: not gateway.fleet.worker("p0").ready)
+            await decoder.kill()
+            with pytest.raises(Overloaded):
+                await reader.read()
+            gateway.relay.check_integrity()
+            assert gateway.relay.waiting == 0
 
     lab.run(test)
 
