@@ -5,7 +5,8 @@ OperatorError
 └── ClusterError       the cluster said no
     ├── NotFound       there is no such object
     ├── Conflict       another writer, another version or another object of that name; look again and retry
-    └── Gone           a watch fell behind; list again
+    ├── Gone           a watch fell behind; list again
+    └── Unavailable    it did not answer, or asks to be left alone for a while; retry later
 """
 
 from collections.abc import Sequence
@@ -37,3 +38,7 @@ class Conflict(ClusterError):
 
 class Gone(ClusterError):
     """The events since that version are no longer kept."""
+
+
+class Unavailable(ClusterError):
+    """The cluster did not answer, or has too much to do."""

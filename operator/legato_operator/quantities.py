@@ -15,7 +15,7 @@ _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h)")
 
 # How a CRD spells the three. Numbers are quantities too: `cpu: 1`.
 QUANTITY_SCHEMA = {"x-kubernetes-int-or-string": True, "pattern": r"^\d+(\.\d+)?(m|k|M|G|T|P|Ki|Mi|Gi|Ti|Pi)?$"}
-MEMORY_SCHEMA = {"x-kubernetes-int-or-string": True, "pattern": r"^\d+(\.\d+)?(k|M|G|T|P|Ki|Mi|Gi|Ti|Pi)?$"}
+MEMORY_SCHEMA = {"x-kubernetes-int-or-string": True, "pattern": r"^0*[1-9]\d*(\.\d+)?(k|M|G|T|P|Ki|Mi|Gi|Ti|Pi)?$"}
 DURATION_SCHEMA = {"type": "string", "pattern": r"^(\d+(\.\d+)?(ms|s|m|h))+$"}
 
 

@@ -5,11 +5,12 @@ import contextlib
 import copy
 import os
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import control_plane
 import httpx
 import pytest
 
@@ -23,6 +24,7 @@ from legato_operator.local.settings import LocalSettings
 from legato_operator.reconcile import Reconciler
 from legato_operator.worker_api import HttpWorkers
 
+CRDS = Path(__file__).parents[2] / "crds"
 FAKE = Path(__file__).with_name("fake_legato.py")
 PROGRAM = (sys.executable, str(FAKE))
 QUICK = LocalSettings(
@@ -104,6 +106,17 @@ async def _fakes(folder: Path, reconciled: bool = True) -> AsyncIterator[Fakes]:
 
 async def _idle() -> None:
     await asyncio.Event().wait()
+
+
+@pytest.fixture(scope="session")
+def api_server() -> Iterator[control_plane.ApiServer]:
+    """A real API server that knows the CRDs."""
+    folder = control_plane.programs()
+    if folder is None:
+        pytest.skip("no etcd and kube-apiserver: set KUBEBUILDER_ASSETS to a folder with them, or put them on the PATH")
+    with control_plane.running(folder) as server:
+        server.install(sorted(CRDS.glob("*.yaml")))
+        yield server
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ import copy
 
 import pytest
 import yaml
+from wrong_manifests import WRONG
 
 from legato_operator import resources
 from legato_operator.errors import ManifestError
@@ -58,85 +59,6 @@ def test_memory(build, text, size):
 )
 def test_no_prefill_means_one_pool(build, spec, disaggregated):
     assert _parse(build(**spec)).spec.disaggregated is disaggregated
-
-
-FIXED = {"mode": "Fixed"}
-SOURCE = {"source": {"builtin": "smollm2-135m-instruct"}}
-WRONG = [
-    ({"decode": {"replica": 2}}, "spec.decode.replica", "did you mean replicas?"),
-    ({"engine": {"blocksize": 16}}, "spec.engine.blocksize", "did you mean blockSize?"),
-    ({"engine": {"block_size": 16}}, "spec.engine.block_size", "did you mean blockSize?"),
-    ({"prefil": {}}, "spec.prefil", "did you mean prefill?"),
-    ({"gateway": {"zzz": 1}}, "spec.gateway.zzz", "known are defaultDeadline, replicas"),
-    ({"scaling": {"prefill": {"maximum": 1}}}, "spec.scaling.prefill.maximum", "did you mean max?"),
-    ({"engine": {"chunkTokens": "512"}}, "spec.engine.chunkTokens", "must be a whole number, not '512'"),
-    ({"engine": {"chunkTokens": True}}, "spec.engine.chunkTokens", "must be a whole number, not true"),
-    ({"engine": {"chunkTokens": 1.5}}, "spec.engine.chunkTokens", "must be a whole number"),
-    ({"engine": {"blockSize": 24}}, "spec.engine.blockSize", "must be 8, 16, 32, 64 or 128, not 24"),
-    ({"engine": {"chunkTokens": 16, "blockSize": 64}}, "spec.engine.chunkTokens", "at least blockSize, which is 64"),
-    ({"engine": {"kvCacheMemory": "lots"}}, "spec.engine.kvCacheMemory", "'lots' is no quantity"),
-    ({"engine": {"kvCacheMemory": "500m"}}, "spec.engine.kvCacheMemory", "is no amount of memory"),
-    ({"engine": {"kvCacheMemory": "0"}}, "spec.engine.kvCacheMemory", "is no amount of memory"),
-    ({"engine": {"dtype": "float32"}}, "spec.engine.dtype", "'Auto', 'BFloat16', 'Float16' or 'Float32'"),
-    ({"engine": "fast"}, "spec.engine", "must be a mapping, not 'fast'"),
-    ({"engine": None}, "spec.engine", "must be a mapping, not nothing"),
-    ({"drain": {"deadline": 120}}, "spec.drain.deadline", "120 is no duration"),
-    ({"drain": {"deadline": "2 minutes"}}, "spec.drain.deadline", "is no duration"),
-    ({"drain": {"deadline": "0s"}}, "spec.drain.deadline", "from 1ms to 168h"),
-    ({"drain": {"deadline": "0.00001ms"}}, "spec.drain.deadline", "from 1ms to 168h"),
-    ({"gateway": {"defaultDeadline": "300h"}}, "spec.gateway.defaultDeadline", "from 1ms to 168h"),
-    ({"engine": {"kvCacheMemory": "2000Ti"}}, "spec.engine.kvCacheMemory", "at most 1Pi"),
-    ({"model": {**SOURCE, "servedName": "-x"}}, "spec.model.servedName", "does not match"),
-    ({"model": {"source": {"path": "-x"}}}, "spec.model.source.path", "does not match"),
-    ({"transfer": {"checksum": "yes"}}, "spec.transfer.checksum", "must be true or false, not 'yes'"),
-    ({"transfer": {"required": True}}, "spec.transfer.required", "needs a transport other than Auto"),
-    ({"transfer": {"transport": "Pigeon"}}, "spec.transfer.transport", "not 'Pigeon'"),
-    ({"model": {}}, "spec.model.source", "required field is missing"),
-    ({"model": {"source": {}}}, "spec.model.source", "found none of them"),
-    ({"model": {"source": {"path": "a", "image": "b"}}}, "spec.model.source", "found path and image"),
-    ({"model": {"source": {"builtin": "gpt-5"}}}, "spec.model.source.builtin", "smollm2-135m-instruct"),
-    ({"model": {"source": {"path": ""}}}, "spec.model.source.path", "at least characters: 1"),
-    (
-        {"model": {"source": {"huggingFace": {"repo": "a/b", "revision": "main"}}}},
-        "spec.model.source.huggingFace.revision",
-        "does not match",
-    ),
-    ({"model": {**SOURCE, "maxLength": 0}}, "spec.model.maxLength", "at least 16"),
-    ({"scaling": {"prefill": {"min": 3, "max": 2}}}, "spec.scaling.prefill", "min 3 is above max 2"),
-    ({"scaling": {"decode": {"min": 0, "max": 0}}}, "spec.scaling.decode.max", "must be at least 1"),
-    ({"scaling": {"decode": {"min": -1}}}, "spec.scaling.decode.min", "must be at least 0, not -1"),
-    ({"scaling": {"mode": "Auto"}}, "spec.scaling.mode", "not 'Auto'"),
-    ({"scaling": FIXED, "decode": {"replicas": 1}}, "spec.prefill.replicas", "required with scaling.mode Fixed"),
-    (
-        {"scaling": FIXED, "prefill": {"replicas": 1}, "decode": {"replicas": 0}},
-        "spec.decode.replicas",
-        "must be at least 1",
-    ),
-    (
-        {"scaling": FIXED | {"decode": {"min": 1}}, "prefill": {"replicas": 1}, "decode": {"replicas": 1}},
-        "spec.scaling.decode",
-        "mean nothing with scaling.mode Fixed",
-    ),
-    ({"decode": {"replicas": 2}}, "spec.decode.replicas", "only with scaling.mode Fixed"),
-    ({"rollout": {"maxSurge": 0}}, "spec.rollout", "cannot both be 0"),
-    (
-        {"decode": {"resources": {"requests": {"nvidia.com/gpu": "500m"}}}},
-        "spec.decode.resources.requests.nvidia.com/gpu",
-        "must be a whole number",
-    ),
-    (
-        {"scaling": {"gpuBudget": 1}, "decode": {"resources": {"requests": {"nvidia.com/gpu": 2}}}},
-        "spec.scaling.gpuBudget",
-        "need 2 GPUs",
-    ),
-    ({"decode": {"resources": {"requests": {"cpu": "many"}}}}, "spec.decode.resources.requests.cpu", "is no quantity"),
-    (
-        {"decode": {"resources": {"requests": {"cpu": "999999999"}}}},
-        "spec.decode.resources.requests.cpu",
-        "at most 1024",
-    ),
-    ({"decode": {"resources": {"request": {}}}}, "spec.decode.resources.request", "did you mean requests?"),
-]
 
 
 @pytest.mark.parametrize(("spec", "path", "message"), WRONG, ids=[f"{i}-{case[1]}" for i, case in enumerate(WRONG)])

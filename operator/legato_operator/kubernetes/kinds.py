@@ -1,0 +1,42 @@
+"""Where the API serves each kind that the operator reads or writes."""
+
+from dataclasses import dataclass
+
+from legato_protocol import names
+
+
+@dataclass(frozen=True)
+class Kind:
+    api_version: str
+    plural: str
+
+    @property
+    def prefix(self) -> str:
+        """The path of its group and version."""
+        return f"/apis/{self.api_version}" if "/" in self.api_version else f"/api/{self.api_version}"
+
+
+KINDS = {
+    names.INFERENCE_SERVICE: Kind(names.API_VERSION, "inferenceservices"),
+    names.WORKER_POOL: Kind(names.API_VERSION, "workerpools"),
+    "ConfigMap": Kind("v1", "configmaps"),
+    "Deployment": Kind("apps/v1", "deployments"),
+    "Event": Kind("events.k8s.io/v1", "events"),
+    "Lease": Kind("coordination.k8s.io/v1", "leases"),
+    "NetworkPolicy": Kind("networking.k8s.io/v1", "networkpolicies"),
+    "PersistentVolumeClaim": Kind("v1", "persistentvolumeclaims"),
+    "Pod": Kind("v1", "pods"),
+    "PodDisruptionBudget": Kind("policy/v1", "poddisruptionbudgets"),
+    "Role": Kind("rbac.authorization.k8s.io/v1", "roles"),
+    "RoleBinding": Kind("rbac.authorization.k8s.io/v1", "rolebindings"),
+    "Secret": Kind("v1", "secrets"),
+    "Service": Kind("v1", "services"),
+    "ServiceAccount": Kind("v1", "serviceaccounts"),
+}
+
+
+def path(kind: str, namespace: str | None = None, name: str | None = None) -> str:
+    """The URL path of one object, of a namespace's objects, or of all objects of a kind. Raises KeyError."""
+    found = KINDS[kind]
+    parts = [found.prefix, *(("namespaces", namespace) if namespace else ()), found.plural, *((name,) if name else ())]
+    return "/".join(parts)

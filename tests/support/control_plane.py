@@ -1,0 +1,172 @@
+"""A real etcd and kube-apiserver of a test run, on free ports, gone with it."""
+
+import contextlib
+import json
+import os
+import secrets
+import shutil
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import urllib3
+import yaml
+from kubernetes.client import ApiClient, Configuration
+
+urllib3.disable_warnings(urllib3.exceptions.InsecureRequestWarning)  # the server makes its own certificate
+
+PROGRAMS = ("etcd", "kube-apiserver")
+START_SECONDS = 120
+ATTEMPTS = 3  # a free port may be taken by another before it is used
+
+
+@dataclass(frozen=True)
+class ApiServer:
+    """Where it is reached, and by which token as the cluster's administrator."""
+
+    url: str
+    token: str
+    etcd: str
+
+    def client(self) -> ApiClient:
+        """A client with every right."""
+        configuration = Configuration(host=self.url)
+        configuration.verify_ssl = False
+        configuration.api_key = {"authorization": self.token}
+        configuration.api_key_prefix = {"authorization": "Bearer"}
+        return ApiClient(configuration)
+
+    def call(
+        self, method: str, path: str, body: object = None, content_type: str = "application/json"
+    ) -> tuple[int, Any]:
+        """Status code and content of one plain call."""
+        client = self.client()
+        headers = {"Content-Type": content_type}
+        call = client.param_serialize(method, path, header_params=headers, body=body, auth_settings=["BearerToken"])
+        response = client.call_api(*call, _request_timeout=30)
+        return response.status, json.loads(response.read())
+
+    def forget(self, version: int) -> None:
+        """Drop the history of what the server does not keep in memory, as it happens to every cluster in time."""
+        answer = urllib3.request("POST", f"{self.etcd}/v3/kv/compaction", json={"revision": str(version)})
+        assert answer.status == 200, answer.data
+
+    def install(self, files: Sequence[Path]) -> None:
+        """Make these CRDs known and wait until they are served."""
+        for file in files:
+            definition = yaml.safe_load(file.read_text())
+            path = f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{definition['metadata']['name']}"
+            query = "?fieldManager=test&force=true&fieldValidation=Strict"
+            status, answer = self.call("PATCH", path + query, definition, "application/apply-patch+yaml")
+            assert status < 300, answer
+            served = f"/apis/{definition['spec']['group']}/v1alpha1/{definition['spec']['names']['plural']}"
+            deadline = time.monotonic() + START_SECONDS
+            while self.call("GET", served)[0] != 200 and time.monotonic() < deadline:
+                time.sleep(0.05)
+
+
+def programs() -> Path | None:
+    """The folder with etcd and kube-apiserver; None where there is none."""
+    given = os.environ.get("KUBEBUILDER_ASSETS")
+    found = shutil.which("kube-apiserver")
+    for folder in (Path(given) if given else None, Path(found).parent if found else None):
+        if folder is not None and all((folder / name).exists() for name in PROGRAMS):
+            return folder
+    return None
+
+
+@contextlib.contextmanager
+def running(folder: Path) -> Iterator[ApiServer]:
+    """A fresh, empty API server, ready."""
+    for attempt in range(ATTEMPTS):
+        with tempfile.TemporaryDirectory(prefix="legato-api-") as scratch, contextlib.ExitStack() as stack:
+            try:
+                server = _start(folder, Path(scratch), stack)
+            except ChildProcessError:
+                if attempt == ATTEMPTS - 1:
+                    raise
+                continue
+            yield server
+            return
+
+
+def _start(folder: Path, scratch: Path, stack: contextlib.ExitStack) -> ApiServer:
+    client, peer, secure = _free_ports(3)
+    etcd = f"http://127.0.0.1:{client}"
+    own = f"http://127.0.0.1:{peer}"
+    stack.enter_context(
+        _process(
+            scratch / "etcd.log",
+            str(folder / "etcd"),
+            f"--data-dir={scratch / 'etcd'}",
+            f"--listen-client-urls={etcd}",
+            f"--advertise-client-urls={etcd}",
+            f"--listen-peer-urls={own}",
+            f"--initial-advertise-peer-urls={own}",
+            f"--initial-cluster=default={own}",
+            "--unsafe-no-fsync",
+        )
+    )
+    token = secrets.token_urlsafe(16)
+    (scratch / "tokens.csv").write_text(f'{token},admin,admin,"system:masters"\n')
+    key = scratch / "accounts.key"
+    subprocess.run(["openssl", "genrsa", "-out", str(key), "2048"], check=True, capture_output=True)
+    server = stack.enter_context(
+        _process(
+            scratch / "api.log",
+            str(folder / "kube-apiserver"),
+            f"--etcd-servers={etcd}",
+            f"--cert-dir={scratch / 'certificates'}",
+            f"--secure-port={secure}",
+            "--bind-address=127.0.0.1",
+            f"--token-auth-file={scratch / 'tokens.csv'}",
+            f"--service-account-key-file={key}",
+            f"--service-account-signing-key-file={key}",
+            "--service-account-issuer=https://kubernetes.default.svc",
+            "--service-cluster-ip-range=10.0.0.0/24",
+            "--authorization-mode=RBAC",
+            "--disable-admission-plugins=ServiceAccount",
+            "--watch-cache-sizes=configmaps#0",  # so that a test can make a watch of them too old
+        )
+    )
+    api = ApiServer(f"https://127.0.0.1:{secure}", token, etcd)
+    _wait_ready(api, server, scratch)
+    return api
+
+
+def _wait_ready(api: ApiServer, server: "subprocess.Popen[bytes]", scratch: Path) -> None:
+    client = api.client()
+    deadline = time.monotonic() + START_SECONDS
+    while time.monotonic() < deadline:
+        if server.poll() is not None:
+            raise ChildProcessError((scratch / "api.log").read_text()[-2000:])
+        with contextlib.suppress(Exception):  # refused, reset, not ready: ask again
+            call = client.param_serialize("GET", "/readyz", auth_settings=["BearerToken"])
+            if client.call_api(*call, _request_timeout=2).status == 200:
+                return
+        time.sleep(0.1)
+    raise TimeoutError((scratch / "api.log").read_text()[-2000:])
+
+
+@contextlib.contextmanager
+def _process(log: Path, *command: str) -> Iterator["subprocess.Popen[bytes]"]:
+    with log.open("wb") as out:
+        process = subprocess.Popen(command, stdout=out, stderr=out)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+def _free_ports(count: int) -> list[int]:
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [each.getsockname()[1] for each in sockets]
