@@ -1,7 +1,7 @@
 """A model's tokens: text and chat messages to ids, ids to bytes and text.
 
-Safe to use from several threads (nothing changes after loading; the tokenizer releases the interpreter lock), so that
-long prompts are tokenized off the event loop.
+Safe to use from several threads: nothing changes after loading, and other threads run while one tokenizes, so that long
+prompts hold up nobody else.
 """
 
 import json
@@ -16,9 +16,18 @@ from legato_gateway.chat_template import ChatTemplate, TemplateFault
 from legato_gateway.detokenizer import Detokenizer, StopStrings
 from legato_gateway.tokenizer_files import TokenizeError, TokenizerFiles
 
-__all__ = ["Detokenizer", "StopStrings", "TokenizeError", "Tokens"]
+__all__ = ["Detokenizer", "StopStrings", "TextTooLong", "TokenizeError", "Tokens"]
 
+_COMPOSED = 4  # bytes that a normalizer makes one of, at most: NFC 9 of 3, NFKC 4 of 1
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
+
+
+class TextTooLong(TokenizeError):
+    """A text of `size` bytes is more tokens than were allowed, whatever they are."""
+
+    def __init__(self, size: int, most: int) -> None:
+        super().__init__(f"a text of {size} bytes is more than {most} tokens")
+        self.size = size
 
 
 class Tokens:
@@ -29,6 +38,7 @@ class Tokens:
         self.eos_ids: tuple[int, ...] = files.eos_ids
         self.vocab_size: int = files.tokenizer.get_vocab_size(with_added_tokens=True)
         self._bytes = _byte_table(files)
+        self._longest = max(map(len, self._bytes)) * (1 if files.tokenizer.normalizer is None else _COMPOSED)
         added = files.tokenizer.get_added_tokens_decoder()
         self._special = frozenset(id for id, token in added.items() if token.special)
         self._shown = [b"" if id in self._special else raw for id, raw in enumerate(self._bytes)]
@@ -41,13 +51,18 @@ class Tokens:
         path = Path(path)
         return cls(tokenizer_files.from_folder(path) if path.is_dir() else gguf_tokenizer.from_gguf(path))
 
-    def encode(self, text: str, add_special: bool = True) -> list[int]:
+    def encode(self, text: str, add_special: bool = True, most: int | None = None) -> list[int]:
         """Ids of `text`; with `add_special`, with what the model expects around it (often a first token, or nothing).
 
-        Special tokens that are spelled out in `text` count as such. Raises TokenizeError for text that is no Unicode.
+        Special tokens that are spelled out in `text` count as such. Raises TokenizeError for text that is no Unicode,
+        and at once TextTooLong for text whose length alone shows that it is more than `most` tokens.
         """
         try:
-            return list(self._tokenizer.encode(text, add_special_tokens=add_special).ids)
+            if most is not None and (size := len(text.encode())) > most * self._longest:
+                raise TextTooLong(size, most)
+            # Of the tokenizer's methods only those for batches release the interpreter lock.
+            (encoding,) = self._tokenizer.encode_batch_fast([text], add_special_tokens=add_special)
+            return list(encoding.ids)
         except (UnicodeEncodeError, TypeError) as error:
             raise TokenizeError(f"text that is no valid Unicode: {error}") from None
 
@@ -60,9 +75,11 @@ class Tokens:
         except TemplateFault as error:
             raise TokenizeError(str(error)) from None
 
-    def encode_chat(self, messages: Sequence[Mapping[str, Any]], **variables: Any) -> list[int]:
-        """Ids of the prompt for these messages. The template has put all special tokens in."""
-        return self.encode(self.render_chat(messages, **variables), add_special=False)
+    def encode_chat(
+        self, messages: Sequence[Mapping[str, Any]], most: int | None = None, **variables: Any
+    ) -> list[int]:
+        """Ids of the prompt for these messages. The template has put all special tokens in. Raises as `encode` does."""
+        return self.encode(self.render_chat(messages, **variables), add_special=False, most=most)
 
     def token_bytes(self, id: int) -> bytes:
         """What a token stands for; no bytes for an id that only pads the vocabulary."""

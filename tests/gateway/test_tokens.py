@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from legato_gateway.tokens import TokenizeError, Tokens
+from legato_gateway.tokens import TextTooLong, TokenizeError, Tokens
 
 TEXTS = [
     "",
@@ -110,6 +110,42 @@ def test_ids_of_the_built_in_model_equal_the_reference(tokens: Tokens, reference
 @given(text=st.text(max_size=60))
 def test_ids_of_random_text_equal_the_reference(built_in: Path, tokens: Tokens, reference: Any, text: str) -> None:
     assert tokens.encode(text) == reference(text)["input_ids"]
+
+
+COMPOSED = ["e\u0301" * 200, "\u1112\u1161\u11ab" * 200, "\u03b1\u0314\u0342\u0345" * 200, "\uff21" * 200]
+
+
+@pytest.mark.parametrize("pre", ["gpt-2", "qwen2"])
+def test_a_text_of_as_many_tokens_as_allowed_is_never_too_long(tmp_path: Path, trained: Tokenizer, pre: str) -> None:
+    """Not even where the normalizer makes the text shorter, nor where it is the longest token alone."""
+    loaded = Tokens.load(write_gguf(tmp_path / "t.gguf", trained, pre))
+    longest = max(range(3, loaded.vocab_size), key=lambda id: len(loaded.token_bytes(id)))
+    for text in (*TEXTS, *COMPOSED, loaded.token_bytes(longest).decode() * 500):
+        ids = loaded.encode(text)
+        assert loaded.encode(text, most=len(ids)) == ids
+
+
+class NoTokenizer:
+    """Would tokenize, but must not be asked to; says so for texts in batches of one alone."""
+
+    def encode_batch_fast(self, texts: list[str], add_special_tokens: bool) -> None:
+        raise AssertionError(f"{len(texts)} texts of {len(texts[0])} bytes")
+
+
+def test_a_text_that_is_too_long_whatever_its_tokens_never_reaches_the_tokenizer(
+    tmp_path: Path, trained: Tokenizer
+) -> None:
+    loaded = Tokens.load(write_folder(tmp_path, trained, chat_template=TEMPLATE))
+    longest = max(len(loaded.token_bytes(id)) for id in range(loaded.vocab_size))
+    loaded._tokenizer = NoTokenizer()
+    for text in ("a" * (100 * longest + 1), "é" * (50 * longest + 1)):
+        with pytest.raises(TextTooLong) as said:
+            loaded.encode(text, most=100)
+        assert said.value.size == len(text.encode())
+        with pytest.raises(TextTooLong):
+            loaded.encode_chat([{"role": "user", "content": text}], most=100)
+    with pytest.raises(AssertionError, match=f"1 texts of {100 * longest} bytes"):
+        loaded.encode("a" * (100 * longest), most=100)
 
 
 @settings(max_examples=100, deadline=None)
