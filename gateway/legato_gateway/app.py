@@ -1,5 +1,7 @@
 """The gateway's HTTP application: routes, probes and the mapping of errors, composed from what it is given."""
 
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -14,6 +16,7 @@ from legato_gateway import errors
 from legato_gateway.errors import GatewayError, HeadersTooLarge, InternalFault, NotFound
 from legato_gateway.openai import routes
 from legato_gateway.openai.front import Front, Model, Tokenizer
+from legato_gateway.openai.preparing import Preparing
 from legato_gateway.openai.sse import encode
 from legato_gateway.request import Relay
 
@@ -39,7 +42,7 @@ class Status(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """The collaborators of the application. `default_deadline` is in seconds."""
+    """The collaborators of the application. `default_deadline` and `clock` are in seconds."""
 
     tokens: Tokenizer
     relay: Relay
@@ -47,12 +50,21 @@ class Parts:
     model: Model
     default_deadline: float = 600.0
     max_body_bytes: int = MAX_BODY_BYTES
+    clock: Callable[[], float] = time.monotonic
 
 
 def create(parts: Parts) -> FastAPI:
     """The application. Serve it with `http_protocol.BoundedProtocol`."""
     app = FastAPI(title="Legato gateway", docs_url=None, redoc_url=None, redirect_slashes=False)
-    front = Front(parts.tokens, parts.relay, parts.model, parts.default_deadline, parts.max_body_bytes)
+    front = Front(
+        tokens=parts.tokens,
+        relay=parts.relay,
+        model=parts.model,
+        default_deadline=parts.default_deadline,
+        max_body_bytes=parts.max_body_bytes,
+        clock=parts.clock,
+        preparing=Preparing(),
+    )
     app.include_router(routes.router(front))
     _add_probes(app, parts.status)
     _add_error_handlers(app)

@@ -11,6 +11,7 @@
     │   ├── QuotaExceeded        429
     │   └── Overloaded           503  queue full, deadline out of reach, no worker can take it
     ├── DeadlineExceeded         504  its time ran out; `part` says where
+    │   └── LateBody             504  before its body was here
     ├── WorkerFailed             502  a worker failed and no other could take over; `part` says which
     │   └── SuspectedPoison      500  it was running at two worker deaths
     ├── SlowClient               408  the client read too slowly and the policy is to end it
@@ -128,6 +129,14 @@ class DeadlineExceeded(GatewayError):
     type = "timeout_error"
     code = "deadline_exceeded"
     again = False
+
+
+class LateBody(DeadlineExceeded):
+    """The rest of the body is not waited for."""
+
+    @property
+    def headers(self) -> dict[str, str]:
+        return {**super().headers, "connection": "close"}
 
 
 class WorkerFailed(GatewayError):

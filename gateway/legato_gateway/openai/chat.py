@@ -6,24 +6,24 @@ from typing import Any
 
 from legato_gateway.errors import BadRequest
 from legato_gateway.openai import bodies, params, unsupported
+from legato_gateway.openai.deadline import Deadline
 from legato_gateway.openai.front import Front, new_id
 from legato_gateway.openai.replies import Prepared
 from legato_gateway.openai.schemas import ChatBody, Message
 from legato_gateway.openai.sse import Answer, Events, Head, encode, finite, usage_fields
 from legato_gateway.request import Delta, TokenText, Usage
-from legato_gateway.tokens import TokenizeError
 from legato_protocol.stream import TokenLogprobs
 
 KIND = "chat.completion"
 _NOTHING = b'"delta":{}'
 
 
-def prepare(front: Front, raw: bytes, headers: Mapping[str, str]) -> Prepared:
-    """Checks and tokenizes; slow for long prompts, so it runs off the event loop. Raises BadRequest."""
+def prepare(front: Front, raw: bytes, headers: Mapping[str, str], deadline: Deadline) -> Prepared:
+    """Checks and tokenizes; slow for long prompts, so it runs off the event loop. Raises what the client is told."""
     body = bodies.parse(ChatBody, raw)
     front.check_model(body.model)
     unsupported.check_chat(body)
-    treated = params.terms(headers, body, front.default_deadline)
+    treated = params.terms(headers, body, deadline)
     logprobs = _logprobs(body)
     prompt = _prompt(front, body)
     wanted = body.max_completion_tokens or body.max_tokens
@@ -41,10 +41,9 @@ def prepare(front: Front, raw: bytes, headers: Mapping[str, str]) -> Prepared:
 
 
 def _prompt(front: Front, body: ChatBody) -> tuple[int, ...]:
-    try:
-        prompt = tuple(front.tokens.encode_chat([_templated(message) for message in body.messages]))
-    except TokenizeError as error:
-        raise BadRequest(str(error), param="messages") from None
+    with front.tokenizing("messages"):
+        messages = [_templated(message) for message in body.messages]
+        prompt = tuple(front.tokens.encode_chat(messages, most=front.model.context))
     front.check_prompt(prompt, "messages")
     return prompt
 

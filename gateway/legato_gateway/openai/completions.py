@@ -4,25 +4,24 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from legato_gateway.errors import BadRequest
 from legato_gateway.openai import bodies, params, unsupported
+from legato_gateway.openai.deadline import Deadline
 from legato_gateway.openai.front import Front, new_id
 from legato_gateway.openai.replies import Prepared
 from legato_gateway.openai.schemas import CompletionBody
 from legato_gateway.openai.sse import Answer, Events, Head, encode, finite, usage_fields
 from legato_gateway.request import Delta, TokenText, Usage
-from legato_gateway.tokens import TokenizeError
 
 KIND = "text_completion"
 DEFAULT_MAX_TOKENS = 16  # OpenAI's
 
 
-def prepare(front: Front, raw: bytes, headers: Mapping[str, str]) -> Prepared:
-    """Checks and tokenizes; slow for long prompts, so it runs off the event loop. Raises BadRequest."""
+def prepare(front: Front, raw: bytes, headers: Mapping[str, str], deadline: Deadline) -> Prepared:
+    """Checks and tokenizes; slow for long prompts, so it runs off the event loop. Raises what the client is told."""
     body = bodies.parse(CompletionBody, raw)
     front.check_model(body.model)
     unsupported.check_completion(body)
-    treated = params.terms(headers, body, front.default_deadline)
+    treated = params.terms(headers, body, deadline)
     given = _prompts(body)
     params.check_choices(len(given), body.n or 1)
     head = Head(new_id("cmpl"), int(time.time()), front.model)
@@ -56,10 +55,8 @@ def _prompts(body: CompletionBody) -> list[str | list[int]]:
 
 
 def _ids(front: Front, prompt: str | list[int]) -> tuple[int, ...]:
-    try:
-        ids = tuple(front.tokens.encode(prompt, True) if isinstance(prompt, str) else prompt)
-    except TokenizeError as error:
-        raise BadRequest(str(error), param="prompt") from None
+    with front.tokenizing("prompt"):
+        ids = tuple(front.tokens.encode(prompt, True, front.model.context) if isinstance(prompt, str) else prompt)
     front.check_prompt(ids, "prompt")
     return ids
 

@@ -2,13 +2,19 @@
 
 import secrets
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from legato_gateway.errors import BadRequest, NotFound
+from legato_gateway.errors import BadRequest, ContextLengthExceeded, NotFound
+from legato_gateway.openai import params
+from legato_gateway.openai.deadline import Deadline
 from legato_gateway.openai.params import Vocabulary
+from legato_gateway.openai.preparing import Preparing
 from legato_gateway.request import Relay
+from legato_gateway.tokens import TextTooLong, TokenizeError
+from legato_protocol import names
 
 
 class Tokenizer(Protocol):
@@ -20,9 +26,9 @@ class Tokenizer(Protocol):
     @property
     def vocab_size(self) -> int: ...
 
-    def encode(self, text: str, add_special: bool) -> list[int]: ...
+    def encode(self, text: str, add_special: bool, most: int) -> list[int]: ...
 
-    def encode_chat(self, messages: list[dict[str, str]]) -> list[int]: ...
+    def encode_chat(self, messages: list[dict[str, str]], most: int) -> list[int]: ...
 
     def token_bytes(self, id: int) -> bytes: ...
 
@@ -46,6 +52,8 @@ class Front:
     model: Model
     default_deadline: float
     max_body_bytes: int
+    clock: Callable[[], float]
+    preparing: Preparing
 
     @property
     def vocabulary(self) -> Vocabulary:
@@ -56,6 +64,22 @@ class Front:
         if name != self.model.name:
             text = f"the model {name[:200]!r} does not exist; {self.model.name!r} does"
             raise NotFound(text, param="model", code="model_not_found")
+
+    def deadline(self, headers: Mapping[str, str]) -> Deadline:
+        """That of a request that arrives now. Raises BadRequest."""
+        said = headers.get(names.HEADER_DEADLINE)
+        return Deadline(self.clock() + (self.default_deadline if said is None else params.seconds(said)), self.clock)
+
+    @contextmanager
+    def tokenizing(self, param: str) -> Iterator[None]:
+        """Says what is wrong with a text as an error of the field it came from."""
+        try:
+            yield
+        except TextTooLong as error:
+            text = f"the model's context is {self.model.context} tokens, and a prompt of {error.size} bytes is more"
+            raise ContextLengthExceeded(text, param=param) from None
+        except TokenizeError as error:
+            raise BadRequest(str(error), param=param) from None
 
     def check_prompt(self, prompt: Sequence[int], param: str) -> None:
         """Raises BadRequest for ids beyond the vocabulary, and for a prompt of no tokens."""

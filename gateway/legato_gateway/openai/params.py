@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from legato_gateway.errors import BadRequest, ContextLengthExceeded
+from legato_gateway.openai.deadline import Deadline
 from legato_gateway.openai.schemas import MAX_CHOICES, SamplingBody
 from legato_gateway.request import GenerationRequest
 from legato_protocol import names
@@ -31,19 +32,18 @@ class Vocabulary:
 class Terms:
     """How a request wants to be treated, apart from its content: from headers, with the body's fields as fallback."""
 
-    deadline: float
+    deadline: Deadline
     tenant: str
     priority: int
     explain: bool
 
 
-def terms(headers: Mapping[str, str], body: SamplingBody, default_deadline: float) -> Terms:
+def terms(headers: Mapping[str, str], body: SamplingBody, deadline: Deadline) -> Terms:
     """Raises BadRequest for a header that says nothing sensible."""
-    said = headers.get(names.HEADER_DEADLINE)
     explain = headers.get(names.HEADER_EXPLAIN, "").lower() in ("true", "1", "yes")
     tenant = headers.get(names.HEADER_TENANT) or body.user or ""
     return Terms(
-        deadline=default_deadline if said is None else seconds(said),
+        deadline=deadline,
         tenant=tenant[:512],
         priority=_priority(headers.get(names.HEADER_PRIORITY), body.priority),
         explain=explain,
@@ -95,13 +95,13 @@ def limit(wanted: int | None, prompt_tokens: int, context: int, default: int | N
 def request(
     id: str, prompt: tuple[int, ...], params: SamplingParams, body: SamplingBody, treated: Terms
 ) -> GenerationRequest:
-    """The relay's request."""
+    """The relay's request. Raises DeadlineExceeded."""
     stop = (body.stop,) if isinstance(body.stop, str) else tuple(body.stop or ())
     return GenerationRequest(
         id=id,
         prompt=prompt,
         params=params,
-        deadline=treated.deadline,
+        deadline=treated.deadline.left(),
         choices=body.n or 1,
         stop=tuple(dict.fromkeys(stop)),
         tenant=treated.tenant,

@@ -1,18 +1,19 @@
 """The paths of OpenAI's API. Bodies are read here, not by FastAPI: their size is limited while they arrive."""
 
-import asyncio
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from fastapi import APIRouter, Request
 
-from legato_gateway.errors import Unsupported
+from legato_gateway.errors import DeadlineExceeded, LateBody, Unsupported
 from legato_gateway.openai import bodies, chat, completions
+from legato_gateway.openai.deadline import Deadline
 from legato_gateway.openai.front import Front, Model
 from legato_gateway.openai.replies import Prepared, Reply
 from legato_gateway.openai.schemas import Body, ChatBody, CompletionBody
 
-Prepare = Callable[[Front, bytes, Mapping[str, str]], Prepared]
+Prepare = Callable[[Front, bytes, Mapping[str, str], Deadline], Prepared]
 
 
 def router(front: Front) -> APIRouter:
@@ -35,8 +36,12 @@ def _add_generation(routes: APIRouter, front: Front, path: str, prepare: Prepare
 
     @routes.post(path, response_model=None, openapi_extra=shown, name=path.strip("/").replace("/", "_"))
     async def generate(request: Request) -> Reply:
-        raw = await bodies.read(request, front.max_body_bytes)
-        prepared = await asyncio.to_thread(prepare, front, raw, request.headers)
+        deadline = front.deadline(request.headers)
+        async with deadline.limit(LateBody("the body did not arrive before the deadline")):
+            raw = await bodies.read(request, front.max_body_bytes)
+        async with deadline.limit(DeadlineExceeded("the prompt was not tokenized before the deadline")):
+            work = partial(prepare, front, raw, request.headers, deadline)
+            prepared = await front.preparing.run(len(raw), work)
         return Reply(prepared, front.relay)
 
 

@@ -13,6 +13,7 @@ from fastapi import FastAPI
 from legato_gateway import app as application
 from legato_gateway.openai.front import Model
 from legato_gateway.request import Delta, GenerationRequest, RouteRecord, TokenText, Usage
+from legato_gateway.tokens import TextTooLong
 from legato_protocol.stream import TokenLogprobs, TopLogprob
 
 END = 256
@@ -30,16 +31,22 @@ Step = Delta | Exception | Gate
 
 
 class ByteTokens:
-    """Tokens are bytes."""
+    """Tokens are bytes. `before` is called with each text."""
 
     eos_ids = (END,)
     vocab_size = 257
 
-    def encode(self, text: str, add_special: bool) -> list[int]:
+    def __init__(self) -> None:
+        self.before: Callable[[str], None] = lambda _: None
+
+    def encode(self, text: str, add_special: bool, most: int) -> list[int]:
+        self.before(text)
+        if len(text) > 2 * most:
+            raise TextTooLong(len(text), most)
         return list(text.encode())
 
-    def encode_chat(self, messages: list[dict[str, str]]) -> list[int]:
-        return self.encode("".join(f"{m['role']}: {m['content']}\n" for m in messages), True)
+    def encode_chat(self, messages: list[dict[str, str]], most: int) -> list[int]:
+        return self.encode("".join(f"{m['role']}: {m['content']}\n" for m in messages), True, most)
 
     def token_bytes(self, id: int) -> bytes:
         return bytes([id]) if id < END else b""
@@ -126,8 +133,21 @@ class ScriptedStatus:
 
 
 @dataclass
+class Clock:
+    """Stands still until it is moved."""
+
+    now: float = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@dataclass
 class Gateway:
     """The application with its scripted collaborators, and clients for it."""
+
+    tokens: ByteTokens
+    clock: Clock
 
     relay: ScriptedRelay
     status: ScriptedStatus
@@ -154,11 +174,13 @@ class Gateway:
 def build() -> Gateway:
     relay, status = ScriptedRelay(), ScriptedStatus()
     model = Model("tiny", context=1000, created=7, fingerprint="fp")
-    app = application.create(application.Parts(ByteTokens(), relay, status, model, max_body_bytes=1 << 20))
+    tokens, clock = ByteTokens(), Clock()
+    parts = application.Parts(tokens, relay, status, model, max_body_bytes=1 << 20, clock=clock)
+    app = application.create(parts)
     transport = httpx.ASGITransport(app, raise_app_exceptions=False)
     http = httpx.AsyncClient(transport=transport, base_url="http://gateway")
     client = openai.AsyncOpenAI(base_url="http://gateway/v1", api_key="-", http_client=http, max_retries=0)
-    return Gateway(relay, status, app, http, client)
+    return Gateway(tokens, clock, relay, status, app, http, client)
 
 
 @pytest.fixture

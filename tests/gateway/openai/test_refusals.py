@@ -138,6 +138,16 @@ async def test_a_prompt_beyond_the_context_is_told_with_numbers(gateway: Any) ->
         assert str(len(fields["prompt"])) in message
 
 
+async def test_a_prompt_beyond_any_context_is_told_so_untokenized(gateway: Any) -> None:
+    for param, answer in (
+        ("prompt", gateway.complete(prompt="x" * 5000)),
+        ("messages", gateway.chat(messages=[{"role": "user", "content": "x" * 5000}])),
+    ):
+        message = check(gateway, await answer, 400, param, "context_length_exceeded")
+        assert "1000 tokens" in message
+        assert " bytes" in message
+
+
 async def test_an_unknown_model_is_not_found(gateway: Any) -> None:
     check(gateway, await gateway.chat(model="gpt-9"), 404, "model", "model_not_found")
     with pytest.raises(openai.NotFoundError):

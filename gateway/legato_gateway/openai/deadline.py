@@ -1,0 +1,32 @@
+"""By when a request has to end, counted from its arrival: its upload, its tokenizing and all waiting are part of it."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+from legato_gateway.errors import DeadlineExceeded
+
+
+@dataclass(frozen=True, slots=True)
+class Deadline:
+    """`ends` is on `clock`, in seconds."""
+
+    ends: float
+    clock: Callable[[], float]
+
+    def left(self) -> float:
+        """Seconds, more than 0. Raises DeadlineExceeded."""
+        left = self.ends - self.clock()
+        if left <= 0:
+            raise DeadlineExceeded("the deadline passed before the request was tokenized")
+        return left
+
+    @asynccontextmanager
+    async def limit(self, error: DeadlineExceeded) -> AsyncIterator[None]:
+        """What is done within ends by the deadline, with `error`."""
+        try:
+            async with asyncio.timeout(self.left()):
+                yield
+        except TimeoutError:
+            raise error from None
