@@ -11,7 +11,7 @@ All durations are seconds left from now: clocks of two machines are never compar
 import sys
 from array import array
 from collections.abc import Sequence as Items
-from typing import Literal, TypeVar
+from typing import Annotated, Literal, TypeVar
 
 import msgspec
 
@@ -31,6 +31,12 @@ FailureCode = Literal[
     "stale",  # meant for another epoch of this worker
     "internal",  # a fault of ours
 ]
+
+# What a worker says is calculated with, so a number that makes no sense is no frame.
+Count = Annotated[int, msgspec.Meta(ge=0)]
+Size = Annotated[int, msgspec.Meta(ge=1)]
+Token = Annotated[int, msgspec.Meta(ge=0, lt=1 << 31)]
+Measure = Annotated[float, msgspec.Meta(ge=0, le=1e15)]  # neither NaN nor infinite
 
 
 class Message(msgspec.Struct, frozen=True, array_like=True, tag=True):
@@ -191,9 +197,9 @@ class Hello(Message, tag="hello", frozen=True):
     kv_revision: str  # workers of equal KV revision may exchange KV and continue each other's sequences
     weights: str  # fingerprint of the weights
     layout: str  # KV layout, readable
-    block_size: int
-    num_blocks: int
-    max_length: int
+    block_size: Size
+    num_blocks: Size
+    max_length: Size
     address: bytes  # of its link; empty when it has none
     transport: str  # what carries hand-offs here, e.g. "ucx:tcp"
     pod_revision: str = ""
@@ -201,7 +207,7 @@ class Hello(Message, tag="hello", frozen=True):
 
 
 class TopLogprob(Value, frozen=True):
-    token: int
+    token: Token
     logprob: float
 
 
@@ -216,13 +222,13 @@ class TokenItem(Value, frozen=True):
     """New tokens of one choice. `index` is the output position of the first one (0 follows the prompt)."""
 
     id: str
-    attempt: int
-    choice: int
-    index: int
-    token_ids: tuple[int, ...]
+    attempt: Count
+    choice: Count
+    index: Count
+    token_ids: tuple[Token, ...]
     logprobs: tuple[TokenLogprobs, ...] = ()
     finish: Finish | None = None
-    cached_tokens: int = 0  # prompt tokens that needed no computing (wherever it was prefilled)
+    cached_tokens: Count = 0  # prompt tokens that needed no computing (wherever it was prefilled)
 
 
 class Tokens(Message, tag="tok", frozen=True):
@@ -235,38 +241,38 @@ class Begun(Message, tag="began", frozen=True):
     """This attempt has its first part in the step about to run here: should the step end this worker, it may be why."""
 
     id: str
-    attempt: int
+    attempt: Count
 
 
 class Load(Message, tag="load", frozen=True):
     """How busy this worker is. free + cached + used + quarantined blocks = all blocks, always."""
 
-    queue_tokens: int  # prompt tokens waiting that no cache covers
-    waiting: int
-    running: int
-    free_blocks: int
-    cached_blocks: int
-    used_blocks: int
-    quarantined_blocks: int
-    prefill_rate: float = 0.0  # tokens per second, measured; 0 before there was any
-    step_time: float = 0.0  # seconds, smoothed, of steps that decoded
+    queue_tokens: Count  # prompt tokens waiting that no cache covers
+    waiting: Count
+    running: Count
+    free_blocks: Count
+    cached_blocks: Count
+    used_blocks: Count
+    quarantined_blocks: Count
+    prefill_rate: Measure = 0.0  # tokens per second, measured; 0 before there was any
+    step_time: Measure = 0.0  # seconds, smoothed, of steps that decoded
     draining: bool = False
-    tokens_by_tenant: dict[str, int] = {}  # served so far
-    credits: int = 0  # how many more sequences this gateway may send before it is told again
+    tokens_by_tenant: dict[str, Count] = {}  # served so far
+    credits: Count = 0  # how many more sequences this gateway may send before it is told again
 
 
 class HandoffReport(Message, tag="moved", frozen=True):
     """The receiver of a hand-off committed it (one per room)."""
 
     id: str
-    attempt: int
+    attempt: Count
     room: int
     source: str
-    blocks: int  # that travelled
-    cached_blocks: int  # that the receiver had already
-    bytes: int
-    seconds: float  # from grant to commit
-    boundary: float  # seconds for which the sequence stood still: from its last step there to its emission here
+    blocks: Count  # that travelled
+    cached_blocks: Count  # that the receiver had already
+    bytes: Count
+    seconds: Measure  # from grant to commit
+    boundary: Measure  # seconds for which the sequence stood still: from its last step there to its emission here
     transport: str
 
 
@@ -274,7 +280,7 @@ class Failed(Message, tag="fail", frozen=True):
     """This attempt ended without its tokens. `part` says where; `retry` whether another worker may succeed."""
 
     id: str
-    attempt: int
+    attempt: Count
     code: FailureCode
     message: str
     part: Part

@@ -49,6 +49,7 @@ PEER_MESSAGES = [
     handoff.Written("e", 9, 1, 2, (2**64 - 1, 0)),
     handoff.Final("e", 9, 1, stream.pack_tokens([1, 2]), 1, (ITEM,), 1),
     handoff.Renew("e", 9, 1),
+    handoff.Busy(),
     handoff.Commit("e", 9, 1),
     handoff.Abort("e", 9, 1, "cancelled"),
     handoff.AbortAck("e", 9, 1),
@@ -128,7 +129,14 @@ def test_noise_is_a_bad_frame_and_nothing_worse(decode: Callable[[bytes], object
         decode(data)
     except BadFrame:
         return
-    assert msgspec.msgpack.decode(data)[0] in {"clear", "want", "lost", "cancel", "split", "greet"}  # tiny and well-formed
+    assert msgspec.msgpack.decode(data)[0] in {
+        "clear",
+        "want",
+        "lost",
+        "cancel",
+        "split",
+        "greet",
+    }  # tiny and well-formed
 
 
 @pytest.mark.parametrize(("decode", "message"), CASES, ids=lambda case: type(case).__name__)
@@ -159,6 +167,31 @@ def test_an_impossible_sequence_is_refused(changes: dict[str, object], text: str
     bad = msgspec.structs.replace(SEQUENCE, **changes)
     with pytest.raises(BadFrame, match=text):
         stream.decode_to_worker(stream.encode(stream.Generate("r", 1, bad)))
+
+
+@pytest.mark.parametrize(
+    ("message", "changes"),
+    [
+        (FROM_WORKER[0], {"block_size": 0}),
+        (FROM_WORKER[0], {"num_blocks": 0}),
+        (FROM_WORKER[0], {"max_length": -1}),
+        (stream.Tokens((ITEM,)), {"items": (msgspec.structs.replace(ITEM, token_ids=(-1,)),)}),
+        (stream.Tokens((ITEM,)), {"items": (msgspec.structs.replace(ITEM, token_ids=(1 << 31,)),)}),
+        (stream.Tokens((ITEM,)), {"items": (msgspec.structs.replace(ITEM, index=-1),)}),
+        (stream.Tokens((ITEM,)), {"items": (msgspec.structs.replace(ITEM, choice=-1),)}),
+        (FROM_WORKER[2], {"free_blocks": -1}),
+        (FROM_WORKER[2], {"prefill_rate": float("nan")}),
+        (FROM_WORKER[2], {"prefill_rate": float("inf")}),
+        (FROM_WORKER[2], {"step_time": -0.1}),
+        (FROM_WORKER[2], {"tokens_by_tenant": {"a": -1}}),
+    ],
+)
+def test_numbers_of_a_worker_that_make_no_sense_are_refused(
+    message: msgspec.Struct, changes: dict[str, object]
+) -> None:
+    stream.decode_from_worker(stream.encode(message))
+    with pytest.raises(BadFrame, match="Expected"):
+        stream.decode_from_worker(stream.encode(msgspec.structs.replace(message, **changes)))
 
 
 @given(st.lists(st.integers(-(2**31), 2**31 - 1)))
