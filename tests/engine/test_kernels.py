@@ -89,6 +89,51 @@ def test_attention_of_mixed_rows(window):
     torch.testing.assert_close(found, expected_attention(rows, queries, layer, window), atol=1e-5, rtol=1e-4)
 
 
+@pytest.mark.parametrize("which", [0, 1])
+def test_attention_makes_no_number_of_what_is_none(which):
+    rows = [Row([1] * 20, 40, (1, 2, 3, 4)), Row([1], 60, (4, 1, 3, 2)), Row([1], 20, (5, 6))]
+    queries, layer = torch.randn(22, 6, 20), torch.randn(9, 2, 2, BLOCK, 20)
+    layer[3, which, :, 5] = torch.nan
+
+    groups = attention.group_rows(rows, BLOCK, 3, None, torch.float32, torch.device("cpu"))
+    found = attention.attention(queries, layer, groups)
+
+    lost = expected_attention(rows, queries, layer, None).isnan()
+    assert lost.any()
+    assert found[lost].isnan().all()
+    assert found[21].isfinite().all()
+
+
+def test_weights_of_scores_that_are_no_numbers_are_none():
+    """The part of attention in bfloat16 that needs no AMX."""
+    from legato_engine.kernels.attention import cpu_bf16
+
+    for number in (np.nan, np.inf):
+        scores, weights = np.random.default_rng(1).standard_normal(63).astype(np.float32), np.zeros(63, np.uint16)
+        assert np.isfinite(cpu_bf16._softmax(scores, weights))
+        scores[40] = number
+        assert np.isnan(cpu_bf16._softmax(scores, weights))
+
+
+@needs_amx
+@pytest.mark.parametrize("which", [0, 1])
+def test_attention_in_the_arena_makes_no_number_of_what_is_none(which):
+    from legato_engine.kernels.attention import cpu_bf16
+    from legato_engine.kernels.linear.tiles import SHAPES
+
+    rows = [Row([1] * 20, 40, (1, 2, 3, 4)), Row([1], 60, (4, 1, 3, 2)), Row([1], 20, (5, 6))]
+    qkv, arena = torch.randn(22, 10, 64), torch.randn(9, 1, 2, 2, BLOCK, 64).bfloat16()
+    arena[3, 0, which, :, 5] = torch.nan
+    paged, out = step_inputs.paged_rows(rows, 3), np.zeros((22, 6, 64), np.uint16)
+
+    cpu_bf16.attention(qkv.numpy(), paged.work, paged.tables, 0, SHAPES, bits(arena), 0, out)
+
+    lost = expected_attention(rows, qkv[:, :6], arena[:, 0].float(), None).isnan()
+    assert lost.any()
+    assert floats(out)[lost].isnan().all()
+    assert floats(out)[21].isfinite().all()
+
+
 @needs_amx
 @pytest.mark.parametrize("window", [None, 50])
 def test_attention_in_the_arena(window):

@@ -68,6 +68,57 @@ def test_attention(window, shared, size):
     torch.testing.assert_close(torch.from_numpy(out), torch.cat(expected), atol=2e-5, rtol=1e-4)
 
 
+@pytest.mark.parametrize("number", [torch.nan, torch.inf, -torch.inf])
+@pytest.mark.parametrize("which", [0, 1])
+def test_attention_makes_no_number_of_what_is_none(which, number, shared=3, size=16):
+    """Keys and values that are broken in the cache: the result is none either, for a prompt and for a decoding row, and
+    the row beside them does not see it."""
+    arena = torch.randn(9, 1, 2, 2, size, 32)
+    arena[3, 0, which, :, 5] = number
+    rows = [Row([0] * 20, 40, [1, 2, 3, 4]), Row([0], 60, [4, 1, 3, 2]), Row([0], 20, [5, 6])]
+    qkv = torch.randn(22, (shared + 2) * 2, 32)
+    qkv[:, : shared * 2, 0] = qkv[:, : shared * 2, 0].abs() + 1
+    paged, out = step_inputs.paged_rows(rows, shared), np.zeros((22, shared * 2, 32), np.float32)
+
+    attention.attention(qkv.numpy(), paged.work, paged.tables, 0, arena.numpy(), 0, out)
+
+    asked = qkv[:, : shared * 2].split([20, 1, 1])
+    expected = [
+        naive_attention.attention(queries, arena[:, 0], list(row.blocks), row.start, None)
+        for queries, row in zip(asked, rows, strict=True)
+    ]
+    lost = ~torch.cat(expected).isfinite()
+    assert lost.any()
+    assert not torch.from_numpy(out)[lost].isfinite().any()
+    torch.testing.assert_close(torch.from_numpy(out[21:]), expected[2], atol=2e-5, rtol=1e-4)
+
+
+def test_attention_to_keys_that_are_all_infinitely_far_is_no_number():
+    arena = torch.full((2, 1, 2, 1, 16, 32), -torch.inf)
+    qkv, rows = torch.ones(21, 5, 32), [Row([0] * 20, 0, [0, 1]), Row([0], 20, [0, 1])]
+    paged, out = step_inputs.paged_rows(rows, 3), np.zeros((21, 3, 32), np.float32)
+
+    attention.attention(qkv.numpy(), paged.work, paged.tables, 0, arena.numpy(), 0, out)
+
+    assert np.isnan(out).all()
+
+
+def test_norm_and_gate_make_no_number_of_what_is_none():
+    """All bits set is a NaN whose rounding to bfloat16 carries into the sign."""
+    broken = torch.from_numpy(np.array([0xFFFFFFFF, 0x7FC00000, 0x7F800000], np.uint32).view(np.float32))
+    for place in range(3):
+        x, gate_up = torch.randn(1, 96), torch.randn(1, 192)
+        x[0, 7 + place] = gate_up[0, 7] = gate_up[0, 96 + 40] = broken[place]
+        out, halves = np.zeros((1, 96), np.float32), np.zeros((1, 96), np.uint16)
+        for target in (out, halves):
+            rms_norm.add_rms_norm(x.numpy(), np.zeros((1, 96), np.float32), 1, np.ones(96, np.float32), 1e-5, target)
+            found = target if target is out else (target.astype(np.uint32) << 16).view(np.float32)
+            assert not np.isfinite(found[0, 7 + place])
+            silu_mul.silu_mul(gate_up.numpy(), 1, target)
+            found = target if target is out else (target.astype(np.uint32) << 16).view(np.float32)
+            assert not np.isfinite(found[0, [7, 40]]).any()
+
+
 @pytest.mark.parametrize("rows", [1, 63])
 @pytest.mark.parametrize("width", [63, 500])
 def test_norm_and_gate(rows, width):

@@ -12,6 +12,11 @@ from numba import njit, types
 from numba.extending import intrinsic, overload
 
 
+# What kernels may do to sums and quotients for speed. Not fastmath=True: that takes it for granted that there are no NaN
+# and no infinities, and makes finite numbers of them, which the sampler cannot tell from a model's.
+RELAXED = {"reassoc", "contract", "nsz", "arcp"}
+
+
 @intrinsic
 def float_of_bits(_context: Any, bits: Any) -> Any:
     """The float32 with these 32 bits."""
@@ -43,7 +48,8 @@ def narrowed(value):
     """The nearest bfloat16 of a float32, ties to even, as uint16."""
     bits = bits_of_float(value)
     odd = np.uint32(np.uint32(bits >> np.uint32(16)) & np.uint32(1))
-    return np.uint16(np.uint32(bits + np.uint32(0x7FFF) + odd) >> np.uint32(16))
+    near = np.uint16(np.uint32(bits + np.uint32(0x7FFF) + odd) >> np.uint32(16))
+    return np.uint16(0x7FC0) if np.isnan(value) else near  # rounding carries some NaN into the sign: they would be 0
 
 
 def read(_number: Any) -> Any:
@@ -70,7 +76,8 @@ def _stored(_value, _array):
 
 @njit(cache=True, inline="always")
 def exponential(x):
-    """e to the x, relative error below 2e-7, for x in -87 … 87 (clamped): a polynomial that vectorizes."""
+    """e to the x, relative error below 2e-7, for x in -87 … 87 (clamped; NaN stays): a polynomial that vectorizes."""
+    given = x
     x = np.float32(-87.0) if x < np.float32(-87.0) else x
     x = np.float32(87.0) if x > np.float32(87.0) else x
     # Rounded by way of an integer: a function call would keep the loop scalar.
@@ -84,4 +91,5 @@ def exponential(x):
     sum_ = sum_ * rest + np.float32(1.6666665459e-1)
     sum_ = sum_ * rest + np.float32(5.0000001201e-1)
     value = sum_ * rest * rest + rest + np.float32(1.0)
-    return value * float_of_bits(np.uint32(np.uint32(power + np.int32(127)) << np.uint32(23)))
+    value *= float_of_bits(np.uint32(np.uint32(power + np.int32(127)) << np.uint32(23)))
+    return given if np.isnan(given) else value  # the power of a NaN is any number

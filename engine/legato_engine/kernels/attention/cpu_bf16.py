@@ -7,7 +7,7 @@ a head_dim that is a multiple of 32 and a block_size that is a multiple of 16.
 import numpy as np
 from numba import njit, prange
 
-from legato_engine.kernels.scalar import exponential, narrowed, stored, widened
+from legato_engine.kernels.scalar import RELAXED, exponential, narrowed, stored, widened
 from legato_engine.kernels.vector import (
     interleave_high,
     interleave_low,
@@ -30,7 +30,7 @@ from legato_engine.kernels.vector import (
 LANES = 16
 
 
-@njit(cache=True, fastmath=True)
+@njit(cache=True, fastmath=RELAXED)
 def _pack_queries(qkv, token, lane, lanes, shared, first_head, asked):
     """Scaled queries of lanes `lane … lane + lanes - 1` as bfloat16 [dim/2, 16, 2]."""
     dim = qkv.shape[2]
@@ -61,10 +61,10 @@ def _scores(arena, layer, kv_head, table, first, end, asked, lanes, scores):
                 scores[lane, position - first + i] = turned[i, lane]
 
 
-@njit(cache=True, fastmath=True)
+@njit(cache=True, fastmath=RELAXED)
 def _softmax(scores, weights):
     """Weights as bfloat16, and their sum, which is still to be divided by."""
-    best = np.float32(-3e38)
+    best = np.float32(-np.inf)
     for i in range(scores.shape[0]):
         best = max(best, scores[i])
     for i in range(scores.shape[0]):
@@ -116,7 +116,7 @@ def _values(arena, layer, kv_head, table, first, count, weights, found):
         tile_store_1(found.ctypes.data + part * 2 + 64, width * 2)
 
 
-@njit(cache=True)
+@njit(cache=True, error_model="numpy")  # a sum of weights may be no number
 def _tile(qkv, token, start, lane, lanes, shared, kv_head, table, window, arena, layer, out):
     """Lanes `lane … lane + lanes - 1` of one row and KV head."""
     dim = qkv.shape[2]

@@ -8,14 +8,14 @@ import numpy as np
 from numba import njit, prange
 
 from legato_engine.kernels.lanes import across, prefetch
-from legato_engine.kernels.scalar import exponential
+from legato_engine.kernels.scalar import RELAXED, exponential
 from legato_engine.kernels.vector import broadcast, load, multiply_add, store, zero
 
 LANES = 16
 FEW = 4  # lanes of a decoding row: as many dot products with each key, without turning anything
 
 
-@njit(cache=True, fastmath=True)
+@njit(cache=True, fastmath=RELAXED)
 def _turned_queries(qkv, token, lane, lanes, shared, first_head, asked):
     """Scaled queries of lanes `lane … lane + lanes - 1` as [dim, 16]."""
     dim = qkv.shape[2]
@@ -50,7 +50,7 @@ def _scores(arena, layer, kv_head, table, first, end, asked, scores):
         store(at + 192, d)
 
 
-@njit(cache=True, fastmath=True)
+@njit(cache=True, fastmath=RELAXED)
 def _softmax(scores, count, begins, ends, best, total):
     """Down each lane, over its own positions `begins … ends - 1`; the division is left for later (`total`)."""
     for lane in range(LANES):
@@ -66,8 +66,8 @@ def _softmax(scores, count, begins, ends, best, total):
     for place in range(count):
         line = scores[place]
         for lane in range(LANES):
-            # What is not seen is at -3e38: e to the least exponent there is, and nothing beside what is seen.
-            value = exponential(line[lane] - best[lane]) if line[lane] > np.float32(-2e38) else np.float32(0)
+            # What is not seen is at -3e38. NaN is not below anything, and stays.
+            value = np.float32(0) if line[lane] < np.float32(-2e38) else exponential(line[lane] - best[lane])
             line[lane] = value
             total[lane] += value
 
@@ -100,12 +100,12 @@ def _scores_few(arena, layer, kv_head, table, first, end, asked, scores):
             position += 1
 
 
-@njit(cache=True, fastmath=True)
+@njit(cache=True, fastmath=RELAXED)
 def _softmax_few(scores, count, total):
     """Along each lane; the division is left for later (`total`)."""
     for lane in range(FEW):
         line = scores[lane]
-        most = np.float32(-3e38)
+        most = np.float32(-np.inf)
         for place in range(count):
             most = max(line[place], most)
         sum_ = np.float32(0)
@@ -157,7 +157,7 @@ def _values(arena, layer, kv_head, table, first, count, weights, step, stride, f
         store(at + dim * 12 + 64, d1)
 
 
-@njit(cache=True)
+@njit(cache=True, error_model="numpy")  # a sum of weights may be 0 or no number
 def _tile(qkv, token, start, lane, lanes, shared, kv_head, table, window, arena, layer, out):
     """Lanes `lane … lane + lanes - 1` of one row and KV head."""
     dim = qkv.shape[2]
@@ -184,7 +184,7 @@ def _tile(qkv, token, start, lane, lanes, shared, kv_head, table, window, arena,
                 target[d] = found[i - four, d] / total[i]
 
 
-@njit(cache=True)
+@njit(cache=True, error_model="numpy")  # a sum of weights may be 0 or no number
 def _decode(qkv, token, start, shared, kv_head, table, window, arena, layer, out):
     """A row of one token, whose heads are at most FEW."""
     dim = qkv.shape[2]

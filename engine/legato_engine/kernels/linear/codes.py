@@ -9,7 +9,7 @@ import torch
 from numba import njit, prange
 
 from legato_engine.kernels.lanes import load_bytes, masked_floats, top_floats
-from legato_engine.kernels.scalar import read
+from legato_engine.kernels.scalar import RELAXED, read
 from legato_engine.kernels.vector import broadcast, load, load_halves, multiply_add, store, zero
 
 COLUMNS, GROUP = 16, 32
@@ -39,7 +39,7 @@ def pack_scales(scales: torch.Tensor) -> np.ndarray:
     return halves.contiguous().numpy().view(np.uint16)
 
 
-@njit(cache=True, fastmath=True)
+@njit(cache=True, fastmath=RELAXED)
 def _spread(x, scaled, sums):
     """x times PLACES, and the sum of each group."""
     for group in range(sums.shape[0]):

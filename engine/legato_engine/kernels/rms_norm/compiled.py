@@ -3,12 +3,12 @@
 import numpy as np
 from numba import njit, prange
 
-from legato_engine.kernels.scalar import stored
+from legato_engine.kernels.scalar import RELAXED, stored
 
 FEW = 4  # rows that are not worth waking a second thread for
 
 
-@njit(cache=True, fastmath=True)
+@njit(cache=True, fastmath=RELAXED)
 def _row(x, residual, weight, eps, out):
     squares = np.float32(0)
     for i in range(x.shape[0]):
@@ -19,7 +19,7 @@ def _row(x, residual, weight, eps, out):
         out[i] = stored(residual[i] * scale * weight[i], out)
 
 
-@njit(cache=True, parallel=True, fastmath=True)
+@njit(cache=True, parallel=True, fastmath=RELAXED)
 def _many(x, residual, rows, weight, eps, out):
     for row in prange(rows):
         _row(x[row], residual[row], weight, eps, out[row])

@@ -2,12 +2,12 @@
 
 from numba import njit, prange
 
-from legato_engine.kernels.scalar import stored
+from legato_engine.kernels.scalar import RELAXED, stored
 
 FEW = 8
 
 
-@njit(cache=True, fastmath=True)
+@njit(cache=True, fastmath=RELAXED)
 def _turn(head, cos, sin):
     half = cos.shape[0]
     for i in range(half):
@@ -17,7 +17,7 @@ def _turn(head, cos, sin):
         head[half + i] = second * cos[i] + first * sin[i]
 
 
-@njit(cache=True, fastmath=True)
+@njit(cache=True, fastmath=RELAXED)
 def _row(heads, queries, cos, sin, block, layer, place):
     kv_heads = block.shape[2]
     for head in range(queries + kv_heads):
@@ -30,7 +30,7 @@ def _row(heads, queries, cos, sin, block, layer, place):
                 target[i] = stored(source[i], target)
 
 
-@njit(cache=True, parallel=True, fastmath=True)
+@njit(cache=True, parallel=True, fastmath=RELAXED)
 def _many(qkv, queries, positions, cos, sin, arena, layer, blocks, places):
     for row in prange(positions.shape[0]):
         at = positions[row]

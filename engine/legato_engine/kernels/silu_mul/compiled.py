@@ -3,12 +3,12 @@
 import numpy as np
 from numba import njit, prange
 
-from legato_engine.kernels.scalar import exponential, stored
+from legato_engine.kernels.scalar import RELAXED, exponential, stored
 
 FEW = 2
 
 
-@njit(cache=True, fastmath=True, error_model="numpy")  # a check for division by zero would keep the loop scalar
+@njit(cache=True, fastmath=RELAXED, error_model="numpy")  # a check for division by zero would keep the loop scalar
 def _row(gate_up, out):
     inner = out.shape[0]
     gate, up = gate_up[:inner], gate_up[inner:]
@@ -16,7 +16,7 @@ def _row(gate_up, out):
         out[i] = stored(gate[i] / (np.float32(1) + exponential(-gate[i])) * up[i], out)
 
 
-@njit(cache=True, parallel=True, fastmath=True)
+@njit(cache=True, parallel=True, fastmath=RELAXED)
 def _many(gate_up, rows, out):
     for row in prange(rows):
         _row(gate_up[row], out[row])
