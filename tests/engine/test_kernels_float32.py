@@ -70,10 +70,10 @@ def test_attention(window, shared, size):
 
 @pytest.mark.parametrize("number", [torch.nan, torch.inf, -torch.inf])
 @pytest.mark.parametrize("which", [0, 1])
-def test_attention_makes_no_number_of_what_is_none(which, number, shared=3, size=16):
+def test_attention_makes_no_number_of_what_is_none(which, number):
     """Keys and values that are broken in the cache: the result is none either, for a prompt and for a decoding row, and
     the row beside them does not see it."""
-    arena = torch.randn(9, 1, 2, 2, size, 32)
+    shared, arena = 3, torch.randn(9, 1, 2, 2, 16, 32)
     arena[3, 0, which, :, 5] = number
     rows = [Row([0] * 20, 40, [1, 2, 3, 4]), Row([0], 60, [4, 1, 3, 2]), Row([0], 20, [5, 6])]
     qkv = torch.randn(22, (shared + 2) * 2, 32)

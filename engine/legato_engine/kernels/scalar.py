@@ -11,9 +11,8 @@ from llvmlite import ir
 from numba import njit, types
 from numba.extending import intrinsic, overload
 
-
-# What kernels may do to sums and quotients for speed. Not fastmath=True: that takes it for granted that there are no NaN
-# and no infinities, and makes finite numbers of them, which the sampler cannot tell from a model's.
+# What kernels may do to sums and quotients for speed. Not fastmath=True, which takes it for granted that there are no
+# NaN and no infinities, and makes finite numbers of them: the sampler cannot tell those from a model's.
 RELAXED = {"reassoc", "contract", "nsz", "arcp"}
 
 
