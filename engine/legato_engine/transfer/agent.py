@@ -43,8 +43,9 @@ class Counts:
 class TransferAgent:
     """Both sides of all hand-offs of one worker.
 
-    Not thread-safe: every call comes from the core's thread. No call blocks. Events come from `poll` only, never from
-    inside another call. Calls about a session that has ended meanwhile do nothing: its event is waiting in `poll`.
+    Not thread-safe: every call but `core_is_busy` comes from the core's thread. No call blocks. Events come from `poll`
+    only, never from inside another call. Calls about a session that has ended meanwhile do nothing: its event is
+    waiting in `poll`.
     """
 
     def __init__(
@@ -64,7 +65,9 @@ class TransferAgent:
     ) -> None:
         """`memory` is `checksum.ArenaMemory(tensor, num_blocks)`; `link` must have that same memory registered.
 
-        `lease` is how many seconds of a peer's silence end a session; `clock` is `time.monotonic` or a test's.
+        `lease` is how many seconds of a peer's silence end a session, where a step of the peer's core, however long, is
+        no silence as long as its `core_is_busy` is called more often than that. `clock` is `time.monotonic` or a
+        test's.
         """
 
         self._link = link
@@ -178,6 +181,15 @@ class TransferAgent:
         self._desk.outbox.clear()
         return told
 
+    def core_is_busy(self, seconds: float) -> None:
+        """The core has been in a step for so long. For a thread that lives beside it, to call every quarter of a lease.
+
+        While the core computes nobody polls, so peers would take it for dead: they are told that it is not. Once the
+        step has ended, or when it never does and the process is ended for it, leases run as usual.
+        """
+        if seconds >= self._desk.renewal:
+            self._peers.send_to_all(handoff.Busy())
+
     def counts(self) -> Counts:
         totals = self._desk.totals
         return Counts(
@@ -232,6 +244,9 @@ class TransferAgent:
         message = self._peers.receive(connection, data)
         if isinstance(message, handoff.PeerHello):
             self._receiver.connection_ready(connection)
+        elif isinstance(message, handoff.Busy):
+            self._sender.peer_busy(connection)
+            self._receiver.peer_busy(connection)
         elif message is not None:
             try:
                 self._dispatch(connection, message)

@@ -42,6 +42,7 @@ class Peers:
         self._token = token
         self._key = sha256(token.encode()).digest()
         self._connections: dict[int, _Connection] = {}
+        self._trusted: tuple[int, ...] = ()  # replaced whole: another thread reads it
         self.refused = 0
         self.bad_messages = 0
 
@@ -79,6 +80,12 @@ class Peers:
         if self.trusted(number):
             self._link.send(number, self._seal(encode(message)))
 
+    def send_to_all(self, message: handoff.HandoffMessage) -> None:
+        """To every trusted peer. May be called by any thread."""
+        data = self._seal(encode(message))
+        for number in self._trusted:
+            self._link.send(number, data)
+
     def connected(self, number: int, accepted: bool) -> None:
         if accepted:
             self._connections[number] = _Connection(accepted=True, worker="", epoch="")
@@ -88,6 +95,7 @@ class Peers:
     def forget(self, number: int) -> None:
         """The link says that the connection has ended."""
         self._connections.pop(number, None)
+        self._trusted = tuple(known for known in self._trusted if known != number)
 
     def receive(self, number: int, data: bytes) -> handoff.HandoffMessage | None:
         """The message, for a trusted peer; None for one that was refused. A hello that is accepted is returned too."""
@@ -120,6 +128,7 @@ class Peers:
         if connection.accepted:
             self._link.send(number, self._seal(encode(self._hello)))
         connection.trusted = True
+        self._trusted += (number,)
         return hello
 
     def _fault(self, connection: _Connection, hello: handoff.PeerHello) -> str:

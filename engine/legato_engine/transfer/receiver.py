@@ -111,6 +111,12 @@ class Receiver:
             if into.connection == connection and into.session.state is State.CONNECTING:
                 self._step(key, into, Event.READY)
 
+    def peer_busy(self, connection: int) -> None:
+        """The sender lives and cannot answer now."""
+        for into in self._sessions.values():
+            if into.connection == connection and into.session.state in _LEASED:
+                into.due = self._desk.clock() + self._desk.lease
+
     def connection_ended(self, connection: int, fenced: bool, cause: Cause, reason: str) -> None:
         for key, into in list(self._sessions.items()):
             if into.connection == connection and not into.session.ended:

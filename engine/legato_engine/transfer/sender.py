@@ -14,7 +14,8 @@ from legato_protocol import block_hash, handoff
 from legato_protocol.stream import Peer, TokenItem
 
 _RENEWING = frozenset((State.GRANTED, State.PUSHING))
-_LEASED = _RENEWING | {State.PARKED, State.FINISHED, State.DRAINING, State.ANSWERING}
+_AWAITING = _RENEWING | {State.FINISHED, State.DRAINING, State.ANSWERING}  # something of the receiver
+_LEASED = _AWAITING | {State.PARKED}
 
 
 @dataclass(slots=True)
@@ -151,6 +152,12 @@ class Sender:
             written = handoff.Written(self._epoch(out), *key, push.first, push.checksums)
             self._desk.peers.send(out.connection, written)
         self._settle(key, out)
+
+    def peer_busy(self, connection: int) -> None:
+        """The receiver lives and cannot answer now."""
+        for out in self._sessions.values():
+            if out.connection == connection and out.session.state in _AWAITING:
+                out.due = self._desk.clock() + self._desk.lease
 
     def connection_ended(self, connection: int, fenced: bool, cause: Cause, reason: str) -> None:
         for key, out in list(self._sessions.items()):
