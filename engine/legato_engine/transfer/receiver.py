@@ -89,20 +89,11 @@ class Receiver:
         into = known or self._open(key)
         if into.connection is None:
             into.connection = connection
-        match message:
-            case handoff.Written():
-                self._written(key, into, message)
-            case handoff.Final():
-                self._final(key, into, message)
-            case handoff.Revoked(serial=serial):
-                if serial >= into.serial:
-                    self._step(key, into, Event.GOT_REVOKED)
-            case handoff.Abort(reason=reason, retry=retry):
-                self._fail(key, into, Event.GOT_ABORT, "refused", reason, retry)
-            case handoff.AbortAck():
-                self._step(key, into, Event.GOT_ACK)
-            case _:
-                self._step(key, into, Event.GOT_RENEW)
+        try:
+            self._take(key, into, message)
+        finally:
+            if into.session.state is State.UNKNOWN:  # the message was late or wrong and has begun nothing
+                del self._sessions[key]
         if into.session.state in _RENEWING:
             into.due = self._desk.clock() + self._desk.lease
 
@@ -131,7 +122,7 @@ class Receiver:
             elif state in _RENEWING and now >= into.renew_at and into.connection is not None:
                 into.renew_at = now + self._desk.renewal
                 self._desk.peers.send(into.connection, handoff.Renew(self._desk.epoch, *key))
-            elif (into.session.ended or state is State.UNKNOWN) and now >= into.due:
+            elif into.session.ended and now >= into.due:
                 del self._sessions[key]
 
     def timers(self) -> Iterator[float]:
@@ -165,6 +156,22 @@ class Receiver:
     def _is_refusal(self, into: Incoming, message: handoff.SessionMessage) -> bool:
         """A sender may refuse over a connection of its own before the grant reached it."""
         return isinstance(message, handoff.Abort) and into.session.state is State.CONNECTING
+
+    def _take(self, key: Key, into: Incoming, message: handoff.SessionMessage) -> None:
+        match message:
+            case handoff.Written():
+                self._written(key, into, message)
+            case handoff.Final():
+                self._final(key, into, message)
+            case handoff.Revoked(serial=serial):
+                if serial >= into.serial:
+                    self._step(key, into, Event.GOT_REVOKED)
+            case handoff.Abort(reason=reason, retry=retry):
+                self._fail(key, into, Event.GOT_ABORT, "refused", reason, retry)
+            case handoff.AbortAck():
+                self._step(key, into, Event.GOT_ACK)
+            case _:
+                self._step(key, into, Event.GOT_RENEW)
 
     def _written(self, key: Key, into: Incoming, message: handoff.Written) -> None:
         last = message.first + len(message.checksums)

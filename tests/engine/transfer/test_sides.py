@@ -1,0 +1,149 @@
+"""Both sides of the session table as they are driven: whatever a core calls and a link tells, in whatever state, is a
+legal move, and ends the session where it has to."""
+
+import pytest
+import torch
+
+from legato_engine.transfer.checksum import ArenaMemory
+from legato_engine.transfer.desk import Desk
+from legato_engine.transfer.link import PutDone, PutFailed
+from legato_engine.transfer.memory import MemoryLink, Network
+from legato_engine.transfer.peers import Peers
+from legato_engine.transfer.receiver import Incoming, Receiver
+from legato_engine.transfer.sender import Outgoing, Sender, _Push
+from legato_engine.transfer.session import ENDED, TABLES, Session, State
+from legato_protocol import handoff
+from legato_protocol.stream import Peer
+
+KEY, ROOM, ATTEMPT, CONNECTION, TAG = (5, 1), 5, 1, 1, 9
+PEER = Peer("other", "e2", b"other")
+IN_FLIGHT = (State.PUSHING, State.DRAINING, State.ANSWERING, State.FENCING)
+
+
+def states_of(side):
+    return sorted({state for state, _ in TABLES[side]}, key=lambda state: state.value)
+
+
+def desk():
+    arena = torch.zeros(4 * 64, dtype=torch.uint8)
+    network = Network()
+    link = MemoryLink(network, "own", arena.data_ptr(), arena.numel())
+    hello = handoff.PeerHello("own", "e1", "kv", "tiny", link.address, arena.data_ptr(), link.rkey, b"")
+    peers = Peers(link, hello, "t")
+    assert peers.reach(PEER) == CONNECTION
+    return Desk(link, peers, ArenaMemory(arena, 4), 4, "e1", True, 1.0, network.clock)
+
+
+def grant():
+    return handoff.Grant("e2", ROOM, ATTEMPT, (0, 1), 0, 1.0, 1)
+
+
+def sender_in(state, flying):
+    """With a put in flight where there can be one."""
+    sender = Sender(desk())
+    session = Session("sender")
+    session.state = state
+    late = state not in (State.UNKNOWN, State.WAITING)
+    out = Outgoing(session, PEER, connection=CONNECTION if late else None, grant=grant() if late else None)
+    if state is State.FINISHED:
+        out.final = handoff.Final("e2", ROOM, ATTEMPT, b"", 0, (), 0)
+    if flying:
+        out.pushes[TAG] = _Push(0, (1,), 64)
+        sender._tags[TAG] = KEY
+    sender._sessions[KEY] = out
+    sender._newest[ROOM] = KEY
+    return sender, session
+
+
+def receiver_in(state):
+    receiver = Receiver(desk())
+    session = Session("receiver")
+    session.state = state
+    receiver._sessions[KEY] = Incoming(session, CONNECTION, (0, 1), 0, serial=1)
+    return receiver, session
+
+
+SENDER_CALLS = {
+    "cancel": lambda sender: sender.cancel(ROOM, "cancelled"),
+    "lease end": lambda sender: sender.tick(1e9),
+    "renewal": lambda sender: sender.tick(0.0),
+    "peer down": lambda sender: sender.connection_ended(CONNECTION, False, "peer_died", "gone"),
+    "fenced": lambda sender: sender.connection_ended(CONNECTION, True, "peer_silent", "closed"),
+    "put done": lambda sender: sender.put_ended(PutDone(CONNECTION, TAG)),
+    "put failed": lambda sender: sender.put_ended(PutFailed(CONNECTION, TAG, "broken")),
+    "peer busy": lambda sender: sender.peer_busy(CONNECTION),
+    "push": lambda sender: sender.push(ROOM, 0, [0], [b"h"]),
+    "finish": lambda sender: sender.finish(ROOM, b"", 0, (), None),
+}
+
+
+@pytest.mark.parametrize("call", SENDER_CALLS)
+@pytest.mark.parametrize("state", states_of("sender"), ids=lambda state: state.value)
+def test_a_sender_takes_every_call_and_event_in_every_state(state, call):
+    for flying in {False, state in IN_FLIGHT}:
+        if flying and call in ("peer down", "fenced"):
+            continue  # a link tells the end of every put first
+        if state in (State.PUSHING, State.DRAINING, State.ANSWERING) and call == "put failed" and not flying:
+            continue
+        sender, session = sender_in(state, flying)
+        SENDER_CALLS[call](sender)
+        sender.check_integrity()
+        if call in ("peer down", "fenced") and state not in (State.UNKNOWN, State.WAITING):
+            assert session.ended
+        if state in ENDED:
+            assert session.state is state
+
+
+@pytest.mark.parametrize("state", [State.UNKNOWN, State.PARKED, *ENDED & {s for s, _ in TABLES["sender"]}])
+def test_a_room_that_a_sender_does_not_serve_may_be_expected(state):
+    sender, session = sender_in(state, False)
+    sender.expect(ROOM, ATTEMPT, PEER, b"root")
+    assert sender._sessions[KEY].session.state is not State.UNKNOWN
+    assert session.state is state or state not in ENDED
+
+
+RECEIVER_CALLS = {
+    "cancel": lambda receiver: receiver.cancel(ROOM, "cancelled"),
+    "revoke": lambda receiver: receiver.revoke(ROOM),
+    "lease end": lambda receiver: receiver.tick(1e9),
+    "renewal": lambda receiver: receiver.tick(0.0),
+    "connection ready": lambda receiver: receiver.connection_ready(CONNECTION),
+    "peer down": lambda receiver: receiver.connection_ended(CONNECTION, False, "peer_died", "gone"),
+    "fenced": lambda receiver: receiver.connection_ended(CONNECTION, True, "peer_silent", "closed"),
+    "peer busy": lambda receiver: receiver.peer_busy(CONNECTION),
+}
+
+
+@pytest.mark.parametrize("call", RECEIVER_CALLS)
+@pytest.mark.parametrize(
+    "state", [state for state in states_of("receiver") if state is not State.UNKNOWN], ids=lambda state: state.value
+)
+def test_a_receiver_takes_every_call_and_event_in_every_state(state, call):
+    """It keeps no session that has not begun: see the next test."""
+    receiver, session = receiver_in(state)
+    RECEIVER_CALLS[call](receiver)
+    receiver.check_integrity()
+    if call in ("peer down", "fenced"):
+        assert session.ended
+    if state in ENDED:
+        assert session.state is state
+
+
+@pytest.mark.parametrize("state", [State.UNKNOWN, *ENDED & {s for s, _ in TABLES["receiver"]}])
+def test_a_room_that_a_receiver_does_not_serve_may_be_offered(state):
+    receiver, session = receiver_in(state)
+    receiver.grant(ROOM, ATTEMPT, PEER, [2, 3], 0, b"root")
+    now = receiver._sessions[KEY].session
+    assert now.state is State.CONNECTING if state in (State.UNKNOWN, State.REVOKED) else now is session
+
+
+STRAYS = [handoff.AbortAck("e1", ROOM, ATTEMPT), handoff.Revoked("e1", ROOM, ATTEMPT, 1)]
+
+
+@pytest.mark.parametrize("message", STRAYS, ids=lambda message: type(message).__name__)
+def test_a_stray_message_that_changes_nothing_leaves_nothing(message):
+    receiver = Receiver(desk())
+    receiver.receive(CONNECTION, message)
+    receiver.cancel(ROOM, "cancelled")
+    receiver.connection_ended(CONNECTION, False, "peer_died", "gone")
+    assert list(receiver.timers()) == []
