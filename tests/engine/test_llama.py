@@ -52,6 +52,9 @@ class RandomCheckpoint(Checkpoint):
         }
         self.fingerprint = "random"
 
+    def spans(self):
+        return {}
+
     def names(self):
         return frozenset(self._tensors)
 

@@ -1,6 +1,7 @@
 """The interface to a model's weights on disk, whatever their format."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -9,6 +10,7 @@ import torch
 
 from legato_engine.models import fingerprint
 from legato_engine.models.config import ModelConfig
+from legato_engine.models.fingerprint import Span
 
 PACKED_GROUP = 32
 
@@ -34,7 +36,10 @@ class Checkpoint(ABC):
     """Weights by Hugging Face tensor name (`model.layers.0.self_attn.q_proj.weight`), rotary layout as there."""
 
     config: ModelConfig
-    files: tuple[Path, ...]  # that hold the tensors
+
+    @abstractmethod
+    def spans(self) -> Mapping[Path, Sequence[Span]]:
+        """The files that hold the tensors, always in the same order, and where they lie."""
 
     @abstractmethod
     def names(self) -> frozenset[str]:
@@ -68,4 +73,4 @@ class Checkpoint(ABC):
     @cached_property
     def fingerprint(self) -> str:
         """Equal for all workers that loaded the same weights and config. Takes a read of the files, once."""
-        return fingerprint.of(self.files, self.config)
+        return fingerprint.of(self.spans(), self.config)

@@ -1,40 +1,60 @@
 """A name for the content of weight files: workers of one fingerprint may continue one another's sequences."""
 
-from collections.abc import Iterable
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
 if TYPE_CHECKING:
     from legato_engine.models.config import ModelConfig
 
-WHOLE_FILE_BYTES = 512 << 20  # up to this size every byte counts: about half a second of hashing
-SAMPLE_BYTES = 1 << 20
-SAMPLES = 128
+WHOLE_BYTES = 512 << 20  # up to this size every byte of a model counts: about half a second of hashing
+PIECE_BYTES = 64 << 10
+PIECES = 4
 
 
-def of(files: Iterable[Path], config: "ModelConfig") -> str:
-    """Hash of the config and of the files' content: 32 hex digits.
+class Span(NamedTuple):
+    """Where a tensor lies in its file."""
 
-    Of a file above WHOLE_FILE_BYTES the size, the first and the last SAMPLE_BYTES and evenly spaced samples are taken:
-    enough to tell two models apart, in bounded time. File names do not count.
+    start: int
+    size: int
+
+
+def of(files: Mapping[Path, Sequence[Span]], config: "ModelConfig", whole_bytes: int = WHOLE_BYTES) -> str:
+    """Hash of the config and of the files' content: 32 hex digits. `files` tells where their tensors lie.
+
+    Of a model above `whole_bytes` it takes the sizes, all headers, and of each tensor the first, the last and evenly
+    spaced PIECES of PIECE_BYTES between: every tensor that was trained, merged or quantized otherwise is told apart, in
+    bounded time. An edit within one tensor that leaves all its pieces alone is not. File names do not count.
     """
     digest = sha256(repr(sorted(asdict(config).items())).encode())
-    for path in files:
-        digest.update(_content(path))
+    whole = sum(path.stat().st_size for path in files) <= whole_bytes
+    for path, tensors in files.items():
+        size = path.stat().st_size
+        digest.update(size.to_bytes(8, "little"))
+        with path.open("rb") as file:
+            for span in [Span(0, size)] if whole else _sampled(tensors, size):
+                for chunk in _chunks(file, span):
+                    digest.update(chunk)
     return digest.hexdigest()[:32]
 
 
-def _content(path: Path) -> bytes:
-    size = path.stat().st_size
-    digest = sha256(size.to_bytes(8, "little"))
-    with path.open("rb") as file:
-        if size <= WHOLE_FILE_BYTES:
-            while chunk := file.read(SAMPLE_BYTES):
-                digest.update(chunk)
-        else:
-            for index in range(SAMPLES):
-                file.seek((size - SAMPLE_BYTES) * index // (SAMPLES - 1))
-                digest.update(file.read(SAMPLE_BYTES))
-    return digest.digest()
+def _sampled(tensors: Sequence[Span], size: int) -> Iterator[Span]:
+    """The header, then pieces of each tensor."""
+    ordered = sorted(tensors)
+    yield Span(0, ordered[0].start if ordered else size)
+    for start, length in ordered:
+        if length <= PIECES * PIECE_BYTES:
+            yield Span(start, length)
+            continue
+        for index in range(PIECES):
+            yield Span(start + (length - PIECE_BYTES) * index // (PIECES - 1), PIECE_BYTES)
+
+
+def _chunks(file: BinaryIO, span: Span) -> Iterator[bytes]:
+    file.seek(span.start)
+    left = span.size
+    while left and (chunk := file.read(min(left, 1 << 20))):
+        yield chunk
+        left -= len(chunk)

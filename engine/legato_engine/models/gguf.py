@@ -6,6 +6,7 @@ than with the `gguf` library, which does the others and is the truth for all in 
 """
 
 import math
+from collections.abc import Mapping, Sequence
 from mmap import ACCESS_COPY, mmap
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from gguf.quants import dequantize
 from legato_engine.errors import CorruptModel, MissingTensor, UnsupportedFormat
 from legato_engine.models import config as configs
 from legato_engine.models.checkpoint import PACKED_GROUP, Checkpoint, Packed4, Packed8
+from legato_engine.models.fingerprint import Span
 from legato_protocol import gguf_header
 from legato_protocol.gguf_header import TensorInfo
 
@@ -54,7 +56,7 @@ class GgufFile(Checkpoint):
     """A GGUF file, mapped. Pages are read when a tensor is."""
 
     def __init__(self, path: Path) -> None:
-        self.files = (path,)
+        self.path = path
         self._data = _mapped(path)
         try:
             header = gguf_header.parse(self._data)
@@ -62,6 +64,7 @@ class GgufFile(Checkpoint):
             raise CorruptModel(f"{path}: {error}") from None
         for info in header.tensors.values():
             self._check(info)
+        self._spans = tuple(Span(info.offset, _bytes(info)) for info in header.tensors.values())
         factors = header.tensors.pop(_ROPE_FACTORS, None)
         self._tensors = {huggingface_name(name): info for name, info in header.tensors.items()}
         self.config = configs.from_gguf(
@@ -70,6 +73,9 @@ class GgufFile(Checkpoint):
             tuple(self._floats(factors).tolist()) if factors else None,
             str(path),
         )
+
+    def spans(self) -> Mapping[Path, Sequence[Span]]:
+        return {self.path: self._spans}
 
     def names(self) -> frozenset[str]:
         return frozenset(self._tensors)
@@ -109,7 +115,7 @@ class GgufFile(Checkpoint):
 
     def _info(self, name: str) -> TensorInfo:
         if name not in self._tensors:
-            raise MissingTensor(f"{self.files[0]}: tensor {name} is missing")
+            raise MissingTensor(f"{self.path}: tensor {name} is missing")
         return self._tensors[name]
 
     def _heads(self, name: str) -> int:
@@ -130,7 +136,7 @@ class GgufFile(Checkpoint):
         return _reordered(raw.view(math.prod(info.shape[:-1]), -1), self._heads(name))
 
     def _check(self, info: TensorInfo) -> None:
-        path = self.files[0]
+        path = self.path
         allowed = ", ".join(kind.name for kind in TYPES)
         if info.type not in TYPES:
             kind = Type(info.type).name if info.type in Type.__members__.values() else f"number {info.type}"

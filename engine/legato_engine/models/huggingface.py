@@ -1,6 +1,7 @@
 """Weights from a Hugging Face folder: config.json and safetensors, in one file or in shards with an index."""
 
 import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from safetensors import SafetensorError, safe_open
 from legato_engine.errors import CorruptModel, MissingTensor, ModelNotFound, UnsupportedFormat
 from legato_engine.models import config as configs
 from legato_engine.models.checkpoint import Checkpoint
+from legato_engine.models.fingerprint import Span
 
 DTYPES = ("F32", "F16", "BF16")
 _INDEX = "model.safetensors.index.json"
@@ -28,8 +30,8 @@ class HuggingFaceFolder(Checkpoint):
         self.path = path
         self.config = configs.from_huggingface(raw, f"{path}/config.json")
         where = _shards(path)
-        self.files = tuple(sorted(set(where.values()) if where else {path / _SINGLE}))
-        shards = {file: _open(file) for file in self.files}
+        self._files = tuple(sorted(set(where.values()) if where else {path / _SINGLE}))
+        shards = {file: _open(file) for file in self._files}
         self._shards = {name: shards[file] for name, file in where.items()} or {
             name: shard
             for shard in shards.values()
@@ -41,6 +43,9 @@ class HuggingFaceFolder(Checkpoint):
                 raise CorruptModel(f"{file}: tensor {name} is missing, which {_INDEX} says is in it")
         for name in self._shards:
             self._check(name)
+
+    def spans(self) -> Mapping[Path, Sequence[Span]]:
+        return {file: _spans(file) for file in self._files}
 
     def names(self) -> frozenset[str]:
         return frozenset(self._shards)
@@ -93,3 +98,12 @@ def _open(path: Path) -> Any:
         raise ModelNotFound(f"{path}: no such file; weights are read from {_SINGLE}, or shards with {_INDEX}") from None
     except SafetensorError as error:
         raise CorruptModel(f"{path}: corrupt or truncated: {error}") from None
+
+
+def _spans(path: Path) -> list[Span]:
+    """Where the tensors of a file lie that `safe_open` took: behind a header of JSON, whose length comes first."""
+    with path.open("rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        header = json.loads(file.read(length))
+    places = [info["data_offsets"] for name, info in header.items() if name != "__metadata__"]
+    return [Span(8 + length + begin, end - begin) for begin, end in places if end > begin]
