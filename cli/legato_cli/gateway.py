@@ -20,12 +20,12 @@ def add_parser(subparsers: "_SubParsersAction[ArgumentParser]") -> None:
 
 def run(flags: Namespace) -> int:
     """Serves until it is stopped. 2: a setting or the model is not allowed, as said on stderr."""
-    from legato_cli.model import ModelUnavailable, resolve
+    from legato_cli.model import ModelUnavailable, resolve_header
     from legato_gateway import settings
 
     try:
         read = settings.read(flags, os.environ)
-        path = resolve(read.model, lambda line: print(f"legato gateway: {line}", file=sys.stderr))
+        path = resolve_header(read.model, lambda line: print(f"legato gateway: {line}", file=sys.stderr))
     except (settings.SettingsError, ModelUnavailable) as error:
         return _refuse(error)
     from legato_gateway import main

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from hashlib import file_digest
 from pathlib import Path
 
-from legato_protocol.names import ENV_CACHE
+from legato_protocol.names import ENV_CACHE, ENV_PREPARED
 
 PREFIX = "builtin:"
 Progress = Callable[[str], None]
@@ -37,13 +37,28 @@ class Builtin:
     file: str
     size: int
     sha256: str
+    header_size: int = 0  # of the file's beginning, which has all but the weights: what a gateway needs
+    header_sha256: str = ""
+
+    @property
+    def header_file(self) -> str:
+        """What a file with the header alone is called."""
+        return f"{self.file}.header"
 
     def matches(self, path: Path) -> bool:
         """Whether this is the file, whole and unharmed. A file of another size is not read."""
-        if not path.is_file() or path.stat().st_size != self.size:
-            return False
-        with path.open("rb") as file:
-            return file_digest(file, "sha256").hexdigest() == self.sha256
+        return _is(path, self.size, self.sha256)
+
+    def header_matches(self, path: Path) -> bool:
+        """Whether this is the file's header alone, whole and unharmed."""
+        return _is(path, self.header_size, self.header_sha256)
+
+
+def _is(path: Path, size: int, sha256: str) -> bool:
+    if not path.is_file() or path.stat().st_size != size:
+        return False
+    with path.open("rb") as file:
+        return file_digest(file, "sha256").hexdigest() == sha256
 
 
 BUILTINS = (
@@ -54,6 +69,8 @@ BUILTINS = (
         file="SmolLM2-135M-Instruct.Q4_1.gguf",
         size=98_362_432,
         sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
+        header_size=1_785_664,
+        header_sha256="cd2d87a25589b59f222688858608478fd7ed55b0cefdc3e96076591029713ce4",
     ),
 )
 
@@ -67,11 +84,42 @@ def resolve(spec: str, progress: Progress, environ: Mapping[str, str] = os.envir
     Processes that start together prepare a built-in model once. Raises ModelUnavailable.
     """
     if spec.startswith(PREFIX):
-        return prepare(_builtin(spec.removeprefix(PREFIX)), cache_folder(environ), progress)
+        builtin = _builtin(spec.removeprefix(PREFIX))
+        ready = _prepared(builtin.file, environ)
+        return ready if builtin.matches(ready) else prepare(builtin, cache_folder(environ), progress)
     path = Path(spec).expanduser()
     if not path.exists():
         raise ModelUnavailable(f"model {spec!r}: no such file or folder; allowed are a path or {_allowed()}")
     return path.resolve()
+
+
+def resolve_header(spec: str, progress: Progress, environ: Mapping[str, str] = os.environ) -> Path:
+    """A path with all of a model but its weights: a built-in model's header if it was prepared, else as `resolve`."""
+    if spec.startswith(PREFIX):
+        builtin = _builtin(spec.removeprefix(PREFIX))
+        ready = _prepared(builtin.header_file, environ)
+        if builtin.header_matches(ready):
+            return ready
+    return resolve(spec, progress, environ)
+
+
+def prepare_header(spec: str, progress: Progress, environ: Mapping[str, str] = os.environ) -> Path:
+    """The header of a built-in model, in the cache folder. Raises ModelUnavailable."""
+    if not spec.startswith(PREFIX):
+        raise ModelUnavailable(
+            f"model {spec!r}: only the header of a built-in model is prepared; allowed: {_allowed()}"
+        )
+    builtin = _builtin(spec.removeprefix(PREFIX))
+    whole = resolve(spec, progress, environ)
+    target = cache_folder(environ) / builtin.header_file
+    with whole.open("rb") as file:
+        target.write_bytes(file.read(builtin.header_size))
+    return target
+
+
+def _prepared(file: str, environ: Mapping[str, str]) -> Path:
+    """Where an image has what was prepared when it was built. Nothing is written there."""
+    return Path(environ.get(ENV_PREPARED, "")) / file
 
 
 def cache_folder(environ: Mapping[str, str]) -> Path:

