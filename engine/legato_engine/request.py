@@ -53,7 +53,7 @@ class Request:
     cached_tokens: int = 0  # known tokens that the prefix cache gave, wherever the prompt was computed
     blocks: list[int] = field(default_factory=list)
     hashes: list[bytes] = field(default_factory=list)  # of the full blocks of `tokens`, as far as they were needed
-    stored: int = 0  # leading blocks that the prefix cache knows
+    stored: int = 0  # leading blocks that the prefix cache was told of
     writable: int = 0  # positions from `computed` up to here lie in blocks that nobody else reads
     first: dict[int, Sampled] = field(default_factory=dict)
     arrival: float = 0.0

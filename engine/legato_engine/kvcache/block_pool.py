@@ -129,6 +129,11 @@ class BlockPool:
             self._quarantined.remove(block)
             self._set_free(block)
 
+    def forget(self, blocks: Iterable[int]) -> None:
+        """Nobody finds `blocks`, or what was computed from them, any more; who uses them keeps them."""
+        for block in self.cache.forget(blocks):
+            self._set_free(block)
+
     def clear(self) -> None:
         """Forget all content that nobody uses."""
         for block in self.cache.clear():

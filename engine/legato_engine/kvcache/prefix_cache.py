@@ -1,7 +1,7 @@
 """Which block holds which content: chained hash ↔ block, and the evictable ones in order of use. Owns no references."""
 
-from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections import OrderedDict, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
 
 from legato_engine.kvcache.events import EventLog
 
@@ -72,6 +72,25 @@ class PrefixCache:
         del self._blocks[block_hash]
         self._events.removed(block_hash)
         return block
+
+    def forget(self, blocks: Iterable[int]) -> list[int]:
+        """Find `blocks`, and what was computed from them, no more, in use or not; returns those that nobody uses."""
+        children: defaultdict[bytes | None, list[int]] = defaultdict(list)
+        for block, (_, parent) in self._hashes.items():
+            children[parent].append(block)
+        unused, doubtful = [], list(blocks)
+        while doubtful:
+            block = doubtful.pop()
+            block_hash, _ = self._hashes.pop(block, (None, None))
+            if block_hash is None:
+                continue
+            doubtful += children[block_hash]
+            del self._blocks[block_hash]
+            self._events.removed(block_hash)
+            if block in self._evictable:
+                del self._evictable[block]
+                unused.append(block)
+        return unused
 
     def clear(self) -> list[int]:
         """Forget every evictable block and return them."""

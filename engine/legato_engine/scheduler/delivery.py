@@ -46,8 +46,9 @@ class Delivery:
         return [self._append(branch, sampled[branch.choice]) for branch in branches]
 
     def _end_faulty(self, request: Request, fault: str, result: StepResult) -> None:
+        self._ledger.pool.forget(request.blocks)  # what broke it is among them, whoever else reads them
         self._residents.end(request)
-        self._ledger.pool.clear()  # cached blocks may be what broke it
+        self._ledger.pool.clear()
         result.faulty.append((request, fault))
 
     def _prefilled(self, request: Request, sampled: Sequence[Sampled], result: StepResult) -> None:

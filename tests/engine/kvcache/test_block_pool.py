@@ -130,11 +130,11 @@ def test_clearing_forgets_what_nobody_uses(in_use):
 @settings(max_examples=150, deadline=None)
 @given(st.integers(0, 2**32), st.integers(1, 24))
 def test_random_owners_keep_the_books(seed, size):
-    """Allocate, share, store, release, quarantine, readmit, clear in any order; events tell what can be found."""
+    """Allocate, share, store, release, quarantine, readmit, forget and clear at random; events tell what is found."""
     random, pool = Random(seed), pool_of(size)
     tables, away, known = [], [], set()
     for _ in range(60):
-        operation = random.randrange(7)
+        operation = random.randrange(8)
         if operation <= 1:
             prompt = [random.randrange(2) for _ in range(random.randrange(1, 6))]
             hashes = _chain(prompt)
@@ -158,6 +158,10 @@ def test_random_owners_keep_the_books(seed, size):
             pool.readmit(away.pop(random.randrange(len(away))))
         elif operation == 6 and random.random() < 0.2:
             pool.clear()
+        elif operation == 7 and tables and random.random() < 0.3:
+            blocks, hashes = random.choice(tables)
+            pool.forget(blocks)
+            assert not any(map(pool.cache.is_stored, blocks))
         pool.check_integrity()
         counts = pool.counts()
         assert counts.used == len({block for blocks, _ in tables for block in blocks})

@@ -182,6 +182,14 @@ class Worker:
         self.check()
         return result
 
+    def break_down(self) -> StepResult:
+        """A step in which the model makes no numbers of what it draws for its last row; other rows are sound."""
+        self.begin()
+        assert self.output is not None
+        broken = tuple(Sampled(0, None, "no numbers") for _ in self.output[-1])
+        self.output = (*self.output[:-1], broken)
+        return self.end()
+
     def step(self) -> StepResult | None:
         return self.end() if self.begin() is not None else None
 
