@@ -19,6 +19,7 @@ from legato_engine.scheduler.scheduler import Scheduler
 from legato_engine.settings import Settings
 from legato_engine.transfer.agent import TransferAgent
 from legato_engine.transfer.checksum import ArenaMemory
+from legato_protocol import model_digest
 from legato_protocol.stream import Hello
 
 Progress = Callable[[str, float], None]
@@ -87,7 +88,8 @@ def load(settings: Settings, path: Path, epoch: str, progress: Progress, clock: 
     events = EventLog(epoch)
     scheduler = Scheduler(limits, BlockPool(runner.num_blocks, events), runner.kv_revision)
     agent = None if settings.transport == "None" else _agent(settings, runner, epoch, clock)
-    hello = _hello(settings, runner, epoch, checkpoint.fingerprint, max_length, agent)
+    fingerprints = checkpoint.fingerprint, model_digest.of(path)
+    hello = _hello(settings, runner, epoch, fingerprints, max_length, agent)
     return Parts(hello, runner.formats, checkpoint.config.vocab_size, runner, scheduler, events, agent, limits, clock)
 
 
@@ -107,6 +109,7 @@ def _agent(settings: Settings, runner: Runner, epoch: str, clock: Clock) -> Tran
         token=settings.token,
         checksum=settings.checksum,
         lease=settings.lease,
+        patience=settings.step_limit + settings.lease,
         clock=clock,
     )
 
@@ -118,14 +121,20 @@ def _reachable(settings: Settings) -> str:
 
 
 def _hello(
-    settings: Settings, runner: Runner, epoch: str, fingerprint: str, max_length: int, agent: TransferAgent | None
+    settings: Settings,
+    runner: Runner,
+    epoch: str,
+    fingerprints: tuple[str, str],
+    max_length: int,
+    agent: TransferAgent | None,
 ) -> Hello:
+    weights, model = fingerprints
     return Hello(
         worker=settings.name,
         epoch=epoch,
         role=settings.role,
         kv_revision=runner.kv_revision,
-        weights=fingerprint,
+        weights=weights,
         layout=str(runner.layout),
         block_size=settings.block_size,
         num_blocks=runner.num_blocks,
@@ -133,4 +142,5 @@ def _hello(
         address=agent.address if agent else b"",
         transport=agent.transport if agent else "none",
         pod_revision=settings.pod_revision,
+        model=model,
     )

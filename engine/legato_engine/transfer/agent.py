@@ -19,6 +19,7 @@ from legato_engine.transfer.session import IllegalMove
 from legato_protocol import handoff
 from legato_protocol.stream import Peer, TokenItem
 
+_LEASES_TO_GREET = 4
 _FROM_RECEIVER = handoff.Grant | handoff.Revoke | handoff.Commit
 
 
@@ -61,13 +62,15 @@ class TransferAgent:
         token: str,
         checksum: bool = True,
         lease: float = 10.0,
+        patience: float | None = None,
         clock: Callable[[], float],
     ) -> None:
         """`memory` is `checksum.ArenaMemory(tensor, num_blocks)`; `link` must have that same memory registered.
 
         `lease` is how many seconds of a peer's silence end a session, where a step of the peer's core, however long, is
-        no silence as long as its `core_is_busy` is called more often than that. `clock` is `time.monotonic` or a
-        test's.
+        no silence as long as its `core_is_busy` is called more often than that. A new connection has
+        `patience` seconds (four leases unless given) until the peer has said who it is, which it does between two steps
+        only. `clock` is `time.monotonic` or a test's.
         """
 
         self._link = link
@@ -81,7 +84,7 @@ class TransferAgent:
             rkey=link.rkey,
             proof=prove(token, worker, epoch),
         )
-        self._peers = Peers(link, self._hello, token)
+        self._peers = Peers(link, self._hello, token, _LEASES_TO_GREET * lease if patience is None else patience, clock)
         self._desk = Desk(link, self._peers, memory, block_size, epoch, checksum, lease, clock)
         self._sender = Sender(self._desk)
         self._receiver = Receiver(self._desk)
@@ -104,7 +107,7 @@ class TransferAgent:
         """Seconds until `poll` has something to do even if nothing arrives (≥ 0); None when nothing is due."""
         if self._desk.outbox:
             return 0.0
-        due = min(chain(self._sender.timers(), self._receiver.timers()), default=None)
+        due = min(chain(self._sender.timers(), self._receiver.timers(), self._peers.timers()), default=None)
         return None if due is None else max(0.0, due - self._desk.clock())
 
     # sender
@@ -175,6 +178,7 @@ class TransferAgent:
         for event in self._link.poll():
             self._handle(event)
         now = self._desk.clock()
+        self._peers.tick(now)
         self._sender.tick(now)
         self._receiver.tick(now)
         told = self._desk.outbox.copy()

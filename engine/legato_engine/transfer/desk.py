@@ -50,5 +50,6 @@ class Desk:
         return 4 * self.lease
 
     def fence(self, connection: int) -> None:
-        self.totals.fences += 1
-        self.link.fence(connection)
+        """Ends in `connection_ended` of every session over this connection."""
+        if self.peers.fence(connection):
+            self.totals.fences += 1

@@ -6,6 +6,7 @@ from a connection before its `PeerHello`: proof of the token, same version, KV r
 
 import hmac
 import logging
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from hashlib import blake2b, sha256
 
@@ -14,6 +15,7 @@ from legato_protocol import handoff
 from legato_protocol.stream import BadFrame, Peer, encode
 
 _SEAL_BYTES = 8
+_MOST_STRANGERS = 64  # connections of peers that have not said who they are
 _log = logging.getLogger(__name__)
 
 
@@ -22,9 +24,11 @@ class _Connection:
     accepted: bool
     worker: str
     epoch: str
+    due: float  # by when the peer has said who it is
     arena: int = 0
     trusted: bool = False
-    refusal: str = ""  # why it was closed here
+    closing: bool = False  # from here: its end is yet to be told
+    refusal: str = ""  # why, if the peer was not to be trusted
 
 
 def prove(token: str, worker: str, epoch: str) -> bytes:
@@ -33,10 +37,17 @@ def prove(token: str, worker: str, epoch: str) -> bytes:
 
 
 class Peers:
-    """The table of connections. A connection is trusted from its valid hello until it is closed."""
+    """The table of connections. A connection is trusted from its valid hello until it is closed.
 
-    def __init__(self, link: Link, hello: handoff.PeerHello, token: str) -> None:
+    Who does not say hello is closed after `patience` seconds: many, since the peer's core may be in a step.
+    """
+
+    def __init__(
+        self, link: Link, hello: handoff.PeerHello, token: str, patience: float, clock: Callable[[], float]
+    ) -> None:
         """`hello` is what this worker says of itself."""
+        self._patience = patience
+        self._clock = clock
         self._link = link
         self._hello = hello
         self._token = token
@@ -49,11 +60,30 @@ class Peers:
     def reach(self, peer: Peer) -> int:
         """A connection to this worker and epoch: one that exists, or one that is being opened."""
         for number, connection in self._connections.items():
-            if (connection.worker, connection.epoch) == (peer.worker, peer.epoch):
+            if (connection.worker, connection.epoch) == (peer.worker, peer.epoch) and not connection.closing:
                 return number
         number = self._link.connect(peer.address)
-        self._connections[number] = _Connection(accepted=False, worker=peer.worker, epoch=peer.epoch)
+        due = self._clock() + self._patience
+        self._connections[number] = _Connection(accepted=False, worker=peer.worker, epoch=peer.epoch, due=due)
         return number
+
+    def fence(self, number: int) -> bool:
+        """Closes this side's endpoint; whether that was not under way already."""
+        connection = self._connections.get(number)
+        if connection is None or connection.closing:
+            return False
+        connection.closing = True
+        self._link.fence(number)
+        return True
+
+    def tick(self, now: float) -> None:
+        for number, connection in list(self._connections.items()):
+            if now >= connection.due and not (connection.trusted or connection.closing):
+                self._refuse(number, f"it did not say who it is for {self._patience:g} seconds")
+
+    def timers(self) -> Iterator[float]:
+        """When `tick` has something to do."""
+        return (each.due for each in self._connections.values() if not (each.trusted or each.closing))
 
     def trusted(self, number: int) -> bool:
         connection = self._connections.get(number)
@@ -88,7 +118,9 @@ class Peers:
 
     def connected(self, number: int, accepted: bool) -> None:
         if accepted:
-            self._connections[number] = _Connection(accepted=True, worker="", epoch="")
+            self._make_room()
+            due = self._clock() + self._patience
+            self._connections[number] = _Connection(accepted=True, worker="", epoch="", due=due)
         elif number in self._connections:
             self._link.send(number, self._seal(encode(self._hello)))
 
@@ -100,7 +132,7 @@ class Peers:
     def receive(self, number: int, data: bytes) -> handoff.HandoffMessage | None:
         """The message, for a trusted peer; None for one that was refused. A hello that is accepted is returned too."""
         connection = self._connections.get(number)
-        if connection is None:
+        if connection is None or connection.refusal:
             return None
         try:
             message = handoff.decode(self._unseal(data))
@@ -147,7 +179,13 @@ class Peers:
         self.refused += 1
         self._connections[number].refusal = reason
         _log.warning("refused a peer: %s", reason)
-        self._link.fence(number)
+        self.fence(number)
+
+    def _make_room(self) -> None:
+        """The longest silent stranger makes room for a new one: an honest peer says hello soon."""
+        strangers = [n for n, each in self._connections.items() if each.accepted and not (each.trusted or each.closing)]
+        if len(strangers) >= _MOST_STRANGERS:
+            self._refuse(strangers[0], "it did not say who it is, and there are too many such connections")
 
     def _seal(self, data: bytes) -> bytes:
         return blake2b(data, digest_size=_SEAL_BYTES, key=self._key).digest() + data

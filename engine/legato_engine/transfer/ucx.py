@@ -253,8 +253,12 @@ class _Loop:
 
     def _take(self, handle: int, message: bytes) -> None:
         number = self._by_handle.get(handle)
-        if number is not None:
+        if number is None:
+            return
+        try:
             self._endpoints[number].take(message)
+        except LinkError:
+            self._failed.append(number)
 
     def _broke(self, handle: int) -> None:
         number = self._by_handle.get(handle)

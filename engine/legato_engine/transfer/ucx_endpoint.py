@@ -6,11 +6,13 @@ Lives in the UCX thread.
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from legato_engine.transfer.link import PutDone, PutFailed, Span
+from legato_engine.transfer.link import LinkError, PutDone, PutFailed, Span
 from legato_engine.transfer.ucp import IN_PROGRESS, Ucp
 
 _NUMBER_BYTES = 8
 _GREETING = b"\xff" * _NUMBER_BYTES  # in place of a number
+_MOST_EARLY = 4096  # messages that may overtake one
+_MOST_EARLY_BYTES = 64 << 20
 _HELLO, _ANSWER, _SETTLED = b"0", b"1", b"2"
 
 
@@ -38,6 +40,7 @@ class Endpoint:
         self._sent = 0
         self._got = 0
         self._early: dict[int, bytes] = {}
+        self._early_bytes = 0
         self._sends: list[tuple[int, bytes]] = []  # request and the bytes that it reads
         self._puts: list[_Put] = []
         self._settled = self._to_settle = False
@@ -75,17 +78,23 @@ class Endpoint:
         return True
 
     def take(self, message: bytes) -> None:
-        """A message came."""
+        """A message came. Raises LinkError if it, or so many, cannot have overtaken the next one."""
         if message[:_NUMBER_BYTES] == _GREETING:
             self._greeted(message[_NUMBER_BYTES:])
             return
-        self._early[int.from_bytes(message[:_NUMBER_BYTES], "little")] = message[_NUMBER_BYTES:]
+        number = int.from_bytes(message[:_NUMBER_BYTES], "little")
+        self._early_bytes += len(message)
+        if not self._got <= number < self._got + _MOST_EARLY or self._early_bytes > _MOST_EARLY_BYTES:
+            raise LinkError(f"message {number} came, where {self._got} is next")
+        self._early[number] = message[_NUMBER_BYTES:]
 
     def received(self) -> Iterator[bytes]:
         """Messages that are next in order."""
         while self._got in self._early:
-            yield self._early.pop(self._got)
+            message = self._early.pop(self._got)
+            self._early_bytes -= _NUMBER_BYTES + len(message)
             self._got += 1
+            yield message
 
     def puts_ended(self) -> list[PutDone | PutFailed]:
         """Puts that will neither read nor write any more."""

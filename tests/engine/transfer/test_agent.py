@@ -6,7 +6,7 @@ import torch
 from legato_engine.transfer.agent import TransferAgent
 from legato_engine.transfer.checksum import ArenaMemory
 from legato_engine.transfer.events import Aborted, Arrived, Granted, Released, Revoked, WritingBegan
-from legato_engine.transfer.link import Connected, Received
+from legato_engine.transfer.link import Connected, PeerDown, Received
 from legato_engine.transfer.memory import MemoryLink, Network
 from legato_engine.transfer.peers import Peers, prove
 from legato_protocol import block_hash, handoff
@@ -148,7 +148,7 @@ class Stranger:
         self.link = MemoryLink(pair.network, name, pair.sender.arena.data_ptr(), pair.sender.arena.numel())
         proof = prove("secret", name, f"epoch-{name}")
         hello = handoff.PeerHello(name, f"epoch-{name}", "kv", "tiny", self.link.address, 0, self.link.rkey, proof)
-        self.peers = Peers(self.link, hello, "secret")
+        self.peers = Peers(self.link, hello, "secret", 10.0, pair.network.clock)
         self.pair = pair
         self.number = self.peers.reach(pair.receiver.peer)
         while not self.peers.trusted(self.number):
@@ -195,3 +195,69 @@ def test_a_damaged_message_is_counted(pair):
     stranger.turn()
     counts = pair.receiver.agent.counts()
     assert (counts.unknown_epochs, counts.bad_messages) == (0, 1)
+
+
+PATIENCE = 4.0  # seconds until an agent with a lease of 1 gives a silent connection up
+
+
+def nobodies(pair, count):
+    """Connections to the receiver whose other side never says who it is."""
+    link = MemoryLink(pair.network, "nobody", 0, 0)
+    for _ in range(count):
+        link.connect(pair.receiver.link.address)
+    pair.run(0.2)
+    return link
+
+
+def closed(link):
+    return sum(isinstance(event, PeerDown) for event in link.poll())
+
+
+def test_who_does_not_say_who_it_is_is_closed_after_a_while(pair):
+    link = nobodies(pair, 3)
+    pair.run(PATIENCE - 1)
+    assert closed(link) == 0
+    assert pair.receiver.agent.next_timer() <= 1
+    pair.run(1.5)
+    assert closed(link) == 3
+    assert pair.receiver.agent.counts().refused_peers == 3
+    assert pair.receiver.agent.next_timer() is None
+
+
+def test_many_who_do_not_say_who_they_are_make_room_for_one_who_does(pair):
+    assert closed(nobodies(pair, 100)) == 36
+    pair.begin()
+    pair.send()
+    pair.run()
+    assert pair.receiver.events(Arrived)
+
+
+def test_a_connection_on_which_nobody_answers_is_given_up_and_another_one_is_opened(pair):
+    pair.network.faults.lose_message = 1.0
+    pair.begin()
+    pair.run(1.5)
+    assert [event.cause for event in pair.receiver.events(Aborted)] == ["peer_silent"]
+    pair.sender.agent.abort(1, "no grant")
+    pair.network.faults.lose_message = 0.0
+    pair.run(PATIENCE)
+    pair.sender.agent.expect(1, 2, pair.receiver.peer, ROOT)
+    pair.receiver.agent.grant(1, 2, pair.sender.peer, range(4), 0, ROOT)
+    pair.run()
+    pair.send()
+    pair.run()
+    assert pair.receiver.events(Arrived)
+
+
+def test_a_connection_that_is_being_closed_is_not_used_for_another_hand_off(pair):
+    pair.begin()
+    pair.sender.link.stop()
+    while not pair.receiver.agent.counts().fences:
+        pair.run(0.05)
+    pair.receiver.agent.grant(2, 1, pair.sender.peer, range(4, 8), 0, ROOT)  # before `Fenced` was polled
+    pair.sender.link.resume()
+    pair.sender.agent.abort(1, "over")
+    pair.sender.agent.expect(2, 1, pair.receiver.peer, ROOT)
+    pair.run()
+    assert [event.room for event in pair.receiver.events(Aborted)] == [1]
+    assert [event.room for event in pair.sender.events(Granted)] == [1, 2]
+    assert pair.receiver.agent.counts().fences == 1

@@ -29,7 +29,7 @@ def desk():
     network = Network()
     link = MemoryLink(network, "own", arena.data_ptr(), arena.numel())
     hello = handoff.PeerHello("own", "e1", "kv", "tiny", link.address, arena.data_ptr(), link.rkey, b"")
-    peers = Peers(link, hello, "t")
+    peers = Peers(link, hello, "t", 10.0, network.clock)
     assert peers.reach(PEER) == CONNECTION
     return Desk(link, peers, ArenaMemory(arena, 4), 4, "e1", True, 1.0, network.clock)
 
