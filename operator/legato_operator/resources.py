@@ -175,7 +175,7 @@ class Routing(Part):
 
 class Transfer(Part):
     transport: Literal["Auto", "RDMA", "TCP", "SharedMemory"] = "Auto"
-    """What carries KV between workers. Auto takes the fastest there is."""
+    """What carries KV between workers. Auto is TCP, RDMA has to be asked for."""
     required: bool = False
     """Without this transport the service is not Ready, instead of falling back."""
     on_failure: Literal["Retry", "Recompute", "Fail"] = "Retry"

@@ -7,6 +7,7 @@ memory and blocks through the loopback's TCP put.
 """
 
 import importlib.util
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -34,18 +35,18 @@ _SHARED_MEMORY = Choice("ucx:shm+tcp", "tcp,posix,sysv")
 _RDMA = Choice("ucx:rdma", "rc")
 
 
-def choose(transport: str) -> Choice:
-    """What to tell UCX. `Auto` is RDMA where there is some, else TCP. Raises LinkError when it cannot be had."""
-    lacking = missing_for_rdma()
+def choose(transport: str, lacking: Sequence[str] | None = None) -> Choice:
+    """What to tell UCX. `lacking` is what is missing for RDMA, to be looked up unless given.
+
+    Raises LinkError when it cannot be had.
+    """
     match transport:
-        case "Auto":
-            return _TCP if lacking else _RDMA
-        case "TCP":
+        case "Auto" | "TCP":
             return _TCP
         case "SharedMemory":
             return _SHARED_MEMORY
         case "RDMA":
-            if lacking:
+            if lacking := missing_for_rdma() if lacking is None else lacking:
                 raise LinkError(f"RDMA is not usable here: {'; '.join(lacking)}")
             return _RDMA
     raise LinkError(f"transport {transport!r} is none of Auto, TCP, SharedMemory, RDMA")

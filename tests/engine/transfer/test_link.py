@@ -24,6 +24,7 @@ from legato_engine.transfer.link import (
     Span,
 )
 from legato_engine.transfer.memory import MemoryLink, Network
+from legato_engine.transfer.transports import available_transports
 
 SIZE = 8 << 20
 PATIENCE = 20.0  # seconds until a test gives up; nothing waits this long when all is well
@@ -108,7 +109,11 @@ def processes():
             side.close()
 
 
-@pytest.fixture(params=["memory", "TCP", "SharedMemory"])
+LACKING = available_transports()["RDMA"]
+RDMA = pytest.param("RDMA", marks=pytest.mark.skipif(bool(LACKING), reason="; ".join(LACKING)))
+
+
+@pytest.fixture(params=["memory", "TCP", "SharedMemory", RDMA])
 def sides(request, processes):
     if request.param == "memory":
         network = Network()
