@@ -83,7 +83,7 @@ class WorkerMetrics:
             gauges["draining"] = ("1 when it takes nothing new.", load.draining)
         families: list[Metric] = [_gauge(name, *value) for name, value in gauges.items()]
         families += [_counter(name, *value) for name, value in counters.items()]
-        return [*families, self._transfer(totals), *self._tenants()]
+        return [*families, self._transfer(totals), self._tenants(totals)]
 
     def _transfer(self, totals: Totals) -> Metric:
         family = GaugeMetricFamily("legato_worker_transfer", "What the hand-off counts.", labels=["what"])
@@ -91,13 +91,13 @@ class WorkerMetrics:
             family.add_metric([what], value)
         return family
 
-    def _tenants(self) -> list[Metric]:
-        if self._current is None:
-            return []
-        family = CounterMetricFamily("legato_worker_tenant_tokens", "Tokens computed.", labels=["tenant"])
-        for tenant, value in sorted(self._current.load.tokens_by_tenant.items()):
+    def _tenants(self, totals: Totals) -> Metric:
+        family = CounterMetricFamily(
+            "legato_worker_tenant_tokens", "Tokens computed, of the tenants served last.", labels=["tenant"]
+        )
+        for tenant, value in sorted(totals.tokens_by_tenant.items()):
             family.add_metric([tenant], value)
-        return [family]
+        return family
 
 
 class _Core(Collector):

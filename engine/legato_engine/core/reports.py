@@ -5,7 +5,7 @@ from dataclasses import asdict
 from legato_engine.core.desk import Desk
 from legato_engine.core.frames import Status, Totals
 from legato_engine.core.rates import Rates
-from legato_engine.scheduler.results import StepResult
+from legato_engine.scheduler.results import SchedulerLoad, StepResult
 from legato_protocol.stream import Load
 
 BUSY_INTERVAL = 0.05  # seconds between two reports while something changes
@@ -22,6 +22,7 @@ class Reports:
         self._steps = 0
         self._prompt_tokens = 0
         self._output_tokens = 0
+        self._tenants: dict[str, int] = {}  # as told last
 
     def stepped(self, result: StepResult) -> None:
         self._steps += 1
@@ -46,10 +47,13 @@ class Reports:
         if self.due_in(now) > 0:
             return None
         self._told, self._changed, self._desk.news = now, False, False
-        return Status(self._load(), self._totals(), self._desk.idle)
+        load = self._desk.scheduler.load()
+        status = Status(self._load(load), self._totals(load), self._desk.idle)
+        self._tenants = load.tokens_by_tenant
+        return status
 
-    def _load(self) -> Load:
-        load, desk = self._desk.scheduler.load(), self._desk
+    def _load(self, load: SchedulerLoad) -> Load:
+        desk, before = self._desk, self._tenants
         credits = 0 if desk.draining else max(0, self._max_waiting - load.waiting) // max(1, desk.gateways)
         return Load(
             queue_tokens=load.queue_tokens,
@@ -62,11 +66,11 @@ class Reports:
             prefill_rate=self._rates.prefill,
             step_time=self._rates.step_time,
             draining=desk.draining,
-            tokens_by_tenant=load.tokens_by_tenant,
+            tokens_by_tenant={t: count for t, count in load.tokens_by_tenant.items() if before.get(t) != count},
             credits=credits,
         )
 
-    def _totals(self) -> Totals:
+    def _totals(self, load: SchedulerLoad) -> Totals:
         senders, receivers, agent = self._desk.senders, self._desk.receivers, self._desk.agent
         return Totals(
             steps=self._steps,
@@ -76,5 +80,6 @@ class Reports:
             sent_handoffs=senders.sent if senders is not None else 0,
             failed_handoffs=(senders.failed if senders is not None else 0)
             + (receivers.failed if receivers is not None else 0),
+            tokens_by_tenant=load.tokens_by_tenant,
             transfer=asdict(agent.counts()) if agent else {},
         )

@@ -94,4 +94,4 @@ class SchedulerLoad:
     cached_blocks: int
     used_blocks: int
     quarantined_blocks: int
-    tokens_by_tenant: dict[str, int]  # computed so far
+    tokens_by_tenant: dict[str, int]  # computed so far, of some: see `tenants`

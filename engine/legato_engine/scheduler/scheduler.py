@@ -25,6 +25,7 @@ from legato_engine.scheduler.planner import Planner
 from legato_engine.scheduler.queue import Order, WaitingQueue
 from legato_engine.scheduler.residents import Residents
 from legato_engine.scheduler.results import Emission, Ended, Frozen, Reservation, SchedulerLoad, StepResult
+from legato_engine.scheduler.tenants import TenantTokens
 
 
 class Scheduler:
@@ -44,7 +45,7 @@ class Scheduler:
         self._batch: Batch | None = None
         self._flight: list[Request] = []
         self._began = 0.0
-        self._served: defaultdict[str, int] = defaultdict(int)  # tokens computed, by tenant
+        self._tenants = TenantTokens()
         self._earliest = inf  # no deadline is before it
 
     # Steps
@@ -89,14 +90,16 @@ class Scheduler:
         flight, self._flight, self._batch = self._flight, [], None
         self._ledger.end_step()
         result = StepResult()
+        served: defaultdict[str, int] = defaultdict(int)
         for request, row, sampled in zip(flight, batch.rows, output, strict=True):
             computed = len(row.tokens)
-            self._served[request.tenant] += computed
+            served[request.tenant] += computed
             if computed == 1 and row.draws:
                 result.decode_rows += 1
             else:
                 result.prompt_tokens += computed
             self._delivery.row(request, computed, sampled, result)
+        self._tenants.add(served)
         self._queue.measured(result.prompt_tokens, now - self._began)
         return result
 
@@ -153,7 +156,7 @@ class Scheduler:
             cached_blocks=counts.cached,
             used_blocks=counts.used,
             quarantined_blocks=counts.quarantined,
-            tokens_by_tenant=dict(self._served),
+            tokens_by_tenant=self._tenants.counts(),
         )
 
     @property

@@ -95,7 +95,7 @@ def _state_of_core(core: CoreView) -> dict[str, Any]:
         load, totals = core.status.load, core.status.totals
         blocks = ("free", "cached", "used", "quarantined")
         state["blocks"] = {name: getattr(load, f"{name}_blocks") for name in blocks}
-        numbers = ("queue_tokens", "waiting", "running", "prefill_rate", "step_time", "tokens_by_tenant")
+        numbers = ("queue_tokens", "waiting", "running", "prefill_rate", "step_time")
         state |= {name: getattr(load, name) for name in numbers}
         state["totals"] = msgspec.structs.asdict(totals)
         state["idle"] = core.status.idle

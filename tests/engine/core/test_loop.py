@@ -106,6 +106,18 @@ def test_a_cancel_is_told_with_the_blocks_it_frees_at_once(world):
     assert worker.status.load.used_blocks == 0
 
 
+def test_gateways_are_told_of_the_tenants_served_since_they_were_told_last(world):
+    worker = world.worker("u")
+    first, second = (msgspec.structs.replace(world.sequence(max_tokens=150), tenant=name) for name in "ab")
+    worker.tell(Generate("r", 1, first))
+    world.run(3)
+    assert set(worker.status.load.tokens_by_tenant) == {"a"}
+    worker.tell(Cancel("r", 1), Generate("s", 1, second))
+    world.run(3)
+    assert set(worker.status.load.tokens_by_tenant) == {"b"}
+    assert set(worker.status.totals.tokens_by_tenant) == {"a", "b"}
+
+
 def test_a_deadline_ends_a_sequence_with_a_typed_failure(world):
     worker = world.worker("u")
     worker.tell(Generate("r", 1, world.sequence(deadline=8.0, max_tokens=150)))
