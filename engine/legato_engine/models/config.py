@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import inf
 from typing import Any
 
 from legato_engine.errors import CorruptModel, UnsupportedModel
@@ -105,7 +106,7 @@ def from_gguf(
             vocab_size=_size(raw, "vocab_size", source, vocab),
             max_length=_size(raw, "context_length", source),
             rope_theta=_number(raw, "rope.freq_base", source, 10000.0),
-            rope_scaling=_gguf_scaling(raw, factors, source),
+            rope_scaling=_gguf_scaling(raw, factors, head_dim, source),
             rms_norm_eps=_number(raw, "attention.layer_norm_rms_epsilon", source),
             tie_word_embeddings="output.weight" not in tensors,
             sliding_window=_window(raw, "attention.sliding_window", source),
@@ -140,15 +141,20 @@ def _huggingface_rope(raw: Mapping[str, Any], source: str) -> tuple[float, dict[
     return float(theta), {"rope_type": kind} | {key: _number(scaling, key, source) for key in ROPE_SCALINGS[kind]}
 
 
-def _gguf_scaling(raw: Mapping[str, Any], factors: tuple[float, ...] | None, source: str) -> dict[str, Any] | None:
-    kind = raw.get("rope.scaling.type", "none")
+def _gguf_scaling(
+    raw: Mapping[str, Any], factors: tuple[float, ...] | None, head_dim: int, source: str
+) -> dict[str, Any] | None:
+    """As llama.cpp takes it: without a type a factor is linear, and factors by frequency come on top of it."""
+    given = {"factor": raw.get("rope.scaling.factor", raw.get("rope.scale_linear"))}
+    kind = raw.get("rope.scaling.type", "none" if given["factor"] is None else "linear")
+    if kind not in ("none", "linear"):
+        raise UnsupportedModel(f"{source}: rope scaling {kind!r} is not supported; supported: none, linear, rope_freqs")
+    factor = _number(given, "factor", f"{source}: rope.scaling") if kind == "linear" else 1.0
     if factors is not None:
-        return {"rope_type": "factors", "factors": factors}
-    if kind == "none":
-        return None
-    if kind == "linear":
-        return {"rope_type": "linear", "factor": _number(raw, "rope.scaling.factor", source)}
-    raise UnsupportedModel(f"{source}: rope scaling {kind!r} is not supported; supported: none, linear, rope_freqs")
+        if len(factors) != head_dim // 2 or not all(0 < one < inf for one in factors):
+            raise CorruptModel(f"{source}: rope_freqs.weight is {factors}; {head_dim // 2} numbers above 0 are needed")
+        return {"rope_type": "factors", "factors": tuple(factor * one for one in factors)}
+    return None if kind == "none" else {"rope_type": "linear", "factor": factor}
 
 
 def _size(raw: Mapping[str, Any], key: str, source: str, default: int | None = None) -> int:

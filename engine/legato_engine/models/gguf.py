@@ -141,6 +141,8 @@ class GgufFile(Checkpoint):
         if info.type not in TYPES:
             kind = Type(info.type).name if info.type in Type.__members__.values() else f"number {info.type}"
             raise UnsupportedFormat(f"{path}: tensor {info.name} has type {kind}; supported: {allowed}")
+        if info.name == _ROPE_FACTORS and Type(info.type) not in _FLOATS:
+            raise UnsupportedFormat(f"{path}: tensor {info.name} has type {Type(info.type).name}; supported: F32")
         group = GGML_QUANT_SIZES[Type(info.type)][0]
         if 0 in info.shape or not info.shape or info.shape[-1] % group:
             raise CorruptModel(f"{path}: tensor {info.name} of shape {list(info.shape)} is no rows of {group} values")

@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 from gguf import GGMLQuantizationType as Type
 
+from legato_engine.errors import CorruptModel, UnsupportedFormat, UnsupportedModel
 from legato_engine.models import registry, weights
-from legato_engine.models.config import from_huggingface
+from legato_engine.models.config import from_gguf, from_huggingface
 
 LLAMA3 = {
     "rope_type": "llama3",
@@ -40,6 +41,68 @@ def test_rotary_factors_of_a_gguf_are_part_of_its_config(files: Any, tmp_path: P
     tensors = files.tiny(Type.F16) | {"rope_freqs.weight": (factors, Type.F32)}
     config = weights.open(files.write_gguf(tmp_path / "tiny.gguf", tensors)).config
     assert config.rope_scaling == {"rope_type": "factors", "factors": tuple(factors.tolist())}
+
+
+LLAMA_GGUF = {
+    "general.architecture": "llama",
+    "llama.block_count": 1,
+    "llama.context_length": 128,
+    "llama.embedding_length": 16,
+    "llama.feed_forward_length": 32,
+    "llama.attention.head_count": 2,
+    "llama.attention.layer_norm_rms_epsilon": 1e-5,
+    "llama.vocab_size": 8,
+}
+FACTORS = (1.0, 2.0, 4.0, 8.0)
+
+
+def gguf_scaling(factors: tuple[float, ...] | None, **given: object) -> object:
+    metadata = LLAMA_GGUF | {f"llama.rope.{key}": value for key, value in given.items()}
+    return from_gguf(metadata, frozenset(), factors, "here").rope_scaling
+
+
+@pytest.mark.parametrize(
+    ("factors", "given", "scaling"),
+    [
+        (None, {}, None),
+        (None, {"scaling.type": "none", "scaling.factor": 4.0}, None),
+        (None, {"scaling.type": "linear", "scaling.factor": 4.0}, {"rope_type": "linear", "factor": 4.0}),
+        (None, {"scaling.factor": 4.0}, {"rope_type": "linear", "factor": 4.0}),
+        (None, {"scale_linear": 4.0}, {"rope_type": "linear", "factor": 4.0}),
+        (FACTORS, {"scaling.type": "none"}, {"rope_type": "factors", "factors": FACTORS}),
+        (
+            FACTORS,
+            {"scaling.type": "linear", "scaling.factor": 4.0},
+            {"rope_type": "factors", "factors": (4.0, 8.0, 16.0, 32.0)},
+        ),
+    ],
+)
+def test_rotary_scalings_of_a_gguf_are_taken_as_llama_cpp_does(
+    factors: tuple[float, ...] | None, given: dict[str, object], scaling: object
+) -> None:
+    assert gguf_scaling(factors, **given) == scaling
+
+
+@pytest.mark.parametrize("factors", [None, FACTORS])
+@pytest.mark.parametrize("kind", ["yarn", "longrope"])
+def test_a_scaling_that_is_not_computed_is_refused_with_factors_too(
+    factors: tuple[float, ...] | None, kind: str
+) -> None:
+    with pytest.raises(UnsupportedModel, match=kind):
+        gguf_scaling(factors, **{"scaling.type": kind, "scaling.factor": 4.0})
+
+
+@pytest.mark.parametrize("factors", [FACTORS[:3], (*FACTORS, 1.0), (1.0, 2.0, 0.0, 4.0), (1.0, 2.0, float("nan"), 4.0)])
+def test_factors_that_are_not_one_for_each_frequency_are_corrupt(factors: tuple[float, ...]) -> None:
+    with pytest.raises(CorruptModel, match="rope_freqs"):
+        gguf_scaling(factors)
+
+
+def test_packed_rotary_factors_are_refused(files: Any, tmp_path: Path) -> None:
+    packed = files.packed(Type.Q8_0, (32,), np.random.default_rng(1))
+    tensors = files.tiny(Type.F16) | {"rope_freqs.weight": (packed, Type.Q8_0)}
+    with pytest.raises(UnsupportedFormat, match="rope_freqs"):
+        weights.open(files.write_gguf(tmp_path / "tiny.gguf", tensors))
 
 
 def test_mistral_has_its_own_defaults(files: Any, tmp_path: Path) -> None:
