@@ -16,8 +16,10 @@ import tempfile
 import time
 from pathlib import Path
 
+from legato_cli.model import resolve
 from legato_gateway.fake_engine import token_at
 from legato_gateway.fake_worker import FakeWorker
+from legato_protocol import model_digest
 
 TICKS = os.sysconf("SC_CLK_TCK")
 TOKEN = "benchmark"
@@ -32,7 +34,7 @@ def main() -> None:
     parser.add_argument("--role", choices=("all", "worker"), default="all", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.role == "worker":
-        asyncio.run(_worker(args.pace))
+        asyncio.run(_worker(args.pace, args.model))
         return
     _pin_away()
     with tempfile.TemporaryDirectory() as folder:
@@ -50,15 +52,16 @@ def _word(seed: int, choice: int, index: int) -> int:
     return 1000 + token_at(seed, choice, index, 20_000)
 
 
-async def _worker(pace: float) -> None:
-    async with FakeWorker("u0", token=TOKEN, pace=pace, heartbeat=0.25, tokens=_word) as worker:
+async def _worker(pace: float, model: str) -> None:
+    digest = model_digest.of(resolve(model, print))
+    async with FakeWorker("u0", token=TOKEN, pace=pace, heartbeat=0.25, tokens=_word, model=digest) as worker:
         print(worker.address, flush=True)
         await asyncio.to_thread(sys.stdin.read)
 
 
 def _measure(args: argparse.Namespace, folder: Path) -> None:
     core = str(min(os.sched_getaffinity(os.getppid())))
-    command = [sys.executable, __file__, "--role", "worker", "--pace", str(args.pace)]
+    command = [sys.executable, __file__, "--role", "worker", "--pace", str(args.pace), "--model", args.model]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as worker:
         assert worker.stdout is not None
         address = worker.stdout.readline().strip()

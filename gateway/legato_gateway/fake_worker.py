@@ -52,6 +52,7 @@ class FakeWorker:
         num_blocks: int = 10_000,
         credits: int = 10_000,
         tokens: TokenAt = token_at,
+        model: str = "fake",
     ) -> None:
         self.name = name
         self.role = role
@@ -64,6 +65,7 @@ class FakeWorker:
         self._num_blocks = num_blocks
         self._credits = credits
         self._tokens = tokens
+        self._model = model
         self._server: Server | None = None
         self._port = 0
         self._gateways: list[ServerConnection] = []
@@ -258,6 +260,7 @@ class FakeWorker:
             max_length=1 << 20,
             address=self.name.encode(),
             transport="memory",
+            model=self._model,
         )
 
     def _load(self) -> Load:

@@ -38,6 +38,7 @@ class Worker:
     load: Load | None = None
     problem: str = ""
     listed: bool = True
+    foreign: bool = False  # it serves another model than this gateway: it is given nothing
     failures: dict[str, float] = field(default_factory=dict)  # the last time of each request's, oldest first
     # Sent since the last Load, and between the last two: a Load may have been on its way when a frame was sent, so
     # only the second Load after it surely counts it.
@@ -46,7 +47,7 @@ class Worker:
 
     @property
     def ready(self) -> bool:
-        return self.connection == "connected"
+        return self.connection == "connected" and not self.foreign
 
     @property
     def epoch(self) -> str:
@@ -59,10 +60,11 @@ class Worker:
 
 
 class Fleet:
-    """All known workers. `snapshot` is what policy decides over."""
+    """All known workers. `snapshot` is what policy decides over. `model` is the digest of what this gateway loaded."""
 
-    def __init__(self, clock: Callable[[], float]) -> None:
+    def __init__(self, clock: Callable[[], float], model: str) -> None:
         self._clock = clock
+        self._model = model
         self._workers: dict[str, Worker] = {}
 
     def __iter__(self) -> Iterator[Worker]:
@@ -92,7 +94,9 @@ class Fleet:
             worker.pending, worker.pending_before = Pending(), Pending()
             worker.failures.clear()
         worker.hello, worker.load = hello, None
-        worker.connection, worker.problem = "connected", ""
+        worker.foreign = hello.model != self._model
+        told = f"it serves another model ({hello.model or 'untold'}) than this gateway ({self._model})"
+        worker.connection, worker.problem = "connected", told if worker.foreign else ""
 
     def loaded(self, name: str, load: Load) -> None:
         """It told how busy it is."""
@@ -132,8 +136,8 @@ class Fleet:
         return worker is not None and worker.connection in ("connected", "silent") and worker.epoch == epoch
 
     def snapshot(self) -> FleetSnapshot:
-        """Every worker that ever said Hello, as it is now."""
-        return FleetSnapshot(tuple(self._view(w) for w in self._workers.values() if w.hello))
+        """Every worker of this model that ever said Hello, as it is now."""
+        return FleetSnapshot(tuple(self._view(w) for w in self._workers.values() if w.hello and not w.foreign))
 
     def _view(self, worker: Worker) -> WorkerView:
         hello, load = worker.hello, worker.load

@@ -34,16 +34,17 @@ from legato_gateway.settings import Settings
 from legato_gateway.state import State
 from legato_gateway.tokens import Tokens
 from legato_gateway.worker_stream import StreamLimits
+from legato_protocol import model_digest
 
 STOPPING = "stopping"  # drop reason: this gateway is about to end
 LAST_WORDS = 2.0  # seconds beyond the drain deadline in which clients are told
 
 
 class Gateway:
-    """All parts of one gateway, put together."""
+    """All parts of one gateway, put together. `model` is the digest of what `tokens` were loaded from."""
 
-    def __init__(self, settings: Settings, tokens: Tokens, clock: Callable[[], float]) -> None:
-        fleet, index, history, metrics = Fleet(clock), KVIndex(settings.index_blocks), History(), Metrics()
+    def __init__(self, settings: Settings, tokens: Tokens, model: str, clock: Callable[[], float]) -> None:
+        fleet, index, history, metrics = Fleet(clock, model), KVIndex(settings.index_blocks), History(), Metrics()
         limits = Limits(
             max_held=settings.max_queued_requests,
             max_held_tokens=settings.max_queued_tokens,
@@ -96,13 +97,13 @@ def run(settings: Settings, model: Path) -> int:
     listeners = server.listeners(settings)
     tokens = Tokens.load(model)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(_serve(settings, tokens, listeners))
+        runner.run(_serve(settings, tokens, model_digest.of(model), listeners))
     return 0
 
 
-async def _serve(settings: Settings, tokens: Tokens, listeners: server.Listeners) -> None:
+async def _serve(settings: Settings, tokens: Tokens, model: str, listeners: server.Listeners) -> None:
     loop = asyncio.get_running_loop()
-    gateway = Gateway(settings, tokens, loop.time)
+    gateway = Gateway(settings, tokens, model, loop.time)
     config = uvicorn.Config(
         gateway.app,
         http=BoundedProtocol,

@@ -24,6 +24,12 @@ class Metrics:
         self._moved = Counter("legato_gateway_moves", "Sequences handed off by draining workers", registry=registry)
         self._failed = Counter("legato_gateway_worker_failures", "Requests that a worker failed", registry=registry)
         self._bad = Counter("legato_gateway_bad_frames", "Frames refused, by worker", ["worker"], registry=registry)
+        self._foreign = Counter(
+            "legato_gateway_foreign_workers",
+            "Greetings of workers that serve another model, by worker",
+            ["worker"],
+            registry=registry,
+        )
         self._handoff = Histogram(
             "legato_gateway_handoff_seconds", "From grant to commit", registry=registry, buckets=SECONDS
         )
@@ -61,6 +67,9 @@ class Metrics:
 
     def bad_frame(self, worker: str) -> None:
         self._bad.labels(worker).inc()
+
+    def foreign(self, worker: str) -> None:
+        self._foreign.labels(worker).inc()
 
     def handed_over(self, report: HandoffReport) -> None:
         self._handoff.observe(report.seconds)

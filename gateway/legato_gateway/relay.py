@@ -177,6 +177,9 @@ class Relay:
         if known.epoch not in ("", hello.epoch):
             self._recovery.lost(worker, f"{worker} was replaced", died=True)
         self._fleet.greeted(worker, hello)
+        if known.foreign:
+            _log.warning("%s is given no requests: %s", worker, known.problem)
+            self._metrics.foreign(worker)
         self._index.expect(worker, hello.epoch)
         self._snapshots.request_snapshot(worker)
         self._fleet_changed()

@@ -204,6 +204,7 @@ class Hello(Message, tag="hello", frozen=True):
     transport: str  # what carries hand-offs here, e.g. "ucx:tcp"
     pod_revision: str = ""
     version: int = VERSION
+    model: str = ""  # `model_digest.of` what it loaded: a gateway of another model takes ids for other words
 
 
 class TopLogprob(Value, frozen=True):

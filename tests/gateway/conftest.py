@@ -95,7 +95,7 @@ class Gateway:
             silence=options.pop("silence", 5.0), backoff_first=0.01, backoff_most=0.05, **options.pop("limits", {})
         )
         self.workers = workers
-        self.fleet = Fleet(asyncio.get_running_loop().time)
+        self.fleet = Fleet(asyncio.get_running_loop().time, "fake")
         self.index = KVIndex()
         self.admission = Admission()
         self.history, self.metrics = History(), Metrics()

@@ -13,9 +13,12 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from legato_gateway.discovery import WorkerAddress
 from legato_gateway.errors import InternalFault
+from legato_gateway.fake_worker import FakeWorker
 from legato_gateway.main import Gateway
 from legato_gateway.settings import Settings
 from legato_gateway.tokens import Tokens
+from legato_protocol import model_digest
+from legato_protocol.stream import Generate
 
 LEGATO = [sys.executable, "-m", "legato_cli.main", "gateway"]
 
@@ -30,6 +33,10 @@ def model(tmp_path_factory):
     tokenizer.decoder = decoders.ByteLevel()
     tokenizer.save(str(folder / "tokenizer.json"))
     return folder
+
+
+def _worker(lab, model):
+    return lab.unified(1, model=model_digest.of(model))[0]
 
 
 async def _gateway(folder, model, *flags):
@@ -65,7 +72,7 @@ async def _refused(*flags):
 def test_serves_follows_its_workers_and_finishes_streams_on_sigterm(lab, model, tmp_path):
     async def test():
         listed = tmp_path / "workers.json"
-        async with asyncio.timeout(60), lab.unified(1)[0] as worker:
+        async with asyncio.timeout(60), _worker(lab, model) as worker:
             process, url = await _gateway(tmp_path, model, "--workers-file", str(listed))
             async with httpx.AsyncClient(base_url=url, trust_env=False, timeout=30) as client:
                 assert (await client.get("/readyz")).status_code == 503
@@ -101,9 +108,39 @@ def _wait_closed(url):
                 return
 
 
+def test_workers_of_another_model_are_given_nothing_and_named(lab, model, tmp_path):
+    """Its ids would be other words to them. The gateway is ready once there is a worker of its own model."""
+
+    async def test():
+        listed = tmp_path / "workers.json"
+        other = FakeWorker("other", token=lab.token, model="another")
+        async with asyncio.timeout(60), other, _worker(lab, model) as worker:
+            listed.write_text(json.dumps([{"worker": "other", "address": other.address}]))
+            process, url = await _gateway(tmp_path, model, "--workers-file", str(listed))
+            async with httpx.AsyncClient(base_url=url, trust_env=False, timeout=30) as client:
+                while "another model (another)" not in (said := await client.get("/readyz")).text:  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)
+                assert said.status_code == 503
+                assert "another model" in (await client.get("/state")).json()["workers"][0]["problem"]
+                assert 'legato_gateway_foreign_workers_total{worker="other"} 1.0' in (await client.get("/metrics")).text
+                draft = tmp_path / "draft"
+                workers = [{"worker": each.name, "address": each.address} for each in (other, worker)]
+                draft.write_text(json.dumps(workers))
+                draft.replace(listed)
+                await _until_ready(client)
+                body = {"model": "m", "prompt": "hello", "max_tokens": 3}
+                for _ in range(4):
+                    assert (await client.post("/v1/completions", json=body)).status_code == 200
+            assert not other.got(Generate)
+            process.terminate()
+            assert await process.wait() == 0
+
+    lab.run(test)
+
+
 def test_streams_beyond_the_drain_deadline_end_with_an_error(lab, model, tmp_path):
     async def test():
-        async with asyncio.timeout(60), lab.unified(1)[0] as worker:
+        async with asyncio.timeout(60), _worker(lab, model) as worker:
             flags = ["--worker", f"u0={worker.address}", "--drain-deadline", "200ms"]
             process, url = await _gateway(tmp_path, model, *flags)
             async with httpx.AsyncClient(base_url=url, trust_env=False, timeout=30) as client:
@@ -122,7 +159,7 @@ def test_streams_beyond_the_drain_deadline_end_with_an_error(lab, model, tmp_pat
 
 def test_a_client_that_leaves_stops_the_work(lab, model, tmp_path):
     async def test():
-        async with asyncio.timeout(60), lab.unified(1)[0] as worker:
+        async with asyncio.timeout(60), _worker(lab, model) as worker:
             process, url = await _gateway(tmp_path, model, "--worker", f"u0={worker.address}")
             async with httpx.AsyncClient(base_url=url, trust_env=False, timeout=30) as client:
                 await _until_ready(client)
@@ -150,9 +187,10 @@ def test_a_fault_of_ours_ends_every_request_at_once(lab, model):
             raise KeyError("a fault")
 
     async def test():
-        async with asyncio.timeout(60), lab.unified(1)[0] as worker:
+        async with asyncio.timeout(60), _worker(lab, model) as worker:
             settings = Settings(str(model), "m", 4096, token=lab.token)
-            gateway = Gateway(settings, Tokens.load(model), asyncio.get_running_loop().time)
+            digest, clock = model_digest.of(model), asyncio.get_running_loop().time
+            gateway = Gateway(settings, Tokens.load(model), digest, clock)
             gateway.discovery = Faulty((WorkerAddress("u0", worker.address),))
             following = asyncio.create_task(gateway.follow())
             worker.hold("decoding", after=3)
@@ -185,7 +223,7 @@ def test_gateways_that_share_a_socket_take_over_from_one_another(lab, model, tmp
     async def test():
         with socket.create_server(("127.0.0.1", 0)) as front:
             url = f"http://127.0.0.1:{front.getsockname()[1]}"
-            async with asyncio.timeout(60), lab.unified(1)[0] as worker:
+            async with asyncio.timeout(60), _worker(lab, model) as worker:
                 flags = ["--worker", f"u0={worker.address}", "--listen-fd", str(front.fileno()), "--health-port", "0"]
                 inherited = (front.fileno(),)
                 first, ports = await _announced(tmp_path / "1", model, *flags, inherited=inherited)
@@ -248,7 +286,10 @@ def test_a_gateway_dies_with_its_parent(lab, model, tmp_path):
     async def test():
         announced = tmp_path / "announced.json"
         flags = ["--model", str(model), "--max-length", "100", "--port", "0", "--announce", str(announced)]
-        code = f"import subprocess; subprocess.Popen({[*LEGATO, *flags]!r}).wait()"
+        code = (
+            "import os, subprocess; own = os.environ | {'LEGATO_PARENT': str(os.getpid())}\n"
+            f"subprocess.Popen({[*LEGATO, *flags]!r}, env=own).wait()"
+        )
         async with asyncio.timeout(60):
             parent = await asyncio.create_subprocess_exec(sys.executable, "-c", code)
             while not announced.exists():  # noqa: ASYNC110 – another process makes it

@@ -1,0 +1,32 @@
+"""Which model a path holds, told by all but its weights: tokenizer, chat template, sizes.
+
+A gateway turns text into ids by its copy of a model's files, and a worker computes with its own: where the digests
+differ, an id may be another word. Weights are left out as they are too large to read at every start of a gateway;
+workers that differ in them have other KV revisions.
+"""
+
+from hashlib import sha256
+from mmap import ACCESS_READ, mmap
+from pathlib import Path
+
+import msgspec
+
+from legato_protocol import gguf_header
+
+FILES = ("chat_template.jinja", "config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json")
+
+
+def of(path: Path) -> str:
+    """32 hex digits for a GGUF file or a Hugging Face folder. Raises OSError, BadGguf."""
+    return sha256(b"".join(_folder(path)) if path.is_dir() else _header(path)).hexdigest()[:32]
+
+
+def _folder(path: Path) -> list[bytes]:
+    """A digest for each file, or nothing where there is none."""
+    found = [path / name for name in FILES]
+    return [sha256(file.name.encode() + file.read_bytes()).digest() for file in found if file.is_file()]
+
+
+def _header(path: Path) -> bytes:
+    with path.open("rb") as file, mmap(file.fileno(), 0, access=ACCESS_READ) as data:
+        return msgspec.msgpack.encode(gguf_header.parse(data))
