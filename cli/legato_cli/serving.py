@@ -13,7 +13,7 @@ from typing import Any
 
 import httpx
 
-from legato_cli import admin, greeting
+from legato_cli import admin, greeting, model
 from legato_cli.operations import Operations
 from legato_cli.progress import Progress
 from legato_operator import checks, conditions, resources, yaml_text
@@ -24,6 +24,7 @@ from legato_operator.errors import ManifestError, NotFound
 from legato_operator.local.cluster import LocalCluster, open_cluster
 from legato_operator.local.logs import Logs
 from legato_operator.local.settings import LocalSettings
+from legato_operator.manifests.common import model_argument
 from legato_operator.placement import local
 from legato_operator.reconcile import Reconciler
 from legato_operator.resources import InferenceService
@@ -178,7 +179,8 @@ class _Run:
             edited = read_manifest(self._path)
             if edited.service.metadata != self._manifest.service.metadata:
                 raise ManifestError([("metadata", "cannot be changed while it runs; start `legato up` again for that")])
-        except ManifestError as error:
+            await asyncio.to_thread(model.resolve, model_argument(edited.service), lambda text: _say(f"legato: {text}"))
+        except (ManifestError, model.ModelUnavailable) as error:
             _say("\n".join(f"legato: {line}" for line in str(error).splitlines()))
             _say("legato: the edit is not used; what ran before goes on")
             return

@@ -36,6 +36,8 @@ def test_scaling_and_editing_take_effect_while_it_runs(service) -> None:
     good = service.file.read_text()
     service.file.write_text(good.replace("blockSize: 16", "blockSize: sixteen"))
     service.until(lambda: "the edit is not used" in service.log(), "the bad edit is reported")
+    service.file.write_text(good.replace("builtin: smollm2-135m-instruct", "path: /no/such/model"))
+    service.until(lambda: "no such file or folder" in service.log(), "an edit to a model that is not there is reported")
     service.file.write_text(good.replace("decode: {min: 1, max: 4}", "decode: {min: 1, max: 1}"))
     service.until(lambda: "the edit is applied" in service.log(), "the good edit is used")
     service.until(lambda: len(service.workers("decode")) == 1, "the second decode worker is gone")
