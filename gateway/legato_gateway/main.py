@@ -9,6 +9,7 @@ import signal
 import socket
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import uvicorn
@@ -30,7 +31,7 @@ from legato_gateway.orphan import die_with_parent
 from legato_gateway.redispatch import RetryPolicy
 from legato_gateway.relay import Relay, RelayPolicy
 from legato_gateway.routing.choose import Policy
-from legato_gateway.settings import Settings
+from legato_gateway.settings import Settings, SettingsError
 from legato_gateway.state import State
 from legato_gateway.tokens import Tokens
 from legato_gateway.worker_stream import StreamLimits
@@ -69,16 +70,16 @@ class Gateway:
                 RetryPolicy(on_transfer_failure=settings.transfer_on_failure, max_failures=settings.max_retries),
             ),
         )
+        self.discovery = _discovery(settings)
         parts = app.Parts(
             tokens=tokens,
             relay=self.relay,
-            status=State(fleet, index, admission, history, metrics, self.relay),
+            status=State(fleet, index, admission, history, metrics, self.relay, self.discovery),
             model=Model(settings.served_name, settings.max_length),
             default_deadline=settings.default_deadline,
             max_body_bytes=settings.max_body_bytes,
         )
         self.app = app.create(parts)
-        self.discovery = _discovery(settings)
 
     async def follow(self) -> None:
         """Keeps streams to the workers until cancelled. A fault of ours ends all requests, and is raised."""
@@ -138,4 +139,17 @@ async def _serve(settings: Settings, tokens: Tokens, model: str, listeners: serv
 def _discovery(settings: Settings) -> Discovery:
     if settings.workers_file is not None:
         return FileDiscovery(settings.workers_file)
+    if settings.workers_service:
+        return _on_kubernetes(settings)
     return StaticDiscovery(tuple(WorkerAddress(name, address) for name, address in settings.workers))
+
+
+def _on_kubernetes(settings: Settings) -> Discovery:
+    from legato_gateway.discovery import kubernetes
+
+    connect = partial(kubernetes.connect, settings.kubeconfig)
+    try:
+        connect()
+    except kubernetes.Unreachable as error:
+        raise SettingsError(f"--workers-service {settings.workers_service}: {error}") from None
+    return kubernetes.KubernetesDiscovery(connect, settings.namespace, settings.workers_service)

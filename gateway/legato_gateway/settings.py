@@ -17,6 +17,7 @@ SLOW_CLIENT = ("Pause", "Disconnect")
 UNAVAILABLE = ("Local", "Wait", "Fail")
 ON_FAILURE = ("Retry", "Recompute", "Fail")
 
+_KUBECONFIG: Final = "KUBECONFIG"  # as all clients of Kubernetes call it
 _UNITS: Final = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 _PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|)")
 
@@ -27,7 +28,7 @@ class SettingsError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Times in seconds. Workers come from a file or are named; with neither there are none."""
+    """Times in seconds. Workers come from a file, from a Service or are named; with none of these there are none."""
 
     model: str
     served_name: str
@@ -39,6 +40,9 @@ class Settings:
     announce: Path | None = None
     workers_file: Path | None = None
     workers: tuple[tuple[str, str], ...] = ()  # name, host:port
+    workers_service: str = ""
+    namespace: str = ""
+    kubeconfig: str = ""  # how to reach the cluster of `workers_service`; empty: as a pod of it
     default_deadline: float = 600.0
     drain_deadline: float = 120.0
     local_prefill_below_tokens: int = 64
@@ -76,6 +80,7 @@ def add_flags(parser: ArgumentParser) -> None:
 def read(flags: Namespace, environ: Mapping[str, str]) -> Settings:
     """The settings that these flags and the environment make. Raises SettingsError."""
     values: dict[str, Any] = {"token": environ.get(names.ENV_TOKEN, ""), "parent": _parent(environ)}
+    values["kubeconfig"] = environ.get(_KUBECONFIG, "")
     for flag, (convert, _) in _FLAGS.items():
         given = getattr(flags, flag.replace("-", "_"), None)
         if given is None:
@@ -89,8 +94,12 @@ def read(flags: Namespace, environ: Mapping[str, str]) -> Settings:
             raise SettingsError(f"--{flag} is missing")
     values["workers"] = tuple(_worker(given) for given in flags.worker)
     values["tenant_quotas"] = tuple(_quota(given) for given in flags.tenant_quota)
-    if values["workers"] and "workers_file" in values:
-        raise SettingsError("--worker and --workers-file exclude each other")
+    sources = ("worker", bool(values["workers"])), *((f, f in values) for f in ("workers_file", "workers_service"))
+    given = [f"--{flag.replace('_', '-')}" for flag, is_given in sources if is_given]
+    if len(given) > 1:
+        raise SettingsError(f"{' and '.join(given)} exclude each other")
+    if ("workers_service" in values) != ("namespace" in values):
+        raise SettingsError("--workers-service and --namespace go together")
     if "port" in values and "listen_fd" in values:
         raise SettingsError("--port and --listen-fd exclude each other")
     values.setdefault("served_name", Path(values["model"].partition(":")[2] or values["model"]).stem)
@@ -140,6 +149,12 @@ def _name(text: str) -> str:
     return text
 
 
+def _kubernetes_name(text: str) -> str:
+    if not re.fullmatch(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?", text):
+        raise ValueError("a name as Kubernetes allows it is wanted: at most 63 of a-z, 0-9 and -")
+    return text
+
+
 def _worker(text: str) -> tuple[str, str]:
     name, _, address = text.partition("=")
     host, _, port = address.rpartition(":")
@@ -169,6 +184,11 @@ _FLAGS: Final[dict[str, tuple[Callable[[str], Any], str]]] = {
     ),
     "announce": (Path, "file to write the ports to, as JSON"),
     "workers-file": (Path, 'JSON list of {"worker", "address"}, watched for changes'),
+    "workers-service": (
+        _kubernetes_name,
+        "headless Service whose EndpointSlices list the workers, watched",
+    ),
+    "namespace": (_kubernetes_name, "where that Service is"),
     "default-deadline": (seconds, "time for a request that names none (10m)"),
     "drain-deadline": (seconds, "time for running requests after SIGTERM (2m)"),
     "local-prefill-below-tokens": (_integer(0, _ANY), "decode workers compute so few tokens themselves (64)"),

@@ -4,6 +4,7 @@ from dataclasses import asdict
 from typing import Any
 
 from legato_gateway.admission import Admission
+from legato_gateway.discovery import Discovery
 from legato_gateway.fleet import Fleet, Worker
 from legato_gateway.history import History
 from legato_gateway.kv_index import KVIndex
@@ -17,7 +18,14 @@ class State:
     """Implements `app.Status`: reads the gateway's parts, changes nothing."""
 
     def __init__(
-        self, fleet: Fleet, index: KVIndex, admission: Admission, history: History, metrics: Metrics, relay: Relay
+        self,
+        fleet: Fleet,
+        index: KVIndex,
+        admission: Admission,
+        history: History,
+        metrics: Metrics,
+        relay: Relay,
+        discovery: Discovery,
     ) -> None:
         self._metrics = metrics
         self._relay = relay
@@ -25,12 +33,14 @@ class State:
         self._index = index
         self._admission = admission
         self._history = history
+        self._discovery = discovery
 
     def state(self) -> dict[str, Any]:
         """Everything, now."""
         progress = self._relay.progress()
         return {
             "workers": [self._worker(worker) for worker in self._fleet],
+            "discovery": {"problem": self._discovery.problem},
             "queue": {"held": self._admission.held, "held_tokens": self._admission.held_tokens},
             "kv_index": {"blocks": self._index.blocks, "dropped": self._index.dropped},
             "requests": [_request(record, progress.get(record)) for record in self._history.records],
@@ -41,8 +51,9 @@ class State:
         decoders = [w for w in self._fleet if w.hello is not None and w.hello.role != "prefill"]
         if any(worker.ready for worker in decoders):
             return None
-        problems = "; ".join(f"{w.name}: {w.problem or w.connection}" for w in self._fleet)
-        return f"no decode worker is connected ({problems or 'none is listed'})"
+        problems = [f"{w.name}: {w.problem or w.connection}" for w in self._fleet] or ["none is listed"]
+        problems += [self._discovery.problem] if self._discovery.problem else []
+        return f"no decode worker is connected ({'; '.join(problems)})"
 
     def metrics(self) -> tuple[bytes, str]:
         """What `/metrics` shows, and its content type."""

@@ -100,6 +100,7 @@ class Gateway:
         self.admission = Admission()
         self.history, self.metrics = History(), Metrics()
         self.links = Links(self.fleet, opener("gateway-1", TOKEN, limits))
+        discovery = options.pop("discovery", StaticDiscovery(()))
         policy = Policy(**options)
         dispatcher = Dispatcher(self.fleet, self.index, policy, self.links.send, random.Random(1))
         self.relay = Relay(
@@ -113,7 +114,7 @@ class Gateway:
             metrics=self.metrics,
             policy=RelayPolicy(retry=retry, **relay),
         )
-        self.state = State(self.fleet, self.index, self.admission, self.history, self.metrics, self.relay)
+        self.state = State(self.fleet, self.index, self.admission, self.history, self.metrics, self.relay, discovery)
 
     def submit(self, **overrides: Any) -> Reader:
         return Reader(self.relay.submit(request(**overrides)))
@@ -148,7 +149,7 @@ async def following(found: Discovery | list[tuple[str, FakeWorker | str]], **opt
         if isinstance(found, list):
             named = ((name, at if isinstance(at, str) else at.address) for name, at in found)
             found = StaticDiscovery(tuple(WorkerAddress(name, address) for name, address in named))
-        gateway = Gateway(workers, **options)
+        gateway = Gateway(workers, discovery=found, **options)
         task = asyncio.create_task(gateway.links.follow(found, gateway.relay))
         try:
             await gateway.until(lambda: bool(list(gateway.fleet)))

@@ -1,5 +1,6 @@
 """Flags become settings, or the start stops with a text that names the flag."""
 
+import itertools
 from argparse import ArgumentParser
 
 import pytest
@@ -84,6 +85,22 @@ def test_a_port_and_an_inherited_socket_exclude_each_other():
         _read(*NEEDED, "--port", "80", "--listen-fd", "7")
 
 
-def test_named_workers_and_a_file_exclude_each_other():
-    with pytest.raises(settings.SettingsError, match="exclude each other"):
-        _read(*NEEDED, "--workers-file", "f", "--worker", "a=b:1")
+def test_workers_come_from_one_place():
+    places = {
+        "--worker": ("--worker", "a=h:1"),
+        "--workers-file": ("--workers-file", "w.json"),
+        "--workers-service": ("--workers-service", "s-workers", "--namespace", "n"),
+    }
+    for one, other in itertools.combinations(places, 2):
+        with pytest.raises(settings.SettingsError, match=f"{one} and {other} exclude each other"):
+            _read(*NEEDED, *places[one], *places[other])
+
+
+def test_a_service_of_workers_has_a_namespace():
+    read = _read(*NEEDED, "--workers-service", "s-workers", "--namespace", "n", environ={"KUBECONFIG": "/config"})
+    assert (read.workers_service, read.namespace, read.kubeconfig) == ("s-workers", "n", "/config")
+    for alone in (("--workers-service", "s-workers"), ("--namespace", "n")):
+        with pytest.raises(settings.SettingsError, match="go together"):
+            _read(*NEEDED, *alone)
+    with pytest.raises(settings.SettingsError, match="--namespace 'a/b' is not allowed"):
+        _read(*NEEDED, "--workers-service", "s-workers", "--namespace", "a/b")

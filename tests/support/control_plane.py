@@ -25,6 +25,30 @@ START_SECONDS = 120
 ATTEMPTS = 3  # a free port may be taken by another before it is used
 
 
+class Program:
+    """A program of the control plane; `log` holds what it says."""
+
+    def __init__(self, log: Path, *command: str) -> None:
+        self.log = log
+        self._command = command
+        self.start()
+
+    def start(self) -> None:
+        with self.log.open("ab") as out:
+            self._process = subprocess.Popen(self._command, stdout=out, stderr=out)
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.wait()
+
+    @property
+    def ended(self) -> bool:
+        return self._process.poll() is not None
+
+    def last_words(self) -> str:
+        return self.log.read_text()[-2000:]
+
+
 @dataclass(frozen=True)
 class ApiServer:
     """Where it is reached, and by which token as the cluster's administrator."""
@@ -32,6 +56,16 @@ class ApiServer:
     url: str
     token: str
     etcd: str
+    program: "Program"
+
+    def kill(self) -> None:
+        """As by SIGKILL: connections are reset, what is stored stays."""
+        self.program.kill()
+
+    def start(self) -> None:
+        """After `kill`: the same server at the same address."""
+        self.program.start()
+        _wait_ready(self)
 
     def client(self) -> ApiClient:
         """A client with every right."""
@@ -134,34 +168,32 @@ def _start(folder: Path, scratch: Path, stack: contextlib.ExitStack) -> ApiServe
             "--watch-cache-sizes=configmaps#0",  # so that a test can make a watch of them too old
         )
     )
-    api = ApiServer(f"https://127.0.0.1:{secure}", token, etcd)
-    _wait_ready(api, server, scratch)
+    api = ApiServer(f"https://127.0.0.1:{secure}", token, etcd, server)
+    _wait_ready(api)
     return api
 
 
-def _wait_ready(api: ApiServer, server: "subprocess.Popen[bytes]", scratch: Path) -> None:
+def _wait_ready(api: ApiServer) -> None:
     client = api.client()
     deadline = time.monotonic() + START_SECONDS
     while time.monotonic() < deadline:
-        if server.poll() is not None:
-            raise ChildProcessError((scratch / "api.log").read_text()[-2000:])
+        if api.program.ended:
+            raise ChildProcessError(api.program.last_words())
         with contextlib.suppress(Exception):  # refused, reset, not ready: ask again
             call = client.param_serialize("GET", "/readyz", auth_settings=["BearerToken"])
             if client.call_api(*call, _request_timeout=2).status == 200:
                 return
         time.sleep(0.1)
-    raise TimeoutError((scratch / "api.log").read_text()[-2000:])
+    raise TimeoutError(api.program.last_words())
 
 
 @contextlib.contextmanager
-def _process(log: Path, *command: str) -> Iterator["subprocess.Popen[bytes]"]:
-    with log.open("wb") as out:
-        process = subprocess.Popen(command, stdout=out, stderr=out)
+def _process(log: Path, *command: str) -> Iterator[Program]:
+    program = Program(log, *command)
     try:
-        yield process
+        yield program
     finally:
-        process.kill()
-        process.wait()
+        program.kill()
 
 
 def _free_ports(count: int) -> list[int]:

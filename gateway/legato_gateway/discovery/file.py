@@ -1,40 +1,16 @@
-"""Where the workers are: names and addresses, and how a change of them is learned. Nothing about their health."""
+"""Workers that a JSON file lists: how a laptop's operator tells its gateway of them."""
 
 import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Protocol
 
 import msgspec
 
-
-class WorkerAddress(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A worker's name and its control port as `host:port`."""
-
-    worker: str
-    address: str
+from legato_gateway.discovery.addresses import WorkerAddress
 
 
 class BadWorkersFile(ValueError):
     """A workers file that is no JSON list of `{"worker", "address"}`. The text says where and why."""
-
-
-class Discovery(Protocol):
-    """A source of worker addresses."""
-
-    def watch(self) -> AsyncIterator[tuple[WorkerAddress, ...]]:
-        """All workers now, and all workers again after every change. Ends when they can change no more."""
-        ...
-
-
-class StaticDiscovery:
-    """Workers named once and for all."""
-
-    def __init__(self, workers: tuple[WorkerAddress, ...]) -> None:
-        self._workers = workers
-
-    async def watch(self) -> AsyncIterator[tuple[WorkerAddress, ...]]:
-        yield self._workers
 
 
 class FileDiscovery:

@@ -1,0 +1,218 @@
+"""Workers found by the EndpointSlices of their headless Service: the gateway's only door to Kubernetes.
+
+The official client is used, as it knows every way into a cluster and reads a rotated token again; beside the rest of a
+gateway it costs 10 MiB of memory and 3 MB of a compressed image. Its calls block, so one thread lists and watches. What
+is known stays when the API cannot be asked: a gateway outlives its API server.
+"""
+
+import asyncio
+import contextlib
+import logging
+import random
+import threading
+import urllib.parse
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import urllib3
+from kubernetes.client import ApiClient, Configuration
+from kubernetes.client.exceptions import ApiException
+from kubernetes.config import ConfigException, load_incluster_config, load_kube_config
+from yaml import YAMLError
+
+from legato_gateway.discovery.addresses import WorkerAddress
+from legato_gateway.discovery.endpoint_slices import BadAnswer, Expired, Slices, message
+
+_SERVICE = "kubernetes.io/service-name"  # the label by which slices belong to a Service
+_log = logging.getLogger(__name__)
+
+Connect = Callable[[], ApiClient]
+Tell = Callable[[tuple[WorkerAddress, ...]], None]
+
+
+class Unreachable(Exception):
+    """The API cannot be asked, or refuses. The text says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Times in seconds. A connection that died unheard is noticed after `watch` + `slack`."""
+
+    connect: float = 5.0
+    answer: float = 10.0  # to a list, and to the opening of a watch
+    watch: int = 30  # the server ends a watch after that
+    slack: float = 5.0
+    backoff_first: float = 0.2
+    backoff_most: float = 15.0
+
+
+def connect(kubeconfig: str) -> ApiClient:
+    """A client of the cluster that a kubeconfig names, or without one of the cluster that this pod is in.
+
+    Raises Unreachable: the files are missing or make no sense.
+    """
+    configuration = Configuration()
+    configuration.retries = False  # trying again is decided here, with a list before it
+    try:
+        if kubeconfig:
+            load_kube_config(kubeconfig, client_configuration=configuration, persist_config=False)  # type: ignore[no-untyped-call]
+        else:
+            load_incluster_config(configuration)  # type: ignore[no-untyped-call]
+        return ApiClient(configuration)
+    except (ConfigException, OSError, YAMLError) as error:
+        raise Unreachable(f"the cluster's address and token cannot be read: {error}") from None
+
+
+class KubernetesDiscovery:
+    """The workers behind the Service `service` of `namespace`. Each round of asking begins with a new `connect`."""
+
+    def __init__(self, connect: Connect, namespace: str, service: str, limits: Limits | None = None) -> None:
+        path = f"/apis/discovery.k8s.io/v1/namespaces/{namespace}/endpointslices"
+        self._follower = (connect, f"{path}?labelSelector={urllib.parse.quote(f'{_SERVICE}={service}')}")
+        self._limits = limits or Limits()
+        self.problem = "the workers have not been listed yet"
+
+    async def watch(self) -> AsyncIterator[tuple[WorkerAddress, ...]]:
+        loop = asyncio.get_running_loop()
+        told: asyncio.Queue[tuple[WorkerAddress, ...] | BaseException] = asyncio.Queue()
+
+        def tell(news: tuple[WorkerAddress, ...] | BaseException) -> None:
+            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody listens any more
+                loop.call_soon_threadsafe(told.put_nowait, news)
+
+        def run() -> None:
+            try:
+                follower.run()
+            except BaseException as fault:  # whatever it is, who iterates gets it
+                tell(fault)
+
+        follower = _Follower(*self._follower, self._limits, tell, self._say)
+        threading.Thread(target=run, name="endpoint-slices", daemon=True).start()
+        try:
+            while True:
+                news = await told.get()
+                if isinstance(news, BaseException):
+                    raise news
+                yield news
+        finally:
+            follower.stop()
+
+    def _say(self, problem: str) -> None:
+        if problem == self.problem:
+            return
+        self.problem = problem
+        if problem:
+            _log.warning("workers cannot be looked up, those that are known are kept: %s", problem)
+        else:
+            _log.info("workers are looked up by the Service's EndpointSlices")
+
+
+class _Follower:
+    """The thread's work: list, watch for as long as that goes well, wait a little, list again."""
+
+    def __init__(self, connect: Connect, path: str, limits: Limits, tell: Tell, say: Callable[[str], None]) -> None:
+        self._connect = connect
+        self._path = path
+        self._limits = limits
+        self._tell = tell
+        self._say = say
+        self._slices = Slices()
+        self._known: tuple[WorkerAddress, ...] | None = None
+        self._stopped = threading.Event()
+        self._watched: urllib3.BaseHTTPResponse | None = None
+
+    def run(self) -> None:
+        """Until `stop`."""
+        delay = self._limits.backoff_first
+        while not self._stopped.is_set():
+            try:
+                for _ in self._round():
+                    delay = self._limits.backoff_first
+            except Expired as error:
+                _log.info("listing the workers again: %s", error)
+            except (Unreachable, BadAnswer) as error:
+                if not self._stopped.is_set():
+                    self._say(str(error))
+            self._stopped.wait(delay * (0.5 + random.random()))  # gateways do not knock all at once
+            delay = min(delay * 2, self._limits.backoff_most)
+
+    def stop(self) -> None:
+        """From any thread. Ends a watch that waits for its next event."""
+        self._stopped.set()
+        watched = self._watched
+        if watched is not None:
+            with contextlib.suppress(OSError, RuntimeError, ValueError):  # it has just ended by itself
+                watched.shutdown()
+
+    def _round(self) -> Iterator[None]:
+        """Yields with every sign that watching works. Raises Unreachable, Expired or BadAnswer; never ends else."""
+        client = self._connect()
+        with contextlib.closing(client):
+            with self._get(client, {}, self._limits.answer) as listing:
+                self._slices.replace(_read(listing))
+            self._publish()
+            while not self._stopped.is_set():
+                yield from self._watch(client)
+                self._stopped.wait(self._limits.backoff_first)  # some proxy may end every watch at once
+
+    def _watch(self, client: ApiClient) -> Iterator[None]:
+        seconds = self._limits.watch
+        query = {"watch": "true", "allowWatchBookmarks": "true", "resourceVersion": self._slices.version}
+        query["timeoutSeconds"] = str(seconds)
+        with self._get(client, query, seconds + self._limits.slack) as response:
+            self._watched = response
+            try:
+                self._say("")
+                if self._stopped.is_set():  # and `stop` did not see this watch
+                    return
+                for line in _lines(response):
+                    self._slices.apply(line)
+                    self._publish()
+                    yield
+                yield
+            finally:
+                self._watched = None
+
+    def _publish(self) -> None:
+        workers = self._slices.workers
+        if workers != self._known:
+            self._known = workers
+            self._tell(workers)
+
+    def _get(
+        self, client: ApiClient, query: Mapping[str, str], silence: float
+    ) -> contextlib.AbstractContextManager[urllib3.BaseHTTPResponse]:
+        """An answer, unread, closed after use. Raises Unreachable, Expired."""
+        target = f"{self._path}&{urllib.parse.urlencode(query)}" if query else self._path
+        call = client.param_serialize("GET", target, auth_settings=["BearerToken"])
+        try:
+            answer: Any = client.call_api(*call, _request_timeout=(self._limits.connect, silence))
+        except ApiException as error:
+            raise Unreachable(f"{error.status}: {error.reason}") from None
+        except (urllib3.exceptions.HTTPError, OSError) as error:
+            raise Unreachable(_reason(error)) from None
+        response: urllib3.BaseHTTPResponse = answer.response
+        if response.status >= 300:
+            with contextlib.closing(response):
+                text = f"{response.status}: {message(_read(response))}"
+            raise Expired(text) if response.status == 410 else Unreachable(text)
+        return contextlib.closing(response)
+
+
+def _read(response: urllib3.BaseHTTPResponse) -> bytes:
+    try:
+        return response.read()
+    except (urllib3.exceptions.HTTPError, OSError) as error:
+        raise Unreachable(_reason(error)) from None
+
+
+def _lines(response: urllib3.BaseHTTPResponse) -> Iterator[bytes]:
+    try:
+        yield from response
+    except (urllib3.exceptions.HTTPError, OSError) as error:
+        raise Unreachable(_reason(error)) from None
+
+
+def _reason(error: Exception) -> str:
+    return str(error) or type(error).__name__

@@ -1,0 +1,148 @@
+"""What a Service's EndpointSlices say about its workers, whatever form they take."""
+
+import json
+
+import pytest
+
+from legato_gateway.discovery import WorkerAddress
+from legato_gateway.discovery.endpoint_slices import BadAnswer, Expired, Slices, message
+
+CONTROL = ({"name": "control", "port": 8082},)
+
+
+def pod(name, *addresses, kind="Pod", **conditions):
+    return {"addresses": list(addresses), "conditions": conditions, "targetRef": {"kind": kind, "name": name}}
+
+
+def item(name, *endpoints, version="1", family="IPv4", ports=CONTROL):
+    """An EndpointSlice, with more in it than is read."""
+    return {
+        "apiVersion": "discovery.k8s.io/v1",
+        "kind": "EndpointSlice",
+        "metadata": {"name": name, "resourceVersion": version, "labels": {"kubernetes.io/service-name": "s"}},
+        "addressType": family,
+        "endpoints": list(endpoints),
+        "ports": list(ports),
+    }
+
+
+def listed(*items, version="9"):
+    slices = Slices()
+    slices.replace(json.dumps({"metadata": {"resourceVersion": version}, "items": items}).encode())
+    return slices
+
+
+def told(slices):
+    return {worker.worker: worker.address for worker in slices.workers}
+
+
+def event(kind, of):
+    return json.dumps({"type": kind, "object": of}).encode() + b"\n"
+
+
+def test_addresses_of_all_slices_count_ready_or_not():
+    slices = listed(
+        item("a", pod("d-0", "10.0.0.1", ready=True), pod("d-1", "10.0.0.2", ready=False, serving=False)),
+        item("b", pod("p-0", "10.0.0.3"), ports=({"name": "other", "port": 1}, {"name": "control", "port": 9000})),
+    )
+    assert slices.workers == (
+        WorkerAddress("d-0", "10.0.0.1:8082"),
+        WorkerAddress("d-1", "10.0.0.2:8082"),
+        WorkerAddress("p-0", "10.0.0.3:9000"),
+    )
+
+
+@pytest.mark.parametrize(
+    "useless",
+    [
+        item("a", pod("d-0", "10.0.0.1"), ports=()),
+        item("a", pod("d-0", "10.0.0.1"), ports=({"name": "http", "port": 80},)),
+        item("a", pod("d-0", "10.0.0.1"), ports=({"name": "control"},)),
+        item("a", pod("d-0", "name.example"), family="FQDN"),
+        item("a", pod("d-0", "10.0.0.1", kind="Node")),
+        item("a", pod("d-0")),
+        item("a", {"addresses": ["10.0.0.1"]}),
+        item("a") | {"endpoints": None, "ports": None},
+    ],
+)
+def test_what_names_no_reachable_pod_is_no_worker(useless):
+    assert listed(useless, item("b", pod("d-1", "10.0.0.2"))).workers == (WorkerAddress("d-1", "10.0.0.2:8082"),)
+
+
+def test_events_change_single_slices():
+    slices = listed(item("a", pod("d-0", "10.0.0.1")), item("b", pod("d-1", "10.0.0.2")))
+    slices.apply(event("MODIFIED", item("a", pod("d-0", "10.0.0.9"), version="11")))
+    assert told(slices) == {"d-0": "10.0.0.9:8082", "d-1": "10.0.0.2:8082"}
+    slices.apply(event("DELETED", item("b", version="12")))
+    slices.apply(event("ADDED", item("c", pod("d-2", "10.0.0.3"), version="13")))
+    assert told(slices) == {"d-0": "10.0.0.9:8082", "d-2": "10.0.0.3:8082"}
+    slices.apply(event("BOOKMARK", {"kind": "EndpointSlice", "metadata": {"resourceVersion": "99"}}))
+    assert told(slices) == {"d-0": "10.0.0.9:8082", "d-2": "10.0.0.3:8082"}
+    assert slices.version == "99"
+
+
+def test_a_list_forgets_what_it_does_not_have():
+    slices = listed(item("a", pod("d-0", "10.0.0.1")))
+    slices.replace(json.dumps({"metadata": {"resourceVersion": "20"}, "items": None}).encode())
+    assert slices.workers == ()
+    assert slices.version == "20"
+
+
+@pytest.mark.parametrize("swapped", [False, True])
+@pytest.mark.parametrize(
+    ("first", "second", "address"),
+    [
+        # moved from one slice to another
+        (item("a", pod("d-0", "10.0.0.1")), item("b", pod("d-0", "10.0.0.1")), "10.0.0.1:8082"),
+        # a pod of the same name follows one that ends
+        (
+            item("a", pod("d-0", "10.0.0.1", terminating=True), version="9"),
+            item("b", pod("d-0", "10.0.0.2", terminating=False), version="8"),
+            "10.0.0.2:8082",
+        ),
+        # numbers are compared as numbers
+        (
+            item("a", pod("d-0", "10.0.0.1"), version="9"),
+            item("b", pod("d-0", "10.0.0.2"), version="10"),
+            "10.0.0.2:8082",
+        ),
+        # both kinds of addresses: one of them, whichever slice is newer
+        (
+            item("a", pod("d-0", "10.0.0.1"), version="9"),
+            item("b", pod("d-0", "fd00::1"), version="10", family="IPv6"),
+            "10.0.0.1:8082",
+        ),
+    ],
+)
+def test_a_worker_in_two_slices_is_told_once(first, second, address, swapped):
+    pair = (second, first) if swapped else (first, second)
+    assert listed(*pair).workers == (WorkerAddress("d-0", address),)
+
+
+def test_ipv6_addresses_are_bracketed():
+    slices = listed(item("a", pod("d-0", "fd00::1"), family="IPv6"))
+    assert told(slices) == {"d-0": "[fd00::1]:8082"}
+
+
+def test_an_expired_watch_is_told_apart_from_another_refusal():
+    with pytest.raises(Expired, match="too old"):
+        listed().apply(event("ERROR", {"kind": "Status", "code": 410, "message": "too old resource version"}))
+    with pytest.raises(BadAnswer, match="500: no"):
+        listed().apply(event("ERROR", {"kind": "Status", "code": 500, "message": "no"}))
+
+
+@pytest.mark.parametrize(
+    "line", [b"<html>", b'{"type": "ADDED"}', b'{"type": "ADDED", "object": {"endpoints": 3}}', b"\xff"]
+)
+def test_what_the_api_does_not_promise_is_a_bad_answer(line):
+    slices = listed(item("a", pod("d-0", "10.0.0.1")))
+    with pytest.raises(BadAnswer):
+        slices.apply(line)
+    with pytest.raises(BadAnswer):
+        slices.replace(line)
+    assert told(slices) == {"d-0": "10.0.0.1:8082"}
+
+
+def test_a_refusal_says_its_message():
+    assert message(b'{"kind": "Status", "message": "endpointslices is forbidden"}') == "endpointslices is forbidden"
+    assert message(b"no healthy upstream") == "no healthy upstream"
