@@ -98,6 +98,11 @@ class Request:
         return len(self.tokens) - self.computed
 
     @property
+    def ungranted(self) -> bool:
+        """It is a prefill for a hand-off that nobody has blocks for yet."""
+        return self.room is not None and not self.sending
+
+    @property
     def schedulable(self) -> bool:
         return self.state is RUNNING and not (self.paused or self.frozen)
 

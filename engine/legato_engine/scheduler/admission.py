@@ -28,14 +28,16 @@ class Admission:
         """How many more sequences may run."""
         return self._limits.max_running - self._residents.slots() - self.reserved
 
+    def parkable(self) -> int:
+        """How many more prefills may be computed without a grant."""
+        return self._limits.max_parked - self._residents.ungranted()
+
     def fits(self, missing: int) -> bool:
         """Whether `missing` blocks can be taken and what runs can still grow as expected."""
         return missing + self._growth() <= self._ledger.pool.available
 
     def start(self, request: Request) -> Verdict:
-        """Give `request`, which waits, its blocks."""
-        if request.paused or self._too_many_parked(request):
-            return Verdict.SKIPPED
+        """Give `request`, which waits and is not paused, its blocks."""
         if len(request.choices) > self.slots():
             return Verdict.FULL
         known = len(request.tokens)
@@ -50,10 +52,6 @@ class Admission:
         self._ledger.announce(request)
         self._residents.run(request)
         return Verdict.STARTED
-
-    def _too_many_parked(self, request: Request) -> bool:
-        waits_for_grant = request.room is not None and not request.sending
-        return waits_for_grant and self._residents.ungranted() >= self._limits.max_parked
 
     def _growth(self) -> int:
         """Blocks that what runs will soon ask for; 0 when nothing runs, so that the next one can always start."""

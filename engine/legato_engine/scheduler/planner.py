@@ -89,11 +89,11 @@ class Planner:
         return last
 
     def _start_waiting(self) -> None:
-        looked_at = 0
+        looked_at, parkable = 0, self._admission.parkable()
         for request in self._residents.queue:
             if self._budget <= 0 or looked_at >= MOST_LOOKED_AT:
                 return
-            if request.paused:
+            if request.paused or (request.ungranted and parkable <= 0):
                 continue
             looked_at += 1
             if not self._incoming.grant_before(self._residents.queue.key(request)):
@@ -106,6 +106,7 @@ class Planner:
                     self._incoming.revoke(self._limits.blocks_for(len(request.tokens)))
                 return
             if verdict is Verdict.STARTED:
+                parkable -= request.ungranted
                 self._add(request, min(request.remaining, self._budget))
         self._incoming.grant_before(None)
 

@@ -35,7 +35,7 @@ class Residents:
 
     def ungranted(self) -> int:
         """Prefills for a hand-off that are parked, or are computed now, without a grant."""
-        return len(self.parked) + sum(r.room is not None and not r.sending for r in self.running)
+        return len(self.parked) + sum(request.ungranted for request in self.running)
 
     def number(self) -> int:
         """The next arrival's number."""

@@ -3,6 +3,7 @@
 import pytest
 
 from legato_engine.request import State
+from legato_engine.scheduler.planner import MOST_LOOKED_AT
 
 
 def prompt(length, start=0):
@@ -106,6 +107,18 @@ def test_parked_prefills_are_limited(make_worker, make_client):
     worker.scheduler.release_handoff(requests[0])
     worker.run()
     assert requests[2].state is State.PARKED
+
+
+def test_prefills_that_may_not_be_parked_keep_nobody_behind_them(make_worker, make_client):
+    """More of them than are looked at in one step."""
+    worker = make_worker(role="prefill", max_parked=2, num_blocks=64)
+    for i in range(MOST_LOOKED_AT + 2):
+        worker.add(make_client(prompt(5, 10 * i)), room=i)
+    worker.run()
+    client = make_client(prompt(9, 900))
+    worker.add(client)
+    worker.run()
+    assert client.complete
 
 
 def test_granted_sequences_go_first_and_keep_their_blocks(make_worker, make_client):
