@@ -4,12 +4,14 @@ The core knows a request by a key of its own, since two gateways may choose the 
 """
 
 from collections import defaultdict
+from itertools import groupby
 
 from legato_engine.core.frames import ForGateway
+from legato_engine.scheduler.batch import Sampled
 from legato_engine.scheduler.results import Emission
 from legato_engine.transfer.events import Aborted, Arrived
 from legato_protocol import stream
-from legato_protocol.stream import Begun, Failed, FailureCode, HandoffReport, Part, TokenItem, Tokens
+from legato_protocol.stream import Begun, Failed, FailureCode, Finish, HandoffReport, Part, TokenItem, Tokens
 
 _PEER_LOST = ("peer_died", "peer_silent", "broken")
 
@@ -34,8 +36,8 @@ class Outbox:
         self._reports: list[HandoffReport] = []
 
     def emit(self, emission: Emission) -> None:
-        gateway, item = token_item(emission)
-        self._items[gateway].append(item)
+        gateway, id = split_key(emission.request.id)
+        self._items[gateway] += token_items(emission, id)
 
     def fail(self, key: str, attempt: int, code: FailureCode, message: str, part: Part, retry: bool) -> None:
         gateway, id = split_key(key)
@@ -81,19 +83,29 @@ class Outbox:
         self._frames.append(ForGateway(gateway, stream.encode(frame)))
 
 
-def token_item(emission: Emission) -> tuple[int, TokenItem]:
-    """Which gateway an emission is for, and how it is told."""
-    request, sampled = emission.request, emission.sampled
-    gateway, id = split_key(request.id)
-    logprobs = [one.logprobs for one in sampled if one.logprobs is not None]
-    item = TokenItem(
+def token_items(emission: Emission, id: str) -> list[TokenItem]:
+    """How an emission is told: one item, or some where only a part of its tokens have logprobs, which an item has for
+    all of its tokens or for none."""
+    sampled, index = emission.sampled, emission.index
+    if len(sampled) <= 1:  # as most are
+        return [_item(emission, id, index, sampled, emission.finish)]
+    items = []
+    for _, alike in groupby(sampled, lambda one: one.logprobs is None):
+        run = tuple(alike)
+        last = index + len(run) == emission.index + len(sampled)
+        items.append(_item(emission, id, index, run, emission.finish if last else None))
+        index += len(run)
+    return items
+
+
+def _item(emission: Emission, id: str, index: int, sampled: tuple[Sampled, ...], finish: Finish | None) -> TokenItem:
+    return TokenItem(
         id=id,
-        attempt=request.attempt,
+        attempt=emission.request.attempt,
         choice=emission.choice,
-        index=emission.index,
+        index=index,
         token_ids=tuple([one.token for one in sampled]),
-        logprobs=tuple(logprobs) if len(logprobs) == len(sampled) else (),
-        finish=emission.finish,
-        cached_tokens=request.cached_tokens,
+        logprobs=tuple([one.logprobs for one in sampled if one.logprobs is not None]),
+        finish=finish,
+        cached_tokens=emission.request.cached_tokens,
     )
-    return gateway, item

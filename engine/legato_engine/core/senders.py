@@ -84,7 +84,11 @@ class Senders:
             self._recent.pop(request, None)
             return
         recent = self._recent.setdefault(request, [])
-        recent += emission.sampled
+        for one in emission.sampled:
+            if one.logprobs is None:  # those before it cannot be told as one run with those after it
+                recent.clear()
+            else:
+                recent.append(one)
         del recent[:-_LOGPROBS_KEPT]
 
     def stepped(self, advanced: Iterable[Request], prefilled: Iterable[Request]) -> None:

@@ -93,6 +93,30 @@ def test_a_running_sequence_moves_and_every_token_is_made_once(world):
     assert old.status.idle
 
 
+def test_a_move_that_repeats_many_tokens_loses_the_logprobs_of_the_oldest_alone(world):
+    """And the sequence moves on from there, though its logprobs are not known from the begin."""
+    old, new, last = world.worker("a"), world.worker("b"), world.worker("c")
+    params = {"max_tokens": 140, "logprobs": 0}
+    old.tell(Generate("r", 1, world.sequence(**params)))
+    world.run(102)
+    sent = old.tokens()
+    assert len(sent) > 90
+    world.move(old, new, world.known(sent[:5], **params))
+    while not new.items(attempt=2):
+        world.run(1)
+    items = new.items(attempt=2)
+    assert items[0].index == 5
+    assert not items[0].logprobs
+    assert sum(len(item.token_ids) for item in items if item.logprobs) >= 64
+    world.move(new, last, world.known([*sent[:5], *new.tokens(attempt=2)], **params), room=56, attempt=3)
+    world.run(60)
+    told = [*sent[:5], *new.tokens(attempt=2)]
+    assert told == world.continuation(world.prompt, 140)[: len(told)]
+    assert all(len(item.logprobs) == len(item.token_ids) for item in last.items(attempt=3))
+    assert last.finished(attempt=3)
+    assert old.failures() == new.failures() == last.failures() == []
+
+
 def split_and_move(world, old, new, moving, **params):
     """Choices 0 to 2 of `r` run at `old`: all are split, `moving` of them move; what each had sent by then."""
     sent = {choice: old.tokens(choice=choice) for choice in range(3)}
