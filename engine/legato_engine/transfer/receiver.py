@@ -63,10 +63,10 @@ class Receiver:
         now = self._desk.clock()
         self._serial += 1
         into.blocks, into.cached, into.root, into.serial = tuple(blocks), cached, root, self._serial
-        into.since, into.due, into.renew_at = now, now + self._desk.lease, now + self._desk.renewal
+        into.since, into.due = now, now + self._desk.lease
         into.connection = self._desk.peers.reach(peer)
         if self._desk.peers.trusted(into.connection):
-            self._step(key, into, Event.READY)
+            self._ready(key, into)
 
     def revoke(self, room: int) -> None:
         for key, into in list(self._sessions.items()):
@@ -100,7 +100,7 @@ class Receiver:
     def connection_ready(self, connection: int) -> None:
         for key, into in list(self._sessions.items()):
             if into.connection == connection and into.session.state is State.CONNECTING:
-                self._step(key, into, Event.READY)
+                self._ready(key, into)
 
     def peer_busy(self, connection: int) -> None:
         """The sender lives and cannot answer now."""
@@ -152,6 +152,12 @@ class Receiver:
             due = self._desk.clock() + self._desk.memory_of_ended
             self._sessions[key] = Incoming(Session("receiver"), due=due)
         return self._sessions[key]
+
+    def _ready(self, key: Key, into: Incoming) -> None:
+        """The grant goes out, and the sender's lease begins: what connecting took is not taken off it."""
+        now = self._desk.clock()
+        into.due, into.renew_at = now + self._desk.lease, now + self._desk.renewal
+        self._step(key, into, Event.READY)
 
     def _is_refusal(self, into: Incoming, message: handoff.SessionMessage) -> bool:
         """A sender may refuse over a connection of its own before the grant reached it."""

@@ -261,3 +261,21 @@ def test_a_connection_that_is_being_closed_is_not_used_for_another_hand_off(pair
     assert [event.room for event in pair.receiver.events(Aborted)] == [1]
     assert [event.room for event in pair.sender.events(Granted)] == [1, 2]
     assert pair.receiver.agent.counts().fences == 1
+
+
+def test_what_connecting_takes_is_not_taken_off_the_senders_lease(pair):
+    pair.sender.link.stop()
+    pair.receiver.agent.grant(1, 1, pair.sender.peer, range(4), 0, ROOT)
+    pair.run(0.9)  # of a lease of 1
+    pair.sender.link.resume()
+    while not pair.sender.agent._peers._trusted:
+        pair.run(0.05)
+    pair.sender.link.stop()
+    pair.run(0.7)
+    pair.sender.link.resume()
+    pair.sender.agent.expect(1, 1, pair.receiver.peer, ROOT)
+    pair.run()
+    pair.send()
+    pair.run()
+    assert not pair.receiver.events(Aborted)
+    assert pair.receiver.events(Arrived)
