@@ -258,7 +258,7 @@ class Load(Message, tag="load", frozen=True):
     prefill_rate: Measure = 0.0  # tokens per second, measured; 0 before there was any
     step_time: Measure = 0.0  # seconds, smoothed, of steps that decoded
     draining: bool = False
-    tokens_by_tenant: dict[str, Count] = {}  # served so far
+    tokens_by_tenant: dict[str, Count] = {}  # served so far, of those served since the last Load; at most a few dozen
     credits: Count = 0  # how many more sequences this gateway may send before it is told again
 
 
