@@ -9,7 +9,6 @@ import sys
 
 import httpx
 import pytest
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from legato_gateway.discovery import WorkerAddress
 from legato_gateway.errors import InternalFault
@@ -21,18 +20,6 @@ from legato_protocol import model_digest
 from legato_protocol.stream import Generate
 
 LEGATO = [sys.executable, "-m", "legato_cli.main", "gateway"]
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory):
-    """A folder with a tokenizer of 256 bytes and nothing else."""
-    folder = tmp_path_factory.mktemp("model")
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    tokenizer = Tokenizer(models.BPE({letter: id for id, letter in enumerate(alphabet)}, []))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.save(str(folder / "tokenizer.json"))
-    return folder
 
 
 def _worker(lab, model):

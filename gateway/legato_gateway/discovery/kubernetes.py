@@ -64,6 +64,24 @@ def connect(kubeconfig: str) -> ApiClient:
         raise Unreachable(f"the cluster's address and token cannot be read: {error}") from None
 
 
+class Pauses:
+    """How long to wait after each failure in a row; with jitter, so that gateways do not knock all at once."""
+
+    def __init__(self, limits: Limits, jitter: Callable[[], float]) -> None:
+        self._limits = limits
+        self._jitter = jitter
+        self.reset()
+
+    def reset(self) -> None:
+        """All is well again."""
+        self._next = self._limits.backoff_first
+
+    def next(self) -> float:
+        pause = self._next * (0.5 + self._jitter())
+        self._next = min(self._next * 2, self._limits.backoff_most)
+        return pause
+
+
 class KubernetesDiscovery:
     """The workers behind the Service `service` of `namespace`. Each round of asking begins with a new `connect`."""
 
@@ -124,18 +142,17 @@ class _Follower:
 
     def run(self) -> None:
         """Until `stop`."""
-        delay = self._limits.backoff_first
+        pauses = Pauses(self._limits, random.random)
         while not self._stopped.is_set():
             try:
                 for _ in self._round():
-                    delay = self._limits.backoff_first
+                    pauses.reset()
             except Expired as error:
                 _log.info("listing the workers again: %s", error)
             except (Unreachable, BadAnswer) as error:
                 if not self._stopped.is_set():
                     self._say(str(error))
-            self._stopped.wait(delay * (0.5 + random.random()))  # gateways do not knock all at once
-            delay = min(delay * 2, self._limits.backoff_most)
+            self._stopped.wait(pauses.next())
 
     def stop(self) -> None:
         """From any thread. Ends a watch that waits for its next event."""

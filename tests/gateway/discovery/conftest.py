@@ -1,0 +1,160 @@
+"""A real API server to look workers up in, and a way to it that can break."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import control_plane
+import pytest
+import yaml
+
+NAMESPACE = "/api/v1/namespaces/demo"
+SLICES = "/apis/discovery.k8s.io/v1/namespaces/demo/endpointslices"
+
+
+class Cluster:
+    """A real API server with one namespace, and its administrator's hand."""
+
+    def __init__(self, server: control_plane.ApiServer) -> None:
+        self.server = server
+
+    def make(self, path: str, item: dict) -> dict:
+        status, answer = self.server.call("POST", path, item)
+        assert status < 300, answer
+        return answer
+
+    def put(
+        self, name: str, *pods: tuple[str, str], service: str = "s-workers", port: int = 8082, **conditions: bool
+    ) -> None:
+        """Writes a slice with pods and their addresses, as the endpoint controller does."""
+        item = {
+            "apiVersion": "discovery.k8s.io/v1",
+            "kind": "EndpointSlice",
+            "metadata": {"name": name, "labels": {"kubernetes.io/service-name": service}},
+            "addressType": "IPv4",
+            "ports": [{"name": "control", "port": port, "protocol": "TCP"}],
+            "endpoints": [
+                {"addresses": [at], "conditions": conditions, "targetRef": {"kind": "Pod", "name": pod}}
+                for pod, at in pods
+            ],
+        }
+        path = f"{SLICES}/{name}?fieldManager=test&force=true"
+        status, answer = self.server.call("PATCH", path, item, "application/apply-patch+yaml")
+        assert status < 300, answer
+
+    def drop(self, name: str) -> None:
+        status, answer = self.server.call("DELETE", f"{SLICES}/{name}")
+        assert status < 300, answer
+
+    def account(self, name: str) -> str:
+        """A new service account's token; it may do nothing yet."""
+        self.make(f"{NAMESPACE}/serviceaccounts", {"metadata": {"name": name}})
+        answer = self.make(f"{NAMESPACE}/serviceaccounts/{name}/token", {"spec": {"expirationSeconds": 3600}})
+        return answer["status"]["token"]
+
+    def allow(self, name: str) -> None:
+        """What the operator grants to a gateway's account."""
+        rbac = "/apis/rbac.authorization.k8s.io/v1/namespaces/demo"
+        rule = {"apiGroups": ["discovery.k8s.io"], "resources": ["endpointslices"], "verbs": ["get", "list", "watch"]}
+        self.make(f"{rbac}/roles", {"metadata": {"name": name}, "rules": [rule]})
+        role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": name}
+        subject = {"kind": "ServiceAccount", "name": name, "namespace": "demo"}
+        self.make(f"{rbac}/rolebindings", {"metadata": {"name": name}, "roleRef": role, "subjects": [subject]})
+
+    def kubeconfig(self, token: str = "", port: int | None = None) -> str:
+        """The text of a kubeconfig for this server, or for another way to it by a local port."""
+        at = {"server": f"https://127.0.0.1:{port}" if port else self.server.url, "insecure-skip-tls-verify": True}
+        config = {
+            "clusters": [{"name": "c", "cluster": at}],
+            "users": [{"name": "u", "user": {"token": token or self.server.token}}],
+            "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}],
+            "current-context": "x",
+        }
+        return yaml.safe_dump(config)
+
+
+class Road:
+    """A TCP relay whose connections can fall silent: no bytes and no FIN, as when a node or a firewall vanishes."""
+
+    def __init__(self, host: str, port: int) -> None:
+        self._to = (host, port)
+        self._open = asyncio.Event()
+        self._open.set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.port = 0
+
+    def block(self) -> None:
+        """What is on its way, and all later connections, go nowhere."""
+        self._open.clear()
+
+    def unblock(self) -> None:
+        """For connections to come: those that were blocked stay dead."""
+        for task in self._tasks:
+            task.cancel()
+        self._open.set()
+
+    async def _carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while data := await reader.read(65536):
+            await self._open.wait()
+            writer.write(data)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._tasks.add(task := asyncio.current_task())
+        await self._open.wait()
+        there, back = await asyncio.open_connection(*self._to)
+        try:
+            both = [asyncio.create_task(self._carry(reader, back)), asyncio.create_task(self._carry(there, writer))]
+            try:
+                await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                for one in both:
+                    one.cancel()
+                await asyncio.gather(*both, return_exceptions=True)
+        finally:
+            self._tasks.discard(task)
+            back.close()
+            writer.close()
+
+    @contextlib.asynccontextmanager
+    async def running(self, host: str = "127.0.0.1") -> AsyncIterator["Road"]:
+        server = await asyncio.start_server(self._serve, host, 0)
+        self.port = server.sockets[0].getsockname()[1]
+        try:
+            yield self
+        finally:
+            server.close()
+            for task in list(self._tasks):
+                task.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[Cluster]:
+    folder = control_plane.programs()
+    if folder is None:
+        pytest.skip("no etcd and kube-apiserver: set KUBEBUILDER_ASSETS to a folder with them, or put them on the PATH")
+    with control_plane.running(folder) as server:
+        cluster = Cluster(server)
+        cluster.make("/api/v1/namespaces", {"metadata": {"name": "demo"}})
+        yield cluster
+
+
+@pytest.fixture
+def config(cluster: Cluster, tmp_path: Path) -> Path:
+    """A kubeconfig of the cluster's administrator."""
+    path = tmp_path / "kubeconfig"
+    path.write_text(cluster.kubeconfig())
+    return path
+
+
+@pytest.fixture(autouse=True)
+def no_slices_stay(request: pytest.FixtureRequest) -> Iterator[None]:
+    yield
+    if "cluster" in request.fixturenames:
+        assert request.getfixturevalue("cluster").server.call("DELETE", SLICES)[0] == 200
+
+
+@pytest.fixture
+def road() -> type[Road]:
+    return Road

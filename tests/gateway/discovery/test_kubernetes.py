@@ -1,0 +1,257 @@
+"""Workers are found in a real API server, and what is known outlives every trouble with it."""
+
+import asyncio
+import contextlib
+import json
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from legato_gateway.discovery.kubernetes import KubernetesDiscovery, Limits, Pauses, Unreachable, connect
+
+LIMIT = 90.0  # seconds; only a hang reaches it
+QUICK = Limits(connect=0.5, answer=1.0, watch=1, slack=0.5, backoff_first=0.01, backoff_most=0.1)
+PATIENT = Limits(watch=60)  # no watch ends by itself while a test lasts
+
+
+class Watched:
+    """What a discovery told last."""
+
+    def __init__(self, config: Path, limits: Limits) -> None:
+        self.discovery = KubernetesDiscovery(partial(connect, str(config)), "demo", "s-workers", limits)
+        self.last: dict[str, str] | None = None
+        self.times = 0
+
+    async def follow(self) -> None:
+        async for workers in self.discovery.watch():
+            self.last = {worker.worker: worker.address for worker in workers}
+            self.times += 1
+
+    async def until(self, **expected: str) -> None:
+        """Told of exactly these pods (their names with `_` for `-`) and addresses."""
+        wanted = {name.replace("_", "-"): f"{address}:8082" for name, address in expected.items()}
+        while self.last != wanted:  # noqa: ASYNC110 – a thread finds out
+            await asyncio.sleep(0.01)
+
+    async def until_problem(self, text: str) -> None:
+        while text not in self.discovery.problem:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+
+    async def until_well(self) -> None:
+        while self.discovery.problem:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+
+
+@contextlib.asynccontextmanager
+async def watching(config, limits=QUICK):
+    watched = Watched(config, limits)
+    async with asyncio.timeout(LIMIT):
+        task = asyncio.create_task(watched.follow())
+        try:
+            yield watched
+            assert not task.done(), task
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+
+def test_changes_of_the_services_slices_are_told_at_once(cluster, config):
+    async def test():
+        cluster.put("others", ("x-0", "10.1.0.9"), service="x-workers")
+        async with watching(config, PATIENT) as watched:
+            await watched.until()
+            cluster.put("a", ("d-0", "10.1.0.1"), ready=False)
+            await watched.until(d_0="10.1.0.1")
+            cluster.put("b", ("d-1", "10.1.0.2"), ("p-0", "10.1.0.3"))
+            await watched.until(d_0="10.1.0.1", d_1="10.1.0.2", p_0="10.1.0.3")
+            cluster.put("b", ("p-0", "10.1.0.4"))
+            await watched.until(d_0="10.1.0.1", p_0="10.1.0.4")
+            cluster.drop("a")
+            await watched.until(p_0="10.1.0.4")
+            told = watched.times
+            cluster.put("b", ("p-0", "10.1.0.4"), ready=True)
+            cluster.put("c", ("p-1", "10.1.0.5"))
+            await watched.until(p_0="10.1.0.4", p_1="10.1.0.5")
+            assert watched.times == told + 1  # readiness is no change of addresses
+
+    asyncio.run(test())
+
+
+def test_what_is_known_outlives_the_api_server(cluster, config):
+    async def test():
+        cluster.put("a", ("d-0", "10.1.0.1"))
+        async with watching(config) as watched:
+            await watched.until(d_0="10.1.0.1")
+            cluster.server.kill()
+            try:
+                await watched.until_problem("refused")
+                assert watched.last == {"d-0": "10.1.0.1:8082"}
+            finally:
+                await asyncio.to_thread(cluster.server.start)
+            cluster.put("a", ("d-0", "10.1.0.1"), ("d-1", "10.1.0.2"))
+            await watched.until(d_0="10.1.0.1", d_1="10.1.0.2")
+            await watched.until_well()
+            assert watched.times == 2  # never told that there are none
+
+    asyncio.run(test())
+
+
+def test_a_connection_that_dies_unheard_is_noticed(cluster, road, tmp_path):
+    async def test():
+        cluster.put("a", ("d-0", "10.1.0.1"))
+        port = int(cluster.server.url.rpartition(":")[2])
+        async with road("127.0.0.1", port).running() as way:
+            config = tmp_path / "config"
+            config.write_text(cluster.kubeconfig(port=way.port))
+            async with watching(config) as watched:
+                await watched.until(d_0="10.1.0.1")
+                await watched.until_well()
+                way.block()
+                cluster.put("a", ("d-0", "10.1.0.2"))
+                await watched.until_problem("timed out")
+                assert watched.last == {"d-0": "10.1.0.1:8082"}
+                way.unblock()
+                await watched.until(d_0="10.1.0.2")
+                await watched.until_well()
+
+    asyncio.run(test())
+
+
+def test_rights_and_tokens_may_come_later_and_change(cluster, tmp_path):
+    async def test():
+        cluster.put("a", ("d-0", "10.1.0.1"))
+        config = tmp_path / "config"
+        config.write_text(cluster.kubeconfig("outdated"))
+        async with watching(config) as watched:
+            await watched.until_problem("401: ")
+            token = cluster.account("gateway")
+            config.write_text(cluster.kubeconfig(token))
+            await watched.until_problem("403: endpointslices.discovery.k8s.io is forbidden")
+            assert token not in watched.discovery.problem
+            cluster.allow("gateway")
+            await watched.until(d_0="10.1.0.1")
+            await watched.until_well()
+
+    asyncio.run(test())
+
+
+class FakeApi:
+    """An API that answers by script where the real one cannot be brought to: `(status, body)` for each request."""
+
+    def __init__(self, *answers):
+        self._answers = list(answers)
+        self.asked = []
+
+    async def _serve(self, reader, writer):
+        with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
+            while True:
+                head = (await reader.readuntil(b"\r\n\r\n")).decode()
+                self.asked.append(head.split()[1])
+                status, body = self._answers.pop(0) if self._answers else (None, b"")
+                if status is None:
+                    await asyncio.sleep(LIMIT)
+                kind = b"Transfer-Encoding: chunked" if status == 200 else f"Content-Length: {len(body)}".encode()
+                writer.write(b"HTTP/1.1 %d X\r\n%s\r\n\r\n" % (status, kind))
+                writer.write(b"%x\r\n%s\r\n0\r\n\r\n" % (len(body), body) if status == 200 else body)
+
+    @contextlib.asynccontextmanager
+    async def running(self, tmp_path, limits):
+        server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        port = server.sockets[0].getsockname()[1]
+        config = {
+            "clusters": [{"name": "c", "cluster": {"server": f"http://127.0.0.1:{port}"}}],
+            "users": [{"name": "u", "user": {"token": "t"}}],
+            "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}],
+            "current-context": "x",
+        }
+        path = tmp_path / "config"
+        path.write_text(json.dumps(config))
+        try:
+            async with watching(path, limits) as watched:
+                yield watched
+        finally:
+            server.close()
+
+
+def listing(version, **pods):
+    endpoints = [{"addresses": [at], "targetRef": {"kind": "Pod", "name": name}} for name, at in pods.items()]
+    item = {
+        "metadata": {"name": "a", "resourceVersion": version},
+        "addressType": "IPv4",
+        "endpoints": endpoints,
+        "ports": [{"name": "control", "port": 8082}],
+    }
+    return 200, json.dumps({"metadata": {"resourceVersion": version}, "items": [item]}).encode()
+
+
+def versions(path):
+    """From which version on a watch was asked for; empty for a list."""
+    return path.partition("resourceVersion=")[2].partition("&")[0]
+
+
+GONE = {"kind": "Status", "code": 410, "message": "too old resource version"}
+
+
+@pytest.mark.parametrize(
+    "gone", [(410, json.dumps(GONE).encode()), (200, json.dumps({"type": "ERROR", "object": GONE}).encode() + b"\n")]
+)
+def test_a_watch_that_is_too_old_is_followed_by_a_list(gone, tmp_path):
+    async def test():
+        api = FakeApi(listing("5", d="10.1.0.1"), (200, b""), gone, listing("9", d="10.1.0.2"))
+        async with api.running(tmp_path, QUICK) as watched:
+            await watched.until(d="10.1.0.2")
+            assert [versions(path) for path in api.asked[:4]] == ["", "5", "5", ""]
+            assert watched.times == 2
+
+    asyncio.run(test())
+
+
+@pytest.mark.parametrize(
+    ("trouble", "problem"),
+    [
+        ((503, b"no healthy upstream"), "503: no healthy upstream"),
+        ((429, b'{"message": "slow down"}'), "429: slow down"),
+        ((200, b"<html>sign in</html>"), "no Listing"),
+    ],
+)
+def test_an_answer_that_makes_no_sense_changes_nothing(trouble, problem, tmp_path):
+    async def test():
+        gone = (410, json.dumps(GONE).encode())
+        api = FakeApi(listing("5", d="10.1.0.1"), gone, trouble)
+        async with api.running(tmp_path, QUICK) as watched:
+            await watched.until_problem(problem)
+            assert watched.last == {"d": "10.1.0.1:8082"}
+
+    asyncio.run(test())
+
+
+def test_watches_that_end_are_followed_by_others_from_where_they_ended(tmp_path):
+    async def test():
+        _, listed = listing("7", d="10.1.0.2")
+        changed = json.dumps({"type": "MODIFIED", "object": json.loads(listed)["items"][0]}).encode() + b"\n"
+        api = FakeApi(listing("5", d="10.1.0.1"), (200, b""), (200, changed), (200, b""))
+        async with api.running(tmp_path, QUICK) as watched:
+            await watched.until(d="10.1.0.2")
+            while len(api.asked) < 5:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+            assert [versions(path) for path in api.asked[:5]] == ["", "5", "5", "7", "7"]
+            assert watched.times == 2
+            assert watched.discovery.problem == ""
+
+    asyncio.run(test())
+
+
+def test_a_server_that_is_away_is_asked_ever_less_often():
+    pauses = Pauses(Limits(backoff_first=1.0, backoff_most=5.0), jitter=lambda: 0.5)
+    assert [pauses.next() for _ in range(5)] == [1.0, 2.0, 4.0, 5.0, 5.0]
+    pauses.reset()
+    assert pauses.next() == 1.0
+
+
+def test_a_cluster_that_cannot_be_known_is_refused(tmp_path):
+    with pytest.raises(Unreachable, match="cannot be read"):
+        connect(str(tmp_path / "missing"))
+    (tmp_path / "bad").write_text("{a: [")
+    with pytest.raises(Unreachable, match="cannot be read"):
+        connect(str(tmp_path / "bad"))
