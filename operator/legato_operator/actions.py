@@ -19,6 +19,15 @@ class Apply:
 
 
 @dataclass(frozen=True)
+class PatchStatus:
+    """Tell an owned object's status; the service's own is told with every pass."""
+
+    ref: Ref
+    status: Mapping[str, Any]
+    uid: str
+
+
+@dataclass(frozen=True)
 class MakeToken:
     """Apply the Secret with a fresh random token."""
 
@@ -39,10 +48,10 @@ class Delete:
 
 @dataclass(frozen=True)
 class Release:
-    """The service may go: take the operator's finalizer away."""
+    """The service may go: end the token, and take the operator's finalizer away."""
 
 
-Action = Apply | MakeToken | Drain | Delete | Release
+Action = Apply | PatchStatus | MakeToken | Drain | Delete | Release
 
 
 @dataclass(frozen=True)

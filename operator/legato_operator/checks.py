@@ -2,14 +2,16 @@
 
 from collections.abc import Callable, Iterator
 
+from legato_operator.manifests import overlay
 from legato_operator.resources import Spec
 
 Problem = tuple[str, str]
 
 
-def unavailable(spec: Spec) -> list[Problem]:
-    """Everything in a spec that is valid and cannot be done."""
-    return [problem for check in _CHECKS for problem in check(spec)]
+def unavailable(spec: Spec, in_containers: bool = False) -> list[Problem]:
+    """Everything in a spec that is valid and cannot be done, where pods are containers or processes of one machine."""
+    there = _IN_CONTAINERS if in_containers else _AS_PROCESSES
+    return [problem for check in (*_EVERYWHERE, *there) for problem in check(spec)]
 
 
 def _numerics(spec: Spec) -> Iterator[Problem]:
@@ -26,7 +28,7 @@ def _source(spec: Spec) -> Iterator[Problem]:
         if given is not None:
             yield (
                 f"spec.model.source.{name}",
-                "is not available yet; use builtin, or path to a local folder or GGUF file",
+                "is available on Kubernetes only; use builtin, or path to a local folder or GGUF file",
             )
 
 
@@ -39,18 +41,26 @@ def _tensor_parallel(spec: Spec) -> Iterator[Problem]:
 def _pod_template(spec: Spec) -> Iterator[Problem]:
     for role, pool in (("prefill", spec.prefill), ("decode", spec.decode)):
         if pool.template:
-            yield f"spec.{role}.template", "is not available yet: workers are processes of this machine"
+            yield f"spec.{role}.template", "is available on Kubernetes only: here workers are processes"
 
 
 def _gateway_replicas(spec: Spec) -> Iterator[Problem]:
     if spec.gateway.replicas > 1:
-        yield "spec.gateway.replicas", "more than 1 is not available yet: one gateway owns the port of this machine"
+        yield "spec.gateway.replicas", "more than 1 only on Kubernetes: one gateway owns the port of this machine"
 
 
-_CHECKS: tuple[Callable[[Spec], Iterator[Problem]], ...] = (
-    _numerics,
-    _source,
-    _tensor_parallel,
-    _pod_template,
-    _gateway_replicas,
-)
+def _additions(spec: Spec) -> Iterator[Problem]:
+    for role, pool in (("prefill", spec.prefill), ("decode", spec.decode)):
+        for path, message in overlay.problems(pool.template):
+            yield f"spec.{role}.template.{path}", message
+
+
+def _shared_memory(spec: Spec) -> Iterator[Problem]:
+    if spec.transfer.transport == "SharedMemory":
+        yield "spec.transfer.transport", "SharedMemory does not reach from pod to pod; use Auto, TCP or RDMA"
+
+
+_Check = Callable[[Spec], Iterator[Problem]]
+_EVERYWHERE: tuple[_Check, ...] = (_numerics, _tensor_parallel)
+_AS_PROCESSES: tuple[_Check, ...] = (_source, _pod_template, _gateway_replicas)
+_IN_CONTAINERS: tuple[_Check, ...] = (_additions, _shared_memory)

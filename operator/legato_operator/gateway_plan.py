@@ -1,5 +1,6 @@
 """The plan for a service's gateway: one that serves, and beside it those of older revisions as they end. Pure."""
 
+from legato_operator import owned
 from legato_operator.actions import Apply, Delete
 from legato_operator.cluster import Ref
 from legato_operator.manifests import common, gateway
@@ -8,12 +9,34 @@ from legato_operator.placement import Placement
 from legato_operator.pool_plan import PoolPlan, count, free_names
 from legato_operator.rollout import next_step
 
-REPLICAS = 1
+REPLICAS = 1  # of processes: they share one listening socket
 
 
 def plan_gateway(observed: Observed, placement: Placement) -> PoolPlan:
-    """Bring the gateway one step closer to its template: another revision starts beside the old one, which is then
-    deleted and finishes its streams by itself.
+    """Bring the gateway one step closer to its template."""
+    return _of_pods(observed, placement) if placement.containers is None else _of_deployment(observed, placement)
+
+
+def _of_deployment(observed: Observed, placement: Placement) -> PoolPlan:
+    """A Deployment does all of it; only what it tells of the newest spec counts."""
+    service = observed.service
+    made = gateway.deployment(service, gateway.template(service, placement))
+    live = observed.find(owned.DEPLOYMENT, made["metadata"]["name"]) or {}
+    status = live.get("status", {})
+    current = status.get("observedGeneration", 0) >= live.get("metadata", {}).get("generation", 0)
+    updated = status.get("updatedReplicas", 0) if current else 0
+    return PoolPlan(
+        start=tuple(owned.apply(observed, made)),
+        leave=(),
+        target=service.spec.gateway.replicas,
+        current=min(updated, status.get("availableReplicas", 0)),
+        old=status.get("replicas", 0) - updated,
+        leaving=0,
+    )
+
+
+def _of_pods(observed: Observed, placement: Placement) -> PoolPlan:
+    """Another revision starts beside the old one, which is then deleted and finishes its streams by itself.
 
     Gateways that are leaving hold no memory that a new one needs: they delay no other step.
     """

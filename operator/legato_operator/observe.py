@@ -1,18 +1,16 @@
 """One read pass over the cluster and the workers, for one service. Reads only; decides nothing."""
 
 import asyncio
-from collections.abc import Mapping
-from typing import Any, Protocol
+import dataclasses
+from typing import Protocol
 
-from legato_operator import resources
+from legato_operator import owned, pod_facts, resources
 from legato_operator.clock import Clock
-from legato_operator.cluster import Cluster, Object, Ref, is_leaving, labels_of, uid_of
+from legato_operator.cluster import Cluster, Ref, is_leaving, uid_of
 from legato_operator.errors import NotFound
 from legato_operator.manifests import common, secret
 from legato_operator.observed import Observed, Pod, WorkerState
 from legato_protocol import names
-
-REFUSED_EXIT_CODE = 2
 
 
 class Workers(Protocol):
@@ -32,16 +30,18 @@ async def observe(cluster: Cluster, workers: Workers, clock: Clock, ref: Ref) ->
     stored = await cluster.get(ref)
     service = resources.service_from_object(stored)
     mine = {names.LABEL_SERVICE: ref.name}
-    pods = (await cluster.list("Pod", ref.namespace, mine)).items
-    pools = (await cluster.list(names.WORKER_POOL, ref.namespace, mine)).items
     token = await read_token(cluster, service)
-    seen = await asyncio.gather(*(_pod(item, workers, token) for item in pods))
+    kinds = ("Pod", *owned.KINDS)
+    pods, *lists = await asyncio.gather(*(cluster.list(kind, ref.namespace, mine) for kind in kinds))
+    found = [pod_facts.read(item, clock.now()) for item in pods.items if pod_facts.belongs(item)]
+    seen = await asyncio.gather(*(_asked(pod, workers, token) for pod in found))
     return Observed(
         service=service,
+        uid=uid_of(stored),
         generation=stored["metadata"]["generation"],
         status=stored.get("status", {}),
         deleting=is_leaving(stored),
-        wishes={p["spec"]["role"]: p["spec"]["replicas"] for p in pools if p["spec"].get("replicas") is not None},
+        objects=tuple(item for listing in lists for item in listing.items),
         pods=tuple(sorted(seen, key=lambda pod: (pod.created, pod.name))),
         has_token=bool(token),
         now=clock.now(),
@@ -50,51 +50,16 @@ async def observe(cluster: Cluster, workers: Workers, clock: Clock, ref: Ref) ->
 
 
 async def read_token(cluster: Cluster, service: resources.InferenceService) -> str:
-    """The service's token; empty when there is none yet."""
+    """The service's token; empty when there is none, or somebody took it out of its Secret."""
     try:
         return secret.read(
             await cluster.get(Ref("Secret", service.metadata.namespace, common.token_name(service))), "token"
         )
-    except NotFound:
+    except (NotFound, KeyError, ValueError):
         return ""
 
 
-async def _pod(item: Object, workers: Workers, token: str) -> Pod:
-    labels, status = labels_of(item), item.get("status", {})
-    pool = labels[names.LABEL_ROLE]
-    ready, message = _ready(status)
-    address = _control_address(status) if pool != common.GATEWAY else ""
-    since = item["metadata"].get("annotations", {}).get(common.ANNOTATION_DRAINING)
-    return Pod(
-        name=item["metadata"]["name"],
-        uid=uid_of(item),
-        pool=pool,
-        revision=labels[names.LABEL_POD_REVISION],
-        created=item["metadata"]["creationTimestamp"],
-        ready=ready,
-        leaving=is_leaving(item),
-        message=message,
-        refused=_refused(status),
-        address=address,
-        draining_since=float(since) if since is not None else None,
-        state=await workers.state(address, token) if address else None,
-    )
-
-
-def _ready(status: Mapping[str, Any]) -> tuple[bool, str]:
-    condition: Mapping[str, Any] = next((c for c in status.get("conditions", ()) if c["type"] == "Ready"), {})
-    return condition.get("status") == "True", condition.get("message", "")
-
-
-def _control_address(status: Mapping[str, Any]) -> str:
-    port = status.get("ports", {}).get("control")
-    return f"{status['podIP']}:{port}" if port and status.get("podIP") else ""
-
-
-def _refused(status: Mapping[str, Any]) -> str:
-    """The last words of a process that ended with the exit code of a permanent error."""
-    for container in status.get("containerStatuses", ()):
-        ended = container.get("lastState", {}).get("terminated", {})
-        if ended.get("exitCode") == REFUSED_EXIT_CODE:
-            return ended.get("message") or "ended with a permanent error"
-    return ""
+async def _asked(pod: Pod, workers: Workers, token: str) -> Pod:
+    if not pod.address or pod.failed or pod.lost:
+        return pod
+    return dataclasses.replace(pod, state=await workers.state(pod.address, token))

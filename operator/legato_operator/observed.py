@@ -4,7 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from legato_operator.cluster import Object
 from legato_operator.resources import InferenceService
+from legato_protocol import names
 
 
 @dataclass(frozen=True)
@@ -23,7 +25,7 @@ class Pod:
     name: str
     uid: str
     pool: str  # prefill, decode or gateway
-    revision: str
+    revision: str  # empty for those that a Deployment made
     created: str
     ready: bool
     leaving: bool  # its deletion was asked for
@@ -32,15 +34,19 @@ class Pod:
     address: str = ""  # host:port of a worker's control port, once known
     draining_since: float | None = None
     state: WorkerState | None = None  # None: it did not answer
+    age: float = 0.0  # seconds
+    failed: bool = False  # it ended for good: nothing will start it again
+    lost: bool = False  # it had to be gone by now, and its node does not say so
 
 
 @dataclass(frozen=True)
 class Observed:
     service: InferenceService
+    uid: str  # of the service
     generation: int
     status: Mapping[str, Any]
     deleting: bool
-    wishes: Mapping[str, int]  # by pool; only of pools that exist and have one
+    objects: tuple[Object, ...]  # what the operator owns, but for pods and the token
     pods: tuple[Pod, ...]
     has_token: bool
     now: float  # seconds since the epoch, of this machine
@@ -49,3 +55,18 @@ class Observed:
     def of_pool(self, pool: str) -> tuple[Pod, ...]:
         """The pods of one pool, oldest first."""
         return tuple(pod for pod in self.pods if pod.pool == pool)
+
+    def find(self, kind: str, name: str) -> Object | None:
+        """One of the owned objects."""
+        return next((item for item in self.objects if item["kind"] == kind and item["metadata"]["name"] == name), None)
+
+    @property
+    def pools(self) -> Mapping[str, Object]:
+        """The WorkerPools there are, by what their workers do."""
+        return {item["spec"]["role"]: item for item in self.objects if item["kind"] == names.WORKER_POOL}
+
+    @property
+    def wishes(self) -> Mapping[str, int]:
+        """How many workers each pool shall have; only of pools that exist and have a wish."""
+        given = {role: item["spec"].get("replicas") for role, item in self.pools.items()}
+        return {role: replicas for role, replicas in given.items() if replicas is not None}

@@ -2,12 +2,25 @@
 
 from dataclasses import dataclass
 
+from legato_protocol import names
+
+
+@dataclass(frozen=True)
+class Containers:
+    """How pods are made where they run in containers."""
+
+    engine_image: str
+    gateway_image: str
+    pull_policy: str = "IfNotPresent"
+    pull_secrets: tuple[str, ...] = ()
+
 
 @dataclass(frozen=True)
 class Placement:
-    """`program` starts `legato`. Port 0 lets a process choose and announce its port.
+    """`program` starts `legato`; empty where the image does. Port 0 lets a process choose and announce its port.
 
-    `$(NAME)` in arguments is expanded by whoever runs the pod, as Kubernetes does, from the container's environment.
+    `$(NAME)` in arguments is expanded by whoever runs the pod, as Kubernetes does, from the container's environment;
+    `{service}` and `{namespace}` stand for the service's own.
     """
 
     program: tuple[str, ...]
@@ -16,8 +29,13 @@ class Placement:
     health_port: int
     control_port: int
     discovery: tuple[str, ...]  # the gateway's flags that say where it learns of workers
-    announce: tuple[str, ...]  # the flags that make a process tell the ports it took
+    announce: tuple[str, ...] = ()  # the flags that make a process tell the ports it took
+    transfer: tuple[str, ...] = ()  # the worker's flags that say where hand-offs reach it
     shared_cores: int | None = None  # that all workers have among them; None where each has a machine to itself
+    containers: Containers | None = None  # None: pods are processes, which see the machine's own files
+    url: str = ""  # where clients reach a service; empty where that is not the operator's to say
+    look_again: float = 0.5  # seconds, while something is moving: workers' own state sends no events
+    look_again_settled: float = 5.0
 
 
 def local(program: tuple[str, ...], cores: int | None = None) -> Placement:
@@ -34,4 +52,24 @@ def local(program: tuple[str, ...], cores: int | None = None) -> Placement:
         discovery=("--workers-file", "$(LEGATO_WORKERS_FILE)"),
         announce=("--announce", "$(LEGATO_ANNOUNCE_FILE)"),
         shared_cores=cores,
+    )
+
+
+def kubernetes(
+    engine_image: str, gateway_image: str, pull_policy: str = "IfNotPresent", pull_secrets: tuple[str, ...] = ()
+) -> Placement:
+    """Pods of a cluster: each has an address and ports of its own, and events tell when to look again."""
+    low, high = names.TRANSFER_PORTS
+    return Placement(
+        program=(),
+        host="0.0.0.0",
+        front=("--port", str(names.GATEWAY_PORT)),
+        health_port=names.WORKER_HEALTH_PORT,
+        control_port=names.WORKER_CONTROL_PORT,
+        discovery=("--workers-service", "{service}-workers", "--namespace", "{namespace}"),
+        transfer=("--transfer-host", f"$({names.ENV_POD_IP})", "--transfer-ports", f"{low}-{high}"),
+        containers=Containers(engine_image, gateway_image, pull_policy, pull_secrets),
+        url="http://{service}.{namespace}.svc/v1",
+        look_again=1.0,
+        look_again_settled=30.0,
     )

@@ -7,16 +7,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from legato_operator import checks, gateway_plan, limits, status
-from legato_operator.actions import SCALER, Action, Apply, Delete, MakeToken, Phase, Release
-from legato_operator.cluster import Ref
-from legato_operator.manifests import common, pool, worker
+from legato_operator import checks, gateway_plan, limits, owned, status
+from legato_operator.actions import Action, Delete, Phase, Release
+from legato_operator.cluster import Ref, is_leaving, ref_of, uid_of
+from legato_operator.manifests import common, worker
 from legato_operator.observed import Observed
 from legato_operator.placement import Placement
 from legato_operator.pool_plan import PoolPlan, plan_pool
-
-LOOK_AGAIN = 0.5  # seconds, while something is moving: workers' own state sends no events
-LOOK_AGAIN_SETTLED = 5.0
 
 
 @dataclass(frozen=True)
@@ -29,9 +26,9 @@ class Plan:
 def plan(observed: Observed, placement: Placement) -> Plan:
     """What to do next for one service."""
     if observed.deleting:
-        return _plan_end(observed)
-    if problems := checks.unavailable(observed.service.spec):
-        return Plan((), status.refused(observed, problems), LOOK_AGAIN_SETTLED)
+        return _plan_end(observed, placement)
+    if problems := checks.unavailable(observed.service.spec, in_containers=placement.containers is not None):
+        return Plan((), status.refused(observed, problems), placement.look_again_settled)
     service = observed.service
     targets = limits.targets(service.spec, observed.wishes)
     pools = {
@@ -40,26 +37,17 @@ def plan(observed: Observed, placement: Placement) -> Plan:
     }
     front = gateway_plan.plan_gateway(observed, placement)
     phases = (
-        Phase("own", tuple(_own(observed, targets))),
+        Phase("own", tuple(owned.make(observed, targets, placement))),
         Phase("start", tuple(action for made in pools.values() for action in made.start)),
         Phase("gateway", front.start + front.leave),
         Phase("leave", tuple(action for made in pools.values() for action in made.leave)),
-        Phase("clear", tuple(_clear(observed, pools))),
+        Phase("clear", (*_clear(observed, pools), *owned.unwanted(observed, placement))),
+        Phase("tell", tuple(owned.tell(observed, tuple(pools)))),
     )
     settled = all(made.settled for made in (front, *pools.values()))
-    told = status.of(observed, targets, pools, front)
-    return Plan(tuple(p for p in phases if p.actions), told, LOOK_AGAIN_SETTLED if settled else LOOK_AGAIN)
-
-
-def _own(observed: Observed, targets: Mapping[str, limits.Target]) -> Iterator[Action]:
-    """Token and pools. The wish is applied once; afterwards it belongs to whoever scales, unless it is fixed."""
-    if not observed.has_token:
-        yield MakeToken()
-    service = observed.service
-    for name, target in targets.items():
-        yield Apply(pool.worker_pool(service, name))
-        if name not in observed.wishes or service.spec.scaling.mode == "Fixed":
-            yield Apply(pool.wish(service, name, target.replicas), manager=SCALER)
+    told = status.of(observed, targets, pools, front, placement)
+    again = placement.look_again_settled if settled else placement.look_again
+    return Plan(tuple(p for p in phases if p.actions), told, again)
 
 
 def _clear(observed: Observed, pools: Mapping[str, PoolPlan]) -> Iterator[Action]:
@@ -71,13 +59,18 @@ def _clear(observed: Observed, pools: Mapping[str, PoolPlan]) -> Iterator[Action
             yield from plan_pool(observed, name, {}, 0).leave
 
 
-def _plan_end(observed: Observed) -> Plan:
+def _plan_end(observed: Observed, placement: Placement) -> Plan:
     """The gateway goes first, so that its streams end while workers still compute; then workers, then the rest."""
-    namespace = observed.service.metadata.namespace
-    gateways = observed.of_pool(common.GATEWAY)
-    pods = gateways or observed.pods
-    ending = tuple(Delete(Ref("Pod", namespace, pod.name), pod.uid) for pod in pods if not pod.leaving)
     told = status.deleting(observed)
-    if pods:
-        return Plan((Phase("end", ending),) if ending else (), told, LOOK_AGAIN)
-    return Plan((Phase("release", (Release(),)),), told, LOOK_AGAIN)
+    waiting = [pod for pod in observed.pods if not pod.lost]
+    deployment = observed.find(owned.DEPLOYMENT, common.pool_name(observed.service, common.GATEWAY))
+    if deployment is None and not waiting:
+        phases = Phase("clear", tuple(owned.all_of(observed))), Phase("release", (Release(),))
+        return Plan(tuple(phase for phase in phases if phase.actions), told, placement.look_again)
+    ending = [] if deployment is None or is_leaving(deployment) else [Delete(ref_of(deployment), uid_of(deployment))]
+    gateways = [pod for pod in waiting if pod.pool == common.GATEWAY]
+    namespace = observed.service.metadata.namespace
+    # Gateways without a revision are their Deployment's: they go with it.
+    pods = [pod for pod in gateways if pod.revision] if gateways or deployment else waiting
+    ending += [Delete(Ref("Pod", namespace, pod.name), pod.uid) for pod in pods if not pod.leaving]
+    return Plan((Phase("end", tuple(ending)),) if ending else (), told, placement.look_again)

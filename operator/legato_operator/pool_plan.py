@@ -5,10 +5,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from legato_operator.actions import DRAINER, Action, Apply, Delete, Drain
-from legato_operator.cluster import Ref
+from legato_operator.cluster import Object, Ref
 from legato_operator.manifests import common, worker
 from legato_operator.observed import Observed, Pod
 from legato_operator.rollout import Count, next_step
+
+REPLACE_FAILED_AFTER = 10.0  # seconds of age: where every pod fails at once, they are not replaced faster than that
 
 
 @dataclass(frozen=True)
@@ -27,14 +29,17 @@ class PoolPlan:
 
 
 def plan_pool(observed: Observed, pool: str, template: dict[str, Any], target: int) -> PoolPlan:
-    """Bring a pool one step closer to `target` workers made from `template`."""
+    """Bring a pool one step closer to `target` workers made from `template`.
+
+    Workers are owned by their pool's object and start only when there is one. A lost one is waited for by nobody.
+    """
     revision = common.revision_of(template)
     pods = observed.of_pool(pool)
     staying = [pod for pod in pods if not _leaves(pod)]
     new = [pod for pod in staying if pod.revision == revision]
     old = [pod for pod in staying if pod.revision != revision]
     rollout = observed.service.spec.rollout
-    leaving = len(pods) - len(staying)
+    leaving = sum(_leaves(pod) and not pod.lost for pod in pods)
     step = next_step(count(old), count(new), leaving, target, rollout.max_surge, rollout.max_unavailable)
     victims = [
         *_starting(old)[: step.remove_old_starting],
@@ -42,15 +47,20 @@ def plan_pool(observed: Observed, pool: str, template: dict[str, Any], target: i
         *_starting(new)[: step.remove_new_starting],
         *_idlest(new)[: step.remove_new_ready],
     ]
+    owner = observed.pools.get(pool)
     names = free_names(common.pool_name(observed.service, pool), pods)
     return PoolPlan(
-        start=tuple(Apply(worker.pod(observed.service, pool, next(names), template)) for _ in range(step.create)),
+        start=tuple(_start(observed, owner, next(names), template) for _ in range(step.create)) if owner else (),
         leave=tuple(_leave(observed, pods, victims)),
         target=target,
         current=count(new).ready,
-        old=sum(pod.revision != revision for pod in pods),
+        old=sum(pod.revision != revision and not pod.lost for pod in pods),
         leaving=leaving,
     )
+
+
+def _start(observed: Observed, owner: Object, name: str, template: dict[str, Any]) -> Apply:
+    return Apply(common.owned(worker.pod(observed.service, name, template), owner))
 
 
 def _leaves(pod: Pod) -> bool:
@@ -88,13 +98,17 @@ def _leave(observed: Observed, pods: Sequence[Pod], victims: Sequence[Pod]) -> I
     """Two phases: mark and drain first; delete when nothing runs there any more, or at the drain deadline."""
     namespace = observed.service.metadata.namespace
     for pod in victims:
+        if pod.failed:
+            continue  # it goes below, when its time has come
         if pod.ready:
             yield Apply(worker.draining(observed.service, pod.name, pod.uid, observed.now), manager=DRAINER)
             yield Drain(pod.name, pod.address)
         else:
             yield Delete(Ref("Pod", namespace, pod.name), pod.uid)
     for pod in pods:
-        if pod.draining_since is None or pod.leaving:
+        if pod.failed and not pod.leaving and pod.age >= REPLACE_FAILED_AFTER:
+            yield Delete(Ref("Pod", namespace, pod.name), pod.uid)
+        if pod.draining_since is None or pod.leaving or pod.failed:
             continue
         expired = observed.now - pod.draining_since >= observed.service.spec.drain.deadline
         dead = pod.state is None and not pod.ready

@@ -4,20 +4,26 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from legato_operator import conditions, limits
+from legato_operator.cluster import Object
 from legato_operator.conditions import Condition
 from legato_operator.limits import Target
 from legato_operator.manifests import common
 from legato_operator.observed import Observed, Pod
+from legato_operator.placement import Placement
 from legato_operator.pool_plan import PoolPlan
 
 
 def of(
-    observed: Observed, targets: Mapping[str, Target], pools: Mapping[str, PoolPlan], front: PoolPlan
+    observed: Observed,
+    targets: Mapping[str, Target],
+    pools: Mapping[str, PoolPlan],
+    front: PoolPlan,
+    placement: Placement,
 ) -> dict[str, Any]:
     """The status of a service that is wanted."""
     prefill = _pool_ready(observed, conditions.PREFILL_READY, limits.PREFILL, pools)
     decode = _pool_ready(observed, conditions.DECODE_READY, limits.DECODE, pools)
-    gateway = _any_ready(conditions.GATEWAY_READY, observed.of_pool(common.GATEWAY))
+    gateway = _gateway(observed)
     transport = _transport(observed)
     parts = (prefill, decode, gateway)
     waiting = next((part for part in parts if not part.status), None)
@@ -27,7 +33,25 @@ def of(
     elif transport.status is False and observed.service.spec.transfer.required:
         ready = Condition(conditions.READY, False, transport.reason, transport.message)
     news = (ready, *parts, transport, _progressing(targets, {**pools, common.GATEWAY: front}))
-    return _status(observed, news) | {"pools": {name: _counts(observed, name, made) for name, made in pools.items()}}
+    service = observed.service
+    mine = {"service": service.metadata.name, "namespace": service.metadata.namespace}
+    return _status(observed, news) | {
+        "pools": {name: _counts(observed, name, made) for name, made in pools.items()},
+        "model": service.served_name,
+        **({"url": placement.url.format(**mine)} if placement.url else {}),
+    }
+
+
+def of_pool(observed: Observed, pool: str, item: Object) -> dict[str, Any]:
+    """The status of a pool's own object: what its scaler looks at."""
+    staying = [pod for pod in observed.of_pool(pool) if not pod.leaving and pod.draining_since is None]
+    selector = common.selector(observed.service, role=pool, serving="true")
+    return {
+        "observedGeneration": item["metadata"]["generation"],
+        "replicas": len(staying),
+        "readyReplicas": sum(pod.ready for pod in staying),
+        "selector": ",".join(f"{key}={value}" for key, value in sorted(selector.items())),
+    }
 
 
 def refused(observed: Observed, problems: Sequence[tuple[str, str]]) -> dict[str, Any]:
@@ -60,6 +84,17 @@ def _pool_ready(observed: Observed, kind: str, pool: str, pools: Mapping[str, Po
     if pool not in pools:
         return Condition(kind, True, conditions.NOT_NEEDED, "decode workers prefill themselves")
     return _any_ready(kind, [pod for pod in observed.of_pool(pool) if pod.draining_since is None])
+
+
+def _gateway(observed: Observed) -> Condition:
+    """What the Deployment says, where there is one; otherwise what the pods say."""
+    pods = observed.of_pool(common.GATEWAY)
+    deployment = observed.find("Deployment", common.pool_name(observed.service, common.GATEWAY))
+    ready = deployment.get("status", {}).get("availableReplicas", 0) if deployment else 0
+    if deployment is None or not ready:
+        return _any_ready(conditions.GATEWAY_READY, pods)
+    wanted = deployment["spec"]["replicas"]
+    return Condition(conditions.GATEWAY_READY, True, conditions.ALL_READY, f"{ready} of {wanted} ready")
 
 
 def _any_ready(kind: str, pods: Sequence[Pod]) -> Condition:

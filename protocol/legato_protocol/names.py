@@ -8,14 +8,24 @@ WORKER_POOL = "WorkerPool"
 LABEL_SERVICE = f"{API_GROUP}/service"
 LABEL_ROLE = f"{API_GROUP}/role"
 LABEL_POD_REVISION = f"{API_GROUP}/pod-revision"
+LABEL_SERVING = f"{API_GROUP}/serving"  # "true" on workers that stay: those that a pool's selector counts
+LABEL_APP = "app.kubernetes.io/name"
+APP_OPERATOR = "legato-operator"
+APP_GATEWAY = "legato-gateway"
+APP_WORKER = "legato-worker"
 
 GATEWAY_PORT = 8080
 WORKER_HEALTH_PORT = 8081
 WORKER_CONTROL_PORT = 8082
+TRANSFER_PORTS = (8100, 8199)  # first and last, for hand-offs between pods
+OPERATOR_PORT = 8083
 
 ENV_TOKEN = "LEGATO_TOKEN"  # the service's token: streams and hand-offs are authenticated by it
 ENV_CACHE = "LEGATO_CACHE"  # folder for prepared models
 ENV_PREPARED = "LEGATO_PREPARED"  # folder with models that were prepared when an image was built; only read
+ENV_POD_NAME = "LEGATO_POD_NAME"
+ENV_POD_IP = "LEGATO_POD_IP"
+ENV_POD_REVISION = "LEGATO_POD_REVISION"
 ENV_PARENT = "LEGATO_PARENT"  # process id that a process of the local cluster must not outlive
 
 HEADER_DEADLINE = "x-legato-deadline"  # seconds, or a duration such as 30s
@@ -27,3 +37,8 @@ HEADER_PRIORITY = "x-legato-priority"
 
 STREAM_PATH = "/stream"
 EVENTS_PATH = "/events"
+
+
+def hub_folder(repo: str, revision: str) -> str:
+    """Where in the cache folder a Hugging Face repository's files of one commit lie."""
+    return f"hub/{repo.replace('/', '--')}/{revision}"

@@ -7,7 +7,7 @@ import yaml
 
 from legato_operator import conditions, limits, placement, resources
 from legato_operator.actions import Apply, Delete, Drain, MakeToken, Release
-from legato_operator.manifests import common, gateway, worker
+from legato_operator.manifests import common, gateway, pool, worker
 from legato_operator.observed import Observed, Pod, WorkerState
 from legato_operator.plan import plan
 
@@ -17,8 +17,17 @@ SETTLED = {"prefill": 1, "decode": 1}
 
 def _observed(item, pods=(), wishes=None, **changes):
     service = resources.parse(yaml.safe_dump(item))
-    empty = Observed(service, 1, {}, False, wishes or {}, tuple(pods), True, 1000.0, "2026-01-01T00:00:00Z")
+    pools = tuple(_pool(service, role, wish) for role, wish in (wishes or {}).items())
+    empty = Observed(service, "uid", 1, {}, False, pools, tuple(pods), True, 1000.0, "2026-01-01T00:00:00Z")
     return dataclasses.replace(empty, **changes)
+
+
+def _pool(service, role, wish):
+    """A pool's object as it lives, with a wish."""
+    owner = common.service_object(service, "uid")
+    made = common.owned(pool.worker_pool(service, role), owner)
+    metadata = {**made["metadata"], "uid": f"uid-{role}", "generation": 1}
+    return {**made, "metadata": metadata, "spec": {**made["spec"], "replicas": wish}}
 
 
 def _worker(item, name, pool, ready=True, busy=0, draining=False, **changes):
@@ -52,11 +61,14 @@ def _condition(made, kind):
 
 
 def test_first_pass_makes_everything(build):
+    """Workers follow as soon as their pools exist, which own them."""
     made = plan(_observed(build(), has_token=False), PLACEMENT)
     assert _actions(made, MakeToken)
-    assert _created(made) == {"demo-prefill-0", "demo-decode-0", "demo-gateway-0"}
+    assert _created(made) == {"demo-gateway-0"}
     wishes = {a.item["spec"]["replicas"] for a in _actions(made, Apply) if "replicas" in a.item.get("spec", {})}
     assert wishes == {1}
+    made = plan(_observed(build(), wishes=SETTLED), PLACEMENT)
+    assert _created(made) == {"demo-prefill-0", "demo-decode-0", "demo-gateway-0"}
 
 
 def test_settled_service_is_left_alone(build):
@@ -214,15 +226,15 @@ def test_missing_transport_is_told_and_with_required_not_ready(build):
 
 def test_threads_follow_requested_cpu(build):
     asked = resources.parse(yaml.safe_dump(build(decode={"resources": {"requests": {"cpu": "1500m"}}})))
-    command = worker.template(asked, "decode", PLACEMENT)["containers"][0]["command"]
+    command = worker.template(asked, "decode", PLACEMENT)["spec"]["containers"][0]["command"]
     assert command[command.index("--threads") + 1] == "2"
-    assert "--threads" not in worker.template(asked, "prefill", PLACEMENT)["containers"][0]["command"]
+    assert "--threads" not in worker.template(asked, "prefill", PLACEMENT)["spec"]["containers"][0]["command"]
 
 
 @pytest.mark.parametrize(("cores", "threads"), [(2, "1"), (8, "4"), (1, "1")])
 def test_workers_of_one_machine_share_its_cores(build, cores, threads):
     item = resources.parse(yaml.safe_dump(build()))
-    for pool in ("prefill", "decode"):
+    for role in ("prefill", "decode"):
         shared = placement.local(("legato",), cores)
-        command = worker.template(item, pool, shared)["containers"][0]["command"]
+        command = worker.template(item, role, shared)["spec"]["containers"][0]["command"]
         assert command[command.index("--threads") + 1] == threads

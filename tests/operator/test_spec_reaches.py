@@ -18,6 +18,7 @@ from legato_engine import settings as worker_settings
 from legato_gateway import settings as gateway_settings
 from legato_operator import checks, combinations, field_errors, placement, resources
 from legato_operator.local import command
+from legato_operator.manifests import pool
 from legato_operator.observed import Observed, Pod, WorkerState
 from legato_operator.plan import plan
 from legato_operator.resources import Spec
@@ -137,20 +138,31 @@ def _service(spec: dict[str, Any]) -> resources.InferenceService:
 
 
 def _plans(service: resources.InferenceService) -> list[Any]:
-    """For a cluster with nothing in it, for one that was scaled up, and for one that waits for its rollout.
+    """For a cluster with nothing but pools in it, for one that was scaled up, and for one that waits for its rollout.
 
     Its workers have found no transport.
     """
-    empty = Observed(service, 1, {}, False, {}, (), True, 1000.0, "2026-01-01T00:00:00Z")
+    empty = Observed(service, "uid", 1, {}, False, (), (), True, 1000.0, "2026-01-01T00:00:00Z")
     state = WorkerState(0, False, "")
     old = tuple(
         Pod(f"demo-{pool}-{i}", f"uid-{pool}-{i}", pool, "old", str(i), True, False, address="127.0.0.1:1", state=state)
         for pool in ("prefill", "decode", "gateway")
         for i in range(1 if pool == "gateway" else 2)
     )
-    rolling = dataclasses.replace(empty, pods=old, wishes={"prefill": 2, "decode": 2})
-    scaled = dataclasses.replace(empty, wishes={"prefill": 3, "decode": 3})
-    return [plan(observed, PLACEMENT) for observed in (empty, scaled, rolling)]
+    started = dataclasses.replace(empty, objects=_pools(service, None))
+    rolling = dataclasses.replace(empty, pods=old, objects=_pools(service, 2))
+    scaled = dataclasses.replace(empty, objects=_pools(service, 3))
+    return [plan(observed, PLACEMENT) for observed in (started, scaled, rolling)]
+
+
+def _pools(service: resources.InferenceService, wish: int | None) -> tuple[Any, ...]:
+    """The pools' objects, with a wish or without."""
+    made = [pool.worker_pool(service, role) for role in ("prefill", "decode")]
+    extra = {} if wish is None else {"replicas": wish}
+    return tuple(
+        {**item, "metadata": {**item["metadata"], "uid": "uid", "generation": 1}, "spec": {**item["spec"], **extra}}
+        for item in made
+    )
 
 
 def _later(path: str) -> bool:

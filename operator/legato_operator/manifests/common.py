@@ -1,4 +1,4 @@
-"""What the manifests of a service share: names, labels, and the revision of a pod template."""
+"""What the manifests of a service share: names, labels, owners, and the revision of a pod template."""
 
 import hashlib
 import json
@@ -6,24 +6,54 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from legato_operator.cluster import Object
 from legato_operator.resources import InferenceService
 from legato_protocol import names
 
 ANNOTATION_DRAINING = f"{names.API_GROUP}/draining-since"  # when the operator chose this worker to leave
+ANNOTATION_WISH = f"{names.API_GROUP}/wish"  # hash of what was applied: a field that is wished no longer changes it
 GATEWAY = "gateway"
 LAST_WORDS = 5  # seconds beyond the drain deadline in which a process tells its clients and ends by itself
 
 
-def metadata(
-    service: InferenceService, name: str, role: str | None = None, revision: str | None = None
-) -> dict[str, Any]:
+def metadata(service: InferenceService, name: str, labels: Mapping[str, str] | None = None) -> dict[str, Any]:
     """Metadata of an owned object."""
-    labels = {names.LABEL_SERVICE: service.metadata.name}
-    if role is not None:
-        labels[names.LABEL_ROLE] = role
-    if revision is not None:
-        labels[names.LABEL_POD_REVISION] = revision
-    return {"name": name, "namespace": service.metadata.namespace, "labels": labels}
+    mine = {names.LABEL_SERVICE: service.metadata.name, **(labels or {})}
+    return {"name": name, "namespace": service.metadata.namespace, "labels": mine}
+
+
+def role_labels(role: str) -> dict[str, str]:
+    """What the pods of a role are told by, beside the service."""
+    if role == GATEWAY:
+        return {names.LABEL_ROLE: role, names.LABEL_APP: names.APP_GATEWAY}
+    return {names.LABEL_ROLE: role, names.LABEL_APP: names.APP_WORKER, names.LABEL_SERVING: "true"}
+
+
+def selector(service: InferenceService, **labels: str) -> dict[str, str]:
+    """Labels that choose pods of this service: `role`, `app` or `serving`."""
+    keys = {"role": names.LABEL_ROLE, "app": names.LABEL_APP, "serving": names.LABEL_SERVING}
+    return {names.LABEL_SERVICE: service.metadata.name} | {keys[key]: value for key, value in labels.items()}
+
+
+def owned(item: Mapping[str, Any], owner: Mapping[str, Any]) -> dict[str, Any]:
+    """An object that ends with its owner, an object of the cluster, and says by a hash what it was wished to be."""
+    reference = {
+        "apiVersion": owner["apiVersion"],
+        "kind": owner["kind"],
+        "name": owner["metadata"]["name"],
+        "uid": owner["metadata"]["uid"],
+        "controller": True,
+    }
+    metadata = {**item["metadata"], "ownerReferences": [reference]}
+    whole = {**item, "metadata": metadata}
+    metadata["annotations"] = {**metadata.get("annotations", {}), ANNOTATION_WISH: revision_of(whole)}
+    return whole
+
+
+def service_object(service: InferenceService, uid: str) -> Object:
+    """As much of a service's object as owner references need."""
+    metadata = {"name": service.metadata.name, "namespace": service.metadata.namespace, "uid": uid}
+    return {"apiVersion": names.API_VERSION, "kind": names.INFERENCE_SERVICE, "metadata": metadata}
 
 
 def pool_name(service: InferenceService, role: str) -> str:
@@ -31,7 +61,11 @@ def pool_name(service: InferenceService, role: str) -> str:
 
 
 def token_name(service: InferenceService) -> str:
-    return f"{service.metadata.name}-token"
+    return token_name_of(service.metadata.name)
+
+
+def token_name_of(service: str) -> str:
+    return f"{service}-token"
 
 
 def token_variable(service: InferenceService) -> dict[str, Any]:
@@ -56,6 +90,6 @@ def revision_of(template: Mapping[str, Any]) -> str:
 
 
 def model_argument(service: InferenceService) -> str:
-    """The `--model` that a process of this service is started with."""
+    """The `--model` that a process on this machine is started with."""
     source = service.spec.model.source
     return f"builtin:{source.builtin}" if source.builtin else str(source.path)

@@ -1,32 +1,75 @@
-"""The gateway's pod."""
+"""The gateway's pod, and the Deployment that runs it where there are Deployments."""
 
 from typing import Any
 
 from legato_operator import quantities
-from legato_operator.manifests import common
-from legato_operator.placement import Placement
+from legato_operator.manifests import common, container, model
+from legato_operator.manifests.model import Delivery
+from legato_operator.placement import Containers, Placement
 from legato_operator.resources import InferenceService
+from legato_protocol import names
+
+STOP_SENDING = 3  # seconds in which a Service's proxies learn that a gateway leaves, before it accepts no more
+_REQUESTS = {"cpu": "100m", "memory": "256Mi"}
 
 
 def template(service: InferenceService, placement: Placement) -> dict[str, Any]:
-    """The pod's spec."""
-    container = {
-        "name": "gateway",
-        "command": [*placement.program, "gateway", *_process(placement), *_policy(service)],
-        "env": [common.token_variable(service)],
-        "readinessProbe": {"httpGet": {"path": "/readyz", "port": "health"}},
-        "livenessProbe": {"httpGet": {"path": "/healthz", "port": "health"}},
-    }
-    return {"containers": [container], "terminationGracePeriodSeconds": common.grace_period(service)}
+    """The pod's metadata and spec."""
+    delivery = model.delivery(service, placement)
+    arguments = ["gateway", *_process(service, placement), *_policy(service, delivery)]
+    gateway = container.process("gateway", placement, arguments, [common.token_variable(service)])
+    spec: dict[str, Any] = {"containers": [gateway], "terminationGracePeriodSeconds": common.grace_period(service)}
+    if placement.containers:
+        spec = _in_container(service, placement, placement.containers, gateway, delivery)
+    return {"metadata": {"labels": common.role_labels(common.GATEWAY)}, "spec": spec}
 
 
 def pod(service: InferenceService, name: str, template: dict[str, Any]) -> dict[str, Any]:
     """One gateway replica."""
-    metadata = common.metadata(service, name, common.GATEWAY, common.revision_of(template))
-    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": template}
+    revision = {names.LABEL_POD_REVISION: common.revision_of(template)}
+    metadata = common.metadata(service, name, {**template["metadata"]["labels"], **revision})
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": template["spec"]}
 
 
-def _process(placement: Placement) -> list[str]:
+def deployment(service: InferenceService, template: dict[str, Any]) -> dict[str, Any]:
+    """All gateway replicas: another revision serves before one of the old goes."""
+    name = common.pool_name(service, common.GATEWAY)
+    labels = common.metadata(service, name, template["metadata"]["labels"])["labels"]
+    spec = {
+        "replicas": service.spec.gateway.replicas,
+        "revisionHistoryLimit": 2,
+        "selector": {"matchLabels": common.selector(service, role=common.GATEWAY)},
+        "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}},
+        "template": {"metadata": {"labels": labels}, "spec": template["spec"]},
+    }
+    return {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": common.metadata(service, name), "spec": spec}
+
+
+def _in_container(
+    service: InferenceService,
+    placement: Placement,
+    containers: Containers,
+    gateway: dict[str, Any],
+    delivery: Delivery,
+) -> dict[str, Any]:
+    gateway["resources"] = {"requests": _REQUESTS}
+    gateway["lifecycle"] = {"preStop": {"sleep": {"seconds": STOP_SENDING}}}
+    ports = {"http": names.GATEWAY_PORT, "health": placement.health_port}
+    spread = {
+        "maxSkew": 1,
+        "topologyKey": "kubernetes.io/hostname",
+        "whenUnsatisfiable": "ScheduleAnyway",
+        "labelSelector": {"matchLabels": common.selector(service, role=common.GATEWAY)},
+    }
+    return container.contained(gateway, containers, containers.gateway_image, ports, delivery) | {
+        "serviceAccountName": common.pool_name(service, common.GATEWAY),
+        "topologySpreadConstraints": [spread],
+        "terminationGracePeriodSeconds": common.grace_period(service) + STOP_SENDING,
+    }
+
+
+def _process(service: InferenceService, placement: Placement) -> list[str]:
+    mine = {"service": service.metadata.name, "namespace": service.metadata.namespace}
     return [
         "--host",
         placement.host,
@@ -34,15 +77,15 @@ def _process(placement: Placement) -> list[str]:
         "--health-port",
         str(placement.health_port),
         *placement.announce,
-        *placement.discovery,
+        *(text.format(**mine) for text in placement.discovery),
     ]
 
 
-def _policy(service: InferenceService) -> list[str]:
+def _policy(service: InferenceService, delivery: Delivery) -> list[str]:
     spec = service.spec
     return [
         "--model",
-        common.model_argument(service),
+        delivery.argument,
         "--served-name",
         service.served_name,
         "--max-length",

@@ -3,65 +3,92 @@
 import math
 from typing import Any
 
-from legato_operator import limits, quantities
-from legato_operator.manifests import common
+from legato_operator import combinations, limits, quantities
+from legato_operator.manifests import common, container, model, overlay
+from legato_operator.manifests.model import Delivery
 from legato_operator.placement import Placement
-from legato_operator.resources import InferenceService, Resources
+from legato_operator.resources import InferenceService, Pool
 from legato_protocol import names
 
 
 def template(service: InferenceService, pool: str, placement: Placement) -> dict[str, Any]:
-    """The pod's spec, the same for all workers of a pool."""
-    container = {
-        "name": "worker",
-        "command": [
-            *placement.program,
-            "worker",
-            *_identity(service, pool),
-            *_engine(service),
-            *_process(service, pool, placement),
-        ],
-        "env": [
-            common.token_variable(service),
-            common.field_variable("LEGATO_POD_NAME", "metadata.name"),
-            common.field_variable("LEGATO_POD_REVISION", f"metadata.labels['{names.LABEL_POD_REVISION}']"),
-        ],
-        "resources": _pool(service, pool).model_dump(),
-        "readinessProbe": {"httpGet": {"path": "/readyz", "port": "health"}},
-        "livenessProbe": {"httpGet": {"path": "/healthz", "port": "health"}},
-    }
-    return {"containers": [container], "terminationGracePeriodSeconds": common.grace_period(service)}
+    """The pod's metadata and spec, the same for all workers of a pool."""
+    delivery = model.delivery(service, placement)
+    worker = container.process("worker", placement, _arguments(service, pool, placement, delivery), _env(service))
+    worker["resources"] = _resources(_pool(service, pool))
+    spec: dict[str, Any] = {"containers": [worker]}
+    if placement.containers:
+        worker["env"].append(common.field_variable(names.ENV_POD_IP, "status.podIP"))
+        ports = {"health": placement.health_port, "control": placement.control_port}
+        image = placement.containers.engine_image
+        spec = container.contained(worker, placement.containers, image, ports, delivery)
+        spec |= {"serviceAccountName": common.pool_name(service, "worker"), "automountServiceAccountToken": False}
+    spec["terminationGracePeriodSeconds"] = common.grace_period(service)
+    ours = {"metadata": {"labels": common.role_labels(pool)}, "spec": spec}
+    return overlay.merged(ours, _pool(service, pool).template)
 
 
-def pod(service: InferenceService, pool: str, name: str, template: dict[str, Any]) -> dict[str, Any]:
+def pod(service: InferenceService, name: str, template: dict[str, Any]) -> dict[str, Any]:
     """One worker of a pool."""
-    metadata = common.metadata(service, name, pool, common.revision_of(template))
-    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": template}
+    revision = {names.LABEL_POD_REVISION: common.revision_of(template)}
+    metadata = common.metadata(service, name, {**template["metadata"]["labels"], **revision})
+    annotations = template["metadata"].get("annotations")
+    metadata |= {"annotations": annotations} if annotations else {}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": template["spec"]}
 
 
 def draining(service: InferenceService, name: str, uid: str, since: float) -> dict[str, Any]:
-    """The mark of a worker that was chosen to leave. Applied by a manager of its own, beside the pod."""
+    """The mark of a worker that was chosen to leave, which also takes it out of its pool's selector.
+
+    Applied by a manager of its own, beside the pod.
+    """
     metadata = {
         "name": name,
         "namespace": service.metadata.namespace,
         "uid": uid,
         "annotations": {common.ANNOTATION_DRAINING: repr(since)},
+        "labels": {names.LABEL_SERVING: "false"},
     }
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata}
 
 
-def _pool(service: InferenceService, pool: str) -> Resources:
-    return service.spec.prefill.resources if pool == "prefill" else service.spec.decode.resources
+def _pool(service: InferenceService, pool: str) -> Pool:
+    return service.spec.prefill if pool == limits.PREFILL else service.spec.decode
+
+
+def _resources(pool: Pool) -> dict[str, Any]:
+    """What is requested of a device is its limit too: Kubernetes wants both, and equal."""
+    requests, most = pool.resources.requests, pool.resources.limits
+    devices = {name: amount for name, amount in requests.items() if "/" in name}
+    given = {"requests": requests, "limits": {**devices, **most}}
+    return {kind: amounts for kind, amounts in given.items() if amounts}
+
+
+def _env(service: InferenceService) -> list[dict[str, Any]]:
+    return [
+        common.token_variable(service),
+        common.field_variable(names.ENV_POD_NAME, "metadata.name"),
+        common.field_variable(names.ENV_POD_REVISION, f"metadata.labels['{names.LABEL_POD_REVISION}']"),
+    ]
+
+
+def _arguments(service: InferenceService, pool: str, placement: Placement, delivery: Delivery) -> list[str]:
+    return [
+        "worker",
+        *_identity(service, pool),
+        *_engine(service, delivery),
+        *_process(service, pool, placement),
+    ]
 
 
 def _identity(service: InferenceService, pool: str) -> list[str]:
     role = pool if service.spec.disaggregated else "unified"
-    return ["--role", role, "--name", "$(LEGATO_POD_NAME)", "--pod-revision", "$(LEGATO_POD_REVISION)"]
+    return ["--role", role, "--name", f"$({names.ENV_POD_NAME})", "--pod-revision", f"$({names.ENV_POD_REVISION})"]
 
 
-def _engine(service: InferenceService) -> list[str]:
+def _engine(service: InferenceService, delivery: Delivery) -> list[str]:
     model, engine, transfer = service.spec.model, service.spec.engine, service.spec.transfer
-    flags = ["--model", common.model_argument(service), "--max-length", str(model.max_length)]
+    flags = ["--model", delivery.argument, "--max-length", str(model.max_length)]
     flags += ["--block-size", str(engine.block_size), "--kv-cache-memory", str(engine.kv_cache_memory)]
     flags += ["--chunk-tokens", str(engine.chunk_tokens), "--dtype", engine.dtype, "--numerics", engine.numerics]
     flags += ["--transport", transfer.transport]
@@ -69,9 +96,11 @@ def _engine(service: InferenceService) -> list[str]:
 
 
 def _process(service: InferenceService, pool: str, placement: Placement) -> list[str]:
-    flags = ["--host", placement.host, *placement.announce]
+    flags = ["--host", placement.host, *placement.transfer, *placement.announce]
     flags += ["--health-port", str(placement.health_port), "--control-port", str(placement.control_port)]
     flags += ["--drain-deadline", quantities.seconds(service.spec.drain.deadline)]
+    if placement.containers and combinations.gpus(service.spec, pool):
+        flags += ["--device", "cuda"]
     threads = _threads(service, pool, placement)
     return [*flags, "--threads", str(threads)] if threads else flags
 
@@ -82,7 +111,7 @@ def _threads(service: InferenceService, pool: str, placement: Placement) -> int 
     More threads than cores cost far more than they bring: a step ends with its slowest thread. The share follows from
     the replicas at first and not from today's, since another number would mean a rollout of every worker.
     """
-    if cpu := _pool(service, pool).requests.get("cpu"):
+    if cpu := _pool(service, pool).resources.requests.get("cpu"):
         return math.ceil(quantities.quantity(cpu))
     if placement.shared_cores is None:
         return None

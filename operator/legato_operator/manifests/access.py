@@ -1,0 +1,30 @@
+"""Role and RoleBinding of the gateway: it follows the EndpointSlices of its namespace, and nothing else."""
+
+from typing import Any
+
+from legato_operator.manifests import common
+from legato_operator.resources import InferenceService
+
+_GROUP = "rbac.authorization.k8s.io"
+
+
+def role(service: InferenceService) -> dict[str, Any]:
+    """What gateways may do."""
+    rule = {"apiGroups": ["discovery.k8s.io"], "resources": ["endpointslices"], "verbs": ["get", "list", "watch"]}
+    return {"apiVersion": f"{_GROUP}/v1", "kind": "Role", "metadata": _metadata(service), "rules": [rule]}
+
+
+def binding(service: InferenceService) -> dict[str, Any]:
+    """Who may: the gateways' account."""
+    name = common.pool_name(service, common.GATEWAY)
+    return {
+        "apiVersion": f"{_GROUP}/v1",
+        "kind": "RoleBinding",
+        "metadata": _metadata(service),
+        "roleRef": {"apiGroup": _GROUP, "kind": "Role", "name": name},
+        "subjects": [{"kind": "ServiceAccount", "name": name, "namespace": service.metadata.namespace}],
+    }
+
+
+def _metadata(service: InferenceService) -> dict[str, Any]:
+    return common.metadata(service, common.pool_name(service, common.GATEWAY))

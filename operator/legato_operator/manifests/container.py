@@ -1,0 +1,89 @@
+"""What the pods of workers and gateways have in common: how a process becomes a pod's spec, here or in a container."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from legato_operator.manifests import model
+from legato_operator.manifests.model import Delivery
+from legato_operator.placement import Containers, Placement
+from legato_protocol import names
+
+USER = 65532
+_RESTRICTED_POD = {
+    "runAsNonRoot": True,
+    "runAsUser": USER,
+    "runAsGroup": USER,
+    "seccompProfile": {"type": "RuntimeDefault"},
+}
+_RESTRICTED = {
+    "allowPrivilegeEscalation": False,
+    "readOnlyRootFilesystem": True,
+    "capabilities": {"drop": ["ALL"]},
+}
+_PROBES = {
+    # While a process starts, only its own end ends it: a model may load for long.
+    "startupProbe": ("/healthz", {"periodSeconds": 1, "failureThreshold": 120, "timeoutSeconds": 3}),
+    "readinessProbe": ("/readyz", {"periodSeconds": 2, "failureThreshold": 1, "timeoutSeconds": 3}),
+    # Compute may starve a probe now and then.
+    "livenessProbe": ("/healthz", {"periodSeconds": 5, "failureThreshold": 6, "timeoutSeconds": 5}),
+}
+_SCRATCH = ("tmp", "cache")
+_NODE_LOST_AFTER = 30  # seconds; by default Kubernetes gives a silent node's pods five minutes
+
+
+def process(
+    name: str, placement: Placement, arguments: Sequence[str], env: Sequence[Mapping[str, Any]]
+) -> dict[str, Any]:
+    """A container that runs `legato` with these arguments and is probed. How it is started is the placement's."""
+    started = {"command": [*placement.program, *arguments]} if placement.program else {"args": [*arguments]}
+    probes = {kind: {"httpGet": {"path": path, "port": "health"}, **times} for kind, (path, times) in _PROBES.items()}
+    return {"name": name, **started, "env": [*env], **probes}
+
+
+def contained(
+    container: Mapping[str, Any],
+    containers: Containers,
+    image: str,
+    ports: Mapping[str, int],
+    delivery: Delivery,
+) -> dict[str, Any]:
+    """The spec of a pod at the restricted security level around one container."""
+    mounts = [{"name": name, "mountPath": f"/{name}"} for name in _SCRATCH]
+    run = {
+        "image": image,
+        "imagePullPolicy": containers.pull_policy,
+        "securityContext": _RESTRICTED,
+        "volumeMounts": [*mounts, *([delivery.mount] if delivery.mount else [])],
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+    }
+    cache = {"name": names.ENV_CACHE, "value": model.CACHE}
+    main = {
+        **container,
+        "env": [*container["env"], cache],
+        **run,
+        "ports": [{"name": name, "containerPort": port} for name, port in ports.items()],
+    }
+    spec: dict[str, Any] = {
+        "containers": [main],
+        "volumes": [*({"name": n, "emptyDir": {}} for n in _SCRATCH), *([delivery.volume] if delivery.volume else [])],
+        "securityContext": _RESTRICTED_POD,
+        "tolerations": [_tolerated("not-ready"), _tolerated("unreachable")],
+        "enableServiceLinks": False,  # a service named legato would set variables that are ours
+    }
+    if containers.pull_secrets:
+        spec["imagePullSecrets"] = [{"name": name} for name in containers.pull_secrets]
+    if delivery.download:
+        download = {
+            "name": "model",
+            "args": model.download_arguments(delivery.download, gateway=container["name"] == "gateway"),
+            "env": [*model.download_variables(delivery.download), cache],
+            **run,
+        }
+        spec["initContainers"] = [download]
+    return spec
+
+
+def _tolerated(state: str) -> dict[str, Any]:
+    """A state of a node that its pods bear for a while."""
+    key = f"node.kubernetes.io/{state}"
+    return {"key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": _NODE_LOST_AFTER}

@@ -1,0 +1,42 @@
+"""NetworkPolicies: control and transfer ports are for peers, gateways and the operator; probes and clients for all."""
+
+from typing import Any
+
+from legato_operator.manifests import common
+from legato_operator.resources import InferenceService
+from legato_protocol import names
+
+
+def workers(service: InferenceService) -> dict[str, Any]:
+    """Who reaches a worker, and where."""
+    first, last = names.TRANSFER_PORTS
+    control = _port(names.WORKER_CONTROL_PORT)
+    transfer = {**_port(first), "endPort": last}
+    own = [{"podSelector": {"matchLabels": common.selector(service, app=app)}} for app in _OWN]
+    operator = {"namespaceSelector": {}, "podSelector": {"matchLabels": {names.LABEL_APP: names.APP_OPERATOR}}}
+    ingress = [
+        {"from": [own[0]], "ports": [control, transfer]},
+        {"from": [own[1], operator], "ports": [control]},
+        {"ports": [_port(names.WORKER_HEALTH_PORT)]},
+    ]
+    return _policy(service, "workers", names.APP_WORKER, ingress)
+
+
+def gateway(service: InferenceService) -> dict[str, Any]:
+    """Clients and probes reach a gateway."""
+    ports = [_port(names.GATEWAY_PORT), _port(names.WORKER_HEALTH_PORT)]
+    return _policy(service, common.GATEWAY, names.APP_GATEWAY, [{"ports": ports}])
+
+
+_OWN = (names.APP_WORKER, names.APP_GATEWAY)
+
+
+def _port(number: int) -> dict[str, Any]:
+    return {"protocol": "TCP", "port": number}
+
+
+def _policy(service: InferenceService, part: str, app: str, ingress: list[dict[str, Any]]) -> dict[str, Any]:
+    selector = {"matchLabels": common.selector(service, app=app)}
+    spec = {"podSelector": selector, "policyTypes": ["Ingress"], "ingress": ingress}
+    metadata = common.metadata(service, common.pool_name(service, part))
+    return {"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": metadata, "spec": spec}

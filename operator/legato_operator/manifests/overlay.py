@@ -1,0 +1,103 @@
+"""A user's additions to a pod template, merged into ours. What the operator relies on cannot be replaced."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from legato_protocol import names
+
+Problem = tuple[str, str]
+
+_OUR_LABELS = (f"{names.API_GROUP}/", names.LABEL_APP)
+_OUR_VARIABLES = "LEGATO_"
+_OUR_CONTAINER = ("command", "args", "ports", "startupProbe", "readinessProbe", "livenessProbe", "lifecycle")
+_OUR_SPEC = ("restartPolicy", "terminationGracePeriodSeconds", "hostname", "subdomain")
+_WORKER = "worker"
+_LISTED = ("containers", "initContainers", "volumes")
+_KEYS = {"volumeMounts": "mountPath", "volumeDevices": "devicePath"}  # other lists of maps go by name
+
+
+def problems(template: Mapping[str, Any]) -> list[Problem]:
+    """(path within the template, message) of all that cannot be merged."""
+    return [*_unknown("", template, ("metadata", "spec")), *_metadata(template), *_spec(template)]
+
+
+def merged(ours: dict[str, Any], additions: Mapping[str, Any]) -> dict[str, Any]:
+    """Our template with what is added: maps by key, lists of named maps by name, other lists one after the other."""
+    result: dict[str, Any] = _merge(ours, additions)
+    return result
+
+
+def _merge(ours: Any, theirs: Any, key: str = "") -> Any:
+    if isinstance(ours, Mapping) and isinstance(theirs, Mapping):
+        both = {name: _merge(ours[name], theirs[name], name) if name in theirs else ours[name] for name in ours}
+        return both | {name: value for name, value in theirs.items() if name not in ours}
+    if isinstance(ours, list) and isinstance(theirs, list):
+        return _merge_lists(ours, theirs, _KEYS.get(key, "name"))
+    return theirs
+
+
+def _merge_lists(ours: list[Any], theirs: list[Any], key: str) -> list[Any]:
+    if not all(isinstance(entry, Mapping) and key in entry for entry in (*ours, *theirs)):
+        return [*ours, *theirs]
+    given = {entry[key]: entry for entry in theirs}
+    both = [_merge(entry, given.pop(entry[key])) if entry[key] in given else entry for entry in ours]
+    return [*both, *given.values()]
+
+
+def _metadata(template: Mapping[str, Any]) -> Iterator[Problem]:
+    metadata = template.get("metadata", {})
+    if not isinstance(metadata, Mapping):
+        yield "metadata", "must be a mapping"
+        return
+    yield from _unknown("metadata.", metadata, ("labels", "annotations"))
+    for kind in ("labels", "annotations"):
+        entries = metadata.get(kind, {})
+        if not isinstance(entries, Mapping) or not all(isinstance(value, str) for value in entries.values()):
+            yield f"metadata.{kind}", "must be a mapping of texts"
+            continue
+        for name in entries:
+            if str(name).startswith(_OUR_LABELS):
+                yield f"metadata.{kind}.{name}", "belongs to the operator"
+
+
+def _spec(template: Mapping[str, Any]) -> Iterator[Problem]:
+    spec = template.get("spec", {})
+    if not isinstance(spec, Mapping):
+        yield "spec", "must be a mapping"
+        return
+    for name in _OUR_SPEC:
+        if name in spec:
+            yield f"spec.{name}", "belongs to the operator"
+    for kind in _LISTED:
+        entries = spec.get(kind, [])
+        if not _named(entries):
+            yield f"spec.{kind}", "must be a list of mappings that each have a name"
+        elif kind == "containers":
+            yield from _worker(entries)
+
+
+def _worker(containers: Sequence[Mapping[str, Any]]) -> Iterator[Problem]:
+    for container in containers:
+        if container["name"] != _WORKER:
+            continue
+        here = f"spec.containers[{_WORKER}]"
+        for name in _OUR_CONTAINER:
+            if name in container:
+                yield f"{here}.{name}", "belongs to the operator"
+        env = container.get("env", [])
+        if not _named(env):
+            yield f"{here}.env", "must be a list of mappings that each have a name"
+            continue
+        for variable in env:
+            if str(variable["name"]).startswith(_OUR_VARIABLES):
+                yield f"{here}.env.{variable['name']}", "belongs to the operator"
+
+
+def _named(entries: Any) -> bool:
+    return isinstance(entries, list) and all(isinstance(entry, Mapping) and "name" in entry for entry in entries)
+
+
+def _unknown(path: str, found: Mapping[str, Any], known: Sequence[str]) -> Iterator[Problem]:
+    for name in found:
+        if name not in known:
+            yield f"{path}{name}", f"unknown field; known are {', '.join(known)}"

@@ -1,0 +1,32 @@
+"""Services: the front door, and the headless one by which gateways find workers."""
+
+from typing import Any
+
+from legato_operator.manifests import common
+from legato_operator.resources import InferenceService
+from legato_protocol import names
+
+
+def front(service: InferenceService) -> dict[str, Any]:
+    """Where clients inside the cluster reach the gateway."""
+    spec = {
+        "type": "ClusterIP",
+        "selector": common.selector(service, role=common.GATEWAY),
+        "ports": [{"name": "http", "port": 80, "targetPort": "http", "protocol": "TCP"}],
+    }
+    return _service(service, service.metadata.name, spec)
+
+
+def workers(service: InferenceService) -> dict[str, Any]:
+    """All workers, also those not ready: whether one takes requests is what it says itself."""
+    spec = {
+        "clusterIP": "None",
+        "publishNotReadyAddresses": True,
+        "selector": common.selector(service, app=names.APP_WORKER),
+        "ports": [{"name": "control", "port": names.WORKER_CONTROL_PORT, "targetPort": "control", "protocol": "TCP"}],
+    }
+    return _service(service, common.pool_name(service, "workers"), spec)
+
+
+def _service(service: InferenceService, name: str, spec: dict[str, Any]) -> dict[str, Any]:
+    return {"apiVersion": "v1", "kind": "Service", "metadata": common.metadata(service, name), "spec": spec}

@@ -1,0 +1,21 @@
+"""ServiceAccounts: gateways may look for workers; workers may ask the API nothing."""
+
+from typing import Any
+
+from legato_operator.manifests import common
+from legato_operator.resources import InferenceService
+
+
+def worker(service: InferenceService) -> dict[str, Any]:
+    """An account without a token."""
+    return _account(service, "worker") | {"automountServiceAccountToken": False}
+
+
+def gateway(service: InferenceService) -> dict[str, Any]:
+    """The account that the Role of `access` is bound to."""
+    return _account(service, common.GATEWAY)
+
+
+def _account(service: InferenceService, part: str) -> dict[str, Any]:
+    metadata = common.metadata(service, common.pool_name(service, part))
+    return {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": metadata}

@@ -1,0 +1,117 @@
+"""From a pod, as the API spells it, to the facts that plans are made of. Pure."""
+
+import datetime
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from legato_operator import limits
+from legato_operator.cluster import Object, is_leaving, labels_of, uid_of
+from legato_operator.manifests import common
+from legato_operator.observed import Pod
+from legato_protocol import names
+
+REFUSED_EXIT_CODE = 2
+LOST_AFTER = 30.0  # seconds beyond its grace period: clocks differ, and a busy kubelet is no lost node
+_POOLS = (limits.PREFILL, limits.DECODE, common.GATEWAY)
+_OURS = ("worker", "gateway", "model")
+_BEGINNING = ("ContainerCreating", "PodInitializing")
+
+
+def belongs(item: Object) -> bool:
+    """Whether it is one of the service's own: anybody can put our label on a pod."""
+    return labels_of(item).get(names.LABEL_ROLE) in _POOLS
+
+
+def read(item: Object, now: float) -> Pod:
+    """All that the pod itself tells. What its worker says is not in it."""
+    labels, status = labels_of(item), item.get("status", {})
+    pool = labels[names.LABEL_ROLE]
+    ready = _condition(status, "Ready").get("status") == "True"
+    return Pod(
+        name=item["metadata"]["name"],
+        uid=uid_of(item),
+        pool=pool,
+        revision=labels.get(names.LABEL_POD_REVISION, ""),
+        created=item["metadata"]["creationTimestamp"],
+        ready=ready,
+        leaving=is_leaving(item),
+        message="" if ready else _message(status),
+        refused=_refused(status),
+        address=_control_address(item) if pool != common.GATEWAY else "",
+        draining_since=_draining_since(item),
+        age=now - _seconds(item["metadata"]["creationTimestamp"]),
+        failed=status.get("phase") in ("Failed", "Succeeded"),
+        lost=_is_lost(item, now),
+    )
+
+
+def _message(status: Mapping[str, Any]) -> str:
+    """Why it is not ready: what a container waits for says more than the pod's own condition."""
+    for container in _containers(status):
+        waiting = container.get("state", {}).get("waiting", {})
+        if waiting.get("reason", _BEGINNING[0]) not in _BEGINNING:
+            return ": ".join(text for text in (waiting["reason"], waiting.get("message", "")) if text)
+    for kind in ("PodScheduled", "Ready"):
+        condition = _condition(status, kind)
+        if condition.get("status") == "False":
+            return str(condition.get("message", ""))
+    return str(status.get("message", ""))
+
+
+def _condition(status: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
+    found: Mapping[str, Any] = next((c for c in status.get("conditions", ()) if c["type"] == kind), {})
+    return found
+
+
+def _containers(status: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """Of ours, in the order in which they start."""
+    for kind in ("initContainerStatuses", "containerStatuses"):
+        for container in status.get(kind, ()):
+            if container.get("name") in _OURS:
+                yield container
+
+
+def _refused(status: Mapping[str, Any]) -> str:
+    """The last words of a process that ended with the exit code of a permanent error."""
+    for container in _containers(status):
+        for state in ("state", "lastState"):
+            ended = container.get(state, {}).get("terminated", {})
+            if ended.get("exitCode") == REFUSED_EXIT_CODE:
+                return ended.get("message") or "ended with a permanent error"
+    return ""
+
+
+def _control_address(item: Object) -> str:
+    """Where its control port is: announced by the process, or fixed in the pod's spec."""
+    status = item.get("status", {})
+    port = status.get("ports", {}).get("control") or _container_port(item, "control")
+    return f"{status['podIP']}:{port}" if port and status.get("podIP") else ""
+
+
+def _container_port(item: Object, name: str) -> int | None:
+    ports = (port for container in item["spec"]["containers"] for port in container.get("ports", ()))
+    return next((int(port["containerPort"]) for port in ports if port.get("name") == name), None)
+
+
+def _draining_since(item: Object) -> float | None:
+    """When it was chosen to leave; a mark that somebody wrote by hand counts as one of long ago."""
+    since = item["metadata"].get("annotations", {}).get(common.ANNOTATION_DRAINING)
+    if since is None:
+        return None
+    try:
+        return float(since)
+    except ValueError:
+        return 0.0
+
+
+def _is_lost(item: Object, now: float) -> bool:
+    """Whether it outlives its deletion. Kubernetes writes into the timestamp when its grace period ends."""
+    metadata = item["metadata"]
+    if not is_leaving(item) or "deletionGracePeriodSeconds" not in metadata:
+        return False
+    return now > _seconds(metadata["deletionTimestamp"]) + LOST_AFTER
+
+
+def _seconds(timestamp: str) -> float:
+    """Of a time as the API spells it, since the epoch."""
+    return datetime.datetime.fromisoformat(timestamp).timestamp()
