@@ -53,7 +53,7 @@ class Peers:
         self._token = token
         self._key = sha256(token.encode()).digest()
         self._connections: dict[int, _Connection] = {}
-        self._trusted: tuple[int, ...] = ()  # replaced whole: another thread reads it
+        self._greeted: tuple[int, ...] = ()  # they heard our hello; replaced whole, since another thread reads it
         self.refused = 0
         self.bad_messages = 0
 
@@ -111,9 +111,9 @@ class Peers:
             self._link.send(number, self._seal(encode(message)))
 
     def send_to_all(self, message: handoff.HandoffMessage) -> None:
-        """To every trusted peer. May be called by any thread."""
+        """To everyone who heard our hello and so may trust us, trusted here yet or not. May be called by any thread."""
         data = self._seal(encode(message))
-        for number in self._trusted:
+        for number in self._greeted:
             self._link.send(number, data)
 
     def connected(self, number: int, accepted: bool) -> None:
@@ -122,12 +122,12 @@ class Peers:
             due = self._clock() + self._patience
             self._connections[number] = _Connection(accepted=True, worker="", epoch="", due=due)
         elif number in self._connections:
-            self._link.send(number, self._seal(encode(self._hello)))
+            self._say_hello(number)
 
     def forget(self, number: int) -> None:
         """The link says that the connection has ended."""
         self._connections.pop(number, None)
-        self._trusted = tuple(known for known in self._trusted if known != number)
+        self._greeted = tuple(known for known in self._greeted if known != number)
 
     def receive(self, number: int, data: bytes) -> handoff.HandoffMessage | None:
         """The message, for a trusted peer; None for one that was refused. A hello that is accepted is returned too."""
@@ -158,10 +158,13 @@ class Peers:
         connection.worker, connection.epoch, connection.arena = hello.worker, hello.epoch, hello.arena
         self._link.attach(number, hello.rkey)
         if connection.accepted:
-            self._link.send(number, self._seal(encode(self._hello)))
+            self._say_hello(number)
         connection.trusted = True
-        self._trusted += (number,)
         return hello
+
+    def _say_hello(self, number: int) -> None:
+        self._link.send(number, self._seal(encode(self._hello)))
+        self._greeted += (number,)
 
     def _fault(self, connection: _Connection, hello: handoff.PeerHello) -> str:
         """Why this peer is not the one to exchange KV with; empty when it is."""

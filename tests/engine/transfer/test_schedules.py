@@ -1,7 +1,8 @@
 """Random schedules with scripted faults: never a wrong token, never a hang, never a leak.
 
-Two senders and two receivers with nearly full arenas run hand-offs over the link in memory, in virtual time. A freed
-block is overwritten at once, so that whoever reads or writes too late is found out by the bytes.
+Four workers with nearly full arenas send and receive over the link in memory, in virtual time: sequences of which the
+receiver holds a part already, rooms that are used again, cores that are deaf in a long step. A freed block is
+overwritten at once, so that whoever reads or writes too late is found out by the bytes.
 """
 
 from dataclasses import dataclass
@@ -39,6 +40,8 @@ class Job:
     cancel_send: float | None = None
     cancel_receive: float | None = None
     revoke: float | None = None
+    cached: float = 0.0  # share of its full blocks that the receiver holds already
+    repeated: bool = False  # both sides are told again of a room that has committed
     sending: bool = False
     receiving: bool = False
 
@@ -67,6 +70,7 @@ class Worker:
         self.held = {}
         self.bytes[:] = self.fill = 255
         self.epoch, self.name, self.network, self.random = epoch, name, network, random
+        self.busy_since = self.busy_until = 0.0
         self.link = MemoryLink(network, name, self.memory.data_ptr(), BLOCKS * BLOCK_BYTES)
         self.agent = TransferAgent(
             self.link,
@@ -84,6 +88,18 @@ class Worker:
     @property
     def peer(self):
         return Peer(self.name, self.epoch, self.link.address)
+
+    @property
+    def deaf(self):
+        """Its process is stopped, or its core is in a step."""
+        return self.link.stopped or self.network.now < self.busy_until
+
+    def turn(self):
+        """What the core has to hear; a step goes on without."""
+        if self.link.stopped or not self.deaf:
+            return self.agent.poll()
+        self.agent.core_is_busy(self.network.now - self.busy_since)
+        return []
 
     def take(self, key, count):
         if len(self.free) < count:
@@ -119,14 +135,15 @@ class World:
         soon = lambda chance: draw.uniform(0, 3) if draw.random() < chance else None  # noqa: E731
         return Job(
             room,
-            draw.randrange(2),
-            2 + draw.randrange(2),
+            *draw.sample(range(4), 2),
             [draw.randrange(1000) for _ in range(draw.randint(1, 5 * BLOCK))],
             draw.uniform(0, 1.5),
             draw.uniform(0, 1.5),
             cancel_send=soon(0.15),
             cancel_receive=soon(0.15),
             revoke=soon(0.2),
+            cached=draw.choice([0.0, 0.0, draw.random(), 1.0]),
+            repeated=draw.random() < 0.2,
         )
 
     def run(self, mischief):
@@ -138,7 +155,7 @@ class World:
             for job in self.jobs:
                 self.drive(job)
             for worker in self.workers:
-                for event in worker.agent.poll():
+                for event in worker.turn():
                     self.react(worker, event)
                 worker.check()
             if not pending and self.idle():
@@ -151,21 +168,21 @@ class World:
 
     def drive(self, job):
         now, sender, receiver = self.network.now, self.workers[job.sender], self.workers[job.receiver]
-        if not job.sending and now >= job.start_send and not sender.link.stopped:
+        if not job.sending and now >= job.start_send and not sender.deaf:
             job.sending = True
             sender.agent.expect(job.room, job.attempt, receiver.peer, ROOT)
-        if not job.receiving and now >= job.start_receive and not receiver.link.stopped:
+        if not job.receiving and now >= job.start_receive and not receiver.deaf:
             self.offer(job, receiver, sender)
-        if job.cancel_send is not None and now >= job.cancel_send and not sender.link.stopped:
+        if job.cancel_send is not None and now >= job.cancel_send and not sender.deaf:
             job.cancel_send = None
             sender.agent.abort(job.room, "cancelled")
-        if job.cancel_receive is not None and now >= job.cancel_receive and not receiver.link.stopped:
+        if job.cancel_receive is not None and now >= job.cancel_receive and not receiver.deaf:
             job.cancel_receive = None
             receiver.agent.abort(job.room, "cancelled")
-        if job.revoke is not None and now >= job.revoke and not receiver.link.stopped:
+        if job.revoke is not None and now >= job.revoke and not receiver.deaf:
             job.revoke = None
             receiver.agent.revoke(job.room)
-        if now > 12 and not sender.link.stopped:
+        if now > 12 and not sender.deaf:
             sender.agent.abort(job.room, "deadline")  # the core's own deadline
             job.sending = True
         if now > 12 and not job.receiving:
@@ -175,7 +192,13 @@ class World:
         blocks = receiver.take(("in", job.room, job.attempt), job.blocks)
         if blocks is not None:
             job.receiving = True
-            receiver.agent.grant(job.room, job.attempt, sender.peer, blocks, 0, ROOT)
+            self.grant(job, receiver, sender, blocks)
+
+    def grant(self, job, receiver, sender, blocks):
+        cached = int(job.cached * (len(job.tokens) // BLOCK))
+        for index in range(cached):
+            receiver.bytes[blocks[index]] = job.content(index)
+        receiver.agent.grant(job.room, job.attempt, sender.peer, blocks, cached, ROOT)
 
     def react(self, worker, event):
         job = self.jobs[event.room - 1]
@@ -192,14 +215,31 @@ class World:
                 assert event.final.token_ids == job.packed
                 self.arrived += 1
                 worker.give(("in", job.room, event.attempt))
+                if job.repeated and event.attempt == job.attempt:
+                    self.offer_again(job, worker)
             case Released() | Revoked(side="receiver"):
                 worker.give(("in", job.room, event.attempt))
-            case Committed() | Aborted(side="sender") | Revoked(side="sender"):
+            case Committed():
+                worker.give(("out", job.room, event.attempt))
+                if job.repeated:
+                    worker.agent.expect(job.room, event.attempt, self.workers[job.receiver].peer, ROOT)
+            case Aborted(side="sender") | Revoked(side="sender"):
                 worker.give(("out", job.room, event.attempt))
             case Aborted(side="receiver"):
                 assert ("in", job.room, event.attempt) in worker.held
-                if event.attempt == job.attempt < 3 and self.network.now < 8 and self.random.random() < 0.5:
+                if (
+                    not job.repeated
+                    and event.attempt == job.attempt < 3
+                    and self.network.now < 8
+                    and self.random.random() < 0.5
+                ):
                     self.retry(job)
+
+    def offer_again(self, job, receiver):
+        """A gateway that uses a room twice: refused, and the blocks come back."""
+        blocks = receiver.take(("in", job.room, job.attempt), job.blocks)
+        if blocks is not None:
+            self.grant(job, receiver, self.workers[job.sender], blocks)
 
     def retry(self, job):
         """The gateway dispatches again, perhaps while the old attempt is not over at the sender."""
@@ -231,6 +271,13 @@ class World:
     def resume(self, index):
         self.workers[index].link.resume()
 
+    def compute(self, index):
+        """A step, perhaps longer than the lease."""
+        worker = self.workers[index]
+        if not worker.deaf:
+            worker.busy_since = self.network.now
+            worker.busy_until = self.network.now + self.random.uniform(0.1, 3)
+
     def restart(self, index):
         """The process is killed; another one, of a new epoch, takes its address."""
         self.workers[index].link.close()
@@ -247,7 +294,13 @@ def mischief_for(random):
         acts += [(start, "stop", index), (start + random.uniform(0.2, 4), "resume", index)]
     elif random.random() < 0.3:
         acts.append((random.uniform(0, 2.5), "restart", random.randrange(4)))
+    if random.random() < 0.5:
+        acts += steps_for(random)
     return acts
+
+
+def steps_for(random):
+    return [(random.uniform(0, 4), "compute", random.randrange(4)) for _ in range(random.randint(1, 6))]
 
 
 def check_ended(world):
@@ -315,3 +368,16 @@ def test_undisturbed_hand_offs_all_arrive():
     world.run([])
     check_ended(world)
     assert world.arrived == len(world.jobs)
+
+
+@FEW
+@given(SEEDS, chance(0.05))
+def test_long_steps_alone_cost_no_connection(seeds, delay):
+    """Peers are deaf for up to three leases, and known to live."""
+    for seed in seeds:
+        world = World(seed, Faults(delay=delay))
+        for job in world.jobs:
+            job.start_receive = job.start_send  # a sender that is not told of its room for a lease is fenced as ever
+        world.run(steps_for(world.random))
+        check_ended(world)
+        assert sum(worker.agent.counts().fences for worker in world.workers) == 0

@@ -15,21 +15,16 @@ def states_of(side):
 
 
 @pytest.mark.parametrize("side", SIDES)
-def test_every_move_is_in_the_table_or_raises_and_changes_nothing(side):
-    legal = 0
+def test_what_is_not_in_the_table_raises_and_changes_nothing(side):
+    """What is, and has to be, is tried with the code that drives it: see test_sides."""
     for state in State:
         for event in Event:
             session = Session(side)
             session.state = state
-            if session.may(event):
-                legal += 1
-                assert session.step(event) == TABLES[side][state, event].actions
-                assert session.state is TABLES[side][state, event].state
-            else:
+            if not session.may(event):
                 with pytest.raises(IllegalMove):
                     session.step(event)
                 assert session.state is state
-    assert legal == len(TABLES[side])
 
 
 @pytest.mark.parametrize("side", SIDES)
