@@ -55,6 +55,7 @@ class Settings:
     lease: float = 10.0
     core_silence: float = 10.0
     step_limit: float = 120.0
+    start_limit: float = 600.0
     pod_revision: str = ""
     token: str = field(default="", repr=False)
     parent: int = 0  # process id that this one must not outlive; 0: it may outlive all
@@ -224,5 +225,6 @@ _FLAGS: Final = (
     _Flag("--lease", duration, "TIME", "silence of a peer that ends a hand-off", "10s"),
     _Flag("--core-silence", duration, "TIME", "silence after which the compute process is replaced", "10s"),
     _Flag("--step-limit", duration, "TIME", "a step that takes longer is stuck: the compute process is replaced", "2m"),
+    _Flag("--start-limit", duration, "TIME", "a start that comes no further for so long is stuck, likewise", "10m"),
     _Flag("--pod-revision", str, "HASH", "hash of the pod template", ""),
 )

@@ -30,6 +30,7 @@ def test_a_wrong_range_is_named(wrong: str) -> None:
 def test_a_step_limit_is_a_duration() -> None:
     assert read().step_limit == 120
     assert read("--step-limit", "90s").step_limit == 90
+    assert (read().start_limit, read("--start-limit", "1h").start_limit) == (600, 3600)
 
 
 def test_without_a_token_hand_offs_stay_on_the_loopback() -> None:

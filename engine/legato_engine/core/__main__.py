@@ -46,6 +46,7 @@ def _serve(channel: Channel, start: Start, pulse: Pulse, heartbeat: Heartbeat) -
     from legato_engine.transfer.link import LinkError
 
     def progress(phase: str, share: float) -> None:
+        pulse.progress()
         channel.send(Loading(phase, share))
 
     try:
@@ -57,6 +58,7 @@ def _serve(channel: Channel, start: Start, pulse: Pulse, heartbeat: Heartbeat) -
         return _EXIT_PERMANENT
     if parts.agent is not None:
         heartbeat.tell_peers = parts.agent.core_is_busy
+    pulse.end()
     channel.send(Ready(parts.hello, parts.formats, parts.vocab_size))
     try:
         parts.core(channel, pulse).run()

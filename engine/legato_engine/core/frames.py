@@ -65,7 +65,8 @@ class Ready(Message, tag="ready", frozen=True):
 
 
 class Beat(Message, tag="beat", frozen=True):
-    """The process lives, however long its step takes: turn number `turn` began `busy` seconds ago; 0 between turns."""
+    """The process lives, however long its step takes: turn number `turn` began `busy` seconds ago; 0 between turns.
+    Turn 0 is the start: it last came further `busy` seconds ago."""
 
     turn: int = 0
     busy: float = 0.0

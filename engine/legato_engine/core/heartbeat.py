@@ -12,11 +12,16 @@ from legato_engine.core.frames import Beat
 
 
 class Pulse:
-    """Where the loop is: written by the loop, read by the heartbeat."""
+    """Where the loop is: written by the loop, read by the heartbeat. Turn 0 is the start, from one sign of progress to
+    the next: it goes on until the first `end`."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._state: tuple[int, float | None] = (0, None)  # one object, so that a reader never sees half of it
+        self._state: tuple[int, float | None] = (0, clock())  # one object, so that a reader never sees half of it
+
+    def progress(self) -> None:
+        """The start has come further."""
+        self._state = (0, self._clock())
 
     def begin(self) -> None:
         """The loop has something to do."""
@@ -32,7 +37,11 @@ class Pulse:
 
 
 class Heartbeat(threading.Thread):
-    """Beats every `interval` seconds until the server is gone. Compute gives up the interpreter lock."""
+    """Beats every `interval` seconds until the server is gone.
+
+    torch gives up the interpreter lock while it computes; a compiled kernel keeps it, for a part of one layer, so that
+    no thread has to be asked for it back between kernels.
+    """
 
     def __init__(self, channel: Channel, pulse: Pulse, interval: float) -> None:
         super().__init__(name="heartbeat", daemon=True)

@@ -99,9 +99,13 @@ class Supervisor:
             if not received:
                 return None
             for frame in received:
-                if isinstance(frame, Beat) and frame.busy > self._settings.step_limit:
-                    return f"the core was stuck in turn {frame.turn} for {frame.busy:.1f} seconds"
+                if isinstance(frame, Beat) and frame.busy > self._limit(frame):
+                    where = f"turn {frame.turn}" if frame.turn else "its start"
+                    return f"the core was stuck in {where} for {frame.busy:.1f} seconds"
                 self._take(frame)
+
+    def _limit(self, beat: Beat) -> float:
+        return self._settings.step_limit if beat.turn else self._settings.start_limit
 
     def _take(self, frame: FromCore) -> None:
         match frame:

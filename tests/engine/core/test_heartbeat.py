@@ -10,9 +10,22 @@ from legato_engine.core.heartbeat import Heartbeat, Pulse
 PATIENCE = 20.0  # seconds until a test gives up; nothing waits this long when all is well
 
 
+def test_a_start_lasts_from_one_sign_of_progress_to_the_next():
+    now = 5.0
+    pulse = Pulse(lambda: now)
+    now = 8.0
+    assert pulse.beat() == Beat(0, 3.0)
+    pulse.progress()
+    now = 9.0
+    assert pulse.beat() == Beat(0, 1.0)
+    pulse.end()
+    assert pulse.beat() == Beat(0, 0.0)
+
+
 def test_a_beat_tells_the_turn_and_how_long_it_lasts():
     now = 5.0
     pulse = Pulse(lambda: now)
+    pulse.end()
     assert pulse.beat() == Beat(0, 0.0)
     pulse.begin()
     now = 7.5

@@ -83,6 +83,18 @@ def test_a_server_that_was_stopped_itself_does_not_take_its_core_for_silent(run:
     run(test, core_silence=1.0)
 
 
+def test_a_start_that_comes_no_further_is_replaced_although_its_heart_beats(run: Any) -> None:
+    async def test(bench: Any) -> None:
+        stuck = await asyncio.wait_for(bench.cores.get(), bench.patience)
+        await stuck.hear()
+        await stuck.say(Beat(turn=0, busy=2.9))
+        await stuck.say(Beat(turn=0, busy=3.1))
+        await bench.core()
+        assert any("stuck in its start" in line for line in bench.logged)
+
+    run(test, start_limit=3.0, step_limit=1.0)
+
+
 def test_a_core_that_is_stuck_in_a_step_is_replaced_although_its_heart_beats(run: Any) -> None:
     async def test(bench: Any) -> None:
         core = await bench.core()
