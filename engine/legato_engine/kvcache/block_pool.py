@@ -140,9 +140,10 @@ class BlockPool:
             self._set_free(block)
 
     def check_integrity(self) -> None:
-        """Raise AssertionError where a block is in two states or in none."""
+        """Raise AssertionError where a block is in two states or in none, or the counts are not those of the blocks."""
         self.cache.check_integrity()
         assert self._free_count == self._free.count(_FREE)
+        assert self.counts().used == sum(references > 0 for references in self._references)
         for block in range(self.size):
             used = self._references[block] > 0
             states = (self._free[block], self.cache.is_evictable(block), used, block in self._quarantined)

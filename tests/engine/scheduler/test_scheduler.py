@@ -361,11 +361,13 @@ def test_load_counts_uncached_tokens(make_worker, make_client):
     worker = make_worker(chunk_tokens=8, max_running=1)
     worker.add(make_client(prompt(12), max_tokens=1), tenant="a")
     worker.run()
-    worker.add(make_client((*prompt(8), *prompt(12, 50)), max_tokens=1), tenant="b")
+    request = worker.add(make_client((*prompt(8), *prompt(12, 50)), max_tokens=1), tenant="b")
     load = worker.scheduler.load()
     assert (load.queue_tokens, load.waiting, load.running) == (12, 1, 0)
     worker.step()
     load = worker.scheduler.load()
     assert (load.queue_tokens, load.waiting, load.running) == (4, 0, 1)
-    assert load.free_blocks + load.cached_blocks + load.used_blocks + load.quarantined_blocks == 32
+    used = {block for block in range(32) if worker.pool.references(block)}
+    assert used == set(request.blocks)
+    assert (load.free_blocks, load.cached_blocks, load.used_blocks, load.quarantined_blocks) == (25, 1, 6, 0)
     assert load.tokens_by_tenant == {"a": 12, "b": 8}
