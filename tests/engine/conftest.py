@@ -102,7 +102,11 @@ def huggingface_model(checkpoint: Checkpoint, config: ModelConfig) -> torch.nn.M
     from transformers import AutoConfig, AutoModelForCausalLM
 
     kind = "mistral" if config.architecture == "MistralForCausalLM" else "llama"
-    extra = {"sliding_window": config.sliding_window} if kind == "mistral" else {}
+    extra = (
+        {"sliding_window": config.sliding_window}
+        if kind == "mistral"
+        else {"attention_bias": config.attention_bias, "mlp_bias": config.mlp_bias}
+    )
     theirs = AutoConfig.for_model(
         kind,
         vocab_size=config.vocab_size,

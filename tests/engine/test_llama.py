@@ -8,6 +8,7 @@ import torch
 
 from legato_engine import processor
 from legato_engine.errors import TooLittleMemory
+from legato_engine.layers import linear, rotary
 from legato_engine.models import weights
 from legato_engine.models.checkpoint import Checkpoint
 from legato_engine.models.config import ModelConfig
@@ -36,6 +37,7 @@ SHAPES = {
     "llama 2": config(kv_heads=6),
     "llama 3": config(rope_theta=500000.0, rope_scaling=LLAMA3, tie_word_embeddings=True),
     "mistral": config(architecture="MistralForCausalLM", sliding_window=48),
+    "biases": config(attention_bias=True, mlp_bias=True, rope_scaling={"rope_type": "linear", "factor": 4.0}),
     "odd sizes": config(hidden_size=63, head_dim=20, heads=3, kv_heads=1, intermediate_size=100, vocab_size=500),
 }
 
@@ -65,9 +67,9 @@ class RandomCheckpoint(Checkpoint):
         return self._tensors[name]
 
 
-def load(checkpoint, dtype="float32", kv_cache_bytes=16 << 20, max_length=1024):
+def load(checkpoint, dtype="float32", kv_cache_bytes=16 << 20, block_size=16):
     return Runner.load(
-        checkpoint, block_size=16, kv_cache_bytes=kv_cache_bytes, dtype=dtype, threads=2, max_length=max_length
+        checkpoint, block_size=block_size, kv_cache_bytes=kv_cache_bytes, dtype=dtype, threads=2, max_length=1024
     )
 
 
@@ -100,7 +102,48 @@ def test_logits_are_those_of_transformers(name, length, chunk, draws, huggingfac
     torch.testing.assert_close(found, expected, atol=2e-4, rtol=2e-4)
 
 
-@pytest.mark.parametrize("name", ["llama 3", "mistral"])
+def test_a_projection_without_bias_beside_those_that_have_one_adds_nothing():
+    checkpoint = RandomCheckpoint(SHAPES["biases"])
+    names = [f"model.layers.0.self_attn.{part}_proj" for part in "qkv"]
+    del checkpoint._tensors[f"{names[1]}.bias"]
+
+    queries, keys, values = linear.biases(checkpoint, names).split([192, 64, 64])
+
+    assert not keys.any()
+    torch.testing.assert_close(queries, checkpoint.vector(f"{names[0]}.bias"))
+    torch.testing.assert_close(values, checkpoint.vector(f"{names[2]}.bias"))
+
+
+def test_factors_by_frequency_are_the_constants_that_they_were_made_from(draws, huggingface):
+    """A GGUF of Llama 3 has them instead of those."""
+    truth = config(rope_scaling=LLAMA3)
+    factors = rotary.frequencies(config()) / rotary.frequencies(truth)
+    checkpoint = RandomCheckpoint(
+        config(rope_scaling={"rope_type": "factors", "factors": tuple(factors.tolist())}),
+    )
+    tokens = torch.randint(0, 300, (200,), generator=torch.Generator().manual_seed(3)).tolist()
+    with torch.inference_mode():
+        expected = huggingface(checkpoint, truth)(input_ids=torch.tensor([tokens])).logits[0, -1]
+
+    found = last_logits(load(checkpoint), tokens, 64, draws)
+
+    assert factors.max() > 2
+    torch.testing.assert_close(found, expected, atol=2e-4, rtol=2e-4)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "auto"])
+@pytest.mark.parametrize("block_size", [1, 8, 20, 64])
+def test_logits_do_not_depend_on_the_size_of_blocks(dtype, block_size, draws):
+    checkpoint = RandomCheckpoint(SHAPES["mistral"])
+    tokens = torch.randint(0, 300, (150,), generator=torch.Generator().manual_seed(2)).tolist()
+    exact = last_logits(load(checkpoint), tokens, 150, draws)
+
+    found = last_logits(load(checkpoint, dtype, block_size=block_size), tokens, 67, draws)
+
+    assert (found - exact).norm() < (1e-4 if dtype == "float32" else 0.03) * exact.norm()
+
+
+@pytest.mark.parametrize("name", ["llama 3", "mistral", "biases"])
 def test_auto_stays_close_to_float32(name, draws):
     """Formats that `auto` picks round inputs of linear layers to bfloat16 at worst."""
     checkpoint = RandomCheckpoint(SHAPES[name])
