@@ -7,12 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from legato_cli import bench
+from legato_cli import bench, prepare
 from legato_engine import metrics as worker_metrics
 from legato_engine import settings as worker_settings
 from legato_engine.transfer.agent import Counts
 from legato_gateway import settings as gateway_settings
 from legato_gateway.metrics import Metrics
+from legato_operator.kubernetes import settings as operator_settings
+from legato_operator.kubernetes.metrics import Metrics as OperatorMetrics
 from legato_protocol import names
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -23,7 +25,10 @@ def _rows(page: str, heading: str) -> set[str]:
     return set(re.findall(r"^\| `([^`]+)` \|", section, re.MULTILINE))
 
 
-@pytest.mark.parametrize(("command", "module"), [("worker", worker_settings), ("gateway", gateway_settings)])
+COMMANDS = [("worker", worker_settings), ("gateway", gateway_settings), ("operator", operator_settings)]
+
+
+@pytest.mark.parametrize(("command", "module"), COMMANDS)
 def test_docs_know_every_flag(command, module):
     parser = ArgumentParser(add_help=False)
     module.add_flags(parser)
@@ -37,6 +42,13 @@ def test_docs_know_every_flag_of_bench():
     assert _rows("bench.md", "Every flag") == set(command._option_string_actions) - {"-h", "--help"}
 
 
+def test_docs_know_every_flag_of_prepare():
+    parser = ArgumentParser()
+    prepare.add_parser(parser.add_subparsers())
+    (command,) = parser._subparsers._group_actions[0].choices.values()
+    assert _rows("settings.md", "`legato prepare`") == set(command._option_string_actions) - {"-h", "--help"}
+
+
 @pytest.mark.parametrize(("heading", "prefix"), [("Environment", "ENV_"), ("Headers of a request", "HEADER_")])
 def test_docs_know_every_variable_and_header(heading, prefix):
     assert _rows("settings.md", heading) == {value for name, value in vars(names).items() if name.startswith(prefix)}
@@ -44,6 +56,10 @@ def test_docs_know_every_variable_and_header(heading, prefix):
 
 def test_docs_know_every_metric_of_the_gateway():
     assert _rows("metrics.md", "Gateway") == {metric.name for metric in Metrics().registry.collect()}
+
+
+def test_docs_know_every_metric_of_the_operator():
+    assert _rows("metrics.md", "Operator") == {metric.name for metric in OperatorMetrics().registry.collect()}
 
 
 def test_docs_know_every_metric_of_a_worker():

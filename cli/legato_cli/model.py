@@ -1,4 +1,4 @@
-"""From what `--model` says to a path: of a built-in model, prepared once in the cache folder, or of the user's own.
+"""From what `--model` says to a path: of a built-in or downloaded model in the cache folder, or of the user's own.
 
 No torch and no tokenizer in here: whether the files make sense is said by engine and gateway when they open them.
 """
@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from hashlib import file_digest
 from pathlib import Path
 
+from legato_cli import hub
 from legato_protocol.names import ENV_CACHE, ENV_PREPARED
 
 PREFIX = "builtin:"
@@ -25,6 +26,10 @@ Progress = Callable[[str], None]
 
 class ModelUnavailable(Exception):
     """The model asked for cannot be had. The text says why, and what is allowed."""
+
+
+class ModelAway(ModelUnavailable):
+    """It cannot be had now; trying again may help."""
 
 
 @dataclass(frozen=True)
@@ -87,20 +92,56 @@ def resolve(spec: str, progress: Progress, environ: Mapping[str, str] = os.envir
         builtin = _builtin(spec.removeprefix(PREFIX))
         ready = _prepared(builtin.file, environ)
         return ready if builtin.matches(ready) else prepare(builtin, cache_folder(environ), progress)
+    if spec.startswith(hub.PREFIX):
+        return _downloaded(spec, environ, header_only=False)
     path = Path(spec).expanduser()
     if not path.exists():
-        raise ModelUnavailable(f"model {spec!r}: no such file or folder; allowed are a path or {_allowed()}")
+        raise ModelUnavailable(
+            f"model {spec!r}: no such file or folder; allowed are a path, hf:REPO@COMMIT or {_allowed()}"
+        )
     return path.resolve()
 
 
 def resolve_header(spec: str, progress: Progress, environ: Mapping[str, str] = os.environ) -> Path:
-    """A path with all of a model but its weights: a built-in model's header if it was prepared, else as `resolve`."""
+    """A path with all of a model but its weights: what was prepared without them will do, else as `resolve`."""
     if spec.startswith(PREFIX):
         builtin = _builtin(spec.removeprefix(PREFIX))
         ready = _prepared(builtin.header_file, environ)
         if builtin.header_matches(ready):
             return ready
+    if spec.startswith(hub.PREFIX):
+        return _downloaded(spec, environ, header_only=True)
     return resolve(spec, progress, environ)
+
+
+def download(repo: str, commit: str, into: Path | None, progress: Progress, header_only: bool = False) -> Path:
+    """The folder with a repository of the Hugging Face hub, in the cache unless `into` is given.
+
+    Raises ModelUnavailable; its subclass ModelAway when trying again may help.
+    """
+    try:
+        snapshot = hub.Snapshot(repo, commit)
+        folder = into or snapshot.folder(cache_folder(os.environ))
+        hub.download(snapshot, folder, progress, header_only)
+    except hub.HubRefuses as error:
+        raise ModelUnavailable(str(error)) from error
+    except (hub.HubUnreachable, OSError) as error:
+        raise ModelAway(str(error)) from error
+    return folder
+
+
+def _downloaded(spec: str, environ: Mapping[str, str], header_only: bool) -> Path:
+    try:
+        snapshot = hub.parse(spec)
+    except hub.HubRefuses as error:
+        raise ModelUnavailable(f"model {spec!r}: {error}") from error
+    folder = snapshot.folder(cache_folder(environ))
+    if not snapshot.complete(folder, header_only):
+        raise ModelUnavailable(
+            f"model {spec!r}: not in {folder}, or not all of it; bring it there by "
+            f"`legato prepare --hugging-face {snapshot.repo} --revision {snapshot.commit}`"
+        )
+    return folder
 
 
 def prepare_header(spec: str, progress: Progress, environ: Mapping[str, str] = os.environ) -> Path:

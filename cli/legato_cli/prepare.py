@@ -15,25 +15,37 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     parser = subparsers.add_parser(
         "prepare",
         help="unpack a model and compile the kernels for this processor",
-        description="Unpacks a model into the cache folder and compiles the kernels that it needs on this processor.",
+        description="Unpacks a model into the cache folder and compiles the kernels that it needs on this processor; "
+        "with --hugging-face it downloads one and compiles nothing.",
     )
-    parser.add_argument("--model", default="builtin:smollm2-135m-instruct", help="path or builtin:NAME (%(default)s)")
+    parser.add_argument(
+        "--model", default="builtin:smollm2-135m-instruct", help="path, hf:REPO@COMMIT or builtin:NAME (%(default)s)"
+    )
     parser.add_argument("--dtype", action="append", choices=DTYPES, help="may be given several times (Auto)")
-    parser.add_argument("--header-only", action="store_true", help="only what a gateway needs of a built-in model")
+    parser.add_argument("--header-only", action="store_true", help="only what a gateway needs: no weights")
+    parser.add_argument("--hugging-face", metavar="REPO", help="download this repository of the hub; HF_TOKEN is used")
+    parser.add_argument("--revision", metavar="COMMIT", help="its commit, 40 hex digits")
+    parser.add_argument("--into", metavar="FOLDER", type=Path, help="where its files go, instead of the cache folder")
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Exit code 2: the model cannot be used."""
+    """Exit code 2: the model cannot be used. 1: it cannot be had now, but perhaps later."""
     from legato_cli import model
 
+    if (args.hugging_face is None) != (args.revision is None) or (args.into and not args.hugging_face):
+        return _refuse("--hugging-face and --revision go together, and --into goes with them")
     try:
+        if args.hugging_face:
+            model.download(args.hugging_face, args.revision, args.into, _say, args.header_only)
+            return 0
         if args.header_only:
             _say(f"wrote {model.prepare_header(args.model, _say)}")
             return 0
         return _compile(model.resolve(args.model, _say), args.dtype or ["Auto"])
     except model.ModelUnavailable as error:
-        return _refuse(error)
+        _refuse(error)
+        return 1 if isinstance(error, model.ModelAway) else 2
 
 
 def _compile(path: Path, dtypes: Sequence[str]) -> int:
@@ -55,7 +67,7 @@ def _compile(path: Path, dtypes: Sequence[str]) -> int:
     return 0
 
 
-def _refuse(error: Exception) -> int:
+def _refuse(error: Exception | str) -> int:
     print(f"legato prepare: {error}", file=sys.stderr)
     return 2
 

@@ -172,7 +172,7 @@ def _quota(text: str) -> tuple[str, int]:
 
 _ANY = 10**12
 _FLAGS: Final[dict[str, tuple[Callable[[str], Any], str]]] = {
-    "model": (_name, "path of the model, or builtin:NAME; its tokenizer is used (required)"),
+    "model": (_name, "path, hf:REPO@COMMIT or builtin:NAME; its tokenizer is used (required)"),
     "served-name": (_name, "the model's name for clients"),
     "max-length": (_integer(2, 10**8), "longest sequence, prompt and answer, in tokens (required)"),
     "host": (_name, "address to listen at (127.0.0.1)"),

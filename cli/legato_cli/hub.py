@@ -1,0 +1,228 @@
+"""Models of the Hugging Face hub: one commit of a repository, brought into a folder whole and verified.
+
+The only door to `huggingface_hub`, which is imported by a download alone: processes that find a model where `legato
+prepare` put it do not need the library. A folder counts once its mark is there, which is written last.
+"""
+
+import contextlib
+import fcntl
+import importlib.util
+import re
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from legato_protocol.names import hub_folder
+
+if TYPE_CHECKING:
+    from huggingface_hub import HfApi
+
+PREFIX = "hf:"
+HEADER = ("*.json", "*.jinja")  # what gateways need
+WEIGHTS = ("*.safetensors",)
+IGNORED = ("*/*", "consolidated*")  # other formats of the same weights
+REPORT_SECONDS = 5.0
+_LOCK = ".legato-lock"
+Progress = Callable[[str], None]
+
+
+class HubRefuses(Exception):
+    """What was asked for is not there or not allowed, and trying again does not help. The text says why."""
+
+
+class HubUnreachable(Exception):
+    """It may work later; what has arrived stays. The text says why."""
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """A repository at one commit. Raises HubRefuses for what cannot be one."""
+
+    repo: str
+    commit: str
+
+    def __post_init__(self) -> None:
+        if not re.fullmatch(r"[A-Za-z0-9_][\w.-]*(/[A-Za-z0-9_][\w.-]*)?", self.repo, re.ASCII) or ".." in self.repo:
+            raise HubRefuses(f"{self.repo!r} is no repository of the hub: OWNER/NAME is wanted")
+        if not re.fullmatch(r"[0-9a-f]{40}", self.commit):
+            raise HubRefuses(
+                f"revision {self.commit!r} is no commit: 40 hex digits are wanted, as branches and tags may change"
+            )
+
+    def __str__(self) -> str:
+        return f"{PREFIX}{self.repo}@{self.commit}"
+
+    def folder(self, cache: Path) -> Path:
+        """Where its files are in the cache folder."""
+        return cache / hub_folder(self.repo, self.commit)
+
+    def complete(self, folder: Path, header_only: bool) -> bool:
+        """Whether `folder` has all of it, or all but its weights."""
+        marks = ("whole", "header") if header_only else ("whole",)
+        return any(_read(_mark(folder, mark)) == str(self) for mark in marks)
+
+
+def parse(spec: str) -> Snapshot:
+    """`hf:OWNER/NAME@COMMIT`. Raises HubRefuses."""
+    repo, _, commit = spec.removeprefix(PREFIX).partition("@")
+    return Snapshot(repo, commit)
+
+
+def download(snapshot: Snapshot, folder: Path, progress: Progress, header_only: bool = False) -> None:
+    """Brings the files into `folder`; those that came whole before are not fetched again.
+
+    The token is `HF_TOKEN`, as the library reads it. Processes that start together download once. Raises HubRefuses,
+    HubUnreachable, OSError.
+    """
+    if importlib.util.find_spec("huggingface_hub") is None:
+        raise HubRefuses(
+            f"{snapshot}: downloads need the package huggingface_hub, which legato[engine] and legato[gateway] bring"
+        )
+    folder.mkdir(parents=True, exist_ok=True)
+    _refuse_foreign(snapshot, folder)
+    with _locked(folder / _LOCK):
+        _refuse_another(snapshot, folder)
+        if not snapshot.complete(folder, header_only):
+            patterns = HEADER if header_only else HEADER + WEIGHTS
+            with _explained(snapshot):
+                _fetch(snapshot, folder, patterns, progress)
+            _require(snapshot, folder, header_only)
+            _mark(folder, "header" if header_only else "whole").write_text(str(snapshot))
+    progress(f"{snapshot} is in {folder}")
+
+
+def _fetch(snapshot: Snapshot, folder: Path, patterns: tuple[str, ...], progress: Progress) -> None:
+    from huggingface_hub import HfApi
+    from huggingface_hub.utils.tqdm import disable_progress_bars
+
+    disable_progress_bars()
+    api = HfApi()
+    for left in folder.glob(".cache/huggingface/download/**/*.incomplete"):
+        left.unlink()  # of a process that was killed: nobody else could use it
+    sizes = _sizes(api, snapshot, patterns)
+    progress(f"downloading {snapshot}: {len(sizes)} files, {_megabytes(sum(sizes.values()))}")
+    with _reporting(folder, sum(sizes.values()), progress):
+        api.snapshot_download(
+            snapshot.repo,
+            revision=snapshot.commit,
+            local_dir=folder,
+            allow_patterns=list(patterns),
+            ignore_patterns=list(IGNORED),
+        )
+    progress(f"verifying {snapshot}")
+    found = api.verify_repo_checksums(snapshot.repo, revision=snapshot.commit, local_dir=folder)
+    wrong = sizes.keys() & {*found.missing_paths, *(mismatch["path"] for mismatch in found.mismatches)}
+    for name in wrong:
+        (folder / name).unlink(missing_ok=True)
+    if wrong:
+        raise HubUnreachable(f"{snapshot}: these files came damaged or not at all: {', '.join(sorted(wrong))}")
+
+
+def _sizes(api: "HfApi", snapshot: Snapshot, patterns: tuple[str, ...]) -> dict[str, int]:
+    """The files that are wanted, with their bytes."""
+    from huggingface_hub.hf_api import RepoFile
+
+    listed = api.list_repo_tree(snapshot.repo, revision=snapshot.commit)
+    files = {entry.path: entry.size for entry in listed if isinstance(entry, RepoFile)}
+    return {name: size for name, size in files.items() if _any(name, patterns) and not _any(name, IGNORED)}
+
+
+def _any(name: str, patterns: tuple[str, ...]) -> bool:
+    return any(fnmatch(name, pattern) for pattern in patterns)
+
+
+@contextlib.contextmanager
+def _reporting(folder: Path, total: int, progress: Progress) -> Iterator[None]:
+    """Tells every few seconds how much has arrived."""
+    over = threading.Event()
+
+    def report() -> None:
+        while not over.wait(REPORT_SECONDS):
+            arrived = sum(_size(file) for file in folder.rglob("*") if not file.name.endswith((".metadata", ".lock")))
+            progress(f"downloaded {_megabytes(min(arrived, total))} of {_megabytes(total)}")
+
+    thread = threading.Thread(target=report, name="progress", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+@contextlib.contextmanager
+def _explained(snapshot: Snapshot) -> Iterator[None]:
+    """The library's errors as ours."""
+    import httpx2
+    from huggingface_hub import errors
+
+    try:
+        yield
+    except errors.GatedRepoError as error:
+        raise HubRefuses(f"{snapshot}: its owner has to allow access, and HF_TOKEN to be of who has it") from error
+    except errors.RepositoryNotFoundError as error:
+        raise HubRefuses(f"{snapshot}: no such repository, or none that HF_TOKEN may read") from error
+    except errors.RevisionNotFoundError as error:
+        raise HubRefuses(f"{snapshot}: the repository has no such commit") from error
+    except errors.HfHubHTTPError as error:
+        status = error.response.status_code
+        if status in (401, 403):
+            raise HubRefuses(f"{snapshot}: the hub refuses HF_TOKEN ({status})") from error
+        raise HubUnreachable(f"{snapshot}: the hub answers {status}") from error
+    except (errors.EntryNotFoundError, errors.OfflineModeIsEnabled, httpx2.HTTPError) as error:
+        raise HubUnreachable(f"{snapshot}: the hub cannot be reached: {_first_line(error)}") from error
+    except errors.HFValidationError as error:
+        raise HubRefuses(f"{snapshot}: {_first_line(error)}") from error
+
+
+def _require(snapshot: Snapshot, folder: Path, header_only: bool) -> None:
+    wanted = ("config.json", "tokenizer.json") + (() if header_only else WEIGHTS)
+    for pattern in wanted:
+        if not any(folder.glob(pattern)):
+            raise HubRefuses(f"{snapshot}: the repository has no {pattern}, which is needed")
+
+
+def _refuse_foreign(snapshot: Snapshot, folder: Path) -> None:
+    """A folder with files of others stays as it is."""
+    if not (folder / _LOCK).exists() and {file.name for file in folder.iterdir()} - {"lost+found"}:
+        raise HubRefuses(f"{snapshot}: {folder} has other files already; give another folder")
+
+
+def _refuse_another(snapshot: Snapshot, folder: Path) -> None:
+    for mark in ("whole", "header"):
+        found = _read(_mark(folder, mark))
+        if found not in ("", str(snapshot)):
+            raise HubRefuses(f"{snapshot}: {folder} has {found} already; give another folder")
+
+
+def _mark(folder: Path, kind: str) -> Path:
+    return folder / f".legato-{kind}"
+
+
+def _read(path: Path) -> str:
+    return path.read_text() if path.is_file() else ""
+
+
+def _size(file: Path) -> int:
+    with contextlib.suppress(OSError):  # files are renamed meanwhile
+        return file.stat().st_size if file.is_file() else 0
+    return 0
+
+
+@contextlib.contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Holds the lock file; the kernel lets go of it when this process dies."""
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _megabytes(size: int) -> str:
+    return f"{size / 1e6:.1f} MB"
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().partition("\n")[0] or type(error).__name__

@@ -1,0 +1,291 @@
+"""`legato prepare --hugging-face`, by the real huggingface_hub, from a hub of this machine."""
+
+import hashlib
+import json
+import os
+import re
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+
+from legato_cli import hub, model
+from legato_protocol.names import ENV_CACHE
+
+REPO, COMMIT, TOKEN = "owner/tiny-model", "0123456789abcdef" * 2 + "01234567", "hf_of_a_test"
+SPEC = f"hf:{REPO}@{COMMIT}"
+WEIGHTS = bytes(range(256)) * 4096
+
+
+@dataclass
+class Hub:
+    """One repository as the hub serves it. `serve` may change an answer: it gets path and whole content."""
+
+    files: dict[str, bytes] = field(
+        default_factory=lambda: {
+            "config.json": b'{"model_type": "llama"}',
+            "tokenizer.json": b"{}",
+            "model.safetensors": WEIGHTS,
+            "README.md": b"a model",
+            "onnx/model.json": b"{}",
+            "pytorch_model.bin": b"the same weights",
+        }
+    )
+    refusal: tuple[int, str] | None = None  # status and X-Error-Code of every answer
+    serve: Callable[[str, bytes], bytes] = lambda _name, content: content
+    asked: list[str] = field(default_factory=list)
+    url: str = ""
+
+    def tree(self) -> list[dict[str, Any]]:
+        return [self._entry(name, content) for name, content in self.files.items()]
+
+    def _entry(self, name: str, content: bytes) -> dict[str, Any]:
+        entry = {"type": "file", "path": name, "size": len(content), "oid": git_hash(content)}
+        if name.endswith(".safetensors"):
+            sha256 = hashlib.sha256(content).hexdigest()
+            entry |= {"lfs": {"oid": sha256, "size": len(content), "pointerSize": 130}}
+        return entry
+
+
+def git_hash(content: bytes) -> str:
+    return hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest()
+
+
+class Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    hub: Hub
+
+    def do_GET(self) -> None:
+        path = urlsplit(self.path).path
+        self.hub.asked.append(f"{self.command} {path}")
+        if self.headers.get("Authorization") != f"Bearer {TOKEN}":
+            self._answer(401, b"", {"X-Error-Code": "RepoNotFound"})
+        elif self.hub.refusal:
+            self._answer(self.hub.refusal[0], b"", {"X-Error-Code": self.hub.refusal[1]})
+        elif path == f"/api/models/{REPO}/tree/{COMMIT}":
+            self._answer(200, json.dumps(self.hub.tree()).encode(), {"Content-Type": "application/json"})
+        elif (name := path.removeprefix(f"/{REPO}/resolve/{COMMIT}/")) in self.hub.files:
+            self._file(name)
+        else:
+            self._answer(404, b"", {"X-Error-Code": "RepoNotFound"})
+
+    do_HEAD = do_GET
+
+    def _file(self, name: str) -> None:
+        whole = self.hub.files[name]
+        content = self.hub.serve(name, whole) if self.command == "GET" else whole
+        etag = hashlib.sha256(whole).hexdigest() if name.endswith(".safetensors") else git_hash(whole)
+        headers = {"ETag": f'"{etag}"', "X-Repo-Commit": COMMIT, "Accept-Ranges": "bytes"}
+        wanted = re.fullmatch(r"bytes=(\d+)-", self.headers.get("Range", ""))
+        if wanted:
+            start = int(wanted[1])
+            headers["Content-Range"] = f"bytes {start}-{len(whole) - 1}/{len(whole)}"
+            self._answer(206, content[start:], headers, len(whole) - start)
+        else:
+            self._answer(200, content, headers, len(whole))
+
+    def _answer(self, status: int, content: bytes, headers: dict[str, str], length: int | None = None) -> None:
+        length = len(content) if length is None else length
+        self.send_response(status)
+        for key, value in {**headers, "Content-Length": str(length)}.items():
+            self.send_header(key, value)
+        self.end_headers()
+        if self.command == "GET":
+            self.wfile.write(content)
+        if self.command == "GET" and len(content) < length:
+            self.close_connection = True  # the line breaks
+
+    def log_message(self, *_: object) -> None:
+        """Not of interest."""
+
+
+@pytest.fixture
+def server() -> Iterator[Hub]:
+    served = Hub()
+    http = ThreadingHTTPServer(("127.0.0.1", 0), type("Bound", (Handler,), {"hub": served}))
+    thread = threading.Thread(target=http.serve_forever, daemon=True)
+    thread.start()
+    served.url = f"http://127.0.0.1:{http.server_address[1]}"
+    yield served
+    http.shutdown()
+    http.server_close()
+
+
+@dataclass
+class Ended:
+    code: int
+    out: str
+    last: str  # line
+
+
+def prepare(server: Hub, cache: Path, *flags: str, repo: str = REPO, commit: str = COMMIT, token: str = TOKEN) -> Ended:
+    environ = os.environ | {"HF_ENDPOINT": server.url, "HF_TOKEN": token, "HF_HOME": str(cache / "home")}
+    environ |= {ENV_CACHE: str(cache), "HF_HUB_DOWNLOAD_TIMEOUT": "5"}
+    command = [sys.executable, "-m", "legato_cli.main", "prepare", "--hugging-face", repo, "--revision", commit, *flags]
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=100)
+    assert token not in done.stdout + done.stderr
+    return Ended(done.returncode, done.stdout, (done.stderr.splitlines() or [""])[-1])
+
+
+def resolve(cache: Path, find: Callable[..., Path] = model.resolve) -> Path:
+    return find(SPEC, lambda _line: None, {ENV_CACHE: str(cache)})
+
+
+def test_a_commit_is_downloaded_once_and_found(server: Hub, tmp_path: Path) -> None:
+    with pytest.raises(model.ModelUnavailable, match=f"legato prepare --hugging-face {REPO} --revision {COMMIT}"):
+        resolve(tmp_path)
+    first = prepare(server, tmp_path)
+    assert (first.code, first.last) == (0, "")
+    assert f"legato: downloading {SPEC}: 3 files, 1.0 MB" in first.out
+    folder = resolve(tmp_path)
+    assert folder == resolve(tmp_path, model.resolve_header)
+    names = {"config.json", "tokenizer.json", "model.safetensors"}
+    assert {name: (folder / name).read_bytes() for name in names} == {name: server.files[name] for name in names}
+    assert {file.name for file in folder.iterdir() if not file.name.startswith(".")} == names
+    server.asked.clear()
+    assert prepare(server, tmp_path).code == 0
+    assert server.asked == []
+
+
+def test_gateways_need_no_weights_and_workers_are_not_given_half(server: Hub, tmp_path: Path) -> None:
+    assert prepare(server, tmp_path, "--header-only").code == 0
+    folder = resolve(tmp_path, model.resolve_header)
+    assert not (folder / "model.safetensors").exists()
+    with pytest.raises(model.ModelUnavailable, match="not all of it"):
+        resolve(tmp_path)
+    assert prepare(server, tmp_path).code == 0
+    assert resolve(tmp_path) == folder
+
+
+def test_what_was_interrupted_is_resumed(server: Hub, tmp_path: Path) -> None:
+    """Within a process where the line broke; by the next process with the files that are missing."""
+    broken = {"model.safetensors": 3}
+
+    def serve(name: str, content: bytes) -> bytes:
+        if broken.get(name, 0):
+            broken[name] -= 1
+            return content[: len(content) // 2] if broken[name] else b""
+        return content
+
+    server.serve = serve
+    assert prepare(server, tmp_path).code == 0
+    assert (resolve(tmp_path) / "model.safetensors").read_bytes() == WEIGHTS
+
+
+def test_a_download_that_failed_goes_on_later(server: Hub, tmp_path: Path) -> None:
+    server.serve = lambda name, content: content[:-1] + b"x" if name == "model.safetensors" else content
+    failed = prepare(server, tmp_path)
+    assert (failed.code, failed.last) == (
+        1,
+        f"legato prepare: {SPEC}: these files came damaged or not at all: model.safetensors",
+    )
+    with pytest.raises(model.ModelUnavailable, match="not all of it"):
+        resolve(tmp_path)
+    left = resolve_folder(tmp_path) / ".cache" / "huggingface" / "download" / "x.1234.incomplete"
+    left.write_bytes(b"of a process that was killed")
+    server.serve = lambda _name, content: content
+    server.asked.clear()
+    assert prepare(server, tmp_path).code == 0
+    fetched = [line for line in server.asked if line.startswith("GET") and "/resolve/" in line]
+    assert fetched == [f"GET /{REPO}/resolve/{COMMIT}/model.safetensors"]
+    assert not left.exists()
+
+
+def resolve_folder(cache: Path) -> Path:
+    return hub.parse(SPEC).folder(cache)
+
+
+@pytest.mark.parametrize(
+    ("refusal", "token", "code", "reason"),
+    [
+        ((404, "RepoNotFound"), TOKEN, 2, "no such repository, or none that HF_TOKEN may read"),
+        ((404, "RevisionNotFound"), TOKEN, 2, "the repository has no such commit"),
+        ((403, "GatedRepo"), TOKEN, 2, "its owner has to allow access, and HF_TOKEN to be of who has it"),
+        ((403, ""), TOKEN, 2, "the hub refuses HF_TOKEN (403)"),
+        (None, "hf_another", 2, "no such repository, or none that HF_TOKEN may read"),
+    ],
+)
+def test_a_refusal_ends_with_its_reason(
+    refusal: tuple[int, str] | None, token: str, code: int, reason: str, server: Hub, tmp_path: Path
+) -> None:
+    server.refusal = refusal
+    ended = prepare(server, tmp_path, token=token)
+    assert (ended.code, ended.last) == (code, f"legato prepare: {SPEC}: {reason}")
+
+
+def test_a_hub_in_trouble_may_be_asked_again(server: Hub, tmp_path: Path) -> None:
+    server.refusal = (418, "")
+    ended = prepare(server, tmp_path)
+    assert (ended.code, ended.last) == (1, f"legato prepare: {SPEC}: the hub answers 418")
+    server.refusal = None
+    assert prepare(server, tmp_path).code == 0
+
+
+def test_a_hub_that_cannot_be_reached_may_be_asked_again(
+    server: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")  # the library tries for half a minute otherwise
+    ended = prepare(server, tmp_path)
+    assert ended.code == 1
+    assert ended.last.startswith(f"legato prepare: {SPEC}: the hub cannot be reached: ")
+
+
+@pytest.mark.parametrize("missing", ["config.json", "tokenizer.json", "model.safetensors"])
+def test_a_repository_of_another_kind_is_refused(missing: str, server: Hub, tmp_path: Path) -> None:
+    del server.files[missing]
+    pattern = "*.safetensors" if missing == "model.safetensors" else missing
+    ended = prepare(server, tmp_path)
+    assert (ended.code, ended.last) == (
+        2,
+        f"legato prepare: {SPEC}: the repository has no {pattern}, which is needed",
+    )
+
+
+def test_a_folder_of_ones_own_can_be_given_but_is_not_overwritten(server: Hub, tmp_path: Path) -> None:
+    own = tmp_path / "own"
+    assert prepare(server, tmp_path, "--into", str(own)).code == 0
+    assert (own / "model.safetensors").read_bytes() == WEIGHTS
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "config.json").write_text("of another model")
+    ended = prepare(server, tmp_path, "--into", str(other))
+    assert ended.code == 2
+    assert "has other files already" in ended.last
+    assert (other / "config.json").read_text() == "of another model"
+    assert "has hf:" in prepare(server, tmp_path, "--into", str(own), commit="f" * 40).last
+
+
+@pytest.mark.parametrize(
+    ("repo", "commit"),
+    [
+        (REPO, "main"),
+        (REPO, "v1.0"),
+        (REPO, COMMIT[:-1]),
+        (REPO, COMMIT.upper().replace("0", "G")),
+        (REPO, ""),
+        ("../../etc", COMMIT),
+        ("owner/../other", COMMIT),
+        ("a/b/c", COMMIT),
+        ("", COMMIT),
+        (".", COMMIT),
+    ],
+)
+def test_what_is_no_commit_of_a_repository_is_refused(repo: str, commit: str, tmp_path: Path) -> None:
+    with pytest.raises(hub.HubRefuses, match=r"is no (commit|repository)"):
+        hub.Snapshot(repo, commit)
+    with pytest.raises(model.ModelUnavailable, match=r"is no (commit|repository)"):
+        model.resolve(f"hf:{repo}@{commit}", lambda _line: None, {ENV_CACHE: str(tmp_path)})
+
+
+def test_a_branch_is_refused_by_the_command(server: Hub, tmp_path: Path) -> None:
+    ended = prepare(server, tmp_path, commit="main")
+    assert ended.code == 2
+    assert "revision 'main' is no commit: 40 hex digits are wanted" in ended.last
+    assert server.asked == []
