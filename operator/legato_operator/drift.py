@@ -7,8 +7,8 @@ from typing import Any
 def contained(wish: Any, live: Any) -> bool:
     """Whether `live` has all that `wish` names.
 
-    Of lists of maps, those with names are compared by name, others place by place; other lists are compared whole. What
-    is empty need not be there: the API server leaves it out.
+    Lists of maps whose names differ are compared by name; other lists place by place. What is empty need not be there:
+    the API server leaves it out.
     """
     if isinstance(wish, Mapping):
         if not isinstance(live, Mapping):
@@ -24,7 +24,8 @@ def _list_contained(wish: Sequence[Any], live: Any) -> bool:
         return not live
     if not isinstance(live, Sequence) or isinstance(live, str):
         return False
-    if all(isinstance(entry, Mapping) and "name" in entry for entry in wish):
+    names = {entry.get("name") for entry in wish if isinstance(entry, Mapping)}
+    if None not in names and len(names) == len(wish):
         named = {entry.get("name"): entry for entry in live if isinstance(entry, Mapping)}
         return all(contained(entry, named.get(entry["name"])) for entry in wish)
     return len(wish) == len(live) and all(contained(one, other) for one, other in zip(wish, live, strict=True))

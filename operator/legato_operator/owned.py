@@ -73,7 +73,7 @@ def make(observed: Observed, targets: dict[str, Target], placement: Placement) -
 
 def apply(observed: Observed, item: dict[str, Any]) -> Iterator[Apply]:
     """Apply an object of the service's own, unless all that is wished of it is there."""
-    whole = common.owned(item, common.service_object(observed.service, observed.uid))
+    whole = common.signed(common.owned(item, common.service_object(observed.service, observed.uid)))
     if not drift.contained(whole, observed.find(item["kind"], item["metadata"]["name"])):
         yield Apply(whole)
 

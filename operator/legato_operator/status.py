@@ -57,7 +57,10 @@ def of_pool(observed: Observed, pool: str, item: Object) -> dict[str, Any]:
 def refused(observed: Observed, problems: Sequence[tuple[str, str]]) -> dict[str, Any]:
     """The status of a service that asks for what cannot be done. What runs already goes on."""
     message = "; ".join(f"{path}: {text}" for path, text in problems)
-    return _status(observed, (Condition(conditions.PROGRESSING, False, conditions.NOT_AVAILABLE, message),))
+    news = [Condition(conditions.PROGRESSING, False, conditions.NOT_AVAILABLE, message)]
+    if not conditions.find(observed.status, conditions.READY):
+        news.append(Condition(conditions.READY, False, conditions.NOT_AVAILABLE, message))
+    return _status(observed, news)
 
 
 def deleting(observed: Observed) -> dict[str, Any]:

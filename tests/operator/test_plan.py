@@ -25,7 +25,7 @@ def _observed(item, pods=(), wishes=None, **changes):
 def _pool(service, role, wish):
     """A pool's object as it lives, with a wish."""
     owner = common.service_object(service, "uid")
-    made = common.owned(pool.worker_pool(service, role), owner)
+    made = common.signed(common.owned(pool.worker_pool(service, role), owner))
     metadata = {**made["metadata"], "uid": f"uid-{role}", "generation": 1}
     return {**made, "metadata": metadata, "spec": {**made["spec"], "replicas": wish}}
 

@@ -36,7 +36,7 @@ def selector(service: InferenceService, **labels: str) -> dict[str, str]:
 
 
 def owned(item: Mapping[str, Any], owner: Mapping[str, Any]) -> dict[str, Any]:
-    """An object that ends with its owner, an object of the cluster, and says by a hash what it was wished to be."""
+    """An object that ends with its owner, an object of the cluster."""
     reference = {
         "apiVersion": owner["apiVersion"],
         "kind": owner["kind"],
@@ -44,10 +44,13 @@ def owned(item: Mapping[str, Any], owner: Mapping[str, Any]) -> dict[str, Any]:
         "uid": owner["metadata"]["uid"],
         "controller": True,
     }
-    metadata = {**item["metadata"], "ownerReferences": [reference]}
-    whole = {**item, "metadata": metadata}
-    metadata["annotations"] = {**metadata.get("annotations", {}), ANNOTATION_WISH: revision_of(whole)}
-    return whole
+    return {**item, "metadata": {**item["metadata"], "ownerReferences": [reference]}}
+
+
+def signed(item: Mapping[str, Any]) -> dict[str, Any]:
+    """An object that says by a hash what it was wished to be."""
+    annotations = {**item["metadata"].get("annotations", {}), ANNOTATION_WISH: revision_of(item)}
+    return {**item, "metadata": {**item["metadata"], "annotations": annotations}}
 
 
 def service_object(service: InferenceService, uid: str) -> Object:

@@ -1,0 +1,116 @@
+"""Whole outputs: from a manifest to every object, as stored in `golden/`, and what a real API server makes of them."""
+
+import asyncio
+
+import golden
+import pytest
+import yaml
+
+from legato_operator import drift, resources
+from legato_operator.actions import Apply
+from legato_operator.cluster import Ref, ref_of
+from legato_operator.kubernetes.api import KubernetesCluster
+
+REFUSED = "tensor-parallel"
+SERVED = [case for case in golden.CASES if case != REFUSED]
+UNRESTRICTED = {"gpu-rdma"}  # RDMA needs locked memory, which the restricted level does not give
+MANAGER = "legato-operator"
+
+
+@pytest.mark.parametrize("case", golden.CASES)
+def test_objects_are_those_stored(case):
+    """`scripts/golden` writes them again."""
+    assert golden.Golden(case).text() == golden.Golden(case).stored()
+
+
+@pytest.mark.parametrize("case", SERVED)
+def test_second_pass_starts_workers_and_writes_nothing_else(case):
+    made = golden.Golden(case)
+    made.take(made.look())
+    second = [action.item for phase in made.look().phases for action in phase.actions if isinstance(action, Apply)]
+    assert {item["kind"] for item in second} == {"Pod"}
+
+
+@pytest.mark.parametrize("case", SERVED)
+def test_objects_belong_to_their_service(case):
+    """So that garbage collection ends what the operator did not, and the operator finds what is its own."""
+    for item in yaml.safe_load_all(golden.Golden(case).stored()):
+        (owner,) = item["metadata"]["ownerReferences"]
+        assert owner["kind"] == ("WorkerPool" if item["kind"] == "Pod" else "InferenceService")
+        assert item["metadata"]["labels"]["serving.legato.dev/service"] == golden.Golden(case).service.metadata.name
+
+
+@pytest.mark.parametrize("case", SERVED)
+def test_api_server_takes_all_of_them_and_finds_nothing_to_change(api_server, case):
+    """Every field is known to it, pods run at the restricted level, and a second apply writes nothing."""
+    namespace = f"golden-{case}"
+    level = "privileged" if case in UNRESTRICTED else "restricted"
+    labels = {"pod-security.kubernetes.io/enforce": level, "pod-security.kubernetes.io/enforce-version": "latest"}
+    item = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace, "labels": labels}}
+    _created(api_server.call("POST", "/api/v1/namespaces", item))
+    priority = {
+        "apiVersion": "scheduling.k8s.io/v1",
+        "kind": "PriorityClass",
+        "metadata": {"name": "serving"},
+        "value": 1,
+    }
+    _created(api_server.call("POST", "/apis/scheduling.k8s.io/v1/priorityclasses", priority))
+
+    async def check():
+        cluster = KubernetesCluster(api_server.client())
+        try:
+            wishes = [_moved(item, namespace) for item in yaml.safe_load_all(golden.Golden(case).stored())]
+            for wish in wishes:
+                first = await cluster.apply(wish, MANAGER)
+                second = await cluster.apply(wish, MANAGER)
+                assert second["metadata"]["resourceVersion"] == first["metadata"]["resourceVersion"]
+                assert drift.contained(wish, first), (wish, first)
+        finally:
+            cluster.close()
+
+    asyncio.run(check())
+
+
+def test_edited_object_is_found_on_the_api_server(api_server):
+    """What somebody changed by hand is another value of a field that is wished."""
+
+    async def check():
+        cluster = KubernetesCluster(api_server.client())
+        try:
+            wish = next(
+                i for i in yaml.safe_load_all(golden.Golden("quickstart").stored()) if i["kind"] == "Deployment"
+            )
+            live = await cluster.apply(wish, MANAGER)
+            edit = {
+                "apiVersion": "apps/v1",
+                "kind": "Deployment",
+                "metadata": wish["metadata"],
+                "spec": {"replicas": 5},
+            }
+            assert drift.contained(wish, live)
+            assert not drift.contained(wish, await cluster.apply(edit, "somebody", force=True))
+            assert drift.contained(wish, await cluster.apply(wish, MANAGER, force=True))
+            await cluster.delete(ref_of(wish))
+        finally:
+            cluster.close()
+
+    asyncio.run(check())
+
+
+def _created(answer):
+    status, content = answer
+    assert status in {201, 409}, content
+
+
+def _moved(item, namespace):
+    """The same object in another namespace."""
+    moved = {**item, "metadata": {**item["metadata"], "namespace": namespace}}
+    if "subjects" in moved:
+        moved["subjects"] = [{**subject, "namespace": namespace} for subject in moved["subjects"]]
+    return moved
+
+
+def test_example_is_the_quickstart_of_the_golden_files():
+    path = golden.FOLDER / "quickstart" / "manifest.yaml"
+    assert resources.parse(path.read_text()).metadata.name == "smollm2"
+    assert golden.Golden("quickstart").ref == Ref("InferenceService", "default", "smollm2")

@@ -1,0 +1,95 @@
+"""What is read out of a pod, as a kubelet and the local cluster tell it."""
+
+import pytest
+
+from legato_operator import pod_facts
+
+CREATED = "2026-01-01T00:00:00Z"
+NOW = 1767225600.0 + 60  # a minute later
+ROLE = "serving.legato.dev/role"
+
+
+def _pod(status=None, spec=None, **metadata):
+    labels = {ROLE: "decode", "serving.legato.dev/pod-revision": "r"}
+    ports = [{"name": "control", "containerPort": 8082}]
+    return {
+        "metadata": {"name": "p", "uid": "u", "labels": labels, "creationTimestamp": CREATED, **metadata},
+        "spec": spec or {"containers": [{"name": "worker", "ports": ports}]},
+        "status": status or {},
+    }
+
+
+def _waiting(reason, kind="containerStatuses", name="worker", message="why"):
+    return {kind: [{"name": name, "state": {"waiting": {"reason": reason, "message": message}}}]}
+
+
+def _condition(kind, status, message=""):
+    return {"conditions": [{"type": kind, "status": status, "message": message}]}
+
+
+@pytest.mark.parametrize(
+    ("status", "message"),
+    [
+        (_waiting("ImagePullBackOff"), "ImagePullBackOff: why"),
+        (_waiting("CrashLoopBackOff", message=""), "CrashLoopBackOff"),
+        (_waiting("ErrImagePull", kind="initContainerStatuses", name="model"), "ErrImagePull: why"),
+        (_waiting("ImagePullBackOff", name="sidecar"), ""),
+        (_waiting("ContainerCreating") | _condition("Ready", "False", "not yet"), "not yet"),
+        (_condition("PodScheduled", "False", "0/3 nodes have a GPU"), "0/3 nodes have a GPU"),
+        (_condition("Ready", "True", "fine"), ""),
+        ({"phase": "Failed", "message": "evicted: no memory"}, "evicted: no memory"),
+        ({}, ""),
+    ],
+)
+def test_message_says_why_a_pod_is_not_ready(status, message):
+    assert pod_facts.read(_pod(status), NOW).message == message
+
+
+@pytest.mark.parametrize(
+    ("container", "refused"),
+    [
+        ({"lastState": {"terminated": {"exitCode": 2, "message": "no such model"}}}, "no such model"),
+        ({"state": {"terminated": {"exitCode": 2}}}, "ended with a permanent error"),
+        ({"lastState": {"terminated": {"exitCode": 137, "message": "killed"}}}, ""),
+        ({"name": "sidecar", "lastState": {"terminated": {"exitCode": 2, "message": "its own"}}}, ""),
+    ],
+)
+def test_exit_code_of_a_permanent_error_is_a_refusal(container, refused):
+    status = {"containerStatuses": [{"name": "worker", **container}]}
+    assert pod_facts.read(_pod(status), NOW).refused == refused
+
+
+def test_control_address_is_announced_or_fixed():
+    fixed, announced = {"podIP": "10.0.0.7"}, {"podIP": "127.0.0.1", "ports": {"control": 4711}}
+    assert pod_facts.read(_pod(fixed), NOW).address == "10.0.0.7:8082"
+    assert pod_facts.read(_pod(announced, spec={"containers": [{"name": "worker"}]}), NOW).address == "127.0.0.1:4711"
+    assert pod_facts.read(_pod({}), NOW).address == ""
+
+
+@pytest.mark.parametrize(("phase", "failed"), [("Failed", True), ("Succeeded", True), ("Running", False)])
+def test_pod_that_ended_for_good_is_told_with_its_age(phase, failed):
+    read = pod_facts.read(_pod({"phase": phase}), NOW)
+    assert (read.failed, read.age) == (failed, 60.0)
+
+
+@pytest.mark.parametrize(
+    ("metadata", "lost"),
+    [
+        ({}, False),
+        ({"deletionTimestamp": CREATED, "deletionGracePeriodSeconds": 5}, True),
+        ({"deletionTimestamp": "2026-01-01T00:00:45Z", "deletionGracePeriodSeconds": 5}, False),
+        ({"deletionTimestamp": CREATED}, False),  # the local cluster's: when it was asked to end
+    ],
+)
+def test_pod_that_outlives_its_grace_period_is_lost(metadata, lost):
+    assert pod_facts.read(_pod(**metadata), NOW).lost is lost
+
+
+def test_mark_that_cannot_be_read_counts_as_old():
+    annotations = {"serving.legato.dev/draining-since": "tomorrow"}
+    assert pod_facts.read(_pod(annotations=annotations), NOW).draining_since == 0.0
+
+
+@pytest.mark.parametrize(("labels", "belongs"), [({ROLE: "decode"}, True), ({ROLE: "other"}, False), ({}, False)])
+def test_pods_of_others_do_not_belong(labels, belongs):
+    assert pod_facts.belongs(_pod(labels=labels)) is belongs
