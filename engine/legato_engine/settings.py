@@ -199,7 +199,7 @@ _PORT = _whole(0, 65535)
 _FLAGS: Final = (
     _Flag("--role", _one_of(*ROLES), "ROLE", "prefill, decode or unified", required=True),
     _Flag("--name", _text, "NAME", "this worker's name, unique in its service", required=True),
-    _Flag("--model", _text, "MODEL", "a GGUF file, a Hugging Face folder, hf:REPO@COMMIT or builtin:NAME", required=True),
+    _Flag("--model", _text, "MODEL", "GGUF file, Hugging Face folder, hf:REPO@COMMIT or builtin:NAME", required=True),
     _Flag("--host", _text, "ADDRESS", "address that probes and gateways reach", "127.0.0.1"),
     _Flag(
         "--transfer-host",
