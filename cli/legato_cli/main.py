@@ -5,7 +5,7 @@ import importlib.metadata
 import sys
 from collections.abc import Sequence
 
-from legato_cli import bench, doctor, gateway, prepare, scale, status, up, worker
+from legato_cli import bench, doctor, gateway, operator, prepare, scale, status, up, worker
 
 INTERRUPTED = 130  # as shells say it
 
@@ -15,7 +15,7 @@ def parser() -> argparse.ArgumentParser:
     top = argparse.ArgumentParser(prog="legato", description="LLM serving with prefill and decode in separate pools")
     top.add_argument("--version", action="version", version=f"legato {importlib.metadata.version('legato')}")
     subparsers = top.add_subparsers(metavar="COMMAND", required=True)
-    for command in (up, scale, status, doctor, prepare, bench, worker, gateway):
+    for command in (up, scale, status, doctor, prepare, bench, worker, gateway, operator):
         command.add_parser(subparsers)
     return top
 

@@ -21,6 +21,7 @@ from legato_operator.clock import SystemClock
 from legato_operator.cluster import Cluster, Object, Ref
 from legato_operator.controller import Controller
 from legato_operator.errors import ManifestError, NotFound
+from legato_operator.local import following
 from legato_operator.local.cluster import LocalCluster, open_cluster
 from legato_operator.local.logs import Logs
 from legato_operator.local.settings import LocalSettings
@@ -81,7 +82,7 @@ async def _serve(path: Path, manifest: Manifest, front: socket.socket) -> int:
     ):
         workers = HttpWorkers(client)
         placement = local(PROGRAM, len(os.sched_getaffinity(0)))
-        controller = Controller(cluster.store, Reconciler(cluster.store, workers, clock, placement))
+        controller = Controller(Reconciler(cluster.store, workers, clock, placement))
         return await _Run(cluster, controller, path, manifest, front).run()
 
 
@@ -109,7 +110,7 @@ class _Run:
         operations = Operations(self._store, self._ref)
         async with admin.listening(self._manifest.service.metadata.name, operations.answer):
             await self._store.apply(self._manifest.written, USER)
-            controller = asyncio.create_task(self._controller.run())
+            controller = asyncio.create_task(following.run(self._store, self._controller))
             try:
                 await self._until_stopped(controller)
             finally:

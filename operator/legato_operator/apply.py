@@ -2,10 +2,10 @@
 
 import secrets
 
-from legato_operator.actions import MANAGER, Action, Apply, Delete, Drain, MakeToken, Phase, Release
-from legato_operator.cluster import Cluster, Ref
-from legato_operator.errors import NotFound
-from legato_operator.manifests import secret
+from legato_operator.actions import MANAGER, Action, Apply, Delete, Drain, MakeToken, PatchStatus, Phase, Release
+from legato_operator.cluster import Cluster, Object, Ref
+from legato_operator.errors import ClusterError, Conflict, NotFound, NotLeading, Unavailable
+from legato_operator.manifests import common, secret
 from legato_operator.observe import Workers, read_token
 from legato_operator.observed import Observed
 from legato_protocol import names
@@ -14,10 +14,25 @@ FINALIZER = f"{names.API_GROUP}/operator"
 
 
 async def apply(cluster: Cluster, workers: Workers, observed: Observed, phases: tuple[Phase, ...]) -> None:
-    """Every action, in order. Raises Conflict."""
+    """Every action, in order. Raises Conflict, NotLeading and Unavailable at once; what the cluster refuses for good, a
+    quota for one, is raised when all else is done.
+    """
+    refusals: list[ClusterError] = []
     for phase in phases:
         for action in phase.actions:
-            await _act(cluster, workers, observed, action)
+            try:
+                await _act(cluster, workers, observed, action)
+            except (Conflict, NotLeading, Unavailable):
+                raise
+            except ClusterError as refusal:
+                refusals.append(refusal)
+    if refusals:
+        raise refusals[0]
+
+
+def is_held(stored: Object) -> bool:
+    """Whether the operator's finalizer is on a service."""
+    return FINALIZER in stored["metadata"].get("finalizers", ())
 
 
 async def hold(cluster: Cluster, ref: Ref, uid: str) -> None:
@@ -30,14 +45,18 @@ async def _act(cluster: Cluster, workers: Workers, observed: Observed, action: A
     match action:
         case Apply(item, manager, force):
             await cluster.apply(item, manager, force)
+        case PatchStatus(ref, status, uid):
+            await cluster.patch_status(ref, status, uid)
         case MakeToken():
-            await cluster.apply(secret.token(service, secrets.token_urlsafe(32)), MANAGER)
+            made = secret.token(service, secrets.token_urlsafe(32))
+            owner = common.service_object(service, observed.uid)
+            await cluster.apply(common.owned(made, owner), MANAGER, force=True)
         case Drain(_, address):
             await workers.drain(address, await read_token(cluster, service))
         case Delete(ref, uid):
             await _delete(cluster, ref, uid)
         case Release():
-            await _release(cluster, observed)
+            await release(cluster, Ref(names.INFERENCE_SERVICE, service.metadata.namespace, service.metadata.name))
 
 
 async def _delete(cluster: Cluster, ref: Ref, uid: str | None = None) -> None:
@@ -47,12 +66,12 @@ async def _delete(cluster: Cluster, ref: Ref, uid: str | None = None) -> None:
         return  # somebody else was faster
 
 
-async def _release(cluster: Cluster, observed: Observed) -> None:
-    metadata = observed.service.metadata
-    for kind in (names.WORKER_POOL, "Secret"):
-        for item in (await cluster.list(kind, metadata.namespace, {names.LABEL_SERVICE: metadata.name})).items:
-            await _delete(cluster, Ref(kind, metadata.namespace, item["metadata"]["name"]))
-    ref = Ref(names.INFERENCE_SERVICE, metadata.namespace, metadata.name)
+async def release(cluster: Cluster, ref: Ref) -> None:
+    """Let a service go, and what of its own would outlive it where owner references mean nothing."""
+    mine = await cluster.list(names.WORKER_POOL, ref.namespace, {names.LABEL_SERVICE: ref.name})
+    for item in mine.items:
+        await _delete(cluster, Ref(names.WORKER_POOL, ref.namespace, item["metadata"]["name"]))
+    await _delete(cluster, Ref("Secret", ref.namespace, common.token_name_of(ref.name)))
     await _set_finalizers(cluster, ref, (await cluster.get(ref))["metadata"]["uid"], [])
 
 

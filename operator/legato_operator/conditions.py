@@ -12,6 +12,7 @@ KV_TRANSPORT_READY = "KVTransportReady"
 PROGRESSING = "Progressing"
 
 ALL_READY = "AllReady"
+API_REFUSED = "APIRefused"
 AS_WISHED = "AsWished"
 CAPPED = "Capped"
 CONNECTED = "Connected"
@@ -21,6 +22,7 @@ NOT_AVAILABLE = "NotAvailable"
 NOT_NEEDED = "NotNeeded"
 NO_READY_WORKER = "NoReadyWorker"
 NO_TRANSPORT = "NoTransport"
+OPERATOR_FAULT = "OperatorFault"
 ROLLING_OUT = "RollingOut"
 SCALING = "Scaling"
 STARTING = "Starting"
@@ -29,6 +31,7 @@ WORKER_REFUSED = "WorkerRefused"
 
 REASONS = {
     ALL_READY: "everything that is needed to serve is ready",
+    API_REFUSED: "the API server does not allow what the operator has to write: a quota, a policy or missing rights",
     AS_WISHED: "as many workers as wished for, all of the newest revision",
     CAPPED: "fewer or more workers were wished for than the bounds or the GPU budget allow",
     CONNECTED: "workers can hand KV over by the transport named",
@@ -38,12 +41,16 @@ REASONS = {
     NOT_NEEDED: "there is no such pool, or nothing to hand over",
     NO_READY_WORKER: "no worker of this pool is ready",
     NO_TRANSPORT: "a worker has no transport for hand-offs",
+    OPERATOR_FAULT: "the operator cannot work on this object, and tries again; its log says more",
     ROLLING_OUT: "workers of an older revision are being replaced",
     SCALING: "workers are being added or drained",
     STARTING: "not everything has started yet",
     UNKNOWN: "no ready worker has told yet",
     WORKER_REFUSED: "a process ended with a permanent error (exit code 2)",
 }
+
+# With status False these are no cause for a warning: they pass by themselves, or are what was asked for.
+CALM = frozenset({AS_WISHED, DELETING, NOT_NEEDED, NO_READY_WORKER, ROLLING_OUT, SCALING, STARTING, UNKNOWN})
 
 
 @dataclass(frozen=True)

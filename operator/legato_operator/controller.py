@@ -1,61 +1,145 @@
-"""Wakes one reconcile loop per service: at events of its objects, and at the time that the last pass named."""
+"""Wakes one reconcile loop per service: when told to, and at the time that the last pass named."""
 
 import asyncio
 import contextlib
+import logging
+import random
+import time
+from dataclasses import dataclass
+from typing import Protocol
 
-from legato_operator.cluster import Cluster, Object, Ref, labels_of, ref_of
-from legato_operator.errors import Gone
-from legato_operator.reconcile import Reconciler
+from legato_operator.cluster import Object, Ref, labels_of, ref_of
+from legato_operator.errors import NotLeading, Unavailable
 from legato_protocol import names
 
-WATCHED = (names.INFERENCE_SERVICE, names.WORKER_POOL, "Pod")
+log = logging.getLogger(__name__)
+
+
+class Reconciles(Protocol):
+    async def reconcile(self, ref: Ref) -> float | None:
+        """One pass. Seconds until the next one is due at the latest, or None when the service is gone."""
+        ...
+
+    async def tell_failure(self, ref: Ref, error: Exception) -> None:
+        """Write into the service's status why a pass failed, if that can be done."""
+        ...
+
+
+class Journal(Protocol):
+    """Who counts passes."""
+
+    def passed(self, seconds: float) -> None: ...
+
+    def failed(self, seconds: float, error: Exception) -> None: ...
+
+
+class Unkept:
+    """Counts nothing."""
+
+    def passed(self, seconds: float) -> None:
+        return
+
+    def failed(self, seconds: float, error: Exception) -> None:
+        return
+
+
+@dataclass(frozen=True)
+class Retries:
+    """Seconds until a service is looked at again after its pass failed: doubled each time, then kept."""
+
+    first: float = 0.5
+    longest: float = 30.0
+
+    def after(self, failures: int) -> float:
+        """With jitter, so that what failed together is not tried again together."""
+        return min(self.longest, self.first * 2.0 ** min(failures - 1, 30)) * random.uniform(0.5, 1.0)
 
 
 class Controller:
-    """Runs until it is cancelled. A fault in a pass ends it: a loop that no longer reconciles must not look alive."""
+    """Runs until it is cancelled. With `retries`, a pass that fails is tried again and stops no other service's.
 
-    def __init__(self, cluster: Cluster, reconciler: Reconciler) -> None:
-        self._cluster = cluster
+    Without, a fault ends the run: where one service is all there is, a loop that does nothing must not look alive.
+    """
+
+    def __init__(self, reconciler: Reconciles, retries: Retries | None = None, journal: Journal | None = None) -> None:
         self._reconciler = reconciler
+        self._retries = retries
+        self._journal = journal or Unkept()
+        self._tasks: asyncio.TaskGroup | None = None
         self._wakes: dict[Ref, asyncio.Event] = {}
+        self._passes: dict[Ref, float] = {}  # when those under way began
 
-    async def run(self) -> None:
-        """Watch and reconcile."""
-        async with asyncio.TaskGroup() as tasks:
-            for kind in WATCHED:
-                tasks.create_task(self._watch(kind, tasks))
-
-    async def _watch(self, kind: str, tasks: asyncio.TaskGroup) -> None:
-        while True:
-            listing = await self._cluster.list(kind)
-            for item in listing.items:
-                self._wake(item, tasks)
-            with contextlib.suppress(Gone):  # then list again
-                async for event in self._cluster.watch(kind, listing.version):
-                    self._wake(event.object, tasks)
-
-    def _wake(self, item: Object, tasks: asyncio.TaskGroup) -> None:
-        ref = _service_of(item)
-        if ref is None:
+    def wake(self, ref: Ref) -> None:
+        """Look at a service soon. Nothing while it does not run: whoever starts it wakes what there is."""
+        if self._tasks is None:
             return
         if ref not in self._wakes:
             self._wakes[ref] = asyncio.Event()
-            tasks.create_task(self._serve(ref))
+            self._tasks.create_task(self._serve(ref))
         self._wakes[ref].set()
+
+    async def run(self) -> None:
+        """Reconcile what is woken."""
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                self._tasks = tasks
+                try:
+                    await asyncio.get_running_loop().create_future()  # until cancelled, or a task's fault cancels it
+                finally:
+                    self._tasks = None
+        finally:
+            self._wakes.clear()
+            self._passes.clear()
+
+    def longest_pass(self) -> float:
+        """Seconds that the oldest pass under way has taken so far."""
+        return max((time.monotonic() - began for began in self._passes.values()), default=0.0)
 
     async def _serve(self, ref: Ref) -> None:
         wake = self._wakes[ref]
+        failures = 0
         while True:
             wake.clear()
-            due = await self._reconciler.reconcile(ref)
+            try:
+                due = await self._timed(ref)
+            except NotLeading:
+                raise
+            except Exception as error:  # whatever one object does to its pass, the others' go on
+                if self._retries is None:
+                    raise
+                failures += 1
+                await self._note(ref, error, failures)
+                await asyncio.sleep(self._retries.after(failures))
+                continue
+            failures = 0
             if due is None:
                 del self._wakes[ref]
                 return
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(wake.wait(), due)
 
+    async def _timed(self, ref: Ref) -> float | None:
+        began = self._passes[ref] = time.monotonic()
+        try:
+            due = await self._reconciler.reconcile(ref)
+        except Exception as error:
+            self._journal.failed(time.monotonic() - began, error)
+            raise
+        finally:
+            del self._passes[ref]
+        self._journal.passed(time.monotonic() - began)
+        return due
 
-def _service_of(item: Object) -> Ref | None:
+    async def _note(self, ref: Ref, error: Exception, failures: int) -> None:
+        """A cluster that cannot be asked cannot be told either."""
+        if isinstance(error, Unavailable):
+            log.warning("%s/%s: %s", ref.namespace, ref.name, error)
+            return
+        log.error("%s/%s: pass failed, %d in a row", ref.namespace, ref.name, failures, exc_info=error)
+        await self._reconciler.tell_failure(ref, error)
+
+
+def service_of(item: Object) -> Ref | None:
     """The service that an object is, or belongs to."""
     ref = ref_of(item)
     if ref.kind == names.INFERENCE_SERVICE:

@@ -6,7 +6,8 @@ OperatorError
     ├── NotFound       there is no such object
     ├── Conflict       another writer, another version or another object of that name; look again and retry
     ├── Gone           a watch fell behind; list again
-    └── Unavailable    it did not answer, or asks to be left alone for a while; retry later
+    ├── Unavailable    it did not answer, or asks to be left alone for a while; retry later
+    └── NotLeading     another replica of the operator may write now, and this one must not
 """
 
 from collections.abc import Sequence
@@ -42,3 +43,7 @@ class Gone(ClusterError):
 
 class Unavailable(ClusterError):
     """The cluster did not answer, or has too much to do."""
+
+
+class NotLeading(ClusterError):
+    """This replica does not hold the Lease, or not surely enough to write."""

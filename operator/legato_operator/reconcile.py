@@ -1,51 +1,141 @@
 """One loop for one object: observe, plan, apply, one status patch, and when to look again."""
 
+import datetime
+from collections.abc import Mapping, Sequence
+from typing import Any
+
 from legato_operator import conditions
-from legato_operator.apply import apply, hold
+from legato_operator.apply import apply, hold, is_held, release
 from legato_operator.clock import Clock
-from legato_operator.cluster import Cluster, Ref, is_leaving, uid_of
+from legato_operator.cluster import Cluster, Object, Ref, is_leaving, uid_of
 from legato_operator.conditions import Condition
-from legato_operator.errors import Conflict, ManifestError, NotFound
+from legato_operator.errors import ClusterError, Conflict, ManifestError, NotFound, NotLeading, Unavailable
+from legato_operator.manifests import common
 from legato_operator.observe import Workers, observe
 from legato_operator.placement import Placement
-from legato_operator.plan import LOOK_AGAIN, LOOK_AGAIN_SETTLED, plan
+from legato_operator.plan import plan
+from legato_operator.recorder import Recorder, Silent, record_changes
+from legato_operator.resources import Drain, service_from_object
+from legato_protocol import names
+
+_END_SLACK = 10.0  # seconds beyond its drain deadline and its pods' last words before a service goes without them
+_MOST_TEXT = 1000  # characters of an error in a condition
 
 
 class Reconciler:
     """Brings services closer to their specs. Holds no state of theirs."""
 
-    def __init__(self, cluster: Cluster, workers: Workers, clock: Clock, placement: Placement) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        workers: Workers,
+        clock: Clock,
+        placement: Placement,
+        recorder: Recorder | None = None,
+    ) -> None:
         self._cluster = cluster
         self._workers = workers
         self._clock = clock
         self._placement = placement
+        self._recorder = recorder or Silent()
 
     async def reconcile(self, ref: Ref) -> float | None:
-        """One pass. Seconds until the next one is due at the latest, or None when the service is gone."""
+        """One pass. Seconds until the next one is due at the latest, or None when the service is gone.
+
+        Raises a ClusterError that looking again does not mend, after all else of the pass is done.
+        """
+        stored = await self._find(ref)
+        if stored is None:
+            return None
         try:
-            stored = await self._cluster.get(ref)
-            if not is_leaving(stored):
-                await hold(self._cluster, ref, uid_of(stored))
-            return await self._pass(ref, uid_of(stored))
+            return await self._pass(ref, stored)
+        except Conflict:
+            return self._placement.look_again
+        except NotFound:
+            if await self._find(ref) is None:
+                return None
+            raise
+
+    async def tell_failure(self, ref: Ref, error: Exception) -> None:
+        """Write into the service's status why a pass failed, if that can be done."""
+        reason = conditions.API_REFUSED if isinstance(error, ClusterError) else conditions.OPERATOR_FAULT
+        text = str(error) if isinstance(error, ClusterError) else f"{type(error).__name__}: {error}"
+        try:
+            stored = await self._find(ref)
+            if stored is not None:
+                await self._tell_stuck(ref, stored, reason, text)
+        except ClusterError:
+            return  # the cause is in the log and counted; the next pass tells it again
+
+    async def _find(self, ref: Ref) -> Object | None:
+        try:
+            return await self._cluster.get(ref)
         except NotFound:
             return None
-        except Conflict:
-            return LOOK_AGAIN
-        except ManifestError as error:
-            return await self._tell_invalid(ref, error)
 
-    async def _pass(self, ref: Ref, uid: str) -> float:
+    async def _pass(self, ref: Ref, stored: Object) -> float:
+        if is_leaving(stored):
+            if self._is_overdue(stored):
+                await release(self._cluster, ref)
+                return self._placement.look_again
+        elif not is_held(stored):
+            await hold(self._cluster, ref, uid_of(stored))
+        try:
+            return await self._move(ref, stored)
+        except ManifestError as error:
+            if is_leaving(stored):
+                return await self._end_unread(ref)
+            await self._tell_stuck(ref, stored, conditions.INVALID, str(error))
+            return self._placement.look_again_settled
+
+    async def _move(self, ref: Ref, stored: Object) -> float:
+        """One step towards the spec. What the API server refuses keeps nothing else from being done and told."""
         observed = await observe(self._cluster, self._workers, self._clock, ref)
         made = plan(observed, self._placement)
-        await apply(self._cluster, self._workers, observed, made.phases)
-        await self._cluster.patch_status(ref, made.status, uid)
+        try:
+            await apply(self._cluster, self._workers, observed, made.phases)
+        except (Conflict, NotLeading, Unavailable):
+            raise
+        except ClusterError as refusal:
+            stuck = self._stuck(stored, conditions.API_REFUSED, str(refusal))
+            told = {condition["type"]: condition for condition in (*made.status["conditions"], *stuck)}
+            await self._tell(ref, stored, {**made.status, "conditions": list(told.values())})
+            raise
+        await self._tell(ref, stored, made.status)
         return made.look_again
 
-    async def _tell_invalid(self, ref: Ref, error: ManifestError) -> float:
-        stored = await self._cluster.get(ref)
-        news = [Condition(conditions.PROGRESSING, False, conditions.INVALID, str(error))]
+    async def _end_unread(self, ref: Ref) -> float:
+        """Let a service go whose manifest cannot be read: its pods first, without the order that needs the manifest."""
+        pods = (await self._cluster.list("Pod", ref.namespace, {names.LABEL_SERVICE: ref.name})).items
+        for pod in pods:
+            if not is_leaving(pod):
+                await self._cluster.delete(Ref("Pod", ref.namespace, pod["metadata"]["name"]), uid_of(pod))
+        if not pods:
+            await release(self._cluster, ref)
+        return self._placement.look_again
+
+    def _is_overdue(self, stored: Object) -> bool:
+        """Whether its pods had their time: a node that is lost must not hold up a namespace's deletion.
+
+        The API server's clock against this machine's, which may differ by some of the slack.
+        """
+        try:
+            deadline = service_from_object(stored).spec.drain.deadline
+        except ManifestError:
+            deadline = Drain().deadline
+        since = datetime.datetime.fromisoformat(stored["metadata"]["deletionTimestamp"]).timestamp()
+        return self._clock.now() - since > deadline + common.LAST_WORDS + _END_SLACK
+
+    async def _tell_stuck(self, ref: Ref, stored: Object, reason: str, text: str) -> None:
+        told = {condition["type"]: condition for condition in stored.get("status", {}).get("conditions", ())}
+        told |= {condition["type"]: condition for condition in self._stuck(stored, reason, text)}
+        await self._tell(ref, stored, {"conditions": list(told.values())})
+
+    def _stuck(self, stored: Object, reason: str, text: str) -> Sequence[dict[str, Any]]:
+        news = [Condition(conditions.PROGRESSING, False, reason, text[:_MOST_TEXT])]
         known = stored.get("status", {}).get("conditions", ())
-        updated = conditions.update(known, news, stored["metadata"]["generation"], self._clock.timestamp())
-        kept = [condition for condition in known if condition["type"] != conditions.PROGRESSING]
-        await self._cluster.patch_status(ref, {"conditions": [*updated, *kept]}, uid_of(stored))
-        return LOOK_AGAIN_SETTLED
+        return conditions.update(known, news, stored["metadata"]["generation"], self._clock.timestamp())
+
+    async def _tell(self, ref: Ref, stored: Object, status: Mapping[str, Any]) -> None:
+        await self._cluster.patch_status(ref, status, uid_of(stored))
+        await record_changes(self._recorder, stored, status.get("conditions", ()))

@@ -18,6 +18,7 @@ from legato_operator import placement
 from legato_operator.clock import SystemClock
 from legato_operator.cluster import Object, Ref
 from legato_operator.controller import Controller
+from legato_operator.local import following
 from legato_operator.local.cluster import LocalCluster, open_cluster
 from legato_operator.local.logs import Logs
 from legato_operator.local.settings import LocalSettings
@@ -95,7 +96,8 @@ async def _fakes(folder: Path, reconciled: bool = True) -> AsyncIterator[Fakes]:
         httpx.AsyncClient(trust_env=False) as client,
     ):
         reconciler = Reconciler(cluster.store, HttpWorkers(client), clock, placement.local(PROGRAM))
-        controller = asyncio.create_task(Controller(cluster.store, reconciler).run() if reconciled else _idle())
+        running = following.run(cluster.store, Controller(reconciler)) if reconciled else _idle()
+        controller = asyncio.create_task(running)
         try:
             yield Fakes(cluster, folder, lines)
         finally:

@@ -67,13 +67,29 @@ class ApiServer:
         self.program.start()
         _wait_ready(self)
 
+    def kubeconfig(self, url: str | None = None) -> str:
+        """For programs that ask for one; `url` where they shall reach the server by another way."""
+        found = {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "clusters": [{"name": "test", "cluster": {"server": url or self.url, "insecure-skip-tls-verify": True}}],
+            "users": [{"name": "admin", "user": {"token": self.token}}],
+            "contexts": [{"name": "test", "context": {"cluster": "test", "user": "admin"}}],
+            "current-context": "test",
+        }
+        return yaml.safe_dump(found)
+
     def client(self) -> ApiClient:
         """A client with every right."""
-        configuration = Configuration(host=self.url)
+        return ApiClient(self.configuration())
+
+    def configuration(self, url: str | None = None) -> Configuration:
+        """What such a client is made from."""
+        configuration = Configuration(host=url or self.url)
         configuration.verify_ssl = False
         configuration.api_key = {"authorization": self.token}
         configuration.api_key_prefix = {"authorization": "Bearer"}
-        return ApiClient(configuration)
+        return configuration
 
     def call(
         self, method: str, path: str, body: object = None, content_type: str = "application/json"
@@ -129,6 +145,23 @@ def running(folder: Path) -> Iterator[ApiServer]:
             return
 
 
+@contextlib.contextmanager
+def controllers(folder: Path, api: ApiServer) -> Iterator[None]:
+    """Kubernetes' own controllers of that server: Deployments have pods, and what lost its owner goes."""
+    with tempfile.TemporaryDirectory(prefix="legato-controllers-") as scratch:
+        kubeconfig = Path(scratch) / "kubeconfig"
+        kubeconfig.write_text(api.kubeconfig())
+        with _process(
+            Path(scratch) / "controllers.log",
+            str(folder / "kube-controller-manager"),
+            f"--kubeconfig={kubeconfig}",
+            "--controllers=deployment-controller,replicaset-controller,garbage-collector-controller,namespace-controller",
+            "--leader-elect=false",
+            "--secure-port=0",
+        ):
+            yield
+
+
 def _start(folder: Path, scratch: Path, stack: contextlib.ExitStack) -> ApiServer:
     client, peer, secure = _free_ports(3)
     etcd = f"http://127.0.0.1:{client}"
@@ -165,6 +198,7 @@ def _start(folder: Path, scratch: Path, stack: contextlib.ExitStack) -> ApiServe
             "--service-cluster-ip-range=10.0.0.0/24",
             "--authorization-mode=RBAC",
             "--disable-admission-plugins=ServiceAccount",
+            "--feature-gates=ImageVolume=true",  # on by itself from 1.35
             "--watch-cache-sizes=configmaps#0",  # so that a test can make a watch of them too old
         )
     )

@@ -1,6 +1,8 @@
 """Kubernetes' API as a `Cluster`, over the official client. Its calls block, so each runs in a thread."""
 
 import asyncio
+import contextlib
+import http.client
 import json
 import urllib.parse
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
@@ -23,43 +25,63 @@ PAGE = 500  # objects in one answer to a list
 THREADS = 8
 
 _APPLY = "application/apply-patch+yaml"  # JSON is YAML
+_JSON = "application/json"
+_METADATA = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 _ERRORS = {404: NotFound, 409: Conflict, 410: Gone, 429: Unavailable}
 _Result = TypeVar("_Result")
+Count = Callable[[str, str, str], None]  # verb, kind, outcome
+
+
+def _uncounted(_verb: str, _kind: str, _outcome: str) -> None:
+    return
 
 
 class KubernetesCluster:
     """A `Cluster` in which objects outlive the operator. Raises Unavailable when the server cannot be asked."""
 
-    def __init__(self, client: ApiClient) -> None:
+    def __init__(
+        self,
+        client: ApiClient,
+        count: Count = _uncounted,
+        threads: int = THREADS,
+        read_timeout: float = READ_TIMEOUT,
+    ) -> None:
         self._client = client
-        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="kubernetes-api")
+        self._count = count
+        self._read_timeout = read_timeout
+        self._threads = ThreadPoolExecutor(threads, thread_name_prefix="kubernetes-api")
 
     def close(self) -> None:
         """Let the threads end."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     async def get(self, ref: Ref) -> Object:
-        return await self._call("GET", kinds.path(ref.kind, ref.namespace, ref.name))
+        return await self._call("get", ref.kind, "GET", kinds.path(ref.kind, ref.namespace, ref.name))
 
     async def list(self, kind: str, namespace: str | None = None, labels: Mapping[str, str] | None = None) -> Listing:
-        query = {"limit": str(PAGE)}
-        if labels:
-            query["labelSelector"] = ",".join(f"{key}={value}" for key, value in sorted(labels.items()))
-        items: list[Object] = []
-        while True:
-            page = await self._call("GET", kinds.path(kind, namespace), query)
-            spelled = {"apiVersion": kinds.KINDS[kind].api_version, "kind": kind}  # which items of a list lack
-            items += [spelled | item for item in page["items"]]
-            following = page["metadata"].get("continue")
-            if not following:
-                return Listing(tuple(items), int(page["metadata"]["resourceVersion"]))
-            query["continue"] = following
+        return await self._list(kind, namespace, labels, _JSON)
+
+    async def list_metadata(
+        self, kind: str, namespace: str | None = None, labels: Mapping[str, str] | None = None
+    ) -> Listing:
+        """A list of objects of which only the metadata is there: far less to send and to read."""
+        return await self._list(kind, namespace, labels, _METADATA)
 
     async def apply(self, item: Mapping[str, Any], manager: str, force: bool = False) -> Object:
         metadata = item["metadata"]
         path = kinds.path(item["kind"], metadata.get("namespace", "default"), metadata["name"])
         query = {"fieldManager": manager, "force": str(force).lower(), "fieldValidation": "Strict"}
-        return await self._call("PATCH", path, query, item, _APPLY)
+        return await self._call("apply", item["kind"], "PATCH", path, query, item, _APPLY)
+
+    async def create(self, item: Mapping[str, Any]) -> Object:
+        """Raises Conflict when there is one of that name."""
+        path = kinds.path(item["kind"], item["metadata"]["namespace"])
+        return await self._call("create", item["kind"], "POST", path, {}, item)
+
+    async def replace(self, item: Mapping[str, Any]) -> Object:
+        """Raises Conflict when the object is no longer at the `resourceVersion` in `item`, NotFound when it is gone."""
+        path = kinds.path(item["kind"], item["metadata"]["namespace"], item["metadata"]["name"])
+        return await self._call("replace", item["kind"], "PUT", path, {}, item)
 
     async def patch_status(self, ref: Ref, status: Mapping[str, Any], uid: str | None = None) -> Object:
         stored = await self.get(ref)
@@ -70,22 +92,22 @@ class KubernetesCluster:
         if after == stored.get("status", {}):
             return stored
         path = f"{kinds.path(ref.kind, ref.namespace, ref.name)}/status"
-        return await self._call("PUT", path, {}, {**stored, "status": after})
+        return await self._call("status", ref.kind, "PUT", path, {}, {**stored, "status": after})
 
     async def delete(self, ref: Ref, uid: str | None = None) -> None:
         options = {"preconditions": {"uid": uid}} if uid is not None else {}
         body = {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": "Background", **options}
-        await self._call("DELETE", kinds.path(ref.kind, ref.namespace, ref.name), {}, body)
+        await self._call("delete", ref.kind, "DELETE", kinds.path(ref.kind, ref.namespace, ref.name), {}, body)
 
     async def watch(self, kind: str, since: int) -> AsyncIterator[Event]:
         version = since
         while True:
             query = {"watch": "true", "resourceVersion": str(version), "timeoutSeconds": str(WATCH_SECONDS)}
             query["allowWatchBookmarks"] = "true"
-            response = await self._in_thread(partial(self._request, "GET", kinds.path(kind), query))
+            response = await self._in_thread(partial(self._open, kinds.path(kind), query))
             lines: Iterator[bytes] = iter(response.response)
             try:
-                while line := await self._in_thread(partial(next, lines, b"")):
+                while line := await self._in_thread(partial(_next, lines)):
                     news = json.loads(line)
                     if news["type"] == "ERROR":
                         raise _error(int(news["object"].get("code", 500)), str(news["object"].get("message")))
@@ -95,20 +117,48 @@ class KubernetesCluster:
             finally:
                 response.response.close()
 
+    def _open(self, path: str, query: Mapping[str, str]) -> Any:
+        with _mapped():
+            return self._request("GET", path, query)
+
+    async def _list(self, kind: str, namespace: str | None, labels: Mapping[str, str] | None, accept: str) -> Listing:
+        query = {"limit": str(PAGE)}
+        if labels:
+            query["labelSelector"] = _selector(labels)
+        items: list[Object] = []
+        while True:
+            page = await self._call("list", kind, "GET", kinds.path(kind, namespace), query, accept=accept)
+            spelled = {"apiVersion": kinds.KINDS[kind].api_version, "kind": kind}  # which items of a list lack
+            items += [item | spelled for item in page["items"] or ()]
+            following = page["metadata"].get("continue")
+            if not following:
+                return Listing(tuple(items), int(page["metadata"]["resourceVersion"]))
+            query["continue"] = following
+
     async def _call(
         self,
+        verb: str,
+        kind: str,
         method: str,
         path: str,
         query: Mapping[str, str] | None = None,
         body: Mapping[str, Any] | None = None,
-        content_type: str = "application/json",
+        content_type: str = _JSON,
+        accept: str = _JSON,
     ) -> Object:
         def run() -> Object:
-            response = self._request(method, path, query or {}, body, content_type)
-            found: Object = json.loads(response.read())
-            return found
+            with _mapped():
+                response = self._request(method, path, query or {}, body, content_type, accept)
+                found: Object = json.loads(response.read())
+                return found
 
-        return await self._in_thread(run)
+        try:
+            found = await self._in_thread(run)
+        except ClusterError as error:
+            self._count(verb, kind, type(error).__name__)
+            raise
+        self._count(verb, kind, "OK")
+        return found
 
     def _request(
         self,
@@ -116,26 +166,51 @@ class KubernetesCluster:
         path: str,
         query: Mapping[str, str],
         body: Mapping[str, Any] | None = None,
-        content_type: str = "application/json",
+        content_type: str = _JSON,
+        accept: str = _JSON,
     ) -> Any:
         """The client's response, unread. Raises a ClusterError."""
-        headers = {"Accept": "application/json", "Content-Type": content_type}
+        headers = {"Accept": accept, "Content-Type": content_type}
         target = f"{path}?{urllib.parse.urlencode(query)}" if query else path
         call = self._client.param_serialize(
             method, target, header_params=headers, body=body, auth_settings=["BearerToken"]
         )
-        try:
-            response: Any = self._client.call_api(*call, _request_timeout=(CONNECT_TIMEOUT, READ_TIMEOUT))
-        except ApiException as error:
-            raise _error(error.status, str(error.body or error.reason)) from None
-        except (urllib3.exceptions.HTTPError, OSError) as error:
-            raise Unavailable(f"the API server cannot be asked: {error}") from None
+        response: Any = self._client.call_api(*call, _request_timeout=(CONNECT_TIMEOUT, self._read_timeout))
         if response.status >= 300:
             raise _error(response.status, _message(response.read()))
         return response
 
     async def _in_thread(self, work: Callable[[], _Result]) -> _Result:
-        return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+        """Who is cancelled waits for a call that was sent: nothing is written after a task's end."""
+        submitted = self._threads.submit(work)
+        running = asyncio.wrap_future(submitted)
+        try:
+            return await asyncio.shield(running)
+        except asyncio.CancelledError:
+            if not submitted.cancel():
+                await asyncio.wait((running,))
+            raise
+
+
+@contextlib.contextmanager
+def _mapped() -> Iterator[None]:
+    """The client's errors as ours; an answer that breaks off is none."""
+    try:
+        yield
+    except ApiException as error:
+        raise _error(error.status, str(error.body or error.reason)) from None
+    except (urllib3.exceptions.HTTPError, OSError, http.client.HTTPException, json.JSONDecodeError) as error:
+        raise Unavailable(f"the API server cannot be asked: {error}") from None
+
+
+def _selector(labels: Mapping[str, str]) -> str:
+    """Labels as a selector; an empty value asks only whether the label is there."""
+    return ",".join(f"{key}={value}" if value else key for key, value in sorted(labels.items()))
+
+
+def _next(lines: Iterator[bytes]) -> bytes:
+    with _mapped():
+        return next(lines, b"")
 
 
 def _message(body: bytes) -> str:

@@ -1,0 +1,50 @@
+"""The operator's small HTTP server for kubelet and Prometheus."""
+
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
+
+from aiohttp import web
+from prometheus_client import CONTENT_TYPE_LATEST
+
+Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
+Check = Callable[[], str]  # what is wrong; empty when nothing is
+
+
+@dataclass(frozen=True)
+class Checks:
+    alive: Check
+    ready: Check
+    metrics: Callable[[], bytes]
+
+
+@contextlib.asynccontextmanager
+async def serving(port: int, checks: Checks) -> AsyncIterator[int]:
+    """Answers while it is open, at the port that it gives. Raises OSError when the port cannot be had."""
+    application = web.Application()
+    application.router.add_get("/healthz", _answer(checks.alive))
+    application.router.add_get("/readyz", _answer(checks.ready))
+    application.router.add_get("/metrics", _metrics(checks.metrics))
+    runner = web.AppRunner(application, access_log=None, shutdown_timeout=1.0)
+    await runner.setup()
+    try:
+        site = web.TCPSite(runner, port=port)
+        await site.start()
+        yield int(runner.addresses[0][1])
+    finally:
+        await runner.cleanup()
+
+
+def _answer(check: Check) -> Answer:
+    async def answer(_request: web.Request) -> web.StreamResponse:
+        wrong = check()
+        return web.Response(status=503 if wrong else 200, text=wrong or "ok")
+
+    return answer
+
+
+def _metrics(text: Callable[[], bytes]) -> Answer:
+    async def answer(_request: web.Request) -> web.StreamResponse:
+        return web.Response(body=text(), headers={"Content-Type": CONTENT_TYPE_LATEST})
+
+    return answer

@@ -1,0 +1,189 @@
+"""The operator's process on Kubernetes, put together."""
+
+import asyncio
+import logging
+import signal
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import httpx
+from kubernetes.client import Configuration
+
+from legato_operator import placement
+from legato_operator.clock import SystemClock
+from legato_operator.cluster import Object
+from legato_operator.controller import Controller, Reconciles, Retries, service_of
+from legato_operator.errors import ClusterError
+from legato_operator.kubernetes import connection, health
+from legato_operator.kubernetes.api import READ_TIMEOUT, KubernetesCluster
+from legato_operator.kubernetes.events import Events
+from legato_operator.kubernetes.handlers import SILENCE_SECONDS, Handlers
+from legato_operator.kubernetes.leader import Leader, LedCluster, Terms
+from legato_operator.kubernetes.metrics import Metrics
+from legato_operator.kubernetes.settings import Settings
+from legato_operator.kubernetes.sightings import Sightings
+from legato_operator.kubernetes.token_access import Account, TokenAccess
+from legato_operator.kubernetes.watchdog import AUDIT_SECONDS, Watchdog
+from legato_operator.reconcile import Reconciler
+from legato_operator.worker_api import HttpWorkers
+from legato_protocol import names
+
+LEASE_READ_SECONDS = 5.0
+WAIT_SECONDS = 2.0  # between looks for an API server that knows the custom resources
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Pace:
+    """How often the process looks after itself and its Lease, and how long it waits for the API server, in seconds."""
+
+    terms: Terms = field(default_factory=Terms)
+    audit: float = AUDIT_SECONDS
+    retries: Retries = field(default_factory=Retries)
+    read: float = READ_TIMEOUT
+    silence: float = SILENCE_SECONDS
+
+
+def run(settings: Settings, load: Callable[[], Configuration] = connection.load) -> int:
+    """Serve until SIGTERM or SIGINT. Raises NoConnection, and OSError when the port cannot be had."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    for noisy in ("kopf", "httpx", "urllib3"):
+        logging.getLogger(noisy).setLevel(logging.WARNING)
+    asyncio.run(_until_signal(settings, load))
+    return 0
+
+
+async def _until_signal(settings: Settings, load: Callable[[], Configuration]) -> None:
+    serving = asyncio.create_task(serve(settings, load))
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, serving.cancel)
+    await asyncio.wait((serving,))
+    if not serving.cancelled():
+        serving.result()
+
+
+async def serve(
+    settings: Settings,
+    load: Callable[[], Configuration],
+    pace: Pace | None = None,
+    told_port: Callable[[int], None] = lambda port: None,
+) -> None:
+    """Serve until cancelled; then passes end, and the Lease is given back."""
+    pace = pace or Pace()
+    configuration = await asyncio.to_thread(load)
+    metrics = Metrics()
+    cluster = KubernetesCluster(connection.client(configuration), metrics.called, read_timeout=pace.read)
+    leases = KubernetesCluster(  # connections and a thread of its own: it must be renewed while others wait
+        connection.client(configuration), metrics.called, threads=2, read_timeout=LEASE_READ_SECONDS
+    )
+    try:
+        async with httpx.AsyncClient(trust_env=False) as client:
+            await _Process(settings, load, pace, metrics, cluster, leases, client).serve(told_port)
+    finally:
+        cluster.close()
+        leases.close()
+
+
+class _Process:
+    """One replica of the operator."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        load: Callable[[], Configuration],
+        pace: Pace,
+        metrics: Metrics,
+        cluster: KubernetesCluster,
+        leases: KubernetesCluster,
+        client: httpx.AsyncClient,
+    ) -> None:
+        self._settings = settings
+        self._pace = pace
+        self._metrics = metrics
+        self._cluster = cluster
+        self._loop = asyncio.get_running_loop()
+        self._sightings = Sightings()
+        self._leader = Leader(leases, settings.lease_namespace, settings.identity, pace.terms)
+        led = LedCluster(cluster, self._leader)
+        where = placement.kubernetes(
+            settings.engine_image, settings.gateway_image, settings.image_pull_policy, settings.image_pull_secrets
+        )
+        recorder = Events(led, settings.identity)
+        reconciler: Reconciles = Reconciler(led, HttpWorkers(client), SystemClock(), where, recorder)
+        if settings.token_role:
+            account = Account(settings.lease_namespace, settings.service_account)
+            reconciler = TokenAccess(reconciler, led, settings.token_role, account)
+        self._controller = Controller(reconciler, pace.retries, metrics)
+        self._handlers = Handlers(load, settings.namespaces, self._told, pace.silence)
+        self._watchdog = Watchdog(
+            cluster,
+            settings.namespaces,
+            self._sightings,
+            self._wake,
+            self._watch_anew,
+            self._controller.longest_pass,
+            metrics.missed,
+        )
+        metrics.leader.set_function(lambda: float(self._leader.holds()))
+
+    async def serve(self, told_port: Callable[[int], None]) -> None:
+        """Health first, then watches, then the Lease."""
+        checks = health.Checks(self._watchdog.complaint, self._unready, self._metrics.text)
+        async with health.serving(self._settings.http_port, checks) as port:
+            told_port(port)
+            await self._wait_known()
+            self._handlers.start()
+            try:
+                async with asyncio.TaskGroup() as tasks:
+                    tasks.create_task(self._watchdog.run(self._pace.audit))
+                    tasks.create_task(self._leader.lead(self._lead))
+            finally:
+                await asyncio.to_thread(self._handlers.stop)
+
+    async def _lead(self) -> None:
+        """What only the leader does: wake everything there is, then what is told of."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._controller.run())
+            while not await self._wake_all():  # noqa: ASYNC110 - only the API server can tell
+                await asyncio.sleep(WAIT_SECONDS)
+
+    async def _wake_all(self) -> bool:
+        try:
+            for namespace in self._settings.namespaces or (None,):
+                for item in (await self._cluster.list_metadata(names.INFERENCE_SERVICE, namespace)).items:
+                    self._wake(item)
+        except ClusterError as error:
+            log.warning("services cannot be listed: %s", error)
+            return False
+        return True
+
+    async def _wait_known(self) -> None:
+        """Until the API server knows the custom resources: kopf looks for them once."""
+        while True:
+            try:
+                for kind in (names.INFERENCE_SERVICE, names.WORKER_POOL):
+                    for namespace in self._settings.namespaces or (None,):
+                        await self._cluster.list_metadata(kind, namespace)
+                return
+            except ClusterError as error:
+                log.warning("waiting for the API server and its custom resources: %s", error)
+                await asyncio.sleep(WAIT_SECONDS)
+
+    def _told(self, item: Object, gone: bool) -> None:
+        """In kopf's thread."""
+        self._metrics.saw(item["kind"])
+        self._sightings.saw(item, gone)
+        self._loop.call_soon_threadsafe(self._wake, item)
+
+    def _wake(self, item: Object) -> None:
+        ref = service_of(item)
+        if ref is not None:
+            self._controller.wake(ref)
+
+    def _watch_anew(self) -> None:
+        self._sightings.forget()
+        self._handlers.restart()
+
+    def _unready(self) -> str:
+        return "" if self._handlers.running() else "watches have not begun"

@@ -1,0 +1,57 @@
+"""What the operator counts about itself."""
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+
+class Metrics:
+    """A `controller.Journal`, with counters for the API and for what is seen of it."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self._passes = Counter(
+            "legato_operator_reconciles", "Passes over a service, by result", ("result",), registry=self.registry
+        )
+        self._seconds = Histogram(
+            "legato_operator_reconcile_seconds", "Duration of a pass over a service", registry=self.registry
+        )
+        self._errors = Counter(
+            "legato_operator_reconcile_errors", "Passes that failed, by error", ("error",), registry=self.registry
+        )
+        self._calls = Counter(
+            "legato_operator_api_calls",
+            "Calls to the API server, by verb, kind and outcome",
+            ("verb", "kind", "outcome"),
+            registry=self.registry,
+        )
+        self._events = Counter(
+            "legato_operator_watch_events", "Events seen by watches, by kind", ("kind",), registry=self.registry
+        )
+        self._missed = Counter(
+            "legato_operator_missed_events", "Changes that no watch told of in time", registry=self.registry
+        )
+        self.leader = Gauge("legato_operator_leader", "1 when this replica leads", registry=self.registry)
+
+    def passed(self, seconds: float) -> None:
+        self._passes.labels("done").inc()
+        self._seconds.observe(seconds)
+
+    def failed(self, seconds: float, error: Exception) -> None:
+        self._passes.labels("failed").inc()
+        self._errors.labels(type(error).__name__).inc()
+        self._seconds.observe(seconds)
+
+    def called(self, verb: str, kind: str, outcome: str) -> None:
+        """One call to the API server has ended."""
+        self._calls.labels(verb, kind, outcome).inc()
+
+    def saw(self, kind: str) -> None:
+        """A watch told of a change."""
+        self._events.labels(kind).inc()
+
+    def missed(self, count: int) -> None:
+        """So many changes were found that no watch told of."""
+        self._missed.inc(count)
+
+    def text(self) -> bytes:
+        """As Prometheus reads it."""
+        return generate_latest(self.registry)

@@ -1,0 +1,82 @@
+"""Looks after the operator itself: that its watches tell of changes, and that its passes end."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Protocol
+
+from legato_operator.cluster import Listing, Object
+from legato_operator.errors import ClusterError
+from legato_operator.kubernetes.sightings import Sightings
+from legato_protocol import names
+
+AUDITED = (names.INFERENCE_SERVICE, names.WORKER_POOL, "Pod")
+AUDIT_SECONDS = 30.0
+PASS_SECONDS = 300.0  # a pass that takes longer has stopped
+DEAF_AUDITS = 3  # in a row, fresh watches between them: then a fresh process is wanted
+log = logging.getLogger(__name__)
+
+
+class Lists(Protocol):
+    async def list_metadata(
+        self, kind: str, namespace: str | None = None, labels: dict[str, str] | None = None
+    ) -> Listing: ...
+
+
+class Watchdog:
+    """`wake` is given every object that no watch told of; `restart` begins the watches anew."""
+
+    def __init__(
+        self,
+        lists: Lists,
+        namespaces: tuple[str, ...],
+        sightings: Sightings,
+        wake: Callable[[Object], None],
+        restart: Callable[[], None],
+        longest_pass: Callable[[], float],
+        missed: Callable[[int], None],
+    ) -> None:
+        self._lists = lists
+        self._namespaces: tuple[str | None, ...] = namespaces or (None,)
+        self._sightings = sightings
+        self._wake = wake
+        self._restart = restart
+        self._longest_pass = longest_pass
+        self._missed = missed
+        self._deaf = 0  # audits in a row
+
+    async def run(self, seconds: float = AUDIT_SECONDS) -> None:
+        """Audit for ever."""
+        while True:
+            await asyncio.sleep(seconds)
+            try:
+                await self._audit()
+            except ClusterError as error:
+                log.warning("watches cannot be audited: %s", error)
+
+    def complaint(self) -> str:
+        """Why the process should be replaced by a fresh one; empty when it should not."""
+        if self._deaf >= DEAF_AUDITS:
+            return "watches no longer tell of changes"
+        if self._longest_pass() > PASS_SECONDS:
+            return f"a pass has taken more than {PASS_SECONDS:.0f} s"
+        return ""
+
+    async def _audit(self) -> None:
+        found = [item for kind in AUDITED for item in await self._list(kind)]
+        missed = self._sightings.missed(found)
+        self._deaf = self._deaf + 1 if missed else 0
+        if not missed:
+            return
+        self._missed(len(missed))
+        log.error("no watch told of %d changes; watches begin anew", len(missed))
+        for item in missed:
+            self._wake(item)
+        self._restart()
+
+    async def _list(self, kind: str) -> list[Object]:
+        labels = None if kind == names.INFERENCE_SERVICE else {names.LABEL_SERVICE: ""}  # that have it
+        found: list[Object] = []
+        for namespace in self._namespaces:
+            found += (await self._lists.list_metadata(kind, namespace, labels)).items
+        return found

@@ -1,0 +1,35 @@
+"""Wakes a controller at the events of a cluster whose watches are cheap and never break."""
+
+import asyncio
+import contextlib
+
+from legato_operator.cluster import Cluster
+from legato_operator.controller import Controller, service_of
+from legato_operator.errors import Gone
+from legato_protocol import names
+
+WATCHED = (names.INFERENCE_SERVICE, names.WORKER_POOL, "Pod")
+
+
+async def run(cluster: Cluster, controller: Controller) -> None:
+    """The controller with its watches, until cancelled. A fault in any of them ends all."""
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(controller.run())
+        for kind in WATCHED:
+            tasks.create_task(_follow(cluster, kind, controller))
+
+
+async def _follow(cluster: Cluster, kind: str, controller: Controller) -> None:
+    while True:
+        listing = await cluster.list(kind)
+        for item in listing.items:
+            _wake(controller, item)
+        with contextlib.suppress(Gone):  # then list again
+            async for event in cluster.watch(kind, listing.version):
+                _wake(controller, event.object)
+
+
+def _wake(controller: Controller, item: dict[str, object]) -> None:
+    ref = service_of(item)
+    if ref is not None:
+        controller.wake(ref)

@@ -1,0 +1,32 @@
+"""Tells people what happened to an object, in the place where they look for it. Never a reason for a pass to fail."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from legato_operator import conditions
+from legato_operator.cluster import Object
+
+
+class Recorder(Protocol):
+    async def record(self, about: Object, warning: bool, reason: str, note: str) -> None:
+        """Note it. What cannot be noted is let go."""
+        ...
+
+
+class Silent:
+    """For places where people read the conditions themselves."""
+
+    async def record(self, about: Object, warning: bool, reason: str, note: str) -> None:
+        return
+
+
+async def record_changes(recorder: Recorder, about: Object, news: Sequence[Mapping[str, Any]]) -> None:
+    """One record for each condition whose status or reason is another one than in `about`."""
+    status = about.get("status", {})
+    for condition in news:
+        before = conditions.find(status, condition["type"])
+        if any(before.get(key) != condition[key] for key in ("status", "reason")):
+            warning = condition["status"] == "False" and condition["reason"] not in conditions.CALM
+            told = f"{condition['type']} is {condition['status']}"
+            note = f"{told}: {condition['message']}" if condition["message"] else told
+            await recorder.record(about, warning, condition["reason"], note)

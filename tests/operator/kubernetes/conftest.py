@@ -1,0 +1,211 @@
+"""A real API server with Kubernetes' own controllers, a kubelet that is none, and the operator as it really runs."""
+
+import asyncio
+import contextlib
+import json
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import control_plane
+import pytest
+
+from legato_operator.cluster import Object, Ref, is_leaving
+from legato_operator.controller import Retries
+from legato_operator.errors import ClusterError, Conflict, NotFound
+from legato_operator.kubernetes import main
+from legato_operator.kubernetes.api import KubernetesCluster
+from legato_operator.kubernetes.leader import Terms
+from legato_operator.kubernetes.settings import Settings
+
+CONTROL_PORT = 8082  # fixed on Kubernetes; every pod has a loopback address of its own
+QUICK = main.Pace(
+    terms=Terms(duration=3, renew_within=2.0, retry=0.2),
+    audit=2.0,
+    retries=Retries(first=0.05, longest=0.5),
+    read=5.0,
+    silence=4.0,
+)
+
+
+@dataclass
+class Kubelet:
+    """Gives the pods of one namespace an address and readiness, answers for their workers, and ends them gracefully."""
+
+    cluster: KubernetesCluster
+    api: control_plane.ApiServer
+    namespace: str
+    busy: dict[str, int] = field(default_factory=dict)  # by pod: what a worker says that it runs
+    asleep: set[str] = field(default_factory=set)  # pods that do not become ready, and do not end
+    drained: set[str] = field(default_factory=set)
+    _servers: dict[str, asyncio.Server] = field(default_factory=dict)
+    _network: str = field(default_factory=lambda: f"127.{random.randrange(1, 255)}.{random.randrange(256)}")
+    _next: int = 1
+
+    async def run(self) -> None:
+        """Until it is cancelled. An API server that is away is asked again."""
+        try:
+            while True:
+                with contextlib.suppress(ClusterError):
+                    for pod in (await self.cluster.list("Pod", self.namespace)).items:
+                        with contextlib.suppress(NotFound, Conflict):
+                            await self._tend(pod)
+                await asyncio.sleep(0.05)
+        finally:
+            for server in self._servers.values():
+                server.close()
+
+    async def _tend(self, pod: Object) -> None:
+        name, uid = pod["metadata"]["name"], pod["metadata"]["uid"]
+        if name in self.asleep:
+            return
+        if is_leaving(pod):
+            if uid in self._servers:
+                self._servers.pop(uid).close()
+            await self._call("DELETE", f"pods/{name}", {"gracePeriodSeconds": 0})
+        elif uid not in self._servers:
+            await self._start(pod, name, uid)
+
+    async def _start(self, pod: Object, name: str, uid: str) -> None:
+        target = {"apiVersion": "v1", "kind": "Node", "name": "node"}
+        bound = {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": name}, "target": target}
+        if not pod["spec"].get("nodeName"):
+            await self._call("POST", f"pods/{name}/binding", bound)
+        address = f"{self._network}.{self._next}"
+        self._next += 1
+        self._servers[uid] = await asyncio.start_server(
+            lambda reader, writer: self._answer(name, reader, writer), address, CONTROL_PORT
+        )
+        ready = [{"type": kind, "status": "True"} for kind in ("PodScheduled", "ContainersReady", "Ready")]
+        status = {"phase": "Running", "podIP": address, "podIPs": [{"ip": address}], "conditions": ready}
+        await self.cluster.patch_status(Ref("Pod", self.namespace, name), status, uid)
+
+    async def _answer(self, name: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
+            while head := await reader.readuntil(b"\r\n\r\n"):
+                if head.startswith(b"POST /drain"):
+                    self.drained.add(name)
+                running = self.busy.get(name, 0)
+                state = {"draining": name in self.drained, "running": running, "idle": not running, "transport": "fake"}
+                body = json.dumps(state).encode()
+                writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body))
+        writer.close()
+
+    async def _call(self, method: str, path: str, body: object) -> None:
+        await asyncio.to_thread(self.api.call, method, f"/api/v1/namespaces/{self.namespace}/{path}", body)
+
+
+@dataclass
+class Space:
+    """One namespace of the API server, with a user's hand in it."""
+
+    api: control_plane.ApiServer
+    cluster: KubernetesCluster
+    name: str
+    kubelet: Kubelet
+
+    @contextlib.asynccontextmanager
+    async def operator(self, identity: str = "one", url: str | None = None, **given: Any) -> AsyncIterator["Operator"]:
+        """The operator, in this process, for this namespace only."""
+        settings = Settings(
+            **{
+                "namespaces": (self.name,),
+                "engine_image": "engine:test",
+                "gateway_image": "gateway:test",
+                "image_pull_policy": "IfNotPresent",
+                "image_pull_secrets": (),
+                "lease_namespace": self.name,
+                "identity": identity,
+                "http_port": 0,
+                **given,
+            }
+        )
+        port: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        task = asyncio.create_task(
+            main.serve(settings, lambda: self.api.configuration(url), QUICK, port.set_result), name=identity
+        )
+        await asyncio.wait((task, port), return_when=asyncio.FIRST_COMPLETED)
+        if task.done():
+            task.result()
+        try:
+            yield Operator(task, port.result())
+        finally:
+            if task.done() and not task.cancelled():
+                task.result()
+            task.cancel()
+            await asyncio.wait((task,))
+
+    def ref(self, name: str = "demo", kind: str = "InferenceService") -> Ref:
+        return Ref(kind, self.name, name)
+
+    async def make(self, service: Object, name: str = "demo") -> None:
+        """Apply a service as a user does."""
+        await self.cluster.apply({**service, "metadata": {"name": name, "namespace": self.name}}, "user", force=True)
+
+    async def condition(self, kind: str, name: str = "demo") -> tuple[str, str]:
+        """Status and reason of a service's condition; empty ones when it has none yet."""
+        try:
+            found = (await self.cluster.get(self.ref(name))).get("status", {}).get("conditions", ())
+        except ClusterError:
+            return "", ""
+        return next(((c["status"], c["reason"]) for c in found if c["type"] == kind), ("", ""))
+
+    async def ready(self, name: str = "demo") -> bool:
+        return (await self.condition("Ready", name))[0] == "True"
+
+    async def pods(self, role: str) -> dict[str, Object]:
+        found = await self.cluster.list("Pod", self.name, {"serving.legato.dev/role": role})
+        return {item["metadata"]["name"]: item for item in found.items}
+
+    async def exists(self, kind: str, name: str) -> bool:
+        try:
+            await self.cluster.get(Ref(kind, self.name, name))
+        except NotFound:
+            return False
+        return True
+
+    async def wait(self, condition: Callable[[], Awaitable[Any]], seconds: float = 90) -> None:
+        """Until it holds."""
+        async with asyncio.timeout(seconds):
+            while not await condition():  # noqa: ASYNC110 - it is the API server's
+                await asyncio.sleep(0.05)
+
+
+@dataclass(frozen=True)
+class Operator:
+    task: "asyncio.Task[None]"
+    port: int
+
+
+@pytest.fixture(scope="session")
+def controlled(api_server: control_plane.ApiServer) -> Iterator[control_plane.ApiServer]:
+    """The API server, with Kubernetes' own controllers."""
+    folder = control_plane.programs()
+    assert folder is not None
+    if not (folder / "kube-controller-manager").exists():
+        pytest.skip(f"no kube-controller-manager in {folder}")
+    with control_plane.controllers(folder, api_server):
+        yield api_server
+
+
+@contextlib.asynccontextmanager
+async def _space(api: control_plane.ApiServer) -> AsyncIterator[Space]:
+    name = f"space-{random.randrange(1 << 40):x}"
+    status, answer = await asyncio.to_thread(api.call, "POST", "/api/v1/namespaces", {"metadata": {"name": name}})
+    assert status < 300, answer
+    cluster = KubernetesCluster(api.client())
+    kubelet = Kubelet(cluster, api, name)
+    running = asyncio.create_task(kubelet.run())
+    try:
+        yield Space(api, cluster, name, kubelet)
+    finally:
+        running.cancel()
+        await asyncio.wait((running,))
+        cluster.close()
+
+
+@pytest.fixture
+def space(controlled: control_plane.ApiServer) -> Callable[..., contextlib.AbstractAsyncContextManager[Space]]:
+    """Opens a fresh namespace: `async with space() as s`. `space(api)` is one on another server."""
+    return lambda api=controlled: _space(api)
