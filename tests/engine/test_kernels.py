@@ -104,6 +104,19 @@ def test_attention_makes_no_number_of_what_is_none(which):
     assert found[21].isfinite().all()
 
 
+@pytest.mark.parametrize("window", [None, 50])
+def test_what_others_left_in_a_block_is_not_seen(window):
+    rows = some_rows()
+    queries, layer = torch.randn(sum(len(row.tokens) for row in rows), 6, 20), torch.randn(200, 2, 2, BLOCK, 20)
+    for row in rows:
+        layer[row.blocks[-1], :, :, (row.start + len(row.tokens) - 1) % BLOCK + 1 :] = torch.nan
+
+    groups = attention.group_rows(rows, BLOCK, 3, window, torch.float32, torch.device("cpu"))
+    found = attention.attention(queries, layer, groups)
+
+    torch.testing.assert_close(found, expected_attention(rows, queries, layer, window), atol=1e-5, rtol=1e-4)
+
+
 def test_weights_of_scores_that_are_no_numbers_are_none():
     """The part of attention in bfloat16 that needs no AMX."""
     from legato_engine.kernels.attention import cpu_bf16

@@ -54,6 +54,7 @@ def test_attention(window, shared, size):
     for start, count in lengths:
         blocks = [free.pop() for _ in range(-(-(start + count) // size))]
         rows.append(Row([0] * count, start, blocks))
+        arena[blocks[-1], :, :, :, (start + count - 1) % size + 1 :] = torch.nan  # as others may have left it
     tokens = sum(count for _, count in lengths)
     qkv = torch.randn(tokens, (shared + 2) * kv_heads, dim)
     paged, out = step_inputs.paged_rows(rows, shared), np.zeros((tokens, shared * kv_heads, dim), np.float32)

@@ -14,13 +14,15 @@ class Group:
     """Rows of similar shape, padded to the longest: worked out once per step, used by every layer.
 
     `take` [rows, queries] are tokens of the step (padding repeats a row's last one), `blocks` [rows, blocks] their
-    block tables, `mask` [rows, 1, shared · queries, positions] is added to scores. `given` and `put` say which of the
-    padded queries are real and which tokens of the step they are.
+    block tables, `mask` [rows, 1, shared · queries, positions] is added to scores. `beyond` are the
+    (rows, positions) that may hold what is not theirs: if others left there what is no number, no mask makes it one.
+    `given` and `put` say which of the padded queries are real and which tokens of the step they are.
     """
 
     take: torch.Tensor
     blocks: torch.Tensor
     mask: torch.Tensor
+    beyond: tuple[torch.Tensor, torch.Tensor]
     given: torch.Tensor
     put: torch.Tensor
 
@@ -68,11 +70,15 @@ def _group(
     if window is not None:
         seen &= position > at - window
     mask = torch.zeros(seen.shape, dtype=dtype).masked_fill_(~seen, float("-inf"))
+    end = (start + count)[:, None]
+    beyond = (position >= end) & ((position < end + block_size) | (end < block_size))  # else it is a row's first block
+    rows, places = beyond.nonzero(as_tuple=True)
     given = (query < count[:, None]).flatten().nonzero().squeeze(1)
     return Group(
         take=take.to(device),
         blocks=torch.tensor(tables).to(device),
         mask=mask.repeat(1, shared, 1)[:, None].to(device),
+        beyond=(rows.to(device), places.to(device)),
         given=given.to(device),
         put=take.flatten()[given].to(device),
     )
@@ -97,6 +103,8 @@ def _attend(queries: torch.Tensor, layer: torch.Tensor, group: Group) -> torch.T
         .permute(2, 0, 3, 1, 4, 5)
         .reshape(2, rows, kv_heads, -1, dim)
     )
+    row, place = group.beyond
+    held[:, row, :, place] = 0
     found = torch.nn.functional.scaled_dot_product_attention(
         asked.reshape(rows, kv_heads, -1, dim), held[0], held[1], attn_mask=group.mask
     )
