@@ -1,0 +1,83 @@
+"""Streams that go on while something is done to a service, compared with what it answers undisturbed."""
+
+import itertools
+import threading
+import time
+from types import TracebackType
+
+import kube
+from service import Service
+
+PROMPTS = (
+    "Tell me in a few sentences how rain comes about.",
+    "Count from one to thirty in words.",
+    "Write a short letter to a friend about a walk in the mountains.",
+    "Explain to a child why the sky is blue.",
+)
+TOKENS = 48
+
+
+def completion(service: Service, prompt: str) -> str:
+    """One stream, to its end. Raises what the client raises; a stream that breaks off is an error of its own."""
+    text, finish = "", None
+    chunks = service.client.completions.create(
+        model=service.name, prompt=prompt, max_tokens=TOKENS, temperature=0, stream=True
+    )
+    for chunk in chunks:
+        for choice in chunk.choices:
+            text += choice.text
+            finish = choice.finish_reason or finish
+    if finish is None:
+        raise ConnectionError(f"the stream ended without a reason to, after {text!r}")
+    return text
+
+
+class Load:
+    """`streams` clients that ask again and again. What went wrong is in `failures`."""
+
+    def __init__(self, service: Service, streams: int = 4) -> None:
+        self._service = service
+        self._wanted = {prompt: completion(service, prompt) for prompt in PROMPTS}
+        self._stop = threading.Event()
+        self._turns = itertools.cycle(PROMPTS)
+        self._threads = [threading.Thread(target=self._read, daemon=True) for _ in range(streams)]
+        self.failures: list[str] = []
+        self.done = 0
+        self._lock = threading.Lock()
+
+    def __enter__(self) -> "Load":
+        for thread in self._threads:
+            thread.start()
+        self.until_more(1)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stop.set()
+        for thread in self._threads:
+            thread.join(kube.PATIENCE)
+
+    def until_more(self, streams: int) -> None:
+        """Until so many more have ended well."""
+        before = self.done
+        kube.until(lambda: self.done >= before + streams or self.failures, f"{streams} more streams have ended")
+
+    def _read(self) -> None:
+        while not self._stop.is_set():
+            with self._lock:
+                prompt = next(self._turns)
+            began = time.monotonic()
+            try:
+                text = completion(self._service, prompt)
+            except Exception as error:  # every way to fail is one
+                self._note(f"{prompt!r} after {time.monotonic() - began:.1f} s: {error!r}")
+                continue
+            if text != self._wanted[prompt]:
+                self._note(f"{prompt!r}: {text!r} instead of {self._wanted[prompt]!r}")
+            with self._lock:
+                self.done += 1
+
+    def _note(self, failure: str) -> None:
+        with self._lock:
+            self.failures.append(failure)

@@ -1,0 +1,86 @@
+"""An InferenceService in a cluster, as its users see it."""
+
+import json
+import socket
+from typing import Any
+
+import httpx
+import kube
+from kube import Namespace
+from openai import OpenAI
+
+PATIENCE = kube.PATIENCE
+
+
+class Service:
+    """A service by its name. Reached by its Service's own name: the tests run in the cluster's network."""
+
+    def __init__(self, namespace: Namespace, name: str) -> None:
+        self.namespace = namespace
+        self.name = name
+        self.host = f"{name}.{namespace.name}.svc"
+        self.client = OpenAI(base_url=f"http://{self.host}/v1", api_key="unused", timeout=PATIENCE, max_retries=0)
+
+    def object(self) -> dict[str, Any]:
+        return self.namespace.get("inferenceservice", self.name)
+
+    def condition(self, kind: str) -> dict[str, Any]:
+        """A condition of the newest generation; empty before that was looked at."""
+        found = self.object()
+        generation = found.get("metadata", {}).get("generation")
+        conditions = found.get("status", {}).get("conditions", [])
+        return next((c for c in conditions if c["type"] == kind and c.get("observedGeneration") == generation), {})
+
+    def until_ready(self) -> None:
+        kube.until(lambda: self.condition("Ready").get("status") == "True", f"{self.name} is ready: {self.told()}")
+
+    def until_settled(self) -> None:
+        """Ready, with nothing on its way."""
+        kube.until(
+            lambda: (
+                self.condition("Ready").get("status") == "True"
+                and self.condition("Progressing").get("status") == "False"
+            ),
+            f"{self.name} has settled",
+        )
+
+    def told(self) -> str:
+        """What its status says."""
+        return json.dumps(self.object().get("status", {}))
+
+    def pods(self, role: str) -> list[str]:
+        """Names of the pods of a role that are not on their way out."""
+        selector = f"serving.legato.dev/service={self.name},serving.legato.dev/role={role}"
+        found = self.namespace.list("pods", selector)
+        return sorted(pod["metadata"]["name"] for pod in found if "deletionTimestamp" not in pod["metadata"])
+
+    def until_pods(self, role: str, count: int) -> None:
+        kube.until(lambda: len(self.pods(role)) == count, f"{self.name} has {count} {role} pods")
+
+    def scale(self, role: str, replicas: int) -> None:
+        self.namespace.kubectl("scale", f"workerpool/{self.name}-{role}", f"--replicas={replicas}")
+
+    def state(self) -> dict[str, Any]:
+        """What one of its gateways knows."""
+        found: dict[str, Any] = httpx.get(f"http://{self.host}/state", timeout=30).raise_for_status().json()
+        return found
+
+    def ask(self, question: str, max_tokens: int = 32) -> tuple[str, dict[str, Any]]:
+        """The answer, and the route that it took."""
+        answer = self.client.chat.completions.with_raw_response.create(
+            model=self.name,
+            messages=[{"role": "user", "content": question}],
+            temperature=0,
+            max_tokens=max_tokens,
+            extra_headers={"x-legato-explain": "true"},
+        )
+        return answer.parse().choices[0].message.content or "", json.loads(answer.headers["x-legato-route"])
+
+
+def network_is_the_clusters() -> bool:
+    """Whether names of Services are known here."""
+    try:
+        socket.getaddrinfo("kubernetes.default.svc", 443)
+    except OSError:
+        return False
+    return True

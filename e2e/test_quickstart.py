@@ -1,0 +1,90 @@
+"""From `helm install` and the example manifest to an answer, its KV handed over between two pods."""
+
+import subprocess
+import time
+from pathlib import Path
+
+import kube
+import pytest
+from kube import Namespace
+from service import Service
+
+EXAMPLE = Path(__file__).parents[1] / "examples" / "quickstart" / "inferenceservice.yaml"
+
+
+@pytest.fixture(scope="module")
+def service(namespace: Namespace) -> Service:
+    began = time.monotonic()
+    namespace.apply(EXAMPLE.read_text())
+    service = Service(namespace, "smollm2")
+    service.until_ready()
+    print(f"ready {time.monotonic() - began:.1f} s after it was applied")
+    return service
+
+
+def test_the_openai_client_is_answered_through_the_service(service: Service) -> None:
+    answer, route = service.ask("What is the capital of France?")
+    assert "Paris" in answer
+    assert route["prefill"] in service.pods("prefill")
+    assert route["decode"] in service.pods("decode")
+    assert route["transport"].startswith("ucx:")
+
+
+def test_the_kv_cache_went_from_one_pod_to_another(service: Service) -> None:
+    _, route = service.ask("What is the capital of Italy?")
+    record = next(record for record in service.state()["requests"] if record["id"] == route["id"])
+    (handoff,) = record["handoffs"]
+    assert handoff["source"] in service.pods("prefill")
+    assert handoff["target"] in service.pods("decode")
+    assert handoff["blocks"] > 0
+
+
+def test_kubectl_get_shows_it_ready(service: Service) -> None:
+    heading, row = service.namespace.kubectl("get", "inferenceservices").splitlines()
+    shown = dict(zip(heading.split(), row.split(), strict=False))
+    assert shown["NAME"] == "smollm2"
+    assert shown["READY"] == "True"
+    assert (shown["MODEL"], shown["PREFILL"], shown["DECODE"]) == ("smollm2", "1", "1")
+
+
+@pytest.mark.parametrize("field", ["", ".spec.decode", ".spec.transfer", ".spec.drain.deadline"])
+def test_kubectl_explain_describes_every_field(service: Service, field: str) -> None:
+    text = kube.run("kubectl", "explain", f"inferenceservice{field}")
+    assert "<no description>" not in text
+    assert "DESCRIPTION:" in text
+
+
+def test_every_pod_runs_at_the_restricted_level(service: Service, release: Namespace) -> None:
+    """The namespaces enforce it, the operator's too; what that level does not ask for is that no image is written to."""
+    for pod in (*service.namespace.list("pods"), *release.list("pods")):
+        assert all(c["securityContext"]["readOnlyRootFilesystem"] for c in pod["spec"]["containers"])
+
+
+def test_the_operator_has_no_right_that_it_does_not_need(service: Service, release: Namespace) -> None:
+    account = f"system:serviceaccount:{release.name}:legato"
+    for verb, what, wanted in (
+        ("get", "secrets", False),
+        ("list", "secrets", False),
+        ("create", "clusterroles", False),
+        ("*", "*", False),
+        ("delete", "nodes", False),
+        ("create", "pods", True),
+        ("patch", "inferenceservices/status", True),
+    ):
+        command = ["kubectl", "auth", "can-i", verb, what, "--as", account, "--all-namespaces"]
+        said = subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
+        assert said == ("yes" if wanted else "no"), f"{verb} {what}"
+
+
+def test_helm_test_asks_a_question(service: Service, release: Namespace) -> None:
+    said = kube.run("helm", "test", "legato", "--namespace", release.name, "--logs", "--timeout", "3m")
+    assert "Succeeded" in said
+
+
+def test_a_deleted_service_leaves_nothing_behind(service: Service) -> None:
+    """Last in this file."""
+    namespace = service.namespace
+    namespace.kubectl("delete", "inferenceservice", service.name, "--timeout=120s")
+    kinds = "pods,services,secrets,deployments,workerpools,networkpolicies,poddisruptionbudgets,roles,rolebindings"
+    selector = f"serving.legato.dev/service={service.name}"
+    kube.until(lambda: not namespace.list(kinds, selector), "all that the service owned is gone")
