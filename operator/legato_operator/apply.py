@@ -1,10 +1,11 @@
 """Carries a plan out: the only writer. Stops at the first conflict; the next pass sees the world as it is then."""
 
+import contextlib
 import secrets
 
 from legato_operator.actions import MANAGER, Action, Apply, Delete, Drain, MakeToken, PatchStatus, Phase, Release
 from legato_operator.cluster import Cluster, Object, Ref
-from legato_operator.errors import ClusterError, Conflict, NotFound, NotLeading, Unavailable
+from legato_operator.errors import ClusterError, Conflict, Forbidden, NotFound, NotLeading, Unavailable
 from legato_operator.manifests import common, secret
 from legato_operator.observe import Workers, read_token
 from legato_operator.observed import Observed
@@ -71,7 +72,8 @@ async def release(cluster: Cluster, ref: Ref) -> None:
     mine = await cluster.list(names.WORKER_POOL, ref.namespace, {names.LABEL_SERVICE: ref.name})
     for item in mine.items:
         await _delete(cluster, Ref(names.WORKER_POOL, ref.namespace, item["metadata"]["name"]))
-    await _delete(cluster, Ref("Secret", ref.namespace, common.token_name_of(ref.name)))
+    with contextlib.suppress(Forbidden):  # where the right has gone with the namespace, the Secret goes with it too
+        await _delete(cluster, Ref("Secret", ref.namespace, common.token_name_of(ref.name)))
     await _set_finalizers(cluster, ref, (await cluster.get(ref))["metadata"]["uid"], [])
 
 

@@ -5,6 +5,7 @@ OperatorError
 └── ClusterError       the cluster said no
     ├── NotFound       there is no such object
     ├── Conflict       another writer, another version or another object of that name; look again and retry
+    ├── Forbidden      this process has no right to do that, or nobody has: a namespace that ends takes nothing new
     ├── Gone           a watch fell behind; list again
     ├── Unavailable    it did not answer, or asks to be left alone for a while; retry later
     └── NotLeading     another replica of the operator may write now, and this one must not
@@ -35,6 +36,10 @@ class NotFound(ClusterError):
 
 class Conflict(ClusterError):
     """Another writer owns the field, or the object is another version or another one of the same name."""
+
+
+class Forbidden(ClusterError):
+    """This process has no right to do that, there or at all."""
 
 
 class Gone(ClusterError):

@@ -7,7 +7,7 @@ from typing import Protocol
 from legato_operator import owned, pod_facts, resources
 from legato_operator.clock import Clock
 from legato_operator.cluster import Cluster, Ref, is_leaving, uid_of
-from legato_operator.errors import NotFound
+from legato_operator.errors import Forbidden, NotFound
 from legato_operator.manifests import common, secret
 from legato_operator.observed import Observed, Pod, WorkerState
 from legato_protocol import names
@@ -30,7 +30,7 @@ async def observe(cluster: Cluster, workers: Workers, clock: Clock, ref: Ref) ->
     stored = await cluster.get(ref)
     service = resources.service_from_object(stored)
     mine = {names.LABEL_SERVICE: ref.name}
-    token = await read_token(cluster, service)
+    token = await _token(cluster, service, is_leaving(stored))
     kinds = ("Pod", *owned.KINDS)
     pods, *lists = await asyncio.gather(*(cluster.list(kind, ref.namespace, mine) for kind in kinds))
     found = [pod_facts.read(item, clock.now()) for item in pods.items if pod_facts.belongs(item)]
@@ -47,6 +47,16 @@ async def observe(cluster: Cluster, workers: Workers, clock: Clock, ref: Ref) ->
         now=clock.now(),
         timestamp=clock.timestamp(),
     )
+
+
+async def _token(cluster: Cluster, service: resources.InferenceService, leaving: bool) -> str:
+    """A namespace that ends takes the right to its Secrets away, perhaps before its services are gone."""
+    try:
+        return await read_token(cluster, service)
+    except Forbidden:
+        if not leaving:
+            raise
+        return ""
 
 
 async def read_token(cluster: Cluster, service: resources.InferenceService) -> str:

@@ -15,7 +15,7 @@ from kubernetes.client import ApiClient
 from kubernetes.client.exceptions import ApiException
 
 from legato_operator.cluster import Event, Listing, Object, Ref
-from legato_operator.errors import ClusterError, Conflict, Gone, NotFound, Unavailable
+from legato_operator.errors import ClusterError, Conflict, Forbidden, Gone, NotFound, Unavailable
 from legato_operator.kubernetes import kinds
 
 CONNECT_TIMEOUT = 5.0  # seconds
@@ -27,7 +27,7 @@ THREADS = 8
 _APPLY = "application/apply-patch+yaml"  # JSON is YAML
 _JSON = "application/json"
 _METADATA = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
-_ERRORS = {404: NotFound, 409: Conflict, 410: Gone, 429: Unavailable}
+_ERRORS = {403: Forbidden, 404: NotFound, 409: Conflict, 410: Gone, 429: Unavailable}
 _Result = TypeVar("_Result")
 Count = Callable[[str, str, str], None]  # verb, kind, outcome
 
