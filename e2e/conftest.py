@@ -57,6 +57,7 @@ def release(cluster: None) -> Iterator[Namespace]:
         "helm", "install", RELEASE, str(CHART), "--namespace", SYSTEM, *image_values(), "--wait", "--timeout", "2m"
     )
     yield system
+    system.kubectl("delete", "inferenceservices", "--all", "--timeout=120s")  # it takes an operator to let one go
     kube.run("helm", "uninstall", RELEASE, "--namespace", SYSTEM, "--wait")
     kube.run("kubectl", "delete", "namespace", SYSTEM)
 
@@ -64,6 +65,6 @@ def release(cluster: None) -> Iterator[Namespace]:
 @pytest.fixture(scope="module")
 def namespace(release: Namespace, request: pytest.FixtureRequest) -> Iterator[Namespace]:
     """A namespace of this file's own; afterwards it must go, with all that is in it."""
-    made = make_namespace(request.module.__name__.rpartition(".")[2].removeprefix("test_").replace("_", "-"))
+    made = make_namespace("e2e-" + request.module.__name__.rpartition(".")[2].removeprefix("test_").replace("_", "-"))
     yield made
     kube.run("kubectl", "delete", "namespace", made.name, "--timeout=120s")
