@@ -6,7 +6,11 @@ import kube
 import pytest
 from kube import Namespace
 from load import Load
-from service import Service
+from service import Service, network_is_the_clusters
+
+pytestmark = pytest.mark.skipif(
+    not network_is_the_clusters(), reason="a port-forward ends with its gateway; this needs the cluster's own network"
+)
 
 # Float32, so that a text does not depend on who computes it in which batch.
 MANIFEST = """

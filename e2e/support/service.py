@@ -1,7 +1,11 @@
 """An InferenceService in a cluster, as its users see it."""
 
+import atexit
 import json
+import re
 import socket
+import subprocess
+from functools import cached_property
 from typing import Any
 
 import httpx
@@ -12,14 +16,38 @@ from openai import OpenAI
 PATIENCE = kube.PATIENCE
 
 
+class Forward:
+    """A port of this machine that leads to one pod behind a Service, by `kubectl port-forward`; gone with this process."""
+
+    def __init__(self, namespace: Namespace, name: str) -> None:
+        command = ["kubectl", "--namespace", namespace.name, "port-forward", f"service/{name}", ":80"]
+        self._process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        atexit.register(self._process.kill)
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()  # Forwarding from 127.0.0.1:40123 -> 8080
+        found = re.search(r"127\.0\.0\.1:(\d+)", line)
+        assert found, f"{' '.join(command)}: {line}"
+        self.url = f"http://127.0.0.1:{found[1]}"
+
+
 class Service:
-    """A service by its name. Reached by its Service's own name: the tests run in the cluster's network."""
+    """A service by its name."""
 
     def __init__(self, namespace: Namespace, name: str) -> None:
         self.namespace = namespace
         self.name = name
-        self.host = f"{name}.{namespace.name}.svc"
-        self.client = OpenAI(base_url=f"http://{self.host}/v1", api_key="unused", timeout=PATIENCE, max_retries=0)
+
+    @cached_property
+    def url(self) -> str:
+        """Its Service's own name where that is known, else a way to one of its gateways, once there is one."""
+        if network_is_the_clusters():
+            return f"http://{self.name}.{self.namespace.name}.svc"
+        self.until_ready()
+        return Forward(self.namespace, self.name).url
+
+    @cached_property
+    def client(self) -> OpenAI:
+        return OpenAI(base_url=f"{self.url}/v1", api_key="unused", timeout=PATIENCE, max_retries=0)
 
     def object(self) -> dict[str, Any]:
         return self.namespace.get("inferenceservice", self.name)
@@ -62,7 +90,7 @@ class Service:
 
     def state(self) -> dict[str, Any]:
         """What one of its gateways knows."""
-        found: dict[str, Any] = httpx.get(f"http://{self.host}/state", timeout=30).raise_for_status().json()
+        found: dict[str, Any] = httpx.get(f"{self.url}/state", timeout=30).raise_for_status().json()
         return found
 
     def ask(self, question: str, max_tokens: int = 32) -> tuple[str, dict[str, Any]]:
