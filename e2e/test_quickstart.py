@@ -55,7 +55,7 @@ def test_kubectl_explain_describes_every_field(service: Service, field: str) -> 
 
 
 def test_every_pod_runs_at_the_restricted_level(service: Service, release: Namespace) -> None:
-    """The namespaces enforce it, the operator's too; what that level does not ask for is that no image is written to."""
+    """The namespaces enforce it, the operator's too; it does not ask for what is looked at here."""
     for pod in (*service.namespace.list("pods"), *release.list("pods")):
         assert all(c["securityContext"]["readOnlyRootFilesystem"] for c in pod["spec"]["containers"])
 

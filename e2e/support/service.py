@@ -17,7 +17,7 @@ PATIENCE = kube.PATIENCE
 
 
 class Forward:
-    """A port of this machine that leads to one pod behind a Service, by `kubectl port-forward`; gone with this process."""
+    """A port of this machine that leads to one pod behind a Service, for as long as this process lives."""
 
     def __init__(self, namespace: Namespace, name: str) -> None:
         command = ["kubectl", "--namespace", namespace.name, "port-forward", f"service/{name}", ":80"]
