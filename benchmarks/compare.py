@@ -29,6 +29,7 @@ import httpx
 import psutil
 
 Cell = tuple[str, str]  # (shape, load)
+LEAST_REQUESTS = 6
 METRICS = {"out tok/s": "output_tokens_per_second", "TTFT p50": "ttft_ms", "TPOT p50": "tpot_ms"}
 
 
@@ -79,19 +80,20 @@ def measure_round(servers: dict[str, Server], number: int, args: argparse.Namesp
     cells = [(shape, concurrency) for shape in args.shape for concurrency in args.concurrency.split(",")]
     for at, (shape, concurrency) in enumerate(cells):
         seed = 1000 * (number * len(cells) + at + 1)  # new prompts in every cell: no prefix cache helps anyone
+        requests = max(LEAST_REQUESTS, round(args.requests * int(concurrency)))
         for name in turned:
             print(f"round {number + 1}: {shape} c = {concurrency} {name}", file=sys.stderr, flush=True)
-            for load in bench(servers[name].url, shape, concurrency, seed, args.requests):
+            for load in bench(servers[name].url, shape, concurrency, seed, requests):
                 servers[name].add(shape, load)
 
 
-def bench(url: str, shape: str, concurrency: str, seed: int, requests: int | None) -> list[dict[str, object]]:
+def bench(url: str, shape: str, concurrency: str, seed: int, requests: int) -> list[dict[str, object]]:
     inputs, outputs = shape.split("/")
     with tempfile.NamedTemporaryFile("r", suffix=".json") as file:
         command = [sys.executable, "-m", "legato_cli.main", "bench", "--url", url, "--json", file.name]
         command += ["--input-tokens", inputs, "--output-tokens", outputs, "--concurrency", concurrency]
-        command += ["--seed", str(seed), "--warmup", "0"] + (["--requests", str(requests)] if requests else [])
-        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+        command += ["--seed", str(seed), "--warmup", "0", "--requests", str(requests)]
+        subprocess.run(command, stdout=subprocess.DEVNULL)  # it fails where no request went well: then nothing counts
         loads: list[dict[str, object]] = json.loads(file.read())["loads"]
         return loads
 
@@ -197,7 +199,7 @@ def arguments() -> argparse.Namespace:
     add("--rounds", type=int, default=3)
     add("--shape", action="append", help="input/output tokens; may be repeated (default: 256/64 and 1024/32)")
     add("--concurrency", default="1,8,32")
-    add("--requests", type=int, help="per load (default: 3 × concurrency, at least 8)")
+    add("--requests", type=float, default=3.0, help="for each unit of concurrency; a load has at least 6")
     add("--json", default="compare.json", help="raw figures of every round")
     add("--log-folder", type=Path, default=Path(tempfile.gettempdir()))
     args = parser.parse_args()
