@@ -2,6 +2,8 @@
 
 import contextlib
 import secrets
+from collections.abc import Mapping
+from typing import Any
 
 from legato_operator.actions import MANAGER, Action, Apply, Delete, Drain, MakeToken, PatchStatus, Phase, Release
 from legato_operator.cluster import Cluster, Object, Ref
@@ -45,7 +47,7 @@ async def _act(cluster: Cluster, workers: Workers, observed: Observed, action: A
     service = observed.service
     match action:
         case Apply(item, manager, force):
-            await cluster.apply(item, manager, force)
+            await _apply(cluster, item, manager, force)
         case PatchStatus(ref, status, uid):
             await cluster.patch_status(ref, status, uid)
         case MakeToken():
@@ -58,6 +60,16 @@ async def _act(cluster: Cluster, workers: Workers, observed: Observed, action: A
             await _delete(cluster, ref, uid)
         case Release():
             await release(cluster, Ref(names.INFERENCE_SERVICE, service.metadata.namespace, service.metadata.name))
+
+
+async def _apply(cluster: Cluster, item: Mapping[str, Any], manager: str, force: bool) -> None:
+    try:
+        await cluster.apply(item, manager, force)
+    except Conflict as conflict:
+        if force:
+            raise
+        # Looking again mends nothing: somebody else's object has the name.
+        raise ClusterError(f"{item['kind']} {item['metadata']['name']} is not the service's own: {conflict}") from None
 
 
 async def _delete(cluster: Cluster, ref: Ref, uid: str | None = None) -> None:

@@ -72,10 +72,14 @@ def make(observed: Observed, targets: dict[str, Target], placement: Placement) -
 
 
 def apply(observed: Observed, item: dict[str, Any]) -> Iterator[Apply]:
-    """Apply an object of the service's own, unless all that is wished of it is there."""
+    """Apply an object of the service's own, unless all that is wished of it is there.
+
+    By force only over what is known to be the service's: another object of that name is not taken from its owner.
+    """
     whole = common.signed(common.owned(item, common.service_object(observed.service, observed.uid)))
-    if not drift.contained(whole, observed.find(item["kind"], item["metadata"]["name"])):
-        yield Apply(whole)
+    live = observed.find(item["kind"], item["metadata"]["name"])
+    if not drift.contained(whole, live):
+        yield Apply(whole, force=live is not None)
 
 
 def tell(observed: Observed, pools: Sequence[str]) -> Iterator[PatchStatus]:

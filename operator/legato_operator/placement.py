@@ -67,7 +67,7 @@ def kubernetes(
         health_port=names.WORKER_HEALTH_PORT,
         control_port=names.WORKER_CONTROL_PORT,
         discovery=("--workers-service", "{service}-workers", "--namespace", "{namespace}"),
-        transfer=("--transfer-host", f"$({names.ENV_POD_IP})", "--transfer-ports", f"{low}-{high}"),
+        transfer=("--transfer-host", "$(LEGATO_POD_IP)", "--transfer-ports", f"{low}-{high}"),
         containers=Containers(engine_image, gateway_image, pull_policy, pull_secrets),
         url="http://{service}.{namespace}.svc/v1",
         look_again=1.0,

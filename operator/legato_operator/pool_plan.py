@@ -60,7 +60,8 @@ def plan_pool(observed: Observed, pool: str, template: dict[str, Any], target: i
 
 
 def _start(observed: Observed, owner: Object, name: str, template: dict[str, Any]) -> Apply:
-    return Apply(common.owned(worker.pod(observed.service, name, template), owner))
+    """Without force: a pod of that name that does not carry the service's labels is somebody else's."""
+    return Apply(common.owned(worker.pod(observed.service, name, template), owner), force=False)
 
 
 def _leaves(pod: Pod) -> bool:

@@ -23,9 +23,6 @@ OPERATOR_PORT = 8083
 ENV_TOKEN = "LEGATO_TOKEN"  # the service's token: streams and hand-offs are authenticated by it
 ENV_CACHE = "LEGATO_CACHE"  # folder for prepared models
 ENV_PREPARED = "LEGATO_PREPARED"  # folder with models that were prepared when an image was built; only read
-ENV_POD_NAME = "LEGATO_POD_NAME"
-ENV_POD_IP = "LEGATO_POD_IP"
-ENV_POD_REVISION = "LEGATO_POD_REVISION"
 ENV_PARENT = "LEGATO_PARENT"  # process id that a process of the local cluster must not outlive
 
 HEADER_DEADLINE = "x-legato-deadline"  # seconds, or a duration such as 30s

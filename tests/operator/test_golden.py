@@ -6,10 +6,14 @@ import golden
 import pytest
 import yaml
 
+from legato_cli import main
+from legato_engine import settings as worker_settings
+from legato_gateway import settings as gateway_settings
 from legato_operator import drift, resources
 from legato_operator.actions import Apply
 from legato_operator.cluster import Ref, ref_of
 from legato_operator.kubernetes.api import KubernetesCluster
+from legato_operator.local import command
 
 REFUSED = "tensor-parallel"
 SERVED = [case for case in golden.CASES if case != REFUSED]
@@ -38,6 +42,27 @@ def test_objects_belong_to_their_service(case):
         (owner,) = item["metadata"]["ownerReferences"]
         assert owner["kind"] == ("WorkerPool" if item["kind"] == "Pod" else "InferenceService")
         assert item["metadata"]["labels"]["serving.legato.dev/service"] == golden.Golden(case).service.metadata.name
+
+
+@pytest.mark.parametrize("case", SERVED)
+def test_processes_accept_what_they_are_started_with(case):
+    variables = {"LEGATO_POD_NAME": "pod", "LEGATO_POD_IP": "10.0.0.1", "LEGATO_POD_REVISION": "abc"}
+    deadline = golden.Golden(case).service.spec.drain.deadline
+    for container in _containers(golden.Golden(case).stored()):
+        flags = main.parser().parse_args(command.expand(container["args"], variables))
+        if container["name"] == "worker":
+            assert worker_settings.read(flags, {"LEGATO_TOKEN": "t"}).drain_deadline == deadline
+        if container["name"] == "gateway":
+            assert gateway_settings.read(flags, {"LEGATO_TOKEN": "t"}).drain_deadline == deadline
+
+
+def _containers(text):
+    """Every container that runs `legato`."""
+    for item in yaml.safe_load_all(text):
+        spec = item.get("spec", {})
+        pod = spec["template"]["spec"] if item["kind"] == "Deployment" else spec
+        found = [*pod.get("initContainers", ()), *pod.get("containers", ())]
+        yield from (container for container in found if container["name"] in ("worker", "gateway", "model"))
 
 
 @pytest.mark.parametrize("case", SERVED)

@@ -87,7 +87,7 @@ def test_template_adds_by_name_and_leaves_the_rest(build):
             "nodeSelector": {"pool": "x"},
             "tolerations": [{"key": "t", "operator": "Exists"}],
             "imagePullSecrets": [{"name": "mine"}],
-            "volumes": [{"name": "cache", "emptyDir": {"sizeLimit": "1Gi"}}, {"name": "more", "emptyDir": {}}],
+            "volumes": [{"name": "cache", "hostPath": {"path": "/models"}}, {"name": "more", "emptyDir": {}}],
             "containers": [
                 {
                     "name": "worker",
@@ -107,11 +107,7 @@ def test_template_adds_by_name_and_leaves_the_rest(build):
     assert made["metadata"]["labels"] == plain["metadata"]["labels"] | {"team": "a"}
     assert [c["name"] for c in spec["containers"]] == ["worker", "sidecar"]
     assert [s["name"] for s in spec["imagePullSecrets"]] == ["registry", "mine"]
-    assert {v["name"]: v["emptyDir"] for v in spec["volumes"]} == {
-        "tmp": {},
-        "cache": {"sizeLimit": "1Gi"},
-        "more": {},
-    }
+    assert spec["volumes"] == [{"name": "tmp", "emptyDir": {}}, *template["spec"]["volumes"]]
     assert [m["mountPath"] for m in main["volumeMounts"]] == ["/tmp", "/cache", "/also"]
     assert main["image"] == "mine:2"
     assert main["securityContext"]["capabilities"] == {"drop": ["ALL"], "add": ["IPC_LOCK"]}

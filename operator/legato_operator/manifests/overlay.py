@@ -14,6 +14,7 @@ _OUR_SPEC = ("restartPolicy", "terminationGracePeriodSeconds", "hostname", "subd
 _WORKER = "worker"
 _LISTED = ("containers", "initContainers", "volumes")
 _KEYS = {"volumeMounts": "mountPath", "volumeDevices": "devicePath"}  # other lists of maps go by name
+_WHOLE = ("volumes", "env")  # an entry is one thing or another: theirs takes the place of ours
 
 
 def problems(template: Mapping[str, Any]) -> list[Problem]:
@@ -32,15 +33,19 @@ def _merge(ours: Any, theirs: Any, key: str = "") -> Any:
         both = {name: _merge(ours[name], theirs[name], name) if name in theirs else ours[name] for name in ours}
         return both | {name: value for name, value in theirs.items() if name not in ours}
     if isinstance(ours, list) and isinstance(theirs, list):
-        return _merge_lists(ours, theirs, _KEYS.get(key, "name"))
+        return _merge_lists(ours, theirs, key)
     return theirs
 
 
-def _merge_lists(ours: list[Any], theirs: list[Any], key: str) -> list[Any]:
+def _merge_lists(ours: list[Any], theirs: list[Any], field: str) -> list[Any]:
+    key = _KEYS.get(field, "name")
     if not all(isinstance(entry, Mapping) and key in entry for entry in (*ours, *theirs)):
         return [*ours, *theirs]
     given = {entry[key]: entry for entry in theirs}
-    both = [_merge(entry, given.pop(entry[key])) if entry[key] in given else entry for entry in ours]
+    both = []
+    for entry in ours:
+        more = given.pop(entry[key], {})
+        both.append(more if more and field in _WHOLE else _merge(entry, more))
     return [*both, *given.values()]
 
 

@@ -10,6 +10,11 @@ from legato_operator.placement import Placement
 from legato_operator.resources import InferenceService, Pool
 from legato_protocol import names
 
+# Variables that a container's arguments are made of.
+POD_NAME = "LEGATO_POD_NAME"
+POD_IP = "LEGATO_POD_IP"
+POD_REVISION = "LEGATO_POD_REVISION"
+
 
 def template(service: InferenceService, pool: str, placement: Placement) -> dict[str, Any]:
     """The pod's metadata and spec, the same for all workers of a pool."""
@@ -18,7 +23,7 @@ def template(service: InferenceService, pool: str, placement: Placement) -> dict
     worker["resources"] = _resources(_pool(service, pool))
     spec: dict[str, Any] = {"containers": [worker]}
     if placement.containers:
-        worker["env"].append(common.field_variable(names.ENV_POD_IP, "status.podIP"))
+        worker["env"].append(common.field_variable(POD_IP, "status.podIP"))
         ports = {"health": placement.health_port, "control": placement.control_port}
         image = placement.containers.engine_image
         spec = container.contained(worker, placement.containers, image, ports, delivery)
@@ -67,8 +72,8 @@ def _resources(pool: Pool) -> dict[str, Any]:
 def _env(service: InferenceService) -> list[dict[str, Any]]:
     return [
         common.token_variable(service),
-        common.field_variable(names.ENV_POD_NAME, "metadata.name"),
-        common.field_variable(names.ENV_POD_REVISION, f"metadata.labels['{names.LABEL_POD_REVISION}']"),
+        common.field_variable(POD_NAME, "metadata.name"),
+        common.field_variable(POD_REVISION, f"metadata.labels['{names.LABEL_POD_REVISION}']"),
     ]
 
 
@@ -83,7 +88,7 @@ def _arguments(service: InferenceService, pool: str, placement: Placement, deliv
 
 def _identity(service: InferenceService, pool: str) -> list[str]:
     role = pool if service.spec.disaggregated else "unified"
-    return ["--role", role, "--name", f"$({names.ENV_POD_NAME})", "--pod-revision", f"$({names.ENV_POD_REVISION})"]
+    return ["--role", role, "--name", f"$({POD_NAME})", "--pod-revision", f"$({POD_REVISION})"]
 
 
 def _engine(service: InferenceService, delivery: Delivery) -> list[str]:
