@@ -1,0 +1,238 @@
+"""The chart as real Helm renders it: how the operator is started, what it may do, and which values are refused."""
+
+import json
+import shutil
+import subprocess
+import tarfile
+from argparse import ArgumentParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from legato_operator import owned
+from legato_operator.kubernetes import handlers, kinds
+from legato_operator.kubernetes import settings as operator_settings
+from legato_protocol import names
+
+ROOT = Path(__file__).parents[2]
+CHART = ROOT / "charts" / "legato"
+NAMESPACED = ("--set", "watchNamespaces={models,other}")
+PROMETHEUS = ("--api-versions", "monitoring.coreos.com/v1")
+Object = dict[str, Any]
+
+pytestmark = pytest.mark.skipif(shutil.which("helm") is None, reason="helm is not on the PATH")
+
+
+def helm(*arguments: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(["helm", *arguments], capture_output=True, text=True, check=False, timeout=60)
+
+
+def render(*arguments: str) -> list[Object]:
+    """Every object of a release named legato in legato-system."""
+    done = helm("template", "legato", str(CHART), "--namespace", "legato-system", *arguments)
+    assert done.returncode == 0, done.stderr
+    return [item for item in yaml.safe_load_all(done.stdout) if item]
+
+
+def of_kind(objects: list[Object], kind: str) -> dict[str, Object]:
+    return {item["metadata"]["name"]: item for item in objects if item["kind"] == kind}
+
+
+def verbs(role: Object, group: str, resource: str) -> set[str]:
+    """What a role allows on all objects of a resource."""
+    fitting = [r for r in role["rules"] if group in r["apiGroups"] and resource in r["resources"]]
+    return {verb for rule in fitting if "resourceNames" not in rule for verb in rule["verbs"]}
+
+
+@pytest.mark.parametrize("values", [(), NAMESPACED])
+def test_helm_finds_nothing_to_say(values):
+    done = helm("lint", "--strict", str(CHART), *values)
+    assert done.returncode == 0, done.stdout
+
+
+def test_the_crds_are_those_of_the_repository_and_outlive_the_release():
+    rendered = of_kind(render(), "CustomResourceDefinition")
+    files = [yaml.safe_load(file.read_text()) for file in sorted((ROOT / "crds").glob("*.yaml"))]
+    assert {name: crd["spec"] for name, crd in rendered.items()} == {f["metadata"]["name"]: f["spec"] for f in files}
+    for crd in rendered.values():
+        assert crd["metadata"]["annotations"]["helm.sh/resource-policy"] == "keep"
+
+
+def test_a_package_holds_the_crds(tmp_path):
+    """In the repository the chart only links to them."""
+    assert helm("package", str(CHART), "--destination", str(tmp_path)).returncode == 0
+    (package,) = tmp_path.glob("*.tgz")
+    with tarfile.open(package) as archive:
+        held = {member.name: member for member in archive}
+    for file in (ROOT / "crds").glob("*.yaml"):
+        assert held[f"legato/files/crds/{file.name}"].size == file.stat().st_size
+
+
+def read_settings(objects: list[Object]) -> operator_settings.Settings:
+    """The operator's own understanding of the arguments that the chart gives it."""
+    (container,) = of_kind(objects, "Deployment")["legato"]["spec"]["template"]["spec"]["containers"]
+    command, *flags = container["args"]
+    assert command == "operator"
+    parser = ArgumentParser()
+    operator_settings.add_flags(parser)
+    environment = {"LEGATO_NAMESPACE": "legato-system", "LEGATO_POD_NAME": "legato-0"}
+    assert environment.keys() <= {entry["name"] for entry in container["env"]}
+    return operator_settings.read(parser.parse_args(flags), environment)
+
+
+def test_the_operator_understands_its_flags():
+    values = "images.registry=example.com/ai,images.engine.tag=1.2,images.pullSecrets={x}"
+    settings = read_settings(render("--set", values))
+    assert settings.namespaces == ()
+    assert settings.engine_image == "example.com/ai/legato/engine:1.2"
+    assert settings.gateway_image == "example.com/ai/legato/gateway:0.1.0"
+    assert settings.image_pull_secrets == ("x",)
+    assert settings.http_port == names.OPERATOR_PORT
+    assert (settings.token_role, settings.service_account) == ("legato-tokens", "legato")
+
+
+def test_namespaces_reach_the_operator():
+    settings = read_settings(render(*NAMESPACED))
+    assert settings.namespaces == ("models", "other")
+    assert settings.token_role == ""
+
+
+def test_a_digest_wins_over_a_tag():
+    digest = "sha256:" + "a" * 64
+    settings = read_settings(render("--set", f"images.engine.digest={digest},images.engine.tag=v1"))
+    assert settings.engine_image == f"legato/engine@{digest}"
+
+
+@pytest.mark.parametrize("values", [(), NAMESPACED])
+def test_no_right_is_a_wildcard(values):
+    objects = render(*values)
+    roles = [*of_kind(objects, "ClusterRole").values(), *of_kind(objects, "Role").values()]
+    assert roles
+    for rule in (rule for role in roles for rule in role["rules"]):
+        assert "*" not in (*rule["apiGroups"], *rule["resources"], *rule["verbs"])
+
+
+def test_nobody_is_given_the_secrets_of_the_cluster():
+    objects = render()
+    bound = {binding["roleRef"]["name"] for binding in of_kind(objects, "ClusterRoleBinding").values()}
+    roles = of_kind(objects, "ClusterRole")
+    assert bound == {"legato"}
+    assert verbs(roles["legato"], "", "secrets") == set()
+    assert verbs(roles["legato-tokens"], "", "secrets") == {"get", "create", "patch", "delete"}
+    (bind,) = [rule for rule in roles["legato"]["rules"] if "clusterroles" in rule["resources"]]
+    assert (bind["verbs"], bind["resourceNames"]) == (["bind"], ["legato-tokens"])
+
+
+def test_for_some_namespaces_roles_in_these_are_enough():
+    objects = render(*NAMESPACED)
+    assert of_kind(objects, "ClusterRole") == of_kind(objects, "ClusterRoleBinding") == {}
+    mine = [role for role in objects if role["kind"] == "Role" and role["metadata"]["name"] == "legato"]
+    assert {role["metadata"]["namespace"] for role in mine} == {"models", "other"}
+    assert all(verbs(role, "", "secrets") == {"get", "create", "patch", "delete"} for role in mine)
+
+
+@pytest.mark.parametrize("kind", [names.INFERENCE_SERVICE, *handlers.LABELLED])
+def test_what_is_watched_and_owned_is_allowed(kind):
+    found = kinds.KINDS[kind]
+    allowed = verbs(of_kind(render(), "ClusterRole")["legato"], found.api_version.rpartition("/")[0], found.plural)
+    assert allowed >= {"get", "list", "watch", "patch"}
+    if kind in owned.KINDS:
+        assert allowed >= {"create", "delete"}
+
+
+def test_the_operator_s_pod_is_restricted_and_may_write_nowhere_but_in_tmp():
+    spec = of_kind(render(), "Deployment")["legato"]["spec"]["template"]["spec"]
+    (container,) = spec["containers"]
+    assert spec["securityContext"]["runAsNonRoot"]
+    assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert container["securityContext"] == {
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+    }
+    assert [mount["mountPath"] for mount in container["volumeMounts"]] == ["/tmp"]
+
+
+def test_network_policies_of_services_let_the_operator_in():
+    labels = of_kind(render(), "Deployment")["legato"]["spec"]["template"]["metadata"]["labels"]
+    assert labels["app.kubernetes.io/name"] == "legato-operator"
+    policy = of_kind(render(), "NetworkPolicy")["legato"]["spec"]
+    ports = {port["port"] for rule in policy["egress"] for port in rule["ports"]}
+    assert ports == {53, 443, 6443, names.WORKER_CONTROL_PORT}
+
+
+def test_monitors_are_made_where_wanted_and_possible():
+    wanted = ("--set", "monitoring.podMonitor.enabled=true,monitoring.prometheusRule.enabled=true")
+    made = {"PodMonitor", "PrometheusRule"}
+    assert made & {item["kind"] for item in render(*wanted)} == set()
+    assert made & {item["kind"] for item in render(*PROMETHEUS)} == set()
+    assert made & {item["kind"] for item in render(*wanted, *PROMETHEUS)} == made
+
+
+def test_ways_in_from_outside():
+    values = {
+        "ingresses": [{"service": "a", "namespace": "n", "hosts": ["a.example.com"], "tlsSecret": "t"}],
+        "httpRoutes": [{"service": "b", "hostnames": ["b.example.com"], "parentRefs": [{"name": "front"}]}],
+        "priorityClasses": [{"name": "high", "value": 1_000_000}],
+    }
+    objects = render("--set-json", ",".join(f"{key}={json.dumps(value)}" for key, value in values.items()))
+    ingress = of_kind(objects, "Ingress")["a"]
+    (path,) = ingress["spec"]["rules"][0]["http"]["paths"]
+    assert ingress["metadata"]["namespace"] == "n"
+    assert path["backend"]["service"] == {"name": "a", "port": {"number": 80}}
+    assert ingress["spec"]["tls"] == [{"secretName": "t", "hosts": ["a.example.com"]}]
+    route = of_kind(objects, "HTTPRoute")["b"]
+    assert route["spec"]["rules"][0]["backendRefs"] == [{"name": "b", "port": 80}]
+    assert of_kind(objects, "PriorityClass")["high"]["value"] == 1_000_000
+
+
+@pytest.mark.parametrize(
+    ("value", "told"),
+    [
+        ("operator.replica=2", "replica"),
+        ("operator.replicas=-1", "replicas"),
+        ("operator.httpPort=80", "httpPort"),
+        ("images.pullPolicy=Sometimes", "pullPolicy"),
+        ("images.engine.digest=sha256:abc", "digest"),
+        ("images.operator.repository=", "repository"),
+        ("watchNamespaces={Models}", "watchNamespaces"),
+        ("watchNamespaces=models", "watchNamespaces"),
+        ("networkPolicy.apiServerPorts={}", "apiServerPorts"),
+        ("ingresses[0].service=a", "hosts"),
+        ("httpRoutes[0].service=a", "parentRefs"),
+        ("priorityClasses[0].name=a", "value"),
+        ("test.timeoutSeconds=0", "timeoutSeconds"),
+    ],
+)
+def test_a_wrong_value_is_refused_by_its_name(value, told):
+    done = helm("template", "legato", str(CHART), "--set", value)
+    assert done.returncode != 0
+    assert told in done.stderr
+
+
+def _paths(schema: Object, values: Any, path: str = "") -> list[str]:
+    """Properties of a schema that values lack. Lists and free-form objects are not looked into."""
+    missing = []
+    definitions = json.loads((CHART / "values.schema.json").read_text())["definitions"]
+    for key, found in schema.get("properties", {}).items():
+        inner = definitions[found["$ref"].rpartition("/")[2]] if "$ref" in found else found
+        if key not in values:
+            missing.append(f"{path}{key}")
+        elif inner.get("type") == "object":
+            missing += _paths(inner, values[key], f"{path}{key}.")
+    return missing
+
+
+def test_every_value_that_is_allowed_is_shown():
+    """`global` is Helm's own."""
+    schema = json.loads((CHART / "values.schema.json").read_text())
+    assert _paths(schema, yaml.safe_load((CHART / "values.yaml").read_text())) == ["global"]
+
+
+def test_every_group_of_values_is_explained():
+    lines = (CHART / "values.yaml").read_text().splitlines()
+    bare = [line for before, line in zip(["", *lines], lines, strict=False) if line[:1].isalpha() and before[:1] != "#"]
+    inner = {"crds:", "operator:", "serviceAccount:", "rbac:", "networkPolicy:", "monitoring:"}
+    assert {line.split(" ")[0] for line in bare} <= inner
