@@ -61,7 +61,15 @@ class Controller:
     Without, a fault ends the run: where one service is all there is, a loop that does nothing must not look alive.
     """
 
-    def __init__(self, reconciler: Reconciles, retries: Retries | None = None, journal: Journal | None = None) -> None:
+    def __init__(
+        self,
+        reconciler: Reconciles,
+        retries: Retries | None = None,
+        journal: Journal | None = None,
+        gather: float = 0.0,
+    ) -> None:
+        """For `gather` seconds after a wake, more of them mean the same pass: writes are told of one by one."""
+        self._gather = gather
         self._reconciler = reconciler
         self._retries = retries
         self._journal = journal or Unkept()
@@ -117,6 +125,7 @@ class Controller:
                 return
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(wake.wait(), due)
+                await asyncio.sleep(self._gather)
 
     async def _timed(self, ref: Ref) -> float | None:
         began = self._passes[ref] = time.monotonic()
@@ -136,7 +145,10 @@ class Controller:
             log.warning("%s/%s: %s", ref.namespace, ref.name, error)
             return
         log.error("%s/%s: pass failed, %d in a row", ref.namespace, ref.name, failures, exc_info=error)
-        await self._reconciler.tell_failure(ref, error)
+        try:
+            await self._reconciler.tell_failure(ref, error)
+        except Exception:  # what is wrong with the object may be wrong with its status too
+            log.exception("%s/%s: its status cannot be told either", ref.namespace, ref.name)
 
 
 def service_of(item: Object) -> Ref | None:

@@ -7,6 +7,7 @@ OperatorError
     ├── Conflict       another writer, another version or another object of that name; look again and retry
     ├── Forbidden      this process has no right to do that, or nobody has: a namespace that ends takes nothing new
     ├── Gone           a watch fell behind; list again
+    ├── Invalid        the object would break a rule of its kind; permanent until one of the two changes
     ├── Unavailable    it did not answer, or asks to be left alone for a while; retry later
     └── NotLeading     another replica of the operator may write now, and this one must not
 """
@@ -44,6 +45,10 @@ class Forbidden(ClusterError):
 
 class Gone(ClusterError):
     """The events since that version are no longer kept."""
+
+
+class Invalid(ClusterError):
+    """The object, as it would be, breaks a rule of its kind."""
 
 
 class Unavailable(ClusterError):

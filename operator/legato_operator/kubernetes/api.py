@@ -15,7 +15,7 @@ from kubernetes.client import ApiClient
 from kubernetes.client.exceptions import ApiException
 
 from legato_operator.cluster import Event, Listing, Object, Ref
-from legato_operator.errors import ClusterError, Conflict, Forbidden, Gone, NotFound, Unavailable
+from legato_operator.errors import ClusterError, Conflict, Forbidden, Gone, Invalid, NotFound, Unavailable
 from legato_operator.kubernetes import kinds
 
 CONNECT_TIMEOUT = 5.0  # seconds
@@ -26,8 +26,9 @@ THREADS = 8
 
 _APPLY = "application/apply-patch+yaml"  # JSON is YAML
 _JSON = "application/json"
+_MERGE = "application/merge-patch+json"
 _METADATA = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
-_ERRORS = {403: Forbidden, 404: NotFound, 409: Conflict, 410: Gone, 429: Unavailable}
+_ERRORS = {403: Forbidden, 404: NotFound, 409: Conflict, 410: Gone, 422: Invalid, 429: Unavailable}
 _Result = TypeVar("_Result")
 Count = Callable[[str, str, str], None]  # verb, kind, outcome
 
@@ -71,7 +72,23 @@ class KubernetesCluster:
         metadata = item["metadata"]
         path = kinds.path(item["kind"], metadata.get("namespace", "default"), metadata["name"])
         query = {"fieldManager": manager, "force": str(force).lower(), "fieldValidation": "Strict"}
+        try:
+            return await self._call("apply", item["kind"], "PATCH", path, query, item, _APPLY)
+        except Invalid as contradiction:
+            if not force:
+                raise
+            await self._overwrite(item, path, manager, contradiction)
         return await self._call("apply", item["kind"], "PATCH", path, query, item, _APPLY)
+
+    async def _overwrite(self, item: Mapping[str, Any], path: str, manager: str, contradiction: Invalid) -> None:
+        """Set the fields given, lists as a whole.
+
+        Apply merges lists by the keys of their entries: an entry whose key somebody edited would be there twice.
+        """
+        try:
+            await self._call("merge", item["kind"], "PATCH", path, {"fieldManager": manager}, item, _MERGE)
+        except (Invalid, NotFound):
+            raise contradiction from None
 
     async def create(self, item: Mapping[str, Any]) -> Object:
         """Raises Conflict when there is one of that name."""

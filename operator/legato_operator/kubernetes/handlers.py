@@ -117,6 +117,7 @@ def _settings(silence: float) -> kopf.OperatorSettings:
     """Watches that end by themselves, are retried for ever, and leave no trace in the cluster."""
     settings = kopf.OperatorSettings()
     settings.posting.enabled = False
+    settings.process.ultimate_exiting_timeout = None  # it would kill this process, whose end is not kopf's to decide
     settings.scanning.disabled = True  # it would need rights on all CRDs and namespaces
     settings.watching.server_timeout = math.ceil(silence * 0.8)  # the server ends a watch before that
     settings.watching.client_timeout = silence

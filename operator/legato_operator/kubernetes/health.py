@@ -1,6 +1,7 @@
 """The operator's small HTTP server for kubelet and Prometheus."""
 
 import contextlib
+import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 
@@ -28,11 +29,18 @@ async def serving(port: int, checks: Checks) -> AsyncIterator[int]:
     runner = web.AppRunner(application, access_log=None, shutdown_timeout=1.0)
     await runner.setup()
     try:
-        site = web.TCPSite(runner, port=port)
-        await site.start()
-        yield int(runner.addresses[0][1])
+        listener = _listen(port)
+        await web.SockSite(runner, listener).start()
+        yield int(listener.getsockname()[1])
     finally:
         await runner.cleanup()
+
+
+def _listen(port: int) -> socket.socket:
+    """At every address of the pod, of whichever IP family."""
+    if socket.has_dualstack_ipv6():
+        return socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True)
+    return socket.create_server(("", port))
 
 
 def _answer(check: Check) -> Answer:

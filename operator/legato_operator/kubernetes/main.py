@@ -40,6 +40,7 @@ class Pace:
     terms: Terms = field(default_factory=Terms)
     audit: float = AUDIT_SECONDS
     retries: Retries = field(default_factory=Retries)
+    gather: float = 0.2
     read: float = READ_TIMEOUT
     silence: float = SILENCE_SECONDS
 
@@ -114,7 +115,7 @@ class _Process:
         if settings.token_role:
             account = Account(settings.lease_namespace, settings.service_account)
             reconciler = TokenAccess(reconciler, led, settings.token_role, account)
-        self._controller = Controller(reconciler, pace.retries, metrics)
+        self._controller = Controller(reconciler, pace.retries, metrics, pace.gather)
         self._handlers = Handlers(load, settings.namespaces, self._told, pace.silence)
         self._watchdog = Watchdog(
             cluster,

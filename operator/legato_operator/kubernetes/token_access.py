@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from legato_operator.actions import MANAGER
 from legato_operator.cluster import Cluster, Ref
 from legato_operator.controller import Reconciles
-from legato_operator.errors import ClusterError, NotFound
+from legato_operator.errors import Forbidden, NotFound
 from legato_operator.kubernetes import kinds
 from legato_operator.manifests import common
 
@@ -38,7 +38,7 @@ class TokenAccess:
             await self._bind(ref)
         try:
             return await self._reconciler.reconcile(ref)
-        except ClusterError:
+        except Forbidden:
             self._bound.discard(ref.namespace)  # somebody may have taken the binding away
             raise
 
@@ -52,7 +52,7 @@ class TokenAccess:
             await self._cluster.apply(self._binding(ref.namespace), MANAGER, force=True)
         except NotFound:
             return
-        except ClusterError:
+        except Forbidden:
             if not await self._may_read(ref):
                 return
         for _ in range(_LOOKS):
@@ -66,7 +66,7 @@ class TokenAccess:
             await self._cluster.get(Ref("Secret", ref.namespace, common.token_name_of(ref.name)))
         except NotFound:
             return True
-        except ClusterError:
+        except Forbidden:
             return False
         return True
 

@@ -1,0 +1,239 @@
+"""What may go wrong around the operator, on a real API server: it recovers by itself and loses nothing."""
+
+import asyncio
+import contextlib
+import urllib.parse
+from pathlib import Path
+
+import control_plane
+import httpx
+from road import Road
+
+from legato_operator.cluster import Ref
+
+LEASE = "legato-operator"
+CRDS = Path(__file__).parents[3] / "crds"
+
+
+def test_one_of_two_leads_and_the_other_takes_over(space, build):
+    async def check():
+        async with space() as s, s.operator("one") as one:
+            await s.make(build())
+            await s.wait(s.ready)
+            async with s.operator("two") as two:
+                assert await _holder(s) == "one"
+                assert (await _metric(one, "legato_operator_leader")) == 1
+                assert (await _metric(two, "legato_operator_leader")) == 0
+                one.task.cancel()
+                await asyncio.wait((one.task,))
+                await s.wait(lambda: _is(_holder(s), "two"))
+                await s.make(build(engine={"chunkTokens": 256}))
+                await s.wait(lambda: _observed(s, 2))
+                assert (await _metric(two, "legato_operator_reconciles_total", result="done")) > 0
+
+    asyncio.run(check())
+
+
+def test_leader_that_dies_without_a_word_is_followed_when_its_lease_ends(space, build):
+    async def check():
+        async with space() as s:
+            held = {"holderIdentity": "dead", "leaseDurationSeconds": 1, "renewTime": "2026-01-01T00:00:00.000000Z"}
+            await s.cluster.create(_lease(s, held))
+            async with s.operator("two"):
+                await s.make(build())
+                await s.wait(s.ready)
+                assert await _holder(s) == "two"
+
+    asyncio.run(check())
+
+
+def test_leader_whose_lease_was_taken_stops(space, build):
+    async def check():
+        async with space() as s, s.operator("one") as one:
+            await s.make(build())
+            await s.wait(s.ready)
+            now = {"holderIdentity": "other", "leaseDurationSeconds": 3600}
+            await s.cluster.apply(_lease(s, now), "thief", force=True)
+            await s.wait(lambda: _is(_metric(one, "legato_operator_leader"), 0))
+            before = await _metric(one, "legato_operator_reconciles_total", result="done")
+            told = await _told(one)
+            await s.cluster.delete(Ref("PodDisruptionBudget", s.name, "demo-decode"))
+            await s.wait(lambda: _more_told(one, told))
+            assert await _metric(one, "legato_operator_reconciles_total", result="done") == before
+            assert not await s.exists("PodDisruptionBudget", "demo-decode")
+            await s.cluster.apply(_lease(s, {"leaseDurationSeconds": 1}), "thief", force=True)
+            await s.wait(lambda: s.exists("PodDisruptionBudget", "demo-decode"))
+
+    asyncio.run(check())
+
+
+def test_killed_api_server_is_survived(space, build):
+    async def check():
+        folder = control_plane.programs()
+        with contextlib.ExitStack() as stack:
+            api = await asyncio.to_thread(_own_server, stack, folder)
+            async with space(api) as s, s.operator() as one:
+                await s.make(build())
+                await s.wait(s.ready)
+                await asyncio.to_thread(api.kill)
+                await s.wait(lambda: _is(_metric(one, "legato_operator_leader"), 0))
+                await asyncio.to_thread(api.start)
+                await s.cluster.delete(Ref("Pod", s.name, "demo-decode-0"))
+                await s.make(build(engine={"chunkTokens": 256}))
+                await s.wait(lambda: _observed(s, 2))
+                await s.wait(s.ready)
+                assert not one.task.done()
+                assert (await _get(one, "/healthz")).status_code == 200
+
+    asyncio.run(check())
+
+
+def test_connections_that_fall_silent_are_survived(space, build):
+    async def check():
+        async with space() as s:
+            there = urllib.parse.urlsplit(s.api.url)
+            road = Road(there.hostname, there.port)
+            async with road.running(), s.operator(url=f"https://127.0.0.1:{road.port}") as one:
+                await s.make(build())
+                await s.wait(s.ready)
+                road.block()
+                await s.make(build(engine={"chunkTokens": 256}))
+                await s.wait(lambda: _is(_metric(one, "legato_operator_leader"), 0))
+                road.unblock()
+                await s.wait(lambda: _observed(s, 2))
+                await s.wait(s.ready)
+
+    asyncio.run(check())
+
+
+def test_objects_that_break_a_pass_stop_no_others(space, build):
+    """A manifest that cannot be read, a mark that is no number, and objects of strangers that carry our labels."""
+
+    async def check():
+        async with space() as s, s.operator():
+            await s.make(build(), "good")
+            await s.make(build(), "torn")
+            await s.wait(lambda: s.ready("good"))
+            await s.wait(lambda: s.ready("torn"))
+            label = {"serving.legato.dev/service": "torn"}
+            stranger = {"name": "stranger", "namespace": s.name, "labels": label}
+            await s.cluster.apply({"apiVersion": "v1", "kind": "Service", "metadata": stranger, "spec": _PORT}, "x")
+            secret = await s.cluster.get(Ref("Secret", s.name, "torn-token"))
+            await s.cluster.replace({**secret, "data": {"token": "/w=="}})  # no text
+            torn = await s.cluster.get(Ref("Pod", s.name, "torn-decode-0"))
+            torn["metadata"]["annotations"] = {"serving.legato.dev/draining-since": "yesterday"}
+            await s.cluster.replace(torn)
+            await s.make(build(scaling={"decode": {"max": 1}}, engine={"chunkTokens": 64}), "good")
+            await s.wait(lambda: _observed(s, 2, "good"))
+            await s.wait(lambda: s.ready("good"))
+            assert await s.exists("Service", "stranger")
+
+    asyncio.run(check())
+
+
+def test_refused_manifest_is_told_by_condition_and_event(space, build):
+    async def check():
+        async with space() as s, s.operator():
+            await s.make(build(engine={"numerics": "Invariant"}))
+            await s.wait(lambda: _is(s.condition("Progressing"), ("False", "NotAvailable")))
+            await s.wait(lambda: _event(s, "NotAvailable", "Warning"))
+
+    asyncio.run(check())
+
+
+def test_refusal_of_the_api_server_is_told_and_all_else_is_done(space, build):
+    """A quota without room for pods: the rest is made, and the condition says what was refused."""
+
+    async def check():
+        async with space() as s, s.operator():
+            await s.cluster.apply(
+                {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "x", "namespace": s.name}}, "x"
+            )
+            quota = {"metadata": {"name": "none"}, "spec": {"hard": {"count/serviceaccounts": "0"}}}
+            path = f"/api/v1/namespaces/{s.name}/resourcequotas"
+            status, answer = await asyncio.to_thread(s.api.call, "POST", path, quota)
+            assert status < 300, answer
+            used = {"status": {"hard": {"count/serviceaccounts": "0"}, "used": {"count/serviceaccounts": "0"}}}
+            status, answer = await asyncio.to_thread(
+                s.api.call, "PATCH", f"{path}/none/status", used, "application/merge-patch+json"
+            )
+            assert status < 300, answer
+            await s.make(build())
+            await s.wait(lambda: _is(s.condition("Progressing"), ("False", "APIRefused")))
+            await s.wait(lambda: s.exists("Service", "demo"))
+            await s.wait(lambda: _event(s, "APIRefused", "Warning"))
+            assert (await asyncio.to_thread(s.api.call, "DELETE", f"{path}/none"))[0] == 200
+            await s.wait(s.ready)
+            await s.wait(lambda: _is(s.condition("Progressing"), ("False", "AsWished")))
+
+    asyncio.run(check())
+
+
+def test_health_is_told(space):
+    async def check():
+        async with space() as s, s.operator() as one:
+            await s.wait(lambda: _is(_status(one, "/readyz"), 200))
+            assert (await _get(one, "/healthz")).text == "ok"
+            assert "legato_operator_api_calls_total{" in (await _get(one, "/metrics")).text
+
+    asyncio.run(check())
+
+
+_PORT = {"ports": [{"port": 1}]}
+
+
+def _own_server(stack, folder):
+    api = stack.enter_context(control_plane.running(folder))
+    api.install(sorted(CRDS.glob("*.yaml")))
+    stack.enter_context(control_plane.controllers(folder, api))
+    return api
+
+
+def _lease(s, spec):
+    metadata = {"name": LEASE, "namespace": s.name}
+    return {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": metadata, "spec": spec}
+
+
+async def _holder(s):
+    return (await s.cluster.get(Ref("Lease", s.name, LEASE)))["spec"].get("holderIdentity", "")
+
+
+async def _is(asked, wanted):
+    return await asked == wanted
+
+
+async def _observed(s, generation, name="demo"):
+    return (await s.cluster.get(s.ref(name))).get("status", {}).get("observedGeneration") == generation
+
+
+async def _event(s, reason, kind):
+    events = (await s.cluster.list("Event", s.name)).items
+    return any(e["reason"] == reason and e["type"] == kind and e["regarding"]["name"] == "demo" for e in events)
+
+
+async def _get(operator, path):
+    async with httpx.AsyncClient(trust_env=False) as client:
+        return await client.get(f"http://127.0.0.1:{operator.port}{path}")
+
+
+async def _status(operator, path):
+    return (await _get(operator, path)).status_code
+
+
+async def _metric(operator, name, **labels):
+    """The sum of a metric's lines that have these labels."""
+    lines = (await _get(operator, "/metrics")).text.splitlines()
+    wanted = [f'{key}="{value}"' for key, value in labels.items()]
+    return sum(
+        float(line.rsplit(" ", 1)[1])
+        for line in lines
+        if line.split("{")[0].split(" ")[0] == name and all(label in line for label in wanted)
+    )
+
+
+async def _told(operator):
+    return await _metric(operator, "legato_operator_watch_events_total", kind="PodDisruptionBudget")
+
+
+async def _more_told(operator, before):
+    return await _told(operator) > before

@@ -1,0 +1,119 @@
+"""An operator that no longer sees what happens says so, after it tried to mend that by itself."""
+
+import asyncio
+
+from legato_operator.cluster import Listing
+from legato_operator.errors import Unavailable
+from legato_operator.kubernetes.sightings import Sightings
+from legato_operator.kubernetes.watchdog import AUDITED, DEAF_AUDITS, PASS_SECONDS, Watchdog
+
+
+class Around:
+    """What a watchdog looks at and what it does."""
+
+    def __init__(self):
+        self.items = []
+        self.audits = 0
+        self.away = False
+        self.woken = []
+        self.restarts = 0
+        self.missed = 0
+        self.longest = 0.0
+        self.sightings = Sightings()
+
+    async def list_metadata(self, kind, namespace=None, labels=None):
+        self.audits += kind == AUDITED[-1]
+        if self.away:
+            self.audits += 1
+            raise Unavailable("no route")
+        return Listing(tuple(item for item in self.items if item["kind"] == kind), 1)
+
+    def restart(self):
+        self.restarts += 1
+        self.sightings.forget()
+
+    def count(self, missed):
+        self.missed += missed
+
+    def touch(self, version):
+        self.items = [{"kind": "Pod", "metadata": {"uid": "a", "name": "a", "resourceVersion": str(version)}}]
+
+
+def _run(check):
+    async def run():
+        around = Around()
+        dog = Watchdog(
+            around, (), around.sightings, around.woken.append, around.restart, lambda: around.longest, around.count
+        )
+        task = asyncio.create_task(dog.run(0.001))
+
+        async def audits(count):
+            wanted = around.audits + count
+            async with asyncio.timeout(30):
+                while around.audits < wanted:  # noqa: ASYNC110 - a count
+                    await asyncio.sleep(0.001)
+            await asyncio.sleep(0.001)
+
+        try:
+            await check(around, dog, audits)
+            assert not task.done()
+        finally:
+            task.cancel()
+
+    asyncio.run(run())
+
+
+def test_quiet_cluster_is_no_complaint():
+    async def check(around, dog, audits):
+        around.touch(5)
+        around.sightings.saw(around.items[0], gone=False)
+        await audits(10)
+        assert dog.complaint() == ""
+        assert around.restarts == 0
+
+    _run(check)
+
+
+def test_missed_change_is_woken_and_watches_begin_anew():
+    async def check(around, dog, audits):
+        around.touch(5)
+        await audits(3)
+        assert around.woken[0]["metadata"]["uid"] == "a"
+        assert around.restarts >= 1
+        assert around.missed >= 1
+        around.sightings.saw(around.items[0], gone=False)
+        around.touch(5)
+        await audits(DEAF_AUDITS)
+        around.sightings.saw(around.items[0], gone=False)
+        await audits(2)
+        assert dog.complaint() == ""
+
+    _run(check)
+
+
+def test_watches_that_stay_deaf_are_a_complaint():
+    async def check(around, dog, audits):
+        around.touch(5)
+        await audits(DEAF_AUDITS + 3)
+        assert "no longer" in dog.complaint()
+
+    _run(check)
+
+
+def test_api_server_that_is_away_is_no_complaint():
+    """A fresh process could not reach it either."""
+
+    async def check(around, dog, audits):
+        around.away = True
+        await audits(5)
+        assert dog.complaint() == ""
+
+    _run(check)
+
+
+def test_pass_that_does_not_end_is_a_complaint():
+    async def check(around, dog, audits):
+        around.longest = PASS_SECONDS + 1
+        assert "pass" in dog.complaint()
+
+    _run(check)

@@ -1,0 +1,163 @@
+"""The loops: one per service, woken and timed, and what a pass that fails means for the others."""
+
+import asyncio
+
+import pytest
+
+from legato_operator.cluster import Ref
+from legato_operator.controller import Controller, Retries
+from legato_operator.errors import Unavailable
+
+GOOD = Ref("InferenceService", "default", "good")
+BAD = Ref("InferenceService", "default", "bad")
+QUICK = Retries(first=0.001, longest=0.01)
+
+
+class Passes:
+    """A reconciler that does what it is told for each service, and remembers what it was asked."""
+
+    def __init__(self, **faults):
+        self.faults = faults
+        self.done = []
+        self.told = []
+        self.gone = set()
+        self.hold = None
+
+    async def reconcile(self, ref):
+        if self.hold is not None:
+            await self.hold.wait()
+        self.done.append(ref.name)
+        if ref.name in self.faults:
+            raise self.faults[ref.name]
+        return None if ref.name in self.gone else 3600.0
+
+    async def tell_failure(self, ref, error):
+        self.told.append((ref.name, str(error)))
+
+    async def until(self, condition):
+        async with asyncio.timeout(30):
+            while not condition():  # noqa: ASYNC110 - the reconciler's own memory
+                await asyncio.sleep(0.001)
+
+
+def _run(check, passes, retries=QUICK):
+    async def run():
+        controller = Controller(passes, retries)
+        task = asyncio.create_task(controller.run())
+        await asyncio.sleep(0)
+        try:
+            await check(controller, task)
+        finally:
+            task.cancel()
+            await asyncio.wait((task,))
+
+    asyncio.run(run())
+
+
+def test_failing_service_is_tried_again_told_and_stops_no_other():
+    passes = Passes(bad=KeyError("conditions"))
+
+    async def check(controller, task):
+        controller.wake(BAD)
+        await passes.until(lambda: passes.done.count("bad") > 3)
+        controller.wake(GOOD)
+        await passes.until(lambda: "good" in passes.done)
+        assert set(passes.told) == {("bad", "'conditions'")}
+        del passes.faults["bad"]
+        before = passes.done.count("bad")
+        await passes.until(lambda: passes.done.count("bad") > before)
+        assert not task.done()
+
+    _run(check, passes)
+
+
+def test_cluster_that_cannot_be_asked_is_asked_again_and_told_nothing():
+    passes = Passes(bad=Unavailable("no route"))
+
+    async def check(controller, _task):
+        controller.wake(BAD)
+        await passes.until(lambda: passes.done.count("bad") > 3)
+        assert not passes.told
+
+    _run(check, passes)
+
+
+def test_without_retries_a_fault_ends_the_run():
+    passes = Passes(bad=KeyError("conditions"))
+
+    async def check(controller, task):
+        controller.wake(BAD)
+        with pytest.raises(ExceptionGroup):
+            await task
+
+    _run(check, passes, retries=None)
+
+
+def test_what_happens_during_a_pass_is_looked_at_after_it():
+    passes = Passes()
+    passes.hold = asyncio.Event()
+
+    async def check(controller, _task):
+        controller.wake(GOOD)
+        await passes.until(lambda: controller.longest_pass() > 0)
+        for _ in range(5):
+            controller.wake(GOOD)
+        passes.hold.set()
+        await passes.until(lambda: len(passes.done) == 2)
+        assert controller.longest_pass() == 0
+
+    _run(check, passes)
+
+
+def test_many_wakes_within_the_time_of_gathering_are_one_pass():
+    passes = Passes()
+
+    async def check():
+        controller = Controller(passes, QUICK, gather=0.2)
+        task = asyncio.create_task(controller.run())
+        await asyncio.sleep(0)
+        controller.wake(GOOD)
+        await passes.until(lambda: len(passes.done) == 1)
+        for _ in range(20):
+            controller.wake(GOOD)
+            await asyncio.sleep(0)
+        await passes.until(lambda: len(passes.done) == 2)
+        await asyncio.sleep(0)
+        assert len(passes.done) == 2
+        task.cancel()
+        await asyncio.wait((task,))
+
+    asyncio.run(check())
+
+
+def test_service_that_is_gone_is_forgotten_until_it_is_there_again():
+    passes = Passes()
+    passes.gone.add("good")
+
+    async def check(controller, _task):
+        controller.wake(GOOD)
+        await passes.until(lambda: passes.done == ["good"])
+        await asyncio.sleep(0)
+        controller.wake(GOOD)
+        await passes.until(lambda: passes.done == ["good", "good"])
+
+    _run(check, passes)
+
+
+def test_wakes_before_the_run_and_after_it_are_nobodys():
+    passes = Passes()
+
+    async def check(controller, task):
+        task.cancel()
+        await asyncio.wait((task,))
+        controller.wake(GOOD)
+        assert not passes.done
+
+    _run(check, passes)
+
+
+@pytest.mark.parametrize("failures", [1, 2, 3, 10, 10_000])
+def test_time_between_tries_grows_and_is_bounded(failures):
+    retries = Retries(first=0.5, longest=30.0)
+    wanted = min(30.0, 0.5 * 2.0 ** min(failures - 1, 30))
+    assert all(wanted / 2 <= retries.after(failures) <= wanted for _ in range(20))
