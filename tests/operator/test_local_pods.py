@@ -18,7 +18,8 @@ from legato_operator.manifests import secret, worker
 def _pod(item, program, grace=30):
     service = resources.read_service(item)
     template = worker.template(service, "decode", placement.local(program))
-    return worker.pod(service, "decode", "w", template | {"terminationGracePeriodSeconds": grace})
+    template["spec"]["terminationGracePeriodSeconds"] = grace
+    return worker.pod(service, "w", template)
 
 
 async def _start(f, item, program, grace=30):
