@@ -5,7 +5,7 @@ import contextlib
 import logging
 import random
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from legato_operator.cluster import Object, Ref, labels_of, ref_of
@@ -55,6 +55,15 @@ class Retries:
         return min(self.longest, self.first * 2.0 ** min(failures - 1, 30)) * random.uniform(0.5, 1.0)
 
 
+@dataclass
+class _Loop:
+    """Of one service."""
+
+    wake: asyncio.Event = field(default_factory=asyncio.Event)
+    changed: asyncio.Event = field(default_factory=asyncio.Event)  # it was edited, or is to be deleted
+    generation: int = 0
+
+
 class Controller:
     """Runs until it is cancelled. With `retries`, a pass that fails is tried again and stops no other service's.
 
@@ -74,17 +83,24 @@ class Controller:
         self._retries = retries
         self._journal = journal or Unkept()
         self._tasks: asyncio.TaskGroup | None = None
-        self._wakes: dict[Ref, asyncio.Event] = {}
+        self._loops: dict[Ref, _Loop] = {}
         self._passes: dict[Ref, float] = {}  # when those under way began
 
-    def wake(self, ref: Ref) -> None:
-        """Look at a service soon. Nothing while it does not run: whoever starts it wakes what there is."""
+    def wake(self, ref: Ref, generation: int = 0) -> None:
+        """Look at a service soon: after a failure only when its time has come, or at a new generation of its own.
+
+        Nothing while it does not run: whoever starts it wakes what there is.
+        """
         if self._tasks is None:
             return
-        if ref not in self._wakes:
-            self._wakes[ref] = asyncio.Event()
-            self._tasks.create_task(self._serve(ref))
-        self._wakes[ref].set()
+        loop = self._loops.get(ref)
+        if loop is None:
+            loop = self._loops[ref] = _Loop()
+            self._tasks.create_task(self._serve(ref, loop))
+        loop.wake.set()
+        if generation > loop.generation:
+            loop.generation = generation
+            loop.changed.set()
 
     async def run(self) -> None:
         """Reconcile what is woken."""
@@ -96,18 +112,18 @@ class Controller:
                 finally:
                     self._tasks = None
         finally:
-            self._wakes.clear()
+            self._loops.clear()
             self._passes.clear()
 
     def longest_pass(self) -> float:
         """Seconds that the oldest pass under way has taken so far."""
         return max((time.monotonic() - began for began in self._passes.values()), default=0.0)
 
-    async def _serve(self, ref: Ref) -> None:
-        wake = self._wakes[ref]
+    async def _serve(self, ref: Ref, loop: _Loop) -> None:
         failures = 0
         while True:
-            wake.clear()
+            loop.wake.clear()
+            loop.changed.clear()
             try:
                 due = await self._timed(ref)
             except NotLeading:
@@ -117,14 +133,13 @@ class Controller:
                     raise
                 failures += 1
                 await self._note(ref, error, failures)
-                await asyncio.sleep(self._retries.after(failures))
+                await _wait(loop.changed, self._retries.after(failures))
                 continue
             failures = 0
             if due is None:
-                del self._wakes[ref]
+                del self._loops[ref]
                 return
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(wake.wait(), due)
+            if await _wait(loop.wake, due):
                 await asyncio.sleep(self._gather)
 
     async def _timed(self, ref: Ref) -> float | None:
@@ -149,6 +164,13 @@ class Controller:
             await self._reconciler.tell_failure(ref, error)
         except Exception:  # what is wrong with the object may be wrong with its status too
             log.exception("%s/%s: its status cannot be told either", ref.namespace, ref.name)
+
+
+async def _wait(event: asyncio.Event, seconds: float) -> bool:
+    """Whether it happened within that time."""
+    with contextlib.suppress(TimeoutError):
+        await asyncio.wait_for(event.wait(), seconds)
+    return event.is_set()
 
 
 def service_of(item: Object) -> Ref | None:

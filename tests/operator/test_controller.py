@@ -71,6 +71,22 @@ def test_failing_service_is_tried_again_told_and_stops_no_other():
     _run(check, passes)
 
 
+def test_service_that_was_edited_is_looked_at_at_once_and_other_wakes_wait_their_time():
+    passes = Passes(bad=KeyError("conditions"))
+
+    async def check(controller, _task):
+        controller.wake(BAD, 1)
+        await passes.until(lambda: passes.told)
+        for _ in range(20):
+            controller.wake(BAD, 1)
+            await asyncio.sleep(0.001)
+        assert passes.done == ["bad"]
+        controller.wake(BAD, 2)
+        await passes.until(lambda: len(passes.done) == 2)
+
+    _run(check, passes, retries=Retries(first=3600.0, longest=3600.0))
+
+
 def test_cluster_that_cannot_be_asked_is_asked_again_and_told_nothing():
     passes = Passes(bad=Unavailable("no route"))
 

@@ -180,7 +180,8 @@ class _Process:
     def _wake(self, item: Object) -> None:
         ref = service_of(item)
         if ref is not None:
-            self._controller.wake(ref)
+            own = item["kind"] == names.INFERENCE_SERVICE
+            self._controller.wake(ref, item["metadata"].get("generation", 0) if own else 0)
 
     def _watch_anew(self) -> None:
         self._sightings.forget()
