@@ -3,6 +3,7 @@
 import asyncio
 
 from legato_operator.cluster import Ref, uid_of
+from legato_operator.errors import NotFound
 
 KINDS = ("Service", "ServiceAccount", "Role", "RoleBinding", "NetworkPolicy", "PodDisruptionBudget")
 
@@ -50,8 +51,10 @@ def test_deleted_and_edited_objects_come_back_and_foreign_fields_stay(space, bui
                 await s.cluster.delete(Ref(kind, s.name, name))
 
                 async def back(kind=kind, name=name, before=before):
-                    ref = Ref(kind, s.name, name)
-                    return await s.exists(kind, name) and uid_of(await s.cluster.get(ref)) != before
+                    try:
+                        return uid_of(await s.cluster.get(Ref(kind, s.name, name))) != before
+                    except NotFound:
+                        return False
 
                 await s.wait(back)
             await s.wait(s.ready)
