@@ -207,7 +207,8 @@ def test_a_worker_that_hangs_and_wakes_up_late_disturbs_no_stream(
 ) -> None:
     """It wakes up while others compute what it had, and would go on with it.
 
-    Mostly the same process goes on. That it was replaced instead was seen once, and disturbed nobody.
+    Mostly the same process goes on. After a stop of about `core_silence` its server may take the core for silent and
+    replace it, which disturbs nobody.
     """
     round = stopped(trio, role, stage, "hang")
     trio.until(lambda: trio.worker(round.victim)["connection"] != "connected", "the gateway has noticed")
