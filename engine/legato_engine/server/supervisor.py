@@ -12,7 +12,7 @@ from legato_engine.server.hub import Hub
 from legato_engine.settings import Settings
 
 _FAREWELL = 2.0  # seconds a core gets to end its hand-offs
-_OVERSLEPT = 1.0  # seconds: a timer that is so late tells that this process did not run itself
+_SLICE = 0.05  # of the silence allowed; of a wait that oversleeps no more than this counts
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,18 +84,10 @@ class Supervisor:
 
     async def _listen(self, link: CoreLink) -> str | None:
         """Until the core ends; why, if it was not by itself."""
-        silence, clock = self._settings.core_silence, asyncio.get_running_loop().time
-        excused = False
         while True:
-            began = clock()
-            try:
-                received = await asyncio.wait_for(link.receive(), silence)
-            except TimeoutError:
-                if not excused and clock() - began > silence + _OVERSLEPT:
-                    excused = True  # both may have been stopped: its silence begins now
-                    continue
-                return f"the core was silent for {silence:g} seconds"
-            excused = False
+            received = await _receive(link, self._settings.core_silence)
+            if received is None:
+                return f"the core was silent for {self._settings.core_silence:g} seconds"
             if not received:
                 return None
             for frame in received:
@@ -130,3 +122,24 @@ class Supervisor:
         if line != self._told:
             self._told = line
             self._log("INFO", line)
+
+
+async def _receive(link: CoreLink, silence: float) -> list[FromCore] | None:
+    """What the core says, or None after `silence` seconds during which this process could have heard it.
+
+    A process that was stopped (a frozen container, a suspended laptop) wakes up with all its timers due, before it has
+    read anything. So silence is counted in slices, and a stop counts as one of them, however long it was.
+    """
+    clock = asyncio.get_running_loop().time
+    receiving = asyncio.ensure_future(link.receive())  # one for all slices: a cancelled read could lose a frame
+    try:
+        slice, left = silence * _SLICE, silence
+        while left > 0:
+            began = clock()
+            await asyncio.wait((receiving,), timeout=min(slice, left))
+            if receiving.done():
+                return receiving.result()
+            left -= min(clock() - began, slice)
+        return None
+    finally:
+        receiving.cancel()
