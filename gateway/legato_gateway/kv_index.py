@@ -106,11 +106,6 @@ class KVIndex:
             self._change(known, event)
         return False
 
-    def needs_snapshot(self, worker: str) -> bool:
-        """The worker counts as holding nothing, because what it holds is not known."""
-        known = self._workers.get(worker)
-        return known is not None and not known.bit & self._valid
-
     # ── asking it ───────────────────────────────────────────────────────────────────────────────────────────────────
 
     def match(self, hashes: list[bytes]) -> dict[str, int]:

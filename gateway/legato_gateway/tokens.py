@@ -40,8 +40,8 @@ class Tokens:
         self._bytes = _byte_table(files)
         self._longest = max(map(len, self._bytes)) * (1 if files.tokenizer.normalizer is None else _COMPOSED)
         added = files.tokenizer.get_added_tokens_decoder()
-        self._special = frozenset(id for id, token in added.items() if token.special)
-        self._shown = [b"" if id in self._special else raw for id, raw in enumerate(self._bytes)]
+        special = frozenset(id for id, token in added.items() if token.special)
+        self._shown = [b"" if id in special else raw for id, raw in enumerate(self._bytes)]
         variables = {"bos_token": files.bos, "eos_token": files.eos}
         self._template = None if files.chat_template is None else _template(files.chat_template, variables)
 
@@ -84,10 +84,6 @@ class Tokens:
     def token_bytes(self, id: int) -> bytes:
         """What a token stands for; no bytes for an id that only pads the vocabulary."""
         return self._bytes[id] if 0 <= id < len(self._bytes) else b""
-
-    def is_special(self, id: int) -> bool:
-        """Whether text leaves this token out."""
-        return id in self._special
 
     def detokenizer(self) -> Detokenizer:
         """For one choice. Special tokens show as nothing."""

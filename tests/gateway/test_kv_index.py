@@ -102,12 +102,10 @@ def test_a_doubtful_event_makes_the_worker_count_as_empty_until_a_snapshot(fault
     event = {"gap": worker.store(prompt[4:]), "repeat": first, "epoch": Cleared("other", lost.number)}[fault]
     assert index.apply("w", event), "the loss is reported, once"
     assert index.match(prompt) == {}
-    assert index.needs_snapshot("w")
     assert not index.apply("w", event)
     for page in worker.snapshot(pages=3):
         index.apply("w", page)
     assert index.match(prompt) == {"w": 6}
-    assert not index.needs_snapshot("w")
 
 
 def test_a_snapshot_older_than_events_seen_is_refused() -> None:
@@ -298,7 +296,7 @@ def test_over_a_bad_channel_there_is_never_a_stale_hit_and_the_end_is_the_truth(
         index.check_integrity()
 
     for name, worker in workers.items():  # the channel is good again: what is lost is asked for
-        if index.needs_snapshot(name) or queues[name] or newest[name] != worker.number:
+        if not index.held(name) or queues[name] or newest[name] != worker.number:
             index.expect(name, worker.epoch)
             for page in worker.snapshot(pages=2):
                 index.apply(name, page)

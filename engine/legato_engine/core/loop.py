@@ -8,9 +8,9 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from legato_engine.core.channel import Channel, ServerGone
-from legato_engine.core.desk import Desk
 from legato_engine.core.frames import Inbox, Turn
 from legato_engine.core.heartbeat import Pulse
+from legato_engine.core.intake import Intake
 from legato_engine.core.outbox import Outbox
 from legato_engine.core.rates import Rates
 from legato_engine.core.receivers import Receivers
@@ -65,8 +65,8 @@ class Core:
         if agent is not None:
             self._senders = Senders(scheduler, agent, self._outbox, block_size=block_size, kv_revision=kv_revision)
             self._receivers = Receivers(scheduler, agent, self._outbox, kv_revision=kv_revision)
-        self._desk = Desk(scheduler, agent, self._outbox, self._senders, self._receivers)
-        self._reports = Reports(self._desk, self._rates, max_waiting=max_waiting)
+        self._intake = Intake(scheduler, agent, self._outbox, self._senders, self._receivers)
+        self._reports = Reports(self._intake, self._rates, max_waiting=max_waiting)
         self._busy = False
         self._pulse = pulse or Pulse(clock)
         self._selector = selectors.DefaultSelector()
@@ -106,12 +106,12 @@ class Core:
         now = self._clock()
         for frame in self._channel.receive():
             assert isinstance(frame, Inbox)
-            self._desk.take_in(frame, now)
+            self._intake.take_in(frame, now)
         if self._agent is not None:
             for event in self._agent.poll():
                 self._transfer(event)
                 self._reports.changed()
-        self._desk.expire(now)
+        self._intake.expire(now)
 
     def _patience(self) -> float:
         timer = self._agent.next_timer() if self._agent is not None else None
@@ -158,7 +158,7 @@ class Core:
         result = self._scheduler.process(batch, output, now)
         for emission in result.emissions:
             self._emit(emission)
-        self._desk.faulty(result.faulty)
+        self._intake.faulty(result.faulty)
         if self._senders is not None:
             self._senders.stepped(result.advanced, result.prefilled)
         self._rates.measured(result.prompt_tokens, result.decode_rows, now - started)
@@ -181,4 +181,4 @@ class Core:
             everyone = (stream.encode(status.load),) if status else ()
             self._channel.send(Turn(frames, everyone, events, handoffs, status))
         if status:
-            self._desk.forget_finished()
+            self._intake.forget_finished()

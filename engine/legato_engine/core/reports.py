@@ -2,8 +2,8 @@
 
 from dataclasses import asdict
 
-from legato_engine.core.desk import Desk
 from legato_engine.core.frames import Status, Totals
+from legato_engine.core.intake import Intake
 from legato_engine.core.rates import Rates
 from legato_engine.scheduler.results import SchedulerLoad, StepResult
 from legato_protocol.stream import Load
@@ -13,8 +13,8 @@ IDLE_INTERVAL = 0.5  # and while nothing does: gateways take silence for death
 
 
 class Reports:
-    def __init__(self, desk: Desk, rates: Rates, *, max_waiting: int) -> None:
-        self._desk = desk
+    def __init__(self, intake: Intake, rates: Rates, *, max_waiting: int) -> None:
+        self._intake = intake
         self._rates = rates
         self._max_waiting = max_waiting
         self._told = float("-inf")
@@ -40,21 +40,21 @@ class Reports:
     def due_in(self, now: float) -> float:
         """Seconds until `status_if_due` has one."""
         interval = BUSY_INTERVAL if self._changed else IDLE_INTERVAL
-        return 0.0 if self._desk.news else max(0.0, self._told + interval - now)
+        return 0.0 if self._intake.news else max(0.0, self._told + interval - now)
 
     def status_if_due(self, now: float) -> Status | None:
         """The state of things, if it is time to tell it again."""
         if self.due_in(now) > 0:
             return None
-        self._told, self._changed, self._desk.news = now, False, False
-        load = self._desk.scheduler.load()
-        status = Status(self._load(load), self._totals(load), self._desk.idle)
+        self._told, self._changed, self._intake.news = now, False, False
+        load = self._intake.scheduler.load()
+        status = Status(self._load(load), self._totals(load), self._intake.idle)
         self._tenants = load.tokens_by_tenant
         return status
 
     def _load(self, load: SchedulerLoad) -> Load:
-        desk, before = self._desk, self._tenants
-        credits = 0 if desk.draining else max(0, self._max_waiting - load.waiting) // max(1, desk.gateways)
+        intake, before = self._intake, self._tenants
+        credits = 0 if intake.draining else max(0, self._max_waiting - load.waiting) // max(1, intake.gateways)
         return Load(
             queue_tokens=load.queue_tokens,
             waiting=load.waiting,
@@ -65,13 +65,13 @@ class Reports:
             quarantined_blocks=load.quarantined_blocks,
             prefill_rate=self._rates.prefill,
             step_time=self._rates.step_time,
-            draining=desk.draining,
+            draining=intake.draining,
             tokens_by_tenant={t: count for t, count in load.tokens_by_tenant.items() if before.get(t) != count},
             credits=credits,
         )
 
     def _totals(self, load: SchedulerLoad) -> Totals:
-        senders, receivers, agent = self._desk.senders, self._desk.receivers, self._desk.agent
+        senders, receivers, agent = self._intake.senders, self._intake.receivers, self._intake.agent
         return Totals(
             steps=self._steps,
             prompt_tokens=self._prompt_tokens,

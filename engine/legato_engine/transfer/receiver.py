@@ -17,7 +17,7 @@ _QUARANTINED = frozenset((State.ABORTING, State.FENCING))
 
 
 @dataclass(slots=True)
-class Incoming:
+class Receiving:
     """One hand-off that this worker receives. It holds `blocks` until it has arrived or they are released."""
 
     session: Session
@@ -43,7 +43,7 @@ class Receiver:
 
     def __init__(self, desk: Desk) -> None:
         self._desk = desk
-        self._sessions: dict[Key, Incoming] = {}
+        self._sessions: dict[Key, Receiving] = {}
         self._serial = 0
 
     # calls
@@ -133,7 +133,7 @@ class Receiver:
             elif into.session.state is not State.FENCING:
                 yield into.due
 
-    def active(self) -> list[Incoming]:
+    def active(self) -> list[Receiving]:
         return [into for into in self._sessions.values() if into.session.state in _HOLDING]
 
     def quarantined(self) -> int:
@@ -147,23 +147,23 @@ class Receiver:
 
     # inside
 
-    def _open(self, key: Key) -> Incoming:
+    def _open(self, key: Key) -> Receiving:
         if key not in self._sessions:
             due = self._desk.clock() + self._desk.memory_of_ended
-            self._sessions[key] = Incoming(Session("receiver"), due=due)
+            self._sessions[key] = Receiving(Session("receiver"), due=due)
         return self._sessions[key]
 
-    def _ready(self, key: Key, into: Incoming) -> None:
+    def _ready(self, key: Key, into: Receiving) -> None:
         """The grant goes out, and the sender's lease begins: what connecting took is not taken off it."""
         now = self._desk.clock()
         into.due, into.renew_at = now + self._desk.lease, now + self._desk.renewal
         self._step(key, into, Event.READY)
 
-    def _is_refusal(self, into: Incoming, message: handoff.SessionMessage) -> bool:
+    def _is_refusal(self, into: Receiving, message: handoff.SessionMessage) -> bool:
         """A sender may refuse over a connection of its own before the grant reached it."""
         return isinstance(message, handoff.Abort) and into.session.state is State.CONNECTING
 
-    def _take(self, key: Key, into: Incoming, message: handoff.SessionMessage) -> None:
+    def _take(self, key: Key, into: Receiving, message: handoff.SessionMessage) -> None:
         match message:
             case handoff.Written():
                 self._written(key, into, message)
@@ -179,7 +179,7 @@ class Receiver:
             case _:
                 self._step(key, into, Event.GOT_RENEW)
 
-    def _written(self, key: Key, into: Incoming, message: handoff.Written) -> None:
+    def _written(self, key: Key, into: Receiving, message: handoff.Written) -> None:
         last = message.first + len(message.checksums)
         holding = into.session.state in (State.OFFERED, State.REVOKING, State.RECEIVING, State.VERIFYING)
         self._step(key, into, Event.GOT_WRITTEN)
@@ -195,7 +195,7 @@ class Receiver:
             into.found.update(zip(indices, sums, strict=True))
         self._try_commit(key, into)
 
-    def _final(self, key: Key, into: Incoming, message: handoff.Final) -> None:
+    def _final(self, key: Key, into: Receiving, message: handoff.Final) -> None:
         self._step(key, into, Event.GOT_FINAL)
         if into.session.state is not State.VERIFYING:
             return
@@ -210,7 +210,7 @@ class Receiver:
         into.due = into.final_at + self._desk.lease
         self._try_commit(key, into)
 
-    def _try_commit(self, key: Key, into: Incoming) -> None:
+    def _try_commit(self, key: Key, into: Receiving) -> None:
         if into.session.state is not State.VERIFYING or into.final is None:
             return
         indices = range(into.cached, into.final.blocks)
@@ -225,7 +225,7 @@ class Receiver:
         else:
             self._step(key, into, Event.VERIFIED)
 
-    def _count_wrong(self, room: int, into: Incoming, indices: range) -> int:
+    def _count_wrong(self, room: int, into: Receiving, indices: range) -> int:
         assert into.final is not None
         size, computed = self._desk.block_size, into.final.computed
         tokens = into.final.token_ids[: computed * 4]
@@ -235,12 +235,12 @@ class Receiver:
             hashes.append(block_hash.child(parent, tokens[computed // size * size * 4 :]))
         return sum(bind(into.found[i], room, i, hashes[i]) != into.claimed[i] for i in indices)
 
-    def _fail(self, key: Key, into: Incoming, event: Event, cause: Cause, reason: str, retry: bool) -> None:
+    def _fail(self, key: Key, into: Receiving, event: Event, cause: Cause, reason: str, retry: bool) -> None:
         if not into.reason:
             into.cause, into.reason, into.retry = cause, reason, retry
         self._step(key, into, event)
 
-    def _step(self, key: Key, into: Incoming, event: Event) -> None:
+    def _step(self, key: Key, into: Receiving, event: Event) -> None:
         ended, quarantined = into.session.ended, into.session.state in _QUARANTINED
         for action in into.session.step(event):
             self._perform(key, into, action)
@@ -250,7 +250,7 @@ class Receiver:
         elif into.session.state is State.ABORTING and not quarantined:
             into.due = now + self._desk.lease
 
-    def _perform(self, key: Key, into: Incoming, action: Action) -> None:
+    def _perform(self, key: Key, into: Receiving, action: Action) -> None:
         desk = self._desk
         match action:
             case Action.TELL_ARRIVED:
@@ -270,7 +270,7 @@ class Receiver:
             case _:
                 self._send(key, into, action)
 
-    def _tell_arrived(self, key: Key, into: Incoming) -> None:
+    def _tell_arrived(self, key: Key, into: Receiving) -> None:
         assert into.final is not None
         assert into.connection is not None
         desk, travelled = self._desk, max(0, into.final.blocks - into.cached)
@@ -281,7 +281,7 @@ class Receiver:
         arrived = Arrived(*key, into.final, source, travelled, into.cached, size, seconds, into.final_at)
         desk.outbox.append(arrived)
 
-    def _send(self, key: Key, into: Incoming, action: Action) -> None:
+    def _send(self, key: Key, into: Receiving, action: Action) -> None:
         desk, number = self._desk, into.connection
         if number is None:
             return

@@ -28,7 +28,7 @@ class _Push:
 
 
 @dataclass(slots=True)
-class Outgoing:
+class Sending:
     """One hand-off that this worker sends."""
 
     session: Session
@@ -54,7 +54,7 @@ class Sender:
 
     def __init__(self, desk: Desk) -> None:
         self._desk = desk
-        self._sessions: dict[Key, Outgoing] = {}
+        self._sessions: dict[Key, Sending] = {}
         self._newest: dict[int, Key] = {}  # by room
         self._tags: dict[int, Key] = {}
         self._next_tag = 0
@@ -66,7 +66,7 @@ class Sender:
         out = self._open(key)
         if out.session.state is State.PARKED and not self._is_from(out, peer):
             self._fail(key, out, Event.CANCEL, "refused", "the grant came from another worker or epoch", True)
-            out = self._sessions[key] = Outgoing(Session("sender"))
+            out = self._sessions[key] = Sending(Session("sender"))
         if out.session.ended and not out.reason:
             out.cause, out.reason = "refused", USED_BEFORE
         out.peer, out.root, out.parent = peer, root, root
@@ -186,7 +186,7 @@ class Sender:
             elif out.session.state not in (State.WAITING, State.FENCING):
                 yield out.due
 
-    def active(self) -> list[Outgoing]:
+    def active(self) -> list[Sending]:
         ended = (State.UNKNOWN, State.PARKED)
         return [out for out in self._sessions.values() if not out.session.ended and out.session.state not in ended]
 
@@ -198,28 +198,28 @@ class Sender:
 
     # inside
 
-    def _open(self, key: Key) -> Outgoing:
+    def _open(self, key: Key) -> Sending:
         if key not in self._sessions:
             due = self._desk.clock() + self._desk.memory_of_ended
-            self._sessions[key] = Outgoing(Session("sender"), due=due)
+            self._sessions[key] = Sending(Session("sender"), due=due)
         return self._sessions[key]
 
-    def _live(self, room: int) -> tuple[Key, Outgoing | None]:
+    def _live(self, room: int) -> tuple[Key, Sending | None]:
         key = self._newest.get(room)
         if key is None:
             return (room, 0), None
         out = self._sessions[key]
         return key, out if out.session.state in _RENEWING else None
 
-    def _is_from(self, out: Outgoing, peer: Peer) -> bool:
+    def _is_from(self, out: Sending, peer: Peer) -> bool:
         peers, number = self._desk.peers, out.connection
         return number is not None and peers.trusted(number) and peers.identity(number) == (peer.worker, peer.epoch)
 
-    def _epoch(self, out: Outgoing) -> str:
+    def _epoch(self, out: Sending) -> str:
         assert out.grant is not None
         return out.grant.epoch
 
-    def _granted(self, key: Key, out: Outgoing, connection: int, grant: handoff.Grant) -> None:
+    def _granted(self, key: Key, out: Sending, connection: int, grant: handoff.Grant) -> None:
         if out.session.ended:
             out.connection = connection
             self._step(key, out, Event.GOT_GRANT)
@@ -232,7 +232,7 @@ class Sender:
         out.due, out.renew_at = now + self._desk.lease, now + self._desk.renewal
         self._step(key, out, Event.GOT_GRANT)
 
-    def _revoked(self, key: Key, out: Outgoing, connection: int, serial: int) -> None:
+    def _revoked(self, key: Key, out: Sending, connection: int, serial: int) -> None:
         before = out.session.state
         if before in (State.UNKNOWN, State.PARKED, State.WAITING, State.GRANTED, State.ABORTED):
             out.last_serial = max(out.last_serial, serial)
@@ -242,7 +242,7 @@ class Sender:
             out.grant, out.connection, out.next_block, out.parent = None, None, 0, out.root
             out.due = self._desk.clock() + self._desk.memory_of_ended
 
-    def _put(self, key: Key, out: Outgoing, first: int, blocks: Sequence[int], hashes: Sequence[bytes]) -> None:
+    def _put(self, key: Key, out: Sending, first: int, blocks: Sequence[int], hashes: Sequence[bytes]) -> None:
         assert out.grant is not None
         assert out.connection is not None
         size, memory, offset = self._desk.memory.block_bytes, self._desk.memory, first - out.grant.cached
@@ -265,7 +265,7 @@ class Sender:
         out.pushes[self._next_tag] = _Push(first, checksums, len(blocks) * size)
         self._desk.link.put(out.connection, spans, self._next_tag)
 
-    def _settle(self, key: Key, out: Outgoing) -> None:
+    def _settle(self, key: Key, out: Sending) -> None:
         """After a put has ended: is it the moment that something waited for?"""
         if out.pushes:
             return
@@ -275,14 +275,14 @@ class Sender:
             self._step(key, out, Event.FINISH)
             out.due = self._desk.clock() + self._desk.lease
 
-    def _fail(self, key: Key, out: Outgoing, event: Event, cause: Cause, reason: str, retry: bool) -> None:
+    def _fail(self, key: Key, out: Sending, event: Event, cause: Cause, reason: str, retry: bool) -> None:
         if not out.reason:
             out.cause, out.reason, out.retry = cause, reason, retry
         self._step(key, out, event)
         if out.session.state in (State.DRAINING, State.ANSWERING):
             self._settle(key, out)
 
-    def _step(self, key: Key, out: Outgoing, event: Event) -> None:
+    def _step(self, key: Key, out: Sending, event: Event) -> None:
         ended = out.session.ended
         before = out.session.state
         for action in out.session.step(event):
@@ -292,7 +292,7 @@ class Sender:
         elif out.session.state in (State.DRAINING, State.ANSWERING) and before in _RENEWING:
             out.due = self._desk.clock() + self._desk.lease
 
-    def _perform(self, key: Key, out: Outgoing, action: Action) -> None:
+    def _perform(self, key: Key, out: Sending, action: Action) -> None:
         desk = self._desk
         match action:
             case Action.TELL_GRANTED:
@@ -312,7 +312,7 @@ class Sender:
             case _:
                 self._send(key, out, action)
 
-    def _send(self, key: Key, out: Outgoing, action: Action) -> None:
+    def _send(self, key: Key, out: Sending, action: Action) -> None:
         peers, number = self._desk.peers, out.connection
         if number is None or not peers.trusted(number):
             return

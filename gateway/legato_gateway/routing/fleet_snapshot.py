@@ -71,6 +71,3 @@ class FleetSnapshot:
     """All workers known, in any state."""
 
     workers: tuple[WorkerView, ...] = ()
-
-    def worker(self, name: str) -> WorkerView | None:
-        return next((worker for worker in self.workers if worker.name == name), None)

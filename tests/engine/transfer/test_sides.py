@@ -9,8 +9,8 @@ from legato_engine.transfer.desk import Desk
 from legato_engine.transfer.link import PutDone, PutFailed
 from legato_engine.transfer.memory import MemoryLink, Network
 from legato_engine.transfer.peers import Peers
-from legato_engine.transfer.receiver import Incoming, Receiver
-from legato_engine.transfer.sender import Outgoing, Sender, _Push
+from legato_engine.transfer.receiver import Receiver, Receiving
+from legato_engine.transfer.sender import Sender, Sending, _Push
 from legato_engine.transfer.session import ENDED, TABLES, Session, State
 from legato_protocol import handoff
 from legato_protocol.stream import Peer
@@ -44,7 +44,7 @@ def sender_in(state, flying):
     session = Session("sender")
     session.state = state
     late = state not in (State.UNKNOWN, State.WAITING)
-    out = Outgoing(session, PEER, connection=CONNECTION if late else None, grant=grant() if late else None)
+    out = Sending(session, PEER, connection=CONNECTION if late else None, grant=grant() if late else None)
     if state is State.FINISHED:
         out.final = handoff.Final("e2", ROOM, ATTEMPT, b"", 0, (), 0)
     if flying:
@@ -59,7 +59,7 @@ def receiver_in(state):
     receiver = Receiver(desk())
     session = Session("receiver")
     session.state = state
-    receiver._sessions[KEY] = Incoming(session, CONNECTION, (0, 1), 0, serial=1)
+    receiver._sessions[KEY] = Receiving(session, CONNECTION, (0, 1), 0, serial=1)
     return receiver, session
 
 

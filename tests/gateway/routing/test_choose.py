@@ -33,6 +33,10 @@ def fleet(*workers: WorkerView) -> FleetSnapshot:
     return FleetSnapshot(workers)
 
 
+def named(snapshot: FleetSnapshot, name: str) -> WorkerView:
+    return next(worker for worker in snapshot.workers if worker.name == name)
+
+
 def need(tokens: int = 320, **overrides: Any) -> Need:
     return Need(**{"id": "r", "tokens": tokens, "growth": 100, **overrides})
 
@@ -184,11 +188,9 @@ def test_workers_to_be_avoided_are() -> None:
 )
 def test_a_worker_that_failed_often_is_used_where_no_other_is_left(other: dict[str, Any], used: bool) -> None:
     snapshot = fleet(worker("p0"), worker("d0", broken=True), worker("d1", **other))
-    forgiven = filters.forgiven(snapshot, need(kv_revision="r1")).worker("d0")
-    assert forgiven is not None
+    forgiven = named(filters.forgiven(snapshot, need(kv_revision="r1")), "d0")
     assert forgiven.broken is not used
-    spared = filters.forgiven(fleet(worker("p0", broken=True), worker("d0")), need()).worker("p0")
-    assert spared is not None
+    spared = named(filters.forgiven(fleet(worker("p0", broken=True), worker("d0")), need()), "p0")
     assert not spared.broken, "the parts stand for themselves"
 
 
@@ -247,9 +249,8 @@ def test_whatever_the_fleet_a_route_obeys_every_filter(
     route = choose(wanted, snapshot, matches, Policy(below, unavailable))
     if isinstance(route, NoRoute):
         return
-    used = [snapshot.worker(name) for name in (route.prefill, route.decode) if name is not None]
+    used = [named(snapshot, name) for name in (route.prefill, route.decode) if name is not None]
     for view in used:
-        assert view is not None
         matched = min(matches.get(view.name, 0), (tokens - 1) // BLOCK)
         assert filters.why_not(view, wanted, matched) is None
         assert route.cached[view.name] == matched * BLOCK

@@ -18,7 +18,7 @@ _NO_LINK = "this worker was started without a transport: it hands nothing over"
 _ROOM_IN_USE = "room {} is that of another hand-off here"
 
 
-class Desk:
+class Intake:
     """Takes frames in; answers refusals. `gateways` are the connections there are."""
 
     def __init__(
