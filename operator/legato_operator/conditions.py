@@ -23,7 +23,9 @@ NOT_NEEDED = "NotNeeded"
 NO_READY_WORKER = "NoReadyWorker"
 NO_TRANSPORT = "NoTransport"
 OPERATOR_FAULT = "OperatorFault"
+PROGRESS_DEADLINE_EXCEEDED = "ProgressDeadlineExceeded"
 ROLLING_OUT = "RollingOut"
+ROLLOUT_FAILED = "RolloutFailed"
 SCALING = "Scaling"
 STARTING = "Starting"
 UNKNOWN = "Unknown"
@@ -42,7 +44,9 @@ REASONS = {
     NO_READY_WORKER: "no worker of this pool is ready",
     NO_TRANSPORT: "a worker has no transport for hand-offs",
     OPERATOR_FAULT: "the operator cannot work on this object, and tries again; its log says more",
+    PROGRESS_DEADLINE_EXCEEDED: "a worker of the newest revision was not ready within `rollout.progressDeadline`",
     ROLLING_OUT: "workers of an older revision are being replaced",
+    ROLLOUT_FAILED: "a worker of the newest revision cannot come up; those of the last good one serve on",
     SCALING: "workers are being added or drained",
     STARTING: "not everything has started yet",
     UNKNOWN: "no ready worker has told yet",

@@ -30,6 +30,7 @@ _DURATION: Rule = ("duration(self) >= duration('1ms') && duration(self) <= durat
 _RULES: Mapping[str, tuple[Rule, ...]] = {
     "spec.drain.deadline": (_DURATION,),
     "spec.gateway.defaultDeadline": (_DURATION,),
+    "spec.rollout.progressDeadline": (_DURATION,),
     "spec.slo.ttft": (_DURATION,),
     "spec.slo.tpot": (_DURATION,),
     "spec.engine.kvCacheMemory": (("quantity(string(self)).compareTo(quantity('1Pi')) <= 0", "must be at most 1Pi"),),
@@ -119,6 +120,9 @@ def inference_service() -> Schema:
             "replicas": {**count, "description": "Workers that exist, leaving ones included."},
             "ready": {**count, "description": "Workers that serve."},
             "wanted": {**count, "description": "Workers that there shall be."},
+            "revision": {"type": "string", "description": "The pod revision that the manifest asks for."},
+            "failedRevision": {"type": "string", "description": "That revision, if its workers cannot come up."},
+            "failure": {"type": "string", "description": "Why they cannot."},
         },
     }
     status = {

@@ -230,6 +230,10 @@ class Rollout(Part):
     """So many more workers than wanted may exist while a revision is replaced."""
     max_unavailable: Count = 0
     """So many fewer workers than wanted may be ready while a revision is replaced."""
+    progress_deadline: Duration = 1800.0
+    """By when a new worker is ready, downloads included; a revision with one that is not has failed."""
+    auto_rollback: bool = False
+    """Put workers of the last good revision in the place of a failed one's. Otherwise the rollout only stops."""
 
 
 class Spec(Part):

@@ -59,6 +59,8 @@ WRONG = [
     ),
     ({"decode": {"replicas": 2}}, "spec.decode.replicas", "only with scaling.mode Fixed"),
     ({"rollout": {"maxSurge": 0}}, "spec.rollout", "cannot both be 0"),
+    ({"rollout": {"progressDeadline": "200h"}}, "spec.rollout.progressDeadline", "must be from 1ms to 168h"),
+    ({"rollout": {"autoRollback": "yes"}}, "spec.rollout.autoRollback", "true or false"),
     (
         {"decode": {"resources": {"requests": {"nvidia.com/gpu": "500m"}}}},
         "spec.decode.resources.requests.nvidia.com/gpu",
