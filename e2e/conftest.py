@@ -11,29 +11,11 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(Path(__file__).with_name("support")))  # shared by these tests alone
 
-import kube  # noqa: E402
-from kube import Namespace  # noqa: E402
-
-CHART = ROOT / "charts" / "legato"
-RELEASE = "legato"
-SYSTEM = "legato-system"
-
-
-def image_values() -> list[str]:
-    """The images under test, as `scripts/e2e` built and loaded them."""
-    tag, registry = os.environ.get("LEGATO_E2E_TAG", "e2e"), os.environ.get("LEGATO_E2E_REGISTRY", "")
-    values = [f"images.{name}.tag={tag}" for name in ("operator", "gateway", "engine")]
-    return [word for value in [*values, f"images.registry={registry}"] for word in ("--set", value)]
-
-
-def make_namespace(name: str) -> Namespace:
-    """Where only restricted pods may run."""
-    kube.run("kubectl", "create", "namespace", name)
-    kube.run("kubectl", "label", "namespace", name, "pod-security.kubernetes.io/enforce=restricted")
-    return Namespace(name)
+import helm
+import kube
+from kube import Namespace
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -49,19 +31,25 @@ def cluster() -> None:
 @pytest.fixture(scope="session")
 def release(cluster: None) -> Iterator[Namespace]:
     """The chart, installed for all namespaces."""
-    system = make_namespace(SYSTEM)
-    kube.run(
-        "helm", "install", RELEASE, str(CHART), "--namespace", SYSTEM, *image_values(), "--wait", "--timeout", "2m"
-    )
-    yield system
-    system.kubectl("delete", "inferenceservices", "--all", "--timeout=120s")  # it takes an operator to let one go
-    kube.run("helm", "uninstall", RELEASE, "--namespace", SYSTEM, "--wait")
-    kube.run("kubectl", "delete", "namespace", SYSTEM)
+    with kube.namespace("legato-system") as system:
+        helm.install(system)
+        yield system
+        system.kubectl("delete", "inferenceservices", "--all", "--timeout=120s")  # it takes an operator to let one go
+        helm.uninstall(system)
 
 
 @pytest.fixture(scope="module")
 def namespace(release: Namespace, request: pytest.FixtureRequest) -> Iterator[Namespace]:
     """A namespace of this file's own; afterwards it must go, with all that is in it."""
-    made = make_namespace("e2e-" + request.module.__name__.rpartition(".")[2].removeprefix("test_").replace("_", "-"))
-    yield made
-    kube.run("kubectl", "delete", "namespace", made.name, "--timeout=120s")
+    name = request.module.__name__.rpartition(".")[2].removeprefix("test_").replace("_", "-")
+    with kube.namespace(f"e2e-{name}") as made:
+        yield made
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[None]:
+    """With a failure comes what the cluster says of itself."""
+    report = yield
+    if report.failed and "cluster" in getattr(item, "fixturenames", ()) and shutil.which("kubectl"):
+        report.sections.append(("cluster", kube.told()))
+    return report

@@ -1,14 +1,16 @@
 """The cluster under test, by the programs that people use: kubectl and helm."""
 
+import contextlib
 import json
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 import pytest
 
 T = TypeVar("T")
+Object = dict[str, Any]  # as the API gives it
 PATIENCE = 180.0  # seconds; only a hang reaches it
 
 
@@ -35,20 +37,41 @@ class Namespace:
     def __init__(self, name: str) -> None:
         self.name = name
 
-    def kubectl(self, *arguments: str, stdin: str = "") -> str:
-        return run("kubectl", "--namespace", self.name, *arguments, stdin=stdin)
+    def kubectl(self, *arguments: str, stdin: str = "", patience: float = PATIENCE) -> str:
+        return run("kubectl", "--namespace", self.name, *arguments, stdin=stdin, patience=patience)
 
     def apply(self, manifest: str) -> None:
         """A manifest's text."""
         self.kubectl("apply", "--filename", "-", stdin=manifest)
 
-    def get(self, kind: str, name: str) -> dict[str, Any]:
+    def get(self, kind: str, name: str) -> Object:
         """The object; empty when there is none."""
         text = self.kubectl("get", kind, name, "--output", "json", "--ignore-not-found")
-        found: dict[str, Any] = json.loads(text) if text else {}
+        found: Object = json.loads(text) if text else {}
         return found
 
-    def list(self, kind: str, selector: str = "") -> list[dict[str, Any]]:
+    def list(self, kind: str, selector: str = "") -> list[Object]:
         text = self.kubectl("get", kind, "--output", "json", "--selector", selector)
-        found: list[dict[str, Any]] = json.loads(text)["items"]
+        found: list[Object] = json.loads(text)["items"]
         return found
+
+
+@contextlib.contextmanager
+def namespace(name: str) -> Iterator[Namespace]:
+    """A new one, where only restricted pods may run. Afterwards it must go, with all that is in it."""
+    run("kubectl", "create", "namespace", name)
+    run("kubectl", "label", "namespace", name, "pod-security.kubernetes.io/enforce=restricted")
+    yield Namespace(name)
+    run("kubectl", "delete", "namespace", name, "--timeout=120s")
+
+
+def told() -> str:
+    """What the cluster says of its pods and what happened to them, for whoever reads of a failed test."""
+    commands = (
+        ("kubectl", "get", "pods", "--all-namespaces", "--output=wide"),
+        ("kubectl", "get", "inferenceservices", "--all-namespaces", "--output=yaml"),
+        ("kubectl", "get", "events", "--all-namespaces", "--sort-by=.lastTimestamp"),
+        ("kubectl", "logs", "--namespace=legato-system", "--selector=app.kubernetes.io/name=legato-operator"),
+    )
+    answers = (subprocess.run(command, capture_output=True, text=True, check=False) for command in commands)
+    return "\n\n".join(f"$ {' '.join(answer.args)}\n{(answer.stdout or answer.stderr)[-8000:]}" for answer in answers)

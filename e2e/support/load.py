@@ -3,10 +3,11 @@
 import itertools
 import threading
 import time
+from collections.abc import Mapping
 from types import TracebackType
 
 import kube
-from service import Service
+from openai import OpenAI
 
 PROMPTS = (
     "Tell me in a few sentences how rain comes about.",
@@ -17,12 +18,10 @@ PROMPTS = (
 TOKENS = 48
 
 
-def completion(service: Service, prompt: str) -> str:
+def completion(client: OpenAI, model: str, prompt: str) -> str:
     """One stream, to its end. Raises what the client raises; a stream that breaks off is an error of its own."""
     text, finish = "", None
-    chunks = service.client.completions.create(
-        model=service.name, prompt=prompt, max_tokens=TOKENS, temperature=0, stream=True
-    )
+    chunks = client.completions.create(model=model, prompt=prompt, max_tokens=TOKENS, temperature=0, stream=True)
     for chunk in chunks:
         for choice in chunk.choices:
             text += choice.text
@@ -32,12 +31,18 @@ def completion(service: Service, prompt: str) -> str:
     return text
 
 
-class Load:
-    """`streams` clients that ask again and again. What went wrong is in `failures`."""
+def answers(client: OpenAI, model: str) -> dict[str, str]:
+    """What each prompt is answered while nothing happens."""
+    return {prompt: completion(client, model, prompt) for prompt in PROMPTS}
 
-    def __init__(self, service: Service, streams: int = 4) -> None:
-        self._service = service
-        self._wanted = {prompt: completion(service, prompt) for prompt in PROMPTS}
+
+class Load:
+    """`streams` clients that ask again and again for the answers `wanted`, each until one goes wrong."""
+
+    def __init__(self, client: OpenAI, model: str, wanted: Mapping[str, str], streams: int = 4) -> None:
+        self._client = client
+        self._model = model
+        self._wanted = wanted
         self._stop = threading.Event()
         self._turns = itertools.cycle(PROMPTS)
         self._threads = [threading.Thread(target=self._read, daemon=True) for _ in range(streams)]
@@ -57,6 +62,8 @@ class Load:
         self._stop.set()
         for thread in self._threads:
             thread.join(kube.PATIENCE)
+            if thread.is_alive():
+                self._note("a stream does not end")
 
     def until_more(self, streams: int) -> None:
         """Until so many more have ended well."""
@@ -69,12 +76,13 @@ class Load:
                 prompt = next(self._turns)
             began = time.monotonic()
             try:
-                text = completion(self._service, prompt)
+                text = completion(self._client, self._model, prompt)
             except Exception as error:  # every way to fail is one
                 self._note(f"{prompt!r} after {time.monotonic() - began:.1f} s: {error!r}")
-                continue
+                return
             if text != self._wanted[prompt]:
                 self._note(f"{prompt!r}: {text!r} instead of {self._wanted[prompt]!r}")
+                return
             with self._lock:
                 self.done += 1
 

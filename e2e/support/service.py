@@ -5,12 +5,13 @@ import json
 import re
 import socket
 import subprocess
+from collections.abc import Mapping
 from functools import cached_property
 from typing import Any
 
 import httpx
 import kube
-from kube import Namespace
+from kube import Namespace, Object
 from openai import OpenAI
 
 PATIENCE = kube.PATIENCE
@@ -47,12 +48,16 @@ class Service:
 
     @cached_property
     def client(self) -> OpenAI:
-        return OpenAI(base_url=f"{self.url}/v1", api_key="unused", timeout=PATIENCE, max_retries=0)
+        return client(self.url)
 
-    def object(self) -> dict[str, Any]:
+    def client_of(self, gateway: str) -> OpenAI:
+        """By one gateway's own address."""
+        return client(f"http://{self.namespace.get('pod', gateway)['status']['podIP']}:8080")
+
+    def object(self) -> Object:
         return self.namespace.get("inferenceservice", self.name)
 
-    def condition(self, kind: str) -> dict[str, Any]:
+    def condition(self, kind: str) -> Object:
         """A condition of the newest generation; empty before that was looked at."""
         found = self.object()
         generation = found.get("metadata", {}).get("generation")
@@ -63,11 +68,11 @@ class Service:
         kube.until(lambda: self.condition("Ready").get("status") == "True", f"{self.name} is ready: {self.told()}")
 
     def until_settled(self) -> None:
-        """Ready, with nothing on its way."""
+        """Ready, all as wished for, and nothing on its way."""
         kube.until(
             lambda: (
                 self.condition("Ready").get("status") == "True"
-                and self.condition("Progressing").get("status") == "False"
+                and self.condition("Progressing").get("reason") == "AsWished"
             ),
             f"{self.name} has settled",
         )
@@ -76,14 +81,40 @@ class Service:
         """What its status says."""
         return json.dumps(self.object().get("status", {}))
 
-    def pods(self, role: str) -> list[str]:
-        """Names of the pods of a role that are not on their way out."""
+    def found(self, role: str) -> list[Object]:
+        """The pods of a role that stay: neither on their way out nor chosen to go."""
         selector = f"serving.legato.dev/service={self.name},serving.legato.dev/role={role}"
-        found = self.namespace.list("pods", selector)
-        return sorted(pod["metadata"]["name"] for pod in found if "deletionTimestamp" not in pod["metadata"])
+        return [pod for pod in self.namespace.list("pods", selector) if _stays(pod["metadata"])]
 
-    def until_pods(self, role: str, count: int) -> None:
-        kube.until(lambda: len(self.pods(role)) == count, f"{self.name} has {count} {role} pods")
+    def pods(self, role: str) -> list[str]:
+        """Their names."""
+        return sorted(pod["metadata"]["name"] for pod in self.found(role))
+
+    def workers(self, ready: bool = False) -> set[str]:
+        """UIDs of those that stay, since a name is given again; of the ready ones if wished."""
+        found = (pod for role in ("prefill", "decode") for pod in self.found(role))
+        return {pod["metadata"]["uid"] for pod in found if is_ready(pod) or not ready}
+
+    def until_gone(self, pod: Object) -> None:
+        """Until it is at least on its way out."""
+        role, uid = pod["metadata"]["labels"]["serving.legato.dev/role"], pod["metadata"]["uid"]
+        kube.until(
+            lambda: uid not in {left["metadata"]["uid"] for left in self.found(role)},
+            f"{pod['metadata']['name']} is gone",
+        )
+
+    def until_pods(self, role: str, count: int, patience: float = PATIENCE) -> None:
+        """Until so many stay, all of them ready."""
+        kube.until(
+            lambda: [is_ready(pod) for pod in self.found(role)] == [True] * count,
+            f"{self.name} has {count} {role} pods, all ready",
+            patience=patience,
+        )
+
+    def patch(self, spec: Mapping[str, Any]) -> None:
+        """Change the manifest; null takes a field away."""
+        text = json.dumps({"spec": spec})
+        self.namespace.kubectl("patch", "inferenceservice", self.name, "--type=merge", "--patch", text)
 
     def scale(self, role: str, replicas: int) -> None:
         self.namespace.kubectl("scale", f"workerpool/{self.name}-{role}", f"--replicas={replicas}")
@@ -103,6 +134,18 @@ class Service:
             extra_headers={"x-legato-explain": "true"},
         )
         return answer.parse().choices[0].message.content or "", json.loads(answer.headers["x-legato-route"])
+
+
+def client(url: str) -> OpenAI:
+    return OpenAI(base_url=f"{url}/v1", api_key="unused", timeout=PATIENCE, max_retries=0)
+
+
+def _stays(metadata: Object) -> bool:
+    return "deletionTimestamp" not in metadata and metadata["labels"].get("serving.legato.dev/serving") != "false"
+
+
+def is_ready(pod: Object) -> bool:
+    return any(c["type"] == "Ready" and c["status"] == "True" for c in pod.get("status", {}).get("conditions", ()))
 
 
 def network_is_the_clusters() -> bool:
