@@ -19,6 +19,7 @@ CONNECTED = "Connected"
 DELETING = "Deleting"
 INVALID = "Invalid"
 NOT_AVAILABLE = "NotAvailable"
+NOT_FOUND = "NotFound"
 NOT_NEEDED = "NotNeeded"
 NO_READY_WORKER = "NoReadyWorker"
 NO_TRANSPORT = "NoTransport"
@@ -29,6 +30,7 @@ ROLLOUT_FAILED = "RolloutFailed"
 SCALING = "Scaling"
 STARTING = "Starting"
 UNKNOWN = "Unknown"
+UNSCHEDULABLE = "Unschedulable"
 WORKER_REFUSED = "WorkerRefused"
 
 REASONS = {
@@ -40,6 +42,7 @@ REASONS = {
     DELETING: "the service is being deleted",
     INVALID: "the manifest cannot be accepted",
     NOT_AVAILABLE: "the manifest asks for something that is not available yet or not here",
+    NOT_FOUND: "a claim or a Secret that the manifest names is not there; what serves is left as it is",
     NOT_NEEDED: "there is no such pool, or nothing to hand over",
     NO_READY_WORKER: "no worker of this pool is ready",
     NO_TRANSPORT: "a worker has no transport for hand-offs",
@@ -50,11 +53,15 @@ REASONS = {
     SCALING: "workers are being added or drained",
     STARTING: "not everything has started yet",
     UNKNOWN: "no ready worker has told yet",
+    UNSCHEDULABLE: "no node can take a pod: it asks for a resource, a place or a volume that none has",
     WORKER_REFUSED: "a process ended with a permanent error (exit code 2)",
 }
 
 # With status False these are no cause for a warning: they pass by themselves, or are what was asked for.
 CALM = frozenset({AS_WISHED, DELETING, NOT_NEEDED, NO_READY_WORKER, ROLLING_OUT, SCALING, STARTING, UNKNOWN})
+
+# With any status these are: somebody has to do something.
+ALARMING = frozenset({UNSCHEDULABLE})
 
 
 @dataclass(frozen=True)

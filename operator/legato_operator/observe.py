@@ -4,7 +4,7 @@ import asyncio
 import dataclasses
 from typing import Protocol
 
-from legato_operator import owned, pod_facts, resources
+from legato_operator import owned, pod_facts, references, resources
 from legato_operator.clock import Clock
 from legato_operator.cluster import Cluster, Ref, is_leaving, uid_of
 from legato_operator.errors import Forbidden, NotFound
@@ -35,6 +35,9 @@ async def observe(cluster: Cluster, workers: Workers, clock: Clock, ref: Ref) ->
     pods, *lists = await asyncio.gather(*(cluster.list(kind, ref.namespace, mine) for kind in kinds))
     found = [pod_facts.read(item, clock.now()) for item in pods.items if pod_facts.belongs(item)]
     seen = await asyncio.gather(*(_asked(pod, workers, token) for pod in found))
+    missing = await asyncio.gather(
+        *(find_problem(cluster, ref.namespace, needed) for needed in references.of(service.spec))
+    )
     return Observed(
         service=service,
         uid=uid_of(stored),
@@ -46,7 +49,21 @@ async def observe(cluster: Cluster, workers: Workers, clock: Clock, ref: Ref) ->
         has_token=bool(token),
         now=clock.now(),
         timestamp=clock.timestamp(),
+        missing=tuple(problem for problem in missing if problem),
     )
+
+
+async def find_problem(cluster: Cluster, namespace: str, needed: references.Reference) -> tuple[str, str] | None:
+    """The field and what is wrong with it. What may not be looked at is taken to be there: its pod tells."""
+    try:
+        found = await cluster.get(Ref(needed.kind, namespace, needed.name))
+    except Forbidden:
+        return None
+    except NotFound:
+        return needed.path, f"there is no {needed.kind} {needed.name}"
+    if needed.key and needed.key not in found.get("data", {}):
+        return needed.path, f"{needed.kind} {needed.name} has no key {needed.key}"
+    return None
 
 
 async def _token(cluster: Cluster, service: resources.InferenceService, leaving: bool) -> str:

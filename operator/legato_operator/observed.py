@@ -36,6 +36,7 @@ class Pod:
     state: WorkerState | None = None  # None: it did not answer
     age: float = 0.0  # seconds
     failed: bool = False  # it ended for good: nothing will start it again
+    unschedulable: bool = False  # no node takes it
     lost: bool = False  # it had to be gone by now, and its node does not say so
 
 
@@ -51,6 +52,7 @@ class Observed:
     has_token: bool
     now: float  # seconds since the epoch, of this machine
     timestamp: str  # the same, as the API spells it
+    missing: tuple[tuple[str, str], ...] = ()  # fields that name what is not there, and what that is
 
     def of_pool(self, pool: str) -> tuple[Pod, ...]:
         """The pods of one pool, oldest first."""

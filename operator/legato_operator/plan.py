@@ -15,6 +15,9 @@ from legato_operator.observed import Observed
 from legato_operator.placement import Placement
 from legato_operator.pool_plan import PoolPlan, plan_pool
 
+LOOK_FOR_MISSING = 3.0  # seconds: nothing tells when what a manifest names is made
+_HARMLESS = ("own", "tell")  # phases in which no pod comes or goes
+
 
 @dataclass(frozen=True)
 class Plan:
@@ -36,7 +39,7 @@ def plan(observed: Observed, placement: Placement) -> Plan:
         for name, target in targets.items()
     }
     front = gateway_plan.plan_gateway(observed, placement)
-    phases = (
+    phases: tuple[Phase, ...] = (
         Phase("own", tuple(owned.make(observed, targets, placement))),
         Phase("start", tuple(action for made in pools.values() for action in made.start)),
         Phase("gateway", front.start + front.leave),
@@ -47,7 +50,9 @@ def plan(observed: Observed, placement: Placement) -> Plan:
     settled = all(made.settled for made in (front, *pools.values()))
     told = status.of(observed, targets, pools, front, placement)
     again = placement.look_again_settled if settled else placement.look_again
-    return Plan(tuple(p for p in phases if p.actions), told, again)
+    if observed.missing:
+        phases, again = tuple(phase for phase in phases if phase.name in _HARMLESS), LOOK_FOR_MISSING
+    return Plan(tuple(phase for phase in phases if phase.actions), told, again)
 
 
 def _clear(observed: Observed, pools: Mapping[str, PoolPlan]) -> Iterator[Action]:

@@ -41,6 +41,7 @@ def read(item: Object, now: float) -> Pod:
         draining_since=_draining_since(item),
         age=now - _seconds(item["metadata"]["creationTimestamp"]),
         failed=status.get("phase") in ("Failed", "Succeeded"),
+        unschedulable=_condition(status, "PodScheduled").get("reason") == "Unschedulable",
         lost=_is_lost(item, now),
     )
 

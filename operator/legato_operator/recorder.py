@@ -26,7 +26,8 @@ async def record_changes(recorder: Recorder, about: Object, news: Sequence[Mappi
     for condition in news:
         before = conditions.find(status, condition["type"])
         if any(before.get(key) != condition[key] for key in ("status", "reason")):
-            warning = condition["status"] == "False" and condition["reason"] not in conditions.CALM
+            reason = condition["reason"]
+            failed = condition["status"] == "False" and reason not in conditions.CALM
             told = f"{condition['type']} is {condition['status']}"
             note = f"{told}: {condition['message']}" if condition["message"] else told
-            await recorder.record(about, warning, condition["reason"], note)
+            await recorder.record(about, failed or reason in conditions.ALARMING, reason, note)

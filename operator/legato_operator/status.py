@@ -32,7 +32,10 @@ def of(
         ready = Condition(conditions.READY, False, waiting.reason, f"{waiting.type}: {waiting.message}")
     elif transport.status is False and observed.service.spec.transfer.required:
         ready = Condition(conditions.READY, False, transport.reason, transport.message)
-    news = (ready, *parts, transport, _progressing(targets, {**pools, common.GATEWAY: front}))
+    progressing = _progressing(observed, targets, {**pools, common.GATEWAY: front})
+    if observed.missing and waiting is not None:
+        ready = Condition(conditions.READY, False, progressing.reason, progressing.message)
+    news = (ready, *parts, transport, progressing)
     service = observed.service
     mine = {"service": service.metadata.name, "namespace": service.metadata.namespace}
     return _status(observed, news) | {
@@ -56,7 +59,7 @@ def of_pool(observed: Observed, pool: str, item: Object) -> dict[str, Any]:
 
 def refused(observed: Observed, problems: Sequence[tuple[str, str]]) -> dict[str, Any]:
     """The status of a service that asks for what cannot be done. What runs already goes on."""
-    message = "; ".join(f"{path}: {text}" for path, text in problems)
+    message = _problems(problems)
     news = [Condition(conditions.PROGRESSING, False, conditions.NOT_AVAILABLE, message)]
     if not conditions.find(observed.status, conditions.READY):
         news.append(Condition(conditions.READY, False, conditions.NOT_AVAILABLE, message))
@@ -68,6 +71,10 @@ def deleting(observed: Observed) -> dict[str, Any]:
     left = ", ".join(pod.name for pod in observed.pods)
     news = [Condition(kind, False, conditions.DELETING, left) for kind in (conditions.READY, conditions.PROGRESSING)]
     return _status(observed, news)
+
+
+def _problems(problems: Sequence[tuple[str, str]]) -> str:
+    return "; ".join(f"{path}: {text}" for path, text in problems)
 
 
 def _status(observed: Observed, news: Sequence[Condition]) -> dict[str, Any]:
@@ -109,9 +116,14 @@ def _any_ready(kind: str, pods: Sequence[Pod]) -> Condition:
     for pod in staying:
         if pod.refused:
             return Condition(kind, False, conditions.WORKER_REFUSED, f"{pod.name}: {pod.refused}")
-    told = "; ".join(f"{pod.name}: {pod.message}" for pod in staying if pod.message)
     reason = conditions.STARTING if staying else conditions.NO_READY_WORKER
-    return Condition(kind, False, reason, told or "nothing started yet")
+    if any(pod.unschedulable for pod in staying):
+        reason = conditions.UNSCHEDULABLE
+    return Condition(kind, False, reason, _messages(staying) or "nothing started yet")
+
+
+def _messages(pods: Sequence[Pod]) -> str:
+    return "; ".join(f"{pod.name}: {pod.message}" for pod in pods if pod.message)
 
 
 def _transport(observed: Observed) -> Condition:
@@ -128,10 +140,15 @@ def _transport(observed: Observed) -> Condition:
     return Condition(kind, True, conditions.CONNECTED, used)
 
 
-def _progressing(targets: Mapping[str, Target], plans: Mapping[str, PoolPlan]) -> Condition:
+def _progressing(observed: Observed, targets: Mapping[str, Target], plans: Mapping[str, PoolPlan]) -> Condition:
     kind = conditions.PROGRESSING
+    if observed.missing:
+        return Condition(kind, False, conditions.NOT_FOUND, _problems(observed.missing))
+    unschedulable = [pod for pod in observed.pods if pod.unschedulable and not pod.leaving]
     moving = {name: made for name, made in plans.items() if not made.settled}
     told = ", ".join(f"{name} {made.current} of {made.target}" for name, made in moving.items())
+    if moving and unschedulable:
+        return Condition(kind, True, conditions.UNSCHEDULABLE, _messages(unschedulable))
     if any(made.old for made in moving.values()):
         return Condition(kind, True, conditions.ROLLING_OUT, told)
     if moving:

@@ -1,0 +1,126 @@
+"""What only the cluster can know of a manifest is told by reason, and nothing that serves is touched meanwhile."""
+
+import asyncio
+import dataclasses
+
+import pytest
+import yaml
+
+from legato_operator import conditions, observe, placement, recorder, references, resources
+from legato_operator.actions import Apply, Delete
+from legato_operator.cluster import Ref
+from legato_operator.errors import Forbidden, NotFound
+from legato_operator.observed import Observed, Pod, WorkerState
+from legato_operator.plan import LOOK_FOR_MISSING, plan
+
+PLACEMENT = placement.kubernetes("engine:1", "gateway:1")
+CLAIM = {"source": {"pvc": {"claim": "weights"}}}
+MISSING = (("spec.model.source.pvc.claim", "there is no PersistentVolumeClaim weights"),)
+TOLD = "spec.model.source.pvc.claim: there is no PersistentVolumeClaim weights"
+
+
+def _observed(item, pods=(), **changes):
+    service = resources.parse(yaml.safe_dump(item))
+    empty = Observed(service, "uid", 1, {}, False, (), tuple(pods), True, 1000.0, "2026-01-01T00:00:00Z")
+    return dataclasses.replace(empty, **changes)
+
+
+def _pod(pool, **changes):
+    state = WorkerState(0, False, "ucx:tcp")
+    name = f"demo-{pool}-0"
+    pod = Pod(name, f"uid-{name}", pool, "old", name, True, False, address="10.0.0.1:8082", state=state)
+    return dataclasses.replace(pod, **changes)
+
+
+def _condition(made, kind):
+    found = conditions.find(made.status, kind)
+    return found["status"], found["reason"], found["message"]
+
+
+def _kinds(made):
+    return {action.item["kind"] for phase in made.phases for action in phase.actions if isinstance(action, Apply)}
+
+
+def test_missing_claim_is_told_and_no_pod_starts(build):
+    made = plan(_observed(build(model=CLAIM), missing=MISSING), PLACEMENT)
+    assert _condition(made, "Progressing") == ("False", "NotFound", TOLD)
+    assert _condition(made, "Ready") == ("False", "NotFound", TOLD)
+    assert not _kinds(made) & {"Pod", "Deployment"}
+    assert made.look_again == LOOK_FOR_MISSING
+
+
+def test_what_serves_stays_while_a_new_revision_misses_its_claim(build):
+    """Also where a rollout may take workers away."""
+    pods = [_pod("prefill"), _pod("decode"), _pod("gateway", revision="")]
+    item = build(model=CLAIM, rollout={"maxSurge": 0, "maxUnavailable": 1})
+    assert "Pod" in {
+        getattr(a, "item", {}).get("kind") for p in plan(_observed(item, pods), PLACEMENT).phases for a in p.actions
+    }
+    made = plan(_observed(item, pods, missing=MISSING), PLACEMENT)
+    assert _condition(made, "Ready")[:2] == ("True", "AllReady")
+    assert _condition(made, "Progressing") == ("False", "NotFound", TOLD)
+    assert not _kinds(made) & {"Pod", "Deployment"}
+    assert not [action for phase in made.phases for action in phase.actions if isinstance(action, Delete)]
+
+
+def test_pod_that_no_node_takes_is_a_reason_of_its_own(build):
+    none = _pod(
+        "decode", revision="r", ready=False, state=None, unschedulable=True, message="0/2 nodes: no example.com/tpu"
+    )
+    made = plan(_observed(build(), [_pod("prefill"), none]), PLACEMENT)
+    assert _condition(made, "DecodeReady") == ("False", "Unschedulable", "demo-decode-0: 0/2 nodes: no example.com/tpu")
+    assert _condition(made, "Ready")[1] == "Unschedulable"
+    assert _condition(made, "Progressing") == ("True", "Unschedulable", "demo-decode-0: 0/2 nodes: no example.com/tpu")
+
+
+class Cluster:
+    """Answers for one object."""
+
+    def __init__(self, answer):
+        self.answer = answer
+
+    async def get(self, ref):
+        assert ref == Ref("Secret", "default", "hub")
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return self.answer
+
+
+@pytest.mark.parametrize(
+    ("answer", "told"),
+    [
+        (NotFound("404"), "there is no Secret hub"),
+        ({"data": {"password": "eA=="}}, "Secret hub has no key token"),
+        ({}, "Secret hub has no key token"),
+        ({"data": {"token": "eA=="}}, None),
+        (Forbidden("403"), None),
+    ],
+)
+def test_secret_is_looked_at_as_far_as_that_is_allowed(answer, told):
+    needed = references.Reference("spec.x", "Secret", "hub", "token")
+    found = asyncio.run(observe.find_problem(Cluster(answer), "default", needed))
+    assert found == (("spec.x", told) if told else None)
+
+
+class Notes:
+    def __init__(self):
+        self.told = []
+
+    async def record(self, about, warning, reason, note):
+        self.told.append((warning, reason))
+
+
+@pytest.mark.parametrize(
+    ("status", "reason", "warning"),
+    [
+        ("False", "NotFound", True),
+        ("True", "Unschedulable", True),
+        ("False", "Starting", False),
+        ("True", "Scaling", False),
+    ],
+)
+def test_people_are_warned_of_what_they_have_to_mend(status, reason, warning):
+    notes = Notes()
+    news = [{"type": "Progressing", "status": status, "reason": reason, "message": "why"}]
+    asyncio.run(recorder.record_changes(notes, {}, news))
+    assert notes.told == [(warning, reason)]
