@@ -8,7 +8,7 @@ from typing import Any
 from legato_operator.actions import MANAGER, Action, Apply, Delete, Drain, MakeToken, PatchStatus, Phase, Release
 from legato_operator.cluster import Cluster, Object, Ref
 from legato_operator.errors import ClusterError, Conflict, Forbidden, NotFound, NotLeading, Unavailable
-from legato_operator.manifests import common, secret
+from legato_operator.manifests import common, revision, secret
 from legato_operator.observe import Workers, read_token
 from legato_operator.observed import Observed
 from legato_protocol import names
@@ -81,9 +81,10 @@ async def _delete(cluster: Cluster, ref: Ref, uid: str | None = None) -> None:
 
 async def release(cluster: Cluster, ref: Ref) -> None:
     """Let a service go, and what of its own would outlive it where owner references mean nothing."""
-    mine = await cluster.list(names.WORKER_POOL, ref.namespace, {names.LABEL_SERVICE: ref.name})
-    for item in mine.items:
-        await _delete(cluster, Ref(names.WORKER_POOL, ref.namespace, item["metadata"]["name"]))
+    for kind in (names.WORKER_POOL, revision.KIND):
+        mine = await cluster.list(kind, ref.namespace, {names.LABEL_SERVICE: ref.name})
+        for item in mine.items:
+            await _delete(cluster, Ref(kind, ref.namespace, item["metadata"]["name"]))
     with contextlib.suppress(Forbidden):  # where the right has gone with the namespace, the Secret goes with it too
         await _delete(cluster, Ref("Secret", ref.namespace, common.token_name_of(ref.name)))
     await _set_finalizers(cluster, ref, (await cluster.get(ref))["metadata"]["uid"], [])

@@ -122,7 +122,8 @@ def inference_service() -> Schema:
             "wanted": {**count, "description": "Workers that there shall be."},
             "revision": {"type": "string", "description": "The pod revision that the manifest asks for."},
             "failedRevision": {"type": "string", "description": "That revision, if its workers cannot come up."},
-            "failure": {"type": "string", "description": "Why they cannot."},
+            "failureReason": {"type": "string", "description": "Why they cannot, as one constant word."},
+            "failure": {"type": "string", "description": "Why they cannot, for people."},
         },
     }
     status = {

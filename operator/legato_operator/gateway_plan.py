@@ -7,7 +7,7 @@ from legato_operator.manifests import common, gateway
 from legato_operator.observed import Observed
 from legato_operator.placement import Placement
 from legato_operator.pool_plan import PoolPlan, count, free_names
-from legato_operator.rollout import next_step
+from legato_operator.rollout import Bounds, next_step
 
 REPLICAS = 1  # of processes: they share one listening socket
 
@@ -45,7 +45,7 @@ def _of_pods(observed: Observed, placement: Placement) -> PoolPlan:
     pods = observed.of_pool(common.GATEWAY)
     new = [pod for pod in pods if pod.revision == revision and not pod.leaving]
     old = [pod for pod in pods if pod.revision != revision and not pod.leaving]
-    step = next_step(count(old), count(new), leaving=0, target=REPLICAS, surge=1, unavailable=0)
+    step = next_step(count(old), count(new), leaving=0, target=REPLICAS, bounds=Bounds(surge=1, unavailable=0))
     victims = [
         *[pod for pod in old if not pod.ready][: step.remove_old_starting],
         *[pod for pod in old if pod.ready][: step.remove_old_ready],

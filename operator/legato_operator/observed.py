@@ -31,6 +31,10 @@ class Pod:
     leaving: bool  # its deletion was asked for
     message: str = ""  # why it is not ready
     refused: str = ""  # the last words of a process that ended with a permanent error
+    blocked: str = ""  # why one of its containers cannot be made
+    restarts: int = 0
+    ended: str = ""  # how its process ended last
+    waiting: float = 0.0  # seconds that it has not been ready; 0 when it is
     address: str = ""  # host:port of a worker's control port, once known
     draining_since: float | None = None
     state: WorkerState | None = None  # None: it did not answer
@@ -38,6 +42,11 @@ class Pod:
     failed: bool = False  # it ended for good: nothing will start it again
     unschedulable: bool = False  # no node takes it
     lost: bool = False  # it had to be gone by now, and its node does not say so
+
+    @property
+    def on_its_way_out(self) -> bool:
+        """Whether it was chosen to leave, or its deletion was asked for."""
+        return self.leaving or self.draining_since is not None
 
 
 @dataclass(frozen=True)

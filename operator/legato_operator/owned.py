@@ -13,6 +13,7 @@ from legato_operator.manifests import (
     disruption_budget,
     network_policy,
     pool,
+    revision,
     service,
     service_account,
 )
@@ -31,11 +32,13 @@ KINDS = (
     "NetworkPolicy",
     "PodDisruptionBudget",
     DEPLOYMENT,
+    revision.KIND,
 )
+_ELSEWHERE = (DEPLOYMENT, revision.KIND)  # kinds of which others know what is wished
 
 
 def wished(service_: InferenceService, placement: Placement) -> list[dict[str, Any]]:
-    """All objects that there shall be, but for the gateway's Deployment and the token."""
+    """All objects that there shall be, but for the gateway's Deployment, revisions and the token."""
     pools = limits.pools(service_.spec)
     found = [pool.worker_pool(service_, name) for name in pools]
     if placement.containers is None:
@@ -94,7 +97,7 @@ def unwanted(observed: Observed, placement: Placement) -> Iterator[Delete]:
     """Objects that were wished once and are no more; pools only when their workers are gone."""
     keep = {ref_of(item) for item in wished(observed.service, placement)}
     for item in observed.objects:
-        if ref_of(item) in keep or item["kind"] == DEPLOYMENT or not _is_ours(item):
+        if ref_of(item) in keep or item["kind"] in _ELSEWHERE or not _is_ours(item):
             continue
         if item["kind"] != names.WORKER_POOL or not observed.of_pool(item["spec"]["role"]):
             yield Delete(ref_of(item), uid_of(item))

@@ -7,13 +7,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from legato_operator import checks, gateway_plan, limits, owned, status
+from legato_operator import checks, gateway_plan, limits, owned, revisions, status
 from legato_operator.actions import Action, Delete, Phase, Release
 from legato_operator.cluster import Ref, is_leaving, ref_of, uid_of
-from legato_operator.manifests import common, worker
+from legato_operator.manifests import common
 from legato_operator.observed import Observed
 from legato_operator.placement import Placement
-from legato_operator.pool_plan import PoolPlan, plan_pool
+from legato_operator.pool_plan import PoolPlan, plan_pool, plan_pools
+from legato_operator.revisions import Revisions
 
 LOOK_FOR_MISSING = 3.0  # seconds: nothing tells when what a manifest names is made
 _HARMLESS = ("own", "tell")  # phases in which no pod comes or goes
@@ -34,34 +35,47 @@ def plan(observed: Observed, placement: Placement) -> Plan:
         return Plan((), status.refused(observed, problems), placement.look_again_settled)
     service = observed.service
     targets = limits.targets(service.spec, observed.wishes)
-    pools = {
-        name: plan_pool(observed, name, worker.template(service, name, placement), target.replicas)
-        for name, target in targets.items()
-    }
+    found = revisions.of(observed, targets, placement)
+    pools = plan_pools(observed, found, targets)
     front = gateway_plan.plan_gateway(observed, placement)
     phases: tuple[Phase, ...] = (
         Phase("own", tuple(owned.make(observed, targets, placement))),
         Phase("start", tuple(action for made in pools.values() for action in made.start)),
         Phase("gateway", front.start + front.leave),
         Phase("leave", tuple(action for made in pools.values() for action in made.leave)),
-        Phase("clear", (*_clear(observed, pools), *owned.unwanted(observed, placement))),
+        Phase("keep", tuple(revisions.keep(observed, found)) if _is_good(found, pools) else ()),
+        Phase("clear", (*_clear(observed, found, pools), *owned.unwanted(observed, placement))),
         Phase("tell", tuple(owned.tell(observed, tuple(pools)))),
     )
-    settled = all(made.settled for made in (front, *pools.values()))
-    told = status.of(observed, targets, pools, front, placement)
-    again = placement.look_again_settled if settled else placement.look_again
+    told = status.of(observed, targets, found, pools, front, placement)
+    rests = all(made.settled or made.resting for made in (front, *pools.values()))
+    rests = rests and not _is_to_be_taken_back(observed, found)
+    again = placement.look_again_settled if rests else placement.look_again
     if observed.missing:
         phases, again = tuple(phase for phase in phases if phase.name in _HARMLESS), LOOK_FOR_MISSING
     return Plan(tuple(phase for phase in phases if phase.actions), told, again)
 
 
-def _clear(observed: Observed, pools: Mapping[str, PoolPlan]) -> Iterator[Action]:
-    """Empty pools that the spec no longer has, once the others can do their work."""
-    if not all(made.settled for made in pools.values()):
+def _is_good(found: Mapping[str, Revisions], pools: Mapping[str, PoolPlan]) -> bool:
+    """Whether all that the manifest asks for runs, and something runs at all."""
+    asked = not any(each.taken_back for each in found.values())
+    return asked and all(made.whole for made in pools.values()) and any(made.target for made in pools.values())
+
+
+def _is_to_be_taken_back(observed: Observed, found: Mapping[str, Revisions]) -> bool:
+    """Whether the next pass does, which finds in the status what this one saw."""
+    failed = any(each.failure and each.good is not None and not each.taken_back for each in found.values())
+    return failed and observed.service.spec.rollout.auto_rollback
+
+
+def _clear(observed: Observed, found: Mapping[str, Revisions], pools: Mapping[str, PoolPlan]) -> Iterator[Action]:
+    """Empty pools that the spec no longer has, and let old revisions go, once the others can do their work."""
+    yield from revisions.superseded(observed)
+    if not all(made.settled for made in pools.values()) or any(each.failure for each in found.values()):
         return
     for name in (limits.PREFILL, limits.DECODE):
         if name not in pools:
-            yield from plan_pool(observed, name, {}, 0).leave
+            yield from plan_pool(observed, name, Revisions({}), 0).leave
 
 
 def _plan_end(observed: Observed, placement: Placement) -> Plan:

@@ -15,6 +15,10 @@ LOST_AFTER = 30.0  # seconds beyond its grace period: clocks differ, and a busy 
 _POOLS = (limits.PREFILL, limits.DECODE, common.GATEWAY)
 _OURS = ("worker", "gateway", "model")
 _BEGINNING = ("ContainerCreating", "PodInitializing")
+_BLOCKED = {  # why a kubelet makes no container of what it was given
+    "ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "ImageInspectError",
+    "CreateContainerConfigError", "CreateContainerError", "RunContainerError",
+}  # fmt: skip
 
 
 def belongs(item: Object) -> bool:
@@ -37,6 +41,10 @@ def read(item: Object, now: float) -> Pod:
         leaving=is_leaving(item),
         message="" if ready else _message(status),
         refused=_refused(status),
+        blocked=_blocked(status),
+        restarts=max((c.get("restartCount", 0) for c in _all_containers(status)), default=0),
+        ended=_ended(status),
+        waiting=0.0 if ready else now - _seconds(_not_ready_since(item)),
         address=_control_address(item) if pool != common.GATEWAY else "",
         draining_since=_draining_since(item),
         age=now - _seconds(item["metadata"]["creationTimestamp"]),
@@ -66,10 +74,12 @@ def _condition(status: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
 
 def _containers(status: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
     """Of ours, in the order in which they start."""
+    return (container for container in _all_containers(status) if container.get("name") in _OURS)
+
+
+def _all_containers(status: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
     for kind in ("initContainerStatuses", "containerStatuses"):
-        for container in status.get(kind, ()):
-            if container.get("name") in _OURS:
-                yield container
+        yield from status.get(kind, ())
 
 
 def _refused(status: Mapping[str, Any]) -> str:
@@ -80,6 +90,32 @@ def _refused(status: Mapping[str, Any]) -> str:
             if ended.get("exitCode") == REFUSED_EXIT_CODE:
                 return ended.get("message") or "ended with a permanent error"
     return ""
+
+
+def _blocked(status: Mapping[str, Any]) -> str:
+    """Of any container: a sidecar that cannot be made keeps the whole pod from being ready."""
+    for container in _all_containers(status):
+        waiting = container.get("state", {}).get("waiting", {})
+        if waiting.get("reason") in _BLOCKED:
+            return ": ".join(text for text in (waiting["reason"], waiting.get("message", "")) if text)
+    return ""
+
+
+def _ended(status: Mapping[str, Any]) -> str:
+    """The exit code of the container that was started most often, and its last line."""
+    containers = sorted(_all_containers(status), key=lambda c: int(c.get("restartCount", 0)), reverse=True)
+    for container in containers[:1]:
+        for state in ("state", "lastState"):
+            if ended := container.get(state, {}).get("terminated", {}):
+                lines = ended.get("message", "").strip().splitlines()
+                return ": ".join([f"{container['name']} ended with {ended.get('exitCode')}", *lines[-1:]])
+    return ""
+
+
+def _not_ready_since(item: Object) -> str:
+    """When it was ready last; of one that never was, when it came to be."""
+    since = _condition(item.get("status", {}), "Ready").get("lastTransitionTime")
+    return str(since or item["metadata"]["creationTimestamp"])
 
 
 def _control_address(item: Object) -> str:

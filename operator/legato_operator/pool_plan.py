@@ -1,14 +1,17 @@
 """The plan for one pool: which workers to start, whom to drain, whom to delete. Pure."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from legato_operator import limits
 from legato_operator.actions import DRAINER, Action, Apply, Delete, Drain
 from legato_operator.cluster import Object, Ref
+from legato_operator.limits import Target
 from legato_operator.manifests import common, worker
 from legato_operator.observed import Observed, Pod
-from legato_operator.rollout import Count, next_step
+from legato_operator.revisions import Revisions
+from legato_operator.rollout import Bounds, Count, Pace, Standing, next_step, paces
 
 REPLACE_FAILED_AFTER = 10.0  # seconds of age: where every pod fails at once, they are not replaced faster than that
 
@@ -21,51 +24,107 @@ class PoolPlan:
     current: int  # ready workers of the newest revision that stay
     old: int  # workers of older revisions, leaving ones included
     leaving: int
+    whole: bool = False  # workers of the newest revision are all that is needed
+    paused: bool = False  # the newest revision cannot be had, and older workers stay
 
     @property
     def settled(self) -> bool:
         """Whether nothing remains to be done here."""
         return self.current == self.target and not self.old and not self.leaving
 
+    @property
+    def resting(self) -> bool:
+        """Whether nothing can be done until something happens."""
+        return self.paused and not (self.start or self.leave or self.leaving)
 
-def plan_pool(observed: Observed, pool: str, template: dict[str, Any], target: int) -> PoolPlan:
-    """Bring a pool one step closer to `target` workers made from `template`.
+
+@dataclass(frozen=True)
+class _Workers:
+    """A pool's workers that stay, by what they are to the rollout."""
+
+    new: list[Pod]
+    old: list[Pod]
+    useless: list[Pod]
+
+
+def plan_pools(
+    observed: Observed, found: Mapping[str, Revisions], targets: Mapping[str, Target]
+) -> dict[str, PoolPlan]:
+    """Bring every pool one step closer to its target. What one may do depends on where the others are."""
+    standings = {
+        pool: _standing(_sorted_out(observed, pool, revisions), revisions, targets[pool].replicas)
+        for pool, revisions in found.items()
+    }
+    chosen = paces(standings, first=limits.PREFILL)  # decode workers can prefill themselves
+    return {
+        pool: plan_pool(observed, pool, revisions, targets[pool].replicas, chosen[pool])
+        for pool, revisions in found.items()
+    }
+
+
+def plan_pool(observed: Observed, pool: str, revisions: Revisions, target: int, pace: Pace = Pace.FREE) -> PoolPlan:
+    """Bring a pool one step closer to `target` workers.
 
     Workers are owned by their pool's object and start only when there is one. A lost one is waited for by nobody.
     """
-    revision = common.revision_of(template)
     pods = observed.of_pool(pool)
-    staying = [pod for pod in pods if not _leaves(pod)]
-    new = [pod for pod in staying if pod.revision == revision]
-    old = [pod for pod in staying if pod.revision != revision]
+    workers = _sorted_out(observed, pool, revisions)
+    new, old = count(workers.new), count(workers.old)
+    leaving = sum(pod.on_its_way_out and not pod.lost for pod in pods) + len(workers.useless)
     rollout = observed.service.spec.rollout
-    leaving = sum(_leaves(pod) and not pod.lost for pod in pods)
-    step = next_step(count(old), count(new), leaving, target, rollout.max_surge, rollout.max_unavailable)
+    step = next_step(old, new, leaving, target, Bounds(rollout.max_surge, rollout.max_unavailable), pace)
+    good = common.revision_of(revisions.good) if revisions.good is not None else ""
     victims = [
-        *_starting(old)[: step.remove_old_starting],
-        *_idlest(old)[: step.remove_old_ready],
-        *_starting(new)[: step.remove_new_starting],
-        *_idlest(new)[: step.remove_new_ready],
+        *workers.useless,
+        *_starting(workers.old)[: step.remove_old_starting],
+        *_idlest(workers.old, good)[: step.remove_old_ready],
+        *_starting(workers.new)[: step.remove_new_starting],
+        *_idlest(workers.new)[: step.remove_new_ready],
     ]
-    owner = observed.pools.get(pool)
-    names = free_names(common.pool_name(observed.service, pool), pods)
+    templates = [revisions.template] * step.create
+    templates += [revisions.good] * step.create_old if revisions.good is not None else []
     return PoolPlan(
-        start=tuple(_start(observed, owner, next(names), template) for _ in range(step.create)) if owner else (),
+        start=tuple(_starts(observed, pool, templates)),
         leave=tuple(_leave(observed, pods, victims)),
         target=target,
-        current=count(new).ready,
-        old=sum(pod.revision != revision and not pod.lost for pod in pods),
+        current=new.ready,
+        old=sum(pod.revision != common.revision_of(revisions.template) and not pod.lost for pod in pods),
         leaving=leaving,
+        whole=new.ready >= target and not workers.old and not workers.useless,
+        paused=pace is Pace.PAUSE,
     )
+
+
+def _sorted_out(observed: Observed, pool: str, revisions: Revisions) -> _Workers:
+    newest = common.revision_of(revisions.template)
+    staying = [pod for pod in observed.of_pool(pool) if not pod.on_its_way_out]
+    new = [pod for pod in staying if pod.revision == newest]
+    others = [pod for pod in staying if pod.revision != newest]
+    useless = [pod for pod in others if revisions.is_useless(pod)]
+    return _Workers(new, [pod for pod in others if pod not in useless], useless)
+
+
+def _standing(workers: _Workers, revisions: Revisions, target: int) -> Standing:
+    return Standing(
+        old=count(workers.old),
+        new=count(workers.new),
+        target=target,
+        changing=revisions.changing,
+        failing=revisions.failure is not None,
+        returnable=bool(workers.old) or revisions.good is not None,
+    )
+
+
+def _starts(observed: Observed, pool: str, templates: Sequence[dict[str, Any]]) -> Iterator[Apply]:
+    owner = observed.pools.get(pool)
+    if owner is not None:
+        names = free_names(common.pool_name(observed.service, pool), observed.of_pool(pool))
+        yield from (_start(observed, owner, next(names), template) for template in templates)
 
 
 def _start(observed: Observed, owner: Object, name: str, template: dict[str, Any]) -> Apply:
     """Without force: a pod of that name that does not carry the service's labels is somebody else's."""
     return Apply(common.owned(worker.pod(observed.service, name, template), owner), force=False)
-
-
-def _leaves(pod: Pod) -> bool:
-    return pod.leaving or pod.draining_since is not None
 
 
 def count(pods: Sequence[Pod]) -> Count:
@@ -79,10 +138,10 @@ def _starting(pods: Sequence[Pod]) -> list[Pod]:
     return sorted((pod for pod in pods if not pod.ready), key=lambda pod: (pod.created, pod.name), reverse=True)
 
 
-def _idlest(pods: Sequence[Pod]) -> list[Pod]:
-    """Ready workers, those with the fewest sequences first, of equal ones the newest."""
+def _idlest(pods: Sequence[Pod], last: str = "") -> list[Pod]:
+    """Ready workers, the fewest sequences first, of equal ones the newest. Those of revision `last` follow."""
     newest_first = sorted((pod for pod in pods if pod.ready), key=lambda pod: (pod.created, pod.name), reverse=True)
-    return sorted(newest_first, key=lambda pod: pod.state.busy if pod.state else 0)
+    return sorted(newest_first, key=lambda pod: (pod.revision == last, pod.state.busy if pod.state else 0))
 
 
 def free_names(prefix: str, pods: Sequence[Pod]) -> Iterator[str]:

@@ -1,6 +1,8 @@
 """How workers of an old pod revision are exchanged for new ones, one safe step at a time. Pure."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import Enum
 
 
 @dataclass(frozen=True)
@@ -16,32 +18,109 @@ class Count:
 
 
 @dataclass(frozen=True)
+class Bounds:
+    """How far a pool may be from what is wanted while it changes."""
+
+    surge: int
+    unavailable: int
+
+
+@dataclass(frozen=True)
 class Step:
-    """What may be done now: so many new workers started, so many of each kind sent away."""
+    """What may be done now: so many workers of each revision started, so many of each kind sent away."""
 
     create: int = 0
+    create_old: int = 0
     remove_old_starting: int = 0
     remove_old_ready: int = 0
     remove_new_starting: int = 0
     remove_new_ready: int = 0
 
 
-def next_step(old: Count, new: Count, leaving: int, target: int, surge: int, unavailable: int) -> Step:
+class Pace(Enum):
+    FREE = "the bounds alone hold it back"
+    PROVE = "ready old workers go only where new ones could not start otherwise"
+    WAIT = "new workers start beside the old ones, of which none goes"
+    PAUSE = "the new revision fails: nothing new starts, and the old one is kept whole"
+
+
+@dataclass(frozen=True)
+class Standing:
+    """Where a pool is in its rollout."""
+
+    old: Count
+    new: Count
+    target: int
+    changing: bool  # its newest revision was never whole
+    failing: bool  # and cannot be
+    returnable: bool  # there is an older revision to stay with
+
+
+def paces(pools: Mapping[str, Standing], first: str) -> dict[str, Pace]:
+    """How each pool of a service may go on.
+
+    Workers of different KV revisions exchange nothing, so pools change together: one that fails stops all, and as long
+    as one lacks a new ready worker, all keep old ones. Where there is room for no worker more, the pool `first` gives
+    old ones up before the others do: they can serve without it.
+    """
+    changing = {name: pool for name, pool in pools.items() if pool.changing and pool.target}
+    return {name: _pace(name, pool, changing, first) for name, pool in pools.items()}
+
+
+def _pace(name: str, pool: Standing, changing: Mapping[str, Standing], first: str) -> Pace:
+    if name not in changing or not pool.returnable:
+        return Pace.FREE
+    if any(other.failing for other in changing.values()):
+        return Pace.PAUSE
+    if len(changing) == 1 or all(other.new.ready for other in changing.values()):
+        return Pace.FREE
+    leads = first == name or first not in changing or changing[first].new.ready
+    return Pace.PROVE if leads else Pace.WAIT
+
+
+def next_step(old: Count, new: Count, leaving: int, target: int, bounds: Bounds, pace: Pace = Pace.FREE) -> Step:
     """The next step towards `target` workers, all of them new.
 
     Never more than `target + surge` workers exist because of it, those that are `leaving` counted (they hold memory
     and GPUs until they are gone), and it never takes the ready ones below `target - unavailable`. Without old workers
     this is plain scaling.
     """
-    existing = old.total + new.total + leaving
-    create = max(0, min(target - new.total, target + surge - existing))
-    needed = max(0, target - unavailable)
+    if pace is Pace.PAUSE:
+        return _pause(old, new, leaving, target, bounds)
+    create = max(0, min(target - new.total, target + bounds.surge - old.total - new.total - leaving))
+    needed = max(0, target - bounds.unavailable)
     spare = max(0, old.ready + new.ready - needed)
     # An old worker that is not ready may come back: it goes only when new ready ones make up for it.
     old_surplus = max(0, old.total + new.ready - needed)
+    if pace is not Pace.FREE:
+        old_surplus = min(old_surplus, _given_up(old, target, bounds, pace))
     remove_old_starting = min(old.starting, old_surplus)
     remove_old_ready = min(old.ready, spare, old_surplus - remove_old_starting)
     new_surplus = max(0, new.total - target)
     remove_new_starting = min(new.starting, new_surplus)
     remove_new_ready = min(new.ready, new_surplus - remove_new_starting, spare - remove_old_ready)
-    return Step(create, remove_old_starting, remove_old_ready, remove_new_starting, remove_new_ready)
+    return Step(create, 0, remove_old_starting, remove_old_ready, remove_new_starting, remove_new_ready)
+
+
+def _given_up(old: Count, target: int, bounds: Bounds, pace: Pace) -> int:
+    """Old workers that go before every pool has a new ready one; where another can start, the last one does not."""
+    kept = target if pace is Pace.WAIT else target - bounds.unavailable
+    return max(0, old.total - max(kept, 1 if bounds.surge else 0))
+
+
+def _pause(old: Count, new: Count, leaving: int, target: int, bounds: Bounds) -> Step:
+    """Plain scaling of the old revision around the new workers there are, one of which stays: it shows the failure.
+
+    Where these leave room, old workers that were given up come back.
+    """
+    surplus = max(0, old.total - target)
+    remove_old_starting = min(old.starting, surplus)
+    remove_old_ready = surplus - remove_old_starting
+    kept = old.total - surplus
+    new_surplus = max(0, new.total - max(1, target + bounds.surge - kept))
+    needed = max(0, target - bounds.unavailable)
+    remove_new_ready = min(new.ready, new_surplus, max(0, old.ready - remove_old_ready + new.ready - needed))
+    remove_new_starting = min(max(0, new.starting - 1), new_surplus - remove_new_ready)
+    room = target + bounds.surge - old.total - new.total - leaving
+    create_old = max(0, min(target - kept - new.ready + remove_new_ready, room))
+    return Step(0, create_old, remove_old_starting, remove_old_ready, remove_new_starting, remove_new_ready)

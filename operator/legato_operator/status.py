@@ -6,16 +6,19 @@ from typing import Any
 from legato_operator import conditions, limits
 from legato_operator.cluster import Object
 from legato_operator.conditions import Condition
+from legato_operator.failure import Failure
 from legato_operator.limits import Target
 from legato_operator.manifests import common
 from legato_operator.observed import Observed, Pod
 from legato_operator.placement import Placement
 from legato_operator.pool_plan import PoolPlan
+from legato_operator.revisions import Revisions
 
 
 def of(
     observed: Observed,
     targets: Mapping[str, Target],
+    found: Mapping[str, Revisions],
     pools: Mapping[str, PoolPlan],
     front: PoolPlan,
     placement: Placement,
@@ -32,14 +35,14 @@ def of(
         ready = Condition(conditions.READY, False, waiting.reason, f"{waiting.type}: {waiting.message}")
     elif transport.status is False and observed.service.spec.transfer.required:
         ready = Condition(conditions.READY, False, transport.reason, transport.message)
-    progressing = _progressing(observed, targets, {**pools, common.GATEWAY: front})
+    progressing = _progressing(observed, targets, found, {**pools, common.GATEWAY: front})
     if observed.missing and waiting is not None:
         ready = Condition(conditions.READY, False, progressing.reason, progressing.message)
     news = (ready, *parts, transport, progressing)
     service = observed.service
     mine = {"service": service.metadata.name, "namespace": service.metadata.namespace}
     return _status(observed, news) | {
-        "pools": {name: _counts(observed, name, made) for name, made in pools.items()},
+        "pools": {name: _pool(observed, name, found[name], made) for name, made in pools.items()},
         "model": service.served_name,
         **({"url": placement.url.format(**mine)} if placement.url else {}),
     }
@@ -85,9 +88,15 @@ def _status(observed: Observed, news: Sequence[Condition]) -> dict[str, Any]:
     return {"observedGeneration": observed.generation, "conditions": [*updated, *kept]}
 
 
-def _counts(observed: Observed, pool: str, made: PoolPlan) -> dict[str, int]:
+def _pool(observed: Observed, pool: str, revisions: Revisions, made: PoolPlan) -> dict[str, Any]:
     pods = observed.of_pool(pool)
-    return {"replicas": len(pods), "ready": sum(pod.ready for pod in pods), "wanted": made.target}
+    counts = {"replicas": len(pods), "ready": sum(pod.ready for pod in pods), "wanted": made.target}
+    wished = common.revision_of(revisions.wished)
+    failed: dict[str, str] = {}
+    if revisions.failure is not None:
+        reason, message = revisions.failure.reason, revisions.failure.message
+        failed = {"failedRevision": wished, "failureReason": reason, "failure": message}
+    return {**counts, "revision": wished, **failed}
 
 
 def _pool_ready(observed: Observed, kind: str, pool: str, pools: Mapping[str, PoolPlan]) -> Condition:
@@ -140,10 +149,17 @@ def _transport(observed: Observed) -> Condition:
     return Condition(kind, True, conditions.CONNECTED, used)
 
 
-def _progressing(observed: Observed, targets: Mapping[str, Target], plans: Mapping[str, PoolPlan]) -> Condition:
+def _progressing(
+    observed: Observed,
+    targets: Mapping[str, Target],
+    found: Mapping[str, Revisions],
+    plans: Mapping[str, PoolPlan],
+) -> Condition:
     kind = conditions.PROGRESSING
     if observed.missing:
         return Condition(kind, False, conditions.NOT_FOUND, _problems(observed.missing))
+    if failures := {pool: each.failure for pool, each in found.items() if each.failure is not None}:
+        return _failed(failures, found)
     unschedulable = [pod for pod in observed.pods if pod.unschedulable and not pod.leaving]
     moving = {name: made for name, made in plans.items() if not made.settled}
     told = ", ".join(f"{name} {made.current} of {made.target}" for name, made in moving.items())
@@ -157,3 +173,16 @@ def _progressing(observed: Observed, targets: Mapping[str, Target], plans: Mappi
     if capped:
         return Condition(kind, False, conditions.CAPPED, capped)
     return Condition(kind, False, conditions.AS_WISHED)
+
+
+def _failed(failures: Mapping[str, Failure], found: Mapping[str, Revisions]) -> Condition:
+    """What keeps the manifest's revision from being had, and what is done about it."""
+    told = [
+        f"{pool}: revision {common.revision_of(found[pool].wished)}: {failure.message}"
+        for pool, failure in failures.items()
+    ]
+    if any(each.taken_back for each in found.values()):
+        told.append("the last good revision takes its place")
+    elif any(each.good is not None for each in found.values()):
+        told.append("the last good revision stays")
+    return Condition(conditions.PROGRESSING, False, next(iter(failures.values())).reason, "; ".join(told))

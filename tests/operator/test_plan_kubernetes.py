@@ -48,10 +48,12 @@ def _applied(made, objects=()):
 
 
 def _living(item, status=SERVING):
-    """All objects of a service whose gateway serves, and whose pools' status is told."""
+    """All objects of a service whose gateway serves, whose pools' status is told, and whose revision is kept."""
     objects = _applied(plan(_observed(item), PLACEMENT))
     _find(objects, "Deployment")["status"] = status
-    for action in _actions(plan(_observed(item, objects, _pods(item)), PLACEMENT), PatchStatus):
+    second = plan(_observed(item, objects, _pods(item)), PLACEMENT)
+    objects = _applied(second, objects)
+    for action in _actions(second, PatchStatus):
         _find(objects, "WorkerPool", action.ref.name)["status"] = action.status
     return objects
 

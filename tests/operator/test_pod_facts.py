@@ -93,3 +93,43 @@ def test_mark_that_cannot_be_read_counts_as_old():
 @pytest.mark.parametrize(("labels", "belongs"), [({ROLE: "decode"}, True), ({ROLE: "other"}, False), ({}, False)])
 def test_pods_of_others_do_not_belong(labels, belongs):
     assert pod_facts.belongs(_pod(labels=labels)) is belongs
+
+
+@pytest.mark.parametrize(
+    ("status", "blocked"),
+    [
+        (_waiting("ErrImagePull"), "ErrImagePull: why"),
+        (_waiting("InvalidImageName", name="sidecar"), "InvalidImageName: why"),
+        (_waiting("CreateContainerConfigError", kind="initContainerStatuses"), "CreateContainerConfigError: why"),
+        (_waiting("ContainerCreating"), ""),
+        (_waiting("CrashLoopBackOff"), ""),
+        ({}, ""),
+    ],
+)
+def test_container_that_cannot_be_made_blocks_its_pod(status, blocked):
+    assert pod_facts.read(_pod(status), NOW).blocked == blocked
+
+
+def test_restarts_are_those_of_the_container_that_ended_most_often():
+    """Its last line says most: what a kubelet keeps of a log is long."""
+    ended = {"exitCode": 1, "message": "Traceback:\n  line 1\nKeyError: 'x'\n"}
+    containers = [
+        {"name": "worker", "restartCount": 3, "lastState": {"terminated": ended}},
+        {"name": "sidecar", "restartCount": 1, "lastState": {"terminated": {"exitCode": 9}}},
+    ]
+    read = pod_facts.read(_pod({"containerStatuses": containers}), NOW)
+    assert (read.restarts, read.ended) == (3, "worker ended with 1: KeyError: 'x'")
+    assert pod_facts.read(_pod({"containerStatuses": [{"name": "worker", "restartCount": 0}]}), NOW).ended == ""
+
+
+@pytest.mark.parametrize(
+    ("ready", "seconds"),
+    [
+        ({"status": "False", "lastTransitionTime": "2026-01-01T00:00:50Z"}, 10.0),
+        ({"status": "False"}, 60.0),
+        ({"status": "True", "lastTransitionTime": "2026-01-01T00:00:50Z"}, 0.0),
+    ],
+)
+def test_pod_waits_since_it_was_ready_last_or_since_it_is_there(ready, seconds):
+    status = {"conditions": [{"type": "Ready", **ready}]}
+    assert pod_facts.read(_pod(status), NOW).waiting == seconds

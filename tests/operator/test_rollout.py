@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from hypothesis import given
 from hypothesis import strategies as st
 
-from legato_operator.rollout import Count, Step, next_step
+from legato_operator.rollout import Bounds, Count, Step, next_step
 
 
 @dataclass
@@ -41,7 +41,7 @@ def test_one_step_stays_within_bounds(old, new, leaving, target, limits):
     surge, unavailable = limits
     pool = Pool(old, new, leaving)
     existing, ready = pool.existing, pool.ready
-    step = next_step(old, new, leaving, target, surge, unavailable)
+    step = next_step(old, new, leaving, target, Bounds(surge, unavailable))
     pool.take(step)
     assert min(vars(step).values()) >= 0
     assert min(pool.old.ready, pool.old.starting, pool.new.ready, pool.new.starting) >= 0
@@ -55,7 +55,7 @@ def test_every_rollout_ends_with_new_workers_only(old, target, limits, data):
     surge, unavailable = limits
     pool = Pool(old)
     for _ in range(200):
-        step = next_step(pool.old, pool.new, pool.leaving, target, surge, unavailable)
+        step = next_step(pool.old, pool.new, pool.leaving, target, Bounds(surge, unavailable))
         pool.take(step)
         if pool == Pool(Count(0, 0), Count(target, 0)):
             return
@@ -73,13 +73,13 @@ def test_new_workers_that_never_start_do_not_take_the_old_ones_away(ready, limit
     surge, unavailable = limits
     pool = Pool(Count(ready, 0))
     for _ in range(20):
-        pool.take(next_step(pool.old, pool.new, pool.leaving, ready, surge, unavailable))
+        pool.take(next_step(pool.old, pool.new, pool.leaving, ready, Bounds(surge, unavailable)))
         pool.leaving = 0
     assert pool.old.ready == max(0, ready - unavailable)
 
 
 def test_one_replica_without_surge_is_replaced_after_it_left():
     pool = Pool(Count(1, 0))
-    assert next_step(pool.old, pool.new, 0, 1, 0, 1) == Step(remove_old_ready=1)
-    assert next_step(Count(0, 0), pool.new, 1, 1, 0, 1) == Step(), "the leaving one still holds its memory"
-    assert next_step(Count(0, 0), pool.new, 0, 1, 0, 1) == Step(create=1)
+    assert next_step(pool.old, pool.new, 0, 1, Bounds(0, 1)) == Step(remove_old_ready=1)
+    assert next_step(Count(0, 0), pool.new, 1, 1, Bounds(0, 1)) == Step(), "the leaving one still holds its memory"
+    assert next_step(Count(0, 0), pool.new, 0, 1, Bounds(0, 1)) == Step(create=1)

@@ -18,7 +18,7 @@ from legato_engine import settings as worker_settings
 from legato_gateway import settings as gateway_settings
 from legato_operator import checks, combinations, field_errors, placement, resources
 from legato_operator.local import command
-from legato_operator.manifests import pool
+from legato_operator.manifests import common, pool, revision, worker
 from legato_operator.observed import Observed, Pod, WorkerState
 from legato_operator.plan import plan
 from legato_operator.resources import Spec
@@ -71,6 +71,8 @@ CHANGES: dict[str, Any] = {
     "drain.deadline": "1m",
     "rollout.maxSurge": 2,
     "rollout.maxUnavailable": 1,
+    "rollout.progressDeadline": "1m",
+    "rollout.autoRollback": True,
 } | {
     f"{pool}.{field}": value
     for pool in ("prefill", "decode")
@@ -138,9 +140,8 @@ def _service(spec: dict[str, Any]) -> resources.InferenceService:
 
 
 def _plans(service: resources.InferenceService) -> list[Any]:
-    """For a cluster with nothing but pools in it, for one that was scaled up, and for one that waits for its rollout.
-
-    Its workers have found no transport.
+    """For a cluster with nothing but pools in it, for one that was scaled up, for one that waits for its rollout, and
+    for one whose rollout failed. Its workers have found no transport.
     """
     empty = Observed(service, "uid", 1, {}, False, (), (), True, 1000.0, "2026-01-01T00:00:00Z")
     state = WorkerState(0, False, "")
@@ -152,7 +153,19 @@ def _plans(service: resources.InferenceService) -> list[Any]:
     started = dataclasses.replace(empty, objects=_pools(service, None))
     rolling = dataclasses.replace(empty, pods=old, objects=_pools(service, 2))
     scaled = dataclasses.replace(empty, objects=_pools(service, 3))
-    return [plan(observed, PLACEMENT) for observed in (started, scaled, rolling)]
+    return [plan(observed, PLACEMENT) for observed in (started, scaled, rolling, _failed(rolling))]
+
+
+def _failed(rolling: Observed) -> Observed:
+    """With a new worker that is not ready yet, after the operator saw another fail."""
+    service = rolling.service
+    good = {"metadata": {"labels": {}}, "spec": {}}
+    kept = revision.controller_revision(service, "decode", good, 1)
+    kept["metadata"] |= {"uid": "uid"}
+    wished = common.revision_of(worker.template(service, "decode", PLACEMENT))
+    late = Pod("demo-decode-9", "uid-9", "decode", wished, "9", False, False, waiting=100.0)
+    status = {"pools": {"decode": {"failedRevision": wished, "failure": "it crashed"}}}
+    return dataclasses.replace(rolling, pods=(*rolling.pods, late), objects=(*rolling.objects, kept), status=status)
 
 
 def _pools(service: resources.InferenceService, wish: int | None) -> tuple[Any, ...]:

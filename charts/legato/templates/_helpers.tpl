@@ -47,7 +47,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
   resources: [persistentvolumeclaims]
   verbs: [get, list, watch]
 - apiGroups: [apps]
-  resources: [deployments]
+  resources: [deployments, controllerrevisions]
   verbs: [get, list, watch, create, patch, delete]
 - apiGroups: [policy]
   resources: [poddisruptionbudgets]

@@ -20,6 +20,7 @@ KINDS = {
     names.INFERENCE_SERVICE: Kind(names.API_VERSION, "inferenceservices"),
     names.WORKER_POOL: Kind(names.API_VERSION, "workerpools"),
     "ConfigMap": Kind("v1", "configmaps"),
+    "ControllerRevision": Kind("apps/v1", "controllerrevisions"),
     "Deployment": Kind("apps/v1", "deployments"),
     "Event": Kind("events.k8s.io/v1", "events"),
     "Lease": Kind("coordination.k8s.io/v1", "leases"),

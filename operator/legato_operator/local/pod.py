@@ -184,7 +184,7 @@ class PodLife:
         await self._tell(self._status.probed(answer.passed, answer.message))
 
     async def _tell(self, status: PodStatus) -> None:
-        self._status = status
+        self._status = status.stamped(self._status, self._around.clock.timestamp())
         container = str(command.container(self._pod)["name"])
         with contextlib.suppress(NotFound, Conflict):  # removed by force: there is nobody left to tell
-            await self._around.store.patch_status(self._ref, status.manifest(container), uid_of(self._pod))
+            await self._around.store.patch_status(self._ref, self._status.manifest(container), uid_of(self._pod))

@@ -10,6 +10,7 @@ HOST = "127.0.0.1"
 @dataclass(frozen=True)
 class PodStatus:
     ready: bool = False
+    since: str = ""  # when `ready` changed last
     message: str = "starting"
     ports: tuple[tuple[str, int], ...] = ()
     pid: int | None = None
@@ -25,6 +26,10 @@ class PodStatus:
 
     def probed(self, ready: bool, message: str) -> "PodStatus":
         return replace(self, ready=ready, message=message)
+
+    def stamped(self, before: "PodStatus", now: str) -> "PodStatus":
+        """As it is told at `now`, after `before`."""
+        return replace(self, since=before.since if before.since and before.ready == self.ready else now)
 
     def ended(self, exit_code: int, last_words: str, delay: float) -> "PodStatus":
         """The process ended and is started again in `delay` seconds."""
@@ -48,7 +53,9 @@ class PodStatus:
             "podIP": HOST,
             "ports": dict(self.ports),
             "pid": self.pid,
-            "conditions": [{"type": "Ready", "status": str(self.ready), "message": self.message}],
+            "conditions": [
+                {"type": "Ready", "status": str(self.ready), "message": self.message, "lastTransitionTime": self.since}
+            ],
             "containerStatuses": [
                 {
                     "name": container,

@@ -1,0 +1,29 @@
+"""ControllerRevision: a pod template of which all workers ran well, kept as StatefulSets keep theirs."""
+
+from typing import Any
+
+from legato_operator.cluster import Object
+from legato_operator.manifests import common
+from legato_operator.resources import InferenceService
+from legato_protocol import names
+
+KIND = "ControllerRevision"
+
+
+def controller_revision(service: InferenceService, role: str, template: dict[str, Any], number: int) -> dict[str, Any]:
+    """The higher the number, the newer."""
+    revision = common.revision_of(template)
+    labels = {names.LABEL_ROLE: role, names.LABEL_POD_REVISION: revision}
+    return {
+        "apiVersion": "apps/v1",
+        "kind": KIND,
+        "metadata": common.metadata(service, f"{common.pool_name(service, role)}-{revision}", labels),
+        "data": template,
+        "revision": number,
+    }
+
+
+def template_of(item: Object) -> dict[str, Any]:
+    """The template that is kept in one."""
+    template: dict[str, Any] = item["data"]
+    return template

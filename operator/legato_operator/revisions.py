@@ -1,0 +1,119 @@
+"""Which pod templates a pool's workers are made from: the manifest's, and the last one of which all ran well. Pure.
+
+The latter is kept in a ControllerRevision, for both pools at once: what ran well did so together. That the manifest's
+has failed is remembered in the status, and known again until the manifest makes another one.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from legato_operator import conditions, drift, failure, limits
+from legato_operator.actions import Apply, Delete
+from legato_operator.cluster import Object, is_leaving, labels_of, ref_of, uid_of
+from legato_operator.failure import Failure
+from legato_operator.limits import Target
+from legato_operator.manifests import common, revision, worker
+from legato_operator.observed import Observed, Pod
+from legato_operator.placement import Placement
+from legato_protocol import names
+
+Template = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Revisions:
+    """Of one pool."""
+
+    wished: Template
+    good: Template | None = None  # None: no revision was ever whole
+    failure: Failure | None = None  # why the wished one cannot be had
+    taken_back: bool = False  # workers are made from the good one
+
+    @property
+    def template(self) -> Template:
+        """What new workers are made from."""
+        return self.good if self.taken_back and self.good is not None else self.wished
+
+    @property
+    def changing(self) -> bool:
+        """Whether the revision that workers are made from was never whole."""
+        return self.good is None or common.revision_of(self.template) != common.revision_of(self.good)
+
+    def is_useless(self, pod: Pod) -> bool:
+        """Whether it is of a revision that is neither wished nor was ever whole, and does not serve."""
+        known = [common.revision_of(template) for template in (self.template, self.good) if template is not None]
+        return not pod.ready and pod.revision not in known and (self.good is not None or _fails(pod))
+
+
+def of(observed: Observed, targets: Mapping[str, Target], placement: Placement) -> dict[str, Revisions]:
+    """Of every pool of the manifest. With `autoRollback`, all are taken back where one is known to have failed."""
+    service = observed.service
+    wished = {pool: worker.template(service, pool, placement) for pool in targets}
+    failures = {pool: _remembered(observed, pool, template) for pool, template in wished.items()}
+    taken_back = service.spec.rollout.auto_rollback and any(failures.values())
+    return {
+        pool: _of_pool(observed, pool, template, failures[pool] if taken_back else None, taken_back)
+        for pool, template in wished.items()
+    }
+
+
+def _of_pool(
+    observed: Observed, pool: str, wished: Template, remembered: Failure | None, taken_back: bool
+) -> Revisions:
+    newest = _newest(observed, pool)
+    good = revision.template_of(newest) if newest else None
+    name = common.revision_of(wished)
+    if good is not None and common.revision_of(good) == name:
+        return Revisions(wished, good)
+    staying = [pod for pod in observed.of_pool(pool) if pod.revision == name and not pod.on_its_way_out]
+    seen = failure.find(staying, observed.service.spec.rollout.progress_deadline)
+    if good is None:  # nothing to go back to: what is seen counts, and no more than that
+        return Revisions(wished, None, seen)
+    return Revisions(wished, good, seen or remembered, taken_back)
+
+
+def _fails(pod: Pod) -> bool:
+    return failure.find([pod], float("inf")) is not None
+
+
+def _remembered(observed: Observed, pool: str, wished: Template) -> Failure | None:
+    told = (observed.status.get("pools") or {}).get(pool) or {}
+    if told.get("failedRevision") != common.revision_of(wished):
+        return None
+    return Failure(told.get("failureReason", conditions.ROLLOUT_FAILED), told.get("failure", ""))
+
+
+def _kept(observed: Observed, pool: str) -> list[Object]:
+    """The oldest first."""
+    mine = (item for item in observed.objects if item["kind"] == revision.KIND and not is_leaving(item))
+    found = [item for item in mine if labels_of(item).get(names.LABEL_ROLE) == pool]
+    return sorted(found, key=lambda item: int(item["revision"]))
+
+
+def _newest(observed: Observed, pool: str) -> Object | None:
+    return next(reversed(_kept(observed, pool)), None)
+
+
+def keep(observed: Observed, found: Mapping[str, Revisions]) -> Iterator[Apply]:
+    """Note that these are whole, each beside the older ones."""
+    for pool, revisions in found.items():
+        owner = observed.pools.get(pool)
+        if owner is None:
+            continue
+        newest = _newest(observed, pool)
+        number = int(newest["revision"]) if newest else 0
+        made = revision.controller_revision(observed.service, pool, revisions.template, number + revisions.changing)
+        whole = common.signed(common.owned(made, owner))
+        live = observed.find(revision.KIND, made["metadata"]["name"])
+        if not drift.contained(whole, live):
+            yield Apply(whole, force=live is not None)
+
+
+def superseded(observed: Observed) -> Iterator[Delete]:
+    """Those that a newer one has replaced, and those of pools that are gone."""
+    for pool in (limits.PREFILL, limits.DECODE):
+        kept = _kept(observed, pool)
+        for item in kept[:-1] if pool in observed.pools else kept:
+            if common.ANNOTATION_WISH in item["metadata"].get("annotations", {}):
+                yield Delete(ref_of(item), uid_of(item))
