@@ -11,6 +11,7 @@ server takes from the others is measured and printed. The first server is the on
 
 import argparse
 import json
+import math
 import os
 import shlex
 import signal
@@ -50,6 +51,11 @@ class Server:
             value = load[key]
             cell[name].append(float(value["p50"] if isinstance(value, dict) else value))  # type: ignore[arg-type]
 
+    def medians(self, cell: Cell) -> dict[str, float]:
+        """No numbers where it gave none: a server may die."""
+        values = self.figures.get(cell, {})
+        return {name: statistics.median(values[name]) if name in values else math.nan for name in METRICS}
+
 
 def main() -> int:
     args = arguments()
@@ -66,7 +72,6 @@ def main() -> int:
             server.idle_cores = cores_taken(server.process)
         for number in range(args.rounds):
             measure_round(servers, number, args)
-            Path(args.json).write_text(json.dumps(plain(servers), indent=2) + "\n")
         for server in servers.values():
             server.memory_gib = proportional_memory(server.process) / 2**30
         Path(args.json).write_text(json.dumps(plain(servers), indent=2) + "\n")
@@ -85,16 +90,19 @@ def measure_round(servers: dict[str, Server], number: int, args: argparse.Namesp
             print(f"round {number + 1}: {shape} c = {concurrency} {name}", file=sys.stderr, flush=True)
             for load in bench(servers[name].url, shape, concurrency, seed, requests):
                 servers[name].add(shape, load)
+            Path(args.json).write_text(json.dumps(plain(servers), indent=2) + "\n")
 
 
 def bench(url: str, shape: str, concurrency: str, seed: int, requests: int) -> list[dict[str, object]]:
+    """What `legato bench` found; nothing where the server answered nothing, as one does that died meanwhile."""
     inputs, outputs = shape.split("/")
     with tempfile.NamedTemporaryFile("r", suffix=".json") as file:
         command = [sys.executable, "-m", "legato_cli.main", "bench", "--url", url, "--json", file.name]
         command += ["--input-tokens", inputs, "--output-tokens", outputs, "--concurrency", concurrency]
         command += ["--seed", str(seed), "--warmup", "0", "--requests", str(requests)]
-        subprocess.run(command, stdout=subprocess.DEVNULL)  # it fails where no request went well: then nothing counts
-        loads: list[dict[str, object]] = json.loads(file.read())["loads"]
+        subprocess.run(command, stdout=subprocess.DEVNULL)
+        found = file.read()
+        loads: list[dict[str, object]] = json.loads(found)["loads"] if found else []
         return loads
 
 
@@ -151,9 +159,12 @@ def cpu_seconds(process: psutil.Process) -> float:
 
 
 def proportional_memory(process: psutil.Process) -> float:
-    """Bytes of the whole process tree, shared pages counted once (PSS)."""
-    tree = [process, *process.children(recursive=True)]
-    return float(sum(p.memory_full_info().pss for p in tree))
+    """Bytes of the whole process tree, shared pages counted once (PSS). No number for one that died."""
+    try:
+        tree = [process, *process.children(recursive=True)]
+        return float(sum(p.memory_full_info().pss for p in tree))
+    except psutil.Error:
+        return math.nan
 
 
 def free_port() -> int:
@@ -169,7 +180,7 @@ def table(servers: dict[str, Server]) -> str:
     head += [f"{first} ÷ {other}: out tok/s" for other in others]
     rows = [head, ["---"] * len(head)]
     for cell in servers[first].figures:
-        medians = {n: {m: statistics.median(v) for m, v in s.figures[cell].items()} for n, s in servers.items()}
+        medians = {name: server.medians(cell) for name, server in servers.items()}
         row = [*cell, *(f"{medians[name][metric]:.1f}" for name in servers for metric in METRICS)]
         row += [f"{medians[first]['out tok/s'] / medians[other]['out tok/s']:.2f}" for other in others]
         rows.append(row)
