@@ -1,6 +1,6 @@
 """Fields that are right one by one and impossible together. Each check gives (path, message) or nothing."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from legato_operator import quantities
@@ -98,13 +98,11 @@ def _least(spec: "Spec", role: str) -> int:
     return int(getattr(spec.scaling, role).min)
 
 
-def gpus(spec: "Spec", role: str) -> int:
-    """How many GPUs one worker of a role takes: what it requests, 0 on a machine without."""
+def gpus(spec: "Spec", role: str, names: Sequence[str] = (GPU,)) -> int:
+    """How many GPUs one worker of a role takes: what it requests of resources of these names."""
     resources = getattr(spec, role).resources
-    for amounts in (resources.requests, resources.limits):
-        if GPU in amounts:
-            return int(quantities.quantity(amounts[GPU]))
-    return 0
+    given = {**resources.limits, **resources.requests}
+    return sum(int(quantities.quantity(given[name])) for name in names if name in given)
 
 
 _CHECKS: tuple[Callable[["Spec"], Iterator[Problem]], ...] = (

@@ -1,9 +1,9 @@
 """How many workers each pool gets: the wishes, within the bounds and the GPU budget. Pure."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from legato_operator.combinations import gpus
+from legato_operator.combinations import GPU, gpus
 from legato_operator.resources import Bounds, Spec
 
 
@@ -31,13 +31,13 @@ def wish_at_first(spec: Spec, pool: str) -> int:
     return max(_bounds(spec, pool).min, 1)
 
 
-def targets(spec: Spec, wishes: Mapping[str, int]) -> dict[str, Target]:
+def targets(spec: Spec, wishes: Mapping[str, int], gpu_resources: Sequence[str] = (GPU,)) -> dict[str, Target]:
     """What each pool gets. Decode goes first within a budget: prefill alone serves nobody."""
     left = spec.scaling.gpu_budget
     result: dict[str, Target] = {}
     for pool in pools(spec):
         target = _within_bounds(spec, pool, wishes.get(pool, wish_at_first(spec, pool)))
-        each = gpus(spec, pool)
+        each = gpus(spec, pool, gpu_resources)
         if left is not None and each:
             if left // each < target.replicas:
                 target = Target(left // each, "scaling.gpuBudget")

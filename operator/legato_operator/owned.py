@@ -50,7 +50,7 @@ def wished(service_: InferenceService, placement: Placement) -> list[dict[str, A
         access.binding(service_),
         service.workers(service_),
         service.front(service_),
-        network_policy.workers(service_),
+        network_policy.workers(service_, placement.containers.operator_namespace),
         network_policy.gateway(service_),
         *(disruption_budget.of_pool(service_, name) for name in pools),
         disruption_budget.gateway(service_),

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from legato_operator.combinations import GPU
 from legato_protocol import names
 
 
@@ -13,6 +14,7 @@ class Containers:
     gateway_image: str
     pull_policy: str = "IfNotPresent"
     pull_secrets: tuple[str, ...] = ()
+    operator_namespace: str = ""  # where the operator's own pods are; empty where it is not a pod
 
 
 @dataclass(frozen=True)
@@ -34,6 +36,7 @@ class Placement:
     shared_cores: int | None = None  # that all workers have among them; None where each has a machine to itself
     containers: Containers | None = None  # None: pods are processes, which see the machine's own files
     url: str = ""  # where clients reach a service; empty where that is not the operator's to say
+    gpu_resources: tuple[str, ...] = (GPU,)  # names of resources that are GPUs
     look_again: float = 0.5  # seconds, while something is moving: workers' own state sends no events
     look_again_settled: float = 5.0
 
@@ -56,7 +59,12 @@ def local(program: tuple[str, ...], cores: int | None = None) -> Placement:
 
 
 def kubernetes(
-    engine_image: str, gateway_image: str, pull_policy: str = "IfNotPresent", pull_secrets: tuple[str, ...] = ()
+    engine_image: str,
+    gateway_image: str,
+    pull_policy: str = "IfNotPresent",
+    pull_secrets: tuple[str, ...] = (),
+    operator_namespace: str = "",
+    gpu_resources: tuple[str, ...] = (GPU,),
 ) -> Placement:
     """Pods of a cluster: each has an address and ports of its own, and events tell when to look again."""
     low, high = names.TRANSFER_PORTS
@@ -68,7 +76,8 @@ def kubernetes(
         control_port=names.WORKER_CONTROL_PORT,
         discovery=("--workers-service", "{service}-workers", "--namespace", "{namespace}"),
         transfer=("--transfer-host", "$(LEGATO_POD_IP)", "--transfer-ports", f"{low}-{high}"),
-        containers=Containers(engine_image, gateway_image, pull_policy, pull_secrets),
+        containers=Containers(engine_image, gateway_image, pull_policy, pull_secrets, operator_namespace),
+        gpu_resources=gpu_resources,
         url="http://{service}.{namespace}.svc/v1",
         look_again=1.0,
         look_again_settled=30.0,

@@ -34,7 +34,7 @@ def plan(observed: Observed, placement: Placement) -> Plan:
     if problems := checks.unavailable(observed.service.spec, in_containers=placement.containers is not None):
         return Plan((), status.refused(observed, problems), placement.look_again_settled)
     service = observed.service
-    targets = limits.targets(service.spec, observed.wishes)
+    targets = limits.targets(service.spec, observed.wishes, placement.gpu_resources)
     found = revisions.of(observed, targets, placement)
     pools = plan_pools(observed, found, targets)
     front = gateway_plan.plan_gateway(observed, placement)

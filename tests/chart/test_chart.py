@@ -97,6 +97,7 @@ def test_namespaces_reach_the_operator():
     settings = read_settings(render(*NAMESPACED))
     assert settings.namespaces == ("models", "other")
     assert settings.token_role == ""
+    assert read_settings(render("--set", "ignoreNamespaces={team}")).ignored_namespaces == ("team",)
 
 
 def test_a_digest_wins_over_a_tag():
@@ -199,6 +200,8 @@ def test_ways_in_from_outside():
         ("images.operator.repository=", "repository"),
         ("watchNamespaces={Models}", "watchNamespaces"),
         ("watchNamespaces=models", "watchNamespaces"),
+        ("gpuResources={gpu}", "gpuResources"),
+        ("gpuResources={}", "gpuResources"),
         ("networkPolicy.apiServerPorts={}", "apiServerPorts"),
         ("ingresses[0].service=a", "hosts"),
         ("httpRoutes[0].service=a", "parentRefs"),
@@ -236,3 +239,16 @@ def test_every_group_of_values_is_explained():
     bare = [line for before, line in zip(["", *lines], lines, strict=False) if line[:1].isalpha() and before[:1] != "#"]
     inner = {"crds:", "operator:", "serviceAccount:", "rbac:", "networkPolicy:", "monitoring:"}
     assert {line.split(" ")[0] for line in bare} <= inner
+
+
+def test_logs_of_every_hook_are_those_of_a_pod():
+    """`helm test --logs` reads the logs of a pod named like each hook, whatever that is."""
+    hooks = [item for item in render() if item["metadata"].get("annotations", {}).get("helm.sh/hook") == "test"]
+    assert {item["kind"] for item in hooks} == {"InferenceService", "Pod"}
+    assert {item["metadata"]["name"] for item in hooks} == {"legato-test"}
+
+
+def test_gpu_resources_reach_the_operator():
+    assert read_settings(render()).gpu_resources == ("nvidia.com/gpu",)
+    settings = read_settings(render("--set", "gpuResources={nvidia.com/mig-3g.71gb,amd.com/gpu}"))
+    assert settings.gpu_resources == ("nvidia.com/mig-3g.71gb", "amd.com/gpu")

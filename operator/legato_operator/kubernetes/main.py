@@ -108,7 +108,12 @@ class _Process:
         self._leader = Leader(leases, settings.lease_namespace, settings.identity, pace.terms)
         led = LedCluster(cluster, self._leader)
         where = placement.kubernetes(
-            settings.engine_image, settings.gateway_image, settings.image_pull_policy, settings.image_pull_secrets
+            settings.engine_image,
+            settings.gateway_image,
+            settings.image_pull_policy,
+            settings.image_pull_secrets,
+            settings.own_namespace,
+            settings.gpu_resources,
         )
         recorder = Events(led, settings.identity)
         reconciler: Reconciles = Reconciler(led, HttpWorkers(client), SystemClock(), where, recorder)
@@ -179,7 +184,7 @@ class _Process:
 
     def _wake(self, item: Object) -> None:
         ref = service_of(item)
-        if ref is not None:
+        if ref is not None and ref.namespace not in self._settings.ignored_namespaces:
             own = item["kind"] == names.INFERENCE_SERVICE
             self._controller.wake(ref, item["metadata"].get("generation", 0) if own else 0)
 

@@ -7,12 +7,14 @@ import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from legato_operator.combinations import GPU
 from legato_protocol import names
 
 ENV_NAMESPACE = "LEGATO_NAMESPACE"
 ENV_POD_NAME = "LEGATO_POD_NAME"
 PULL_POLICIES = ("Always", "IfNotPresent", "Never")
 _LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+_RESOURCE = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 _IDENTITY = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,251}[A-Za-z0-9])?")
 
 
@@ -32,6 +34,9 @@ class Settings:
     lease_namespace: str
     identity: str
     http_port: int
+    ignored_namespaces: tuple[str, ...] = ()
+    gpu_resources: tuple[str, ...] = (GPU,)
+    own_namespace: str = ""  # empty where it is not a pod
     token_role: str = ""
     service_account: str = ""
 
@@ -39,10 +44,22 @@ class Settings:
 def add_flags(parser: argparse.ArgumentParser) -> None:
     """Every flag of `legato operator`."""
     parser.add_argument("--namespace", action="append", default=[], help="watch only this (repeatable; default all)")
+    parser.add_argument(
+        "--ignore-namespace",
+        action="append",
+        default=[],
+        help="leave its services to another operator (repeatable; without --namespace)",
+    )
     parser.add_argument("--engine-image", required=True, help="image of workers")
     parser.add_argument("--gateway-image", required=True, help="image of gateways")
     parser.add_argument("--image-pull-policy", choices=PULL_POLICIES, default="IfNotPresent", help="of all its pods")
     parser.add_argument("--image-pull-secret", action="append", default=[], help="of all its pods (repeatable)")
+    parser.add_argument(
+        "--gpu-resource",
+        action="append",
+        default=[],
+        help=f"a resource that is a GPU, for budgets and devices (repeatable; default {GPU})",
+    )
     parser.add_argument("--lease-namespace", help=f"where the leader's Lease is (default: ${ENV_NAMESPACE})")
     parser.add_argument("--identity", help=f"who holds the Lease (default: ${ENV_POD_NAME}, else host and process id)")
     parser.add_argument(
@@ -70,6 +87,9 @@ def read(flags: argparse.Namespace, environment: Mapping[str, str]) -> Settings:
         lease_namespace=flags.lease_namespace or environment.get(ENV_NAMESPACE, ""),
         identity=flags.identity or environment.get(ENV_POD_NAME, "") or f"{socket.gethostname()}-{os.getpid()}",
         http_port=flags.http_port,
+        ignored_namespaces=tuple(dict.fromkeys(flags.ignore_namespace)),
+        gpu_resources=tuple(dict.fromkeys(flags.gpu_resource)) or (GPU,),
+        own_namespace=environment.get(ENV_NAMESPACE, ""),
         token_role=flags.token_role,
         service_account=flags.service_account,
     )
@@ -78,9 +98,12 @@ def read(flags: argparse.Namespace, environment: Mapping[str, str]) -> Settings:
 
 
 def _check(settings: Settings) -> None:
-    for namespace in settings.namespaces:
-        if not _LABEL.fullmatch(namespace):
-            raise SettingsError(f"--namespace: {namespace!r} is no name of a namespace")
+    for flag, namespaces in (("--namespace", settings.namespaces), ("--ignore-namespace", settings.ignored_namespaces)):
+        for namespace in namespaces:
+            if not _LABEL.fullmatch(namespace):
+                raise SettingsError(f"{flag}: {namespace!r} is no name of a namespace")
+    if settings.namespaces and settings.ignored_namespaces:
+        raise SettingsError("--ignore-namespace means something only without --namespace")
     if not settings.lease_namespace:
         raise SettingsError(f"--lease-namespace is required where {ENV_NAMESPACE} is not set")
     if not _LABEL.fullmatch(settings.lease_namespace):
@@ -90,6 +113,9 @@ def _check(settings: Settings) -> None:
     for flag, image in (("--engine-image", settings.engine_image), ("--gateway-image", settings.gateway_image)):
         if not image or any(character.isspace() for character in image):
             raise SettingsError(f"{flag}: {image!r} is no image")
+    for resource in settings.gpu_resources:
+        if not _RESOURCE.fullmatch(resource):
+            raise SettingsError(f"--gpu-resource: {resource!r} is no name of a device, such as {GPU}")
     if bool(settings.token_role) != bool(settings.service_account):
         raise SettingsError("--token-role and --service-account mean something only together")
     if not 0 <= settings.http_port <= 65535:

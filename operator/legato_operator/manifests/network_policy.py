@@ -7,13 +7,14 @@ from legato_operator.resources import InferenceService
 from legato_protocol import names
 
 
-def workers(service: InferenceService) -> dict[str, Any]:
-    """Who reaches a worker, and where."""
+def workers(service: InferenceService, operator_namespace: str) -> dict[str, Any]:
+    """Who reaches a worker, and where. Anybody may call a pod the operator, but not in the operator's namespace."""
     first, last = names.TRANSFER_PORTS
     control = _port(names.WORKER_CONTROL_PORT)
     transfer = {**_port(first), "endPort": last}
     own = [{"podSelector": {"matchLabels": common.selector(service, app=app)}} for app in _OWN]
-    operator = {"namespaceSelector": {}, "podSelector": {"matchLabels": {names.LABEL_APP: names.APP_OPERATOR}}}
+    where = {"matchLabels": {_NAMESPACE: operator_namespace}} if operator_namespace else {}
+    operator = {"namespaceSelector": where, "podSelector": {"matchLabels": {names.LABEL_APP: names.APP_OPERATOR}}}
     ingress = [
         {"from": [own[0]], "ports": [control, transfer]},
         {"from": [own[1], operator], "ports": [control]},
@@ -28,6 +29,7 @@ def gateway(service: InferenceService) -> dict[str, Any]:
     return _policy(service, common.GATEWAY, names.APP_GATEWAY, [{"ports": ports}])
 
 
+_NAMESPACE = "kubernetes.io/metadata.name"
 _OWN = (names.APP_WORKER, names.APP_GATEWAY)
 
 

@@ -104,7 +104,7 @@ def _process(service: InferenceService, pool: str, placement: Placement) -> list
     flags = ["--host", placement.host, *placement.transfer, *placement.announce]
     flags += ["--health-port", str(placement.health_port), "--control-port", str(placement.control_port)]
     flags += ["--drain-deadline", quantities.seconds(service.spec.drain.deadline)]
-    if placement.containers and combinations.gpus(service.spec, pool):
+    if placement.containers and combinations.gpus(service.spec, pool, placement.gpu_resources):
         flags += ["--device", "cuda"]
     threads = _threads(service, pool, placement)
     return [*flags, "--threads", str(threads)] if threads else flags

@@ -58,6 +58,9 @@ async def _lease(s):
         (("--lease-namespace=x", "--http-port=70000"), "--http-port"),
         (("--lease-namespace=x", "--identity=-"), "--identity"),
         (("--lease-namespace=x", "--token-role=r"), "--service-account"),
+        (("--lease-namespace=x", "--ignore-namespace=No_Name"), "--ignore-namespace"),
+        (("--lease-namespace=x", "--ignore-namespace=a", "--namespace=b"), "--ignore-namespace"),
+        (("--lease-namespace=x", "--gpu-resource=gpu"), "--gpu-resource"),
     ],
 )
 def test_wrong_setting_is_refused_by_its_name(flags, told, monkeypatch, capsys):
