@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from legato_operator.actions import MANAGER, Action, Apply, Delete, Drain, MakeToken, PatchStatus, Phase, Release
-from legato_operator.cluster import Cluster, Object, Ref
+from legato_operator.cluster import Cluster, Object, Ref, ref_of
 from legato_operator.errors import ClusterError, Conflict, Forbidden, NotFound, NotLeading, Unavailable
 from legato_operator.manifests import common, revision, secret
 from legato_operator.observe import Workers, read_token
@@ -14,6 +14,7 @@ from legato_operator.observed import Observed
 from legato_protocol import names
 
 FINALIZER = f"{names.API_GROUP}/operator"
+_SHARED = "Service"  # the kind of which two services may wish one of the same name: `a-workers` and the workers of `a`
 
 
 async def apply(cluster: Cluster, workers: Workers, observed: Observed, phases: tuple[Phase, ...]) -> None:
@@ -63,6 +64,8 @@ async def _act(cluster: Cluster, workers: Workers, observed: Observed, action: A
 
 
 async def _apply(cluster: Cluster, item: Mapping[str, Any], manager: str, force: bool) -> None:
+    if not force and item["kind"] == _SHARED:
+        await _check_free(cluster, item)
     try:
         await cluster.apply(item, manager, force)
     except Conflict as conflict:
@@ -70,6 +73,19 @@ async def _apply(cluster: Cluster, item: Mapping[str, Any], manager: str, force:
             raise
         # Looking again mends nothing: somebody else's object has the name.
         raise ClusterError(f"{item['kind']} {item['metadata']['name']} is not the service's own: {conflict}") from None
+
+
+async def _check_free(cluster: Cluster, item: Mapping[str, Any]) -> None:
+    """Raises ClusterError where another one controls the object: one manager applies for all services."""
+    try:
+        found = await cluster.get(ref_of(item))
+    except NotFound:
+        return
+    mine = {owner["uid"] for owner in item["metadata"]["ownerReferences"]}
+    for owner in found["metadata"].get("ownerReferences", ()):
+        if owner.get("controller") and owner["uid"] not in mine:
+            whose = f"{owner['kind']} {owner['name']}"
+            raise ClusterError(f"{item['kind']} {item['metadata']['name']} is not the service's own, but of {whose}")
 
 
 async def _delete(cluster: Cluster, ref: Ref, uid: str | None = None) -> None:

@@ -22,6 +22,13 @@ urllib3.disable_warnings(urllib3.exceptions.InsecureRequestWarning)  # the serve
 
 PROGRAMS = ("etcd", "kube-apiserver")
 START_SECONDS = 120
+CONTROLLERS = (
+    "deployment-controller",
+    "replicaset-controller",
+    "garbage-collector-controller",
+    "namespace-controller",
+    "horizontal-pod-autoscaler-controller",
+)
 ATTEMPTS = 3  # a free port may be taken by another before it is used
 
 
@@ -114,7 +121,8 @@ class ApiServer:
             query = "?fieldManager=test&force=true&fieldValidation=Strict"
             status, answer = self.call("PATCH", path + query, definition, "application/apply-patch+yaml")
             assert status < 300, answer
-            served = f"/apis/{definition['spec']['group']}/v1alpha1/{definition['spec']['names']['plural']}"
+            spec = definition["spec"]
+            served = f"/apis/{spec['group']}/{spec['versions'][0]['name']}/{spec['names']['plural']}"
             deadline = time.monotonic() + START_SECONDS
             while self.call("GET", served)[0] != 200 and time.monotonic() < deadline:
                 time.sleep(0.05)
@@ -146,8 +154,8 @@ def running(folder: Path) -> Iterator[ApiServer]:
 
 
 @contextlib.contextmanager
-def controllers(folder: Path, api: ApiServer) -> Iterator[None]:
-    """Kubernetes' own controllers of that server: Deployments have pods, and what lost its owner goes."""
+def controllers(folder: Path, api: ApiServer, flags: Sequence[str] = ()) -> Iterator[None]:
+    """Kubernetes' own controllers of that server: Deployments have pods, what lost its owner goes, HPAs scale."""
     with tempfile.TemporaryDirectory(prefix="legato-controllers-") as scratch:
         kubeconfig = Path(scratch) / "kubeconfig"
         kubeconfig.write_text(api.kubeconfig())
@@ -155,7 +163,25 @@ def controllers(folder: Path, api: ApiServer) -> Iterator[None]:
             Path(scratch) / "controllers.log",
             str(folder / "kube-controller-manager"),
             f"--kubeconfig={kubeconfig}",
-            "--controllers=deployment-controller,replicaset-controller,garbage-collector-controller,namespace-controller",
+            f"--controllers={','.join(CONTROLLERS)}",
+            "--horizontal-pod-autoscaler-sync-period=1s",
+            "--leader-elect=false",
+            "--secure-port=0",
+            *flags,
+        ):
+            yield
+
+
+@contextlib.contextmanager
+def scheduler(folder: Path, api: ApiServer) -> Iterator[None]:
+    """Kubernetes' own scheduler of that server: it gives pods nodes, wherever Node objects have room for them."""
+    with tempfile.TemporaryDirectory(prefix="legato-scheduler-") as scratch:
+        kubeconfig = Path(scratch) / "kubeconfig"
+        kubeconfig.write_text(api.kubeconfig())
+        with _process(
+            Path(scratch) / "scheduler.log",
+            str(folder / "kube-scheduler"),
+            f"--kubeconfig={kubeconfig}",
             "--leader-elect=false",
             "--secure-port=0",
         ):

@@ -38,6 +38,7 @@ class Kubelet:
     namespace: str
     busy: dict[str, int] = field(default_factory=dict)  # by pod: what a worker says that it runs
     asleep: set[str] = field(default_factory=set)  # pods that do not become ready, and do not end
+    schedules: bool = True  # else it starts only what a scheduler gave a node
     drained: set[str] = field(default_factory=set)
     _servers: dict[str, asyncio.Server] = field(default_factory=dict)
     _network: str = field(default_factory=lambda: f"127.{random.randrange(1, 255)}.{random.randrange(256)}")
@@ -64,7 +65,7 @@ class Kubelet:
             if uid in self._servers:
                 self._servers.pop(uid).close()
             await self._call("DELETE", f"pods/{name}", {"gracePeriodSeconds": 0})
-        elif uid not in self._servers:
+        elif uid not in self._servers and (self.schedules or pod["spec"].get("nodeName")):
             await self._start(pod, name, uid)
 
     async def _start(self, pod: Object, name: str, uid: str) -> None:
@@ -190,10 +191,11 @@ def controlled(api_server: control_plane.ApiServer) -> Iterator[control_plane.Ap
 
 
 @contextlib.asynccontextmanager
-async def _space(api: control_plane.ApiServer) -> AsyncIterator[Space]:
-    name = f"space-{random.randrange(1 << 40):x}"
-    status, answer = await asyncio.to_thread(api.call, "POST", "/api/v1/namespaces", {"metadata": {"name": name}})
-    assert status < 300, answer
+async def _space(api: control_plane.ApiServer, given: str | None) -> AsyncIterator[Space]:
+    name = given or f"space-{random.randrange(1 << 40):x}"
+    if not given:
+        status, answer = await asyncio.to_thread(api.call, "POST", "/api/v1/namespaces", {"metadata": {"name": name}})
+        assert status < 300, answer
     cluster = KubernetesCluster(api.client())
     kubelet = Kubelet(cluster, api, name)
     running = asyncio.create_task(kubelet.run())
@@ -206,6 +208,6 @@ async def _space(api: control_plane.ApiServer) -> AsyncIterator[Space]:
 
 
 @pytest.fixture
-def space(controlled: control_plane.ApiServer) -> Callable[..., contextlib.AbstractAsyncContextManager[Space]]:
-    """Opens a fresh namespace: `async with space() as s`. `space(api)` is one on another server."""
-    return lambda api=controlled: _space(api)
+def space(request: pytest.FixtureRequest) -> Callable[..., contextlib.AbstractAsyncContextManager[Space]]:
+    """Opens a fresh namespace: `async with space() as s`. `space(api, name)` is one there is, elsewhere."""
+    return lambda api=None, name=None: _space(api or request.getfixturevalue("controlled"), name)

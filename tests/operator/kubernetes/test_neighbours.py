@@ -1,0 +1,160 @@
+"""Services are in nobody's way: not in one namespace, not by one name in two, not beside another kind of that name."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+import release
+
+from legato_operator.cluster import Ref
+from legato_operator.manifests import common
+from legato_operator.owned import KINDS
+
+SERVICE = "serving.legato.dev/service"
+CRD = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/inferenceservices.serving.kserve.io"
+OTHER = Path(__file__).with_name("kserve_inferenceservices.yaml")
+
+
+def test_two_services_of_a_namespace_choose_no_pods_of_each_other(space, build):
+    async def check():
+        async with space() as s, s.operator():
+            for name in ("demo", "demo-2"):
+                await s.make(build(), name)
+            for name in ("demo", "demo-2"):
+                await s.wait(lambda name=name: _is_settled(s, name))
+            for name, other in (("demo", "demo-2"), ("demo-2", "demo")):
+                mine, theirs = await _labels_of_pods(s, name), await _labels_of_pods(s, other)
+                for selector in await _selectors(s, name):
+                    assert any(selector.items() <= labels.items() for labels in mine), selector
+                    assert not any(selector.items() <= labels.items() for labels in theirs), selector
+            tokens = [(await s.cluster.get(Ref("Secret", s.name, f"{n}-token")))["data"] for n in ("demo", "demo-2")]
+            assert tokens[0] != tokens[1]
+            before = await _objects(s, "demo")
+            await s.cluster.delete(s.ref("demo-2"))
+            await s.wait(lambda: _is_gone(s, "demo-2"))
+            assert await _objects(s, "demo") == before
+            assert await s.ready("demo")
+
+    asyncio.run(check())
+
+
+def test_service_whose_name_is_that_of_another_s_object_takes_nothing_from_it(space, build):
+    """The front Service of `demo-workers` would be the one by which gateways of `demo` find workers."""
+
+    async def check():
+        async with space() as s, s.operator():
+            await s.make(build())
+            await s.wait(lambda: _is_settled(s, "demo"))
+            before = await _objects(s, "demo")
+            await s.make(build(), "demo-workers")
+            await s.wait(lambda: _is_refused(s, "demo-workers"))
+            message = next(c["message"] for c in await _conditions(s, "demo-workers") if c["type"] == "Progressing")
+            assert "Service demo-workers is not the service's own" in message
+            await s.cluster.delete(s.ref("demo-workers"))
+            await s.wait(lambda: _is_gone(s, "demo-workers"))
+            assert await _objects(s, "demo") == before
+
+    asyncio.run(check())
+
+
+def test_services_of_one_name_in_two_namespaces_know_nothing_of_each_other(space, build):
+    async def check():
+        async with space() as one, space() as two, one.operator(namespaces=(one.name, two.name)):
+            for s in (one, two):
+                await s.make(build())
+            for s in (one, two):
+                await s.wait(lambda s=s: _is_settled(s, "demo"))
+                assert set(await s.pods("decode")) == {"demo-decode-0"}
+            before = await _objects(two, "demo")
+            await one.cluster.delete(one.ref())
+            await one.wait(lambda: _is_gone(one, "demo"))
+            assert await _objects(two, "demo") == before
+            assert await two.ready()
+
+    asyncio.run(check())
+
+
+@pytest.mark.skipif(bool(release.missing_program()), reason=f"no {release.missing_program()} on the PATH")
+def test_another_kind_of_the_same_name_is_left_alone(space, build):
+    """Both have an object `demo` there; each is found by its full name, ours by its short one too."""
+
+    async def check():
+        async with space() as s:
+            await asyncio.to_thread(s.api.install, [OTHER])
+            try:
+                async with s.operator():
+                    path = f"/apis/serving.kserve.io/v1beta1/namespaces/{s.name}/inferenceservices"
+                    foreign = {"apiVersion": "serving.kserve.io/v1beta1", "kind": "InferenceService", "spec": {"a": 1}}
+                    status, before = await asyncio.to_thread(
+                        s.api.call, "POST", path, foreign | {"metadata": {"name": "demo"}}
+                    )
+                    assert status == 201, before
+                    await s.make(build())
+                    await s.wait(s.ready)
+                    assert await _names(s, "isvc") == "inferenceservice.serving.kserve.io/demo"
+                    for name in ("lisvc", "inferenceservices.serving.legato.dev"):
+                        assert await _names(s, name) == "inferenceservice.serving.legato.dev/demo"
+                    await s.cluster.delete(s.ref())
+                    await s.wait(lambda: _is_gone(s, "demo"))
+                    _, after = await asyncio.to_thread(s.api.call, "GET", f"{path}/demo")
+                    assert after == before
+            finally:
+                await asyncio.to_thread(s.api.call, "DELETE", CRD)
+
+    asyncio.run(check())
+
+
+async def _names(s, kind):
+    with release.tools(s.api) as tools:
+        return (await asyncio.to_thread(tools.kubectl, "get", kind, "--namespace", s.name, "--output=name")).strip()
+
+
+async def _labels_of_pods(s, service):
+    found = (await s.cluster.list("Pod", s.name, {SERVICE: service})).items
+    assert len(found) >= 3
+    return [pod["metadata"]["labels"] for pod in found]
+
+
+async def _selectors(s, service):
+    """By which Services, budgets, policies, the Deployment and the pools choose pods."""
+    found = []
+    for kind in KINDS:
+        for item in (await s.cluster.list(kind, s.name, {SERVICE: service})).items:
+            spec = item.get("spec", {})
+            chosen = spec.get("selector") or spec.get("podSelector") or item.get("status", {}).get("selector")
+            if isinstance(chosen, str):
+                chosen = dict(pair.split("=") for pair in chosen.split(","))
+            if chosen:
+                found.append(chosen.get("matchLabels", chosen))
+            for rule in spec.get("ingress", ()):
+                peers = [peer for peer in rule.get("from", ()) if "namespaceSelector" not in peer]
+                found += [peer["podSelector"]["matchLabels"] for peer in peers]
+    assert len(found) >= 10
+    return found
+
+
+async def _objects(s, service):
+    """What a service owns, by name, and which object it is at which version of its spec."""
+    found = {}
+    for kind in ("Pod", *KINDS):
+        for item in (await s.cluster.list(kind, s.name, {SERVICE: service})).items:
+            metadata = item["metadata"]
+            wish = metadata.get("annotations", {}).get(common.ANNOTATION_WISH)
+            found[kind, metadata["name"]] = (metadata["uid"], wish)
+    return found
+
+
+async def _conditions(s, service):
+    return (await s.cluster.get(s.ref(service)))["status"]["conditions"]
+
+
+async def _is_settled(s, service):
+    return await s.ready(service) and await s.condition("Progressing", service) == ("False", "AsWished")
+
+
+async def _is_refused(s, service):
+    return await s.condition("Progressing", service) == ("False", "APIRefused")
+
+
+async def _is_gone(s, service):
+    return not await s.exists("InferenceService", service) and not await s.exists("Secret", f"{service}-token")
