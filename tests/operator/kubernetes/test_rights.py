@@ -1,0 +1,223 @@
+"""What the chart's accounts may do on a real API server, no more and no less; and it is enough for the operator."""
+
+import asyncio
+import dataclasses
+import re
+
+import control_plane
+import httpx
+import pytest
+import release
+
+from legato_operator.kubernetes.handlers import LABELLED
+
+SYSTEM, TENANT = "legato-system", "legato-tenant"
+CLUSTER, NAMESPACED = f"{SYSTEM}:legato", f"{TENANT}:legato"
+OWNED = {"get", "list", "watch", "create", "patch", "delete"}
+SECRETS = {"secrets": {"get", "create", "patch", "delete"}}
+
+# What every account may ask about itself.
+EVERYBODY = {
+    "selfsubjectreviews.authentication.k8s.io": {"create"},
+    "selfsubjectaccessreviews.authorization.k8s.io": {"create"},
+    "selfsubjectrulesreviews.authorization.k8s.io": {"create"},
+}
+OPERATOR = {
+    "inferenceservices.serving.legato.dev": {"get", "list", "watch", "patch"},
+    "inferenceservices.serving.legato.dev/status": {"update"},
+    "workerpools.serving.legato.dev": OWNED,
+    "workerpools.serving.legato.dev/status": {"update"},
+    "pods": OWNED,
+    "services": OWNED,
+    "serviceaccounts": OWNED,
+    "controllerrevisions.apps": OWNED,
+    "deployments.apps": OWNED,
+    "poddisruptionbudgets.policy": OWNED,
+    "networkpolicies.networking.k8s.io": OWNED,
+    "roles.rbac.authorization.k8s.io": OWNED,
+    "rolebindings.rbac.authorization.k8s.io": OWNED,
+    "endpointslices.discovery.k8s.io": {"get", "list", "watch"},
+    "persistentvolumeclaims": {"get"},
+    "events.events.k8s.io": {"get", "create", "patch"},
+}
+LEADER = {"leases.coordination.k8s.io": {"create"}, "leases.coordination.k8s.io/legato-operator": {"get", "update"}}
+BIND = {"clusterroles.rbac.authorization.k8s.io/legato-tokens": {"bind"}}
+
+pytestmark = pytest.mark.skipif(bool(release.missing_program()), reason=f"no {release.missing_program()} on the PATH")
+
+
+@pytest.fixture(scope="module")
+def tools():
+    """An API server with two releases of one name: one for the cluster, one for the namespaces team and team-b."""
+    folder = control_plane.programs()
+    if folder is None:
+        pytest.skip("no etcd and kube-apiserver: set KUBEBUILDER_ASSETS to a folder with them, or put them on the PATH")
+    with (
+        control_plane.running(folder) as api,
+        control_plane.controllers(folder, api),
+        release.tools(api) as found,
+    ):
+        for namespace in (SYSTEM, TENANT, "team", "team-b", "elsewhere"):
+            found.kubectl("create", "namespace", namespace)
+            found.kubectl("label", "namespace", namespace, "pod-security.kubernetes.io/enforce=restricted")
+        found.install("legato", SYSTEM, "ignoreNamespaces={team,team-b}")
+        found.install("legato", TENANT, "crds.install=false", "watchNamespaces={team,team-b}")
+        yield found
+
+
+@pytest.mark.parametrize(
+    ("account", "namespace", "wanted"),
+    [
+        (CLUSTER, "elsewhere", OPERATOR | BIND),
+        (CLUSTER, SYSTEM, OPERATOR | BIND | LEADER),
+        (NAMESPACED, "team", OPERATOR | SECRETS),
+        (NAMESPACED, "team-b", OPERATOR | SECRETS),
+        (NAMESPACED, TENANT, LEADER),
+        (NAMESPACED, "elsewhere", {}),
+        (NAMESPACED, "kube-system", {}),
+    ],
+)
+def test_the_operator_has_exactly_these_rights(tools, account, namespace, wanted):
+    rights = tools.rights(account, namespace)
+    assert {what: verbs for what, verbs in rights.items() if what not in EVERYBODY} == wanted
+    assert not [what for what, verbs in rights.items() if "*" in what or "*" in verbs]
+
+
+TABLE = [
+    # account, namespace ("*": all of them), verb, what, whether
+    (CLUSTER, "*", "create", "pods", True),
+    (CLUSTER, "*", "update", "inferenceservices.serving.legato.dev --subresource=status", True),
+    (CLUSTER, "*", "bind", "clusterroles/legato-tokens", True),
+    (CLUSTER, SYSTEM, "update", "leases/legato-operator", True),
+    (CLUSTER, "elsewhere", "update", "leases/legato-operator", False),
+    (CLUSTER, SYSTEM, "update", "leases/another", False),
+    (CLUSTER, "*", "get", "secrets", False),
+    (CLUSTER, "*", "list", "secrets", False),
+    (CLUSTER, "elsewhere", "get", "secrets", False),
+    (CLUSTER, "kube-system", "get", "secrets", False),
+    (CLUSTER, "*", "bind", "clusterroles/cluster-admin", False),
+    (CLUSTER, "*", "escalate", "roles", False),
+    (CLUSTER, "*", "escalate", "clusterroles", False),
+    (CLUSTER, "*", "create", "clusterroles", False),
+    (CLUSTER, "*", "create", "clusterrolebindings", False),
+    (CLUSTER, "*", "impersonate", "users", False),
+    (CLUSTER, "*", "create", "pods --subresource=exec", False),
+    (CLUSTER, "*", "create", "pods --subresource=attach", False),
+    (CLUSTER, "*", "create", "serviceaccounts --subresource=token", False),
+    (CLUSTER, "*", "update", "pods --subresource=ephemeralcontainers", False),
+    (CLUSTER, "*", "get", "nodes", False),
+    (CLUSTER, "*", "get", "configmaps", False),
+    (CLUSTER, "*", "delete", "namespaces", False),
+    (CLUSTER, "*", "create", "inferenceservices.serving.legato.dev", False),
+    (CLUSTER, "*", "delete", "inferenceservices.serving.legato.dev", False),
+    (CLUSTER, "*", "delete", "persistentvolumeclaims", False),
+    (CLUSTER, "*", "update", "customresourcedefinitions", False),
+    (CLUSTER, "*", "*", "*", False),
+    (NAMESPACED, "team", "create", "pods", True),
+    (NAMESPACED, "team", "get", "secrets", True),
+    (NAMESPACED, "team", "list", "secrets", False),
+    (NAMESPACED, "team", "watch", "secrets", False),
+    (NAMESPACED, "team", "escalate", "roles", False),
+    (NAMESPACED, "team", "create", "pods --subresource=exec", False),
+    (NAMESPACED, "elsewhere", "get", "inferenceservices.serving.legato.dev", False),
+    (NAMESPACED, "*", "list", "inferenceservices.serving.legato.dev", False),
+    (NAMESPACED, "*", "get", "secrets", False),
+    (NAMESPACED, "*", "bind", "clusterroles/legato-tokens", False),
+]
+
+
+def test_kubectl_auth_can_i(tools):
+    """The whole table at once, so that a failure shows every row that is wrong."""
+    said = [(*row[:4], tools.can(*row[:4])) for row in TABLE]
+    assert said == TABLE
+
+
+def test_a_role_with_more_rights_than_its_own_cannot_be_made(tools):
+    """Who may write Roles could give itself anything, if the API server did not compare."""
+    mine = tools.as_account(SYSTEM, "legato")
+    role = {"metadata": {"name": "more"}, "rules": [{"apiGroups": [""], "resources": ["secrets"], "verbs": ["get"]}]}
+    status, answer = mine.call("POST", "/apis/rbac.authorization.k8s.io/v1/namespaces/elsewhere/roles", role)
+    assert (status, answer["reason"]) == (403, "Forbidden")
+
+
+@pytest.mark.parametrize("namespace", [SYSTEM, TENANT])
+def test_the_operators_pod_is_let_in_where_pods_have_to_be_restricted(tools, namespace):
+    condition = "--for=jsonpath={.status.replicas}=1"
+    tools.kubectl("wait", "deployment/legato", "--namespace", namespace, condition, "--timeout=60s")
+
+
+def test_a_whole_life_of_a_service_with_the_rights_of_one_namespace(tools, space, build):
+    asyncio.run(_live(tools, space, build, TENANT, "team", refused=set()))
+
+
+def test_a_whole_life_of_a_service_with_the_rights_on_the_cluster(tools, space, build):
+    """A right that was just given is in force a moment later: until then it is asked for the token in vain."""
+    asyncio.run(_live(tools, space, build, SYSTEM, None, refused={("get", "Secret")}))
+
+
+def test_two_releases_of_a_cluster_leave_each_other_s_services_alone(tools, space, build):
+    """One watches the whole cluster but for the other's namespaces."""
+
+    async def check():
+        everywhere = dataclasses.asdict(await asyncio.to_thread(tools.settings, "legato", SYSTEM)) | {"http_port": 0}
+        async with space(tools.api) as s, space(tools.api, "team-b") as theirs, s.operator(**everywhere):
+            await theirs.make(build(), "theirs")
+            await s.make(build())
+            await s.wait(s.ready)
+            assert "status" not in await theirs.cluster.get(theirs.ref("theirs"))
+            assert not await theirs.exists("Secret", "theirs-token")
+
+    asyncio.run(check())
+
+
+async def _live(tools, space, build, system, name, refused):
+    """The operator with a release's flags and account, from a service's creation over changes to its end."""
+    settings = await asyncio.to_thread(tools.settings, "legato", system)
+    account = await asyncio.to_thread(tools.as_account, system, "legato")
+    async with space(tools.api, name) as s:
+        given = dataclasses.asdict(settings) | {"http_port": 0}
+        async with dataclasses.replace(s, api=account).operator(**given) as operator:
+            await s.make(build(scaling={"prefill": {"max": 0}, "decode": {"max": 2}}))
+            await s.wait(s.ready)
+            await s.make(build(engine={"chunkTokens": 256}, drain={"deadline": "100ms"}))
+            await s.wait(lambda: _is_settled(s, 2))
+            await _check_accounts_of_service(tools, s)
+            await s.cluster.delete(s.ref())
+            await s.wait(lambda: _is_gone(s))
+            told = await _metrics(operator.port)
+    assert {(verb, kind) for verb, kind, outcome in _calls(told) if outcome == "Forbidden"} <= refused
+    assert {("apply", "Event"), ("delete", "WorkerPool"), ("delete", "Secret")} <= {call[:2] for call in _calls(told)}
+    assert set(re.findall(r'legato_operator_watch_events_total{kind="(\w+)"}', told)) >= set(LABELLED)
+
+
+async def _check_accounts_of_service(tools, s):
+    slices = {"endpointslices.discovery.k8s.io": {"get", "list", "watch"}}
+    for account, wanted in (("demo-gateway", slices), ("demo-worker", {}), ("default", {})):
+        rights = await asyncio.to_thread(tools.rights, f"{s.name}:{account}", s.name)
+        assert {what: verbs for what, verbs in rights.items() if what not in EVERYBODY} == wanted
+    status, worker = await asyncio.to_thread(
+        tools.api.call, "GET", f"/api/v1/namespaces/{s.name}/serviceaccounts/demo-worker"
+    )
+    assert (status, worker["automountServiceAccountToken"]) == (200, False)
+
+
+async def _is_settled(s, pools):
+    item = await s.cluster.get(s.ref())
+    seen = item.get("status", {}).get("observedGeneration") == item["metadata"]["generation"]
+    settled = await s.condition("Progressing") == ("False", "AsWished")
+    return seen and settled and len(item["status"]["pools"]) == pools
+
+
+async def _is_gone(s):
+    return not await s.exists("InferenceService", "demo") and not await s.exists("Secret", "demo-token")
+
+
+async def _metrics(port):
+    async with httpx.AsyncClient(trust_env=False) as client:
+        return (await client.get(f"http://127.0.0.1:{port}/metrics")).text
+
+
+def _calls(told):
+    """Verb, kind and outcome of the calls to the API server."""
+    line = re.compile(r'legato_operator_api_calls_total{kind="(\w+)",outcome="(\w+)",verb="(\w+)"}')
+    return {(verb, kind, outcome) for kind, outcome, verb in line.findall(told)}

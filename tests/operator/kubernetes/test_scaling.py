@@ -1,0 +1,116 @@
+"""With `scaling.mode: External` others scale the pools, by means that Kubernetes has; the operator never does."""
+
+import asyncio
+
+import pytest
+import release
+
+from legato_operator.cluster import Ref
+
+HPA = "/apis/autoscaling/v2/namespaces/{}/horizontalpodautoscalers"
+EXTERNAL = {"mode": "External", "prefill": {"max": 0}, "decode": {"min": 1, "max": 5}}
+
+pytestmark = pytest.mark.skipif(bool(release.missing_program()), reason=f"no {release.missing_program()} on the PATH")
+
+
+def test_kubectl_scale_is_obeyed_and_never_overwritten(space, build):
+    async def check():
+        async with space() as s, s.operator():
+            await s.make(build(scaling=EXTERNAL))
+            await s.wait(s.ready)
+            for replicas in (3, 2):
+                await _kubectl(s, "scale", "workerpool/demo-decode", f"--replicas={replicas}")
+                await s.wait(lambda replicas=replicas: _has(s, replicas))
+                assert await _owners(s) == ["kubectl"]
+            await _kubectl(s, "scale", "lwp/demo-decode", "--replicas=9")
+            await s.wait(lambda: _is(s, ("False", "Capped")))
+            assert len(await s.pods("decode")) == 5
+            assert await _wish(s) == 9
+            assert await _owners(s) == ["kubectl"]
+
+    asyncio.run(check())
+
+
+def test_horizontal_pod_autoscaler_scales_a_pool_and_is_never_overwritten(space, build):
+    """Outside of its own bounds an HPA needs no metrics. A new operator and an edit leave its wish alone, too."""
+
+    async def check():
+        async with space() as s:
+            async with s.operator():
+                await s.make(build(scaling=EXTERNAL, drain={"deadline": "1s"}))
+                await s.wait(s.ready)
+                await _autoscale(s, 3, 4)
+                await s.wait(lambda: _has(s, 3))
+                assert await _owners(s) == ["kube-controller-manager"]
+            async with s.operator("another"):
+                await s.make(build(scaling=EXTERNAL, drain={"deadline": "1s"}, gateway={"defaultDeadline": "1m"}))
+                await s.wait(lambda: _is_seen(s))
+                assert (await _wish(s), await _owners(s)) == (3, ["kube-controller-manager"])
+                await _autoscale(s, 1, 2)
+                await s.wait(lambda: _has(s, 2))
+                assert await _owners(s) == ["kube-controller-manager"]
+                await s.wait(lambda: _is_counted(s, 2))
+
+    asyncio.run(check())
+
+
+async def _autoscale(s, least, most):
+    """An HPA with these bounds."""
+    target = {"apiVersion": "serving.legato.dev/v1alpha1", "kind": "WorkerPool", "name": "demo-decode"}
+    quick = {"scaleDown": {"stabilizationWindowSeconds": 0}}
+    item = {
+        "apiVersion": "autoscaling/v2",
+        "kind": "HorizontalPodAutoscaler",
+        "metadata": {"name": "demo"},
+        "spec": {
+            "scaleTargetRef": target,
+            "minReplicas": least,
+            "maxReplicas": most,
+            "behavior": quick,
+        },
+    }
+    path = f"{HPA.format(s.name)}/demo?fieldManager=user&force=true"
+    status, answer = await asyncio.to_thread(s.api.call, "PATCH", path, item, "application/apply-patch+yaml")
+    assert status < 300, answer
+
+
+async def _is_counted(s, workers):
+    """Whether the HPA can scale the pool, and sees that many workers."""
+    _, found = await asyncio.to_thread(s.api.call, "GET", f"{HPA.format(s.name)}/demo")
+    conditions = {c["type"]: c["status"] for c in found["status"]["conditions"]}
+    return conditions["AbleToScale"] == "True" and found["status"]["currentReplicas"] == workers
+
+
+async def _kubectl(s, *arguments):
+    with release.tools(s.api) as tools:
+        await asyncio.to_thread(tools.kubectl, "--namespace", s.name, *arguments)
+
+
+async def _pool(s):
+    return await s.cluster.get(Ref("WorkerPool", s.name, "demo-decode"))
+
+
+async def _wish(s):
+    return (await _pool(s))["spec"]["replicas"]
+
+
+async def _owners(s):
+    """Who wrote spec.replicas, of all that ever wrote to the pool."""
+    entries = (await _pool(s))["metadata"]["managedFields"]
+    return [entry["manager"] for entry in entries if "f:replicas" in entry["fieldsV1"].get("f:spec", {})]
+
+
+async def _has(s, workers):
+    """That many workers, the wish told, and nothing on its way."""
+    status = (await _pool(s)).get("status", {})
+    counts = (len(await s.pods("decode")), await _wish(s), status.get("replicas"), status.get("readyReplicas"))
+    return set(counts) == {workers} and await _is(s, ("False", "AsWished"))
+
+
+async def _is(s, told):
+    return await s.condition("Progressing") == told
+
+
+async def _is_seen(s):
+    item = await s.cluster.get(s.ref())
+    return item["status"]["observedGeneration"] == item["metadata"]["generation"]

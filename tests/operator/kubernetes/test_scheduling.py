@@ -1,0 +1,172 @@
+"""Kubernetes' own scheduler among nodes with and without GPUs: who runs where, and what is told when nobody can."""
+
+import asyncio
+import contextlib
+
+import control_plane
+import pytest
+
+GPU = "nvidia.com/gpu"
+PRODUCT = "nvidia.com/gpu.product"
+ROOM = {"cpu": "64", "memory": "256Gi", "pods": "110"}
+ON_GPUS = {
+    "resources": {"requests": {"cpu": "1", GPU: 1}},
+    "template": {
+        "spec": {
+            "nodeSelector": {PRODUCT: "NVIDIA-H200"},
+            "tolerations": [{"key": GPU, "operator": "Exists", "effect": "NoSchedule"}],
+        }
+    },
+}
+TAINT = {"key": GPU, "value": "present", "effect": "NoSchedule"}
+
+
+@pytest.fixture(scope="module")
+def nodes(controlled):
+    """The API server with a scheduler, a node with three GPUs that are for those who tolerate it, and one without."""
+    folder = control_plane.programs()
+    if not (folder / "kube-scheduler").exists():
+        pytest.skip(f"no kube-scheduler in {folder}")
+    _make_node(controlled, "gpus", {GPU: "3"}, {PRODUCT: "NVIDIA-H200"}, [TAINT])
+    _make_node(controlled, "plain", {}, {}, [])
+    try:
+        with control_plane.scheduler(folder, controlled):
+            yield controlled
+    finally:
+        for name in ("gpus", "plain"):
+            controlled.call("DELETE", f"/api/v1/nodes/{name}")
+
+
+def test_gpu_pools_run_where_gpus_are_and_one_too_many_is_told(nodes, space, build):
+    async def check():
+        async with _scheduled(space) as s, s.operator():
+            scaling = {"mode": "External", "prefill": {"max": 1}, "decode": {"max": 4}}
+            await s.make(build(prefill=ON_GPUS, decode=ON_GPUS, scaling=scaling))
+            await s.wait(s.ready)
+            assert await _places(s) == {"demo-prefill-0": "gpus", "demo-decode-0": "gpus", "gateway": "plain"}
+            await _scale(s, 3)
+            await s.wait(lambda: _is(s, "Progressing", ("True", "Unschedulable")))
+            assert await s.ready(), "what serves goes on"
+            message = await _message(s, "Progressing")
+            assert "demo-decode-2: 0/2 nodes are available" in message
+            assert f"Insufficient {GPU}" in message
+            await s.wait(lambda: _is_warned(s, "Unschedulable"))
+            await _scale(s, 2)
+            await s.wait(lambda: _is(s, "Progressing", ("False", "AsWished")))
+
+    asyncio.run(check())
+
+
+@pytest.mark.parametrize("resource", ["example.com/tpu", "nvidia.com/gqu"])
+def test_resource_that_no_node_has_is_told_by_its_name(nodes, space, build, resource):
+    async def check():
+        async with _scheduled(space) as s, s.operator():
+            await s.make(build(decode={"resources": {"requests": {resource: 1}}}))
+            await s.wait(lambda: _is(s, "Ready", ("False", "Unschedulable")))
+            assert await s.condition("DecodeReady") == ("False", "Unschedulable")
+            assert f"Insufficient {resource}" in await _message(s, "Ready")
+            await s.wait(lambda: _is_warned(s, "Unschedulable"))
+            await s.make(build())
+            await s.wait(s.ready)
+
+    asyncio.run(check())
+
+
+def test_changed_manifest_without_its_claim_touches_nothing_and_goes_on_when_that_is_made(nodes, space, build):
+    """The same for the Secret that a template names."""
+
+    async def check():
+        async with _scheduled(space) as s, s.operator():
+            quick = {"rollout": {"maxSurge": 0, "maxUnavailable": 1}, "drain": {"deadline": "1s"}}
+            await s.make(build(**quick))
+            await s.wait(s.ready)
+            before = await _uids(s)
+            variable = {"name": "KEY", "valueFrom": {"secretKeyRef": {"name": "keys", "key": "one"}}}
+            template = {"spec": {"containers": [{"name": "worker", "env": [variable]}]}}
+            mounted = {"source": {"pvc": {"claim": "weights", "path": "model"}}}
+            await s.make(build(model=mounted, prefill={"template": template}, **quick))
+            await s.wait(lambda: _is(s, "Progressing", ("False", "NotFound")))
+            assert await _message(s, "Progressing") == (
+                "spec.model.source.pvc.claim: there is no PersistentVolumeClaim weights; "
+                "spec.prefill.template.spec.containers[worker].env[KEY]: there is no Secret keys"
+            )
+            assert await s.ready()
+            await s.wait(lambda: _is_warned(s, "NotFound"))
+            await _make(s, "secrets", {"metadata": {"name": "keys"}, "stringData": {"two": "x"}})
+            await s.wait(lambda: _tells(s, "Secret keys has no key one"))
+            await s.make(build(model=mounted, **quick))
+            assert await _uids(s) == before
+            claim = {"accessModes": ["ReadOnlyMany"], "resources": {"requests": {"storage": "1Gi"}}}
+            await _make(s, "persistentvolumeclaims", {"metadata": {"name": "weights"}, "spec": claim})
+            # Nobody makes a volume for it here: the first new pod waits, and says for what.
+            await s.wait(lambda: _is(s, "Progressing", ("True", "Unschedulable")))
+            assert "unbound" in await _message(s, "Progressing")
+
+    asyncio.run(check())
+
+
+@contextlib.asynccontextmanager
+async def _scheduled(space):
+    """A namespace whose pods start where the scheduler wants them."""
+    async with space() as s:
+        s.kubelet.schedules = False
+        yield s
+
+
+def _make_node(api, name, more, labels, taints):
+    """A node that is ready, as its kubelet would tell."""
+    node = {"metadata": {"name": name, "labels": {"kubernetes.io/hostname": name, **labels}}}
+    status, made = api.call("POST", "/api/v1/nodes", node)
+    assert status < 300, made
+    made["spec"]["taints"] = taints  # in place of the one that keeps pods off a node that has not told anything yet
+    status, made = api.call("PUT", f"/api/v1/nodes/{name}", made)
+    assert status < 300, made
+    ready = [{"type": "Ready", "status": "True", "reason": "KubeletReady"}]
+    room = {"capacity": ROOM | more, "allocatable": ROOM | more, "conditions": ready}
+    status, made = api.call("PUT", f"/api/v1/nodes/{name}/status", made | {"status": room})
+    assert status < 300, made
+
+
+async def _places(s):
+    """The node of each worker, and of the gateway."""
+    (gateway,) = (await s.pods("gateway")).values()
+    workers = await s.pods("prefill") | await s.pods("decode")
+    nodes = {name: pod["spec"]["nodeName"] for name, pod in workers.items()}
+    return nodes | {"gateway": gateway["spec"]["nodeName"]}
+
+
+async def _uids(s):
+    workers = await s.pods("prefill") | await s.pods("decode")
+    return {name: pod["metadata"]["uid"] for name, pod in workers.items()}
+
+
+async def _scale(s, replicas):
+    path = f"/apis/serving.legato.dev/v1alpha1/namespaces/{s.name}/workerpools/demo-decode/scale"
+    body = {"spec": {"replicas": replicas}}
+    status, answer = await asyncio.to_thread(s.api.call, "PATCH", path, body, "application/merge-patch+json")
+    assert status == 200, answer
+
+
+async def _make(s, plural, item):
+    status, answer = await asyncio.to_thread(s.api.call, "POST", f"/api/v1/namespaces/{s.name}/{plural}", item)
+    assert status < 300, answer
+
+
+async def _is(s, kind, told):
+    return await s.condition(kind) == told
+
+
+async def _message(s, kind):
+    conditions = (await s.cluster.get(s.ref()))["status"]["conditions"]
+    return next(condition["message"] for condition in conditions if condition["type"] == kind)
+
+
+async def _tells(s, text):
+    return text in await _message(s, "Progressing")
+
+
+async def _is_warned(s, reason):
+    events = (await s.cluster.list("Event", s.name)).items
+    return any(
+        (e["type"], e["reason"], e["regarding"]["kind"]) == ("Warning", reason, "InferenceService") for e in events
+    )
