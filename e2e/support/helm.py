@@ -1,6 +1,7 @@
 """The chart, with the images under test as `scripts/e2e` built and loaded them."""
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 import kube
@@ -23,17 +24,17 @@ def next_engine_image() -> str:
     return image("engine", f"{_TAG}-next")
 
 
-def install(system: Namespace) -> None:
-    _helm("install", CHART, system)
+def install(system: Namespace, release: str = RELEASE, *values: str) -> None:
+    _helm("install", release, CHART, system, values)
 
 
-def upgrade(chart: Path, system: Namespace) -> None:
-    """To another version of the chart."""
-    _helm("upgrade", chart, system)
+def upgrade(chart: Path, system: Namespace, *values: str) -> None:
+    """To another version of the chart, or to other values."""
+    _helm("upgrade", RELEASE, chart, system, values)
 
 
-def uninstall(system: Namespace) -> None:
-    kube.run("helm", "uninstall", RELEASE, "--namespace", system.name, "--wait")
+def uninstall(system: Namespace, release: str = RELEASE) -> None:
+    kube.run("helm", "uninstall", release, "--namespace", system.name, "--wait")
 
 
 def operators(system: Namespace) -> list[str]:
@@ -52,9 +53,9 @@ def until_operating(system: Namespace) -> None:
     system.kubectl("rollout", "status", f"deployment/{RELEASE}", "--timeout=120s")
 
 
-def _helm(verb: str, chart: Path, system: Namespace) -> None:
+def _helm(verb: str, release: str, chart: Path, system: Namespace, more: Sequence[str]) -> None:
     registry = _REGISTRY.removesuffix("/")  # the chart puts a slash of its own
     values = [f"images.{name}.tag={_TAG}" for name in ("operator", "gateway", "engine")]
-    settings = [word for value in [*values, f"images.registry={registry}"] for word in ("--set", value)]
-    words = [verb, RELEASE, str(chart), "--namespace", system.name, *settings, "--wait", "--timeout", "2m"]
+    settings = [word for value in [*values, f"images.registry={registry}", *more] for word in ("--set", value)]
+    words = [verb, release, str(chart), "--namespace", system.name, *settings, "--wait", "--timeout", "2m"]
     kube.run("helm", *words)

@@ -1,0 +1,122 @@
+"""Workers that ask for GPUs go where those are, and say so when there are too few. GPUs can be numbers alone."""
+
+import json
+import os
+from collections.abc import Iterator
+
+import helm
+import kube
+import pytest
+from kube import Namespace, Object
+from service import Service
+
+GPU = "nvidia.com/gpu"
+LABEL = "e2e.legato.dev/gpus"
+COUNT = 2
+MANIFEST = """
+apiVersion: serving.legato.dev/v1alpha1
+kind: InferenceService
+metadata: {name: gpus}
+spec:
+  model: {source: {builtin: smollm2-135m-instruct}}
+  engine: {kvCacheMemory: 128Mi}
+  decode: &pool
+    resources: {requests: {cpu: 100m, memory: 800Mi, nvidia.com/gpu: 1}}
+    template:
+      spec:
+        nodeSelector: {e2e.legato.dev/gpus: "true"}
+        tolerations: [{key: nvidia.com/gpu, operator: Exists}]
+  prefill: *pool
+  scaling: {mode: External, prefill: {max: 1}, decode: {max: 4}}
+  drain: {deadline: 5s}
+"""
+
+
+@pytest.fixture(scope="module")
+def numbers(release: Namespace) -> Iterator[None]:
+    """An operator to which these GPUs are a resource like others: nobody could compute on them."""
+    _set_gpu_resources(release, "example.com/gpu")
+    yield
+    _set_gpu_resources(release, GPU)
+
+
+@pytest.fixture(scope="module")
+def node(release: Namespace) -> Iterator[str]:
+    """The one node that has GPUs for this file; its own are left out of it meanwhile."""
+    nodes = json.loads(kube.run("kubectl", "get", "nodes", "--output=json"))["items"]
+    node = max((node for node in nodes if _takes_workers(node)), key=lambda node: len(node["spec"].get("taints", ())))
+    name = node["metadata"]["name"]
+    _set_capacity(name, str(COUNT))
+    kube.run("kubectl", "label", "node", name, f"{LABEL}=true")
+    yield name
+    kube.run("kubectl", "label", "node", name, f"{LABEL}-")
+    _set_capacity(name, node["status"]["capacity"].get(GPU))
+
+
+@pytest.fixture(scope="module")
+def service(numbers: None, namespace: Namespace, node: str) -> Iterator[Service]:
+    namespace.apply(MANIFEST)
+    service = Service(namespace, "gpus")
+    service.until_settled()
+    yield service
+    namespace.kubectl("delete", "inferenceservice", service.name, "--timeout=120s")
+
+
+def test_workers_run_where_gpus_are(service: Service, node: str) -> None:
+    places = [pod["spec"]["nodeName"] for role in ("prefill", "decode") for pod in service.found(role)]
+    assert places == [node, node]
+    answer, _ = service.ask("What is the capital of France?")
+    assert "Paris" in answer
+
+
+def test_one_worker_too_many_is_told_while_the_others_serve(service: Service) -> None:
+    service.scale("decode", COUNT)
+    told = kube.until(lambda: _unschedulable(service), "the condition names the worker without a place")
+    assert f"Insufficient {GPU}" in told
+    notes = kube.until(lambda: _warnings(service), "an Event says so too")
+    assert any(f"Insufficient {GPU}" in note for note in notes)
+    answer, _ = service.ask("What is the capital of France?")
+    assert "Paris" in answer
+    service.scale("decode", 1)
+    service.until_settled()
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(
+    not os.environ.get("LEGATO_E2E_CUDA"),
+    reason="needs real GPUs and an engine image made with DEVICE=cuda: set LEGATO_E2E_CUDA",
+)
+def test_workers_on_real_gpus_answer(namespace: Namespace) -> None:
+    text = MANIFEST.replace("name: gpus", "name: real").replace('nodeSelector: {e2e.legato.dev/gpus: "true"}', "")
+    namespace.apply(text)
+    service = Service(namespace, "real")
+    service.until_ready()
+    answer, route = service.ask("What is the capital of France?")
+    assert "Paris" in answer
+    assert route["transport"].startswith("ucx:")
+
+
+def _takes_workers(node: Object) -> bool:
+    """Without a taint, or with that of nodes with GPUs alone."""
+    taints = {taint["key"] for taint in node["spec"].get("taints", ())}
+    return taints <= {GPU} and not node["spec"].get("unschedulable")
+
+
+def _set_capacity(name: str, count: str | None) -> None:
+    """As a device plugin would have it told; null takes it away."""
+    text = json.dumps({"status": {"capacity": {GPU: count}, "allocatable": {GPU: count}}})
+    kube.run("kubectl", "patch", "node", name, "--subresource=status", "--type=merge", "--patch", text)
+
+
+def _set_gpu_resources(system: Namespace, name: str) -> None:
+    helm.upgrade(helm.CHART, system, f"gpuResources={{{name}}}")
+
+
+def _unschedulable(service: Service) -> str:
+    found = service.condition("Progressing")
+    return str(found["message"]) if found.get("reason") == "Unschedulable" else ""
+
+
+def _warnings(service: Service) -> list[str]:
+    events = service.namespace.list("events.events.k8s.io")
+    return [e["note"] for e in events if e["type"] == "Warning" and e["regarding"]["name"] == service.name]
