@@ -1,5 +1,7 @@
 """The plan for a service's gateway: one that serves, and beside it those of older revisions as they end. Pure."""
 
+from typing import Any
+
 from legato_operator import owned
 from legato_operator.actions import Apply, Delete
 from legato_operator.cluster import Ref
@@ -12,15 +14,15 @@ from legato_operator.rollout import Bounds, next_step
 REPLICAS = 1  # of processes: they share one listening socket
 
 
-def plan_gateway(observed: Observed, placement: Placement) -> PoolPlan:
+def plan_gateway(observed: Observed, placement: Placement, template: dict[str, Any]) -> PoolPlan:
     """Bring the gateway one step closer to its template."""
-    return _of_pods(observed, placement) if placement.containers is None else _of_deployment(observed, placement)
+    return _of_pods(observed, template) if placement.containers is None else _of_deployment(observed, template)
 
 
-def _of_deployment(observed: Observed, placement: Placement) -> PoolPlan:
+def _of_deployment(observed: Observed, template: dict[str, Any]) -> PoolPlan:
     """A Deployment does all of it; only what it tells of the newest spec counts."""
     service = observed.service
-    made = gateway.deployment(service, gateway.template(service, placement))
+    made = gateway.deployment(service, template)
     live = observed.find(owned.DEPLOYMENT, made["metadata"]["name"]) or {}
     status = live.get("status", {})
     current = status.get("observedGeneration", 0) >= live.get("metadata", {}).get("generation", 0)
@@ -35,12 +37,11 @@ def _of_deployment(observed: Observed, placement: Placement) -> PoolPlan:
     )
 
 
-def _of_pods(observed: Observed, placement: Placement) -> PoolPlan:
+def _of_pods(observed: Observed, template: dict[str, Any]) -> PoolPlan:
     """Another revision starts beside the old one, which is then deleted and finishes its streams by itself.
 
     Gateways that are leaving hold no memory that a new one needs: they delay no other step.
     """
-    template = gateway.template(observed.service, placement)
     revision = common.revision_of(template)
     pods = observed.of_pool(common.GATEWAY)
     new = [pod for pod in pods if pod.revision == revision and not pod.leaving]

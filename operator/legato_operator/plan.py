@@ -13,8 +13,9 @@ from legato_operator.cluster import Ref, is_leaving, ref_of, uid_of
 from legato_operator.manifests import common
 from legato_operator.observed import Observed
 from legato_operator.placement import Placement
-from legato_operator.pool_plan import PoolPlan, plan_pool, plan_pools
+from legato_operator.pool_plan import PoolPlan, plan_pool, plan_pools, standings
 from legato_operator.revisions import Revisions
+from legato_operator.rollout import is_proven
 
 LOOK_FOR_MISSING = 3.0  # seconds: nothing tells when what a manifest names is made
 _HARMLESS = ("own", "tell")  # phases in which no pod comes or goes
@@ -33,17 +34,21 @@ def plan(observed: Observed, placement: Placement) -> Plan:
         return _plan_end(observed, placement)
     if problems := checks.unavailable(observed.service.spec, in_containers=placement.containers is not None):
         return Plan((), status.refused(observed, problems), placement.look_again_settled)
-    service = observed.service
-    targets = limits.targets(service.spec, observed.wishes, placement.gpu_resources)
+    targets = limits.targets(observed.service.spec, observed.wishes, placement.gpu_resources)
     found = revisions.of(observed, targets, placement)
-    pools = plan_pools(observed, found, targets)
-    front = gateway_plan.plan_gateway(observed, placement)
+    at = standings(observed, found, targets)
+    held = not is_proven(at) or any(each.taken_back for each in found.values())
+    gateways = revisions.of_gateway(observed, placement, held)
+    front = gateway_plan.plan_gateway(observed, placement, gateways.template)
+    fronted = front.settled and not front.start and not held
+    pools = plan_pools(observed, found, at, fronted or not gateways.differ)
+    good = fronted and _are_whole(pools)
     phases: tuple[Phase, ...] = (
         Phase("own", tuple(owned.make(observed, targets, placement))),
         Phase("start", tuple(action for made in pools.values() for action in made.start)),
         Phase("gateway", front.start + front.leave),
         Phase("leave", tuple(action for made in pools.values() for action in made.leave)),
-        Phase("keep", tuple(revisions.keep(observed, found)) if _is_good(found, pools) else ()),
+        Phase("keep", tuple(revisions.keep(observed, {**found, common.GATEWAY: gateways})) if good else ()),
         Phase("clear", (*_clear(observed, found, pools), *owned.unwanted(observed, placement))),
         Phase("tell", tuple(owned.tell(observed, tuple(pools)))),
     )
@@ -56,10 +61,9 @@ def plan(observed: Observed, placement: Placement) -> Plan:
     return Plan(tuple(phase for phase in phases if phase.actions), told, again)
 
 
-def _is_good(found: Mapping[str, Revisions], pools: Mapping[str, PoolPlan]) -> bool:
+def _are_whole(pools: Mapping[str, PoolPlan]) -> bool:
     """Whether all that the manifest asks for runs, and something runs at all."""
-    asked = not any(each.taken_back for each in found.values())
-    return asked and all(made.whole for made in pools.values()) and any(made.target for made in pools.values())
+    return all(made.whole for made in pools.values()) and any(made.target for made in pools.values())
 
 
 def _is_to_be_taken_back(observed: Observed, found: Mapping[str, Revisions]) -> bool:

@@ -48,17 +48,12 @@ class _Workers:
 
 
 def plan_pools(
-    observed: Observed, found: Mapping[str, Revisions], targets: Mapping[str, Target]
+    observed: Observed, found: Mapping[str, Revisions], at: Mapping[str, Standing], fronted: bool
 ) -> dict[str, PoolPlan]:
     """Bring every pool one step closer to its target. What one may do depends on where the others are."""
-    standings = {
-        pool: _standing(_sorted_out(observed, pool, revisions), revisions, targets[pool].replicas)
-        for pool, revisions in found.items()
-    }
-    chosen = paces(standings, first=limits.PREFILL)  # decode workers can prefill themselves
+    chosen = paces(at, limits.PREFILL, fronted)  # decode workers can prefill themselves
     return {
-        pool: plan_pool(observed, pool, revisions, targets[pool].replicas, chosen[pool])
-        for pool, revisions in found.items()
+        pool: plan_pool(observed, pool, revisions, at[pool].target, chosen[pool]) for pool, revisions in found.items()
     }
 
 
@@ -104,7 +99,13 @@ def _sorted_out(observed: Observed, pool: str, revisions: Revisions) -> _Workers
     return _Workers(new, [pod for pod in others if pod not in useless], useless)
 
 
-def _standing(workers: _Workers, revisions: Revisions, target: int) -> Standing:
+def standings(observed: Observed, found: Mapping[str, Revisions], targets: Mapping[str, Target]) -> dict[str, Standing]:
+    """Where each pool is."""
+    return {pool: _standing(observed, pool, found[pool], target.replicas) for pool, target in targets.items()}
+
+
+def _standing(observed: Observed, pool: str, revisions: Revisions, target: int) -> Standing:
+    workers = _sorted_out(observed, pool, revisions)
     return Standing(
         old=count(workers.old),
         new=count(workers.new),

@@ -1,7 +1,7 @@
-"""Which pod templates a pool's workers are made from: the manifest's, and the last one of which all ran well. Pure.
+"""Which templates pods are made from: the manifest's, and the last ones of which all ran well. Pure.
 
-The latter is kept in a ControllerRevision, for both pools at once: what ran well did so together. That the manifest's
-has failed is remembered in the status, and known again until the manifest makes another one.
+The latter are kept in ControllerRevisions, those of pools and gateway at once: what ran well did so together. That the
+manifest's has failed is remembered in the status, and known again until the manifest makes another one.
 """
 
 from collections.abc import Iterator, Mapping
@@ -13,7 +13,7 @@ from legato_operator.actions import Apply, Delete
 from legato_operator.cluster import Object, is_leaving, labels_of, ref_of, uid_of
 from legato_operator.failure import Failure
 from legato_operator.limits import Target
-from legato_operator.manifests import common, revision, worker
+from legato_operator.manifests import common, gateway, revision, worker
 from legato_operator.observed import Observed, Pod
 from legato_operator.placement import Placement
 from legato_protocol import names
@@ -23,22 +23,27 @@ Template = dict[str, Any]
 
 @dataclass(frozen=True)
 class Revisions:
-    """Of one pool."""
+    """Of one pool, or of the gateway."""
 
     wished: Template
     good: Template | None = None  # None: no revision was ever whole
     failure: Failure | None = None  # why the wished one cannot be had
-    taken_back: bool = False  # workers are made from the good one
+    taken_back: bool = False  # pods are made from the good one
 
     @property
     def template(self) -> Template:
-        """What new workers are made from."""
+        """What new pods are made from."""
         return self.good if self.taken_back and self.good is not None else self.wished
 
     @property
     def changing(self) -> bool:
-        """Whether the revision that workers are made from was never whole."""
+        """Whether the revision that pods are made from was never whole."""
         return self.good is None or common.revision_of(self.template) != common.revision_of(self.good)
+
+    @property
+    def differ(self) -> bool:
+        """Whether there is a good one, and the manifest asks for another."""
+        return self.good is not None and common.revision_of(self.wished) != common.revision_of(self.good)
 
     def is_useless(self, pod: Pod) -> bool:
         """Whether it is of a revision that is neither wished nor was ever whole, and does not serve."""
@@ -56,6 +61,13 @@ def of(observed: Observed, targets: Mapping[str, Target], placement: Placement) 
         pool: _of_pool(observed, pool, template, failures[pool] if taken_back else None, taken_back)
         for pool, template in wished.items()
     }
+
+
+def of_gateway(observed: Observed, placement: Placement, held: bool) -> Revisions:
+    """A gateway of another model speaks to none of the workers there are: `held`, it stays as it is."""
+    newest = _newest(observed, common.GATEWAY)
+    good = revision.template_of(newest) if newest else None
+    return Revisions(gateway.template(observed.service, placement), good, taken_back=held and good is not None)
 
 
 def _of_pool(
@@ -84,36 +96,43 @@ def _remembered(observed: Observed, pool: str, wished: Template) -> Failure | No
     return Failure(told.get("failureReason", conditions.ROLLOUT_FAILED), told.get("failure", ""))
 
 
-def _kept(observed: Observed, pool: str) -> list[Object]:
+def _kept(observed: Observed, role: str) -> list[Object]:
     """The oldest first."""
     mine = (item for item in observed.objects if item["kind"] == revision.KIND and not is_leaving(item))
-    found = [item for item in mine if labels_of(item).get(names.LABEL_ROLE) == pool]
+    found = [item for item in mine if labels_of(item).get(names.LABEL_ROLE) == role]
     return sorted(found, key=lambda item: int(item["revision"]))
 
 
-def _newest(observed: Observed, pool: str) -> Object | None:
-    return next(reversed(_kept(observed, pool)), None)
+def _newest(observed: Observed, role: str) -> Object | None:
+    return next(reversed(_kept(observed, role)), None)
 
 
 def keep(observed: Observed, found: Mapping[str, Revisions]) -> Iterator[Apply]:
     """Note that these are whole, each beside the older ones."""
-    for pool, revisions in found.items():
-        owner = observed.pools.get(pool)
+    for role, revisions in found.items():
+        owner = _owner(observed, role)
         if owner is None:
             continue
-        newest = _newest(observed, pool)
+        newest = _newest(observed, role)
         number = int(newest["revision"]) if newest else 0
-        made = revision.controller_revision(observed.service, pool, revisions.template, number + revisions.changing)
+        made = revision.controller_revision(observed.service, role, revisions.template, number + revisions.changing)
         whole = common.signed(common.owned(made, owner))
         live = observed.find(revision.KIND, made["metadata"]["name"])
         if not drift.contained(whole, live):
             yield Apply(whole, force=live is not None)
 
 
+def _owner(observed: Observed, role: str) -> Object | None:
+    """Whose end is theirs."""
+    if role == common.GATEWAY:
+        return common.service_object(observed.service, observed.uid)
+    return observed.pools.get(role)
+
+
 def superseded(observed: Observed) -> Iterator[Delete]:
     """Those that a newer one has replaced, and those of pools that are gone."""
-    for pool in (limits.PREFILL, limits.DECODE):
-        kept = _kept(observed, pool)
-        for item in kept[:-1] if pool in observed.pools else kept:
+    for role in (limits.PREFILL, limits.DECODE, common.GATEWAY):
+        kept = _kept(observed, role)
+        for item in kept[:-1] if _owner(observed, role) else kept:
             if common.ANNOTATION_WISH in item["metadata"].get("annotations", {}):
                 yield Delete(ref_of(item), uid_of(item))

@@ -56,23 +56,33 @@ class Standing:
     returnable: bool  # there is an older revision to stay with
 
 
-def paces(pools: Mapping[str, Standing], first: str) -> dict[str, Pace]:
-    """How each pool of a service may go on.
+def is_proven(pools: Mapping[str, Standing]) -> bool:
+    """Whether the newest revision has a ready worker in every pool that changes, and fails in none."""
+    return all(pool.new.ready and not pool.failing for pool in _changing(pools).values())
+
+
+def paces(pools: Mapping[str, Standing], first: str, fronted: bool = True) -> dict[str, Pace]:
+    """How each pool of a service may go on. `fronted`: gateways speak to workers of the newest revision.
 
     Workers of different KV revisions exchange nothing, so pools change together: one that fails stops all, and as long
     as one lacks a new ready worker, all keep old ones. Where there is room for no worker more, the pool `first` gives
     old ones up before the others do: they can serve without it.
     """
-    changing = {name: pool for name, pool in pools.items() if pool.changing and pool.target}
-    return {name: _pace(name, pool, changing, first) for name, pool in pools.items()}
+    changing = _changing(pools)
+    proven = fronted and (len(changing) == 1 or is_proven(pools))
+    return {name: _pace(name, pool, changing, first, proven) for name, pool in pools.items()}
 
 
-def _pace(name: str, pool: Standing, changing: Mapping[str, Standing], first: str) -> Pace:
+def _changing(pools: Mapping[str, Standing]) -> dict[str, Standing]:
+    return {name: pool for name, pool in pools.items() if pool.changing and pool.target}
+
+
+def _pace(name: str, pool: Standing, changing: Mapping[str, Standing], first: str, proven: bool) -> Pace:
     if name not in changing or not pool.returnable:
         return Pace.FREE
     if any(other.failing for other in changing.values()):
         return Pace.PAUSE
-    if len(changing) == 1 or all(other.new.ready for other in changing.values()):
+    if proven:
         return Pace.FREE
     leads = first == name or first not in changing or changing[first].new.ready
     return Pace.PROVE if leads else Pace.WAIT
@@ -111,7 +121,7 @@ def _given_up(old: Count, target: int, bounds: Bounds, pace: Pace) -> int:
 def _pause(old: Count, new: Count, leaving: int, target: int, bounds: Bounds) -> Step:
     """Plain scaling of the old revision around the new workers there are, one of which stays: it shows the failure.
 
-    Where these leave room, old workers that were given up come back.
+    Where these leave room, old workers that were given up come back; down to what is needed they are made room for.
     """
     surplus = max(0, old.total - target)
     remove_old_starting = min(old.starting, surplus)
@@ -120,7 +130,9 @@ def _pause(old: Count, new: Count, leaving: int, target: int, bounds: Bounds) ->
     new_surplus = max(0, new.total - max(1, target + bounds.surge - kept))
     needed = max(0, target - bounds.unavailable)
     remove_new_ready = min(new.ready, new_surplus, max(0, old.ready - remove_old_ready + new.ready - needed))
-    remove_new_starting = min(max(0, new.starting - 1), new_surplus - remove_new_ready)
-    room = target + bounds.surge - old.total - new.total - leaving
-    create_old = max(0, min(target - kept - new.ready + remove_new_ready, room))
+    room = max(0, target + bounds.surge - old.total - new.total - leaving)
+    missing = target - kept - new.ready + remove_new_ready
+    in_the_way = max(new_surplus - remove_new_ready, needed - target + missing - room - leaving)
+    remove_new_starting = max(0, min(new.starting - 1, in_the_way))
+    create_old = max(0, min(missing, room))
     return Step(0, create_old, remove_old_starting, remove_old_ready, remove_new_starting, remove_new_ready)

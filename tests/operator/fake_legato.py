@@ -2,7 +2,8 @@
 
 Run as `python fake_legato.py worker|gateway FLAGS`. Files in $FAKE_FOLDER steer it: `NAME.busy` holds the number of
 running sequences, `NAME.sick` fails liveness (a word is added each time), `NAME.refuse` makes it end with exit code 2
-and its text, and `NAME.stubborn` makes it ignore SIGTERM. It notes every start in `NAME.starts`.
+and its text, and `NAME.stubborn` makes it ignore SIGTERM. `argument.refuse` and `argument.crash` hold an argument with
+which workers refuse, or end with exit code 1. It notes every start in `NAME.starts`.
 """
 
 import ctypes
@@ -66,6 +67,11 @@ def main() -> None:
     if (reason := steered("refuse")) is not None:
         print(reason, flush=True)
         sys.exit(2)
+    for kind, code in (("refuse", 2), ("crash", 1)):
+        path = FOLDER / f"argument.{kind}"
+        if path.exists() and path.read_text() in sys.argv:
+            print(f"cannot work with {path.read_text()}", flush=True)
+            sys.exit(code)
     with (FOLDER / f"{NAME}.starts").open("a") as starts:
         starts.write(f"{os.getpid()}\n")
     stopping = signal.SIG_IGN if steered("stubborn") is not None else lambda *_: os._exit(0)

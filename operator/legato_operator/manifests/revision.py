@@ -1,4 +1,4 @@
-"""ControllerRevision: a pod template of which all workers ran well, kept as StatefulSets keep theirs."""
+"""ControllerRevision: a pod template of which all pods ran well, kept as StatefulSets keep theirs."""
 
 from typing import Any
 
