@@ -265,3 +265,55 @@ def test_fixed_replicas_are_written_again_and_other_wishes_never(build):
         _find(objects, "WorkerPool", "demo-decode")["spec"]["replicas"] = 2
         made = plan(_observed(item, objects, _pods(item)), PLACEMENT)
         assert [a.item["spec"]["replicas"] for a in _actions(made, Apply) if a.manager == "legato-scaler"] == wishes
+
+
+def _with_model(build, path):
+    return build(model={"source": {"path": path}})
+
+
+def test_gateway_of_another_model_waits_for_workers_of_it(build):
+    """It speaks to none of the workers there are; they stay until it is there."""
+    before, after = _with_model(build, "/models/a.gguf"), _with_model(build, "/models/b.gguf")
+    objects, old = _living(before), _pods(before)
+
+    def made(*more, status=SERVING):
+        _find(objects, "Deployment")["status"] = status
+        return plan(_observed(after, objects, [*old, *more]), PLACEMENT)
+
+    assert "Deployment" not in {a.item["kind"] for a in _actions(made(), Apply)}
+    new = [_pod(after, pool, 1) for pool in ("prefill", "decode")]
+    assert "Deployment" not in {a.item["kind"] for a in _actions(made(new[0]), Apply)}
+    objects = _applied(made(*new), objects)
+    container = _find(objects, "Deployment")["spec"]["template"]["spec"]["containers"][0]
+    assert "/model/b.gguf" in container["args"]
+    rolling = made(*new, status=SERVING | {"observedGeneration": 0})
+    assert not [a for a in _actions(rolling, Apply) if a.item["kind"] == "Pod"], "nobody is marked to leave"
+    leaving = {a.item["metadata"]["name"] for a in _actions(made(*new), Apply) if a.item["kind"] == "Pod"}
+    assert leaving == {"demo-prefill-0", "demo-decode-0"}
+
+
+def test_what_is_good_is_kept_with_its_pool_and_the_one_before_goes(build):
+    before, after = build(), build(engine={"chunkTokens": 256})
+    objects = _living(before)
+    kept = {i["metadata"]["labels"]["serving.legato.dev/role"]: i for i in objects if i["kind"] == "ControllerRevision"}
+    assert set(kept) == {"prefill", "decode", "gateway"}
+    assert kept["decode"]["metadata"]["ownerReferences"][0]["name"] == "demo-decode"
+    second = plan(_observed(after, objects, _pods(after)), PLACEMENT)
+    assert {a.item["revision"] for a in _actions(second, Apply) if a.item["kind"] == "ControllerRevision"} == {2}
+    assert not _deleted(second)
+    third = plan(_observed(after, _applied(second, objects), _pods(after)), PLACEMENT)
+    assert _deleted(third) == {("ControllerRevision", kept[role]["metadata"]["name"]) for role in ("prefill", "decode")}
+
+
+def test_failure_is_told_by_pool_revision_and_cause(build):
+    before, after = build(), build(engine={"chunkTokens": 256})
+    late = _pod(after, "decode", 1, ready=False, state=None, waiting=1801.0, message="0/3 nodes have a GPU")
+    made = plan(_observed(after, _living(before), [*_pods(before), late]), PLACEMENT)
+    told = _condition(made, "Progressing")
+    assert (told["status"], told["reason"]) == ("False", conditions.PROGRESS_DEADLINE_EXCEEDED)
+    cause = "demo-decode-1: not ready within 30m: 0/3 nodes have a GPU"
+    assert told["message"] == f"decode: revision {late.revision}: {cause}; the last good revision stays"
+    pool = made.status["pools"]["decode"]
+    assert pool["revision"] == pool["failedRevision"] == late.revision
+    assert (pool["failureReason"], pool["failure"]) == (conditions.PROGRESS_DEADLINE_EXCEEDED, cause)
+    assert _condition(made, "Ready")["status"] == "True"

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from hypothesis import given
 from hypothesis import strategies as st
 
-from legato_operator.rollout import Bounds, Count, Step, next_step
+from legato_operator.rollout import Bounds, Count, Pace, Standing, Step, next_step, paces
 
 
 @dataclass
@@ -17,7 +17,9 @@ class Pool:
     leaving: int = 0
 
     def take(self, step: Step) -> None:
-        self.old = Count(self.old.ready - step.remove_old_ready, self.old.starting - step.remove_old_starting)
+        self.old = Count(
+            self.old.ready - step.remove_old_ready, self.old.starting - step.remove_old_starting + step.create_old
+        )
         self.new = Count(
             self.new.ready - step.remove_new_ready, self.new.starting - step.remove_new_starting + step.create
         )
@@ -36,12 +38,15 @@ counts = st.builds(Count, st.integers(0, 5), st.integers(0, 5))
 limits = st.tuples(st.integers(0, 3), st.integers(0, 3)).filter(any)
 
 
-@given(old=counts, new=counts, leaving=st.integers(0, 4), target=st.integers(0, 6), limits=limits)
-def test_one_step_stays_within_bounds(old, new, leaving, target, limits):
+@given(
+    old=counts, new=counts, leaving=st.integers(0, 4), target=st.integers(0, 6), limits=limits,
+    pace=st.sampled_from(Pace),
+)  # fmt: skip
+def test_one_step_stays_within_bounds(old, new, leaving, target, limits, pace):
     surge, unavailable = limits
     pool = Pool(old, new, leaving)
     existing, ready = pool.existing, pool.ready
-    step = next_step(old, new, leaving, target, Bounds(surge, unavailable))
+    step = next_step(old, new, leaving, target, Bounds(surge, unavailable), pace)
     pool.take(step)
     assert min(vars(step).values()) >= 0
     assert min(pool.old.ready, pool.old.starting, pool.new.ready, pool.new.starting) >= 0
@@ -83,3 +88,59 @@ def test_one_replica_without_surge_is_replaced_after_it_left():
     assert next_step(pool.old, pool.new, 0, 1, Bounds(0, 1)) == Step(remove_old_ready=1)
     assert next_step(Count(0, 0), pool.new, 1, 1, Bounds(0, 1)) == Step(), "the leaving one still holds its memory"
     assert next_step(Count(0, 0), pool.new, 0, 1, Bounds(0, 1)) == Step(create=1)
+
+
+@given(old=counts, new=counts, leaving=st.integers(0, 4), target=st.integers(1, 6), limits=limits)
+def test_failed_revision_gets_nothing_and_takes_nothing(old, new, leaving, target, limits):
+    """Old workers go only where fewer are wanted; one new one stays, which shows the failure."""
+    step = next_step(old, new, leaving, target, Bounds(*limits), Pace.PAUSE)
+    assert step.create == 0
+    assert step.remove_old_ready + step.remove_old_starting == max(0, old.total - target)
+    assert new.starting - step.remove_new_starting >= min(new.starting, 1)
+
+
+@given(old=counts, new=counts, leaving=st.integers(0, 4), target=st.integers(1, 6), limits=limits)
+def test_before_the_revision_is_proven_the_last_old_worker_stays_where_there_is_surge(
+    old, new, leaving, target, limits
+):
+    surge, unavailable = limits
+    for pace in (Pace.PROVE, Pace.WAIT):
+        step = next_step(old, new, leaving, target, Bounds(surge, unavailable), pace)
+        kept = old.total - step.remove_old_ready - step.remove_old_starting
+        allowed = unavailable if pace is Pace.PROVE else 0
+        assert kept >= min(old.total, max(target - allowed, 1 if surge else 0))
+
+
+def _standing(old=1, new=0, target=1, **more):
+    given = {"changing": True, "failing": False, "returnable": True} | more
+    return Standing(Count(old, 0), Count(new, 0), target, **given)
+
+
+def _paces(prefill, decode, **more):
+    chosen = paces({"decode": decode, "prefill": prefill}, first="prefill", **more)
+    return chosen["prefill"], chosen["decode"]
+
+
+def test_pools_change_together():
+    """Prefill first; freely when each has a new ready worker and gateways speak to them."""
+    old, new = _standing(), _standing(new=1)
+    assert _paces(old, old) == (Pace.PROVE, Pace.WAIT)
+    assert _paces(new, old) == (Pace.PROVE, Pace.PROVE)
+    assert _paces(old, new) == (Pace.PROVE, Pace.WAIT)
+    assert _paces(new, new) == (Pace.FREE, Pace.FREE)
+    assert _paces(new, new, fronted=False) == (Pace.PROVE, Pace.PROVE)
+
+
+def test_failure_stops_every_pool_that_changes_and_no_other():
+    failing, unchanged = _standing(failing=True), _standing(old=0, new=1, changing=False)
+    assert _paces(failing, _standing(new=1)) == (Pace.PAUSE, Pace.PAUSE)
+    assert _paces(failing, unchanged) == (Pace.PAUSE, Pace.FREE)
+    first = _standing(old=0, failing=True, returnable=False)
+    assert _paces(first, first) == (Pace.FREE, Pace.FREE), "there is nothing to stay with"
+
+
+def test_pool_that_changes_alone_or_has_no_workers_waits_for_nobody():
+    unchanged, empty = _standing(old=0, new=1, changing=False), _standing(target=0)
+    assert _paces(unchanged, _standing()) == (Pace.FREE, Pace.FREE)
+    assert _paces(empty, _standing()) == (Pace.FREE, Pace.FREE)
+    assert _paces(unchanged, _standing(), fronted=False) == (Pace.FREE, Pace.PROVE)

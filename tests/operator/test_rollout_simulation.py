@@ -265,17 +265,19 @@ def test_edits_in_the_midst_of_a_rollout_end_where_the_last_says(
     assert {chunk for pool in POOLS for chunk in world.chunks(pool)} == {OTHER}
 
 
-@pytest.mark.parametrize("rollback", [False, True])
-def test_mended_manifest_replaces_failed_workers_at_once(rollback):
-    """Without surge there is no room beside them."""
-    world = _serving((1, 1), (0, 1), rollback)
+@pytest.mark.parametrize("chunk", [OTHER, GOOD])
+@pytest.mark.parametrize("bounds", [(0, 1), (1, 0)])
+def test_mended_manifest_deletes_failed_workers_at_once(chunk, bounds):
+    """Also where an old worker was lost: what never came up makes up for nothing."""
+    world = _serving((2, 2), bounds)
     world.edit(BROKEN)
     world.settle()
     failed = {pod.name for pod in world.pods.values() if pod.blocked}
-    assert bool(failed) is not rollback
-    world.edit(OTHER)
+    world.go(world.ready("decode")[0])
+    world.edit(chunk)
     world.look()
     assert {pod.name for pod in world.going()} >= failed
+    assert failed
     world.settle()
     assert world.progressing() == ("False", conditions.AS_WISHED)
 
