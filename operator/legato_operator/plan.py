@@ -52,7 +52,7 @@ def plan(observed: Observed, placement: Placement) -> Plan:
         Phase("clear", (*_clear(observed, found, pools), *owned.unwanted(observed, placement))),
         Phase("tell", tuple(owned.tell(observed, tuple(pools)))),
     )
-    told = status.of(observed, targets, found, pools, front, placement)
+    told = status.of(observed, targets, {**found, common.GATEWAY: gateways}, pools, front, placement)
     rests = all(made.settled or made.resting for made in (front, *pools.values()))
     rests = rests and not _is_to_be_taken_back(observed, found)
     again = placement.look_again_settled if rests else placement.look_again

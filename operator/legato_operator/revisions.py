@@ -65,9 +65,14 @@ def of(observed: Observed, targets: Mapping[str, Target], placement: Placement) 
 
 def of_gateway(observed: Observed, placement: Placement, held: bool) -> Revisions:
     """A gateway of another model speaks to none of the workers there are: `held`, it stays as it is."""
+    wished = gateway.template(observed.service, placement)
     newest = _newest(observed, common.GATEWAY)
     good = revision.template_of(newest) if newest else None
-    return Revisions(gateway.template(observed.service, placement), good, taken_back=held and good is not None)
+    if good is not None and (held or common.revision_of(good) == common.revision_of(wished)):
+        return Revisions(wished, good, taken_back=held)
+    revisions = ("", common.revision_of(wished))  # those of a Deployment are told apart by nothing
+    pods = [pod for pod in observed.of_pool(common.GATEWAY) if pod.revision in revisions and not pod.on_its_way_out]
+    return Revisions(wished, good, failure.find(pods, observed.service.spec.rollout.progress_deadline))
 
 
 def _of_pool(

@@ -181,8 +181,8 @@ def _failed(failures: Mapping[str, Failure], found: Mapping[str, Revisions]) -> 
         f"{pool}: revision {common.revision_of(found[pool].wished)}: {failure.message}"
         for pool, failure in failures.items()
     ]
-    if any(each.taken_back for each in found.values()):
+    if any(found[pool].taken_back for pool in failures):
         told.append("the last good revision takes its place")
-    elif any(each.good is not None for each in found.values()):
+    elif any(found[pool].good is not None for pool in failures):
         told.append("the last good revision stays")
     return Condition(conditions.PROGRESSING, False, next(iter(failures.values())).reason, "; ".join(told))

@@ -317,3 +317,19 @@ def test_failure_is_told_by_pool_revision_and_cause(build):
     assert pool["revision"] == pool["failedRevision"] == late.revision
     assert (pool["failureReason"], pool["failure"]) == (conditions.PROGRESS_DEADLINE_EXCEEDED, cause)
     assert _condition(made, "Ready")["status"] == "True"
+
+
+def test_gateway_that_cannot_come_up_is_told(build):
+    """Its Deployment keeps the old one, and so do the pools."""
+    before, after = _with_model(build, "/models/a.gguf"), _with_model(build, "/models/b.gguf")
+    objects, new = _living(before), [_pod(after, pool, 1) for pool in ("prefill", "decode")]
+    objects = _applied(plan(_observed(after, objects, [*_pods(before), *new]), PLACEMENT), objects)
+    _find(objects, "Deployment")["status"] = SERVING | {"replicas": 2, "availableReplicas": 1}
+    serving = Pod("demo-gateway-x", "uid-x", "gateway", "", "0", True, False)
+    broken = Pod("demo-gateway-y", "uid-y", "gateway", "", "1", False, False, refused="no tokenizer")
+    made = plan(_observed(after, objects, [*_pods(before), *new, serving, broken]), PLACEMENT)
+    told = _condition(made, "Progressing")
+    assert (told["status"], told["reason"]) == ("False", conditions.ROLLOUT_FAILED)
+    assert "demo-gateway-y: no tokenizer; the last good revision stays" in told["message"]
+    assert not _actions(made, Apply)
+    assert not _deleted(made)
