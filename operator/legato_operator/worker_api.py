@@ -1,5 +1,6 @@
 """Workers' control ports over HTTP: their state, and the order to drain."""
 
+import asyncio
 import json
 from typing import Any
 
@@ -8,6 +9,9 @@ import httpx
 from legato_operator.observed import WorkerState
 
 TIMEOUT = 2.0  # seconds; one slow worker must not hold up a pass for longer
+AT_ONCE = (
+    64  # requests; more wait their turn here, outside of the timeout and of the client's slow search for a connection
+)
 
 
 class HttpWorkers:
@@ -15,10 +19,12 @@ class HttpWorkers:
 
     def __init__(self, client: httpx.AsyncClient) -> None:
         self._client = client
+        self._turns = asyncio.Semaphore(AT_ONCE)
 
     async def state(self, address: str, token: str) -> WorkerState | None:
         try:
-            answer = await self._client.get(f"http://{address}/state", headers=_headers(token), timeout=TIMEOUT)
+            async with self._turns:
+                answer = await self._client.get(f"http://{address}/state", headers=_headers(token), timeout=TIMEOUT)
             return _read(answer.json()) if answer.status_code == httpx.codes.OK else None
         except (httpx.HTTPError, json.JSONDecodeError, KeyError, TypeError, ValueError):
             return None
