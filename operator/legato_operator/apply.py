@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from legato_operator.actions import MANAGER, Action, Apply, Delete, Drain, MakeToken, PatchStatus, Phase, Release
-from legato_operator.cluster import Cluster, Object, Ref, ref_of
+from legato_operator.cluster import Cluster, Object, Ref, ref_of, uid_of
 from legato_operator.errors import ClusterError, Conflict, Forbidden, NotFound, NotLeading, Unavailable
 from legato_operator.manifests import common, revision, secret
 from legato_operator.observe import Workers, read_token
@@ -102,8 +102,18 @@ async def release(cluster: Cluster, ref: Ref) -> None:
         for item in mine.items:
             await _delete(cluster, Ref(kind, ref.namespace, item["metadata"]["name"]))
     with contextlib.suppress(Forbidden):  # where the right has gone with the namespace, the Secret goes with it too
-        await _delete(cluster, Ref("Secret", ref.namespace, common.token_name_of(ref.name)))
+        await _end_token(cluster, ref)
     await _set_finalizers(cluster, ref, (await cluster.get(ref))["metadata"]["uid"], [])
+
+
+async def _end_token(cluster: Cluster, service: Ref) -> None:
+    ref = Ref("Secret", service.namespace, common.token_name_of(service.name))
+    try:
+        found = await cluster.get(ref)
+    except NotFound:
+        return
+    if secret.is_of(found, service.name):
+        await _delete(cluster, ref, uid_of(found))
 
 
 async def _set_finalizers(cluster: Cluster, ref: Ref, uid: str, finalizers: list[str]) -> None:

@@ -7,7 +7,7 @@ from typing import Protocol
 from legato_operator import owned, pod_facts, references, resources
 from legato_operator.clock import Clock
 from legato_operator.cluster import Cluster, Ref, is_leaving, uid_of
-from legato_operator.errors import Forbidden, NotFound
+from legato_operator.errors import ClusterError, Forbidden, NotFound, Unavailable
 from legato_operator.manifests import common, secret
 from legato_operator.observed import Observed, Pod, WorkerState
 from legato_protocol import names
@@ -67,21 +67,31 @@ async def find_problem(cluster: Cluster, namespace: str, needed: references.Refe
 
 
 async def _token(cluster: Cluster, service: resources.InferenceService, leaving: bool) -> str:
-    """A namespace that ends takes the right to its Secrets away, perhaps before its services are gone."""
+    """A namespace that ends takes the right to its Secrets away, perhaps before its services are gone.
+
+    Nor does one who leaves need a Secret that is somebody else's.
+    """
     try:
         return await read_token(cluster, service)
-    except Forbidden:
+    except Unavailable:
+        raise
+    except ClusterError:
         if not leaving:
             raise
         return ""
 
 
 async def read_token(cluster: Cluster, service: resources.InferenceService) -> str:
-    """The service's token; empty when there is none, or somebody took it out of its Secret."""
+    """The service's token; empty when there is none, or somebody took it out of its Secret.
+
+    Raises ClusterError where a Secret of that name is somebody else's.
+    """
+    ref = Ref("Secret", service.metadata.namespace, common.token_name(service))
     try:
-        return secret.read(
-            await cluster.get(Ref("Secret", service.metadata.namespace, common.token_name(service))), "token"
-        )
+        found = await cluster.get(ref)
+        if not secret.is_of(found, service.metadata.name):
+            raise ClusterError(f"Secret {ref.name} is not the service's own: it needs one of that name for its token")
+        return secret.read(found, "token")
     except (NotFound, KeyError, ValueError):
         return ""
 

@@ -57,6 +57,30 @@ def test_service_whose_name_is_that_of_another_s_object_takes_nothing_from_it(sp
     asyncio.run(check())
 
 
+def test_somebody_else_s_secret_of_the_token_s_name_is_neither_used_nor_deleted(space, build):
+    """A service `demo` and an access token `demo-token` are names that one user may well choose."""
+
+    async def check():
+        async with space() as s, s.operator():
+            secrets = f"/api/v1/namespaces/{s.name}/secrets"
+            item = {"metadata": {"name": "demo-token"}, "stringData": {"token": "mine"}}
+            status, before = await asyncio.to_thread(s.api.call, "POST", secrets, item)
+            assert status == 201, before
+            await s.make(build())
+            await s.wait(lambda: _is_refused(s, "demo"))
+            message = next(c["message"] for c in await _conditions(s, "demo") if c["type"] == "Progressing")
+            assert "Secret demo-token is not the service's own" in message
+            await s.cluster.delete(s.ref())
+
+            async def gone():
+                return not await s.exists("InferenceService", "demo")
+
+            await s.wait(gone)
+            assert (await asyncio.to_thread(s.api.call, "GET", f"{secrets}/demo-token"))[1] == before
+
+    asyncio.run(check())
+
+
 def test_services_of_one_name_in_two_namespaces_know_nothing_of_each_other(space, build):
     async def check():
         async with space() as one, space() as two, one.operator(namespaces=(one.name, two.name)):
