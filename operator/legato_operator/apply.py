@@ -14,7 +14,6 @@ from legato_operator.observed import Observed
 from legato_protocol import names
 
 FINALIZER = f"{names.API_GROUP}/operator"
-_SHARED = "Service"  # the kind of which two services may wish one of the same name: `a-workers` and the workers of `a`
 
 
 async def apply(cluster: Cluster, workers: Workers, observed: Observed, phases: tuple[Phase, ...]) -> None:
@@ -64,7 +63,7 @@ async def _act(cluster: Cluster, workers: Workers, observed: Observed, action: A
 
 
 async def _apply(cluster: Cluster, item: Mapping[str, Any], manager: str, force: bool) -> None:
-    if not force and item["kind"] == _SHARED:
+    if not force and item["kind"] != "Pod":  # whose fields nobody may change later
         await _check_free(cluster, item)
     try:
         await cluster.apply(item, manager, force)
@@ -76,16 +75,19 @@ async def _apply(cluster: Cluster, item: Mapping[str, Any], manager: str, force:
 
 
 async def _check_free(cluster: Cluster, item: Mapping[str, Any]) -> None:
-    """Raises ClusterError where another one controls the object: one manager applies for all services."""
+    """Raises ClusterError where an object of that name is somebody else's.
+
+    Apply alone would take it: from another service, since one manager applies for all, and where no field disagrees.
+    """
     try:
         found = await cluster.get(ref_of(item))
     except NotFound:
         return
+    owners = found["metadata"].get("ownerReferences", ())
     mine = {owner["uid"] for owner in item["metadata"]["ownerReferences"]}
-    for owner in found["metadata"].get("ownerReferences", ()):
-        if owner.get("controller") and owner["uid"] not in mine:
-            whose = f"{owner['kind']} {owner['name']}"
-            raise ClusterError(f"{item['kind']} {item['metadata']['name']} is not the service's own, but of {whose}")
+    if not any(owner["uid"] in mine for owner in owners):
+        whose = "".join(f", but of {owner['kind']} {owner['name']}" for owner in owners)
+        raise ClusterError(f"{item['kind']} {item['metadata']['name']} is not the service's own{whose}")
 
 
 async def _delete(cluster: Cluster, ref: Ref, uid: str | None = None) -> None:

@@ -57,6 +57,26 @@ def test_service_whose_name_is_that_of_another_s_object_takes_nothing_from_it(sp
     asyncio.run(check())
 
 
+def test_somebody_else_s_object_is_left_as_it_is_though_it_disagrees_in_nothing(space, build):
+    """Labels and an owner reference would make it the service's, and end it with that."""
+
+    async def check():
+        async with space() as s, s.operator():
+            accounts = f"/api/v1/namespaces/{s.name}/serviceaccounts"
+            item = {"metadata": {"name": "demo-gateway"}}
+            status, before = await asyncio.to_thread(s.api.call, "POST", accounts, item)
+            assert status == 201, before
+            await s.make(build())
+            await s.wait(lambda: _is_refused(s, "demo"))
+            message = next(c["message"] for c in await _conditions(s, "demo") if c["type"] == "Progressing")
+            assert "ServiceAccount demo-gateway is not the service's own" in message
+            await s.cluster.delete(s.ref())
+            await s.wait(lambda: _is_gone(s, "demo"))
+            assert (await asyncio.to_thread(s.api.call, "GET", f"{accounts}/demo-gateway"))[1] == before
+
+    asyncio.run(check())
+
+
 def test_somebody_else_s_secret_of_the_token_s_name_is_neither_used_nor_deleted(space, build):
     """A service `demo` and an access token `demo-token` are names that one user may well choose."""
 
