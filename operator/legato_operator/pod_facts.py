@@ -88,7 +88,7 @@ def _refused(status: Mapping[str, Any]) -> str:
         for state in ("state", "lastState"):
             ended = container.get(state, {}).get("terminated", {})
             if ended.get("exitCode") == REFUSED_EXIT_CODE:
-                return ended.get("message") or "ended with a permanent error"
+                return _last_line(ended) or "ended with a permanent error"
     return ""
 
 
@@ -107,9 +107,14 @@ def _ended(status: Mapping[str, Any]) -> str:
     for container in containers[:1]:
         for state in ("state", "lastState"):
             if ended := container.get(state, {}).get("terminated", {}):
-                lines = ended.get("message", "").strip().splitlines()
-                return ": ".join([f"{container['name']} ended with {ended.get('exitCode')}", *lines[-1:]])
+                told = f"{container['name']} ended with {ended.get('exitCode')}"
+                return ": ".join(text for text in (told, _last_line(ended)) if text)
     return ""
+
+
+def _last_line(ended: Mapping[str, Any]) -> str:
+    """Of what a process said: a kubelet keeps as much as eighty lines of its log."""
+    return next(reversed(ended.get("message", "").strip().splitlines()), "")
 
 
 def _not_ready_since(item: Object) -> str:

@@ -49,6 +49,7 @@ def test_message_says_why_a_pod_is_not_ready(status, message):
     ("container", "refused"),
     [
         ({"lastState": {"terminated": {"exitCode": 2, "message": "no such model"}}}, "no such model"),
+        ({"lastState": {"terminated": {"exitCode": 2, "message": "loading\nno such model\n"}}}, "no such model"),
         ({"state": {"terminated": {"exitCode": 2}}}, "ended with a permanent error"),
         ({"lastState": {"terminated": {"exitCode": 137, "message": "killed"}}}, ""),
         ({"name": "sidecar", "lastState": {"terminated": {"exitCode": 2, "message": "its own"}}}, ""),
