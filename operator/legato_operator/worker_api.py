@@ -9,9 +9,7 @@ import httpx
 from legato_operator.observed import WorkerState
 
 TIMEOUT = 2.0  # seconds; one slow worker must not hold up a pass for longer
-AT_ONCE = (
-    64  # requests; more wait their turn here, outside of the timeout and of the client's slow search for a connection
-)
+AT_ONCE = 64  # requests; others wait outside of the timeout and of the client, which is slow with a long queue
 
 
 class HttpWorkers:
