@@ -8,7 +8,8 @@ OperatorError
     ├── Forbidden      this process has no right to do that, or nobody has: a namespace that ends takes nothing new
     ├── Gone           a watch fell behind; list again
     ├── Invalid        the object would break a rule of its kind; permanent until one of the two changes
-    ├── Unavailable    it did not answer, or asks to be left alone for a while; retry later
+    ├── Unavailable    it did not answer; retry later
+    │   └── Throttled  it asks to be left alone for `seconds`
     └── NotLeading     another replica of the operator may write now, and this one must not
 """
 
@@ -53,6 +54,14 @@ class Invalid(ClusterError):
 
 class Unavailable(ClusterError):
     """The cluster did not answer, or has too much to do."""
+
+
+class Throttled(Unavailable):
+    """The cluster has too much to do, and did not do this."""
+
+    def __init__(self, message: str, seconds: float) -> None:
+        self.seconds = seconds
+        super().__init__(message)
 
 
 class NotLeading(ClusterError):

@@ -15,20 +15,22 @@ from kubernetes.client import ApiClient
 from kubernetes.client.exceptions import ApiException
 
 from legato_operator.cluster import Event, Listing, Object, Ref
-from legato_operator.errors import ClusterError, Conflict, Forbidden, Gone, Invalid, NotFound, Unavailable
+from legato_operator.errors import ClusterError, Conflict, Forbidden, Gone, Invalid, NotFound, Throttled, Unavailable
 from legato_operator.kubernetes import kinds
+from legato_operator.kubernetes.throttle import Throttle, retry_after
 
 CONNECT_TIMEOUT = 5.0  # seconds
 READ_TIMEOUT = 30.0
 WATCH_SECONDS = 240  # the server ends a watch after that; a connection that died unheard ends by READ_TIMEOUT more
 PAGE = 500  # objects in one answer to a list
 THREADS = 8
+TRIES = 4  # of a call that the server is too busy for, with the pauses that it asks for between them
 
 _APPLY = "application/apply-patch+yaml"  # JSON is YAML
 _JSON = "application/json"
 _MERGE = "application/merge-patch+json"
 _METADATA = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
-_ERRORS = {403: Forbidden, 404: NotFound, 409: Conflict, 410: Gone, 422: Invalid, 429: Unavailable}
+_ERRORS = {403: Forbidden, 404: NotFound, 409: Conflict, 410: Gone, 422: Invalid}
 _Result = TypeVar("_Result")
 Count = Callable[[str, str, str], None]  # verb, kind, outcome
 
@@ -46,8 +48,10 @@ class KubernetesCluster:
         count: Count = _uncounted,
         threads: int = THREADS,
         read_timeout: float = READ_TIMEOUT,
+        throttle: Throttle | None = None,
     ) -> None:
         self._client = client
+        self._throttle = throttle or Throttle()
         self._count = count
         self._read_timeout = read_timeout
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix="kubernetes-api")
@@ -81,13 +85,19 @@ class KubernetesCluster:
         return await self._call("apply", item["kind"], "PATCH", path, query, item, _APPLY)
 
     async def _overwrite(self, item: Mapping[str, Any], path: str, manager: str, contradiction: Invalid) -> None:
-        """Set the fields given, lists as a whole.
+        """Set the fields given, lists as a whole; where that does not do, drop what is beside them in the spec.
 
-        Apply merges lists by the keys of their entries: an entry whose key somebody edited would be there twice.
+        Apply merges lists by the keys of their entries: an entry whose key somebody edited would be there twice. And
+        somebody may have set a field that excludes one of those given.
         """
+        query = {"fieldManager": manager}
         try:
-            await self._call("merge", item["kind"], "PATCH", path, {"fieldManager": manager}, item, _MERGE)
-        except (Invalid, NotFound):
+            try:
+                await self._call("merge", item["kind"], "PATCH", path, query, item, _MERGE)
+            except Invalid:
+                live = await self._call("get", item["kind"], "GET", path)
+                await self._call("replace", item["kind"], "PUT", path, query, {**live, "spec": item["spec"]})
+        except (Invalid, NotFound, KeyError):
             raise contradiction from None
 
     async def create(self, item: Mapping[str, Any]) -> Object:
@@ -169,10 +179,20 @@ class KubernetesCluster:
                 found: Object = json.loads(response.read())
                 return found
 
+        for _ in range(TRIES - 1):
+            with contextlib.suppress(Throttled):
+                return await self._once(verb, kind, run)
+        return await self._once(verb, kind, run)
+
+    async def _once(self, verb: str, kind: str, run: Callable[[], Object]) -> Object:
+        """When the server is too busy, the pause that it asks for is over before Throttled is raised."""
+        await self._throttle.wait_open()
         try:
             found = await self._in_thread(run)
         except ClusterError as error:
             self._count(verb, kind, type(error).__name__)
+            if isinstance(error, Throttled):
+                await self._throttle.pause(error.seconds)
             raise
         self._count(verb, kind, "OK")
         return found
@@ -193,6 +213,8 @@ class KubernetesCluster:
             method, target, header_params=headers, body=body, auth_settings=["BearerToken"]
         )
         response: Any = self._client.call_api(*call, _request_timeout=(CONNECT_TIMEOUT, self._read_timeout))
+        if response.status == 429:
+            raise Throttled(f"429: {_message(response.read())}", retry_after(response.headers))
         if response.status >= 300:
             raise _error(response.status, _message(response.read()))
         return response
