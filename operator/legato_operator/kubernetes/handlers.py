@@ -20,6 +20,7 @@ from legato_operator.kubernetes import kinds
 from legato_protocol import names
 
 LABELLED = ("Pod", *owned.KINDS)  # not the token's Secret: watching it would need the right to read all Secrets
+WATCHED = (names.INFERENCE_SERVICE, *LABELLED)
 
 SILENCE_SECONDS = 60.0  # after that, a connection that says nothing is held for dead
 CONNECT_SECONDS = 10.0
@@ -89,7 +90,7 @@ class Handlers:
     def _registry(self) -> kopf.OperatorRegistry:
         registry = kopf.OperatorRegistry()
         kopf.on.login(registry=registry)(self._login)
-        for kind in (names.INFERENCE_SERVICE, *LABELLED):
+        for kind in WATCHED:
             kopf.on.event(*_resource(kind), id=kind.lower(), registry=registry)(_handler(kind, self._told))
         return registry
 

@@ -17,9 +17,10 @@ from legato_operator.errors import ClusterError
 from legato_operator.kubernetes import connection, health
 from legato_operator.kubernetes.api import READ_TIMEOUT, KubernetesCluster
 from legato_operator.kubernetes.events import Events
-from legato_operator.kubernetes.handlers import SILENCE_SECONDS, Handlers
+from legato_operator.kubernetes.handlers import SILENCE_SECONDS, WATCHED, Handlers
 from legato_operator.kubernetes.leader import Leader, LedCluster, Terms
 from legato_operator.kubernetes.metrics import Metrics
+from legato_operator.kubernetes.remembered import Remembered
 from legato_operator.kubernetes.settings import Settings
 from legato_operator.kubernetes.sightings import Sightings
 from legato_operator.kubernetes.token_access import Account, TokenAccess
@@ -106,7 +107,8 @@ class _Process:
         self._loop = asyncio.get_running_loop()
         self._sightings = Sightings()
         self._leader = Leader(leases, settings.lease_namespace, settings.identity, pace.terms)
-        led = LedCluster(cluster, self._leader)
+        self._remembered = Remembered(cluster, WATCHED)
+        led = LedCluster(self._remembered, self._leader)
         where = placement.kubernetes(
             settings.engine_image,
             settings.gateway_image,
@@ -124,12 +126,14 @@ class _Process:
         self._handlers = Handlers(load, settings.namespaces, self._told, pace.silence)
         self._watchdog = Watchdog(
             cluster,
+            WATCHED,
             settings.namespaces,
             self._sightings,
             self._wake,
             self._watch_anew,
             self._controller.longest_pass,
             metrics.missed,
+            self._remembered.trust,
         )
         metrics.leader.set_function(lambda: float(self._leader.holds()))
 
@@ -180,7 +184,11 @@ class _Process:
         """In kopf's thread."""
         self._metrics.saw(item["kind"])
         self._sightings.saw(item, gone)
-        self._loop.call_soon_threadsafe(self._wake, item)
+        self._loop.call_soon_threadsafe(self._changed, item)
+
+    def _changed(self, item: Object) -> None:
+        self._remembered.changed(item)
+        self._wake(item)
 
     def _wake(self, item: Object) -> None:
         ref = service_of(item)

@@ -2,10 +2,22 @@
 
 import threading
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 from legato_operator.cluster import Object
 
 Key = tuple[str, str]  # kind and uid
+
+
+@dataclass(frozen=True)
+class Missed:
+    """What no watch told of in time."""
+
+    changed: tuple[Object, ...] = ()
+    ended: int = 0
+
+    def __len__(self) -> int:
+        return len(self.changed) + self.ended
 
 
 class Sightings:
@@ -31,8 +43,8 @@ class Sightings:
         with self._lock:
             self._versions.clear()
 
-    def missed(self, listed: Iterable[Object]) -> list[Object]:
-        """What was listed the last time and not told of since. What is `listed` now must be told of by the next."""
+    def missed(self, listed: Iterable[Object]) -> Missed:
+        """Of what was listed, or not listed any more, the last time. What is so now must be told of by the next."""
         items = {_key(item): item for item in listed}
         with self._lock:
             late = [key for key, version in self._awaited.items() if self._versions.get(key, 0) < version]
@@ -43,7 +55,7 @@ class Sightings:
             for key in ended:  # whose end fell into a gap between two watches
                 del self._versions[key]
             self._absent = {key for key in self._versions if key not in items}
-        return [items[key] for key in late if key in items]
+        return Missed(tuple(items[key] for key in late if key in items), len(ended))
 
 
 def _key(item: Object) -> Key:

@@ -10,10 +10,10 @@ from legato_operator.errors import ClusterError
 from legato_operator.kubernetes.sightings import Sightings
 from legato_protocol import names
 
-AUDITED = (names.INFERENCE_SERVICE, names.WORKER_POOL, "Pod")
 AUDIT_SECONDS = 30.0
 PASS_SECONDS = 300.0  # a pass that takes longer has stopped
 DEAF_AUDITS = 3  # in a row, fresh watches between them: then a fresh process is wanted
+SOUND_AUDITS = 2  # in a row: what the first one listed was told of, so watches have begun
 log = logging.getLogger(__name__)
 
 
@@ -24,26 +24,34 @@ class Lists(Protocol):
 
 
 class Watchdog:
-    """`wake` is given every object that no watch told of; `restart` begins the watches anew."""
+    """`wake` is given every object that no watch told of; `restart` begins the watches anew.
+
+    `sound` is told after each audit whether watches are known to tell of every change of the kinds `audited`.
+    """
 
     def __init__(
         self,
         lists: Lists,
+        audited: tuple[str, ...],
         namespaces: tuple[str, ...],
         sightings: Sightings,
         wake: Callable[[Object], None],
         restart: Callable[[], None],
         longest_pass: Callable[[], float],
         missed: Callable[[int], None],
+        sound: Callable[[bool], None],
     ) -> None:
         self._lists = lists
+        self._audited = audited
         self._namespaces: tuple[str | None, ...] = namespaces or (None,)
         self._sightings = sightings
         self._wake = wake
         self._restart = restart
         self._longest_pass = longest_pass
         self._missed = missed
+        self._sound = sound
         self._deaf = 0  # audits in a row
+        self._clean = 0  # the same
 
     async def run(self, seconds: float = AUDIT_SECONDS) -> None:
         """Audit for ever."""
@@ -63,14 +71,16 @@ class Watchdog:
         return ""
 
     async def _audit(self) -> None:
-        found = [item for kind in AUDITED for item in await self._list(kind)]
+        found = [item for kind in self._audited for item in await self._list(kind)]
         missed = self._sightings.missed(found)
         self._deaf = self._deaf + 1 if missed else 0
+        self._clean = 0 if missed else self._clean + 1
+        self._sound(self._clean >= SOUND_AUDITS)
         if not missed:
             return
         self._missed(len(missed))
         log.error("no watch told of %d changes; watches begin anew", len(missed))
-        for item in missed:
+        for item in missed.changed:
             self._wake(item)
         self._restart()
 

@@ -5,7 +5,9 @@ import asyncio
 from legato_operator.cluster import Listing
 from legato_operator.errors import Unavailable
 from legato_operator.kubernetes.sightings import Sightings
-from legato_operator.kubernetes.watchdog import AUDITED, DEAF_AUDITS, PASS_SECONDS, Watchdog
+from legato_operator.kubernetes.watchdog import DEAF_AUDITS, PASS_SECONDS, Watchdog
+
+AUDITED = ("InferenceService", "Pod")
 
 
 class Around:
@@ -20,6 +22,7 @@ class Around:
         self.missed = 0
         self.longest = 0.0
         self.sightings = Sightings()
+        self.sound = []
 
     async def list_metadata(self, kind, namespace=None, labels=None):
         self.audits += kind == AUDITED[-1]
@@ -43,7 +46,15 @@ def _run(check):
     async def run():
         around = Around()
         dog = Watchdog(
-            around, (), around.sightings, around.woken.append, around.restart, lambda: around.longest, around.count
+            around,
+            AUDITED,
+            (),
+            around.sightings,
+            around.woken.append,
+            around.restart,
+            lambda: around.longest,
+            around.count,
+            around.sound.append,
         )
         task = asyncio.create_task(dog.run(0.001))
 
@@ -87,6 +98,21 @@ def test_missed_change_is_woken_and_watches_begin_anew():
         around.sightings.saw(around.items[0], gone=False)
         await audits(2)
         assert dog.complaint() == ""
+
+    _run(check)
+
+
+def test_watches_are_sound_once_they_told_of_what_was_listed_and_until_they_miss_something():
+    async def check(around, _dog, audits):
+        around.touch(5)
+        around.sightings.saw(around.items[0], gone=False)
+        await audits(4)
+        assert around.sound[:2] == [False, True]
+        assert all(around.sound[1:])
+        around.items = []  # its end is told of by nobody
+        before = len(around.sound)
+        await audits(4)
+        assert False in around.sound[before:]
 
     _run(check)
 
