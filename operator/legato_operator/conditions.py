@@ -92,7 +92,13 @@ def _entry(condition: Condition, before: Mapping[str, Any], generation: int, now
     }
 
 
+def known(status: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """The conditions that a status holds. What lacks a field, by an older operator or somebody's hand, is none."""
+    needed = {"type", "status", "reason", "message", "lastTransitionTime"}
+    return [condition for condition in status.get("conditions") or () if needed <= condition.keys()]
+
+
 def find(status: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
     """A condition out of a status; empty when it is not there yet."""
-    found: Mapping[str, Any] = next((c for c in status.get("conditions", ()) if c["type"] == kind), {})
+    found: Mapping[str, Any] = next((c for c in known(status) if c["type"] == kind), {})
     return found

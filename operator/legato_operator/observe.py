@@ -6,7 +6,7 @@ from typing import Protocol
 
 from legato_operator import owned, pod_facts, references, resources
 from legato_operator.clock import Clock
-from legato_operator.cluster import Cluster, Ref, is_leaving, uid_of
+from legato_operator.cluster import Cluster, Object, Ref, is_leaving, ref_of, uid_of
 from legato_operator.errors import ClusterError, Forbidden, NotFound, Unavailable
 from legato_operator.manifests import common, secret
 from legato_operator.observed import Observed, Pod, WorkerState
@@ -25,9 +25,9 @@ class Workers(Protocol):
         ...
 
 
-async def observe(cluster: Cluster, workers: Workers, clock: Clock, ref: Ref) -> Observed:
-    """All that concerns one service. Raises NotFound when it is gone, ManifestError when it cannot be read."""
-    stored = await cluster.get(ref)
+async def observe(cluster: Cluster, workers: Workers, clock: Clock, stored: Object) -> Observed:
+    """All that concerns the service that is stored so. Raises ManifestError when it cannot be read."""
+    ref = ref_of(stored)
     service = resources.service_from_object(stored)
     mine = {names.LABEL_SERVICE: ref.name}
     token = await _token(cluster, service, is_leaving(stored))

@@ -90,7 +90,7 @@ class Reconciler:
 
     async def _move(self, ref: Ref, stored: Object) -> float:
         """One step towards the spec. What the API server refuses keeps nothing else from being done and told."""
-        observed = await observe(self._cluster, self._workers, self._clock, ref)
+        observed = await observe(self._cluster, self._workers, self._clock, stored)
         made = plan(observed, self._placement)
         try:
             await apply(self._cluster, self._workers, observed, made.phases)
@@ -127,15 +127,18 @@ class Reconciler:
         return self._clock.now() - since > deadline + common.LAST_WORDS + _END_SLACK
 
     async def _tell_stuck(self, ref: Ref, stored: Object, reason: str, text: str) -> None:
-        told = {condition["type"]: condition for condition in stored.get("status", {}).get("conditions", ())}
+        told = {condition["type"]: condition for condition in conditions.known(stored.get("status", {}))}
         told |= {condition["type"]: condition for condition in self._stuck(stored, reason, text)}
         await self._tell(ref, stored, {"conditions": list(told.values())})
 
     def _stuck(self, stored: Object, reason: str, text: str) -> Sequence[dict[str, Any]]:
         news = [Condition(conditions.PROGRESSING, False, reason, text[:_MOST_TEXT])]
-        known = stored.get("status", {}).get("conditions", ())
+        known = conditions.known(stored.get("status", {}))
         return conditions.update(known, news, stored["metadata"]["generation"], self._clock.timestamp())
 
     async def _tell(self, ref: Ref, stored: Object, status: Mapping[str, Any]) -> None:
+        known = stored.get("status", {})
+        if all(known.get(key) == value for key, value in status.items()):
+            return
         await self._cluster.patch_status(ref, status, uid_of(stored))
         await record_changes(self._recorder, stored, status.get("conditions", ()))

@@ -81,7 +81,7 @@ def _problems(problems: Sequence[tuple[str, str]]) -> str:
 
 
 def _status(observed: Observed, news: Sequence[Condition]) -> dict[str, Any]:
-    known = observed.status.get("conditions", ())
+    known = conditions.known(observed.status)
     told = {condition.type for condition in news}
     kept = [condition for condition in known if condition["type"] not in told]
     updated = conditions.update(known, news, observed.generation, observed.timestamp)

@@ -49,7 +49,7 @@ class Silent:
 
 def test_a_leaving_service_is_let_go_without_its_token():
     cluster = Ending(leaving=True)
-    observed = asyncio.run(observe(cluster, Silent(), SystemClock(), REF))
+    observed = asyncio.run(observe(cluster, Silent(), SystemClock(), cluster.service))
     assert observed.deleting
     assert not observed.has_token
     asyncio.run(apply.release(cluster, REF))
@@ -58,5 +58,6 @@ def test_a_leaving_service_is_let_go_without_its_token():
 
 def test_a_service_that_stays_is_not_taken_for_one_without_a_token():
     """Else its token would be made anew, under workers that know the old one."""
+    cluster = Ending(leaving=False)
     with pytest.raises(Forbidden):
-        asyncio.run(observe(Ending(leaving=False), Silent(), SystemClock(), REF))
+        asyncio.run(observe(cluster, Silent(), SystemClock(), cluster.service))
