@@ -8,6 +8,7 @@ from pathlib import Path
 import control_plane
 import httpx
 from road import Road
+from scrape import metric
 
 from legato_operator.cluster import Ref
 
@@ -221,14 +222,7 @@ async def _status(operator, path):
 
 
 async def _metric(operator, name, **labels):
-    """The sum of a metric's lines that have these labels."""
-    lines = (await _get(operator, "/metrics")).text.splitlines()
-    wanted = [f'{key}="{value}"' for key, value in labels.items()]
-    return sum(
-        float(line.rsplit(" ", 1)[1])
-        for line in lines
-        if line.split("{")[0].split(" ")[0] == name and all(label in line for label in wanted)
-    )
+    return await metric(operator.port, name, **labels)
 
 
 async def _told(operator):

@@ -1,0 +1,153 @@
+"""What an API server answers in bad times, to the operator as it runs: it goes on by itself and loses nothing."""
+
+import asyncio
+import contextlib
+import urllib.parse
+
+import gate
+from road import Road
+from scrape import metric
+
+from legato_operator.cluster import Ref
+from legato_operator.kubernetes.handlers import WATCHED
+
+STATUS = "/status"
+
+
+@contextlib.asynccontextmanager
+async def _through_gate(space):
+    """A namespace whose operator comes through a gate."""
+    async with space() as s, gate.Gate(s.api).running() as way, s.operator(url=way.url):
+        yield s, way
+
+
+class Some:
+    """Answers some of the calls that `chosen` names with `code`, and counts them."""
+
+    def __init__(self, code, count, chosen, **headers):
+        self.left = count
+        self._code = code
+        self._chosen = chosen
+        self._headers = headers
+
+    def __call__(self, request):
+        if not self.left or not self._chosen(request):
+            return None
+        self.left -= 1
+        return gate.refusal(self._code, **self._headers)
+
+
+def test_throttled_operator_gets_there(space, build):
+    """Reads, writes, watches and the Lease alike."""
+
+    async def check():
+        async with _through_gate(space) as (s, way):
+            some = way.answer = Some(429, 12, lambda request: True, Retry_After="0")
+            await s.make(build())
+            await s.wait(s.ready)
+            assert not some.left
+
+    asyncio.run(check())
+
+
+def test_conflicts_of_status_and_apply_are_tried_again(space, build):
+    async def check():
+        async with _through_gate(space) as (s, way):
+            some = way.answer = Some(409, 6, lambda r: r.method == "PUT" and r.path.endswith(STATUS))
+            await s.make(build())
+            await s.wait(s.ready)
+            assert not some.left
+            some = way.answer = Some(409, 6, lambda r: r.method == "PATCH" and s.name in r.path)
+            await s.make(build(engine={"chunkTokens": 256}))
+            await s.wait(lambda: _observed(s, 2))
+            await s.wait(lambda: _settled(s))
+            assert not some.left
+
+    asyncio.run(check())
+
+
+def test_errors_of_the_server_are_tried_again(space, build):
+    async def check():
+        async with _through_gate(space) as (s, way):
+            await s.make(build())
+            await s.wait(s.ready)
+            some = way.answer = Some(500, 20, lambda r: s.name in r.path)
+            await s.make(build(engine={"chunkTokens": 256}))
+            await s.wait(lambda: _observed(s, 2))
+            await s.wait(lambda: _settled(s))
+            assert not some.left
+
+    asyncio.run(check())
+
+
+def test_watches_that_are_too_old_begin_anew_and_what_they_missed_is_mended(space, build):
+    """All watches end; each that follows is told 410 first. Meanwhile something is deleted and something edited."""
+
+    async def check():
+        async with _through_gate(space) as (s, way):
+            await s.make(build())
+            await s.wait(lambda: _settled(s))
+            told = set()
+
+            def answer(request):
+                if not gate.is_watch(request) or request.path in told:
+                    return None
+                told.add(request.path)
+                return gate.expired()
+
+            way.answer = answer
+            way.end_watches()
+            await s.cluster.delete(Ref("Deployment", s.name, "demo-gateway"))
+            await s.make(build(engine={"chunkTokens": 256}))
+            await s.wait(lambda: s.exists("Deployment", "demo-gateway"))
+            await s.wait(lambda: _observed(s, 2))
+            await s.wait(lambda: _settled(s))
+            await s.wait(lambda: _is(_count(told), len(WATCHED)))
+
+    asyncio.run(check())
+
+
+def test_leader_that_is_cut_off_stops_and_the_one_that_followed_keeps_the_lease(space, build):
+    async def check():
+        async with space() as s:
+            there = urllib.parse.urlsplit(s.api.url)
+            road = Road(there.hostname, there.port)
+            async with road.running(), s.operator("one", url=f"https://127.0.0.1:{road.port}") as one:
+                await s.make(build())
+                await s.wait(s.ready)
+                async with s.operator("two") as two:
+                    road.block()
+                    await s.wait(lambda: _is(metric(two.port, "legato_operator_leader"), 1))
+                    assert await metric(one.port, "legato_operator_leader") == 0, (
+                        "it stopped before another could start"
+                    )
+                    await s.make(build(engine={"chunkTokens": 256}))
+                    await s.wait(lambda: _observed(s, 2))
+                    road.unblock()
+                    before = await metric(one.port, "legato_operator_watch_events_total")
+                    await s.wait(lambda: _more(one, "legato_operator_watch_events_total", before))
+                    await s.wait(lambda: _settled(s))
+                    assert await metric(one.port, "legato_operator_leader") == 0
+                    assert await metric(two.port, "legato_operator_leader") == 1
+
+    asyncio.run(check())
+
+
+async def _count(of):
+    return len(of)
+
+
+async def _is(asked, wanted):
+    return await asked == wanted
+
+
+async def _more(operator, name, before):
+    return await metric(operator.port, name) > before
+
+
+async def _observed(s, generation):
+    return (await s.cluster.get(s.ref())).get("status", {}).get("observedGeneration") == generation
+
+
+async def _settled(s):
+    return await s.ready() and await s.condition("Progressing") == ("False", "AsWished")

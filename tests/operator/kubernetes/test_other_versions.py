@@ -1,0 +1,124 @@
+"""Objects that another version of the CRDs let in: they stop nobody, can be mended, and can go."""
+
+import asyncio
+import contextlib
+from pathlib import Path
+
+import control_plane
+import yaml
+
+from legato_operator.cluster import Ref
+
+CRDS = Path(__file__).parents[3] / "crds"
+ANYTHING = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+PATH = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{}?fieldManager=test&force=true"
+TORN = {
+    "observedGeneration": 1,
+    "conditions": [{"type": "Ready", "status": "True"}, {"type": "Progressing", "state": "?"}],
+    "pools": {"prefill": {"ready": 1, "wanted": 1, "gone": {"by": "now"}}},
+    "phase": "Running",
+}
+
+
+def test_what_another_version_stored_stops_nobody_and_can_be_mended(space, build):
+    async def check():
+        with contextlib.ExitStack() as stack:
+            api = await asyncio.to_thread(_loose_server, stack)
+            async with space(api) as s:
+                await s.make(build(), "good")
+                await s.make(build(), "torn")
+                await _store_status(s, "torn", TORN)
+                for name in ("older", "leaving"):
+                    await s.make(build(engine={"blockSize": 17, "gone": 1}), name)
+                await asyncio.to_thread(api.install, sorted(CRDS.glob("*.yaml")))
+                await s.wait(lambda: _refused(s))
+                async with s.operator():
+                    for name in ("good", "torn"):
+                        await s.wait(lambda name=name: s.ready(name))
+                        await s.wait(lambda name=name: _is(s.condition("Progressing", name), ("False", "AsWished")))
+                    for name in ("older", "leaving"):
+                        await s.wait(lambda name=name: _is(s.condition("Progressing", name), ("False", "Invalid")))
+                    await s.make(build(), "older")
+                    await s.wait(lambda: s.ready("older"))
+                    await s.cluster.delete(s.ref("leaving"))
+                    await s.wait(lambda: _gone(s, "leaving"))
+
+    asyncio.run(check())
+
+
+def test_child_edited_beyond_recognition_is_mended_and_stops_nobody(space, build):
+    """Owner references, labels, the wish's mark and the spec of owned objects, all by hand."""
+
+    async def check():
+        async with space() as s, s.operator():
+            for name in ("good", "torn"):
+                await s.make(build(), name)
+                await s.wait(lambda name=name: s.ready(name))
+            pool = await s.cluster.get(Ref("WorkerPool", s.name, "torn-decode"))
+            pool["metadata"]["annotations"] = {"serving.legato.dev/wish": "nonsense"}
+            await s.cluster.replace(pool)
+            front = await s.cluster.get(Ref("Service", s.name, "torn"))
+            front["metadata"] |= {"labels": {"serving.legato.dev/service": "torn"}, "annotations": {}}
+            del front["metadata"]["ownerReferences"]
+            front["spec"]["ports"] = [{"port": 1, "name": "x"}, {"port": 2, "name": "y"}]
+            front["spec"]["selector"] = {}
+            await s.cluster.replace(front)
+            budget = await s.cluster.get(Ref("PodDisruptionBudget", s.name, "torn-decode"))
+            budget["spec"] = {"minAvailable": "100%", "selector": {}}
+            await s.cluster.replace(budget)
+            await s.wait(lambda: _mended(s))
+            await s.make(build(engine={"chunkTokens": 64}), "good")
+            await s.wait(lambda: _is(s.condition("Progressing", "good"), ("False", "AsWished")))
+            await s.wait(lambda: s.ready("torn"))
+
+    asyncio.run(check())
+
+
+def _loose_server(stack):
+    """An API server with controllers, whose custom resources may hold anything."""
+    folder = control_plane.programs()
+    api = stack.enter_context(control_plane.running(folder))
+    api.install(sorted(CRDS.glob("*.yaml")))
+    definition = yaml.safe_load((CRDS / "inferenceservices.yaml").read_text())
+    schema = definition["spec"]["versions"][0]["schema"]
+    schema["openAPIV3Schema"] = {"type": "object", "properties": {"spec": ANYTHING, "status": ANYTHING}}
+    path = PATH.format(definition["metadata"]["name"])
+    status, answer = api.call("PATCH", path, definition, "application/apply-patch+yaml")
+    assert status < 300, answer
+    stack.enter_context(control_plane.controllers(folder, api))
+    return api
+
+
+async def _store_status(s, name, status):
+    """Once the looser schema is in force."""
+    path = f"/apis/serving.legato.dev/v1alpha1/namespaces/{s.name}/inferenceservices/{name}/status"
+
+    async def stored():
+        body = {"status": status}
+        code, answer = await asyncio.to_thread(s.api.call, "PATCH", path, body, "application/merge-patch+json")
+        return code == 200 and answer["status"] == status
+
+    await s.wait(stored)
+
+
+async def _refused(s):
+    """Whether the schema of today is in force."""
+    path = f"/apis/serving.legato.dev/v1alpha1/namespaces/{s.name}/inferenceservices"
+    body = {"apiVersion": "serving.legato.dev/v1alpha1", "kind": "InferenceService", "metadata": {"name": "x"}}
+    code, _ = await asyncio.to_thread(s.api.call, "POST", f"{path}?dryRun=All", body)
+    return code == 422
+
+
+async def _mended(s):
+    front = await s.cluster.get(Ref("Service", s.name, "torn"))
+    budget = await s.cluster.get(Ref("PodDisruptionBudget", s.name, "torn-decode"))
+    names = [port["port"] for port in front["spec"]["ports"]]
+    return 80 in names and front["spec"].get("selector") and budget["spec"].get("maxUnavailable") == 1
+
+
+async def _is(asked, wanted):
+    return await asked == wanted
+
+
+async def _gone(s, name):
+    return not await s.exists("InferenceService", name)
