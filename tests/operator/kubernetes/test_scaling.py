@@ -1,12 +1,15 @@
 """With `scaling.mode: External` others scale the pools, by means that Kubernetes has; the operator never does."""
 
 import asyncio
+from pathlib import Path
 
 import pytest
 import release
+import yaml
 
 from legato_operator.cluster import Ref
 
+DOCS = Path(__file__).parents[3] / "docs" / "kubernetes.md"
 HPA = "/apis/autoscaling/v2/namespaces/{}/horizontalpodautoscalers"
 EXTERNAL = {"mode": "External", "prefill": {"max": 0}, "decode": {"min": 1, "max": 5}}
 
@@ -55,20 +58,13 @@ def test_horizontal_pod_autoscaler_scales_a_pool_and_is_never_overwritten(space,
 
 
 async def _autoscale(s, least, most):
-    """An HPA with these bounds."""
-    target = {"apiVersion": "serving.legato.dev/v1alpha1", "kind": "WorkerPool", "name": "demo-decode"}
-    quick = {"scaleDown": {"stabilizationWindowSeconds": 0}}
-    item = {
-        "apiVersion": "autoscaling/v2",
-        "kind": "HorizontalPodAutoscaler",
-        "metadata": {"name": "demo"},
-        "spec": {
-            "scaleTargetRef": target,
-            "minReplicas": least,
-            "maxReplicas": most,
-            "behavior": quick,
-        },
-    }
+    """The HPA of the docs, with these bounds and for this service, and quick to scale down."""
+    (text,) = [block for block in DOCS.read_text().split("```") if "kind: HorizontalPodAutoscaler" in block]
+    item = yaml.safe_load(text.removeprefix("yaml\n"))
+    item["metadata"]["name"] = "demo"
+    item["spec"]["scaleTargetRef"]["name"] = "demo-decode"
+    behavior = {"scaleDown": {"stabilizationWindowSeconds": 0}}
+    item["spec"] |= {"minReplicas": least, "maxReplicas": most, "behavior": behavior}
     path = f"{HPA.format(s.name)}/demo?fieldManager=user&force=true"
     status, answer = await asyncio.to_thread(s.api.call, "PATCH", path, item, "application/apply-patch+yaml")
     assert status < 300, answer
