@@ -182,7 +182,7 @@ def test_deleting_ends_gateway_first_and_leaves_nothing(fakes, build):
                 if len(gone) == 3:
                     break
             assert gone[0] == "demo-gateway-0"
-            for kind in ("InferenceService", "WorkerPool", "Secret"):
+            for kind in ("InferenceService", "WorkerPool", "ControllerRevision", "Secret"):
                 await f.wait(lambda kind=kind: _none(f, kind))
 
     asyncio.run(check())
