@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+import helm
 import kube
 import probe
 import pytest
@@ -83,8 +84,8 @@ def test_strangers_are_clients_of_a_gateway(service: Service, strangers: Namespa
 
 
 def test_strangers_reach_the_operator_s_metrics_alone(release: Namespace, strangers: Namespace) -> None:
-    (operator,) = release.list("pods", "app.kubernetes.io/name=legato-operator")
-    found = probe.reached(strangers, probe.STRANGER, operator["status"]["podIP"], ALL)
+    (operator,) = helm.operators(release)
+    found = probe.reached(strangers, probe.STRANGER, probe.address(release, operator), ALL)
     assert found == {OPERATOR_HTTP}
 
 
