@@ -24,7 +24,8 @@ def previous_chart(folder: Path) -> Path:
     file = copied / "files" / "crds" / "inferenceservices.yaml"
     crd = yaml.safe_load(file.read_text())
     schema = crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
-    del schema["properties"]["spec"]["properties"]["rollout"]["properties"][FIELD]
+    rollout = schema["properties"]["spec"]["properties"]["rollout"]
+    del rollout["properties"][FIELD], rollout["default"][FIELD]
     file.write_text(yaml.safe_dump(crd))
     return copied
 
