@@ -77,7 +77,10 @@ class Controller:
         journal: Journal | None = None,
         gather: float = 0.0,
     ) -> None:
-        """For `gather` seconds after a wake, more of them mean the same pass: writes are told of one by one."""
+        """For `gather` seconds after a wake, more of them mean the same pass: writes are told of one by one.
+
+        For as long as the last pass took, if that is longer: a service is never busy for more than half of the time.
+        """
         self._gather = gather
         self._reconciler = reconciler
         self._retries = retries
@@ -124,6 +127,7 @@ class Controller:
         while True:
             loop.wake.clear()
             loop.changed.clear()
+            began = time.monotonic()
             try:
                 due = await self._timed(ref)
             except NotLeading:
@@ -139,8 +143,9 @@ class Controller:
             if due is None:
                 del self._loops[ref]
                 return
-            if await _wait(loop.wake, due):
-                await asyncio.sleep(self._gather)
+            took = time.monotonic() - began
+            if await _wait(loop.wake, due) and self._gather:
+                await asyncio.sleep(max(self._gather, took))
 
     async def _timed(self, ref: Ref) -> float | None:
         began = self._passes[ref] = time.monotonic()

@@ -146,6 +146,35 @@ def test_many_wakes_within_the_time_of_gathering_are_one_pass():
     asyncio.run(check())
 
 
+def test_passes_that_take_long_are_as_far_apart():
+    """Else a crowd of services that all move would keep the operator busy with passes that find little new."""
+    times = []
+
+    class Slow(Passes):
+        async def reconcile(self, ref):
+            began = asyncio.get_running_loop().time()
+            await asyncio.sleep(0.2)
+            times.append((began, asyncio.get_running_loop().time()))
+            return await super().reconcile(ref)
+
+    passes = Slow()
+
+    async def check():
+        controller = Controller(passes, QUICK, gather=0.001)
+        task = asyncio.create_task(controller.run())
+        await asyncio.sleep(0)
+        controller.wake(GOOD)
+        await passes.until(lambda: len(passes.done) == 1)
+        controller.wake(GOOD)
+        await passes.until(lambda: len(passes.done) == 2)
+        (began, ended), (again, _) = times
+        assert again - ended >= ended - began - 0.01
+        task.cancel()
+        await asyncio.wait((task,))
+
+    asyncio.run(check())
+
+
 def test_service_that_is_gone_is_forgotten_until_it_is_there_again():
     passes = Passes()
     passes.gone.add("good")
