@@ -18,6 +18,7 @@ import contextlib
 import json
 import os
 import re
+import resource
 import socket
 import statistics
 import sys
@@ -47,12 +48,14 @@ class Api:
     def __init__(self, server: control_plane.ApiServer) -> None:
         headers = {"authorization": f"Bearer {server.token}"}
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=32)
+        self._turns = asyncio.Semaphore(16)
         self._client = httpx.AsyncClient(
             base_url=server.url, headers=headers, verify=False, limits=limits, timeout=60, trust_env=False
         )
 
     async def call(self, method: str, path: str, body: object = None, kind: str = "application/json") -> Any:
-        answer = await self._client.request(method, path, content=json.dumps(body), headers={"content-type": kind})
+        async with self._turns:
+            answer = await self._client.request(method, path, content=json.dumps(body), headers={"content-type": kind})
         return answer.raise_for_status().json()
 
     async def watch(self, path: str) -> AsyncIterator[tuple[str, dict[str, Any]]]:
@@ -72,27 +75,26 @@ class Kubelets:
     api: Api
     _pods: dict[str, asyncio.Server] = field(default_factory=dict)
     _begun: int = 0
-    _tasks: set["asyncio.Task[None]"] = field(default_factory=set)
 
     async def run(self) -> None:
+        async with asyncio.TaskGroup() as self._tasks:
+            await self._watch()
+
+    async def _watch(self) -> None:
         try:
             async for _, pod in self.api.watch("/api/v1/pods"):
                 metadata = pod["metadata"]
                 if "deletionTimestamp" in metadata and metadata["uid"] in self._pods:
-                    self._do(self._end(pod, self._pods.pop(metadata["uid"])))
+                    self._tasks.create_task(self._end(pod, self._pods.pop(metadata["uid"])))
                 elif metadata["uid"] not in self._pods and "podIP" not in pod.get("status", {}):
                     self._begun += 1
                     number = self._begun
                     address = f"127.{64 + (number >> 16)}.{(number >> 8) & 255}.{number & 255}"
                     self._pods[metadata["uid"]] = await asyncio.start_server(_answer, address, CONTROL_PORT)
-                    self._do(self._begin(pod, address))
+                    self._tasks.create_task(self._begin(pod, address))
         finally:
             for server in self._pods.values():
                 server.close()
-
-    def _do(self, work: Any) -> None:
-        self._tasks.add(task := asyncio.create_task(work))
-        task.add_done_callback(self._tasks.discard)
 
     async def _begin(self, pod: dict[str, Any], address: str) -> None:
         path = _path(pod)
@@ -242,18 +244,18 @@ async def measure(args: argparse.Namespace, server: control_plane.ApiServer, fol
     namespaces = [f"scale-{number}" for number in range(args.namespaces)]
     for name in ("single", *namespaces):
         await api.call("POST", "/api/v1/namespaces", {"metadata": {"name": name}})
-    watching = [asyncio.create_task(services.run()), asyncio.create_task(Kubelets(api).run())]
-    try:
-        async with operator(server, folder) as found:
+    async with asyncio.TaskGroup() as watching, operator(server, folder) as found:
+        tasks = [watching.create_task(services.run()), watching.create_task(Kubelets(api).run())]
+        try:
             print("| | |\n| --- | --- |")
             _row("RSS without a service", f"{found.memory()} MiB")
             await asyncio.sleep(args.warm)
             await _singles(args, services, found)
             await _hundred(args, services, found, namespaces)
             await _rest(args, found)
-    finally:
-        for task in watching:
-            task.cancel()
+        finally:
+            for task in tasks:
+                task.cancel()
 
 
 async def _singles(args: argparse.Namespace, services: Services, found: Operator) -> None:
@@ -309,6 +311,7 @@ def main() -> None:
     parser.add_argument("--rest", type=float, default=180.0, help="seconds that the rest is measured for")
     parser.add_argument("--qps", type=int, default=200, help="calls a second of Kubernetes' own controllers")
     args = parser.parse_args()
+    resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)  # a socket a pod
     programs = control_plane.programs()
     if programs is None:
         raise SystemExit("no etcd and kube-apiserver: set KUBEBUILDER_ASSETS")
