@@ -80,6 +80,18 @@ def test_gpus_are_limits_too_and_choose_the_device(build):
     assert "--device" not in _main(_worker(item, "prefill"))["args"]
 
 
+def test_workers_of_a_pool_spread_over_nodes_unless_the_template_says_how(build):
+    """The API server refuses two constraints for one topology."""
+    (ours,) = _worker(build())["spec"]["topologySpreadConstraints"]
+    theirs = {**ours, "maxSkew": 2}
+    own = {"template": {"spec": {"topologySpreadConstraints": [theirs]}}}
+    assert ours["whenUnsatisfiable"] == "ScheduleAnyway"
+    assert ours["labelSelector"]["matchLabels"].items() <= _worker(build())["metadata"]["labels"].items() | {
+        ("serving.legato.dev/service", build()["metadata"]["name"])
+    }
+    assert _worker(build(decode=own))["spec"]["topologySpreadConstraints"] == [theirs]
+
+
 def test_template_adds_by_name_and_leaves_the_rest(build):
     template = {
         "metadata": {"labels": {"team": "a"}, "annotations": {"note": "b"}},

@@ -35,6 +35,16 @@ def selector(service: InferenceService, **labels: str) -> dict[str, str]:
     return {names.LABEL_SERVICE: service.metadata.name} | {keys[key]: value for key, value in labels.items()}
 
 
+def spread(selected: Mapping[str, str]) -> dict[str, Any]:
+    """That these pods go to different nodes where that can be: one that is lost takes as few as possible with it."""
+    return {
+        "maxSkew": 1,
+        "topologyKey": "kubernetes.io/hostname",
+        "whenUnsatisfiable": "ScheduleAnyway",
+        "labelSelector": {"matchLabels": dict(selected)},
+    }
+
+
 def owned(item: Mapping[str, Any], owner: Mapping[str, Any]) -> dict[str, Any]:
     """An object that ends with its owner, an object of the cluster."""
     reference = {

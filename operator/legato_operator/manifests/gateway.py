@@ -55,15 +55,9 @@ def _in_container(
     gateway["resources"] = {"requests": _REQUESTS}
     gateway["lifecycle"] = {"preStop": {"sleep": {"seconds": STOP_SENDING}}}
     ports = {"http": names.GATEWAY_PORT, "health": placement.health_port}
-    spread = {
-        "maxSkew": 1,
-        "topologyKey": "kubernetes.io/hostname",
-        "whenUnsatisfiable": "ScheduleAnyway",
-        "labelSelector": {"matchLabels": common.selector(service, role=common.GATEWAY)},
-    }
     return container.contained(gateway, containers, containers.gateway_image, ports, delivery) | {
         "serviceAccountName": common.pool_name(service, common.GATEWAY),
-        "topologySpreadConstraints": [spread],
+        "topologySpreadConstraints": [common.spread(common.selector(service, role=common.GATEWAY))],
         "terminationGracePeriodSeconds": common.grace_period(service) + STOP_SENDING,
     }
 

@@ -14,6 +14,7 @@ from legato_protocol import names
 POD_NAME = "LEGATO_POD_NAME"
 POD_IP = "LEGATO_POD_IP"
 POD_REVISION = "LEGATO_POD_REVISION"
+_SPREAD = "topologySpreadConstraints"  # two of them for the same topology are refused: a user's take the place of ours
 
 
 def template(service: InferenceService, pool: str, placement: Placement) -> dict[str, Any]:
@@ -28,6 +29,8 @@ def template(service: InferenceService, pool: str, placement: Placement) -> dict
         image = placement.containers.engine_image
         spec = container.contained(worker, placement.containers, image, ports, delivery)
         spec |= {"serviceAccountName": common.pool_name(service, "worker"), "automountServiceAccountToken": False}
+        if _SPREAD not in _pool(service, pool).template.get("spec", {}):
+            spec[_SPREAD] = [common.spread(common.selector(service, role=pool, serving="true"))]
     spec["terminationGracePeriodSeconds"] = common.grace_period(service)
     ours = {"metadata": {"labels": common.role_labels(pool)}, "spec": spec}
     return overlay.merged(ours, _pool(service, pool).template)
