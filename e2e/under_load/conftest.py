@@ -45,6 +45,7 @@ def undisturbed(service: Service) -> dict[str, str]:
 @pytest.fixture
 def settled(service: Service) -> Service:
     """Two workers of each role, and nothing on its way."""
+    service.patch({"rollout": None})
     for role in ("prefill", "decode"):
         service.scale(role, 2)
     for role in ("prefill", "decode", "gateway"):

@@ -37,30 +37,34 @@ def roll_out(service: Service, change: Object) -> set[str]:
     return before
 
 
-def until_rolled_out(service: Service, before: set[str]) -> None:
+def until_rolled_out(service: Service, before: set[str], replicas: int) -> None:
     kube.until(lambda: not before & service.workers(), "every worker is a new one", patience=PATIENCE)
     for role in ("prefill", "decode"):
-        service.until_pods(role, 2, patience=PATIENCE)
+        service.until_pods(role, replicas, patience=PATIENCE)
     service.until_settled()
 
 
-@pytest.mark.parametrize("surge", SURGES)
-@pytest.mark.parametrize("another", [another_setting, another_tag])
-def test_a_revision_is_rolled_out(
-    service: Service, load: Load, another: Callable[[Object], Object], surge: int
-) -> None:
-    before = roll_out(service, {**another(service.object()["spec"]), "rollout": SURGES[surge]})
-    until_rolled_out(service, before)
-    load.until_more(8)
-
-
-def test_the_operator_restarts_in_the_middle_of_a_rollout(service: Service, load: Load, release: Namespace) -> None:
+def test_a_setting_is_rolled_out_while_the_operator_restarts(service: Service, load: Load, release: Namespace) -> None:
     change = another_setting(service.object()["spec"])
     before = roll_out(service, {**change, "rollout": SURGES[1]})
     helm.restart_operator(release)
-    until_rolled_out(service, before)
+    until_rolled_out(service, before, 2)
     load.until_more(8)
     helm.until_operating(release)
+
+
+@pytest.mark.parametrize(
+    ("another", "surge", "replicas"), [(another_setting, 0, 1), (another_tag, 1, 1), (another_tag, 0, 2)]
+)
+def test_a_revision_is_rolled_out(
+    service: Service, load: Load, another: Callable[[Object], Object], surge: int, replicas: int
+) -> None:
+    for role in ("prefill", "decode"):
+        service.scale(role, replicas)
+        service.until_pods(role, replicas)
+    before = roll_out(service, {**another(service.object()["spec"]), "rollout": SURGES[surge]})
+    until_rolled_out(service, before, replicas)
+    load.until_more(8)
 
 
 # The gateway's image has no engine: a worker's process ends as soon as it starts.
