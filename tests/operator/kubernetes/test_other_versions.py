@@ -14,7 +14,7 @@ ANYTHING = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
 PATH = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{}?fieldManager=test&force=true"
 TORN = {
     "observedGeneration": 1,
-    "conditions": [{"type": "Ready", "status": "True"}, {"type": "Progressing", "state": "?"}],
+    "conditions": [{"type": "Ready", "status": "False"}, {"type": "Progressing", "state": "?"}],
     "pools": {"prefill": {"ready": 1, "wanted": 1, "gone": {"by": "now"}}},
     "phase": "Running",
 }
