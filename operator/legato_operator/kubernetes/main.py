@@ -17,7 +17,7 @@ from legato_operator.errors import ClusterError
 from legato_operator.kubernetes import connection, health
 from legato_operator.kubernetes.api import READ_TIMEOUT, KubernetesCluster
 from legato_operator.kubernetes.events import Events
-from legato_operator.kubernetes.handlers import SILENCE_SECONDS, WATCHED, Handlers
+from legato_operator.kubernetes.handlers import LABELLED, SILENCE_SECONDS, WATCHED, Handlers
 from legato_operator.kubernetes.leader import Leader, LedCluster, Terms
 from legato_operator.kubernetes.metrics import Metrics
 from legato_operator.kubernetes.remembered import Remembered
@@ -107,7 +107,7 @@ class _Process:
         self._loop = asyncio.get_running_loop()
         self._sightings = Sightings()
         self._leader = Leader(leases, settings.lease_namespace, settings.identity, pace.terms)
-        self._remembered = Remembered(cluster, WATCHED)
+        self._remembered = Remembered(cluster, WATCHED, LABELLED)
         led = LedCluster(self._remembered, self._leader)
         where = placement.kubernetes(
             settings.engine_image,

@@ -19,13 +19,17 @@ _Answer = TypeVar("_Answer")
 class Remembered:
     """Keeps answers about the kinds of `watched`, of which `changed` must be told. Belongs to one event loop.
 
+    Of those of `labelled` watches tell only of objects that carry a label: lists by it are kept, but no single object,
+    which may be somebody else's.
+
     What it returns is shared by all who ask: nobody may change it. Only answers with an object in them are kept, and
     end with it.
     """
 
-    def __init__(self, cluster: Cluster, watched: tuple[str, ...]) -> None:
+    def __init__(self, cluster: Cluster, watched: tuple[str, ...], labelled: tuple[str, ...] = ()) -> None:
         self._cluster = cluster
         self._watched = watched
+        self._labelled = labelled
         self._trusted = False
         self._objects: dict[_Place, dict[str, Object]] = {}  # by name
         self._listings: dict[_Place, dict[_Labels, Listing]] = {}
@@ -45,6 +49,8 @@ class Remembered:
         self._forget(ref_of(item), labels_of(item))
 
     async def get(self, ref: Ref) -> Object:
+        if ref.kind in self._labelled:
+            return await self._cluster.get(ref)
         return await self._kept(self._objects, _place(ref), ref.name, lambda: self._cluster.get(ref))
 
     async def list(self, kind: str, namespace: str | None = None, labels: Mapping[str, str] | None = None) -> Listing:

@@ -40,10 +40,10 @@ def _item(name="a", x="1", labels=MINE):
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {"x": x}}
 
 
-def _run(check, watched=("ConfigMap",)):
+def _run(check, watched=("ConfigMap",), labelled=()):
     async def run():
         store = Counting()
-        remembered = Remembered(store, watched)
+        remembered = Remembered(store, watched, labelled)
         remembered.trust(True)
         await store.apply(_item(), "one")
         await check(store, remembered)
@@ -76,6 +76,22 @@ def test_what_is_not_watched_is_always_asked_for():
         assert store.reads == 3
 
     _run(check, watched=("Pod",))
+
+
+def test_object_of_which_no_watch_would_tell_is_always_asked_for():
+    """Somebody else's in the way of a service's own carries no label of ours: its end would never be known."""
+
+    async def check(store, remembered):
+        await store.apply(_item(labels={}), "one")
+        assert await _value(remembered) == "1"
+        await store.delete(REF)
+        with pytest.raises(NotFound):
+            await remembered.get(REF)
+        await store.apply(_item("b"), "one")
+        assert [await _names(remembered) for _ in range(2)] == [{"b"}, {"b"}]
+        assert store.reads == 3
+
+    _run(check, labelled=("ConfigMap",))
 
 
 def test_nothing_is_kept_while_watches_may_miss_something():
