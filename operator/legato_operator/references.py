@@ -1,5 +1,6 @@
 """What a manifest names that somebody else has to make, a claim or a Secret: without it no pod can start. Pure."""
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -8,6 +9,7 @@ from legato_operator.resources import Spec
 
 CLAIM = "PersistentVolumeClaim"
 SECRET = "Secret"
+_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")  # that an object can have
 
 
 @dataclass(frozen=True)
@@ -55,8 +57,9 @@ def _variables(path: str, container: Mapping[str, Any]) -> Iterator[Reference]:
 
 
 def _reference(path: str, kind: str, given: Mapping[str, Any], field: str, key: str = "") -> Iterator[Reference]:
-    if isinstance(given.get(field), str) and not given.get("optional"):
-        yield Reference(path, kind, given[field], key)
+    name = given.get(field)
+    if isinstance(name, str) and _NAME.fullmatch(name) and not given.get("optional"):
+        yield Reference(path, kind, name, key)
 
 
 def _mapping(value: Any) -> Mapping[str, Any]:

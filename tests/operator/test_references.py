@@ -68,6 +68,8 @@ def test_template_names_one(build, pool, path, kind, key):
         _worker(env=[{"name": "A", "value": "b"}]),
         _worker(env="none"),
         _worker(envFrom=[{"configMapRef": {"name": "x"}}, "y"]),
+        _volume(secret={"secretName": "../../elsewhere/secrets/x"}),
+        _volume(secret={"secretName": ""}),
         {"template": {"spec": {"volumes": "none", "containers": 3}}},
     ],
 )

@@ -1,5 +1,6 @@
 """Where the API serves each kind that the operator reads or writes."""
 
+import urllib.parse
 from dataclasses import dataclass
 
 from legato_protocol import names
@@ -37,7 +38,10 @@ KINDS = {
 
 
 def path(kind: str, namespace: str | None = None, name: str | None = None) -> str:
-    """The URL path of one object, of a namespace's objects, or of all objects of a kind. Raises KeyError."""
+    """The URL path of one object, of a namespace's objects, or of all objects of a kind. Raises KeyError.
+
+    Whatever a manifest has for a name, it leads nowhere else.
+    """
     found = KINDS[kind]
-    parts = [found.prefix, *(("namespaces", namespace) if namespace else ()), found.plural, *((name,) if name else ())]
-    return "/".join(parts)
+    parts = [*(("namespaces", namespace) if namespace else ()), found.plural, *((name,) if name else ())]
+    return "/".join((found.prefix, *(urllib.parse.quote(part, safe="") for part in parts)))
