@@ -127,7 +127,10 @@ def _control_address(item: Object) -> str:
     """Where its control port is: announced by the process, or fixed in the pod's spec."""
     status = item.get("status", {})
     port = status.get("ports", {}).get("control") or _container_port(item, "control")
-    return f"{status['podIP']}:{port}" if port and status.get("podIP") else ""
+    host = status.get("podIP", "")
+    if not (port and host):
+        return ""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def _container_port(item: Object, name: str) -> int | None:

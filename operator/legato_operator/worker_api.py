@@ -24,13 +24,13 @@ class HttpWorkers:
             async with self._turns:
                 answer = await self._client.get(f"http://{address}/state", headers=_headers(token), timeout=TIMEOUT)
             return _read(answer.json()) if answer.status_code == httpx.codes.OK else None
-        except (httpx.HTTPError, json.JSONDecodeError, KeyError, TypeError, ValueError):
+        except (httpx.HTTPError, httpx.InvalidURL, json.JSONDecodeError, KeyError, TypeError, ValueError):
             return None
 
     async def drain(self, address: str, token: str) -> None:
         try:
             await self._client.post(f"http://{address}/drain", headers=_headers(token), timeout=TIMEOUT)
-        except httpx.HTTPError:
+        except (httpx.HTTPError, httpx.InvalidURL):
             return  # the next plan says it again
 
 

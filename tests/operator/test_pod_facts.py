@@ -64,6 +64,7 @@ def test_control_address_is_announced_or_fixed():
     fixed, announced = {"podIP": "10.0.0.7"}, {"podIP": "127.0.0.1", "ports": {"control": 4711}}
     assert pod_facts.read(_pod(fixed), NOW).address == "10.0.0.7:8082"
     assert pod_facts.read(_pod(announced, spec={"containers": [{"name": "worker"}]}), NOW).address == "127.0.0.1:4711"
+    assert pod_facts.read(_pod({"podIP": "fd00::7"}), NOW).address == "[fd00::7]:8082"
     assert pod_facts.read(_pod({}), NOW).address == ""
 
 

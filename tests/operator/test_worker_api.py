@@ -39,3 +39,13 @@ def test_thousands_of_workers_are_asked_by_turns_and_all_are_heard():
         assert 1 < fleet.most <= AT_ONCE
 
     asyncio.run(check())
+
+
+def test_a_worker_at_no_possible_address_is_silent():
+    async def check():
+        async with httpx.AsyncClient() as client:
+            workers = HttpWorkers(client)
+            assert await workers.state("10.0.0.7:no", "t") is None
+            await workers.drain("10.0.0.7:no", "t")
+
+    asyncio.run(check())
