@@ -57,8 +57,11 @@ class Standing:
 
 
 def is_proven(pools: Mapping[str, Standing]) -> bool:
-    """Whether the newest revision has a ready worker in every pool that changes, and fails in none."""
-    return all(pool.new.ready and not pool.failing for pool in _changing(pools).values())
+    """Whether the newest revision has a ready worker in every pool that changes, and fails in none.
+
+    A pool without old workers proves nothing any more, whatever becomes of its new ones: there is no way back.
+    """
+    return all((pool.new.ready or not pool.old.total) and not pool.failing for pool in _changing(pools).values())
 
 
 def paces(pools: Mapping[str, Standing], first: str, fronted: bool = True) -> dict[str, Pace]:

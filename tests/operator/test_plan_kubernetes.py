@@ -292,6 +292,19 @@ def test_gateway_of_another_model_waits_for_workers_of_it(build):
     assert leaving == {"demo-prefill-0", "demo-decode-0"}
 
 
+def test_gateway_does_not_go_back_when_a_pool_that_has_changed_loses_its_workers_for_a_while(build):
+    """The old model's would find those alone that have not left yet."""
+    before, after = _with_model(build, "/models/a.gguf"), _with_model(build, "/models/b.gguf")
+    objects, new = _living(before), [_pod(after, pool, 1) for pool in ("prefill", "decode")]
+    objects = _applied(plan(_observed(after, objects, [*_pods(before), *new]), PLACEMENT), objects)
+    _find(objects, "Deployment")["status"] = SERVING
+    restarting = dataclasses.replace(new[0], ready=False, state=None)
+    made = plan(_observed(after, objects, [restarting, _pod(before, "decode"), new[1]]), PLACEMENT)
+    assert "Deployment" not in {a.item["kind"] for a in _actions(made, Apply)}
+    early = plan(_observed(after, objects, [*_pods(before), restarting, new[1]]), PLACEMENT)
+    assert "Deployment" in {a.item["kind"] for a in _actions(early, Apply)}, "the old workers serve together"
+
+
 def test_what_is_good_is_kept_with_its_pool_and_the_one_before_goes(build):
     before, after = build(), build(engine={"chunkTokens": 256})
     objects = _living(before)
