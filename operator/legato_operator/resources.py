@@ -84,6 +84,8 @@ class HuggingFace(Part):
     """A commit of 40 hex digits, so that all workers load the same weights."""
     token_secret: ObjectName | None = None
     """The Secret with an access token, under the key `token`."""
+    node_cache: Annotated[str, Field(pattern=r"^/[^:]*$", max_length=4096)] | None = None
+    """A folder of every node, writable for user 65532, in which what was downloaded stays for the next pod there."""
 
 
 class Claim(Part):

@@ -72,6 +72,18 @@ def test_model_of_the_hub_is_downloaded_before(build):
         assert _flag(_main(template), "--model") == f"/cache/hub/owner--name/{REVISION}"
 
 
+def test_downloads_stay_on_the_node_where_that_is_asked_for(build):
+    """In a folder that is there: one that a kubelet makes is root's."""
+    found = {"repo": "owner/name", "revision": REVISION}
+    kept = {"name": "cache", "hostPath": {"path": "/var/lib/legato", "type": "Directory"}}
+    for cache, volume in ({}, {"name": "cache", "emptyDir": {}}), ({"nodeCache": "/var/lib/legato"}, kept):
+        item = _with_source(build, huggingFace={**found, **cache})
+        for template in _worker(item), gateway.template(_service(item), PLACEMENT):
+            assert volume in template["spec"]["volumes"]
+            for container in (_main(template), *template["spec"]["initContainers"]):
+                assert {"name": "cache", "mountPath": "/cache"} in container["volumeMounts"]
+
+
 def test_gpus_are_limits_too_and_choose_the_device(build):
     item = build(decode={"resources": {"requests": {"nvidia.com/gpu": 1, "cpu": 2}}})
     main = _main(_worker(item))

@@ -43,6 +43,7 @@ CHANGES: dict[str, Any] = {
     "model.source.huggingFace.repo": "owner/other",
     "model.source.huggingFace.revision": "0" * 40,
     "model.source.huggingFace.tokenSecret": "secret",
+    "model.source.huggingFace.nodeCache": "/var/lib/legato",
     "model.source.pvc.claim": "claim",
     "model.source.pvc.path": "folder",
     "model.source.image": "image",

@@ -41,6 +41,11 @@ WRONG = [
         "spec.model.source.huggingFace.revision",
         "does not match",
     ),
+    (
+        {"model": {"source": {"huggingFace": {"repo": "a/b", "revision": "0" * 40, "nodeCache": "cache"}}}},
+        "spec.model.source.huggingFace.nodeCache",
+        "does not match",
+    ),
     ({"model": {**SOURCE, "maxLength": 0}}, "spec.model.maxLength", "at least 16"),
     ({"scaling": {"prefill": {"min": 3, "max": 2}}}, "spec.scaling.prefill", "min 3 is above max 2"),
     ({"scaling": {"decode": {"min": 0, "max": 0}}}, "spec.scaling.decode.max", "must be at least 1"),

@@ -27,7 +27,8 @@ _PROBES = {
     # Compute may starve a probe now and then.
     "livenessProbe": ("/healthz", {"periodSeconds": 5, "failureThreshold": 6, "timeoutSeconds": 5}),
 }
-_SCRATCH = ("tmp", "cache")
+_SCRATCH = "tmp"
+_CACHE = "cache"
 _NODE_LOST_AFTER = 30  # seconds; by default Kubernetes gives a silent node's pods five minutes
 
 
@@ -48,7 +49,7 @@ def contained(
     delivery: Delivery,
 ) -> dict[str, Any]:
     """The spec of a pod at the restricted security level around one container."""
-    mounts = [{"name": name, "mountPath": f"/{name}"} for name in _SCRATCH]
+    mounts = [{"name": _SCRATCH, "mountPath": "/tmp"}, {"name": _CACHE, "mountPath": model.CACHE}]
     run = {
         "image": image,
         "imagePullPolicy": containers.pull_policy,
@@ -65,7 +66,11 @@ def contained(
     }
     spec: dict[str, Any] = {
         "containers": [main],
-        "volumes": [*({"name": n, "emptyDir": {}} for n in _SCRATCH), *([delivery.volume] if delivery.volume else [])],
+        "volumes": [
+            {"name": _SCRATCH, "emptyDir": {}},
+            {"name": _CACHE, **delivery.cache},
+            *([delivery.volume] if delivery.volume else []),
+        ],
         "securityContext": _RESTRICTED_POD,
         "tolerations": [_tolerated("not-ready"), _tolerated("unreachable")],
         "enableServiceLinks": False,  # a service named legato would set variables that are ours

@@ -1,7 +1,8 @@
 """How a model's files come into a pod: what to start with, and the volumes that bring them."""
 
 import posixpath
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from legato_operator.manifests import common
@@ -16,12 +17,16 @@ _VOLUME = "model"
 
 @dataclass(frozen=True)
 class Delivery:
-    """`argument` is the `--model`; `download`, where there is one, has to run before with these arguments."""
+    """`argument` is the `--model`; `download`, where there is one, has to run before with these arguments.
+
+    `cache` is what the cache folder is on; what a pod leaves there goes with it, unless it is a folder of the node.
+    """
 
     argument: str
     volume: dict[str, Any] | None = None
     mount: dict[str, Any] | None = None
     download: HuggingFace | None = None
+    cache: Mapping[str, Any] = field(default_factory=lambda: {"emptyDir": {}})
 
 
 def delivery(service: InferenceService, placement: Placement) -> Delivery:
@@ -31,7 +36,10 @@ def delivery(service: InferenceService, placement: Placement) -> Delivery:
         return Delivery(common.model_argument(service))
     if source.hugging_face:
         found = source.hugging_face
-        return Delivery(f"{CACHE}/{names.hub_folder(found.repo, found.revision)}", download=found)
+        made = Delivery(f"{CACHE}/{names.hub_folder(found.repo, found.revision)}", download=found)
+        # It has to be there: a folder that the kubelet makes is root's, and nobody else could write to it.
+        kept = {"hostPath": {"path": found.node_cache, "type": "Directory"}}
+        return replace(made, cache=kept) if found.node_cache else made
     if source.pvc:
         claim = {"persistentVolumeClaim": {"claimName": source.pvc.claim, "readOnly": True}}
         return _mounted(claim, FOLDER, posixpath.normpath(posixpath.join(FOLDER, source.pvc.path.lstrip("/"))))
