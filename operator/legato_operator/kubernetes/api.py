@@ -5,7 +5,7 @@ import contextlib
 import http.client
 import json
 import urllib.parse
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, TypeVar
@@ -28,6 +28,7 @@ TRIES = 4  # of a call that the server is too busy for, with the pauses that it 
 
 _APPLY = "application/apply-patch+yaml"  # JSON is YAML
 _JSON = "application/json"
+_JSON_PATCH = "application/json-patch+json"
 _MERGE = "application/merge-patch+json"
 _METADATA = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 _ERRORS = {403: Forbidden, 404: NotFound, 409: Conflict, 410: Gone, 422: Invalid}
@@ -94,9 +95,9 @@ class KubernetesCluster:
         try:
             try:
                 await self._call("merge", item["kind"], "PATCH", path, query, item, _MERGE)
-            except Invalid:
-                live = await self._call("get", item["kind"], "GET", path)
-                await self._call("replace", item["kind"], "PUT", path, query, {**live, "spec": item["spec"]})
+            except Invalid:  # patched as well: the operator has no right to update
+                spec = [{"op": "replace", "path": "/spec", "value": item["spec"]}]
+                await self._call("replace", item["kind"], "PATCH", path, query, spec, _JSON_PATCH)
         except (Invalid, NotFound, KeyError):
             raise contradiction from None
 
@@ -169,7 +170,7 @@ class KubernetesCluster:
         method: str,
         path: str,
         query: Mapping[str, str] | None = None,
-        body: Mapping[str, Any] | None = None,
+        body: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None = None,
         content_type: str = _JSON,
         accept: str = _JSON,
     ) -> Object:
@@ -202,7 +203,7 @@ class KubernetesCluster:
         method: str,
         path: str,
         query: Mapping[str, str],
-        body: Mapping[str, Any] | None = None,
+        body: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None = None,
         content_type: str = _JSON,
         accept: str = _JSON,
     ) -> Any:

@@ -6,6 +6,8 @@ from legato_operator import apply, placement
 from legato_operator.actions import Apply
 from legato_operator.clock import SystemClock
 from legato_operator.cluster import ref_of
+from legato_operator.errors import Forbidden
+from legato_operator.kubernetes.api import KubernetesCluster
 from legato_operator.observe import observe
 from legato_operator.plan import plan
 
@@ -39,6 +41,48 @@ def test_everything_applied_twice_changes_nothing(space, build):
                 await s.wait(lambda action=action: _changes_nothing(s, action))
 
     asyncio.run(check())
+
+
+def test_field_that_excludes_one_of_ours_is_dropped_with_the_right_to_patch_alone(space):
+    """The chart's account has none to update what it owns."""
+
+    async def check():
+        async with space() as s:
+            client = s.api.client()
+            client.default_headers["Impersonate-User"] = "patcher"
+            patcher = KubernetesCluster(client)
+            for item in _rights(s.name, "patcher"):
+                await s.cluster.apply(item, "test")
+            metadata = {"name": "budget", "namespace": s.name}
+            budget = {"apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": metadata}
+            ours = {**budget, "spec": {"maxUnavailable": 1, "selector": {"matchLabels": {"a": "b"}}}}
+            await s.wait(lambda: _is_let(patcher, ours))
+            stored = await s.cluster.get(ref_of(budget))
+            await s.cluster.replace({**stored, "spec": {"minAvailable": 1, "selector": {}}})
+            assert (await patcher.apply(ours, "operator", force=True))["spec"] == ours["spec"]
+            patcher.close()
+
+    asyncio.run(check())
+
+
+def _rights(namespace, user):
+    """A Role for budgets, and its RoleBinding."""
+    group = "rbac.authorization.k8s.io"
+    common = {"apiVersion": f"{group}/v1", "metadata": {"name": user, "namespace": namespace}}
+    rule = {"apiGroups": ["policy"], "resources": ["poddisruptionbudgets"], "verbs": ["get", "create", "patch"]}
+    yield {**common, "kind": "Role", "rules": [rule]}
+    subject = {"apiGroup": group, "kind": "User", "name": user}
+    role = {"apiGroup": group, "kind": "Role", "name": user}
+    yield {**common, "kind": "RoleBinding", "roleRef": role, "subjects": [subject]}
+
+
+async def _is_let(cluster, item):
+    """Whether it was applied: a right is in force a moment after it was written."""
+    try:
+        await cluster.apply(item, "operator", force=True)
+    except Forbidden:
+        return False
+    return True
 
 
 async def _changes_nothing(s, action):
