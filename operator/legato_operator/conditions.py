@@ -17,6 +17,7 @@ AS_WISHED = "AsWished"
 CAPPED = "Capped"
 CONNECTED = "Connected"
 DELETING = "Deleting"
+DOWNLOADING = "Downloading"
 INVALID = "Invalid"
 NOT_AVAILABLE = "NotAvailable"
 NOT_FOUND = "NotFound"
@@ -40,6 +41,7 @@ REASONS = {
     CAPPED: "fewer or more workers were wished for than the bounds or the GPU budget allow",
     CONNECTED: "workers can hand KV over by the transport named",
     DELETING: "the service is being deleted",
+    DOWNLOADING: "a pod's model is being downloaded; the log of its container `model` tells how far it is",
     INVALID: "the manifest cannot be accepted",
     NOT_AVAILABLE: "the manifest asks for something that is not available yet or not here",
     NOT_FOUND: "a claim or a Secret that the manifest names is not there; what serves is left as it is",
@@ -58,7 +60,9 @@ REASONS = {
 }
 
 # With status False these are no cause for a warning: they pass by themselves, or are what was asked for.
-CALM = frozenset({AS_WISHED, DELETING, NOT_NEEDED, NO_READY_WORKER, ROLLING_OUT, SCALING, STARTING, UNKNOWN})
+CALM = frozenset(
+    {AS_WISHED, DELETING, DOWNLOADING, NOT_NEEDED, NO_READY_WORKER, ROLLING_OUT, SCALING, STARTING, UNKNOWN}
+)
 
 # With any status these are: somebody has to do something.
 ALARMING = frozenset({UNSCHEDULABLE})

@@ -32,6 +32,7 @@ class Pod:
     message: str = ""  # why it is not ready
     refused: str = ""  # the last words of a process that ended with a permanent error
     blocked: str = ""  # why one of its containers cannot be made
+    downloading: bool = False  # its model is on its way
     restarts: int = 0
     ended: str = ""  # how its process ended last
     waiting: float = 0.0  # seconds that it has not been ready; 0 when it is

@@ -7,13 +7,14 @@ from typing import Any
 from legato_operator import limits
 from legato_operator.cluster import Object, is_leaving, labels_of, uid_of
 from legato_operator.manifests import common
+from legato_operator.manifests.container import MODEL
 from legato_operator.observed import Pod
 from legato_protocol import names
 
 REFUSED_EXIT_CODE = 2
 LOST_AFTER = 30.0  # seconds beyond its grace period: clocks differ, and a busy kubelet is no lost node
 _POOLS = (limits.PREFILL, limits.DECODE, common.GATEWAY)
-_OURS = ("worker", "gateway", "model")
+_OURS = ("worker", "gateway", MODEL)
 _BEGINNING = ("ContainerCreating", "PodInitializing")
 _BLOCKED = {  # why a kubelet makes no container of what it was given
     "ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "ImageInspectError",
@@ -42,6 +43,7 @@ def read(item: Object, now: float) -> Pod:
         message="" if ready else _message(status),
         refused=_refused(status),
         blocked=_blocked(status),
+        downloading=_download(status) != "",
         restarts=max((c.get("restartCount", 0) for c in _all_containers(status)), default=0),
         ended=_ended(status),
         waiting=0.0 if ready else now - _seconds(_not_ready_since(item)),
@@ -60,11 +62,21 @@ def _message(status: Mapping[str, Any]) -> str:
         waiting = container.get("state", {}).get("waiting", {})
         if waiting.get("reason", _BEGINNING[0]) not in _BEGINNING:
             return ": ".join(text for text in (waiting["reason"], waiting.get("message", "")) if text)
+    if since := _download(status):
+        return f"downloads its model since {since}"
     for kind in ("PodScheduled", "Ready"):
         condition = _condition(status, kind)
         if condition.get("status") == "False":
             return str(condition.get("message", ""))
     return str(status.get("message", ""))
+
+
+def _download(status: Mapping[str, Any]) -> str:
+    """Since when the container that brings the model runs; empty while it does not."""
+    for container in status.get("initContainerStatuses", ()):
+        if container.get("name") == MODEL and "running" in container.get("state", {}):
+            return str(container["state"]["running"].get("startedAt") or "now")
+    return ""
 
 
 def _condition(status: Mapping[str, Any], kind: str) -> Mapping[str, Any]:

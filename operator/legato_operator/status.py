@@ -126,6 +126,8 @@ def _any_ready(kind: str, pods: Sequence[Pod]) -> Condition:
         if pod.refused:
             return Condition(kind, False, conditions.WORKER_REFUSED, f"{pod.name}: {pod.refused}")
     reason = conditions.STARTING if staying else conditions.NO_READY_WORKER
+    if any(pod.downloading for pod in staying):
+        reason = conditions.DOWNLOADING
     if any(pod.unschedulable for pod in staying):
         reason = conditions.UNSCHEDULABLE
     return Condition(kind, False, reason, _messages(staying) or "nothing started yet")

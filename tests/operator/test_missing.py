@@ -63,6 +63,13 @@ def test_what_serves_stays_while_a_new_revision_misses_its_claim(build):
     assert not [action for phase in made.phases for action in phase.actions if isinstance(action, Delete)]
 
 
+def test_a_model_on_its_way_is_a_reason_of_its_own(build):
+    loading = _pod("decode", revision="r", ready=False, state=None, downloading=True, message="downloads its model")
+    made = plan(_observed(build(), [_pod("prefill"), loading]), PLACEMENT)
+    assert _condition(made, "DecodeReady") == ("False", "Downloading", "demo-decode-0: downloads its model")
+    assert _condition(made, "Ready")[1] == "Downloading"
+
+
 def test_pod_that_no_node_takes_is_a_reason_of_its_own(build):
     none = _pod(
         "decode", revision="r", ready=False, state=None, unschedulable=True, message="0/2 nodes: no example.com/tpu"

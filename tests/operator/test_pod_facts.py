@@ -27,6 +27,9 @@ def _condition(kind, status, message=""):
     return {"conditions": [{"type": kind, "status": status, "message": message}]}
 
 
+DOWNLOADING = {"initContainerStatuses": [{"name": "model", "state": {"running": {"startedAt": CREATED}}}]}
+
+
 @pytest.mark.parametrize(
     ("status", "message"),
     [
@@ -35,6 +38,7 @@ def _condition(kind, status, message=""):
         (_waiting("ErrImagePull", kind="initContainerStatuses", name="model"), "ErrImagePull: why"),
         (_waiting("ImagePullBackOff", name="sidecar"), ""),
         (_waiting("ContainerCreating") | _condition("Ready", "False", "not yet"), "not yet"),
+        (DOWNLOADING | _condition("Ready", "False", "not yet"), f"downloads its model since {CREATED}"),
         (_condition("PodScheduled", "False", "0/3 nodes have a GPU"), "0/3 nodes have a GPU"),
         (_condition("Ready", "True", "fine"), ""),
         ({"phase": "Failed", "message": "evicted: no memory"}, "evicted: no memory"),
@@ -135,3 +139,9 @@ def test_restarts_are_those_of_the_container_that_ended_most_often():
 def test_pod_waits_since_it_was_ready_last_or_since_it_is_there(ready, seconds):
     status = {"conditions": [{"type": "Ready", **ready}]}
     assert pod_facts.read(_pod(status), NOW).waiting == seconds
+
+
+def test_a_model_on_its_way_is_known_from_one_that_has_come():
+    come = {"initContainerStatuses": [{"name": "model", "state": {"terminated": {"exitCode": 0}}}]}
+    assert pod_facts.read(_pod(DOWNLOADING), NOW).downloading
+    assert not pod_facts.read(_pod(come), NOW).downloading

@@ -9,6 +9,7 @@ from legato_operator.placement import Containers, Placement
 from legato_protocol import names
 
 USER = 65532
+MODEL = "model"  # the container that downloads it
 _RESTRICTED_POD = {
     "runAsNonRoot": True,
     "runAsUser": USER,
@@ -79,7 +80,7 @@ def contained(
         spec["imagePullSecrets"] = [{"name": name} for name in containers.pull_secrets]
     if delivery.download:
         download = {
-            "name": "model",
+            "name": MODEL,
             "args": model.download_arguments(delivery.download, gateway=container["name"] == "gateway"),
             "env": [*model.download_variables(delivery.download), cache],
             **run,
