@@ -5,7 +5,7 @@ from typing import Any
 
 from legato_operator import drift, limits, status
 from legato_operator.actions import SCALER, Action, Apply, Delete, MakeToken, PatchStatus
-from legato_operator.cluster import Object, is_leaving, ref_of, uid_of
+from legato_operator.cluster import ref_of, uid_of
 from legato_operator.limits import Target
 from legato_operator.manifests import (
     access,
@@ -97,7 +97,7 @@ def unwanted(observed: Observed, placement: Placement) -> Iterator[Delete]:
     """Objects that were wished once and are no more; pools only when their workers are gone."""
     keep = {ref_of(item) for item in wished(observed.service, placement)}
     for item in observed.objects:
-        if ref_of(item) in keep or item["kind"] in _ELSEWHERE or not _is_ours(item):
+        if ref_of(item) in keep or item["kind"] in _ELSEWHERE or not common.is_ours(item):
             continue
         if item["kind"] != names.WORKER_POOL or not observed.of_pool(item["spec"]["role"]):
             yield Delete(ref_of(item), uid_of(item))
@@ -106,10 +106,5 @@ def unwanted(observed: Observed, placement: Placement) -> Iterator[Delete]:
 def all_of(observed: Observed) -> Iterator[Delete]:
     """Everything, for the service's end."""
     for item in observed.objects:
-        if _is_ours(item):
+        if common.is_ours(item):
             yield Delete(ref_of(item), uid_of(item))
-
-
-def _is_ours(item: Object) -> bool:
-    """Made by the operator, and not on its way out; somebody else's object may carry the label too."""
-    return common.ANNOTATION_WISH in item["metadata"].get("annotations", {}) and not is_leaving(item)

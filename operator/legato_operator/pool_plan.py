@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from legato_operator import limits
+from legato_operator import failure, limits
 from legato_operator.actions import DRAINER, Action, Apply, Delete, Drain
 from legato_operator.cluster import Object, Ref
 from legato_operator.limits import Target
@@ -69,11 +69,14 @@ def plan_pool(observed: Observed, pool: str, revisions: Revisions, target: int, 
     rollout = observed.service.spec.rollout
     step = next_step(old, new, leaving, target, Bounds(rollout.max_surge, rollout.max_unavailable), pace)
     good = common.revision_of(revisions.good) if revisions.good is not None else ""
+    starting = _starting(workers.new)
+    if pace is Pace.PAUSE:  # what shows the failure goes last: without it the same would be tried again
+        starting.sort(key=lambda pod: failure.find([pod], rollout.progress_deadline) is not None)
     victims = [
         *workers.useless,
         *_starting(workers.old)[: step.remove_old_starting],
         *_idlest(workers.old, good)[: step.remove_old_ready],
-        *_starting(workers.new)[: step.remove_new_starting],
+        *starting[: step.remove_new_starting],
         *_idlest(workers.new)[: step.remove_new_ready],
     ]
     templates = [revisions.template] * step.create

@@ -10,7 +10,7 @@ from typing import Any
 
 from legato_operator import conditions, drift, failure, limits
 from legato_operator.actions import Apply, Delete
-from legato_operator.cluster import Object, is_leaving, labels_of, ref_of, uid_of
+from legato_operator.cluster import Object, labels_of, ref_of, uid_of
 from legato_operator.failure import Failure
 from legato_operator.limits import Target
 from legato_operator.manifests import common, gateway, revision, worker
@@ -102,8 +102,8 @@ def _remembered(observed: Observed, pool: str, wished: Template) -> Failure | No
 
 
 def _kept(observed: Observed, role: str) -> list[Object]:
-    """The oldest first."""
-    mine = (item for item in observed.objects if item["kind"] == revision.KIND and not is_leaving(item))
+    """The oldest first. One that somebody else made may hold anything."""
+    mine = (item for item in observed.objects if item["kind"] == revision.KIND and common.is_ours(item))
     found = [item for item in mine if labels_of(item).get(names.LABEL_ROLE) == role]
     return sorted(found, key=lambda item: int(item["revision"]))
 
@@ -139,5 +139,4 @@ def superseded(observed: Observed) -> Iterator[Delete]:
     for role in (limits.PREFILL, limits.DECODE, common.GATEWAY):
         kept = _kept(observed, role)
         for item in kept[:-1] if _owner(observed, role) else kept:
-            if common.ANNOTATION_WISH in item["metadata"].get("annotations", {}):
-                yield Delete(ref_of(item), uid_of(item))
+            yield Delete(ref_of(item), uid_of(item))

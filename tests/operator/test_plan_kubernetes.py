@@ -346,3 +346,25 @@ def test_gateway_that_cannot_come_up_is_told(build):
     assert "demo-gateway-y: no tokenizer; the last good revision stays" in told["message"]
     assert not _actions(made, Apply)
     assert not _deleted(made)
+
+
+def test_worker_that_shows_a_failure_outlives_one_that_may_still_come_up(build):
+    """Without it the rollout would go on and make it again, over and over."""
+    before, after = build(), build(engine={"chunkTokens": 256})
+    objects = _living(before)
+    for pool in ("prefill", "decode"):
+        _find(objects, "WorkerPool", f"demo-{pool}")["spec"]["replicas"] = 2
+    loading = _pod(after, "decode", 1, created="1", ready=False, state=None)
+    refused = _pod(after, "decode", 2, created="2", ready=False, state=None, refused="no such flag")
+    made = plan(_observed(after, objects, [*_pods(before), _pod(before, "prefill", 1), loading, refused]), PLACEMENT)
+    assert _deleted(made) == {("Pod", loading.name)}
+
+
+def test_revision_that_somebody_else_made_is_none(build):
+    item = build()
+    objects = _living(item)
+    kept = copy.deepcopy(next(i for i in objects if i["kind"] == "ControllerRevision"))
+    del kept["metadata"]["annotations"]
+    kept["metadata"]["name"], kept["data"], kept["revision"] = "theirs", {}, 7
+    made = plan(_observed(item, [*objects, kept], _pods(item)), PLACEMENT)
+    assert not made.phases

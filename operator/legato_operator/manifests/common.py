@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from legato_operator.cluster import Object
+from legato_operator.cluster import Object, is_leaving
 from legato_operator.resources import InferenceService
 from legato_protocol import names
 
@@ -61,6 +61,11 @@ def signed(item: Mapping[str, Any]) -> dict[str, Any]:
     """An object that says by a hash what it was wished to be."""
     annotations = {**item["metadata"].get("annotations", {}), ANNOTATION_WISH: revision_of(item)}
     return {**item, "metadata": {**item["metadata"], "annotations": annotations}}
+
+
+def is_ours(item: Object) -> bool:
+    """Made by the operator, and not on its way out; somebody else's object may carry the label too."""
+    return ANNOTATION_WISH in item["metadata"].get("annotations", {}) and not is_leaving(item)
 
 
 def service_object(service: InferenceService, uid: str) -> Object:
