@@ -1,7 +1,11 @@
 """The HTTP server's connection: bounds what a client can make it keep before the application sees anything.
 
-uvicorn's parser collects the lines of a request's head without a limit, and answers what is no HTTP in plain text.
+uvicorn's parser collects the lines of a request's head without a limit, and answers what is no HTTP in plain text. An
+idle connection it closes after 5 s, which is just when `openai` and httpx let go of theirs: a request that is sent at
+that moment is lost. So this end waits for longer than clients and load balancers do.
 """
+
+from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
@@ -9,6 +13,7 @@ from legato_gateway import errors
 from legato_gateway.errors import BadRequest, GatewayError, HeadersTooLarge
 
 MAX_HEAD_BYTES = 131_072  # the application refuses less than that with more to say; this only bounds memory
+KEEP_ALIVE = 620  # seconds; the most patient load balancers keep connections for 600
 _REASONS = {400: "Bad Request", 431: "Request Header Fields Too Large"}
 
 
@@ -18,6 +23,10 @@ class BoundedProtocol(HttpToolsProtocol):
     _in_head = True
     _progress = False  # this piece of data completed a head, a message or a part of a body
     _kept = 0  # bytes of pieces that did not: of a head, of trailers
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.timeout_keep_alive = KEEP_ALIVE
 
     def data_received(self, data: bytes) -> None:
         self._progress = False

@@ -1,11 +1,15 @@
 """Connections that never become a request: answered in OpenAI's shape, closed, and forgotten."""
 
 import asyncio
+import contextlib
 import json
+from collections.abc import AsyncIterator
 from typing import Any
 
+import httpx
 import pytest
 import uvicorn
+from openai._constants import DEFAULT_CONNECTION_LIMITS
 
 from legato_gateway.http_protocol import MAX_HEAD_BYTES, BoundedProtocol
 
@@ -28,25 +32,48 @@ async def names(scope: Any, receive: Any, send: Any) -> None:
     await send({"type": "http.response.body", "body": body})
 
 
-async def talk(data: bytes, then: bytes = b"") -> bytes:
-    """What a server answers to `data`, and `then` once it reads the body of that, until it closes the connection."""
+@contextlib.asynccontextmanager
+async def connected(reading: asyncio.Event) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+    """A connection to a server that sets `reading` when it reads a body."""
     config = uvicorn.Config(names, http=BoundedProtocol, log_config=None, lifespan="off")
     config.load()
     state = uvicorn.server.ServerState()
-    loop, reading = asyncio.get_running_loop(), asyncio.Event()
+    loop = asyncio.get_running_loop()
     server = await loop.create_server(lambda: BoundedProtocol(config, state, {"reading": reading}), "127.0.0.1", 0)
     reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
-    answer = b""
     try:
+        yield reader, writer
+    finally:
+        writer.close()
+        server.close()
+
+
+async def talk(data: bytes, then: bytes = b"") -> bytes:
+    """What a server answers to `data`, and `then` once it reads the body of that, until it closes the connection."""
+    reading = asyncio.Event()
+    async with connected(reading) as (reader, writer):
         writer.write(data)
         if then:
             await asyncio.wait_for(reading.wait(), 10)
             writer.write(then)
-        answer = await asyncio.wait_for(reader.read(), 10)
-    finally:
-        writer.close()
-        server.close()
-    return answer
+        return await asyncio.wait_for(reader.read(), 10)
+
+
+async def test_an_idle_connection_lives_for_longer_than_clients_keep_theirs() -> None:
+    """Who reuses one just when the server closes it has lost a request."""
+    loop = asyncio.get_running_loop()
+    clock, idle = loop.time, 0.0
+    loop.time = lambda: clock() + idle  # type: ignore[method-assign]
+    async with connected(asyncio.Event()) as (reader, writer):
+        for patience in (DEFAULT_CONNECTION_LIMITS.keepalive_expiry, httpx.Limits().keepalive_expiry, 60.0, 600.0):
+            assert patience is not None
+            writer.write(START + b"content-length: 0\r\n\r\n")
+            assert await asyncio.wait_for(reader.readuntil(b"content-length"), 10)
+            idle += patience
+            await asyncio.sleep(0.01)  # what is due by now happens
+            assert not reader.at_eof()
+        idle += 1000.0
+        assert (await asyncio.wait_for(reader.read(), 10)).endswith(b"content-length")
 
 
 @pytest.mark.parametrize(
