@@ -79,7 +79,8 @@ class Controller:
     ) -> None:
         """For `gather` seconds after a wake, more of them mean the same pass: writes are told of one by one.
 
-        For as long as the last pass took, if that is longer: a service is never busy for more than half of the time.
+        For as long as the last pass took, if that is longer: a service is never busy for more than half of the time. An
+        edit is not waited with.
         """
         self._gather = gather
         self._reconciler = reconciler
@@ -145,7 +146,7 @@ class Controller:
                 return
             took = time.monotonic() - began
             if await _wait(loop.wake, due) and self._gather:
-                await asyncio.sleep(max(self._gather, took))
+                await _wait(loop.changed, max(self._gather, took))
 
     async def _timed(self, ref: Ref) -> float | None:
         began = self._passes[ref] = time.monotonic()

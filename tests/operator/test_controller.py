@@ -146,6 +146,25 @@ def test_many_wakes_within_the_time_of_gathering_are_one_pass():
     asyncio.run(check())
 
 
+def test_an_edit_is_not_gathered():
+    passes = Passes()
+
+    async def check():
+        controller = Controller(passes, QUICK, gather=3600.0)
+        task = asyncio.create_task(controller.run())
+        await asyncio.sleep(0)
+        controller.wake(GOOD)
+        await passes.until(lambda: len(passes.done) == 1)
+        controller.wake(GOOD)
+        await asyncio.sleep(0)
+        controller.wake(GOOD, generation=2)
+        await passes.until(lambda: len(passes.done) == 2)
+        task.cancel()
+        await asyncio.wait((task,))
+
+    asyncio.run(check())
+
+
 def test_passes_that_take_long_are_as_far_apart():
     """Else a crowd of services that all move would keep the operator busy with passes that find little new."""
     times = []

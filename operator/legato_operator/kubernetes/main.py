@@ -152,7 +152,11 @@ class _Process:
                 await asyncio.to_thread(self._handlers.stop)
 
     async def _lead(self) -> None:
-        """What only the leader does: wake everything there is, then what is told of."""
+        """What only the leader does: wake everything there is, then what is told of.
+
+        Somebody else may have led meanwhile, and a watch that died unheard has not told what was written.
+        """
+        self._remembered.trust(False)
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._controller.run())
             while not await self._wake_all():  # noqa: ASYNC110 - only the API server can tell

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 
-LONGEST = 60.0  # seconds; who names more is asked again after that
+LONGEST = 20.0  # seconds; who names more is asked again after that, so that no pass looks like one that has stopped
 UNNAMED = 1.0  # what the API server itself names as a rule
 
 

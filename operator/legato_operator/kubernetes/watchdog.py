@@ -60,6 +60,8 @@ class Watchdog:
             try:
                 await self._audit()
             except ClusterError as error:
+                self._clean = 0
+                self._sound(False)
                 log.warning("watches cannot be audited: %s", error)
 
     def complaint(self) -> str:

@@ -143,3 +143,20 @@ def test_pass_that_does_not_end_is_a_complaint():
         assert "pass" in dog.complaint()
 
     _run(check)
+
+
+def test_watches_are_not_trusted_while_nobody_can_audit_them():
+    async def check(around, _dog, audits):
+        around.touch(5)
+        around.sightings.saw(around.items[0], gone=False)
+        await audits(4)
+        assert around.sound[-1]
+        around.away = True
+        await audits(1)
+        assert not around.sound[-1]
+        around.away = False
+        before = len(around.sound)
+        await audits(4)
+        assert around.sound[before:][-1]
+
+    _run(check)
