@@ -102,7 +102,7 @@ def _add_probes(app: FastAPI, status: Status) -> None:
 
     @app.get("/readyz", response_model=None)
     async def readyz() -> Response:
-        """Some worker can serve; else 503 with the reason."""
+        """Requests are served, or held for the next worker; else 503 with the reason."""
         why = status.unready()
         return _json({"ready": why is None, "why": why or ""}, 200 if why is None else 503)
 

@@ -66,6 +66,7 @@ class Fleet:
         self._clock = clock
         self._model = model
         self._workers: dict[str, Worker] = {}
+        self.has_served = False  # some worker could generate for this gateway, now or before
 
     def __iter__(self) -> Iterator[Worker]:
         return iter(self._workers.values())
@@ -97,6 +98,7 @@ class Fleet:
         worker.foreign = hello.model != self._model
         told = f"it serves another model ({hello.model or 'untold'}) than this gateway ({self._model})"
         worker.connection, worker.problem = "connected", told if worker.foreign else ""
+        self.has_served |= not worker.foreign and hello.role != "prefill"
 
     def loaded(self, name: str, load: Load) -> None:
         """It told how busy it is."""

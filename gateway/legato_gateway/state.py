@@ -47,9 +47,14 @@ class State:
         }
 
     def unready(self) -> str | None:
-        """Why no worker can serve now, or None."""
+        """Why requests had better not come here, or None.
+
+        One that lost its last worker holds them for the next, as every other gateway would: without a ready one the
+        Service would refuse them. Not so when workers are another model's: then it is other gateways' turn.
+        """
         decoders = [w for w in self._fleet if w.hello is not None and w.hello.role != "prefill"]
-        if any(worker.ready for worker in decoders):
+        replaced = any(worker.connection == "connected" and worker.foreign for worker in decoders)
+        if any(worker.ready for worker in decoders) or (self._fleet.has_served and not replaced):
             return None
         problems = [f"{w.name}: {w.problem or w.connection}" for w in self._fleet] or ["none is listed"]
         problems += [self._discovery.problem] if self._discovery.problem else []

@@ -67,7 +67,6 @@ def test_silence_and_the_first_word_after_it_are_noticed(lab):
             worker, known = gateway.workers[0], gateway.fleet.worker("u0")
             worker.hang()
             await gateway.until(lambda: known.connection == "silent")
-            assert "u0" in gateway.state.unready()
             worker.wake()
             await gateway.until(lambda: known.ready)
 
