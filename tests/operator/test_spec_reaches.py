@@ -161,7 +161,7 @@ def _failed(rolling: Observed) -> Observed:
     """With a new worker that is not ready yet, after the operator saw another fail."""
     service = rolling.service
     good = {"metadata": {"labels": {}}, "spec": {}}
-    kept = revision.controller_revision(service, "decode", good, 1)
+    kept = common.signed(revision.controller_revision(service, "decode", good, 1))
     kept["metadata"] |= {"uid": "uid"}
     wished = common.revision_of(worker.template(service, "decode", PLACEMENT))
     late = Pod("demo-decode-9", "uid-9", "decode", wished, "9", False, False, waiting=100.0)
