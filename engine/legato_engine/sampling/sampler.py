@@ -14,10 +14,8 @@ from legato_engine.sampling import filters
 from legato_engine.sampling.adjust import adjust, adjusts
 from legato_engine.sampling.uniform import uniform
 from legato_engine.scheduler.batch import Draw, Sampled
+from legato_protocol.sampling_limits import GREEDY_BELOW
 from legato_protocol.stream import SamplingParams, TokenLogprobs, TopLogprob
-
-GREEDY_BELOW = 1e-5  # temperatures too small to divide by
-
 
 NO_NUMBERS = "the model's logits are not numbers"
 

@@ -1,0 +1,40 @@
+"""The ranges of sampling parameters fit the frame that carries them, and keep float32 logits finite."""
+
+import math
+import struct
+
+import pytest
+
+from legato_protocol.sampling_limits import GREEDY_BELOW, LOGIT_BIAS, RANGES, Interval
+from legato_protocol.stream import SamplingParams
+
+LARGEST_LOGIT = 1e6  # thousands of times what real models give
+LARGEST_FLOAT32 = struct.unpack("<f", bytes.fromhex("ffff7f7f"))[0]
+
+
+def test_every_number_of_the_sampling_parameters_has_a_range():
+    numbers = {name for name, kind in SamplingParams.__annotations__.items() if kind in (int, float)}
+    assert numbers == set(RANGES)
+
+
+def test_the_defaults_are_allowed():
+    params = SamplingParams(max_tokens=1, seed=0)
+    assert all(limits.allows(getattr(params, name)) for name, limits in RANGES.items())
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, -0.1, 1.1])
+def test_what_is_outside_is_not_allowed(value):
+    assert not Interval(0.0, 1.0).allows(value)
+
+
+def test_the_ends_are_allowed_and_told():
+    assert Interval(0.0, 2.0).allows(0.0)
+    assert Interval(0.0, 2.0).allows(2)
+    assert str(Interval(0.0, 2.0)) == "0.0 to 2.0"
+
+
+def test_the_extremes_together_leave_a_logit_finite():
+    repetition = RANGES["repetition_penalty"]
+    factor = max(repetition.most, 1 / repetition.least)
+    penalties = (RANGES["frequency_penalty"].most * RANGES["max_tokens"].most) + RANGES["presence_penalty"].most
+    assert ((LARGEST_LOGIT + LOGIT_BIAS.most) * factor + penalties) / GREEDY_BELOW < LARGEST_FLOAT32
