@@ -10,11 +10,11 @@ from contextlib import suppress
 from legato_engine.core.channel import Channel, ServerGone
 from legato_engine.core.frames import Inbox, Turn
 from legato_engine.core.heartbeat import Pulse
-from legato_engine.core.intake import Intake
+from legato_engine.core.load_reporter import Reports
 from legato_engine.core.outbox import Outbox
 from legato_engine.core.rates import Rates
 from legato_engine.core.receivers import Receivers
-from legato_engine.core.reports import Reports
+from legato_engine.core.request_handler import Intake
 from legato_engine.core.senders import Senders
 from legato_engine.kvcache.events import EventLog
 from legato_engine.runner import StepRunner

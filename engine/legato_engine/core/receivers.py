@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from legato_engine.core import arrivals
+from legato_engine.core import handoff_tokens
 from legato_engine.core.outbox import Outbox
 from legato_engine.request import Request
 from legato_engine.scheduler.results import Emission, Reservation
@@ -98,8 +98,8 @@ class Receivers:
             return ()
         request = reservation.request
         try:
-            sampled = arrivals.sampled_after(request, event.final)
-            request.cached_tokens = max(request.cached_tokens, arrivals.cached_tokens(event.final))
+            sampled = handoff_tokens.sampled_after(request, event.final)
+            request.cached_tokens = max(request.cached_tokens, handoff_tokens.cached_tokens(event.final))
             emissions = self._scheduler.adopt(reservation, event.final.computed, sampled)
         except ValueError as error:
             self.failed += 1

@@ -3,9 +3,9 @@
 from enum import Enum
 
 from legato_engine.request import Request
-from legato_engine.scheduler.ledger import Ledger
+from legato_engine.scheduler.block_tables import Ledger
 from legato_engine.scheduler.limits import Limits
-from legato_engine.scheduler.residents import Residents
+from legato_engine.scheduler.request_registry import Residents
 
 
 class Verdict(Enum):

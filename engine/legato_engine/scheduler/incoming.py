@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from legato_engine.request import Request, State
 from legato_engine.scheduler.admission import Admission
 from legato_engine.scheduler.batch import Sampled
-from legato_engine.scheduler.ledger import Ledger
+from legato_engine.scheduler.block_tables import Ledger
 from legato_engine.scheduler.limits import Limits, Refused
 from legato_engine.scheduler.queue import Key
-from legato_engine.scheduler.residents import Residents
+from legato_engine.scheduler.request_registry import Residents
 from legato_engine.scheduler.results import Emission, Reservation
 
 Deliver = Callable[[Request, Mapping[int, Sequence[Sampled]]], list[Emission]]

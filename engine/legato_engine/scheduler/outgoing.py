@@ -1,8 +1,8 @@
 """Sequences that leave for other workers: prefills for a hand-off, and moves of running ones."""
 
 from legato_engine.request import Request, State
-from legato_engine.scheduler.ledger import Ledger
-from legato_engine.scheduler.residents import Residents
+from legato_engine.scheduler.block_tables import Ledger
+from legato_engine.scheduler.request_registry import Residents
 from legato_engine.scheduler.results import Frozen
 
 

@@ -3,10 +3,10 @@
 from legato_engine.request import Request
 from legato_engine.scheduler.admission import Admission, Verdict
 from legato_engine.scheduler.batch import Draw, Row
+from legato_engine.scheduler.block_tables import Ledger
 from legato_engine.scheduler.incoming import Incoming
-from legato_engine.scheduler.ledger import Ledger
 from legato_engine.scheduler.limits import Limits
-from legato_engine.scheduler.residents import Residents
+from legato_engine.scheduler.request_registry import Residents
 
 MOST_PREEMPTIONS = 2  # without progress in between: who was preempted so often stays
 MOST_LOOKED_AT = 32  # waiting requests in one step, so that a long queue costs no more

@@ -16,14 +16,14 @@ from legato_engine.kvcache.block_pool import BlockPool
 from legato_engine.request import Request, State
 from legato_engine.scheduler.admission import Admission
 from legato_engine.scheduler.batch import Batch, Sampled, StepOutput
-from legato_engine.scheduler.delivery import Delivery
+from legato_engine.scheduler.block_tables import Ledger
 from legato_engine.scheduler.incoming import Incoming
-from legato_engine.scheduler.ledger import Ledger
 from legato_engine.scheduler.limits import Limits, Refused
 from legato_engine.scheduler.outgoing import Outgoing
+from legato_engine.scheduler.output_processor import Delivery
 from legato_engine.scheduler.planner import Planner
 from legato_engine.scheduler.queue import Order, WaitingQueue
-from legato_engine.scheduler.residents import Residents
+from legato_engine.scheduler.request_registry import Residents
 from legato_engine.scheduler.results import Emission, Ended, Frozen, Reservation, SchedulerLoad, StepResult
 from legato_engine.scheduler.tenants import TenantTokens
 

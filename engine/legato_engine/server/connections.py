@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from legato_engine.server.hub import Hub
-from legato_engine.server.outlet import Outlet, TooSlow
+from legato_engine.server.send_queue import Outlet, TooSlow
 from legato_protocol import kv_events, stream
 from legato_protocol.kv_events import SnapshotRequest
 from legato_protocol.stream import BadFrame, Greeting

@@ -11,8 +11,8 @@ import msgspec
 
 from legato_engine.core.frames import FromGateway, Inbox, Loading, Ready, Status, Turn
 from legato_engine.metrics import WorkerMetrics
-from legato_engine.server.outlet import Outlet
-from legato_engine.server.stored import StoredHashes
+from legato_engine.server.send_queue import Outlet
+from legato_engine.server.stored_hashes import StoredHashes
 from legato_engine.validity import frame_fault
 from legato_protocol import kv_events, stream
 from legato_protocol.stream import (

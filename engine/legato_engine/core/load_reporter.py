@@ -3,8 +3,8 @@
 from dataclasses import asdict
 
 from legato_engine.core.frames import Status, Totals
-from legato_engine.core.intake import Intake
 from legato_engine.core.rates import Rates
+from legato_engine.core.request_handler import Intake
 from legato_engine.scheduler.results import SchedulerLoad, StepResult
 from legato_protocol.stream import Load
 

@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 
 from legato_engine.request import RUNNING, Request
 from legato_engine.scheduler.batch import Sampled
-from legato_engine.scheduler.ledger import Ledger
+from legato_engine.scheduler.block_tables import Ledger
 from legato_engine.scheduler.limits import Limits
-from legato_engine.scheduler.residents import Residents
+from legato_engine.scheduler.request_registry import Residents
 from legato_engine.scheduler.results import Emission, StepResult
 
 

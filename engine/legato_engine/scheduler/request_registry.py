@@ -4,7 +4,7 @@ from bisect import insort
 from collections.abc import Iterator
 
 from legato_engine.request import Request, State
-from legato_engine.scheduler.ledger import Ledger
+from legato_engine.scheduler.block_tables import Ledger
 from legato_engine.scheduler.queue import WaitingQueue
 
 

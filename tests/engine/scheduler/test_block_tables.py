@@ -4,7 +4,7 @@ import pytest
 
 from legato_engine.kvcache.block_pool import BlockPool
 from legato_engine.kvcache.events import EventLog
-from legato_engine.scheduler.ledger import Ledger
+from legato_engine.scheduler.block_tables import Ledger
 
 
 @pytest.fixture
