@@ -35,10 +35,10 @@ def main() -> None:
 
 async def measure(args: argparse.Namespace) -> list[dict[str, object]]:
     """The hand-offs of the requests asked here, as the gateway's `/state` tells them (it keeps the last 256)."""
-    requests = workload.fixed(min(args.requests, 250), args.input_tokens, args.output_tokens, workload.Tokens(), 7)
+    requests = workload.fixed(min(args.requests, 250), args.input_tokens, args.output_tokens, workload.TokenRange(), 7)
     async with httpx.AsyncClient(base_url=args.url, timeout=600) as http:
         model = (await http.get("/v1/models")).json()["data"][0]["id"]
-        for warm in workload.fixed(3, args.input_tokens, args.output_tokens, workload.Tokens(), 8):
+        for warm in workload.fixed(3, args.input_tokens, args.output_tokens, workload.TokenRange(), 8):
             await client.complete(http, model, warm)
         known = {record["id"] for record in (await http.get("/state")).json()["requests"]}
         run = await load.closed(lambda request: client.complete(http, model, request), requests, args.concurrency)

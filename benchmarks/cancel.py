@@ -96,7 +96,7 @@ async def measure(args: argparse.Namespace) -> None:
         service = Service(http, (await http.get("/v1/models")).json()["data"][0]["id"])
         for case, length in ((decoding, args.input_tokens), (prefilling, args.long_tokens)):
             times, seed = [], random.SystemRandom().getrandbits(32)  # no prompt may be cached by an earlier run
-            for request in workload.fixed(args.cancels + 1, length, ANSWER, workload.Tokens(), seed):
+            for request in workload.fixed(args.cancels + 1, length, ANSWER, workload.TokenRange(), seed):
                 await service.until_free()
                 times.append(1e3 * await case(service, request.prompt))
             print(_row(case.__name__, times[1:]), flush=True)  # the first one warms up

@@ -22,18 +22,19 @@ def run(flags: Namespace) -> int:
     """Serves until it is stopped. 2: a setting or the model is not allowed, as said on stderr."""
     from legato_cli.model import ModelUnavailable, resolve_header
     from legato_gateway import settings
+    from legato_protocol.flags import SettingsError
 
     try:
         read = settings.read(flags, os.environ)
         path = resolve_header(read.model, lambda line: print(f"legato gateway: {line}", file=sys.stderr))
-    except (settings.SettingsError, ModelUnavailable) as error:
+    except (SettingsError, ModelUnavailable) as error:
         return _refuse(error)
     from legato_gateway import main
     from legato_gateway.tokens import TokenizeError
 
     try:
         return main.run(read, path)
-    except (settings.SettingsError, TokenizeError) as error:
+    except (SettingsError, TokenizeError) as error:
         return _refuse(error)
 
 

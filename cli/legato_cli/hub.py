@@ -38,7 +38,7 @@ class HubUnreachable(Exception):
 
 
 @dataclass(frozen=True)
-class Snapshot:
+class HubSnapshot:
     """A repository at one commit. Raises HubRefuses for what cannot be one."""
 
     repo: str
@@ -65,13 +65,13 @@ class Snapshot:
         return any(_read(_mark(folder, mark)) == str(self) for mark in marks)
 
 
-def parse(spec: str) -> Snapshot:
+def parse(spec: str) -> HubSnapshot:
     """`hf:OWNER/NAME@COMMIT`. Raises HubRefuses."""
     repo, _, commit = spec.removeprefix(PREFIX).partition("@")
-    return Snapshot(repo, commit)
+    return HubSnapshot(repo, commit)
 
 
-def download(snapshot: Snapshot, folder: Path, progress: Progress, header_only: bool = False) -> None:
+def download(snapshot: HubSnapshot, folder: Path, progress: Progress, header_only: bool = False) -> None:
     """Brings the files into `folder`; those that came whole before are not fetched again.
 
     The token is `HF_TOKEN`, as the library reads it. Processes that start together download once. Raises HubRefuses,
@@ -94,7 +94,7 @@ def download(snapshot: Snapshot, folder: Path, progress: Progress, header_only: 
     progress(f"{snapshot} is in {folder}")
 
 
-def _fetch(snapshot: Snapshot, folder: Path, patterns: tuple[str, ...], progress: Progress) -> None:
+def _fetch(snapshot: HubSnapshot, folder: Path, patterns: tuple[str, ...], progress: Progress) -> None:
     from huggingface_hub import HfApi
     from huggingface_hub.utils.tqdm import disable_progress_bars
 
@@ -121,7 +121,7 @@ def _fetch(snapshot: Snapshot, folder: Path, patterns: tuple[str, ...], progress
         raise HubUnreachable(f"{snapshot}: these files came damaged or not at all: {', '.join(sorted(wrong))}")
 
 
-def _sizes(api: "HfApi", snapshot: Snapshot, patterns: tuple[str, ...]) -> dict[str, int]:
+def _sizes(api: "HfApi", snapshot: HubSnapshot, patterns: tuple[str, ...]) -> dict[str, int]:
     """The files that are wanted, with their bytes."""
     from huggingface_hub.hf_api import RepoFile
 
@@ -154,7 +154,7 @@ def _reporting(folder: Path, total: int, progress: Progress) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _explained(snapshot: Snapshot) -> Iterator[None]:
+def _explained(snapshot: HubSnapshot) -> Iterator[None]:
     """The library's errors as ours."""
     import httpx2
     from huggingface_hub import errors
@@ -178,20 +178,20 @@ def _explained(snapshot: Snapshot) -> Iterator[None]:
         raise HubRefuses(f"{snapshot}: {_first_line(error)}") from error
 
 
-def _require(snapshot: Snapshot, folder: Path, header_only: bool) -> None:
+def _require(snapshot: HubSnapshot, folder: Path, header_only: bool) -> None:
     wanted = ("config.json", "tokenizer.json") + (() if header_only else WEIGHTS)
     for pattern in wanted:
         if not any(folder.glob(pattern)):
             raise HubRefuses(f"{snapshot}: the repository has no {pattern}, which is needed")
 
 
-def _refuse_foreign(snapshot: Snapshot, folder: Path) -> None:
+def _refuse_foreign(snapshot: HubSnapshot, folder: Path) -> None:
     """A folder with files of others stays as it is."""
     if not (folder / _LOCK).exists() and {file.name for file in folder.iterdir()} - {"lost+found"}:
         raise HubRefuses(f"{snapshot}: {folder} has other files already; give another folder")
 
 
-def _refuse_another(snapshot: Snapshot, folder: Path) -> None:
+def _refuse_another(snapshot: HubSnapshot, folder: Path) -> None:
     for mark in ("whole", "header"):
         found = _read(_mark(folder, mark))
         if found not in ("", str(snapshot)):

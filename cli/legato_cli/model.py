@@ -120,7 +120,7 @@ def download(repo: str, commit: str, into: Path | None, progress: Progress, head
     Raises ModelUnavailable; its subclass ModelAway when trying again may help.
     """
     try:
-        snapshot = hub.Snapshot(repo, commit)
+        snapshot = hub.HubSnapshot(repo, commit)
         folder = into or snapshot.folder(cache_folder(os.environ))
         hub.download(snapshot, folder, progress, header_only)
     except hub.HubRefuses as error:

@@ -11,7 +11,7 @@ from legato_operator.resources import Spec
 from legato_protocol import names
 
 
-class Refused(Exception):
+class OrderRefused(Exception):
     """The order makes no sense for this service. The text says why."""
 
 
@@ -30,8 +30,8 @@ class Operations:
                     return {"message": await self._scale(name, replicas)}
                 case {"do": "status"}:
                     return {"status": await self._status()}
-            raise Refused("unknown order; are both sides of the same version?")
-        except Refused as refusal:
+            raise OrderRefused("unknown order; are both sides of the same version?")
+        except OrderRefused as refusal:
             return {"error": str(refusal)}
 
     async def _scale(self, name: str, replicas: int) -> str:
@@ -52,12 +52,12 @@ class Operations:
 
 def _check(spec: Spec, name: str, replicas: int) -> None:
     if name not in limits.pools(spec):
-        raise Refused(f"this service has no {name} pool: scaling.{name}.max or {name}.replicas is 0")
+        raise OrderRefused(f"this service has no {name} pool: scaling.{name}.max or {name}.replicas is 0")
     if spec.scaling.mode == "Fixed":
-        raise Refused(f"scaling.mode is Fixed: change spec.{name}.replicas in the manifest's file instead")
+        raise OrderRefused(f"scaling.mode is Fixed: change spec.{name}.replicas in the manifest's file instead")
     bounds = spec.scaling.prefill if name == limits.PREFILL else spec.scaling.decode
     if not bounds.min <= replicas <= bounds.max:
-        raise Refused(f"{replicas} is outside spec.scaling.{name}, which is {bounds.min} to {bounds.max}")
+        raise OrderRefused(f"{replicas} is outside spec.scaling.{name}, which is {bounds.min} to {bounds.max}")
 
 
 def _pod(item: Mapping[str, Any]) -> dict[str, Any]:

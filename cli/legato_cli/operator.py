@@ -23,10 +23,11 @@ def add_parser(subparsers: "_SubParsersAction[ArgumentParser]") -> None:
 def run(flags: Namespace) -> int:
     """Serves until it is stopped. 2: a setting is not allowed, the port is taken, or no API server is known."""
     from legato_operator.kubernetes import settings
+    from legato_protocol.flags import SettingsError
 
     try:
         read = settings.read(flags, os.environ)
-    except settings.SettingsError as error:
+    except SettingsError as error:
         return _refuse(error)
     from legato_operator.kubernetes import connection, main
 

@@ -83,10 +83,10 @@ async def _serve(path: Path, manifest: Manifest, front: socket.socket) -> int:
         workers = HttpWorkers(client)
         placement = local(PROGRAM, len(os.sched_getaffinity(0)))
         controller = Controller(Reconciler(cluster.store, workers, clock, placement))
-        return await _Run(cluster, controller, path, manifest, front).run()
+        return await _Serving(cluster, controller, path, manifest, front).run()
 
 
-class _Run:
+class _Serving:
     """One run of `legato up`, from the first apply to the last process gone."""
 
     def __init__(

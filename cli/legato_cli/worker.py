@@ -24,10 +24,11 @@ def run(flags: Namespace) -> int:
     """Serves until the worker is stopped. 2: a setting or the model is not allowed, as said on stderr."""
     from legato_engine import main, settings
     from legato_engine.errors import EngineError
+    from legato_protocol.flags import SettingsError
 
     try:
         return main.run(settings.read(flags, os.environ), _resolve)
-    except EngineError as error:
+    except (EngineError, SettingsError) as error:
         print(f"legato worker: {error}", file=sys.stderr)
         return 2
 

@@ -1,7 +1,6 @@
 """Every error the engine raises on purpose. Permanent: the same start fails again; temporary: another try may succeed.
 
 EngineError
-├── SettingsError              a flag or variable has a value that is not allowed; permanent
 ├── TooLittleMemory            the KV arena cannot hold one sequence of the longest length; permanent
 ├── StartFailed                the core said why it will never start; permanent
 ├── Refused                    a request that is not taken (`scheduler.limits`); its code says which it is
@@ -13,6 +12,8 @@ EngineError
     └── TensorError            a tensor of the model
         ├── MissingTensor      is not in the files
         └── WrongShape         does not have the shape that the model's config asks for
+
+What is wrong with a flag is a SettingsError of the protocol, as in every process.
 """
 
 
@@ -20,12 +21,6 @@ class EngineError(Exception):
     """Base of the tree above."""
 
     permanent = False
-
-
-class SettingsError(EngineError):
-    """A setting is not allowed. The text names the flag or variable and what is allowed."""
-
-    permanent = True
 
 
 class StartFailed(EngineError):

@@ -10,10 +10,11 @@ from legato_engine.errors import EngineError
 from legato_engine.orphan import die_with_parent
 from legato_engine.server import core_link
 from legato_engine.server.worker import Resolve, Worker
-from legato_engine.settings import Settings
+from legato_engine.settings import WorkerSettings
+from legato_protocol.flags import SettingsError
 
 
-def run(settings: Settings, resolve: Resolve) -> int:
+def run(settings: WorkerSettings, resolve: Resolve) -> int:
     """Serves until stopped. `resolve` turns the model's name into a path. 2: the start failed for good."""
     if settings.parent and not die_with_parent(settings.parent):
         return 1
@@ -21,14 +22,14 @@ def run(settings: Settings, resolve: Resolve) -> int:
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(_serve(settings, resolve, log))
-    except EngineError as error:
+    except (EngineError, SettingsError) as error:
         log("ERROR", str(error))
         return 2
     log("INFO", "stopped")
     return 0
 
 
-async def _serve(settings: Settings, resolve: Resolve, log: Callable[[str, str], None]) -> None:
+async def _serve(settings: WorkerSettings, resolve: Resolve, log: Callable[[str, str], None]) -> None:
     worker = Worker(settings, resolve, core_link.launch, log)
     worker.catch_signals()
     await worker.run()

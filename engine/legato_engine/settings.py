@@ -1,4 +1,4 @@
-"""What a worker is told at its start: flags and their meaning, read once into frozen `Settings`.
+"""What a worker is told at its start: flags and their meaning, read once into frozen `WorkerSettings`.
 
 The one place of the engine that looks at the environment. A value that is not allowed raises SettingsError, whose text
 names the flag and what is allowed.
@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from ipaddress import ip_address
 from typing import Any, Final
 
-from legato_engine.errors import SettingsError
 from legato_protocol import names
+from legato_protocol.flags import SettingsError
 from legato_protocol.stream import Role
 
 ROLES = ("prefill", "decode", "unified")
@@ -28,7 +28,7 @@ _PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|)")
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class WorkerSettings:
     """Sizes in bytes or tokens, times in seconds. None lets the worker decide: the model's own limit, all cores."""
 
     role: Role
@@ -71,7 +71,7 @@ def add_flags(parser: ArgumentParser) -> None:
     parser.add_argument("--no-checksum", action="store_true", help="do not verify blocks that were handed over")
 
 
-def read(flags: Namespace, environ: Mapping[str, str]) -> Settings:
+def read(flags: Namespace, environ: Mapping[str, str]) -> WorkerSettings:
     """The settings in parsed flags and the environment. Raises SettingsError."""
     values: dict[str, Any] = {}
     for flag in _FLAGS:
@@ -81,7 +81,7 @@ def read(flags: Namespace, environ: Mapping[str, str]) -> Settings:
         except ValueError as error:
             raise SettingsError(f"{flag.name} is {text!r}; {error}") from None
     values |= {"token": environ.get(names.ENV_TOKEN, ""), "parent": _parent(environ)}
-    settings = Settings(**values, checksum=not flags.no_checksum)
+    settings = WorkerSettings(**values, checksum=not flags.no_checksum)
     _check_together(settings)
     return settings
 
@@ -94,7 +94,7 @@ def _parent(environ: Mapping[str, str]) -> int:
         raise SettingsError(f"{names.ENV_PARENT} is {text!r}; {error}") from None
 
 
-def _check_together(settings: Settings) -> None:
+def _check_together(settings: WorkerSettings) -> None:
     if settings.numerics == "Invariant":
         raise SettingsError("--numerics is 'Invariant', which the engine does not compute yet; allowed is Fast")
     if settings.dtype == "Float16" and settings.device == "cpu":

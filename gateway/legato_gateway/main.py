@@ -31,11 +31,12 @@ from legato_gateway.orphan import die_with_parent
 from legato_gateway.redispatch import RetryPolicy
 from legato_gateway.relay import Relay, RelayPolicy
 from legato_gateway.routing.choose import Policy
-from legato_gateway.settings import Settings, SettingsError
+from legato_gateway.settings import GatewaySettings
 from legato_gateway.state import State
 from legato_gateway.tokens import Tokens
 from legato_gateway.worker_stream import StreamLimits
 from legato_protocol import model_digest
+from legato_protocol.flags import SettingsError
 
 STOPPING = "stopping"  # drop reason: this gateway is about to end
 LAST_WORDS = 2.0  # seconds beyond the drain deadline in which clients are told
@@ -44,7 +45,7 @@ LAST_WORDS = 2.0  # seconds beyond the drain deadline in which clients are told
 class Gateway:
     """All parts of one gateway, put together. `model` is the digest of what `tokens` were loaded from."""
 
-    def __init__(self, settings: Settings, tokens: Tokens, model: str, clock: Callable[[], float]) -> None:
+    def __init__(self, settings: GatewaySettings, tokens: Tokens, model: str, clock: Callable[[], float]) -> None:
         fleet, index, history, metrics = Fleet(clock, model), KVIndex(settings.index_blocks), History(), Metrics()
         limits = Limits(
             max_held=settings.max_queued_requests,
@@ -90,7 +91,7 @@ class Gateway:
             raise
 
 
-def run(settings: Settings, model: Path) -> int:
+def run(settings: GatewaySettings, model: Path) -> int:
     """Serves the model at that path until SIGTERM or SIGINT. Raises SettingsError, TokenizeError."""
     if settings.parent and not die_with_parent(settings.parent):
         return 1
@@ -102,7 +103,7 @@ def run(settings: Settings, model: Path) -> int:
     return 0
 
 
-async def _serve(settings: Settings, tokens: Tokens, model: str, listeners: server.Listeners) -> None:
+async def _serve(settings: GatewaySettings, tokens: Tokens, model: str, listeners: server.Listeners) -> None:
     loop = asyncio.get_running_loop()
     gateway = Gateway(settings, tokens, model, loop.time)
     config = uvicorn.Config(
@@ -136,7 +137,7 @@ async def _serve(settings: Settings, tokens: Tokens, model: str, listeners: serv
             await following
 
 
-def _discovery(settings: Settings) -> Discovery:
+def _discovery(settings: GatewaySettings) -> Discovery:
     if settings.workers_file is not None:
         return FileDiscovery(settings.workers_file)
     if settings.workers_service:
@@ -144,7 +145,7 @@ def _discovery(settings: Settings) -> Discovery:
     return StaticDiscovery(tuple(WorkerAddress(name, address) for name, address in settings.workers))
 
 
-def _on_kubernetes(settings: Settings) -> Discovery:
+def _on_kubernetes(settings: GatewaySettings) -> Discovery:
     from legato_gateway.discovery import kubernetes
 
     connect = partial(kubernetes.connect, settings.kubeconfig)

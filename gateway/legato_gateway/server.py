@@ -15,7 +15,8 @@ from pathlib import Path
 
 import uvicorn
 
-from legato_gateway.settings import Settings, SettingsError
+from legato_gateway.settings import GatewaySettings
+from legato_protocol.flags import SettingsError
 
 BACKLOG = 2048
 LINGER = 1.0  # seconds in which requests that were on their way when this process stopped accepting are still taken
@@ -40,7 +41,7 @@ class Listeners:
         return {name: listener.getsockname()[1] for name, listener in named.items() if listener is not None}
 
 
-def listeners(settings: Settings) -> Listeners:
+def listeners(settings: GatewaySettings) -> Listeners:
     """The sockets of these settings. Raises SettingsError: a port is taken, or an address not of this machine."""
     if settings.listen_fd is not None:
         front = _inherited(settings.listen_fd)

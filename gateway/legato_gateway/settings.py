@@ -1,4 +1,4 @@
-"""What a gateway is told at its start: flags and their meaning, read once into frozen `Settings`.
+"""What a gateway is told at its start: flags and their meaning, read once into frozen `GatewaySettings`.
 
 The one place of the gateway that looks at the environment. A value that is not allowed raises SettingsError, whose text
 names the flag and what is allowed. Only the standard library is imported, so that the command line stays quick.
@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from legato_protocol import names
+from legato_protocol.flags import SettingsError
 
 SLOW_CLIENT = ("Pause", "Disconnect")
 UNAVAILABLE = ("Local", "Wait", "Fail")
@@ -22,12 +23,8 @@ _UNITS: Final = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 _PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|)")
 
 
-class SettingsError(ValueError):
-    """A flag with a value that is not allowed."""
-
-
 @dataclass(frozen=True, slots=True)
-class Settings:
+class GatewaySettings:
     """Times in seconds. Workers come from a file, from a Service or are named; with none of these there are none."""
 
     model: str
@@ -77,7 +74,7 @@ def add_flags(parser: ArgumentParser) -> None:
     )
 
 
-def read(flags: Namespace, environ: Mapping[str, str]) -> Settings:
+def read(flags: Namespace, environ: Mapping[str, str]) -> GatewaySettings:
     """The settings that these flags and the environment make. Raises SettingsError."""
     values: dict[str, Any] = {"token": environ.get(names.ENV_TOKEN, ""), "parent": _parent(environ)}
     values["kubeconfig"] = environ.get(_KUBECONFIG, "")
@@ -103,7 +100,7 @@ def read(flags: Namespace, environ: Mapping[str, str]) -> Settings:
     if "port" in values and "listen_fd" in values:
         raise SettingsError("--port and --listen-fd exclude each other")
     values.setdefault("served_name", Path(values["model"].partition(":")[2] or values["model"]).stem)
-    return Settings(**values)
+    return GatewaySettings(**values)
 
 
 def _parent(environ: Mapping[str, str]) -> int:

@@ -70,7 +70,7 @@ def test_a_package_holds_the_crds(tmp_path):
         assert held[f"legato/files/crds/{file.name}"].size == file.stat().st_size
 
 
-def read_settings(objects: list[Object]) -> operator_settings.Settings:
+def read_settings(objects: list[Object]) -> operator_settings.OperatorSettings:
     """The operator's own understanding of the arguments that the chart gives it."""
     (container,) = of_kind(objects, "Deployment")["legato"]["spec"]["template"]["spec"]["containers"]
     command, *flags = container["args"]

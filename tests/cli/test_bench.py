@@ -11,9 +11,9 @@ import pytest
 
 from legato_cli.bench import add_parser, client, load, report, workload
 from legato_cli.bench.client import Record
-from legato_cli.bench.workload import Request
+from legato_cli.bench.workload import WorkloadRequest
 
-TOKENS = workload.Tokens(10, 1000)
+TOKENS = workload.TokenRange(10, 1000)
 
 
 def test_fixed_prompts_share_nothing_and_repeat_by_seed() -> None:
@@ -70,7 +70,7 @@ def test_a_file_that_is_no_trace_names_its_line(tmp_path: Path, name: str, text:
 def test_a_closed_loop_keeps_its_concurrency() -> None:
     running, most = 0, 0
 
-    async def send(request: Request) -> Record:
+    async def send(request: WorkloadRequest) -> Record:
         nonlocal running, most
         running += 1
         most = max(most, running)
@@ -87,7 +87,7 @@ def test_an_open_loop_does_not_wait_for_answers() -> None:
     async def scenario() -> int:
         arrived, all_here = 0, asyncio.Event()
 
-        async def send(request: Request) -> Record:
+        async def send(request: WorkloadRequest) -> Record:
             nonlocal arrived
             arrived += 1
             if arrived == 5:
@@ -115,7 +115,7 @@ def server(events: list[str], status: int = 200) -> httpx.AsyncClient:
 def ask(events: list[str], status: int = 200) -> Record:
     async def scenario() -> Record:
         async with server(events, status) as http:
-            return await client.complete(http, "m", Request((1, 2, 3), 2))
+            return await client.complete(http, "m", WorkloadRequest((1, 2, 3), 2))
 
     return asyncio.run(scenario())
 
@@ -148,7 +148,7 @@ def test_a_summary_counts_only_answers_and_goodput_only_kept_objectives() -> Non
     fast = Record(10, 0.0, [0.1, 0.2, 0.3], output_tokens=3)
     slow = Record(10, 0.0, [2.0, 2.1, 2.2], output_tokens=3)
     failed = Record(10, 0.0, error="503")
-    found = report.summarize("c = 1", load.Run([fast, slow, failed], 2.0), report.Slo(1.0, 0.15))
+    found = report.summarize("c = 1", load.Run([fast, slow, failed], 2.0), report.Objectives(1.0, 0.15))
     assert (found.requests, found.failed, found.output_tokens_per_second, found.goodput_per_second) == (3, 1, 3.0, 0.5)
     assert found.ttft_ms == {"p50": pytest.approx(100), "p90": pytest.approx(2000), "p99": pytest.approx(2000)}
     assert found.tpot_ms["p50"] == pytest.approx(100)
@@ -156,7 +156,7 @@ def test_a_summary_counts_only_answers_and_goodput_only_kept_objectives() -> Non
 
 
 def test_a_summary_of_failures_alone_is_no_crash() -> None:
-    found = report.summarize("c = 1", load.Run([Record(1, 0.0, error="x")], 1.0), report.Slo(1, 1))
+    found = report.summarize("c = 1", load.Run([Record(1, 0.0, error="x")], 1.0), report.Objectives(1, 1))
     assert (found.failed, found.ttft_ms["p99"], found.errors) == (1, 0.0, ("x",))
 
 

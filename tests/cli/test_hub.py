@@ -279,7 +279,7 @@ def test_a_folder_of_ones_own_can_be_given_but_is_not_overwritten(server: Hub, t
 )
 def test_what_is_no_commit_of_a_repository_is_refused(repo: str, commit: str, tmp_path: Path) -> None:
     with pytest.raises(hub.HubRefuses, match=r"is no (commit|repository)"):
-        hub.Snapshot(repo, commit)
+        hub.HubSnapshot(repo, commit)
     with pytest.raises(model.ModelUnavailable, match=r"is no (commit|repository)"):
         model.resolve(f"hf:{repo}@{commit}", lambda _line: None, {ENV_CACHE: str(tmp_path)})
 

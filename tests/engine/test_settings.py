@@ -5,12 +5,12 @@ from argparse import ArgumentParser
 import pytest
 
 from legato_engine import settings
-from legato_engine.errors import SettingsError
+from legato_protocol.flags import SettingsError
 
 LEAST = ["--role", "decode", "--name", "d0", "--model", "m"]
 
 
-def read(*flags: str, **environ: str) -> settings.Settings:
+def read(*flags: str, **environ: str) -> settings.WorkerSettings:
     parser = ArgumentParser()
     settings.add_flags(parser)
     return settings.read(parser.parse_args([*LEAST, *flags]), environ)

@@ -14,7 +14,7 @@ from legato_gateway.discovery import WorkerAddress
 from legato_gateway.errors import InternalFault
 from legato_gateway.fake_worker import FakeWorker
 from legato_gateway.main import Gateway
-from legato_gateway.settings import Settings
+from legato_gateway.settings import GatewaySettings
 from legato_gateway.tokens import Tokens
 from legato_protocol import model_digest
 from legato_protocol.stream import Generate
@@ -175,7 +175,7 @@ def test_a_fault_of_ours_ends_every_request_at_once(lab, model):
 
     async def test():
         async with asyncio.timeout(60), _worker(lab, model) as worker:
-            settings = Settings(str(model), "m", 4096, token=lab.token)
+            settings = GatewaySettings(str(model), "m", 4096, token=lab.token)
             digest, clock = model_digest.of(model), asyncio.get_running_loop().time
             gateway = Gateway(settings, Tokens.load(model), digest, clock)
             gateway.discovery = Faulty((WorkerAddress("u0", worker.address),))

@@ -7,6 +7,7 @@ import pytest
 
 from legato_gateway import settings
 from legato_protocol import names
+from legato_protocol.flags import SettingsError
 
 
 def _read(*flags, environ=None):
@@ -68,20 +69,20 @@ def test_durations(text, value):
     ],
 )
 def test_a_bad_value_names_its_flag(flags):
-    with pytest.raises(settings.SettingsError, match=f"^{flags[0]} '{flags[1]}' is not allowed: .* wanted$|{flags[0]}"):
+    with pytest.raises(SettingsError, match=f"^{flags[0]} '{flags[1]}' is not allowed: .* wanted$|{flags[0]}"):
         _read(*NEEDED, *flags)
 
 
 @pytest.mark.parametrize("missing", ["--model", "--max-length"])
 def test_what_is_missing_is_named(missing):
     at = NEEDED.index(missing)
-    with pytest.raises(settings.SettingsError, match=f"{missing} is missing"):
+    with pytest.raises(SettingsError, match=f"{missing} is missing"):
         _read(*NEEDED[:at], *NEEDED[at + 2 :])
 
 
 def test_a_port_and_an_inherited_socket_exclude_each_other():
     assert _read(*NEEDED, "--listen-fd", "7").listen_fd == 7
-    with pytest.raises(settings.SettingsError, match="exclude each other"):
+    with pytest.raises(SettingsError, match="exclude each other"):
         _read(*NEEDED, "--port", "80", "--listen-fd", "7")
 
 
@@ -92,7 +93,7 @@ def test_workers_come_from_one_place():
         "--workers-service": ("--workers-service", "s-workers", "--namespace", "n"),
     }
     for one, other in itertools.combinations(places, 2):
-        with pytest.raises(settings.SettingsError, match=f"{one} and {other} exclude each other"):
+        with pytest.raises(SettingsError, match=f"{one} and {other} exclude each other"):
             _read(*NEEDED, *places[one], *places[other])
 
 
@@ -100,7 +101,7 @@ def test_a_service_of_workers_has_a_namespace():
     read = _read(*NEEDED, "--workers-service", "s-workers", "--namespace", "n", environ={"KUBECONFIG": "/config"})
     assert (read.workers_service, read.namespace, read.kubeconfig) == ("s-workers", "n", "/config")
     for alone in (("--workers-service", "s-workers"), ("--namespace", "n")):
-        with pytest.raises(settings.SettingsError, match="go together"):
+        with pytest.raises(SettingsError, match="go together"):
             _read(*NEEDED, *alone)
-    with pytest.raises(settings.SettingsError, match="--namespace 'a/b' is not allowed"):
+    with pytest.raises(SettingsError, match="--namespace 'a/b' is not allowed"):
         _read(*NEEDED, "--workers-service", "s-workers", "--namespace", "a/b")

@@ -57,7 +57,7 @@ class Tools:
         done = self.run("helm", "install", release, str(CHART), "--namespace", namespace, *flags)
         assert done.returncode == 0, done.stderr
 
-    def settings(self, release: str, namespace: str) -> operator_settings.Settings:
+    def settings(self, release: str, namespace: str) -> operator_settings.OperatorSettings:
         """What a release's operator would read from its flags and environment."""
         status, deployment = self.api.call("GET", f"/apis/apps/v1/namespaces/{namespace}/deployments/{release}")
         assert status == 200, deployment

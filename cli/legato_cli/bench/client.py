@@ -7,7 +7,7 @@ from time import perf_counter
 
 import httpx
 
-from legato_cli.bench.workload import Request
+from legato_cli.bench.workload import WorkloadRequest
 
 
 @dataclass(slots=True)
@@ -39,7 +39,7 @@ class Record:
         return [b - a for a, b in zip(self.arrivals, self.arrivals[1:], strict=False)]
 
 
-async def complete(client: httpx.AsyncClient, model: str, request: Request) -> Record:
+async def complete(client: httpx.AsyncClient, model: str, request: WorkloadRequest) -> Record:
     """Asks for exactly `request.output_tokens` tokens, greedily, and reads the stream to its end."""
     body = {
         "model": model,

@@ -36,7 +36,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 async def _measure(args: argparse.Namespace) -> list[report.Summary]:
-    slo = report.Slo(args.slo_ttft / 1e3, args.slo_tpot / 1e3)
+    slo = report.Objectives(args.slo_ttft / 1e3, args.slo_tpot / 1e3)
     limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)
     async with httpx.AsyncClient(base_url=args.url, timeout=args.timeout, limits=limits) as client:
         model = args.model or (await client.get("/v1/models")).raise_for_status().json()["data"][0]["id"]
@@ -54,7 +54,7 @@ async def _measure(args: argparse.Namespace) -> list[report.Summary]:
 async def _load(
     client: httpx.AsyncClient,
     model: str,
-    requests: list[workload.Request],
+    requests: list[workload.WorkloadRequest],
     name: str,
     concurrency: int | None,
     rate: float | None,
@@ -62,7 +62,7 @@ async def _load(
 ) -> load.Run:
     with tqdm(total=len(requests), desc=name, unit="req", file=sys.stderr, leave=False) as bar:
 
-        async def send(request: workload.Request) -> Record:
+        async def send(request: workload.WorkloadRequest) -> Record:
             record = await complete(client, model, request)
             bar.update()
             return record
@@ -83,8 +83,8 @@ def _loads(args: argparse.Namespace) -> list[tuple[str, int | None, float | None
     return [(f"c = {c}", c, None) for c in args.concurrency or [1, 8, 32]]
 
 
-def _requests(args: argparse.Namespace, count: int, seed: int) -> list[workload.Request]:
-    tokens = workload.Tokens(*args.token_ids)
+def _requests(args: argparse.Namespace, count: int, seed: int) -> list[workload.WorkloadRequest]:
+    tokens = workload.TokenRange(*args.token_ids)
     if args.workload == "trace":
         if not args.trace:
             raise ValueError("--workload trace needs --trace FILE")

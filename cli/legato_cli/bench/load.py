@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from time import perf_counter
 
 from legato_cli.bench.client import Record
-from legato_cli.bench.workload import Request
+from legato_cli.bench.workload import WorkloadRequest
 
-Send = Callable[[Request], Awaitable[Record]]
+Send = Callable[[WorkloadRequest], Awaitable[Record]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +20,7 @@ class Run:
     seconds: float
 
 
-async def closed(send: Send, requests: Iterable[Request], concurrency: int) -> Run:
+async def closed(send: Send, requests: Iterable[WorkloadRequest], concurrency: int) -> Run:
     """Keeps `concurrency` requests in flight until all are answered."""
     todo, records, start = iter(requests), [], perf_counter()
 
@@ -32,7 +32,7 @@ async def closed(send: Send, requests: Iterable[Request], concurrency: int) -> R
     return Run(records, perf_counter() - start)
 
 
-async def open_loop(send: Send, requests: list[Request], rate: float | None, seed: int) -> Run:
+async def open_loop(send: Send, requests: list[WorkloadRequest], rate: float | None, seed: int) -> Run:
     """Sends at `rate` requests a second (Poisson), or at the requests' own times, however slow the answers are."""
     rng, start, at = random.Random(seed), perf_counter(), 0.0
     tasks = []

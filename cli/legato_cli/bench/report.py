@@ -9,7 +9,7 @@ PERCENTILES = (50, 90, 99)
 
 
 @dataclass(frozen=True, slots=True)
-class Slo:
+class Objectives:
     """Latency objectives in seconds; a request that keeps both counts as goodput."""
 
     ttft: float
@@ -41,7 +41,7 @@ class Summary:
         return asdict(self)
 
 
-def summarize(load: str, run: Run, slo: Slo) -> Summary:
+def summarize(load: str, run: Run, slo: Objectives) -> Summary:
     """The figures of a run; failed requests count as failed and in nothing else."""
     good = [r for r in run.records if not r.error]
     prompt_tokens = sum(r.input_tokens for r in good)

@@ -12,7 +12,7 @@ TRACE_BLOCK = 512  # tokens behind one hash id in a Mooncake trace
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class WorkloadRequest:
     """One request of a workload. `at` is its arrival in seconds from the start, where the workload says so."""
 
     prompt: tuple[int, ...]
@@ -21,7 +21,7 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
-class Tokens:
+class TokenRange:
     """Where random prompts take their ids from: `first … last`, which leaves out special tokens."""
 
     first: int = 100
@@ -31,25 +31,27 @@ class Tokens:
         return tuple(rng.choices(range(self.first, self.last), k=count))
 
 
-def fixed(count: int, input_tokens: int, output_tokens: int, tokens: Tokens, seed: int) -> list[Request]:
+def fixed(count: int, input_tokens: int, output_tokens: int, tokens: TokenRange, seed: int) -> list[WorkloadRequest]:
     """`count` prompts that share nothing."""
     rng = random.Random(seed)
-    return [Request(tokens.draw(rng, input_tokens), output_tokens) for _ in range(count)]
+    return [WorkloadRequest(tokens.draw(rng, input_tokens), output_tokens) for _ in range(count)]
 
 
 def shared_prefix(
-    count: int, input_tokens: int, output_tokens: int, tokens: Tokens, seed: int, prefixes: int, share: float
-) -> list[Request]:
+    count: int, input_tokens: int, output_tokens: int, tokens: TokenRange, seed: int, prefixes: int, share: float
+) -> list[WorkloadRequest]:
     """Prompts whose first `share` is one of `prefixes` common beginnings."""
     rng = random.Random(seed)
     common = [tokens.draw(rng, int(input_tokens * share)) for _ in range(prefixes)]
     return [
-        Request((*(head := rng.choice(common)), *tokens.draw(rng, input_tokens - len(head))), output_tokens)
+        WorkloadRequest((*(head := rng.choice(common)), *tokens.draw(rng, input_tokens - len(head))), output_tokens)
         for _ in range(count)
     ]
 
 
-def trace(path: Path, count: int, max_tokens: int, speed: float, tokens: Tokens, seed: int) -> list[Request]:
+def trace(
+    path: Path, count: int, max_tokens: int, speed: float, tokens: TokenRange, seed: int
+) -> list[WorkloadRequest]:
     """The first `count` requests of a trace, lengths scaled so that the longest of them fits `max_tokens`.
 
     Reads Mooncake's JSON lines (equal hash ids become equal tokens, so that prefixes are shared as in the trace) and
@@ -63,7 +65,7 @@ def trace(path: Path, count: int, max_tokens: int, speed: float, tokens: Tokens,
     scale = min(1.0, max_tokens / max(row.input + row.output for row in rows))
     rng = random.Random(seed)
     return [
-        Request(
+        WorkloadRequest(
             _prompt(row, max(1, int(row.input * scale)), scale, tokens, rng, seed),
             max(1, int(row.output * scale)),
             (row.at - rows[0].at) / speed,
@@ -80,7 +82,7 @@ class _Row:
     blocks: tuple[int, ...] = ()
 
 
-def _prompt(row: _Row, length: int, scale: float, tokens: Tokens, rng: random.Random, seed: int) -> tuple[int, ...]:
+def _prompt(row: _Row, length: int, scale: float, tokens: TokenRange, rng: random.Random, seed: int) -> tuple[int, ...]:
     if not row.blocks:
         return tokens.draw(rng, length)
     per_block = max(1, int(TRACE_BLOCK * scale))

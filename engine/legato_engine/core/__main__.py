@@ -16,6 +16,7 @@ from legato_engine.core.frames import Loading, NotStarting, Ready, Start
 from legato_engine.core.heartbeat import Heartbeat, Pulse
 from legato_engine.errors import EngineError
 from legato_engine.orphan import die_with_parent
+from legato_protocol.flags import SettingsError
 
 _EXIT_PERMANENT = 2
 
@@ -51,7 +52,7 @@ def _serve(channel: Channel, start: Start, pulse: Pulse, heartbeat: Heartbeat) -
 
     try:
         parts = assembly.load(start.settings, Path(start.path), start.epoch, progress, time.monotonic)
-    except (EngineError, LinkError) as error:
+    except (EngineError, LinkError, SettingsError) as error:
         if isinstance(error, EngineError) and not error.permanent:
             raise
         channel.send(NotStarting(str(error)))

@@ -9,17 +9,17 @@ from legato_engine import memory
 from legato_engine.core.channel import Channel
 from legato_engine.core.heartbeat import Pulse
 from legato_engine.core.loop import Core
-from legato_engine.errors import SettingsError
 from legato_engine.kvcache.block_pool import BlockPool
 from legato_engine.kvcache.events import EventLog
 from legato_engine.models import weights
 from legato_engine.runner import Runner, StepRunner
 from legato_engine.scheduler.limits import Limits
 from legato_engine.scheduler.scheduler import Scheduler
-from legato_engine.settings import Settings
+from legato_engine.settings import WorkerSettings
 from legato_engine.transfer.agent import TransferAgent
 from legato_engine.transfer.checksum import ArenaMemory
 from legato_protocol import model_digest
+from legato_protocol.flags import SettingsError
 from legato_protocol.stream import Hello
 
 Progress = Callable[[str, float], None]
@@ -58,8 +58,8 @@ class Parts:
             self.agent.close()
 
 
-def load(settings: Settings, path: Path, epoch: str, progress: Progress, clock: Clock) -> Parts:
-    """Reads the model, makes one token and registers the arena. Raises EngineError or LinkError."""
+def load(settings: WorkerSettings, path: Path, epoch: str, progress: Progress, clock: Clock) -> Parts:
+    """Reads the model, makes one token and registers the arena. Raises EngineError, SettingsError, LinkError."""
     checkpoint = weights.open(path)
     most = checkpoint.config.max_length
     max_length = settings.max_length or most
@@ -93,7 +93,7 @@ def load(settings: Settings, path: Path, epoch: str, progress: Progress, clock: 
     return Parts(hello, runner.formats, checkpoint.config.vocab_size, runner, scheduler, events, agent, limits, clock)
 
 
-def _agent(settings: Settings, runner: Runner, epoch: str, clock: Clock) -> TransferAgent:
+def _agent(settings: WorkerSettings, runner: Runner, epoch: str, clock: Clock) -> TransferAgent:
     from legato_engine.transfer import ucx
 
     arena = runner.arena
@@ -114,14 +114,14 @@ def _agent(settings: Settings, runner: Runner, epoch: str, clock: Clock) -> Tran
     )
 
 
-def _reachable(settings: Settings) -> str:
+def _reachable(settings: WorkerSettings) -> str:
     """Where other workers find this one. Listening on all addresses says nothing, so the host's own name decides."""
     host = settings.transfer_host or settings.host
     return socket.gethostbyname(socket.gethostname()) if host in ("0.0.0.0", "::") else host
 
 
 def _hello(
-    settings: Settings,
+    settings: WorkerSettings,
     runner: Runner,
     epoch: str,
     fingerprints: tuple[str, str],

@@ -8,7 +8,7 @@ import struct
 
 import msgspec
 
-from legato_engine.settings import Settings
+from legato_engine.settings import WorkerSettings
 from legato_protocol.stream import HandoffReport, Hello, Load, Message, Value
 
 _LENGTH = struct.Struct("<I")
@@ -19,7 +19,7 @@ _LENGTH = struct.Struct("<I")
 class Start(Message, tag="start", frozen=True):
     """First frame: what to be. `path` is the model's, resolved."""
 
-    settings: Settings
+    settings: WorkerSettings
     path: str
     epoch: str
 

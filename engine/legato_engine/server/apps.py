@@ -14,7 +14,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from legato_engine.server.connections import Connections
 from legato_engine.server.hub import CoreView, Hub
-from legato_engine.settings import Settings
+from legato_engine.settings import WorkerSettings
 from legato_protocol.names import EVENTS_PATH, STREAM_PATH
 
 _EXPOSITION = "text/plain; version=0.0.4; charset=utf-8"
@@ -41,7 +41,7 @@ def health(hub: Hub) -> Starlette:
     )
 
 
-def control(hub: Hub, settings: Settings, drain: Callable[[], None], connections: Connections) -> ASGIApp:
+def control(hub: Hub, settings: WorkerSettings, drain: Callable[[], None], connections: Connections) -> ASGIApp:
     """`/stream`, `/events`, `GET /state`, `POST /drain`."""
 
     async def state(_request: Request) -> Response:
@@ -62,7 +62,7 @@ def control(hub: Hub, settings: Settings, drain: Callable[[], None], connections
     return Guard(app, hub, settings.token)
 
 
-def state_of(hub: Hub, settings: Settings) -> dict[str, Any]:
+def state_of(hub: Hub, settings: WorkerSettings) -> dict[str, Any]:
     """What `/state` answers."""
     state: dict[str, Any] = {
         "worker": settings.name,

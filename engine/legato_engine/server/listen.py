@@ -13,7 +13,7 @@ from starlette.types import ASGIApp
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from websockets.http11 import Request
 
-from legato_engine.errors import SettingsError
+from legato_protocol.flags import SettingsError
 from legato_protocol.stream import MAX_FRAME_BYTES
 
 

@@ -9,7 +9,7 @@ from legato_engine.core.frames import Beat, FromCore, Loading, NotStarting, Read
 from legato_engine.errors import StartFailed
 from legato_engine.server.core_link import CoreLink, Launch
 from legato_engine.server.hub import Hub
-from legato_engine.settings import Settings
+from legato_engine.settings import WorkerSettings
 
 _FAREWELL = 2.0  # seconds a core gets to end its hand-offs
 _SLICE = 0.05  # of the silence allowed; of a wait that oversleeps no more than this counts
@@ -27,7 +27,7 @@ class Backoff:
 class Supervisor:
     def __init__(
         self,
-        settings: Settings,
+        settings: WorkerSettings,
         hub: Hub,
         launch: Launch,
         log: Callable[[str, str], None],

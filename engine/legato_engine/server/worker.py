@@ -14,7 +14,7 @@ from legato_engine.server.connections import Connections
 from legato_engine.server.core_link import Launch
 from legato_engine.server.hub import Hub
 from legato_engine.server.supervisor import Supervisor
-from legato_engine.settings import Settings
+from legato_engine.settings import WorkerSettings
 
 Resolve = Callable[[str, Callable[[str], None]], Path]
 Log = Callable[[str, str], None]
@@ -26,7 +26,7 @@ _FAREWELL = 0.1  # for the last frames to leave
 class Worker:
     """Serves until it was told to stop and has nothing left to do."""
 
-    def __init__(self, settings: Settings, resolve: Resolve, launch: Launch, log: Log) -> None:
+    def __init__(self, settings: WorkerSettings, resolve: Resolve, launch: Launch, log: Log) -> None:
         self._settings = settings
         self._resolve = resolve
         self._log = log

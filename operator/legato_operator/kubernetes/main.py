@@ -21,7 +21,7 @@ from legato_operator.kubernetes.handlers import LABELLED, SILENCE_SECONDS, WATCH
 from legato_operator.kubernetes.leader import Leader, LedCluster, Terms
 from legato_operator.kubernetes.metrics import Metrics
 from legato_operator.kubernetes.remembered import Remembered
-from legato_operator.kubernetes.settings import Settings
+from legato_operator.kubernetes.settings import OperatorSettings
 from legato_operator.kubernetes.sightings import Sightings
 from legato_operator.kubernetes.token_access import Account, TokenAccess
 from legato_operator.kubernetes.watchdog import AUDIT_SECONDS, Watchdog
@@ -46,7 +46,7 @@ class Pace:
     silence: float = SILENCE_SECONDS
 
 
-def run(settings: Settings, load: Callable[[], Configuration] = connection.load) -> int:
+def run(settings: OperatorSettings, load: Callable[[], Configuration] = connection.load) -> int:
     """Serve until SIGTERM or SIGINT. Raises NoConnection, and OSError when the port cannot be had."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     for noisy in ("kopf", "httpx", "urllib3"):
@@ -55,7 +55,7 @@ def run(settings: Settings, load: Callable[[], Configuration] = connection.load)
     return 0
 
 
-async def _until_signal(settings: Settings, load: Callable[[], Configuration]) -> None:
+async def _until_signal(settings: OperatorSettings, load: Callable[[], Configuration]) -> None:
     serving = asyncio.create_task(serve(settings, load))
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -66,7 +66,7 @@ async def _until_signal(settings: Settings, load: Callable[[], Configuration]) -
 
 
 async def serve(
-    settings: Settings,
+    settings: OperatorSettings,
     load: Callable[[], Configuration],
     pace: Pace | None = None,
     told_port: Callable[[int], None] = lambda port: None,
@@ -92,7 +92,7 @@ class _Process:
 
     def __init__(
         self,
-        settings: Settings,
+        settings: OperatorSettings,
         load: Callable[[], Configuration],
         pace: Pace,
         metrics: Metrics,

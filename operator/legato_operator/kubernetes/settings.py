@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from legato_operator.combinations import GPU
 from legato_protocol import names
+from legato_protocol.flags import SettingsError
 
 ENV_NAMESPACE = "LEGATO_NAMESPACE"
 ENV_POD_NAME = "LEGATO_POD_NAME"
@@ -18,12 +19,8 @@ _RESOURCE = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/[A-Za-z0-9]([-A-Za
 _IDENTITY = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,251}[A-Za-z0-9])?")
 
 
-class SettingsError(ValueError):
-    """A setting that cannot be used. The text names its flag."""
-
-
 @dataclass(frozen=True)
-class Settings:
+class OperatorSettings:
     """Without `namespaces`: all of the cluster's."""
 
     namespaces: tuple[str, ...]
@@ -76,9 +73,9 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--service-account", default="", help="its own, in --lease-namespace; with --token-role")
 
 
-def read(flags: argparse.Namespace, environment: Mapping[str, str]) -> Settings:
+def read(flags: argparse.Namespace, environment: Mapping[str, str]) -> OperatorSettings:
     """The settings. Raises SettingsError."""
-    settings = Settings(
+    settings = OperatorSettings(
         namespaces=tuple(dict.fromkeys(flags.namespace)),
         engine_image=flags.engine_image,
         gateway_image=flags.gateway_image,
@@ -97,7 +94,7 @@ def read(flags: argparse.Namespace, environment: Mapping[str, str]) -> Settings:
     return settings
 
 
-def _check(settings: Settings) -> None:
+def _check(settings: OperatorSettings) -> None:
     for flag, namespaces in (("--namespace", settings.namespaces), ("--ignore-namespace", settings.ignored_namespaces)):
         for namespace in namespaces:
             if not _LABEL.fullmatch(namespace):

@@ -25,7 +25,7 @@ from legato_engine.errors import StartFailed
 from legato_engine.server import core_link
 from legato_engine.server.core_link import CoreLink
 from legato_engine.server.worker import Worker
-from legato_engine.settings import Settings
+from legato_engine.settings import WorkerSettings
 from legato_protocol import kv_events, stream
 from legato_protocol.stream import (
     Generate,
@@ -198,7 +198,7 @@ async def serving(tmp_path: Path, **overrides: object) -> AsyncIterator[Bench]:
 
     announce = tmp_path / "ports.json"
     chosen = {"role": "decode", "name": "d0", "model": "m", "health_port": 0, "control_port": 0, "token": TOKEN}
-    settings = Settings(**chosen | {"announce": str(announce)} | overrides)
+    settings = WorkerSettings(**chosen | {"announce": str(announce)} | overrides)
     logged: list[str] = []
     worker = Worker(
         settings, lambda _m, _p: Path("/model"), launch, lambda level, text: logged.append(f"{level} {text}")

@@ -12,10 +12,10 @@ from legato_engine.core.frames import (
     Inbox,
     Turn,
 )
-from legato_engine.errors import SettingsError
 from legato_engine.server import core_link
 from legato_engine.server.worker import Worker
-from legato_engine.settings import Settings
+from legato_engine.settings import WorkerSettings
+from legato_protocol.flags import SettingsError
 
 
 def test_draining_reaches_the_core_and_stopping_waits_until_nothing_runs(run: Any) -> None:
@@ -55,7 +55,7 @@ def test_a_port_that_is_taken_is_said_before_anything_starts(run: Any) -> None:
     async def body() -> None:
         with socket.create_server(("127.0.0.1", 0)) as other:
             port = other.getsockname()[1]
-            settings = Settings("decode", "d", "m", health_port=port, control_port=0, token="a secret")
+            settings = WorkerSettings("decode", "d", "m", health_port=port, control_port=0, token="a secret")
             worker = Worker(settings, lambda _m, _p: Path("/model"), core_link.launch, lambda _level, _text: None)
             with pytest.raises(SettingsError, match=f"--health-port is {port}"):
                 await worker.run()

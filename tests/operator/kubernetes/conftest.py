@@ -18,7 +18,7 @@ from legato_operator.errors import ClusterError, Conflict, NotFound
 from legato_operator.kubernetes import main
 from legato_operator.kubernetes.api import KubernetesCluster
 from legato_operator.kubernetes.leader import Terms
-from legato_operator.kubernetes.settings import Settings
+from legato_operator.kubernetes.settings import OperatorSettings
 
 CRDS = Path(__file__).parents[3] / "crds"
 CONTROL_PORT = 8082  # fixed on Kubernetes; every pod has a loopback address of its own
@@ -111,7 +111,7 @@ class Space:
     @contextlib.asynccontextmanager
     async def operator(self, identity: str = "one", url: str | None = None, **given: Any) -> AsyncIterator["Operator"]:
         """The operator, in this process, for this namespace only."""
-        settings = Settings(
+        settings = OperatorSettings(
             **{
                 "namespaces": (self.name,),
                 "engine_image": "engine:test",
