@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from pydantic import BaseModel
 
-from legato_operator import conditions, field_errors
-from legato_operator.resources import InferenceService
+from legato_operator.api import conditions, field_errors
+from legato_operator.api.resources import InferenceService
 
 ROOT = Path(__file__).parents[1]
 SOURCE_ROOTS = ("protocol", "engine", "gateway", "operator", "cli")

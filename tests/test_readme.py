@@ -8,7 +8,7 @@ from pathlib import Path
 import yaml
 
 from legato_cli import greeting, main, up
-from legato_operator import resources
+from legato_operator.api import resources
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()

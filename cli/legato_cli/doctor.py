@@ -54,7 +54,7 @@ def formats() -> Iterator[str]:
     from legato_cli import model
     from legato_engine import formats, processor
     from legato_engine.models import weights
-    from legato_operator.resources import Engine
+    from legato_operator.api.resources import Engine
 
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:

@@ -3,11 +3,12 @@
 from collections.abc import Mapping
 from typing import Any
 
-from legato_operator import limits, resources
-from legato_operator.actions import SCALER
+from legato_operator.api import resources
+from legato_operator.api.resources import Spec
 from legato_operator.cluster import Cluster, Ref, labels_of
 from legato_operator.manifests import common, pool
-from legato_operator.resources import Spec
+from legato_operator.planning import limits
+from legato_operator.planning.actions import SCALER
 from legato_protocol import names
 
 

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from legato_operator import conditions
+from legato_operator.api import conditions
 from legato_operator.cluster import Cluster, Ref, labels_of
 from legato_operator.errors import NotFound
 from legato_protocol import names

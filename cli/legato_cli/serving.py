@@ -16,7 +16,8 @@ import httpx
 from legato_cli import admin, greeting, model
 from legato_cli.operations import Operations
 from legato_cli.progress import Progress
-from legato_operator import checks, conditions, resources, yaml_text
+from legato_operator.api import conditions, resources, yaml_text
+from legato_operator.api.resources import InferenceService
 from legato_operator.clock import SystemClock
 from legato_operator.cluster import Cluster, Object, Ref
 from legato_operator.controller import Controller
@@ -26,10 +27,10 @@ from legato_operator.local.cluster import LocalCluster, open_cluster
 from legato_operator.local.logs import Logs
 from legato_operator.local.settings import LocalSettings
 from legato_operator.manifests.common import model_argument
-from legato_operator.placement import local
+from legato_operator.manifests.placement import local
+from legato_operator.observing.worker_api import HttpWorkers
+from legato_operator.planning import checks
 from legato_operator.reconcile import Reconciler
-from legato_operator.resources import InferenceService
-from legato_operator.worker_api import HttpWorkers
 from legato_protocol import names
 
 USER = "legato-up"  # the field manager of the manifest's file

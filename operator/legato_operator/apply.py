@@ -5,12 +5,22 @@ import secrets
 from collections.abc import Mapping
 from typing import Any
 
-from legato_operator.actions import MANAGER, Action, Apply, Delete, Drain, MakeToken, PatchStatus, Phase, Release
 from legato_operator.cluster import Cluster, Object, Ref, ref_of, uid_of
 from legato_operator.errors import ClusterError, Conflict, Forbidden, NotFound, NotLeading, Unavailable
 from legato_operator.manifests import common, revision, secret
-from legato_operator.observe import Workers, read_token
-from legato_operator.observed import Observed
+from legato_operator.observing.observe import Workers, read_token
+from legato_operator.observing.observed import Observed
+from legato_operator.planning.actions import (
+    MANAGER,
+    Action,
+    Apply,
+    Delete,
+    Drain,
+    MakeToken,
+    PatchStatus,
+    Phase,
+    Release,
+)
 from legato_protocol import names
 
 FINALIZER = f"{names.API_GROUP}/operator"

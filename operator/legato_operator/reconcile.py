@@ -4,18 +4,18 @@ import datetime
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from legato_operator import conditions
+from legato_operator.api import conditions
+from legato_operator.api.conditions import Condition
+from legato_operator.api.resources import Drain, service_from_object
 from legato_operator.apply import apply, hold, is_held, release
 from legato_operator.clock import Clock
 from legato_operator.cluster import Cluster, Object, Ref, is_leaving, uid_of
-from legato_operator.conditions import Condition
 from legato_operator.errors import ClusterError, Conflict, ManifestError, NotFound, NotLeading, Unavailable
 from legato_operator.manifests import common
-from legato_operator.observe import Workers, observe
-from legato_operator.placement import Placement
-from legato_operator.plan import plan
+from legato_operator.manifests.placement import Placement
+from legato_operator.observing.observe import Workers, observe
+from legato_operator.planning.plan import plan
 from legato_operator.recorder import Recorder, Silent, record_changes
-from legato_operator.resources import Drain, service_from_object
 from legato_protocol import names
 
 _END_SLACK = 10.0  # seconds beyond its drain deadline and its pods' last words before a service goes without them

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-from legato_operator import conditions
+from legato_operator.api import conditions
 from legato_operator.cluster import Object
 
 

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 import yaml
 
-from legato_operator import owned
 from legato_operator.kubernetes import handlers, kinds
 from legato_operator.kubernetes import settings as operator_settings
+from legato_operator.planning import owned
 from legato_protocol import names
 
 ROOT = Path(__file__).parents[2]

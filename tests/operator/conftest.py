@@ -14,7 +14,6 @@ import control_plane
 import httpx
 import pytest
 
-from legato_operator import placement
 from legato_operator.clock import SystemClock
 from legato_operator.cluster import Object, Ref
 from legato_operator.controller import Controller
@@ -22,8 +21,9 @@ from legato_operator.local import following
 from legato_operator.local.cluster import LocalCluster, open_cluster
 from legato_operator.local.logs import Logs
 from legato_operator.local.settings import LocalSettings
+from legato_operator.manifests import placement
+from legato_operator.observing.worker_api import HttpWorkers
 from legato_operator.reconcile import Reconciler
-from legato_operator.worker_api import HttpWorkers
 
 CRDS = Path(__file__).parents[2] / "crds"
 FAKE = Path(__file__).with_name("fake_legato.py")

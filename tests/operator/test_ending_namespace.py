@@ -8,7 +8,7 @@ from legato_operator import apply
 from legato_operator.clock import SystemClock
 from legato_operator.cluster import Listing, Ref
 from legato_operator.errors import Forbidden, NotFound
-from legato_operator.observe import observe
+from legato_operator.observing.observe import observe
 
 REF = Ref("InferenceService", "ending", "demo")
 

@@ -9,11 +9,12 @@ import yaml
 from legato_cli import main
 from legato_engine import settings as worker_settings
 from legato_gateway import settings as gateway_settings
-from legato_operator import drift, resources
-from legato_operator.actions import Apply
+from legato_operator.api import resources
 from legato_operator.cluster import Ref, ref_of
 from legato_operator.kubernetes.api import KubernetesCluster
 from legato_operator.local import command
+from legato_operator.planning import drift
+from legato_operator.planning.actions import Apply
 
 REFUSED = "tensor-parallel"
 SERVED = [case for case in golden.CASES if case != REFUSED]

@@ -4,8 +4,9 @@ import dataclasses
 
 import pytest
 
-from legato_operator import limits, placement, resources
-from legato_operator.manifests import worker
+from legato_operator.api import resources
+from legato_operator.manifests import placement, worker
+from legato_operator.planning import limits
 
 SLICE = "nvidia.com/mig-3g.71gb"
 PLACEMENT = placement.kubernetes("engine:1", "gateway:1", gpu_resources=("nvidia.com/gpu", SLICE))

@@ -6,12 +6,15 @@ import dataclasses
 import pytest
 import yaml
 
-from legato_operator import conditions, observe, placement, recorder, references, resources
-from legato_operator.actions import Apply, Delete
+from legato_operator import recorder
+from legato_operator.api import conditions, references, resources
 from legato_operator.cluster import Ref
 from legato_operator.errors import Forbidden, NotFound
-from legato_operator.observed import Observed, Pod, WorkerState
-from legato_operator.plan import LOOK_FOR_MISSING, plan
+from legato_operator.manifests import placement
+from legato_operator.observing import observe
+from legato_operator.observing.observed import Observed, Pod, WorkerState
+from legato_operator.planning.actions import Apply, Delete
+from legato_operator.planning.plan import LOOK_FOR_MISSING, plan
 
 PLACEMENT = placement.kubernetes("engine:1", "gateway:1")
 CLAIM = {"source": {"pvc": {"claim": "weights"}}}

@@ -16,12 +16,13 @@ from pydantic import BaseModel
 from legato_cli import main
 from legato_engine import settings as worker_settings
 from legato_gateway import settings as gateway_settings
-from legato_operator import checks, combinations, field_errors, placement, resources
+from legato_operator.api import combinations, field_errors, resources
+from legato_operator.api.resources import Spec
 from legato_operator.local import command
-from legato_operator.manifests import common, pool, revision, worker
-from legato_operator.observed import Observed, Pod, WorkerState
-from legato_operator.plan import plan
-from legato_operator.resources import Spec
+from legato_operator.manifests import common, placement, pool, revision, worker
+from legato_operator.observing.observed import Observed, Pod, WorkerState
+from legato_operator.planning import checks
+from legato_operator.planning.plan import plan
 
 PLACEMENT = placement.local(("legato",))
 DOCS = (Path(__file__).parents[2] / "docs" / "manifest.md").read_text()

@@ -10,12 +10,12 @@ from typing import Any
 
 import yaml
 
-from legato_operator import placement, resources
-from legato_operator.actions import Apply, MakeToken
+from legato_operator.api import resources
 from legato_operator.cluster import Ref, ref_of
-from legato_operator.manifests import common, secret
-from legato_operator.observed import Observed
-from legato_operator.plan import Plan, plan
+from legato_operator.manifests import common, placement, secret
+from legato_operator.observing.observed import Observed
+from legato_operator.planning.actions import Apply, MakeToken
+from legato_operator.planning.plan import Plan, plan
 
 FOLDER = Path(__file__).parents[1] / "operator" / "golden"
 CASES = sorted(path.parent.name for path in FOLDER.glob("*/manifest.yaml"))

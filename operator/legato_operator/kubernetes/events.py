@@ -5,11 +5,11 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
-from legato_operator.actions import MANAGER
 from legato_operator.cluster import Cluster, Object, Ref
 from legato_operator.errors import ClusterError, NotFound, NotLeading
 from legato_operator.kubernetes import kinds
 from legato_operator.kubernetes.leader import micro_time
+from legato_operator.planning.actions import MANAGER
 
 LONGEST_NOTE = 1000  # characters; the API allows 1,024
 log = logging.getLogger(__name__)

@@ -14,9 +14,9 @@ from typing import Any
 import kopf
 from kubernetes.client import Configuration
 
-from legato_operator import owned
 from legato_operator.cluster import Object
 from legato_operator.kubernetes import kinds
+from legato_operator.planning import owned
 from legato_protocol import names
 
 LABELLED = ("Pod", *owned.KINDS)  # not the token's Secret: watching it would need the right to read all Secrets

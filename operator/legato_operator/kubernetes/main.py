@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 import httpx
 from kubernetes.client import Configuration
 
-from legato_operator import placement
 from legato_operator.clock import SystemClock
 from legato_operator.cluster import Object
 from legato_operator.controller import Controller, Reconciles, Retries, service_of
@@ -25,8 +24,9 @@ from legato_operator.kubernetes.settings import OperatorSettings
 from legato_operator.kubernetes.sightings import Sightings
 from legato_operator.kubernetes.token_access import Account, TokenAccess
 from legato_operator.kubernetes.watchdog import AUDIT_SECONDS, Watchdog
+from legato_operator.manifests import placement
+from legato_operator.observing.worker_api import HttpWorkers
 from legato_operator.reconcile import Reconciler
-from legato_operator.worker_api import HttpWorkers
 from legato_protocol import names
 
 LEASE_READ_SECONDS = 5.0

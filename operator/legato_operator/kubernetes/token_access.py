@@ -3,12 +3,12 @@
 import asyncio
 from dataclasses import dataclass
 
-from legato_operator.actions import MANAGER
 from legato_operator.cluster import Cluster, Ref
 from legato_operator.controller import Reconciles
 from legato_operator.errors import Forbidden, NotFound
 from legato_operator.kubernetes import kinds
 from legato_operator.manifests import common
+from legato_operator.planning.actions import MANAGER
 
 BINDING = "legato-operator-tokens"
 _LOOKS = 20

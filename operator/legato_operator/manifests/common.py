@@ -6,8 +6,8 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from legato_operator.api.resources import InferenceService
 from legato_operator.cluster import Object, is_leaving
-from legato_operator.resources import InferenceService
 from legato_protocol import names
 
 ANNOTATION_DRAINING = f"{names.API_GROUP}/draining-since"  # when the operator chose this worker to leave

@@ -5,7 +5,7 @@ from typing import Any
 
 from legato_operator.manifests import model
 from legato_operator.manifests.model import Delivery
-from legato_operator.placement import Containers, Placement
+from legato_operator.manifests.placement import Containers, Placement
 from legato_protocol import names
 
 USER = 65532

@@ -2,11 +2,11 @@
 
 from typing import Any
 
-from legato_operator import quantities
+from legato_operator.api import quantities
+from legato_operator.api.resources import InferenceService
 from legato_operator.manifests import common, container, model
 from legato_operator.manifests.model import Delivery
-from legato_operator.placement import Containers, Placement
-from legato_operator.resources import InferenceService
+from legato_operator.manifests.placement import Containers, Placement
 from legato_protocol import names
 
 STOP_SENDING = 3  # seconds in which a Service's proxies learn that a gateway leaves, before it accepts no more

@@ -5,9 +5,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from legato_operator.api.resources import HuggingFace, InferenceService
 from legato_operator.manifests import common
-from legato_operator.placement import Placement
-from legato_operator.resources import HuggingFace, InferenceService
+from legato_operator.manifests.placement import Placement
 from legato_protocol import names
 
 FOLDER = "/model"

@@ -2,8 +2,8 @@
 
 from typing import Any
 
+from legato_operator.api.resources import InferenceService
 from legato_operator.manifests import common
-from legato_operator.resources import InferenceService
 from legato_protocol import names
 
 

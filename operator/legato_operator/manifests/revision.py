@@ -2,9 +2,9 @@
 
 from typing import Any
 
+from legato_operator.api.resources import InferenceService
 from legato_operator.cluster import Object
 from legato_operator.manifests import common
-from legato_operator.resources import InferenceService
 from legato_protocol import names
 
 KIND = "ControllerRevision"

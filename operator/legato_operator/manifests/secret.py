@@ -3,9 +3,9 @@
 import base64
 from typing import Any
 
+from legato_operator.api.resources import InferenceService
 from legato_operator.cluster import Object, labels_of
 from legato_operator.manifests import common
-from legato_operator.resources import InferenceService
 from legato_protocol import names
 
 

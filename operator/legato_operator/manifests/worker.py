@@ -3,11 +3,12 @@
 import math
 from typing import Any
 
-from legato_operator import combinations, limits, quantities
+from legato_operator.api import combinations, quantities
+from legato_operator.api.resources import InferenceService, Pool
 from legato_operator.manifests import common, container, model, overlay
 from legato_operator.manifests.model import Delivery
-from legato_operator.placement import Placement
-from legato_operator.resources import InferenceService, Pool
+from legato_operator.manifests.placement import Placement
+from legato_operator.planning import limits
 from legato_protocol import names
 
 # Variables that a container's arguments are made of.

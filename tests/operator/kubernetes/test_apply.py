@@ -2,14 +2,15 @@
 
 import asyncio
 
-from legato_operator import apply, placement
-from legato_operator.actions import Apply
+from legato_operator import apply
 from legato_operator.clock import SystemClock
 from legato_operator.cluster import ref_of
 from legato_operator.errors import Forbidden
 from legato_operator.kubernetes.api import KubernetesCluster
-from legato_operator.observe import observe
-from legato_operator.plan import plan
+from legato_operator.manifests import placement
+from legato_operator.observing.observe import observe
+from legato_operator.planning.actions import Apply
+from legato_operator.planning.plan import plan
 
 PLACE = placement.kubernetes("engine:test", "gateway:test")
 

@@ -8,7 +8,7 @@ import release
 
 from legato_operator.cluster import Ref
 from legato_operator.manifests import common
-from legato_operator.owned import KINDS
+from legato_operator.planning.owned import KINDS
 
 SERVICE = "serving.legato.dev/service"
 CRD = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/inferenceservices.serving.kserve.io"

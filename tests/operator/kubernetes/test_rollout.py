@@ -2,7 +2,7 @@
 
 import asyncio
 
-from legato_operator import conditions
+from legato_operator.api import conditions
 from legato_operator.cluster import Ref
 
 WISHED = ("False", conditions.AS_WISHED)

@@ -1,0 +1,71 @@
+"""What a manifest names that somebody else has to make, a claim or a Secret: without it no pod can start. Pure."""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from legato_operator.api.resources import Spec
+
+CLAIM = "PersistentVolumeClaim"
+SECRET = "Secret"
+_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")  # that an object can have
+
+
+@dataclass(frozen=True)
+class Reference:
+    """An object of the service's namespace, and the field that names it."""
+
+    path: str
+    kind: str
+    name: str
+    key: str = ""  # that the Secret must hold
+
+
+def of(spec: Spec) -> tuple[Reference, ...]:
+    """Everything that has to be there."""
+    return (*_source(spec), *_template("prefill", spec.prefill.template), *_template("decode", spec.decode.template))
+
+
+def _source(spec: Spec) -> Iterator[Reference]:
+    source = spec.model.source
+    if source.pvc:
+        yield Reference("spec.model.source.pvc.claim", CLAIM, source.pvc.claim)
+    if source.hugging_face and source.hugging_face.token_secret:
+        yield Reference("spec.model.source.huggingFace.tokenSecret", SECRET, source.hugging_face.token_secret, "token")
+
+
+def _template(role: str, template: Mapping[str, Any]) -> Iterator[Reference]:
+    """Of volumes and variables; what else is in a template the API server reads when the pod is made."""
+    path, spec = f"spec.{role}.template.spec", _mapping(template.get("spec"))
+    for volume in _mappings(spec.get("volumes")):
+        here = f"{path}.volumes[{volume.get('name')}]"
+        claim, secret = _mapping(volume.get("persistentVolumeClaim")), _mapping(volume.get("secret"))
+        yield from _reference(f"{here}.persistentVolumeClaim.claimName", CLAIM, claim, "claimName")
+        yield from _reference(f"{here}.secret.secretName", SECRET, secret, "secretName")
+    for kind in ("initContainers", "containers"):
+        for container in _mappings(spec.get(kind)):
+            yield from _variables(f"{path}.{kind}[{container.get('name')}]", container)
+
+
+def _variables(path: str, container: Mapping[str, Any]) -> Iterator[Reference]:
+    for variable in _mappings(container.get("env")):
+        given = _mapping(_mapping(variable.get("valueFrom")).get("secretKeyRef"))
+        yield from _reference(f"{path}.env[{variable.get('name')}]", SECRET, given, "name", str(given.get("key", "")))
+    for group in _mappings(container.get("envFrom")):
+        yield from _reference(f"{path}.envFrom", SECRET, _mapping(group.get("secretRef")), "name")
+
+
+def _reference(path: str, kind: str, given: Mapping[str, Any], field: str, key: str = "") -> Iterator[Reference]:
+    name = given.get(field)
+    if isinstance(name, str) and _NAME.fullmatch(name) and not given.get("optional"):
+        yield Reference(path, kind, name, key)
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    """A template is anybody's text: what is not as a pod has it, the API server refuses."""
+    return value if isinstance(value, Mapping) else {}
+
+
+def _mappings(value: Any) -> Iterator[Mapping[str, Any]]:
+    yield from (entry for entry in value if isinstance(entry, Mapping)) if isinstance(value, list) else ()

@@ -1,0 +1,84 @@
+"""Where the pods of a plan run: what is the same for all of them and not the service's own wish."""
+
+from dataclasses import dataclass
+
+from legato_operator.api.combinations import GPU
+from legato_protocol import names
+
+
+@dataclass(frozen=True)
+class Containers:
+    """How pods are made where they run in containers."""
+
+    engine_image: str
+    gateway_image: str
+    pull_policy: str = "IfNotPresent"
+    pull_secrets: tuple[str, ...] = ()
+    operator_namespace: str = ""  # where the operator's own pods are; empty where it is not a pod
+
+
+@dataclass(frozen=True)
+class Placement:
+    """`program` starts `legato`; empty where the image does. Port 0 lets a process choose and announce its port.
+
+    `$(NAME)` in arguments is expanded by whoever runs the pod, as Kubernetes does, from the container's environment;
+    `{service}` and `{namespace}` stand for the service's own.
+    """
+
+    program: tuple[str, ...]
+    host: str
+    front: tuple[str, ...]  # the gateway's flags that say where clients reach it
+    health_port: int
+    control_port: int
+    discovery: tuple[str, ...]  # the gateway's flags that say where it learns of workers
+    announce: tuple[str, ...] = ()  # the flags that make a process tell the ports it took
+    transfer: tuple[str, ...] = ()  # the worker's flags that say where hand-offs reach it
+    shared_cores: int | None = None  # that all workers have among them; None where each has a machine to itself
+    containers: Containers | None = None  # None: pods are processes, which see the machine's own files
+    url: str = ""  # where clients reach a service; empty where that is not the operator's to say
+    gpu_resources: tuple[str, ...] = (GPU,)  # names of resources that are GPUs
+    look_again: float = 0.5  # seconds, while something is moving: workers' own state sends no events
+    look_again_settled: float = 5.0
+
+
+def local(program: tuple[str, ...], cores: int | None = None) -> Placement:
+    """Processes on this machine, reachable from this machine only, which share its `cores`.
+
+    Gateways inherit the listening socket of the local cluster, so that one can take over from another without a gap.
+    """
+    return Placement(
+        program=program,
+        host="127.0.0.1",
+        front=("--listen-fd", "$(LEGATO_LISTEN_FD)"),
+        health_port=0,
+        control_port=0,
+        discovery=("--workers-file", "$(LEGATO_WORKERS_FILE)"),
+        announce=("--announce", "$(LEGATO_ANNOUNCE_FILE)"),
+        shared_cores=cores,
+    )
+
+
+def kubernetes(
+    engine_image: str,
+    gateway_image: str,
+    pull_policy: str = "IfNotPresent",
+    pull_secrets: tuple[str, ...] = (),
+    operator_namespace: str = "",
+    gpu_resources: tuple[str, ...] = (GPU,),
+) -> Placement:
+    """Pods of a cluster: each has an address and ports of its own, and events tell when to look again."""
+    low, high = names.TRANSFER_PORTS
+    return Placement(
+        program=(),
+        host="0.0.0.0",
+        front=("--port", str(names.GATEWAY_PORT)),
+        health_port=names.WORKER_HEALTH_PORT,
+        control_port=names.WORKER_CONTROL_PORT,
+        discovery=("--workers-service", "{service}-workers", "--namespace", "{namespace}"),
+        transfer=("--transfer-host", "$(LEGATO_POD_IP)", "--transfer-ports", f"{low}-{high}"),
+        containers=Containers(engine_image, gateway_image, pull_policy, pull_secrets, operator_namespace),
+        gpu_resources=gpu_resources,
+        url="http://{service}.{namespace}.svc/v1",
+        look_again=1.0,
+        look_again_settled=30.0,
+    )

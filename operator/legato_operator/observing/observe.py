@@ -1,0 +1,104 @@
+"""One read pass over the cluster and the workers, for one service. Reads only; decides nothing."""
+
+import asyncio
+import dataclasses
+from typing import Protocol
+
+from legato_operator.api import references, resources
+from legato_operator.clock import Clock
+from legato_operator.cluster import Cluster, Object, Ref, is_leaving, ref_of, uid_of
+from legato_operator.errors import ClusterError, Forbidden, NotFound, Unavailable
+from legato_operator.manifests import common, secret
+from legato_operator.observing import pod_facts
+from legato_operator.observing.observed import Observed, Pod, WorkerState
+from legato_operator.planning import owned
+from legato_protocol import names
+
+
+class Workers(Protocol):
+    """How workers are spoken to."""
+
+    async def state(self, address: str, token: str) -> WorkerState | None:
+        """What a worker says of itself; None when it does not answer."""
+        ...
+
+    async def drain(self, address: str, token: str) -> None:
+        """Tell a worker to drain. A worker that does not answer is told again by the next plan."""
+        ...
+
+
+async def observe(cluster: Cluster, workers: Workers, clock: Clock, stored: Object) -> Observed:
+    """All that concerns the service that is stored so. Raises ManifestError when it cannot be read."""
+    ref = ref_of(stored)
+    service = resources.service_from_object(stored)
+    mine = {names.LABEL_SERVICE: ref.name}
+    token = await _token(cluster, service, is_leaving(stored))
+    kinds = ("Pod", *owned.KINDS)
+    pods, *lists = await asyncio.gather(*(cluster.list(kind, ref.namespace, mine) for kind in kinds))
+    found = [pod_facts.read(item, clock.now()) for item in pods.items if pod_facts.belongs(item)]
+    seen = await asyncio.gather(*(_asked(pod, workers, token) for pod in found))
+    missing = await asyncio.gather(
+        *(find_problem(cluster, ref.namespace, needed) for needed in references.of(service.spec))
+    )
+    return Observed(
+        service=service,
+        uid=uid_of(stored),
+        generation=stored["metadata"]["generation"],
+        status=stored.get("status", {}),
+        deleting=is_leaving(stored),
+        objects=tuple(item for listing in lists for item in listing.items),
+        pods=tuple(sorted(seen, key=lambda pod: (pod.created, pod.name))),
+        has_token=bool(token),
+        now=clock.now(),
+        timestamp=clock.timestamp(),
+        missing=tuple(problem for problem in missing if problem),
+    )
+
+
+async def find_problem(cluster: Cluster, namespace: str, needed: references.Reference) -> tuple[str, str] | None:
+    """The field and what is wrong with it. What may not be looked at is taken to be there: its pod tells."""
+    try:
+        found = await cluster.get(Ref(needed.kind, namespace, needed.name))
+    except Forbidden:
+        return None
+    except NotFound:
+        return needed.path, f"there is no {needed.kind} {needed.name}"
+    if needed.key and needed.key not in found.get("data", {}):
+        return needed.path, f"{needed.kind} {needed.name} has no key {needed.key}"
+    return None
+
+
+async def _token(cluster: Cluster, service: resources.InferenceService, leaving: bool) -> str:
+    """A namespace that ends takes the right to its Secrets away, perhaps before its services are gone.
+
+    Nor does one who leaves need a Secret that is somebody else's.
+    """
+    try:
+        return await read_token(cluster, service)
+    except Unavailable:
+        raise
+    except ClusterError:
+        if not leaving:
+            raise
+        return ""
+
+
+async def read_token(cluster: Cluster, service: resources.InferenceService) -> str:
+    """The service's token; empty when there is none, or somebody took it out of its Secret.
+
+    Raises ClusterError where a Secret of that name is somebody else's.
+    """
+    ref = Ref("Secret", service.metadata.namespace, common.token_name(service))
+    try:
+        found = await cluster.get(ref)
+        if not secret.is_of(found, service.metadata.name):
+            raise ClusterError(f"Secret {ref.name} is not the service's own: it needs one of that name for its token")
+        return secret.read(found, "token")
+    except (NotFound, KeyError, ValueError):
+        return ""
+
+
+async def _asked(pod: Pod, workers: Workers, token: str) -> Pod:
+    if not pod.address or pod.failed or pod.lost:
+        return pod
+    return dataclasses.replace(pod, state=await workers.state(pod.address, token))

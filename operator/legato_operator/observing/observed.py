@@ -1,0 +1,84 @@
+"""What one read pass found: the plan's only input. Facts, no decisions."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from legato_operator.api.resources import InferenceService
+from legato_operator.cluster import Object
+from legato_protocol import names
+
+
+@dataclass(frozen=True)
+class WorkerState:
+    """What a worker says of itself on its control port."""
+
+    busy: int  # sequences running or waiting
+    draining: bool
+    transport: str  # empty when it has none
+
+
+@dataclass(frozen=True)
+class Pod:
+    """A pod of the service, whatever runs in it."""
+
+    name: str
+    uid: str
+    pool: str  # prefill, decode or gateway
+    revision: str  # empty for those that a Deployment made
+    created: str
+    ready: bool
+    leaving: bool  # its deletion was asked for
+    message: str = ""  # why it is not ready
+    refused: str = ""  # the last words of a process that ended with a permanent error
+    blocked: str = ""  # why one of its containers cannot be made
+    downloading: bool = False  # its model is on its way
+    restarts: int = 0
+    ended: str = ""  # how its process ended last
+    waiting: float = 0.0  # seconds that it has not been ready; 0 when it is
+    address: str = ""  # host:port of a worker's control port, once known
+    draining_since: float | None = None
+    state: WorkerState | None = None  # None: it did not answer
+    age: float = 0.0  # seconds
+    failed: bool = False  # it ended for good: nothing will start it again
+    unschedulable: bool = False  # no node takes it
+    lost: bool = False  # it had to be gone by now, and its node does not say so
+
+    @property
+    def on_its_way_out(self) -> bool:
+        """Whether it was chosen to leave, or its deletion was asked for."""
+        return self.leaving or self.draining_since is not None
+
+
+@dataclass(frozen=True)
+class Observed:
+    service: InferenceService
+    uid: str  # of the service
+    generation: int
+    status: Mapping[str, Any]
+    deleting: bool
+    objects: tuple[Object, ...]  # what the operator owns, but for pods and the token
+    pods: tuple[Pod, ...]
+    has_token: bool
+    now: float  # seconds since the epoch, of this machine
+    timestamp: str  # the same, as the API spells it
+    missing: tuple[tuple[str, str], ...] = ()  # fields that name what is not there, and what that is
+
+    def of_pool(self, pool: str) -> tuple[Pod, ...]:
+        """The pods of one pool, oldest first."""
+        return tuple(pod for pod in self.pods if pod.pool == pool)
+
+    def find(self, kind: str, name: str) -> Object | None:
+        """One of the owned objects."""
+        return next((item for item in self.objects if item["kind"] == kind and item["metadata"]["name"] == name), None)
+
+    @property
+    def pools(self) -> Mapping[str, Object]:
+        """The WorkerPools there are, by what their workers do."""
+        return {item["spec"]["role"]: item for item in self.objects if item["kind"] == names.WORKER_POOL}
+
+    @property
+    def wishes(self) -> Mapping[str, int]:
+        """How many workers each pool shall have; only of pools that exist and have a wish."""
+        given = {role: item["spec"].get("replicas") for role, item in self.pools.items()}
+        return {role: replicas for role, replicas in given.items() if replicas is not None}

@@ -1,0 +1,174 @@
+"""From a pod, as the API spells it, to the facts that plans are made of. Pure."""
+
+import datetime
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from legato_operator.cluster import Object, is_leaving, labels_of, uid_of
+from legato_operator.manifests import common
+from legato_operator.manifests.container import MODEL
+from legato_operator.observing.observed import Pod
+from legato_operator.planning import limits
+from legato_protocol import names
+
+REFUSED_EXIT_CODE = 2
+LOST_AFTER = 30.0  # seconds beyond its grace period: clocks differ, and a busy kubelet is no lost node
+_POOLS = (limits.PREFILL, limits.DECODE, common.GATEWAY)
+_OURS = ("worker", "gateway", MODEL)
+_BEGINNING = ("ContainerCreating", "PodInitializing")
+_BLOCKED = {  # why a kubelet makes no container of what it was given
+    "ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "ImageInspectError",
+    "CreateContainerConfigError", "CreateContainerError", "RunContainerError",
+}  # fmt: skip
+
+
+def belongs(item: Object) -> bool:
+    """Whether it is one of the service's own: anybody can put our label on a pod."""
+    return labels_of(item).get(names.LABEL_ROLE) in _POOLS
+
+
+def read(item: Object, now: float) -> Pod:
+    """All that the pod itself tells. What its worker says is not in it."""
+    labels, status = labels_of(item), item.get("status", {})
+    pool = labels[names.LABEL_ROLE]
+    ready = _condition(status, "Ready").get("status") == "True"
+    return Pod(
+        name=item["metadata"]["name"],
+        uid=uid_of(item),
+        pool=pool,
+        revision=labels.get(names.LABEL_POD_REVISION, ""),
+        created=item["metadata"]["creationTimestamp"],
+        ready=ready,
+        leaving=is_leaving(item),
+        message="" if ready else _message(status),
+        refused=_refused(status),
+        blocked=_blocked(status),
+        downloading=_download(status) != "",
+        restarts=max((c.get("restartCount", 0) for c in _all_containers(status)), default=0),
+        ended=_ended(status),
+        waiting=0.0 if ready else now - _seconds(_not_ready_since(item)),
+        address=_control_address(item) if pool != common.GATEWAY else "",
+        draining_since=_draining_since(item),
+        age=now - _seconds(item["metadata"]["creationTimestamp"]),
+        failed=status.get("phase") in ("Failed", "Succeeded"),
+        unschedulable=_condition(status, "PodScheduled").get("reason") == "Unschedulable",
+        lost=_is_lost(item, now),
+    )
+
+
+def _message(status: Mapping[str, Any]) -> str:
+    """Why it is not ready: what a container waits for says more than the pod's own condition."""
+    for container in _containers(status):
+        waiting = container.get("state", {}).get("waiting", {})
+        if waiting.get("reason", _BEGINNING[0]) not in _BEGINNING:
+            return ": ".join(text for text in (waiting["reason"], waiting.get("message", "")) if text)
+    if since := _download(status):
+        return f"downloads its model since {since}"
+    for kind in ("PodScheduled", "Ready"):
+        condition = _condition(status, kind)
+        if condition.get("status") == "False":
+            return str(condition.get("message", ""))
+    return str(status.get("message", ""))
+
+
+def _download(status: Mapping[str, Any]) -> str:
+    """Since when the container that brings the model runs; empty while it does not."""
+    for container in status.get("initContainerStatuses", ()):
+        if container.get("name") == MODEL and "running" in container.get("state", {}):
+            return str(container["state"]["running"].get("startedAt") or "now")
+    return ""
+
+
+def _condition(status: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
+    found: Mapping[str, Any] = next((c for c in status.get("conditions", ()) if c["type"] == kind), {})
+    return found
+
+
+def _containers(status: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """Of ours, in the order in which they start."""
+    return (container for container in _all_containers(status) if container.get("name") in _OURS)
+
+
+def _all_containers(status: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    for kind in ("initContainerStatuses", "containerStatuses"):
+        yield from status.get(kind, ())
+
+
+def _refused(status: Mapping[str, Any]) -> str:
+    """The last words of a process that ended with the exit code of a permanent error."""
+    for container in _containers(status):
+        for state in ("state", "lastState"):
+            ended = container.get(state, {}).get("terminated", {})
+            if ended.get("exitCode") == REFUSED_EXIT_CODE:
+                return _last_line(ended) or "ended with a permanent error"
+    return ""
+
+
+def _blocked(status: Mapping[str, Any]) -> str:
+    """Of any container: a sidecar that cannot be made keeps the whole pod from being ready."""
+    for container in _all_containers(status):
+        waiting = container.get("state", {}).get("waiting", {})
+        if waiting.get("reason") in _BLOCKED:
+            return ": ".join(text for text in (waiting["reason"], waiting.get("message", "")) if text)
+    return ""
+
+
+def _ended(status: Mapping[str, Any]) -> str:
+    """The exit code of the container that was started most often, and its last line."""
+    containers = sorted(_all_containers(status), key=lambda c: int(c.get("restartCount", 0)), reverse=True)
+    for container in containers[:1]:
+        for state in ("state", "lastState"):
+            if ended := container.get(state, {}).get("terminated", {}):
+                told = f"{container['name']} ended with {ended.get('exitCode')}"
+                return ": ".join(text for text in (told, _last_line(ended)) if text)
+    return ""
+
+
+def _last_line(ended: Mapping[str, Any]) -> str:
+    """Of what a process said: a kubelet keeps as much as eighty lines of its log."""
+    return next(reversed(ended.get("message", "").strip().splitlines()), "")
+
+
+def _not_ready_since(item: Object) -> str:
+    """When it was ready last; of one that never was, when it came to be."""
+    since = _condition(item.get("status", {}), "Ready").get("lastTransitionTime")
+    return str(since or item["metadata"]["creationTimestamp"])
+
+
+def _control_address(item: Object) -> str:
+    """Where its control port is: announced by the process, or fixed in the pod's spec."""
+    status = item.get("status", {})
+    port = status.get("ports", {}).get("control") or _container_port(item, "control")
+    host = status.get("podIP", "")
+    if not (port and host):
+        return ""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _container_port(item: Object, name: str) -> int | None:
+    ports = (port for container in item["spec"]["containers"] for port in container.get("ports", ()))
+    return next((int(port["containerPort"]) for port in ports if port.get("name") == name), None)
+
+
+def _draining_since(item: Object) -> float | None:
+    """When it was chosen to leave; a mark that somebody wrote by hand counts as one of long ago."""
+    since = item["metadata"].get("annotations", {}).get(common.ANNOTATION_DRAINING)
+    if since is None:
+        return None
+    try:
+        return float(since)
+    except ValueError:
+        return 0.0
+
+
+def _is_lost(item: Object, now: float) -> bool:
+    """Whether it outlives its deletion. Kubernetes writes into the timestamp when its grace period ends."""
+    metadata = item["metadata"]
+    if not is_leaving(item) or "deletionGracePeriodSeconds" not in metadata:
+        return False
+    return now > _seconds(metadata["deletionTimestamp"]) + LOST_AFTER
+
+
+def _seconds(timestamp: str) -> float:
+    """Of a time as the API spells it, since the epoch."""
+    return datetime.datetime.fromisoformat(timestamp).timestamp()

@@ -1,0 +1,1 @@
+"""From what was observed to actions and a status. Pure."""

@@ -1,0 +1,61 @@
+"""Why a worker cannot come up: checks on one pod, each of which gives a reason and a message or nothing. Pure.
+
+What passes by itself in a moment, a node that is being made or an image on its way, is for the deadline to judge.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from legato_operator.api import conditions, quantities
+from legato_operator.observing.observed import Pod
+
+CRASHES = 3  # restarts, without being ready after them
+
+
+@dataclass(frozen=True)
+class Failure:
+    reason: str  # one of `conditions`
+    message: str
+
+
+def find(pods: Sequence[Pod], deadline: float) -> Failure | None:
+    """What the first of these pods that cannot come up has; None where all can. The deadline is in seconds."""
+    for pod in pods:
+        if pod.ready:
+            continue
+        for check in _CHECKS:
+            if found := check(pod, deadline):
+                return found
+    return None
+
+
+def _refused(pod: Pod, _deadline: float) -> Failure | None:
+    """Its process ended with a permanent error: the same arguments give the same end."""
+    return _failed(pod, pod.refused) if pod.refused else None
+
+
+def _blocked(pod: Pod, _deadline: float) -> Failure | None:
+    """A container cannot be made: its image or what its configuration names is not to be had."""
+    return _failed(pod, pod.blocked) if pod.blocked else None
+
+
+def _crashes(pod: Pod, _deadline: float) -> Failure | None:
+    """Its process ends again and again."""
+    if pod.restarts < CRASHES:
+        return None
+    return _failed(pod, ": ".join(text for text in ("it does not stay up", pod.ended) if text))
+
+
+def _late(pod: Pod, deadline: float) -> Failure | None:
+    """It had its time: no node takes it, or it loads without end."""
+    if pod.waiting <= deadline:
+        return None
+    text = f"{pod.name}: not ready within {quantities.duration_text(deadline)}: {pod.message}"
+    return Failure(conditions.PROGRESS_DEADLINE_EXCEEDED, text)
+
+
+def _failed(pod: Pod, text: str) -> Failure:
+    return Failure(conditions.ROLLOUT_FAILED, f"{pod.name}: {text}")
+
+
+_CHECKS: tuple[Callable[[Pod, float], Failure | None], ...] = (_refused, _blocked, _crashes, _late)

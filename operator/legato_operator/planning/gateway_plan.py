@@ -1,0 +1,65 @@
+"""The plan for a service's gateway: one that serves, and beside it those of older revisions as they end. Pure."""
+
+from typing import Any
+
+from legato_operator.cluster import Ref
+from legato_operator.manifests import common, gateway
+from legato_operator.manifests.placement import Placement
+from legato_operator.observing.observed import Observed
+from legato_operator.planning import owned
+from legato_operator.planning.actions import Apply, Delete
+from legato_operator.planning.pool_plan import PoolPlan, count, free_names
+from legato_operator.planning.rollout import Bounds, next_step
+
+REPLICAS = 1  # of processes: they share one listening socket
+
+
+def plan_gateway(observed: Observed, placement: Placement, template: dict[str, Any]) -> PoolPlan:
+    """Bring the gateway one step closer to its template."""
+    return _of_pods(observed, template) if placement.containers is None else _of_deployment(observed, template)
+
+
+def _of_deployment(observed: Observed, template: dict[str, Any]) -> PoolPlan:
+    """A Deployment does all of it; only what it tells of the newest spec counts."""
+    service = observed.service
+    made = gateway.deployment(service, template)
+    live = observed.find(owned.DEPLOYMENT, made["metadata"]["name"]) or {}
+    status = live.get("status", {})
+    current = status.get("observedGeneration", 0) >= live.get("metadata", {}).get("generation", 0)
+    updated = status.get("updatedReplicas", 0) if current else 0
+    return PoolPlan(
+        start=tuple(owned.apply(observed, made)),
+        leave=(),
+        target=service.spec.gateway.replicas,
+        current=min(updated, status.get("availableReplicas", 0)),
+        old=status.get("replicas", 0) - updated,
+        leaving=0,
+    )
+
+
+def _of_pods(observed: Observed, template: dict[str, Any]) -> PoolPlan:
+    """Another revision starts beside the old one, which is then deleted and finishes its streams by itself.
+
+    Gateways that are leaving hold no memory that a new one needs: they delay no other step.
+    """
+    revision = common.revision_of(template)
+    pods = observed.of_pool(common.GATEWAY)
+    new = [pod for pod in pods if pod.revision == revision and not pod.leaving]
+    old = [pod for pod in pods if pod.revision != revision and not pod.leaving]
+    step = next_step(count(old), count(new), leaving=0, target=REPLICAS, bounds=Bounds(surge=1, unavailable=0))
+    victims = [
+        *[pod for pod in old if not pod.ready][: step.remove_old_starting],
+        *[pod for pod in old if pod.ready][: step.remove_old_ready],
+        *[pod for pod in new if not pod.ready][: step.remove_new_starting],
+        *[pod for pod in new if pod.ready][: step.remove_new_ready],
+    ]
+    names = free_names(common.pool_name(observed.service, common.GATEWAY), pods)
+    namespace = observed.service.metadata.namespace
+    return PoolPlan(
+        start=tuple(Apply(gateway.pod(observed.service, next(names), template)) for _ in range(step.create)),
+        leave=tuple(Delete(Ref("Pod", namespace, pod.name), pod.uid) for pod in victims),
+        target=REPLICAS,
+        current=count(new).ready,
+        old=sum(pod.revision != revision for pod in pods),
+        leaving=sum(pod.leaving for pod in pods),
+    )

@@ -1,0 +1,99 @@
+"""From what was observed to what to do next: phases of actions, the status, and when to look again. Pure.
+
+Level-triggered: the same observation gives the same plan, and nothing is remembered between two of them.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from legato_operator.cluster import Ref, is_leaving, ref_of, uid_of
+from legato_operator.manifests import common
+from legato_operator.manifests.placement import Placement
+from legato_operator.observing.observed import Observed
+from legato_operator.planning import checks, gateway_plan, limits, owned, revisions, status
+from legato_operator.planning.actions import Action, Delete, Phase, Release
+from legato_operator.planning.pool_plan import PoolPlan, plan_pool, plan_pools, standings
+from legato_operator.planning.revisions import Revisions
+from legato_operator.planning.rollout import is_proven
+
+LOOK_FOR_MISSING = 3.0  # seconds: nothing tells when what a manifest names is made
+_HARMLESS = ("own", "tell")  # phases in which no pod comes or goes
+
+
+@dataclass(frozen=True)
+class Plan:
+    phases: tuple[Phase, ...]
+    status: Mapping[str, Any]
+    look_again: float
+
+
+def plan(observed: Observed, placement: Placement) -> Plan:
+    """What to do next for one service."""
+    if observed.deleting:
+        return _plan_end(observed, placement)
+    if problems := checks.unavailable(observed.service.spec, in_containers=placement.containers is not None):
+        return Plan((), status.refused(observed, problems), placement.look_again_settled)
+    targets = limits.targets(observed.service.spec, observed.wishes, placement.gpu_resources)
+    found = revisions.of(observed, targets, placement)
+    at = standings(observed, found, targets)
+    held = not is_proven(at) or any(each.taken_back for each in found.values())
+    gateways = revisions.of_gateway(observed, placement, held)
+    front = gateway_plan.plan_gateway(observed, placement, gateways.template)
+    fronted = front.settled and not front.start and not held
+    pools = plan_pools(observed, found, at, fronted or not gateways.differ)
+    good = fronted and _are_whole(pools)
+    phases: tuple[Phase, ...] = (
+        Phase("own", tuple(owned.make(observed, targets, placement))),
+        Phase("start", tuple(action for made in pools.values() for action in made.start)),
+        Phase("gateway", front.start + front.leave),
+        Phase("leave", tuple(action for made in pools.values() for action in made.leave)),
+        Phase("keep", tuple(revisions.keep(observed, {**found, common.GATEWAY: gateways})) if good else ()),
+        Phase("clear", (*_clear(observed, found, pools), *owned.unwanted(observed, placement))),
+        Phase("tell", tuple(owned.tell(observed, tuple(pools)))),
+    )
+    told = status.of(observed, targets, {**found, common.GATEWAY: gateways}, pools, front, placement)
+    rests = all(made.settled or made.resting for made in (front, *pools.values()))
+    rests = rests and not _is_to_be_taken_back(observed, found)
+    again = placement.look_again_settled if rests else placement.look_again
+    if observed.missing:
+        phases, again = tuple(phase for phase in phases if phase.name in _HARMLESS), LOOK_FOR_MISSING
+    return Plan(tuple(phase for phase in phases if phase.actions), told, again)
+
+
+def _are_whole(pools: Mapping[str, PoolPlan]) -> bool:
+    """Whether all that the manifest asks for runs, and something runs at all."""
+    return all(made.whole for made in pools.values()) and any(made.target for made in pools.values())
+
+
+def _is_to_be_taken_back(observed: Observed, found: Mapping[str, Revisions]) -> bool:
+    """Whether the next pass does, which finds in the status what this one saw."""
+    failed = any(each.failure and each.good is not None and not each.taken_back for each in found.values())
+    return failed and observed.service.spec.rollout.auto_rollback
+
+
+def _clear(observed: Observed, found: Mapping[str, Revisions], pools: Mapping[str, PoolPlan]) -> Iterator[Action]:
+    """Empty pools that the spec no longer has, and let old revisions go, once the others can do their work."""
+    yield from revisions.superseded(observed)
+    if not all(made.settled for made in pools.values()) or any(each.failure for each in found.values()):
+        return
+    for name in (limits.PREFILL, limits.DECODE):
+        if name not in pools:
+            yield from plan_pool(observed, name, Revisions({}), 0).leave
+
+
+def _plan_end(observed: Observed, placement: Placement) -> Plan:
+    """The gateway goes first, so that its streams end while workers still compute; then workers, then the rest."""
+    told = status.deleting(observed)
+    waiting = [pod for pod in observed.pods if not pod.lost]
+    deployment = observed.find(owned.DEPLOYMENT, common.pool_name(observed.service, common.GATEWAY))
+    if deployment is None and not waiting:
+        phases = Phase("clear", tuple(owned.all_of(observed))), Phase("release", (Release(),))
+        return Plan(tuple(phase for phase in phases if phase.actions), told, placement.look_again)
+    ending = [] if deployment is None or is_leaving(deployment) else [Delete(ref_of(deployment), uid_of(deployment))]
+    gateways = [pod for pod in waiting if pod.pool == common.GATEWAY]
+    namespace = observed.service.metadata.namespace
+    # Gateways without a revision are their Deployment's: they go with it.
+    pods = [pod for pod in gateways if pod.revision] if gateways or deployment else waiting
+    ending += [Delete(Ref("Pod", namespace, pod.name), pod.uid) for pod in pods if not pod.leaving]
+    return Plan((Phase("end", tuple(ending)),) if ending else (), told, placement.look_again)

@@ -1,0 +1,182 @@
+"""The plan for one pool: which workers to start, whom to drain, whom to delete. Pure."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from legato_operator.cluster import Object, Ref
+from legato_operator.manifests import common, worker
+from legato_operator.observing.observed import Observed, Pod
+from legato_operator.planning import failure, limits
+from legato_operator.planning.actions import DRAINER, Action, Apply, Delete, Drain
+from legato_operator.planning.limits import Target
+from legato_operator.planning.revisions import Revisions
+from legato_operator.planning.rollout import Bounds, Count, Pace, Standing, next_step, paces
+
+REPLACE_FAILED_AFTER = 10.0  # seconds of age: where every pod fails at once, they are not replaced faster than that
+
+
+@dataclass(frozen=True)
+class PoolPlan:
+    start: tuple[Action, ...]
+    leave: tuple[Action, ...]
+    target: int
+    current: int  # ready workers of the newest revision that stay
+    old: int  # workers of older revisions, leaving ones included
+    leaving: int
+    whole: bool = False  # workers of the newest revision are all that is needed
+    paused: bool = False  # the newest revision cannot be had, and older workers stay
+
+    @property
+    def settled(self) -> bool:
+        """Whether nothing remains to be done here."""
+        return self.current == self.target and not self.old and not self.leaving
+
+    @property
+    def resting(self) -> bool:
+        """Whether nothing can be done until something happens."""
+        return self.paused and not (self.start or self.leave or self.leaving)
+
+
+@dataclass(frozen=True)
+class _Workers:
+    """A pool's workers that stay, by what they are to the rollout."""
+
+    new: list[Pod]
+    old: list[Pod]
+    useless: list[Pod]
+
+
+def plan_pools(
+    observed: Observed, found: Mapping[str, Revisions], at: Mapping[str, Standing], fronted: bool
+) -> dict[str, PoolPlan]:
+    """Bring every pool one step closer to its target. What one may do depends on where the others are."""
+    chosen = paces(at, limits.PREFILL, fronted)  # decode workers can prefill themselves
+    return {
+        pool: plan_pool(observed, pool, revisions, at[pool].target, chosen[pool]) for pool, revisions in found.items()
+    }
+
+
+def plan_pool(observed: Observed, pool: str, revisions: Revisions, target: int, pace: Pace = Pace.FREE) -> PoolPlan:
+    """Bring a pool one step closer to `target` workers.
+
+    Workers are owned by their pool's object and start only when there is one. A lost one is waited for by nobody.
+    """
+    pods = observed.of_pool(pool)
+    workers = _sorted_out(observed, pool, revisions)
+    new, old = count(workers.new), count(workers.old)
+    leaving = sum(pod.on_its_way_out and not pod.lost for pod in pods) + len(workers.useless)
+    rollout = observed.service.spec.rollout
+    step = next_step(old, new, leaving, target, Bounds(rollout.max_surge, rollout.max_unavailable), pace)
+    good = common.revision_of(revisions.good) if revisions.good is not None else ""
+    starting = _starting(workers.new)
+    if pace is Pace.PAUSE:  # what shows the failure goes last: without it the same would be tried again
+        starting.sort(key=lambda pod: failure.find([pod], rollout.progress_deadline) is not None)
+    victims = [
+        *workers.useless,
+        *_starting(workers.old)[: step.remove_old_starting],
+        *_idlest(workers.old, good)[: step.remove_old_ready],
+        *starting[: step.remove_new_starting],
+        *_idlest(workers.new)[: step.remove_new_ready],
+    ]
+    templates = [revisions.template] * step.create
+    templates += [revisions.good] * step.create_old if revisions.good is not None else []
+    return PoolPlan(
+        start=tuple(_starts(observed, pool, templates)),
+        leave=tuple(_leave(observed, pods, victims)),
+        target=target,
+        current=new.ready,
+        old=sum(pod.revision != common.revision_of(revisions.template) and not pod.lost for pod in pods),
+        leaving=leaving,
+        whole=new.ready >= target and not workers.old and not workers.useless,
+        paused=pace is Pace.PAUSE,
+    )
+
+
+def _sorted_out(observed: Observed, pool: str, revisions: Revisions) -> _Workers:
+    newest = common.revision_of(revisions.template)
+    staying = [pod for pod in observed.of_pool(pool) if not pod.on_its_way_out]
+    new = [pod for pod in staying if pod.revision == newest]
+    others = [pod for pod in staying if pod.revision != newest]
+    useless = [pod for pod in others if revisions.is_useless(pod)]
+    return _Workers(new, [pod for pod in others if pod not in useless], useless)
+
+
+def standings(observed: Observed, found: Mapping[str, Revisions], targets: Mapping[str, Target]) -> dict[str, Standing]:
+    """Where each pool is."""
+    return {pool: _standing(observed, pool, found[pool], target.replicas) for pool, target in targets.items()}
+
+
+def _standing(observed: Observed, pool: str, revisions: Revisions, target: int) -> Standing:
+    workers = _sorted_out(observed, pool, revisions)
+    return Standing(
+        old=count(workers.old),
+        new=count(workers.new),
+        target=target,
+        changing=revisions.changing,
+        failing=revisions.failure is not None,
+        returnable=bool(workers.old) or revisions.good is not None,
+    )
+
+
+def _starts(observed: Observed, pool: str, templates: Sequence[dict[str, Any]]) -> Iterator[Apply]:
+    owner = observed.pools.get(pool)
+    if owner is not None:
+        names = free_names(common.pool_name(observed.service, pool), observed.of_pool(pool))
+        yield from (_start(observed, owner, next(names), template) for template in templates)
+
+
+def _start(observed: Observed, owner: Object, name: str, template: dict[str, Any]) -> Apply:
+    """Without force: a pod of that name that does not carry the service's labels is somebody else's."""
+    return Apply(common.owned(worker.pod(observed.service, name, template), owner), force=False)
+
+
+def count(pods: Sequence[Pod]) -> Count:
+    """Ready and starting ones."""
+    ready = sum(pod.ready for pod in pods)
+    return Count(ready, len(pods) - ready)
+
+
+def _starting(pods: Sequence[Pod]) -> list[Pod]:
+    """Newest first: the oldest may be the closest to being ready."""
+    return sorted((pod for pod in pods if not pod.ready), key=lambda pod: (pod.created, pod.name), reverse=True)
+
+
+def _idlest(pods: Sequence[Pod], last: str = "") -> list[Pod]:
+    """Ready workers, the fewest sequences first, of equal ones the newest. Those of revision `last` follow."""
+    newest_first = sorted((pod for pod in pods if pod.ready), key=lambda pod: (pod.created, pod.name), reverse=True)
+    return sorted(newest_first, key=lambda pod: (pod.revision == last, pod.state.busy if pod.state else 0))
+
+
+def free_names(prefix: str, pods: Sequence[Pod]) -> Iterator[str]:
+    """Names that no pod has, without end."""
+    taken = {pod.name for pod in pods}
+    number = 0
+    while True:
+        if f"{prefix}-{number}" not in taken:
+            yield f"{prefix}-{number}"
+        number += 1
+
+
+def _leave(observed: Observed, pods: Sequence[Pod], victims: Sequence[Pod]) -> Iterator[Action]:
+    """Two phases: mark and drain first; delete when nothing runs there any more, or at the drain deadline."""
+    namespace = observed.service.metadata.namespace
+    for pod in victims:
+        if pod.failed:
+            continue  # it goes below, when its time has come
+        if pod.ready:
+            yield Apply(worker.draining(observed.service, pod.name, pod.uid, observed.now), manager=DRAINER)
+            yield Drain(pod.name, pod.address)
+        else:
+            yield Delete(Ref("Pod", namespace, pod.name), pod.uid)
+    for pod in pods:
+        if pod.failed and not pod.leaving and pod.age >= REPLACE_FAILED_AFTER:
+            yield Delete(Ref("Pod", namespace, pod.name), pod.uid)
+        if pod.draining_since is None or pod.leaving or pod.failed:
+            continue
+        expired = observed.now - pod.draining_since >= observed.service.spec.drain.deadline
+        dead = pod.state is None and not pod.ready
+        if expired or dead or (pod.state is not None and pod.state.draining and pod.state.busy == 0):
+            yield Delete(Ref("Pod", namespace, pod.name), pod.uid)
+        elif pod.state is not None and not pod.state.draining:
+            yield Drain(pod.name, pod.address)  # it restarted, or was not told

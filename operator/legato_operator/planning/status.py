@@ -1,0 +1,191 @@
+"""A service's status: counts and conditions, from the same observation as the plan. Pure."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from legato_operator.api import conditions
+from legato_operator.api.conditions import Condition
+from legato_operator.cluster import Object
+from legato_operator.manifests import common
+from legato_operator.manifests.placement import Placement
+from legato_operator.observing.observed import Observed, Pod
+from legato_operator.planning import limits
+from legato_operator.planning.failure import Failure
+from legato_operator.planning.limits import Target
+from legato_operator.planning.pool_plan import PoolPlan
+from legato_operator.planning.revisions import Revisions
+
+
+def of(
+    observed: Observed,
+    targets: Mapping[str, Target],
+    found: Mapping[str, Revisions],
+    pools: Mapping[str, PoolPlan],
+    front: PoolPlan,
+    placement: Placement,
+) -> dict[str, Any]:
+    """The status of a service that is wanted."""
+    prefill = _pool_ready(observed, conditions.PREFILL_READY, limits.PREFILL, pools)
+    decode = _pool_ready(observed, conditions.DECODE_READY, limits.DECODE, pools)
+    gateway = _gateway(observed)
+    transport = _transport(observed)
+    parts = (prefill, decode, gateway)
+    waiting = next((part for part in parts if not part.status), None)
+    ready = Condition(conditions.READY, True, conditions.ALL_READY)
+    if waiting is not None:
+        ready = Condition(conditions.READY, False, waiting.reason, f"{waiting.type}: {waiting.message}")
+    elif transport.status is False and observed.service.spec.transfer.required:
+        ready = Condition(conditions.READY, False, transport.reason, transport.message)
+    progressing = _progressing(observed, targets, found, {**pools, common.GATEWAY: front})
+    if observed.missing and waiting is not None:
+        ready = Condition(conditions.READY, False, progressing.reason, progressing.message)
+    news = (ready, *parts, transport, progressing)
+    service = observed.service
+    mine = {"service": service.metadata.name, "namespace": service.metadata.namespace}
+    return _status(observed, news) | {
+        "pools": {name: _pool(observed, name, found[name], made) for name, made in pools.items()},
+        "model": service.served_name,
+        **({"url": placement.url.format(**mine)} if placement.url else {}),
+    }
+
+
+def of_pool(observed: Observed, pool: str, item: Object) -> dict[str, Any]:
+    """The status of a pool's own object: what its scaler looks at."""
+    staying = [pod for pod in observed.of_pool(pool) if not pod.leaving and pod.draining_since is None]
+    selector = common.selector(observed.service, role=pool, serving="true")
+    return {
+        "observedGeneration": item["metadata"]["generation"],
+        "replicas": len(staying),
+        "readyReplicas": sum(pod.ready for pod in staying),
+        "selector": ",".join(f"{key}={value}" for key, value in sorted(selector.items())),
+    }
+
+
+def refused(observed: Observed, problems: Sequence[tuple[str, str]]) -> dict[str, Any]:
+    """The status of a service that asks for what cannot be done. What runs already goes on."""
+    message = _problems(problems)
+    news = [Condition(conditions.PROGRESSING, False, conditions.NOT_AVAILABLE, message)]
+    if not conditions.find(observed.status, conditions.READY):
+        news.append(Condition(conditions.READY, False, conditions.NOT_AVAILABLE, message))
+    return _status(observed, news)
+
+
+def deleting(observed: Observed) -> dict[str, Any]:
+    """The status of a service that is going."""
+    left = ", ".join(pod.name for pod in observed.pods)
+    news = [Condition(kind, False, conditions.DELETING, left) for kind in (conditions.READY, conditions.PROGRESSING)]
+    return _status(observed, news)
+
+
+def _problems(problems: Sequence[tuple[str, str]]) -> str:
+    return "; ".join(f"{path}: {text}" for path, text in problems)
+
+
+def _status(observed: Observed, news: Sequence[Condition]) -> dict[str, Any]:
+    known = conditions.known(observed.status)
+    told = {condition.type for condition in news}
+    kept = [condition for condition in known if condition["type"] not in told]
+    updated = conditions.update(known, news, observed.generation, observed.timestamp)
+    return {"observedGeneration": observed.generation, "conditions": [*updated, *kept]}
+
+
+def _pool(observed: Observed, pool: str, revisions: Revisions, made: PoolPlan) -> dict[str, Any]:
+    pods = observed.of_pool(pool)
+    counts = {"replicas": len(pods), "ready": sum(pod.ready for pod in pods), "wanted": made.target}
+    wished = common.revision_of(revisions.wished)
+    failed: dict[str, str] = {}
+    if revisions.failure is not None:
+        reason, message = revisions.failure.reason, revisions.failure.message
+        failed = {"failedRevision": wished, "failureReason": reason, "failure": message}
+    return {**counts, "revision": wished, **failed}
+
+
+def _pool_ready(observed: Observed, kind: str, pool: str, pools: Mapping[str, PoolPlan]) -> Condition:
+    if pool not in pools:
+        return Condition(kind, True, conditions.NOT_NEEDED, "decode workers prefill themselves")
+    return _any_ready(kind, [pod for pod in observed.of_pool(pool) if pod.draining_since is None])
+
+
+def _gateway(observed: Observed) -> Condition:
+    """What the Deployment says, where there is one; otherwise what the pods say."""
+    pods = observed.of_pool(common.GATEWAY)
+    deployment = observed.find("Deployment", common.pool_name(observed.service, common.GATEWAY))
+    ready = deployment.get("status", {}).get("availableReplicas", 0) if deployment else 0
+    if deployment is None or not ready:
+        return _any_ready(conditions.GATEWAY_READY, pods)
+    wanted = deployment["spec"]["replicas"]
+    return Condition(conditions.GATEWAY_READY, True, conditions.ALL_READY, f"{ready} of {wanted} ready")
+
+
+def _any_ready(kind: str, pods: Sequence[Pod]) -> Condition:
+    """One ready is enough to serve: a pool that lost one of two still works."""
+    staying = [pod for pod in pods if not pod.leaving]
+    ready = sum(pod.ready for pod in staying)
+    if ready:
+        return Condition(kind, True, conditions.ALL_READY, f"{ready} of {len(staying)} ready")
+    for pod in staying:
+        if pod.refused:
+            return Condition(kind, False, conditions.WORKER_REFUSED, f"{pod.name}: {pod.refused}")
+    reason = conditions.STARTING if staying else conditions.NO_READY_WORKER
+    if any(pod.downloading for pod in staying):
+        reason = conditions.DOWNLOADING
+    if any(pod.unschedulable for pod in staying):
+        reason = conditions.UNSCHEDULABLE
+    return Condition(kind, False, reason, _messages(staying) or "nothing started yet")
+
+
+def _messages(pods: Sequence[Pod]) -> str:
+    return "; ".join(f"{pod.name}: {pod.message}" for pod in pods if pod.message)
+
+
+def _transport(observed: Observed) -> Condition:
+    kind = conditions.KV_TRANSPORT_READY
+    if not observed.service.spec.disaggregated:
+        return Condition(kind, True, conditions.NOT_NEEDED, "nothing is handed over")
+    states = {pod.name: pod.state for pod in observed.pods if pod.ready and pod.state is not None}
+    if not states:
+        return Condition(kind, None, conditions.UNKNOWN, "no ready worker has told yet")
+    without = sorted(name for name, state in states.items() if not state.transport)
+    if without:
+        return Condition(kind, False, conditions.NO_TRANSPORT, ", ".join(without))
+    used = ", ".join(sorted({state.transport for state in states.values()}))
+    return Condition(kind, True, conditions.CONNECTED, used)
+
+
+def _progressing(
+    observed: Observed,
+    targets: Mapping[str, Target],
+    found: Mapping[str, Revisions],
+    plans: Mapping[str, PoolPlan],
+) -> Condition:
+    kind = conditions.PROGRESSING
+    if observed.missing:
+        return Condition(kind, False, conditions.NOT_FOUND, _problems(observed.missing))
+    if failures := {pool: each.failure for pool, each in found.items() if each.failure is not None}:
+        return _failed(failures, found)
+    unschedulable = [pod for pod in observed.pods if pod.unschedulable and not pod.leaving]
+    moving = {name: made for name, made in plans.items() if not made.settled}
+    told = ", ".join(f"{name} {made.current} of {made.target}" for name, made in moving.items())
+    if moving and unschedulable:
+        return Condition(kind, True, conditions.UNSCHEDULABLE, _messages(unschedulable))
+    if any(made.old for made in moving.values()):
+        return Condition(kind, True, conditions.ROLLING_OUT, told)
+    if moving:
+        return Condition(kind, True, conditions.SCALING, told)
+    capped = ", ".join(f"{name} by {target.capped_by}" for name, target in targets.items() if target.capped_by)
+    if capped:
+        return Condition(kind, False, conditions.CAPPED, capped)
+    return Condition(kind, False, conditions.AS_WISHED)
+
+
+def _failed(failures: Mapping[str, Failure], found: Mapping[str, Revisions]) -> Condition:
+    """What keeps the manifest's revision from being had, and what is done about it."""
+    told = [
+        f"{pool}: revision {common.revision_of(found[pool].wished)}: {failure.message}"
+        for pool, failure in failures.items()
+    ]
+    if any(found[pool].taken_back for pool in failures):
+        told.append("the last good revision takes its place")
+    elif any(found[pool].good is not None for pool in failures):
+        told.append("the last good revision stays")
+    return Condition(conditions.PROGRESSING, False, next(iter(failures.values())).reason, "; ".join(told))

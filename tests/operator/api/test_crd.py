@@ -1,0 +1,95 @@
+"""The CRDs on a real API server: it refuses what the operator refuses, fills in the same defaults, and explains."""
+
+from pathlib import Path
+
+import pytest
+from wrong_manifests import WRONG
+
+from legato_operator.api import crd, resources
+
+CRDS = Path(__file__).parents[3] / "crds"
+SERVICES = "/apis/serving.legato.dev/v1alpha1/namespaces/default/inferenceservices"
+STRICT = "?fieldValidation=Strict&dryRun=All"
+OPERATOR_ONLY = {
+    "spec.scaling.gpuBudget",  # quantities are added up
+    "spec.decode.resources.requests.cpu",
+    "spec.decode.resources.requests.nvidia.com/gpu",
+}
+
+
+def test_files_are_made_from_the_types():
+    """`scripts/crds` writes them again."""
+    assert {file.name: file.read_text() for file in CRDS.glob("*.yaml")} == crd.files()
+
+
+@pytest.mark.parametrize(("spec", "path", "_message"), WRONG, ids=[f"{i}-{case[1]}" for i, case in enumerate(WRONG)])
+def test_wrong_spec_is_refused_by_the_api_server(api_server, build, spec, path, _message):
+    if path in OPERATOR_ONLY:
+        pytest.skip("only the operator can know")
+    if spec == {"engine": None}:
+        pytest.skip("the API server drops a null where there is a default")
+    status, answer = api_server.call("POST", SERVICES + STRICT, build(**spec))
+    assert status in {400, 422}, answer
+    assert path.rsplit(".", 1)[-1] in answer["message"] or path.rsplit(".", 1)[0] in answer["message"], answer
+
+
+def test_defaults_are_those_of_the_types(api_server, build):
+    """What the server stores means exactly what the operator would have understood without it."""
+    status, stored = api_server.call("POST", SERVICES + STRICT, build())
+    assert status == 201, stored
+    assert resources.service_from_object(stored).spec == resources.read_service(build()).spec
+    assert stored["spec"]["gateway"]["defaultDeadline"] == "10m"
+    assert stored["spec"]["engine"]["kvCacheMemory"] == "512Mi"
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {"scaling": {"prefill": {"max": 0}}},
+        {"scaling": {"mode": "Fixed"}, "prefill": {"replicas": 0}, "decode": {"replicas": 2}},
+        {"decode": {"resources": {"requests": {"cpu": 2, "memory": "2Gi"}}}},
+        {"decode": {"template": {"spec": {"nodeSelector": {"a": "b"}}}}},
+        {"gateway": {"tenantTokensPerMinute": {"*": 6000}}},
+    ],
+)
+def test_accepted_specs_mean_the_same_on_the_server(api_server, build, spec):
+    status, stored = api_server.call("POST", SERVICES + STRICT, build(**spec))
+    assert status == 201, stored
+    assert resources.service_from_object(stored).spec == resources.read_service(build(**spec)).spec
+
+
+def test_a_long_name_is_refused(api_server, build):
+    item = build()
+    item["metadata"]["name"] = "x" * 41
+    status, answer = api_server.call("POST", SERVICES + STRICT, item)
+    assert status == 422
+    assert "at most 40 characters" in answer["message"]
+
+
+def test_every_field_explains_itself():
+    def undescribed(schema, path):
+        for name, child in schema.get("properties", {}).items():
+            if name not in {"apiVersion", "kind", "metadata"}:
+                yield from [] if child.get("description") else [f"{path}.{name}"]
+                yield from undescribed(child, f"{path}.{name}")
+
+    for made in (crd.inference_service(), crd.worker_pool()):
+        assert not list(undescribed(made["spec"]["versions"][0]["schema"]["openAPIV3Schema"], ""))
+
+
+def test_a_pool_is_scaled_and_keeps_its_role(api_server):
+    pools = "/apis/serving.legato.dev/v1alpha1/namespaces/default/workerpools"
+    pool = {
+        "apiVersion": "serving.legato.dev/v1alpha1",
+        "kind": "WorkerPool",
+        "metadata": {"name": "scaled"},
+        "spec": {"service": "demo", "role": "decode"},
+    }
+    assert api_server.call("POST", pools, pool)[0] == 201
+    merge = "application/merge-patch+json"
+    status, scale = api_server.call("PATCH", f"{pools}/scaled/scale", {"spec": {"replicas": 3}}, merge)
+    assert (status, scale["spec"]["replicas"]) == (200, 3)
+    assert api_server.call("GET", f"{pools}/scaled")[1]["spec"]["replicas"] == 3
+    status, answer = api_server.call("PATCH", f"{pools}/scaled", {"spec": {"role": "prefill"}}, merge)
+    assert status == 422
+    assert "cannot change its role" in answer["message"]

@@ -1,0 +1,117 @@
+"""Manifests: defaults, what each value means, and that everything wrong is refused with its path."""
+
+import copy
+
+import pytest
+import yaml
+from wrong_manifests import WRONG
+
+from legato_operator.api import resources
+from legato_operator.errors import ManifestError
+
+
+def _parse(item):
+    return resources.parse(yaml.safe_dump(item))
+
+
+def _refused(item):
+    with pytest.raises(ManifestError) as caught:
+        _parse(item)
+    return caught.value.problems
+
+
+def test_only_the_source_is_required(build):
+    service = _parse(build())
+    spec = service.spec
+    assert service.served_name == "demo"
+    assert service.metadata.namespace == "default"
+    assert (spec.engine.kv_cache_memory, spec.engine.block_size, spec.engine.chunk_tokens) == (512 << 20, 16, 512)
+    assert (spec.gateway.default_deadline, spec.drain.deadline, spec.slo.ttft, spec.slo.tpot) == (600, 120, 1, 0.1)
+    assert (spec.scaling.prefill.min, spec.scaling.prefill.max) == (1, 4)
+    assert spec.disaggregated
+
+
+def test_numerics_invariant_is_a_valid_manifest(build):
+    assert _parse(build(engine={"numerics": "Invariant"})).spec.engine.numerics == "Invariant"
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("10m", 600), ("1s", 1), ("100ms", 0.1), ("1h30m", 5400), ("0.5s", 0.5), ("2m", 120)]
+)
+def test_durations(build, text, seconds):
+    assert _parse(build(drain={"deadline": text})).spec.drain.deadline == pytest.approx(seconds)
+
+
+@pytest.mark.parametrize(
+    ("text", "size"), [("512Mi", 512 << 20), ("1Gi", 1 << 30), ("500M", 500_000_000), ("1.5Gi", 3 << 29), (1024, 1024)]
+)
+def test_memory(build, text, size):
+    assert _parse(build(engine={"kvCacheMemory": text})).spec.engine.kv_cache_memory == size
+
+
+@pytest.mark.parametrize(
+    ("spec", "disaggregated"),
+    [
+        ({"scaling": {"prefill": {"max": 0}}}, False),
+        ({"scaling": {"mode": "Fixed"}, "prefill": {"replicas": 0}, "decode": {"replicas": 2}}, False),
+        ({"scaling": {"mode": "Fixed"}, "prefill": {"replicas": 1}, "decode": {"replicas": 2}}, True),
+    ],
+)
+def test_no_prefill_means_one_pool(build, spec, disaggregated):
+    assert _parse(build(**spec)).spec.disaggregated is disaggregated
+
+
+@pytest.mark.parametrize(("spec", "path", "message"), WRONG, ids=[f"{i}-{case[1]}" for i, case in enumerate(WRONG)])
+def test_wrong_spec_is_refused_with_its_path(build, spec, path, message):
+    problems = dict(_refused(build(**spec)))
+    assert path in problems
+    assert message in problems[path]
+
+
+@pytest.mark.parametrize(
+    ("change", "path"),
+    [
+        ({"kind": "Deployment"}, "kind"),
+        ({"apiVersion": "v1"}, "apiVersion"),
+        ({"metadata": {}}, "metadata.name"),
+        ({"metadata": {"name": "Not_A_Name"}}, "metadata.name"),
+        ({"metadata": {"name": "a" * 60}}, "metadata.name"),
+        ({"spec": None}, "spec"),
+        ({"status": {}}, "status"),
+    ],
+)
+def test_wrong_top_level_is_refused_with_its_path(build, change, path):
+    assert path in dict(_refused(build() | change))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "a manifest is a mapping"),
+        ("- a\n- b", "a manifest is a mapping"),
+        ("a: b: c", "line 1, column 5"),
+        ("kind: a\nkind: b", "'kind' stands here twice"),
+        ("a: [1", "line 1"),
+        ("? [a, b]\n: 1", "a key must be plain text"),
+        ("a: !!python/object:os.system {}", "line 1"),
+        ("a: 1\n---\nb: 2", "found another document"),
+    ],
+)
+def test_text_that_is_no_manifest_is_refused(text, message):
+    with pytest.raises(ManifestError) as caught:
+        resources.parse(text)
+    assert message in str(caught.value)
+
+
+def test_all_problems_are_told_at_once(build):
+    problems = _refused(build(engine={"blockSize": 3}, drain={"deadline": "x"}, decode={"replica": 1}))
+    assert len(problems) == 3
+
+
+def test_stored_object_reads_as_its_manifest(build):
+    """What the server adds to an object is no part of what the user wrote."""
+    item = build()
+    stored = copy.deepcopy(item)
+    stored["metadata"] |= {"namespace": "default", "uid": "1", "generation": 3, "resourceVersion": "9"}
+    stored["status"] = {"conditions": []}
+    assert resources.service_from_object(stored) == _parse(item)

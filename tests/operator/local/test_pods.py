@@ -1,0 +1,243 @@
+"""Pods as processes: probed, restarted with back-off, drained, and gone when their parent is gone."""
+
+import asyncio
+import os
+import signal
+import sys
+import textwrap
+from pathlib import Path
+
+import psutil
+
+from legato_operator.api import resources
+from legato_operator.cluster import Ref
+from legato_operator.local.backoff import Backoff
+from legato_operator.local.logs import Logs
+from legato_operator.manifests import placement, secret, worker
+
+
+def _pod(item, program, grace=30):
+    service = resources.read_service(item)
+    template = worker.template(service, "decode", placement.local(program))
+    template["spec"]["terminationGracePeriodSeconds"] = grace
+    return worker.pod(service, "w", template)
+
+
+async def _start(f, item, program, grace=30):
+    await f.cluster.store.apply(secret.token(resources.read_service(item), "secret"), "test")
+    await f.cluster.store.apply(_pod(item, program, grace), "test")
+
+
+async def _status(f):
+    (pod,) = (await f.pods()).values()
+    return pod.get("status", {})
+
+
+async def _gone(pid):
+    return not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+
+
+def _program(f):
+    return (sys.executable, str(Path(__file__).parents[1] / "fake_legato.py"))
+
+
+def test_readiness_tells_what_the_process_says(fakes, build):
+    async def check():
+        async with fakes(reconciled=False) as f:
+            f.steer("w", "loading", "loading weights 40 %")
+            await _start(f, build(), _program(f))
+
+            async def told():
+                return any(c["message"] == "loading weights 40 %" for c in (await _status(f)).get("conditions", ()))
+
+            await f.wait(told)
+            assert not await f.ready()
+            (f.folder / "w.loading").unlink()
+            await f.wait(lambda: _is_ready(f))
+
+    asyncio.run(check())
+
+
+def test_missed_liveness_probes_end_in_a_restart(fakes, build):
+    async def check():
+        async with fakes(reconciled=False) as f:
+            await _start(f, build(), _program(f))
+            await f.wait(lambda: _is_ready(f))
+            f.steer("w", "sick")
+            await f.wait(lambda: _starts(f, 2))
+            (f.folder / "w.sick").unlink()
+            await f.wait(lambda: _is_ready(f))
+            assert any("liveness" in line for line in f.lines)
+            assert (await _status(f))["containerStatuses"][0]["restartCount"] >= 1
+
+    asyncio.run(check())
+
+
+def test_stopped_process_is_killed_and_restarted(fakes, build):
+    """A process that hangs answers no probe."""
+
+    async def check():
+        async with fakes(reconciled=False) as f:
+            await _start(f, build(), _program(f))
+            await f.wait(lambda: _is_ready(f))
+            os.kill(f.starts("w")[0], signal.SIGSTOP)
+            await f.wait(lambda: _starts(f, 2))
+            assert await _gone(f.starts("w")[0])
+
+    asyncio.run(check())
+
+
+def test_process_that_ignores_sigterm_is_killed_after_its_grace(fakes, build):
+    async def check():
+        async with fakes(reconciled=False) as f:
+            f.steer("w", "stubborn")
+            await _start(f, build(), _program(f), grace=0)
+            await f.wait(lambda: _is_ready(f))
+            await f.cluster.store.delete(Ref("Pod", "default", "w"))
+            await f.wait(lambda: _no_pods(f))
+            assert await _gone(f.starts("w")[0])
+            assert any("grace period" in line for line in f.lines)
+
+    asyncio.run(check())
+
+
+def test_leaving_pod_is_not_killed_for_its_liveness(fakes, build):
+    """It may have closed its ports to finish its streams; only the grace period ends it."""
+
+    async def check():
+        async with fakes(reconciled=False) as f:
+            f.steer("w", "stubborn")
+            await _start(f, build(), _program(f), grace=30)
+            await f.wait(lambda: _is_ready(f))
+            await f.cluster.store.delete(Ref("Pod", "default", "w"))
+            f.steer("w", "sick")
+
+            async def asked_often():
+                return (f.folder / "w.sick").read_text().count("asked") > 2 * f.misses
+
+            await f.wait(asked_often)
+            (pid,) = f.starts("w")
+            assert not await _gone(pid)
+            os.kill(pid, signal.SIGKILL)
+            await f.wait(lambda: _no_pods(f))
+
+    asyncio.run(check())
+
+
+def test_pod_outlives_its_deletion_until_its_process_ended(fakes, build):
+    async def check():
+        async with fakes(reconciled=False) as f:
+            f.steer("w", "stubborn")
+            await _start(f, build(), _program(f), grace=30)
+            await f.wait(lambda: _is_ready(f))
+            await f.cluster.store.delete(Ref("Pod", "default", "w"))
+            assert "deletionTimestamp" in (await f.pods())["w"]["metadata"]
+            os.kill(f.starts("w")[0], signal.SIGKILL)
+            await f.wait(lambda: _no_pods(f))
+            assert len(f.starts("w")) == 1, "a leaving pod is not restarted"
+
+    asyncio.run(check())
+
+
+def test_program_that_cannot_be_started_is_told(fakes, build):
+    async def check():
+        async with fakes(reconciled=False) as f:
+            await _start(f, build(), ("/no/such/program",))
+
+            async def told():
+                ended = (await _status(f)).get("containerStatuses", [{}])[0].get("lastState", {})
+                return "No such file" in ended.get("terminated", {}).get("message", "")
+
+            await f.wait(told)
+            await f.cluster.store.delete(Ref("Pod", "default", "w"))
+            await f.wait(lambda: _no_pods(f))
+
+    asyncio.run(check())
+
+
+def test_leaving_the_cluster_leaves_no_process(fakes, build):
+    async def check():
+        async with fakes(reconciled=False) as f:
+            f.steer("w", "stubborn")
+            await _start(f, build(), _program(f))
+            await f.wait(lambda: _is_ready(f))
+            pids = f.starts("w")
+        assert all([await _gone(pid) for pid in pids])
+
+    asyncio.run(check())
+
+
+def test_backoff_doubles_and_starts_over_after_a_healthy_run():
+    backoff = Backoff(first=1, longest=5, reset_after=10)
+    assert [backoff.delay(0) for _ in range(4)] == [1, 2, 4, 5]
+    assert backoff.delay(9.9) == 5
+    assert backoff.delay(10) == 1
+    assert backoff.delay(0) == 2
+
+
+def test_log_lines_carry_the_name_of_their_pod():
+    async def check():
+        lines = []
+        logs = Logs(lines.append)
+        stream = asyncio.StreamReader()
+        stream.feed_data(b"one\n\ntwo\r50 %\r" + b"\xff\n" + b"rest")
+        stream.feed_eof()
+        assert await logs.follow("pod", stream) == "rest"
+        assert lines == ["pod | one\n", "pod | two\n", "pod | 50 %\n", "pod | �\n", "pod | rest\n"]
+
+    asyncio.run(check())
+
+
+PARENT = """
+import asyncio, os, sys
+from legato_operator.clock import SystemClock
+from legato_operator.local.cluster import open_cluster
+from legato_operator.local.logs import Logs
+from legato_operator.local.settings import LocalSettings
+
+async def main():
+    async with open_cluster(Logs(sys.stderr.write), SystemClock(), os.environ, LocalSettings()) as cluster:
+        pod = {
+            "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "w", "namespace": "default"},
+            "spec": {"containers": [{"name": "c", "command": sys.argv[1:],
+                "env": [{"name": "LEGATO_TOKEN", "value": "x"}],
+                "readinessProbe": {"httpGet": {"path": "/readyz", "port": "health"}},
+                "livenessProbe": {"httpGet": {"path": "/healthz", "port": "health"}}}]},
+        }
+        await cluster.store.apply(pod, "test")
+        await asyncio.Event().wait()
+
+asyncio.run(main())
+"""
+
+
+def test_nothing_is_left_after_sigkill_of_the_parent(fakes, tmp_path):
+    """The child asks the kernel to die with its parent; it runs in a process group of its own."""
+
+    async def check():
+        async with fakes(reconciled=False) as f:
+            command = [*_program(f), "worker", "--name", "w", "--announce", "$(LEGATO_ANNOUNCE_FILE)"]
+            environment = {**os.environ, "FAKE_FOLDER": str(tmp_path), "TMPDIR": str(tmp_path)}
+            parent = await asyncio.create_subprocess_exec(
+                sys.executable, "-c", textwrap.dedent(PARENT), *command, env=environment
+            )
+            await f.wait(lambda: _starts(f, 1))
+            (child,) = f.starts("w")
+            assert os.getpgid(child) == child
+            parent.kill()
+            await parent.wait()
+            await f.wait(lambda: _gone(child))
+
+    asyncio.run(check())
+
+
+async def _is_ready(f):
+    return bool(await f.ready())
+
+
+async def _starts(f, count):
+    return len(f.starts("w")) >= count
+
+
+async def _no_pods(f):
+    return not await f.pods()

@@ -1,0 +1,195 @@
+"""Pods on Kubernetes: how the model comes in, what a user's template may add, and what stays ours."""
+
+import copy
+
+import pytest
+import yaml
+
+from legato_operator.api import resources
+from legato_operator.manifests import common, gateway, overlay, placement, worker
+from legato_operator.planning import checks
+
+PLACEMENT = placement.kubernetes("engine:1", "gateway:1", pull_secrets=("registry",))
+REVISION = "a" * 40
+
+
+def _service(item):
+    return resources.parse(yaml.safe_dump(item))
+
+
+def _worker(item, pool="decode"):
+    return worker.template(_service(item), pool, PLACEMENT)
+
+
+def _main(template):
+    return template["spec"]["containers"][0]
+
+
+def _flag(container, name):
+    return container["args"][container["args"].index(name) + 1]
+
+
+def _with_source(build, **source):
+    return build(model={"source": source})
+
+
+@pytest.mark.parametrize(
+    ("source", "argument", "volume", "at"),
+    [
+        ({"builtin": "smollm2-135m-instruct"}, "builtin:smollm2-135m-instruct", None, None),
+        ({"pvc": {"claim": "c"}}, "/model", {"persistentVolumeClaim": {"claimName": "c", "readOnly": True}}, "/model"),
+        (
+            {"pvc": {"claim": "c", "path": "/a/b.gguf"}},
+            "/model/a/b.gguf",
+            {"persistentVolumeClaim": {"claimName": "c", "readOnly": True}},
+            "/model",
+        ),
+        ({"path": "/data/m.gguf"}, "/model/m.gguf", {"hostPath": {"path": "/data/m.gguf"}}, "/model/m.gguf"),
+        ({"path": "/data/m/"}, "/model/m", {"hostPath": {"path": "/data/m"}}, "/model/m"),
+        ({"image": "i"}, "/model", {"image": {"reference": "i", "pullPolicy": "IfNotPresent"}}, "/model"),
+    ],
+)
+def test_worker_and_gateway_get_the_model_by_the_same_path(build, source, argument, volume, at):
+    item = _with_source(build, **source)
+    for template in (_worker(item), gateway.template(_service(item), PLACEMENT)):
+        assert _flag(_main(template), "--model") == argument
+        volumes = {v["name"]: v for v in template["spec"]["volumes"]}
+        mounts = {m["name"]: m for m in _main(template)["volumeMounts"]}
+        assert volumes.get("model") == (None if volume is None else {"name": "model", **volume})
+        assert mounts.get("model") == (None if at is None else {"name": "model", "mountPath": at, "readOnly": True})
+        assert "initContainers" not in template["spec"]
+
+
+def test_model_of_the_hub_is_downloaded_before(build):
+    """By a container at the same security level, with the token of its Secret; gateways need no weights."""
+    found = {"repo": "owner/name", "revision": REVISION, "tokenSecret": "hub"}
+    item = _with_source(build, huggingFace=found)
+    for template, more in ((_worker(item), []), (gateway.template(_service(item), PLACEMENT), ["--header-only"])):
+        (download,) = template["spec"]["initContainers"]
+        assert download["args"] == ["prepare", "--hugging-face", "owner/name", "--revision", REVISION, *more]
+        assert {"name": "HF_TOKEN", "valueFrom": {"secretKeyRef": {"name": "hub", "key": "token"}}} in download["env"]
+        for shared in ("image", "securityContext", "volumeMounts"):
+            assert download[shared] == _main(template)[shared]
+        assert _flag(_main(template), "--model") == f"/cache/hub/owner--name/{REVISION}"
+
+
+def test_downloads_stay_on_the_node_where_that_is_asked_for(build):
+    """In a folder that is there: one that a kubelet makes is root's."""
+    found = {"repo": "owner/name", "revision": REVISION}
+    kept = {"name": "cache", "hostPath": {"path": "/var/lib/legato", "type": "Directory"}}
+    for cache, volume in ({}, {"name": "cache", "emptyDir": {}}), ({"nodeCache": "/var/lib/legato"}, kept):
+        item = _with_source(build, huggingFace={**found, **cache})
+        for template in _worker(item), gateway.template(_service(item), PLACEMENT):
+            assert volume in template["spec"]["volumes"]
+            for container in (_main(template), *template["spec"]["initContainers"]):
+                assert {"name": "cache", "mountPath": "/cache"} in container["volumeMounts"]
+
+
+def test_gpus_are_limits_too_and_choose_the_device(build):
+    item = build(decode={"resources": {"requests": {"nvidia.com/gpu": 1, "cpu": 2}}})
+    main = _main(_worker(item))
+    assert main["resources"] == {"requests": {"nvidia.com/gpu": "1", "cpu": "2"}, "limits": {"nvidia.com/gpu": "1"}}
+    assert _flag(main, "--device") == "cuda"
+    assert "--device" not in _main(_worker(item, "prefill"))["args"]
+
+
+def test_workers_of_a_pool_spread_over_nodes_unless_the_template_says_how(build):
+    """The API server refuses two constraints for one topology."""
+    (ours,) = _worker(build())["spec"]["topologySpreadConstraints"]
+    theirs = {**ours, "maxSkew": 2}
+    own = {"template": {"spec": {"topologySpreadConstraints": [theirs]}}}
+    assert ours["whenUnsatisfiable"] == "ScheduleAnyway"
+    assert ours["labelSelector"]["matchLabels"].items() <= _worker(build())["metadata"]["labels"].items() | {
+        ("serving.legato.dev/service", build()["metadata"]["name"])
+    }
+    assert _worker(build(decode=own))["spec"]["topologySpreadConstraints"] == [theirs]
+
+
+def test_template_adds_by_name_and_leaves_the_rest(build):
+    template = {
+        "metadata": {"labels": {"team": "a"}, "annotations": {"note": "b"}},
+        "spec": {
+            "nodeSelector": {"pool": "x"},
+            "tolerations": [{"key": "t", "operator": "Exists"}],
+            "imagePullSecrets": [{"name": "mine"}],
+            "volumes": [{"name": "cache", "hostPath": {"path": "/models"}}, {"name": "more", "emptyDir": {}}],
+            "containers": [
+                {
+                    "name": "worker",
+                    "image": "mine:2",
+                    "env": [{"name": "UCX_LOG_LEVEL", "value": "warn"}],
+                    "volumeMounts": [{"name": "cache", "mountPath": "/also"}],
+                    "securityContext": {"capabilities": {"add": ["IPC_LOCK"]}},
+                },
+                {"name": "sidecar", "image": "s"},
+            ],
+        },
+    }
+    service, plain = _service(build(decode={"template": template})), _worker(build())
+    made = worker.template(service, "decode", PLACEMENT)
+    assert overlay.problems(template) == []
+    spec, main = made["spec"], _main(made)
+    assert made["metadata"]["labels"] == plain["metadata"]["labels"] | {"team": "a"}
+    assert [c["name"] for c in spec["containers"]] == ["worker", "sidecar"]
+    assert [s["name"] for s in spec["imagePullSecrets"]] == ["registry", "mine"]
+    assert spec["volumes"] == [{"name": "tmp", "emptyDir": {}}, *template["spec"]["volumes"]]
+    assert [m["mountPath"] for m in main["volumeMounts"]] == ["/tmp", "/cache", "/also"]
+    assert main["image"] == "mine:2"
+    assert main["securityContext"]["capabilities"] == {"drop": ["ALL"], "add": ["IPC_LOCK"]}
+    assert main["args"] == _main(plain)["args"]
+    assert len(spec["tolerations"]) == len(plain["spec"]["tolerations"]) + 1
+    pod = worker.pod(service, "demo-decode-0", made)
+    assert pod["metadata"]["labels"]["team"] == "a"
+    assert pod["metadata"]["annotations"] == {"note": "b"}
+    assert common.revision_of(made) != common.revision_of(plain)
+
+
+@pytest.mark.parametrize(
+    ("template", "path"),
+    [
+        ({"kind": "Pod"}, "kind"),
+        ({"metadata": []}, "metadata"),
+        ({"metadata": {"name": "x"}}, "metadata.name"),
+        ({"metadata": {"labels": {"a": 1}}}, "metadata.labels"),
+        ({"metadata": {"labels": {"serving.legato.dev/role": "x"}}}, "metadata.labels.serving.legato.dev/role"),
+        ({"metadata": {"labels": {"app.kubernetes.io/name": "x"}}}, "metadata.labels.app.kubernetes.io/name"),
+        ({"spec": 1}, "spec"),
+        ({"spec": {"restartPolicy": "Never"}}, "spec.restartPolicy"),
+        ({"spec": {"terminationGracePeriodSeconds": 1}}, "spec.terminationGracePeriodSeconds"),
+        ({"spec": {"containers": {}}}, "spec.containers"),
+        ({"spec": {"containers": [{"image": "x"}]}}, "spec.containers"),
+        ({"spec": {"containers": [{"name": "worker", "ports": []}]}}, "spec.containers[worker].ports"),
+        ({"spec": {"containers": [{"name": "worker", "args": []}]}}, "spec.containers[worker].args"),
+        ({"spec": {"containers": [{"name": "worker", "livenessProbe": {}}]}}, "spec.containers[worker].livenessProbe"),
+        (
+            {"spec": {"containers": [{"name": "worker", "env": [{"name": "LEGATO_TOKEN", "value": "x"}]}]}},
+            "spec.containers[worker].env.LEGATO_TOKEN",
+        ),
+    ],
+)
+def test_what_the_operator_relies_on_cannot_be_replaced(build, template, path):
+    """It is refused by its path, not silently left out."""
+    spec = _service(build(decode={"template": copy.deepcopy(template)})).spec
+    assert [found for found, _ in checks.unavailable(spec, in_containers=True)] == [f"spec.decode.template.{path}"]
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {"model": {"source": {"pvc": {"claim": "c"}}}},
+        {"model": {"source": {"image": "i"}}},
+        {"model": {"source": {"huggingFace": {"repo": "a/b", "revision": REVISION}}}},
+        {"gateway": {"replicas": 3}},
+        {"decode": {"template": {"spec": {"nodeSelector": {"a": "b"}}}}},
+    ],
+)
+def test_available_in_containers_and_refused_for_processes(build, spec):
+    read = _service(build(**spec)).spec
+    assert checks.unavailable(read, in_containers=True) == []
+    assert checks.unavailable(read)
+
+
+def test_memory_that_pods_do_not_share_is_no_transport(build):
+    read = _service(build(transfer={"transport": "SharedMemory"})).spec
+    assert [path for path, _ in checks.unavailable(read, in_containers=True)] == ["spec.transfer.transport"]
+    assert checks.unavailable(read) == []

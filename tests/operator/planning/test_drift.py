@@ -1,0 +1,77 @@
+"""A wish is contained in an object when all that it names is there: others may add, and nobody may take away."""
+
+import copy
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from legato_operator.planning import drift
+
+WISH = {
+    "metadata": {"labels": {"a": "1"}},
+    "spec": {
+        "replicas": 2,
+        "args": ["x", "y"],
+        "empty": {},
+        "containers": [{"name": "one", "env": [{"name": "A", "value": "1"}]}],
+        "ports": [{"port": 1}, {"port": 2}],
+    },
+}
+
+
+def _changed(change):
+    live = copy.deepcopy(WISH)
+    change(live)
+    return live
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda live: live["metadata"]["labels"].update(b="2"),
+        lambda live: live.update(status={"ready": True}),
+        lambda live: live["spec"].pop("empty"),
+        lambda live: live["spec"]["containers"].insert(0, {"name": "sidecar"}),
+        lambda live: live["spec"]["containers"][0].update(image="added"),
+        lambda live: live["spec"]["containers"][0]["env"].append({"name": "B"}),
+        lambda live: live["spec"]["ports"][0].update(protocol="TCP"),
+    ],
+)
+def test_what_others_add_is_no_drift(change):
+    assert drift.contained(WISH, _changed(change))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda live: live["metadata"]["labels"].pop("a"),
+        lambda live: live["metadata"].pop("labels"),
+        lambda live: live["spec"].update(replicas=3),
+        lambda live: live["spec"].update(args=["y", "x"]),
+        lambda live: live["spec"]["args"].append("z"),
+        lambda live: live["spec"]["containers"].clear(),
+        lambda live: live["spec"]["containers"][0]["env"][0].update(value="2"),
+        lambda live: live["spec"]["ports"].append({"port": 3}),
+        lambda live: live["spec"]["ports"].reverse(),
+        lambda live: live["spec"].update(containers="text"),
+    ],
+)
+def test_what_was_changed_or_taken_is_drift(change):
+    assert not drift.contained(WISH, _changed(change))
+
+
+def test_nothing_lives():
+    assert not drift.contained(WISH, None)
+
+
+values = st.recursive(
+    st.integers() | st.text(max_size=3) | st.booleans(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+    max_leaves=12,
+)
+
+
+@given(wish=values)
+def test_every_object_contains_itself(wish):
+    assert drift.contained(wish, copy.deepcopy(wish))

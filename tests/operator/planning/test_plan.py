@@ -1,0 +1,241 @@
+"""The plan is pure: what it does for an observation, and that it does nothing where nothing is to be done."""
+
+import dataclasses
+
+import pytest
+import yaml
+
+from legato_operator.api import conditions, resources
+from legato_operator.manifests import common, gateway, placement, pool, worker
+from legato_operator.observing.observed import Observed, Pod, WorkerState
+from legato_operator.planning import limits
+from legato_operator.planning.actions import Apply, Delete, Drain, MakeToken, Release
+from legato_operator.planning.plan import plan
+
+PLACEMENT = placement.local(("legato",))
+SETTLED = {"prefill": 1, "decode": 1}
+
+
+def _observed(item, pods=(), wishes=None, **changes):
+    service = resources.parse(yaml.safe_dump(item))
+    pools = tuple(_pool(service, role, wish) for role, wish in (wishes or {}).items())
+    empty = Observed(service, "uid", 1, {}, False, pools, tuple(pods), True, 1000.0, "2026-01-01T00:00:00Z")
+    return dataclasses.replace(empty, **changes)
+
+
+def _pool(service, role, wish):
+    """A pool's object as it lives, with a wish."""
+    owner = common.service_object(service, "uid")
+    made = common.signed(common.owned(pool.worker_pool(service, role), owner))
+    metadata = {**made["metadata"], "uid": f"uid-{role}", "generation": 1}
+    return {**made, "metadata": metadata, "spec": {**made["spec"], "replicas": wish}}
+
+
+def _worker(item, name, pool, ready=True, busy=0, draining=False, **changes):
+    service = resources.parse(yaml.safe_dump(item))
+    revision = common.revision_of(worker.template(service, pool, PLACEMENT))
+    state = WorkerState(busy, draining, "ucx:tcp") if ready else None
+    pod = Pod(name, f"uid-{name}", pool, revision, name, ready, False, address="127.0.0.1:1", state=state)
+    return dataclasses.replace(pod, **changes)
+
+
+def _gateway(item, **changes):
+    service = resources.parse(yaml.safe_dump(item))
+    revision = common.revision_of(gateway.template(service, PLACEMENT))
+    return dataclasses.replace(Pod("demo-gateway-0", "uid-gateway", "gateway", revision, "0", True, False), **changes)
+
+
+def _running(item):
+    return [_worker(item, "demo-decode-0", "decode"), _worker(item, "demo-prefill-0", "prefill"), _gateway(item)]
+
+
+def _actions(made, kind):
+    return [action for phase in made.phases for action in phase.actions if isinstance(action, kind)]
+
+
+def _created(made):
+    return {a.item["metadata"]["name"] for a in _actions(made, Apply) if "spec" in a.item and a.item["kind"] == "Pod"}
+
+
+def _condition(made, kind):
+    return conditions.find(made.status, kind)
+
+
+def test_first_pass_makes_everything(build):
+    """Workers follow as soon as their pools exist, which own them."""
+    made = plan(_observed(build(), has_token=False), PLACEMENT)
+    assert _actions(made, MakeToken)
+    assert _created(made) == {"demo-gateway-0"}
+    wishes = {a.item["spec"]["replicas"] for a in _actions(made, Apply) if "replicas" in a.item.get("spec", {})}
+    assert wishes == {1}
+    made = plan(_observed(build(), wishes=SETTLED), PLACEMENT)
+    assert _created(made) == {"demo-prefill-0", "demo-decode-0", "demo-gateway-0"}
+
+
+def test_settled_service_is_left_alone(build):
+    item = build()
+    made = plan(_observed(item, _running(item), SETTLED), PLACEMENT)
+    assert not _created(made)
+    assert not _actions(made, Delete)
+    assert not _actions(made, Drain)
+    assert _condition(made, "Ready")["status"] == "True"
+    assert _condition(made, "Progressing")["reason"] == conditions.AS_WISHED
+
+
+def test_wish_of_a_scaler_is_not_overwritten(build):
+    item = build()
+    made = plan(_observed(item, _running(item), {"prefill": 1, "decode": 2}), PLACEMENT)
+    assert _created(made) == {"demo-decode-1"}
+    assert not [a for a in _actions(made, Apply) if "replicas" in a.item.get("spec", {})]
+
+
+def test_wish_beyond_the_bounds_is_capped_and_told(build):
+    item = build(scaling={"decode": {"max": 1}})
+    made = plan(_observed(item, _running(item), {"prefill": 1, "decode": 9}), PLACEMENT)
+    assert not _created(made)
+    assert _condition(made, "Progressing")["reason"] == conditions.CAPPED
+    assert "scaling.decode.max" in _condition(made, "Progressing")["message"]
+
+
+def test_gpu_budget_goes_to_decode_first(build):
+    gpu = {"resources": {"requests": {"nvidia.com/gpu": 1}}}
+    spec = resources.parse(yaml.safe_dump(build(prefill=gpu, decode=gpu, scaling={"gpuBudget": 3}))).spec
+    targets = limits.targets(spec, {"prefill": 4, "decode": 2})
+    assert (targets["decode"].replicas, targets["prefill"].replicas) == (2, 1)
+    assert targets["prefill"].capped_by == "scaling.gpuBudget"
+
+
+def test_victim_is_the_idlest_and_of_equals_the_newest(build):
+    item = build()
+    busy = [_worker(item, f"demo-decode-{i}", "decode", busy=b) for i, b in enumerate((2, 1, 1))]
+    made = plan(_observed(item, [*_running(item)[1:], *busy], {"prefill": 1, "decode": 2}), PLACEMENT)
+    assert [action.name for action in _actions(made, Drain)] == ["demo-decode-2"]
+    assert not _actions(made, Delete)
+
+
+@pytest.mark.parametrize(
+    ("pod", "ended"),
+    [
+        ({"busy": 1, "draining": True}, False),
+        ({"busy": 0, "draining": True}, True),
+        ({"busy": 0, "draining": False}, False),  # not told yet: a request may be on its way
+        ({"busy": 1, "draining": True, "draining_since": 800.0}, True),  # past the deadline of 120 s
+        ({"ready": False}, True),
+    ],
+)
+def test_draining_worker_is_deleted_when_nothing_runs_or_the_deadline_passed(build, pod, ended):
+    item = build()
+    leaving = _worker(item, "demo-decode-1", "decode", **({"draining_since": 990.0} | pod))
+    made = plan(_observed(item, [*_running(item), leaving], SETTLED), PLACEMENT)
+    assert [a.ref.name for a in _actions(made, Delete)] == (["demo-decode-1"] if ended else [])
+
+
+def test_draining_worker_that_forgot_is_told_again(build):
+    item = build()
+    leaving = _worker(item, "demo-decode-1", "decode", draining=False, draining_since=990.0)
+    made = plan(_observed(item, [*_running(item), leaving], SETTLED), PLACEMENT)
+    assert [a.name for a in _actions(made, Drain)] == ["demo-decode-1"]
+
+
+def test_gateway_of_an_old_revision_goes_only_after_a_new_one_is_ready(build):
+    item = build()
+    workers = _running(item)[:2]
+    old = _gateway(item, revision="old")
+    new = _gateway(item, name="demo-gateway-1", uid="uid-1", created="1")
+
+    def made(*gateways):
+        found = plan(_observed(item, [*workers, *gateways], SETTLED), PLACEMENT)
+        assert _condition(found, "GatewayReady")["status"] == "True"
+        assert _condition(found, "Progressing")["reason"] == conditions.ROLLING_OUT
+        return _created(found), [action.ref.name for action in _actions(found, Delete)]
+
+    assert made(old) == ({"demo-gateway-1"}, [])
+    assert made(old, dataclasses.replace(new, ready=False)) == (set(), [])
+    assert made(old, new) == (set(), ["demo-gateway-0"])
+    assert made(dataclasses.replace(old, leaving=True), new) == (set(), [])
+
+
+def test_gateway_that_never_became_ready_goes_for_the_next_one(build):
+    """A ready one keeps serving meanwhile; one that is still finishing its streams delays nothing."""
+    item = build()
+    workers = _running(item)[:2]
+    serving = _gateway(item, revision="first")
+    broken = _gateway(item, name="demo-gateway-1", uid="uid-1", created="1", revision="second", ready=False)
+    found = plan(_observed(item, [*workers, serving, broken], SETTLED), PLACEMENT)
+    assert (_created(found), [a.ref.name for a in _actions(found, Delete)]) == (set(), ["demo-gateway-1"])
+    leaving = dataclasses.replace(broken, leaving=True)
+    found = plan(_observed(item, [*workers, serving, leaving], SETTLED), PLACEMENT)
+    assert (_created(found), _actions(found, Delete)) == ({"demo-gateway-2"}, [])
+
+
+def test_prefill_pool_that_is_no_longer_wanted_goes_after_the_others_settled(build):
+    item = build(scaling={"prefill": {"max": 0}})
+    unified, prefill = _worker(item, "demo-decode-0", "decode"), _worker(item, "demo-prefill-0", "prefill")
+    made = plan(_observed(item, [unified, prefill, _gateway(item)], SETTLED), PLACEMENT)
+    assert [a.name for a in _actions(made, Drain)] == ["demo-prefill-0"]
+    starting = dataclasses.replace(unified, ready=False)
+    made = plan(_observed(item, [starting, prefill, _gateway(item)], SETTLED), PLACEMENT)
+    assert not _actions(made, Drain)
+
+
+def test_end_releases_only_when_every_pod_is_gone(build):
+    item = build()
+    made = plan(_observed(item, _running(item), SETTLED, deleting=True), PLACEMENT)
+    assert [a.ref.name for a in _actions(made, Delete)] == ["demo-gateway-0"]
+    made = plan(_observed(item, _running(item)[:2], SETTLED, deleting=True), PLACEMENT)
+    assert {a.ref.name for a in _actions(made, Delete)} == {"demo-decode-0", "demo-prefill-0"}
+    made = plan(_observed(item, [], SETTLED, deleting=True), PLACEMENT)
+    assert _actions(made, Release)
+
+
+@pytest.mark.parametrize(
+    ("spec", "path"),
+    [
+        ({"engine": {"numerics": "Invariant"}}, "spec.engine.numerics"),
+        ({"model": {"source": {"image": "x"}}}, "spec.model.source.image"),
+        ({"decode": {"parallelism": {"tensor": 2}}}, "spec.decode.parallelism.tensor"),
+        ({"prefill": {"template": {"spec": {}}}}, "spec.prefill.template"),
+        ({"gateway": {"replicas": 2}}, "spec.gateway.replicas"),
+    ],
+)
+def test_what_is_not_available_is_refused_and_told(build, spec, path):
+    made = plan(_observed(build(**spec)), PLACEMENT)
+    assert not made.phases
+    assert _condition(made, "Progressing")["reason"] == conditions.NOT_AVAILABLE
+    assert path in _condition(made, "Progressing")["message"]
+
+
+def test_transition_time_changes_only_with_the_status(build):
+    item = build()
+    first = plan(_observed(item, _running(item), SETTLED), PLACEMENT)
+    later = _observed(item, _running(item)[1:], SETTLED, status=first.status, timestamp="2026-02-02T00:00:00Z")
+    second = plan(later, PLACEMENT)
+    assert _condition(second, "GatewayReady")["lastTransitionTime"] == "2026-01-01T00:00:00Z"
+    assert _condition(second, "DecodeReady")["lastTransitionTime"] == "2026-02-02T00:00:00Z"
+
+
+def test_missing_transport_is_told_and_with_required_not_ready(build):
+    for required in (False, True):
+        item = build(transfer={"transport": "TCP", "required": required})
+        pods = [
+            dataclasses.replace(pod, state=WorkerState(0, False, "")) if pod.state else pod for pod in _running(item)
+        ]
+        made = plan(_observed(item, pods, SETTLED), PLACEMENT)
+        assert _condition(made, "KVTransportReady")["reason"] == conditions.NO_TRANSPORT
+        assert _condition(made, "Ready")["status"] == str(not required)
+
+
+def test_threads_follow_requested_cpu(build):
+    asked = resources.parse(yaml.safe_dump(build(decode={"resources": {"requests": {"cpu": "1500m"}}})))
+    command = worker.template(asked, "decode", PLACEMENT)["spec"]["containers"][0]["command"]
+    assert command[command.index("--threads") + 1] == "2"
+    assert "--threads" not in worker.template(asked, "prefill", PLACEMENT)["spec"]["containers"][0]["command"]
+
+
+@pytest.mark.parametrize(("cores", "threads"), [(2, "1"), (8, "4"), (1, "1")])
+def test_workers_of_one_machine_share_its_cores(build, cores, threads):
+    item = resources.parse(yaml.safe_dump(build()))
+    for role in ("prefill", "decode"):
+        shared = placement.local(("legato",), cores)
+        command = worker.template(item, role, shared)["spec"]["containers"][0]["command"]
+        assert command[command.index("--threads") + 1] == threads

@@ -1,0 +1,371 @@
+"""The plan on Kubernetes: what the service owns comes and goes with the wish, and settled services cost no writes."""
+
+import asyncio
+import copy
+import dataclasses
+
+import pytest
+import yaml
+
+from legato_operator.api import conditions, resources
+from legato_operator.apply import apply
+from legato_operator.cluster import Ref
+from legato_operator.errors import ClusterError
+from legato_operator.local.store import Store
+from legato_operator.manifests import common, placement, worker
+from legato_operator.observing.observed import Observed, Pod, WorkerState
+from legato_operator.planning import owned
+from legato_operator.planning.actions import Apply, Delete, PatchStatus, Release
+from legato_operator.planning.plan import plan
+
+PLACEMENT = placement.kubernetes("engine:1", "gateway:1")
+SERVING = {"replicas": 1, "updatedReplicas": 1, "availableReplicas": 1, "observedGeneration": 1}
+
+
+def _service(item):
+    return resources.parse(yaml.safe_dump(item))
+
+
+def _observed(item, objects=(), pods=(), **changes):
+    empty = Observed(
+        _service(item), "uid", 1, {}, False, tuple(objects), tuple(pods), True, 1000.0, "2026-01-01T00:00:00Z"
+    )
+    return dataclasses.replace(empty, **changes)
+
+
+def _applied(made, objects=()):
+    """The objects after a plan's applies, with what a server adds."""
+    known = {(i["kind"], i["metadata"]["name"]): copy.deepcopy(i) for i in objects}
+    for action in _actions(made, Apply):
+        key = action.item["kind"], action.item["metadata"]["name"]
+        if key[0] == "Pod":
+            continue
+        if action.manager == "legato-scaler":
+            known[key]["spec"]["replicas"] = action.item["spec"]["replicas"]
+            continue
+        known[key] = copy.deepcopy(dict(action.item))
+        known[key]["metadata"] |= {"uid": f"uid-{key}", "generation": 1}
+    return list(known.values())
+
+
+def _living(item, status=SERVING):
+    """All objects of a service whose gateway serves, whose pools' status is told, and whose revision is kept."""
+    objects = _applied(plan(_observed(item), PLACEMENT))
+    _find(objects, "Deployment")["status"] = status
+    second = plan(_observed(item, objects, _pods(item)), PLACEMENT)
+    objects = _applied(second, objects)
+    for action in _actions(second, PatchStatus):
+        _find(objects, "WorkerPool", action.ref.name)["status"] = action.status
+    return objects
+
+
+def _find(objects, kind, name=None):
+    return next(i for i in objects if i["kind"] == kind and name in (None, i["metadata"]["name"]))
+
+
+def _pod(item, pool, number=0, **changes):
+    revision = common.revision_of(worker.template(_service(item), pool, PLACEMENT))
+    state = WorkerState(0, False, "ucx:tcp")
+    name = f"demo-{pool}-{number}"
+    pod = Pod(name, f"uid-{name}", pool, revision, name, True, False, address="10.0.0.1:8082", state=state)
+    return dataclasses.replace(pod, **changes)
+
+
+def _pods(item):
+    return [_pod(item, pool) for pool in ("prefill", "decode")]
+
+
+def _actions(made, kind):
+    return [action for phase in made.phases for action in phase.actions if isinstance(action, kind)]
+
+
+def _deleted(made):
+    return {(action.ref.kind, action.ref.name) for action in _actions(made, Delete)}
+
+
+def _condition(made, kind):
+    return conditions.find(made.status, kind)
+
+
+def test_settled_service_costs_no_writes(build):
+    made = plan(_observed(build(), _living(build()), _pods(build())), PLACEMENT)
+    assert made.phases == ()
+    assert made.look_again == PLACEMENT.look_again_settled
+    assert _condition(made, "Ready")["status"] == "True"
+    assert made.status["url"] == "http://demo.default.svc/v1"
+    assert made.status["model"] == "demo"
+
+
+@pytest.mark.parametrize("kind", [kind for kind in owned.KINDS if kind != "WorkerPool"])
+def test_deleted_object_comes_back(build, kind):
+    item = build()
+    objects = _living(item)
+    gone = _find(objects, kind)
+    made = plan(_observed(item, [i for i in objects if i is not gone], _pods(item)), PLACEMENT)
+    assert [a.item["metadata"]["name"] for a in _actions(made, Apply)] == [gone["metadata"]["name"]]
+
+
+def test_edited_object_comes_back_and_additions_of_others_stay(build):
+    item = build()
+    objects = _living(item)
+    _find(objects, "Service", "demo-workers")["spec"]["publishNotReadyAddresses"] = False
+    _find(objects, "Service", "demo")["metadata"]["labels"]["somebody"] = "else"
+    made = plan(_observed(item, objects, _pods(item)), PLACEMENT)
+    assert [a.item["metadata"]["name"] for a in _actions(made, Apply)] == ["demo-workers"]
+
+
+def test_field_that_is_wished_no_longer_is_a_change(build):
+    """All that is wished may still be there; the signature says that something was there beside it."""
+    item = build(gateway={"tenantTokensPerMinute": {"a": 1}})
+    objects = _living(item)
+    _find(objects, "Deployment")["spec"]["template"]["spec"]["containers"][0]["args"].pop()
+    made = plan(_observed(build(), objects, _pods(item)), PLACEMENT)
+    assert [a.item["kind"] for a in _actions(made, Apply) if a.item["kind"] != "Pod"] == ["Deployment"]
+
+
+def test_prefill_budget_goes_at_once_and_its_pool_after_its_workers(build):
+    item, unified = build(), build(scaling={"prefill": {"max": 0}})
+    prefill = _pod(item, "prefill", draining_since=990.0, state=WorkerState(1, True, "ucx:tcp"))
+    observed = _observed(unified, _living(item), [prefill, _pod(unified, "decode")])
+    made = plan(observed, PLACEMENT)
+    assert _deleted(made) == {("PodDisruptionBudget", "demo-prefill")}
+    made = plan(dataclasses.replace(observed, pods=(_pod(unified, "decode"),)), PLACEMENT)
+    assert _deleted(made) == {("PodDisruptionBudget", "demo-prefill"), ("WorkerPool", "demo-prefill")}
+
+
+def test_objects_of_others_with_our_label_are_left_alone(build):
+    metadata = {"name": "mine", "namespace": "default", "labels": {"serving.legato.dev/service": "demo"}, "uid": "u"}
+    mine = {"apiVersion": "v1", "kind": "Service", "metadata": metadata}
+    assert plan(_observed(build(), [*_living(build()), mine], _pods(build())), PLACEMENT).phases == ()
+
+
+def test_only_known_objects_are_taken_by_force(build):
+    item = build()
+    assert not any(a.force for a in _actions(plan(_observed(item), PLACEMENT), Apply) if a.manager == "legato-operator")
+    objects = _living(item)
+    _find(objects, "Deployment")["spec"]["replicas"] = 7
+    (again,) = _actions(plan(_observed(item, objects, _pods(item)), PLACEMENT), Apply)
+    assert again.force
+
+
+def test_object_of_another_owner_is_told_and_left_alone(build):
+    """A service may be named as somebody's Service is."""
+    theirs = {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {"name": "demo", "namespace": "default"},
+        "spec": {"type": "NodePort", "selector": {"app": "shop"}},
+    }
+
+    async def check():
+        store = Store(lambda: "2026-01-01T00:00:00Z")
+        before = await store.apply(theirs, "shop")
+        observed = _observed(build())
+        with pytest.raises(ClusterError, match="Service demo is not the service's own"):
+            await apply(store, None, observed, plan(observed, PLACEMENT).phases)
+        assert await store.get(Ref("Service", "default", "demo")) == before
+        assert await store.get(Ref("Deployment", "default", "demo-gateway")), "all else is made"
+
+    asyncio.run(check())
+
+
+def test_workers_belong_to_their_pool_and_wait_for_it(build):
+    """So that disruption budgets find its scale, and its end is theirs."""
+    first = plan(_observed(build()), PLACEMENT)
+    assert "Pod" not in {a.item["kind"] for a in _actions(first, Apply)}
+    objects = _applied(first)
+    second = plan(_observed(build(), objects), PLACEMENT)
+    for pod in (a.item for a in _actions(second, Apply) if a.item["kind"] == "Pod"):
+        (owner,) = pod["metadata"]["ownerReferences"]
+        assert owner["controller"]
+        assert owner["uid"] == _find(objects, "WorkerPool", owner["name"])["metadata"]["uid"]
+        assert owner["name"] == pod["metadata"]["name"].rsplit("-", 1)[0]
+
+
+def test_pool_status_counts_workers_that_stay(build):
+    item = build()
+    pods = [*_pods(item), _pod(item, "decode", 1, ready=False), _pod(item, "decode", 2, draining_since=999.0)]
+    made = plan(_observed(item, _living(item), pods), PLACEMENT)
+    (told,) = _actions(made, PatchStatus)
+    assert told.ref.name == "demo-decode"
+    assert told.status == {
+        "observedGeneration": 1,
+        "replicas": 2,
+        "readyReplicas": 1,
+        "selector": "serving.legato.dev/role=decode,serving.legato.dev/service=demo,serving.legato.dev/serving=true",
+    }
+
+
+def test_drained_worker_leaves_its_pools_selector(build):
+    item = build()
+    pods = [*_pods(item), _pod(item, "decode", 1)]
+    made = plan(_observed(item, _living(item), pods), PLACEMENT)
+    (mark,) = [a.item for a in _actions(made, Apply)]
+    assert mark["metadata"]["name"] == "demo-decode-1"
+    assert mark["metadata"]["labels"] == {"serving.legato.dev/serving": "false"}
+
+
+@pytest.mark.parametrize(
+    ("status", "ready", "settled"),
+    [
+        (SERVING, "True", True),
+        ({}, "False", False),
+        (SERVING | {"updatedReplicas": 0}, "True", False),
+        (SERVING | {"observedGeneration": 0}, "True", False),
+        (SERVING | {"replicas": 2}, "True", False),
+        (SERVING | {"availableReplicas": 0}, "False", False),
+    ],
+)
+def test_gateway_is_ready_by_its_deployment(build, status, ready, settled):
+    item = build()
+    made = plan(_observed(item, _living(item, status), _pods(item)), PLACEMENT)
+    assert _condition(made, "GatewayReady")["status"] == ready
+    assert (made.look_again == PLACEMENT.look_again_settled) is settled
+
+
+def test_failed_worker_is_deleted_when_it_is_old_enough(build):
+    """A node that refuses every pod gets the next one only then; the name is free when the pod is gone."""
+    item = build()
+    for age, deleted in ((1.0, set()), (11.0, {("Pod", "demo-decode-0")})):
+        failed = _pod(item, "decode", ready=False, failed=True, age=age, state=None)
+        made = plan(_observed(item, _living(item), [_pod(item, "prefill"), failed]), PLACEMENT)
+        assert _deleted(made) == deleted
+        assert not [a for a in _actions(made, Apply) if a.item["kind"] == "Pod"]
+
+
+def test_worker_of_a_lost_node_is_waited_for_by_nobody(build):
+    """Not even without surge: its memory and GPUs are on a node that does not answer."""
+    item = build(rollout={"maxSurge": 0, "maxUnavailable": 1})
+    leaving = _pod(item, "decode", ready=False, leaving=True)
+    for lost, started in ((False, []), (True, ["demo-decode-1"])):
+        pods = [_pod(item, "prefill"), dataclasses.replace(leaving, lost=lost)]
+        made = plan(_observed(item, _living(item), pods), PLACEMENT)
+        assert [a.item["metadata"]["name"] for a in _actions(made, Apply) if a.item["kind"] == "Pod"] == started
+
+
+def test_end_goes_from_gateway_to_workers_to_the_rest(build):
+    item = build()
+    objects, front = _living(item), Pod("demo-gateway-x", "uid-g", "gateway", "", "0", True, False)
+    made = plan(_observed(item, objects, [*_pods(item), front], deleting=True), PLACEMENT)
+    assert _deleted(made) == {("Deployment", "demo-gateway")}
+    rest = [i for i in objects if i["kind"] != "Deployment"]
+    made = plan(_observed(item, rest, [*_pods(item), front], deleting=True), PLACEMENT)
+    assert _deleted(made) == set(), "its Deployment's end is the gateway's"
+    made = plan(_observed(item, rest, _pods(item), deleting=True), PLACEMENT)
+    assert _deleted(made) == {("Pod", "demo-prefill-0"), ("Pod", "demo-decode-0")}
+    lost = dataclasses.replace(_pods(item)[0], leaving=True, lost=True)
+    made = plan(_observed(item, rest, [lost], deleting=True), PLACEMENT)
+    assert {kind for kind, _ in _deleted(made)} == {i["kind"] for i in rest}
+    assert _actions(made, Release)
+
+
+def test_fixed_replicas_are_written_again_and_other_wishes_never(build):
+    fixed = build(scaling={"mode": "Fixed"}, prefill={"replicas": 1}, decode={"replicas": 1})
+    for item, wishes in ((fixed, [1]), (build(scaling={"mode": "External"}), [])):
+        objects = _living(item)
+        _find(objects, "WorkerPool", "demo-decode")["spec"]["replicas"] = 2
+        made = plan(_observed(item, objects, _pods(item)), PLACEMENT)
+        assert [a.item["spec"]["replicas"] for a in _actions(made, Apply) if a.manager == "legato-scaler"] == wishes
+
+
+def _with_model(build, path):
+    return build(model={"source": {"path": path}})
+
+
+def test_gateway_of_another_model_waits_for_workers_of_it(build):
+    """It speaks to none of the workers there are; they stay until it is there."""
+    before, after = _with_model(build, "/models/a.gguf"), _with_model(build, "/models/b.gguf")
+    objects, old = _living(before), _pods(before)
+
+    def made(*more, status=SERVING):
+        _find(objects, "Deployment")["status"] = status
+        return plan(_observed(after, objects, [*old, *more]), PLACEMENT)
+
+    assert "Deployment" not in {a.item["kind"] for a in _actions(made(), Apply)}
+    new = [_pod(after, pool, 1) for pool in ("prefill", "decode")]
+    assert "Deployment" not in {a.item["kind"] for a in _actions(made(new[0]), Apply)}
+    objects = _applied(made(*new), objects)
+    container = _find(objects, "Deployment")["spec"]["template"]["spec"]["containers"][0]
+    assert "/model/b.gguf" in container["args"]
+    rolling = made(*new, status=SERVING | {"observedGeneration": 0})
+    assert not [a for a in _actions(rolling, Apply) if a.item["kind"] == "Pod"], "nobody is marked to leave"
+    leaving = {a.item["metadata"]["name"] for a in _actions(made(*new), Apply) if a.item["kind"] == "Pod"}
+    assert leaving == {"demo-prefill-0", "demo-decode-0"}
+
+
+def test_gateway_does_not_go_back_when_a_pool_that_has_changed_loses_its_workers_for_a_while(build):
+    """The old model's would find those alone that have not left yet."""
+    before, after = _with_model(build, "/models/a.gguf"), _with_model(build, "/models/b.gguf")
+    objects, new = _living(before), [_pod(after, pool, 1) for pool in ("prefill", "decode")]
+    objects = _applied(plan(_observed(after, objects, [*_pods(before), *new]), PLACEMENT), objects)
+    _find(objects, "Deployment")["status"] = SERVING
+    restarting = dataclasses.replace(new[0], ready=False, state=None)
+    made = plan(_observed(after, objects, [restarting, _pod(before, "decode"), new[1]]), PLACEMENT)
+    assert "Deployment" not in {a.item["kind"] for a in _actions(made, Apply)}
+    early = plan(_observed(after, objects, [*_pods(before), restarting, new[1]]), PLACEMENT)
+    assert "Deployment" in {a.item["kind"] for a in _actions(early, Apply)}, "the old workers serve together"
+
+
+def test_what_is_good_is_kept_with_its_pool_and_the_one_before_goes(build):
+    before, after = build(), build(engine={"chunkTokens": 256})
+    objects = _living(before)
+    kept = {i["metadata"]["labels"]["serving.legato.dev/role"]: i for i in objects if i["kind"] == "ControllerRevision"}
+    assert set(kept) == {"prefill", "decode", "gateway"}
+    assert kept["decode"]["metadata"]["ownerReferences"][0]["name"] == "demo-decode"
+    second = plan(_observed(after, objects, _pods(after)), PLACEMENT)
+    assert {a.item["revision"] for a in _actions(second, Apply) if a.item["kind"] == "ControllerRevision"} == {2}
+    assert not _deleted(second)
+    third = plan(_observed(after, _applied(second, objects), _pods(after)), PLACEMENT)
+    assert _deleted(third) == {("ControllerRevision", kept[role]["metadata"]["name"]) for role in ("prefill", "decode")}
+
+
+def test_failure_is_told_by_pool_revision_and_cause(build):
+    before, after = build(), build(engine={"chunkTokens": 256})
+    late = _pod(after, "decode", 1, ready=False, state=None, waiting=1801.0, message="0/3 nodes have a GPU")
+    made = plan(_observed(after, _living(before), [*_pods(before), late]), PLACEMENT)
+    told = _condition(made, "Progressing")
+    assert (told["status"], told["reason"]) == ("False", conditions.PROGRESS_DEADLINE_EXCEEDED)
+    cause = "demo-decode-1: not ready within 30m: 0/3 nodes have a GPU"
+    assert told["message"] == f"decode: revision {late.revision}: {cause}; the last good revision stays"
+    pool = made.status["pools"]["decode"]
+    assert pool["revision"] == pool["failedRevision"] == late.revision
+    assert (pool["failureReason"], pool["failure"]) == (conditions.PROGRESS_DEADLINE_EXCEEDED, cause)
+    assert _condition(made, "Ready")["status"] == "True"
+
+
+def test_gateway_that_cannot_come_up_is_told(build):
+    """Its Deployment keeps the old one, and so do the pools."""
+    before, after = _with_model(build, "/models/a.gguf"), _with_model(build, "/models/b.gguf")
+    objects, new = _living(before), [_pod(after, pool, 1) for pool in ("prefill", "decode")]
+    objects = _applied(plan(_observed(after, objects, [*_pods(before), *new]), PLACEMENT), objects)
+    _find(objects, "Deployment")["status"] = SERVING | {"replicas": 2, "availableReplicas": 1}
+    serving = Pod("demo-gateway-x", "uid-x", "gateway", "", "0", True, False)
+    broken = Pod("demo-gateway-y", "uid-y", "gateway", "", "1", False, False, refused="no tokenizer")
+    made = plan(_observed(after, objects, [*_pods(before), *new, serving, broken]), PLACEMENT)
+    told = _condition(made, "Progressing")
+    assert (told["status"], told["reason"]) == ("False", conditions.ROLLOUT_FAILED)
+    assert "demo-gateway-y: no tokenizer; the last good revision stays" in told["message"]
+    assert not _actions(made, Apply)
+    assert not _deleted(made)
+
+
+def test_worker_that_shows_a_failure_outlives_one_that_may_still_come_up(build):
+    """Without it the rollout would go on and make it again, over and over."""
+    before, after = build(), build(engine={"chunkTokens": 256})
+    objects = _living(before)
+    for pool in ("prefill", "decode"):
+        _find(objects, "WorkerPool", f"demo-{pool}")["spec"]["replicas"] = 2
+    loading = _pod(after, "decode", 1, created="1", ready=False, state=None)
+    refused = _pod(after, "decode", 2, created="2", ready=False, state=None, refused="no such flag")
+    made = plan(_observed(after, objects, [*_pods(before), _pod(before, "prefill", 1), loading, refused]), PLACEMENT)
+    assert _deleted(made) == {("Pod", loading.name)}
+
+
+def test_revision_that_somebody_else_made_is_none(build):
+    item = build()
+    objects = _living(item)
+    kept = copy.deepcopy(next(i for i in objects if i["kind"] == "ControllerRevision"))
+    del kept["metadata"]["annotations"]
+    kept["metadata"]["name"], kept["data"], kept["revision"] = "theirs", {}, 7
+    made = plan(_observed(item, [*objects, kept], _pods(item)), PLACEMENT)
+    assert not made.phases

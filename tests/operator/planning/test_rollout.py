@@ -1,0 +1,146 @@
+"""Rollout and scaling steps: bounds hold in every intermediate state, whatever becomes ready when, and it ends."""
+
+from dataclasses import dataclass, field
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from legato_operator.planning.rollout import Bounds, Count, Pace, Standing, Step, next_step, paces
+
+
+@dataclass
+class Pool:
+    """A pool whose starting workers become ready, and whose leaving workers go, when the test says so."""
+
+    old: Count
+    new: Count = field(default_factory=lambda: Count(0, 0))
+    leaving: int = 0
+
+    def take(self, step: Step) -> None:
+        self.old = Count(
+            self.old.ready - step.remove_old_ready, self.old.starting - step.remove_old_starting + step.create_old
+        )
+        self.new = Count(
+            self.new.ready - step.remove_new_ready, self.new.starting - step.remove_new_starting + step.create
+        )
+        self.leaving += step.remove_old_ready + step.remove_new_ready
+
+    @property
+    def ready(self) -> int:
+        return self.old.ready + self.new.ready
+
+    @property
+    def existing(self) -> int:
+        return self.old.total + self.new.total + self.leaving
+
+
+counts = st.builds(Count, st.integers(0, 5), st.integers(0, 5))
+limits = st.tuples(st.integers(0, 3), st.integers(0, 3)).filter(any)
+
+
+@given(
+    old=counts, new=counts, leaving=st.integers(0, 4), target=st.integers(0, 6), limits=limits,
+    pace=st.sampled_from(Pace),
+)  # fmt: skip
+def test_one_step_stays_within_bounds(old, new, leaving, target, limits, pace):
+    surge, unavailable = limits
+    pool = Pool(old, new, leaving)
+    existing, ready = pool.existing, pool.ready
+    step = next_step(old, new, leaving, target, Bounds(surge, unavailable), pace)
+    pool.take(step)
+    assert min(vars(step).values()) >= 0
+    assert min(pool.old.ready, pool.old.starting, pool.new.ready, pool.new.starting) >= 0
+    assert pool.existing <= max(existing, target + surge)
+    assert pool.ready >= min(ready, target - unavailable)
+
+
+@given(old=counts, target=st.integers(0, 6), limits=limits, data=st.data())
+def test_every_rollout_ends_with_new_workers_only(old, target, limits, data):
+    """Workers become ready and leave in any order; nothing else is needed for the end to come."""
+    surge, unavailable = limits
+    pool = Pool(old)
+    for _ in range(200):
+        step = next_step(pool.old, pool.new, pool.leaving, target, Bounds(surge, unavailable))
+        pool.take(step)
+        if pool == Pool(Count(0, 0), Count(target, 0)):
+            return
+        can_start, can_leave = pool.new.starting > 0, pool.leaving > 0
+        assert can_start or can_leave or step != Step(), "nothing moves any more"
+        if can_start and (not can_leave or data.draw(st.booleans())):
+            pool.new = Count(pool.new.ready + 1, pool.new.starting - 1)
+        elif can_leave:
+            pool.leaving -= 1
+    raise AssertionError(f"no end: {pool}")
+
+
+@given(ready=st.integers(1, 6), limits=limits)
+def test_new_workers_that_never_start_do_not_take_the_old_ones_away(ready, limits):
+    surge, unavailable = limits
+    pool = Pool(Count(ready, 0))
+    for _ in range(20):
+        pool.take(next_step(pool.old, pool.new, pool.leaving, ready, Bounds(surge, unavailable)))
+        pool.leaving = 0
+    assert pool.old.ready == max(0, ready - unavailable)
+
+
+def test_one_replica_without_surge_is_replaced_after_it_left():
+    pool = Pool(Count(1, 0))
+    assert next_step(pool.old, pool.new, 0, 1, Bounds(0, 1)) == Step(remove_old_ready=1)
+    assert next_step(Count(0, 0), pool.new, 1, 1, Bounds(0, 1)) == Step(), "the leaving one still holds its memory"
+    assert next_step(Count(0, 0), pool.new, 0, 1, Bounds(0, 1)) == Step(create=1)
+
+
+@given(old=counts, new=counts, leaving=st.integers(0, 4), target=st.integers(1, 6), limits=limits)
+def test_failed_revision_gets_nothing_and_takes_nothing(old, new, leaving, target, limits):
+    """Old workers go only where fewer are wanted; one new one stays, which shows the failure."""
+    step = next_step(old, new, leaving, target, Bounds(*limits), Pace.PAUSE)
+    assert step.create == 0
+    assert step.remove_old_ready + step.remove_old_starting == max(0, old.total - target)
+    assert new.starting - step.remove_new_starting >= min(new.starting, 1)
+
+
+@given(old=counts, new=counts, leaving=st.integers(0, 4), target=st.integers(1, 6), limits=limits)
+def test_before_the_revision_is_proven_the_last_old_worker_stays_where_there_is_surge(
+    old, new, leaving, target, limits
+):
+    surge, unavailable = limits
+    for pace in (Pace.PROVE, Pace.WAIT):
+        step = next_step(old, new, leaving, target, Bounds(surge, unavailable), pace)
+        kept = old.total - step.remove_old_ready - step.remove_old_starting
+        allowed = unavailable if pace is Pace.PROVE else 0
+        assert kept >= min(old.total, max(target - allowed, 1 if surge else 0))
+
+
+def _standing(old=1, new=0, target=1, **more):
+    given = {"changing": True, "failing": False, "returnable": True} | more
+    return Standing(Count(old, 0), Count(new, 0), target, **given)
+
+
+def _paces(prefill, decode, **more):
+    chosen = paces({"decode": decode, "prefill": prefill}, first="prefill", **more)
+    return chosen["prefill"], chosen["decode"]
+
+
+def test_pools_change_together():
+    """Prefill first; freely when each has a new ready worker and gateways speak to them."""
+    old, new = _standing(), _standing(new=1)
+    assert _paces(old, old) == (Pace.PROVE, Pace.WAIT)
+    assert _paces(new, old) == (Pace.PROVE, Pace.PROVE)
+    assert _paces(old, new) == (Pace.PROVE, Pace.WAIT)
+    assert _paces(new, new) == (Pace.FREE, Pace.FREE)
+    assert _paces(new, new, fronted=False) == (Pace.PROVE, Pace.PROVE)
+
+
+def test_failure_stops_every_pool_that_changes_and_no_other():
+    failing, unchanged = _standing(failing=True), _standing(old=0, new=1, changing=False)
+    assert _paces(failing, _standing(new=1)) == (Pace.PAUSE, Pace.PAUSE)
+    assert _paces(failing, unchanged) == (Pace.PAUSE, Pace.FREE)
+    first = _standing(old=0, failing=True, returnable=False)
+    assert _paces(first, first) == (Pace.FREE, Pace.FREE), "there is nothing to stay with"
+
+
+def test_pool_that_changes_alone_or_has_no_workers_waits_for_nobody():
+    unchanged, empty = _standing(old=0, new=1, changing=False), _standing(target=0)
+    assert _paces(unchanged, _standing()) == (Pace.FREE, Pace.FREE)
+    assert _paces(empty, _standing()) == (Pace.FREE, Pace.FREE)
+    assert _paces(unchanged, _standing(), fronted=False) == (Pace.FREE, Pace.PROVE)
