@@ -17,8 +17,8 @@ import time
 from pathlib import Path
 
 from legato_cli.model import resolve
-from legato_gateway.fake_engine import token_at
-from legato_gateway.fake_worker import FakeWorker
+from legato_gateway.testing.fake_engine import token_at
+from legato_gateway.testing.fake_worker import FakeWorker
 from legato_protocol import model_digest
 
 TICKS = os.sysconf("SC_CLK_TCK")

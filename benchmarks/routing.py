@@ -11,10 +11,10 @@ import statistics
 import time
 from collections.abc import Callable
 
-from legato_gateway.kv_index import KVIndex
 from legato_gateway.routing.choose import Policy, choose
 from legato_gateway.routing.filters import Need
 from legato_gateway.routing.fleet_snapshot import FleetSnapshot, WorkerView
+from legato_gateway.routing.kv_index import KVIndex
 from legato_protocol import block_hash
 from legato_protocol.kv_events import Snapshot
 from legato_protocol.stream import pack_tokens

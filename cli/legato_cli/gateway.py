@@ -30,7 +30,7 @@ def run(flags: Namespace) -> int:
     except (SettingsError, ModelUnavailable) as error:
         return _refuse(error)
     from legato_gateway import main
-    from legato_gateway.tokens import TokenizeError
+    from legato_gateway.tokenizer.tokens import TokenizeError
 
     try:
         return main.run(read, path)

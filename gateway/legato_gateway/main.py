@@ -15,26 +15,26 @@ from pathlib import Path
 import uvicorn
 import uvloop
 
-from legato_gateway import app, server
-from legato_gateway.admission import Admission, Limits, Quota
+from legato_gateway.admission.queue import Admission, Limits, Quota
 from legato_gateway.discovery import Discovery, FileDiscovery, StaticDiscovery, WorkerAddress
-from legato_gateway.dispatch import Dispatcher
 from legato_gateway.errors import InternalFault, Overloaded
-from legato_gateway.fleet import Fleet
-from legato_gateway.history import History
-from legato_gateway.http_protocol import BoundedProtocol
-from legato_gateway.kv_index import KVIndex
-from legato_gateway.links import Links, opener
+from legato_gateway.http import app, server
+from legato_gateway.http.protocol import BoundedProtocol
+from legato_gateway.http.state import State
 from legato_gateway.metrics import Metrics
 from legato_gateway.openai.front import Model
 from legato_gateway.orphan import die_with_parent
-from legato_gateway.redispatch import RetryPolicy
-from legato_gateway.relay import Relay, RelayPolicy
+from legato_gateway.relay.dispatch import Dispatcher
+from legato_gateway.relay.history import History
+from legato_gateway.relay.redispatch import RetryPolicy
+from legato_gateway.relay.relay import Relay, RelayPolicy
 from legato_gateway.routing.choose import Policy
+from legato_gateway.routing.kv_index import KVIndex
 from legato_gateway.settings import GatewaySettings
-from legato_gateway.state import State
-from legato_gateway.tokens import Tokens
-from legato_gateway.worker_stream import StreamLimits
+from legato_gateway.tokenizer.tokens import Tokens
+from legato_gateway.workers.fleet import Fleet
+from legato_gateway.workers.links import Links, opener
+from legato_gateway.workers.worker_stream import StreamLimits
 from legato_protocol import model_digest
 from legato_protocol.flags import SettingsError
 

@@ -11,24 +11,24 @@ from typing import Any
 import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-from legato_gateway.admission import Admission
-from legato_gateway.detokenizer import Detokenizer
+from legato_gateway.admission.queue import Admission
 from legato_gateway.discovery import Discovery, StaticDiscovery, WorkerAddress
-from legato_gateway.dispatch import Dispatcher
-from legato_gateway.fake_engine import Fabric, token_at
-from legato_gateway.fake_worker import FakeWorker
-from legato_gateway.fleet import Fleet
-from legato_gateway.generation import RunningGeneration
-from legato_gateway.history import History
-from legato_gateway.kv_index import KVIndex
-from legato_gateway.links import Links, opener
+from legato_gateway.http.state import State
 from legato_gateway.metrics import Metrics
-from legato_gateway.redispatch import RetryPolicy
-from legato_gateway.relay import Relay, RelayPolicy
+from legato_gateway.relay.dispatch import Dispatcher
+from legato_gateway.relay.generation import RunningGeneration
+from legato_gateway.relay.history import History
+from legato_gateway.relay.redispatch import RetryPolicy
+from legato_gateway.relay.relay import Relay, RelayPolicy
 from legato_gateway.request import Delta, GenerationRequest
 from legato_gateway.routing.choose import Policy
-from legato_gateway.state import State
-from legato_gateway.worker_stream import StreamLimits
+from legato_gateway.routing.kv_index import KVIndex
+from legato_gateway.testing.fake_engine import Fabric, token_at
+from legato_gateway.testing.fake_worker import FakeWorker
+from legato_gateway.tokenizer.detokenizer import Detokenizer
+from legato_gateway.workers.fleet import Fleet
+from legato_gateway.workers.links import Links, opener
+from legato_gateway.workers.worker_stream import StreamLimits
 from legato_protocol.stream import SamplingParams
 
 TOKEN = "secret"

@@ -12,10 +12,10 @@ import pytest
 
 from legato_gateway.discovery import WorkerAddress
 from legato_gateway.errors import InternalFault
-from legato_gateway.fake_worker import FakeWorker
 from legato_gateway.main import Gateway
 from legato_gateway.settings import GatewaySettings
-from legato_gateway.tokens import Tokens
+from legato_gateway.testing.fake_worker import FakeWorker
+from legato_gateway.tokenizer.tokens import Tokens
 from legato_protocol import model_digest
 from legato_protocol.stream import Generate
 

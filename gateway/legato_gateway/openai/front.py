@@ -13,7 +13,7 @@ from legato_gateway.openai.deadline import Deadline
 from legato_gateway.openai.params import Vocabulary
 from legato_gateway.openai.preparing import Preparing
 from legato_gateway.request import Relay
-from legato_gateway.tokens import TextTooLong, TokenizeError
+from legato_gateway.tokenizer.tokens import TextTooLong, TokenizeError
 from legato_protocol import names
 
 

@@ -10,10 +10,10 @@ import openai
 import pytest
 from fastapi import FastAPI
 
-from legato_gateway import app as application
+from legato_gateway.http import app as application
 from legato_gateway.openai.front import Model
 from legato_gateway.request import Delta, GenerationRequest, RouteRecord, TokenText, Usage
-from legato_gateway.tokens import TextTooLong
+from legato_gateway.tokenizer.tokens import TextTooLong
 from legato_protocol.stream import TokenLogprobs, TopLogprob
 
 END = 256

@@ -1,0 +1,107 @@
+"""What probes and `GET /state` show: the fleet, the queue and the last requests, as plain JSON values."""
+
+from dataclasses import asdict
+from typing import Any
+
+from legato_gateway.admission.queue import Admission
+from legato_gateway.discovery import Discovery
+from legato_gateway.metrics import Metrics
+from legato_gateway.relay.history import History
+from legato_gateway.relay.leg import Stage
+from legato_gateway.relay.relay import Relay
+from legato_gateway.request import RouteRecord
+from legato_gateway.routing.kv_index import KVIndex
+from legato_gateway.workers.fleet import Fleet, Worker
+
+
+class State:
+    """Implements `app.Status`: reads the gateway's parts, changes nothing."""
+
+    def __init__(
+        self,
+        fleet: Fleet,
+        index: KVIndex,
+        admission: Admission,
+        history: History,
+        metrics: Metrics,
+        relay: Relay,
+        discovery: Discovery,
+    ) -> None:
+        self._metrics = metrics
+        self._relay = relay
+        self._fleet = fleet
+        self._index = index
+        self._admission = admission
+        self._history = history
+        self._discovery = discovery
+
+    def state(self) -> dict[str, Any]:
+        """Everything, now."""
+        progress = self._relay.progress()
+        return {
+            "workers": [self._worker(worker) for worker in self._fleet],
+            "discovery": {"problem": self._discovery.problem},
+            "queue": {"held": self._admission.held, "held_tokens": self._admission.held_tokens},
+            "kv_index": {"blocks": self._index.blocks, "dropped": self._index.dropped},
+            "requests": [_request(record, progress.get(record)) for record in self._history.records],
+        }
+
+    def unready(self) -> str | None:
+        """Why requests had better not come here, or None.
+
+        One that lost its last worker holds them for the next, as every other gateway would: without a ready one the
+        Service would refuse them. Not so when workers are another model's: then it is other gateways' turn.
+        """
+        decoders = [w for w in self._fleet if w.hello is not None and w.hello.role != "prefill"]
+        replaced = any(worker.connection == "connected" and worker.foreign for worker in decoders)
+        if any(worker.ready for worker in decoders) or (self._fleet.has_served and not replaced):
+            return None
+        problems = [f"{w.name}: {w.problem or w.connection}" for w in self._fleet] or ["none is listed"]
+        problems += [self._discovery.problem] if self._discovery.problem else []
+        return f"no decode worker is connected ({'; '.join(problems)})"
+
+    def metrics(self) -> tuple[bytes, str]:
+        """What `/metrics` shows, and its content type."""
+        return self._metrics.render()
+
+    def _worker(self, worker: Worker) -> dict[str, Any]:
+        shown: dict[str, Any] = {
+            "worker": worker.name,
+            "address": worker.address,
+            "connection": worker.connection,
+            "problem": worker.problem,
+            "draining": worker.draining,
+        }
+        if hello := worker.hello:
+            shown |= {
+                "role": hello.role,
+                "epoch": hello.epoch,
+                "kv_revision": hello.kv_revision,
+                "pod_revision": hello.pod_revision,
+                "weights": hello.weights,
+                "layout": hello.layout,
+                "transport": hello.transport,
+                "total_blocks": hello.num_blocks,
+                "indexed_blocks": self._index.held(worker.name),
+            }
+        if load := worker.load:
+            shown |= {
+                "free_blocks": load.free_blocks,
+                "cached_blocks": load.cached_blocks,
+                "used_blocks": load.used_blocks,
+                "quarantined_blocks": load.quarantined_blocks,
+                "queue_tokens": load.queue_tokens,
+                "waiting": load.waiting,
+                "running": load.running,
+                "prefill_rate": load.prefill_rate,
+                "step_time": load.step_time,
+            }
+        return shown
+
+
+def _request(record: RouteRecord, progress: tuple[Stage, int] | None) -> dict[str, Any]:
+    """A request that is not under way any more has ended."""
+    shown = asdict(record) | {"stage": "ended"}
+    if progress is not None:
+        shown["stage"], shown["output_tokens"] = progress
+    return shown

@@ -1,0 +1,111 @@
+"""One choice of a request: its tokens, and the text that the client may see of them."""
+
+from itertools import takewhile
+from typing import Protocol
+
+from legato_gateway.request import Delta, GenerationRequest, TokenText
+from legato_gateway.tokenizer.detokenizer import Detokenizer, StopStrings
+from legato_protocol.stream import TokenItem, TokenLogprobs
+
+
+class Vocabulary(Protocol):
+    """What the relay needs of `tokens.Tokens`."""
+
+    def detokenizer(self) -> Detokenizer:
+        """One for a choice."""
+
+    def token_bytes(self, id: int) -> bytes:
+        """The token's own bytes."""
+
+
+class _Details:
+    """The tokens of a choice as logprobs show them, until it is known that no stop string cuts them off."""
+
+    __slots__ = ("_detokenizer", "_place", "_tokens", "_vocabulary")
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        self._vocabulary = vocabulary
+        self._detokenizer = vocabulary.detokenizer()
+        self._place = 0
+        self._tokens: list[TokenText] = []
+
+    def add(self, tokens: tuple[int, ...], logprobs: tuple[TokenLogprobs, ...]) -> None:
+        for position, token in enumerate(tokens):
+            raw = self._vocabulary.token_bytes(token)
+            own = logprobs[position] if position < len(logprobs) else None
+            self._tokens.append(TokenText(token, raw.decode(errors="replace"), raw, own, self._place))
+            self._place += len(self._detokenizer.push((token,)))
+
+    def take_before(self, place: int) -> tuple[TokenText, ...]:
+        """Those whose text begins before that place."""
+        found = tuple(takewhile(lambda token: token.offset < place, self._tokens))
+        del self._tokens[: len(found)]
+        return found
+
+    def take_all(self) -> tuple[TokenText, ...]:
+        found = tuple(self._tokens)
+        self._tokens.clear()
+        return found
+
+
+class Choice:
+    """`tokens` is all output so far, the token that ended it included; `finish` is OpenAI's finish_reason."""
+
+    __slots__ = ("_details", "_detokenizer", "_said", "_stop", "finish", "index", "tokens")
+
+    def __init__(self, index: int, request: GenerationRequest, vocabulary: Vocabulary) -> None:
+        self.index = index
+        self.tokens: list[int] = []
+        self.finish: str | None = None
+        self._detokenizer = vocabulary.detokenizer()
+        self._stop = StopStrings(request.stop) if request.stop else None
+        self._details = _Details(vocabulary) if request.params.logprobs is not None else None
+        self._said = 0  # characters
+
+    def take(self, item: TokenItem) -> Delta | None:
+        """What is new in `item`, whose first token is a known one or the next. None when there is nothing to show."""
+        known = len(self.tokens) - item.index
+        tokens = item.token_ids[known:] if known else item.token_ids
+        if not tokens and (item.finish is None or known > len(item.token_ids)):
+            return None
+        shown = tokens[:-1] if item.finish == "stop" else tokens
+        if self._stop is None:
+            text = self._detokenizer.push(shown)
+        else:
+            text, shown = self._push_until(self._stop, shown)
+            if self._stop.hit is not None:
+                tokens, self.finish = shown, "stop"  # tokens after a stop string were never asked for
+        if item.finish is not None and self.finish is None:
+            text += self._rest()
+            self.finish = item.finish if self._stop is None or self._stop.hit is None else "stop"
+        self.tokens.extend(tokens)
+        self._said += len(text)
+        details = self._explain(self._details, shown, item.logprobs[known:]) if self._details else ()
+        if not text and not details and self.finish is None:
+            return None
+        return Delta(self.index, text, details, self.finish)
+
+    def _push_until(self, stop: StopStrings, tokens: tuple[int, ...]) -> tuple[str, tuple[int, ...]]:
+        """Text up to a stop string, and the tokens up to the one that completes it."""
+        text = ""
+        for count, token in enumerate(tokens, 1):
+            text += stop.push(self._detokenizer.push((token,)))
+            if stop.hit is not None:
+                return text, tokens[:count]
+        return text, tokens
+
+    def _rest(self) -> str:
+        rest = self._detokenizer.flush()
+        if self._stop is None:
+            return rest
+        return self._stop.push(rest) + self._stop.flush()
+
+    def _explain(
+        self, details: _Details, tokens: tuple[int, ...], logprobs: tuple[TokenLogprobs, ...]
+    ) -> tuple[TokenText, ...]:
+        """What can be told of tokens by now: with stop strings, only of those whose text is shown."""
+        details.add(tokens, logprobs)
+        cut = self._stop is not None and self._stop.hit is not None
+        if self._stop is None or (self.finish is not None and not cut):
+            return details.take_all()
+        return details.take_before(self._said)

@@ -1,0 +1,132 @@
+"""One request under way: its choices, what the client has not read yet, usage and route. No workers in here."""
+
+import asyncio
+from collections import deque
+from typing import Protocol
+
+from legato_gateway.errors import GatewayError
+from legato_gateway.relay.choice import Choice, Vocabulary
+from legato_gateway.relay.leg import STAGES, Leg, Stage
+from legato_gateway.request import Delta, GenerationRequest, RouteRecord, Usage
+from legato_gateway.routing.prefix_hashes import PrefixHashes
+from legato_protocol.stream import TokenItem, pack_tokens
+
+
+class Owner(Protocol):
+    """Who runs generations."""
+
+    def pause(self, generation: "RunningGeneration", on: bool) -> None:
+        """The client reads too slowly (or again fast enough)."""
+
+    def leave(self, generation: "RunningGeneration") -> None:
+        """The client is gone."""
+
+
+class RunningGeneration:
+    """Implements `request.Generation`. The relay feeds it; the client's handler iterates over it."""
+
+    def __init__(self, request: GenerationRequest, vocabulary: Vocabulary, owner: Owner, buffer_tokens: int) -> None:
+        self.request = request
+        self.prompt = pack_tokens(request.prompt)
+        self.hashes = PrefixHashes(self.prompt, request.cache_salt)
+        self.choices = [Choice(index, request, vocabulary) for index in range(request.choices)]
+        self.route = RouteRecord(request.id, prompt_tokens=len(request.prompt))
+        self.legs: set[Leg] = set()
+        self.deaths: set[tuple[str, str]] = set()  # (worker, epoch) that went away while computing it
+        self.id = ""  # its own among all of this gateway, which the client's need not be; also the first leg's
+        self.expires = 0.0  # on the loop's clock
+        self.timer: asyncio.TimerHandle | None = None
+        self.paused = False
+        self.ended = False
+        self.unfinished = request.choices
+        self._owner = owner
+        self._limit = buffer_tokens
+        self._cached = 0
+        self._deltas: deque[tuple[Delta, int]] = deque()
+        self._unread = 0
+        self._error: GatewayError | None = None
+        self._waiter: asyncio.Future[None] | None = None
+
+    # ── for the client's handler ────────────────────────────────────────────────────────────────────────────────
+
+    def __aiter__(self) -> "RunningGeneration":
+        return self
+
+    async def __anext__(self) -> Delta:
+        while not self._deltas:
+            if self.ended:
+                raise self._error or StopAsyncIteration
+            self._waiter = asyncio.get_running_loop().create_future()
+            try:
+                await self._waiter
+            finally:
+                self._waiter = None
+        return self._pop()
+
+    def ready(self) -> list[Delta]:
+        """Deltas that can be had without waiting."""
+        return [self._pop() for _ in range(len(self._deltas))]
+
+    async def cancel(self) -> None:
+        """Stops all work for it at once."""
+        self._owner.leave(self)
+
+    @property
+    def usage(self) -> Usage:
+        """Tokens so far."""
+        return Usage(len(self.request.prompt), self.completion_tokens, self._cached)
+
+    # ── for the relay ───────────────────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def completion_tokens(self) -> int:
+        return sum(len(choice.tokens) for choice in self.choices)
+
+    @property
+    def stage(self) -> Stage:
+        """Of the leg that is furthest behind."""
+        return min((leg.stage for leg in self.legs), key=STAGES.index, default="waiting")
+
+    @property
+    def unread(self) -> int:
+        """Tokens that the client has not taken."""
+        return self._unread
+
+    def take(self, choice: Choice, item: TokenItem) -> None:
+        """Items beyond the tokens known; the caller has checked that none is missing between."""
+        if item.cached_tokens > self._cached:
+            self._cached = item.cached_tokens
+        delta = choice.take(item)
+        if choice.finish is not None:
+            self.unfinished -= 1
+        if delta is not None:
+            count = len(item.token_ids)
+            self._deltas.append((delta, count))
+            self._unread += count
+            self._wake()
+            if self._unread >= self._limit and not self.paused:
+                self.paused = True
+                self._owner.pause(self, True)
+
+    def end(self, error: GatewayError | None = None) -> None:
+        """Nothing more comes. `error` is raised after what was made before it."""
+        self.ended = True
+        self._error = error
+        self.route.output_tokens = self.completion_tokens
+        self.route.finish = (
+            (error.code or "error") if error else ",".join(c.finish or "cancelled" for c in self.choices)
+        )
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    def _pop(self) -> Delta:
+        delta, count = self._deltas.popleft()
+        self._unread -= count
+        if self.paused and self._unread <= self._limit // 2:
+            self.paused = False
+            if not self.ended:
+                self._owner.pause(self, False)
+        return delta

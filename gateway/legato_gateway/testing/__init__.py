@@ -1,0 +1,1 @@
+"""Scripted workers without a model, shipped for tests and benchmarks."""

@@ -1,0 +1,109 @@
+"""A tokenizer built from the metadata of a GGUF file.
+
+A GGUF names its pre-tokenizer; each name stands for the rules that the model was trained with.
+"""
+
+from mmap import ACCESS_READ, mmap
+from pathlib import Path
+from typing import Any
+
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
+
+from legato_gateway.tokenizer.files import TokenizeError, TokenizerFiles
+from legato_protocol import gguf_header
+
+_CONTROL, _USER_DEFINED = 3, 4
+_CONTRACTIONS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
+_WORDS_AND_SPACES = r"[^\r\n\p{L}\p{N}]?\p{L}+|%s| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+
+
+def _byte_level(regex: bool) -> pre_tokenizers.ByteLevel:
+    return pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=regex)
+
+
+def _split(numbers: str) -> pre_tokenizers.Sequence:
+    pattern = f"{_CONTRACTIONS}|{_WORDS_AND_SPACES % numbers}"
+    return pre_tokenizers.Sequence([pre_tokenizers.Split(Regex(pattern), "isolated"), _byte_level(False)])
+
+
+def _pre_tokenizer(name: object, source: str) -> pre_tokenizers.PreTokenizer:
+    if name == "smollm":  # digits one by one, then as GPT-2
+        return pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True), _byte_level(True)])
+    if name == "gpt-2":
+        return _byte_level(True)
+    if name == "llama-bpe":
+        return _split(r"\p{N}{1,3}")
+    if name == "qwen2":
+        return _split(r"\p{N}")
+    raise TokenizeError(
+        f"{source}: pre-tokenizer {name!r} is not supported; supported: smollm, gpt-2, llama-bpe, qwen2"
+    )
+
+
+def from_gguf(path: Path) -> TokenizerFiles:
+    """Reads a GGUF file. Raises TokenizeError, which names it."""
+    try:
+        metadata = _metadata(path)
+    except (OSError, ValueError) as error:
+        raise TokenizeError(f"{path}: {error}") from None
+    return _from_metadata(metadata, str(path))
+
+
+def _metadata(path: Path) -> dict[str, Any]:
+    with path.open("rb") as file, mmap(file.fileno(), 0, access=ACCESS_READ) as data:
+        return gguf_header.parse(data).metadata
+
+
+def _from_metadata(metadata: dict[str, Any], source: str) -> TokenizerFiles:
+    values = {key.removeprefix("tokenizer.ggml."): value for key, value in metadata.items()}
+    if values.get("model") != "gpt2":
+        raise TokenizeError(f"{source}: tokenizer model {values.get('model')!r} is not supported; supported: gpt2")
+    tokens = _strings(values, "tokens", source)
+    tokenizer = _byte_pairs(values, tokens, source)
+    special = _special_ids(values, len(tokens), source)
+    bos, eos = (tokens[special[key]] if key in special else "" for key in ("bos", "eos"))
+    if bos and values.get("add_bos_token", values.get("pre") == "llama-bpe"):
+        tokenizer.post_processor = processors.TemplateProcessing(
+            single=f"{bos} $A", pair=f"{bos} $A {bos} $B", special_tokens=[(bos, special["bos"])]
+        )
+    eos_ids = {special[key] for key in ("eos", "eot", "eom") if key in special}
+    return TokenizerFiles(tokenizer, metadata.get("tokenizer.chat_template"), bos, eos, tuple(sorted(eos_ids)))
+
+
+def _strings(values: dict[str, Any], key: str, source: str) -> list[str]:
+    found = values.get(key)
+    if not isinstance(found, list) or not all(isinstance(entry, str) for entry in found):
+        raise TokenizeError(f"{source}: tokenizer.ggml.{key} has to be a list of strings")
+    return found
+
+
+def _special_ids(values: dict[str, Any], size: int, source: str) -> dict[str, int]:
+    found = {key: values[f"{key}_token_id"] for key in ("bos", "eos", "eot", "eom") if f"{key}_token_id" in values}
+    for key, id in found.items():
+        if not isinstance(id, int) or not 0 <= id < size:
+            raise TokenizeError(f"{source}: {key}_token_id is {id!r}, of {size} tokens")
+    return found
+
+
+def _byte_pairs(values: dict[str, Any], tokens: list[str], source: str) -> Tokenizer:
+    merges = [(left, right) for left, _, right in (m.partition(" ") for m in _strings(values, "merges", source))]
+    if not tokens or not merges or not all(right for _, right in merges):
+        raise TokenizeError(
+            f"{source}: its tokenizer has {len(tokens)} tokens and {len(merges)} merges, or broken ones"
+        )
+    pre = values.get("pre", "gpt-2")
+    pre_tokenizer = _pre_tokenizer(pre, source)
+    vocabulary = {token: id for id, token in enumerate(tokens)}
+    try:
+        tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=merges, ignore_merges=pre == "llama-bpe"))
+    except Exception as error:  # the library raises nothing narrower
+        raise TokenizeError(f"{source}: its merges do not fit its tokens: {error}") from None
+    if pre == "qwen2":
+        tokenizer.normalizer = normalizers.NFC()
+    tokenizer.pre_tokenizer = pre_tokenizer
+    tokenizer.decoder = decoders.ByteLevel()
+    types = values.get("token_type")
+    kinds = list(zip(tokens, types, strict=False)) if isinstance(types, list) else []
+    tokenizer.add_special_tokens([AddedToken(t, special=True, normalized=False) for t, k in kinds if k == _CONTROL])
+    tokenizer.add_tokens([AddedToken(t, special=False, normalized=False) for t, k in kinds if k == _USER_DEFINED])
+    return tokenizer

@@ -1,0 +1,148 @@
+"""A model's tokens: text and chat messages to ids, ids to bytes and text.
+
+Safe to use from several threads: nothing changes after loading, and other threads run while one tokenizes, so that long
+prompts hold up nobody else.
+"""
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from legato_gateway.tokenizer import files as tokenizer_files
+from legato_gateway.tokenizer import gguf
+from legato_gateway.tokenizer.chat_template import ChatTemplate, TemplateFault
+from legato_gateway.tokenizer.detokenizer import Detokenizer, StopStrings
+from legato_gateway.tokenizer.files import TokenizeError, TokenizerFiles
+
+__all__ = ["Detokenizer", "StopStrings", "TextTooLong", "TokenizeError", "Tokens"]
+
+_COMPOSED = 4  # bytes that a normalizer makes one of, at most: NFC 9 of 3, NFKC 4 of 1
+_BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
+
+
+class TextTooLong(TokenizeError):
+    """A text of `size` bytes is more tokens than were allowed, whatever they are."""
+
+    def __init__(self, size: int, most: int) -> None:
+        super().__init__(f"a text of {size} bytes is more than {most} tokens")
+        self.size = size
+
+
+class Tokens:
+    """Tokenizer and chat template of one model."""
+
+    def __init__(self, files: TokenizerFiles) -> None:
+        self._tokenizer = files.tokenizer
+        self.eos_ids: tuple[int, ...] = files.eos_ids
+        self.vocab_size: int = files.tokenizer.get_vocab_size(with_added_tokens=True)
+        self._bytes = _byte_table(files)
+        self._longest = max(map(len, self._bytes)) * (1 if files.tokenizer.normalizer is None else _COMPOSED)
+        added = files.tokenizer.get_added_tokens_decoder()
+        special = frozenset(id for id, token in added.items() if token.special)
+        self._shown = [b"" if id in special else raw for id, raw in enumerate(self._bytes)]
+        variables = {"bos_token": files.bos, "eos_token": files.eos}
+        self._template = None if files.chat_template is None else _template(files.chat_template, variables)
+
+    @classmethod
+    def load(cls, path: Path | str) -> "Tokens":
+        """The tokens of a Hugging Face folder or a GGUF file. Raises TokenizeError, which names the file."""
+        path = Path(path)
+        return cls(tokenizer_files.from_folder(path) if path.is_dir() else gguf.from_gguf(path))
+
+    def encode(self, text: str, add_special: bool = True, most: int | None = None) -> list[int]:
+        """Ids of `text`; with `add_special`, with what the model expects around it (often a first token, or nothing).
+
+        Special tokens that are spelled out in `text` count as such. Raises TokenizeError for text that is no Unicode,
+        and at once TextTooLong for text whose length alone shows that it is more than `most` tokens.
+        """
+        try:
+            if most is not None and (size := len(text.encode())) > most * self._longest:
+                raise TextTooLong(size, most)
+            # Of the tokenizer's methods only those for batches release the interpreter lock.
+            (encoding,) = self._tokenizer.encode_batch_fast([text], add_special_tokens=add_special)
+            return list(encoding.ids)
+        except (UnicodeEncodeError, TypeError) as error:
+            raise TokenizeError(f"text that is no valid Unicode: {error}") from None
+
+    def render_chat(self, messages: Sequence[Mapping[str, Any]], **variables: Any) -> str:
+        """The prompt text for these messages, ready for the assistant's turn. Raises TokenizeError."""
+        if self._template is None:
+            raise TokenizeError("this model has no chat template; /v1/completions takes plain prompts")
+        try:
+            return self._template.render(messages, **variables)
+        except TemplateFault as error:
+            raise TokenizeError(str(error)) from None
+
+    def encode_chat(
+        self, messages: Sequence[Mapping[str, Any]], most: int | None = None, **variables: Any
+    ) -> list[int]:
+        """Ids of the prompt for these messages. The template has put all special tokens in. Raises as `encode` does."""
+        return self.encode(self.render_chat(messages, **variables), add_special=False, most=most)
+
+    def token_bytes(self, id: int) -> bytes:
+        """What a token stands for; no bytes for an id that only pads the vocabulary."""
+        return self._bytes[id] if 0 <= id < len(self._bytes) else b""
+
+    def detokenizer(self) -> Detokenizer:
+        """For one choice. Special tokens show as nothing."""
+        return Detokenizer(self._shown)
+
+
+def _template(source: str, variables: Mapping[str, Any]) -> ChatTemplate:
+    try:
+        return ChatTemplate(source, variables)
+    except TemplateFault as error:
+        raise TokenizeError(str(error)) from None
+
+
+def _byte_table(files: TokenizerFiles) -> list[bytes]:
+    """Bytes of every token by id, as the tokenizer's own decoder gives them."""
+    tokenizer = files.tokenizer
+    decoder = tokenizer.decoder
+    kinds = set(re.findall(r'"type":\s*"(\w+)"', _decoder_text(decoder)))
+    if "ByteLevel" in kinds:
+        to_bytes = _byte_level
+    elif "ByteFallback" in kinds:
+        to_bytes = _sentence_piece
+    else:
+        raise TokenizeError(
+            f"a tokenizer with decoder {sorted(kinds)} is not supported; supported: byte level or "
+            "SentencePiece with byte fallback"
+        )
+    vocabulary = tokenizer.get_vocab(with_added_tokens=True)
+    table = [b""] * (max(vocabulary.values()) + 1)
+    for token, id in vocabulary.items():
+        table[id] = to_bytes(token)
+    return table
+
+
+def _decoder_text(decoder: Any) -> str:
+    """The decoder as tokenizer.json spells it."""
+    return json.dumps(json.loads(decoder.__getstate__())) if decoder is not None else ""
+
+
+def _byte_level(token: str) -> bytes:
+    """GPT-2's alphabet: one printable character for each byte. A token outside of it stands for itself."""
+    alphabet = _alphabet()
+    try:
+        return bytes([alphabet[character] for character in token])
+    except KeyError:
+        return token.encode()
+
+
+def _sentence_piece(token: str) -> bytes:
+    """▁ is a space, <0xAB> a byte. A leading space stays: what is generated continues a prompt."""
+    if match := _BYTE_TOKEN.fullmatch(token):
+        return bytes([int(match[1], 16)])
+    return token.replace("▁", " ").encode()
+
+
+@lru_cache(maxsize=1)
+def _alphabet() -> dict[str, int]:
+    """Printable bytes of Latin-1 are their own characters; the others follow from U+0100 on, in order."""
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [byte for byte in range(256) if byte not in printable]
+    return {chr(byte): byte for byte in printable} | {chr(0x100 + i): byte for i, byte in enumerate(others)}

@@ -1,0 +1,1 @@
+"""The workers this gateway knows: their connections, and what each last told."""

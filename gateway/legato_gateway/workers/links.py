@@ -1,0 +1,106 @@
+"""One `WorkerStream` per discovered worker, and frames to workers by name."""
+
+import asyncio
+from collections.abc import Callable
+
+from legato_gateway.discovery import Discovery, WorkerAddress
+from legato_gateway.workers.fleet import Fleet
+from legato_gateway.workers.worker_stream import StreamLimits, StreamListener, WorkerStream
+from legato_protocol.stream import ToWorker
+
+OpenStream = Callable[[WorkerAddress, StreamListener], WorkerStream]
+
+
+def opener(gateway: str, token: str, limits: StreamLimits) -> OpenStream:
+    """Makes streams that present this gateway and its token."""
+
+    def open_stream(address: WorkerAddress, listener: StreamListener) -> WorkerStream:
+        return WorkerStream(address.worker, address.address, listener, gateway=gateway, token=token, limits=limits)
+
+    return open_stream
+
+
+class Links:
+    """Follows discovery. A worker that is listed no more keeps its connection while it lasts, but gets nothing new."""
+
+    def __init__(self, fleet: Fleet, open_stream: OpenStream) -> None:
+        self._fleet = fleet
+        self._open = open_stream
+        self._streams: dict[str, WorkerStream] = {}
+        self._fault: asyncio.Future[None]
+        self._closing: set[asyncio.Task[None]] = set()
+
+    def send(self, worker: str, frame: ToWorker) -> bool:
+        """Queues a frame. False when that worker is not connected."""
+        stream = self._streams.get(worker)
+        return stream is not None and stream.send(frame)
+
+    def request_snapshot(self, worker: str) -> None:
+        """Asks for a snapshot of its prefix cache."""
+        stream = self._streams.get(worker)
+        if stream is not None:
+            stream.request_snapshot()
+
+    async def follow(self, discovery: Discovery, listener: StreamListener) -> None:
+        """Keeps streams to all workers that `discovery` names, until cancelled. Raises a fault of ours."""
+        self._fault = asyncio.get_running_loop().create_future()
+        watching = asyncio.create_task(self._watch(discovery, listener))
+        try:
+            await asyncio.wait({watching, self._fault}, return_when=asyncio.FIRST_COMPLETED)
+            await (self._fault if self._fault.done() else watching)
+        finally:
+            watching.cancel()
+            closing = [stream.close() for stream in self._streams.values()]
+            await asyncio.gather(watching, *closing, *self._closing, return_exceptions=True)
+
+    def check_integrity(self) -> None:
+        """Raises AssertionError unless every known worker has one stream, and nothing else has."""
+        assert self._streams.keys() == {worker.name for worker in self._fleet}, "streams and workers differ"
+
+    async def _watch(self, discovery: Discovery, listener: StreamListener) -> None:
+        async for workers in discovery.watch():
+            self._apply(workers, listener)
+        await asyncio.Event().wait()
+
+    def _faulty(self, fault: BaseException) -> None:
+        if not self._fault.done():
+            self._fault.set_exception(fault)
+
+    def _apply(self, workers: tuple[WorkerAddress, ...], listener: StreamListener) -> None:
+        listed = {address.worker: address for address in workers}
+        for name, stream in list(self._streams.items()):
+            if name not in listed:
+                self._retire(stream, listener)
+            elif stream.address != listed[name].address:
+                listener.disconnected(name, "it has another address now")
+                self._remove(stream, listener)
+        for name, address in listed.items():
+            self._list(name, address, listener)
+
+    def _list(self, name: str, address: WorkerAddress, listener: StreamListener) -> None:
+        known = self._streams.get(name)
+        if known is not None:
+            known.retired = False
+            self._fleet.list(name, True)
+            return
+        self._fleet.add(name, address.address)
+        stream = self._streams[name] = self._open(address, listener)
+        stream.start(self._faulty, lambda ended: self._remove(ended, listener))
+
+    def _retire(self, stream: WorkerStream, listener: StreamListener) -> None:
+        if stream.retired:
+            return
+        stream.retired = True
+        if stream.connected:
+            self._fleet.list(stream.worker, False)
+        else:
+            self._remove(stream, listener)
+
+    def _remove(self, stream: WorkerStream, listener: StreamListener) -> None:
+        """The only way out of the map: both connections end, and nobody hears of that worker any more."""
+        stream.stop()
+        del self._streams[stream.worker]
+        listener.removed(stream.worker)
+        task = asyncio.create_task(stream.close())
+        self._closing.add(task)
+        task.add_done_callback(self._closing.discard)

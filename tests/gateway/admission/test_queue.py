@@ -1,0 +1,306 @@
+"""Who starts, waits or is refused: fairness, bounded starvation, deadlines, quotas, bounds."""
+
+import random
+from collections import Counter
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from legato_gateway.admission import queue as admission
+from legato_gateway.admission.queue import Admission, Admit, Hold, Limits, Quota, Refuse, Ticket
+from legato_gateway.routing.filters import Need
+from legato_gateway.routing.fleet_snapshot import FleetSnapshot, WorkerView
+
+
+def snapshot(**overrides: Any) -> FleetSnapshot:
+    """One unified worker with 100 blocks of 10 tokens that computes 1,000 tokens a second."""
+    fields = {"num_blocks": 100, "free_blocks": 100, "prefill_rate": 1000.0, "max_length": 5000, **overrides}
+    return FleetSnapshot((WorkerView("u0", "unified", "e", "r", 10, **fields),))
+
+
+BUSY = snapshot(free_blocks=0)
+FREE = snapshot()
+
+
+def room(blocks: int) -> FleetSnapshot:
+    return snapshot(free_blocks=blocks)
+
+
+def ticket(id: str, tenant: str = "t", tokens: int = 100, **overrides: Any) -> Ticket:
+    fields = {"uncached": tokens, "deadline": 1e9, **overrides}
+    return Ticket(tenant, Need(id, tokens, 10), **fields)
+
+
+def held(*tickets: Ticket, limits: Limits | None = None) -> Admission:
+    queue = Admission(limits)
+    for one in tickets:
+        assert isinstance(queue.offer(one, BUSY, 0), Hold)
+    return queue
+
+
+def drained(queue: Admission, rounds: int = 10_000) -> list[str]:
+    """The order in which held requests start when there is room for about one at a time."""
+    order: list[str] = []
+    for _ in range(rounds):
+        started = queue.next(room(11), 0)
+        if not started:
+            break
+        order += started
+        for id in started:
+            queue.finished(id, 0)
+    return order
+
+
+def test_with_room_a_request_starts_at_once_and_without_it_waits() -> None:
+    queue = Admission()
+    assert isinstance(queue.offer(ticket("a"), FREE, 0), Admit)
+    assert isinstance(queue.offer(ticket("b"), BUSY, 0), Hold)
+    assert (queue.held, queue.held_tokens) == (1, 100)
+    assert queue.next(BUSY, 0) == []
+    assert queue.next(FREE, 0) == ["b"]
+    assert (queue.held, queue.held_tokens) == (0, 0)
+
+
+def test_the_only_worker_is_given_requests_though_it_failed_often() -> None:
+    assert isinstance(Admission().offer(ticket("a"), snapshot(broken=True), 0), Admit)
+    others = FleetSnapshot((*BUSY.workers, replace(FREE.workers[0], name="u1", broken=True)))
+    assert isinstance(Admission().offer(ticket("a"), others, 0), Hold), "u0 is only full"
+
+
+def test_nothing_overtakes_a_held_request_that_is_too_large_for_now() -> None:
+    queue = held(ticket("large", tokens=500), ticket("small", tokens=10))
+    assert queue.next(room(20), 0) == []
+    assert isinstance(queue.offer(ticket("new", tokens=10), room(20), 0), Hold)
+    assert queue.next(FREE, 0) == ["large", "small", "new"]
+
+
+def test_one_snapshot_is_not_spent_twice() -> None:
+    queue = held(*(ticket(str(i), tokens=300) for i in range(5)))
+    assert queue.next(FREE, 0) == ["0", "1", "2"]
+
+
+def test_a_long_prefill_queue_holds_requests_here() -> None:
+    limits = Limits(backlog_seconds=1.0, min_backlog_tokens=100)
+    queue = Admission(limits)
+    assert isinstance(queue.offer(ticket("a"), snapshot(queue_tokens=950), 0), Hold)
+    assert queue.next(snapshot(queue_tokens=950), 0) == []
+    assert queue.next(snapshot(queue_tokens=900), 0) == ["a"]
+
+
+def test_without_workers_requests_wait_for_some() -> None:
+    queue = Admission()
+    assert isinstance(queue.offer(ticket("a"), FleetSnapshot(), 0), Hold)
+    assert queue.next(FleetSnapshot(), 0) == []
+    assert queue.next(FREE, 0) == ["a"]
+
+
+def test_what_no_worker_could_ever_hold_is_refused_and_holds_up_nobody() -> None:
+    decision = Admission().offer(ticket("a", tokens=995), FREE, 0)
+    assert isinstance(decision, Refuse)
+    assert decision.reason == admission.TOO_LARGE
+    queue = Admission()
+    queue.offer(ticket("a", tokens=995), FleetSnapshot(), 0)
+    queue.offer(ticket("b"), FleetSnapshot(), 0)
+    assert queue.next(FREE, 0) == ["b"]
+
+
+@pytest.mark.parametrize("limits", [Limits(max_held=3), Limits(max_held_tokens=300)])
+def test_the_queue_is_bounded(limits: Limits) -> None:
+    queue = held(ticket("a"), ticket("b"), ticket("c"), limits=limits)
+    decision = queue.offer(ticket("d"), BUSY, 0)
+    assert isinstance(decision, Refuse)
+    assert (decision.reason, decision.quota) == (admission.QUEUE_FULL, False)
+    assert decision.retry_after >= 1
+
+
+def test_a_deadline_that_cannot_be_met_is_refused_at_once() -> None:
+    queue = held(*(ticket(str(i), tokens=500) for i in range(4)))
+    for deadline, kind in ((2.0, Refuse), (2.7, Hold)):
+        assert isinstance(queue.offer(ticket("x", deadline=10 + deadline, tokens=100), BUSY, 10), kind)
+    light = queue.offer(ticket("y", tenant="other", deadline=10.9, tokens=100), BUSY, 10)
+    assert isinstance(light, Hold), "its fair share comes before the queue of the heavy tenant"
+    unmeasured = snapshot(free_blocks=0, prefill_rate=0.0)
+    assert isinstance(queue.offer(ticket("z", deadline=10.01, tenant="z"), unmeasured, 10), Hold)
+
+
+def test_a_prefix_that_is_held_already_needs_no_room() -> None:
+    queue = Admission()
+    assert isinstance(queue.offer(ticket("new"), room(5), 0), Hold)
+    queue.cancel("new")
+    shared = [ticket(f"shared-{i}", uncached=30, matches={"u0": 8}) for i in range(2)]
+    assert isinstance(queue.offer(shared[0], room(5), 0), Admit)
+    assert isinstance(queue.offer(shared[1], room(2), 0), Hold)
+    assert queue.next(room(3), 0) == ["shared-1"]
+
+
+def test_the_last_token_is_computed_even_if_the_whole_prompt_is_held() -> None:
+    whole = ticket("a", uncached=1, matches={"u0": 10})
+    assert isinstance(Admission().offer(whole, room(1), 0), Hold)
+    assert isinstance(Admission().offer(whole, room(2), 0), Admit)
+
+
+def test_a_tenant_beyond_its_quota_is_told_when_to_come_back() -> None:
+    queue = Admission(Limits(quotas={"small": Quota(rate=10, burst=100)}))
+    assert isinstance(queue.offer(ticket("a", "small", 150), FREE, 0), Admit)
+    decision = queue.offer(ticket("b", "small"), FREE, 1)
+    assert isinstance(decision, Refuse)
+    assert decision.quota
+    assert decision.retry_after == pytest.approx(4.1)
+    assert isinstance(queue.offer(ticket("c", "large"), FREE, 1), Admit)
+    assert isinstance(queue.offer(ticket("d", "small"), FREE, 5.2), Admit)
+
+
+def test_output_counts_against_quota_and_share() -> None:
+    queue = Admission(Limits(quotas={"*": Quota(rate=1, burst=100)}, output_weight=2))
+    queue.offer(ticket("a", tokens=10), FREE, 0)
+    queue.progress("a", 30)
+    queue.progress("a", 30)
+    assert isinstance(queue.offer(ticket("b", tokens=10), FREE, 0), Admit)
+    queue.finished("a", 45)
+    decision = queue.offer(ticket("c"), FREE, 0)
+    assert isinstance(decision, Refuse)
+    assert decision.retry_after == pytest.approx(11)
+
+
+def test_two_tenants_share_evenly_however_many_requests_each_has() -> None:
+    queue = held(*(ticket(f"a{i}", "a") for i in range(50)), *(ticket(f"b{i}", "b") for i in range(10)))
+    assert Counter(id[0] for id in drained(queue, 20)) == {"a": 10, "b": 10}
+
+
+def test_shares_are_in_tokens_not_requests() -> None:
+    queue = held(*(ticket(f"a{i}", "a", 100) for i in range(60)), *(ticket(f"b{i}", "b", 20) for i in range(200)))
+    served: Counter[str] = Counter()
+    for _ in range(100):
+        for id in queue.next(room(11), 0):
+            served[id[0]] += 100 if id[0] == "a" else 20
+        assert abs(served["a"] - served["b"]) <= 100 + 60  # one large request, or what fits of small ones
+    assert min(served.values()) > 1000
+
+
+def test_idleness_earns_no_credit() -> None:
+    queue = held(*(ticket(f"a{i}", "a") for i in range(100)))
+    drained(queue, 50)
+    for i in range(50):
+        queue.offer(ticket(f"b{i}", "b"), BUSY, 0)
+    assert Counter(id[0] for id in drained(queue, 20))["b"] <= 11
+
+
+def test_higher_priorities_go_first_but_starve_nobody() -> None:
+    limits = Limits(patience=3)
+    queue = held(
+        *(ticket(f"low{i}", priority=-1) for i in range(3)),
+        *(ticket(f"mid{i}") for i in range(4)),
+        *(ticket(f"top{i}", "other", priority=5) for i in range(30)),
+        limits=limits,
+    )
+    order = drained(queue)
+    assert len(order) == 37
+    for name in ("low", "mid"):
+        turns = [i for i, id in enumerate(order) if id.startswith(name)]
+        assert max(b - a for a, b in zip([-1, *turns], turns, strict=False)) <= 3 + 2
+    assert order[:3] == ["top0", "top1", "top2"]
+
+
+def test_cancelled_requests_never_start() -> None:
+    queue = held(ticket("a"), ticket("b"))
+    queue.cancel("a")
+    queue.cancel("unknown")
+    assert queue.next(FREE, 0) == ["b"]
+    queue.check_integrity()
+
+
+def test_tenants_named_at_random_do_not_fill_the_memory() -> None:
+    """Whether their requests start, wait and are given up, or are refused."""
+    queue = Admission(Limits(quotas={"*": Quota(1, 1000)}))
+    for i in range(admission.MAX_TENANTS + 100):
+        queue.offer(ticket(str(i), f"started {i}"), FREE, 0)
+        queue.finished(str(i), 5)
+    assert remembered(queue) <= admission.MAX_TENANTS
+    for i in range(admission.MAX_TENANTS + 100):
+        queue.offer(ticket(str(i), f"waited {i}"), BUSY, 0)
+        queue.cancel(str(i))
+    assert remembered(queue) <= admission.MAX_TENANTS
+    for i in range(admission.MAX_TENANTS + 100):
+        assert isinstance(queue.offer(ticket(str(i), f"refused {i}", tokens=6000), FREE, 0), Refuse)
+    assert remembered(queue) <= admission.MAX_TENANTS
+
+
+def remembered(queue: Admission) -> int:
+    return max(len(queue._counters), len(queue._buckets))
+
+
+def test_a_flood_of_names_gives_no_tenant_its_quota_back() -> None:
+    """Neither the one with a quota of its own, nor one of the others that has used up more than the flood."""
+    queue = Admission(Limits(quotas={"*": Quota(0.001, 1000), "own": Quota(0.001, 1000)}))
+    for tenant in ("own", "greedy"):
+        queue.offer(ticket(tenant, tenant), FREE, 0)
+        queue.finished(tenant, 1000)
+    for i in range(admission.MAX_TENANTS + 100):
+        queue.offer(ticket(str(i), f"tenant {i}"), FREE, 0)
+        queue.finished(str(i), 5)
+    for tenant in ("own", "greedy"):
+        assert isinstance(queue.offer(ticket(tenant, tenant), FREE, 0), Refuse)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 2**32))
+def test_over_random_operations_nothing_is_lost_and_everything_starts(seed: int) -> None:
+    source = random.Random(seed)
+    queue = Admission(Limits(max_held=40, patience=2))
+    waiting: set[str] = set()
+    running: set[str] = set()
+    for step in range(120):
+        kind = source.random()
+        if kind < 0.5:
+            one = ticket(str(step), source.choice("abc"), source.randint(1, 400), priority=source.randint(-1, 1))
+            decision = queue.offer(one, source.choice([FREE, BUSY, room(20)]), step)
+            (running if isinstance(decision, Admit) else waiting).add(one.id)
+            if isinstance(decision, Refuse):
+                waiting.remove(one.id)
+                assert len(waiting) == 40
+        elif kind < 0.75:
+            started = queue.next(room(source.randint(0, 100)), step)
+            assert set(started) <= waiting
+            waiting -= set(started)
+            running |= set(started)
+        elif kind < 0.85 and waiting:
+            gone = source.choice(sorted(waiting))
+            waiting.remove(gone)
+            queue.cancel(gone)
+        elif running:
+            done = source.choice(sorted(running))
+            running.remove(done)
+            queue.finished(done, source.randint(0, 50))
+        queue.check_integrity()
+        assert queue.held == len(waiting)
+    while waiting:
+        started = queue.next(room(60), 1000)
+        assert started, "with room for the largest, somebody starts"
+        waiting -= set(started)
+    assert queue.held_tokens == 0
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(0, 2**32))
+def test_backlogged_tenants_never_drift_apart(seed: int) -> None:
+    """VTC's bound: while both wait, weighted service differs by no more than the largest request costs."""
+    source = random.Random(seed)
+    queue = Admission(Limits(output_weight=2))
+    costs: dict[str, tuple[str, int, int]] = {}
+    for tenant in "ab":
+        least, most_output = source.randint(51, 100), source.randint(0, 100)
+        for i in range(60):
+            prompt, output = source.randint(least, 100), source.randint(0, most_output)
+            costs[f"{tenant}{i}"] = (tenant, prompt, output)
+            queue.offer(ticket(f"{tenant}{i}", tenant, prompt), BUSY, 0)
+    served, left = Counter({"a": 0, "b": 0}), Counter({"a": 60, "b": 60})
+    while min(left.values()) > 0:
+        (id,) = queue.next(room(11), 0)
+        tenant, prompt, output = costs[id]
+        queue.finished(id, output)
+        served[tenant] += prompt + 2 * output
+        left[tenant] -= 1
+        assert abs(served["a"] - served["b"]) <= 100 + 2 * 100

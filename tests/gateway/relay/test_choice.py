@@ -1,0 +1,110 @@
+"""One choice's tokens and text, whatever pieces its tokens come in."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from legato_gateway.relay.choice import Choice
+from legato_gateway.tokenizer.detokenizer import Detokenizer
+from legato_protocol.stream import TokenItem, TokenLogprobs
+
+
+def _choice(lab, **overrides):
+    return Choice(0, lab.request(**overrides), lab.vocabulary)
+
+
+@given(st.lists(st.tuples(st.integers(0, 30), st.integers(0, 12)), max_size=40), st.booleans())
+def test_repeats_change_nothing(lab, pieces, ends):
+    """Items begin at known tokens or at the next one, in any order: the text is that of the tokens once each."""
+    tokens = [(7 * index) % 256 for index in range(60)]
+    choice = _choice(lab)
+    text = ""
+    for start, count in pieces:
+        start = min(start, len(choice.tokens))
+        delta = choice.take(TokenItem("r", 1, 0, start, tuple(tokens[start : start + count])))
+        text += delta.text if delta else ""
+    if ends:
+        known = len(choice.tokens)
+        delta = choice.take(TokenItem("r", 1, 0, known, (tokens[known],), finish="length"))
+        text += delta.text
+        assert choice.finish == "length"
+    assert choice.tokens == tokens[: len(choice.tokens)]
+    assert text == b"".join(map(lab.vocabulary.token_bytes, choice.tokens)).decode()
+
+
+@given(st.integers(1, 20), st.integers(0, 30), st.integers(1, 6))
+def test_a_stop_string_cuts_the_same_text_however_tokens_are_grouped(lab, size, at, length):
+    tokens = [(31 * index) % 256 for index in range(40)]
+    whole = b"".join(map(lab.vocabulary.token_bytes, tokens)).decode()
+    stop = whole[at : at + length]
+    choice = _choice(lab, stop=(stop,))
+    text = ""
+    for start in range(0, len(tokens), size):
+        if choice.finish is None:
+            last = start + size >= len(tokens)
+            item = TokenItem("r", 1, 0, start, tuple(tokens[start : start + size]), finish="length" if last else None)
+            delta = choice.take(item)
+            text += delta.text if delta else ""
+    assert text == whole[: whole.index(stop)]
+    assert choice.finish == "stop"
+    assert len(choice.tokens) == -(-(whole.index(stop) + length) // 2)
+
+
+def test_a_finish_that_is_told_late_still_ends_the_choice(lab):
+    choice = _choice(lab)
+    choice.take(TokenItem("r", 1, 0, 0, (1, 2)))
+    assert choice.take(TokenItem("r", 1, 0, 0, (1,), finish="length")) is None
+    assert choice.take(TokenItem("r", 1, 0, 1, (2,), finish="length")).finish == "length"
+
+
+class Pieces:
+    """A vocabulary of these tokens; `hidden` ones show as nothing."""
+
+    def __init__(self, *table, hidden=()):
+        self.table = table
+        self._shown = [b"" if id in hidden else raw for id, raw in enumerate(table)]
+
+    def detokenizer(self):
+        return Detokenizer(self._shown)
+
+    def token_bytes(self, id):
+        return self.table[id]
+
+
+def _explained(lab, vocabulary, ids, size, **overrides):
+    """Text and (token, offset) of a choice with logprobs whose tokens come `size` at a time."""
+    choice = Choice(0, lab.request(logprobs=0, **overrides), vocabulary)
+    text, told = "", []
+    for start in range(0, len(ids), size):
+        if choice.finish is None:
+            tokens = tuple(ids[start : start + size])
+            finish = "length" if start + size >= len(ids) else None
+            item = TokenItem("r", 1, 0, start, tokens, logprobs=(TokenLogprobs(-1.0),) * len(tokens), finish=finish)
+            if delta := choice.take(item):
+                text += delta.text
+                told += [(token.token, token.offset) for token in delta.tokens]
+                assert not overrides or all(offset < len(text) for _, offset in told), "told before it is shown"
+    return text, told
+
+
+def test_tokens_stand_where_their_first_character_does(lab):
+    """Several tokens of one character stand where it begins; a hidden token moves nothing."""
+    party = "🎉".encode()
+    vocabulary = Pieces(party[:2], party[2:], b"x", b"<|end|>", hidden={3})
+    for size in (1, 2, 9):
+        text, told = _explained(lab, vocabulary, [0, 1, 3, 2, 2], size)
+        assert text == "🎉xx"
+        assert told == [(0, 0), (1, 0), (3, 1), (2, 1), (2, 2)]
+
+
+def test_tokens_of_a_stop_string_are_not_told(lab):
+    vocabulary = Pieces(b"ab", b"c", b"EN", b"D", b"z")
+    for size in (1, 2, 9):
+        assert _explained(lab, vocabulary, [0, 1, 2, 3, 4], size, stop=("END",)) == ("abc", [(0, 0), (1, 2)])
+        assert _explained(lab, vocabulary, [0, 1, 2, 4], size, stop=("cEND",)) == (
+            "abcENz",
+            [(0, 0), (1, 2), (2, 3), (4, 5)],
+        )
+        assert _explained(lab, vocabulary, [0, 1, 2], size, stop=("bcEND", "q")) == (
+            "abcEN",
+            [(0, 0), (1, 2), (2, 3)],
+        )

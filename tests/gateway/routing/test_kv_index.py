@@ -1,0 +1,315 @@
+"""The index is the worker's truth at its newest event, or nothing; a match is an unbroken prefix that is there."""
+
+import random
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from legato_gateway.routing.kv_index import RUN, SWEEP, KVIndex
+from legato_protocol.block_hash import chain, join, root
+from legato_protocol.kv_events import Cleared, KVEvent, Removed, Snapshot, Stored
+from legato_protocol.stream import pack_tokens
+
+
+def hashes(blocks: int, seed: int = 0, shared: list[bytes] | None = None) -> list[bytes]:
+    """A chain of block hashes, going on from `shared` where that is given."""
+    start = shared or []
+    tokens = pack_tokens([seed] * 4 * blocks)
+    return start + chain(tokens, 4, start[-1] if start else root("revision"))
+
+
+@dataclass
+class Worker:
+    """Tells of its cache as a real worker does, and remembers every earlier state."""
+
+    epoch: str = "e0"
+    number: int = 0
+    held: set[bytes] = field(default_factory=set)
+    history: dict[tuple[str, int], frozenset[bytes]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._note()
+
+    def _note(self) -> None:
+        self.history[(self.epoch, self.number)] = frozenset(self.held)
+
+    def store(self, blocks: list[bytes]) -> Stored:
+        self.held |= set(blocks)
+        self.number += 1
+        self._note()
+        return Stored(self.epoch, self.number, join(blocks))
+
+    def remove(self, blocks: list[bytes]) -> Removed:
+        self.held -= set(blocks)
+        self.number += 1
+        self._note()
+        return Removed(self.epoch, self.number, join(blocks))
+
+    def clear(self) -> Cleared:
+        self.held = set()
+        self.number += 1
+        self._note()
+        return Cleared(self.epoch, self.number)
+
+    def snapshot(self, pages: int = 1) -> list[Snapshot]:
+        blocks = sorted(self.held)
+        size = -(-len(blocks) // pages) or 1
+        return [
+            Snapshot(self.epoch, self.number, page, page == pages - 1, join(blocks[page * size : (page + 1) * size]))
+            for page in range(pages)
+        ]
+
+    def restart(self, epoch: str) -> None:
+        self.epoch, self.number, self.held = epoch, 0, set()
+        self._note()
+
+
+def unbroken(chain_of: list[bytes], held: set[bytes] | frozenset[bytes]) -> int:
+    return next((i for i, block in enumerate(chain_of) if block not in held), len(chain_of))
+
+
+def started(worker: Worker, name: str = "w", index: KVIndex | None = None) -> KVIndex:
+    index = index or KVIndex()
+    index.expect(name, worker.epoch)
+    for page in worker.snapshot():
+        index.apply(name, page)
+    return index
+
+
+def test_snapshot_then_events_give_the_workers_truth() -> None:
+    prompt, worker = hashes(10), Worker()
+    worker.store(prompt[:4])
+    index = started(worker)
+    assert index.match(prompt) == {"w": 4}
+    assert not index.apply("w", worker.store(prompt[4:8]))
+    assert index.match(prompt) == {"w": 8}
+    index.apply("w", worker.remove(prompt[6:8]))
+    assert index.match(prompt) == {"w": 6}
+    index.apply("w", worker.clear())
+    assert index.match(prompt) == {}
+    assert index.blocks == 0
+
+
+@pytest.mark.parametrize("fault", ["gap", "repeat", "epoch"])
+def test_a_doubtful_event_makes_the_worker_count_as_empty_until_a_snapshot(fault: str) -> None:
+    prompt, worker = hashes(6), Worker()
+    index = started(worker)
+    first = worker.store(prompt[:3])
+    index.apply("w", first)
+    lost = worker.store(prompt[3:4])
+    event = {"gap": worker.store(prompt[4:]), "repeat": first, "epoch": Cleared("other", lost.number)}[fault]
+    assert index.apply("w", event), "the loss is reported, once"
+    assert index.match(prompt) == {}
+    assert not index.apply("w", event)
+    for page in worker.snapshot(pages=3):
+        index.apply("w", page)
+    assert index.match(prompt) == {"w": 6}
+
+
+def test_a_snapshot_older_than_events_seen_is_refused() -> None:
+    prompt, worker = hashes(6), Worker()
+    worker.store(prompt)
+    old = worker.snapshot()
+    index = started(worker)
+    index.apply("w", worker.remove(prompt[3:]))
+    assert index.apply("w", old[0])
+    assert index.match(prompt) == {}
+
+
+def test_a_torn_snapshot_is_no_snapshot() -> None:
+    prompt, worker = hashes(9), Worker()
+    worker.store(prompt)
+    index = KVIndex()
+    index.expect("w", worker.epoch)
+    first, _, last = worker.snapshot(pages=3)
+    assert not index.apply("w", first)
+    assert index.apply("w", last)
+    assert index.match(prompt) == {}
+
+
+def test_a_new_connection_and_a_new_epoch_begin_with_nothing() -> None:
+    prompt, worker = hashes(6), Worker()
+    worker.store(prompt)
+    index = started(worker)
+    index.expect("w", worker.epoch)
+    assert index.match(prompt) == {}
+    index = started(worker, index=index)
+    assert index.match(prompt) == {"w": 6}
+    worker.restart("e1")
+    index.expect("w", "e1")
+    assert index.match(prompt) == {}
+    index.forget("w")
+    assert index.blocks == 0
+
+
+def test_a_hole_ends_the_match_however_often_the_prompt_was_matched_before() -> None:
+    """Workers are not trusted to evict leaves first: remembered runs lose their holder with any of their blocks."""
+    prompt, worker = hashes(5 * RUN + 7), Worker()
+    worker.store(prompt)
+    index = started(worker)
+    for _ in range(2):
+        assert index.match(prompt) == {"w": len(prompt)}
+    index.apply("w", worker.remove([prompt[2 * RUN + 3]]))
+    assert index.match(prompt) == {"w": 2 * RUN + 3}
+    index.apply("w", worker.store([prompt[2 * RUN + 3]]))
+    assert index.match(prompt) == {"w": len(prompt)}
+    index.check_integrity()
+
+
+def test_prompts_that_part_within_a_run_are_told_apart_after_removals() -> None:
+    shared = hashes(RUN + 5)
+    forks = [hashes(RUN, seed, shared) for seed in (1, 2)]
+    worker = Worker()
+    for fork in forks:
+        worker.store(fork)
+    index = started(worker)
+    for _ in range(2):
+        assert [index.match(fork) for fork in forks] == [{"w": 2 * RUN + 5}] * 2
+    index.apply("w", worker.remove([shared[RUN + 2]]))
+    assert [index.match(fork) for fork in forks] == [{"w": RUN + 2}] * 2
+    index.check_integrity()
+
+
+def test_workers_are_told_apart() -> None:
+    prompt = hashes(3 * RUN)
+    index, held = KVIndex(), {"a": 3 * RUN, "b": RUN + 1, "c": 0, "d": 2 * RUN}
+    for name, blocks in held.items():
+        worker = Worker(epoch=name)
+        worker.store(prompt[:blocks])
+        started(worker, name, index)
+    for _ in range(3):
+        assert index.match(prompt) == {name: blocks for name, blocks in held.items() if blocks}
+    index.forget("a")
+    assert index.match(prompt) == {"b": RUN + 1, "d": 2 * RUN}
+    index.check_integrity()
+
+
+def test_memory_is_bounded_and_what_is_left_out_is_only_missed() -> None:
+    prompt, worker = hashes(50), Worker()
+    index = started(worker, index=KVIndex(max_blocks=20))
+    index.apply("w", worker.store(prompt))
+    assert index.blocks == 20
+    assert index.dropped == 30
+    assert index.match(prompt) == {"w": 20}
+    index.apply("w", worker.remove(prompt[:10]))
+    assert index.match(prompt) == {}
+    index.check_integrity()
+
+
+def test_a_doubt_looks_at_few_blocks_at_a_time_and_leaves_none_behind() -> None:
+    mine, theirs = Worker(epoch="mine"), Worker(epoch="theirs")
+    prompts = [hashes(4 * SWEEP, 1), hashes(SWEEP, 2)]
+    mine.store(prompts[0])
+    theirs.store(prompts[1])
+    index = started(theirs, "theirs", started(mine, "mine"))
+    index.expect("mine", "mine")
+    assert (index.held("mine"), index.match(prompts[0])) == (0, {})
+    events = 0
+    while index.blocks > SWEEP:
+        before = index.blocks
+        index.apply("theirs", theirs.store(prompts[1][:1]))
+        assert before - index.blocks <= SWEEP
+        events += 1
+        index.check_integrity()
+    assert events >= 4
+    assert index.match(prompts[1]) == {"theirs": SWEEP}
+    started(mine, "mine", index)
+    assert index.match(prompts[0]) == {"mine": 4 * SWEEP}
+    index.check_integrity()
+
+
+def test_what_nobody_holds_any_more_takes_no_room() -> None:
+    old, new = Worker(), Worker()
+    old.store(hashes(20, 1))
+    new.store(hashes(20, 2))
+    index = started(old, index=KVIndex(max_blocks=20))
+    started(new, index=index)
+    assert index.dropped == 0
+    assert index.match(hashes(20, 2)) == {"w": 20}
+    index.check_integrity()
+
+
+def test_unknown_workers_are_ignored() -> None:
+    index = KVIndex()
+    assert not index.apply("nobody", Stored("e", 1, join(hashes(2))))
+    assert index.match(hashes(2)) == {}
+    assert index.match([]) == {}
+
+
+SHARED = hashes(RUN + 20)
+PROMPTS = [hashes(RUN, seed, SHARED) for seed in range(1, 4)] + [hashes(30, seed) for seed in range(4, 6)]
+
+
+def shuffled_channel(source: random.Random, queue: list[KVEvent], past: list[KVEvent]) -> list[KVEvent]:
+    """What arrives next of `queue`, in order or not, perhaps twice, perhaps never, or something from long ago."""
+    if source.random() < 0.05 and past:
+        return [source.choice(past)]
+    if not queue:
+        return []
+    event = queue.pop(0 if source.random() < 0.93 else source.randrange(len(queue)))
+    past.append(event)
+    fate = source.random()
+    return [] if fate < 0.04 else [event, event] if fate > 0.97 else [event]
+
+
+def one_change(source: random.Random, worker: Worker) -> KVEvent:
+    prompt = source.choice(PROMPTS)
+    kind = source.random()
+    if kind < 0.65 or not worker.held:
+        have = unbroken(prompt, worker.held)
+        return worker.store(prompt[have : have + source.randint(1, RUN)] or prompt[-1:])
+    if kind < 0.97:
+        return worker.remove(source.sample(sorted(worker.held), min(len(worker.held), source.randint(1, 5))))
+    return worker.clear()
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.integers(0, 2**32))
+def test_over_a_bad_channel_there_is_never_a_stale_hit_and_the_end_is_the_truth(seed: int) -> None:
+    source = random.Random(seed)
+    index = KVIndex()
+    workers = {name: Worker(epoch=f"{name}0") for name in ("a", "b")}
+    queues: dict[str, list[KVEvent]] = {name: list(worker.snapshot(pages=2)) for name, worker in workers.items()}
+    past: dict[str, list[KVEvent]] = {name: [] for name in workers}
+    newest = dict.fromkeys(workers, 0)
+    for name, worker in workers.items():
+        index.expect(name, worker.epoch)
+
+    for step in range(60):
+        name = source.choice(list(workers))
+        worker = workers[name]
+        queues[name].append(one_change(source, worker))
+        if source.random() < 0.03:
+            worker.restart(f"{name}{step + 1}")
+            index.expect(name, worker.epoch)
+            queues[name] += worker.snapshot(pages=2)
+            newest[name] = 0
+        for event in shuffled_channel(source, queues[name], past[name]):
+            if event.epoch == worker.epoch:
+                newest[name] = max(newest[name], event.number)
+            if index.apply(name, event):
+                queues[name] += worker.snapshot(pages=2)
+        for prompt in PROMPTS:
+            check_no_stale_hit(index.match(prompt), prompt, workers, newest)
+        index.check_integrity()
+
+    for name, worker in workers.items():  # the channel is good again: what is lost is asked for
+        if not index.held(name) or queues[name] or newest[name] != worker.number:
+            index.expect(name, worker.epoch)
+            for page in worker.snapshot(pages=2):
+                index.apply(name, page)
+        assert index.held(name) == len(worker.held)
+    for prompt in PROMPTS:
+        expected = {name: unbroken(prompt, worker.held) for name, worker in workers.items()}
+        assert index.match(prompt) == {name: blocks for name, blocks in expected.items() if blocks}
+
+
+def check_no_stale_hit(
+    found: dict[str, int], prompt: list[bytes], workers: dict[str, Worker], newest: dict[str, int]
+) -> None:
+    """A hit is exactly what the worker held at the newest event delivered, never an earlier or a later state."""
+    for name, blocks in found.items():
+        truth = workers[name].history[(workers[name].epoch, newest[name])]
+        assert blocks == unbroken(prompt, truth)
