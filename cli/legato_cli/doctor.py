@@ -71,7 +71,7 @@ def transports() -> Iterator[str]:
     """What can carry hand-offs, and how fast it is between two processes here."""
     from legato_cli import loopback
     from legato_engine.transfer.link import LinkError
-    from legato_engine.transfer.transports import available_transports
+    from legato_engine.transfer.ucx.transports import available_transports
 
     for name, missing in available_transports().items():
         if missing:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import chain
 
 from legato_engine.transfer.checksum import ArenaMemory
-from legato_engine.transfer.desk import Desk
+from legato_engine.transfer.context import Desk
 from legato_engine.transfer.events import Cause, TransferEvent
 from legato_engine.transfer.link import Connected, Fenced, Link, LinkEvent, PeerDown, PutDone, PutFailed, Received
 from legato_engine.transfer.peers import Peers, prove

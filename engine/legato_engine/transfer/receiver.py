@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from legato_engine.transfer.checksum import bind
-from legato_engine.transfer.desk import USED_BEFORE, Desk, Key
+from legato_engine.transfer.context import USED_BEFORE, Desk, Key
 from legato_engine.transfer.events import Aborted, Arrived, Cause, Released, Revoked, WritingBegan
 from legato_engine.transfer.session import Action, Event, Session, State
 from legato_protocol import block_hash, handoff

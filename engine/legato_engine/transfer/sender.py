@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from legato_engine.transfer.checksum import bind
-from legato_engine.transfer.desk import USED_BEFORE, Desk, Key
+from legato_engine.transfer.context import USED_BEFORE, Desk, Key
 from legato_engine.transfer.events import Aborted, Cause, Committed, Granted, Revoked
 from legato_engine.transfer.link import PutDone, PutFailed, Span
 from legato_engine.transfer.session import Action, Event, Session, State

@@ -24,7 +24,7 @@ from legato_engine.transfer.link import (
     Span,
 )
 from legato_engine.transfer.memory import MemoryLink, Network
-from legato_engine.transfer.transports import available_transports
+from legato_engine.transfer.ucx.transports import available_transports
 
 SIZE = 8 << 20
 PATIENCE = 20.0  # seconds until a test gives up; nothing waits this long when all is well

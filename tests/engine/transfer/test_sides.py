@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from legato_engine.transfer.checksum import ArenaMemory
-from legato_engine.transfer.desk import Desk
+from legato_engine.transfer.context import Desk
 from legato_engine.transfer.link import PutDone, PutFailed
 from legato_engine.transfer.memory import MemoryLink, Network
 from legato_engine.transfer.peers import Peers

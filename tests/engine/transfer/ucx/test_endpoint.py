@@ -3,7 +3,7 @@
 import pytest
 
 from legato_engine.transfer.link import LinkError
-from legato_engine.transfer.ucx_endpoint import Endpoint
+from legato_engine.transfer.ucx.endpoint import Endpoint
 
 
 @pytest.fixture

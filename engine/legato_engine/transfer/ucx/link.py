@@ -14,12 +14,12 @@ from itertools import count
 from queue import SimpleQueue
 from typing import ParamSpec
 
-from legato_engine.transfer import sockets
 from legato_engine.transfer.link import Connected, Fenced, LinkError, LinkEvent, PeerDown, PutFailed, Received, Span
-from legato_engine.transfer.mailbox import Mailbox
-from legato_engine.transfer.transports import Choice, choose
-from legato_engine.transfer.ucp import Ucp
-from legato_engine.transfer.ucx_endpoint import Endpoint
+from legato_engine.transfer.ucx import sockets
+from legato_engine.transfer.ucx.endpoint import Endpoint
+from legato_engine.transfer.ucx.mailbox import Mailbox
+from legato_engine.transfer.ucx.transports import Choice, choose
+from legato_engine.transfer.ucx.ucp import Ucp
 
 # A closed endpoint's lanes are given up in the progress calls after the close; the socket is closed in the first one.
 _CLOSING_ROUNDS = 64

@@ -2,7 +2,7 @@ import pytest
 
 from legato_engine.transfer.link import LinkError
 from legato_engine.transfer.measure import measure
-from legato_engine.transfer.transports import available_transports, choose
+from legato_engine.transfer.ucx.transports import available_transports, choose
 
 
 @pytest.mark.parametrize("transport", ["TCP", "SharedMemory"])

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from legato_engine.transfer.link import LinkError, PutDone, PutFailed, Span
-from legato_engine.transfer.ucp import IN_PROGRESS, Ucp
+from legato_engine.transfer.ucx.ucp import IN_PROGRESS, Ucp
 
 _NUMBER_BYTES = 8
 _GREETING = b"\xff" * _NUMBER_BYTES  # in place of a number
