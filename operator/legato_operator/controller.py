@@ -175,7 +175,8 @@ class Controller:
 async def _wait(event: asyncio.Event, seconds: float) -> bool:
     """Whether it happened within that time."""
     with contextlib.suppress(TimeoutError):
-        await asyncio.wait_for(event.wait(), seconds)
+        async with asyncio.timeout(seconds):  # `wait_for` of Python 3.11 forgets a cancel that comes with the event
+            await event.wait()
     return event.is_set()
 
 

@@ -101,9 +101,10 @@ async def _fakes(folder: Path, reconciled: bool = True) -> AsyncIterator[Fakes]:
         try:
             yield Fakes(cluster, folder, lines)
         finally:
-            if controller.done():
-                controller.result()
             controller.cancel()
+            await asyncio.wait((controller,))  # a pass that runs writes to the cluster, which is closed next
+            if not controller.cancelled():
+                controller.result()
 
 
 async def _idle() -> None:
@@ -113,10 +114,7 @@ async def _idle() -> None:
 @pytest.fixture(scope="session")
 def api_server() -> Iterator[control_plane.ApiServer]:
     """A real API server that knows the CRDs."""
-    folder = control_plane.programs()
-    if folder is None:
-        pytest.skip("no etcd and kube-apiserver: set KUBEBUILDER_ASSETS to a folder with them, or put them on the PATH")
-    with control_plane.running(folder) as server:
+    with control_plane.running(control_plane.needed()) as server:
         server.install(sorted(CRDS.glob("*.yaml")))
         yield server
 

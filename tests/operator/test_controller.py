@@ -220,6 +220,25 @@ def test_wakes_before_the_run_and_after_it_are_nobodys():
     _run(check, passes)
 
 
+@pytest.mark.parametrize("turns", range(4))
+def test_cancel_that_comes_with_a_wake_ends_the_run(turns):
+    """That many turns of the loop after it."""
+    passes = Passes()
+
+    async def check(controller, task):
+        controller.wake(GOOD)
+        await passes.until(lambda: len(passes.done) == 1)
+        for _ in range(9):
+            await asyncio.sleep(0)  # now it waits for the next wake
+        controller.wake(GOOD)
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        task.cancel()
+        assert await asyncio.wait((task,), timeout=10) == ({task}, set())
+
+    _run(check, passes)
+
+
 @pytest.mark.parametrize("failures", [1, 2, 3, 10, 10_000])
 def test_time_between_tries_grows_and_is_bounded(failures):
     retries = Retries(first=0.5, longest=30.0)
