@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pytest
 import urllib3
 import yaml
 from kubernetes.client import ApiClient, Configuration
@@ -129,13 +130,27 @@ class ApiServer:
 
 
 def programs() -> Path | None:
-    """The folder with etcd and kube-apiserver; None where there is none."""
-    given = os.environ.get("KUBEBUILDER_ASSETS")
-    found = shutil.which("kube-apiserver")
-    for folder in (Path(given) if given else None, Path(found).parent if found else None):
-        if folder is not None and all((folder / name).exists() for name in PROGRAMS):
-            return folder
-    return None
+    """The folder with etcd and kube-apiserver; None where there is none.
+
+    Raises FileNotFoundError for a KUBEBUILDER_ASSETS without them: tests that somebody asked for are not skipped.
+    """
+    given, found = os.environ.get("KUBEBUILDER_ASSETS"), shutil.which("kube-apiserver")
+    if given and (lacking := _lacking(Path(given), PROGRAMS)):
+        raise FileNotFoundError(f"no {lacking} in KUBEBUILDER_ASSETS={given}")
+    folder = given or (found and os.path.dirname(found))
+    return None if not folder or _lacking(Path(folder), PROGRAMS) else Path(folder)
+
+
+def needed(*more: str) -> Path:
+    """The folder with etcd, kube-apiserver and `more`. Skips the test where there is none."""
+    folder = programs()
+    if folder is None:
+        pytest.skip("no etcd and kube-apiserver: set KUBEBUILDER_ASSETS to a folder with them, or put them on the PATH")
+    if lacking := _lacking(folder, more):
+        pytest.skip(f"no {lacking} in {folder}")
+    if shutil.which("openssl") is None:
+        pytest.skip("openssl is not on the PATH")
+    return folder
 
 
 @contextlib.contextmanager
@@ -245,6 +260,11 @@ def _wait_ready(api: ApiServer) -> None:
                 return
         time.sleep(0.1)
     raise TimeoutError(api.program.last_words())
+
+
+def _lacking(folder: Path, names: Sequence[str]) -> str:
+    """The first of the programs that is not in the folder; empty when all are."""
+    return next((name for name in names if not (folder / name).exists()), "")
 
 
 @contextlib.contextmanager

@@ -75,10 +75,7 @@ class Cluster:
 
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[Cluster]:
-    folder = control_plane.programs()
-    if folder is None:
-        pytest.skip("no etcd and kube-apiserver: set KUBEBUILDER_ASSETS to a folder with them, or put them on the PATH")
-    with control_plane.running(folder) as server:
+    with control_plane.running(control_plane.needed()) as server:
         cluster = Cluster(server)
         cluster.make("/api/v1/namespaces", {"metadata": {"name": "demo"}})
         yield cluster

@@ -182,14 +182,15 @@ class Operator:
 
 
 @pytest.fixture(scope="session")
-def controlled() -> Iterator[control_plane.ApiServer]:
+def programs() -> Path:
+    """The folder with the programs of a control plane; without them the test is skipped."""
+    return control_plane.needed("kube-controller-manager")
+
+
+@pytest.fixture(scope="session")
+def controlled(programs: Path) -> Iterator[control_plane.ApiServer]:
     """An API server with Kubernetes' own controllers, and for that not the one of other tests: these write, too."""
-    folder = control_plane.programs()
-    if folder is None:
-        pytest.skip("no etcd and kube-apiserver: set KUBEBUILDER_ASSETS to a folder with them, or put them on the PATH")
-    if not (folder / "kube-controller-manager").exists():
-        pytest.skip(f"no kube-controller-manager in {folder}")
-    with control_plane.running(folder) as server, control_plane.controllers(folder, server):
+    with control_plane.running(programs) as server, control_plane.controllers(programs, server):
         server.install(sorted(CRDS.glob("*.yaml")))
         yield server
 

@@ -20,10 +20,10 @@ TORN = {
 }
 
 
-def test_what_another_version_stored_stops_nobody_and_can_be_mended(space, build):
+def test_what_another_version_stored_stops_nobody_and_can_be_mended(space, build, programs):
     async def check():
         with contextlib.ExitStack() as stack:
-            api = await asyncio.to_thread(_loose_server, stack)
+            api = await asyncio.to_thread(_loose_server, stack, programs)
             async with space(api) as s:
                 await s.make(build(), "good")
                 await s.make(build(), "torn")
@@ -74,9 +74,8 @@ def test_child_edited_beyond_recognition_is_mended_and_stops_nobody(space, build
     asyncio.run(check())
 
 
-def _loose_server(stack):
+def _loose_server(stack, folder):
     """An API server with controllers, whose custom resources may hold anything."""
-    folder = control_plane.programs()
     api = stack.enter_context(control_plane.running(folder))
     api.install(sorted(CRDS.glob("*.yaml")))
     definition = yaml.safe_load((CRDS / "inferenceservices.yaml").read_text())

@@ -68,11 +68,10 @@ def test_leader_whose_lease_was_taken_stops(space, build):
     asyncio.run(check())
 
 
-def test_killed_api_server_is_survived(space, build):
+def test_killed_api_server_is_survived(space, build, programs):
     async def check():
-        folder = control_plane.programs()
         with contextlib.ExitStack() as stack:
-            api = await asyncio.to_thread(_own_server, stack, folder)
+            api = await asyncio.to_thread(_own_server, stack, programs)
             async with space(api) as s, s.operator() as one:
                 await s.make(build())
                 await s.wait(s.ready)

@@ -47,14 +47,11 @@ pytestmark = pytest.mark.skipif(bool(release.missing_program()), reason=f"no {re
 
 
 @pytest.fixture(scope="module")
-def tools():
+def tools(programs):
     """An API server with two releases of one name: one for the cluster, one for the namespaces team and team-b."""
-    folder = control_plane.programs()
-    if folder is None:
-        pytest.skip("no etcd and kube-apiserver: set KUBEBUILDER_ASSETS to a folder with them, or put them on the PATH")
     with (
-        control_plane.running(folder) as api,
-        control_plane.controllers(folder, api),
+        control_plane.running(programs) as api,
+        control_plane.controllers(programs, api),
         release.tools(api) as found,
     ):
         for namespace in (SYSTEM, TENANT, "team", "team-b", "elsewhere"):

@@ -24,9 +24,7 @@ TAINT = {"key": GPU, "value": "present", "effect": "NoSchedule"}
 @pytest.fixture(scope="module")
 def nodes(controlled):
     """The API server with a scheduler, a node with three GPUs that are for those who tolerate it, and one without."""
-    folder = control_plane.programs()
-    if not (folder / "kube-scheduler").exists():
-        pytest.skip(f"no kube-scheduler in {folder}")
+    folder = control_plane.needed("kube-scheduler")
     _make_node(controlled, "gpus", {GPU: "3"}, {PRODUCT: "NVIDIA-H200"}, [TAINT])
     _make_node(controlled, "plain", {}, {}, [])
     try:
