@@ -8,7 +8,7 @@ from pathlib import Path
 import yaml
 
 from legato_cli import greeting, main, up
-from legato_operator.api import resources
+from legato_operator.api import parsing
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
@@ -16,7 +16,7 @@ BLOCKS = [block.strip() for block in re.findall(r"```sh\n(.*?)```", README, re.D
 
 
 def test_curl_line_is_the_one_that_up_prints():
-    service = resources.parse(up.QUICKSTART.read_text())
+    service = parsing.parse(up.QUICKSTART.read_text())
     expected = greeting.curl("http://127.0.0.1:8080", service.served_name)
     assert expected in BLOCKS
     assert expected in greeting.text("http://127.0.0.1:8080", service.served_name)
@@ -59,4 +59,4 @@ def test_built_in_example_is_the_one_in_examples():
 
 def test_every_example_is_accepted():
     for path in sorted(ROOT.glob("examples/**/*.yaml")):
-        assert resources.parse(path.read_text()).kind == "InferenceService"
+        assert parsing.parse(path.read_text()).kind == "InferenceService"

@@ -3,12 +3,10 @@
 from collections.abc import Mapping
 from typing import Any
 
-from legato_operator.api import resources
+from legato_operator.api import parsing, roles
 from legato_operator.api.resources import Spec
 from legato_operator.cluster import Cluster, Ref, labels_of
 from legato_operator.manifests import common, pool
-from legato_operator.planning import limits
-from legato_operator.planning.actions import SCALER
 from legato_protocol import names
 
 
@@ -36,9 +34,9 @@ class Operations:
             return {"error": str(refusal)}
 
     async def _scale(self, name: str, replicas: int) -> str:
-        service = resources.service_from_object(await self._cluster.get(self._ref))
+        service = parsing.service_from_object(await self._cluster.get(self._ref))
         _check(service.spec, name, replicas)
-        await self._cluster.apply(pool.wish(service, name, replicas), SCALER, force=True)
+        await self._cluster.apply(pool.wish(service, name, replicas), common.SCALER, force=True)
         return f"{common.pool_name(service, name)}: {replicas} workers wanted"
 
     async def _status(self) -> dict[str, Any]:
@@ -52,11 +50,11 @@ class Operations:
 
 
 def _check(spec: Spec, name: str, replicas: int) -> None:
-    if name not in limits.pools(spec):
+    if name not in roles.of(spec):
         raise OrderRefused(f"this service has no {name} pool: scaling.{name}.max or {name}.replicas is 0")
     if spec.scaling.mode == "Fixed":
         raise OrderRefused(f"scaling.mode is Fixed: change spec.{name}.replicas in the manifest's file instead")
-    bounds = spec.scaling.prefill if name == limits.PREFILL else spec.scaling.decode
+    bounds = roles.bounds(spec, name)
     if not bounds.min <= replicas <= bounds.max:
         raise OrderRefused(f"{replicas} is outside spec.scaling.{name}, which is {bounds.min} to {bounds.max}")
 

@@ -16,7 +16,7 @@ import httpx
 from legato_cli import admin, greeting, model
 from legato_cli.operations import Operations
 from legato_cli.progress import Progress
-from legato_operator.api import conditions, resources, yaml_text
+from legato_operator.api import conditions, parsing, yaml_text
 from legato_operator.api.resources import InferenceService
 from legato_operator.clock import SystemClock
 from legato_operator.cluster import Cluster, Object, Ref
@@ -60,10 +60,10 @@ def read_manifest(path: Path) -> Manifest:
         raise ManifestError([("", error.strerror or str(error))]) from None
     except UnicodeDecodeError as error:
         raise ManifestError([("", f"is no UTF-8 text: {error.reason}")]) from None
-    service = resources.parse(text)
+    service = parsing.parse(text)
     if problems := checks.unavailable(service.spec):
         raise ManifestError(problems)
-    return Manifest(service, resources.to_object(service, yaml_text.load(text)))
+    return Manifest(service, parsing.to_object(service, yaml_text.load(text)))
 
 
 def serve(path: Path, manifest: Manifest, front: socket.socket) -> int:

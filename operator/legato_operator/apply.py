@@ -7,11 +7,10 @@ from typing import Any
 
 from legato_operator.cluster import Cluster, Object, Ref, ref_of, uid_of
 from legato_operator.errors import ClusterError, Conflict, Forbidden, NotFound, NotLeading, Unavailable
-from legato_operator.manifests import common, revision, secret
+from legato_operator.manifests import common, secret
 from legato_operator.observing.observe import Workers, read_token
 from legato_operator.observing.observed import Observed
 from legato_operator.planning.actions import (
-    MANAGER,
     Action,
     Apply,
     Delete,
@@ -63,7 +62,7 @@ async def _act(cluster: Cluster, workers: Workers, observed: Observed, action: A
         case MakeToken():
             made = secret.token(service, secrets.token_urlsafe(32))
             owner = common.service_object(service, observed.uid)
-            await cluster.apply(common.owned(made, owner), MANAGER, force=True)
+            await cluster.apply(common.owned(made, owner), common.MANAGER, force=True)
         case Drain(_, address):
             await workers.drain(address, await read_token(cluster, service))
         case Delete(ref, uid):
@@ -109,7 +108,7 @@ async def _delete(cluster: Cluster, ref: Ref, uid: str | None = None) -> None:
 
 async def release(cluster: Cluster, ref: Ref) -> None:
     """Let a service go, and what of its own would outlive it where owner references mean nothing."""
-    for kind in (names.WORKER_POOL, revision.KIND):
+    for kind in (names.WORKER_POOL, common.REVISION):
         mine = await cluster.list(kind, ref.namespace, {names.LABEL_SERVICE: ref.name})
         for item in mine.items:
             await _delete(cluster, Ref(kind, ref.namespace, item["metadata"]["name"]))
@@ -130,4 +129,4 @@ async def _end_token(cluster: Cluster, service: Ref) -> None:
 
 async def _set_finalizers(cluster: Cluster, ref: Ref, uid: str, finalizers: list[str]) -> None:
     metadata = {"name": ref.name, "namespace": ref.namespace, "uid": uid, "finalizers": finalizers}
-    await cluster.apply({"apiVersion": names.API_VERSION, "kind": ref.kind, "metadata": metadata}, MANAGER)
+    await cluster.apply({"apiVersion": names.API_VERSION, "kind": ref.kind, "metadata": metadata}, common.MANAGER)

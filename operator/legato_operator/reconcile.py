@@ -4,9 +4,9 @@ import datetime
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from legato_operator.api import conditions
+from legato_operator.api import conditions, parsing
 from legato_operator.api.conditions import Condition
-from legato_operator.api.resources import Drain, service_from_object
+from legato_operator.api.resources import Drain
 from legato_operator.apply import apply, hold, is_held, release
 from legato_operator.clock import Clock
 from legato_operator.cluster import Cluster, Object, Ref, is_leaving, uid_of
@@ -120,7 +120,7 @@ class Reconciler:
         The API server's clock against this machine's, which may differ by some of the slack.
         """
         try:
-            deadline = service_from_object(stored).spec.drain.deadline
+            deadline = parsing.service_from_object(stored).spec.drain.deadline
         except ManifestError:
             deadline = Drain().deadline
         since = datetime.datetime.fromisoformat(stored["metadata"]["deletionTimestamp"]).timestamp()

@@ -13,7 +13,7 @@ import yaml
 
 from legato_operator.kubernetes import handlers, kinds
 from legato_operator.kubernetes import settings as operator_settings
-from legato_operator.planning import owned
+from legato_operator.manifests import common
 from legato_protocol import names
 
 ROOT = Path(__file__).parents[2]
@@ -139,7 +139,7 @@ def test_what_is_watched_and_owned_is_allowed(kind):
     found = kinds.KINDS[kind]
     allowed = verbs(of_kind(render(), "ClusterRole")["legato"], found.api_version.rpartition("/")[0], found.plural)
     assert allowed >= {"get", "list", "watch", "patch"}
-    if kind in owned.KINDS:
+    if kind in common.OWNED_KINDS:
         assert allowed >= {"create", "delete"}
 
 

@@ -9,7 +9,7 @@ import yaml
 from legato_cli import main
 from legato_engine import settings as worker_settings
 from legato_gateway import settings as gateway_settings
-from legato_operator.api import resources
+from legato_operator.api import parsing
 from legato_operator.cluster import Ref, ref_of
 from legato_operator.kubernetes.api import KubernetesCluster
 from legato_operator.local import command
@@ -138,5 +138,5 @@ def _moved(item, namespace):
 
 def test_example_is_the_quickstart_of_the_golden_files():
     path = golden.FOLDER / "quickstart" / "manifest.yaml"
-    assert resources.parse(path.read_text()).metadata.name == "smollm2"
+    assert parsing.parse(path.read_text()).metadata.name == "smollm2"
     assert golden.Golden("quickstart").ref == Ref("InferenceService", "default", "smollm2")

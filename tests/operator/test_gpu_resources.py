@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from legato_operator.api import resources
+from legato_operator.api import parsing
 from legato_operator.manifests import placement, worker
 from legato_operator.planning import limits
 
@@ -14,7 +14,7 @@ PLACEMENT = placement.kubernetes("engine:1", "gateway:1", gpu_resources=("nvidia
 
 def _spec(build, resource):
     pool = {"resources": {"requests": {resource: 1}}}
-    return resources.read_service(build(prefill=pool, decode=pool, scaling={"gpuBudget": 3}))
+    return parsing.read_service(build(prefill=pool, decode=pool, scaling={"gpuBudget": 3}))
 
 
 @pytest.mark.parametrize(("resource", "decode"), [("nvidia.com/gpu", 3), (SLICE, 3), ("example.com/nic", 4)])

@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from legato_operator import recorder
-from legato_operator.api import conditions, references, resources
+from legato_operator.api import conditions, parsing, references
 from legato_operator.cluster import Ref
 from legato_operator.errors import Forbidden, NotFound
 from legato_operator.manifests import placement
@@ -23,7 +23,7 @@ TOLD = "spec.model.source.pvc.claim: there is no PersistentVolumeClaim weights"
 
 
 def _observed(item, pods=(), **changes):
-    service = resources.parse(yaml.safe_dump(item))
+    service = parsing.parse(yaml.safe_dump(item))
     empty = Observed(service, "uid", 1, {}, False, (), tuple(pods), True, 1000.0, "2026-01-01T00:00:00Z")
     return dataclasses.replace(empty, **changes)
 

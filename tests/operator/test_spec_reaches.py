@@ -16,7 +16,7 @@ from pydantic import BaseModel
 from legato_cli import main
 from legato_engine import settings as worker_settings
 from legato_gateway import settings as gateway_settings
-from legato_operator.api import combinations, field_errors, resources
+from legato_operator.api import field_errors, parsing, resources, roles
 from legato_operator.api.resources import Spec
 from legato_operator.local import command
 from legato_operator.manifests import common, placement, pool, revision, worker
@@ -28,7 +28,7 @@ PLACEMENT = placement.local(("legato",))
 DOCS = (Path(__file__).parents[2] / "docs" / "manifest.md").read_text()
 LATER = "*for the autoscaler*"
 
-GPU = {combinations.GPU: 1}
+GPU = {roles.GPU: 1}
 BASE: dict[str, Any] = {
     "model": {"source": {"builtin": "smollm2-135m-instruct"}},
     "prefill": {"resources": {"requests": {"cpu": 1} | GPU}},
@@ -138,7 +138,7 @@ def _service(spec: dict[str, Any]) -> resources.InferenceService:
         "metadata": {"name": "demo"},
         "spec": spec,
     }
-    return resources.parse(yaml.safe_dump(content))
+    return parsing.parse(yaml.safe_dump(content))
 
 
 def _plans(service: resources.InferenceService) -> list[Any]:

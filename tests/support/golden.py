@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from legato_operator.api import resources
+from legato_operator.api import parsing
 from legato_operator.cluster import Ref, ref_of
 from legato_operator.manifests import common, placement, secret
 from legato_operator.observing.observed import Observed
@@ -33,7 +33,7 @@ class Golden:
         settings = self._folder / "operator.yaml"
         given = yaml.safe_load(settings.read_text()) if settings.exists() else OPERATOR
         self._placement = placement.kubernetes(**{**given, "pull_secrets": tuple(given.get("pull_secrets", ()))})
-        self.service = resources.parse((self._folder / "manifest.yaml").read_text())
+        self.service = parsing.parse((self._folder / "manifest.yaml").read_text())
         self.objects: dict[Ref, dict[str, Any]] = {}
 
     def look(self) -> Plan:

@@ -13,15 +13,12 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
-    ValidationError,
     WithJsonSchema,
     model_validator,
 )
 from pydantic.alias_generators import to_camel
 
-from legato_operator.api import combinations, field_errors, quantities, yaml_text
-from legato_operator.errors import ManifestError
-from legato_protocol import names
+from legato_operator.api import quantities
 
 SHORTEST, LONGEST = 0.001, 7 * 86400.0  # seconds
 MOST_MEMORY = 1 << 50  # bytes
@@ -304,42 +301,3 @@ class WorkerPool(Part):
     kind: Literal["WorkerPool"]
     metadata: Metadata
     spec: WorkerPoolSpec
-
-
-def parse(text: str) -> InferenceService:
-    """The service that a manifest's YAML text describes. Raises ManifestError with every problem found."""
-    content = yaml_text.load(text)
-    if not isinstance(content, dict):
-        raise ManifestError(
-            [("", f"a manifest is a mapping with apiVersion, kind, metadata and spec, not {content!r}")]
-        )
-    return read_service(content)
-
-
-def read_service(content: Mapping[str, Any]) -> InferenceService:
-    """The service in a manifest or in an object of the cluster. Raises ManifestError with every problem found."""
-    try:
-        service = InferenceService.model_validate(content)
-    except ValidationError as error:
-        raise ManifestError(field_errors.problems(error, InferenceService, content)) from None
-    if problems := combinations.problems(service.spec):
-        raise ManifestError(problems)
-    return service
-
-
-def service_from_object(stored: Mapping[str, Any]) -> InferenceService:
-    """The service in an object that a cluster keeps, which has a status and metadata of the server beside it."""
-    known = {field.alias for field in Metadata.model_fields.values()}
-    metadata = {key: value for key, value in stored["metadata"].items() if key in known}
-    return read_service({**{k: v for k, v in stored.items() if k != "status"}, "metadata": metadata})
-
-
-def to_object(service: InferenceService, written: Mapping[str, Any]) -> dict[str, Any]:
-    """What to apply for a service: its manifest as written, so that defaults stay defaults."""
-    metadata = {**written["metadata"], "namespace": service.metadata.namespace}
-    return {
-        "apiVersion": names.API_VERSION,
-        "kind": names.INFERENCE_SERVICE,
-        "metadata": metadata,
-        "spec": written["spec"],
-    }

@@ -9,7 +9,7 @@ from legato_operator.cluster import Cluster, Object, Ref
 from legato_operator.errors import ClusterError, NotFound, NotLeading
 from legato_operator.kubernetes import kinds
 from legato_operator.kubernetes.leader import micro_time
-from legato_operator.planning.actions import MANAGER
+from legato_operator.manifests import common
 
 LONGEST_NOTE = 1000  # characters; the API allows 1,024
 log = logging.getLogger(__name__)
@@ -45,7 +45,7 @@ class Events:
             "kind": "Event",
             "metadata": {"name": ref.name, "namespace": ref.namespace},
             "eventTime": stored.get("eventTime") or now,
-            "reportingController": MANAGER,
+            "reportingController": common.MANAGER,
             "reportingInstance": stored.get("reportingInstance") or self._instance,
             "action": "Reconcile",
             "reason": reason,
@@ -54,7 +54,7 @@ class Events:
             "type": kind,
         }
         series = {"series": {"count": count, "lastObservedTime": now}} if stored else {}
-        await self._cluster.apply(item | series, MANAGER, force=True)
+        await self._cluster.apply(item | series, common.MANAGER, force=True)
 
 
 def _reference(about: Object) -> dict[str, str]:

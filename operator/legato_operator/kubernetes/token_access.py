@@ -8,7 +8,6 @@ from legato_operator.controller import Reconciles
 from legato_operator.errors import Forbidden, NotFound
 from legato_operator.kubernetes import kinds
 from legato_operator.manifests import common
-from legato_operator.planning.actions import MANAGER
 
 BINDING = "legato-operator-tokens"
 _LOOKS = 20
@@ -49,7 +48,7 @@ class TokenAccess:
         """A namespace that is ending takes nothing new, and needs no token any more."""
         try:
             await self._cluster.get(ref)
-            await self._cluster.apply(self._binding(ref.namespace), MANAGER, force=True)
+            await self._cluster.apply(self._binding(ref.namespace), common.MANAGER, force=True)
         except NotFound:
             return
         except Forbidden:

@@ -10,9 +10,27 @@ from legato_operator.api.resources import InferenceService
 from legato_operator.cluster import Object, is_leaving
 from legato_protocol import names
 
+# Field managers of server-side apply.
+MANAGER = "legato-operator"
+SCALER = "legato-scaler"  # writes the first wish of a pool, and later ones for `legato scale`
+DRAINER = "legato-drain"  # marks workers that were chosen to leave
+
 ANNOTATION_DRAINING = f"{names.API_GROUP}/draining-since"  # when the operator chose this worker to leave
 ANNOTATION_WISH = f"{names.API_GROUP}/wish"  # hash of what was applied: a field that is wished no longer changes it
 GATEWAY = "gateway"
+DEPLOYMENT = "Deployment"
+REVISION = "ControllerRevision"
+OWNED_KINDS = (
+    names.WORKER_POOL,
+    "ServiceAccount",
+    "Role",
+    "RoleBinding",
+    "Service",
+    "NetworkPolicy",
+    "PodDisruptionBudget",
+    DEPLOYMENT,
+    REVISION,
+)  # what a service owns beside pods and the token
 LAST_WORDS = 5  # seconds beyond the drain deadline in which a process tells its clients and ends by itself
 
 

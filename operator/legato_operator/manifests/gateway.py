@@ -42,7 +42,12 @@ def deployment(service: InferenceService, template: dict[str, Any]) -> dict[str,
         "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}},
         "template": {"metadata": {"labels": labels}, "spec": template["spec"]},
     }
-    return {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": common.metadata(service, name), "spec": spec}
+    return {
+        "apiVersion": "apps/v1",
+        "kind": common.DEPLOYMENT,
+        "metadata": common.metadata(service, name),
+        "spec": spec,
+    }
 
 
 def _in_container(

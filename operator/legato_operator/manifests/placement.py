@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from legato_operator.api.combinations import GPU
+from legato_operator.api.roles import GPU
 from legato_protocol import names
 
 

@@ -7,8 +7,6 @@ from legato_operator.cluster import Object
 from legato_operator.manifests import common
 from legato_protocol import names
 
-KIND = "ControllerRevision"
-
 
 def controller_revision(service: InferenceService, role: str, template: dict[str, Any], number: int) -> dict[str, Any]:
     """The higher the number, the newer."""
@@ -16,7 +14,7 @@ def controller_revision(service: InferenceService, role: str, template: dict[str
     labels = {names.LABEL_ROLE: role, names.LABEL_POD_REVISION: revision}
     return {
         "apiVersion": "apps/v1",
-        "kind": KIND,
+        "kind": common.REVISION,
         "metadata": common.metadata(service, f"{common.pool_name(service, role)}-{revision}", labels),
         "data": template,
         "revision": number,

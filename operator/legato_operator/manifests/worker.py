@@ -3,12 +3,11 @@
 import math
 from typing import Any
 
-from legato_operator.api import combinations, quantities
+from legato_operator.api import quantities, roles
 from legato_operator.api.resources import InferenceService, Pool
 from legato_operator.manifests import common, container, model, overlay
 from legato_operator.manifests.model import Delivery
 from legato_operator.manifests.placement import Placement
-from legato_operator.planning import limits
 from legato_protocol import names
 
 # Variables that a container's arguments are made of.
@@ -22,7 +21,7 @@ def template(service: InferenceService, pool: str, placement: Placement) -> dict
     """The pod's metadata and spec, the same for all workers of a pool."""
     delivery = model.delivery(service, placement)
     worker = container.process("worker", placement, _arguments(service, pool, placement, delivery), _env(service))
-    worker["resources"] = _resources(_pool(service, pool))
+    worker["resources"] = _resources(roles.pool(service.spec, pool))
     spec: dict[str, Any] = {"containers": [worker]}
     if placement.containers:
         worker["env"].append(common.field_variable(POD_IP, "status.podIP"))
@@ -30,11 +29,11 @@ def template(service: InferenceService, pool: str, placement: Placement) -> dict
         image = placement.containers.engine_image
         spec = container.contained(worker, placement.containers, image, ports, delivery)
         spec |= {"serviceAccountName": common.pool_name(service, "worker"), "automountServiceAccountToken": False}
-        if _SPREAD not in _pool(service, pool).template.get("spec", {}):
+        if _SPREAD not in roles.pool(service.spec, pool).template.get("spec", {}):
             spec[_SPREAD] = [common.spread(common.selector(service, role=pool, serving="true"))]
     spec["terminationGracePeriodSeconds"] = common.grace_period(service)
     ours = {"metadata": {"labels": common.role_labels(pool)}, "spec": spec}
-    return overlay.merged(ours, _pool(service, pool).template)
+    return overlay.merged(ours, roles.pool(service.spec, pool).template)
 
 
 def pod(service: InferenceService, name: str, template: dict[str, Any]) -> dict[str, Any]:
@@ -59,10 +58,6 @@ def draining(service: InferenceService, name: str, uid: str, since: float) -> di
         "labels": {names.LABEL_SERVING: "false"},
     }
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata}
-
-
-def _pool(service: InferenceService, pool: str) -> Pool:
-    return service.spec.prefill if pool == limits.PREFILL else service.spec.decode
 
 
 def _resources(pool: Pool) -> dict[str, Any]:
@@ -108,7 +103,7 @@ def _process(service: InferenceService, pool: str, placement: Placement) -> list
     flags = ["--host", placement.host, *placement.transfer, *placement.announce]
     flags += ["--health-port", str(placement.health_port), "--control-port", str(placement.control_port)]
     flags += ["--drain-deadline", quantities.seconds(service.spec.drain.deadline)]
-    if placement.containers and combinations.gpus(service.spec, pool, placement.gpu_resources):
+    if placement.containers and roles.gpus(service.spec, pool, placement.gpu_resources):
         flags += ["--device", "cuda"]
     threads = _threads(service, pool, placement)
     return [*flags, "--threads", str(threads)] if threads else flags
@@ -120,9 +115,9 @@ def _threads(service: InferenceService, pool: str, placement: Placement) -> int 
     More threads than cores cost far more than they bring: a step ends with its slowest thread. The share follows from
     the replicas at first and not from today's, since another number would mean a rollout of every worker.
     """
-    if cpu := _pool(service, pool).resources.requests.get("cpu"):
+    if cpu := roles.pool(service.spec, pool).resources.requests.get("cpu"):
         return math.ceil(quantities.quantity(cpu))
     if placement.shared_cores is None:
         return None
-    workers = sum(limits.wish_at_first(service.spec, each) for each in limits.pools(service.spec))
+    workers = sum(roles.initial_replicas(service.spec, each) for each in roles.of(service.spec))
     return max(1, placement.shared_cores // max(1, workers))

@@ -4,14 +4,13 @@ import asyncio
 import dataclasses
 from typing import Protocol
 
-from legato_operator.api import references, resources
+from legato_operator.api import parsing, references, resources
 from legato_operator.clock import Clock
 from legato_operator.cluster import Cluster, Object, Ref, is_leaving, ref_of, uid_of
 from legato_operator.errors import ClusterError, Forbidden, NotFound, Unavailable
 from legato_operator.manifests import common, secret
 from legato_operator.observing import pod_facts
 from legato_operator.observing.observed import Observed, Pod, WorkerState
-from legato_operator.planning import owned
 from legato_protocol import names
 
 
@@ -30,10 +29,10 @@ class Workers(Protocol):
 async def observe(cluster: Cluster, workers: Workers, clock: Clock, stored: Object) -> Observed:
     """All that concerns the service that is stored so. Raises ManifestError when it cannot be read."""
     ref = ref_of(stored)
-    service = resources.service_from_object(stored)
+    service = parsing.service_from_object(stored)
     mine = {names.LABEL_SERVICE: ref.name}
     token = await _token(cluster, service, is_leaving(stored))
-    kinds = ("Pod", *owned.KINDS)
+    kinds = ("Pod", *common.OWNED_KINDS)
     pods, *lists = await asyncio.gather(*(cluster.list(kind, ref.namespace, mine) for kind in kinds))
     found = [pod_facts.read(item, clock.now()) for item in pods.items if pod_facts.belongs(item)]
     seen = await asyncio.gather(*(_asked(pod, workers, token) for pod in found))

@@ -4,16 +4,16 @@ import datetime
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from legato_operator.api import roles
 from legato_operator.cluster import Object, is_leaving, labels_of, uid_of
 from legato_operator.manifests import common
 from legato_operator.manifests.container import MODEL
 from legato_operator.observing.observed import Pod
-from legato_operator.planning import limits
 from legato_protocol import names
 
 REFUSED_EXIT_CODE = 2
 LOST_AFTER = 30.0  # seconds beyond its grace period: clocks differ, and a busy kubelet is no lost node
-_POOLS = (limits.PREFILL, limits.DECODE, common.GATEWAY)
+_POOLS = (*roles.BOTH, common.GATEWAY)
 _OURS = ("worker", "gateway", MODEL)
 _BEGINNING = ("ContainerCreating", "PodInitializing")
 _BLOCKED = {  # why a kubelet makes no container of what it was given

@@ -5,10 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from legato_operator.cluster import Ref
-
-MANAGER = "legato-operator"
-SCALER = "legato-scaler"  # writes the first wish of a pool, and later ones for `legato scale`
-DRAINER = "legato-drain"  # marks workers that were chosen to leave
+from legato_operator.manifests.common import MANAGER
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ def _of_deployment(observed: Observed, template: dict[str, Any]) -> PoolPlan:
     """A Deployment does all of it; only what it tells of the newest spec counts."""
     service = observed.service
     made = gateway.deployment(service, template)
-    live = observed.find(owned.DEPLOYMENT, made["metadata"]["name"]) or {}
+    live = observed.find(common.DEPLOYMENT, made["metadata"]["name"]) or {}
     status = live.get("status", {})
     current = status.get("observedGeneration", 0) >= live.get("metadata", {}).get("generation", 0)
     updated = status.get("updatedReplicas", 0) if current else 0

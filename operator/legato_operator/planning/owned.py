@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from legato_operator.api import roles
 from legato_operator.api.resources import InferenceService
 from legato_operator.cluster import ref_of, uid_of
 from legato_operator.manifests import (
@@ -11,35 +12,22 @@ from legato_operator.manifests import (
     disruption_budget,
     network_policy,
     pool,
-    revision,
     service,
     service_account,
 )
 from legato_operator.manifests.placement import Placement
 from legato_operator.observing.observed import Observed
-from legato_operator.planning import drift, limits, status
-from legato_operator.planning.actions import SCALER, Action, Apply, Delete, MakeToken, PatchStatus
+from legato_operator.planning import drift, status
+from legato_operator.planning.actions import Action, Apply, Delete, MakeToken, PatchStatus
 from legato_operator.planning.limits import Target
 from legato_protocol import names
 
-DEPLOYMENT = "Deployment"
-KINDS = (
-    names.WORKER_POOL,
-    "ServiceAccount",
-    "Role",
-    "RoleBinding",
-    "Service",
-    "NetworkPolicy",
-    "PodDisruptionBudget",
-    DEPLOYMENT,
-    revision.KIND,
-)
-_ELSEWHERE = (DEPLOYMENT, revision.KIND)  # kinds of which others know what is wished
+_ELSEWHERE = (common.DEPLOYMENT, common.REVISION)  # kinds of which others know what is wished
 
 
 def wished(service_: InferenceService, placement: Placement) -> list[dict[str, Any]]:
     """All objects that there shall be, but for the gateway's Deployment, revisions and the token."""
-    pools = limits.pools(service_.spec)
+    pools = roles.of(service_.spec)
     found = [pool.worker_pool(service_, name) for name in pools]
     if placement.containers is None:
         return found  # pods that are processes of one machine need no more
@@ -71,7 +59,7 @@ def make(observed: Observed, targets: dict[str, Target], placement: Placement) -
     for name, target in targets.items():
         known = observed.wishes.get(name)
         if known is None or (fixed and known != target.replicas):
-            yield Apply(pool.wish(observed.service, name, target.replicas), manager=SCALER)
+            yield Apply(pool.wish(observed.service, name, target.replicas), manager=common.SCALER)
 
 
 def apply(observed: Observed, item: dict[str, Any]) -> Iterator[Apply]:

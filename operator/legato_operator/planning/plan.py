@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from legato_operator.api import roles
 from legato_operator.cluster import Ref, is_leaving, ref_of, uid_of
 from legato_operator.manifests import common
 from legato_operator.manifests.placement import Placement
@@ -77,7 +78,7 @@ def _clear(observed: Observed, found: Mapping[str, Revisions], pools: Mapping[st
     yield from revisions.superseded(observed)
     if not all(made.settled for made in pools.values()) or any(each.failure for each in found.values()):
         return
-    for name in (limits.PREFILL, limits.DECODE):
+    for name in roles.BOTH:
         if name not in pools:
             yield from plan_pool(observed, name, Revisions({}), 0).leave
 
@@ -86,7 +87,7 @@ def _plan_end(observed: Observed, placement: Placement) -> Plan:
     """The gateway goes first, so that its streams end while workers still compute; then workers, then the rest."""
     told = status.deleting(observed)
     waiting = [pod for pod in observed.pods if not pod.lost]
-    deployment = observed.find(owned.DEPLOYMENT, common.pool_name(observed.service, common.GATEWAY))
+    deployment = observed.find(common.DEPLOYMENT, common.pool_name(observed.service, common.GATEWAY))
     if deployment is None and not waiting:
         phases = Phase("clear", tuple(owned.all_of(observed))), Phase("release", (Release(),))
         return Plan(tuple(phase for phase in phases if phase.actions), told, placement.look_again)

@@ -4,11 +4,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from legato_operator.api import roles
 from legato_operator.cluster import Object, Ref
 from legato_operator.manifests import common, worker
 from legato_operator.observing.observed import Observed, Pod
-from legato_operator.planning import failure, limits
-from legato_operator.planning.actions import DRAINER, Action, Apply, Delete, Drain
+from legato_operator.planning import failure
+from legato_operator.planning.actions import Action, Apply, Delete, Drain
 from legato_operator.planning.limits import Target
 from legato_operator.planning.revisions import Revisions
 from legato_operator.planning.rollout import Bounds, Count, Pace, Standing, next_step, paces
@@ -51,7 +52,7 @@ def plan_pools(
     observed: Observed, found: Mapping[str, Revisions], at: Mapping[str, Standing], fronted: bool
 ) -> dict[str, PoolPlan]:
     """Bring every pool one step closer to its target. What one may do depends on where the others are."""
-    chosen = paces(at, limits.PREFILL, fronted)  # decode workers can prefill themselves
+    chosen = paces(at, roles.PREFILL, fronted)  # decode workers can prefill themselves
     return {
         pool: plan_pool(observed, pool, revisions, at[pool].target, chosen[pool]) for pool, revisions in found.items()
     }
@@ -165,7 +166,7 @@ def _leave(observed: Observed, pods: Sequence[Pod], victims: Sequence[Pod]) -> I
         if pod.failed:
             continue  # it goes below, when its time has come
         if pod.ready:
-            yield Apply(worker.draining(observed.service, pod.name, pod.uid, observed.now), manager=DRAINER)
+            yield Apply(worker.draining(observed.service, pod.name, pod.uid, observed.now), manager=common.DRAINER)
             yield Drain(pod.name, pod.address)
         else:
             yield Delete(Ref("Pod", namespace, pod.name), pod.uid)

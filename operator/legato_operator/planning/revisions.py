@@ -8,12 +8,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from legato_operator.api import conditions
+from legato_operator.api import conditions, roles
 from legato_operator.cluster import Object, labels_of, ref_of, uid_of
 from legato_operator.manifests import common, gateway, revision, worker
 from legato_operator.manifests.placement import Placement
 from legato_operator.observing.observed import Observed, Pod
-from legato_operator.planning import drift, failure, limits
+from legato_operator.planning import drift, failure
 from legato_operator.planning.actions import Apply, Delete
 from legato_operator.planning.failure import Failure
 from legato_operator.planning.limits import Target
@@ -104,7 +104,7 @@ def _remembered(observed: Observed, pool: str, wished: Template) -> Failure | No
 
 def _kept(observed: Observed, role: str) -> list[Object]:
     """The oldest first. One that somebody else made may hold anything."""
-    mine = (item for item in observed.objects if item["kind"] == revision.KIND and common.is_ours(item))
+    mine = (item for item in observed.objects if item["kind"] == common.REVISION and common.is_ours(item))
     found = [item for item in mine if labels_of(item).get(names.LABEL_ROLE) == role]
     return sorted(found, key=lambda item: int(item["revision"]))
 
@@ -123,7 +123,7 @@ def keep(observed: Observed, found: Mapping[str, Revisions]) -> Iterator[Apply]:
         number = int(newest["revision"]) if newest else 0
         made = revision.controller_revision(observed.service, role, revisions.template, number + revisions.changing)
         whole = common.signed(common.owned(made, owner))
-        live = observed.find(revision.KIND, made["metadata"]["name"])
+        live = observed.find(common.REVISION, made["metadata"]["name"])
         if not drift.contained(whole, live):
             yield Apply(whole, force=live is not None)
 
@@ -137,7 +137,7 @@ def _owner(observed: Observed, role: str) -> Object | None:
 
 def superseded(observed: Observed) -> Iterator[Delete]:
     """Those that a newer one has replaced, and those of pools that are gone."""
-    for role in (limits.PREFILL, limits.DECODE, common.GATEWAY):
+    for role in (*roles.BOTH, common.GATEWAY):
         kept = _kept(observed, role)
         for item in kept[:-1] if _owner(observed, role) else kept:
             yield Delete(ref_of(item), uid_of(item))

@@ -3,13 +3,12 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from legato_operator.api import conditions
+from legato_operator.api import conditions, roles
 from legato_operator.api.conditions import Condition
 from legato_operator.cluster import Object
 from legato_operator.manifests import common
 from legato_operator.manifests.placement import Placement
 from legato_operator.observing.observed import Observed, Pod
-from legato_operator.planning import limits
 from legato_operator.planning.failure import Failure
 from legato_operator.planning.limits import Target
 from legato_operator.planning.pool_plan import PoolPlan
@@ -25,8 +24,8 @@ def of(
     placement: Placement,
 ) -> dict[str, Any]:
     """The status of a service that is wanted."""
-    prefill = _pool_ready(observed, conditions.PREFILL_READY, limits.PREFILL, pools)
-    decode = _pool_ready(observed, conditions.DECODE_READY, limits.DECODE, pools)
+    prefill = _pool_ready(observed, conditions.PREFILL_READY, roles.PREFILL, pools)
+    decode = _pool_ready(observed, conditions.DECODE_READY, roles.DECODE, pools)
     gateway = _gateway(observed)
     transport = _transport(observed)
     parts = (prefill, decode, gateway)
@@ -109,7 +108,7 @@ def _pool_ready(observed: Observed, kind: str, pool: str, pools: Mapping[str, Po
 def _gateway(observed: Observed) -> Condition:
     """What the Deployment says, where there is one; otherwise what the pods say."""
     pods = observed.of_pool(common.GATEWAY)
-    deployment = observed.find("Deployment", common.pool_name(observed.service, common.GATEWAY))
+    deployment = observed.find(common.DEPLOYMENT, common.pool_name(observed.service, common.GATEWAY))
     ready = deployment.get("status", {}).get("availableReplicas", 0) if deployment else 0
     if deployment is None or not ready:
         return _any_ready(conditions.GATEWAY_READY, pods)

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from wrong_manifests import WRONG
 
-from legato_operator.api import crd, resources
+from legato_operator.api import crd, parsing
 
 CRDS = Path(__file__).parents[3] / "crds"
 SERVICES = "/apis/serving.legato.dev/v1alpha1/namespaces/default/inferenceservices"
@@ -37,7 +37,7 @@ def test_defaults_are_those_of_the_types(api_server, build):
     """What the server stores means exactly what the operator would have understood without it."""
     status, stored = api_server.call("POST", SERVICES + STRICT, build())
     assert status == 201, stored
-    assert resources.service_from_object(stored).spec == resources.read_service(build()).spec
+    assert parsing.service_from_object(stored).spec == parsing.read_service(build()).spec
     assert stored["spec"]["gateway"]["defaultDeadline"] == "10m"
     assert stored["spec"]["engine"]["kvCacheMemory"] == "512Mi"
 
@@ -55,7 +55,7 @@ def test_defaults_are_those_of_the_types(api_server, build):
 def test_accepted_specs_mean_the_same_on_the_server(api_server, build, spec):
     status, stored = api_server.call("POST", SERVICES + STRICT, build(**spec))
     assert status == 201, stored
-    assert resources.service_from_object(stored).spec == resources.read_service(build(**spec)).spec
+    assert parsing.service_from_object(stored).spec == parsing.read_service(build(**spec)).spec
 
 
 def test_a_long_name_is_refused(api_server, build):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from legato_operator.api import references, resources
+from legato_operator.api import parsing, references
 from legato_operator.api.references import Reference
 
 COMMIT = "0e9e39f249a16976918f6564b8830bc894c89659"
@@ -10,7 +10,7 @@ HUB = {"huggingFace": {"repo": "a/b", "revision": COMMIT, "tokenSecret": "hub"}}
 
 
 def _of(build, **spec):
-    return references.of(resources.read_service(build(**spec)).spec)
+    return references.of(parsing.read_service(build(**spec)).spec)
 
 
 def _worker(**fields):

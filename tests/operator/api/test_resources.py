@@ -6,12 +6,12 @@ import pytest
 import yaml
 from wrong_manifests import WRONG
 
-from legato_operator.api import resources
+from legato_operator.api import parsing
 from legato_operator.errors import ManifestError
 
 
 def _parse(item):
-    return resources.parse(yaml.safe_dump(item))
+    return parsing.parse(yaml.safe_dump(item))
 
 
 def _refused(item):
@@ -99,7 +99,7 @@ def test_wrong_top_level_is_refused_with_its_path(build, change, path):
 )
 def test_text_that_is_no_manifest_is_refused(text, message):
     with pytest.raises(ManifestError) as caught:
-        resources.parse(text)
+        parsing.parse(text)
     assert message in str(caught.value)
 
 
@@ -114,4 +114,4 @@ def test_stored_object_reads_as_its_manifest(build):
     stored = copy.deepcopy(item)
     stored["metadata"] |= {"namespace": "default", "uid": "1", "generation": 3, "resourceVersion": "9"}
     stored["status"] = {"conditions": []}
-    assert resources.service_from_object(stored) == _parse(item)
+    assert parsing.service_from_object(stored) == _parse(item)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import psutil
 
-from legato_operator.api import resources
+from legato_operator.api import parsing
 from legato_operator.cluster import Ref
 from legato_operator.local.backoff import Backoff
 from legato_operator.local.logs import Logs
@@ -17,14 +17,14 @@ from legato_operator.manifests import placement, secret, worker
 
 
 def _pod(item, program, grace=30):
-    service = resources.read_service(item)
+    service = parsing.read_service(item)
     template = worker.template(service, "decode", placement.local(program))
     template["spec"]["terminationGracePeriodSeconds"] = grace
     return worker.pod(service, "w", template)
 
 
 async def _start(f, item, program, grace=30):
-    await f.cluster.store.apply(secret.token(resources.read_service(item), "secret"), "test")
+    await f.cluster.store.apply(secret.token(parsing.read_service(item), "secret"), "test")
     await f.cluster.store.apply(_pod(item, program, grace), "test")
 
 

@@ -5,7 +5,7 @@ import copy
 import pytest
 import yaml
 
-from legato_operator.api import resources
+from legato_operator.api import parsing
 from legato_operator.manifests import common, gateway, overlay, placement, worker
 from legato_operator.planning import checks
 
@@ -14,7 +14,7 @@ REVISION = "a" * 40
 
 
 def _service(item):
-    return resources.parse(yaml.safe_dump(item))
+    return parsing.parse(yaml.safe_dump(item))
 
 
 def _worker(item, pool="decode"):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from legato_operator.api import resources
+from legato_operator.api import parsing
 from legato_operator.manifests import network_policy
 
 
@@ -11,7 +11,7 @@ from legato_operator.manifests import network_policy
     [("legato-system", {"matchLabels": {"kubernetes.io/metadata.name": "legato-system"}}), ("", {})],
 )
 def test_operator_is_let_in_from_its_own_namespace_where_it_has_one(build, namespace, selector):
-    policy = network_policy.workers(resources.read_service(build()), namespace)
+    policy = network_policy.workers(parsing.read_service(build()), namespace)
     peers = [peer for rule in policy["spec"]["ingress"] for peer in rule.get("from", ())]
     found = [peer["namespaceSelector"] for peer in peers if "namespaceSelector" in peer]
     assert found == [selector]

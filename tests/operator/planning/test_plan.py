@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 import yaml
 
-from legato_operator.api import conditions, resources
+from legato_operator.api import conditions, parsing
 from legato_operator.manifests import common, gateway, placement, pool, worker
 from legato_operator.observing.observed import Observed, Pod, WorkerState
 from legato_operator.planning import limits
@@ -17,7 +17,7 @@ SETTLED = {"prefill": 1, "decode": 1}
 
 
 def _observed(item, pods=(), wishes=None, **changes):
-    service = resources.parse(yaml.safe_dump(item))
+    service = parsing.parse(yaml.safe_dump(item))
     pools = tuple(_pool(service, role, wish) for role, wish in (wishes or {}).items())
     empty = Observed(service, "uid", 1, {}, False, pools, tuple(pods), True, 1000.0, "2026-01-01T00:00:00Z")
     return dataclasses.replace(empty, **changes)
@@ -32,7 +32,7 @@ def _pool(service, role, wish):
 
 
 def _worker(item, name, pool, ready=True, busy=0, draining=False, **changes):
-    service = resources.parse(yaml.safe_dump(item))
+    service = parsing.parse(yaml.safe_dump(item))
     revision = common.revision_of(worker.template(service, pool, PLACEMENT))
     state = WorkerState(busy, draining, "ucx:tcp") if ready else None
     pod = Pod(name, f"uid-{name}", pool, revision, name, ready, False, address="127.0.0.1:1", state=state)
@@ -40,7 +40,7 @@ def _worker(item, name, pool, ready=True, busy=0, draining=False, **changes):
 
 
 def _gateway(item, **changes):
-    service = resources.parse(yaml.safe_dump(item))
+    service = parsing.parse(yaml.safe_dump(item))
     revision = common.revision_of(gateway.template(service, PLACEMENT))
     return dataclasses.replace(Pod("demo-gateway-0", "uid-gateway", "gateway", revision, "0", True, False), **changes)
 
@@ -99,7 +99,7 @@ def test_wish_beyond_the_bounds_is_capped_and_told(build):
 
 def test_gpu_budget_goes_to_decode_first(build):
     gpu = {"resources": {"requests": {"nvidia.com/gpu": 1}}}
-    spec = resources.parse(yaml.safe_dump(build(prefill=gpu, decode=gpu, scaling={"gpuBudget": 3}))).spec
+    spec = parsing.parse(yaml.safe_dump(build(prefill=gpu, decode=gpu, scaling={"gpuBudget": 3}))).spec
     targets = limits.targets(spec, {"prefill": 4, "decode": 2})
     assert (targets["decode"].replicas, targets["prefill"].replicas) == (2, 1)
     assert targets["prefill"].capped_by == "scaling.gpuBudget"
@@ -226,7 +226,7 @@ def test_missing_transport_is_told_and_with_required_not_ready(build):
 
 
 def test_threads_follow_requested_cpu(build):
-    asked = resources.parse(yaml.safe_dump(build(decode={"resources": {"requests": {"cpu": "1500m"}}})))
+    asked = parsing.parse(yaml.safe_dump(build(decode={"resources": {"requests": {"cpu": "1500m"}}})))
     command = worker.template(asked, "decode", PLACEMENT)["spec"]["containers"][0]["command"]
     assert command[command.index("--threads") + 1] == "2"
     assert "--threads" not in worker.template(asked, "prefill", PLACEMENT)["spec"]["containers"][0]["command"]
@@ -234,7 +234,7 @@ def test_threads_follow_requested_cpu(build):
 
 @pytest.mark.parametrize(("cores", "threads"), [(2, "1"), (8, "4"), (1, "1")])
 def test_workers_of_one_machine_share_its_cores(build, cores, threads):
-    item = resources.parse(yaml.safe_dump(build()))
+    item = parsing.parse(yaml.safe_dump(build()))
     for role in ("prefill", "decode"):
         shared = placement.local(("legato",), cores)
         command = worker.template(item, role, shared)["spec"]["containers"][0]["command"]

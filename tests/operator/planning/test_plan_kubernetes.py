@@ -7,14 +7,13 @@ import dataclasses
 import pytest
 import yaml
 
-from legato_operator.api import conditions, resources
+from legato_operator.api import conditions, parsing
 from legato_operator.apply import apply
 from legato_operator.cluster import Ref
 from legato_operator.errors import ClusterError
 from legato_operator.local.store import Store
 from legato_operator.manifests import common, placement, worker
 from legato_operator.observing.observed import Observed, Pod, WorkerState
-from legato_operator.planning import owned
 from legato_operator.planning.actions import Apply, Delete, PatchStatus, Release
 from legato_operator.planning.plan import plan
 
@@ -23,7 +22,7 @@ SERVING = {"replicas": 1, "updatedReplicas": 1, "availableReplicas": 1, "observe
 
 
 def _service(item):
-    return resources.parse(yaml.safe_dump(item))
+    return parsing.parse(yaml.safe_dump(item))
 
 
 def _observed(item, objects=(), pods=(), **changes):
@@ -96,7 +95,7 @@ def test_settled_service_costs_no_writes(build):
     assert made.status["model"] == "demo"
 
 
-@pytest.mark.parametrize("kind", [kind for kind in owned.KINDS if kind != "WorkerPool"])
+@pytest.mark.parametrize("kind", [kind for kind in common.OWNED_KINDS if kind != "WorkerPool"])
 def test_deleted_object_comes_back(build, kind):
     item = build()
     objects = _living(item)

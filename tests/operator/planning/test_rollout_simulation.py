@@ -11,7 +11,7 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from legato_operator.api import conditions, resources
+from legato_operator.api import conditions, parsing
 from legato_operator.manifests import placement
 from legato_operator.observing.observed import Observed, Pod, WorkerState
 from legato_operator.planning.actions import Apply, Delete, Drain, PatchStatus
@@ -36,7 +36,7 @@ def _service(chunk, surge, unavailable, rollback):
             "rollout": {"maxSurge": surge, "maxUnavailable": unavailable, "autoRollback": rollback},
         },
     }
-    return resources.parse(yaml.safe_dump(item))
+    return parsing.parse(yaml.safe_dump(item))
 
 
 class World:
