@@ -22,7 +22,7 @@ from legato_gateway.http import app, server
 from legato_gateway.http.protocol import BoundedProtocol
 from legato_gateway.http.state import State
 from legato_gateway.metrics import Metrics
-from legato_gateway.openai.front import Model
+from legato_gateway.openai.serving import ServedModel
 from legato_gateway.orphan import die_with_parent
 from legato_gateway.relay.dispatch import Dispatcher
 from legato_gateway.relay.history import History
@@ -76,7 +76,7 @@ class Gateway:
             tokens=tokens,
             relay=self.relay,
             status=State(fleet, index, admission, history, metrics, self.relay, self.discovery),
-            model=Model(settings.served_name, settings.max_length),
+            model=ServedModel(settings.served_name, settings.max_length),
             default_deadline=settings.default_deadline,
             max_body_bytes=settings.max_body_bytes,
         )

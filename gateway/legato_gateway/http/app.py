@@ -15,8 +15,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from legato_gateway import errors
 from legato_gateway.errors import GatewayError, HeadersTooLarge, InternalFault, NotFound
 from legato_gateway.openai import routes
-from legato_gateway.openai.front import Front, Model, Tokenizer
-from legato_gateway.openai.preparing import Preparing
+from legato_gateway.openai.preparation import PreparationPool
+from legato_gateway.openai.serving import OpenAIServing, ServedModel, Tokenizer
 from legato_gateway.openai.sse import encode
 from legato_gateway.request import Relay
 
@@ -47,7 +47,7 @@ class Parts:
     tokens: Tokenizer
     relay: Relay
     status: Status
-    model: Model
+    model: ServedModel
     default_deadline: float = 600.0
     max_body_bytes: int = MAX_BODY_BYTES
     clock: Callable[[], float] = time.monotonic
@@ -56,16 +56,16 @@ class Parts:
 def create(parts: Parts) -> FastAPI:
     """The application. Serve it with `protocol.BoundedProtocol`."""
     app = FastAPI(title="Legato gateway", docs_url=None, redoc_url=None, redirect_slashes=False)
-    front = Front(
+    serving = OpenAIServing(
         tokens=parts.tokens,
         relay=parts.relay,
         model=parts.model,
         default_deadline=parts.default_deadline,
         max_body_bytes=parts.max_body_bytes,
         clock=parts.clock,
-        preparing=Preparing(),
+        preparation=PreparationPool(),
     )
-    app.include_router(routes.router(front))
+    app.include_router(routes.router(serving))
     _add_probes(app, parts.status)
     _add_error_handlers(app)
     app.add_middleware(HeaderLimit)

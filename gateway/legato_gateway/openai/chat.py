@@ -7,10 +7,10 @@ from typing import Any
 from legato_gateway.errors import BadRequest
 from legato_gateway.openai import bodies, params, unsupported
 from legato_gateway.openai.deadline import Deadline
-from legato_gateway.openai.front import Front, new_id
-from legato_gateway.openai.replies import Prepared
+from legato_gateway.openai.responses import PreparedRequest
 from legato_gateway.openai.schemas import ChatBody, Message
-from legato_gateway.openai.sse import Answer, Events, Head, encode, finite, usage_fields
+from legato_gateway.openai.serving import OpenAIServing, new_id
+from legato_gateway.openai.sse import ChunkEncoder, CollectedChoice, ResponseHead, encode, finite, usage_fields
 from legato_gateway.request import Delta, TokenText, Usage
 from legato_protocol.stream import TokenLogprobs
 
@@ -18,33 +18,33 @@ KIND = "chat.completion"
 _NOTHING = b'"delta":{}'
 
 
-def prepare(front: Front, raw: bytes, headers: Mapping[str, str], deadline: Deadline) -> Prepared:
+def prepare(serving: OpenAIServing, raw: bytes, headers: Mapping[str, str], deadline: Deadline) -> PreparedRequest:
     """Checks and tokenizes; slow for long prompts, so it runs off the event loop. Raises what the client is told."""
     body = bodies.parse(ChatBody, raw)
-    front.check_model(body.model)
+    serving.check_model(body.model)
     unsupported.check_chat(body)
-    treated = params.terms(headers, body, deadline)
+    options = params.options(headers, body, deadline)
     logprobs = _logprobs(body)
-    prompt = _prompt(front, body)
+    prompt = _prompt(serving, body)
     wanted = body.max_completion_tokens or body.max_tokens
-    most = params.limit(wanted, len(prompt), front.model.context, None, "messages")
-    sampling = params.sampling(body, front.vocabulary, most, logprobs)
-    head = Head(new_id("chatcmpl"), int(time.time()), front.model)
+    most = params.limit(wanted, len(prompt), serving.model.context, None, "messages")
+    sampling = params.sampling(body, serving.vocabulary, most, logprobs)
+    head = ResponseHead(new_id("chatcmpl"), int(time.time()), serving.model)
     usage = bool(body.stream_options and body.stream_options.include_usage)
-    return Prepared(
-        requests=(params.request(head.id, prompt, sampling, body, treated),),
-        writer=ChatWriter(head, usage, logprobs is not None, front.tokens.token_bytes),
+    return PreparedRequest(
+        requests=(params.request(head.id, prompt, sampling, body, options),),
+        writer=ChatWriter(head, usage, logprobs is not None, serving.tokens.token_bytes),
         stream=bool(body.stream),
-        explain=treated.explain,
+        explain=options.explain,
         id=head.id,
     )
 
 
-def _prompt(front: Front, body: ChatBody) -> tuple[int, ...]:
-    with front.tokenizing("messages"):
+def _prompt(serving: OpenAIServing, body: ChatBody) -> tuple[int, ...]:
+    with serving.tokenizing("messages"):
         messages = [_templated(message) for message in body.messages]
-        prompt = tuple(front.tokens.encode_chat(messages, most=front.model.context))
-    front.check_prompt(prompt, "messages")
+        prompt = tuple(serving.tokens.encode_chat(messages, most=serving.model.context))
+    serving.check_prompt(prompt, "messages")
     return prompt
 
 
@@ -64,9 +64,11 @@ def _logprobs(body: ChatBody) -> int | None:
 class ChatWriter:
     """Chat completions and their chunks."""
 
-    def __init__(self, head: Head, include_usage: bool, logprobs: bool, token_bytes: Callable[[int], bytes]) -> None:
+    def __init__(
+        self, head: ResponseHead, include_usage: bool, logprobs: bool, token_bytes: Callable[[int], bytes]
+    ) -> None:
         self._head = head
-        self._events = Events(head, f"{KIND}.chunk", include_usage)
+        self._events = ChunkEncoder(head, f"{KIND}.chunk", include_usage)
         self._logprobs = logprobs
         self._token_bytes = token_bytes
         self._begun: set[int] = set()
@@ -86,11 +88,11 @@ class ChatWriter:
     def usage(self, usage: Usage) -> bytes:
         return self._events.usage(usage)
 
-    def whole(self, answers: Sequence[Answer], usage: Usage) -> bytes:
+    def whole(self, answers: Sequence[CollectedChoice], usage: Usage) -> bytes:
         choices = [self._choice(answer) for answer in answers]
         return encode({**self._head.fields(KIND), "choices": choices, "usage": usage_fields(usage)})
 
-    def _choice(self, answer: Answer) -> dict[str, Any]:
+    def _choice(self, answer: CollectedChoice) -> dict[str, Any]:
         return {
             "index": answer.index,
             "message": {"role": "assistant", "content": "".join(answer.text), "refusal": None},

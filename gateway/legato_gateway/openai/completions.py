@@ -6,40 +6,40 @@ from typing import Any
 
 from legato_gateway.openai import bodies, params, unsupported
 from legato_gateway.openai.deadline import Deadline
-from legato_gateway.openai.front import Front, new_id
-from legato_gateway.openai.replies import Prepared
+from legato_gateway.openai.responses import PreparedRequest
 from legato_gateway.openai.schemas import CompletionBody
-from legato_gateway.openai.sse import Answer, Events, Head, encode, finite, usage_fields
+from legato_gateway.openai.serving import OpenAIServing, new_id
+from legato_gateway.openai.sse import ChunkEncoder, CollectedChoice, ResponseHead, encode, finite, usage_fields
 from legato_gateway.request import Delta, TokenText, Usage
 
 KIND = "text_completion"
 DEFAULT_MAX_TOKENS = 16  # OpenAI's
 
 
-def prepare(front: Front, raw: bytes, headers: Mapping[str, str], deadline: Deadline) -> Prepared:
+def prepare(serving: OpenAIServing, raw: bytes, headers: Mapping[str, str], deadline: Deadline) -> PreparedRequest:
     """Checks and tokenizes; slow for long prompts, so it runs off the event loop. Raises what the client is told."""
     body = bodies.parse(CompletionBody, raw)
-    front.check_model(body.model)
+    serving.check_model(body.model)
     unsupported.check_completion(body)
-    treated = params.terms(headers, body, deadline)
+    options = params.options(headers, body, deadline)
     given = _prompts(body)
     params.check_choices(len(given), body.n or 1)
-    head = Head(new_id("cmpl"), int(time.time()), front.model)
+    head = ResponseHead(new_id("cmpl"), int(time.time()), serving.model)
     requests = []
     for number, prompt in enumerate(given):
-        ids = _ids(front, prompt)
-        most = params.limit(body.max_tokens, len(ids), front.model.context, DEFAULT_MAX_TOKENS, "prompt")
-        sampling = params.sampling(body, front.vocabulary, most, body.logprobs)
+        ids = _ids(serving, prompt)
+        most = params.limit(body.max_tokens, len(ids), serving.model.context, DEFAULT_MAX_TOKENS, "prompt")
+        sampling = params.sampling(body, serving.vocabulary, most, body.logprobs)
         id = head.id if len(given) == 1 else f"{head.id}-{number}"
-        requests.append(params.request(id, ids, sampling, body, treated))
-    echoes = [_echo(front, prompt) for prompt in given] if body.echo else []
+        requests.append(params.request(id, ids, sampling, body, options))
+    echoes = [_echo(serving, prompt) for prompt in given] if body.echo else []
     usage = bool(body.stream_options and body.stream_options.include_usage)
     logprobs = body.logprobs is not None
-    return Prepared(
+    return PreparedRequest(
         requests=tuple(requests),
-        writer=CompletionWriter(head, usage, logprobs, front.tokens.token_bytes, echoes, body.n or 1),
+        writer=CompletionWriter(head, usage, logprobs, serving.tokens.token_bytes, echoes, body.n or 1),
         stream=bool(body.stream),
-        explain=treated.explain,
+        explain=options.explain,
         id=head.id,
     )
 
@@ -54,17 +54,17 @@ def _prompts(body: CompletionBody) -> list[str | list[int]]:
     return [ids] if ids else [*texts, *lists]
 
 
-def _ids(front: Front, prompt: str | list[int]) -> tuple[int, ...]:
-    with front.tokenizing("prompt"):
-        ids = tuple(front.tokens.encode(prompt, True, front.model.context) if isinstance(prompt, str) else prompt)
-    front.check_prompt(ids, "prompt")
+def _ids(serving: OpenAIServing, prompt: str | list[int]) -> tuple[int, ...]:
+    with serving.tokenizing("prompt"):
+        ids = tuple(serving.tokens.encode(prompt, True, serving.model.context) if isinstance(prompt, str) else prompt)
+    serving.check_prompt(ids, "prompt")
     return ids
 
 
-def _echo(front: Front, prompt: str | list[int]) -> str:
+def _echo(serving: OpenAIServing, prompt: str | list[int]) -> str:
     if isinstance(prompt, str):
         return prompt
-    return b"".join(map(front.tokens.token_bytes, prompt)).decode(errors="replace")
+    return b"".join(map(serving.tokens.token_bytes, prompt)).decode(errors="replace")
 
 
 class CompletionWriter:
@@ -72,7 +72,7 @@ class CompletionWriter:
 
     def __init__(
         self,
-        head: Head,
+        head: ResponseHead,
         include_usage: bool,
         logprobs: bool,
         token_bytes: Callable[[int], bytes],
@@ -80,7 +80,7 @@ class CompletionWriter:
         choices: int,
     ) -> None:
         self._head = head
-        self._events = Events(head, KIND, include_usage)
+        self._events = ChunkEncoder(head, KIND, include_usage)
         self._logprobs = logprobs
         self._token_bytes = token_bytes
         self._echoes = echoes
@@ -101,7 +101,7 @@ class CompletionWriter:
     def usage(self, usage: Usage) -> bytes:
         return self._events.usage(usage)
 
-    def whole(self, answers: Sequence[Answer], usage: Usage) -> bytes:
+    def whole(self, answers: Sequence[CollectedChoice], usage: Usage) -> bytes:
         choices = [
             {
                 "index": answer.index,

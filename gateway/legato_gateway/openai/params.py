@@ -20,7 +20,7 @@ _DURATION = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)(ms|s|m|h|)")
 
 
 @dataclass(frozen=True, slots=True)
-class Vocabulary:
+class ModelLimits:
     """What of the model bounds a request."""
 
     size: int
@@ -29,8 +29,8 @@ class Vocabulary:
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
-    """How a request wants to be treated, apart from its content: from headers, with the body's fields as fallback."""
+class RequestOptions:
+    """How a request wants to be options, apart from its content: from headers, with the body's fields as fallback."""
 
     deadline: Deadline
     tenant: str
@@ -38,11 +38,11 @@ class Terms:
     explain: bool
 
 
-def terms(headers: Mapping[str, str], body: SamplingBody, deadline: Deadline) -> Terms:
+def options(headers: Mapping[str, str], body: SamplingBody, deadline: Deadline) -> RequestOptions:
     """Raises BadRequest for a header that says nothing sensible."""
     explain = headers.get(names.HEADER_EXPLAIN, "").lower() in ("true", "1", "yes")
     tenant = headers.get(names.HEADER_TENANT) or body.user or ""
-    return Terms(
+    return RequestOptions(
         deadline=deadline,
         tenant=tenant[:512],
         priority=_priority(headers.get(names.HEADER_PRIORITY), body.priority),
@@ -60,7 +60,7 @@ def seconds(text: str) -> float:
     return value
 
 
-def sampling(body: SamplingBody, vocabulary: Vocabulary, max_tokens: int, logprobs: int | None) -> SamplingParams:
+def sampling(body: SamplingBody, vocabulary: ModelLimits, max_tokens: int, logprobs: int | None) -> SamplingParams:
     """Raises BadRequest where values contradict each other or the vocabulary."""
     if (body.min_tokens or 0) > max_tokens:
         raise BadRequest(f"min_tokens is {body.min_tokens}, more than max_tokens = {max_tokens}", param="min_tokens")
@@ -93,7 +93,7 @@ def limit(wanted: int | None, prompt_tokens: int, context: int, default: int | N
 
 
 def request(
-    id: str, prompt: tuple[int, ...], params: SamplingParams, body: SamplingBody, treated: Terms
+    id: str, prompt: tuple[int, ...], params: SamplingParams, body: SamplingBody, options: RequestOptions
 ) -> GenerationRequest:
     """The relay's request. Raises DeadlineExceeded."""
     stop = (body.stop,) if isinstance(body.stop, str) else tuple(body.stop or ())
@@ -101,13 +101,13 @@ def request(
         id=id,
         prompt=prompt,
         params=params,
-        deadline=treated.deadline.left(),
+        deadline=options.deadline.left(),
         choices=body.n or 1,
         stop=tuple(dict.fromkeys(stop)),
-        tenant=treated.tenant,
-        priority=treated.priority,
+        tenant=options.tenant,
+        priority=options.priority,
         cache_salt=body.cache_salt or "",
-        explain=treated.explain,
+        explain=options.explain,
     )
 
 

@@ -9,19 +9,19 @@ from fastapi import APIRouter, Request
 from legato_gateway.errors import DeadlineExceeded, LateBody, Unsupported
 from legato_gateway.openai import bodies, chat, completions
 from legato_gateway.openai.deadline import Deadline
-from legato_gateway.openai.front import Front, Model
-from legato_gateway.openai.replies import Prepared, Reply
+from legato_gateway.openai.responses import GenerationResponse, PreparedRequest
 from legato_gateway.openai.schemas import Body, ChatBody, CompletionBody
+from legato_gateway.openai.serving import OpenAIServing, ServedModel
 
-Prepare = Callable[[Front, bytes, Mapping[str, str], Deadline], Prepared]
+Prepare = Callable[[OpenAIServing, bytes, Mapping[str, str], Deadline], PreparedRequest]
 
 
-def router(front: Front) -> APIRouter:
+def router(serving: OpenAIServing) -> APIRouter:
     """Routes under `/v1`."""
     routes = APIRouter(prefix="/v1")
-    _add_generation(routes, front, "/chat/completions", chat.prepare, ChatBody)
-    _add_generation(routes, front, "/completions", completions.prepare, CompletionBody)
-    _add_models(routes, front)
+    _add_generation(routes, serving, "/chat/completions", chat.prepare, ChatBody)
+    _add_generation(routes, serving, "/completions", completions.prepare, CompletionBody)
+    _add_models(routes, serving)
 
     @routes.post("/embeddings", response_model=None)
     async def embeddings() -> None:
@@ -31,34 +31,34 @@ def router(front: Front) -> APIRouter:
     return routes
 
 
-def _add_generation(routes: APIRouter, front: Front, path: str, prepare: Prepare, schema: type[Body]) -> None:
+def _add_generation(routes: APIRouter, serving: OpenAIServing, path: str, prepare: Prepare, schema: type[Body]) -> None:
     shown = {"requestBody": {"required": True, "content": {"application/json": {"schema": _json_schema(schema)}}}}
 
     @routes.post(path, response_model=None, openapi_extra=shown, name=path.strip("/").replace("/", "_"))
-    async def generate(request: Request) -> Reply:
-        deadline = front.deadline(request.headers)
+    async def generate(request: Request) -> GenerationResponse:
+        deadline = serving.deadline(request.headers)
         async with deadline.limit(LateBody("the body did not arrive before the deadline")):
-            raw = await bodies.read(request, front.max_body_bytes)
+            raw = await bodies.read(request, serving.max_body_bytes)
         async with deadline.limit(DeadlineExceeded("the prompt was not tokenized before the deadline")):
-            work = partial(prepare, front, raw, request.headers, deadline)
-            prepared = await front.preparing.run(len(raw), work)
-        return Reply(prepared, front.relay)
+            work = partial(prepare, serving, raw, request.headers, deadline)
+            prepared = await serving.preparation.run(len(raw), work)
+        return GenerationResponse(prepared, serving.relay)
 
 
-def _add_models(routes: APIRouter, front: Front) -> None:
+def _add_models(routes: APIRouter, serving: OpenAIServing) -> None:
     @routes.get("/models")
     async def models() -> dict[str, Any]:
         """The one model that is served."""
-        return {"object": "list", "data": [_model_fields(front.model)]}
+        return {"object": "list", "data": [_model_fields(serving.model)]}
 
     @routes.get("/models/{name:path}")
     async def model(name: str) -> dict[str, Any]:
         """The model of this name."""
-        front.check_model(name)
-        return _model_fields(front.model)
+        serving.check_model(name)
+        return _model_fields(serving.model)
 
 
-def _model_fields(model: Model) -> dict[str, Any]:
+def _model_fields(model: ServedModel) -> dict[str, Any]:
     return {
         "id": model.name,
         "object": "model",

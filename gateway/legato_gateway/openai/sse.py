@@ -7,7 +7,7 @@ from typing import Any, Protocol
 import msgspec
 
 from legato_gateway import errors
-from legato_gateway.openai.front import Model
+from legato_gateway.openai.serving import ServedModel
 from legato_gateway.request import Delta, TokenText, Usage
 
 DONE = b"data: [DONE]\n\n"
@@ -17,7 +17,7 @@ encode: Callable[[Any], bytes] = msgspec.json.Encoder().encode
 
 
 @dataclass(slots=True)
-class Answer:
+class CollectedChoice:
     """One choice as far as it was collected."""
 
     index: int
@@ -35,17 +35,17 @@ class Writer(Protocol):
     def usage(self, usage: Usage) -> bytes:
         """The event before the last, if the client asked for it."""
 
-    def whole(self, answers: Sequence[Answer], usage: Usage) -> bytes:
+    def whole(self, answers: Sequence[CollectedChoice], usage: Usage) -> bytes:
         """The body of an answer that is not streamed."""
 
 
 @dataclass(frozen=True, slots=True)
-class Head:
+class ResponseHead:
     """What every object of one answer begins with."""
 
     id: str
     created: int
-    model: Model
+    model: ServedModel
 
     def fields(self, kind: str) -> dict[str, Any]:
         fingerprint = self.model.fingerprint
@@ -58,10 +58,10 @@ class Head:
         }
 
 
-class Events:
+class ChunkEncoder:
     """Chunks of one answer: `before` and `after` of a choice are encoded once, what changes is put between."""
 
-    def __init__(self, head: Head, kind: str, include_usage: bool) -> None:
+    def __init__(self, head: ResponseHead, kind: str, include_usage: bool) -> None:
         self._fields = head.fields(kind)
         self._include_usage = include_usage
         self._start = b"data: " + encode(self._fields)[:-1] + b',"choices":[{"index":'

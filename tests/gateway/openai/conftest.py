@@ -11,7 +11,7 @@ import pytest
 from fastapi import FastAPI
 
 from legato_gateway.http import app as application
-from legato_gateway.openai.front import Model
+from legato_gateway.openai.serving import ServedModel
 from legato_gateway.request import Delta, GenerationRequest, RouteRecord, TokenText, Usage
 from legato_gateway.tokenizer.tokens import TextTooLong
 from legato_protocol.stream import TokenLogprobs, TopLogprob
@@ -173,7 +173,7 @@ class Gateway:
 
 def build() -> Gateway:
     relay, status = ScriptedRelay(), ScriptedStatus()
-    model = Model("tiny", context=1000, created=7, fingerprint="fp")
+    model = ServedModel("tiny", context=1000, created=7, fingerprint="fp")
     tokens, clock = ByteTokens(), Clock()
     parts = application.Parts(tokens, relay, status, model, max_body_bytes=1 << 20, clock=clock)
     app = application.create(parts)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from legato_gateway.openai.preparing import LONG, THREADS
+from legato_gateway.openai.preparation import LONG, THREADS
 
 pytestmark = pytest.mark.anyio
 SOON = {"x-legato-deadline": "50ms"}

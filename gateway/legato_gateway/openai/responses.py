@@ -15,7 +15,7 @@ from starlette.types import Receive, Scope, Send
 
 from legato_gateway.errors import GatewayError, InternalFault
 from legato_gateway.openai import sse
-from legato_gateway.openai.sse import Answer, Writer
+from legato_gateway.openai.sse import CollectedChoice, Writer
 from legato_gateway.request import Delta, Generation, GenerationRequest, Relay, Usage
 from legato_protocol import names
 
@@ -23,7 +23,7 @@ MAX_EXPLAINED = 8  # routes in one header: clients take few kilobytes of those
 
 
 @dataclass(frozen=True, slots=True)
-class Prepared:
+class PreparedRequest:
     """A checked request: one of the relay's for each prompt, and how to spell the answer."""
 
     requests: tuple[GenerationRequest, ...]
@@ -36,10 +36,10 @@ class Prepared:
 Batch = list[tuple[int, Delta]]  # (index of the choice over all prompts, what is new of it)
 
 
-class Reply(Response):
+class GenerationResponse(Response):
     """Runs `prepared` when it is sent."""
 
-    def __init__(self, prepared: Prepared, relay: Relay) -> None:
+    def __init__(self, prepared: PreparedRequest, relay: Relay) -> None:
         super().__init__()
         self._prepared = prepared
         self._relay = relay
@@ -60,11 +60,11 @@ class Reply(Response):
             await asyncio.gather(run, gone, return_exceptions=True)
 
     async def _whole(self, send: Send) -> None:
-        answers: dict[int, Answer] = {}
+        answers: dict[int, CollectedChoice] = {}
         async with aclosing(self._batches()) as batches:
             async for batch in batches:
                 for index, delta in batch:
-                    answer = answers.setdefault(index, Answer(index))
+                    answer = answers.setdefault(index, CollectedChoice(index))
                     answer.text.append(delta.text)
                     answer.tokens += delta.tokens
                     answer.finish = delta.finish or answer.finish

@@ -10,8 +10,8 @@ from typing import Protocol
 from legato_gateway.errors import BadRequest, ContextLengthExceeded, NotFound
 from legato_gateway.openai import params
 from legato_gateway.openai.deadline import Deadline
-from legato_gateway.openai.params import Vocabulary
-from legato_gateway.openai.preparing import Preparing
+from legato_gateway.openai.params import ModelLimits
+from legato_gateway.openai.preparation import PreparationPool
 from legato_gateway.request import Relay
 from legato_gateway.tokenizer.tokens import TextTooLong, TokenizeError
 from legato_protocol import names
@@ -34,7 +34,7 @@ class Tokenizer(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Model:
+class ServedModel:
     """What is served, as clients name it. `context` is the longest sequence: prompt and answer."""
 
     name: str
@@ -44,20 +44,20 @@ class Model:
 
 
 @dataclass(frozen=True, slots=True)
-class Front:
+class OpenAIServing:
     """The collaborators of the handlers. `default_deadline` is in seconds."""
 
     tokens: Tokenizer
     relay: Relay
-    model: Model
+    model: ServedModel
     default_deadline: float
     max_body_bytes: int
     clock: Callable[[], float]
-    preparing: Preparing
+    preparation: PreparationPool
 
     @property
-    def vocabulary(self) -> Vocabulary:
-        return Vocabulary(self.tokens.vocab_size, tuple(self.tokens.eos_ids), self.model.context)
+    def vocabulary(self) -> ModelLimits:
+        return ModelLimits(self.tokens.vocab_size, tuple(self.tokens.eos_ids), self.model.context)
 
     def check_model(self, name: str) -> None:
         """Raises NotFound for a model that is not served here."""

@@ -14,7 +14,7 @@ THREADS = 2  # of each kind
 _T = TypeVar("_T")
 
 
-class Preparing:
+class PreparationPool:
     """Runs the work of one gateway. Whoever stops waiting takes back what has not begun."""
 
     def __init__(self) -> None:
