@@ -75,3 +75,38 @@ def test_docs_know_everything_that_hand_offs_count():
     cells = [line.split("|")[1] for line in section.splitlines() if line.startswith("| `")]
     told = {name for cell in cells for name in re.findall(r"`([^`]+)`", cell)}
     assert told == {field.name for field in dataclasses.fields(Counts)}
+
+
+# ── pages and links ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+ROOT = DOCS.parent
+PAGES = [*ROOT.glob("*.md"), *DOCS.rglob("*.md"), ROOT / "benchmarks" / "README.md"]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_link_leads_to_a_file_and_a_heading(page):
+    text = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
+    for target in re.findall(r"\]\(([^)\s]+)\)", text) + re.findall(r"^\[[^\]]+\]: (\S+)$", text, re.MULTILINE):
+        if "://" in target:
+            continue
+        path, _, anchor = target.partition("#")
+        found = (page.parent / path).resolve() if path else page
+        assert found.exists(), target
+        assert not anchor or anchor in _anchors(found), target
+
+
+def _anchors(page: Path) -> set[str]:
+    """A heading's anchor, as GitHub and the site make it."""
+    headings = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_pages_name_no_folder_outside_the_repository(page):
+    for path in re.findall(r"\.\./[\w./-]+", page.read_text()):
+        assert (page.parent / path).exists(), path
+
+
+def test_glossary_is_in_order_and_tells_each_term_once():
+    terms = re.findall(r"^\*\*(.+)\*\*$", (DOCS / "glossary.md").read_text(), re.MULTILINE)
+    assert terms == sorted(set(terms), key=str.lower)

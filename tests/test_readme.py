@@ -5,35 +5,64 @@ import re
 import shlex
 from pathlib import Path
 
+import pytest
 import yaml
 
 from legato_cli import greeting, main, up
 from legato_operator.api import parsing
 
 ROOT = Path(__file__).parents[1]
-README = (ROOT / "README.md").read_text()
-BLOCKS = [block.strip() for block in re.findall(r"```sh\n(.*?)```", README, re.DOTALL)]
+PAGES = [ROOT / "README.md", ROOT / "docs" / "quickstart.md"]
+README = PAGES[0].read_text()
+PROGRAMS = {"curl", "docker", "helm", "kubectl"}  # expected on the reader's machine, not in the repository
 
 
-def test_curl_line_is_the_one_that_up_prints():
+def _commands(page: Path) -> list[list[str]]:
+    """The command lines of a page's shell fences, as words."""
+    fences = re.findall(r"```sh\n(.*?)```", page.read_text(), re.DOTALL)
+    return [shlex.split(line, comments=True) for fence in fences for line in fence.splitlines() if line]
+
+
+COMMANDS = [(page.name, words) for page in PAGES for words in _commands(page)]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_curl_line_is_the_one_that_up_prints(page):
     service = parsing.parse(up.QUICKSTART.read_text())
     expected = greeting.curl("http://127.0.0.1:8080", service.served_name)
-    assert expected in BLOCKS
+    assert shlex.split(expected) in _commands(page)
     assert expected in greeting.text("http://127.0.0.1:8080", service.served_name)
 
 
 def test_curl_line_is_a_chat_request():
-    (line,) = [block for block in BLOCKS if "chat/completions" in block]
-    words = shlex.split(line)
+    (words,) = [words for words in _commands(PAGES[0]) if any("chat/completions" in word for word in words)]
     body = json.loads(words[words.index("-d") + 1])
     assert body["model"] == "smollm2"
     assert body["messages"][0]["role"] == "user"
 
 
-def test_commands_exist():
-    for block in BLOCKS:
-        program = shlex.split(block)[0]
-        assert program == "curl" or (ROOT / program).stat().st_mode & 0o111
+@pytest.mark.parametrize(("page", "words"), COMMANDS, ids=lambda value: " ".join(value)[:40])
+def test_command_and_the_files_it_names_exist(page, words):
+    program = words[0]
+    if program == ".venv/bin/legato":
+        assert main.parser().parse_args(words[1:])
+    elif program not in PROGRAMS:
+        assert (ROOT / program).stat().st_mode & 0o111
+    for word in words[1:]:
+        if word.startswith(("examples/", "charts/")):
+            assert (ROOT / word).exists()
+
+
+def test_images_that_are_built_are_those_of_the_dockerfile_and_the_chart():
+    stages = re.findall(r"^FROM \S+ AS (\S+)$", (ROOT / "Dockerfile").read_text(), re.MULTILINE)
+    chart = yaml.safe_load((ROOT / "charts" / "legato" / "Chart.yaml").read_text())
+    images = yaml.safe_load((ROOT / "charts" / "legato" / "values.yaml").read_text())["images"]
+    built = [words for _, words in COMMANDS if words[0] == "docker"]
+    assert built
+    for words in built:
+        target = words[words.index("--target") + 1]
+        assert target in stages
+        assert words[words.index("-t") + 1] == f"{images[target]['repository']}:{chart['appVersion']}"
 
 
 def test_subcommands_in_the_table_are_parsed():
@@ -41,10 +70,11 @@ def test_subcommands_in_the_table_are_parsed():
         assert main.parser().parse_args(line.replace("FILE", "m.yaml").split())
 
 
-def test_folders_in_the_map_exist():
-    table = README[README.index("## The folders") : README.index("## What is not")]
-    for cell in re.findall(r"^\| (`.*?) \|", table, re.MULTILINE):
-        for name in re.findall(r"`([^`]+)`", cell):
+def test_files_that_the_promises_name_exist():
+    rows = re.findall(r"^\| \*\*.*\| (.*) \|$", README, re.MULTILINE)
+    assert len(rows) == 6
+    for row in rows:
+        for name in re.findall(r"`([^`]+)`", row):
             assert (ROOT / name).exists(), name
 
 
@@ -60,3 +90,14 @@ def test_built_in_example_is_the_one_in_examples():
 def test_every_example_is_accepted():
     for path in sorted(ROOT.glob("examples/**/*.yaml")):
         assert parsing.parse(path.read_text()).kind == "InferenceService"
+
+
+def _manifests(page: Path) -> list[str]:
+    fences = re.findall(r"```yaml\n(.*?)```", page.read_text(), re.DOTALL)
+    return [fence for fence in fences if "kind: InferenceService" in fence]
+
+
+@pytest.mark.parametrize("page", sorted(ROOT.glob("docs/*.md")), ids=lambda page: page.name)
+def test_every_manifest_of_the_docs_is_accepted(page):
+    for manifest in _manifests(page):
+        assert parsing.parse(manifest)
