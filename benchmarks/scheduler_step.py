@@ -10,7 +10,7 @@ from legato_engine.kvcache.block_pool import BlockPool
 from legato_engine.kvcache.events import EventLog
 from legato_engine.request import Request
 from legato_engine.scheduler.batch import Sampled
-from legato_engine.scheduler.limits import Limits
+from legato_engine.scheduler.limits import SchedulerLimits
 from legato_engine.scheduler.scheduler import Scheduler
 from legato_protocol.stream import SamplingParams
 
@@ -20,7 +20,7 @@ SIZES = (1, 8, 64)
 
 def step_seconds(batch_size: int) -> float:
     """The median step of `batch_size` sequences that all decode."""
-    limits = Limits("unified", BLOCK_SIZE, max_length=4096, chunk_tokens=1 << 16, max_running=batch_size)
+    limits = SchedulerLimits("unified", BLOCK_SIZE, max_length=4096, chunk_tokens=1 << 16, max_running=batch_size)
     blocks = batch_size * limits.blocks_for(PROMPT + STEPS + 64) + 64
     scheduler = Scheduler(limits, BlockPool(blocks, EventLog("epoch")), "revision")
     params = SamplingParams(max_tokens=STEPS + 60, seed=1)

@@ -3,7 +3,7 @@
 EngineError
 ├── TooLittleMemory            the KV arena cannot hold one sequence of the longest length; permanent
 ├── StartFailed                the core said why it will never start; permanent
-├── Refused                    a request that is not taken (`scheduler.limits`); its code says which it is
+├── RequestRejected            a request that is not taken (`scheduler.limits`); its code says which it is
 └── ModelError                 the model given cannot be served; said before anything serves; permanent
     ├── ModelNotFound          no such file or folder, or a part of it is missing
     ├── CorruptModel           a file is truncated, has a bad header or contradicts itself

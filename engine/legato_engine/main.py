@@ -9,7 +9,7 @@ import uvloop
 from legato_engine.errors import EngineError
 from legato_engine.orphan import die_with_parent
 from legato_engine.server import core_link
-from legato_engine.server.worker import Resolve, Worker
+from legato_engine.server.worker import Resolve, WorkerServer
 from legato_engine.settings import WorkerSettings
 from legato_protocol.flags import SettingsError
 
@@ -30,7 +30,7 @@ def run(settings: WorkerSettings, resolve: Resolve) -> int:
 
 
 async def _serve(settings: WorkerSettings, resolve: Resolve, log: Callable[[str, str], None]) -> None:
-    worker = Worker(settings, resolve, core_link.launch, log)
+    worker = WorkerServer(settings, resolve, core_link.launch, log)
     worker.catch_signals()
     await worker.run()
 

@@ -4,7 +4,7 @@ from prometheus_client import CollectorRegistry, Counter, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from legato_engine.core.frames import Status, Totals
+from legato_engine.core.frames import CoreStatus, CoreTotals
 
 REFUSALS = ("malformed", "oversized", "version", "text", "greeting", "invalid", "unauthorized", "slow")
 
@@ -41,7 +41,7 @@ class WorkerMetrics:
             self._refused.labels(reason)
         self._starts = 0
         self._earlier = dict.fromkeys(_COUNTERS, 0)
-        self._current: Status | None = None
+        self._current: CoreStatus | None = None
         self.gateways = 0
         self.ready = False
         self._registry.register(_Core(self))
@@ -54,20 +54,20 @@ class WorkerMetrics:
     def core_started(self) -> None:
         self._starts += 1
 
-    def core_ended(self, last: Status | None) -> None:
+    def core_ended(self, last: CoreStatus | None) -> None:
         """Keep what the core that died had counted."""
         if last is not None:
             for name in _COUNTERS:
                 self._earlier[name] += getattr(last.totals, name)
 
-    def exposition(self, status: Status | None, *, ready: bool, gateways: int) -> bytes:
+    def exposition(self, status: CoreStatus | None, *, ready: bool, gateways: int) -> bytes:
         """The text that Prometheus reads."""
         self._current, self.ready, self.gateways = status, ready, gateways
         return generate_latest(self._registry)
 
     def families(self) -> list[Metric]:
         """What the core counts, as of its last word."""
-        totals = self._current.totals if self._current else Totals()
+        totals = self._current.totals if self._current else CoreTotals()
         gauges: dict[str, tuple[str, float]] = {
             "ready": ("1 when this worker serves.", self.ready),
             "gateways": ("Gateways connected.", self.gateways),
@@ -85,13 +85,13 @@ class WorkerMetrics:
         families += [_counter(name, *value) for name, value in counters.items()]
         return [*families, self._transfer(totals), self._tenants(totals)]
 
-    def _transfer(self, totals: Totals) -> Metric:
+    def _transfer(self, totals: CoreTotals) -> Metric:
         family = GaugeMetricFamily("legato_worker_transfer", "What the hand-off counts.", labels=["what"])
         for what, value in sorted(totals.transfer.items()):
             family.add_metric([what], value)
         return family
 
-    def _tenants(self, totals: Totals) -> Metric:
+    def _tenants(self, totals: CoreTotals) -> Metric:
         family = CounterMetricFamily(
             "legato_worker_tenant_tokens", "Tokens computed, of the tenants served last.", labels=["tenant"]
         )

@@ -8,17 +8,19 @@ from legato_engine.scheduler.batch import Sampled
 from legato_protocol.stream import Finish, SamplingParams, Sequence, unpack_tokens
 
 
-class State(Enum):
+class RequestState(Enum):
     """Where a request is. `WAITING` and `PARKED` hold no blocks."""
 
     WAITING = "waiting"  # queued, or preempted and queued again
     RUNNING = "running"  # owns blocks and is scheduled
     COMPUTED = "computed"  # prompt done for a hand-off that is granted: keeps its blocks until the hand-off is over
     PARKED = "parked"  # prompt done for a hand-off that is not granted yet
-    ENDED = "ended"  # finished, cancelled, expired or moved away
+    ENDED = "ended"  # finished, cancelled, expired or migrated
 
 
-RUNNING = State.RUNNING  # by this name for what runs per sequence and step: Python 3.11 computes each `State.RUNNING`
+RUNNING = (
+    RequestState.RUNNING
+)  # by this name for what runs per sequence and step: Python 3.11 computes each `RequestState.RUNNING`
 
 
 @dataclass(eq=False, slots=True)
@@ -43,11 +45,11 @@ class Request:
     adapter: str = ""
     room: int | None = None
 
-    state: State = State.WAITING
+    state: RequestState = RequestState.WAITING
     begun: bool = False  # it had a part in some step
     finish: Finish | None = None
     paused: bool = False
-    frozen: bool = False  # a move's last part is under way: not scheduled
+    frozen: bool = False  # the last part of a migration is under way: not scheduled
     sending: bool = False  # a peer is being written from `blocks`: they stay, whatever happens to the request
     computed: int = 0
     cached_tokens: int = 0  # known tokens that the prefix cache gave, wherever the prompt was computed
@@ -61,7 +63,7 @@ class Request:
     uncached: int = 0  # known tokens that no cache covered when it was queued
     preemptions: int = 0  # since it last made progress
     farthest: int = 0  # most tokens it ever had computed
-    move_blocks: int = 0  # how many blocks the receiver of a move has room for
+    migration_blocks: int = 0  # how many blocks the receiver of a migration has room for
 
     @classmethod
     def of(cls, id: str, attempt: int, sequence: Sequence, now: float, room: int | None = None) -> "Request":
@@ -124,7 +126,7 @@ class Request:
             tenant=self.tenant,
             cache_salt=self.cache_salt,
             adapter=self.adapter,
-            state=State.RUNNING,
+            state=RequestState.RUNNING,
             begun=True,
             paused=self.paused,
             computed=self.computed,

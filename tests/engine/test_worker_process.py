@@ -248,7 +248,7 @@ def test_a_sequence_goes_from_one_process_to_another_and_on_to_a_third_when_that
 
 
 async def hand_over_twice(prefill: Process, first: Process, second: Process) -> tuple[list[int], list[int]]:
-    """What one worker makes, and what the sequence made that was handed over and moved."""
+    """What one worker makes, and what the sequence made that was handed over and migrated."""
     async with prefill.dial("/stream") as p, first.dial("/stream") as a, second.dial("/stream") as b:
         peers = [peer_of(await greet(socket)) for socket in (p, a, b)]
         await p.send(stream.encode(generate("alone", 24)))

@@ -13,7 +13,7 @@ from legato_engine.kvcache.block_pool import BlockPool
 from legato_engine.kvcache.events import EventLog
 from legato_engine.models import weights
 from legato_engine.runner import Runner, StepRunner
-from legato_engine.scheduler.limits import Limits
+from legato_engine.scheduler.limits import SchedulerLimits
 from legato_engine.scheduler.scheduler import Scheduler
 from legato_engine.settings import WorkerSettings
 from legato_engine.transfer.agent import TransferAgent
@@ -27,7 +27,7 @@ Clock = Callable[[], float]
 
 
 @dataclass(frozen=True)
-class Parts:
+class CoreParts:
     """Everything that a core is made of, ready to run."""
 
     hello: Hello
@@ -37,7 +37,7 @@ class Parts:
     scheduler: Scheduler
     events: EventLog
     agent: TransferAgent | None
-    limits: Limits
+    limits: SchedulerLimits
     clock: Clock
 
     def core(self, channel: Channel, pulse: Pulse) -> Core:
@@ -58,7 +58,7 @@ class Parts:
             self.agent.close()
 
 
-def load(settings: WorkerSettings, path: Path, epoch: str, progress: Progress, clock: Clock) -> Parts:
+def load(settings: WorkerSettings, path: Path, epoch: str, progress: Progress, clock: Clock) -> CoreParts:
     """Reads the model, makes one token and registers the arena. Raises EngineError, SettingsError, LinkError."""
     checkpoint = weights.open(path)
     most = checkpoint.config.max_length
@@ -78,7 +78,7 @@ def load(settings: WorkerSettings, path: Path, epoch: str, progress: Progress, c
     progress("warming up", 0.0)
     runner.warm_up()
     memory.give_back()
-    limits = Limits(
+    limits = SchedulerLimits(
         role=settings.role,
         block_size=settings.block_size,
         max_length=max_length,
@@ -90,7 +90,9 @@ def load(settings: WorkerSettings, path: Path, epoch: str, progress: Progress, c
     agent = None if settings.transport == "None" else _agent(settings, runner, epoch, clock)
     fingerprints = checkpoint.fingerprint, model_digest.of(path)
     hello = _hello(settings, runner, epoch, fingerprints, max_length, agent)
-    return Parts(hello, runner.formats, checkpoint.config.vocab_size, runner, scheduler, events, agent, limits, clock)
+    return CoreParts(
+        hello, runner.formats, checkpoint.config.vocab_size, runner, scheduler, events, agent, limits, clock
+    )
 
 
 def _agent(settings: WorkerSettings, runner: Runner, epoch: str, clock: Clock) -> TransferAgent:

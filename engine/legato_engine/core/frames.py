@@ -77,7 +77,7 @@ class ForGateway(Value, frozen=True):
     data: bytes
 
 
-class Totals(Value, frozen=True):
+class CoreTotals(Value, frozen=True):
     """Counts since this core's start."""
 
     steps: int = 0
@@ -90,11 +90,11 @@ class Totals(Value, frozen=True):
     transfer: dict[str, int] = msgspec.field(default_factory=dict)  # `transfer.agent.Counts`
 
 
-class Status(Value, frozen=True):
-    """For `/state` and `/metrics`. `idle`: nothing runs, waits or moves, so a drained worker may stop."""
+class CoreStatus(Value, frozen=True):
+    """For `/state` and `/metrics`. `idle`: nothing runs, waits or is handed off, so a drained worker may stop."""
 
     load: Load
-    totals: Totals
+    totals: CoreTotals
     idle: bool
 
 
@@ -105,7 +105,7 @@ class Turn(Message, tag="turn", frozen=True):
     everyone: tuple[bytes, ...] = ()
     events: tuple[bytes, ...] = ()
     handoffs: tuple[HandoffReport, ...] = ()
-    status: Status | None = None
+    status: CoreStatus | None = None
 
 
 ToCore = Start | Inbox

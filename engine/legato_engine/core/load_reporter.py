@@ -2,9 +2,9 @@
 
 from dataclasses import asdict
 
-from legato_engine.core.frames import Status, Totals
+from legato_engine.core.frames import CoreStatus, CoreTotals
 from legato_engine.core.rates import Rates
-from legato_engine.core.request_handler import Intake
+from legato_engine.core.request_handler import RequestHandler
 from legato_engine.scheduler.results import SchedulerLoad, StepResult
 from legato_protocol.stream import Load
 
@@ -12,9 +12,9 @@ BUSY_INTERVAL = 0.05  # seconds between two reports while something changes
 IDLE_INTERVAL = 0.5  # and while nothing does: gateways take silence for death
 
 
-class Reports:
-    def __init__(self, intake: Intake, rates: Rates, *, max_waiting: int) -> None:
-        self._intake = intake
+class LoadReporter:
+    def __init__(self, handler: RequestHandler, rates: Rates, *, max_waiting: int) -> None:
+        self._handler = handler
         self._rates = rates
         self._max_waiting = max_waiting
         self._told = float("-inf")
@@ -40,21 +40,21 @@ class Reports:
     def due_in(self, now: float) -> float:
         """Seconds until `status_if_due` has one."""
         interval = BUSY_INTERVAL if self._changed else IDLE_INTERVAL
-        return 0.0 if self._intake.news else max(0.0, self._told + interval - now)
+        return 0.0 if self._handler.news else max(0.0, self._told + interval - now)
 
-    def status_if_due(self, now: float) -> Status | None:
+    def status_if_due(self, now: float) -> CoreStatus | None:
         """The state of things, if it is time to tell it again."""
         if self.due_in(now) > 0:
             return None
-        self._told, self._changed, self._intake.news = now, False, False
-        load = self._intake.scheduler.load()
-        status = Status(self._load(load), self._totals(load), self._intake.idle)
+        self._told, self._changed, self._handler.news = now, False, False
+        load = self._handler.scheduler.load()
+        status = CoreStatus(self._load(load), self._totals(load), self._handler.idle)
         self._tenants = load.tokens_by_tenant
         return status
 
     def _load(self, load: SchedulerLoad) -> Load:
-        intake, before = self._intake, self._tenants
-        credits = 0 if intake.draining else max(0, self._max_waiting - load.waiting) // max(1, intake.gateways)
+        handler, before = self._handler, self._tenants
+        credits = 0 if handler.draining else max(0, self._max_waiting - load.waiting) // max(1, handler.gateways)
         return Load(
             queue_tokens=load.queue_tokens,
             waiting=load.waiting,
@@ -65,14 +65,14 @@ class Reports:
             quarantined_blocks=load.quarantined_blocks,
             prefill_rate=self._rates.prefill,
             step_time=self._rates.step_time,
-            draining=intake.draining,
+            draining=handler.draining,
             tokens_by_tenant={t: count for t, count in load.tokens_by_tenant.items() if before.get(t) != count},
             credits=credits,
         )
 
-    def _totals(self, load: SchedulerLoad) -> Totals:
-        senders, receivers, agent = self._intake.senders, self._intake.receivers, self._intake.agent
-        return Totals(
+    def _totals(self, load: SchedulerLoad) -> CoreTotals:
+        senders, receivers, agent = self._handler.senders, self._handler.receivers, self._handler.agent
+        return CoreTotals(
             steps=self._steps,
             prompt_tokens=self._prompt_tokens,
             output_tokens=self._output_tokens,

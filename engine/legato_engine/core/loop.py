@@ -10,12 +10,12 @@ from contextlib import suppress
 from legato_engine.core.channel import Channel, ServerGone
 from legato_engine.core.frames import Inbox, Turn
 from legato_engine.core.heartbeat import Pulse
-from legato_engine.core.load_reporter import Reports
+from legato_engine.core.load_reporter import LoadReporter
 from legato_engine.core.outbox import Outbox
 from legato_engine.core.rates import Rates
-from legato_engine.core.receivers import Receivers
-from legato_engine.core.request_handler import Intake
-from legato_engine.core.senders import Senders
+from legato_engine.core.receivers import HandoffReceivers
+from legato_engine.core.request_handler import RequestHandler
+from legato_engine.core.senders import HandoffSenders
 from legato_engine.kvcache.events import EventLog
 from legato_engine.runner import StepRunner
 from legato_engine.scheduler.batch import Batch, StepOutput
@@ -60,13 +60,15 @@ class Core:
         self._outbox = Outbox()
         self._rates = Rates()
         block_size = runner.layout.block_size
-        self._senders: Senders | None = None
-        self._receivers: Receivers | None = None
+        self._senders: HandoffSenders | None = None
+        self._receivers: HandoffReceivers | None = None
         if agent is not None:
-            self._senders = Senders(scheduler, agent, self._outbox, block_size=block_size, kv_revision=kv_revision)
-            self._receivers = Receivers(scheduler, agent, self._outbox, kv_revision=kv_revision)
-        self._intake = Intake(scheduler, agent, self._outbox, self._senders, self._receivers)
-        self._reports = Reports(self._intake, self._rates, max_waiting=max_waiting)
+            self._senders = HandoffSenders(
+                scheduler.outgoing, agent, self._outbox, block_size=block_size, kv_revision=kv_revision
+            )
+            self._receivers = HandoffReceivers(scheduler.incoming, agent, self._outbox, kv_revision=kv_revision)
+        self._handler = RequestHandler(scheduler, agent, self._outbox, self._senders, self._receivers)
+        self._reporter = LoadReporter(self._handler, self._rates, max_waiting=max_waiting)
         self._busy = False
         self._pulse = pulse or Pulse(clock)
         self._selector = selectors.DefaultSelector()
@@ -93,7 +95,7 @@ class Core:
             output = self._runner.step(batch)
             self._process(batch, output, started)
         if self._senders is not None:
-            self._senders.go_on_moving()
+            self._senders.continue_migrations()
         self._tell()
         self._pulse.end()
 
@@ -106,16 +108,16 @@ class Core:
         now = self._clock()
         for frame in self._channel.receive():
             assert isinstance(frame, Inbox)
-            self._intake.take_in(frame, now)
+            self._handler.take_in(frame, now)
         if self._agent is not None:
             for event in self._agent.poll():
                 self._transfer(event)
-                self._reports.changed()
-        self._intake.expire(now)
+                self._reporter.changed()
+        self._handler.expire(now)
 
     def _patience(self) -> float:
         timer = self._agent.next_timer() if self._agent is not None else None
-        return min(IDLE, self._reports.due_in(self._clock()), IDLE if timer is None else timer)
+        return min(IDLE, self._reporter.due_in(self._clock()), IDLE if timer is None else timer)
 
     def _transfer(self, event: TransferEvent) -> None:
         senders, receivers = self._senders, self._receivers
@@ -158,15 +160,15 @@ class Core:
         result = self._scheduler.process(batch, output, now)
         for emission in result.emissions:
             self._emit(emission)
-        self._intake.faulty(result.faulty)
+        self._handler.faulty(result.faulty)
         if self._senders is not None:
             self._senders.stepped(result.advanced, result.prefilled)
         self._rates.measured(result.prompt_tokens, result.decode_rows, now - started)
-        self._reports.stepped(result)
+        self._reporter.stepped(result)
 
     def _emit(self, emission: Emission) -> None:
         self._outbox.emit(emission)
-        self._reports.emitted(len(emission.sampled))
+        self._reporter.emitted(len(emission.sampled))
         if self._senders is not None:
             self._senders.keep(emission)
 
@@ -176,9 +178,9 @@ class Core:
         """Send what there is to say; nothing, if there is nothing."""
         frames, handoffs = self._outbox.take()
         events = tuple(stream.encode(event) for event in self._events.take())
-        status = self._reports.status_if_due(self._clock())
+        status = self._reporter.status_if_due(self._clock())
         if frames or events or handoffs or status:
             everyone = (stream.encode(status.load),) if status else ()
             self._channel.send(Turn(frames, everyone, events, handoffs, status))
         if status:
-            self._intake.forget_finished()
+            self._handler.forget_finished()

@@ -4,10 +4,10 @@ from collections.abc import Sequence
 
 from legato_engine.core.frames import Inbox
 from legato_engine.core.outbox import Outbox, key_of
-from legato_engine.core.receivers import Receivers
-from legato_engine.core.senders import Senders
-from legato_engine.request import Request, State
-from legato_engine.scheduler.limits import Refused
+from legato_engine.core.receivers import HandoffReceivers
+from legato_engine.core.senders import HandoffSenders
+from legato_engine.request import Request, RequestState
+from legato_engine.scheduler.limits import RequestRejected
 from legato_engine.scheduler.results import Ended
 from legato_engine.scheduler.scheduler import Scheduler
 from legato_engine.transfer.agent import TransferAgent
@@ -18,7 +18,7 @@ _NO_LINK = "this worker was started without a transport: it hands nothing over"
 _ROOM_IN_USE = "room {} is that of another hand-off here"
 
 
-class Intake:
+class RequestHandler:
     """Takes frames in; answers refusals. `gateways` are the connections there are."""
 
     def __init__(
@@ -26,8 +26,8 @@ class Intake:
         scheduler: Scheduler,
         agent: TransferAgent | None,
         outbox: Outbox,
-        senders: Senders | None,
-        receivers: Receivers | None,
+        senders: HandoffSenders | None,
+        receivers: HandoffReceivers | None,
     ) -> None:
         self.scheduler = scheduler
         self.agent = agent
@@ -44,7 +44,7 @@ class Intake:
 
     @property
     def idle(self) -> bool:
-        """Nothing runs, waits or moves."""
+        """Nothing runs, waits or is handed off."""
         return self.scheduler.idle and (self.agent is None or self.agent.pending() == 0)
 
     def take_in(self, inbox: Inbox, now: float) -> None:
@@ -95,7 +95,7 @@ class Intake:
             case Pause():
                 self.scheduler.pause(key_of(gateway, frame.id), frame.attempt, frame.on)
             case Handoff():
-                self._move(gateway, frame)
+                self._migrate(gateway, frame)
 
     def _begin(self, gateway: int, frame: Generate | Prefill | Decode, now: float) -> None:
         key = key_of(gateway, frame.id)
@@ -116,7 +116,7 @@ class Intake:
             return
         try:
             self._hand_on(request, frame, now)
-        except Refused as refusal:
+        except RequestRejected as refusal:
             self._fail(request, refusal.code, str(refusal), part, retry=refusal.retry)
             return
         self._attempts.setdefault(gateway, {})[key] = frame.attempt
@@ -138,18 +138,20 @@ class Intake:
                 self.scheduler.rename(request, key)
                 self._attempts.setdefault(gateway, {})[key] = frame.attempt
 
-    def _move(self, gateway: int, frame: Handoff) -> None:
+    def _migrate(self, gateway: int, frame: Handoff) -> None:
         key = key_of(gateway, frame.id)
-        running = [r for r in self.scheduler.requests(key) if r.state is State.RUNNING and r.attempt < frame.attempt]
+        running = [
+            r for r in self.scheduler.requests(key) if r.state is RequestState.RUNNING and r.attempt < frame.attempt
+        ]
         if self.senders is None:
             self._outbox.fail(key, frame.attempt, "transfer", _NO_LINK, "transfer", True)
         elif len(running) != 1 or len(running[0].choices) > 1 or running[0].sending or running[0].room is not None:
-            why = "it cannot move: not one sequence that runs here"
+            why = "it cannot be migrated: it is not one running sequence here"
             self._outbox.fail(key, frame.attempt, "transfer", why, "transfer", True)
         elif self._uses(frame.room):
             self._outbox.fail(key, frame.attempt, "invalid", _ROOM_IN_USE.format(frame.room), "transfer", False)
         else:
-            self.senders.move(running[0], frame)
+            self.senders.migrate(running[0], frame)
 
     # ── ends ──
 

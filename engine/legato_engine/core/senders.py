@@ -1,47 +1,49 @@
-"""Sequences that leave this worker: prefills for a hand-off, and moves of running ones when it drains."""
+"""Sequences that leave this worker: prefills for a hand-off, and running ones that migrate when it drains."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from legato_engine.core.outbox import Outbox, split_key
-from legato_engine.request import Request, State
+from legato_engine.request import Request, RequestState
 from legato_engine.scheduler.batch import Sampled
+from legato_engine.scheduler.outgoing import OutgoingHandoffs
 from legato_engine.scheduler.results import Emission
-from legato_engine.scheduler.scheduler import Scheduler
 from legato_engine.transfer.agent import TransferAgent
 from legato_engine.transfer.events import Aborted, Committed, Granted, Revoked
 from legato_protocol.block_hash import root
 from legato_protocol.stream import Handoff, Peer, TokenItem, pack_tokens
 
-_NEARLY = 1  # blocks on their way when a moving sequence stops: with the partial one, that is what its pause lasts for
-_LOGPROBS_KEPT = 64  # outputs of a moving sequence that the gateway may not have seen when it asked for the move
+_NEARLY = (
+    1  # blocks on their way when a migrating sequence stops: with the partial one, that is what its pause lasts for
+)
+_LOGPROBS_KEPT = 64  # outputs of a migrating sequence that its gateway may not have seen when it asked for that
 
 
 @dataclass(slots=True, eq=False)
-class Sending:
-    """One room. A move is of a request that runs here on; else it is a prefill, done when its prompt is."""
+class SendingRoom:
+    """One room: the migration of a request that goes on running here, or a prefill, done when its prompt is."""
 
     request: Request
     attempt: int
-    is_move: bool = False
+    is_migration: bool = False
     granted: bool = False
     pushed: int = 0
     finished: bool = False
     silent: bool = False  # the gateway knows already that this attempt is over
 
 
-class Senders:
+class HandoffSenders:
     """Rooms in which this worker sends, from `expect` to the end of their blocks."""
 
     def __init__(
-        self, scheduler: Scheduler, agent: TransferAgent, outbox: Outbox, *, block_size: int, kv_revision: str
+        self, outgoing: OutgoingHandoffs, agent: TransferAgent, outbox: Outbox, *, block_size: int, kv_revision: str
     ) -> None:
-        self._scheduler = scheduler
+        self._outgoing = outgoing
         self._agent = agent
         self._outbox = outbox
         self._block_size = block_size
         self._kv_revision = kv_revision
-        self._rooms: dict[int, Sending] = {}
+        self._rooms: dict[int, SendingRoom] = {}
         self._recent: dict[Request, list[Sampled]] = {}  # of sequences whose request asked for logprobs
         self.sent = 0
         self.failed = 0
@@ -58,12 +60,12 @@ class Senders:
     def prefill(self, request: Request, to: Peer) -> None:
         """`request.room` is going to be sent to `to`; the scheduler has it."""
         assert request.room is not None
-        self._expect(request.room, Sending(request, request.attempt), to)
+        self._expect(request.room, SendingRoom(request, request.attempt), to)
 
-    def move(self, request: Request, frame: Handoff) -> None:
-        """A running sequence is going to be sent, while it goes on here. An earlier move that got no grant is over."""
-        self.ended([request], "the sequence moves elsewhere")
-        self._expect(frame.room, Sending(request, frame.attempt, is_move=True), frame.to)
+    def migrate(self, request: Request, frame: Handoff) -> None:
+        """A running sequence is going to be sent, and goes on here. An earlier migration without a grant is over."""
+        self.ended([request], "the sequence migrates to another worker")
+        self._expect(frame.room, SendingRoom(request, frame.attempt, is_migration=True), frame.to)
 
     def ended(self, requests: Iterable[Request], reason: str) -> None:
         """These were cancelled, or their time ran out: nobody waits for their hand-offs any more."""
@@ -76,7 +78,7 @@ class Senders:
     # ── steps ──
 
     def keep(self, emission: Emission) -> None:
-        """Remember logprobs, which a move must tell again: its receiver repeats tokens that may overtake ours."""
+        """Remember logprobs, which a migration must repeat: its receiver repeats tokens that may overtake ours."""
         request = emission.request
         if request.params.logprobs is None:
             return
@@ -98,16 +100,16 @@ class Senders:
             if request in rooms:
                 self._push(rooms[request])
         for request in prefilled:
-            if request in rooms and request.state is State.COMPUTED:
+            if request in rooms and request.state is RequestState.COMPUTED:
                 self._finish_prefill(rooms[request])
-        self._recent = {r: recent for r, recent in self._recent.items() if r.state is not State.ENDED}
+        self._recent = {r: recent for r, recent in self._recent.items() if r.state is not RequestState.ENDED}
 
-    def go_on_moving(self) -> None:
-        """Moving sequences decode on while their blocks travel, and stop for the last of them. In every turn: puts end,
-        and paused sequences move, also when nothing is computed."""
+    def continue_migrations(self) -> None:
+        """Migrating sequences decode on while their blocks travel, and stop for the last of them. In every turn: puts
+        end, and paused sequences migrate, also when nothing is computed."""
         for room, sending in list(self._rooms.items()):
-            if sending.is_move and not sending.finished:
-                self._go_on_moving(room, sending)
+            if sending.is_migration and not sending.finished:
+                self._continue_migration(room, sending)
 
     # ── transfer events ──
 
@@ -115,16 +117,16 @@ class Senders:
         sending = self._rooms.get(event.room)
         if sending is None or sending.attempt != event.attempt:
             return
-        if sending.is_move:
-            if sending.request.state is not State.RUNNING:
+        if sending.is_migration:
+            if sending.request.state is not RequestState.RUNNING:
                 self._agent.abort(event.room, "the sequence is not running")
                 return
-            self._scheduler.begin_move(sending.request, event.blocks)
+            self._outgoing.begin_migration(sending.request, event.blocks)
         elif event.blocks * self._block_size < len(sending.request.tokens):
             self._agent.abort(event.room, "the grant is for another sequence: it is too small for this one")
             return
         else:
-            self._scheduler.grant(sending.request)
+            self._outgoing.grant(sending.request)
         sending.granted = True
         self._push(event.room)
 
@@ -134,10 +136,10 @@ class Senders:
         if sending is None or not sending.granted:
             return
         sending.granted, sending.pushed, sending.finished = False, 0, False
-        if sending.is_move:
-            self._scheduler.unfreeze(sending.request)
+        if sending.is_migration:
+            self._outgoing.resume(sending.request)
         else:
-            self._scheduler.withdraw(sending.request)
+            self._outgoing.withdraw(sending.request)
 
     def committed(self, event: Committed) -> None:
         """The receiver owns the sequence."""
@@ -145,41 +147,41 @@ class Senders:
         if sending is None:
             return
         self.sent += 1
-        if sending.is_move:
-            self._scheduler.finish_move(sending.request)
+        if sending.is_migration:
+            self._outgoing.release(sending.request)
         else:
-            self._scheduler.release_handoff(sending.request)
+            self._outgoing.release(sending.request)
 
     def aborted(self, event: Aborted) -> None:
-        """Nothing reads its blocks any more: a moving sequence goes on here, a prefill is over."""
+        """Nothing reads its blocks any more: a migrating sequence goes on here, a prefill is over."""
         sending = self._close(event.room)
         if sending is None:
             return
         self.failed += 1
-        if not sending.is_move:
-            self._scheduler.release_handoff(sending.request)
+        if not sending.is_migration:
+            self._outgoing.release(sending.request)
         elif sending.granted:
-            self._scheduler.unfreeze(sending.request)
+            self._outgoing.resume(sending.request)
         if not sending.silent:
             self._outbox.aborted(sending.request.id, event)
 
     # ── inside ──
 
-    def _expect(self, room: int, sending: Sending, to: Peer) -> None:
+    def _expect(self, room: int, sending: SendingRoom, to: Peer) -> None:
         self._rooms[room] = sending
         request = sending.request
         parent = root(self._kv_revision, request.adapter, request.cache_salt)
         self._agent.expect(room, sending.attempt, to, parent)
 
-    def _close(self, room: int) -> Sending | None:
+    def _close(self, room: int) -> SendingRoom | None:
         return self._rooms.pop(room, None)
 
     def _push(self, room: int, limit: int | None = None) -> None:
         sending = self._rooms[room]
         request, first = sending.request, sending.pushed
         full = request.full_blocks(self._block_size)
-        if sending.is_move:
-            full = min(full, request.move_blocks)
+        if sending.is_migration:
+            full = min(full, request.migration_blocks)
         full = full if limit is None else min(full, limit)
         if full > first:
             self._agent.push(room, first, request.blocks[first:full], request.hashes[first:full])
@@ -195,18 +197,18 @@ class Senders:
         partial = request.blocks[-1] if request.computed % self._block_size else None
         self._agent.finish(room, pack_tokens(request.tokens), request.computed, _first_items(request), partial)
 
-    def _go_on_moving(self, room: int, sending: Sending) -> None:
+    def _continue_migration(self, room: int, sending: SendingRoom) -> None:
         request = sending.request
-        if request.state is State.ENDED:
+        if request.state is RequestState.ENDED:
             sending.silent = sending.finished = True
             self._agent.abort(room, "the sequence has ended")
             return
         if not sending.granted:
             return
-        has_room = request.computed < request.move_blocks * self._block_size  # what is beyond it is computed twice
+        has_room = request.computed < request.migration_blocks * self._block_size  # what is beyond it is computed twice
         if request.schedulable and has_room and self._agent.unwritten(room) > _NEARLY:
             return
-        frozen = self._scheduler.freeze(request)
+        frozen = self._outgoing.freeze(request)
         if frozen is None:
             return
         self._push(room, frozen.computed // self._block_size)

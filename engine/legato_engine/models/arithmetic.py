@@ -19,7 +19,7 @@ from legato_engine.step_inputs import Paged
 Array = np.ndarray[Any, Any]
 
 
-class Linear(Protocol):
+class Projection(Protocol):
     """Computes x [room, in] → out [room, out] for the first `rows`; `nbytes` is the memory of its weights."""
 
     def __call__(self, x: Array, rows: int, out: Array) -> None: ...
@@ -27,7 +27,7 @@ class Linear(Protocol):
     def nbytes(self) -> int: ...
 
 
-class Table(Linear, Protocol):
+class Table(Projection, Protocol):
     """A linear layer whose weight is an embedding as well."""
 
     def rows(self, indexes: Array) -> Array: ...
@@ -36,7 +36,7 @@ class Table(Linear, Protocol):
 class Arithmetic(Protocol):
     inputs: type[np.generic]  # what linear layers take: float32, or bfloat16 as uint16
 
-    def linear(self, checkpoint: Checkpoint, names: Sequence[str]) -> Linear: ...
+    def linear(self, checkpoint: Checkpoint, names: Sequence[str]) -> Projection: ...
     def table(self, checkpoint: Checkpoint, name: str) -> Table: ...
     def held(self, arena: torch.Tensor) -> Array:
         """The arena as its kernels take it."""
@@ -60,7 +60,7 @@ class Float32:
         """Whether all sizes are multiples of those that the kernels count in."""
         return block_size % 4 == 0 and all(size % 32 == 0 for size in _sizes(config))
 
-    def linear(self, checkpoint: Checkpoint, names: Sequence[str]) -> Linear:
+    def linear(self, checkpoint: Checkpoint, names: Sequence[str]) -> Projection:
         return linear_float32.load(checkpoint, names, self._codes)
 
     def table(self, checkpoint: Checkpoint, name: str) -> Table:
@@ -83,7 +83,7 @@ class Tiles:
         """Whether all sizes are multiples of those of tiles."""
         return block_size % 16 == 0 and all(size % 32 == 0 for size in _sizes(config))
 
-    def linear(self, checkpoint: Checkpoint, names: Sequence[str]) -> Linear:
+    def linear(self, checkpoint: Checkpoint, names: Sequence[str]) -> Projection:
         return linear_bf16.load(checkpoint, names)
 
     def table(self, checkpoint: Checkpoint, name: str) -> Table:

@@ -10,7 +10,7 @@ import torch
 
 from legato_engine.models import fingerprint
 from legato_engine.models.config import ModelConfig
-from legato_engine.models.fingerprint import Span
+from legato_engine.models.fingerprint import FileSpan
 
 PACKED_GROUP = 32
 
@@ -38,7 +38,7 @@ class Checkpoint(ABC):
     config: ModelConfig
 
     @abstractmethod
-    def spans(self) -> Mapping[Path, Sequence[Span]]:
+    def spans(self) -> Mapping[Path, Sequence[FileSpan]]:
         """The files that hold the tensors, always in the same order, and where they lie."""
 
     @abstractmethod

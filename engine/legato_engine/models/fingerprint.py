@@ -14,14 +14,14 @@ PIECE_BYTES = 64 << 10
 PIECES = 4
 
 
-class Span(NamedTuple):
+class FileSpan(NamedTuple):
     """Where a tensor lies in its file."""
 
     start: int
     size: int
 
 
-def of(files: Mapping[Path, Sequence[Span]], config: "ModelConfig", whole_bytes: int = WHOLE_BYTES) -> str:
+def of(files: Mapping[Path, Sequence[FileSpan]], config: "ModelConfig", whole_bytes: int = WHOLE_BYTES) -> str:
     """Hash of the config and of the files' content: 32 hex digits. `files` tells where their tensors lie.
 
     Of a model above `whole_bytes` it takes the sizes, all headers, and of each tensor the first, the last and evenly
@@ -34,25 +34,25 @@ def of(files: Mapping[Path, Sequence[Span]], config: "ModelConfig", whole_bytes:
         size = path.stat().st_size
         digest.update(size.to_bytes(8, "little"))
         with path.open("rb") as file:
-            for span in [Span(0, size)] if whole else _sampled(tensors, size):
+            for span in [FileSpan(0, size)] if whole else _sampled(tensors, size):
                 for chunk in _chunks(file, span):
                     digest.update(chunk)
     return digest.hexdigest()[:32]
 
 
-def _sampled(tensors: Sequence[Span], size: int) -> Iterator[Span]:
+def _sampled(tensors: Sequence[FileSpan], size: int) -> Iterator[FileSpan]:
     """The header, then pieces of each tensor."""
     ordered = sorted(tensors)
-    yield Span(0, ordered[0].start if ordered else size)
+    yield FileSpan(0, ordered[0].start if ordered else size)
     for start, length in ordered:
         if length <= PIECES * PIECE_BYTES:
-            yield Span(start, length)
+            yield FileSpan(start, length)
             continue
         for index in range(PIECES):
-            yield Span(start + (length - PIECE_BYTES) * index // (PIECES - 1), PIECE_BYTES)
+            yield FileSpan(start + (length - PIECE_BYTES) * index // (PIECES - 1), PIECE_BYTES)
 
 
-def _chunks(file: BinaryIO, span: Span) -> Iterator[bytes]:
+def _chunks(file: BinaryIO, span: FileSpan) -> Iterator[bytes]:
     file.seek(span.start)
     left = span.size
     while left and (chunk := file.read(min(left, 1 << 20))):

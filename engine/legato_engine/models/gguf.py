@@ -17,7 +17,7 @@ from gguf.quants import dequantize
 from legato_engine.errors import CorruptModel, MissingTensor, UnsupportedFormat
 from legato_engine.models import config as configs
 from legato_engine.models.checkpoint import PACKED_GROUP, Checkpoint, Packed4, Packed8
-from legato_engine.models.fingerprint import Span
+from legato_engine.models.fingerprint import FileSpan
 from legato_protocol import gguf_header
 from legato_protocol.gguf_header import TensorInfo
 
@@ -64,7 +64,7 @@ class GgufFile(Checkpoint):
             raise CorruptModel(f"{path}: {error}") from None
         for info in header.tensors.values():
             self._check(info)
-        self._spans = tuple(Span(info.offset, _bytes(info)) for info in header.tensors.values())
+        self._spans = tuple(FileSpan(info.offset, _bytes(info)) for info in header.tensors.values())
         factors = header.tensors.pop(_ROPE_FACTORS, None)
         self._tensors = {huggingface_name(name): info for name, info in header.tensors.items()}
         self.config = configs.from_gguf(
@@ -74,7 +74,7 @@ class GgufFile(Checkpoint):
             str(path),
         )
 
-    def spans(self) -> Mapping[Path, Sequence[Span]]:
+    def spans(self) -> Mapping[Path, Sequence[FileSpan]]:
         return {self.path: self._spans}
 
     def names(self) -> frozenset[str]:

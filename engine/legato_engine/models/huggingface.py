@@ -11,7 +11,7 @@ from safetensors import SafetensorError, safe_open
 from legato_engine.errors import CorruptModel, MissingTensor, ModelNotFound, UnsupportedFormat
 from legato_engine.models import config as configs
 from legato_engine.models.checkpoint import Checkpoint
-from legato_engine.models.fingerprint import Span
+from legato_engine.models.fingerprint import FileSpan
 
 DTYPES = ("F32", "F16", "BF16")
 _INDEX = "model.safetensors.index.json"
@@ -44,7 +44,7 @@ class HuggingFaceFolder(Checkpoint):
         for name in self._shards:
             self._check(name)
 
-    def spans(self) -> Mapping[Path, Sequence[Span]]:
+    def spans(self) -> Mapping[Path, Sequence[FileSpan]]:
         return {file: _spans(file) for file in self._files}
 
     def names(self) -> frozenset[str]:
@@ -100,10 +100,10 @@ def _open(path: Path) -> Any:
         raise CorruptModel(f"{path}: corrupt or truncated: {error}") from None
 
 
-def _spans(path: Path) -> list[Span]:
+def _spans(path: Path) -> list[FileSpan]:
     """Where the tensors of a file lie that `safe_open` took: behind a header of JSON, whose length comes first."""
     with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")
         header = json.loads(file.read(length))
     places = [info["data_offsets"] for name, info in header.items() if name != "__metadata__"]
-    return [Span(8 + length + begin, end - begin) for begin, end in places if end > begin]
+    return [FileSpan(8 + length + begin, end - begin) for begin, end in places if end > begin]

@@ -14,22 +14,22 @@ from legato_engine.kernels.rms_norm.compiled import add_rms_norm
 from legato_engine.kernels.rope.compiled import rotate_and_write
 from legato_engine.kernels.silu_mul.compiled import silu_mul
 from legato_engine.layers import rotary
-from legato_engine.models.arithmetic import Arithmetic, Array, Linear
+from legato_engine.models.arithmetic import Arithmetic, Array, Projection
 from legato_engine.models.checkpoint import Checkpoint
 from legato_engine.models.config import ModelConfig
 from legato_engine.step_inputs import Paged, StepInputs
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
+class CompiledBlock:
     """Weights of one layer."""
 
     attention_norm: Array
-    qkv: Linear
-    output: Linear
+    qkv: Projection
+    output: Projection
     mlp_norm: Array
-    gate_up: Linear
-    down: Linear
+    gate_up: Projection
+    down: Projection
 
 
 class Buffers:
@@ -121,10 +121,12 @@ def _room(rows: int) -> int:
     return -(-rows // 32) * 32
 
 
-def _block(checkpoint: Checkpoint, index: int, arithmetic: Arithmetic, progress: Callable[[float], None]) -> Block:
+def _block(
+    checkpoint: Checkpoint, index: int, arithmetic: Arithmetic, progress: Callable[[float], None]
+) -> CompiledBlock:
     prefix = f"model.layers.{index}"
     attend, mlp = f"{prefix}.self_attn", f"{prefix}.mlp"
-    block = Block(
+    block = CompiledBlock(
         attention_norm=checkpoint.vector(f"{prefix}.input_layernorm.weight").numpy(),
         qkv=arithmetic.linear(checkpoint, [f"{attend}.q_proj", f"{attend}.k_proj", f"{attend}.v_proj"]),
         output=arithmetic.linear(checkpoint, [f"{attend}.o_proj"]),

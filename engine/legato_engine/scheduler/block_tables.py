@@ -8,7 +8,7 @@ from legato_protocol.block_hash import child, root
 from legato_protocol.stream import pack_tokens
 
 
-class Ledger:
+class BlockTables:
     """Block tables over a pool. A step in flight keeps every block that its rows and copies touch."""
 
     def __init__(self, pool: BlockPool, block_size: int, kv_revision: str) -> None:

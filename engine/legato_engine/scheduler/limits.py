@@ -7,7 +7,7 @@ from legato_engine.request import Request
 from legato_protocol.stream import FailureCode, Finish, Role
 
 
-class Refused(EngineError):
+class RequestRejected(EngineError):
     """A request or reservation that is not taken. `code` is that of `stream.Failed`."""
 
     def __init__(self, code: FailureCode, message: str) -> None:
@@ -21,7 +21,7 @@ class Refused(EngineError):
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class SchedulerLimits:
     """Fixed for the life of a scheduler. `role` sets the order in which waiting requests start."""
 
     role: Role
@@ -38,22 +38,24 @@ class Limits:
         return -(-tokens // self.block_size)
 
     def check(self, request: Request, num_blocks: int) -> None:
-        """Raise Refused for a request that could never be served here, however long it waited."""
+        """Raise RequestRejected for a request that could never be served here, however long it waited."""
         known = len(request.tokens)
         if not 0 < request.prompt_len <= known:
-            raise Refused("invalid", f"a prompt of {request.prompt_len} tokens in {known}")
+            raise RequestRejected("invalid", f"a prompt of {request.prompt_len} tokens in {known}")
         if known >= self.max_length:
-            raise Refused("invalid", f"{known} tokens leave no room for output: the limit is {self.max_length}")
+            raise RequestRejected("invalid", f"{known} tokens leave no room for output: the limit is {self.max_length}")
         if request.outputs >= request.params.max_tokens:
-            raise Refused("invalid", f"all {request.params.max_tokens} tokens asked for exist already")
+            raise RequestRejected("invalid", f"all {request.params.max_tokens} tokens asked for exist already")
         if len(request.choices) > self.max_running:
-            raise Refused("invalid", f"{len(request.choices)} choices; at most {self.max_running} run at once")
+            raise RequestRejected("invalid", f"{len(request.choices)} choices; at most {self.max_running} run at once")
         if request.room is not None:
             longest = known + self.block_size
         else:
             longest = min(request.prompt_len + request.params.max_tokens, self.max_length)
         if self.blocks_for(longest) > num_blocks:
-            raise Refused("invalid", f"{longest} tokens need {self.blocks_for(longest)} blocks; there are {num_blocks}")
+            raise RequestRejected(
+                "invalid", f"{longest} tokens need {self.blocks_for(longest)} blocks; there are {num_blocks}"
+            )
 
     def finish(self, request: Request) -> Finish | None:
         """Why `request` is over after the last of its tokens, if it is."""

@@ -4,17 +4,17 @@ from collections.abc import Mapping, Sequence
 
 from legato_engine.request import RUNNING, Request
 from legato_engine.scheduler.batch import Sampled
-from legato_engine.scheduler.block_tables import Ledger
-from legato_engine.scheduler.limits import Limits
-from legato_engine.scheduler.request_registry import Residents
+from legato_engine.scheduler.block_tables import BlockTables
+from legato_engine.scheduler.limits import SchedulerLimits
+from legato_engine.scheduler.request_registry import RequestRegistry
 from legato_engine.scheduler.results import Emission, StepResult
 
 
-class Delivery:
-    def __init__(self, limits: Limits, residents: Residents, ledger: Ledger) -> None:
+class OutputProcessor:
+    def __init__(self, limits: SchedulerLimits, registry: RequestRegistry, tables: BlockTables) -> None:
         self._limits = limits
-        self._residents = residents
-        self._ledger = ledger
+        self._registry = registry
+        self._tables = tables
 
     def row(self, request: Request, computed: int, sampled: Sequence[Sampled], result: StepResult) -> None:
         """One row of a step: KV of `computed` more tokens exists. Nothing happens to a request that ended meanwhile."""
@@ -28,7 +28,7 @@ class Delivery:
         if request.computed > request.farthest:
             request.farthest = request.computed
             request.preemptions = 0
-        if self._ledger.store(request) and (request.sending or request.room is not None):
+        if self._tables.store(request) and (request.sending or request.room is not None):
             result.advanced.append(request)
         if request.room is not None:
             self._prefilled(request, sampled, result)
@@ -40,22 +40,22 @@ class Delivery:
     def tokens(self, request: Request, sampled: Mapping[int, Sequence[Sampled]]) -> list[Emission]:
         """The tokens that follow those of `request`, by choice; several choices fork."""
         if not any(sampled.get(choice) for choice in request.choices):
-            self._ledger.store(request)
+            self._tables.store(request)
             return []
         branches = self._fork(request) if len(request.choices) > 1 else [request]
         return [self._append(branch, sampled[branch.choice]) for branch in branches]
 
     def _end_faulty(self, request: Request, fault: str, result: StepResult) -> None:
-        self._ledger.pool.forget(request.blocks)  # what broke it is among them, whoever else reads them
-        self._residents.end(request)
-        self._ledger.pool.clear()
+        self._tables.pool.forget(request.blocks)  # what broke it is among them, whoever else reads them
+        self._registry.end(request)
+        self._tables.pool.clear()
         result.faulty.append((request, fault))
 
     def _prefilled(self, request: Request, sampled: Sequence[Sampled], result: StepResult) -> None:
         if sampled:
             request.first = dict(zip(request.choices, sampled, strict=True))
         if not request.remaining:
-            self._residents.computed(request)
+            self._registry.computed(request)
             result.prefilled.append(request)
 
     def _append(self, request: Request, sampled: Sequence[Sampled]) -> Emission:
@@ -66,21 +66,21 @@ class Delivery:
             if finish is not None:
                 sampled = sampled[: request.outputs - index]
                 break
-        self._ledger.store(request)  # a hand-off may bring KV of these tokens too
+        self._tables.store(request)  # a hand-off may bring KV of these tokens too
         if finish is not None:
             request.finish = finish
-            self._residents.end(request)
+            self._registry.end(request)
         return Emission(request, request.choices[0], index, tuple(sampled), finish)
 
     def _fork(self, request: Request) -> list[Request]:
         """One request for each choice on the same blocks; `request` itself stays that of the first choice."""
-        self._ledger.store(request)
+        self._tables.store(request)
         first, *others = request.choices
         request.choices = (first,)
         branches = [request]
         for choice in others:
-            branch = request.fork(choice, self._ledger.share(request))
+            branch = request.fork(choice, self._tables.share(request))
             branch.number = request.number
-            self._residents.run(branch)
+            self._registry.run(branch)
             branches.append(branch)
         return branches

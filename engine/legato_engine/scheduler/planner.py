@@ -1,12 +1,12 @@
 """Makes a step: running requests first, then waiting ones; takes blocks from others where they are short."""
 
 from legato_engine.request import Request
-from legato_engine.scheduler.admission import Admission, Verdict
+from legato_engine.scheduler.admission import AdmissionControl, Verdict
 from legato_engine.scheduler.batch import Draw, Row
-from legato_engine.scheduler.block_tables import Ledger
-from legato_engine.scheduler.incoming import Incoming
-from legato_engine.scheduler.limits import Limits
-from legato_engine.scheduler.request_registry import Residents
+from legato_engine.scheduler.block_tables import BlockTables
+from legato_engine.scheduler.incoming import IncomingHandoffs
+from legato_engine.scheduler.limits import SchedulerLimits
+from legato_engine.scheduler.request_registry import RequestRegistry
 
 MOST_PREEMPTIONS = 2  # without progress in between: who was preempted so often stays
 MOST_LOOKED_AT = 32  # waiting requests in one step, so that a long queue costs no more
@@ -16,11 +16,16 @@ class Planner:
     """Plans one step at a time. Blocks are taken only from requests that have no row in the step being planned."""
 
     def __init__(
-        self, limits: Limits, residents: Residents, ledger: Ledger, admission: Admission, incoming: Incoming
+        self,
+        limits: SchedulerLimits,
+        registry: RequestRegistry,
+        tables: BlockTables,
+        admission: AdmissionControl,
+        incoming: IncomingHandoffs,
     ) -> None:
         self._limits = limits
-        self._residents = residents
-        self._ledger = ledger
+        self._registry = registry
+        self._tables = tables
         self._admission = admission
         self._incoming = incoming
         self._rows: list[Row] = []
@@ -28,9 +33,9 @@ class Planner:
         self._budget = 0
 
     def plan(self) -> tuple[list[Row], list[Request]]:
-        """The rows of the next step and whose they are. Copies are left in the ledger."""
+        """The rows of the next step and whose they are. Copies are left in the tables."""
         self._rows, self._flight, self._budget = [], [], self._limits.chunk_tokens
-        self._ledger.begin_step()
+        self._tables.begin_step()
         preempted, stalled = self._run_on(MOST_PREEMPTIONS)
         if stalled and not self._rows:  # everyone waits for blocks of everyone: somebody must give way after all
             preempted = self._run_on(None)[0] or preempted
@@ -41,7 +46,7 @@ class Planner:
     def _run_on(self, most: int | None) -> tuple[bool, bool]:
         """Rows for running requests; whether some were preempted, whether some got no row for want of blocks."""
         preempted = stalled = False
-        for request in tuple(self._residents.running):
+        for request in tuple(self._registry.running):
             if not request.schedulable:
                 continue
             count = request.remaining
@@ -49,7 +54,7 @@ class Planner:
                 count = min(count, self._budget)
                 if count <= 0:
                     continue
-            lacking = self._ledger.grow(request, request.computed + count)
+            lacking = self._tables.grow(request, request.computed + count)
             if not lacking:
                 self._add(request, count)
                 continue
@@ -66,19 +71,19 @@ class Planner:
 
         The one preempted may be `request` itself, which then lacks nothing."""
         preempted = False
-        self._incoming.revoke(lacking)
-        lacking = self._ledger.grow(request, request.computed + count)
+        self._incoming.reclaim(lacking)
+        lacking = self._tables.grow(request, request.computed + count)
         while lacking and (victim := self._victim(request, most)):
-            self._residents.preempt(victim)
+            self._registry.preempt(victim)
             preempted = True
-            lacking = 0 if victim is request else self._ledger.grow(request, request.computed + count)
+            lacking = 0 if victim is request else self._tables.grow(request, request.computed + count)
         return preempted, lacking
 
     def _victim(self, request: Request, most: int | None) -> Request | None:
         """Whose blocks `request` gets: of a paused one, else of the newest of lowest priority, itself included."""
         scheduled = set(self._flight)
         last = None
-        for other in reversed(self._residents.running):
+        for other in reversed(self._registry.running):
             if other.sending or other in scheduled or (most is None and other is request):
                 continue
             if most is not None and other.preemptions >= most:
@@ -90,20 +95,20 @@ class Planner:
 
     def _start_waiting(self) -> None:
         looked_at, parkable = 0, self._admission.parkable()
-        for request in self._residents.queue:
+        for request in self._registry.queue:
             if self._budget <= 0 or looked_at >= MOST_LOOKED_AT:
                 return
             if request.paused or (request.ungranted and parkable <= 0):
                 continue
             looked_at += 1
-            if not self._incoming.grant_before(self._residents.queue.key(request)):
+            if not self._incoming.grant_before(self._registry.queue.key(request)):
                 return
             verdict = self._admission.start(request)
             if verdict is Verdict.FULL and self._free_paused():
                 verdict = self._admission.start(request)
             if verdict is Verdict.FULL:
                 if request.sending:
-                    self._incoming.revoke(self._limits.blocks_for(len(request.tokens)))
+                    self._incoming.reclaim(self._limits.blocks_for(len(request.tokens)))
                 return
             if verdict is Verdict.STARTED:
                 parkable -= request.ungranted
@@ -112,12 +117,12 @@ class Planner:
 
     def _free_paused(self) -> bool:
         """Take the blocks of a paused request when nothing else runs that would ever give some back."""
-        running = self._residents.running
+        running = self._registry.running
         if any(request.schedulable for request in running):
             return False
         paused = [request for request in running if request.paused and not request.sending]
         if paused:
-            self._residents.preempt(paused[-1])
+            self._registry.preempt(paused[-1])
         return bool(paused)
 
     def _add(self, request: Request, count: int) -> None:

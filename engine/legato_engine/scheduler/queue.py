@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from legato_engine.request import Request
-from legato_engine.scheduler.limits import Limits
+from legato_engine.scheduler.limits import SchedulerLimits
 
 PATIENCE_WEIGHT = 0.1  # seconds of waiting that one second until the deadline is worth
 PATIENCE_LIMIT = 60.0  # deadlines farther away are all alike
@@ -32,7 +32,7 @@ class Order:
     short and urgent ones go first, but whoever waits overtakes those that come later.
     """
 
-    limits: Limits
+    limits: SchedulerLimits
 
     def key(self, request: Request, tokens_per_second: float) -> Key:
         start = request.arrival - request.priority * self.limits.aging

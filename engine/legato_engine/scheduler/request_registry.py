@@ -1,23 +1,25 @@
 """All requests of this worker and their lives: the one place that changes a request's state."""
 
 from bisect import insort
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from math import inf
 
-from legato_engine.request import Request, State
-from legato_engine.scheduler.block_tables import Ledger
+from legato_engine.request import Request, RequestState
+from legato_engine.scheduler.block_tables import BlockTables
 from legato_engine.scheduler.queue import WaitingQueue
 
 
-class Residents:
+class RequestRegistry:
     """Requests by id and by state. `running` is in order of precedence: higher priority first, then older first."""
 
-    def __init__(self, ledger: Ledger, queue: WaitingQueue) -> None:
+    def __init__(self, tables: BlockTables, queue: WaitingQueue) -> None:
         self.queue = queue
         self.running: list[Request] = []
         self.parked: set[Request] = set()
         self._by_id: dict[str, list[Request]] = {}
-        self._ledger = ledger
+        self._tables = tables
         self._number = 0
+        self.earliest_deadline = inf  # no deadline of a request or reservation is before it
 
     def __len__(self) -> int:
         return sum(map(len, self._by_id.values()))
@@ -37,23 +39,29 @@ class Residents:
         """Prefills for a hand-off that are parked, or are computed now, without a grant."""
         return len(self.parked) + sum(request.ungranted for request in self.running)
 
-    def number(self) -> int:
-        """The next arrival's number."""
-        self._number += 1
-        return self._number
-
     # ── lives ──
+
+    def arrive(self, request: Request, now: float) -> None:
+        """It came just now, to be queued or reserved for: it gets its number."""
+        self._number += 1
+        request.number, request.arrival = self._number, now
+        self.earliest_deadline = min(self.earliest_deadline, request.deadline)
+
+    def look_at_deadlines(self, reserved: Iterable[Request]) -> None:
+        """Find the earliest deadline anew, of the requests here that go on and of those `reserved` for."""
+        alive = [request for request in self if request.state is not RequestState.ENDED]
+        self.earliest_deadline = min((request.deadline for request in (*alive, *reserved)), default=inf)
 
     def wait(self, request: Request) -> None:
         """Queue it: new, preempted, or granted after it was parked."""
-        if request.state is State.RUNNING:
+        if request.state is RequestState.RUNNING:
             self.running.remove(request)
-            self._ledger.release(request)
-        elif request.state is State.PARKED:
+            self._tables.release(request)
+        elif request.state is RequestState.PARKED:
             self.parked.remove(request)
-        request.state = State.WAITING
-        full = (len(request.tokens) - 1) // self._ledger.block_size
-        cached = len(self._ledger.match(request, full)) * self._ledger.block_size
+        request.state = RequestState.WAITING
+        full = (len(request.tokens) - 1) // self._tables.block_size
+        cached = len(self._tables.match(request, full)) * self._tables.block_size
         request.uncached = len(request.tokens) - cached
         self.queue.push(request)
         self._enter(request)
@@ -67,32 +75,32 @@ class Residents:
         """It owns blocks from here on: it waited, was adopted or forked."""
         if request in self.queue:
             self.queue.remove(request)
-        request.state = State.RUNNING
+        request.state = RequestState.RUNNING
         insort(self.running, request, key=_precedence)
         self._enter(request)
 
     def computed(self, request: Request) -> None:
         """A prefill for a hand-off is done: with a grant it keeps its blocks, else they are only cached."""
-        if request.state is State.RUNNING:
+        if request.state is RequestState.RUNNING:
             self.running.remove(request)
         if request.sending:
-            request.state = State.COMPUTED
+            request.state = RequestState.COMPUTED
             return
-        request.state = State.PARKED
+        request.state = RequestState.PARKED
         self.parked.add(request)
-        self._ledger.release(request)
+        self._tables.release(request)
 
     def end(self, request: Request) -> None:
         """It is over. Blocks that a peer is being sent stay with it until `end` is called without `sending`."""
-        if request.state is State.RUNNING:
+        if request.state is RequestState.RUNNING:
             self.running.remove(request)
-        elif request.state is State.WAITING:
+        elif request.state is RequestState.WAITING:
             self.queue.remove(request)
-        elif request.state is State.PARKED:
+        elif request.state is RequestState.PARKED:
             self.parked.remove(request)
-        request.state = State.ENDED
+        request.state = RequestState.ENDED
         if not request.sending:
-            self._ledger.release(request)
+            self._tables.release(request)
             self._leave(request)
 
     def rename(self, request: Request, id: str) -> None:

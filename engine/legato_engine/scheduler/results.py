@@ -23,11 +23,11 @@ class Emission(msgspec.Struct, frozen=True, gc=False):
 class StepResult:
     """What a step came to.
 
-    `advanced` are the prefills for a hand-off and the moving sequences that completed more blocks:
+    `advanced` are the prefills for a hand-off and the migrating sequences that completed more blocks:
     `request.blocks[: request.full_blocks(block_size)]` can be pushed as soon as there is a grant.
     `prefilled` are prefills for a hand-off whose KV is complete and whose `first` holds every choice's token: in state
     COMPUTED (granted: hand over what is left, the partial last block included) or PARKED (no grant yet; after
-    `Scheduler.grant` it appears here once more, COMPUTED).
+    `OutgoingHandoffs.grant` it appears here once more, COMPUTED).
     `faulty` are requests that ended because nothing could be sampled for them, and why.
     """
 
@@ -52,7 +52,7 @@ class Reservation:
     cached: int = 0
     blocks: list[int] = field(default_factory=list)
     written: bool = False
-    revoking: bool = False  # wanted back; the peer has not answered yet
+    revoking: bool = False  # the peer was asked to give it back and has not answered yet
     over: bool = False  # adopted or abandoned
     quarantined: list[int] = field(default_factory=list)
 
@@ -64,7 +64,7 @@ class Reservation:
 
 @dataclass(frozen=True, slots=True)
 class Frozen:
-    """What a move hands over: `token_ids` are all known tokens, KV of the first `computed` lies in `blocks`."""
+    """What a migration hands over: `token_ids` are all known tokens, KV of the first `computed` lies in `blocks`."""
 
     token_ids: tuple[int, ...]
     computed: int
@@ -75,8 +75,8 @@ class Frozen:
 class Ended:
     """What `cancel` or `expire` ended, for the caller to abort the hand-offs among it.
 
-    A request with `sending` keeps its blocks until `release_handoff`; a reservation that was granted is abandoned
-    already and its blocks are quarantined until `released`.
+    A request with `sending` keeps its blocks until `OutgoingHandoffs.release`; a reservation that was granted is
+    abandoned already, and its blocks are quarantined until `IncomingHandoffs.released`.
     """
 
     requests: tuple[Request, ...] = ()

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from legato_engine.server.hub import Hub
-from legato_engine.server.send_queue import Outlet, TooSlow
+from legato_engine.server.send_queue import SendQueue, SlowConsumer
 from legato_protocol import kv_events, stream
 from legato_protocol.kv_events import SnapshotRequest
 from legato_protocol.stream import BadFrame, Greeting
@@ -18,7 +18,7 @@ GREETING_SECONDS = 10.0
 _PROTOCOL, _TEXT, _POLICY, _TOO_BIG = 1002, 1003, 1008, 1009
 
 
-class Refusal(Exception):
+class ConnectionRejected(Exception):
     """The connection is closed with `code` and counted under `reason`."""
 
     def __init__(self, code: int, reason: str, text: str) -> None:
@@ -27,7 +27,7 @@ class Refusal(Exception):
         self.reason = reason
 
 
-class Left(Exception):
+class GatewayLeft(Exception):
     """The gateway closed the connection."""
 
 
@@ -51,12 +51,12 @@ class Connections:
                     raise _bad(error) from None
 
         await socket.accept()
-        outlet = Outlet(self._stream_bytes)
+        queue = SendQueue(self._stream_bytes)
         if await self._refused(socket, self._greet(socket)):
             return
-        gateway = self._hub.join(outlet)
+        gateway = self._hub.join(queue)
         try:
-            await self._refused(socket, _both(read(), outlet, socket))
+            await self._refused(socket, _both(read(), queue, socket))
         finally:
             self._hub.leave(gateway)
 
@@ -71,47 +71,49 @@ class Connections:
                 except BadFrame as error:
                     raise _bad(error) from None
                 if not isinstance(wish, SnapshotRequest):
-                    raise Refusal(_PROTOCOL, "greeting", "a second greeting")
-                self._hub.send_snapshot(outlet)
+                    raise ConnectionRejected(_PROTOCOL, "greeting", "a second greeting")
+                self._hub.send_snapshot(queue)
 
         await socket.accept()
-        outlet = Outlet(self._event_bytes)
+        queue = SendQueue(self._event_bytes)
         if await self._refused(socket, self._greet(socket)):
             return
-        self._hub.listen(outlet)
+        self._hub.listen(queue)
         try:
-            await self._refused(socket, _both(read(), outlet, socket))
+            await self._refused(socket, _both(read(), queue, socket))
         finally:
-            self._hub.stop_listening(outlet)
+            self._hub.stop_listening(queue)
 
     async def _greet(self, socket: WebSocket) -> None:
         try:
             async with asyncio.timeout(GREETING_SECONDS):
                 data = await _receive(socket)
         except TimeoutError:
-            raise Refusal(_POLICY, "greeting", "no greeting came") from None
+            raise ConnectionRejected(_POLICY, "greeting", "no greeting came") from None
         try:
             greeting = stream.decode_to_worker(data)
         except BadFrame as error:
             raise _bad(error) from None
         if not isinstance(greeting, Greeting):
-            raise Refusal(_PROTOCOL, "greeting", f"the first frame is {type(greeting).__name__}, not Greeting")
+            raise ConnectionRejected(
+                _PROTOCOL, "greeting", f"the first frame is {type(greeting).__name__}, not Greeting"
+            )
         if greeting.version != stream.VERSION:
             text = f"version {greeting.version} is spoken there, {stream.VERSION} here"
-            raise Refusal(_POLICY, "version", text)
+            raise ConnectionRejected(_POLICY, "version", text)
 
     async def _refused(self, socket: WebSocket, work: Awaitable[None]) -> bool:
         """Whether `work` ended the connection."""
         try:
             await work
-        except Left:
+        except GatewayLeft:
             return True
-        except Refusal as refusal:
+        except ConnectionRejected as refusal:
             self._hub.metrics.refused(refusal.reason)
             if refusal.code != _TOO_BIG:  # then it is closed already
                 await socket.close(refusal.code, str(refusal)[:100])
             return True
-        except TooSlow:
+        except SlowConsumer:
             self._hub.metrics.refused("slow")
             abort: Callable[[], None] = socket.scope["state"]["abort"]
             abort()
@@ -119,19 +121,19 @@ class Connections:
         return False
 
 
-async def _both(reading: Awaitable[None], outlet: Outlet, socket: WebSocket) -> None:
+async def _both(reading: Awaitable[None], queue: SendQueue, socket: WebSocket) -> None:
     """Reads and writes until either ends; raises what ended it."""
     tasks = [
         asyncio.ensure_future(reading),
-        asyncio.create_task(outlet.pump(socket.send_bytes)),
-        asyncio.create_task(outlet.wait_overflow()),
+        asyncio.create_task(queue.pump(socket.send_bytes)),
+        asyncio.create_task(queue.wait_overflow()),
     ]
     try:
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         for task in done:
             error = task.exception()
             if isinstance(error, WebSocketDisconnect):
-                raise Left
+                raise GatewayLeft
             if error:
                 raise error
     finally:
@@ -144,13 +146,13 @@ async def _receive(socket: WebSocket) -> bytes:
     message = await socket.receive()
     if message["type"] == "websocket.disconnect":
         if message.get("code") == _TOO_BIG:
-            raise Refusal(_TOO_BIG, "oversized", "a frame above the limit")
-        raise Left
+            raise ConnectionRejected(_TOO_BIG, "oversized", "a frame above the limit")
+        raise GatewayLeft
     data: bytes | None = message.get("bytes")
     if data is None:
-        raise Refusal(_TEXT, "text", "a text frame; frames are binary")
+        raise ConnectionRejected(_TEXT, "text", "a text frame; frames are binary")
     return data
 
 
-def _bad(error: BadFrame) -> Refusal:
-    return Refusal(_PROTOCOL, "malformed", str(error))
+def _bad(error: BadFrame) -> ConnectionRejected:
+    return ConnectionRejected(_PROTOCOL, "malformed", str(error))

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from legato_engine.core.frames import FromGateway, Inbox, Loading, Ready, Status, Turn
+from legato_engine.core.frames import CoreStatus, FromGateway, Inbox, Loading, Ready, Turn
 from legato_engine.metrics import WorkerMetrics
-from legato_engine.server.send_queue import Outlet
+from legato_engine.server.send_queue import SendQueue
 from legato_engine.server.stored_hashes import StoredHashes
 from legato_engine.validity import frame_fault
 from legato_protocol import kv_events, stream
@@ -38,7 +38,7 @@ class CoreView:
 
     ready: Ready
     stored: StoredHashes
-    status: Status | None = None
+    status: CoreStatus | None = None
     handoffs: deque[HandoffReport] = field(default_factory=lambda: deque(maxlen=RECENT_HANDOFFS))
 
 
@@ -52,8 +52,8 @@ class Hub:
         self.metrics = metrics
         self._wake = wake
         self._numbers = 0
-        self._gateways: dict[int, Outlet] = {}
-        self._listeners: set[Outlet] = set()
+        self._gateways: dict[int, SendQueue] = {}
+        self._listeners: set[SendQueue] = set()
         self._frames: list[FromGateway] = []
         self._joined: list[int] = []
         self._left: list[int] = []
@@ -71,10 +71,10 @@ class Hub:
         self._joined = list(self._gateways)
         self._drain_wanted = self.draining
         hello = stream.encode(ready.hello)
-        for outlet in self._gateways.values():
-            outlet.put(hello)
-        for outlet in self._listeners:
-            outlet.put(*self.core.stored.snapshot())
+        for queue in self._gateways.values():
+            queue.put(hello)
+        for queue in self._listeners:
+            queue.put(*self.core.stored.snapshot())
         self.metrics.core_started()
         self._wake()
 
@@ -82,16 +82,16 @@ class Hub:
         core = self.core
         assert core is not None
         for frame in turn.frames:
-            if outlet := self._gateways.get(frame.gateway):
-                outlet.put(frame.data)
+            if queue := self._gateways.get(frame.gateway):
+                queue.put(frame.data)
         if turn.everyone:
-            for outlet in self._gateways.values():
-                outlet.put(*turn.everyone)
+            for queue in self._gateways.values():
+                queue.put(*turn.everyone)
         if turn.events:
             for data in turn.events:
                 core.stored.apply(kv_events.decode_event(data))
-            for outlet in self._listeners:
-                outlet.put(*turn.events)
+            for queue in self._listeners:
+                queue.put(*turn.events)
         core.handoffs.extend(turn.handoffs)
         if turn.status:
             core.status = turn.status
@@ -105,8 +105,8 @@ class Hub:
         lost = stream.encode(Lost(self.core.ready.hello.epoch, reason))
         self.metrics.core_ended(self.core.status)
         self.core = None
-        for outlet in self._gateways.values():
-            outlet.put(lost)
+        for queue in self._gateways.values():
+            queue.put(lost)
 
     def take_inbox(self) -> Inbox | None:
         """What the core has not been told; None when that is nothing, or when there is no core."""
@@ -118,15 +118,15 @@ class Hub:
 
     # ── gateways ──
 
-    def join(self, outlet: Outlet) -> int:
+    def join(self, queue: SendQueue) -> int:
         """A gateway greeted; its number."""
         self._numbers += 1
-        self._gateways[self._numbers] = outlet
+        self._gateways[self._numbers] = queue
         self._joined.append(self._numbers)
         if self.core is not None:
-            outlet.put(stream.encode(self.core.ready.hello))
+            queue.put(stream.encode(self.core.ready.hello))
             if self.core.status is not None:
-                outlet.put(stream.encode(self.core.status.load))
+                queue.put(stream.encode(self.core.status.load))
         self._wake()
         return self._numbers
 
@@ -151,17 +151,17 @@ class Hub:
             self._frames.append(FromGateway(gateway, data))
             self._wake()
 
-    def listen(self, outlet: Outlet) -> None:
+    def listen(self, queue: SendQueue) -> None:
         """A gateway wants KV events: a snapshot now, or when there is a core, then what changes."""
-        self._listeners.add(outlet)
-        self.send_snapshot(outlet)
+        self._listeners.add(queue)
+        self.send_snapshot(queue)
 
-    def send_snapshot(self, outlet: Outlet) -> None:
+    def send_snapshot(self, queue: SendQueue) -> None:
         if self.core is not None:
-            outlet.put(*self.core.stored.snapshot())
+            queue.put(*self.core.stored.snapshot())
 
-    def stop_listening(self, outlet: Outlet) -> None:
-        self._listeners.discard(outlet)
+    def stop_listening(self, queue: SendQueue) -> None:
+        self._listeners.discard(queue)
 
     @property
     def gateways(self) -> int:

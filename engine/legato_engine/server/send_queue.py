@@ -5,11 +5,11 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 
 
-class TooSlow(Exception):
+class SlowConsumer(Exception):
     """The gateway does not read: more waits for it than is kept."""
 
 
-class Outlet:
+class SendQueue:
     def __init__(self, limit: int) -> None:
         self._limit = limit  # bytes
         self._waiting: deque[bytes] = deque()
@@ -29,9 +29,9 @@ class Outlet:
             self._overflown.set()
 
     async def wait_overflow(self) -> None:
-        """Returns never, or raises TooSlow."""
+        """Returns never, or raises SlowConsumer."""
         await self._overflown.wait()
-        raise TooSlow(f"more than {self._limit} bytes wait for it")
+        raise SlowConsumer(f"more than {self._limit} bytes wait for it")
 
     async def pump(self, send: Callable[[bytes], Awaitable[None]]) -> None:
         """Send what comes, for ever."""

@@ -23,7 +23,7 @@ _POLL = 0.02  # seconds between looks at whether a drain is done
 _FAREWELL = 0.1  # for the last frames to leave
 
 
-class Worker:
+class WorkerServer:
     """Serves until it was told to stop and has nothing left to do."""
 
     def __init__(self, settings: WorkerSettings, resolve: Resolve, launch: Launch, log: Log) -> None:

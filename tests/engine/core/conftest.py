@@ -13,7 +13,7 @@ import torch
 
 from legato_engine.core import frames
 from legato_engine.core.channel import Channel
-from legato_engine.core.frames import FromGateway, Inbox, Splitter, Status, Turn
+from legato_engine.core.frames import CoreStatus, FromGateway, Inbox, Splitter, Turn
 from legato_engine.core.heartbeat import Pulse
 from legato_engine.core.loop import Core
 from legato_engine.kvcache.arena import Arena
@@ -22,7 +22,7 @@ from legato_engine.kvcache.events import EventLog
 from legato_engine.kvcache.layout import KVLayout
 from legato_engine.runner import StepRunner
 from legato_engine.scheduler.batch import Batch, Draw, Row, Sampled, StepOutput
-from legato_engine.scheduler.limits import Limits
+from legato_engine.scheduler.limits import SchedulerLimits
 from legato_engine.scheduler.scheduler import Scheduler
 from legato_engine.transfer.agent import TransferAgent
 from legato_engine.transfer.checksum import ArenaMemory
@@ -108,7 +108,7 @@ class Worker:
     peer: Peer
     pulse: Pulse
     heard: list[msgspec.Struct] = field(default_factory=list)
-    status: Status | None = None
+    status: CoreStatus | None = None
     splitter: Splitter = field(default_factory=Splitter)
 
     def tell(self, *said: stream.ToWorker, **inbox: object) -> None:
@@ -191,7 +191,7 @@ class World:
         wanted = sequence(**params)
         return msgspec.structs.replace(wanted, token_ids=pack_tokens([*PROMPT, *output]))
 
-    def move(self, old: Worker, new: Worker, known: Sequence, room: int = 55, attempt: int = 2) -> None:
+    def migrate(self, old: Worker, new: Worker, known: Sequence, room: int = 55, attempt: int = 2) -> None:
         """What a gateway tells both workers."""
         old.tell(Handoff("r", attempt, room, new.peer))
         new.tell(Decode("r", attempt, room, known, old.peer))
@@ -213,7 +213,7 @@ class World:
     ) -> Worker:
         ours, theirs = socket.socketpair()
         runner, events, epoch = runner or TokenRunner(), EventLog(f"epoch-{name}"), f"epoch-{name}"
-        chosen = Limits("unified", runner.layout.block_size, **{**LIMITS, "chunk_tokens": chunk, **limits})
+        chosen = SchedulerLimits("unified", runner.layout.block_size, **{**LIMITS, "chunk_tokens": chunk, **limits})
         scheduler = Scheduler(chosen, BlockPool(blocks or runner.num_blocks, events), runner.kv_revision)
         if link is True:
             link = MemoryLink(self.network, name, runner.arena.address, runner.arena.nbytes)

@@ -19,7 +19,7 @@ def test_a_room_that_is_in_use_is_refused_on_either_side_and_its_hand_off_goes_o
     assert prefill.used == decode.used == 0
 
 
-def test_a_move_to_a_room_that_is_in_use_is_refused_and_the_sequence_stays(world):
+def test_a_migration_to_a_room_that_is_in_use_is_refused_and_the_sequence_stays(world):
     old, new = world.worker("a"), world.worker("b")
     old.tell(Generate("r", 1, world.sequence()), Prefill("p", 1, 99, world.sequence(), new.peer))
     world.run(5)

@@ -13,7 +13,7 @@ QUIET = 4 * LEASE  # all deadlines and leases have passed by then
 
 
 class Gateway:
-    """Dispatches at random, and cancels, pauses, moves and disconnects at random."""
+    """Dispatches at random, and cancels, pauses, migrates and disconnects at random."""
 
     def __init__(self, world, random):
         self.world = world
@@ -55,7 +55,7 @@ class Gateway:
             other = self.sequence() if heard > 0.9 else wanted
             prefill.tell(Prefill(id, 1, self.rooms, other, decode.peer))
 
-    def move(self):
+    def migrate(self):
         self.rooms += 1
         old, new = self.ways()
         id, attempt = self.some()
@@ -90,7 +90,7 @@ class Gateway:
         self.world.network.after(self.random.choice([2, LEASE + 5]), link.resume)
 
 
-ACTS = ["generate", *["dispatch"] * 3, *["move"] * 2, "cancel", "pause", "disconnect", *[None] * 3]
+ACTS = ["generate", *["dispatch"] * 3, *["migrate"] * 2, "cancel", "pause", "disconnect", *[None] * 3]
 FAULTS = st.builds(Faults, st.floats(0, 3), break_connection=st.sampled_from([0.0, 0.02, 0.1]))
 
 

@@ -1,4 +1,4 @@
-"""Sequences that go from one core to another: prefills, moves, and the ends of those that do not arrive."""
+"""Sequences that go from one core to another: prefills, migrations, and the ends of those that do not arrive."""
 
 from itertools import pairwise
 
@@ -69,7 +69,7 @@ def test_a_prefill_that_ends_is_told_to_the_receiver_and_its_gateway(world):
     assert prefill.used == decode.used == 0
 
 
-def test_a_running_sequence_moves_and_every_token_is_made_once(world):
+def test_a_running_sequence_migrates_and_every_token_is_made_once(world):
     old, new = world.worker("a"), world.worker("b")
     wanted = world.sequence(max_tokens=40, logprobs=0)
     old.tell(Generate("r", 1, wanted))
@@ -77,7 +77,7 @@ def test_a_running_sequence_moves_and_every_token_is_made_once(world):
     sent = old.tokens()
     assert 0 < len(sent) < 40
     old.tell(drain=True)
-    world.move(old, new, world.known(sent, max_tokens=40, logprobs=0))
+    world.migrate(old, new, world.known(sent, max_tokens=40, logprobs=0))
     world.run(60)
     truth = world.continuation(world.prompt, 40)
     before, after = old.tokens(attempt=1), new.tokens(attempt=2)
@@ -93,22 +93,22 @@ def test_a_running_sequence_moves_and_every_token_is_made_once(world):
     assert old.status.idle
 
 
-def test_a_move_that_repeats_many_tokens_loses_the_logprobs_of_the_oldest_alone(world):
-    """And the sequence moves on from there, though its logprobs are not known from the begin."""
+def test_a_migration_that_repeats_many_tokens_loses_the_logprobs_of_the_oldest_alone(world):
+    """And the sequence migrates on from there, though its logprobs are not known from the begin."""
     old, new, last = world.worker("a"), world.worker("b"), world.worker("c")
     params = {"max_tokens": 140, "logprobs": 0}
     old.tell(Generate("r", 1, world.sequence(**params)))
     world.run(102)
     sent = old.tokens()
     assert len(sent) > 90
-    world.move(old, new, world.known(sent[:5], **params))
+    world.migrate(old, new, world.known(sent[:5], **params))
     while not new.items(attempt=2):
         world.run(1)
     items = new.items(attempt=2)
     assert items[0].index == 5
     assert not items[0].logprobs
     assert sum(len(item.token_ids) for item in items if item.logprobs) >= 64
-    world.move(new, last, world.known([*sent[:5], *new.tokens(attempt=2)], **params), room=56, attempt=3)
+    world.migrate(new, last, world.known([*sent[:5], *new.tokens(attempt=2)], **params), room=56, attempt=3)
     world.run(60)
     told = [*sent[:5], *new.tokens(attempt=2)]
     assert told == world.continuation(world.prompt, 140)[: len(told)]
@@ -117,11 +117,11 @@ def test_a_move_that_repeats_many_tokens_loses_the_logprobs_of_the_oldest_alone(
     assert old.failures() == new.failures() == last.failures() == []
 
 
-def split_and_move(world, old, new, moving, **params):
-    """Choices 0 to 2 of `r` run at `old`: all are split, `moving` of them move; what each had sent by then."""
+def split_and_migrate(world, old, new, migrating, **params):
+    """Choices 0 to 2 of `r` run at `old`: all are split, `migrating` of them migrate; what each had sent by then."""
     sent = {choice: old.tokens(choice=choice) for choice in range(3)}
     old.tell(Split("r", 1, {choice: f"r/{choice}" for choice in range(3)}))
-    for choice in moving:
+    for choice in migrating:
         known = world.known(sent[choice], choices=(choice,), **params)
         old.tell(Handoff(f"r/{choice}", 2, 50 + choice, new.peer))
         new.tell(Decode(f"r/{choice}", 2, 50 + choice, known, old.peer))
@@ -129,35 +129,35 @@ def split_and_move(world, old, new, moving, **params):
 
 
 @pytest.mark.parametrize("turns", [7, 8, 9, 12])
-@pytest.mark.parametrize("moving", [(0, 1, 2), (1,)])
-def test_choices_move_alone_and_every_token_is_made_once(world, turns, moving):
+@pytest.mark.parametrize("migrating", [(0, 1, 2), (1,)])
+def test_choices_migrate_alone_and_every_token_is_made_once(world, turns, migrating):
     old, new = world.worker("a"), world.worker("b")
     old.tell(Generate("r", 1, world.sequence(max_tokens=40, choices=(0, 1, 2), logprobs=0)))
     world.run(turns)
-    sent = split_and_move(world, old, new, moving, max_tokens=40, logprobs=0)
+    sent = split_and_migrate(world, old, new, migrating, max_tokens=40, logprobs=0)
     assert all(0 < len(tokens) < 40 for tokens in sent.values())
     world.run(80)
     for choice in range(3):
         truth = world.continuation(world.prompt, 40, choice)
         here = [*sent[choice], *old.tokens(id=f"r/{choice}", choice=choice)]
-        if choice in moving:
+        if choice in migrating:
             assert [*sent[choice], *new.tokens(id=f"r/{choice}", attempt=2, choice=choice)] == truth
             assert here == truth[: len(here)]
             assert len(here) < 40
         else:
             assert here == truth
     assert old.failures() == new.failures() == []
-    assert len(new.reports()) == len(moving)
+    assert len(new.reports()) == len(migrating)
     assert old.used == new.used == 0
     assert old.status.idle
     assert new.status.idle
 
 
-def test_a_choice_that_is_cancelled_while_it_moves_takes_no_other_with_it(world):
+def test_a_choice_that_is_cancelled_while_it_migrates_takes_no_other_with_it(world):
     old, new = world.worker("a"), world.worker("b")
     old.tell(Generate("r", 1, world.sequence(max_tokens=40, choices=(0, 1, 2))))
     world.run(9)
-    sent = split_and_move(world, old, new, (0, 1, 2), max_tokens=40)
+    sent = split_and_migrate(world, old, new, (0, 1, 2), max_tokens=40)
     world.run(1)
     old.tell(Cancel("r/1", 2))
     new.tell(Cancel("r/1", 2))
@@ -196,7 +196,7 @@ def test_what_is_one_sequence_still_or_of_another_attempt_is_not_split(world):
 
 
 @pytest.mark.parametrize("granted", [True, False])
-def test_a_sequence_that_cannot_move_goes_on_under_its_old_attempt(world, granted: bool):
+def test_a_sequence_that_cannot_migrate_goes_on_under_its_old_attempt(world, granted: bool):
     old, new = world.worker("a"), world.worker("b")
     old.tell(Generate("r", 1, world.sequence(max_tokens=40)))
     world.run(10)
@@ -271,7 +271,7 @@ def test_a_sequence_goes_on_while_its_blocks_travel_and_its_pause_is_reported(wo
     old.tell(Generate("r", 1, world.sequence(max_tokens=150)))
     world.run(12)
     known = old.tokens()
-    world.move(old, new, world.known(known, max_tokens=150))
+    world.migrate(old, new, world.known(known, max_tokens=150))
     world.run(4)
     world.network.faults.delay = 4.0
     sending = []
@@ -288,14 +288,14 @@ def test_a_sequence_goes_on_while_its_blocks_travel_and_its_pause_is_reported(wo
     assert old.used == new.used == 0
 
 
-def test_a_paused_sequence_moves_although_nothing_is_computed(world):
+def test_a_paused_sequence_migrates_although_nothing_is_computed(world):
     old, new = world.worker("a"), world.worker("b")
     old.tell(Generate("r", 1, world.sequence(max_tokens=40)))
     world.run(12)
     old.tell(Pause("r", 1, True))
     world.run(2)
     known = old.tokens()
-    world.move(old, new, world.known(known, max_tokens=40))
+    world.migrate(old, new, world.known(known, max_tokens=40))
     world.run(60)
     assert [*known, *new.tokens(attempt=2)] == world.continuation(world.prompt, 40)
     assert old.used == new.used == 0

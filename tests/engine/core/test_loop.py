@@ -182,7 +182,7 @@ def test_a_worker_without_a_link_refuses_hand_offs_and_nothing_else(world):
     assert worker.tokens() == world.continuation(world.prompt, 12)
 
 
-def test_an_unknown_sequence_cannot_be_moved(world):
+def test_an_unknown_sequence_cannot_be_migrated(world):
     worker = world.worker("a")
     worker.tell(Handoff("nobody", 3, 55, Peer("b", "e", b"b")))
     world.run(2)

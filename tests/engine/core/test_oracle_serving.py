@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from legato_engine.request import State
+from legato_engine.request import RequestState
 from legato_engine.runner import Runner
 from legato_engine.transfer import ucx
 from legato_engine.transfer.link import Link
@@ -143,7 +143,7 @@ def test_after_preemption(serving, smollm2_float32, check, prompts):
     def watch():
         for id in serving.ids:
             for request in worker.scheduler.requests(f"{serving.world.gateway}/{id}"):
-                if request.state is State.WAITING and request.outputs:
+                if request.state is RequestState.WAITING and request.outputs:
                     preempted.add(int(id))
 
     serving.generate(worker, order=order)

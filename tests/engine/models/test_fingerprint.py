@@ -8,7 +8,7 @@ from gguf import GGMLQuantizationType as Type
 
 from legato_engine.models import fingerprint, weights
 from legato_engine.models.config import ModelConfig
-from legato_engine.models.fingerprint import Span
+from legato_engine.models.fingerprint import FileSpan
 
 
 def test_fingerprint_follows_the_content_and_not_the_name(files: Any, tmp_path: Path) -> None:
@@ -25,7 +25,7 @@ def test_any_tensor_of_a_large_model_tells_it_apart(tmp_path: Path) -> None:
     """300 tensors of 2 MiB in a sparse file: larger than what is read whole."""
     size, path = 2 << 20, tmp_path / "large"
     header = 4096
-    tensors = [Span(header + i * size, size) for i in range(300)]
+    tensors = [FileSpan(header + i * size, size) for i in range(300)]
     with path.open("wb") as file:
         file.truncate(header + 300 * size)
     plain = fingerprint.of({path: tensors}, CONFIG)
@@ -66,7 +66,7 @@ def test_sampling_reaches_the_header_and_every_tensor_of_both_formats(files: Any
 def test_shards_are_told_apart_by_what_each_holds(tmp_path: Path) -> None:
     for name in "ab":
         (tmp_path / name).write_bytes(name.encode() * 64)
-    files = {tmp_path / name: [Span(0, 64)] for name in "ab"}
-    swapped = {tmp_path / name: [Span(0, 64)] for name in "ba"}
+    files = {tmp_path / name: [FileSpan(0, 64)] for name in "ab"}
+    swapped = {tmp_path / name: [FileSpan(0, 64)] for name in "ba"}
     for limit in (0, 1 << 20):
         assert fingerprint.of(files, CONFIG, limit) != fingerprint.of(swapped, CONFIG, limit)

@@ -15,7 +15,7 @@ from legato_engine.kvcache.block_pool import BlockPool
 from legato_engine.kvcache.events import EventLog
 from legato_engine.request import Request
 from legato_engine.scheduler.batch import Batch, Row, Sampled, StepOutput
-from legato_engine.scheduler.limits import Limits
+from legato_engine.scheduler.limits import SchedulerLimits
 from legato_engine.scheduler.results import Emission, Ended, Reservation, StepResult
 from legato_engine.scheduler.scheduler import Scheduler
 from legato_protocol.block_hash import split
@@ -143,7 +143,7 @@ class Worker:
             "growth_tokens": 4,
         }
         self.pool = BlockPool(num_blocks, EventLog("epoch"))
-        self.scheduler = Scheduler(Limits(**{**defaults, **limits}), self.pool, "revision")  # type: ignore[arg-type]
+        self.scheduler = Scheduler(SchedulerLimits(**{**defaults, **limits}), self.pool, "revision")  # type: ignore[arg-type]
         self.arena = Arena(num_blocks, block_size)
         self.clients: dict[str, Client] = {}
         self.now = 0.0

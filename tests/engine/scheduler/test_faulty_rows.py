@@ -2,7 +2,7 @@
 
 import pytest
 
-from legato_engine.request import State
+from legato_engine.request import RequestState
 
 
 def prompt(length, start=0):
@@ -20,12 +20,12 @@ def test_blocks_of_a_faulty_request_are_not_found_again(make_worker, make_client
 def test_a_peer_that_is_sent_faulty_blocks_keeps_them_from_nobody_else(make_worker, make_client):
     worker = make_worker(role="prefill", chunk_tokens=8)
     request = worker.add(make_client(prompt(16)), room=1)
-    worker.scheduler.grant(request)
+    worker.scheduler.outgoing.grant(request)
     worker.step()
     assert len(worker.pool.cache) == 2
     worker.break_down()
-    assert (request.state, len(worker.pool.cache), worker.pool.counts().used) == (State.ENDED, 0, 4)
-    worker.scheduler.release_handoff(request)
+    assert (request.state, len(worker.pool.cache), worker.pool.counts().used) == (RequestState.ENDED, 0, 4)
+    worker.scheduler.outgoing.release(request)
     worker.check()
     assert worker.pool.counts().free == worker.pool.size
 
@@ -50,7 +50,7 @@ def test_who_shares_blocks_with_a_faulty_request_goes_on_and_stores_nothing_afte
     worker.run()
     assert first.complete
     assert third.complete
-    found = worker.pool.cache.match(worker.scheduler._ledger.hashes(third.request(), length // 4))
+    found = worker.pool.cache.match(worker.scheduler._tables.hashes(third.request(), length // 4))
     assert len(found) == length // 4
     assert worker.pool.counts().cached == (length + len(third.got[0]) - 1) // 4
     worker.check()

@@ -2,7 +2,7 @@
 
 import pytest
 
-from legato_engine.request import State
+from legato_engine.request import RequestState
 from legato_engine.scheduler.planner import MOST_LOOKED_AT
 
 
@@ -13,8 +13,8 @@ def prompt(length, start=0):
 def hand_over(sender, request, receiver, reservation):
     sender.transfer(request.blocks, receiver, reservation)
     firsts = {choice: (sampled,) for choice, sampled in request.first.items()}
-    emissions = receiver.scheduler.adopt(reservation, request.computed, firsts)
-    sender.scheduler.release_handoff(request)
+    emissions = receiver.scheduler.incoming.adopt(reservation, request.computed, firsts)
+    sender.scheduler.outgoing.release(request)
     receiver.deliver(emissions)
     sender.check()
     receiver.check()
@@ -29,7 +29,7 @@ def dispatch(pair, client, **overrides):
     sender, receiver = pair
     request = sender.add(client, room=1, **overrides)
     receiver.clients[client.id] = client
-    return request, receiver.scheduler.reserve(client.request(receiver.now, room=1, **overrides), receiver.now)
+    return request, receiver.scheduler.incoming.reserve(client.request(receiver.now, room=1, **overrides), receiver.now)
 
 
 @pytest.mark.parametrize("choices", [(0,), (0, 1, 2)])
@@ -39,11 +39,11 @@ def test_a_sequence_goes_on_at_the_receiver(pair, make_client, length, choices, 
     sender, receiver = pair
     client = make_client(prompt(length), max_tokens=max_tokens, choices=choices)
     request, reservation = dispatch(pair, client)
-    assert receiver.scheduler.grants() == (reservation,)
+    assert receiver.scheduler.incoming.grants() == (reservation,)
     assert len(reservation.blocks) == -(-length // 4) + 1
-    sender.scheduler.grant(request)
+    sender.scheduler.outgoing.grant(request)
     sender.run()
-    assert request.state is State.COMPUTED
+    assert request.state is RequestState.COMPUTED
     hand_over(sender, request, receiver, reservation)
     assert sender.scheduler.idle
     receiver.run()
@@ -58,7 +58,7 @@ def test_each_chunk_tells_of_its_blocks(pair, make_client):
     while result := sender.step():
         ready += [r.full_blocks(4) for r in result.advanced]
     assert ready[:2] == [2, 4]
-    assert request.state is State.PARKED
+    assert request.state is RequestState.PARKED
 
 
 def test_without_a_grant_only_cached_blocks_are_left(pair, make_client):
@@ -67,14 +67,14 @@ def test_without_a_grant_only_cached_blocks_are_left(pair, make_client):
     request, reservation = dispatch(pair, client)
     sender.run()
     counts = sender.pool.counts()
-    assert (request.state, request.blocks, counts.used, counts.cached) == (State.PARKED, [], 0, 4)
+    assert (request.state, request.blocks, counts.used, counts.cached) == (RequestState.PARKED, [], 0, 4)
     first = dict(request.first)
-    sender.scheduler.grant(request)
+    sender.scheduler.outgoing.grant(request)
     sender.run()
-    assert (request.state, request.first) == (State.COMPUTED, first)
+    assert (request.state, request.first) == (RequestState.COMPUTED, first)
     assert sender.batches[-1].rows[0].start == 16
     assert sender.batches[-1].rows[0].draws == ()
-    receiver.scheduler.grants()
+    receiver.scheduler.incoming.grants()
     hand_over(sender, request, receiver, reservation)
     receiver.run()
     assert client.complete
@@ -88,9 +88,9 @@ def test_a_parked_prefill_is_recomputed_when_its_blocks_were_taken(make_worker, 
     sender.run()
     sender.add(make_client(prompt(18, 100), max_tokens=1))
     sender.run()
-    sender.scheduler.grant(request)
+    sender.scheduler.outgoing.grant(request)
     sender.run()
-    receiver.scheduler.grants()
+    receiver.scheduler.incoming.grants()
     hand_over(sender, request, receiver, reservation)
     receiver.run()
     assert client.complete
@@ -100,13 +100,18 @@ def test_parked_prefills_are_limited(make_worker, make_client):
     worker = make_worker(role="prefill", max_parked=2)
     requests = [worker.add(make_client(prompt(5, 10 * i)), room=i) for i in range(4)]
     worker.run()
-    assert [r.state for r in requests] == [State.PARKED, State.PARKED, State.WAITING, State.WAITING]
-    worker.scheduler.grant(requests[3])
+    assert [r.state for r in requests] == [
+        RequestState.PARKED,
+        RequestState.PARKED,
+        RequestState.WAITING,
+        RequestState.WAITING,
+    ]
+    worker.scheduler.outgoing.grant(requests[3])
     worker.run()
-    assert requests[3].state is State.COMPUTED
-    worker.scheduler.release_handoff(requests[0])
+    assert requests[3].state is RequestState.COMPUTED
+    worker.scheduler.outgoing.release(requests[0])
     worker.run()
-    assert requests[2].state is State.PARKED
+    assert requests[2].state is RequestState.PARKED
 
 
 def test_prefills_that_may_not_be_parked_keep_nobody_behind_them(make_worker, make_client):
@@ -128,15 +133,15 @@ def test_granted_sequences_go_first_and_keep_their_blocks(make_worker, make_clie
     worker.step()
     request = worker.add(make_client(prompt(15, 200)), room=1)
     worker.add(make_client(prompt(3, 300)))
-    worker.scheduler.grant(request)
+    worker.scheduler.outgoing.grant(request)
     worker.step()
     worker.step()
     blocks = list(request.blocks)
-    while request.state is not State.COMPUTED:
+    while request.state is not RequestState.COMPUTED:
         worker.step()
     worker.run()
     assert request.blocks == blocks
-    worker.scheduler.release_handoff(request)
+    worker.scheduler.outgoing.release(request)
     worker.run()
     assert growing.complete
 
@@ -147,7 +152,7 @@ def test_a_cancelled_sender_keeps_granted_blocks_until_released(pair, make_clien
     client = make_client(prompt(18))
     request, _ = dispatch(pair, client)
     sender.step()
-    sender.scheduler.grant(request)
+    sender.scheduler.outgoing.grant(request)
     for _ in range(steps):
         sender.step()
     blocks = list(request.blocks)
@@ -156,7 +161,7 @@ def test_a_cancelled_sender_keeps_granted_blocks_until_released(pair, make_clien
     assert request.blocks == blocks
     assert not sender.scheduler.idle
     sender.check()
-    sender.scheduler.release_handoff(request)
+    sender.scheduler.outgoing.release(request)
     sender.check()
     assert sender.scheduler.idle
 
@@ -167,9 +172,9 @@ def test_cached_blocks_of_the_receiver_are_not_transferred(pair, make_client):
     receiver.run()
     client = make_client((*prompt(12), 70, 71, 72))
     request, reservation = dispatch(pair, client)
-    receiver.scheduler.grants()
+    receiver.scheduler.incoming.grants()
     assert reservation.cached == 3
-    sender.scheduler.grant(request)
+    sender.scheduler.outgoing.grant(request)
     sender.run()
     hand_over(sender, request, receiver, reservation)
     receiver.run()
@@ -181,15 +186,15 @@ def test_a_withdrawn_grant_leaves_only_cached_blocks(pair, make_client, steps):
     sender, receiver = pair
     client = make_client(prompt(18))
     request, reservation = dispatch(pair, client)
-    sender.scheduler.grant(request)
+    sender.scheduler.outgoing.grant(request)
     for _ in range(steps):
         sender.step()
-    sender.scheduler.withdraw(request)
+    sender.scheduler.outgoing.withdraw(request)
     sender.run()
-    assert (request.state, sender.pool.counts().used) == (State.PARKED, 0)
-    sender.scheduler.grant(request)
+    assert (request.state, sender.pool.counts().used) == (RequestState.PARKED, 0)
+    sender.scheduler.outgoing.grant(request)
     sender.run()
-    receiver.scheduler.grants()
+    receiver.scheduler.incoming.grants()
     hand_over(sender, request, receiver, reservation)
     receiver.run()
     assert client.complete

@@ -1,8 +1,8 @@
-"""Books of both sides while a running sequence moves."""
+"""Books of both sides while a running sequence migrates."""
 
 import pytest
 
-from legato_engine.request import State
+from legato_engine.request import RequestState
 from legato_engine.scheduler.batch import Sampled
 
 
@@ -10,22 +10,22 @@ def prompt(length, start=0):
     return tuple(range(start, start + length))
 
 
-def begin_move(source, target, client, lag=0):
+def begin_migration(source, target, client, lag=0):
     """`target` reserves what the gateway has seen, `lag` tokens less than there are."""
     request = source.scheduler.requests(client.id)[0]
     known = request.tokens[: len(request.tokens) - lag]
     target.clients[client.id] = client
-    reservation = target.scheduler.reserve(client.request(tokens=known, room=5, attempt=2), target.now)
-    assert target.scheduler.grants() == (reservation,)
-    source.scheduler.begin_move(request, len(reservation.blocks))
+    reservation = target.scheduler.incoming.reserve(client.request(tokens=known, room=5, attempt=2), target.now)
+    assert target.scheduler.incoming.grants() == (reservation,)
+    source.scheduler.outgoing.begin_migration(request, len(reservation.blocks))
     return request, reservation
 
 
-def finish_move(source, target, request, reservation, frozen):
+def finish_migration(source, target, request, reservation, frozen):
     source.transfer(frozen.blocks, target, reservation)
     extra = [Sampled(token) for token in frozen.token_ids[len(reservation.request.tokens) :]]
-    target.deliver(target.scheduler.adopt(reservation, frozen.computed, {0: extra}))
-    source.scheduler.finish_move(request)
+    target.deliver(target.scheduler.incoming.adopt(reservation, frozen.computed, {0: extra}))
+    source.scheduler.outgoing.release(request)
     source.check()
     target.check()
 
@@ -33,33 +33,33 @@ def finish_move(source, target, request, reservation, frozen):
 @pytest.mark.parametrize("lag", [0, 1, 3])
 @pytest.mark.parametrize("steps_before", [1, 3, 4, 5])
 @pytest.mark.parametrize("steps_between", [0, 2, 12])
-def test_a_running_sequence_moves(make_worker, make_client, lag, steps_before, steps_between):
+def test_a_running_sequence_migrates(make_worker, make_client, lag, steps_before, steps_between):
     source, target = make_worker(), make_worker()
     client = make_client(prompt(6), max_tokens=24)
     source.add(client)
     for _ in range(steps_before):
         source.step()
-    request, reservation = begin_move(source, target, client, min(lag, steps_before))
+    request, reservation = begin_migration(source, target, client, min(lag, steps_before))
     for _ in range(steps_between):
         source.step()
-    frozen = source.scheduler.freeze(request)
+    frozen = source.scheduler.outgoing.freeze(request)
     assert frozen is not None
     assert source.step() is None
-    finish_move(source, target, request, reservation, frozen)
+    finish_migration(source, target, request, reservation, frozen)
     assert source.scheduler.idle
     target.run()
     assert client.complete
 
 
-def test_a_failed_move_goes_on_at_home(make_worker, make_client):
+def test_a_failed_migration_goes_on_at_home(make_worker, make_client):
     source, target = make_worker(), make_worker()
     client = make_client(prompt(6), max_tokens=12)
     source.add(client)
     source.step()
-    request, reservation = begin_move(source, target, client)
-    assert source.scheduler.freeze(request) is not None
-    target.scheduler.abandon(reservation)
-    source.scheduler.unfreeze(request)
+    request, reservation = begin_migration(source, target, client)
+    assert source.scheduler.outgoing.freeze(request) is not None
+    target.scheduler.incoming.abandon(reservation)
+    source.scheduler.outgoing.resume(request)
     source.run()
     assert client.complete
     assert source.scheduler.idle
@@ -70,51 +70,51 @@ def test_freezing_waits_for_the_step_in_flight(make_worker, make_client):
     client = make_client(prompt(6), max_tokens=12)
     source.add(client)
     source.step()
-    request, _ = begin_move(source, target, client)
+    request, _ = begin_migration(source, target, client)
     source.begin()
-    assert source.scheduler.freeze(request) is None
+    assert source.scheduler.outgoing.freeze(request) is None
     source.end()
-    frozen = source.scheduler.freeze(request)
+    frozen = source.scheduler.outgoing.freeze(request)
     assert frozen is not None
     assert (len(frozen.token_ids), frozen.computed) == (8, 7)
 
 
-@pytest.mark.parametrize("end", ["unfreeze", "finish_move"])
-def test_a_sequence_that_ends_while_it_moves_keeps_its_blocks_so_long(make_worker, make_client, end):
+@pytest.mark.parametrize("end", ["resume", "release"])
+def test_a_sequence_that_ends_while_it_migrates_keeps_its_blocks_so_long(make_worker, make_client, end):
     source, target = make_worker(), make_worker()
     client = make_client(prompt(6), max_tokens=3)
     source.add(client)
     source.step()
-    request, _ = begin_move(source, target, client)
+    request, _ = begin_migration(source, target, client)
     source.run()
     assert client.complete
     assert source.pool.counts().used == len(request.blocks) > 0
-    assert source.scheduler.freeze(request) is None
-    getattr(source.scheduler, end)(request)
+    assert source.scheduler.outgoing.freeze(request) is None
+    getattr(source.scheduler.outgoing, end)(request)
     source.check()
     assert source.scheduler.idle
 
 
-def test_a_moving_sequence_is_not_preempted(make_worker, make_client):
+def test_a_migrating_sequence_is_not_preempted(make_worker, make_client):
     source, target = make_worker(num_blocks=8, growth_tokens=0), make_worker()
     old, young = make_client(prompt(6), max_tokens=20), make_client(prompt(8, 50), max_tokens=20)
     source.add(old)
     source.add(young)
     source.step()
-    request, _ = begin_move(source, target, young)
+    request, _ = begin_migration(source, target, young)
     while source.step():
-        assert request.state in (State.RUNNING, State.ENDED)
-    source.scheduler.release_handoff(request)
+        assert request.state in (RequestState.RUNNING, RequestState.ENDED)
+    source.scheduler.outgoing.release(request)
     source.run()
     assert old.complete
 
 
-def test_only_one_running_sequence_moves(make_worker, make_client):
+def test_only_one_running_sequence_migrates(make_worker, make_client):
     worker = make_worker(chunk_tokens=4)
     waiting = worker.add(make_client(prompt(6)))
-    with pytest.raises(ValueError, match="can move"):
-        worker.scheduler.begin_move(waiting, 5)
+    with pytest.raises(ValueError, match="can be migrated"):
+        worker.scheduler.outgoing.begin_migration(waiting, 5)
     several = worker.add(make_client(prompt(6, 50), choices=(0, 1)))
     worker.step()
-    with pytest.raises(ValueError, match="can move"):
-        worker.scheduler.begin_move(several, 5)
+    with pytest.raises(ValueError, match="can be migrated"):
+        worker.scheduler.outgoing.begin_migration(several, 5)

@@ -10,9 +10,9 @@ from random import Random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from legato_engine.request import Request, State
+from legato_engine.request import Request, RequestState
 from legato_engine.scheduler.batch import Sampled
-from legato_engine.scheduler.limits import Refused
+from legato_engine.scheduler.limits import RequestRejected
 from legato_engine.scheduler.results import Frozen, Reservation
 
 PREFIXES = (tuple(range(12)), tuple(range(100, 107)), (1, 2))
@@ -21,14 +21,14 @@ GARBAGE = [0, 0, 0, 0]
 
 @dataclass(eq=False)
 class Session:
-    """One hand-off or move, driven by hand; what the transfer agents of both sides would do."""
+    """One hand-off or migration, driven by hand; what the transfer agents of both sides would do."""
 
     client: object
     source: object
     target: object
     request: Request
     reservation: Reservation
-    moving: bool
+    migrating: bool
     put: int = 0
     told: bool = False  # the sender knows of the grant
     over: bool = False
@@ -57,7 +57,7 @@ class World:
         worker, client = self.workers[a % 2], self._client(a // 2, b)
         try:
             worker.add(client, priority=b % 3, deadline=worker.now + (6 if b % 13 == 3 else 1e6))
-        except Refused:
+        except RequestRejected:
             client.over = True
 
     def dispatch(self, a, b):
@@ -67,19 +67,19 @@ class World:
         source.clients[client.id] = target.clients[client.id] = client
         try:
             request = source.add(client, room=1)
-        except Refused:
+        except RequestRejected:
             client.over = True
             return
         try:
-            reservation = target.scheduler.reserve(client.request(target.now, room=1), target.now)
-        except Refused:
+            reservation = target.scheduler.incoming.reserve(client.request(target.now, room=1), target.now)
+        except RequestRejected:
             source.cancel(client)
             return
-        self.sessions.append(Session(client, source, target, request, reservation, moving=False))
+        self.sessions.append(Session(client, source, target, request, reservation, migrating=False))
 
-    def move(self, a, b):
+    def migrate(self, a, b):
         source, target = self._ways(a)
-        running = [(c, r) for c in self.clients if not c.over for r in self._movable(source, c)]
+        running = [(c, r) for c in self.clients if not c.over for r in self._migratable(source, c)]
         if not running:
             return
         client, request = running[b % len(running)]
@@ -88,12 +88,12 @@ class World:
         target.clients[client.id] = client
         try:
             attempt = request.attempt + 1
-            reservation = target.scheduler.reserve(
+            reservation = target.scheduler.incoming.reserve(
                 client.request(target.now, tokens=known, room=1, attempt=attempt, choices=request.choices), target.now
             )
-        except Refused:
+        except RequestRejected:
             return
-        self.sessions.append(Session(client, source, target, request, reservation, moving=True))
+        self.sessions.append(Session(client, source, target, request, reservation, migrating=True))
 
     def begin(self, a, b):
         worker = self.workers[a % 2]
@@ -122,12 +122,12 @@ class World:
         session = self.revoking.pop(a % len(self.revoking))
         if session.over or session.reservation.written:
             return
-        if session.told and session.moving:
-            session.source.scheduler.unfreeze(session.request)
+        if session.told and session.migrating:
+            session.source.scheduler.outgoing.resume(session.request)
         elif session.told:
-            session.source.scheduler.withdraw(session.request)
+            session.source.scheduler.outgoing.withdraw(session.request)
         session.told, session.put = False, 0
-        session.target.scheduler.taken_back(session.reservation)
+        session.target.scheduler.incoming.revoked(session.reservation)
 
     def cancel(self, a, b):
         live = [client for client in self.clients if not client.over]
@@ -160,7 +160,7 @@ class World:
     def release(self, a, b):
         if self.quarantined:
             worker, reservation, _ = self.quarantined.pop(a % len(self.quarantined))
-            worker.scheduler.released(reservation)
+            worker.scheduler.incoming.released(reservation)
 
     def expire(self, a, b):
         worker = self.workers[a % 2]
@@ -199,7 +199,7 @@ class World:
 
     def check(self):
         for worker in self.workers:
-            wanted = worker.scheduler.wanted_back()
+            wanted = worker.scheduler.incoming.revocations()
             self.revoking += [session for session in self.sessions if session.reservation in wanted]
             worker.check()
 
@@ -219,48 +219,48 @@ class World:
     def _ways(self, a):
         return self.workers[a % 2], self.workers[1 - a % 2]
 
-    def _movable(self, worker, client):
-        """Its sequences here that stand for one choice, run and do not move yet."""
+    def _migratable(self, worker, client):
+        """Its sequences here that stand for one choice, run and do not migrate yet."""
         here = worker.scheduler.requests(client.id)
-        alone = [r for r in here if len(r.choices) == 1 and r.state is State.RUNNING and r.room is None]
+        alone = [r for r in here if len(r.choices) == 1 and r.state is RequestState.RUNNING and r.room is None]
         return [r for r in alone if not any(session.request is r and not session.over for session in self.sessions)]
 
     def _advance(self, session):
-        session.target.scheduler.grants()
+        session.target.scheduler.incoming.grants()
         if not session.reservation.granted or session.reservation.over:
             if session.reservation.over:
                 self._abort(session)
         elif not session.told:
             self._tell(session)
-        elif session.moving:
-            frozen = session.source.scheduler.freeze(session.request)
-            if session.request.state is State.ENDED:
+        elif session.migrating:
+            frozen = session.source.scheduler.outgoing.freeze(session.request)
+            if session.request.state is RequestState.ENDED:
                 self._abort(session)
             elif frozen is not None:
                 self._commit(session, frozen)
-        elif session.request.state is State.ENDED:
+        elif session.request.state is RequestState.ENDED:
             self._abort(session)
         elif session.put < session.request.full_blocks(4):
             self._put(session, session.put, session.request.blocks)
             session.put += 1
-        elif session.request.state is State.COMPUTED:
+        elif session.request.state is RequestState.COMPUTED:
             request = session.request
             self._commit(session, Frozen(tuple(request.tokens), request.computed, tuple(request.blocks)))
 
     def _tell(self, session):
         session.told = True
-        if not session.moving:
-            session.source.scheduler.grant(session.request)
+        if not session.migrating:
+            session.source.scheduler.outgoing.grant(session.request)
             return
         try:
-            session.source.scheduler.begin_move(session.request, len(session.reservation.blocks))
+            session.source.scheduler.outgoing.begin_migration(session.request, len(session.reservation.blocks))
         except ValueError:
             session.told = False
             self._abort(session)
 
     def _put(self, session, index, blocks):
         reservation = session.reservation
-        session.target.scheduler.written(reservation)
+        session.target.scheduler.incoming.written(reservation)
         if index >= reservation.cached:
             session.target.write({reservation.blocks[index]: session.source.arena.blocks[blocks[index]]})
 
@@ -269,19 +269,19 @@ class World:
             self._put(session, index, frozen.blocks)
         session.over = True
         known = len(session.reservation.request.tokens)
-        if session.moving:
+        if session.migrating:
             sampled = {session.request.choice: [Sampled(token) for token in frozen.token_ids[known:]]}
         else:
             sampled = {choice: (first,) for choice, first in session.request.first.items()}
-        session.target.deliver(session.target.scheduler.adopt(session.reservation, frozen.computed, sampled))
-        if session.moving:
-            session.source.scheduler.finish_move(session.request)
+        session.target.deliver(session.target.scheduler.incoming.adopt(session.reservation, frozen.computed, sampled))
+        if session.migrating:
+            session.source.scheduler.outgoing.release(session.request)
         else:
-            session.source.scheduler.release_handoff(session.request)
+            session.source.scheduler.outgoing.release(session.request)
 
     def _abort(self, session):
         had_blocks = session.reservation.granted and not session.reservation.over
-        session.target.scheduler.abandon(session.reservation)
+        session.target.scheduler.incoming.abandon(session.reservation)
         if had_blocks:
             self._quarantine(session.target, session.reservation)
         self._give_up(session)
@@ -289,11 +289,11 @@ class World:
     def _give_up(self, session):
         """The sender's side of an abort."""
         session.over = True
-        if not session.moving:
-            session.source.scheduler.release_handoff(session.request)
+        if not session.migrating:
+            session.source.scheduler.outgoing.release(session.request)
             session.client.over = True
         elif session.told:
-            session.source.scheduler.unfreeze(session.request)
+            session.source.scheduler.outgoing.resume(session.request)
 
     def _settle(self):
         """Sessions of cancelled clients are aborted; their reservations may be abandoned already."""
@@ -308,7 +308,7 @@ class World:
             self.quarantined.append((worker, reservation, list(reservation.quarantined)))
 
 
-OPERATIONS = ["generate", "dispatch", "move", "grants", *["transfer"] * 8, *["begin", "end"] * 12]
+OPERATIONS = ["generate", "dispatch", "migrate", "grants", *["transfer"] * 8, *["begin", "end"] * 12]
 OPERATIONS += [
     "generate",
     "abort",
@@ -338,7 +338,7 @@ def test_any_history_ends_with_the_reference_tokens_and_no_lost_block(
     for _ in range(length):
         name, a, b = random.choice(OPERATIONS), random.randrange(60), random.randrange(60)
         if name == "grants":
-            world.workers[a % 2].scheduler.grants()
+            world.workers[a % 2].scheduler.incoming.grants()
         else:
             getattr(world, name)(a, b)
         world.check()

@@ -3,7 +3,7 @@
 import pytest
 
 from legato_engine.scheduler.batch import Sampled
-from legato_engine.scheduler.limits import Refused
+from legato_engine.scheduler.limits import RequestRejected
 
 
 def prompt(length, start=0):
@@ -13,18 +13,18 @@ def prompt(length, start=0):
 def test_reservations_queue_in_order_until_there_is_room(make_worker, make_client):
     worker = make_worker(num_blocks=8)
     first, second, third = (
-        worker.scheduler.reserve(make_client(prompt(n, 100 * n)).request(room=n), 0.0) for n in (13, 14, 2)
+        worker.scheduler.incoming.reserve(make_client(prompt(n, 100 * n)).request(room=n), 0.0) for n in (13, 14, 2)
     )
-    assert worker.scheduler.grants() == (first,)
-    assert worker.scheduler.grants() == ()
-    worker.scheduler.abandon(first)
-    assert worker.scheduler.grants() == ()
+    assert worker.scheduler.incoming.grants() == (first,)
+    assert worker.scheduler.incoming.grants() == ()
+    worker.scheduler.incoming.abandon(first)
+    assert worker.scheduler.incoming.grants() == ()
     assert worker.pool.counts().quarantined == 5
-    worker.scheduler.released(first)
-    assert worker.scheduler.grants() == (second, third)
+    worker.scheduler.incoming.released(first)
+    assert worker.scheduler.incoming.grants() == (second, third)
     for reservation in (second, third):
-        worker.scheduler.abandon(reservation)
-        worker.scheduler.released(reservation)
+        worker.scheduler.incoming.abandon(reservation)
+        worker.scheduler.incoming.released(reservation)
     worker.check()
     assert worker.scheduler.idle
     assert worker.pool.counts().free == 8
@@ -32,10 +32,10 @@ def test_reservations_queue_in_order_until_there_is_room(make_worker, make_clien
 
 def test_a_late_write_into_quarantined_blocks_hurts_nobody(make_worker, make_client):
     worker = make_worker(num_blocks=12)
-    reservation = worker.scheduler.reserve(make_client(prompt(9)).request(room=1), 0.0)
-    worker.scheduler.grants()
+    reservation = worker.scheduler.incoming.reserve(make_client(prompt(9)).request(room=1), 0.0)
+    worker.scheduler.incoming.grants()
     late = list(reservation.blocks)
-    worker.scheduler.abandon(reservation)
+    worker.scheduler.incoming.abandon(reservation)
     client = make_client(prompt(9, 50), max_tokens=8)
     worker.add(client)
     while worker.step():
@@ -50,41 +50,41 @@ def pressed(make_worker, make_client):
     worker.client = make_client(prompt(7), max_tokens=17)
     worker.add(worker.client)
     worker.step()
-    written = worker.scheduler.reserve(make_client(prompt(3, 50)).request(room=1), 0.0)
-    fresh = worker.scheduler.reserve(make_client(prompt(3, 70)).request(room=2), 0.0)
-    assert worker.scheduler.grants() == (written, fresh)
-    worker.scheduler.written(written)
+    written = worker.scheduler.incoming.reserve(make_client(prompt(3, 50)).request(room=1), 0.0)
+    fresh = worker.scheduler.incoming.reserve(make_client(prompt(3, 70)).request(room=2), 0.0)
+    assert worker.scheduler.incoming.grants() == (written, fresh)
+    worker.scheduler.incoming.written(written)
     worker.run()
-    assert worker.scheduler.wanted_back() == (fresh,)
+    assert worker.scheduler.incoming.revocations() == (fresh,)
     assert not worker.client.complete
     return worker, fresh
 
 
 def test_running_sequences_take_back_unwritten_grants(pressed):
     worker, fresh = pressed
-    worker.scheduler.taken_back(fresh)
+    worker.scheduler.incoming.revoked(fresh)
     assert worker.pool.counts().quarantined == 0
     worker.run()
     assert worker.client.complete
-    assert worker.scheduler.grants() == (fresh,)
+    assert worker.scheduler.incoming.grants() == (fresh,)
     worker.check()
 
 
 def test_a_grant_that_turns_out_to_be_written_is_kept(pressed):
     worker, fresh = pressed
-    worker.scheduler.written(fresh)
-    worker.scheduler.taken_back(fresh)
+    worker.scheduler.incoming.written(fresh)
+    worker.scheduler.incoming.revoked(fresh)
     worker.run()
     assert fresh.granted
-    assert worker.scheduler.wanted_back() == ()
+    assert worker.scheduler.incoming.revocations() == ()
 
 
-def test_a_grant_that_is_wanted_back_may_be_abandoned(pressed):
+def test_a_grant_that_is_being_revoked_may_be_abandoned(pressed):
     worker, fresh = pressed
-    worker.scheduler.abandon(fresh)
-    worker.scheduler.taken_back(fresh)
+    worker.scheduler.incoming.abandon(fresh)
+    worker.scheduler.incoming.revoked(fresh)
     assert worker.pool.counts().quarantined == 2
-    worker.scheduler.released(fresh)
+    worker.scheduler.incoming.released(fresh)
     worker.run()
     assert worker.client.complete
     worker.check()
@@ -95,21 +95,21 @@ def test_a_grant_that_nobody_heard_of_is_undone_without_quarantine(make_worker, 
     client = make_client(prompt(7), max_tokens=17)
     worker.add(client)
     worker.step()
-    reservation = worker.scheduler.reserve(make_client(prompt(3, 50)).request(room=1), 0.0)
+    reservation = worker.scheduler.incoming.reserve(make_client(prompt(3, 50)).request(room=1), 0.0)
     worker.run()
     assert client.complete
-    assert worker.scheduler.wanted_back() == ()
-    assert worker.scheduler.grants() == (reservation,)
+    assert worker.scheduler.incoming.revocations() == ()
+    assert worker.scheduler.incoming.grants() == (reservation,)
 
 
 def test_nothing_is_quarantined_for_a_grant_that_nobody_heard_of(make_worker, make_client):
     worker = make_worker()
-    reservation = worker.scheduler.reserve(make_client(prompt(3)).request(room=1), 0.0)
+    reservation = worker.scheduler.incoming.reserve(make_client(prompt(3)).request(room=1), 0.0)
     worker.add(make_client(prompt(3, 50)))
     worker.step()
     assert reservation.granted
-    worker.scheduler.abandon(reservation)
-    assert worker.scheduler.grants() == ()
+    worker.scheduler.incoming.abandon(reservation)
+    assert worker.scheduler.incoming.grants() == ()
     worker.run()
     assert worker.scheduler.idle
 
@@ -120,45 +120,45 @@ def test_nothing_is_quarantined_for_a_grant_that_nobody_heard_of(make_worker, ma
 )
 def test_a_handoff_that_does_not_match_changes_nothing(make_worker, make_client, computed, sampled):
     worker = make_worker()
-    reservation = worker.scheduler.reserve(make_client(prompt(6), choices=(0, 1)).request(room=1), 0.0)
-    worker.scheduler.grants()
+    reservation = worker.scheduler.incoming.reserve(make_client(prompt(6), choices=(0, 1)).request(room=1), 0.0)
+    worker.scheduler.incoming.grants()
     with pytest.raises(ValueError, match=r"KV of|some choices"):
-        worker.scheduler.adopt(reservation, computed, sampled)
-    worker.scheduler.abandon(reservation)
-    worker.scheduler.released(reservation)
+        worker.scheduler.incoming.adopt(reservation, computed, sampled)
+    worker.scheduler.incoming.abandon(reservation)
+    worker.scheduler.incoming.released(reservation)
     worker.check()
     assert worker.scheduler.idle
 
 
 def test_no_blocks_can_be_adopted_before_the_grant_or_twice(make_worker, make_client):
     worker = make_worker()
-    reservation = worker.scheduler.reserve(make_client(prompt(6)).request(room=1), 0.0)
+    reservation = worker.scheduler.incoming.reserve(make_client(prompt(6)).request(room=1), 0.0)
     with pytest.raises(ValueError, match="holds no blocks"):
-        worker.scheduler.adopt(reservation, 0, {})
-    worker.scheduler.grants()
-    worker.scheduler.adopt(reservation, 0, {})
+        worker.scheduler.incoming.adopt(reservation, 0, {})
+    worker.scheduler.incoming.grants()
+    worker.scheduler.incoming.adopt(reservation, 0, {})
     with pytest.raises(ValueError, match="holds no blocks"):
-        worker.scheduler.adopt(reservation, 0, {})
+        worker.scheduler.incoming.adopt(reservation, 0, {})
 
 
 def test_cancel_and_deadline_end_reservations(make_worker, make_client):
     worker = make_worker(num_blocks=8)
     client = make_client(prompt(13))
-    granted = worker.scheduler.reserve(client.request(room=1), 0.0)
-    pending = worker.scheduler.reserve(make_client(prompt(13, 50)).request(room=2, deadline=5.0), 0.0)
-    worker.scheduler.grants()
+    granted = worker.scheduler.incoming.reserve(client.request(room=1), 0.0)
+    pending = worker.scheduler.incoming.reserve(make_client(prompt(13, 50)).request(room=2, deadline=5.0), 0.0)
+    worker.scheduler.incoming.grants()
     assert worker.scheduler.expire(6.0).reservations == (pending,)
     assert worker.scheduler.cancel(client.id, 1).reservations == (granted,)
-    worker.scheduler.released(granted)
+    worker.scheduler.incoming.released(granted)
     worker.check()
     assert worker.scheduler.idle
 
 
 def test_reservations_are_bounded(make_worker, make_client):
     worker = make_worker(num_blocks=8, max_waiting=1)
-    worker.scheduler.reserve(make_client(prompt(3)).request(room=1), 0.0)
-    with pytest.raises(Refused):
-        worker.scheduler.reserve(make_client(prompt(3, 9)).request(room=2), 0.0)
-    with pytest.raises(Refused) as refusal:
-        worker.scheduler.reserve(make_client(prompt(60)).request(room=3), 0.0)
+    worker.scheduler.incoming.reserve(make_client(prompt(3)).request(room=1), 0.0)
+    with pytest.raises(RequestRejected):
+        worker.scheduler.incoming.reserve(make_client(prompt(3, 9)).request(room=2), 0.0)
+    with pytest.raises(RequestRejected) as refusal:
+        worker.scheduler.incoming.reserve(make_client(prompt(60)).request(room=3), 0.0)
     assert refusal.value.code == "invalid"

@@ -2,8 +2,8 @@
 
 import pytest
 
-from legato_engine.request import State
-from legato_engine.scheduler.limits import Refused
+from legato_engine.request import RequestState
+from legato_engine.scheduler.limits import RequestRejected
 
 
 def prompt(length, start=0):
@@ -175,7 +175,7 @@ def test_who_was_preempted_finds_its_blocks_again(make_worker, make_client):
     request = worker.add(young)
     while not request.preemptions:
         worker.step()
-    assert request.state is State.WAITING
+    assert request.state is RequestState.WAITING
     worker.run()
     assert old.complete
     assert young.complete
@@ -211,7 +211,7 @@ def test_what_was_preempted_twice_is_left_alone_until_it_progressed(make_worker,
 def test_what_can_never_run_is_refused_at_once(make_worker, make_client, length, max_tokens, overrides):
     worker = make_worker(num_blocks=10)
     client = make_client(prompt(length), max_tokens=max_tokens)
-    with pytest.raises(Refused) as refusal:
+    with pytest.raises(RequestRejected) as refusal:
         worker.add(client, **overrides)
     assert (refusal.value.code, refusal.value.retry) == ("invalid", False)
     assert worker.scheduler.idle
@@ -221,7 +221,7 @@ def test_a_full_queue_refuses(make_worker, make_client):
     worker = make_worker(max_waiting=2)
     for i in range(2):
         worker.add(make_client(prompt(3, i)))
-    with pytest.raises(Refused) as refusal:
+    with pytest.raises(RequestRejected) as refusal:
         worker.add(make_client(prompt(3, 9)))
     assert (refusal.value.code, refusal.value.retry) == ("overloaded", True)
 
@@ -290,10 +290,10 @@ def test_blocks_of_a_step_in_flight_are_not_reused(make_worker, make_client):
     batch = worker.begin()
     table = set(batch.rows[0].blocks)
     worker.cancel(client)
-    reservation = worker.scheduler.reserve(make_client(prompt(12, 50)).request(room=1), 0.0)
-    assert worker.scheduler.grants() == ()
+    reservation = worker.scheduler.incoming.reserve(make_client(prompt(12, 50)).request(room=1), 0.0)
+    assert worker.scheduler.incoming.grants() == ()
     worker.end()
-    assert worker.scheduler.grants() == (reservation,)
+    assert worker.scheduler.incoming.grants() == (reservation,)
     assert table & set(reservation.blocks)
 
 
@@ -354,7 +354,7 @@ def test_prefill_workers_put_near_deadlines_first(make_worker, make_client):
     worker.now = 3.0
     worker.add(urgent, deadline=8.0)
     worker.step()
-    assert worker.scheduler.requests(urgent.id)[0].state is State.RUNNING
+    assert worker.scheduler.requests(urgent.id)[0].state is RequestState.RUNNING
 
 
 def test_load_counts_uncached_tokens(make_worker, make_client):

@@ -15,16 +15,16 @@ from websockets.exceptions import ConnectionClosed
 
 from legato_engine.core import frames
 from legato_engine.core.frames import (
+    CoreStatus,
+    CoreTotals,
     Inbox,
     Ready,
     Splitter,
-    Status,
-    Totals,
 )
 from legato_engine.errors import StartFailed
 from legato_engine.server import core_link
 from legato_engine.server.core_link import CoreLink
-from legato_engine.server.worker import Worker
+from legato_engine.server.worker import WorkerServer
 from legato_engine.settings import WorkerSettings
 from legato_protocol import kv_events, stream
 from legato_protocol.stream import (
@@ -92,9 +92,9 @@ def hello(epoch: str) -> Hello:
     return Hello("d0", epoch, "decode", "kv", "weights", "layout", 16, 8, 128, b"", "memory")
 
 
-def status(*, draining: bool = False, idle: bool = False) -> Status:
+def status(*, draining: bool = False, idle: bool = False) -> CoreStatus:
     load = Load(0, 0, 0, 5, 2, 1, 0, draining=draining)
-    return Status(load, Totals(steps=3, output_tokens=4), idle)
+    return CoreStatus(load, CoreTotals(steps=3, output_tokens=4), idle)
 
 
 def generate(id: str = "r", tokens: tuple[int, ...] = (1, 2, 3), **params: object) -> Generate:
@@ -151,7 +151,7 @@ class Bench:
     status = staticmethod(status)
     generate = staticmethod(generate)
 
-    def __init__(self, worker: Worker, cores: "asyncio.Queue[ScriptedCore]", announce: Path) -> None:
+    def __init__(self, worker: WorkerServer, cores: "asyncio.Queue[ScriptedCore]", announce: Path) -> None:
         self.worker = worker
         self.cores = cores
         self._announce = announce
@@ -200,7 +200,7 @@ async def serving(tmp_path: Path, **overrides: object) -> AsyncIterator[Bench]:
     chosen = {"role": "decode", "name": "d0", "model": "m", "health_port": 0, "control_port": 0, "token": TOKEN}
     settings = WorkerSettings(**chosen | {"announce": str(announce)} | overrides)
     logged: list[str] = []
-    worker = Worker(
+    worker = WorkerServer(
         settings, lambda _m, _p: Path("/model"), launch, lambda level, text: logged.append(f"{level} {text}")
     )
     bench = Bench(worker, cores, announce)

@@ -13,7 +13,7 @@ from legato_engine.core.frames import (
     Turn,
 )
 from legato_engine.server import core_link
-from legato_engine.server.worker import Worker
+from legato_engine.server.worker import WorkerServer
 from legato_engine.settings import WorkerSettings
 from legato_protocol.flags import SettingsError
 
@@ -56,7 +56,7 @@ def test_a_port_that_is_taken_is_said_before_anything_starts(run: Any) -> None:
         with socket.create_server(("127.0.0.1", 0)) as other:
             port = other.getsockname()[1]
             settings = WorkerSettings("decode", "d", "m", health_port=port, control_port=0, token="a secret")
-            worker = Worker(settings, lambda _m, _p: Path("/model"), core_link.launch, lambda _level, _text: None)
+            worker = WorkerServer(settings, lambda _m, _p: Path("/model"), core_link.launch, lambda _level, _text: None)
             with pytest.raises(SettingsError, match=f"--health-port is {port}"):
                 await worker.run()
 
