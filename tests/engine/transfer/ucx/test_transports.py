@@ -1,17 +1,12 @@
 import pytest
 
 from legato_engine.transfer.link import LinkError
-from legato_engine.transfer.measure import measure
 from legato_engine.transfer.ucx.transports import available_transports, choose
 
 
 @pytest.mark.parametrize("transport", ["TCP", "SharedMemory"])
-def test_a_usable_transport_can_be_measured(transport):
+def test_what_this_machine_can_do_lacks_nothing(transport):
     assert available_transports()[transport] == []
-    measured = measure(transport)
-    assert measured.label == choose(transport).label
-    assert measured.latency > 0
-    assert measured.bandwidth > 0
 
 
 def test_rdma_is_taken_only_by_name_and_only_where_nothing_is_missing():
