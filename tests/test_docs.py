@@ -10,7 +10,7 @@ import pytest
 from legato_cli import bench, prepare
 from legato_engine import metrics as worker_metrics
 from legato_engine import settings as worker_settings
-from legato_engine.transfer.agent import Counts
+from legato_engine.transfer.counts import Counts
 from legato_gateway import settings as gateway_settings
 from legato_gateway.metrics import Metrics
 from legato_operator.kubernetes import settings as operator_settings

@@ -16,7 +16,17 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from legato_engine.transfer import ucx
-from legato_engine.transfer.link import Connected, Fenced, Link, LinkError, PeerDown, PutDone, PutFailed, Received, Span
+from legato_engine.transfer.link import (
+    Connected,
+    Fenced,
+    Link,
+    LinkError,
+    PeerDown,
+    PutDone,
+    PutFailed,
+    PutSpan,
+    Received,
+)
 
 PINGS = 200
 PUTS = 8
@@ -89,7 +99,7 @@ def _measure(transport: str, reach: dict[str, Any]) -> Loopback:
         _wait(link, Connected)
         latency = statistics.median([_ping(link, peer) for _ in range(PINGS)]) / 2
         link.attach(peer, bytes.fromhex(reach["rkey"]))
-        span = Span(ctypes.addressof(memory), reach["base"], PUT_BYTES)
+        span = PutSpan(ctypes.addressof(memory), reach["base"], PUT_BYTES)
         seconds = statistics.median([_put(link, peer, span, tag) for tag in range(PUTS)])
         return Loopback(latency, PUT_BYTES / seconds)
     finally:
@@ -103,7 +113,7 @@ def _ping(link: Link, peer: int) -> float:
     return time.perf_counter() - begin
 
 
-def _put(link: Link, peer: int, span: Span, tag: int) -> float:
+def _put(link: Link, peer: int, span: PutSpan, tag: int) -> float:
     begin = time.perf_counter()
     link.put(peer, [span], tag)
     _wait(link, PutDone)

@@ -27,8 +27,8 @@ from legato_engine.transfer.events import (
     Arrived,
     Committed,
     Granted,
+    GrantRevoked,
     Released,
-    Revoked,
     TransferEvent,
     WritingBegan,
 )
@@ -137,9 +137,9 @@ class Core:
                 receivers.aborted(event)
             case Released():
                 receivers.released(event)
-            case Revoked(side="sender"):
+            case GrantRevoked(side="sender"):
                 senders.revoked(event)
-            case Revoked():
+            case GrantRevoked():
                 receivers.revoked(event)
             case WritingBegan():
                 receivers.writing_began(event)

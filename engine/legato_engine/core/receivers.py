@@ -9,7 +9,7 @@ from legato_engine.request import Request
 from legato_engine.scheduler.incoming import IncomingHandoffs
 from legato_engine.scheduler.results import Emission, Reservation
 from legato_engine.transfer.agent import TransferAgent
-from legato_engine.transfer.events import Aborted, Arrived, Released, Revoked, WritingBegan
+from legato_engine.transfer.events import Aborted, Arrived, GrantRevoked, Released, WritingBegan
 from legato_protocol.block_hash import root
 from legato_protocol.stream import Peer
 
@@ -70,7 +70,7 @@ class HandoffReceivers:
                 if not receiving.reservation.granted:
                     del self._rooms[room]
 
-    def revoked(self, event: Revoked) -> None:
+    def revoked(self, event: GrantRevoked) -> None:
         """The sender has put nothing and will not: the blocks are free, and the sequence waits for others."""
         receiving = self._rooms.get(event.room)
         if receiving is None:

@@ -9,7 +9,7 @@ from legato_engine.scheduler.batch import Sampled
 from legato_engine.scheduler.outgoing import OutgoingHandoffs
 from legato_engine.scheduler.results import Emission
 from legato_engine.transfer.agent import TransferAgent
-from legato_engine.transfer.events import Aborted, Committed, Granted, Revoked
+from legato_engine.transfer.events import Aborted, Committed, Granted, GrantRevoked
 from legato_protocol.block_hash import root
 from legato_protocol.stream import Handoff, Peer, TokenItem, pack_tokens
 
@@ -130,7 +130,7 @@ class HandoffSenders:
         sending.granted = True
         self._push(event.room)
 
-    def revoked(self, event: Revoked) -> None:
+    def revoked(self, event: GrantRevoked) -> None:
         """The receiver took its grant back, before anything was put: all is pushed after the next one."""
         sending = self._rooms.get(event.room)
         if sending is None or not sending.granted:

@@ -1,44 +1,28 @@
-"""The one door of the core to hand-offs: calls in, polled events out, all in the core's own thread.
+"""The core's interface to hand-offs: calls in, polled events out, all in the core's own thread.
 
 A sender calls `expect`, then, after `Granted`, `push` (as blocks get complete) and `finish`; a receiver calls `grant`.
-What happens between is in `session` (the table), `sender` and `receiver` (its two sides) and `peers` (connections).
+What happens between is in `session` (the table), `sender` and `receiver` (its two sides), `registry` (what both do
+alike) and `peers` (connections).
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from itertools import chain
 
 from legato_engine.transfer.checksum import ArenaMemory
-from legato_engine.transfer.context import Desk
+from legato_engine.transfer.context import TransferContext
+from legato_engine.transfer.counts import Counts
 from legato_engine.transfer.events import Cause, TransferEvent
 from legato_engine.transfer.link import Connected, Fenced, Link, LinkEvent, PeerDown, PutDone, PutFailed, Received
 from legato_engine.transfer.peers import Peers, prove
 from legato_engine.transfer.receiver import Receiver
 from legato_engine.transfer.sender import Sender
-from legato_engine.transfer.session import IllegalMove
+from legato_engine.transfer.session import IllegalTransition
 from legato_protocol import handoff
 from legato_protocol.stream import Peer, TokenItem
 
 _LEASES_TO_GREET = 4
-_FROM_RECEIVER = handoff.Grant | handoff.Revoke | handoff.Commit
-
-
-@dataclass(frozen=True, slots=True)
-class Counts:
-    """For metrics and `/state`; totals count since start."""
-
-    sending: int  # sessions under way
-    receiving: int
-    quarantined_blocks: int  # granted blocks of aborted sessions, not yet released
-    committed: int  # totals, both sides
-    aborted: int
-    fences: int
-    refused_peers: int
-    bad_messages: int  # malformed, badly sealed, or no move of the session's table
-    unknown_epochs: int  # messages about an arena that neither side has: refused
-    corrupt_blocks: int
-    bytes_sent: int
-    bytes_received: int
+_TO_SENDER = handoff.Grant | handoff.Revoke | handoff.Commit
+_TO_RECEIVER = handoff.Written | handoff.Final | handoff.Revoked
 
 
 class TransferAgent:
@@ -46,7 +30,7 @@ class TransferAgent:
 
     Not thread-safe: every call but `core_is_busy` comes from the core's thread. No call blocks. Events come from `poll`
     only, never from inside another call. Calls about a session that has ended meanwhile do nothing: its event is
-    waiting in `poll`.
+    waiting in `poll`. Once the link itself has failed, any call may raise LinkError.
     """
 
     def __init__(
@@ -65,14 +49,13 @@ class TransferAgent:
         patience: float | None = None,
         clock: Callable[[], float],
     ) -> None:
-        """`memory` is `checksum.ArenaMemory(tensor, num_blocks)`; `link` must have that same memory registered.
+        """`link` must have the memory of `memory` registered; `block_size` is in tokens.
 
         `lease` is how many seconds of a peer's silence end a session, where a step of the peer's core, however long, is
-        no silence as long as its `core_is_busy` is called more often than that. A new connection has
-        `patience` seconds (four leases unless given) until the peer has said who it is, which it does between two steps
-        only. `clock` is `time.monotonic` or a test's.
+        no silence as long as its `core_is_busy` is called more often than that. A new connection has `patience` seconds
+        (four leases unless given) until the peer has said who it is, which it does between two steps only. `clock` is
+        `time.monotonic` or a test's.
         """
-
         self._link = link
         self._hello = handoff.PeerHello(
             worker=worker,
@@ -85,18 +68,19 @@ class TransferAgent:
             proof=prove(token, worker, epoch),
         )
         self._peers = Peers(link, self._hello, token, _LEASES_TO_GREET * lease if patience is None else patience, clock)
-        self._desk = Desk(link, self._peers, memory, block_size, epoch, checksum, lease, clock)
-        self._sender = Sender(self._desk)
-        self._receiver = Receiver(self._desk)
+        self._context = TransferContext(link, self._peers, memory, block_size, epoch, checksum, lease, clock)
+        self._sender = Sender(self._context)
+        self._receiver = Receiver(self._context)
+        self._registries = (self._sender.sessions, self._receiver.sessions)
 
     @property
     def address(self) -> bytes:
-        """What `Hello.address` tells."""
+        """For `Hello.address`."""
         return self._link.address
 
     @property
     def transport(self) -> str:
-        """What `Hello.transport` tells."""
+        """For `Hello.transport`."""
         return self._link.transport
 
     def fileno(self) -> int:
@@ -105,10 +89,12 @@ class TransferAgent:
 
     def next_timer(self) -> float | None:
         """Seconds until `poll` has something to do even if nothing arrives (≥ 0); None when nothing is due."""
-        if self._desk.outbox:
+        if self._context.outbox:
             return 0.0
-        due = min(chain(self._sender.timers(), self._receiver.timers(), self._peers.timers()), default=None)
-        return None if due is None else max(0.0, due - self._desk.clock())
+        due = min(
+            chain(self._sender.sessions.timers(), self._receiver.sessions.timers(), self._peers.timers()), default=None
+        )
+        return None if due is None else max(0.0, due - self._context.clock())
 
     # sender
 
@@ -123,9 +109,10 @@ class TransferAgent:
     def push(self, room: int, first: int, blocks: Sequence[int], hashes: Sequence[bytes]) -> None:
         """Sends complete blocks: sequence blocks `first, first+1, …` lie in `blocks` of the own arena.
 
-        Only after `Granted`, and from block 0 on again after `Revoked`. `hashes[i]` is the block hash of `blocks[i]`.
-        Blocks below the grant's `cached` are skipped. Blocks must be pushed in order, each once, and stay unchanged
-        until `Committed`, `Aborted` or `Revoked`. Raises ValueError for blocks out of order or beyond the grant.
+        Only after `Granted`, and from block 0 on again after `GrantRevoked`. `hashes[i]` is the block hash of
+        `blocks[i]`. Blocks below the grant's `cached` are skipped. Blocks must be pushed in order, each once, and stay
+        unchanged until `Committed`, `Aborted` or `GrantRevoked`. Raises ValueError for blocks out of order or beyond
+        the grant.
         """
         self._sender.push(room, first, blocks, hashes)
 
@@ -151,16 +138,13 @@ class TransferAgent:
 
         `table` is the sequence's whole block table; its first `cached` blocks are here already, nobody writes to them.
         ValueError for a table that cannot be one: a block twice or not in the arena, or more cached than there are.
-        The blocks are the session's until `Arrived` (then they are the sequence's), or `Revoked` or `Released`.
+        The blocks are the session's until `Arrived` (then they are the sequence's), `GrantRevoked` or `Released`.
         `root` is the parent of the sequence's first block hash: what arrives must belong to it.
         """
-        arena = self._desk.memory.num_blocks
-        if not (0 <= cached <= len(table) == len(set(table)) and all(0 <= block < arena for block in table)):
-            raise ValueError(f"{list(table)}, {cached} of them cached, is no table of blocks in an arena of {arena}")
-        self._receiver.grant(room, attempt, peer, table[cached:], cached, root)
+        self._receiver.grant(room, attempt, peer, table, cached, root)
 
     def revoke(self, room: int) -> None:
-        """Asks the grant back. `Revoked` follows if nothing was put yet; otherwise the session just goes on."""
+        """Asks for the grant back. `GrantRevoked` follows if nothing was put yet; otherwise the session goes on."""
         self._receiver.revoke(room)
 
     # both
@@ -177,13 +161,13 @@ class TransferAgent:
         """Handles what arrived and what is due by the clock; returns what the core has to know, oldest first."""
         for event in self._link.poll():
             self._handle(event)
-        now = self._desk.clock()
+        now = self._context.clock()
         self._peers.tick(now)
-        self._sender.tick(now)
-        self._receiver.tick(now)
-        told = self._desk.outbox.copy()
-        self._desk.outbox.clear()
-        return told
+        for sessions in self._registries:
+            sessions.tick(now)
+        events = self._context.outbox.copy()
+        self._context.outbox.clear()
+        return events
 
     def core_is_busy(self, seconds: float) -> None:
         """The core has been in a step for so long. For a thread that lives beside it, to call every quarter of a lease.
@@ -191,14 +175,14 @@ class TransferAgent:
         While the core computes nobody polls, so peers would take it for dead: they are told that it is not. Once the
         step has ended, or when it never does and the process is ended for it, leases run as usual.
         """
-        if seconds >= self._desk.renewal:
+        if seconds >= self._context.renewal:
             self._peers.send_to_all(handoff.Busy())
 
     def counts(self) -> Counts:
-        totals = self._desk.totals
+        totals = self._context.totals
         return Counts(
-            sending=len(self._sender.active()),
-            receiving=len(self._receiver.active()),
+            sending=len(self._sender.sessions.active()),
+            receiving=len(self._receiver.sessions.active()),
             quarantined_blocks=self._receiver.quarantined(),
             committed=totals.committed,
             aborted=totals.aborted,
@@ -212,12 +196,11 @@ class TransferAgent:
         )
 
     def pending(self) -> int:
-        """How many sessions have not ended (receivers that wait for `Released` included): 0 means that a drained
-        worker may stop."""
-        return len(self._sender.active()) + len(self._receiver.active())
+        """How many sessions have not ended, those that wait for `Released` included: at 0 a drained worker may stop."""
+        return sum(len(sessions.active()) for sessions in self._registries)
 
     def check_integrity(self) -> None:
-        """Raises AssertionError if the books do not add up: a block granted twice, a put without a session."""
+        """Raises AssertionError for a block granted twice or a put without a session."""
         self._sender.check_integrity()
         self._receiver.check_integrity()
 
@@ -238,37 +221,36 @@ class TransferAgent:
             case PeerDown(connection, reason):
                 self._ended(connection, False, "peer_died", reason)
             case Fenced(connection):
-                refusal = self._peers.refusal(connection)
-                if refusal:  # whoever is there now is not the one that was meant
-                    self._ended(connection, True, "peer_died", refusal)
-                else:
-                    self._ended(connection, True, "peer_silent", "its endpoint was closed here")
+                refusal = self._peers.refusal(connection)  # whoever is there now is not the one that was meant
+                cause: Cause = "peer_died" if refusal else "peer_silent"
+                self._ended(connection, True, cause, refusal or "its endpoint was closed here")
 
     def _receive(self, connection: int, data: bytes) -> None:
         message = self._peers.receive(connection, data)
         if isinstance(message, handoff.PeerHello):
             self._receiver.connection_ready(connection)
         elif isinstance(message, handoff.Busy):
-            self._sender.peer_busy(connection)
-            self._receiver.peer_busy(connection)
+            for sessions in self._registries:
+                sessions.peer_busy(connection)
         elif message is not None:
             try:
                 self._dispatch(connection, message)
-            except IllegalMove:
-                self._desk.totals.bad_messages += 1
+            except IllegalTransition:
+                self._context.totals.bad_messages += 1
 
     def _dispatch(self, connection: int, message: handoff.SessionMessage) -> None:
         """The epoch is the receiver's: it says which side this worker has in the session."""
-        if message.epoch == self._peers.epoch(connection):
+        theirs, ours = message.epoch == self._peers.epoch(connection), message.epoch == self._context.epoch
+        if not (theirs or ours):
+            self._context.totals.unknown_epochs += 1
+        elif isinstance(message, _TO_RECEIVER if theirs else _TO_SENDER):
+            self._context.totals.bad_messages += 1
+        elif theirs:
             self._sender.receive(connection, message)
-        elif message.epoch != self._desk.epoch:
-            self._desk.totals.unknown_epochs += 1
-        elif isinstance(message, _FROM_RECEIVER):
-            self._desk.totals.bad_messages += 1
         else:
             self._receiver.receive(connection, message)
 
     def _ended(self, connection: int, fenced: bool, cause: Cause, reason: str) -> None:
-        self._sender.connection_ended(connection, fenced, cause, reason)
-        self._receiver.connection_ended(connection, fenced, cause, reason)
+        for sessions in self._registries:
+            sessions.connection_ended(connection, fenced, cause, reason)
         self._peers.forget(connection)

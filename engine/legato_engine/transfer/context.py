@@ -1,33 +1,19 @@
-"""What both sides of hand-offs share: the ways out (link, peers, events to tell), the clock, the totals."""
+"""What the two sides of a worker's hand-offs share: link, peers, memory, clock, lease, and what they report."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from legato_engine.transfer.checksum import ArenaMemory
+from legato_engine.transfer.counts import TransferTotals
 from legato_engine.transfer.events import TransferEvent
 from legato_engine.transfer.link import Link
 from legato_engine.transfer.peers import Peers
 
-Key = tuple[int, int]  # room, attempt
-USED_BEFORE = "this room and attempt had a hand-off before"
-
 
 @dataclass(slots=True)
-class Totals:
-    """Counted since start."""
+class TransferContext:
+    """`block_size` is in tokens, `lease` in seconds; `epoch` is that of the own arena."""
 
-    committed: int = 0
-    aborted: int = 0
-    fences: int = 0
-    bad_messages: int = 0
-    unknown_epochs: int = 0
-    corrupt_blocks: int = 0
-    bytes_sent: int = 0
-    bytes_received: int = 0
-
-
-@dataclass(slots=True)
-class Desk:
     link: Link
     peers: Peers
     memory: ArenaMemory
@@ -36,8 +22,8 @@ class Desk:
     checksum: bool
     lease: float
     clock: Callable[[], float]
-    outbox: list[TransferEvent] = field(default_factory=list)
-    totals: Totals = field(default_factory=Totals)
+    outbox: list[TransferEvent] = field(default_factory=list)  # until the next poll
+    totals: TransferTotals = field(default_factory=TransferTotals)
 
     @property
     def renewal(self) -> float:
@@ -50,6 +36,6 @@ class Desk:
         return 4 * self.lease
 
     def fence(self, connection: int) -> None:
-        """Ends in `connection_ended` of every session over this connection."""
+        """Closes this side's endpoint; then `connection_ended` comes for every session over this connection."""
         if self.peers.fence(connection):
             self.totals.fences += 1

@@ -1,4 +1,4 @@
-"""What the transfer agent tells the core. Plain data; every event names its room and attempt."""
+"""What the transfer agent reports to the core. Plain data; every event names its room and attempt."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -31,7 +31,7 @@ class Granted:
 
 
 @dataclass(frozen=True, slots=True)
-class Revoked:
+class GrantRevoked:
     """The grant was taken back before anything was written.
 
     Sender: pushed nothing yet; waits for another `Granted` (its blocks may be evicted meanwhile).
@@ -98,4 +98,4 @@ class Released:
     attempt: int
 
 
-TransferEvent = Granted | Revoked | WritingBegan | Committed | Arrived | Aborted | Released
+TransferEvent = Granted | GrantRevoked | WritingBegan | Committed | Arrived | Aborted | Released

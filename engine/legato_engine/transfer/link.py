@@ -14,7 +14,7 @@ class LinkError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class PutSpan:
     """One run of bytes to write: `length` bytes at `local` here go to `remote` in the peer's registered memory."""
 
     local: int
@@ -106,7 +106,7 @@ class Link(Protocol):
     def send(self, connection: int, data: bytes) -> None:
         """Sends a control message, reliably and in order with others of this connection."""
 
-    def put(self, connection: int, spans: Sequence[Span], tag: int) -> None:
+    def put(self, connection: int, spans: Sequence[PutSpan], tag: int) -> None:
         """Writes local memory into the peer's; `PutDone` follows when all of it is there, or `PutFailed`."""
 
     def fence(self, connection: int) -> None:

@@ -5,7 +5,6 @@ into memory that the receiver may have reused too early. Only a closed endpoint 
 """
 
 import ctypes
-import heapq
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -19,9 +18,10 @@ from legato_engine.transfer.link import (
     PeerDown,
     PutDone,
     PutFailed,
+    PutSpan,
     Received,
-    Span,
 )
+from legato_engine.transfer.virtual_time import VirtualTime
 
 
 @dataclass(slots=True)
@@ -46,41 +46,18 @@ class _End:
     open: bool = True
     attached: bool = False
     last: float = 0.0  # when the latest of its messages arrives: later ones do not overtake it
-    puts: dict[int, list[Span]] = field(default_factory=dict)
+    puts: dict[int, list[PutSpan]] = field(default_factory=dict)
     other: "_End | None" = None
 
 
-class Network:
+class Network(VirtualTime):
     """All links that can reach each other, and the time they share."""
 
     def __init__(self, random: Random | None = None, faults: Faults | None = None) -> None:
-        self.now = 0.0
+        super().__init__()
         self.faults = faults or Faults()
         self.random = random or Random(0)
         self.links: dict[bytes, MemoryLink] = {}
-        self._due: list[tuple[float, int, Callable[[], None]]] = []
-        self._order = count()
-
-    def clock(self) -> float:
-        return self.now
-
-    def after(self, seconds: float, act: Callable[[], None]) -> float:
-        """Lets `act` happen in a while; returns when."""
-        when = self.now + seconds
-        heapq.heappush(self._due, (when, next(self._order), act))
-        return when
-
-    def next_due(self) -> float | None:
-        """When the next thing happens."""
-        return self._due[0][0] if self._due else None
-
-    def run(self, until: float) -> None:
-        """Lets everything happen that is due by then."""
-        while self._due and self._due[0][0] <= until:
-            when, _, act = heapq.heappop(self._due)
-            self.now = max(self.now, when)
-            act()
-        self.now = max(self.now, until)
 
     def chance(self, probability: float) -> bool:
         return probability > 0 and self.random.random() < probability
@@ -139,7 +116,7 @@ class MemoryLink:
                 arrival = end.last = max(end.last, arrival)
             network.after(arrival - network.now, lambda: self._deliver(end, data))
 
-    def put(self, connection: int, spans: Sequence[Span], tag: int) -> None:
+    def put(self, connection: int, spans: Sequence[PutSpan], tag: int) -> None:
         end = self._ends.get(connection)
         if end is None or not end.attached:
             self._tell(PutFailed(connection, tag, "no connection"))
@@ -226,7 +203,7 @@ class MemoryLink:
             end.other.link._write(span, self._network.chance(self._network.faults.corrupt_put))
         self._tell(PutDone(end.number, tag))
 
-    def _write(self, span: Span, corrupt: bool) -> None:
+    def _write(self, span: PutSpan, corrupt: bool) -> None:
         address, length = self._span
         if not address <= span.remote <= span.remote + span.length <= address + length:
             raise ValueError(f"a put of {span.length} bytes beyond the registered memory")

@@ -1,301 +1,226 @@
-"""The receiving side: performs what the session table asks, and verifies what arrived."""
+"""The receiving side: grants are sent and taken back, and what arrives is verified before it is committed."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from legato_engine.transfer.checksum import bind
-from legato_engine.transfer.context import USED_BEFORE, Desk, Key
-from legato_engine.transfer.events import Aborted, Arrived, Cause, Released, Revoked, WritingBegan
-from legato_engine.transfer.session import Action, Event, Session, State
+from legato_engine.transfer.context import TransferContext
+from legato_engine.transfer.events import Arrived, Released, WritingBegan
+from legato_engine.transfer.registry import Failure, Key, SessionRecord, SessionRegistry
+from legato_engine.transfer.session import Action, Session, SessionEvent, SessionState
 from legato_protocol import block_hash, handoff
 from legato_protocol.stream import Peer
 
-_RENEWING = frozenset((State.OFFERED, State.REVOKING, State.RECEIVING))
-_LEASED = _RENEWING | {State.CONNECTING, State.VERIFYING, State.ABORTING}
-_HOLDING = _LEASED | {State.FENCING}
-_QUARANTINED = frozenset((State.ABORTING, State.FENCING))
+_QUARANTINED = frozenset((SessionState.ABORTING, SessionState.FENCING))
+_NOT_HELD = "unknown here"  # why a peer's session is aborted that this side does not have
 
 
 @dataclass(slots=True)
-class Receiving:
-    """One hand-off that this worker receives. It holds `blocks` until it has arrived or they are released."""
+class IncomingSession(SessionRecord):
+    """One hand-off that this worker receives. It holds `blocks` until it has arrived or they are released.
 
-    session: Session
-    connection: int | None = None  # the one that carries the grant: nothing else may write
+    Grant and writes go over `connection`: nothing else may write.
+    """
+
     blocks: tuple[int, ...] = ()
     cached: int = 0
     root: bytes = b""
     serial: int = 0
     since: float = 0.0
-    due: float = 0.0  # end of the lease; of the memory, once ended
-    renew_at: float = 0.0
     claimed: dict[int, int] = field(default_factory=dict)  # by the sequence's block: the sender's checksum
     found: dict[int, int] = field(default_factory=dict)  # and the sum of the bytes that are here
     final: handoff.Final | None = None
     final_at: float = 0.0
-    cause: Cause = "cancelled"  # of the end; with `reason` it is that of the first thing that went wrong
-    reason: str = ""
-    retry: bool = True
 
 
 class Receiver:
-    """All incoming hand-offs by (room, attempt)."""
+    """All incoming hand-offs of a worker."""
 
-    def __init__(self, desk: Desk) -> None:
-        self._desk = desk
-        self._sessions: dict[Key, Receiving] = {}
+    def __init__(self, context: TransferContext) -> None:
+        self._context = context
+        self.sessions = SessionRegistry("receiver", context, self._create, self._perform)
         self._serial = 0
 
     # calls
 
-    def grant(self, room: int, attempt: int, peer: Peer, blocks: Sequence[int], cached: int, root: bytes) -> None:
-        """`blocks` are those that the peer writes to: the sequence's from number `cached` on."""
-        key = (room, attempt)
-        old = self._sessions.get(key)
-        if old is not None and old.session.state is State.REVOKED:
-            del self._sessions[key]
-        into = self._open(key)
-        if into.session.ended and not into.reason:
-            into.cause, into.reason = "refused", USED_BEFORE
-        self._step(key, into, Event.OFFER)
-        if into.session.state is not State.CONNECTING:
+    def grant(self, room: int, attempt: int, peer: Peer, table: Sequence[int], cached: int, root: bytes) -> None:
+        """The peer writes to the sequence's blocks from number `cached` on. Raises ValueError for a wrong table."""
+        arena = self._context.memory.num_blocks
+        if not (0 <= cached <= len(table) == len(set(table)) and all(0 <= block < arena for block in table)):
+            raise ValueError(f"not a block table with {cached} cached blocks in an arena of {arena}: {list(table)}")
+        into = self.sessions.open((room, attempt))
+        if into.state is SessionState.REVOKED:
+            into = self.sessions.restart((room, attempt))
+        self.sessions.step(into, SessionEvent.OFFER)
+        if into.ended:
             return
-        now = self._desk.clock()
         self._serial += 1
-        into.blocks, into.cached, into.root, into.serial = tuple(blocks), cached, root, self._serial
-        into.since, into.due = now, now + self._desk.lease
-        into.connection = self._desk.peers.reach(peer)
-        if self._desk.peers.trusted(into.connection):
-            self._ready(key, into)
+        into.blocks, into.cached, into.root, into.serial = tuple(table[cached:]), cached, root, self._serial
+        into.since = self._context.clock()
+        self.sessions.extend_lease(into)
+        into.connection = self._context.peers.reach(peer)
+        if self._context.peers.trusted(into.connection):
+            self._ready(into)
 
     def revoke(self, room: int) -> None:
-        for key, into in list(self._sessions.items()):
-            if key[0] == room and into.session.may(Event.REVOKE):
-                self._step(key, into, Event.REVOKE)
+        for into in self.sessions.of_room(room):
+            if into.session.may(SessionEvent.REVOKE):
+                self.sessions.step(into, SessionEvent.REVOKE)
 
     def cancel(self, room: int, reason: str) -> None:
-        for key, into in list(self._sessions.items()):
-            if key[0] == room and not into.session.ended:
-                self._fail(key, into, Event.CANCEL, "cancelled", reason, False)
+        for into in self.sessions.of_room(room):
+            if not into.ended:
+                self.sessions.fail(into, SessionEvent.CANCEL, Failure("cancelled", reason, retry=False))
 
     # messages and link events
 
     def receive(self, connection: int, message: handoff.SessionMessage) -> None:
-        """Raises IllegalMove for a message that the table does not know here."""
-        key = (message.room, message.attempt)
-        known = self._sessions.get(key)
-        if known is not None and known.connection not in (None, connection) and not self._is_refusal(known, message):
+        """Raises IllegalTransition for a message that the table does not know here."""
+        into = self.sessions.open((message.room, message.attempt))
+        if into.connection not in (None, connection) and not self._is_refusal(into, connection, message):
             return  # an old connection's leftover
-        into = known or self._open(key)
         if into.connection is None:
             into.connection = connection
         try:
-            self._take(key, into, message)
+            self._take(into, message)
         finally:
-            if into.session.state is State.UNKNOWN:  # the message was late or wrong and has begun nothing
-                del self._sessions[key]
-        if into.session.state in _RENEWING:
-            into.due = self._desk.clock() + self._desk.lease
+            if into.state is SessionState.UNKNOWN:  # the message was late or wrong and has begun nothing
+                self.sessions.forget(into)
+        if into.renewed:
+            self.sessions.extend_lease(into)
 
     def connection_ready(self, connection: int) -> None:
-        for key, into in list(self._sessions.items()):
-            if into.connection == connection and into.session.state is State.CONNECTING:
-                self._ready(key, into)
-
-    def peer_busy(self, connection: int) -> None:
-        """The sender lives and cannot answer now."""
-        for into in self._sessions.values():
-            if into.connection == connection and into.session.state in _LEASED:
-                into.due = self._desk.clock() + self._desk.lease
-
-    def connection_ended(self, connection: int, fenced: bool, cause: Cause, reason: str) -> None:
-        for key, into in list(self._sessions.items()):
-            if into.connection == connection and not into.session.ended:
-                event = Event.FENCED if fenced and into.session.state is State.FENCING else Event.PEER_DOWN
-                self._fail(key, into, event, cause, f"the sender is gone: {reason}", True)
-
-    def tick(self, now: float) -> None:
-        for key, into in list(self._sessions.items()):
-            state = into.session.state
-            if state in _LEASED and now >= into.due:
-                self._fail(key, into, Event.LEASE_END, "peer_silent", "the sender said nothing for too long", True)
-            elif state in _RENEWING and now >= into.renew_at and into.connection is not None:
-                into.renew_at = now + self._desk.renewal
-                self._desk.peers.send(into.connection, handoff.Renew(self._desk.epoch, *key))
-            elif into.session.ended and now >= into.due:
-                del self._sessions[key]
-
-    def timers(self) -> Iterator[float]:
-        """When `tick` has something to do."""
-        for into in self._sessions.values():
-            if into.session.state in _RENEWING:
-                yield min(into.due, into.renew_at)
-            elif into.session.state is not State.FENCING:
-                yield into.due
-
-    def active(self) -> list[Receiving]:
-        return [into for into in self._sessions.values() if into.session.state in _HOLDING]
+        for into in self.sessions:
+            if into.connection == connection and into.state is SessionState.CONNECTING:
+                self._ready(into)
 
     def quarantined(self) -> int:
-        return sum(len(into.blocks) for into in self._sessions.values() if into.session.state in _QUARANTINED)
+        """Blocks of sessions that have failed, which the peer may still write to."""
+        return sum(len(into.blocks) for into in self.sessions if into.state in _QUARANTINED)
 
     def check_integrity(self) -> None:
-        held = [block for into in self.active() for block in into.blocks]
+        """Raises AssertionError for a block that is in two sessions, or not in the arena."""
+        held = [block for into in self.sessions.active() for block in into.blocks]
         assert len(held) == len(set(held)), "a granted block is in two sessions"
-        count = self._desk.memory.num_blocks
+        count = self._context.memory.num_blocks
         assert all(0 <= block < count for block in held), "a granted block is not in the arena"
 
     # inside
 
-    def _open(self, key: Key) -> Receiving:
-        if key not in self._sessions:
-            due = self._desk.clock() + self._desk.memory_of_ended
-            self._sessions[key] = Receiving(Session("receiver"), due=due)
-        return self._sessions[key]
+    def _create(self, key: Key, session: Session) -> IncomingSession:
+        return IncomingSession(key, session, epoch=self._context.epoch)
 
-    def _ready(self, key: Key, into: Receiving) -> None:
+    def _ready(self, into: IncomingSession) -> None:
         """The grant goes out, and the sender's lease begins: what connecting took is not taken off it."""
-        now = self._desk.clock()
-        into.due, into.renew_at = now + self._desk.lease, now + self._desk.renewal
-        self._step(key, into, Event.READY)
+        self.sessions.begin_lease(into)
+        self.sessions.step(into, SessionEvent.READY)
 
-    def _is_refusal(self, into: Receiving, message: handoff.SessionMessage) -> bool:
+    def _is_refusal(self, into: IncomingSession, connection: int, message: handoff.SessionMessage) -> bool:
         """A sender may refuse over a connection of its own before the grant reached it."""
-        return isinstance(message, handoff.Abort) and into.session.state is State.CONNECTING
+        early = isinstance(message, handoff.Abort) and into.state is SessionState.CONNECTING
+        peers = self._context.peers
+        return early and into.connection is not None and peers.identity(into.connection) == peers.identity(connection)
 
-    def _take(self, key: Key, into: Receiving, message: handoff.SessionMessage) -> None:
+    def _take(self, into: IncomingSession, message: handoff.SessionMessage) -> None:
         match message:
             case handoff.Written():
-                self._written(key, into, message)
+                self._take_written(into, message)
             case handoff.Final():
-                self._final(key, into, message)
+                self._take_final(into, message)
             case handoff.Revoked(serial=serial):
                 if serial >= into.serial:
-                    self._step(key, into, Event.GOT_REVOKED)
+                    self.sessions.step(into, SessionEvent.GOT_REVOKED)
             case handoff.Abort(reason=reason, retry=retry):
-                self._fail(key, into, Event.GOT_ABORT, "refused", reason, retry)
+                self.sessions.fail(into, SessionEvent.GOT_ABORT, Failure("refused", reason, retry))
             case handoff.AbortAck():
-                self._step(key, into, Event.GOT_ACK)
+                self.sessions.step(into, SessionEvent.GOT_ACK)
             case _:
-                self._step(key, into, Event.GOT_RENEW)
+                self.sessions.step(into, SessionEvent.GOT_RENEW)
 
-    def _written(self, key: Key, into: Receiving, message: handoff.Written) -> None:
+    def _take_written(self, into: IncomingSession, message: handoff.Written) -> None:
+        """Sums up what was written now, while the next blocks are on their way."""
         last = message.first + len(message.checksums)
-        holding = into.session.state in (State.OFFERED, State.REVOKING, State.RECEIVING, State.VERIFYING)
-        self._step(key, into, Event.GOT_WRITTEN)
-        if not holding:
+        self.sessions.step(into, SessionEvent.GOT_WRITTEN)
+        if into.state not in (SessionState.RECEIVING, SessionState.VERIFYING):
             return
         if message.first < into.cached or last > into.cached + len(into.blocks):
-            self._fail(key, into, Event.CORRUPT, "corrupt", "the sender announced blocks that were not granted", True)
+            self._reject(into, "the sender announced blocks that were not granted")
             return
         indices = [i for i in range(message.first, last) if i not in into.claimed]
         into.claimed.update((i, message.checksums[i - message.first]) for i in indices)
-        if self._desk.checksum:
-            sums = self._desk.memory.sums([into.blocks[i - into.cached] for i in indices])
+        if self._context.checksum:
+            sums = self._context.memory.sums([into.blocks[i - into.cached] for i in indices])
             into.found.update(zip(indices, sums, strict=True))
-        self._try_commit(key, into)
+        self._try_commit(into)
 
-    def _final(self, key: Key, into: Receiving, message: handoff.Final) -> None:
-        self._step(key, into, Event.GOT_FINAL)
-        if into.session.state is not State.VERIFYING:
+    def _take_final(self, into: IncomingSession, message: handoff.Final) -> None:
+        self.sessions.step(into, SessionEvent.GOT_FINAL)
+        if into.state is not SessionState.VERIFYING:
             return
-        needed = -(-message.computed // self._desk.block_size)
+        needed = -(-message.computed // self._context.block_size)
         fits = needed <= into.cached + len(into.blocks) and message.computed * 4 <= len(message.token_ids)
         if message.blocks != needed or not fits or message.computed < 0:
-            self._fail(
-                key, into, Event.CORRUPT, "corrupt", "the sender's last message contradicts the grant or itself", True
-            )
+            self._reject(into, "the sender's last message contradicts the grant or itself")
             return
-        into.final, into.final_at = message, self._desk.clock()
-        into.due = into.final_at + self._desk.lease
-        self._try_commit(key, into)
+        into.final, into.final_at = message, self._context.clock()
+        self.sessions.extend_lease(into)
+        self._try_commit(into)
 
-    def _try_commit(self, key: Key, into: Receiving) -> None:
-        if into.session.state is not State.VERIFYING or into.final is None:
+    def _try_commit(self, into: IncomingSession) -> None:
+        if into.state is not SessionState.VERIFYING or into.final is None:
             return
         indices = range(into.cached, into.final.blocks)
         if any(i not in into.claimed for i in indices):
             return
-        wrong = self._count_wrong(key[0], into, indices) if self._desk.checksum else 0
+        wrong = self._count_wrong(into, into.final, indices) if self._context.checksum else 0
         if wrong:
-            self._desk.totals.corrupt_blocks += wrong
-            self._fail(
-                key, into, Event.CORRUPT, "corrupt", f"{wrong} of {len(indices)} blocks have a wrong checksum", True
-            )
+            self._context.totals.corrupt_blocks += wrong
+            self._reject(into, f"{wrong} of {len(indices)} blocks have a wrong checksum")
         else:
-            self._step(key, into, Event.VERIFIED)
+            self.sessions.step(into, SessionEvent.VERIFIED)
 
-    def _count_wrong(self, room: int, into: Receiving, indices: range) -> int:
-        assert into.final is not None
-        size, computed = self._desk.block_size, into.final.computed
-        tokens = into.final.token_ids[: computed * 4]
+    def _count_wrong(self, into: IncomingSession, final: handoff.Final, indices: range) -> int:
+        """Blocks whose bytes are not those that the sender announced for the tokens of `final`."""
+        size, room = self._context.block_size, into.key[0]
+        tokens = final.token_ids[: final.computed * 4]
         hashes = block_hash.chain(tokens, size, into.root)
-        if computed % size:
+        if final.computed % size:
             parent = hashes[-1] if hashes else into.root
-            hashes.append(block_hash.child(parent, tokens[computed // size * size * 4 :]))
+            hashes.append(block_hash.child(parent, tokens[final.computed // size * size * 4 :]))
         return sum(bind(into.found[i], room, i, hashes[i]) != into.claimed[i] for i in indices)
 
-    def _fail(self, key: Key, into: Receiving, event: Event, cause: Cause, reason: str, retry: bool) -> None:
-        if not into.reason:
-            into.cause, into.reason, into.retry = cause, reason, retry
-        self._step(key, into, event)
+    def _reject(self, into: IncomingSession, reason: str) -> None:
+        self.sessions.fail(into, SessionEvent.CORRUPT, Failure("corrupt", reason))
 
-    def _step(self, key: Key, into: Receiving, event: Event) -> None:
-        ended, quarantined = into.session.ended, into.session.state in _QUARANTINED
-        for action in into.session.step(event):
-            self._perform(key, into, action)
-        now = self._desk.clock()
-        if into.session.ended and not ended:
-            into.due = now + self._desk.memory_of_ended
-        elif into.session.state is State.ABORTING and not quarantined:
-            into.due = now + self._desk.lease
-
-    def _perform(self, key: Key, into: Receiving, action: Action) -> None:
-        desk = self._desk
+    def _perform(self, into: IncomingSession, action: Action) -> None:
         match action:
-            case Action.TELL_ARRIVED:
-                self._tell_arrived(key, into)
-            case Action.TELL_WRITING:
-                desk.outbox.append(WritingBegan(*key))
-            case Action.TELL_REVOKED:
-                desk.outbox.append(Revoked("receiver", *key))
-            case Action.TELL_ABORTED:
-                desk.totals.aborted += 1
-                desk.outbox.append(Aborted("receiver", *key, into.cause, into.reason, into.retry))
-            case Action.TELL_RELEASED:
-                desk.outbox.append(Released(*key))
-            case Action.FENCE:
-                if into.connection is not None:
-                    desk.fence(into.connection)
-            case _:
-                self._send(key, into, action)
-
-    def _tell_arrived(self, key: Key, into: Receiving) -> None:
-        assert into.final is not None
-        assert into.connection is not None
-        desk, travelled = self._desk, max(0, into.final.blocks - into.cached)
-        size = travelled * desk.memory.block_bytes
-        desk.totals.committed += 1
-        desk.totals.bytes_received += size
-        source, seconds = desk.peers.identity(into.connection)[0], desk.clock() - into.since
-        arrived = Arrived(*key, into.final, source, travelled, into.cached, size, seconds, into.final_at)
-        desk.outbox.append(arrived)
-
-    def _send(self, key: Key, into: Receiving, action: Action) -> None:
-        desk, number = self._desk, into.connection
-        if number is None:
-            return
-        match action:
+            case Action.REPORT_ARRIVED:
+                self._report_arrived(into)
+            case Action.REPORT_WRITING:
+                self._context.outbox.append(WritingBegan(*into.key))
+            case Action.REPORT_RELEASED:
+                self._context.outbox.append(Released(*into.key))
             case Action.SEND_GRANT:
-                grant = handoff.Grant(desk.epoch, *key, into.blocks, into.cached, desk.lease, into.serial)
-                desk.peers.send(number, grant)
+                lease = self._context.lease
+                grant = handoff.Grant(*into.name, into.blocks, into.cached, lease, into.serial)
+                self.sessions.send(into, grant)
             case Action.SEND_REVOKE:
-                desk.peers.send(number, handoff.Revoke(desk.epoch, *key, into.serial))
+                self.sessions.send(into, handoff.Revoke(*into.name, into.serial))
             case Action.SEND_COMMIT:
-                desk.peers.send(number, handoff.Commit(desk.epoch, *key))
+                self.sessions.send(into, handoff.Commit(*into.name))
             case Action.SEND_ABORT:
-                desk.peers.send(number, handoff.Abort(desk.epoch, *key, into.reason or "unknown here", True))
-            case Action.SEND_ACK:
-                desk.peers.send(number, handoff.AbortAck(desk.epoch, *key))
+                reason = into.failure.reason if into.failure else _NOT_HELD
+                self.sessions.send(into, handoff.Abort(*into.name, reason, True))
             case _:
                 raise AssertionError(f"a receiver does not {action.value}")
+
+    def _report_arrived(self, into: IncomingSession) -> None:
+        assert into.final is not None
+        assert into.connection is not None
+        context, travelled = self._context, max(0, into.final.blocks - into.cached)
+        size = travelled * context.memory.block_bytes
+        context.totals.committed += 1
+        context.totals.bytes_received += size
+        source, seconds = context.peers.identity(into.connection)[0], context.clock() - into.since
+        arrived = Arrived(*into.key, into.final, source, travelled, into.cached, size, seconds, into.final_at)
+        context.outbox.append(arrived)

@@ -8,7 +8,7 @@ import sys
 import numpy as np
 
 from legato_engine.transfer import ucx
-from legato_engine.transfer.link import Span
+from legato_engine.transfer.link import PutSpan
 
 
 def main() -> None:
@@ -26,7 +26,7 @@ def main() -> None:
         "send": link.send,
         "fence": link.fence,
         "put": lambda connection, spans, tag: link.put(
-            connection, [Span(memory.ctypes.data + a, b, n) for a, b, n in spans], tag
+            connection, [PutSpan(memory.ctypes.data + a, b, n) for a, b, n in spans], tag
         ),
     }
     while True:

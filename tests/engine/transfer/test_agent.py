@@ -5,7 +5,7 @@ import torch
 
 from legato_engine.transfer.agent import TransferAgent
 from legato_engine.transfer.checksum import ArenaMemory
-from legato_engine.transfer.events import Aborted, Arrived, Granted, Released, Revoked, WritingBegan
+from legato_engine.transfer.events import Aborted, Arrived, Granted, GrantRevoked, Released, WritingBegan
 from legato_engine.transfer.link import Connected, PeerDown, Received
 from legato_engine.transfer.memory import MemoryLink, Network
 from legato_engine.transfer.peers import Peers, prove
@@ -79,7 +79,7 @@ def test_blocks_go_to_their_places_in_the_receivers_table(pair):
 
 @pytest.mark.parametrize(("table", "cached"), [([1, 2], 3), ([1, 2], -1), ([1, 2, 1], 0), ([1, BLOCKS], 0), ([-1], 0)])
 def test_a_table_that_cannot_be_one_is_refused(pair, table, cached):
-    with pytest.raises(ValueError, match="no table of blocks"):
+    with pytest.raises(ValueError, match="not a block table"):
         pair.receiver.agent.grant(1, 1, pair.sender.peer, table, cached, ROOT)
     assert pair.receiver.agent.pending() == 0
 
@@ -88,8 +88,8 @@ def test_a_grant_without_a_put_comes_back_and_may_be_given_again(pair):
     pair.begin()
     pair.receiver.agent.revoke(1)
     pair.run()
-    assert pair.receiver.events(Revoked) == [Revoked("receiver", 1, 1)]
-    assert pair.sender.events(Revoked) == [Revoked("sender", 1, 1)]
+    assert pair.receiver.events(GrantRevoked) == [GrantRevoked("receiver", 1, 1)]
+    assert pair.sender.events(GrantRevoked) == [GrantRevoked("sender", 1, 1)]
     pair.receiver.agent.grant(1, 1, pair.sender.peer, range(4), 0, ROOT)
     pair.run()
     pair.send()

@@ -20,8 +20,8 @@ from legato_engine.transfer.link import (
     PeerDown,
     PutDone,
     PutFailed,
+    PutSpan,
     Received,
-    Span,
 )
 from legato_engine.transfer.memory import MemoryLink, Network
 from legato_engine.transfer.ucx.transports import available_transports
@@ -48,7 +48,7 @@ class MemorySide:
         self.stop, self.resume, self.kill = self.link.stop, self.link.resume, self.link.close
 
     def put(self, connection, spans, tag):
-        self.link.put(connection, [Span(self.base + a, b, n) for a, b, n in spans], tag)
+        self.link.put(connection, [PutSpan(self.base + a, b, n) for a, b, n in spans], tag)
 
     def read(self, start, length):
         return self.memory[start : start + length].tobytes()

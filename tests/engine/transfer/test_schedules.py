@@ -5,6 +5,7 @@ receiver holds a part already, rooms that are used again, cores that are deaf in
 overwritten at once, so that whoever reads or writes too late is found out by the bytes.
 """
 
+import os
 from dataclasses import dataclass
 from random import Random
 
@@ -15,7 +16,7 @@ from hypothesis import strategies as st
 
 from legato_engine.transfer.agent import TransferAgent
 from legato_engine.transfer.checksum import ArenaMemory
-from legato_engine.transfer.events import Aborted, Arrived, Committed, Granted, Released, Revoked
+from legato_engine.transfer.events import Aborted, Arrived, Committed, Granted, GrantRevoked, Released
 from legato_engine.transfer.memory import Faults, MemoryLink, Network
 from legato_protocol import block_hash
 from legato_protocol.stream import Peer, pack_tokens
@@ -24,6 +25,7 @@ BLOCK, BLOCK_BYTES, BLOCKS = 4, 64, 8
 LEASE = 1.0
 DEADLINE = 30.0  # virtual seconds: every session has ended by then
 ROOT = block_hash.root("kv")
+SCHEDULES = int(os.environ.get("HANDOFF_SCHEDULES", "300"))  # pairs of them for each test; fewer for a quick look
 
 
 @dataclass
@@ -217,13 +219,13 @@ class World:
                 worker.give(("in", job.room, event.attempt))
                 if job.repeated and event.attempt == job.attempt:
                     self.offer_again(job, worker)
-            case Released() | Revoked(side="receiver"):
+            case Released() | GrantRevoked(side="receiver"):
                 worker.give(("in", job.room, event.attempt))
             case Committed():
                 worker.give(("out", job.room, event.attempt))
                 if job.repeated:
                     worker.agent.expect(job.room, event.attempt, self.workers[job.receiver].peer, ROOT)
-            case Aborted(side="sender") | Revoked(side="sender"):
+            case Aborted(side="sender") | GrantRevoked(side="sender"):
                 worker.give(("out", job.room, event.attempt))
             case Aborted(side="receiver"):
                 assert ("in", job.room, event.attempt) in worker.held
@@ -320,7 +322,7 @@ def play(seed, faults):
 
 
 FEW = settings(
-    max_examples=300,
+    max_examples=SCHEDULES,
     deadline=None,
     phases=(Phase.explicit, Phase.generate),
     suppress_health_check=list(HealthCheck),

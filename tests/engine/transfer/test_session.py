@@ -4,8 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from legato_engine.transfer.session import ENDED, TABLES, Action, Event, IllegalMove, Session, State, diagram
+from legato_engine.transfer.diagram import diagram
+from legato_engine.transfer.session import ENDED, TABLES, Action, IllegalTransition, Session, SessionEvent, SessionState
 
+S, E = SessionState, SessionEvent
 DOCS = Path(__file__).parents[3] / "docs" / "handoff.md"
 SIDES = ("sender", "receiver")
 
@@ -17,12 +19,12 @@ def states_of(side):
 @pytest.mark.parametrize("side", SIDES)
 def test_what_is_not_in_the_table_raises_and_changes_nothing(side):
     """What is, and has to be, is tried with the code that drives it: see test_sides."""
-    for state in State:
-        for event in Event:
+    for state in SessionState:
+        for event in SessionEvent:
             session = Session(side)
             session.state = state
             if not session.may(event):
-                with pytest.raises(IllegalMove):
+                with pytest.raises(IllegalTransition):
                     session.step(event)
                 assert session.state is state
 
@@ -32,7 +34,7 @@ def test_every_state_is_reached_and_every_unfinished_one_can_end(side):
     moves = {}
     for (state, _), move in TABLES[side].items():
         moves.setdefault(state, set()).add(move.state)
-    reached, edge = {State.UNKNOWN}, [State.UNKNOWN]
+    reached, edge = {S.UNKNOWN}, [S.UNKNOWN]
     while edge:
         for state in moves[edge.pop()] - reached:
             reached.add(state)
@@ -51,33 +53,37 @@ def test_every_state_is_reached_and_every_unfinished_one_can_end(side):
 def test_an_abort_is_answered_at_once_or_after_the_puts_in_flight(side):
     """Promise to the peer: an Abort is legal in every state, and leads to an ack wherever no put is in flight."""
     for state in states_of(side):
-        move = TABLES[side][state, Event.GOT_ABORT]
-        waits = move.state in (State.ANSWERING, State.FENCING)
+        move = TABLES[side][state, E.GOT_ABORT]
+        waits = move.state in (S.ANSWERING, S.FENCING)
         assert waits or Action.SEND_ACK in move.actions, state
 
 
 def test_a_sender_tells_its_core_that_blocks_are_free_only_when_no_put_can_read_them():
     for (state, event), move in TABLES["sender"].items():
-        if Action.TELL_ABORTED in move.actions and state in (State.PUSHING, State.DRAINING, State.ANSWERING):
-            assert event in (Event.DRAINED, Event.PEER_DOWN), (state, event)
+        if Action.REPORT_ABORTED in move.actions and state in (
+            S.PUSHING,
+            S.DRAINING,
+            S.ANSWERING,
+        ):
+            assert event in (E.DRAINED, E.PEER_DOWN), (state, event)
 
 
 def test_a_receiver_releases_blocks_only_after_the_peers_word_or_a_closed_endpoint():
-    safe = {Event.GOT_ACK, Event.GOT_ABORT, Event.PEER_DOWN, Event.FENCED}
-    nothing_granted = {State.UNKNOWN, State.CONNECTING, State.RELEASED, State.REVOKED}
+    safe = {E.GOT_ACK, E.GOT_ABORT, E.PEER_DOWN, E.FENCED}
+    nothing_granted = {S.UNKNOWN, S.CONNECTING, S.RELEASED, S.REVOKED}
     for (state, event), move in TABLES["receiver"].items():
-        if Action.TELL_RELEASED in move.actions:
-            again = state in ENDED and event is Event.OFFER  # refused: the blocks of this offer were never granted
+        if Action.REPORT_RELEASED in move.actions:
+            again = state in ENDED and event is E.OFFER  # refused: the blocks of this offer were never granted
             assert event in safe or state in nothing_granted or again, (state, event)
 
 
 def test_once_a_session_has_ended_it_stays_ended_unless_it_is_offered_again():
     for side in SIDES:
         for (state, event), move in TABLES[side].items():
-            if state in ENDED and event is not Event.OFFER:
+            if state in ENDED and event is not E.OFFER:
                 assert move.state is state, (side, state, event)
 
 
 @pytest.mark.parametrize("side", SIDES)
 def test_the_docs_show_the_table(side):
-    assert diagram(side) in DOCS.read_text(), "run: python -m legato_engine.transfer.session docs/handoff.md"
+    assert diagram(side) in DOCS.read_text(), "run: python -m legato_engine.transfer.diagram docs/handoff.md"

@@ -5,33 +5,36 @@ import pytest
 import torch
 
 from legato_engine.transfer.checksum import ArenaMemory
-from legato_engine.transfer.context import Desk
+from legato_engine.transfer.context import TransferContext
 from legato_engine.transfer.link import PutDone, PutFailed
 from legato_engine.transfer.memory import MemoryLink, Network
 from legato_engine.transfer.peers import Peers
-from legato_engine.transfer.receiver import Receiver, Receiving
-from legato_engine.transfer.sender import Sender, Sending, _Push
-from legato_engine.transfer.session import ENDED, TABLES, Session, State
+from legato_engine.transfer.puts import PutInFlight
+from legato_engine.transfer.receiver import IncomingSession, Receiver
+from legato_engine.transfer.registry import Failure
+from legato_engine.transfer.sender import OutgoingSession, Sender
+from legato_engine.transfer.session import ENDED, TABLES, Session, SessionState
 from legato_protocol import handoff
 from legato_protocol.stream import Peer
 
+S = SessionState
 KEY, ROOM, ATTEMPT, CONNECTION, TAG = (5, 1), 5, 1, 1, 9
 PEER = Peer("other", "e2", b"other")
-IN_FLIGHT = (State.PUSHING, State.DRAINING, State.ANSWERING, State.FENCING)
+IN_FLIGHT = (S.PUSHING, S.DRAINING, S.ANSWERING, S.FENCING)
 
 
 def states_of(side):
     return sorted({state for state, _ in TABLES[side]}, key=lambda state: state.value)
 
 
-def desk():
+def context():
     arena = torch.zeros(4 * 64, dtype=torch.uint8)
     network = Network()
     link = MemoryLink(network, "own", arena.data_ptr(), arena.numel())
     hello = handoff.PeerHello("own", "e1", "kv", "tiny", link.address, arena.data_ptr(), link.rkey, b"")
     peers = Peers(link, hello, "t", 10.0, network.clock)
     assert peers.reach(PEER) == CONNECTION
-    return Desk(link, peers, ArenaMemory(arena, 4), 4, "e1", True, 1.0, network.clock)
+    return TransferContext(link, peers, ArenaMemory(arena, 4), 4, "e1", True, 1.0, network.clock)
 
 
 def grant():
@@ -40,38 +43,41 @@ def grant():
 
 def sender_in(state, flying):
     """With a put in flight where there can be one."""
-    sender = Sender(desk())
+    sender = Sender(context())
     session = Session("sender")
     session.state = state
-    late = state not in (State.UNKNOWN, State.WAITING)
-    out = Sending(session, PEER, connection=CONNECTION if late else None, grant=grant() if late else None)
-    if state is State.FINISHED:
+    late = state not in (S.UNKNOWN, S.WAITING)
+    out = OutgoingSession(
+        KEY, session, "e2", CONNECTION if late else None, peer=PEER, current=True, grant=grant() if late else None
+    )
+    if state in (S.DRAINING, S.ANSWERING):
+        out.failure = Failure("broken", "a put failed")
+    if state is S.FINISHED:
         out.final = handoff.Final("e2", ROOM, ATTEMPT, b"", 0, (), 0)
     if flying:
-        out.pushes[TAG] = _Push(0, (1,), 64)
-        sender._tags[TAG] = KEY
-    sender._sessions[KEY] = out
-    sender._newest[ROOM] = KEY
+        out.puts[TAG] = PutInFlight(0, (1,), 64)
+        sender._by_tag[TAG] = out
+    sender.sessions._rooms[ROOM] = {ATTEMPT: out}
     return sender, session
 
 
 def receiver_in(state):
-    receiver = Receiver(desk())
+    receiver = Receiver(context())
     session = Session("receiver")
     session.state = state
-    receiver._sessions[KEY] = Receiving(session, CONNECTION, (0, 1), 0, serial=1)
+    receiver.sessions._rooms[ROOM] = {ATTEMPT: IncomingSession(KEY, session, "e1", CONNECTION, blocks=(0, 1), serial=1)}
     return receiver, session
 
 
 SENDER_CALLS = {
     "cancel": lambda sender: sender.cancel(ROOM, "cancelled"),
-    "lease end": lambda sender: sender.tick(1e9),
-    "renewal": lambda sender: sender.tick(0.0),
-    "peer down": lambda sender: sender.connection_ended(CONNECTION, False, "peer_died", "gone"),
-    "fenced": lambda sender: sender.connection_ended(CONNECTION, True, "peer_silent", "closed"),
+    "lease end": lambda sender: sender.sessions.tick(1e9),
+    "renewal": lambda sender: sender.sessions.tick(0.0),
+    "peer down": lambda sender: sender.sessions.connection_ended(CONNECTION, False, "peer_died", "gone"),
+    "fenced": lambda sender: sender.sessions.connection_ended(CONNECTION, True, "peer_silent", "closed"),
     "put done": lambda sender: sender.put_ended(PutDone(CONNECTION, TAG)),
     "put failed": lambda sender: sender.put_ended(PutFailed(CONNECTION, TAG, "broken")),
-    "peer busy": lambda sender: sender.peer_busy(CONNECTION),
+    "peer busy": lambda sender: sender.sessions.peer_busy(CONNECTION),
     "push": lambda sender: sender.push(ROOM, 0, [0], [b"h"]),
     "finish": lambda sender: sender.finish(ROOM, b"", 0, (), None),
 }
@@ -83,40 +89,42 @@ def test_a_sender_takes_every_call_and_event_in_every_state(state, call):
     for flying in {False, state in IN_FLIGHT}:
         if flying and call in ("peer down", "fenced"):
             continue  # a link tells the end of every put first
-        if state in (State.PUSHING, State.DRAINING, State.ANSWERING) and call == "put failed" and not flying:
+        if state in (S.PUSHING, S.DRAINING, S.ANSWERING) and call == "put failed" and not flying:
             continue
         sender, session = sender_in(state, flying)
         SENDER_CALLS[call](sender)
         sender.check_integrity()
-        if call in ("peer down", "fenced") and state not in (State.UNKNOWN, State.WAITING):
+        if call in ("peer down", "fenced") and state not in (S.UNKNOWN, S.WAITING):
             assert session.ended
         if state in ENDED:
             assert session.state is state
 
 
-@pytest.mark.parametrize("state", [State.UNKNOWN, State.PARKED, *(s for s in states_of("sender") if s in ENDED)])
+@pytest.mark.parametrize("state", [S.UNKNOWN, S.PARKED, *(s for s in states_of("sender") if s in ENDED)])
 def test_a_room_that_a_sender_does_not_serve_may_be_expected(state):
     sender, session = sender_in(state, False)
     sender.expect(ROOM, ATTEMPT, PEER, b"root")
-    assert sender._sessions[KEY].session.state is not State.UNKNOWN
+    assert sender.sessions.get(KEY).session.state is not S.UNKNOWN
     assert session.state is state or state not in ENDED
 
 
 RECEIVER_CALLS = {
     "cancel": lambda receiver: receiver.cancel(ROOM, "cancelled"),
     "revoke": lambda receiver: receiver.revoke(ROOM),
-    "lease end": lambda receiver: receiver.tick(1e9),
-    "renewal": lambda receiver: receiver.tick(0.0),
+    "lease end": lambda receiver: receiver.sessions.tick(1e9),
+    "renewal": lambda receiver: receiver.sessions.tick(0.0),
     "connection ready": lambda receiver: receiver.connection_ready(CONNECTION),
-    "peer down": lambda receiver: receiver.connection_ended(CONNECTION, False, "peer_died", "gone"),
-    "fenced": lambda receiver: receiver.connection_ended(CONNECTION, True, "peer_silent", "closed"),
-    "peer busy": lambda receiver: receiver.peer_busy(CONNECTION),
+    "peer down": lambda receiver: receiver.sessions.connection_ended(CONNECTION, False, "peer_died", "gone"),
+    "fenced": lambda receiver: receiver.sessions.connection_ended(CONNECTION, True, "peer_silent", "closed"),
+    "peer busy": lambda receiver: receiver.sessions.peer_busy(CONNECTION),
 }
 
 
 @pytest.mark.parametrize("call", RECEIVER_CALLS)
 @pytest.mark.parametrize(
-    "state", [state for state in states_of("receiver") if state is not State.UNKNOWN], ids=lambda state: state.value
+    "state",
+    [state for state in states_of("receiver") if state is not S.UNKNOWN],
+    ids=lambda state: state.value,
 )
 def test_a_receiver_takes_every_call_and_event_in_every_state(state, call):
     """It keeps no session that has not begun: see the next test."""
@@ -129,12 +137,12 @@ def test_a_receiver_takes_every_call_and_event_in_every_state(state, call):
         assert session.state is state
 
 
-@pytest.mark.parametrize("state", [State.UNKNOWN, *(s for s in states_of("receiver") if s in ENDED)])
+@pytest.mark.parametrize("state", [S.UNKNOWN, *(s for s in states_of("receiver") if s in ENDED)])
 def test_a_room_that_a_receiver_does_not_serve_may_be_offered(state):
     receiver, session = receiver_in(state)
     receiver.grant(ROOM, ATTEMPT, PEER, [2, 3], 0, b"root")
-    now = receiver._sessions[KEY].session
-    assert now.state is State.CONNECTING if state in (State.UNKNOWN, State.REVOKED) else now is session
+    now = receiver.sessions.get(KEY).session
+    assert now.state is S.CONNECTING if state in (S.UNKNOWN, S.REVOKED) else now is session
 
 
 STRAYS = [handoff.AbortAck("e1", ROOM, ATTEMPT), handoff.Revoked("e1", ROOM, ATTEMPT, 1)]
@@ -142,8 +150,8 @@ STRAYS = [handoff.AbortAck("e1", ROOM, ATTEMPT), handoff.Revoked("e1", ROOM, ATT
 
 @pytest.mark.parametrize("message", STRAYS, ids=lambda message: type(message).__name__)
 def test_a_stray_message_that_changes_nothing_leaves_nothing(message):
-    receiver = Receiver(desk())
+    receiver = Receiver(context())
     receiver.receive(CONNECTION, message)
     receiver.cancel(ROOM, "cancelled")
-    receiver.connection_ended(CONNECTION, False, "peer_died", "gone")
-    assert list(receiver.timers()) == []
+    receiver.sessions.connection_ended(CONNECTION, False, "peer_died", "gone")
+    assert list(receiver.sessions.timers()) == []

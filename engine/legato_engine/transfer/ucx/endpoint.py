@@ -6,7 +6,7 @@ Lives in the UCX thread.
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from legato_engine.transfer.link import LinkError, PutDone, PutFailed, Span
+from legato_engine.transfer.link import LinkError, PutDone, PutFailed, PutSpan
 from legato_engine.transfer.ucx.ucp import IN_PROGRESS, Ucp
 
 _NUMBER_BYTES = 8
@@ -45,7 +45,7 @@ class Endpoint:
         self._puts: list[_Put] = []
         self._settled = self._to_settle = False
         self._packed_key = b""
-        self._early_puts: list[tuple[Sequence[Span], int]] = []
+        self._early_puts: list[tuple[Sequence[PutSpan], int]] = []
         if not accepted:
             self._greet(_HELLO)
 
@@ -65,7 +65,7 @@ class Endpoint:
         self._free_sends()
         self._sends.append((self._ucp.send(self.handle, message), message))
 
-    def put(self, spans: Sequence[Span], tag: int) -> bool:
+    def put(self, spans: Sequence[PutSpan], tag: int) -> bool:
         """Whether it was started."""
         if self._failed or not self._packed_key:
             return False

@@ -14,7 +14,7 @@ from itertools import count
 from queue import SimpleQueue
 from typing import ParamSpec
 
-from legato_engine.transfer.link import Connected, Fenced, LinkError, LinkEvent, PeerDown, PutFailed, Received, Span
+from legato_engine.transfer.link import Connected, Fenced, LinkError, LinkEvent, PeerDown, PutFailed, PutSpan, Received
 from legato_engine.transfer.ucx import sockets
 from legato_engine.transfer.ucx.endpoint import Endpoint
 from legato_engine.transfer.ucx.mailbox import Mailbox
@@ -74,7 +74,7 @@ class UcxLink:
     def send(self, connection: int, data: bytes) -> None:
         self._call(lambda: self._loop.send(connection, data))
 
-    def put(self, connection: int, spans: Sequence[Span], tag: int) -> None:
+    def put(self, connection: int, spans: Sequence[PutSpan], tag: int) -> None:
         self._call(lambda: self._loop.put(connection, spans, tag))
 
     def fence(self, connection: int) -> None:
@@ -192,7 +192,7 @@ class _Loop:
         if endpoint is not None:
             endpoint.send(data)
 
-    def put(self, number: int, spans: Sequence[Span], tag: int) -> None:
+    def put(self, number: int, spans: Sequence[PutSpan], tag: int) -> None:
         endpoint = self._endpoints.get(number)
         if endpoint is None or not endpoint.put(spans, tag):
             self._tell(PutFailed(number, tag, "no connection"))

@@ -1,0 +1,35 @@
+"""What a worker counts of its hand-offs."""
+
+from dataclasses import dataclass
+
+
+@dataclass(slots=True)
+class TransferTotals:
+    """Counted since start."""
+
+    committed: int = 0
+    aborted: int = 0
+    fences: int = 0
+    bad_messages: int = 0
+    unknown_epochs: int = 0
+    corrupt_blocks: int = 0
+    bytes_sent: int = 0
+    bytes_received: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """For metrics and `/state`; totals count since start."""
+
+    sending: int  # sessions under way
+    receiving: int
+    quarantined_blocks: int  # granted blocks of aborted sessions, not yet released
+    committed: int  # totals, both sides
+    aborted: int
+    fences: int
+    refused_peers: int
+    bad_messages: int  # malformed, badly sealed, or no move of the session's table
+    unknown_epochs: int  # messages about an arena that neither side has: refused
+    corrupt_blocks: int
+    bytes_sent: int
+    bytes_received: int
