@@ -3,6 +3,7 @@
 import dataclasses
 import re
 from argparse import ArgumentParser
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from legato_cli import bench, prepare
 from legato_engine import metrics as worker_metrics
 from legato_engine import settings as worker_settings
 from legato_engine.transfer.counts import Counts
+from legato_gateway import errors
 from legato_gateway import settings as gateway_settings
 from legato_gateway.metrics import Metrics
 from legato_operator.kubernetes import settings as operator_settings
@@ -54,6 +56,23 @@ def test_docs_know_every_variable_and_header(heading, prefix):
     assert _rows("settings.md", heading) == {value for name, value in vars(names).items() if name.startswith(prefix)}
 
 
+def test_docs_know_every_error_code_and_its_status():
+    told = dict(re.findall(r"^\| `(\w+)` \| (\d{3}) \|", (DOCS / "errors.md").read_text(), re.MULTILINE))
+    raised = {kind.code: str(kind.status) for kind in _subclasses(errors.GatewayError) if kind.code}
+    by_path = {
+        "not_found": "404",
+        "model_not_found": "404",
+        "method_not_allowed": "405",
+    }  # a NotFound is given its code
+    assert told == raised | by_path
+
+
+def _subclasses(kind: type[errors.GatewayError]) -> Iterator[type[errors.GatewayError]]:
+    for child in kind.__subclasses__():
+        yield child
+        yield from _subclasses(child)
+
+
 def test_docs_know_every_metric_of_the_gateway():
     assert _rows("metrics.md", "Gateway") == {metric.name for metric in Metrics().registry.collect()}
 
@@ -75,38 +94,3 @@ def test_docs_know_everything_that_hand_offs_count():
     cells = [line.split("|")[1] for line in section.splitlines() if line.startswith("| `")]
     told = {name for cell in cells for name in re.findall(r"`([^`]+)`", cell)}
     assert told == {field.name for field in dataclasses.fields(Counts)}
-
-
-# ── pages and links ─────────────────────────────────────────────────────────────────────────────────────────────────
-
-ROOT = DOCS.parent
-PAGES = [*ROOT.glob("*.md"), *DOCS.rglob("*.md"), ROOT / "benchmarks" / "README.md"]
-
-
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_every_link_leads_to_a_file_and_a_heading(page):
-    text = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
-    for target in re.findall(r"\]\(([^)\s]+)\)", text) + re.findall(r"^\[[^\]]+\]: (\S+)$", text, re.MULTILINE):
-        if "://" in target:
-            continue
-        path, _, anchor = target.partition("#")
-        found = (page.parent / path).resolve() if path else page
-        assert found.exists(), target
-        assert not anchor or anchor in _anchors(found), target
-
-
-def _anchors(page: Path) -> set[str]:
-    """A heading's anchor, as GitHub and the site make it."""
-    headings = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
-    return {re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-") for heading in headings}
-
-
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_pages_name_no_folder_outside_the_repository(page):
-    for path in re.findall(r"\.\./[\w./-]+", page.read_text()):
-        assert (page.parent / path).exists(), path
-
-
-def test_glossary_is_in_order_and_tells_each_term_once():
-    terms = re.findall(r"^\*\*(.+)\*\*$", (DOCS / "glossary.md").read_text(), re.MULTILINE)
-    assert terms == sorted(set(terms), key=str.lower)
