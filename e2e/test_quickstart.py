@@ -3,9 +3,11 @@
 import time
 from pathlib import Path
 
+import helm
 import kube
 import pytest
-from kube import Namespace
+import yaml
+from kube import Namespace, Object
 from service import Service
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "quickstart" / "inferenceservice.yaml"
@@ -55,8 +57,11 @@ def test_kubectl_explain_describes_every_field(service: Service, field: str) -> 
 
 def test_every_pod_runs_at_the_restricted_level(service: Service, release: Namespace) -> None:
     """The namespaces enforce it, the operator's too; it does not ask for what is looked at here."""
-    for pod in (*service.namespace.list("pods"), *release.list("pods")):
-        assert all(c["securityContext"]["readOnlyRootFilesystem"] for c in pod["spec"]["containers"])
+    ours = [pod for role in ("prefill", "decode", "gateway") for pod in service.found(role)]
+    operators = release.list("pods", helm.OPERATOR)
+    containers = [container for pod in (*ours, *operators) for container in pod["spec"]["containers"]]
+    assert {c["name"] for c in containers} == {"worker", "gateway", "operator"}
+    assert all(c["securityContext"]["readOnlyRootFilesystem"] for c in containers)
 
 
 def test_helm_test_asks_a_question(service: Service, release: Namespace) -> None:
@@ -65,10 +70,30 @@ def test_helm_test_asks_a_question(service: Service, release: Namespace) -> None
     assert "Paris" in said
 
 
-def test_a_deleted_service_leaves_nothing_behind(service: Service) -> None:
-    """Last in this file."""
-    namespace = service.namespace
-    namespace.kubectl("delete", "inferenceservice", service.name, "--timeout=120s")
+@pytest.fixture
+def another(namespace: Namespace) -> Service:
+    """A second service of the namespace, without a prefill pool: it is there for a moment only."""
+    spec = {"model": {"source": {"builtin": "smollm2-135m-instruct"}}, "scaling": {"prefill": {"max": 0}}}
+    namespace.apply(
+        yaml.safe_dump(yaml.safe_load(EXAMPLE.read_text()) | {"metadata": {"name": "another"}, "spec": spec})
+    )
+    another = Service(namespace, "another")
+    another.until_ready()
+    return another
+
+
+def test_a_deleted_service_leaves_nothing_behind(service: Service, another: Service) -> None:
+    assert {item["kind"] for item in _owned(another)} >= {"Pod", "Service", "Secret", "Deployment", "WorkerPool"}
+    before = _names(service)
+    another.namespace.kubectl("delete", "inferenceservice", another.name, "--timeout=120s")
+    kube.until(lambda: not _owned(another), "all that the service owned is gone")
+    assert _names(service) == before
+
+
+def _owned(service: Service) -> list[Object]:
     kinds = "pods,services,secrets,deployments,workerpools,networkpolicies,poddisruptionbudgets,roles,rolebindings"
-    selector = f"serving.legato.dev/service={service.name}"
-    kube.until(lambda: not namespace.list(kinds, selector), "all that the service owned is gone")
+    return service.namespace.list(kinds, f"serving.legato.dev/service={service.name}")
+
+
+def _names(service: Service) -> set[tuple[str, str]]:
+    return {(item["kind"], item["metadata"]["uid"]) for item in _owned(service)}

@@ -65,9 +65,9 @@ def test_images_that_are_built_are_those_of_the_dockerfile_and_the_chart():
         assert words[words.index("-t") + 1] == f"{images[target]['repository']}:{chart['appVersion']}"
 
 
-def test_subcommands_in_the_table_are_parsed():
-    for line in re.findall(r"^\| `legato ([^`]*)`", README, re.MULTILINE):
-        assert main.parser().parse_args(line.replace("FILE", "m.yaml").split())
+@pytest.mark.parametrize("line", re.findall(r"^\| `legato ([^`]*)`", README, re.MULTILINE))
+def test_subcommands_in_the_table_are_parsed(line):
+    assert main.parser().parse_args(line.replace("FILE", "m.yaml").split())
 
 
 def test_files_that_the_promises_name_exist():
@@ -87,9 +87,9 @@ def test_built_in_example_is_the_one_in_examples():
     assert yaml.safe_load(shown) == yaml.safe_load(up.QUICKSTART.read_text())
 
 
-def test_every_example_is_accepted():
-    for path in sorted(ROOT.glob("examples/**/*.yaml")):
-        assert parsing.parse(path.read_text()).kind == "InferenceService"
+@pytest.mark.parametrize("path", sorted(ROOT.glob("examples/**/*.yaml")), ids=lambda path: path.parent.name)
+def test_every_example_is_accepted(path):
+    assert parsing.parse(path.read_text()).kind == "InferenceService"
 
 
 def _manifests(page: Path) -> list[str]:

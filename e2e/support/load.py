@@ -16,24 +16,35 @@ PROMPTS = (
     "Explain to a child why the sky is blue.",
 )
 TOKENS = 48
+# An end of its own would make a stream short, or empty: it would be past what is done to the service meanwhile.
+ASK = {
+    "max_tokens": TOKENS,
+    "temperature": 0,
+    "stream": True,
+    "stream_options": {"include_usage": True},
+    "extra_body": {"ignore_eos": True},
+}
 
 
 def completion(client: OpenAI, model: str, prompt: str) -> str:
-    """One stream, to its end. Raises what the client raises; a stream that breaks off is an error of its own."""
-    text, finish = "", None
-    chunks = client.completions.create(model=model, prompt=prompt, max_tokens=TOKENS, temperature=0, stream=True)
-    for chunk in chunks:
+    """One stream of `TOKENS` tokens. Raises what the client raises, and ConnectionError for one that ends otherwise."""
+    text, finish, tokens = "", None, 0
+    for chunk in client.completions.create(model=model, prompt=prompt, **ASK):
         for choice in chunk.choices:
             text += choice.text
             finish = choice.finish_reason or finish
-    if finish is None:
-        raise ConnectionError(f"the stream ended without a reason to, after {text!r}")
+        tokens = chunk.usage.completion_tokens if chunk.usage else tokens
+    if (finish, tokens) != ("length", TOKENS):
+        raise ConnectionError(f"the stream ended by {finish} with {tokens} tokens, after {text!r}")
     return text
 
 
 def answers(client: OpenAI, model: str) -> dict[str, str]:
-    """What each prompt is answered while nothing happens."""
-    return {prompt: completion(client, model, prompt) for prompt in PROMPTS}
+    """What each prompt is answered while nothing happens: as many texts, and none of them short."""
+    found = {prompt: completion(client, model, prompt) for prompt in PROMPTS}
+    assert len({*found.values()}) == len(PROMPTS), found
+    assert all(len(text) > TOKENS for text in found.values()), found
+    return found
 
 
 class Load:

@@ -49,7 +49,9 @@ def test_objects_belong_to_their_service(case):
 def test_processes_accept_what_they_are_started_with(case):
     variables = {"LEGATO_POD_NAME": "pod", "LEGATO_POD_IP": "10.0.0.1", "LEGATO_POD_REVISION": "abc"}
     deadline = golden.Golden(case).service.spec.drain.deadline
-    for container in _containers(golden.Golden(case).stored()):
+    containers = list(_containers(golden.Golden(case).stored()))
+    assert {container["name"] for container in containers} >= {"worker", "gateway"}
+    for container in containers:
         flags = main.parser().parse_args(command.expand(container["args"], variables))
         if container["name"] == "worker":
             assert worker_settings.read(flags, {"LEGATO_TOKEN": "t"}).drain_deadline == deadline

@@ -8,7 +8,6 @@ import release
 
 from legato_operator.cluster import Ref
 from legato_operator.manifests import common
-from legato_operator.planning.owned import KINDS
 
 SERVICE = "serving.legato.dev/service"
 CRD = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/inferenceservices.serving.kserve.io"
@@ -162,7 +161,7 @@ async def _labels_of_pods(s, service):
 async def _selectors(s, service):
     """By which Services, budgets, policies, the Deployment and the pools choose pods."""
     found = []
-    for kind in KINDS:
+    for kind in common.OWNED_KINDS:
         for item in (await s.cluster.list(kind, s.name, {SERVICE: service})).items:
             spec = item.get("spec", {})
             chosen = spec.get("selector") or spec.get("podSelector") or item.get("status", {}).get("selector")
@@ -180,7 +179,7 @@ async def _selectors(s, service):
 async def _objects(s, service):
     """What a service owns, by name, and which object it is at which version of its spec."""
     found = {}
-    for kind in ("Pod", *KINDS):
+    for kind in ("Pod", *common.OWNED_KINDS):
         for item in (await s.cluster.list(kind, s.name, {SERVICE: service})).items:
             metadata = item["metadata"]
             wish = metadata.get("annotations", {}).get(common.ANNOTATION_WISH)
