@@ -144,7 +144,7 @@ class Services:
             if told.get("Ready", ("",))[0] == "True":
                 self.ready.setdefault(key, now)
             pools = status.get("pools", {}).values()
-            if told.get("Progressing") == ("False", "AsWished") and all(p["ready"] == p["wanted"] for p in pools):
+            if told.get("Progressing") == ("False", "UpToDate") and all(p["ready"] == p["desired"] for p in pools):
                 self.settled.setdefault(key, now)
 
     async def apply(self, namespace: str, name: str, workers: int) -> None:

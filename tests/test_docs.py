@@ -16,7 +16,7 @@ from legato_gateway import errors
 from legato_gateway import settings as gateway_settings
 from legato_gateway.metrics import Metrics
 from legato_operator.kubernetes import settings as operator_settings
-from legato_operator.kubernetes.metrics import Metrics as OperatorMetrics
+from legato_operator.kubernetes.metrics import OperatorMetrics
 from legato_protocol import names
 
 DOCS = Path(__file__).parents[1] / "docs"

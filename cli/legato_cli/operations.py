@@ -36,8 +36,8 @@ class Operations:
     async def _scale(self, name: str, replicas: int) -> str:
         service = parsing.service_from_object(await self._cluster.get(self._ref))
         _check(service.spec, name, replicas)
-        await self._cluster.apply(pool.wish(service, name, replicas), common.SCALER, force=True)
-        return f"{common.pool_name(service, name)}: {replicas} workers wanted"
+        await self._cluster.apply(pool.scale(service, name, replicas), common.SCALER, force=True)
+        return f"{common.pool_name(service, name)}: {replicas} workers desired"
 
     async def _status(self) -> dict[str, Any]:
         stored = await self._cluster.get(self._ref)

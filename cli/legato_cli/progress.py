@@ -6,7 +6,7 @@ from typing import Any
 
 from legato_operator.api import conditions
 from legato_operator.cluster import Cluster, Ref, labels_of
-from legato_operator.errors import NotFound
+from legato_operator.errors import ObjectNotFound
 from legato_protocol import names
 
 INTERVAL = 0.2  # seconds
@@ -27,7 +27,7 @@ class Progress:
         while True:
             try:
                 status = (await self._cluster.get(self._ref)).get("status", {})
-            except NotFound:
+            except ObjectNotFound:
                 return
             mine = {names.LABEL_SERVICE: self._ref.name}
             for pod in (await self._cluster.list("Pod", self._ref.namespace, mine)).items:

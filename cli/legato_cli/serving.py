@@ -21,7 +21,7 @@ from legato_operator.api.resources import InferenceService
 from legato_operator.clock import SystemClock
 from legato_operator.cluster import Cluster, Object, Ref
 from legato_operator.controller import Controller
-from legato_operator.errors import ManifestError, NotFound
+from legato_operator.errors import ManifestError, ObjectNotFound
 from legato_operator.local import following
 from legato_operator.local.cluster import LocalCluster, open_cluster
 from legato_operator.local.logs import Logs
@@ -202,7 +202,7 @@ class _Serving:
             task.cancel()
 
     async def _gone(self) -> None:
-        with contextlib.suppress(NotFound):
+        with contextlib.suppress(ObjectNotFound):
             await self._store.delete(self._ref)
             while True:
                 await self._store.get(self._ref)

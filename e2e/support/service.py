@@ -68,11 +68,11 @@ class Service:
         kube.until(lambda: self.condition("Ready").get("status") == "True", f"{self.name} is ready: {self.told()}")
 
     def until_settled(self) -> None:
-        """Ready, all as wished for, and nothing on its way."""
+        """Ready, up to date, and nothing in progress."""
         kube.until(
             lambda: (
                 self.condition("Ready").get("status") == "True"
-                and self.condition("Progressing").get("reason") == "AsWished"
+                and self.condition("Progressing").get("reason") == "UpToDate"
             ),
             f"{self.name} has settled",
         )
@@ -91,7 +91,7 @@ class Service:
         return sorted(pod["metadata"]["name"] for pod in self.found(role))
 
     def workers(self, ready: bool = False) -> set[str]:
-        """UIDs of those that stay, since a name is given again; of the ready ones if wished."""
+        """UIDs of those that stay, since a name is given again; only of ready ones if `ready`."""
         found = (pod for role in ("prefill", "decode") for pod in self.found(role))
         return {pod["metadata"]["uid"] for pod in found if is_ready(pod) or not ready}
 

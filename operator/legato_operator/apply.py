@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from legato_operator.cluster import Cluster, Object, Ref, ref_of, uid_of
-from legato_operator.errors import ClusterError, Conflict, Forbidden, NotFound, NotLeading, Unavailable
+from legato_operator.errors import ClusterError, Conflict, Forbidden, NotLeading, ObjectNotFound, Unavailable
 from legato_operator.manifests import common, secret
 from legato_operator.observing.observe import Workers, read_token
 from legato_operator.observing.observed import Observed
@@ -14,7 +14,7 @@ from legato_operator.planning.actions import (
     Action,
     Apply,
     Delete,
-    Drain,
+    DrainWorker,
     MakeToken,
     PatchStatus,
     Phase,
@@ -63,7 +63,7 @@ async def _act(cluster: Cluster, workers: Workers, observed: Observed, action: A
             made = secret.token(service, secrets.token_urlsafe(32))
             owner = common.service_object(service, observed.uid)
             await cluster.apply(common.owned(made, owner), common.MANAGER, force=True)
-        case Drain(_, address):
+        case DrainWorker(_, address):
             await workers.drain(address, await read_token(cluster, service))
         case Delete(ref, uid):
             await _delete(cluster, ref, uid)
@@ -90,7 +90,7 @@ async def _check_free(cluster: Cluster, item: Mapping[str, Any]) -> None:
     """
     try:
         found = await cluster.get(ref_of(item))
-    except NotFound:
+    except ObjectNotFound:
         return
     owners = found["metadata"].get("ownerReferences", ())
     mine = {owner["uid"] for owner in item["metadata"]["ownerReferences"]}
@@ -102,7 +102,7 @@ async def _check_free(cluster: Cluster, item: Mapping[str, Any]) -> None:
 async def _delete(cluster: Cluster, ref: Ref, uid: str | None = None) -> None:
     try:
         await cluster.delete(ref, uid)
-    except NotFound:
+    except ObjectNotFound:
         return  # somebody else was faster
 
 
@@ -121,7 +121,7 @@ async def _end_token(cluster: Cluster, service: Ref) -> None:
     ref = Ref("Secret", service.namespace, common.token_name_of(service.name))
     try:
         found = await cluster.get(ref)
-    except NotFound:
+    except ObjectNotFound:
         return
     if secret.is_of(found, service.name):
         await _delete(cluster, ref, uid_of(found))

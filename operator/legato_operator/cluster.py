@@ -20,7 +20,7 @@ class Ref:
 
 
 @dataclass(frozen=True)
-class Listing:
+class ObjectList:
     """Objects as of `version`: a watch from there misses nothing."""
 
     items: tuple[Object, ...]
@@ -28,7 +28,7 @@ class Listing:
 
 
 @dataclass(frozen=True)
-class Event:
+class WatchEvent:
     type: Literal["ADDED", "MODIFIED", "DELETED"]
     object: Object
     version: int
@@ -38,10 +38,12 @@ class Cluster(Protocol):
     """Objects come and go by value: changing one that was returned changes nothing in the cluster."""
 
     async def get(self, ref: Ref) -> Object:
-        """The object. Raises NotFound."""
+        """The object. Raises ObjectNotFound."""
         ...
 
-    async def list(self, kind: str, namespace: str | None = None, labels: Mapping[str, str] | None = None) -> Listing:
+    async def list(
+        self, kind: str, namespace: str | None = None, labels: Mapping[str, str] | None = None
+    ) -> ObjectList:
         """All objects of a kind that carry these labels."""
         ...
 
@@ -54,17 +56,17 @@ class Cluster(Protocol):
         ...
 
     async def patch_status(self, ref: Ref, status: Mapping[str, Any], uid: str | None = None) -> Object:
-        """Replace the status's given top-level fields; null removes one. Raises NotFound, or Conflict by `uid`."""
+        """Replace the given top-level fields of the status; null removes one. Raises ObjectNotFound and Conflict."""
         ...
 
     async def delete(self, ref: Ref, uid: str | None = None) -> None:
         """Ask for its end: it goes at once, or when its finalizers are gone (a pod: when its processes are).
 
-        Raises NotFound, or Conflict when `uid` is not the object's.
+        Raises ObjectNotFound, or Conflict when `uid` is not the object's.
         """
         ...
 
-    def watch(self, kind: str, since: int) -> AsyncIterator[Event]:
+    def watch(self, kind: str, since: int) -> AsyncIterator[WatchEvent]:
         """Events of a kind after version `since`, in order, without end. Raises Gone when some are not kept."""
         ...
 

@@ -20,7 +20,7 @@ class Reconciles(Protocol):
         """One pass. Seconds until the next one is due at the latest, or None when the service is gone."""
         ...
 
-    async def tell_failure(self, ref: Ref, error: Exception) -> None:
+    async def record_failure(self, ref: Ref, error: Exception) -> None:
         """Write into the service's status why a pass failed, if that can be done."""
         ...
 
@@ -33,7 +33,7 @@ class Journal(Protocol):
     def failed(self, seconds: float, error: Exception) -> None: ...
 
 
-class Unkept:
+class NullJournal:
     """Counts nothing."""
 
     def passed(self, seconds: float) -> None:
@@ -56,7 +56,7 @@ class Retries:
 
 
 @dataclass
-class _Loop:
+class _ServiceLoop:
     """Of one service."""
 
     wake: asyncio.Event = field(default_factory=asyncio.Event)
@@ -85,9 +85,9 @@ class Controller:
         self._gather = gather
         self._reconciler = reconciler
         self._retries = retries
-        self._journal = journal or Unkept()
+        self._journal = journal or NullJournal()
         self._tasks: asyncio.TaskGroup | None = None
-        self._loops: dict[Ref, _Loop] = {}
+        self._loops: dict[Ref, _ServiceLoop] = {}
         self._passes: dict[Ref, float] = {}  # when those under way began
 
     def wake(self, ref: Ref, generation: int = 0) -> None:
@@ -99,7 +99,7 @@ class Controller:
             return
         loop = self._loops.get(ref)
         if loop is None:
-            loop = self._loops[ref] = _Loop()
+            loop = self._loops[ref] = _ServiceLoop()
             self._tasks.create_task(self._serve(ref, loop))
         loop.wake.set()
         if generation > loop.generation:
@@ -123,7 +123,7 @@ class Controller:
         """Seconds that the oldest pass under way has taken so far."""
         return max((time.monotonic() - began for began in self._passes.values()), default=0.0)
 
-    async def _serve(self, ref: Ref, loop: _Loop) -> None:
+    async def _serve(self, ref: Ref, loop: _ServiceLoop) -> None:
         failures = 0
         while True:
             loop.wake.clear()
@@ -167,7 +167,7 @@ class Controller:
             return
         log.error("%s/%s: pass failed, %d in a row", ref.namespace, ref.name, failures, exc_info=error)
         try:
-            await self._reconciler.tell_failure(ref, error)
+            await self._reconciler.record_failure(ref, error)
         except Exception:  # what is wrong with the object may be wrong with its status too
             log.exception("%s/%s: its status cannot be told either", ref.namespace, ref.name)
 

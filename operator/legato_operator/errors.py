@@ -3,14 +3,14 @@
 OperatorError
 ├── ManifestError      the user's manifest; permanent until it is edited
 └── ClusterError       the cluster said no
-    ├── NotFound       there is no such object
-    ├── Conflict       another writer, another version or another object of that name; look again and retry
-    ├── Forbidden      this process has no right to do that, or nobody has: a namespace that ends takes nothing new
-    ├── Gone           a watch fell behind; list again
-    ├── Invalid        the object would break a rule of its kind; permanent until one of the two changes
-    ├── Unavailable    it did not answer; retry later
-    │   └── Throttled  it asks to be left alone for `seconds`
-    └── NotLeading     another replica of the operator may write now, and this one must not
+    ├── ObjectNotFound  there is no such object
+    ├── Conflict        another writer, another version or another object of that name; read it again and retry
+    ├── Forbidden       the operator lacks permission, or nobody has it: a terminating namespace accepts no new objects
+    ├── Gone            a watch fell behind; list again
+    ├── Invalid         the object violates a rule of its kind; permanent until one of the two changes
+    ├── Unavailable     the API server did not answer; retry later
+    │   └── Throttled   the API server asks for a pause of `seconds`
+    └── NotLeading      another replica of the operator holds the Lease; this one must not write
 """
 
 from collections.abc import Sequence
@@ -32,7 +32,7 @@ class ClusterError(OperatorError):
     """The cluster refused a call."""
 
 
-class NotFound(ClusterError):
+class ObjectNotFound(ClusterError):
     """There is no such object."""
 
 

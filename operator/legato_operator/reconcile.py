@@ -10,12 +10,12 @@ from legato_operator.api.resources import Drain
 from legato_operator.apply import apply, hold, is_held, release
 from legato_operator.clock import Clock
 from legato_operator.cluster import Cluster, Object, Ref, is_leaving, uid_of
-from legato_operator.errors import ClusterError, Conflict, ManifestError, NotFound, NotLeading, Unavailable
+from legato_operator.errors import ClusterError, Conflict, ManifestError, NotLeading, ObjectNotFound, Unavailable
 from legato_operator.manifests import common
-from legato_operator.manifests.placement import Placement
+from legato_operator.manifests.placement import PodPlacement
 from legato_operator.observing.observe import Workers, observe
 from legato_operator.planning.plan import plan
-from legato_operator.recorder import Recorder, Silent, record_changes
+from legato_operator.recorder import NullRecorder, Recorder, record_changes
 from legato_protocol import names
 
 _END_SLACK = 10.0  # seconds beyond its drain deadline and its pods' last words before a service goes without them
@@ -30,14 +30,14 @@ class Reconciler:
         cluster: Cluster,
         workers: Workers,
         clock: Clock,
-        placement: Placement,
+        placement: PodPlacement,
         recorder: Recorder | None = None,
     ) -> None:
         self._cluster = cluster
         self._workers = workers
         self._clock = clock
         self._placement = placement
-        self._recorder = recorder or Silent()
+        self._recorder = recorder or NullRecorder()
 
     async def reconcile(self, ref: Ref) -> float | None:
         """One pass. Seconds until the next one is due at the latest, or None when the service is gone.
@@ -50,34 +50,34 @@ class Reconciler:
         try:
             return await self._pass(ref, stored)
         except Conflict:
-            return self._placement.look_again
-        except NotFound:
+            return self._placement.requeue_after
+        except ObjectNotFound:
             if await self._find(ref) is None:
                 return None
             raise
 
-    async def tell_failure(self, ref: Ref, error: Exception) -> None:
+    async def record_failure(self, ref: Ref, error: Exception) -> None:
         """Write into the service's status why a pass failed, if that can be done."""
         reason = conditions.API_REFUSED if isinstance(error, ClusterError) else conditions.OPERATOR_FAULT
         text = str(error) if isinstance(error, ClusterError) else f"{type(error).__name__}: {error}"
         try:
             stored = await self._find(ref)
             if stored is not None:
-                await self._tell_stuck(ref, stored, reason, text)
+                await self._write_stalled(ref, stored, reason, text)
         except ClusterError:
             return  # the cause is in the log and counted; the next pass tells it again
 
     async def _find(self, ref: Ref) -> Object | None:
         try:
             return await self._cluster.get(ref)
-        except NotFound:
+        except ObjectNotFound:
             return None
 
     async def _pass(self, ref: Ref, stored: Object) -> float:
         if is_leaving(stored):
             if self._is_overdue(stored):
                 await release(self._cluster, ref)
-                return self._placement.look_again
+                return self._placement.requeue_after
         elif not is_held(stored):
             await hold(self._cluster, ref, uid_of(stored))
         try:
@@ -85,8 +85,8 @@ class Reconciler:
         except ManifestError as error:
             if is_leaving(stored):
                 return await self._end_unread(ref)
-            await self._tell_stuck(ref, stored, conditions.INVALID, str(error))
-            return self._placement.look_again_settled
+            await self._write_stalled(ref, stored, conditions.INVALID, str(error))
+            return self._placement.resync_after
 
     async def _move(self, ref: Ref, stored: Object) -> float:
         """One step towards the spec. What the API server refuses keeps nothing else from being done and told."""
@@ -97,12 +97,12 @@ class Reconciler:
         except (Conflict, NotLeading, Unavailable):
             raise
         except ClusterError as refusal:
-            stuck = self._stuck(stored, conditions.API_REFUSED, str(refusal))
+            stuck = self._stalled(stored, conditions.API_REFUSED, str(refusal))
             told = {condition["type"]: condition for condition in (*made.status["conditions"], *stuck)}
-            await self._tell(ref, stored, {**made.status, "conditions": list(told.values())})
+            await self._write_status(ref, stored, {**made.status, "conditions": list(told.values())})
             raise
-        await self._tell(ref, stored, made.status)
-        return made.look_again
+        await self._write_status(ref, stored, made.status)
+        return made.requeue_after
 
     async def _end_unread(self, ref: Ref) -> float:
         """Let a service go whose manifest cannot be read: its pods first, without the order that needs the manifest."""
@@ -112,7 +112,7 @@ class Reconciler:
                 await self._cluster.delete(Ref("Pod", ref.namespace, pod["metadata"]["name"]), uid_of(pod))
         if not pods:
             await release(self._cluster, ref)
-        return self._placement.look_again
+        return self._placement.requeue_after
 
     def _is_overdue(self, stored: Object) -> bool:
         """Whether its pods had their time: a node that is lost must not hold up a namespace's deletion.
@@ -126,17 +126,17 @@ class Reconciler:
         since = datetime.datetime.fromisoformat(stored["metadata"]["deletionTimestamp"]).timestamp()
         return self._clock.now() - since > deadline + common.LAST_WORDS + _END_SLACK
 
-    async def _tell_stuck(self, ref: Ref, stored: Object, reason: str, text: str) -> None:
+    async def _write_stalled(self, ref: Ref, stored: Object, reason: str, text: str) -> None:
         told = {condition["type"]: condition for condition in conditions.known(stored.get("status", {}))}
-        told |= {condition["type"]: condition for condition in self._stuck(stored, reason, text)}
-        await self._tell(ref, stored, {"conditions": list(told.values())})
+        told |= {condition["type"]: condition for condition in self._stalled(stored, reason, text)}
+        await self._write_status(ref, stored, {"conditions": list(told.values())})
 
-    def _stuck(self, stored: Object, reason: str, text: str) -> Sequence[dict[str, Any]]:
+    def _stalled(self, stored: Object, reason: str, text: str) -> Sequence[dict[str, Any]]:
         news = [Condition(conditions.PROGRESSING, False, reason, text[:_MOST_TEXT])]
         known = conditions.known(stored.get("status", {}))
         return conditions.update(known, news, stored["metadata"]["generation"], self._clock.timestamp())
 
-    async def _tell(self, ref: Ref, stored: Object, status: Mapping[str, Any]) -> None:
+    async def _write_status(self, ref: Ref, stored: Object, status: Mapping[str, Any]) -> None:
         known = stored.get("status", {})
         if all(known.get(key) == value for key, value in status.items()):
             return

@@ -13,7 +13,7 @@ class Recorder(Protocol):
         ...
 
 
-class Silent:
+class NullRecorder:
     """For places where people read the conditions themselves."""
 
     async def record(self, about: Object, warning: bool, reason: str, note: str) -> None:

@@ -89,7 +89,7 @@ async def _service(store, **spec):
 @pytest.mark.parametrize(
     ("spec", "order", "answer"),
     [
-        ({}, {"do": "scale", "pool": "decode", "replicas": 2}, "demo-decode: 2 workers wanted"),
+        ({}, {"do": "scale", "pool": "decode", "replicas": 2}, "demo-decode: 2 workers desired"),
         ({}, {"do": "scale", "pool": "decode", "replicas": 9}, "outside spec.scaling.decode, which is 1 to 4"),
         (
             {"scaling": {"prefill": {"max": 0}}},
@@ -113,7 +113,7 @@ def test_orders(spec, order, answer):
     asyncio.run(check())
 
 
-def test_scaling_writes_the_wish(tmp_path, monkeypatch):
+def test_scaling_writes_replicas(tmp_path, monkeypatch):
     """Over the socket, as `legato scale` does it; a second service of that name is refused meanwhile."""
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
 

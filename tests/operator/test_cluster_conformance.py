@@ -7,7 +7,7 @@ import itertools
 import pytest
 
 from legato_operator.cluster import Ref, uid_of
-from legato_operator.errors import Conflict, Gone, NotFound
+from legato_operator.errors import Conflict, Gone, ObjectNotFound
 from legato_operator.kubernetes.api import KubernetesCluster
 from legato_operator.local.store import Store
 
@@ -32,7 +32,7 @@ async def _kubernetes(request):
                 for manager in {m["manager"] for m in left["metadata"].get("managedFields", ())}:
                     bare = {"apiVersion": left["apiVersion"], "kind": kind, "metadata": {"name": ref.name}}
                     await cluster.apply(bare | ({"spec": left["spec"]} if "spec" in left else {}), manager, force=True)
-                with contextlib.suppress(NotFound):
+                with contextlib.suppress(ObjectNotFound):
                     await cluster.delete(ref)
         yield cluster
     finally:
@@ -75,7 +75,7 @@ def test_apply_creates_and_get_returns_it(run):
 def test_missing_object_is_not_found(run):
     async def check(cluster):
         for call in (cluster.get(REF), cluster.delete(REF), cluster.patch_status(REF, {})):
-            with pytest.raises(NotFound):
+            with pytest.raises(ObjectNotFound):
                 await call
 
     run(check)
@@ -200,7 +200,7 @@ def test_finalizers_keep_an_object_until_all_are_gone(run):
         await cluster.apply(_item(finalizers=[]), "one")
         assert (await cluster.get(REF))["metadata"]["finalizers"] == ["example.com/two"]
         await cluster.apply(_item(finalizers=[]), "two")
-        with pytest.raises(NotFound):
+        with pytest.raises(ObjectNotFound):
             await cluster.get(REF)
 
     run(check)

@@ -31,7 +31,7 @@ class Passes:
             raise self.faults[ref.name]
         return None if ref.name in self.gone else 3600.0
 
-    async def tell_failure(self, ref, error):
+    async def record_failure(self, ref, error):
         self.told.append((ref.name, str(error)))
 
     async def until(self, condition):

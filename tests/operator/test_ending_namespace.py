@@ -6,8 +6,8 @@ import pytest
 
 from legato_operator import apply
 from legato_operator.clock import SystemClock
-from legato_operator.cluster import Listing, Ref
-from legato_operator.errors import Forbidden, NotFound
+from legato_operator.cluster import ObjectList, Ref
+from legato_operator.errors import Forbidden, ObjectNotFound
 from legato_operator.observing.observe import observe
 
 REF = Ref("InferenceService", "ending", "demo")
@@ -30,17 +30,17 @@ class Ending:
         return self.service
 
     async def list(self, kind, namespace=None, labels=None):
-        return Listing((), 1)
+        return ObjectList((), 1)
 
     async def apply(self, item, manager, force=False):
         self.finalizers = item["metadata"]["finalizers"]
         return self.service
 
     async def delete(self, ref, uid=None):
-        raise Forbidden("403: secrets is forbidden") if ref.kind == "Secret" else NotFound(ref.name)
+        raise Forbidden("403: secrets is forbidden") if ref.kind == "Secret" else ObjectNotFound(ref.name)
 
 
-class Silent:
+class NullWorkers:
     """No worker answers."""
 
     async def state(self, address, token):
@@ -49,7 +49,7 @@ class Silent:
 
 def test_a_leaving_service_is_let_go_without_its_token():
     cluster = Ending(leaving=True)
-    observed = asyncio.run(observe(cluster, Silent(), SystemClock(), cluster.service))
+    observed = asyncio.run(observe(cluster, NullWorkers(), SystemClock(), cluster.service))
     assert observed.deleting
     assert not observed.has_token
     asyncio.run(apply.release(cluster, REF))
@@ -60,4 +60,4 @@ def test_a_service_that_stays_is_not_taken_for_one_without_a_token():
     """Else its token would be made anew, under workers that know the old one."""
     cluster = Ending(leaving=False)
     with pytest.raises(Forbidden):
-        asyncio.run(observe(cluster, Silent(), SystemClock(), cluster.service))
+        asyncio.run(observe(cluster, NullWorkers(), SystemClock(), cluster.service))

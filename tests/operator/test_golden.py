@@ -87,12 +87,12 @@ def test_api_server_takes_all_of_them_and_finds_nothing_to_change(api_server, ca
     async def check():
         cluster = KubernetesCluster(api_server.client())
         try:
-            wishes = [_moved(item, namespace) for item in yaml.safe_load_all(golden.Golden(case).stored())]
-            for wish in wishes:
-                first = await cluster.apply(wish, MANAGER)
-                second = await cluster.apply(wish, MANAGER)
+            objects = [_moved(item, namespace) for item in yaml.safe_load_all(golden.Golden(case).stored())]
+            for desired in objects:
+                first = await cluster.apply(desired, MANAGER)
+                second = await cluster.apply(desired, MANAGER)
                 assert second["metadata"]["resourceVersion"] == first["metadata"]["resourceVersion"]
-                assert drift.contained(wish, first), (wish, first)
+                assert drift.contained(desired, first), (desired, first)
         finally:
             cluster.close()
 
@@ -100,25 +100,25 @@ def test_api_server_takes_all_of_them_and_finds_nothing_to_change(api_server, ca
 
 
 def test_edited_object_is_found_on_the_api_server(api_server):
-    """What somebody changed by hand is another value of a field that is wished."""
+    """What somebody changed by hand is another value of a desired field."""
 
     async def check():
         cluster = KubernetesCluster(api_server.client())
         try:
-            wish = next(
+            desired = next(
                 i for i in yaml.safe_load_all(golden.Golden("quickstart").stored()) if i["kind"] == "Deployment"
             )
-            live = await cluster.apply(wish, MANAGER)
+            live = await cluster.apply(desired, MANAGER)
             edit = {
                 "apiVersion": "apps/v1",
                 "kind": "Deployment",
-                "metadata": wish["metadata"],
+                "metadata": desired["metadata"],
                 "spec": {"replicas": 5},
             }
-            assert drift.contained(wish, live)
-            assert not drift.contained(wish, await cluster.apply(edit, "somebody", force=True))
-            assert drift.contained(wish, await cluster.apply(wish, MANAGER, force=True))
-            await cluster.delete(ref_of(wish))
+            assert drift.contained(desired, live)
+            assert not drift.contained(desired, await cluster.apply(edit, "somebody", force=True))
+            assert drift.contained(desired, await cluster.apply(desired, MANAGER, force=True))
+            await cluster.delete(ref_of(desired))
         finally:
             cluster.close()
 

@@ -19,8 +19,8 @@ def _spec(build, resource):
 
 @pytest.mark.parametrize(("resource", "decode"), [("nvidia.com/gpu", 3), (SLICE, 3), ("example.com/nic", 4)])
 def test_budget_counts_them(build, resource, decode):
-    wishes = {"prefill": 1, "decode": 4}
-    targets = limits.targets(_spec(build, resource).spec, wishes, PLACEMENT.gpu_resources)
+    desired = {"prefill": 1, "decode": 4}
+    targets = limits.targets(_spec(build, resource).spec, desired, PLACEMENT.gpu_resources)
     assert targets["decode"].replicas == decode
 
 

@@ -9,17 +9,17 @@ import yaml
 from legato_operator import recorder
 from legato_operator.api import conditions, parsing, references
 from legato_operator.cluster import Ref
-from legato_operator.errors import Forbidden, NotFound
+from legato_operator.errors import Forbidden, ObjectNotFound
 from legato_operator.manifests import placement
 from legato_operator.observing import observe
 from legato_operator.observing.observed import Observed, Pod, WorkerState
 from legato_operator.planning.actions import Apply, Delete
-from legato_operator.planning.plan import LOOK_FOR_MISSING, plan
+from legato_operator.planning.plan import RECHECK_MISSING_AFTER, plan
 
 PLACEMENT = placement.kubernetes("engine:1", "gateway:1")
 CLAIM = {"source": {"pvc": {"claim": "weights"}}}
-MISSING = (("spec.model.source.pvc.claim", "there is no PersistentVolumeClaim weights"),)
-TOLD = "spec.model.source.pvc.claim: there is no PersistentVolumeClaim weights"
+MISSING = (("spec.model.source.pvc.claim", "PersistentVolumeClaim weights not found"),)
+TOLD = "spec.model.source.pvc.claim: PersistentVolumeClaim weights not found"
 
 
 def _observed(item, pods=(), **changes):
@@ -49,7 +49,7 @@ def test_missing_claim_is_told_and_no_pod_starts(build):
     assert _condition(made, "Progressing") == ("False", "NotFound", TOLD)
     assert _condition(made, "Ready") == ("False", "NotFound", TOLD)
     assert not _kinds(made) & {"Pod", "Deployment"}
-    assert made.look_again == LOOK_FOR_MISSING
+    assert made.requeue_after == RECHECK_MISSING_AFTER
 
 
 def test_what_serves_stays_while_a_new_revision_misses_its_claim(build):
@@ -67,9 +67,9 @@ def test_what_serves_stays_while_a_new_revision_misses_its_claim(build):
 
 
 def test_a_model_on_its_way_is_a_reason_of_its_own(build):
-    loading = _pod("decode", revision="r", ready=False, state=None, downloading=True, message="downloads its model")
+    loading = _pod("decode", revision="r", ready=False, state=None, downloading=True, message="downloading its model")
     made = plan(_observed(build(), [_pod("prefill"), loading]), PLACEMENT)
-    assert _condition(made, "DecodeReady") == ("False", "Downloading", "demo-decode-0: downloads its model")
+    assert _condition(made, "DecodeReady") == ("False", "Downloading", "demo-decode-0: downloading its model")
     assert _condition(made, "Ready")[1] == "Downloading"
 
 
@@ -99,7 +99,7 @@ class Cluster:
 @pytest.mark.parametrize(
     ("answer", "told"),
     [
-        (NotFound("404"), "there is no Secret hub"),
+        (ObjectNotFound("404"), "Secret hub not found"),
         ({"data": {"password": "eA=="}}, "Secret hub has no key token"),
         ({}, "Secret hub has no key token"),
         ({"data": {"token": "eA=="}}, None),

@@ -19,13 +19,13 @@ async def _is_ready(f):
 
 
 async def _scale(f, pool, replicas):
-    wish = {
+    desired = {
         "apiVersion": "serving.legato.dev/v1alpha1",
         "kind": "WorkerPool",
         "metadata": {"name": f"demo-{pool}"},
         "spec": {"replicas": replicas},
     }
-    await f.cluster.store.apply(wish, SCALER, force=True)
+    await f.cluster.store.apply(desired, SCALER, force=True)
 
 
 def test_service_becomes_ready(fakes, build):

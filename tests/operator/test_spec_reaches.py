@@ -16,7 +16,7 @@ from pydantic import BaseModel
 from legato_cli import main
 from legato_engine import settings as worker_settings
 from legato_gateway import settings as gateway_settings
-from legato_operator.api import field_errors, parsing, resources, roles
+from legato_operator.api import field_errors, parsing, quantities, resources
 from legato_operator.api.resources import Spec
 from legato_operator.local import command
 from legato_operator.manifests import common, placement, pool, revision, worker
@@ -28,7 +28,7 @@ PLACEMENT = placement.local(("legato",))
 DOCS = (Path(__file__).parents[2] / "docs" / "manifest.md").read_text()
 LATER = "*for the autoscaler*"
 
-GPU = {roles.GPU: 1}
+GPU = {quantities.GPU: 1}
 BASE: dict[str, Any] = {
     "model": {"source": {"builtin": "smollm2-135m-instruct"}},
     "prefill": {"resources": {"requests": {"cpu": 1} | GPU}},
@@ -164,16 +164,16 @@ def _failed(rolling: Observed) -> Observed:
     good = {"metadata": {"labels": {}}, "spec": {}}
     kept = common.signed(revision.controller_revision(service, "decode", good, 1))
     kept["metadata"] |= {"uid": "uid"}
-    wished = common.revision_of(worker.template(service, "decode", PLACEMENT))
-    late = Pod("demo-decode-9", "uid-9", "decode", wished, "9", False, False, waiting=100.0)
-    status = {"pools": {"decode": {"failedRevision": wished, "failure": "it crashed"}}}
+    desired = common.revision_of(worker.template(service, "decode", PLACEMENT))
+    late = Pod("demo-decode-9", "uid-9", "decode", desired, "9", False, False, waiting=100.0)
+    status = {"pools": {"decode": {"failedRevision": desired, "failure": "it crashed"}}}
     return dataclasses.replace(rolling, pods=(*rolling.pods, late), objects=(*rolling.objects, kept), status=status)
 
 
-def _pools(service: resources.InferenceService, wish: int | None) -> tuple[Any, ...]:
-    """The pools' objects, with a wish or without."""
+def _pools(service: resources.InferenceService, desired: int | None) -> tuple[Any, ...]:
+    """The pools' objects, with `spec.replicas` or without."""
     made = [pool.worker_pool(service, role) for role in ("prefill", "decode")]
-    extra = {} if wish is None else {"replicas": wish}
+    extra = {} if desired is None else {"replicas": desired}
     return tuple(
         {**item, "metadata": {**item["metadata"], "uid": "uid", "generation": 1}, "spec": {**item["spec"], **extra}}
         for item in made
@@ -201,7 +201,7 @@ def test_field_reaches_a_process_or_is_refused_or_comes_later(path):
         assert any(f"spec.{path}".startswith(problem) for problem, _ in refused)
         assert all(not made.phases for made in _plans(service))
     elif path == "scaling.mode":
-        assert not reaches  # Managed and External differ in who writes the wish
+        assert not reaches  # Managed and External differ in who sets the replicas
     else:
         assert reaches is not _later(path)
 

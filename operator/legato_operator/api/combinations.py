@@ -3,8 +3,9 @@
 from collections.abc import Callable, Iterator
 
 from legato_operator.api import quantities
+from legato_operator.api.quantities import GPU
 from legato_operator.api.resources import Spec
-from legato_operator.api.roles import GPU, gpus
+from legato_operator.api.roles import gpus
 
 Problem = tuple[str, str]
 MOST_CPUS = 1024  # of one worker

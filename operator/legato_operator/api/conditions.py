@@ -13,7 +13,6 @@ PROGRESSING = "Progressing"
 
 ALL_READY = "AllReady"
 API_REFUSED = "APIRefused"
-AS_WISHED = "AsWished"
 CAPPED = "Capped"
 CONNECTED = "Connected"
 DELETING = "Deleting"
@@ -32,39 +31,40 @@ SCALING = "Scaling"
 STARTING = "Starting"
 UNKNOWN = "Unknown"
 UNSCHEDULABLE = "Unschedulable"
+UP_TO_DATE = "UpToDate"
 WORKER_REFUSED = "WorkerRefused"
 
 REASONS = {
-    ALL_READY: "everything that is needed to serve is ready",
-    API_REFUSED: "the API server does not allow what the operator has to write: a quota, a policy or missing rights",
-    AS_WISHED: "as many workers as wished for, all of the newest revision",
-    CAPPED: "fewer or more workers were wished for than the bounds or the GPU budget allow",
-    CONNECTED: "workers can hand KV over by the transport named",
+    ALL_READY: "all components needed to serve requests are ready",
+    API_REFUSED: "the API server rejected a write of the operator: a quota, an admission policy or missing permissions",
+    CAPPED: "the desired number of workers is outside the scaling bounds or exceeds the GPU budget",
+    CONNECTED: "workers can hand off KV over the transport named in the message",
     DELETING: "the service is being deleted",
-    DOWNLOADING: "a pod's model is being downloaded; the log of its container `model` tells how far it is",
-    INVALID: "the manifest cannot be accepted",
-    NOT_AVAILABLE: "the manifest asks for something that is not available yet or not here",
-    NOT_FOUND: "a claim or a Secret that the manifest names is not there; what serves is left as it is",
-    NOT_NEEDED: "there is no such pool, or nothing to hand over",
+    DOWNLOADING: "a pod is downloading its model; see the log of its container `model` for progress",
+    INVALID: "the manifest is invalid",
+    NOT_AVAILABLE: "the manifest uses a feature that is not available yet or not on this platform",
+    NOT_FOUND: "a PersistentVolumeClaim or Secret that the manifest names does not exist; running workers stay",
+    NOT_NEEDED: "the service has no such pool, or no hand-offs",
     NO_READY_WORKER: "no worker of this pool is ready",
     NO_TRANSPORT: "a worker has no transport for hand-offs",
-    OPERATOR_FAULT: "the operator cannot work on this object, and tries again; its log says more",
-    PROGRESS_DEADLINE_EXCEEDED: "a worker of the newest revision was not ready within `rollout.progressDeadline`",
+    OPERATOR_FAULT: "the operator failed to reconcile this object and will retry; see its log",
+    PROGRESS_DEADLINE_EXCEEDED: "a worker of the latest revision was not ready within `rollout.progressDeadline`",
     ROLLING_OUT: "workers of an older revision are being replaced",
-    ROLLOUT_FAILED: "a worker of the newest revision cannot come up; those of the last good one serve on",
+    ROLLOUT_FAILED: "a worker of the latest revision cannot start; workers of the last good revision keep serving",
     SCALING: "workers are being added or drained",
-    STARTING: "not everything has started yet",
-    UNKNOWN: "no ready worker has told yet",
-    UNSCHEDULABLE: "no node can take a pod: it asks for a resource, a place or a volume that none has",
+    STARTING: "pods are still starting",
+    UNKNOWN: "no ready worker has reported its state yet",
+    UNSCHEDULABLE: "no node can run a pod: its resource requests, affinity or volumes cannot be satisfied",
+    UP_TO_DATE: "the desired number of workers is ready, all of the latest revision",
     WORKER_REFUSED: "a process ended with a permanent error (exit code 2)",
 }
 
-# With status False these are no cause for a warning: they pass by themselves, or are what was asked for.
+# With status False these raise no warning: they are transient, or what was requested.
 CALM = frozenset(
-    {AS_WISHED, DELETING, DOWNLOADING, NOT_NEEDED, NO_READY_WORKER, ROLLING_OUT, SCALING, STARTING, UNKNOWN}
+    {DELETING, DOWNLOADING, NOT_NEEDED, NO_READY_WORKER, ROLLING_OUT, SCALING, STARTING, UNKNOWN, UP_TO_DATE}
 )
 
-# With any status these are: somebody has to do something.
+# With any status these raise a warning: somebody has to act.
 ALARMING = frozenset({UNSCHEDULABLE})
 
 

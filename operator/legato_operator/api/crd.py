@@ -87,26 +87,38 @@ _POOL_RULES: Mapping[str, tuple[Rule, ...]] = {
 
 _CONDITIONS: Schema = {
     "type": "array",
-    "description": "What is so now, each with a reason that a program can compare and a message for people.",
+    "description": "Observations of the current state, with machine-readable reasons and human-readable messages.",
     "x-kubernetes-list-type": "map",
     "x-kubernetes-list-map-keys": ["type"],
     "items": {
         "type": "object",
         "required": ["type", "status", "reason", "message", "lastTransitionTime"],
         "properties": {
-            "type": {"type": "string", "description": "What the condition is about."},
-            "status": {"type": "string", "enum": ["True", "False", "Unknown"], "description": "Whether it is so."},
-            "reason": {"type": "string", "description": "Why, as one constant word."},
-            "message": {"type": "string", "description": "Why, for people."},
-            "observedGeneration": {"type": "integer", "format": "int64", "description": "Of which spec it is told."},
-            "lastTransitionTime": {"type": "string", "format": "date-time", "description": "When status changed last."},
+            "type": {"type": "string", "description": "Type of the condition."},
+            "status": {
+                "type": "string",
+                "enum": ["True", "False", "Unknown"],
+                "description": "Status of the condition.",
+            },
+            "reason": {"type": "string", "description": "Machine-readable reason for the status."},
+            "message": {"type": "string", "description": "Human-readable details."},
+            "observedGeneration": {
+                "type": "integer",
+                "format": "int64",
+                "description": "Generation of the spec that the condition was set for.",
+            },
+            "lastTransitionTime": {
+                "type": "string",
+                "format": "date-time",
+                "description": "When the status last changed.",
+            },
         },
     },
 }
 _GENERATION: Schema = {
     "type": "integer",
     "format": "int64",
-    "description": "The version of the spec that this status is about.",
+    "description": "Generation of the spec that this status describes.",
 }
 
 
@@ -115,30 +127,30 @@ def inference_service() -> Schema:
     count = {"type": "integer", "format": "int32"}
     pool = {
         "type": "object",
-        "description": "Workers of one pool.",
+        "description": "State of one pool.",
         "properties": {
-            "replicas": {**count, "description": "Workers that exist, leaving ones included."},
-            "ready": {**count, "description": "Workers that serve."},
-            "wanted": {**count, "description": "Workers that there shall be."},
-            "revision": {"type": "string", "description": "The pod revision that the manifest asks for."},
-            "failedRevision": {"type": "string", "description": "That revision, if its workers cannot come up."},
-            "failureReason": {"type": "string", "description": "Why they cannot, as one constant word."},
-            "failure": {"type": "string", "description": "Why they cannot, for people."},
+            "replicas": {**count, "description": "Workers that exist, including those that are being removed."},
+            "ready": {**count, "description": "Workers that are ready."},
+            "desired": {**count, "description": "Desired number of workers."},
+            "revision": {"type": "string", "description": "Pod revision of the current spec."},
+            "failedRevision": {"type": "string", "description": "That revision, if its workers cannot start."},
+            "failureReason": {"type": "string", "description": "Machine-readable reason why they cannot start."},
+            "failure": {"type": "string", "description": "Human-readable details of why they cannot start."},
         },
     }
     status = {
         "type": "object",
-        "description": "What the operator found and does.",
+        "description": "Observed state of the service.",
         "properties": {
             "observedGeneration": _GENERATION,
             "conditions": _CONDITIONS,
             "pools": {
                 "type": "object",
-                "description": "Counts of the pools.",
+                "description": "State of the pools.",
                 "properties": {"prefill": pool, "decode": pool},
             },
-            "model": {"type": "string", "description": "The name that clients ask for."},
-            "url": {"type": "string", "description": "Where clients inside the cluster reach the gateway."},
+            "model": {"type": "string", "description": "Model name that clients put into requests."},
+            "url": {"type": "string", "description": "URL of the gateway inside the cluster."},
         },
     }
     columns = [
@@ -160,19 +172,22 @@ def worker_pool() -> Schema:
     count = {"type": "integer", "format": "int32"}
     status = {
         "type": "object",
-        "description": "What the operator found.",
+        "description": "Observed state of the pool.",
         "properties": {
             "observedGeneration": _GENERATION,
-            "replicas": {**count, "description": "Workers that exist and are not leaving."},
-            "readyReplicas": {**count, "description": "Workers that serve."},
-            "selector": {"type": "string", "description": "Labels of the pool's workers; drained ones lose them."},
+            "replicas": {**count, "description": "Workers that exist and are not being removed."},
+            "readyReplicas": {**count, "description": "Workers that are ready."},
+            "selector": {
+                "type": "string",
+                "description": "Label selector of the pool's workers; draining workers do not match it.",
+            },
             "conditions": _CONDITIONS,
         },
     }
     columns = [
         _column("Service", "string", ".spec.service"),
         _column("Role", "string", ".spec.role"),
-        _column("Wish", "integer", ".spec.replicas"),
+        _column("Desired", "integer", ".spec.replicas"),
         _column("Workers", "integer", ".status.replicas"),
         _column("Ready", "integer", ".status.readyReplicas"),
         _column("Age", "date", ".metadata.creationTimestamp"),
@@ -182,7 +197,9 @@ def worker_pool() -> Schema:
         "statusReplicasPath": ".status.replicas",
         "labelSelectorPath": ".status.selector",
     }
-    schema = _resource(WorkerPool, "The workers of one role of a service: the unit that scales.", status, _POOL_RULES)
+    schema = _resource(
+        WorkerPool, "The workers of one role of a service; the object that is scaled.", status, _POOL_RULES
+    )
     subresources = {"status": {}, "scale": scale}
     return _definition(names.WORKER_POOL, "workerpools", ["lwp"], schema, columns, subresources)
 
@@ -231,7 +248,7 @@ def _resource(
             "apiVersion": {"type": "string"},
             "kind": {"type": "string"},
             "metadata": {"type": "object"},
-            "spec": {**spec, "description": "What is wished for."},
+            "spec": {**spec, "description": "Desired state."},
             "status": status,
         },
     }

@@ -6,7 +6,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from legato_operator.api import combinations, field_errors, yaml_text
-from legato_operator.api.resources import InferenceService, Metadata
+from legato_operator.api.resources import InferenceService, ObjectMeta
 from legato_operator.errors import ManifestError
 from legato_protocol import names
 
@@ -34,7 +34,7 @@ def read_service(content: Mapping[str, Any]) -> InferenceService:
 
 def service_from_object(stored: Mapping[str, Any]) -> InferenceService:
     """The service in an object that a cluster keeps, which has a status and metadata of the server beside it."""
-    known = {field.alias for field in Metadata.model_fields.values()}
+    known = {field.alias for field in ObjectMeta.model_fields.values()}
     metadata = {key: value for key, value in stored["metadata"].items() if key in known}
     return read_service({**{k: v for k, v in stored.items() if k != "status"}, "metadata": metadata})
 

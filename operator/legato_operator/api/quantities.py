@@ -3,6 +3,7 @@
 import re
 from decimal import Decimal
 
+GPU = "nvidia.com/gpu"  # the resource that is a GPU, unless the operator is given others
 _UNITS = {
     "": Decimal(1),
     "m": Decimal("0.001"),

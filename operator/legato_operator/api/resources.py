@@ -24,7 +24,7 @@ SHORTEST, LONGEST = 0.001, 7 * 86400.0  # seconds
 MOST_MEMORY = 1 << 50  # bytes
 
 
-class Part(BaseModel):
+class ManifestPart(BaseModel):
     """A part of a manifest: frozen, spelled in camelCase, and without unknown fields."""
 
     model_config = ConfigDict(
@@ -72,7 +72,7 @@ Tenant = Annotated[str, Field(min_length=1, max_length=512)]
 Count = Annotated[int, Field(ge=0, le=10_000)]
 
 
-class HuggingFace(Part):
+class HuggingFace(ManifestPart):
     """A repository on the Hugging Face hub."""
 
     repo: Annotated[str, Field(pattern=r"^[^/\s]+/[^/\s]+$", max_length=200)]
@@ -82,119 +82,119 @@ class HuggingFace(Part):
     token_secret: ObjectName | None = None
     """The Secret with an access token, under the key `token`."""
     node_cache: Annotated[str, Field(pattern=r"^/[^:]*$", max_length=4096)] | None = None
-    """A folder of every node, writable for user 65532, in which what was downloaded stays for the next pod there."""
+    """A directory of every node, writable for user 65532, that keeps downloads for later pods of the node."""
 
 
-class Claim(Part):
-    """A folder on a volume."""
+class Claim(ManifestPart):
+    """A directory on a volume."""
 
     claim: ObjectName
     """The PersistentVolumeClaim, in the service's namespace."""
     path: str = ""
-    """The GGUF file or Hugging Face folder in it; the volume's root if not given."""
+    """Path of the GGUF file or Hugging Face directory in the volume; its root if not given."""
 
 
-class Source(Part):
-    """Where the weights are: exactly one of these."""
+class Source(ManifestPart):
+    """Where the weights are; exactly one field must be set."""
 
     builtin: Literal["smollm2-135m-instruct"] | None = None
-    """A small model that comes with the installation."""
+    """A small model that is included in the installation."""
     hugging_face: HuggingFace | None = None
     """A repository on the Hugging Face hub, at one commit."""
     pvc: Claim | None = None
-    """A folder on a PersistentVolumeClaim."""
+    """A directory on a PersistentVolumeClaim."""
     path: Annotated[str, Field(min_length=1, pattern=r"^[^-]")] | None = None
-    """A GGUF file, or a Hugging Face folder with safetensors, on the machine (on Kubernetes: of every node)."""
+    """A GGUF file, or a Hugging Face directory with safetensors, on the machine (on Kubernetes: on every node)."""
     image: Annotated[str, Field(min_length=1)] | None = None
     """An image that holds the weights, mounted as an image volume."""
 
 
-class Model(Part):
+class Model(ManifestPart):
     source: Source
-    """Where the weights are: exactly one of builtin, huggingFace, pvc, path and image."""
+    """Where the weights are; exactly one of builtin, huggingFace, pvc, path and image must be set."""
     served_name: (
         Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[A-Za-z0-9][-A-Za-z0-9._:/@+ ]*$")] | None
     ) = None
-    """What clients put into `model`; the service's name if not given."""
+    """Model name that clients put into requests; the service's name if not given."""
     max_length: Annotated[int, Field(ge=16, le=1 << 24)] = 4096
-    """Longest sequence, prompt and answer, in tokens."""
+    """Maximum number of tokens of a sequence, prompt and output together."""
 
 
-class Engine(Part):
+class Engine(ManifestPart):
     block_size: Literal[8, 16, 32, 64, 128] = 16
     """Tokens in a block of KV cache."""
     kv_cache_memory: Memory = 512 << 20
-    """Memory of the KV cache of each worker."""
+    """Size of the KV cache of each worker."""
     chunk_tokens: Annotated[int, Field(ge=16, le=1 << 20)] = 512
-    """Most prompt tokens of one step; long prompts are computed in such chunks."""
+    """Maximum number of prompt tokens in one step; longer prompts are computed in chunks."""
     dtype: Literal["Auto", "BFloat16", "Float16", "Float32"] = "Auto"
-    """Number format of weights and KV. Auto takes the fastest of the processor."""
+    """Data type of weights and KV. Auto selects the fastest that the processor supports."""
     numerics: Literal["Fast", "Invariant"] = "Fast"
     """Fast uses the fastest kernels; Invariant makes a token's logits independent of batch, chunking and cache."""
 
 
-class Resources(Part):
+class Resources(ManifestPart):
     requests: dict[str, Quantity] = {}
-    """What one worker is promised. `cpu` also sets its compute threads."""
+    """Resource requests of one worker. `cpu` also sets its number of compute threads."""
     limits: dict[str, Quantity] = {}
-    """What one worker may take at most, enforced on Kubernetes."""
+    """Resource limits of one worker, enforced on Kubernetes."""
 
 
-class Parallelism(Part):
+class Parallelism(ManifestPart):
     tensor: Annotated[int, Field(ge=1, le=64)] = 1
-    """Over how many GPUs one worker spreads each layer."""
+    """Number of GPUs that each layer is sharded over."""
 
 
-class Pool(Part):
+class Pool(ManifestPart):
     resources: Resources = Resources()
     """CPU, memory and GPUs of one worker."""
     parallelism: Parallelism = Parallelism()
-    """How one worker spreads over GPUs."""
+    """How a worker is sharded over GPUs."""
     template: dict[str, Any] = {}
-    """Additions to the pods: metadata.labels, metadata.annotations, and fields of a pod's spec."""
+    """Merged into the pods: metadata.labels, metadata.annotations, and fields of a pod's spec."""
     replicas: Count | None = None
-    """Number of workers; required with scaling.mode Fixed, refused otherwise."""
+    """Number of workers; required with scaling.mode Fixed, not allowed otherwise."""
 
 
-class Gateway(Part):
+class GatewaySpec(ManifestPart):
     replicas: Annotated[int, Field(ge=1, le=1000)] = 1
-    """How many gateways share the requests."""
+    """Number of gateways."""
     default_deadline: Duration = 600.0
-    """By when a request ends, unless its header x-legato-deadline says otherwise."""
+    """Deadline of requests without the header x-legato-deadline."""
     tenant_tokens_per_minute: dict[Tenant, Annotated[int, Field(ge=1, le=10**12)]] = {}
-    """Tokens a minute by tenant; "*" is each other tenant's. No limit if not given."""
+    """Quota of tokens per minute by tenant; "*" applies to each other tenant. No limit if not given."""
 
 
-class Routing(Part):
+class Routing(ManifestPart):
     local_prefill_below_tokens: Annotated[int, Field(ge=0, le=1 << 24)] = 64
-    """With fewer uncached prompt tokens than this, the decode worker prefills itself."""
+    """Prompts with fewer uncached tokens than this are prefilled by the decode worker itself."""
     when_prefill_unavailable: Literal["Local", "Wait", "Fail"] = "Local"
-    """Without a prefill worker: Local (decode workers prefill), Wait or Fail."""
+    """What happens without a prefill worker: Local (decode workers prefill), Wait or Fail."""
 
 
-class Transfer(Part):
+class Transfer(ManifestPart):
     transport: Literal["Auto", "RDMA", "TCP", "SharedMemory"] = "Auto"
-    """What carries KV between workers. Auto is TCP, RDMA has to be asked for."""
+    """Transport of KV between workers. Auto is TCP; RDMA must be requested."""
     required: bool = False
-    """Without this transport the service is not Ready, instead of falling back."""
+    """Whether the service is not Ready without this transport, instead of falling back."""
     on_failure: Literal["Retry", "Recompute", "Fail"] = "Retry"
-    """After a failed hand-off: Retry it, Recompute on the decode worker, or Fail the request."""
+    """What happens after a failed hand-off: Retry, Recompute on the decode worker, or Fail the request."""
     checksum: bool = True
-    """Verify every block that was handed over."""
+    """Whether to verify the checksum of every block that is handed off."""
 
 
-class Slo(Part):
+class Slo(ManifestPart):
     ttft: Duration = 1.0
     """Objective for the time to the first token."""
     tpot: Duration = 0.1
     """Objective for the time of each later token."""
 
 
-class Bounds(Part):
+class Bounds(ManifestPart):
     min: Count = 1
-    """Fewest workers, and how many there are at first; 1 if not given (0 where max is 0)."""
+    """Minimum number of workers, and the initial number; 1 if not given (0 if max is 0)."""
     max: Count = 4
-    """Most workers; 4 if not given."""
+    """Maximum number of workers; 4 if not given."""
 
     @model_validator(mode="before")
     @classmethod
@@ -204,58 +204,58 @@ class Bounds(Part):
         return value
 
 
-class Scaling(Part):
+class Scaling(ManifestPart):
     mode: Literal["Managed", "External", "Fixed"] = "Managed"
-    """Who writes the pools' replicas: the operator, others (HPA, KEDA, kubectl scale), or the manifest."""
+    """Who sets the pools' replicas: Managed (the operator), External (an HPA, for example) or Fixed (the manifest)."""
     prefill: Bounds = Bounds()
     """Bounds of the prefill pool, with Managed and External."""
     decode: Bounds = Bounds()
     """Bounds of the decode pool, with Managed and External."""
     gpu_budget: Annotated[int, Field(ge=1)] | None = None
-    """Most GPUs of both pools together; no limit if not given."""
+    """Maximum number of GPUs of both pools together; no limit if not given."""
     max_prefill_per_decode: Annotated[int, Field(ge=1)] = 4
-    """Most prefill workers for each decode worker."""
+    """Maximum number of prefill workers for each decode worker."""
     max_decode_per_prefill: Annotated[int, Field(ge=1)] = 4
-    """Most decode workers for each prefill worker."""
+    """Maximum number of decode workers for each prefill worker."""
 
 
-class Drain(Part):
+class Drain(ManifestPart):
     deadline: Duration = 120.0
-    """How long the sequences of a leaving worker have to move elsewhere or to end."""
+    """How long the sequences of a draining worker have to migrate or finish."""
 
 
-class Rollout(Part):
+class Rollout(ManifestPart):
     max_surge: Count = 1
-    """So many more workers than wanted may exist while a revision is replaced."""
+    """Most workers above the desired number while a revision is replaced."""
     max_unavailable: Count = 0
-    """So many fewer workers than wanted may be ready while a revision is replaced."""
+    """Most workers below the desired number that may be unready while a revision is replaced."""
     progress_deadline: Duration = 1800.0
-    """By when a new worker is ready, downloads included; a revision with one that is not has failed."""
+    """Time in which a new worker must become ready, downloads included; otherwise its revision has failed."""
     auto_rollback: bool = False
-    """Put workers of the last good revision in the place of a failed one's. Otherwise the rollout only stops."""
+    """Whether workers of a failed revision are replaced by those of the last good one; if not, the rollout stops."""
 
 
-class Spec(Part):
+class Spec(ManifestPart):
     model: Model
-    """What is served."""
+    """The model to serve."""
     engine: Engine = Engine()
     """Settings that all workers share."""
     prefill: Pool = Pool()
     """The workers that compute the KV cache of prompts."""
     decode: Pool = Pool()
     """The workers that generate tokens."""
-    gateway: Gateway = Gateway()
-    """The OpenAI-compatible front door."""
+    gateway: GatewaySpec = GatewaySpec()
+    """The OpenAI-compatible API server."""
     routing: Routing = Routing()
-    """Which workers a request goes to."""
+    """How requests are routed to workers."""
     transfer: Transfer = Transfer()
     """Hand-offs of KV between workers."""
     slo: Slo = Slo()
     """Latency objectives, for the autoscaler."""
     scaling: Scaling = Scaling()
-    """How many workers the pools have."""
+    """Sizes of the pools."""
     drain: Drain = Drain()
-    """How a worker leaves."""
+    """How workers are drained."""
     rollout: Rollout = Rollout()
     """How workers of an old revision are replaced."""
 
@@ -265,21 +265,21 @@ class Spec(Part):
         return bool(self.prefill.replicas if self.scaling.mode == "Fixed" else self.scaling.prefill.max)
 
 
-class Metadata(Part):
+class ObjectMeta(ManifestPart):
     name: Name
     namespace: Name = "default"
     labels: dict[str, str] = {}
     annotations: dict[str, str] = {}
 
 
-class ServiceMetadata(Metadata):
+class ServiceMeta(ObjectMeta):
     name: ServiceName
 
 
-class InferenceService(Part):
+class InferenceService(ManifestPart):
     api_version: Literal["serving.legato.dev/v1alpha1"]
     kind: Literal["InferenceService"]
-    metadata: ServiceMetadata
+    metadata: ServiceMeta
     spec: Spec
 
     @property
@@ -287,17 +287,17 @@ class InferenceService(Part):
         return self.spec.model.served_name or self.metadata.name
 
 
-class WorkerPoolSpec(Part):
+class WorkerPoolSpec(ManifestPart):
     service: Name
     """The InferenceService that the pool belongs to."""
     role: Literal["prefill", "decode"]
-    """What its workers do."""
+    """Role of its workers."""
     replicas: Count | None = None
-    """A wish, written by whoever scales: the operator with scaling.mode Managed, an HPA or a person with External."""
+    """Desired number of workers, set by the operator with scaling.mode Managed, by an HPA or a person with External."""
 
 
-class WorkerPool(Part):
+class WorkerPool(ManifestPart):
     api_version: Literal["serving.legato.dev/v1alpha1"]
     kind: Literal["WorkerPool"]
-    metadata: Metadata
+    metadata: ObjectMeta
     spec: WorkerPoolSpec

@@ -8,7 +8,6 @@ from legato_operator.api.resources import Bounds, Pool, Spec
 PREFILL = "prefill"
 DECODE = "decode"
 BOTH = (PREFILL, DECODE)
-GPU = "nvidia.com/gpu"
 
 
 def of(spec: Spec) -> tuple[str, ...]:
@@ -33,7 +32,7 @@ def initial_replicas(spec: Spec, role: str) -> int:
     return max(bounds(spec, role).min, 1)
 
 
-def gpus(spec: Spec, role: str, names: Sequence[str] = (GPU,)) -> int:
+def gpus(spec: Spec, role: str, names: Sequence[str] = (quantities.GPU,)) -> int:
     """How many GPUs one worker of a role takes: what it requests of resources of these names."""
     resources = pool(spec, role).resources
     given = {**resources.limits, **resources.requests}

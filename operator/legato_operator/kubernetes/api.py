@@ -14,8 +14,17 @@ import urllib3
 from kubernetes.client import ApiClient
 from kubernetes.client.exceptions import ApiException
 
-from legato_operator.cluster import Event, Listing, Object, Ref
-from legato_operator.errors import ClusterError, Conflict, Forbidden, Gone, Invalid, NotFound, Throttled, Unavailable
+from legato_operator.cluster import Object, ObjectList, Ref, WatchEvent
+from legato_operator.errors import (
+    ClusterError,
+    Conflict,
+    Forbidden,
+    Gone,
+    Invalid,
+    ObjectNotFound,
+    Throttled,
+    Unavailable,
+)
 from legato_operator.kubernetes import kinds
 from legato_operator.kubernetes.throttle import Throttle, retry_after
 
@@ -31,7 +40,7 @@ _JSON = "application/json"
 _JSON_PATCH = "application/json-patch+json"
 _MERGE = "application/merge-patch+json"
 _METADATA = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
-_ERRORS = {403: Forbidden, 404: NotFound, 409: Conflict, 410: Gone, 422: Invalid}
+_ERRORS = {403: Forbidden, 404: ObjectNotFound, 409: Conflict, 410: Gone, 422: Invalid}
 _Result = TypeVar("_Result")
 Count = Callable[[str, str, str], None]  # verb, kind, outcome
 
@@ -64,12 +73,14 @@ class KubernetesCluster:
     async def get(self, ref: Ref) -> Object:
         return await self._call("get", ref.kind, "GET", kinds.path(ref.kind, ref.namespace, ref.name))
 
-    async def list(self, kind: str, namespace: str | None = None, labels: Mapping[str, str] | None = None) -> Listing:
+    async def list(
+        self, kind: str, namespace: str | None = None, labels: Mapping[str, str] | None = None
+    ) -> ObjectList:
         return await self._list(kind, namespace, labels, _JSON)
 
     async def list_metadata(
         self, kind: str, namespace: str | None = None, labels: Mapping[str, str] | None = None
-    ) -> Listing:
+    ) -> ObjectList:
         """A list of objects of which only the metadata is there: far less to send and to read."""
         return await self._list(kind, namespace, labels, _METADATA)
 
@@ -98,7 +109,7 @@ class KubernetesCluster:
             except Invalid:  # patched as well: the operator has no right to update
                 spec = [{"op": "replace", "path": "/spec", "value": item["spec"]}]
                 await self._call("replace", item["kind"], "PATCH", path, query, spec, _JSON_PATCH)
-        except (Invalid, NotFound, KeyError):
+        except (Invalid, ObjectNotFound, KeyError):
             raise contradiction from None
 
     async def create(self, item: Mapping[str, Any]) -> Object:
@@ -107,7 +118,7 @@ class KubernetesCluster:
         return await self._call("create", item["kind"], "POST", path, {}, item)
 
     async def replace(self, item: Mapping[str, Any]) -> Object:
-        """Raises Conflict when the object is no longer at the `resourceVersion` in `item`, NotFound when it is gone."""
+        """Raises Conflict when the object is no longer at the `resourceVersion` in `item`, and ObjectNotFound."""
         path = kinds.path(item["kind"], item["metadata"]["namespace"], item["metadata"]["name"])
         return await self._call("replace", item["kind"], "PUT", path, {}, item)
 
@@ -127,7 +138,7 @@ class KubernetesCluster:
         body = {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": "Background", **options}
         await self._call("delete", ref.kind, "DELETE", kinds.path(ref.kind, ref.namespace, ref.name), {}, body)
 
-    async def watch(self, kind: str, since: int) -> AsyncIterator[Event]:
+    async def watch(self, kind: str, since: int) -> AsyncIterator[WatchEvent]:
         version = since
         while True:
             query = {"watch": "true", "resourceVersion": str(version), "timeoutSeconds": str(WATCH_SECONDS)}
@@ -141,7 +152,7 @@ class KubernetesCluster:
                         raise _error(int(news["object"].get("code", 500)), str(news["object"].get("message")))
                     version = int(news["object"]["metadata"]["resourceVersion"])
                     if news["type"] != "BOOKMARK":
-                        yield Event(news["type"], news["object"], version)
+                        yield WatchEvent(news["type"], news["object"], version)
             finally:
                 response.response.close()
 
@@ -149,7 +160,9 @@ class KubernetesCluster:
         with _mapped():
             return self._request("GET", path, query)
 
-    async def _list(self, kind: str, namespace: str | None, labels: Mapping[str, str] | None, accept: str) -> Listing:
+    async def _list(
+        self, kind: str, namespace: str | None, labels: Mapping[str, str] | None, accept: str
+    ) -> ObjectList:
         query = {"limit": str(PAGE)}
         if labels:
             query["labelSelector"] = _selector(labels)
@@ -160,7 +173,7 @@ class KubernetesCluster:
             items += [item | spelled for item in page["items"] or ()]
             following = page["metadata"].get("continue")
             if not following:
-                return Listing(tuple(items), int(page["metadata"]["resourceVersion"]))
+                return ObjectList(tuple(items), int(page["metadata"]["resourceVersion"]))
             query["continue"] = following
 
     async def _call(

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from legato_operator.cluster import Cluster, Object, Ref
-from legato_operator.errors import ClusterError, NotFound, NotLeading
+from legato_operator.errors import ClusterError, NotLeading, ObjectNotFound
 from legato_operator.kubernetes import kinds
 from legato_operator.kubernetes.leader import micro_time
 from legato_operator.manifests import common
@@ -37,7 +37,7 @@ class Events:
         now = micro_time()
         try:
             stored: Mapping[str, Any] = await self._cluster.get(ref)
-        except NotFound:
+        except ObjectNotFound:
             stored = {}
         count = int(stored.get("series", {}).get("count", 1)) + 1
         item = {

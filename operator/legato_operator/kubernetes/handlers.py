@@ -27,19 +27,19 @@ CONNECT_SECONDS = 10.0
 RESTART_SECONDS = 5.0  # after kopf ended by an error
 STOP_SECONDS = 10.0
 
-Told = Callable[[Object, bool], None]  # an object, and whether it is gone
+Notify = Callable[[Object, bool], None]  # an object, and whether it is gone
 log = logging.getLogger(__name__)
 
 
 class Handlers:
-    """kopf in its thread. `told` is called there, for every event."""
+    """kopf in its thread. `notify` is called there, for every event."""
 
     def __init__(
-        self, load: Callable[[], Configuration], namespaces: tuple[str, ...], told: Told, silence: float
+        self, load: Callable[[], Configuration], namespaces: tuple[str, ...], notify: Notify, silence: float
     ) -> None:
         self._load = load
         self._namespaces = namespaces
-        self._told = told
+        self._notify = notify
         self._silence = silence
         self._stopping = threading.Event()  # for good
         self._running = threading.Event()  # kopf's watches have begun
@@ -91,18 +91,18 @@ class Handlers:
         registry = kopf.OperatorRegistry()
         kopf.on.login(registry=registry)(self._login)
         for kind in WATCHED:
-            kopf.on.event(*_resource(kind), id=kind.lower(), registry=registry)(_handler(kind, self._told))
+            kopf.on.event(*_resource(kind), id=kind.lower(), registry=registry)(_handler(kind, self._notify))
         return registry
 
     def _login(self, **_: Any) -> kopf.ConnectionInfo:
         return _connection(self._load())
 
 
-def _handler(kind: str, told: Told) -> Callable[..., None]:
+def _handler(kind: str, notify: Notify) -> Callable[..., None]:
     api_version = kinds.KINDS[kind].api_version
 
     async def handle(event: Any, **_: Any) -> None:
-        told({**event["object"], "apiVersion": api_version, "kind": kind}, event["type"] == "DELETED")
+        notify({**event["object"], "apiVersion": api_version, "kind": kind}, event["type"] == "DELETED")
 
     return handle  # type: ignore[return-value]
 

@@ -12,8 +12,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from legato_operator.cluster import Cluster, Event, Listing, Object, Ref
-from legato_operator.errors import ClusterError, Conflict, NotFound, NotLeading
+from legato_operator.cluster import Cluster, Object, ObjectList, Ref, WatchEvent
+from legato_operator.errors import ClusterError, Conflict, NotLeading, ObjectNotFound
 from legato_operator.kubernetes import kinds
 
 LEASE = "legato-operator"
@@ -99,7 +99,7 @@ class Leader:
         with contextlib.suppress(Conflict):  # another was faster
             try:
                 stored = await self._leases.get(self._ref)
-            except NotFound:
+            except ObjectNotFound:
                 await self._leases.create(self._lease({}, {}))
             else:
                 if not self._may_take(stored.get("spec", {})):
@@ -157,7 +157,9 @@ class LedCluster:
     async def get(self, ref: Ref) -> Object:
         return await self._cluster.get(ref)
 
-    async def list(self, kind: str, namespace: str | None = None, labels: Mapping[str, str] | None = None) -> Listing:
+    async def list(
+        self, kind: str, namespace: str | None = None, labels: Mapping[str, str] | None = None
+    ) -> ObjectList:
         return await self._cluster.list(kind, namespace, labels)
 
     async def apply(self, item: Mapping[str, Any], manager: str, force: bool = False) -> Object:
@@ -172,7 +174,7 @@ class LedCluster:
         self._check()
         await self._cluster.delete(ref, uid)
 
-    def watch(self, kind: str, since: int) -> AsyncIterator[Event]:
+    def watch(self, kind: str, since: int) -> AsyncIterator[WatchEvent]:
         return self._cluster.watch(kind, since)
 
     def _check(self) -> None:

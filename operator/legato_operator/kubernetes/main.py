@@ -18,7 +18,7 @@ from legato_operator.kubernetes.api import READ_TIMEOUT, KubernetesCluster
 from legato_operator.kubernetes.events import Events
 from legato_operator.kubernetes.handlers import LABELLED, SILENCE_SECONDS, WATCHED, Handlers
 from legato_operator.kubernetes.leader import Leader, LedCluster, Terms
-from legato_operator.kubernetes.metrics import Metrics
+from legato_operator.kubernetes.metrics import OperatorMetrics
 from legato_operator.kubernetes.remembered import Remembered
 from legato_operator.kubernetes.settings import OperatorSettings
 from legato_operator.kubernetes.sightings import Sightings
@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Pace:
+class Timings:
     """How often the process looks after itself and its Lease, and how long it waits for the API server, in seconds."""
 
     terms: Terms = field(default_factory=Terms)
@@ -68,20 +68,20 @@ async def _until_signal(settings: OperatorSettings, load: Callable[[], Configura
 async def serve(
     settings: OperatorSettings,
     load: Callable[[], Configuration],
-    pace: Pace | None = None,
+    timings: Timings | None = None,
     told_port: Callable[[int], None] = lambda port: None,
 ) -> None:
     """Serve until cancelled; then passes end, and the Lease is given back."""
-    pace = pace or Pace()
+    timings = timings or Timings()
     configuration = await asyncio.to_thread(load)
-    metrics = Metrics()
-    cluster = KubernetesCluster(connection.client(configuration), metrics.called, read_timeout=pace.read)
+    metrics = OperatorMetrics()
+    cluster = KubernetesCluster(connection.client(configuration), metrics.called, read_timeout=timings.read)
     leases = KubernetesCluster(  # connections and a thread of its own: it must be renewed while others wait
         connection.client(configuration), metrics.called, threads=2, read_timeout=LEASE_READ_SECONDS
     )
     try:
         async with httpx.AsyncClient(trust_env=False) as client:
-            await _Process(settings, load, pace, metrics, cluster, leases, client).serve(told_port)
+            await _Process(settings, load, timings, metrics, cluster, leases, client).serve(told_port)
     finally:
         cluster.close()
         leases.close()
@@ -94,19 +94,19 @@ class _Process:
         self,
         settings: OperatorSettings,
         load: Callable[[], Configuration],
-        pace: Pace,
-        metrics: Metrics,
+        timings: Timings,
+        metrics: OperatorMetrics,
         cluster: KubernetesCluster,
         leases: KubernetesCluster,
         client: httpx.AsyncClient,
     ) -> None:
         self._settings = settings
-        self._pace = pace
+        self._pace = timings
         self._metrics = metrics
         self._cluster = cluster
         self._loop = asyncio.get_running_loop()
         self._sightings = Sightings()
-        self._leader = Leader(leases, settings.lease_namespace, settings.identity, pace.terms)
+        self._leader = Leader(leases, settings.lease_namespace, settings.identity, timings.terms)
         self._remembered = Remembered(cluster, WATCHED, LABELLED)
         led = LedCluster(self._remembered, self._leader)
         where = placement.kubernetes(
@@ -122,8 +122,8 @@ class _Process:
         if settings.token_role:
             account = Account(settings.lease_namespace, settings.service_account)
             reconciler = TokenAccess(reconciler, led, settings.token_role, account)
-        self._controller = Controller(reconciler, pace.retries, metrics, pace.gather)
-        self._handlers = Handlers(load, settings.namespaces, self._told, pace.silence)
+        self._controller = Controller(reconciler, timings.retries, metrics, timings.gather)
+        self._handlers = Handlers(load, settings.namespaces, self._told, timings.silence)
         self._watchdog = Watchdog(
             cluster,
             WATCHED,

@@ -3,7 +3,7 @@
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 
-class Metrics:
+class OperatorMetrics:
     """A `controller.Journal`, with counters for the API and for what is seen of it."""
 
     def __init__(self) -> None:

@@ -8,7 +8,7 @@ import collections
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any, TypeVar
 
-from legato_operator.cluster import Cluster, Event, Listing, Object, Ref, labels_of, ref_of
+from legato_operator.cluster import Cluster, Object, ObjectList, Ref, WatchEvent, labels_of, ref_of
 
 _Labels = tuple[tuple[str, str], ...]
 _Place = tuple[str, str]  # kind and namespace
@@ -32,7 +32,7 @@ class Remembered:
         self._labelled = labelled
         self._trusted = False
         self._objects: dict[_Place, dict[str, Object]] = {}  # by name
-        self._listings: dict[_Place, dict[_Labels, Listing]] = {}
+        self._listings: dict[_Place, dict[_Labels, ObjectList]] = {}
         self._changes: collections.Counter[str] = collections.Counter()  # by kind
         self._doubts = 0  # how often trust came or went
 
@@ -53,8 +53,10 @@ class Remembered:
             return await self._cluster.get(ref)
         return await self._kept(self._objects, _place(ref), ref.name, lambda: self._cluster.get(ref))
 
-    async def list(self, kind: str, namespace: str | None = None, labels: Mapping[str, str] | None = None) -> Listing:
-        async def ask() -> Listing:
+    async def list(
+        self, kind: str, namespace: str | None = None, labels: Mapping[str, str] | None = None
+    ) -> ObjectList:
+        async def ask() -> ObjectList:
             return _slim(await self._cluster.list(kind, namespace, labels))
 
         if namespace is None:
@@ -80,7 +82,7 @@ class Remembered:
         finally:
             self._forget(ref, {})
 
-    def watch(self, kind: str, since: int) -> AsyncIterator[Event]:
+    def watch(self, kind: str, since: int) -> AsyncIterator[WatchEvent]:
         return self._cluster.watch(kind, since)
 
     async def _kept(
@@ -122,18 +124,18 @@ def _place(ref: Ref) -> _Place:
 
 
 def _is_empty(answer: object) -> bool:
-    return isinstance(answer, Listing) and not answer.items
+    return isinstance(answer, ObjectList) and not answer.items
 
 
 def _selects(asked: _Labels, labels: Mapping[str, str]) -> bool:
     return all(key in labels and value in ("", labels[key]) for key, value in asked)
 
 
-def _holds(listing: Listing, name: str) -> bool:
+def _holds(listing: ObjectList, name: str) -> bool:
     return any(item["metadata"]["name"] == name for item in listing.items)
 
 
-def _slim(listing: Listing) -> Listing:
+def _slim(listing: ObjectList) -> ObjectList:
     """Without the half of each object that says who wrote which field."""
     for item in listing.items:
         item["metadata"].pop("managedFields", None)

@@ -7,7 +7,7 @@ import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from legato_operator.api.roles import GPU
+from legato_operator.api.quantities import GPU
 from legato_protocol import names
 from legato_protocol.flags import SettingsError
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from legato_operator.cluster import Cluster, Ref
 from legato_operator.controller import Reconciles
-from legato_operator.errors import Forbidden, NotFound
+from legato_operator.errors import Forbidden, ObjectNotFound
 from legato_operator.kubernetes import kinds
 from legato_operator.manifests import common
 
@@ -41,15 +41,15 @@ class TokenAccess:
             self._bound.discard(ref.namespace)  # somebody may have taken the binding away
             raise
 
-    async def tell_failure(self, ref: Ref, error: Exception) -> None:
-        await self._reconciler.tell_failure(ref, error)
+    async def record_failure(self, ref: Ref, error: Exception) -> None:
+        await self._reconciler.record_failure(ref, error)
 
     async def _bind(self, ref: Ref) -> None:
         """A namespace that is ending takes nothing new, and needs no token any more."""
         try:
             await self._cluster.get(ref)
             await self._cluster.apply(self._binding(ref.namespace), common.MANAGER, force=True)
-        except NotFound:
+        except ObjectNotFound:
             return
         except Forbidden:
             if not await self._may_read(ref):
@@ -63,7 +63,7 @@ class TokenAccess:
     async def _may_read(self, ref: Ref) -> bool:
         try:
             await self._cluster.get(Ref("Secret", ref.namespace, common.token_name_of(ref.name)))
-        except NotFound:
+        except ObjectNotFound:
             return True
         except Forbidden:
             return False

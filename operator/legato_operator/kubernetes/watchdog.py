@@ -5,14 +5,14 @@ import logging
 from collections.abc import Callable
 from typing import Protocol
 
-from legato_operator.cluster import Listing, Object
+from legato_operator.cluster import Object, ObjectList
 from legato_operator.errors import ClusterError
 from legato_operator.kubernetes.sightings import Sightings
 from legato_protocol import names
 
 AUDIT_SECONDS = 30.0
 PASS_SECONDS = 300.0  # a pass that takes longer has stopped
-DEAF_AUDITS = 3  # in a row, fresh watches between them: then a fresh process is wanted
+DEAF_AUDITS = 3  # in a row, fresh watches between them: then the process should be replaced
 SOUND_AUDITS = 2  # in a row: what the first one listed was told of, so watches have begun
 log = logging.getLogger(__name__)
 
@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 class Lists(Protocol):
     async def list_metadata(
         self, kind: str, namespace: str | None = None, labels: dict[str, str] | None = None
-    ) -> Listing: ...
+    ) -> ObjectList: ...
 
 
 class Watchdog:

@@ -1,7 +1,7 @@
 """How long to wait before a process is started again. Pure."""
 
 
-class Backoff:
+class CrashBackoff:
     """Doubles from `first` to `longest` seconds, and starts over after a run that was healthy for `reset_after`."""
 
     def __init__(self, first: float, longest: float, reset_after: float) -> None:

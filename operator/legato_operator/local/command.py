@@ -12,7 +12,7 @@ _LABEL = re.compile(r"metadata\.labels\['([^']+)'\]")
 
 
 async def environment(cluster: Cluster, pod: Object) -> dict[str, str]:
-    """The container's variables, with secrets and fields of the pod read. Raises NotFound, KeyError."""
+    """The container's variables, with secrets and fields of the pod read. Raises ObjectNotFound, KeyError."""
     namespace = pod["metadata"]["namespace"]
     return {entry["name"]: await _value(cluster, namespace, pod, entry) for entry in container(pod).get("env", ())}
 

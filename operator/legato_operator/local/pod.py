@@ -13,9 +13,9 @@ import httpx
 
 from legato_operator.clock import Clock
 from legato_operator.cluster import Object, ref_of, uid_of
-from legato_operator.errors import Conflict, NotFound
+from legato_operator.errors import Conflict, ObjectNotFound
 from legato_operator.local import command, files
-from legato_operator.local.backoff import Backoff
+from legato_operator.local.backoff import CrashBackoff
 from legato_operator.local.logs import Logs
 from legato_operator.local.pod_status import HOST, PodStatus
 from legato_operator.local.probes import Answer, probe
@@ -61,7 +61,7 @@ class PodLife:
         self._variables = variables
         self._reachable = reachable
         settings = around.settings
-        self._backoff = Backoff(settings.backoff_first, settings.backoff_longest, settings.backoff_reset_after)
+        self._backoff = CrashBackoff(settings.backoff_first, settings.backoff_longest, settings.backoff_reset_after)
         self._status = PodStatus()
         self._leaving = asyncio.Event()
         self._process: Process | None = None
@@ -86,7 +86,7 @@ class PodLife:
                     await self._wait_for_restart(code, last_words)
         finally:
             self.kill()
-        with contextlib.suppress(NotFound, Conflict):
+        with contextlib.suppress(ObjectNotFound, Conflict):
             await self._around.store.remove(self._ref, uid_of(self._pod))
 
     async def _run_once(self) -> tuple[int, str]:
@@ -98,7 +98,7 @@ class PodLife:
             return CANNOT_START, str(error)
         beside = [asyncio.create_task(self._probe(process)), asyncio.create_task(self._stop_when_leaving(process))]
         try:
-            await self._tell(self._status.started(process.pid))
+            await self._write_status(self._status.started(process.pid))
             return await process.wait()
         finally:
             process.kill()
@@ -137,7 +137,7 @@ class PodLife:
     async def _wait_for_restart(self, code: int, last_words: str) -> None:
         now = self._around.clock.now()
         delay = self._backoff.delay(now - self._ready_since if self._ready_since is not None else 0.0)
-        await self._tell(self._status.ended(code, last_words, delay))
+        await self._write_status(self._status.ended(code, last_words, delay))
         self._around.logs.line(self._ref.name, self._status.message)
         sleep = asyncio.create_task(self._around.clock.sleep(delay))
         leave = asyncio.create_task(self._leaving.wait())
@@ -149,7 +149,7 @@ class PodLife:
         ports = await self._wait_announced(process)
         if ports is None:
             return
-        await self._tell(self._status.announced(ports))
+        await self._write_status(self._status.announced(ports))
         self._reachable(ports)
         settings, misses = self._around.settings, 0
         while misses < settings.liveness_misses:
@@ -181,10 +181,10 @@ class PodLife:
     async def _tell_readiness(self, answer: Answer) -> None:
         if answer.passed and self._ready_since is None:
             self._ready_since = self._around.clock.now()
-        await self._tell(self._status.probed(answer.passed, answer.message))
+        await self._write_status(self._status.probed(answer.passed, answer.message))
 
-    async def _tell(self, status: PodStatus) -> None:
+    async def _write_status(self, status: PodStatus) -> None:
         self._status = status.stamped(self._status, self._around.clock.timestamp())
         container = str(command.container(self._pod)["name"])
-        with contextlib.suppress(NotFound, Conflict):  # removed by force: there is nobody left to tell
+        with contextlib.suppress(ObjectNotFound, Conflict):  # removed by force: there is nobody left to tell
             await self._around.store.patch_status(self._ref, self._status.manifest(container), uid_of(self._pod))

@@ -33,7 +33,7 @@ class PodStatus:
 
     def ended(self, exit_code: int, last_words: str, delay: float) -> "PodStatus":
         """The process ended and is started again in `delay` seconds."""
-        why = f"ended with {exit_code}" if exit_code >= 0 else f"killed by signal {-exit_code}"
+        why = f"exited with code {exit_code}" if exit_code >= 0 else f"killed by signal {-exit_code}"
         return replace(
             self,
             ready=False,

@@ -10,8 +10,8 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any, Literal
 
-from legato_operator.cluster import Event, Listing, Object, Ref, ref_of, uid_of
-from legato_operator.errors import Conflict, Gone, NotFound
+from legato_operator.cluster import Object, ObjectList, Ref, WatchEvent, ref_of, uid_of
+from legato_operator.errors import Conflict, Gone, ObjectNotFound
 from legato_operator.local import fields
 
 KEPT_EVENTS = 1024
@@ -27,23 +27,25 @@ class Store:
         self._graceful = graceful
         self._objects: dict[Ref, Object] = {}
         self._owned: dict[Ref, dict[str, set[fields.Path]]] = {}
-        self._events: deque[Event] = deque(maxlen=kept_events)
+        self._events: deque[WatchEvent] = deque(maxlen=kept_events)
         self._version = 0
         self._changed = asyncio.Condition()
 
     async def get(self, ref: Ref) -> Object:
         return copy.deepcopy(self._stored(ref))
 
-    async def list(self, kind: str, namespace: str | None = None, labels: Mapping[str, str] | None = None) -> Listing:
-        wanted = (labels or {}).items()
+    async def list(
+        self, kind: str, namespace: str | None = None, labels: Mapping[str, str] | None = None
+    ) -> ObjectList:
+        selected = (labels or {}).items()
         items = tuple(
             copy.deepcopy(item)
             for ref, item in sorted(self._objects.items())
             if ref.kind == kind
             and namespace in (None, ref.namespace)
-            and wanted <= item["metadata"].get("labels", {}).items()
+            and selected <= item["metadata"].get("labels", {}).items()
         )
-        return Listing(items, self._version)
+        return ObjectList(items, self._version)
 
     async def apply(self, item: Mapping[str, Any], manager: str, force: bool = False) -> Object:
         ref = ref_of(item)
@@ -77,10 +79,10 @@ class Store:
         await self._settle(ref, before, after)
 
     async def remove(self, ref: Ref, uid: str) -> None:
-        """Take an object of a graceful kind away, after what it stood for has ended. Raises NotFound, Conflict."""
+        """Remove an object of a graceful kind, once its processes have ended. Raises ObjectNotFound and Conflict."""
         await self._forget(ref, self._stored(ref, uid))
 
-    async def watch(self, kind: str, since: int) -> AsyncIterator[Event]:
+    async def watch(self, kind: str, since: int) -> AsyncIterator[WatchEvent]:
         seen = since
         while True:
             async with self._changed:
@@ -97,7 +99,7 @@ class Store:
     def _stored(self, ref: Ref, uid: str | None = None) -> Object:
         item = self._objects.get(ref)
         if item is None:
-            raise NotFound(f"there is no {ref}")
+            raise ObjectNotFound(f"there is no {ref}")
         if uid is not None and uid_of(item) != uid:
             raise Conflict(f"{ref} is not the object with uid {uid}")
         return item
@@ -141,17 +143,17 @@ class Store:
             await self._forget(ref, after)
             return copy.deepcopy(after)
         self._objects[ref] = after
-        await self._tell("ADDED" if before is None else "MODIFIED", after)
+        await self._write_status("ADDED" if before is None else "MODIFIED", after)
         return copy.deepcopy(after)
 
     async def _forget(self, ref: Ref, item: Object) -> None:
         del self._objects[ref]
         self._owned.pop(ref, None)
-        await self._tell("DELETED", item)
+        await self._write_status("DELETED", item)
 
-    async def _tell(self, kind: Literal["ADDED", "MODIFIED", "DELETED"], item: Object) -> None:
+    async def _write_status(self, kind: Literal["ADDED", "MODIFIED", "DELETED"], item: Object) -> None:
         self._version += 1
         item["metadata"]["resourceVersion"] = str(self._version)
-        self._events.append(Event(kind, copy.deepcopy(item), self._version))
+        self._events.append(WatchEvent(kind, copy.deepcopy(item), self._version))
         async with self._changed:
             self._changed.notify_all()

@@ -12,11 +12,11 @@ from legato_protocol import names
 
 # Field managers of server-side apply.
 MANAGER = "legato-operator"
-SCALER = "legato-scaler"  # writes the first wish of a pool, and later ones for `legato scale`
+SCALER = "legato-scaler"  # applies the initial `spec.replicas` of a pool, and later ones for `legato scale`
 DRAINER = "legato-drain"  # marks workers that were chosen to leave
 
 ANNOTATION_DRAINING = f"{names.API_GROUP}/draining-since"  # when the operator chose this worker to leave
-ANNOTATION_WISH = f"{names.API_GROUP}/wish"  # hash of what was applied: a field that is wished no longer changes it
+ANNOTATION_APPLIED = f"{names.API_GROUP}/applied-hash"  # hash of the applied object: removing a field changes it too
 GATEWAY = "gateway"
 DEPLOYMENT = "Deployment"
 REVISION = "ControllerRevision"
@@ -76,14 +76,14 @@ def owned(item: Mapping[str, Any], owner: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def signed(item: Mapping[str, Any]) -> dict[str, Any]:
-    """An object that says by a hash what it was wished to be."""
-    annotations = {**item["metadata"].get("annotations", {}), ANNOTATION_WISH: revision_of(item)}
+    """An object annotated with the hash of its desired state."""
+    annotations = {**item["metadata"].get("annotations", {}), ANNOTATION_APPLIED: revision_of(item)}
     return {**item, "metadata": {**item["metadata"], "annotations": annotations}}
 
 
 def is_ours(item: Object) -> bool:
     """Made by the operator, and not on its way out; somebody else's object may carry the label too."""
-    return ANNOTATION_WISH in item["metadata"].get("annotations", {}) and not is_leaving(item)
+    return ANNOTATION_APPLIED in item["metadata"].get("annotations", {}) and not is_leaving(item)
 
 
 def service_object(service: InferenceService, uid: str) -> Object:
@@ -116,7 +116,7 @@ def field_variable(name: str, path: str) -> dict[str, Any]:
 
 
 def grace_period(service: InferenceService) -> int:
-    """Seconds from the wish that a pod ends until it is killed."""
+    """Seconds between the deletion of a pod and its being killed."""
     return math.ceil(service.spec.drain.deadline) + LAST_WORDS
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from legato_operator.manifests import model
 from legato_operator.manifests.model import Delivery
-from legato_operator.manifests.placement import Containers, Placement
+from legato_operator.manifests.placement import Containers, PodPlacement
 from legato_protocol import names
 
 USER = 65532
@@ -34,7 +34,7 @@ _NODE_LOST_AFTER = 30  # seconds; by default Kubernetes gives a silent node's po
 
 
 def process(
-    name: str, placement: Placement, arguments: Sequence[str], env: Sequence[Mapping[str, Any]]
+    name: str, placement: PodPlacement, arguments: Sequence[str], env: Sequence[Mapping[str, Any]]
 ) -> dict[str, Any]:
     """A container that runs `legato` with these arguments and is probed. How it is started is the placement's."""
     started = {"command": [*placement.program, *arguments]} if placement.program else {"args": [*arguments]}

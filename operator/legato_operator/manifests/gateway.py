@@ -6,14 +6,14 @@ from legato_operator.api import quantities
 from legato_operator.api.resources import InferenceService
 from legato_operator.manifests import common, container, model
 from legato_operator.manifests.model import Delivery
-from legato_operator.manifests.placement import Containers, Placement
+from legato_operator.manifests.placement import Containers, PodPlacement
 from legato_protocol import names
 
 STOP_SENDING = 3  # seconds in which a Service's proxies learn that a gateway leaves, before it accepts no more
 _REQUESTS = {"cpu": "100m", "memory": "256Mi"}
 
 
-def template(service: InferenceService, placement: Placement) -> dict[str, Any]:
+def template(service: InferenceService, placement: PodPlacement) -> dict[str, Any]:
     """The pod's metadata and spec."""
     delivery = model.delivery(service, placement)
     arguments = ["gateway", *_process(service, placement), *_policy(service, delivery)]
@@ -52,7 +52,7 @@ def deployment(service: InferenceService, template: dict[str, Any]) -> dict[str,
 
 def _in_container(
     service: InferenceService,
-    placement: Placement,
+    placement: PodPlacement,
     containers: Containers,
     gateway: dict[str, Any],
     delivery: Delivery,
@@ -67,7 +67,7 @@ def _in_container(
     }
 
 
-def _process(service: InferenceService, placement: Placement) -> list[str]:
+def _process(service: InferenceService, placement: PodPlacement) -> list[str]:
     mine = {"service": service.metadata.name, "namespace": service.metadata.namespace}
     return [
         "--host",

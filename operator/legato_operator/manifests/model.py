@@ -7,7 +7,7 @@ from typing import Any
 
 from legato_operator.api.resources import HuggingFace, InferenceService
 from legato_operator.manifests import common
-from legato_operator.manifests.placement import Placement
+from legato_operator.manifests.placement import PodPlacement
 from legato_protocol import names
 
 FOLDER = "/model"
@@ -29,7 +29,7 @@ class Delivery:
     cache: Mapping[str, Any] = field(default_factory=lambda: {"emptyDir": {}})
 
 
-def delivery(service: InferenceService, placement: Placement) -> Delivery:
+def delivery(service: InferenceService, placement: PodPlacement) -> Delivery:
     """Of the service's source; processes without containers see the machine's own files."""
     source = service.spec.model.source
     if placement.containers is None or source.builtin:

@@ -1,8 +1,8 @@
-"""Where the pods of a plan run: what is the same for all of them and not the service's own wish."""
+"""Where the pods of a plan run: settings that all services share."""
 
 from dataclasses import dataclass
 
-from legato_operator.api.roles import GPU
+from legato_operator.api.quantities import GPU
 from legato_protocol import names
 
 
@@ -18,7 +18,7 @@ class Containers:
 
 
 @dataclass(frozen=True)
-class Placement:
+class PodPlacement:
     """`program` starts `legato`; empty where the image does. Port 0 lets a process choose and announce its port.
 
     `$(NAME)` in arguments is expanded by whoever runs the pod, as Kubernetes does, from the container's environment;
@@ -37,16 +37,16 @@ class Placement:
     containers: Containers | None = None  # None: pods are processes, which see the machine's own files
     url: str = ""  # where clients reach a service; empty where that is not the operator's to say
     gpu_resources: tuple[str, ...] = (GPU,)  # names of resources that are GPUs
-    look_again: float = 0.5  # seconds, while something is moving: workers' own state sends no events
-    look_again_settled: float = 5.0
+    requeue_after: float = 0.5  # seconds, while something is moving: workers' own state sends no events
+    resync_after: float = 5.0
 
 
-def local(program: tuple[str, ...], cores: int | None = None) -> Placement:
+def local(program: tuple[str, ...], cores: int | None = None) -> PodPlacement:
     """Processes on this machine, reachable from this machine only, which share its `cores`.
 
     Gateways inherit the listening socket of the local cluster, so that one can take over from another without a gap.
     """
-    return Placement(
+    return PodPlacement(
         program=program,
         host="127.0.0.1",
         front=("--listen-fd", "$(LEGATO_LISTEN_FD)"),
@@ -65,10 +65,10 @@ def kubernetes(
     pull_secrets: tuple[str, ...] = (),
     operator_namespace: str = "",
     gpu_resources: tuple[str, ...] = (GPU,),
-) -> Placement:
+) -> PodPlacement:
     """Pods of a cluster: each has an address and ports of its own, and events tell when to look again."""
     low, high = names.TRANSFER_PORTS
-    return Placement(
+    return PodPlacement(
         program=(),
         host="0.0.0.0",
         front=("--port", str(names.GATEWAY_PORT)),
@@ -79,6 +79,6 @@ def kubernetes(
         containers=Containers(engine_image, gateway_image, pull_policy, pull_secrets, operator_namespace),
         gpu_resources=gpu_resources,
         url="http://{service}.{namespace}.svc/v1",
-        look_again=1.0,
-        look_again_settled=30.0,
+        requeue_after=1.0,
+        resync_after=30.0,
     )

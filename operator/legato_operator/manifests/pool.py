@@ -8,15 +8,15 @@ from legato_protocol import names
 
 
 def worker_pool(service: InferenceService, role: str) -> dict[str, Any]:
-    """The pool of a role. Without `replicas`: that field is a wish, and belongs to whoever scales."""
+    """The pool of a role. Without `replicas`: that field belongs to whoever scales."""
     spec = {"service": service.metadata.name, "role": role}
     return _pool(service, role, spec) | {
         "metadata": common.metadata(service, common.pool_name(service, role), {names.LABEL_ROLE: role})
     }
 
 
-def wish(service: InferenceService, role: str, replicas: int) -> dict[str, Any]:
-    """Only the wish for `replicas` workers, as a scaler writes it."""
+def scale(service: InferenceService, role: str, replicas: int) -> dict[str, Any]:
+    """Only `spec.replicas`, as a scaler applies it."""
     return _pool(service, role, {"replicas": replicas})
 
 

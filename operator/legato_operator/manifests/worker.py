@@ -7,7 +7,7 @@ from legato_operator.api import quantities, roles
 from legato_operator.api.resources import InferenceService, Pool
 from legato_operator.manifests import common, container, model, overlay
 from legato_operator.manifests.model import Delivery
-from legato_operator.manifests.placement import Placement
+from legato_operator.manifests.placement import PodPlacement
 from legato_protocol import names
 
 # Variables that a container's arguments are made of.
@@ -17,7 +17,7 @@ POD_REVISION = "LEGATO_POD_REVISION"
 _SPREAD = "topologySpreadConstraints"  # two of them for the same topology are refused: a user's take the place of ours
 
 
-def template(service: InferenceService, pool: str, placement: Placement) -> dict[str, Any]:
+def template(service: InferenceService, pool: str, placement: PodPlacement) -> dict[str, Any]:
     """The pod's metadata and spec, the same for all workers of a pool."""
     delivery = model.delivery(service, placement)
     worker = container.process("worker", placement, _arguments(service, pool, placement, delivery), _env(service))
@@ -76,7 +76,7 @@ def _env(service: InferenceService) -> list[dict[str, Any]]:
     ]
 
 
-def _arguments(service: InferenceService, pool: str, placement: Placement, delivery: Delivery) -> list[str]:
+def _arguments(service: InferenceService, pool: str, placement: PodPlacement, delivery: Delivery) -> list[str]:
     return [
         "worker",
         *_identity(service, pool),
@@ -99,7 +99,7 @@ def _engine(service: InferenceService, delivery: Delivery) -> list[str]:
     return flags if transfer.checksum else [*flags, "--no-checksum"]
 
 
-def _process(service: InferenceService, pool: str, placement: Placement) -> list[str]:
+def _process(service: InferenceService, pool: str, placement: PodPlacement) -> list[str]:
     flags = ["--host", placement.host, *placement.transfer, *placement.announce]
     flags += ["--health-port", str(placement.health_port), "--control-port", str(placement.control_port)]
     flags += ["--drain-deadline", quantities.seconds(service.spec.drain.deadline)]
@@ -109,7 +109,7 @@ def _process(service: InferenceService, pool: str, placement: Placement) -> list
     return [*flags, "--threads", str(threads)] if threads else flags
 
 
-def _threads(service: InferenceService, pool: str, placement: Placement) -> int | None:
+def _threads(service: InferenceService, pool: str, placement: PodPlacement) -> int | None:
     """Compute threads: as many as CPUs were asked for, or a fair share of a machine that all workers share.
 
     More threads than cores cost far more than they bring: a step ends with its slowest thread. The share follows from

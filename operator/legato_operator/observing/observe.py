@@ -7,7 +7,7 @@ from typing import Protocol
 from legato_operator.api import parsing, references, resources
 from legato_operator.clock import Clock
 from legato_operator.cluster import Cluster, Object, Ref, is_leaving, ref_of, uid_of
-from legato_operator.errors import ClusterError, Forbidden, NotFound, Unavailable
+from legato_operator.errors import ClusterError, Forbidden, ObjectNotFound, Unavailable
 from legato_operator.manifests import common, secret
 from legato_operator.observing import pod_facts
 from legato_operator.observing.observed import Observed, Pod, WorkerState
@@ -60,8 +60,8 @@ async def find_problem(cluster: Cluster, namespace: str, needed: references.Refe
         found = await cluster.get(Ref(needed.kind, namespace, needed.name))
     except Forbidden:
         return None
-    except NotFound:
-        return needed.path, f"there is no {needed.kind} {needed.name}"
+    except ObjectNotFound:
+        return needed.path, f"{needed.kind} {needed.name} not found"
     if needed.key and needed.key not in found.get("data", {}):
         return needed.path, f"{needed.kind} {needed.name} has no key {needed.key}"
     return None
@@ -93,7 +93,7 @@ async def read_token(cluster: Cluster, service: resources.InferenceService) -> s
         if not secret.is_of(found, service.metadata.name):
             raise ClusterError(f"Secret {ref.name} is not the service's own: it needs one of that name for its token")
         return secret.read(found, "token")
-    except (NotFound, KeyError, ValueError):
+    except (ObjectNotFound, KeyError, ValueError):
         return ""
 
 

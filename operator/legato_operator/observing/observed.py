@@ -78,7 +78,7 @@ class Observed:
         return {item["spec"]["role"]: item for item in self.objects if item["kind"] == names.WORKER_POOL}
 
     @property
-    def wishes(self) -> Mapping[str, int]:
-        """How many workers each pool shall have; only of pools that exist and have a wish."""
+    def desired_replicas(self) -> Mapping[str, int]:
+        """`spec.replicas` by role, of the pools that exist and have been scaled."""
         given = {role: item["spec"].get("replicas") for role, item in self.pools.items()}
         return {role: replicas for role, replicas in given.items() if replicas is not None}

@@ -63,7 +63,7 @@ def _message(status: Mapping[str, Any]) -> str:
         if waiting.get("reason", _BEGINNING[0]) not in _BEGINNING:
             return ": ".join(text for text in (waiting["reason"], waiting.get("message", "")) if text)
     if since := _download(status):
-        return f"downloads its model since {since}"
+        return f"downloading its model since {since}"
     for kind in ("PodScheduled", "Ready"):
         condition = _condition(status, kind)
         if condition.get("status") == "False":
@@ -119,7 +119,7 @@ def _ended(status: Mapping[str, Any]) -> str:
     for container in containers[:1]:
         for state in ("state", "lastState"):
             if ended := container.get(state, {}).get("terminated", {}):
-                told = f"{container['name']} ended with {ended.get('exitCode')}"
+                told = f"{container['name']} exited with code {ended.get('exitCode')}"
                 return ": ".join(text for text in (told, _last_line(ended)) if text)
     return ""
 

@@ -30,7 +30,7 @@ class MakeToken:
 
 
 @dataclass(frozen=True)
-class Drain:
+class DrainWorker:
     """Tell the worker at `address` to take nothing new and to give away what it runs."""
 
     name: str
@@ -48,7 +48,7 @@ class Release:
     """The service may go: end the token, and take the operator's finalizer away."""
 
 
-Action = Apply | PatchStatus | MakeToken | Drain | Delete | Release
+Action = Apply | PatchStatus | MakeToken | DrainWorker | Delete | Release
 
 
 @dataclass(frozen=True)

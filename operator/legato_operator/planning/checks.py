@@ -28,7 +28,7 @@ def _source(spec: Spec) -> Iterator[Problem]:
         if given is not None:
             yield (
                 f"spec.model.source.{name}",
-                "is available on Kubernetes only; use builtin, or path to a local folder or GGUF file",
+                "only available on Kubernetes; use builtin, or path with a local directory or GGUF file",
             )
 
 
@@ -41,12 +41,12 @@ def _tensor_parallel(spec: Spec) -> Iterator[Problem]:
 def _pod_template(spec: Spec) -> Iterator[Problem]:
     for role, pool in (("prefill", spec.prefill), ("decode", spec.decode)):
         if pool.template:
-            yield f"spec.{role}.template", "is available on Kubernetes only: here workers are processes"
+            yield f"spec.{role}.template", "only available on Kubernetes: here workers are processes"
 
 
 def _gateway_replicas(spec: Spec) -> Iterator[Problem]:
     if spec.gateway.replicas > 1:
-        yield "spec.gateway.replicas", "more than 1 only on Kubernetes: one gateway owns the port of this machine"
+        yield "spec.gateway.replicas", "more than 1 is only available on Kubernetes: here one gateway owns the port"
 
 
 def _additions(spec: Spec) -> Iterator[Problem]:
@@ -57,7 +57,7 @@ def _additions(spec: Spec) -> Iterator[Problem]:
 
 def _shared_memory(spec: Spec) -> Iterator[Problem]:
     if spec.transfer.transport == "SharedMemory":
-        yield "spec.transfer.transport", "SharedMemory does not reach from pod to pod; use Auto, TCP or RDMA"
+        yield "spec.transfer.transport", "SharedMemory does not work between pods; use Auto, TCP or RDMA"
 
 
 _Check = Callable[[Spec], Iterator[Problem]]

@@ -43,7 +43,7 @@ def _crashes(pod: Pod, _deadline: float) -> Failure | None:
     """Its process ends again and again."""
     if pod.restarts < CRASHES:
         return None
-    return _failed(pod, ": ".join(text for text in ("it does not stay up", pod.ended) if text))
+    return _failed(pod, ": ".join(text for text in ("keeps crashing", pod.ended) if text))
 
 
 def _late(pod: Pod, deadline: float) -> Failure | None:

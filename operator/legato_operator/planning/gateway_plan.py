@@ -4,17 +4,17 @@ from typing import Any
 
 from legato_operator.cluster import Ref
 from legato_operator.manifests import common, gateway
-from legato_operator.manifests.placement import Placement
+from legato_operator.manifests.placement import PodPlacement
 from legato_operator.observing.observed import Observed
 from legato_operator.planning import owned
 from legato_operator.planning.actions import Apply, Delete
 from legato_operator.planning.pool_plan import PoolPlan, count, free_names
-from legato_operator.planning.rollout import Bounds, next_step
+from legato_operator.planning.rollout import RollingUpdate, next_step
 
 REPLICAS = 1  # of processes: they share one listening socket
 
 
-def plan_gateway(observed: Observed, placement: Placement, template: dict[str, Any]) -> PoolPlan:
+def plan_gateway(observed: Observed, placement: PodPlacement, template: dict[str, Any]) -> PoolPlan:
     """Bring the gateway one step closer to its template."""
     return _of_pods(observed, template) if placement.containers is None else _of_deployment(observed, template)
 
@@ -46,7 +46,7 @@ def _of_pods(observed: Observed, template: dict[str, Any]) -> PoolPlan:
     pods = observed.of_pool(common.GATEWAY)
     new = [pod for pod in pods if pod.revision == revision and not pod.leaving]
     old = [pod for pod in pods if pod.revision != revision and not pod.leaving]
-    step = next_step(count(old), count(new), leaving=0, target=REPLICAS, bounds=Bounds(surge=1, unavailable=0))
+    step = next_step(count(old), count(new), leaving=0, target=REPLICAS, bounds=RollingUpdate(surge=1, unavailable=0))
     victims = [
         *[pod for pod in old if not pod.ready][: step.remove_old_starting],
         *[pod for pod in old if pod.ready][: step.remove_old_ready],

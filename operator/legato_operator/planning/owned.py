@@ -1,4 +1,4 @@
-"""What a service owns beside its pods: what is wished, what differs from it, and what is no longer wanted. Pure."""
+"""What a service owns beside its pods: the desired objects, those that differ, and those that are obsolete. Pure."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -15,18 +15,18 @@ from legato_operator.manifests import (
     service,
     service_account,
 )
-from legato_operator.manifests.placement import Placement
+from legato_operator.manifests.placement import PodPlacement
 from legato_operator.observing.observed import Observed
 from legato_operator.planning import drift, status
 from legato_operator.planning.actions import Action, Apply, Delete, MakeToken, PatchStatus
-from legato_operator.planning.limits import Target
+from legato_operator.planning.limits import PoolTarget
 from legato_protocol import names
 
-_ELSEWHERE = (common.DEPLOYMENT, common.REVISION)  # kinds of which others know what is wished
+_ELSEWHERE = (common.DEPLOYMENT, common.REVISION)  # kinds whose desired state is computed elsewhere
 
 
-def wished(service_: InferenceService, placement: Placement) -> list[dict[str, Any]]:
-    """All objects that there shall be, but for the gateway's Deployment, revisions and the token."""
+def desired(service_: InferenceService, placement: PodPlacement) -> list[dict[str, Any]]:
+    """The desired objects, except the gateway's Deployment, revisions and the token."""
     pools = roles.of(service_.spec)
     found = [pool.worker_pool(service_, name) for name in pools]
     if placement.containers is None:
@@ -46,24 +46,24 @@ def wished(service_: InferenceService, placement: Placement) -> list[dict[str, A
     ]
 
 
-def make(observed: Observed, targets: dict[str, Target], placement: Placement) -> Iterator[Action]:
-    """The token, and every object that is not as it is wished.
+def make(observed: Observed, targets: dict[str, PoolTarget], placement: PodPlacement) -> Iterator[Action]:
+    """The token, and every object that differs from its desired state.
 
-    The wish of a pool is applied once; afterwards it belongs to whoever scales, unless it is fixed.
+    A pool's `spec.replicas` is applied once; afterwards it belongs to whoever scales, unless `scaling.mode` is Fixed.
     """
     if not observed.has_token:
         yield MakeToken()
-    for item in wished(observed.service, placement):
+    for item in desired(observed.service, placement):
         yield from apply(observed, item)
     fixed = observed.service.spec.scaling.mode == "Fixed"
     for name, target in targets.items():
-        known = observed.wishes.get(name)
-        if known is None or (fixed and known != target.replicas):
-            yield Apply(pool.wish(observed.service, name, target.replicas), manager=common.SCALER)
+        current = observed.desired_replicas.get(name)
+        if current is None or (fixed and current != target.replicas):
+            yield Apply(pool.scale(observed.service, name, target.replicas), manager=common.SCALER)
 
 
 def apply(observed: Observed, item: dict[str, Any]) -> Iterator[Apply]:
-    """Apply an object of the service's own, unless all that is wished of it is there.
+    """Apply an object of the service's own, unless it already has every desired field.
 
     By force only over what is known to be the service's: another object of that name is not taken from its owner.
     """
@@ -73,17 +73,17 @@ def apply(observed: Observed, item: dict[str, Any]) -> Iterator[Apply]:
         yield Apply(whole, force=live is not None)
 
 
-def tell(observed: Observed, pools: Sequence[str]) -> Iterator[PatchStatus]:
-    """The status of each pool, where it is another than the one told last."""
+def report(observed: Observed, pools: Sequence[str]) -> Iterator[PatchStatus]:
+    """The status of each pool whose status has changed."""
     for name, item in observed.pools.items():
-        told = status.of_pool(observed, name, item)
-        if name in pools and not drift.contained(told, item.get("status")):
-            yield PatchStatus(ref_of(item), told, uid_of(item))
+        current = status.of_pool(observed, name, item)
+        if name in pools and not drift.contained(current, item.get("status")):
+            yield PatchStatus(ref_of(item), current, uid_of(item))
 
 
-def unwanted(observed: Observed, placement: Placement) -> Iterator[Delete]:
-    """Objects that were wished once and are no more; pools only when their workers are gone."""
-    keep = {ref_of(item) for item in wished(observed.service, placement)}
+def obsolete(observed: Observed, placement: PodPlacement) -> Iterator[Delete]:
+    """Objects that are no longer desired; pools only once their workers are gone."""
+    keep = {ref_of(item) for item in desired(observed.service, placement)}
     for item in observed.objects:
         if ref_of(item) in keep or item["kind"] in _ELSEWHERE or not common.is_ours(item):
             continue

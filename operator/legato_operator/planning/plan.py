@@ -10,7 +10,7 @@ from typing import Any
 from legato_operator.api import roles
 from legato_operator.cluster import Ref, is_leaving, ref_of, uid_of
 from legato_operator.manifests import common
-from legato_operator.manifests.placement import Placement
+from legato_operator.manifests.placement import PodPlacement
 from legato_operator.observing.observed import Observed
 from legato_operator.planning import checks, gateway_plan, limits, owned, revisions, status
 from legato_operator.planning.actions import Action, Delete, Phase, Release
@@ -18,24 +18,24 @@ from legato_operator.planning.pool_plan import PoolPlan, plan_pool, plan_pools, 
 from legato_operator.planning.revisions import Revisions
 from legato_operator.planning.rollout import is_proven
 
-LOOK_FOR_MISSING = 3.0  # seconds: nothing tells when what a manifest names is made
-_HARMLESS = ("own", "tell")  # phases in which no pod comes or goes
+RECHECK_MISSING_AFTER = 3.0  # seconds: nothing tells when what a manifest names is made
+_HARMLESS = ("own", "report")  # phases in which no pod comes or goes
 
 
 @dataclass(frozen=True)
 class Plan:
     phases: tuple[Phase, ...]
     status: Mapping[str, Any]
-    look_again: float
+    requeue_after: float
 
 
-def plan(observed: Observed, placement: Placement) -> Plan:
+def plan(observed: Observed, placement: PodPlacement) -> Plan:
     """What to do next for one service."""
     if observed.deleting:
         return _plan_end(observed, placement)
     if problems := checks.unavailable(observed.service.spec, in_containers=placement.containers is not None):
-        return Plan((), status.refused(observed, problems), placement.look_again_settled)
-    targets = limits.targets(observed.service.spec, observed.wishes, placement.gpu_resources)
+        return Plan((), status.refused(observed, problems), placement.resync_after)
+    targets = limits.targets(observed.service.spec, observed.desired_replicas, placement.gpu_resources)
     found = revisions.of(observed, targets, placement)
     at = standings(observed, found, targets)
     held = not is_proven(at) or any(each.taken_back for each in found.values())
@@ -50,16 +50,16 @@ def plan(observed: Observed, placement: Placement) -> Plan:
         Phase("gateway", front.start + front.leave),
         Phase("leave", tuple(action for made in pools.values() for action in made.leave)),
         Phase("keep", tuple(revisions.keep(observed, {**found, common.GATEWAY: gateways})) if good else ()),
-        Phase("clear", (*_clear(observed, found, pools), *owned.unwanted(observed, placement))),
-        Phase("tell", tuple(owned.tell(observed, tuple(pools)))),
+        Phase("clear", (*_clear(observed, found, pools), *owned.obsolete(observed, placement))),
+        Phase("report", tuple(owned.report(observed, tuple(pools)))),
     )
-    told = status.of(observed, targets, {**found, common.GATEWAY: gateways}, pools, front, placement)
+    new_status = status.of(observed, targets, {**found, common.GATEWAY: gateways}, pools, front, placement)
     rests = all(made.settled or made.resting for made in (front, *pools.values()))
     rests = rests and not _is_to_be_taken_back(observed, found)
-    again = placement.look_again_settled if rests else placement.look_again
+    again = placement.resync_after if rests else placement.requeue_after
     if observed.missing:
-        phases, again = tuple(phase for phase in phases if phase.name in _HARMLESS), LOOK_FOR_MISSING
-    return Plan(tuple(phase for phase in phases if phase.actions), told, again)
+        phases, again = tuple(phase for phase in phases if phase.name in _HARMLESS), RECHECK_MISSING_AFTER
+    return Plan(tuple(phase for phase in phases if phase.actions), new_status, again)
 
 
 def _are_whole(pools: Mapping[str, PoolPlan]) -> bool:
@@ -83,18 +83,18 @@ def _clear(observed: Observed, found: Mapping[str, Revisions], pools: Mapping[st
             yield from plan_pool(observed, name, Revisions({}), 0).leave
 
 
-def _plan_end(observed: Observed, placement: Placement) -> Plan:
+def _plan_end(observed: Observed, placement: PodPlacement) -> Plan:
     """The gateway goes first, so that its streams end while workers still compute; then workers, then the rest."""
-    told = status.deleting(observed)
+    new_status = status.deleting(observed)
     waiting = [pod for pod in observed.pods if not pod.lost]
     deployment = observed.find(common.DEPLOYMENT, common.pool_name(observed.service, common.GATEWAY))
     if deployment is None and not waiting:
         phases = Phase("clear", tuple(owned.all_of(observed))), Phase("release", (Release(),))
-        return Plan(tuple(phase for phase in phases if phase.actions), told, placement.look_again)
+        return Plan(tuple(phase for phase in phases if phase.actions), new_status, placement.requeue_after)
     ending = [] if deployment is None or is_leaving(deployment) else [Delete(ref_of(deployment), uid_of(deployment))]
     gateways = [pod for pod in waiting if pod.pool == common.GATEWAY]
     namespace = observed.service.metadata.namespace
     # Gateways without a revision are their Deployment's: they go with it.
     pods = [pod for pod in gateways if pod.revision] if gateways or deployment else waiting
     ending += [Delete(Ref("Pod", namespace, pod.name), pod.uid) for pod in pods if not pod.leaving]
-    return Plan((Phase("end", tuple(ending)),) if ending else (), told, placement.look_again)
+    return Plan((Phase("end", tuple(ending)),) if ending else (), new_status, placement.requeue_after)

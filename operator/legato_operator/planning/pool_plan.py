@@ -9,10 +9,10 @@ from legato_operator.cluster import Object, Ref
 from legato_operator.manifests import common, worker
 from legato_operator.observing.observed import Observed, Pod
 from legato_operator.planning import failure
-from legato_operator.planning.actions import Action, Apply, Delete, Drain
-from legato_operator.planning.limits import Target
+from legato_operator.planning.actions import Action, Apply, Delete, DrainWorker
+from legato_operator.planning.limits import PoolTarget
 from legato_operator.planning.revisions import Revisions
-from legato_operator.planning.rollout import Bounds, Count, Pace, Standing, next_step, paces
+from legato_operator.planning.rollout import Count, Pace, RollingUpdate, Standing, next_step, paces
 
 REPLACE_FAILED_AFTER = 10.0  # seconds of age: where every pod fails at once, they are not replaced faster than that
 
@@ -68,7 +68,7 @@ def plan_pool(observed: Observed, pool: str, revisions: Revisions, target: int, 
     new, old = count(workers.new), count(workers.old)
     leaving = sum(pod.on_its_way_out and not pod.lost for pod in pods) + len(workers.useless)
     rollout = observed.service.spec.rollout
-    step = next_step(old, new, leaving, target, Bounds(rollout.max_surge, rollout.max_unavailable), pace)
+    step = next_step(old, new, leaving, target, RollingUpdate(rollout.max_surge, rollout.max_unavailable), pace)
     good = common.revision_of(revisions.good) if revisions.good is not None else ""
     starting = _starting(workers.new)
     if pace is Pace.PAUSE:  # what shows the failure goes last: without it the same would be tried again
@@ -103,7 +103,9 @@ def _sorted_out(observed: Observed, pool: str, revisions: Revisions) -> _Workers
     return _Workers(new, [pod for pod in others if pod not in useless], useless)
 
 
-def standings(observed: Observed, found: Mapping[str, Revisions], targets: Mapping[str, Target]) -> dict[str, Standing]:
+def standings(
+    observed: Observed, found: Mapping[str, Revisions], targets: Mapping[str, PoolTarget]
+) -> dict[str, Standing]:
     """Where each pool is."""
     return {pool: _standing(observed, pool, found[pool], target.replicas) for pool, target in targets.items()}
 
@@ -167,7 +169,7 @@ def _leave(observed: Observed, pods: Sequence[Pod], victims: Sequence[Pod]) -> I
             continue  # it goes below, when its time has come
         if pod.ready:
             yield Apply(worker.draining(observed.service, pod.name, pod.uid, observed.now), manager=common.DRAINER)
-            yield Drain(pod.name, pod.address)
+            yield DrainWorker(pod.name, pod.address)
         else:
             yield Delete(Ref("Pod", namespace, pod.name), pod.uid)
     for pod in pods:
@@ -180,4 +182,4 @@ def _leave(observed: Observed, pods: Sequence[Pod], victims: Sequence[Pod]) -> I
         if expired or dead or (pod.state is not None and pod.state.draining and pod.state.busy == 0):
             yield Delete(Ref("Pod", namespace, pod.name), pod.uid)
         elif pod.state is not None and not pod.state.draining:
-            yield Drain(pod.name, pod.address)  # it restarted, or was not told
+            yield DrainWorker(pod.name, pod.address)  # it restarted, or was not told

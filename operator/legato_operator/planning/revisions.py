@@ -11,12 +11,12 @@ from typing import Any
 from legato_operator.api import conditions, roles
 from legato_operator.cluster import Object, labels_of, ref_of, uid_of
 from legato_operator.manifests import common, gateway, revision, worker
-from legato_operator.manifests.placement import Placement
+from legato_operator.manifests.placement import PodPlacement
 from legato_operator.observing.observed import Observed, Pod
 from legato_operator.planning import drift, failure
 from legato_operator.planning.actions import Apply, Delete
 from legato_operator.planning.failure import Failure
-from legato_operator.planning.limits import Target
+from legato_operator.planning.limits import PoolTarget
 from legato_protocol import names
 
 Template = dict[str, Any]
@@ -26,15 +26,15 @@ Template = dict[str, Any]
 class Revisions:
     """Of one pool, or of the gateway."""
 
-    wished: Template
+    desired: Template
     good: Template | None = None  # None: no revision was ever whole
-    failure: Failure | None = None  # why the wished one cannot be had
+    failure: Failure | None = None  # why the desired one cannot run
     taken_back: bool = False  # pods are made from the good one
 
     @property
     def template(self) -> Template:
         """What new pods are made from."""
-        return self.good if self.taken_back and self.good is not None else self.wished
+        return self.good if self.taken_back and self.good is not None else self.desired
 
     @property
     def changing(self) -> bool:
@@ -44,62 +44,62 @@ class Revisions:
     @property
     def differ(self) -> bool:
         """Whether there is a good one, and the manifest asks for another."""
-        return self.good is not None and common.revision_of(self.wished) != common.revision_of(self.good)
+        return self.good is not None and common.revision_of(self.desired) != common.revision_of(self.good)
 
     def is_useless(self, pod: Pod) -> bool:
-        """Whether it is of a revision that is neither wished nor was ever whole, and does not serve."""
+        """Whether it is of a revision that is neither desired nor was ever complete, and does not serve."""
         known = [common.revision_of(template) for template in (self.template, self.good) if template is not None]
         return not pod.ready and pod.revision not in known and (self.good is not None or _fails(pod))
 
 
-def of(observed: Observed, targets: Mapping[str, Target], placement: Placement) -> dict[str, Revisions]:
+def of(observed: Observed, targets: Mapping[str, PoolTarget], placement: PodPlacement) -> dict[str, Revisions]:
     """Of every pool of the manifest. With `autoRollback`, all are taken back where one is known to have failed."""
     service = observed.service
-    wished = {pool: worker.template(service, pool, placement) for pool in targets}
-    failures = {pool: _remembered(observed, pool, template) for pool, template in wished.items()}
+    desired = {pool: worker.template(service, pool, placement) for pool in targets}
+    failures = {pool: _remembered(observed, pool, template) for pool, template in desired.items()}
     taken_back = service.spec.rollout.auto_rollback and any(failures.values())
     return {
         pool: _of_pool(observed, pool, template, failures[pool] if taken_back else None, taken_back)
-        for pool, template in wished.items()
+        for pool, template in desired.items()
     }
 
 
-def of_gateway(observed: Observed, placement: Placement, held: bool) -> Revisions:
+def of_gateway(observed: Observed, placement: PodPlacement, held: bool) -> Revisions:
     """A gateway of another model speaks to none of the workers there are: `held`, it stays as it is."""
-    wished = gateway.template(observed.service, placement)
+    desired = gateway.template(observed.service, placement)
     newest = _newest(observed, common.GATEWAY)
     good = revision.template_of(newest) if newest else None
-    if good is not None and (held or common.revision_of(good) == common.revision_of(wished)):
-        return Revisions(wished, good, taken_back=held)
-    revisions = ("", common.revision_of(wished))  # those of a Deployment are told apart by nothing
+    if good is not None and (held or common.revision_of(good) == common.revision_of(desired)):
+        return Revisions(desired, good, taken_back=held)
+    revisions = ("", common.revision_of(desired))  # those of a Deployment are told apart by nothing
     pods = [pod for pod in observed.of_pool(common.GATEWAY) if pod.revision in revisions and not pod.on_its_way_out]
-    return Revisions(wished, good, failure.find(pods, observed.service.spec.rollout.progress_deadline))
+    return Revisions(desired, good, failure.find(pods, observed.service.spec.rollout.progress_deadline))
 
 
 def _of_pool(
-    observed: Observed, pool: str, wished: Template, remembered: Failure | None, taken_back: bool
+    observed: Observed, pool: str, desired: Template, remembered: Failure | None, taken_back: bool
 ) -> Revisions:
     newest = _newest(observed, pool)
     good = revision.template_of(newest) if newest else None
-    name = common.revision_of(wished)
+    name = common.revision_of(desired)
     if good is not None and common.revision_of(good) == name:
-        return Revisions(wished, good)
+        return Revisions(desired, good)
     staying = [pod for pod in observed.of_pool(pool) if pod.revision == name and not pod.on_its_way_out]
     seen = failure.find(staying, observed.service.spec.rollout.progress_deadline)
     if good is None:  # nothing to go back to: what is seen counts, and no more than that
-        return Revisions(wished, None, seen)
-    return Revisions(wished, good, seen or remembered, taken_back)
+        return Revisions(desired, None, seen)
+    return Revisions(desired, good, seen or remembered, taken_back)
 
 
 def _fails(pod: Pod) -> bool:
     return failure.find([pod], float("inf")) is not None
 
 
-def _remembered(observed: Observed, pool: str, wished: Template) -> Failure | None:
-    told = (observed.status.get("pools") or {}).get(pool) or {}
-    if told.get("failedRevision") != common.revision_of(wished):
+def _remembered(observed: Observed, pool: str, desired: Template) -> Failure | None:
+    known = (observed.status.get("pools") or {}).get(pool) or {}
+    if known.get("failedRevision") != common.revision_of(desired):
         return None
-    return Failure(told.get("failureReason", conditions.ROLLOUT_FAILED), told.get("failure", ""))
+    return Failure(known.get("failureReason", conditions.ROLLOUT_FAILED), known.get("failure", ""))
 
 
 def _kept(observed: Observed, role: str) -> list[Object]:

@@ -18,8 +18,8 @@ class Count:
 
 
 @dataclass(frozen=True)
-class Bounds:
-    """How far a pool may be from what is wanted while it changes."""
+class RollingUpdate:
+    """How far a pool may be from its desired size while it changes."""
 
     surge: int
     unavailable: int
@@ -91,7 +91,7 @@ def _pace(name: str, pool: Standing, changing: Mapping[str, Standing], first: st
     return Pace.PROVE if leads else Pace.WAIT
 
 
-def next_step(old: Count, new: Count, leaving: int, target: int, bounds: Bounds, pace: Pace = Pace.FREE) -> Step:
+def next_step(old: Count, new: Count, leaving: int, target: int, bounds: RollingUpdate, pace: Pace = Pace.FREE) -> Step:
     """The next step towards `target` workers, all of them new.
 
     Never more than `target + surge` workers exist because of it, those that are `leaving` counted (they hold memory
@@ -115,13 +115,13 @@ def next_step(old: Count, new: Count, leaving: int, target: int, bounds: Bounds,
     return Step(create, 0, remove_old_starting, remove_old_ready, remove_new_starting, remove_new_ready)
 
 
-def _given_up(old: Count, target: int, bounds: Bounds, pace: Pace) -> int:
+def _given_up(old: Count, target: int, bounds: RollingUpdate, pace: Pace) -> int:
     """Old workers that go before every pool has a new ready one; where another can start, the last one does not."""
     kept = target if pace is Pace.WAIT else target - bounds.unavailable
     return max(0, old.total - max(kept, 1 if bounds.surge else 0))
 
 
-def _pause(old: Count, new: Count, leaving: int, target: int, bounds: Bounds) -> Step:
+def _pause(old: Count, new: Count, leaving: int, target: int, bounds: RollingUpdate) -> Step:
     """Plain scaling of the old revision around the new workers there are, one of which stays: it shows the failure.
 
     Where these leave room, old workers that were given up come back; down to what is needed they are made room for.

@@ -7,23 +7,23 @@ from legato_operator.api import conditions, roles
 from legato_operator.api.conditions import Condition
 from legato_operator.cluster import Object
 from legato_operator.manifests import common
-from legato_operator.manifests.placement import Placement
+from legato_operator.manifests.placement import PodPlacement
 from legato_operator.observing.observed import Observed, Pod
 from legato_operator.planning.failure import Failure
-from legato_operator.planning.limits import Target
+from legato_operator.planning.limits import PoolTarget
 from legato_operator.planning.pool_plan import PoolPlan
 from legato_operator.planning.revisions import Revisions
 
 
 def of(
     observed: Observed,
-    targets: Mapping[str, Target],
+    targets: Mapping[str, PoolTarget],
     found: Mapping[str, Revisions],
     pools: Mapping[str, PoolPlan],
     front: PoolPlan,
-    placement: Placement,
+    placement: PodPlacement,
 ) -> dict[str, Any]:
-    """The status of a service that is wanted."""
+    """The status of a service that is not being deleted."""
     prefill = _pool_ready(observed, conditions.PREFILL_READY, roles.PREFILL, pools)
     decode = _pool_ready(observed, conditions.DECODE_READY, roles.DECODE, pools)
     gateway = _gateway(observed)
@@ -82,26 +82,26 @@ def _problems(problems: Sequence[tuple[str, str]]) -> str:
 
 def _status(observed: Observed, news: Sequence[Condition]) -> dict[str, Any]:
     known = conditions.known(observed.status)
-    told = {condition.type for condition in news}
-    kept = [condition for condition in known if condition["type"] not in told]
+    updated_types = {condition.type for condition in news}
+    kept = [condition for condition in known if condition["type"] not in updated_types]
     updated = conditions.update(known, news, observed.generation, observed.timestamp)
     return {"observedGeneration": observed.generation, "conditions": [*updated, *kept]}
 
 
 def _pool(observed: Observed, pool: str, revisions: Revisions, made: PoolPlan) -> dict[str, Any]:
     pods = observed.of_pool(pool)
-    counts = {"replicas": len(pods), "ready": sum(pod.ready for pod in pods), "wanted": made.target}
-    wished = common.revision_of(revisions.wished)
+    counts = {"replicas": len(pods), "ready": sum(pod.ready for pod in pods), "desired": made.target}
+    desired = common.revision_of(revisions.desired)
     failed: dict[str, str] = {}
     if revisions.failure is not None:
         reason, message = revisions.failure.reason, revisions.failure.message
-        failed = {"failedRevision": wished, "failureReason": reason, "failure": message}
-    return {**counts, "revision": wished, **failed}
+        failed = {"failedRevision": desired, "failureReason": reason, "failure": message}
+    return {**counts, "revision": desired, **failed}
 
 
 def _pool_ready(observed: Observed, kind: str, pool: str, pools: Mapping[str, PoolPlan]) -> Condition:
     if pool not in pools:
-        return Condition(kind, True, conditions.NOT_NEEDED, "decode workers prefill themselves")
+        return Condition(kind, True, conditions.NOT_NEEDED, "decode workers prefill")
     return _any_ready(kind, [pod for pod in observed.of_pool(pool) if pod.draining_since is None])
 
 
@@ -112,8 +112,8 @@ def _gateway(observed: Observed) -> Condition:
     ready = deployment.get("status", {}).get("availableReplicas", 0) if deployment else 0
     if deployment is None or not ready:
         return _any_ready(conditions.GATEWAY_READY, pods)
-    wanted = deployment["spec"]["replicas"]
-    return Condition(conditions.GATEWAY_READY, True, conditions.ALL_READY, f"{ready} of {wanted} ready")
+    desired = deployment["spec"]["replicas"]
+    return Condition(conditions.GATEWAY_READY, True, conditions.ALL_READY, f"{ready} of {desired} ready")
 
 
 def _any_ready(kind: str, pods: Sequence[Pod]) -> Condition:
@@ -130,7 +130,7 @@ def _any_ready(kind: str, pods: Sequence[Pod]) -> Condition:
         reason = conditions.DOWNLOADING
     if any(pod.unschedulable for pod in staying):
         reason = conditions.UNSCHEDULABLE
-    return Condition(kind, False, reason, _messages(staying) or "nothing started yet")
+    return Condition(kind, False, reason, _messages(staying) or "no pod has been started yet")
 
 
 def _messages(pods: Sequence[Pod]) -> str:
@@ -140,10 +140,10 @@ def _messages(pods: Sequence[Pod]) -> str:
 def _transport(observed: Observed) -> Condition:
     kind = conditions.KV_TRANSPORT_READY
     if not observed.service.spec.disaggregated:
-        return Condition(kind, True, conditions.NOT_NEEDED, "nothing is handed over")
+        return Condition(kind, True, conditions.NOT_NEEDED, "the service has no prefill pool")
     states = {pod.name: pod.state for pod in observed.pods if pod.ready and pod.state is not None}
     if not states:
-        return Condition(kind, None, conditions.UNKNOWN, "no ready worker has told yet")
+        return Condition(kind, None, conditions.UNKNOWN, "no ready worker has reported its state yet")
     without = sorted(name for name, state in states.items() if not state.transport)
     if without:
         return Condition(kind, False, conditions.NO_TRANSPORT, ", ".join(without))
@@ -153,7 +153,7 @@ def _transport(observed: Observed) -> Condition:
 
 def _progressing(
     observed: Observed,
-    targets: Mapping[str, Target],
+    targets: Mapping[str, PoolTarget],
     found: Mapping[str, Revisions],
     plans: Mapping[str, PoolPlan],
 ) -> Condition:
@@ -164,27 +164,27 @@ def _progressing(
         return _failed(failures, found)
     unschedulable = [pod for pod in observed.pods if pod.unschedulable and not pod.leaving]
     moving = {name: made for name, made in plans.items() if not made.settled}
-    told = ", ".join(f"{name} {made.current} of {made.target}" for name, made in moving.items())
+    counts = ", ".join(f"{name} {made.current} of {made.target}" for name, made in moving.items())
     if moving and unschedulable:
         return Condition(kind, True, conditions.UNSCHEDULABLE, _messages(unschedulable))
     if any(made.old for made in moving.values()):
-        return Condition(kind, True, conditions.ROLLING_OUT, told)
+        return Condition(kind, True, conditions.ROLLING_OUT, counts)
     if moving:
-        return Condition(kind, True, conditions.SCALING, told)
+        return Condition(kind, True, conditions.SCALING, counts)
     capped = ", ".join(f"{name} by {target.capped_by}" for name, target in targets.items() if target.capped_by)
     if capped:
         return Condition(kind, False, conditions.CAPPED, capped)
-    return Condition(kind, False, conditions.AS_WISHED)
+    return Condition(kind, False, conditions.UP_TO_DATE)
 
 
 def _failed(failures: Mapping[str, Failure], found: Mapping[str, Revisions]) -> Condition:
     """What keeps the manifest's revision from being had, and what is done about it."""
-    told = [
-        f"{pool}: revision {common.revision_of(found[pool].wished)}: {failure.message}"
+    messages = [
+        f"{pool}: revision {common.revision_of(found[pool].desired)}: {failure.message}"
         for pool, failure in failures.items()
     ]
     if any(found[pool].taken_back for pool in failures):
-        told.append("the last good revision takes its place")
+        messages.append("rolling back to the last good revision")
     elif any(found[pool].good is not None for pool in failures):
-        told.append("the last good revision stays")
-    return Condition(conditions.PROGRESSING, False, next(iter(failures.values())).reason, "; ".join(told))
+        messages.append("the last good revision keeps serving")
+    return Condition(conditions.PROGRESSING, False, next(iter(failures.values())).reason, "; ".join(messages))

@@ -14,7 +14,7 @@ import pytest
 
 from legato_operator.cluster import Object, Ref, is_leaving
 from legato_operator.controller import Retries
-from legato_operator.errors import ClusterError, Conflict, NotFound
+from legato_operator.errors import ClusterError, Conflict, ObjectNotFound
 from legato_operator.kubernetes import main
 from legato_operator.kubernetes.api import KubernetesCluster
 from legato_operator.kubernetes.leader import Terms
@@ -22,7 +22,7 @@ from legato_operator.kubernetes.settings import OperatorSettings
 
 CRDS = Path(__file__).parents[3] / "crds"
 CONTROL_PORT = 8082  # fixed on Kubernetes; every pod has a loopback address of its own
-QUICK = main.Pace(
+QUICK = main.Timings(
     terms=Terms(duration=3, renew_within=2.0, retry=0.2),
     audit=2.0,
     retries=Retries(first=0.05, longest=0.5),
@@ -52,7 +52,7 @@ class Kubelet:
             while True:
                 with contextlib.suppress(ClusterError):
                     for pod in (await self.cluster.list("Pod", self.namespace)).items:
-                        with contextlib.suppress(NotFound, Conflict):
+                        with contextlib.suppress(ObjectNotFound, Conflict):
                             await self._tend(pod)
                 await asyncio.sleep(0.05)
         finally:
@@ -164,7 +164,7 @@ class Space:
     async def exists(self, kind: str, name: str) -> bool:
         try:
             await self.cluster.get(Ref(kind, self.name, name))
-        except NotFound:
+        except ObjectNotFound:
             return False
         return True
 

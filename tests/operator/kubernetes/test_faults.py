@@ -150,4 +150,4 @@ async def _observed(s, generation):
 
 
 async def _settled(s):
-    return await s.ready() and await s.condition("Progressing") == ("False", "AsWished")
+    return await s.ready() and await s.condition("Progressing") == ("False", "UpToDate")

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from legato_operator.cluster import Ref
-from legato_operator.errors import NotFound, NotLeading
+from legato_operator.errors import NotLeading, ObjectNotFound
 from legato_operator.kubernetes.leader import LEASE, Leader, LedCluster, Terms
 
 TERMS = Terms(duration=1, renew_within=0.7, retry=0.05)
@@ -104,7 +104,7 @@ def test_who_does_not_lead_writes_nothing(space):
             for write in (led.apply(item, "m"), led.patch_status(ref, {}), led.delete(ref)):
                 with pytest.raises(NotLeading):
                     await write
-            with pytest.raises(NotFound):
+            with pytest.raises(ObjectNotFound):
                 await led.get(ref)
 
     asyncio.run(check())

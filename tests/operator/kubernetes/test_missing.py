@@ -12,7 +12,7 @@ def test_service_without_its_secret_starts_when_that_is_made(space, build):
         async with space() as s, s.operator():
             await s.make(build(model={"source": {"huggingFace": HUB}}))
             await s.wait(lambda: _is(s, "Ready", ("False", "NotFound")))
-            assert await _message(s) == "spec.model.source.huggingFace.tokenSecret: there is no Secret hub"
+            assert await _message(s) == "spec.model.source.huggingFace.tokenSecret: Secret hub not found"
             await s.wait(lambda: _is_warned(s, "NotFound"))
             assert not await s.pods("decode")
             assert not await s.exists("Deployment", "demo-gateway")
@@ -37,7 +37,7 @@ def test_what_the_api_server_refuses_is_told_and_touches_nothing_that_serves(spa
             assert {name: uid_of(pod) for name, pod in (await s.pods("decode")).items()} == before
             assert await s.ready()
             await s.make(build())
-            await s.wait(lambda: _is(s, "Progressing", ("False", "AsWished")))
+            await s.wait(lambda: _is(s, "Progressing", ("False", "UpToDate")))
 
     asyncio.run(check())
 

@@ -182,8 +182,8 @@ async def _objects(s, service):
     for kind in ("Pod", *common.OWNED_KINDS):
         for item in (await s.cluster.list(kind, s.name, {SERVICE: service})).items:
             metadata = item["metadata"]
-            wish = metadata.get("annotations", {}).get(common.ANNOTATION_WISH)
-            found[kind, metadata["name"]] = (metadata["uid"], wish)
+            applied = metadata.get("annotations", {}).get(common.ANNOTATION_APPLIED)
+            found[kind, metadata["name"]] = (metadata["uid"], applied)
     return found
 
 
@@ -192,7 +192,7 @@ async def _conditions(s, service):
 
 
 async def _is_settled(s, service):
-    return await s.ready(service) and await s.condition("Progressing", service) == ("False", "AsWished")
+    return await s.ready(service) and await s.condition("Progressing", service) == ("False", "UpToDate")
 
 
 async def _is_refused(s, service):

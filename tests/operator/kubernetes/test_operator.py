@@ -3,7 +3,7 @@
 import asyncio
 
 from legato_operator.cluster import Ref, uid_of
-from legato_operator.errors import NotFound
+from legato_operator.errors import ObjectNotFound
 
 KINDS = ("Service", "ServiceAccount", "Role", "RoleBinding", "NetworkPolicy", "PodDisruptionBudget")
 
@@ -32,13 +32,13 @@ def test_deleted_and_edited_objects_come_back_and_foreign_fields_stay(space, bui
             foreign = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "demo", "namespace": s.name}}
             foreign["metadata"]["annotations"] = {"example.com/mine": "yes"}
             await s.cluster.apply(foreign, "somebody")
-            wished = (await s.cluster.get(front))["spec"]["ports"]
+            desired = (await s.cluster.get(front))["spec"]["ports"]
             edited = await s.cluster.get(front)
             edited["spec"]["ports"][0]["port"] = 81
             await s.cluster.replace(edited)
 
             async def mended():
-                return (await s.cluster.get(front))["spec"]["ports"] == wished
+                return (await s.cluster.get(front))["spec"]["ports"] == desired
 
             await s.wait(mended)
             assert (await s.cluster.get(front))["metadata"]["annotations"]["example.com/mine"] == "yes"
@@ -53,7 +53,7 @@ def test_deleted_and_edited_objects_come_back_and_foreign_fields_stay(space, bui
                 async def back(kind=kind, name=name, before=before):
                     try:
                         return uid_of(await s.cluster.get(Ref(kind, s.name, name))) != before
-                    except NotFound:
+                    except ObjectNotFound:
                         return False
 
                 await s.wait(back)
@@ -89,7 +89,7 @@ def test_edited_while_no_operator_ran_is_mended_when_one_starts(space, build):
     asyncio.run(check())
 
 
-def test_scale_subresource_is_the_wish_with_external_scaling(space, build):
+def test_scale_subresource_sets_the_replicas_with_external_scaling(space, build):
     """`kubectl scale` writes /scale; the operator makes the workers and never takes the field."""
 
     async def check():
@@ -188,7 +188,7 @@ def test_namespace_with_a_service_can_be_deleted(space, build):
 
 
 async def _settled(s):
-    return await s.ready() and await s.condition("Progressing") == ("False", "AsWished")
+    return await s.ready() and await s.condition("Progressing") == ("False", "UpToDate")
 
 
 async def _versions(s):

@@ -15,7 +15,7 @@ PATH = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{}?fieldManager=
 TORN = {
     "observedGeneration": 1,
     "conditions": [{"type": "Ready", "status": "False"}, {"type": "Progressing", "state": "?"}],
-    "pools": {"prefill": {"ready": 1, "wanted": 1, "gone": {"by": "now"}}},
+    "pools": {"prefill": {"ready": 1, "desired": 1, "gone": {"by": "now"}}},
     "phase": "Running",
 }
 
@@ -35,7 +35,7 @@ def test_what_another_version_stored_stops_nobody_and_can_be_mended(space, build
                 async with s.operator():
                     for name in ("good", "torn"):
                         await s.wait(lambda name=name: s.ready(name))
-                        await s.wait(lambda name=name: _is(s.condition("Progressing", name), ("False", "AsWished")))
+                        await s.wait(lambda name=name: _is(s.condition("Progressing", name), ("False", "UpToDate")))
                     for name in ("older", "leaving"):
                         await s.wait(lambda name=name: _is(s.condition("Progressing", name), ("False", "Invalid")))
                     await s.make(build(), "older")
@@ -47,7 +47,7 @@ def test_what_another_version_stored_stops_nobody_and_can_be_mended(space, build
 
 
 def test_child_edited_beyond_recognition_is_mended_and_stops_nobody(space, build):
-    """Owner references, labels, the wish's mark and the spec of owned objects, all by hand."""
+    """Owner references, labels, the hash of what was applied and the spec of owned objects, all by hand."""
 
     async def check():
         async with space() as s, s.operator():
@@ -55,7 +55,7 @@ def test_child_edited_beyond_recognition_is_mended_and_stops_nobody(space, build
                 await s.make(build(), name)
                 await s.wait(lambda name=name: s.ready(name))
             pool = await s.cluster.get(Ref("WorkerPool", s.name, "torn-decode"))
-            pool["metadata"]["annotations"] = {"serving.legato.dev/wish": "nonsense"}
+            pool["metadata"]["annotations"] = {"serving.legato.dev/applied-hash": "nonsense"}
             await s.cluster.replace(pool)
             front = await s.cluster.get(Ref("Service", s.name, "torn"))
             front["metadata"] |= {"labels": {"serving.legato.dev/service": "torn"}, "annotations": {}}
@@ -68,7 +68,7 @@ def test_child_edited_beyond_recognition_is_mended_and_stops_nobody(space, build
             await s.cluster.replace(budget)
             await s.wait(lambda: _mended(s))
             await s.make(build(engine={"chunkTokens": 64}), "good")
-            await s.wait(lambda: _is(s.condition("Progressing", "good"), ("False", "AsWished")))
+            await s.wait(lambda: _is(s.condition("Progressing", "good"), ("False", "UpToDate")))
             await s.wait(lambda: s.ready("torn"))
 
     asyncio.run(check())

@@ -10,7 +10,7 @@ import pytest
 
 from legato_cli import main
 from legato_operator.cluster import Ref
-from legato_operator.errors import NotFound
+from legato_operator.errors import ObjectNotFound
 
 IMAGES = ("--engine-image=engine:1", "--gateway-image=gateway:1")
 
@@ -44,7 +44,7 @@ def test_process_reconciles_and_gives_the_lease_back(space, build, tmp_path):
 async def _lease(s):
     try:
         return (await s.cluster.get(Ref("Lease", s.name, "legato-operator")))["spec"]
-    except NotFound:
+    except ObjectNotFound:
         return {}
 
 

@@ -164,7 +164,7 @@ def test_refusal_of_the_api_server_is_told_and_all_else_is_done(space, build):
             await s.wait(lambda: _event(s, "APIRefused", "Warning"))
             assert (await asyncio.to_thread(s.api.call, "DELETE", f"{path}/none"))[0] == 200
             await s.wait(s.ready)
-            await s.wait(lambda: _is(s.condition("Progressing"), ("False", "AsWished")))
+            await s.wait(lambda: _is(s.condition("Progressing"), ("False", "UpToDate")))
 
     asyncio.run(check())
 

@@ -6,7 +6,7 @@ import itertools
 import pytest
 
 from legato_operator.cluster import Ref
-from legato_operator.errors import Conflict, NotFound
+from legato_operator.errors import Conflict, ObjectNotFound
 from legato_operator.kubernetes.remembered import Remembered
 from legato_operator.local.store import Store
 
@@ -85,7 +85,7 @@ def test_object_of_which_no_watch_would_tell_is_always_asked_for():
         await store.apply(_item(labels={}), "one")
         assert await _value(remembered) == "1"
         await store.delete(REF)
-        with pytest.raises(NotFound):
+        with pytest.raises(ObjectNotFound):
             await remembered.get(REF)
         await store.apply(_item("b"), "one")
         assert [await _names(remembered) for _ in range(2)] == [{"b"}, {"b"}]
@@ -116,7 +116,7 @@ def test_own_writes_are_read():
         assert (await remembered.get(REF))["status"] == {"seen": 1}
         await remembered.delete(REF)
         assert await _names(remembered) == {"b"}
-        with pytest.raises(NotFound):
+        with pytest.raises(ObjectNotFound):
             await remembered.get(REF)
 
     _run(check)
@@ -181,7 +181,7 @@ def test_nothing_is_left_of_what_is_gone():
         await store.delete(REF)
         remembered.changed(gone)
         assert await _names(remembered) == set()
-        with pytest.raises(NotFound):
+        with pytest.raises(ObjectNotFound):
             await _value(remembered)
         assert not remembered._objects
         assert not remembered._listings

@@ -201,7 +201,7 @@ async def _check_accounts_of_service(tools, s):
 async def _is_settled(s, pools):
     item = await s.cluster.get(s.ref())
     seen = item.get("status", {}).get("observedGeneration") == item["metadata"]["generation"]
-    settled = await s.condition("Progressing") == ("False", "AsWished")
+    settled = await s.condition("Progressing") == ("False", "UpToDate")
     return seen and settled and len(item["status"]["pools"]) == pools
 
 

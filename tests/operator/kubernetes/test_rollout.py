@@ -5,7 +5,7 @@ import asyncio
 from legato_operator.api import conditions
 from legato_operator.cluster import Ref
 
-WISHED = ("False", conditions.AS_WISHED)
+UP_TO_DATE = ("False", conditions.UP_TO_DATE)
 FAILED = ("False", conditions.ROLLOUT_FAILED)
 
 
@@ -47,7 +47,7 @@ def test_failed_revision_is_taken_back_by_whoever_leads_then(space, build):
                 await s.make(_service(build, 512, **surge))
 
                 async def whole():
-                    return await _progressing(s) == WISHED and len(await _kept(s)) == 3
+                    return await _progressing(s) == UP_TO_DATE and len(await _kept(s)) == 3
 
                 await s.wait(whole)
                 kept = await _kept(s)
@@ -78,7 +78,7 @@ def test_failed_revision_is_taken_back_by_whoever_leads_then(space, build):
 
                 async def mended():
                     kept = await _kept(s)
-                    return await _progressing(s) == WISHED and _chunk(kept["demo-decode"]["data"]) == 128
+                    return await _progressing(s) == UP_TO_DATE and _chunk(kept["demo-decode"]["data"]) == 128
 
                 await s.wait(mended)
 

@@ -28,14 +28,14 @@ def test_kubectl_scale_is_obeyed_and_never_overwritten(space, build):
             await _kubectl(s, "scale", "lwp/demo-decode", "--replicas=9")
             await s.wait(lambda: _is(s, ("False", "Capped")))
             assert len(await s.pods("decode")) == 5
-            assert await _wish(s) == 9
+            assert await _replicas(s) == 9
             assert await _owners(s) == ["kubectl"]
 
     asyncio.run(check())
 
 
 def test_horizontal_pod_autoscaler_scales_a_pool_and_is_never_overwritten(space, build):
-    """Outside of its own bounds an HPA needs no metrics. A new operator and an edit leave its wish alone, too."""
+    """Outside of its own bounds an HPA needs no metrics. A new operator and an edit leave its replicas alone, too."""
 
     async def check():
         async with space() as s:
@@ -48,7 +48,7 @@ def test_horizontal_pod_autoscaler_scales_a_pool_and_is_never_overwritten(space,
             async with s.operator("another"):
                 await s.make(build(scaling=EXTERNAL, drain={"deadline": "1s"}, gateway={"defaultDeadline": "1m"}))
                 await s.wait(lambda: _is_seen(s))
-                assert (await _wish(s), await _owners(s)) == (3, ["kube-controller-manager"])
+                assert (await _replicas(s), await _owners(s)) == (3, ["kube-controller-manager"])
                 await _autoscale(s, 1, 2)
                 await s.wait(lambda: _has(s, 2))
                 assert await _owners(s) == ["kube-controller-manager"]
@@ -86,7 +86,7 @@ async def _pool(s):
     return await s.cluster.get(Ref("WorkerPool", s.name, "demo-decode"))
 
 
-async def _wish(s):
+async def _replicas(s):
     return (await _pool(s))["spec"]["replicas"]
 
 
@@ -97,10 +97,10 @@ async def _owners(s):
 
 
 async def _has(s, workers):
-    """That many workers, the wish told, and nothing on its way."""
+    """That many workers, as desired, and nothing in progress."""
     status = (await _pool(s)).get("status", {})
-    counts = (len(await s.pods("decode")), await _wish(s), status.get("replicas"), status.get("readyReplicas"))
-    return set(counts) == {workers} and await _is(s, ("False", "AsWished"))
+    counts = (len(await s.pods("decode")), await _replicas(s), status.get("replicas"), status.get("readyReplicas"))
+    return set(counts) == {workers} and await _is(s, ("False", "UpToDate"))
 
 
 async def _is(s, told):

@@ -50,7 +50,7 @@ def test_gpu_pools_run_where_gpus_are_and_one_too_many_is_told(nodes, space, bui
             assert f"Insufficient {GPU}" in message
             await s.wait(lambda: _is_warned(s, "Unschedulable"))
             await _scale(s, 2)
-            await s.wait(lambda: _is(s, "Progressing", ("False", "AsWished")))
+            await s.wait(lambda: _is(s, "Progressing", ("False", "UpToDate")))
 
     asyncio.run(check())
 
@@ -85,8 +85,8 @@ def test_changed_manifest_without_its_claim_touches_nothing_and_goes_on_when_tha
             await s.make(build(model=mounted, prefill={"template": template}, **quick))
             await s.wait(lambda: _is(s, "Progressing", ("False", "NotFound")))
             assert await _message(s, "Progressing") == (
-                "spec.model.source.pvc.claim: there is no PersistentVolumeClaim weights; "
-                "spec.prefill.template.spec.containers[worker].env[KEY]: there is no Secret keys"
+                "spec.model.source.pvc.claim: PersistentVolumeClaim weights not found; "
+                "spec.prefill.template.spec.containers[worker].env[KEY]: Secret keys not found"
             )
             assert await s.ready()
             await s.wait(lambda: _is_warned(s, "NotFound"))

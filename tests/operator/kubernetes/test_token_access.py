@@ -6,7 +6,7 @@ import pytest
 from kubernetes.client import ApiClient
 
 from legato_operator.cluster import Ref
-from legato_operator.errors import Forbidden, NotFound
+from legato_operator.errors import Forbidden, ObjectNotFound
 from legato_operator.kubernetes.api import KubernetesCluster
 from legato_operator.kubernetes.token_access import Account, TokenAccess
 
@@ -22,7 +22,7 @@ class Passes:
         self.done.append(ref.namespace)
         return 1.0
 
-    async def tell_failure(self, ref, error):
+    async def record_failure(self, ref, error):
         raise error
 
 
@@ -37,7 +37,7 @@ def test_rights_on_tokens_come_with_a_namespaces_first_service(space, build):
                 await mine.get(Ref("Secret", s.name, "demo-token"))
             await access.reconcile(s.ref())
             assert passes.done == [s.name]
-            with pytest.raises(NotFound):
+            with pytest.raises(ObjectNotFound):
                 await mine.get(Ref("Secret", s.name, "demo-token"))
             with pytest.raises(Forbidden):
                 await mine.get(Ref("Secret", other.name, "demo-token"))

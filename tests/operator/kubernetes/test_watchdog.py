@@ -2,7 +2,7 @@
 
 import asyncio
 
-from legato_operator.cluster import Listing
+from legato_operator.cluster import ObjectList
 from legato_operator.errors import Unavailable
 from legato_operator.kubernetes.sightings import Sightings
 from legato_operator.kubernetes.watchdog import DEAF_AUDITS, PASS_SECONDS, Watchdog
@@ -29,7 +29,7 @@ class Around:
         if self.away:
             self.audits += 1
             raise Unavailable("no route")
-        return Listing(tuple(item for item in self.items if item["kind"] == kind), 1)
+        return ObjectList(tuple(item for item in self.items if item["kind"] == kind), 1)
 
     def restart(self):
         self.restarts += 1

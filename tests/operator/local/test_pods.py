@@ -11,7 +11,7 @@ import psutil
 
 from legato_operator.api import parsing
 from legato_operator.cluster import Ref
-from legato_operator.local.backoff import Backoff
+from legato_operator.local.backoff import CrashBackoff
 from legato_operator.local.logs import Logs
 from legato_operator.manifests import placement, secret, worker
 
@@ -168,7 +168,7 @@ def test_leaving_the_cluster_leaves_no_process(fakes, build):
 
 
 def test_backoff_doubles_and_starts_over_after_a_healthy_run():
-    backoff = Backoff(first=1, longest=5, reset_after=10)
+    backoff = CrashBackoff(first=1, longest=5, reset_after=10)
     assert [backoff.delay(0) for _ in range(4)] == [1, 2, 4, 5]
     assert backoff.delay(9.9) == 5
     assert backoff.delay(10) == 1

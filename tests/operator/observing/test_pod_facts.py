@@ -38,7 +38,7 @@ DOWNLOADING = {"initContainerStatuses": [{"name": "model", "state": {"running": 
         (_waiting("ErrImagePull", kind="initContainerStatuses", name="model"), "ErrImagePull: why"),
         (_waiting("ImagePullBackOff", name="sidecar"), ""),
         (_waiting("ContainerCreating") | _condition("Ready", "False", "not yet"), "not yet"),
-        (DOWNLOADING | _condition("Ready", "False", "not yet"), f"downloads its model since {CREATED}"),
+        (DOWNLOADING | _condition("Ready", "False", "not yet"), f"downloading its model since {CREATED}"),
         (_condition("PodScheduled", "False", "0/3 nodes have a GPU"), "0/3 nodes have a GPU"),
         (_condition("Ready", "True", "fine"), ""),
         ({"phase": "Failed", "message": "evicted: no memory"}, "evicted: no memory"),
@@ -124,7 +124,7 @@ def test_restarts_are_those_of_the_container_that_ended_most_often():
         {"name": "sidecar", "restartCount": 1, "lastState": {"terminated": {"exitCode": 9}}},
     ]
     read = pod_facts.read(_pod({"containerStatuses": containers}), NOW)
-    assert (read.restarts, read.ended) == (3, "worker ended with 1: KeyError: 'x'")
+    assert (read.restarts, read.ended) == (3, "worker exited with code 1: KeyError: 'x'")
     assert pod_facts.read(_pod({"containerStatuses": [{"name": "worker", "restartCount": 0}]}), NOW).ended == ""
 
 

@@ -1,4 +1,4 @@
-"""A wish is contained in an object when all that it names is there: others may add, and nobody may take away."""
+"""An object has not drifted when all that it names is there: others may add, and nobody may take away."""
 
 import copy
 
@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from legato_operator.planning import drift
 
-WISH = {
+DESIRED = {
     "metadata": {"labels": {"a": "1"}},
     "spec": {
         "replicas": 2,
@@ -21,7 +21,7 @@ WISH = {
 
 
 def _changed(change):
-    live = copy.deepcopy(WISH)
+    live = copy.deepcopy(DESIRED)
     change(live)
     return live
 
@@ -39,7 +39,7 @@ def _changed(change):
     ],
 )
 def test_what_others_add_is_no_drift(change):
-    assert drift.contained(WISH, _changed(change))
+    assert drift.contained(DESIRED, _changed(change))
 
 
 @pytest.mark.parametrize(
@@ -58,11 +58,11 @@ def test_what_others_add_is_no_drift(change):
     ],
 )
 def test_what_was_changed_or_taken_is_drift(change):
-    assert not drift.contained(WISH, _changed(change))
+    assert not drift.contained(DESIRED, _changed(change))
 
 
 def test_nothing_lives():
-    assert not drift.contained(WISH, None)
+    assert not drift.contained(DESIRED, None)
 
 
 values = st.recursive(
@@ -72,6 +72,6 @@ values = st.recursive(
 )
 
 
-@given(wish=values)
-def test_every_object_contains_itself(wish):
-    assert drift.contained(wish, copy.deepcopy(wish))
+@given(desired=values)
+def test_every_object_contains_itself(desired):
+    assert drift.contained(desired, copy.deepcopy(desired))

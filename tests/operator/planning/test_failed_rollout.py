@@ -17,7 +17,7 @@ async def _told(f):
 
 async def _settled(f):
     told = await _told(f)
-    return told.get("Ready", ("",))[0] == "True" and told.get("Progressing") == ("False", conditions.AS_WISHED)
+    return told.get("Ready", ("",))[0] == "True" and told.get("Progressing") == ("False", conditions.UP_TO_DATE)
 
 
 async def _failed(f):
@@ -98,13 +98,13 @@ def test_failed_revision_is_taken_back_and_not_tried_again(fakes, build):
                 return await _failed(f) and found == {512} and ready == {"demo-prefill-0", "demo-decode-0"}
 
             await f.wait(taken_back)
-            wish = {
+            desired = {
                 "apiVersion": "serving.legato.dev/v1alpha1",
                 "kind": "WorkerPool",
                 "metadata": {"name": "demo-decode"},
                 "spec": {"replicas": 2},
             }
-            await f.cluster.store.apply(wish, "legato-scaler", force=True)
+            await f.cluster.store.apply(desired, "legato-scaler", force=True)
 
             async def scaled():
                 return await f.ready("decode") == {"demo-decode-0", "demo-decode-1"}

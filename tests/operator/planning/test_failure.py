@@ -21,9 +21,9 @@ STARTING = Pod("demo-decode-1", "uid", "decode", "new", "1", False, False, messa
             "demo-decode-1: ImagePullBackOff: no such tag",
         ),
         (
-            {"restarts": 3, "ended": "worker ended with 1: KeyError: 'x'"},
+            {"restarts": 3, "ended": "worker exited with code 1: KeyError: 'x'"},
             conditions.ROLLOUT_FAILED,
-            "demo-decode-1: it does not stay up: worker ended with 1: KeyError: 'x'",
+            "demo-decode-1: keeps crashing: worker exited with code 1: KeyError: 'x'",
         ),
         (
             {"waiting": 61.0},
@@ -39,6 +39,6 @@ def test_worker_that_cannot_come_up_says_why(pod, reason, message):
     assert failure.find([dataclasses.replace(failing, ready=True)], 60.0) is None
 
 
-@pytest.mark.parametrize("pod", [{}, {"restarts": 2, "ended": "worker ended with 1"}, {"waiting": 60.0}])
+@pytest.mark.parametrize("pod", [{}, {"restarts": 2, "ended": "worker exited with code 1"}, {"waiting": 60.0}])
 def test_worker_that_may_come_up_has_its_time(pod):
     assert failure.find([dataclasses.replace(STARTING, **pod)], 60.0) is None

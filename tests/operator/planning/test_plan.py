@@ -9,26 +9,26 @@ from legato_operator.api import conditions, parsing
 from legato_operator.manifests import common, gateway, placement, pool, worker
 from legato_operator.observing.observed import Observed, Pod, WorkerState
 from legato_operator.planning import limits
-from legato_operator.planning.actions import Apply, Delete, Drain, MakeToken, Release
+from legato_operator.planning.actions import Apply, Delete, DrainWorker, MakeToken, Release
 from legato_operator.planning.plan import plan
 
 PLACEMENT = placement.local(("legato",))
 SETTLED = {"prefill": 1, "decode": 1}
 
 
-def _observed(item, pods=(), wishes=None, **changes):
+def _observed(item, pods=(), desired=None, **changes):
     service = parsing.parse(yaml.safe_dump(item))
-    pools = tuple(_pool(service, role, wish) for role, wish in (wishes or {}).items())
+    pools = tuple(_pool(service, role, desired) for role, desired in (desired or {}).items())
     empty = Observed(service, "uid", 1, {}, False, pools, tuple(pods), True, 1000.0, "2026-01-01T00:00:00Z")
     return dataclasses.replace(empty, **changes)
 
 
-def _pool(service, role, wish):
-    """A pool's object as it lives, with a wish."""
+def _pool(service, role, desired):
+    """A pool's object as it lives, with `spec.replicas`."""
     owner = common.service_object(service, "uid")
     made = common.signed(common.owned(pool.worker_pool(service, role), owner))
     metadata = {**made["metadata"], "uid": f"uid-{role}", "generation": 1}
-    return {**made, "metadata": metadata, "spec": {**made["spec"], "replicas": wish}}
+    return {**made, "metadata": metadata, "spec": {**made["spec"], "replicas": desired}}
 
 
 def _worker(item, name, pool, ready=True, busy=0, draining=False, **changes):
@@ -66,9 +66,9 @@ def test_first_pass_makes_everything(build):
     made = plan(_observed(build(), has_token=False), PLACEMENT)
     assert _actions(made, MakeToken)
     assert _created(made) == {"demo-gateway-0"}
-    wishes = {a.item["spec"]["replicas"] for a in _actions(made, Apply) if "replicas" in a.item.get("spec", {})}
-    assert wishes == {1}
-    made = plan(_observed(build(), wishes=SETTLED), PLACEMENT)
+    desired = {a.item["spec"]["replicas"] for a in _actions(made, Apply) if "replicas" in a.item.get("spec", {})}
+    assert desired == {1}
+    made = plan(_observed(build(), desired=SETTLED), PLACEMENT)
     assert _created(made) == {"demo-prefill-0", "demo-decode-0", "demo-gateway-0"}
 
 
@@ -77,19 +77,19 @@ def test_settled_service_is_left_alone(build):
     made = plan(_observed(item, _running(item), SETTLED), PLACEMENT)
     assert not _created(made)
     assert not _actions(made, Delete)
-    assert not _actions(made, Drain)
+    assert not _actions(made, DrainWorker)
     assert _condition(made, "Ready")["status"] == "True"
-    assert _condition(made, "Progressing")["reason"] == conditions.AS_WISHED
+    assert _condition(made, "Progressing")["reason"] == conditions.UP_TO_DATE
 
 
-def test_wish_of_a_scaler_is_not_overwritten(build):
+def test_replicas_set_by_a_scaler_are_not_overwritten(build):
     item = build()
     made = plan(_observed(item, _running(item), {"prefill": 1, "decode": 2}), PLACEMENT)
     assert _created(made) == {"demo-decode-1"}
     assert not [a for a in _actions(made, Apply) if "replicas" in a.item.get("spec", {})]
 
 
-def test_wish_beyond_the_bounds_is_capped_and_told(build):
+def test_replicas_beyond_the_bounds_are_capped(build):
     item = build(scaling={"decode": {"max": 1}})
     made = plan(_observed(item, _running(item), {"prefill": 1, "decode": 9}), PLACEMENT)
     assert not _created(made)
@@ -109,7 +109,7 @@ def test_victim_is_the_idlest_and_of_equals_the_newest(build):
     item = build()
     busy = [_worker(item, f"demo-decode-{i}", "decode", busy=b) for i, b in enumerate((2, 1, 1))]
     made = plan(_observed(item, [*_running(item)[1:], *busy], {"prefill": 1, "decode": 2}), PLACEMENT)
-    assert [action.name for action in _actions(made, Drain)] == ["demo-decode-2"]
+    assert [action.name for action in _actions(made, DrainWorker)] == ["demo-decode-2"]
     assert not _actions(made, Delete)
 
 
@@ -134,7 +134,7 @@ def test_draining_worker_that_forgot_is_told_again(build):
     item = build()
     leaving = _worker(item, "demo-decode-1", "decode", draining=False, draining_since=990.0)
     made = plan(_observed(item, [*_running(item), leaving], SETTLED), PLACEMENT)
-    assert [a.name for a in _actions(made, Drain)] == ["demo-decode-1"]
+    assert [a.name for a in _actions(made, DrainWorker)] == ["demo-decode-1"]
 
 
 def test_gateway_of_an_old_revision_goes_only_after_a_new_one_is_ready(build):
@@ -168,14 +168,14 @@ def test_gateway_that_never_became_ready_goes_for_the_next_one(build):
     assert (_created(found), _actions(found, Delete)) == ({"demo-gateway-2"}, [])
 
 
-def test_prefill_pool_that_is_no_longer_wanted_goes_after_the_others_settled(build):
+def test_obsolete_prefill_pool_goes_after_the_others_settled(build):
     item = build(scaling={"prefill": {"max": 0}})
     unified, prefill = _worker(item, "demo-decode-0", "decode"), _worker(item, "demo-prefill-0", "prefill")
     made = plan(_observed(item, [unified, prefill, _gateway(item)], SETTLED), PLACEMENT)
-    assert [a.name for a in _actions(made, Drain)] == ["demo-prefill-0"]
+    assert [a.name for a in _actions(made, DrainWorker)] == ["demo-prefill-0"]
     starting = dataclasses.replace(unified, ready=False)
     made = plan(_observed(item, [starting, prefill, _gateway(item)], SETTLED), PLACEMENT)
-    assert not _actions(made, Drain)
+    assert not _actions(made, DrainWorker)
 
 
 def test_end_releases_only_when_every_pod_is_gone(build):

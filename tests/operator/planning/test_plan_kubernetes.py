@@ -1,4 +1,4 @@
-"""The plan on Kubernetes: what the service owns comes and goes with the wish, and settled services cost no writes."""
+"""The plan on Kubernetes: owned objects come and go with the spec, and settled services cost no writes."""
 
 import asyncio
 import copy
@@ -89,7 +89,7 @@ def _condition(made, kind):
 def test_settled_service_costs_no_writes(build):
     made = plan(_observed(build(), _living(build()), _pods(build())), PLACEMENT)
     assert made.phases == ()
-    assert made.look_again == PLACEMENT.look_again_settled
+    assert made.requeue_after == PLACEMENT.resync_after
     assert _condition(made, "Ready")["status"] == "True"
     assert made.status["url"] == "http://demo.default.svc/v1"
     assert made.status["model"] == "demo"
@@ -113,8 +113,8 @@ def test_edited_object_comes_back_and_additions_of_others_stay(build):
     assert [a.item["metadata"]["name"] for a in _actions(made, Apply)] == ["demo-workers"]
 
 
-def test_field_that_is_wished_no_longer_is_a_change(build):
-    """All that is wished may still be there; the signature says that something was there beside it."""
+def test_removed_field_is_a_change(build):
+    """Every desired field may still be there; the hash says that there was another one."""
     item = build(gateway={"tenantTokensPerMinute": {"a": 1}})
     objects = _living(item)
     _find(objects, "Deployment")["spec"]["template"]["spec"]["containers"][0]["args"].pop()
@@ -219,7 +219,7 @@ def test_gateway_is_ready_by_its_deployment(build, status, ready, settled):
     item = build()
     made = plan(_observed(item, _living(item, status), _pods(item)), PLACEMENT)
     assert _condition(made, "GatewayReady")["status"] == ready
-    assert (made.look_again == PLACEMENT.look_again_settled) is settled
+    assert (made.requeue_after == PLACEMENT.resync_after) is settled
 
 
 def test_failed_worker_is_deleted_when_it_is_old_enough(build):
@@ -258,13 +258,13 @@ def test_end_goes_from_gateway_to_workers_to_the_rest(build):
     assert _actions(made, Release)
 
 
-def test_fixed_replicas_are_written_again_and_other_wishes_never(build):
+def test_fixed_replicas_are_written_again_and_others_never(build):
     fixed = build(scaling={"mode": "Fixed"}, prefill={"replicas": 1}, decode={"replicas": 1})
-    for item, wishes in ((fixed, [1]), (build(scaling={"mode": "External"}), [])):
+    for item, desired in ((fixed, [1]), (build(scaling={"mode": "External"}), [])):
         objects = _living(item)
         _find(objects, "WorkerPool", "demo-decode")["spec"]["replicas"] = 2
         made = plan(_observed(item, objects, _pods(item)), PLACEMENT)
-        assert [a.item["spec"]["replicas"] for a in _actions(made, Apply) if a.manager == "legato-scaler"] == wishes
+        assert [a.item["spec"]["replicas"] for a in _actions(made, Apply) if a.manager == "legato-scaler"] == desired
 
 
 def _with_model(build, path):
@@ -325,7 +325,7 @@ def test_failure_is_told_by_pool_revision_and_cause(build):
     told = _condition(made, "Progressing")
     assert (told["status"], told["reason"]) == ("False", conditions.PROGRESS_DEADLINE_EXCEEDED)
     cause = "demo-decode-1: not ready within 30m: 0/3 nodes have a GPU"
-    assert told["message"] == f"decode: revision {late.revision}: {cause}; the last good revision stays"
+    assert told["message"] == f"decode: revision {late.revision}: {cause}; the last good revision keeps serving"
     pool = made.status["pools"]["decode"]
     assert pool["revision"] == pool["failedRevision"] == late.revision
     assert (pool["failureReason"], pool["failure"]) == (conditions.PROGRESS_DEADLINE_EXCEEDED, cause)
@@ -343,7 +343,7 @@ def test_gateway_that_cannot_come_up_is_told(build):
     made = plan(_observed(after, objects, [*_pods(before), *new, serving, broken]), PLACEMENT)
     told = _condition(made, "Progressing")
     assert (told["status"], told["reason"]) == ("False", conditions.ROLLOUT_FAILED)
-    assert "demo-gateway-y: no tokenizer; the last good revision stays" in told["message"]
+    assert "demo-gateway-y: no tokenizer; the last good revision keeps serving" in told["message"]
     assert not _actions(made, Apply)
     assert not _deleted(made)
 

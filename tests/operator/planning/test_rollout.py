@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from hypothesis import given
 from hypothesis import strategies as st
 
-from legato_operator.planning.rollout import Bounds, Count, Pace, Standing, Step, next_step, paces
+from legato_operator.planning.rollout import Count, Pace, RollingUpdate, Standing, Step, next_step, paces
 
 
 @dataclass
@@ -46,7 +46,7 @@ def test_one_step_stays_within_bounds(old, new, leaving, target, limits, pace):
     surge, unavailable = limits
     pool = Pool(old, new, leaving)
     existing, ready = pool.existing, pool.ready
-    step = next_step(old, new, leaving, target, Bounds(surge, unavailable), pace)
+    step = next_step(old, new, leaving, target, RollingUpdate(surge, unavailable), pace)
     pool.take(step)
     assert min(vars(step).values()) >= 0
     assert min(pool.old.ready, pool.old.starting, pool.new.ready, pool.new.starting) >= 0
@@ -60,7 +60,7 @@ def test_every_rollout_ends_with_new_workers_only(old, target, limits, data):
     surge, unavailable = limits
     pool = Pool(old)
     for _ in range(200):
-        step = next_step(pool.old, pool.new, pool.leaving, target, Bounds(surge, unavailable))
+        step = next_step(pool.old, pool.new, pool.leaving, target, RollingUpdate(surge, unavailable))
         pool.take(step)
         if pool == Pool(Count(0, 0), Count(target, 0)):
             return
@@ -78,22 +78,24 @@ def test_new_workers_that_never_start_do_not_take_the_old_ones_away(ready, limit
     surge, unavailable = limits
     pool = Pool(Count(ready, 0))
     for _ in range(20):
-        pool.take(next_step(pool.old, pool.new, pool.leaving, ready, Bounds(surge, unavailable)))
+        pool.take(next_step(pool.old, pool.new, pool.leaving, ready, RollingUpdate(surge, unavailable)))
         pool.leaving = 0
     assert pool.old.ready == max(0, ready - unavailable)
 
 
 def test_one_replica_without_surge_is_replaced_after_it_left():
     pool = Pool(Count(1, 0))
-    assert next_step(pool.old, pool.new, 0, 1, Bounds(0, 1)) == Step(remove_old_ready=1)
-    assert next_step(Count(0, 0), pool.new, 1, 1, Bounds(0, 1)) == Step(), "the leaving one still holds its memory"
-    assert next_step(Count(0, 0), pool.new, 0, 1, Bounds(0, 1)) == Step(create=1)
+    assert next_step(pool.old, pool.new, 0, 1, RollingUpdate(0, 1)) == Step(remove_old_ready=1)
+    assert next_step(Count(0, 0), pool.new, 1, 1, RollingUpdate(0, 1)) == Step(), (
+        "the leaving one still holds its memory"
+    )
+    assert next_step(Count(0, 0), pool.new, 0, 1, RollingUpdate(0, 1)) == Step(create=1)
 
 
 @given(old=counts, new=counts, leaving=st.integers(0, 4), target=st.integers(1, 6), limits=limits)
 def test_failed_revision_gets_nothing_and_takes_nothing(old, new, leaving, target, limits):
     """Old workers go only where fewer are wanted; one new one stays, which shows the failure."""
-    step = next_step(old, new, leaving, target, Bounds(*limits), Pace.PAUSE)
+    step = next_step(old, new, leaving, target, RollingUpdate(*limits), Pace.PAUSE)
     assert step.create == 0
     assert step.remove_old_ready + step.remove_old_starting == max(0, old.total - target)
     assert new.starting - step.remove_new_starting >= min(new.starting, 1)
@@ -105,7 +107,7 @@ def test_before_the_revision_is_proven_the_last_old_worker_stays_where_there_is_
 ):
     surge, unavailable = limits
     for pace in (Pace.PROVE, Pace.WAIT):
-        step = next_step(old, new, leaving, target, Bounds(surge, unavailable), pace)
+        step = next_step(old, new, leaving, target, RollingUpdate(surge, unavailable), pace)
         kept = old.total - step.remove_old_ready - step.remove_old_starting
         allowed = unavailable if pace is Pace.PROVE else 0
         assert kept >= min(old.total, max(target - allowed, 1 if surge else 0))

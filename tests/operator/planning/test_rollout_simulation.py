@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from legato_operator.api import conditions, parsing
 from legato_operator.manifests import placement
 from legato_operator.observing.observed import Observed, Pod, WorkerState
-from legato_operator.planning.actions import Apply, Delete, Drain, PatchStatus
+from legato_operator.planning.actions import Apply, Delete, DrainWorker, PatchStatus
 from legato_operator.planning.plan import plan
 
 PLACEMENT = placement.local(("legato",))
@@ -131,7 +131,7 @@ class World:
         match action:
             case Apply(item, manager, _):
                 self._apply(item, manager)
-            case Drain(name, _):
+            case DrainWorker(name, _):
                 pod = self.pods[name]
                 self.pods[name] = dataclasses.replace(pod, state=dataclasses.replace(pod.state, draining=True))
             case Delete(ref, _) if ref.kind == "Pod":
@@ -162,7 +162,7 @@ def _serving(*given, **more):
     """A world in which the first revision is whole."""
     world = World(*given, **more)
     world.settle()
-    assert world.progressing() == ("False", conditions.AS_WISHED)
+    assert world.progressing() == ("False", conditions.UP_TO_DATE)
     return world
 
 
@@ -180,7 +180,7 @@ def _checked_look(world, broken_off):
 
 
 def _disturb(world, data):
-    """Something happens to a pod, or to what is wished for."""
+    """Something happens to a pod, or to the desired replicas."""
     events = [(world.come_up, pod) for pod in world.starting()] + [(world.go, pod) for pod in world.going()]
     events += [(world.crash, pod) for pool in POOLS for pod in world.ready(pool)[:1]]
     happen, about = data.draw(st.sampled_from(events)) if events else (None, None)
@@ -206,7 +206,7 @@ def test_good_revision_always_takes_over(targets, bounds, rollback, length, data
         _checked_look(world, data.draw(broken_off))
         _disturb(world, data)
     world.settle()
-    assert world.progressing() == ("False", conditions.AS_WISHED)
+    assert world.progressing() == ("False", conditions.UP_TO_DATE)
     assert world.chunks("gateway") == {OTHER}
     for pool in POOLS:
         assert len(world.ready(pool)) == world.existing(pool) == world.targets[pool]
@@ -227,7 +227,7 @@ def test_broken_revision_stops_and_the_old_one_stays(targets, bounds, broken, le
     for pool in POOLS:
         assert len(world.ready(pool)) >= world.targets[pool] - world.unavailable
     made = world.look()
-    assert (made.phases, made.look_again) == ((), PLACEMENT.look_again_settled)
+    assert (made.phases, made.requeue_after) == ((), PLACEMENT.resync_after)
 
 
 @settings(deadline=None, max_examples=30)
@@ -262,7 +262,7 @@ def test_edits_in_the_midst_of_a_rollout_end_where_the_last_says(
             world.look(data.draw(broken_off))
             _disturb(world, data)
     world.settle()
-    assert world.progressing() == ("False", conditions.AS_WISHED)
+    assert world.progressing() == ("False", conditions.UP_TO_DATE)
     assert {chunk for pool in POOLS for chunk in world.chunks(pool)} == {OTHER}
 
 
@@ -280,7 +280,7 @@ def test_mended_manifest_deletes_failed_workers_at_once(chunk, bounds):
     assert {pod.name for pod in world.going()} >= failed
     assert failed
     world.settle()
-    assert world.progressing() == ("False", conditions.AS_WISHED)
+    assert world.progressing() == ("False", conditions.UP_TO_DATE)
 
 
 def test_without_surge_prefill_goes_first_and_decode_when_it_is_there():
