@@ -1,64 +1,13 @@
 """What the agent promises its core, between two agents in virtual time."""
 
 import pytest
-import torch
+from handoff_pair import BLOCK, BLOCKS, HASHES, ROOT, TOKENS, Pair, Stranger
 
-from legato_engine.transfer.agent import TransferAgent
-from legato_engine.transfer.checksum import ArenaMemory
 from legato_engine.transfer.events import Aborted, Arrived, Granted, GrantRevoked, Released, WritingBegan
-from legato_engine.transfer.link import Connected, PeerDown, Received
-from legato_engine.transfer.memory import MemoryLink, Network
-from legato_engine.transfer.peers import Peers, prove
-from legato_protocol import block_hash, handoff
-from legato_protocol.stream import Peer, pack_tokens
-
-BLOCK, BLOCK_BYTES, BLOCKS = 4, 64, 8
-ROOT = block_hash.root("kv")
-TOKENS = pack_tokens(range(4 * BLOCK))
-HASHES = block_hash.chain(TOKENS, BLOCK, ROOT)
-
-
-class Side:
-    def __init__(self, network, name, fill, **settings):
-        self.arena = torch.full((BLOCKS, BLOCK_BYTES), fill, dtype=torch.uint8)
-        self.link = MemoryLink(network, name, self.arena.data_ptr(), self.arena.numel())
-        self.peer = Peer(name, f"epoch-{name}", self.link.address)
-        self.seen = []
-        identity = {"worker": name, "epoch": f"epoch-{name}", "kv_revision": "kv", "layout": "tiny", "token": "secret"}
-        self.agent = TransferAgent(
-            self.link,
-            ArenaMemory(self.arena, BLOCKS),
-            **{**identity, "block_size": BLOCK, "lease": 1.0, "clock": network.clock, **settings},
-        )
-
-    def events(self, kind):
-        return [event for event in self.seen if isinstance(event, kind)]
-
-
-class Pair:
-    def __init__(self):
-        self.network = Network()
-        self.sender = Side(self.network, "sender", 7)
-        self.receiver = Side(self.network, "receiver", 0)
-
-    def run(self, seconds=0.5):
-        for _ in range(round(seconds / 0.05)):
-            for side in (self.sender, self.receiver):
-                if side.link.stopped:
-                    continue
-                side.seen += side.agent.poll()
-                side.agent.check_integrity()
-            self.network.run(self.network.now + 0.05)
-
-    def begin(self, table=range(4), cached=0):
-        """Both sides know of room 1."""
-        self.sender.agent.expect(1, 1, self.receiver.peer, ROOT)
-        self.receiver.agent.grant(1, 1, self.sender.peer, table, cached, ROOT)
-        self.run()
-
-    def send(self):
-        self.sender.agent.push(1, 0, range(4), HASHES)
-        self.sender.agent.finish(1, TOKENS, 4 * BLOCK, ())
+from legato_engine.transfer.link import PeerDown
+from legato_engine.transfer.memory import MemoryLink
+from legato_protocol import handoff
+from legato_protocol.stream import Peer
 
 
 @pytest.fixture
@@ -139,33 +88,6 @@ def test_a_peer_that_was_replaced_is_lost_and_its_successor_not_mistaken_for_it(
     (aborted,) = pair.receiver.events(Aborted)
     assert aborted.cause == "peer_died"
     assert "answered for" in aborted.reason
-
-
-class Stranger:
-    """A worker with the service's token that says over a real link whatever a test wants."""
-
-    def __init__(self, pair, name="stranger"):
-        self.link = MemoryLink(pair.network, name, pair.sender.arena.data_ptr(), pair.sender.arena.numel())
-        proof = prove("secret", name, f"epoch-{name}")
-        hello = handoff.PeerHello(name, f"epoch-{name}", "kv", "tiny", self.link.address, 0, self.link.rkey, proof)
-        self.peers = Peers(self.link, hello, "secret", 10.0, pair.network.clock)
-        self.pair = pair
-        self.number = self.peers.reach(pair.receiver.peer)
-        while not self.peers.trusted(self.number):
-            self.turn()
-
-    def turn(self):
-        self.pair.run(0.1)
-        for event in self.link.poll():
-            match event:
-                case Connected(number, accepted):
-                    self.peers.connected(number, accepted)
-                case Received(number, data):
-                    self.peers.receive(number, data)
-
-    def say(self, message):
-        self.peers.send(self.number, message)
-        self.turn()
 
 
 ABOUT_ROOM_1 = [

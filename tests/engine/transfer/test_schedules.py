@@ -1,12 +1,13 @@
 """Random schedules with scripted faults: never a wrong token, never a hang, never a leak.
 
 Four workers with nearly full arenas send and receive over the link in memory, in virtual time: sequences of which the
-receiver holds a part already, rooms that are used again, cores that are deaf in a long step. A freed block is
-overwritten at once, so that whoever reads or writes too late is found out by the bytes.
+receiver holds a part already, grants that are taken back and given again, rooms that are used again, cores that are
+deaf in a long step. A freed block is overwritten at once, so that whoever reads or writes too late is found out by the
+bytes.
 """
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from random import Random
 
 import numpy as np
@@ -41,7 +42,10 @@ class Job:
     attempt: int = 1
     cancel_send: float | None = None
     cancel_receive: float | None = None
-    revoke: float | None = None
+    prefill: float = 0.0  # seconds from the grant to the first push, in which it can be taken back
+    granted: float | None = None  # when, at the sender, and nothing was pushed yet
+    revokes: list = field(default_factory=list)
+    regrants: int = 0
     cached: float = 0.0  # share of its full blocks that the receiver holds already
     repeated: bool = False  # both sides are told again of a room that has committed
     sending: bool = False
@@ -126,7 +130,7 @@ class World:
         self.generation = 0
         self.workers = [self.start(i) for i in range(4)]
         self.jobs = [self.job(room) for room in range(1, self.random.randint(2, 6))]
-        self.arrived = 0
+        self.arrived = self.regranted = 0
 
     def start(self, index):
         self.generation += 1
@@ -143,7 +147,8 @@ class World:
             draw.uniform(0, 1.5),
             cancel_send=soon(0.15),
             cancel_receive=soon(0.15),
-            revoke=soon(0.2),
+            prefill=draw.choice([0.0, draw.uniform(0, 2)]),
+            revokes=sorted(draw.uniform(0, 4) for _ in range(draw.choice([0, 0, 1, 2, 3]))),
             cached=draw.choice([0.0, 0.0, draw.random(), 1.0]),
             repeated=draw.random() < 0.2,
         )
@@ -181,9 +186,12 @@ class World:
         if job.cancel_receive is not None and now >= job.cancel_receive and not receiver.deaf:
             job.cancel_receive = None
             receiver.agent.abort(job.room, "cancelled")
-        if job.revoke is not None and now >= job.revoke and not receiver.deaf:
-            job.revoke = None
+        if job.revokes and now >= job.revokes[0] and not receiver.deaf:
+            job.revokes.pop(0)
             receiver.agent.revoke(job.room)
+        if job.granted is not None and now >= job.granted + job.prefill and not sender.deaf:
+            job.granted = None
+            self.send(sender, job)
         if now > 12 and not sender.deaf:
             sender.agent.abort(job.room, "deadline")  # the core's own deadline
             job.sending = True
@@ -207,7 +215,7 @@ class World:
         match event:
             case Granted():
                 if event.attempt == job.attempt:
-                    self.send(worker, job)
+                    job.granted = self.network.now
             case Arrived():
                 blocks = worker.held[("in", job.room, event.attempt)]
                 for index in range(job.blocks):
@@ -216,10 +224,15 @@ class World:
                     )
                 assert event.final.token_ids == job.packed
                 self.arrived += 1
+                self.regranted += job.regrants > 0
                 worker.give(("in", job.room, event.attempt))
                 if job.repeated and event.attempt == job.attempt:
                     self.offer_again(job, worker)
-            case Released() | GrantRevoked(side="receiver"):
+            case GrantRevoked(side="receiver"):
+                worker.give(("in", job.room, event.attempt))
+                if event.attempt == job.attempt:
+                    self.grant_again(job)
+            case Released():
                 worker.give(("in", job.room, event.attempt))
             case Committed():
                 worker.give(("out", job.room, event.attempt))
@@ -227,6 +240,8 @@ class World:
                     worker.agent.expect(job.room, event.attempt, self.workers[job.receiver].peer, ROOT)
             case Aborted(side="sender") | GrantRevoked(side="sender"):
                 worker.give(("out", job.room, event.attempt))
+                if event.attempt == job.attempt:
+                    job.granted = None
             case Aborted(side="receiver"):
                 assert ("in", job.room, event.attempt) in worker.held
                 if (
@@ -243,9 +258,16 @@ class World:
         if blocks is not None:
             self.grant(job, receiver, self.workers[job.sender], blocks)
 
+    def grant_again(self, job):
+        """The same attempt, once its receiver has blocks for it."""
+        job.receiving = False
+        job.regrants += 1
+        job.start_receive = self.network.now + self.random.choice([0.0, self.random.uniform(0, 1)])
+
     def retry(self, job):
         """The gateway dispatches again, perhaps while the old attempt is not over at the sender."""
         job.attempt += 1
+        job.regrants, job.granted = 0, None
         job.sending = job.receiving = False
         job.start_send, job.start_receive = (self.network.now + self.random.uniform(0, 0.5) for _ in range(2))
 
@@ -285,7 +307,8 @@ class World:
         self.workers[index].link.close()
         self.workers[index] = self.start(index)
         for job in self.jobs:
-            job.sending |= job.sender == index
+            if job.sender == index:
+                job.sending, job.granted = True, None
             job.receiving |= job.receiver == index
 
 
@@ -364,12 +387,19 @@ def test_when_bytes_change_on_the_way(seeds, faults):
 
 def test_undisturbed_hand_offs_all_arrive():
     """The schedules above are worth something only if hand-offs succeed when nothing disturbs them."""
-    world = World(7, Faults(delay=0.05))
+    world = World(11, Faults(delay=0.05))
     for job in world.jobs:
-        job.cancel_send = job.cancel_receive = job.revoke = None
+        job.cancel_send = job.cancel_receive = None
+        job.revokes.clear()
     world.run([])
     check_ended(world)
     assert world.arrived == len(world.jobs)
+
+
+def test_what_is_granted_again_after_it_was_taken_back_arrives():
+    """The schedules above do take grants back and give them again."""
+    worlds = [play(seed, Faults(delay=0.05)) for seed in range(40)]
+    assert sum(world.regranted for world in worlds) >= 10
 
 
 @FEW
