@@ -4,15 +4,24 @@ import argparse
 import importlib.metadata
 import sys
 from collections.abc import Sequence
+from typing import NoReturn
 
 from legato_cli import bench, doctor, gateway, operator, prepare, scale, status, up, worker
 
+BAD_ARGUMENTS = 2
 INTERRUPTED = 130  # as shells say it
+
+
+class _Parser(argparse.ArgumentParser):
+    """Says what is wrong in one line, as a page of usage before it would hide it, and where help is."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(BAD_ARGUMENTS, f"{self.prog}: {message.removeprefix('argument ')}\nSee '{self.prog} --help'.\n")
 
 
 def parser() -> argparse.ArgumentParser:
     """All of the command line."""
-    top = argparse.ArgumentParser(prog="legato", description="LLM serving with prefill and decode in separate pools")
+    top = _Parser(prog="legato", description="LLM serving with prefill and decode in separate pools")
     top.add_argument("--version", action="version", version=f"legato {importlib.metadata.version('legato')}")
     subparsers = top.add_subparsers(metavar="COMMAND", required=True)
     for command in (up, scale, status, doctor, prepare, bench, worker, gateway, operator):

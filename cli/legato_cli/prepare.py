@@ -5,6 +5,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from legato_protocol import flags
+
 DTYPES = ("Auto", "Float32", "BFloat16", "Float16")
 MAX_LENGTH = 256  # tokens; enough to run every kernel once
 KV_BYTES = 64 << 20
@@ -18,14 +20,30 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         description="Unpacks a model into the cache folder and compiles the kernels that it needs on this processor; "
         "with --hugging-face it downloads one and compiles nothing.",
     )
-    parser.add_argument(
-        "--model", default="builtin:smollm2-135m-instruct", help="path, hf:REPO@COMMIT or builtin:NAME (%(default)s)"
+    dtype = flags.one_of("DTYPE", DTYPES)
+    flags.option(
+        parser,
+        "--model",
+        kind=flags.text("MODEL"),
+        default="builtin:smollm2-135m-instruct",
+        help="path, hf:REPO@COMMIT or builtin:NAME",
     )
-    parser.add_argument("--dtype", action="append", choices=DTYPES, help="may be given several times (Auto)")
-    parser.add_argument("--header-only", action="store_true", help="only what a gateway needs: no weights")
-    parser.add_argument("--hugging-face", metavar="REPO", help="download this repository of the hub; HF_TOKEN is used")
-    parser.add_argument("--revision", metavar="COMMIT", help="its commit, 40 hex digits")
-    parser.add_argument("--into", metavar="FOLDER", type=Path, help="where its files go, instead of the cache folder")
+    parser.add_argument(
+        "--dtype",
+        type=dtype,
+        metavar=dtype.metavar,
+        action="append",
+        help=f"number format to compile for: {', '.join(DTYPES)}; Auto if not given (may be repeated)",
+    )
+    parser.add_argument("--header-only", action="store_true", help="prepare only what a gateway needs: no weights")
+    flags.option(
+        parser,
+        "--hugging-face",
+        kind=flags.text("REPO"),
+        help="download this repository of the Hugging Face hub, OWNER/NAME; the access token is HF_TOKEN",
+    )
+    flags.option(parser, "--revision", kind=flags.text("COMMIT"), help="commit of the repository, 40 hex digits")
+    flags.option(parser, "--into", kind=flags.FOLDER, help="folder for its files, instead of the cache folder")
     parser.set_defaults(run=run)
 
 

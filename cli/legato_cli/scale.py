@@ -3,15 +3,19 @@
 import argparse
 import sys
 
+from legato_protocol import flags
+
 FAILED = 1
+MOST_REPLICAS = 10_000
 
 
 def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Register `legato scale`."""
     parser = subparsers.add_parser("scale", help="change how many workers a pool has")
-    parser.add_argument("pool", choices=("prefill", "decode"))
-    parser.add_argument("replicas", type=int)
-    parser.add_argument("--service", help="which one, when several run")
+    pool, replicas = flags.one_of("POOL", ("prefill", "decode")), flags.whole("REPLICAS", 0, MOST_REPLICAS)
+    parser.add_argument("pool", type=pool, metavar=pool.metavar, help="prefill or decode")
+    parser.add_argument("replicas", type=replicas, metavar=replicas.metavar, help="how many workers it should have")
+    flags.option(parser, "--service", kind=flags.text("NAME"), help="name of the service, if several are running")
     parser.set_defaults(run=run)
 
 

@@ -5,13 +5,15 @@ import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from legato_protocol import flags
+
 FAILED = 1
 
 
 def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Register `legato status`."""
     parser = subparsers.add_parser("status", help="show conditions and workers of a running service")
-    parser.add_argument("--service", help="which one, when several run")
+    flags.option(parser, "--service", kind=flags.text("NAME"), help="name of the service, if several are running")
     parser.set_defaults(run=run)
 
 

@@ -6,6 +6,8 @@ import socket
 import sys
 from pathlib import Path
 
+from legato_protocol import flags, names
+
 BAD_INPUT = 2
 HOST = "127.0.0.1"
 BACKLOG = 2048
@@ -15,8 +17,21 @@ QUICKSTART = Path(__file__).with_name("quickstart.yaml")
 def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Register `legato up`."""
     parser = subparsers.add_parser("up", help="serve a manifest on this machine")
-    parser.add_argument("-f", "--file", type=Path, default=QUICKSTART, help="the manifest; without it, a small example")
-    parser.add_argument("--port", type=_port, default=8080, help="of the gateway; 0 takes a free one (default 8080)")
+    parser.add_argument(
+        "-f",
+        "--file",
+        type=flags.FILE,
+        metavar="FILE",
+        default=QUICKSTART,
+        help="the manifest (default: a small example)",
+    )
+    flags.option(
+        parser,
+        "--port",
+        kind=flags.PORT_OR_FREE,
+        default=names.GATEWAY_PORT,
+        help="port of the gateway; 0 takes a free one",
+    )
     parser.set_defaults(run=run)
 
 
@@ -41,12 +56,6 @@ def run(args: argparse.Namespace) -> int:
 
 class CannotUsePort(Exception):
     """Somebody listens there already, or this user may not. The text says what to do."""
-
-
-def _port(text: str) -> int:
-    if not text.isdecimal() or int(text) > 65535:
-        raise argparse.ArgumentTypeError(f"{text} is no port; choose one from 0 to 65535")
-    return int(text)
 
 
 def _listen(port: int) -> socket.socket:

@@ -1,26 +1,23 @@
 """What a gateway is told at its start: flags and their meaning, read once into frozen `GatewaySettings`.
 
-The one place of the gateway that looks at the environment. A value that is not allowed raises SettingsError, whose text
-names the flag and what is allowed. Only the standard library is imported, so that the command line stays quick.
+The one place of the gateway that looks at the environment. Only the standard library and the protocol are imported, so
+that the command line stays quick.
 """
 
-import re
 from argparse import ArgumentParser, Namespace
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from legato_protocol import names
-from legato_protocol.flags import SettingsError
+from legato_protocol import flags, names, values
+from legato_protocol.flags import Flag, SettingsError
 
 SLOW_CLIENT = ("Pause", "Disconnect")
 UNAVAILABLE = ("Local", "Wait", "Fail")
 ON_FAILURE = ("Retry", "Recompute", "Fail")
 
 _KUBECONFIG: Final = "KUBECONFIG"  # as all clients of Kubernetes call it
-_UNITS: Final = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
-_PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,145 +55,103 @@ class GatewaySettings:
     parent: int = 0  # process id that this one must not outlive; 0: it may outlive all
 
 
-def add_flags(parser: ArgumentParser) -> None:
-    """Every setting as a flag. Values stay text here: `read` judges them."""
-    for flag, (_, text) in _FLAGS.items():
-        parser.add_argument(f"--{flag}", metavar="VALUE", help=text)
-    parser.add_argument(
-        "--worker", metavar="NAME=HOST:PORT", action="append", default=[], help="a worker; may be given several times"
-    )
-    parser.add_argument(
-        "--tenant-quota",
-        metavar="TENANT=TOKENS",
-        action="append",
-        default=[],
-        help="a tenant's tokens per minute, or with * each other tenant's; may be given several times",
-    )
-
-
-def read(flags: Namespace, environ: Mapping[str, str]) -> GatewaySettings:
-    """The settings that these flags and the environment make. Raises SettingsError."""
-    values: dict[str, Any] = {"token": environ.get(names.ENV_TOKEN, ""), "parent": _parent(environ)}
-    values["kubeconfig"] = environ.get(_KUBECONFIG, "")
-    for flag, (convert, _) in _FLAGS.items():
-        given = getattr(flags, flag.replace("-", "_"), None)
-        if given is None:
-            continue
-        try:
-            values[flag.replace("-", "_")] = convert(given)
-        except ValueError as error:
-            raise SettingsError(f"--{flag} {given!r} is not allowed: {error}") from None
-    for flag in ("model", "max-length"):
-        if flag.replace("-", "_") not in values:
-            raise SettingsError(f"--{flag} is missing")
-    values["workers"] = tuple(_worker(given) for given in flags.worker)
-    values["tenant_quotas"] = tuple(_quota(given) for given in flags.tenant_quota)
-    sources = ("worker", bool(values["workers"])), *((f, f in values) for f in ("workers_file", "workers_service"))
-    given = [f"--{flag.replace('_', '-')}" for flag, is_given in sources if is_given]
-    if len(given) > 1:
-        raise SettingsError(f"{' and '.join(given)} exclude each other")
-    if ("workers_service" in values) != ("namespace" in values):
-        raise SettingsError("--workers-service and --namespace go together")
-    if "port" in values and "listen_fd" in values:
-        raise SettingsError("--port and --listen-fd exclude each other")
-    values.setdefault("served_name", Path(values["model"].partition(":")[2] or values["model"]).stem)
-    return GatewaySettings(**values)
-
-
-def _parent(environ: Mapping[str, str]) -> int:
-    text = environ.get(names.ENV_PARENT, "0")
-    try:
-        return _integer(0, 1 << 22)(text)
-    except ValueError as error:
-        raise SettingsError(f"{names.ENV_PARENT} {text!r} is not allowed: {error}") from None
-
-
-def seconds(text: str) -> float:
-    """A duration such as 600, 10m, 1m30s or 500ms. Raises ValueError."""
-    parts = _PART.findall(text)
-    if not parts or "".join(number + unit for number, unit in parts) != text:
-        raise ValueError("a duration is wanted, such as 30s, 10m or 500ms")
-    total = sum(float(number) * _UNITS[unit] for number, unit in parts)
-    if not 0 < total <= 7 * 86400:
-        raise ValueError("it has to be longer than 0 and at most 7 days")
-    return total
-
-
-def _integer(least: int, most: int) -> Callable[[str], int]:
-    def convert(text: str) -> int:
-        if not re.fullmatch(r"\d{1,12}", text) or not least <= int(text) <= most:
-            raise ValueError(f"a whole number from {least} to {most} is wanted")
-        return int(text)
-
-    return convert
-
-
-def _one_of(allowed: tuple[str, ...]) -> Callable[[str], str]:
-    def convert(text: str) -> str:
-        if text not in allowed:
-            raise ValueError(f"one of {', '.join(allowed)} is wanted")
-        return text
-
-    return convert
-
-
-def _name(text: str) -> str:
-    if not text.strip():
-        raise ValueError("a name is wanted")
-    return text
-
-
-def _kubernetes_name(text: str) -> str:
-    if not re.fullmatch(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?", text):
-        raise ValueError("a name as Kubernetes allows it is wanted: at most 63 of a-z, 0-9 and -")
-    return text
-
-
 def _worker(text: str) -> tuple[str, str]:
     name, _, address = text.partition("=")
-    host, _, port = address.rpartition(":")
-    if not name or not host or not re.fullmatch(r"\d{1,5}", port) or not 0 < int(port) < 65536:
-        raise SettingsError(f"--worker {text!r} is not allowed: NAME=HOST:PORT is wanted")
-    return name, address
+    if not name:
+        raise values.invalid("worker", text, "NAME=HOST:PORT, such as decode-0=10.0.0.1:8082")
+    try:
+        return values.printable(name, "name"), values.host_port(address)
+    except ValueError:
+        raise values.invalid("worker", text, "NAME=HOST:PORT, such as decode-0=10.0.0.1:8082") from None
 
 
 def _quota(text: str) -> tuple[str, int]:
     tenant, _, tokens = text.rpartition("=")
-    if not tenant or not re.fullmatch(r"\d{1,12}", tokens) or not int(tokens):
-        raise SettingsError(f"--tenant-quota {text!r} is not allowed: TENANT=TOKENS is wanted, TOKENS at least 1")
-    return tenant, int(tokens)
+    try:
+        return values.printable(tenant, "tenant"), values.whole(tokens, 1, _MOST)
+    except ValueError:
+        raise values.invalid("quota", text, f"TENANT=TOKENS, such as team-a=60000; TOKENS from 1 to {_MOST}") from None
 
 
-_ANY = 10**12
-_FLAGS: Final[dict[str, tuple[Callable[[str], Any], str]]] = {
-    "model": (_name, "path, hf:REPO@COMMIT or builtin:NAME; its tokenizer is used (required)"),
-    "served-name": (_name, "the model's name for clients"),
-    "max-length": (_integer(2, 10**8), "longest sequence, prompt and answer, in tokens (required)"),
-    "host": (_name, "address to listen at (127.0.0.1)"),
-    "port": (_integer(0, 65535), f"port to listen at; 0 takes a free one ({names.GATEWAY_PORT})"),
-    "listen-fd": (_integer(3, 10**6), "number of an inherited listening socket to serve at, instead of --port"),
-    "health-port": (
-        _integer(0, 65535),
-        "port of this process alone, for probes; 0 takes a free one; none unless given",
+_MOST: Final = 10**12
+_FLAGS: Final = (
+    Flag("--model", flags.text("MODEL"), "path, hf:REPO@COMMIT or builtin:NAME; its tokenizer is used"),
+    Flag(
+        "--served-name", flags.text("NAME"), "the model's name for clients; that of --model if not given", optional=True
     ),
-    "announce": (Path, "file to write the ports to, as JSON"),
-    "workers-file": (Path, 'JSON list of {"worker", "address"}, watched for changes'),
-    "workers-service": (
-        _kubernetes_name,
-        "headless Service whose EndpointSlices list the workers, watched",
+    Flag("--max-length", flags.whole("TOKENS", 2, 10**8), "longest sequence, prompt and answer"),
+    Flag("--host", flags.HOST, "address to listen on"),
+    Flag("--port", flags.PORT_OR_FREE, "port to listen on; 0 takes a free one"),
+    Flag("--listen-fd", flags.whole("NUMBER", 3, 10**6), "inherited listening socket to serve on, instead of --port"),
+    Flag("--health-port", flags.PORT_OR_FREE, "port for probes of this process alone; 0 takes a free one"),
+    Flag("--announce", flags.FILE, "write the ports in use to this file, as JSON"),
+    Flag("--workers-file", flags.FILE, 'JSON list of {"worker", "address"}, watched for changes'),
+    Flag("--worker", flags.Kind("NAME=HOST:PORT", _worker), "a worker", field="workers", repeated=True),
+    Flag("--workers-service", flags.kubernetes_name("NAME"), "headless Service whose EndpointSlices list the workers"),
+    Flag("--namespace", flags.kubernetes_name("NAME"), "namespace of that Service"),
+    Flag("--default-deadline", flags.DURATION, "deadline of a request that has none of its own"),
+    Flag("--drain-deadline", flags.DURATION, "time to finish requests after SIGTERM"),
+    Flag(
+        "--local-prefill-below-tokens",
+        flags.whole("TOKENS", 0, _MOST),
+        "decode workers prefill prompts with fewer uncached tokens than this themselves",
     ),
-    "namespace": (_kubernetes_name, "where that Service is"),
-    "default-deadline": (seconds, "time for a request that names none (10m)"),
-    "drain-deadline": (seconds, "time for running requests after SIGTERM (2m)"),
-    "local-prefill-below-tokens": (_integer(0, _ANY), "decode workers compute so few tokens themselves (64)"),
-    "when-prefill-unavailable": (_one_of(UNAVAILABLE), f"{', '.join(UNAVAILABLE)} (Local)"),
-    "transfer-on-failure": (_one_of(ON_FAILURE), f"after a failed hand-off: {', '.join(ON_FAILURE)} (Retry)"),
-    "max-queued-requests": (_integer(0, _ANY), "requests held in the gateway at most (2048)"),
-    "max-queued-tokens": (_integer(0, _ANY), "their prompt tokens at most (4000000)"),
-    "slow-client": (_one_of(SLOW_CLIENT), f"when a client reads too slowly: {', '.join(SLOW_CLIENT)} (Pause)"),
-    "buffer-tokens": (_integer(1, _ANY), "tokens that a client may leave unread (1024)"),
-    "worker-silence": (seconds, "a worker that sends nothing for so long is taken to hang (5s)"),
-    "max-retries": (_integer(0, 1000), "faults in a row, without a token between them, that a request survives (8)"),
-    "max-body-bytes": (_integer(1024, _ANY), "largest request body (8388608)"),
-    "index-blocks": (_integer(0, _ANY), "blocks that the KV index holds at most (262144)"),
-}
+    Flag(
+        "--when-prefill-unavailable",
+        flags.one_of("POLICY", UNAVAILABLE),
+        "without a prefill worker: " + ", ".join(UNAVAILABLE),
+    ),
+    Flag(
+        "--transfer-on-failure", flags.one_of("POLICY", ON_FAILURE), "after a failed hand-off: " + ", ".join(ON_FAILURE)
+    ),
+    Flag("--max-queued-requests", flags.whole("COUNT", 0, _MOST), "most requests held in the gateway"),
+    Flag("--max-queued-tokens", flags.whole("TOKENS", 0, _MOST), "most prompt tokens of these requests"),
+    Flag(
+        "--slow-client",
+        flags.one_of("POLICY", SLOW_CLIENT),
+        "for a client that reads too slowly: " + ", ".join(SLOW_CLIENT),
+    ),
+    Flag("--buffer-tokens", flags.whole("TOKENS", 1, _MOST), "most tokens that a client may leave unread"),
+    Flag("--worker-silence", flags.DURATION, "treat a worker as hung when it is silent for this long"),
+    Flag(
+        "--max-retries",
+        flags.whole("COUNT", 0, 1000),
+        "most faults in a row, without a token between them, of a request",
+    ),
+    Flag("--max-body-bytes", flags.whole("BYTES", 1024, _MOST), "largest request body"),
+    Flag("--index-blocks", flags.whole("BLOCKS", 0, _MOST), "most blocks in the KV index"),
+    Flag(
+        "--tenant-quota",
+        flags.Kind("TENANT=TOKENS", _quota),
+        "a tenant's tokens per minute; * stands for each tenant without its own quota",
+        field="tenant_quotas",
+        repeated=True,
+    ),
+)
+
+
+def add_flags(parser: ArgumentParser) -> None:
+    """Every setting as a flag. argparse refuses a bad value; what flags mean together is judged by `read`."""
+    flags.add(parser, _FLAGS, GatewaySettings)
+
+
+def read(given: Namespace, environ: Mapping[str, str]) -> GatewaySettings:
+    """The settings in parsed flags and the environment. Raises SettingsError."""
+    found = flags.given(given, GatewaySettings)
+    _check_together(found)
+    model = found["model"]
+    return GatewaySettings(
+        **{"served_name": Path(model.partition(":")[2] or model).stem} | found,
+        kubeconfig=environ.get(_KUBECONFIG, ""),
+        token=environ.get(names.ENV_TOKEN, ""),
+        parent=flags.parent(environ),
+    )
+
+
+def _check_together(found: Mapping[str, Any]) -> None:
+    for exclusive in (("workers", "workers_file", "workers_service"), ("port", "listen_fd")):
+        given = [flag.name for flag in _FLAGS if flag.dest in found and flag.dest in exclusive]
+        if len(given) > 1:
+            raise SettingsError(f"{' and '.join(given)} cannot be given together")
+    if ("workers_service" in found) != ("namespace" in found):
+        raise SettingsError("--workers-service and --namespace must be given together")

@@ -1,5 +1,144 @@
-"""What the processes' settings have in common."""
+"""Flags of every command: what kinds of value there are, and how settings become flags.
+
+A `Kind` is what argparse takes as `type`, so that a bad value ends the command with exit code 2 and a line that names
+the flag, the value and what is allowed. Settings are a frozen dataclass: a field without a default is a required flag.
+"""
+
+import dataclasses
+from argparse import SUPPRESS, ArgumentParser, ArgumentTypeError, Namespace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Generic, TypeVar
+
+from legato_protocol import durations, names, sizes, values
+
+T = TypeVar("T")
+MOST_PROCESSES = 1 << 22  # Linux gives no process a higher id
 
 
 class SettingsError(ValueError):
     """A flag or variable with a value that is not allowed. The text names it, its value and what is allowed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kind(Generic[T]):
+    """A kind of value: what help calls it, how it is read (or refused, by ValueError) and how a default is shown."""
+
+    metavar: str
+    parse: Callable[[str], T]
+    text: Callable[[T], str] = str
+
+    def __call__(self, text: str) -> T:
+        """As argparse calls its types: it repeats what an error says if this is its own kind of error."""
+        try:
+            return self.parse(text)
+        except ValueError as error:
+            raise ArgumentTypeError(str(error)) from None
+
+
+@dataclass(frozen=True, slots=True)
+class Flag:
+    """One flag. `field` is that of the settings, where it is not called like the flag."""
+
+    name: str
+    kind: Kind[Any]
+    help: str
+    field: str = ""
+    repeated: bool = False
+    optional: bool = False  # although the field has no default: without the flag, its value follows from others
+
+    @property
+    def dest(self) -> str:
+        return self.field or self.name.removeprefix("--").replace("-", "_")
+
+
+PORT: Final = Kind("PORT", values.port)
+PORT_OR_FREE: Final = Kind("PORT", values.port_or_free)
+PORT_RANGE: Final = Kind("FIRST-LAST", values.port_range)
+DURATION: Final = Kind("DURATION", durations.parse, durations.text)
+SIZE: Final = Kind("SIZE", sizes.parse, sizes.text)
+HOST: Final = Kind("HOST", values.host)
+FILE: Final = Kind("FILE", lambda text: Path(values.printable(text, "file")))
+FOLDER: Final = Kind("FOLDER", lambda text: Path(values.printable(text, "folder")))
+
+
+def whole(metavar: str, least: int, most: int) -> Kind[int]:
+    """A whole number of something, within bounds."""
+    return Kind(metavar, lambda text: values.whole(text, least, most))
+
+
+def real(metavar: str, least: float, most: float) -> Kind[float]:
+    """A number with digits behind the point, within bounds."""
+    return Kind(metavar, lambda text: values.real(text, least, most), "{:g}".format)
+
+
+def list_of(item: Kind[T]) -> Kind[list[T]]:
+    """One or more values of a kind, with commas between them."""
+    return Kind(
+        f"{item.metavar},…",
+        lambda text: [item.parse(part) for part in text.split(",")],
+        lambda values: ",".join(map(item.text, values)),
+    )
+
+
+def one_of(metavar: str, allowed: tuple[str, ...]) -> Kind[str]:
+    """One of a few words."""
+    return Kind(metavar, lambda text: values.one_of(text, allowed, metavar.lower()))
+
+
+def text(metavar: str) -> Kind[str]:
+    """Any text that can be seen."""
+    return Kind(metavar, lambda text: values.printable(text, metavar.lower()))
+
+
+def kubernetes_name(metavar: str) -> Kind[str]:
+    """A name of Kubernetes'."""
+    return Kind(metavar, lambda text: values.kubernetes_name(text, metavar.lower()))
+
+
+def add(parser: ArgumentParser, flags: Sequence[Flag], settings: type[Any]) -> None:
+    """Adds flags for fields of a settings class, with the defaults that these have."""
+    defaults = {field.name: field.default for field in dataclasses.fields(settings)}
+    for flag in flags:
+        default = defaults[flag.dest]
+        required = default is dataclasses.MISSING and not flag.optional
+        parser.add_argument(
+            flag.name,
+            dest=flag.dest,
+            type=flag.kind,
+            metavar=flag.kind.metavar,
+            action="append" if flag.repeated else "store",
+            required=required,
+            default=SUPPRESS,
+            help=(flag.help + _note(flag, default, required)).replace("%", "%%"),
+        )
+
+
+def option(parser: ArgumentParser, *names: str, kind: Kind[T], help: str, default: T | None = None) -> None:
+    """One flag that has no settings class behind it."""
+    note = "" if default is None else f" (default: {kind.text(default)})"
+    text = (help + note).replace("%", "%%")
+    parser.add_argument(*names, type=kind, metavar=kind.metavar, default=default, help=text)
+
+
+def _note(flag: Flag, default: object, required: bool) -> str:
+    if flag.repeated:
+        return " (may be repeated)"
+    if required:
+        return " (required)"
+    return "" if default in (None, "", dataclasses.MISSING) else f" (default: {flag.kind.text(default)})"
+
+
+def given(flags: Namespace, settings: type[Any]) -> dict[str, Any]:
+    """The fields of a settings class that flags were given for; repeated ones as tuples, each value once."""
+    found = {field.name: vars(flags)[field.name] for field in dataclasses.fields(settings) if field.name in vars(flags)}
+    return {name: tuple(dict.fromkeys(value)) if isinstance(value, list) else value for name, value in found.items()}
+
+
+def parent(environ: Mapping[str, str]) -> int:
+    """The process that this one must not outlive, by the variable for it; 0 for none. Raises SettingsError."""
+    try:
+        return values.whole(environ.get(names.ENV_PARENT, "0"), 0, MOST_PROCESSES, "process id")
+    except ValueError as error:
+        raise SettingsError(f"{names.ENV_PARENT}: {error}") from None

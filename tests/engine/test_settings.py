@@ -21,10 +21,28 @@ def test_transfer_ports_are_a_range_or_any() -> None:
     assert read("--transfer-ports", "7100-7163").transfer_ports == (7100, 7163)
 
 
-@pytest.mark.parametrize("wrong", ["7100", "7163-7100", "7100-7100", "0-5", "7100-70000", "a-b"])
-def test_a_wrong_range_is_named(wrong: str) -> None:
-    with pytest.raises(SettingsError, match=r"--transfer-ports is .*such as 7100-7163"):
-        read("--transfer-ports", wrong)
+@pytest.mark.parametrize("given", ["0", "3", "2048", "-16", "a"])
+def test_a_block_size_is_a_power_of_two(given: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        read("--block-size", given)
+    assert f"--block-size: not a valid number: {given} (a power of two from 1 to 1024)" in capsys.readouterr().err
+    assert read("--block-size", "1024").block_size == 1024
+
+
+def test_checksums_are_verified_unless_told_otherwise() -> None:
+    assert (read().checksum, read("--no-checksum").checksum) == (True, False)
+
+
+def test_half_precision_needs_a_gpu() -> None:
+    with pytest.raises(SettingsError, match="--dtype: Float16 needs --device cuda"):
+        read("--dtype", "Float16")
+    assert read("--dtype", "Float16", "--device", "cuda").dtype == "Float16"
+
+
+def test_without_a_token_the_control_port_stays_on_the_loopback() -> None:
+    with pytest.raises(SettingsError, match=r"--host: 0\.0\.0\.0 is not a loopback address, and LEGATO_TOKEN"):
+        read("--host", "0.0.0.0")
+    assert read("--host", "localhost").host == "localhost"
 
 
 def test_a_step_limit_is_a_duration() -> None:
@@ -34,7 +52,7 @@ def test_a_step_limit_is_a_duration() -> None:
 
 
 def test_without_a_token_hand_offs_stay_on_the_loopback() -> None:
-    with pytest.raises(SettingsError, match=r"--transfer-host is '192\.0\.2\.2'.*LEGATO_TOKEN"):
+    with pytest.raises(SettingsError, match=r"--transfer-host: 192\.0\.2\.2 is not a loopback address.*LEGATO_TOKEN"):
         read("--transfer-host", "192.0.2.2")
     assert read("--transfer-host", "192.0.2.2", LEGATO_TOKEN="secret").transfer_host == "192.0.2.2"
     assert read("--transfer-host", "192.0.2.2", "--transport", "None").transfer_host == "192.0.2.2"

@@ -293,7 +293,7 @@ def test_settings_and_models_that_cannot_work_end_the_start_with_2(tmp_path: Pat
     broken = tmp_path / "broken.gguf"
     broken.write_bytes(b"GGUF but nothing else")
     for flags, said in (
-        (["--block-size", "17"], "--block-size is '17'; allowed is a power of two"),
+        (["--block-size", "17"], "--block-size: not a valid number: 17 (a power of two"),
         (["--kv-cache-memory", "1Ki"], "kvCacheMemory of 1,024 bytes"),
         (["--model", str(broken)], "broken.gguf"),
         (["--model", "/no/such/model"], "/no/such/model"),

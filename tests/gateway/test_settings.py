@@ -1,6 +1,7 @@
 """Flags become settings, or the start stops with a text that names the flag."""
 
 import itertools
+import re
 from argparse import ArgumentParser
 
 import pytest
@@ -38,51 +39,48 @@ def test_quotas_are_tokens_per_minute_by_tenant():
     assert read.tenant_quotas == (("a=b", 600), ("*", 60))
 
 
-@pytest.mark.parametrize(("text", "value"), [("600", 600), ("10m", 600), ("1m30s", 90), ("500ms", 0.5), ("1.5h", 5400)])
-def test_durations(text, value):
-    assert settings.seconds(text) == value
-
-
 @pytest.mark.parametrize(
     "flags",
     [
-        ("--port", "70000"),
-        ("--port", "-1"),
-        ("--port", "x"),
         ("--listen-fd", "1"),
-        ("--health-port", "-1"),
-        ("--default-deadline", "0"),
-        ("--default-deadline", "ten"),
-        ("--default-deadline", "5 m"),
-        ("--default-deadline", "nan"),
+        ("--default-deadline", "600"),
+        ("--default-deadline", "200h"),
         ("--slow-client", "pause"),
         ("--when-prefill-unavailable", "local"),
         ("--transfer-on-failure", "Never"),
         ("--buffer-tokens", "0"),
         ("--max-length", "1"),
-        ("--served-name", " "),
+        ("--served-name", ""),
         ("--worker", "127.0.0.1:80"),
+        ("--worker", "=host:80"),
         ("--worker", "a=host:0"),
+        ("--worker", "a=fd00::1:80"),
         ("--tenant-quota", "600"),
+        ("--tenant-quota", "=600"),
         ("--tenant-quota", "a=0"),
         ("--tenant-quota", "a=many"),
+        ("--namespace", "a/b"),
     ],
 )
-def test_a_bad_value_names_its_flag(flags):
-    with pytest.raises(SettingsError, match=f"^{flags[0]} '{flags[1]}' is not allowed: .* wanted$|{flags[0]}"):
+def test_a_bad_value_names_its_flag(flags, capsys):
+    with pytest.raises(SystemExit) as stopped:
         _read(*NEEDED, *flags)
+    assert stopped.value.code == 2
+    shown = flags[1] or "''"
+    assert re.search(rf"argument {flags[0]}: not a valid \w+: {re.escape(shown)} \(.+\)", capsys.readouterr().err)
 
 
 @pytest.mark.parametrize("missing", ["--model", "--max-length"])
-def test_what_is_missing_is_named(missing):
+def test_what_is_missing_is_named(missing, capsys):
     at = NEEDED.index(missing)
-    with pytest.raises(SettingsError, match=f"{missing} is missing"):
+    with pytest.raises(SystemExit):
         _read(*NEEDED[:at], *NEEDED[at + 2 :])
+    assert f"required: {missing}" in capsys.readouterr().err
 
 
 def test_a_port_and_an_inherited_socket_exclude_each_other():
     assert _read(*NEEDED, "--listen-fd", "7").listen_fd == 7
-    with pytest.raises(SettingsError, match="exclude each other"):
+    with pytest.raises(SettingsError, match="--port and --listen-fd cannot be given together"):
         _read(*NEEDED, "--port", "80", "--listen-fd", "7")
 
 
@@ -93,7 +91,7 @@ def test_workers_come_from_one_place():
         "--workers-service": ("--workers-service", "s-workers", "--namespace", "n"),
     }
     for one, other in itertools.combinations(places, 2):
-        with pytest.raises(SettingsError, match=f"{one} and {other} exclude each other"):
+        with pytest.raises(SettingsError, match=rf"(?=.*{one}\b)(?=.*{other}\b).* cannot be given together"):
             _read(*NEEDED, *places[one], *places[other])
 
 
@@ -101,7 +99,5 @@ def test_a_service_of_workers_has_a_namespace():
     read = _read(*NEEDED, "--workers-service", "s-workers", "--namespace", "n", environ={"KUBECONFIG": "/config"})
     assert (read.workers_service, read.namespace, read.kubeconfig) == ("s-workers", "n", "/config")
     for alone in (("--workers-service", "s-workers"), ("--namespace", "n")):
-        with pytest.raises(SettingsError, match="go together"):
+        with pytest.raises(SettingsError, match="must be given together"):
             _read(*NEEDED, *alone)
-    with pytest.raises(SettingsError, match="--namespace 'a/b' is not allowed"):
-        _read(*NEEDED, "--workers-service", "s-workers", "--namespace", "a/b")

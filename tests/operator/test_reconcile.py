@@ -143,7 +143,7 @@ def test_changed_gateway_setting_takes_over_without_a_gap(fakes, build):
             await f.wait(replaced)
             (pod,) = (await f.pods("gateway")).values()
             command = pod["spec"]["containers"][0]["command"]
-            assert command[command.index("--default-deadline") + 1] == "60"
+            assert command[command.index("--default-deadline") + 1] == "1m"
 
     asyncio.run(check())
 

@@ -116,7 +116,7 @@ def test_port_taken(refused: Run, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("port", ["70000", "-1", "http"])
 def test_port_that_is_none(refused: Run, tmp_path: Path, port: str) -> None:
-    assert "from 0 to 65535" in refused("up", "-f", _manifest(tmp_path), f"--port={port}")
+    assert f"not a valid port: {port} (0 to 65535" in refused("up", "-f", _manifest(tmp_path), f"--port={port}")
 
 
 # ── models: said before anything serves ─────────────────────────────────────────────────────────────────────────────
@@ -226,16 +226,19 @@ def test_memory_for_less_than_one_sequence(refused: Run, tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        ((*WORKER, "--model", BUILTIN, "--block-size", "15"), "--block-size is '15'; allowed is a power of two"),
-        ((*WORKER, "--model", BUILTIN, "--kv-cache-memory", "lots"), "--kv-cache-memory is 'lots'; allowed is a size"),
-        ((*WORKER, "--model", BUILTIN, "--numerics", "Invariant"), "--numerics is 'Invariant'"),
+        ((*WORKER, "--model", BUILTIN, "--block-size", "15"), "--block-size: not a valid number: 15 (a power of two"),
+        ((*WORKER, "--model", BUILTIN, "--kv-cache-memory", "lots"), "--kv-cache-memory: not a valid size: lots"),
+        ((*WORKER, "--model", BUILTIN, "--numerics", "Invariant"), "--numerics: not a valid mode: Invariant (Fast)"),
         ((*WORKER, "--model", BUILTIN, "--host", "0.0.0.0"), "LEGATO_TOKEN is not set"),
         ((*WORKER, "--model", "/no/such"), "'/no/such': no such file or folder"),
         ((*WORKER, "--model", BUILTIN, "--blok-size", "16"), "--blok-size"),
-        ((*GATEWAY, "--max-length", "4096"), "--model is missing"),
-        ((*GATEWAY, "--model", BUILTIN, "--max-length", "0"), "--max-length '0' is not allowed"),
+        ((*GATEWAY, "--max-length", "4096"), "required: --model"),
+        ((*GATEWAY, "--model", BUILTIN, "--max-length", "0"), "--max-length: not a valid number: 0 (2 to"),
         ((*GATEWAY, "--model", "/no/such", "--max-length", "64"), "'/no/such': no such file or folder"),
-        ((*GATEWAY, "--model", BUILTIN, "--max-length", "64", "--tenant-quota", "a"), "TENANT=TOKENS is wanted"),
+        (
+            (*GATEWAY, "--model", BUILTIN, "--max-length", "64", "--tenant-quota", "a"),
+            "--tenant-quota: not a valid quota: a (TENANT=TOKENS",
+        ),
         ((*GATEWAY, "--model", BUILTIN, "--max-length", "64", "--host", "203.0.113.9"), "--host 203.0.113.9"),
     ],
     ids=lambda value: " ".join(value[-2:]) if isinstance(value, tuple) else "",

@@ -1,10 +1,34 @@
 """Arguments of `legato bench`; importing this costs nothing, so that `legato --help` stays quick."""
 
 import argparse
-from collections.abc import Callable
-from typing import TypeVar
+from functools import partial
 
-T = TypeVar("T")
+from legato_protocol import flags, values
+
+WORKLOADS = ("random", "shared-prefix", "trace")
+_MOST = 10**9
+
+
+def _url(text: str) -> str:
+    if not text.startswith(("http://", "https://")) or not text.partition("://")[2] or not text.isprintable():
+        raise values.invalid("URL", text, "http://HOST:PORT or https://HOST")
+    return text
+
+
+def _token_ids(text: str) -> tuple[int, int]:
+    try:
+        first, last = (values.whole(part, 0, _MOST) for part in text.split(","))
+        if first >= last:
+            raise ValueError
+    except ValueError:
+        raise values.invalid("range", text, f"FIRST,LAST such as 100,40000; 0 to {_MOST}") from None
+    return first, last
+
+
+_COUNT = flags.whole("COUNT", 1, _MOST)
+_TOKENS = flags.whole("TOKENS", 1, _MOST)
+_TOKEN_IDS = flags.Kind("FIRST,LAST", _token_ids, lambda ids: f"{ids[0]},{ids[1]}")
+_RATE = flags.real("RATE", 0.001, 100_000)
 
 
 def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -14,27 +38,27 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         help="measure an OpenAI-compatible server",
         description="Drives a server with streamed completions and prints TTFT, TPOT, ITL, throughput and goodput.",
     )
-    add = parser.add_argument
-    add("--url", default="http://127.0.0.1:8080", help="base URL of the server (default: %(default)s)")
-    add("--model", help="model name (default: the first one that the server lists)")
-    add("--workload", choices=["random", "shared-prefix", "trace"], default="random")
-    add("--input-tokens", type=_positive, default=256)
-    add("--output-tokens", type=_positive, default=64)
-    add("--concurrency", type=_list_of(_positive), help="closed loop: requests in flight, e.g. 1,8,32 (default)")
-    add("--rate", type=_list_of(_positive_float), help="open loop: requests a second, e.g. 0.5,1,2")
-    add("--requests", type=_positive, help="how many per load (default: 3 × concurrency, at least 8)")
-    add("--warmup", type=int, default=1, help="requests before each load that are not counted (default: %(default)s)")
-    add("--prefixes", type=_positive, default=4, help="shared-prefix: how many different ones (default: %(default)s)")
-    add("--prefix-share", type=float, default=0.75, help="shared-prefix: shared part (default: %(default)s)")
-    add("--trace", help="trace: a Mooncake .jsonl or an Azure .csv file")
-    add("--context", type=_positive, default=4096, help="trace: lengths are scaled to fit this (default: %(default)s)")
-    add("--speed", type=_positive_float, default=1.0, help="trace: play it so much faster (default: %(default)s)")
-    add("--token-ids", type=_list_of(_positive), default=[100, 40_000], help="range of random ids (default: 100,40000)")
-    add("--slo-ttft", type=_positive_float, default=1000.0, help="milliseconds; for goodput (default: %(default)s)")
-    add("--slo-tpot", type=_positive_float, default=100.0, help="milliseconds; for goodput (default: %(default)s)")
-    add("--timeout", type=_positive_float, default=600.0, help="seconds without a byte (default: %(default)s)")
-    add("--seed", type=int, default=0)
-    add("--json", metavar="FILE", help="write all figures there, too")
+    add = partial(flags.option, parser)
+    add("--url", kind=flags.Kind("URL", _url), default="http://127.0.0.1:8080", help="base URL of the server")
+    add("--model", kind=flags.text("NAME"), help="name of the model; the first one that the server lists if not given")
+    add("--workload", kind=flags.one_of("WORKLOAD", WORKLOADS), default="random", help=", ".join(WORKLOADS))
+    add("--input-tokens", kind=_TOKENS, default=256, help="tokens of each prompt")
+    add("--output-tokens", kind=_TOKENS, default=64, help="tokens of each answer")
+    add("--concurrency", kind=flags.list_of(_COUNT), help="closed loop: requests in flight; 1,8,32 if not given")
+    add("--rate", kind=flags.list_of(_RATE), help="open loop: requests per second, such as 0.5,1,2")
+    add("--requests", kind=_COUNT, help="requests per load; 3 × concurrency, but at least 8, if not given")
+    add("--warmup", kind=flags.whole("COUNT", 0, _MOST), default=1, help="uncounted requests before each load")
+    add("--prefixes", kind=_COUNT, default=4, help="shared-prefix: number of different prefixes")
+    add("--prefix-share", kind=flags.real("SHARE", 0, 1), default=0.75, help="shared-prefix: shared part of a prompt")
+    add("--trace", kind=flags.FILE, help="trace: a Mooncake .jsonl or an Azure .csv file")
+    add("--context", kind=_TOKENS, default=4096, help="trace: scale lengths to fit this many tokens")
+    add("--speed", kind=flags.real("FACTOR", 0.001, 100_000), default=1.0, help="trace: play it this many times faster")
+    add("--token-ids", kind=_TOKEN_IDS, default=(100, 40_000), help="range of random token ids")
+    add("--slo-ttft", kind=flags.DURATION, default=1.0, help="for goodput: objective for the time to the first token")
+    add("--slo-tpot", kind=flags.DURATION, default=0.1, help="for goodput: objective for the time per output token")
+    add("--timeout", kind=flags.DURATION, default=600.0, help="fail a request after this long without a byte")
+    add("--seed", kind=flags.whole("NUMBER", 0, _MOST), default=0, help="seed of prompts and arrival times")
+    add("--json", kind=flags.FILE, help="also write all figures to this file")
     parser.set_defaults(run=_run)
 
 
@@ -42,22 +66,3 @@ def _run(args: argparse.Namespace) -> int:
     from legato_cli.bench import command
 
     return command.run(args)
-
-
-def _positive(text: str) -> int:
-    if (value := int(text)) < 1:
-        raise argparse.ArgumentTypeError(f"{text} is not at least 1")
-    return value
-
-
-def _positive_float(text: str) -> float:
-    if not (value := float(text)) > 0:
-        raise argparse.ArgumentTypeError(f"{text} is not above 0")
-    return value
-
-
-def _list_of(item: Callable[[str], T]) -> Callable[[str], list[T]]:
-    def parse(text: str) -> list[T]:
-        return [item(part) for part in text.split(",")]
-
-    return parse

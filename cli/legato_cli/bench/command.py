@@ -18,7 +18,7 @@ def run(args: argparse.Namespace) -> int:
     """Measures and prints; exit code 0 if every request was answered, 1 if some failed, 2 for bad arguments."""
     try:
         summaries = asyncio.run(_measure(args))
-    except (ValueError, OSError, httpx.HTTPError) as error:
+    except (ValueError, OSError) as error:
         print(f"legato bench: {error}", file=sys.stderr)
         return 2
     print(report.table(summaries))
@@ -31,15 +31,15 @@ def run(args: argparse.Namespace) -> int:
             "arguments": _plain(args),
             "loads": [s.as_json() for s in summaries],
         }
-        Path(args.json).write_text(json.dumps(found, indent=2) + "\n")
+        args.json.write_text(json.dumps(found, indent=2) + "\n")
     return 1 if any(s.failed for s in summaries) else 0
 
 
 async def _measure(args: argparse.Namespace) -> list[report.Summary]:
-    slo = report.Objectives(args.slo_ttft / 1e3, args.slo_tpot / 1e3)
+    slo = report.Objectives(args.slo_ttft, args.slo_tpot)
     limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)
     async with httpx.AsyncClient(base_url=args.url, timeout=args.timeout, limits=limits) as client:
-        model = args.model or (await client.get("/v1/models")).raise_for_status().json()["data"][0]["id"]
+        model = args.model or await _first_model(client)
         summaries = []
         for number, (name, concurrency, rate) in enumerate(_loads(args)):
             count = args.requests or max(8, 3 * (concurrency or 8))
@@ -49,6 +49,21 @@ async def _measure(args: argparse.Namespace) -> list[report.Summary]:
             found = await _load(client, model, requests, name, concurrency, rate, args.seed)
             summaries.append(report.summarize(name, found, slo))
         return summaries
+
+
+async def _first_model(client: httpx.AsyncClient) -> str:
+    """The first model that the server lists. Raises ValueError, which names the URL."""
+    url = client.base_url.join("/v1/models")
+    try:
+        response = await client.get("/v1/models")
+    except httpx.HTTPError as error:
+        raise ValueError(f"cannot reach {url}: {error or type(error).__name__}") from None
+    if response.status_code != 200:
+        raise ValueError(f"{url} answered {response.status_code}: {response.text[:200]}")
+    try:
+        return str(response.json()["data"][0]["id"])
+    except (ValueError, LookupError, TypeError):
+        raise ValueError(f"{url} lists no model: {response.text[:200]} (name one with --model)") from None
 
 
 async def _load(
@@ -88,7 +103,7 @@ def _requests(args: argparse.Namespace, count: int, seed: int) -> list[workload.
     if args.workload == "trace":
         if not args.trace:
             raise ValueError("--workload trace needs --trace FILE")
-        return workload.trace(Path(args.trace), count, args.context, args.speed, tokens, seed)
+        return workload.trace(args.trace, count, args.context, args.speed, tokens, seed)
     shape = (count, args.input_tokens, args.output_tokens, tokens, seed)
     if args.workload == "shared-prefix":
         return workload.shared_prefix(*shape, args.prefixes, args.prefix_share)
@@ -96,4 +111,6 @@ def _requests(args: argparse.Namespace, count: int, seed: int) -> list[workload.
 
 
 def _plain(args: argparse.Namespace) -> dict[str, object]:
-    return {key: value for key, value in vars(args).items() if not callable(value)}
+    """The arguments as JSON has them: durations in seconds."""
+    shown = {key: value for key, value in vars(args).items() if not callable(value)}
+    return {key: str(value) if isinstance(value, Path) else value for key, value in shown.items()}

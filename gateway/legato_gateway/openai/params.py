@@ -1,6 +1,5 @@
 """What a checked body means: sampling parameters, limits, tenant, deadline. Much of it may refuse, nothing awaits."""
 
-import math
 import re
 import secrets
 from collections.abc import Mapping
@@ -10,13 +9,10 @@ from legato_gateway.errors import BadRequest, ContextLengthExceeded
 from legato_gateway.openai.deadline import Deadline
 from legato_gateway.openai.schemas import MAX_CHOICES, SamplingBody
 from legato_gateway.request import GenerationRequest
-from legato_protocol import names
+from legato_protocol import durations, names
 from legato_protocol.stream import SamplingParams
 
-MAX_DEADLINE = 86_400.0
 MAX_PRIORITY = 1000
-_UNITS = {"": 1.0, "s": 1.0, "ms": 0.001, "m": 60.0, "h": 3600.0}
-_DURATION = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)(ms|s|m|h|)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,13 +47,11 @@ def options(headers: Mapping[str, str], body: SamplingBody, deadline: Deadline) 
 
 
 def seconds(text: str) -> float:
-    """`30`, `30s`, `500ms` or `2m` in seconds. Raises BadRequest for anything else, and beyond a day."""
-    found = _DURATION.fullmatch(text.strip())
-    value = float(found[1]) * _UNITS[found[2]] if found else math.nan
-    if not 0 < value <= MAX_DEADLINE:
-        text = f"{names.HEADER_DEADLINE} is {text[:40]!r}; wanted are seconds, or a duration such as 30s, up to a day"
-        raise BadRequest(text, param=names.HEADER_DEADLINE)
-    return value
+    """What a deadline header says, in seconds: `30`, `30s`, `500ms` or `1m30s`. Raises BadRequest."""
+    try:
+        return durations.parse_header(text.strip())
+    except ValueError as error:
+        raise BadRequest(f"{names.HEADER_DEADLINE}: {error}", param=names.HEADER_DEADLINE) from None
 
 
 def sampling(body: SamplingBody, vocabulary: ModelLimits, max_tokens: int, logprobs: int | None) -> SamplingParams:

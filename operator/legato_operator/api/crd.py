@@ -14,7 +14,7 @@ from pydantic import BaseModel
 
 from legato_operator.api import quantities
 from legato_operator.api.resources import InferenceService, WorkerPool
-from legato_protocol import names
+from legato_protocol import durations, names, sizes
 
 Schema = dict[str, Any]
 Rule = tuple[str, str]  # (CEL, message)
@@ -26,14 +26,18 @@ _DROPPED = {"title", "additionalProperties", "propertyNames", "$defs"}
 # whether they contradict `mode: Fixed`, and `min` follows from `max`.
 _NOT_FILLED_IN = {"spec.scaling.prefill", "spec.scaling.decode"}
 
-_DURATION: Rule = ("duration(self) >= duration('1ms') && duration(self) <= duration('168h')", "from 1ms to 168h")
+_DURATION: Rule = ("duration(self) >= duration('1ms') && duration(self) <= duration('168h')", "1ms to 168h")
+_SIZE: Rule = (
+    "quantity(string(self)).isGreaterThan(quantity('0')) && quantity(string(self)).compareTo(quantity('1Pi')) <= 0",
+    "above 0, at most 1Pi",
+)
 _RULES: Mapping[str, tuple[Rule, ...]] = {
     "spec.drain.deadline": (_DURATION,),
     "spec.gateway.defaultDeadline": (_DURATION,),
     "spec.rollout.progressDeadline": (_DURATION,),
     "spec.slo.ttft": (_DURATION,),
     "spec.slo.tpot": (_DURATION,),
-    "spec.engine.kvCacheMemory": (("quantity(string(self)).compareTo(quantity('1Pi')) <= 0", "must be at most 1Pi"),),
+    "spec.engine.kvCacheMemory": (_SIZE,),
     "": (("size(self.metadata.name) <= 40", "metadata.name must be at most 40 characters: pods are named after it"),),
     "spec": (
         (
@@ -300,9 +304,9 @@ class _Structural:
 def _spelled(default: Any, schema: Schema) -> Any:
     """A default as a manifest spells it."""
     if schema.get("pattern") == quantities.DURATION_SCHEMA["pattern"]:
-        return quantities.duration_text(default)
+        return durations.text(default)
     if schema.get("pattern") == quantities.MEMORY_SCHEMA["pattern"]:
-        return quantities.memory_text(default)
+        return sizes.text(default)
     return default
 
 

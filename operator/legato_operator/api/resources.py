@@ -19,9 +19,7 @@ from pydantic import (
 from pydantic.alias_generators import to_camel
 
 from legato_operator.api import quantities
-
-SHORTEST, LONGEST = 0.001, 7 * 86400.0  # seconds
-MOST_MEMORY = 1 << 50  # bytes
+from legato_protocol import durations, sizes
 
 
 class ManifestPart(BaseModel):
@@ -41,28 +39,14 @@ def _check_quantity(text: str) -> str:
     return text
 
 
-def _seconds(value: object) -> float:
-    if not isinstance(value, str):
-        raise ValueError(f"{value!r} is no duration; write for example 10m, 1s or 100ms")
-    result = quantities.duration(value)
-    if not SHORTEST <= result <= LONGEST:
-        raise ValueError(f"{value!r} must be from 1ms to 168h")
-    return result
-
-
 def _bytes(value: object) -> int:
-    if isinstance(value, bool) or not isinstance(value, str | int):
-        raise ValueError(f"{value!r} is no amount of memory; write for example 512Mi or 2Gi")
-    result = quantities.memory(str(value))
-    if result > MOST_MEMORY:
-        raise ValueError(f"{value!r} must be at most 1Pi")
-    return result
+    return sizes.parse(str(value) if isinstance(value, int) and not isinstance(value, bool) else value)
 
 
 Quantity = Annotated[
     str, BeforeValidator(_number_as_text), AfterValidator(_check_quantity), WithJsonSchema(quantities.QUANTITY_SCHEMA)
 ]
-Duration = Annotated[float, BeforeValidator(_seconds), WithJsonSchema(quantities.DURATION_SCHEMA)]  # seconds
+Duration = Annotated[float, BeforeValidator(durations.parse), WithJsonSchema(quantities.DURATION_SCHEMA)]  # seconds
 Memory = Annotated[int, BeforeValidator(_bytes), WithJsonSchema(quantities.MEMORY_SCHEMA)]  # bytes
 Name = Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9]{0,48}[a-z0-9])?$")]
 ObjectName = Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$", max_length=253)]  # any Kubernetes object

@@ -6,15 +6,15 @@ import re
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Final
 
 from legato_operator.api.quantities import GPU
-from legato_protocol import names
-from legato_protocol.flags import SettingsError
+from legato_protocol import flags, names, values
+from legato_protocol.flags import Flag, SettingsError
 
 ENV_NAMESPACE = "LEGATO_NAMESPACE"
 ENV_POD_NAME = "LEGATO_POD_NAME"
 PULL_POLICIES = ("Always", "IfNotPresent", "Never")
-_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _RESOURCE = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 _IDENTITY = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,251}[A-Za-z0-9])?")
 
@@ -23,97 +23,112 @@ _IDENTITY = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,251}[A-Za-z0-9])?")
 class OperatorSettings:
     """Without `namespaces`: all of the cluster's."""
 
-    namespaces: tuple[str, ...]
     engine_image: str
     gateway_image: str
-    image_pull_policy: str
-    image_pull_secrets: tuple[str, ...]
     lease_namespace: str
     identity: str
-    http_port: int
+    namespaces: tuple[str, ...] = ()
     ignored_namespaces: tuple[str, ...] = ()
+    image_pull_policy: str = "IfNotPresent"
+    image_pull_secrets: tuple[str, ...] = ()
     gpu_resources: tuple[str, ...] = (GPU,)
+    http_port: int = names.OPERATOR_PORT
     own_namespace: str = ""  # empty where it is not a pod
     token_role: str = ""
     service_account: str = ""
 
 
-def add_flags(parser: argparse.ArgumentParser) -> None:
-    """Every flag of `legato operator`."""
-    parser.add_argument("--namespace", action="append", default=[], help="watch only this (repeatable; default all)")
-    parser.add_argument(
+def _image(text: str) -> str:
+    if not text or not text.isprintable() or " " in text:
+        raise values.invalid("image", text, "a name without spaces, such as registry.example/legato/engine:0.1.0")
+    return text
+
+
+def _resource(text: str) -> str:
+    if not _RESOURCE.fullmatch(text):
+        raise values.invalid("resource", text, f"DOMAIN/NAME, such as {GPU}")
+    return text
+
+
+def _identity(text: str) -> str:
+    if not _IDENTITY.fullmatch(text):
+        raise values.invalid(
+            "name", text, "at most 253 letters, digits, -, _ and ., with a letter or digit at both ends"
+        )
+    return text
+
+
+_NAMESPACE: Final = flags.kubernetes_name("NAMESPACE")
+_IMAGE: Final = flags.Kind("IMAGE", _image)
+
+_FLAGS: Final = (
+    Flag("--engine-image", _IMAGE, "image of workers"),
+    Flag("--gateway-image", _IMAGE, "image of gateways"),
+    Flag("--namespace", _NAMESPACE, "watch this namespace only; all if not given", "namespaces", repeated=True),
+    Flag(
         "--ignore-namespace",
-        action="append",
-        default=[],
-        help="leave its services to another operator (repeatable; without --namespace)",
-    )
-    parser.add_argument("--engine-image", required=True, help="image of workers")
-    parser.add_argument("--gateway-image", required=True, help="image of gateways")
-    parser.add_argument("--image-pull-policy", choices=PULL_POLICIES, default="IfNotPresent", help="of all its pods")
-    parser.add_argument("--image-pull-secret", action="append", default=[], help="of all its pods (repeatable)")
-    parser.add_argument(
+        _NAMESPACE,
+        "leave this namespace's services to another operator; not with --namespace",
+        "ignored_namespaces",
+        repeated=True,
+    ),
+    Flag(
+        "--image-pull-policy",
+        flags.one_of("POLICY", PULL_POLICIES),
+        f"image pull policy of all pods: {', '.join(PULL_POLICIES)}",
+    ),
+    Flag("--image-pull-secret", flags.text("SECRET"), "pull secret of all pods", "image_pull_secrets", repeated=True),
+    Flag(
         "--gpu-resource",
-        action="append",
-        default=[],
-        help=f"a resource that is a GPU, for budgets and devices (repeatable; default {GPU})",
-    )
-    parser.add_argument("--lease-namespace", help=f"where the leader's Lease is (default: ${ENV_NAMESPACE})")
-    parser.add_argument("--identity", help=f"who holds the Lease (default: ${ENV_POD_NAME}, else host and process id)")
-    parser.add_argument(
-        "--http-port",
-        type=int,
-        default=names.OPERATOR_PORT,
-        help="of /healthz, /readyz, /metrics (default %(default)s)",
-    )
-    parser.add_argument(
+        flags.Kind("RESOURCE", _resource),
+        f"a resource that is a GPU, for budgets and devices; {GPU} if not given",
+        "gpu_resources",
+        repeated=True,
+    ),
+    Flag(
+        "--lease-namespace",
+        _NAMESPACE,
+        f"namespace of the leader's Lease; ${ENV_NAMESPACE} if not given",
+        optional=True,
+    ),
+    Flag(
+        "--identity",
+        flags.Kind("NAME", _identity),
+        f"holder of the Lease; ${ENV_POD_NAME}, or host and process id, if not given",
+        optional=True,
+    ),
+    Flag("--http-port", flags.PORT_OR_FREE, "port of /healthz, /readyz and /metrics; 0 takes a free one"),
+    Flag(
         "--token-role",
-        default="",
-        help="ClusterRole with rights on Secrets, that it binds to itself where services are",
-    )
-    parser.add_argument("--service-account", default="", help="its own, in --lease-namespace; with --token-role")
+        flags.text("NAME"),
+        "ClusterRole with rights on Secrets, which it binds to itself where services are",
+    ),
+    Flag("--service-account", flags.text("NAME"), "its own ServiceAccount, in --lease-namespace; needs --token-role"),
+)
 
 
-def read(flags: argparse.Namespace, environment: Mapping[str, str]) -> OperatorSettings:
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """Every flag of `legato operator`. argparse refuses a bad value; what flags mean together is judged by `read`."""
+    flags.add(parser, _FLAGS, OperatorSettings)
+
+
+def read(given: argparse.Namespace, environment: Mapping[str, str]) -> OperatorSettings:
     """The settings. Raises SettingsError."""
-    settings = OperatorSettings(
-        namespaces=tuple(dict.fromkeys(flags.namespace)),
-        engine_image=flags.engine_image,
-        gateway_image=flags.gateway_image,
-        image_pull_policy=flags.image_pull_policy,
-        image_pull_secrets=tuple(dict.fromkeys(flags.image_pull_secret)),
-        lease_namespace=flags.lease_namespace or environment.get(ENV_NAMESPACE, ""),
-        identity=flags.identity or environment.get(ENV_POD_NAME, "") or f"{socket.gethostname()}-{os.getpid()}",
-        http_port=flags.http_port,
-        ignored_namespaces=tuple(dict.fromkeys(flags.ignore_namespace)),
-        gpu_resources=tuple(dict.fromkeys(flags.gpu_resource)) or (GPU,),
-        own_namespace=environment.get(ENV_NAMESPACE, ""),
-        token_role=flags.token_role,
-        service_account=flags.service_account,
-    )
-    _check(settings)
+    found = flags.given(given, OperatorSettings)
+    own = environment.get(ENV_NAMESPACE, "")
+    defaults = {
+        "lease_namespace": own,
+        "identity": environment.get(ENV_POD_NAME, "") or f"{socket.gethostname()}-{os.getpid()}",
+    }
+    settings = OperatorSettings(**defaults | found, own_namespace=own)
+    _check_together(settings)
     return settings
 
 
-def _check(settings: OperatorSettings) -> None:
-    for flag, namespaces in (("--namespace", settings.namespaces), ("--ignore-namespace", settings.ignored_namespaces)):
-        for namespace in namespaces:
-            if not _LABEL.fullmatch(namespace):
-                raise SettingsError(f"{flag}: {namespace!r} is no name of a namespace")
+def _check_together(settings: OperatorSettings) -> None:
     if settings.namespaces and settings.ignored_namespaces:
-        raise SettingsError("--ignore-namespace means something only without --namespace")
+        raise SettingsError("--namespace and --ignore-namespace cannot be given together")
     if not settings.lease_namespace:
         raise SettingsError(f"--lease-namespace is required where {ENV_NAMESPACE} is not set")
-    if not _LABEL.fullmatch(settings.lease_namespace):
-        raise SettingsError(f"--lease-namespace: {settings.lease_namespace!r} is no name of a namespace")
-    if not _IDENTITY.fullmatch(settings.identity):
-        raise SettingsError(f"--identity: {settings.identity!r} is no name")
-    for flag, image in (("--engine-image", settings.engine_image), ("--gateway-image", settings.gateway_image)):
-        if not image or any(character.isspace() for character in image):
-            raise SettingsError(f"{flag}: {image!r} is no image")
-    for resource in settings.gpu_resources:
-        if not _RESOURCE.fullmatch(resource):
-            raise SettingsError(f"--gpu-resource: {resource!r} is no name of a device, such as {GPU}")
     if bool(settings.token_role) != bool(settings.service_account):
-        raise SettingsError("--token-role and --service-account mean something only together")
-    if not 0 <= settings.http_port <= 65535:
-        raise SettingsError(f"--http-port: {settings.http_port} is no port")
+        raise SettingsError("--token-role and --service-account must be given together")

@@ -2,12 +2,11 @@
 
 from typing import Any
 
-from legato_operator.api import quantities
 from legato_operator.api.resources import InferenceService
 from legato_operator.manifests import common, container, model
 from legato_operator.manifests.model import Delivery
 from legato_operator.manifests.placement import Containers, PodPlacement
-from legato_protocol import names
+from legato_protocol import durations, names
 
 STOP_SENDING = 3  # seconds in which a Service's proxies learn that a gateway leaves, before it accepts no more
 _REQUESTS = {"cpu": "100m", "memory": "256Mi"}
@@ -90,7 +89,7 @@ def _policy(service: InferenceService, delivery: Delivery) -> list[str]:
         "--max-length",
         str(spec.model.max_length),
         "--default-deadline",
-        quantities.seconds(spec.gateway.default_deadline),
+        durations.text(spec.gateway.default_deadline),
         "--local-prefill-below-tokens",
         str(spec.routing.local_prefill_below_tokens),
         "--when-prefill-unavailable",
@@ -98,6 +97,6 @@ def _policy(service: InferenceService, delivery: Delivery) -> list[str]:
         "--transfer-on-failure",
         spec.transfer.on_failure,
         "--drain-deadline",
-        quantities.seconds(spec.drain.deadline),
+        durations.text(spec.drain.deadline),
         *(f"--tenant-quota={tenant}={tokens}" for tenant, tokens in spec.gateway.tenant_tokens_per_minute.items()),
     ]

@@ -8,7 +8,7 @@ from legato_operator.api.resources import InferenceService, Pool
 from legato_operator.manifests import common, container, model, overlay
 from legato_operator.manifests.model import Delivery
 from legato_operator.manifests.placement import PodPlacement
-from legato_protocol import names
+from legato_protocol import durations, names
 
 # Variables that a container's arguments are made of.
 POD_NAME = "LEGATO_POD_NAME"
@@ -102,7 +102,7 @@ def _engine(service: InferenceService, delivery: Delivery) -> list[str]:
 def _process(service: InferenceService, pool: str, placement: PodPlacement) -> list[str]:
     flags = ["--host", placement.host, *placement.transfer, *placement.announce]
     flags += ["--health-port", str(placement.health_port), "--control-port", str(placement.control_port)]
-    flags += ["--drain-deadline", quantities.seconds(service.spec.drain.deadline)]
+    flags += ["--drain-deadline", durations.text(service.spec.drain.deadline)]
     if placement.containers and roles.gpus(service.spec, pool, placement.gpu_resources):
         flags += ["--device", "cuda"]
     threads = _threads(service, pool, placement)

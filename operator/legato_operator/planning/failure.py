@@ -6,8 +6,9 @@ What passes by itself in a moment, a node that is being made or an image on its 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from legato_operator.api import conditions, quantities
+from legato_operator.api import conditions
 from legato_operator.observing.observed import Pod
+from legato_protocol import durations
 
 CRASHES = 3  # restarts, without being ready after them
 
@@ -50,7 +51,7 @@ def _late(pod: Pod, deadline: float) -> Failure | None:
     """It had its time: no node takes it, or it loads without end."""
     if pod.waiting <= deadline:
         return None
-    text = f"{pod.name}: not ready within {quantities.duration_text(deadline)}: {pod.message}"
+    text = f"{pod.name}: not ready within {durations.text(deadline)}: {pod.message}"
     return Failure(conditions.PROGRESS_DEADLINE_EXCEEDED, text)
 
 

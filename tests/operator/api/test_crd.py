@@ -50,6 +50,9 @@ def test_defaults_are_those_of_the_types(api_server, build):
         {"decode": {"resources": {"requests": {"cpu": 2, "memory": "2Gi"}}}},
         {"decode": {"template": {"spec": {"nodeSelector": {"a": "b"}}}}},
         {"gateway": {"tenantTokensPerMinute": {"*": 6000}}},
+        {"engine": {"kvCacheMemory": "0.5Gi"}, "drain": {"deadline": "168h"}},
+        {"engine": {"kvCacheMemory": "1Pi"}, "drain": {"deadline": "30s1m"}},
+        {"engine": {"kvCacheMemory": "64.5"}, "slo": {"tpot": "1ms"}},
     ],
 )
 def test_accepted_specs_mean_the_same_on_the_server(api_server, build, spec):

@@ -16,6 +16,7 @@ from legato_operator.manifests import placement
 from legato_operator.observing.observed import Observed, Pod, WorkerState
 from legato_operator.planning.actions import Apply, Delete, DrainWorker, PatchStatus
 from legato_operator.planning.plan import plan
+from legato_protocol import durations
 
 PLACEMENT = placement.local(("legato",))
 POOLS = ("prefill", "decode")
@@ -154,8 +155,8 @@ class World:
             labels, command = item["metadata"]["labels"], item["spec"]["containers"][0]["command"]
             pool, revision = labels["serving.legato.dev/role"], labels["serving.legato.dev/pod-revision"]
             self.pods[name] = Pod(name, f"uid-{self._made}", pool, revision, f"{self._made:06}", False, False)
-            flag = "--chunk-tokens" if pool in POOLS else "--default-deadline"
-            self._chunks[name] = int(command[command.index(flag) + 1])
+            flag, read = ("--chunk-tokens", int) if pool in POOLS else ("--default-deadline", durations.parse)
+            self._chunks[name] = int(read(command[command.index(flag) + 1]))
 
 
 def _serving(*given, **more):

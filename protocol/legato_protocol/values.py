@@ -1,0 +1,112 @@
+"""How values that people write are read, wherever they write them: into flags, manifests or headers.
+
+Each reader takes text and raises ValueError in one style: "not a valid port: 99999 (1 to 65535)". Durations and sizes
+have modules of their own.
+"""
+
+import re
+from ipaddress import ip_address
+
+PORTS = (1, 65535)
+
+_SHOWN = 60  # characters of a value that an error repeats
+_HOST = re.compile(
+    r"[A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?(\.[A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?)*\.?"
+)
+_KUBERNETES_NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
+
+
+def invalid(kind: str, given: object, allowed: str) -> ValueError:
+    """The error for a value that is not a `kind`, and what would be."""
+    return ValueError(f"not a valid {kind}: {_shown(given)} ({allowed})")
+
+
+def _shown(given: object) -> str:
+    """Text as it was given, in quotes where its end could not be seen otherwise."""
+    text = given if isinstance(given, str) else repr(given)
+    plain = isinstance(given, str) and given.isprintable() and given.split() == [given]
+    short = text if len(text) <= _SHOWN else text[: _SHOWN - 1] + "…"
+    return short if plain or not isinstance(given, str) else repr(short)
+
+
+def whole(text: str, least: int, most: int, kind: str = "number", also: str = "") -> int:
+    """A whole number from `least` to `most`. `also` is more that an error says about what is allowed."""
+    if not re.fullmatch(r"[0-9]{1,15}", text) or not least <= int(text) <= most:
+        raise invalid(kind, text, f"{least} to {most}{also}")
+    return int(text)
+
+
+def real(text: str, least: float, most: float) -> float:
+    """A number in plain digits, such as `0.5`, from `least` to `most`."""
+    if not re.fullmatch(r"[0-9]{1,15}(\.[0-9]{1,15})?", text) or not least <= float(text) <= most:
+        raise invalid("number", text, f"{least:g} to {most:g}")
+    return float(text)
+
+
+def one_of(text: str, allowed: tuple[str, ...], kind: str) -> str:
+    """One of a few words, spelled exactly so."""
+    if text not in allowed:
+        raise invalid(kind, text, ", ".join(allowed))
+    return text
+
+
+def port(text: str) -> int:
+    """A port to reach or to listen on."""
+    return whole(text, *PORTS, "port")
+
+
+def port_or_free(text: str) -> int:
+    """A port to listen on; 0 stands for any free one."""
+    return whole(text, 0, PORTS[1], "port", "; 0 takes a free one")
+
+
+def port_range(text: str) -> tuple[int, int]:
+    """First and last port of `8100-8199`: two or more."""
+    match = re.fullmatch(r"([0-9]{1,5})-([0-9]{1,5})", text)
+    if not match or not PORTS[0] <= int(match[1]) < int(match[2]) <= PORTS[1]:
+        raise invalid("port range", text, "two ports or more, from 1 to 65535, such as 8100-8199")
+    return int(match[1]), int(match[2])
+
+
+def host(text: str) -> str:
+    """A host's name or IP address, without brackets."""
+    if not is_address(text) and not (len(text) <= 253 and _HOST.fullmatch(text)):
+        raise invalid("host", text, "a host name or an IP address")
+    return text
+
+
+def host_port(text: str) -> str:
+    """`HOST:PORT`, with brackets around an IPv6 address. The text is returned as it was given."""
+    name, _, number = text.rpartition(":")
+    try:
+        port(number)
+        bare = name[1:-1] if name.startswith("[") and name.endswith("]") else name
+        if (bare != name and ":" not in bare) or (bare == name and ":" in name):
+            raise ValueError
+        host(bare)
+    except ValueError:
+        raise invalid("address", text, "HOST:PORT, such as 10.0.0.1:8082 or [fd00::1]:8082") from None
+    return text
+
+
+def is_address(text: str) -> bool:
+    """Whether this is an IPv4 or IPv6 address."""
+    try:
+        ip_address(text)
+    except ValueError:
+        return False
+    return True
+
+
+def printable(text: str, kind: str) -> str:
+    """Any text of at least one visible character, without control characters."""
+    if not text.strip() or not text.isprintable():
+        raise invalid(kind, text, "at least one character, no control characters")
+    return text
+
+
+def kubernetes_name(text: str, kind: str = "name") -> str:
+    """A name as Kubernetes gives them to Services and namespaces: a DNS label."""
+    if not _KUBERNETES_NAME.fullmatch(text):
+        raise invalid(kind, text, "at most 63 of a-z, 0-9 and -, with a letter or digit at both ends")
+    return text
