@@ -30,6 +30,7 @@ FailureCode = Literal[
     "draining",  # this worker takes nothing new
     "stale",  # meant for another epoch of this worker
     "internal",  # a fault of ours
+    "faulted",  # nothing could be sampled for it: its own logits were not finite
 ]
 
 # What a worker says is calculated with, so a number that makes no sense is no frame.
@@ -288,6 +289,17 @@ class Failed(Message, tag="fail", frozen=True):
     retry: bool
 
 
+class _LaterFailed(Message, tag="fail", frozen=True):
+    """`Failed` with a code that this version does not know."""
+
+    id: str
+    attempt: Count
+    code: str
+    message: str
+    part: Part
+    retry: bool
+
+
 class Lost(Message, tag="lost", frozen=True):
     """The core of this epoch died: everything it held is gone. A `Hello` with a new epoch follows when it is back."""
 
@@ -303,6 +315,7 @@ FromWorker = Hello | Begun | Tokens | Load | HandoffReport | Failed | Lost
 _encoder = msgspec.msgpack.Encoder()
 _to_worker: "msgspec.msgpack.Decoder[ToWorker]" = msgspec.msgpack.Decoder(ToWorker)
 _from_worker: "msgspec.msgpack.Decoder[FromWorker]" = msgspec.msgpack.Decoder(FromWorker)
+_later_failed: "msgspec.msgpack.Decoder[_LaterFailed]" = msgspec.msgpack.Decoder(_LaterFailed)
 
 
 class BadFrame(ValueError):
@@ -323,8 +336,16 @@ def decode_to_worker(data: bytes) -> ToWorker:
 
 
 def decode_from_worker(data: bytes) -> FromWorker:
-    """A worker's frame. Raises BadFrame for anything else."""
-    return decode_with(_from_worker, data)
+    """A worker's frame; a failure whose code only a later version knows is "internal". Raises BadFrame for anything
+    else."""
+    try:
+        return decode_with(_from_worker, data)
+    except BadFrame as error:
+        try:
+            later = decode_with(_later_failed, data)
+        except BadFrame:
+            raise error from None
+        return Failed(later.id, later.attempt, "internal", f"{later.message} ({later.code})", later.part, later.retry)
 
 
 _T = TypeVar("_T")

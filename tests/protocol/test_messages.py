@@ -109,6 +109,16 @@ def test_a_later_version_may_append_fields(decode: Callable[[bytes], object], me
     assert decode(msgspec.msgpack.encode([*raw, "new"])) == message
 
 
+def test_a_failure_code_of_a_later_version_is_an_internal_failure() -> None:
+    """A worker may be newer than its gateway, which keeps the connection and the failure's meaning for retries."""
+    frame = msgspec.msgpack.encode(["fail", "r1", 1, "out of tune", "a string broke", "decode", True])
+    assert stream.decode_from_worker(frame) == stream.Failed(
+        "r1", 1, "internal", "a string broke (out of tune)", "decode", True
+    )
+    with pytest.raises(stream.BadFrame, match="Expected `int` >= 0"):
+        stream.decode_from_worker(msgspec.msgpack.encode(["fail", "r1", -1, "out of tune", "", "decode", True]))
+
+
 def test_tokens_of_a_step_are_small() -> None:
     """64 sequences with one token each: one frame of under 3 KB, so a step's frame fits a few packets."""
     items = tuple(stream.TokenItem(f"{i:08x}", 1, 0, 100, (40_000,)) for i in range(64))
