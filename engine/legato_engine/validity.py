@@ -4,6 +4,14 @@ what it says."""
 import math
 from array import array
 
+from legato_protocol.sampling_limits import (
+    LOGIT_BIAS,
+    MAX_BIASES,
+    MAX_CHOICES,
+    MAX_LOGPROBS,
+    MAX_STOP_TOKENS,
+    RANGES,
+)
 from legato_protocol.stream import (
     Decode,
     Generate,
@@ -14,10 +22,8 @@ from legato_protocol.stream import (
     unpack_tokens,
 )
 
-MAX_LOGPROBS = 64
-MAX_CHOICES = 1024
-_SEEDS = range(-(1 << 63), 1 << 64)
 _NUMBERS = range(1 << 63)
+_MODEL_STOP_TOKENS = 48  # that a model may have of its own: most have one to five
 
 
 def frame_fault(frame: Generate | Prefill | Decode | Handoff, vocab_size: int) -> str | None:
@@ -48,31 +54,32 @@ def fault(sequence: Sequence, vocab_size: int) -> str | None:
 def _params_fault(params: SamplingParams, vocab_size: int) -> str | None:
     if params.grammar:
         return "grammars are not supported"
-    if params.seed not in _SEEDS:
-        return "the seed does not fit in 64 bits"
-    for name, least, most in _RANGES:
+    for name, interval in RANGES.items():
         value = getattr(params, name)
-        if not least <= value <= most:  # also false for nan
-            return f"{name} is {value}; allowed is {least} to {most}"
-    if params.repetition_penalty == 0:
-        return "repetition_penalty is 0; allowed is above 0"
-    if params.logprobs is not None and not 0 <= params.logprobs <= min(MAX_LOGPROBS, vocab_size):
-        return f"{params.logprobs} logprobs; allowed is 0 to {min(MAX_LOGPROBS, vocab_size)}"
-    if not all(0 <= token < vocab_size for token in (*params.logit_bias, *params.stop_token_ids)):
-        return f"logit_bias or stop_token_ids name a token outside of 0 to {vocab_size - 1}"
-    if not all(math.isfinite(bias) for bias in params.logit_bias.values()):
-        return "logit_bias holds a number that is not finite"
+        if not interval.allows(value):
+            return f"{name} is {value}; allowed is {interval}"
+    most = min(MAX_LOGPROBS, vocab_size)
+    if params.logprobs is not None and not 0 <= params.logprobs <= most:
+        return f"logprobs is {params.logprobs}; allowed is 0 to {most}"
+    return _bias_fault(params, vocab_size) or _stop_fault(params, vocab_size)
+
+
+def _bias_fault(params: SamplingParams, vocab_size: int) -> str | None:
+    if len(params.logit_bias) > MAX_BIASES:
+        return f"logit_bias names {len(params.logit_bias)} tokens; at most {MAX_BIASES} are allowed"
+    for token, bias in params.logit_bias.items():
+        if not 0 <= token < vocab_size:
+            return f"logit_bias names token {token}; the vocabulary has 0 to {vocab_size - 1}"
+        if not LOGIT_BIAS.allows(bias):
+            return f"logit_bias of token {token} is {bias}; allowed is {LOGIT_BIAS}"
     return None
 
 
-_RANGES = (
-    ("max_tokens", 1, 1 << 31),
-    ("temperature", 0.0, 1e4),
-    ("top_k", 0, 1 << 31),
-    ("top_p", 0.0, 1.0),
-    ("min_p", 0.0, 1.0),
-    ("presence_penalty", -100.0, 100.0),
-    ("frequency_penalty", -100.0, 100.0),
-    ("repetition_penalty", 0.0, 1e4),
-    ("min_tokens", 0, 1 << 31),
-)
+def _stop_fault(params: SamplingParams, vocab_size: int) -> str | None:
+    stops = set(params.stop_token_ids)
+    if any(not 0 <= token < vocab_size for token in stops):
+        return f"stop_token_ids are from {min(stops)} to {max(stops)}; the vocabulary has 0 to {vocab_size - 1}"
+    most = min(MAX_STOP_TOKENS + _MODEL_STOP_TOKENS, vocab_size - 1)  # min_tokens masks them: one is left to sample
+    if len(stops) > most:
+        return f"stop_token_ids has {len(stops)} tokens; at most {most} are allowed"
+    return None

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from legato_engine.sampling import filters
-from legato_engine.sampling.sampler import sample
+from legato_engine.sampling.sampler import NOT_FINITE, NOTHING_LEFT, sample
 from legato_engine.sampling.uniform import uniform
 from legato_engine.scheduler.batch import Draw
 from legato_protocol.stream import SamplingParams
@@ -243,3 +243,53 @@ def test_a_row_that_is_not_numbers_fails_alone(bad: float, changes: dict[str, An
     assert [bool(one.fault) for one in sampled] == [False, True, False]
     assert sampled[1].logprobs is None
     assert [sampled[0], sampled[2]] == [undisturbed[0], undisturbed[2]]
+
+
+EXTREMES: list[dict[str, Any]] = [
+    {"repetition_penalty": 0.01},
+    {"repetition_penalty": 100.0},
+    {"presence_penalty": -2.0, "frequency_penalty": -2.0},
+    {"presence_penalty": 2.0, "frequency_penalty": 2.0},
+    {"logit_bias": dict.fromkeys(range(VOCAB), 100.0)},
+    {"logit_bias": dict.fromkeys(range(VOCAB), -100.0)},
+    {"min_p": 1.0},
+    {"top_p": 0.0},
+]
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1e-5, 2.0])
+@pytest.mark.parametrize("scale", [1.0, 3e38])
+@pytest.mark.parametrize("changes", EXTREMES, ids=str)
+def test_no_parameter_makes_a_row_of_finite_logits_fault(
+    changes: dict[str, Any], scale: float, temperature: float
+) -> None:
+    logits = random_logits(1).clamp(-1, 1) * scale
+    draws = [draw((3, 7, 7), temperature=temperature, logprobs=3, **changes)]
+    (sampled,) = sample(logits, draws, [0])
+    assert not sampled.fault
+    assert sampled.logprobs is not None
+    assert all(math.isfinite(one.logprob) for one in (sampled.logprobs, *sampled.logprobs.top))
+
+
+def test_a_row_of_which_nothing_is_left_says_so_and_blames_no_logits() -> None:
+    stops = tuple(range(VOCAB))
+    sampled = sample(random_logits(2), [draw(min_tokens=3, stop_token_ids=stops), draw(top_k=3)], [0, 1])
+    assert sampled[0].fault == NOTHING_LEFT
+    assert not sampled[1].fault
+
+
+@pytest.mark.parametrize("changes", [{}, {"temperature": 0.0}])
+def test_a_row_that_is_not_finite_is_told_apart_from_one_of_which_nothing_is_left(changes: dict[str, Any]) -> None:
+    logits = random_logits(1)
+    logits[0, 7] = math.nan
+    (sampled,) = sample(logits, [draw(logit_bias={7: -100.0}, **changes)], [0])
+    assert sampled.fault == NOT_FINITE
+
+
+def test_the_logprob_of_a_token_that_cannot_be_is_a_number() -> None:
+    logits = torch.full((1, VOCAB), -math.inf)
+    logits[0, 4] = 1.0
+    (sampled,) = sample(logits, [draw(temperature=0.0, logprobs=2)], [0])
+    assert sampled.logprobs is not None
+    assert (sampled.token, sampled.logprobs.logprob) == (4, 0.0)
+    assert sampled.logprobs.top[1].logprob == -9999.0

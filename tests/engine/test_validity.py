@@ -1,8 +1,9 @@
-"""Numbers in frames that hand-offs cannot work with."""
+"""What a frame may say: numbers of hand-offs, and parameters of sampling."""
 
 import pytest
 
 from legato_engine.validity import frame_fault
+from legato_protocol.sampling_limits import RANGES
 from legato_protocol.stream import Decode, Generate, Handoff, Peer, Prefill, SamplingParams, Sequence, pack_tokens
 
 SEQUENCE = Sequence(pack_tokens([1, 2, 3]), 3, SamplingParams(max_tokens=4, seed=1), 60.0)
@@ -37,3 +38,45 @@ def test_a_sequence_is_looked_at_wherever_there_is_one():
     assert "the vocabulary has 0 to 2" in prefill
     assert "the vocabulary has 0 to 2" in decode
     assert handoff is None
+
+
+@pytest.mark.parametrize(("name", "interval"), RANGES.items())
+def test_a_parameter_outside_its_range_is_named_with_what_is_allowed(name, interval):
+    for value in (interval.least, interval.most):
+        assert frame_fault(generate(**{name: value}), 10) is None
+    for value in (interval.least - 1, interval.most + 1):
+        assert frame_fault(generate(**{name: value}), 10) == f"{name} is {value}; allowed is {interval}"
+
+
+@pytest.mark.parametrize(
+    ("params", "text"),
+    [
+        ({"logprobs": -1}, "logprobs is -1; allowed is 0 to 10"),
+        ({"logprobs": 11}, "logprobs is 11; allowed is 0 to 10"),
+        ({"logit_bias": {9: 0.0, 10: 1.0}}, "logit_bias names token 10; the vocabulary has 0 to 9"),
+        ({"logit_bias": {-1: 1.0}}, "logit_bias names token -1; the vocabulary has 0 to 9"),
+        ({"logit_bias": {3: 100.5}}, "logit_bias of token 3 is 100.5; allowed is -100.0 to 100.0"),
+        ({"logit_bias": dict.fromkeys(range(1025), 1.0)}, "logit_bias names 1025 tokens; at most 1024 are allowed"),
+        ({"stop_token_ids": (0, 10)}, "stop_token_ids are from 0 to 10; the vocabulary has 0 to 9"),
+        ({"stop_token_ids": (-1,)}, "stop_token_ids are from -1 to -1; the vocabulary has 0 to 9"),
+        ({"stop_token_ids": tuple(range(10))}, "stop_token_ids has 10 tokens; at most 9 are allowed"),
+        ({"grammar": "x"}, "grammars are not supported"),
+    ],
+)
+def test_lists_of_tokens_are_bounded(params, text):
+    assert frame_fault(generate(**params), 10) == text
+
+
+def test_lists_of_tokens_at_their_bounds_are_allowed():
+    params = {"logprobs": 10, "logit_bias": {0: -100.0, 9: 100.0}, "stop_token_ids": (*range(1, 10), 9, 9)}
+    assert frame_fault(generate(**params), 10) is None
+
+
+def test_a_vocabulary_of_any_size_does_not_take_more_stops_than_steps_can_mask():
+    assert frame_fault(generate(stop_token_ids=tuple(range(64))), 50_000) is None
+    assert "at most 64" in frame_fault(generate(stop_token_ids=tuple(range(65))), 50_000)
+
+
+def generate(**params):
+    chosen = SamplingParams(**{"max_tokens": 4, "seed": 1} | params)
+    return Generate("r", 1, Sequence(pack_tokens([1, 2, 3]), 3, chosen, 60.0))

@@ -160,7 +160,7 @@ class Core:
         result = self._scheduler.process(batch, output, now)
         for emission in result.emissions:
             self._emit(emission)
-        self._handler.faulty(result.faulty)
+        self._handler.end_faulted(result.faulted)
         if self._senders is not None:
             self._senders.stepped(result.advanced, result.prefilled)
         self._rates.measured(result.prompt_tokens, result.decode_rows, now - started)

@@ -70,11 +70,12 @@ class RequestHandler:
             self._fail(reservation.request, "deadline", what, "transfer", retry=False)
         self._end(ended, "deadline")
 
-    def faulty(self, requests: Sequence[tuple[Request, str]]) -> None:
-        """These ended because their computation came to nothing; another worker may do better."""
+    def end_faulted(self, requests: Sequence[tuple[Request, str]]) -> None:
+        """Nothing could be sampled for these. Another worker may do better, whose KV and memory are its own; a gateway
+        sees whether it does."""
         for request, fault in requests:
             part: Part = "decode" if request.room is None else "prefill"
-            self._fail(request, "internal", fault, part, retry=True)
+            self._fail(request, "faulted", fault, part, retry=True)
         self._end(Ended(tuple(request for request, _ in requests)), "its computation failed")
 
     def forget_finished(self) -> None:

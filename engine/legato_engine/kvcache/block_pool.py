@@ -129,15 +129,14 @@ class BlockPool:
             self._quarantined.remove(block)
             self._set_free(block)
 
-    def forget(self, blocks: Iterable[int]) -> None:
-        """Nobody finds `blocks`, or what was computed from them, any more; who uses them keeps them."""
-        for block in self.cache.forget(blocks):
-            self._set_free(block)
+    def forget(self, blocks: Sequence[int]) -> None:
+        """Nobody finds these blocks of one sequence any more, as far as they are its alone.
 
-    def clear(self) -> None:
-        """Forget all content that nobody uses."""
-        for block in self.cache.clear():
-            self._set_free(block)
+        What another one holds, or has computed further blocks from, stays: it served that one well.
+        """
+        stored = [block for block in blocks if self.cache.is_stored(block)]
+        shared = sum(self._references[block] > 1 for block in stored)  # the first ones: who holds a block holds those
+        self.cache.forget(stored[shared:])
 
     def check_integrity(self) -> None:
         """Raise AssertionError where a block is in two states or in none, or the counts are not those of the blocks."""

@@ -1,9 +1,9 @@
 """The record of what became findable in the prefix cache and what ceased to be, as gateways are told it."""
 
 from legato_protocol.block_hash import join
-from legato_protocol.kv_events import Cleared, KVEvent, Removed, Stored
+from legato_protocol.kv_events import KVEvent, Removed, Stored
 
-Change = type[Stored] | type[Removed] | type[Cleared]
+Change = type[Stored] | type[Removed]
 
 
 class EventLog:
@@ -23,10 +23,6 @@ class EventLog:
     def removed(self, block_hash: bytes) -> None:
         self._append(Removed, block_hash)
 
-    def cleared(self) -> None:
-        """Everything before it is moot, but what was told already is not: so the rest of this batch is dropped."""
-        self._runs = [(Cleared, [])]
-
     def take(self) -> tuple[KVEvent, ...]:
         """The events since the last call, to be sent in this order to every gateway. Call once per step."""
         runs, self._runs = self._runs, []
@@ -39,7 +35,4 @@ class EventLog:
 
     def _event(self, change: Change, hashes: list[bytes]) -> KVEvent:
         self.number += 1
-        if change is Cleared:
-            return Cleared(epoch=self.epoch, number=self.number)
-        message = Stored if change is Stored else Removed
-        return message(epoch=self.epoch, number=self.number, hashes=join(hashes))
+        return change(epoch=self.epoch, number=self.number, hashes=join(hashes))

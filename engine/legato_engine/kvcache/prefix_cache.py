@@ -1,7 +1,7 @@
 """Which block holds which content: chained hash ↔ block, and the evictable ones in order of use. Owns no references."""
 
-from collections import OrderedDict, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter, OrderedDict
+from collections.abc import Iterator, Sequence
 
 from legato_engine.kvcache.events import EventLog
 
@@ -73,33 +73,17 @@ class PrefixCache:
         self._events.removed(block_hash)
         return block
 
-    def forget(self, blocks: Iterable[int]) -> list[int]:
-        """Find `blocks`, and what was computed from them, no more, in use or not; returns those that nobody uses."""
-        children: defaultdict[bytes | None, list[int]] = defaultdict(list)
-        for block, (_, parent) in self._hashes.items():
-            children[parent].append(block)
-        unused, doubtful = [], list(blocks)
-        while doubtful:
-            block = doubtful.pop()
-            block_hash, _ = self._hashes.pop(block, (None, None))
-            if block_hash is None:
-                continue
-            doubtful += children[block_hash]
-            del self._blocks[block_hash]
+    def forget(self, blocks: Sequence[int]) -> None:
+        """Find the last of these blocks no more, which are stored, used and in the order of their sequence: back to the
+        first one, or to one that blocks of others follow."""
+        followers = Counter(parent for _, parent in self._hashes.values())
+        for block in reversed(blocks):
+            block_hash, parent = self._hashes[block]
+            if followers[block_hash]:
+                return
+            followers[parent] -= 1
+            del self._hashes[block], self._blocks[block_hash]
             self._events.removed(block_hash)
-            if block in self._evictable:
-                del self._evictable[block]
-                unused.append(block)
-        return unused
-
-    def clear(self) -> list[int]:
-        """Forget every evictable block and return them."""
-        if len(self._evictable) < len(self._blocks):
-            return [self.evict() for _ in range(len(self._evictable))]
-        blocks = list(self._evictable)
-        self._blocks, self._hashes, self._evictable = {}, {}, OrderedDict()
-        self._events.cleared()
-        return blocks
 
     def check_integrity(self) -> None:
         """Raise AssertionError where the two maps disagree or an ancestor is missing."""

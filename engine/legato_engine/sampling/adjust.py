@@ -1,7 +1,8 @@
 """What changes logits before a token is chosen, also a greedy one: min_tokens, logit_bias and penalties.
 
-Order and meaning are vLLM's: bias and masks first, then the repetition penalty (tokens of prompt and output), then
-frequency and presence penalties (tokens of the output). Only the logits concerned are touched.
+Order and meaning are vLLM's: bias first, then the repetition penalty (tokens of prompt and output), then frequency and
+presence penalties (tokens of the output), and masks. Only the logits concerned are touched, and those that are finite
+stay so, however large they become, but for masked ones.
 """
 
 from collections import Counter
@@ -11,6 +12,8 @@ import torch
 
 from legato_engine.scheduler.batch import Draw
 
+LARGEST = torch.finfo(torch.float32).max
+
 
 def adjusts(draw: Draw) -> bool:
     """Whether `adjust` would change anything for this draw."""
@@ -19,25 +22,29 @@ def adjusts(draw: Draw) -> bool:
 
 def adjust(logits: torch.Tensor, draws: Sequence[Draw]) -> None:
     """Changes `logits` (float32 [draws, vocab]) in place."""
-    vocab = logits.shape[1]
-    flat = logits.view(-1)
-    places: list[int] = []
-    values: list[float] = []
-    for row, draw in enumerate(draws):
-        for token, bias in draw.params.logit_bias.items():
-            if 0 <= token < vocab:
-                places.append(row * vocab + token)
-                values.append(bias)
-        if _masked(draw):
-            stops = [row * vocab + token for token in set(draw.params.stop_token_ids) if 0 <= token < vocab]
-            places += stops
-            values += [float("-inf")] * len(stops)
-    if places:
-        where = torch.tensor(places, device=flat.device)
-        flat.index_add_(0, where, torch.tensor(values, dtype=torch.float32, device=flat.device))
+    vocab, flat = logits.shape[1], logits.view(-1)
+    biases = {
+        row * vocab + token: bias
+        for row, draw in enumerate(draws)
+        for token, bias in draw.params.logit_bias.items()
+        if 0 <= token < vocab
+    }
+    if biases:
+        where = torch.tensor(list(biases), device=flat.device)
+        added = torch.tensor(list(biases.values()), dtype=torch.float32, device=flat.device)
+        flat[where] = _finite(flat[where] + added)
     for row, draw in enumerate(draws):
         if _penalized(draw):
             _penalize(logits[row], draw)
+    masked = [
+        row * vocab + token
+        for row, draw in enumerate(draws)
+        if _masked(draw)
+        for token in draw.params.stop_token_ids
+        if 0 <= token < vocab
+    ]
+    if masked:
+        flat[torch.tensor(masked, device=flat.device)] = float("-inf")
 
 
 def _penalize(logits: torch.Tensor, draw: Draw) -> None:
@@ -45,12 +52,17 @@ def _penalize(logits: torch.Tensor, draw: Draw) -> None:
     if params.repetition_penalty != 1:
         seen = torch.tensor(list(set(draw.tokens)), device=logits.device)
         value = logits[seen]
-        logits[seen] = torch.where(value > 0, value / params.repetition_penalty, value * params.repetition_penalty)
+        scaled = torch.where(value > 0, value / params.repetition_penalty, value * params.repetition_penalty)
+        logits[seen] = _finite(scaled)
     said = Counter(draw.tokens[draw.prompt_len :])
     if said and (params.frequency_penalty or params.presence_penalty):
         where = torch.tensor(list(said), device=logits.device)
         counts = torch.tensor(list(said.values()), dtype=torch.float32, device=logits.device)
-        logits[where] -= params.frequency_penalty * counts + params.presence_penalty
+        logits[where] = _finite(logits[where] - (params.frequency_penalty * counts + params.presence_penalty))
+
+
+def _finite(values: torch.Tensor) -> torch.Tensor:
+    return values.clamp(-LARGEST, LARGEST)
 
 
 def _penalized(draw: Draw) -> bool:

@@ -49,7 +49,7 @@ class Batch(msgspec.Struct, frozen=True, gc=False):
 class Sampled(msgspec.Struct, frozen=True, gc=False):
     """A sampled token; `logprobs` where its request asked for them.
 
-    With `fault` there is none, since its row's logits were no numbers: `token` means nothing then."""
+    With `fault` there is none, and it says why: `token` means nothing then."""
 
     token: int
     logprobs: TokenLogprobs | None = None

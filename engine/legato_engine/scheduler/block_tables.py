@@ -123,17 +123,14 @@ class BlockTables:
         return shared
 
     def store(self, request: Request) -> bool:
-        """Make blocks that became full findable; False when none did. `request` may not be in the step in flight.
-
-        What follows a block that was forgotten stays its own: it may be no better than that one."""
+        """Make blocks that became full findable; False when none did. `request` may not be in the step in flight."""
         if request.computed < (request.stored + 1) * self.block_size:
             return False
         full = min(request.computed, len(request.tokens)) // self.block_size
         hashes = self.hashes(request, full)
         for index in range(request.stored, full):
             parent = hashes[index - 1] if index else None
-            if parent is None or self.pool.cache.find(parent) == request.blocks[index - 1]:
-                request.blocks[index] = self.pool.store(request.blocks[index], hashes[index], parent)
+            request.blocks[index] = self.pool.store(request.blocks[index], hashes[index], parent)
             if self.computing.get(hashes[index]) is request:
                 del self.computing[hashes[index]]
         request.stored = full

@@ -22,7 +22,7 @@ class OutputProcessor:
             return
         for one in sampled:
             if one.fault:
-                self._end_faulty(request, one.fault, result)
+                self._end_faulted(request, one.fault, result)
                 return
         request.computed += computed
         if request.computed > request.farthest:
@@ -45,11 +45,11 @@ class OutputProcessor:
         branches = self._fork(request) if len(request.choices) > 1 else [request]
         return [self._append(branch, sampled[branch.choice]) for branch in branches]
 
-    def _end_faulty(self, request: Request, fault: str, result: StepResult) -> None:
-        self._tables.pool.forget(request.blocks)  # what broke it is among them, whoever else reads them
+    def _end_faulted(self, request: Request, fault: str, result: StepResult) -> None:
+        """Its KV may be why nothing could be sampled: what it alone computed is found by nobody after it."""
+        self._tables.pool.forget(request.blocks)
         self._registry.end(request)
-        self._tables.pool.clear()
-        result.faulty.append((request, fault))
+        result.faulted.append((request, fault))
 
     def _prefilled(self, request: Request, sampled: Sequence[Sampled], result: StepResult) -> None:
         if sampled:

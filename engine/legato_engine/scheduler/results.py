@@ -28,11 +28,11 @@ class StepResult:
     `prefilled` are prefills for a hand-off whose KV is complete and whose `first` holds every choice's token: in state
     COMPUTED (granted: hand over what is left, the partial last block included) or PARKED (no grant yet; after
     `OutgoingHandoffs.grant` it appears here once more, COMPUTED).
-    `faulty` are requests that ended because nothing could be sampled for them, and why.
+    `faulted` are requests that ended because nothing could be sampled for them, and why.
     """
 
     emissions: list[Emission] = field(default_factory=list)
-    faulty: list[tuple[Request, str]] = field(default_factory=list)
+    faulted: list[tuple[Request, str]] = field(default_factory=list)
     advanced: list[Request] = field(default_factory=list)
     prefilled: list[Request] = field(default_factory=list)
     prompt_tokens: int = 0  # computed in rows that were not plain decodes, for the prefill rate

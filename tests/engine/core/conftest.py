@@ -84,11 +84,15 @@ class TokenRunner:
 
     def warm_up(self) -> None: ...
 
-    def _row(self, row: Row) -> tuple[Sampled, ...]:
+    def write(self, row: Row) -> list[int]:
+        """Write the row's KV; all tokens of its sequence, as the arena has them."""
         for position, token in enumerate(row.tokens, row.start):
             self.arena.blocks[row.blocks[position // BLOCK], 0, 0, 0, position % BLOCK, 0] = float(token)
         end = row.start + len(row.tokens)
-        known = [int(self.arena.blocks[row.blocks[at // BLOCK], 0, 0, 0, at % BLOCK, 0]) for at in range(end)]
+        return [int(self.arena.blocks[row.blocks[at // BLOCK], 0, 0, 0, at % BLOCK, 0]) for at in range(end)]
+
+    def _row(self, row: Row) -> tuple[Sampled, ...]:
+        known = self.write(row)
         return tuple(self._draw(known, draw) for draw in row.draws)
 
     def _draw(self, known: list[int], draw: Draw) -> Sampled:
@@ -261,6 +265,11 @@ class World:
             lease=self.lease,
             clock=self.network.clock,
         )
+
+
+@pytest.fixture(scope="session")
+def make_token_runner() -> type[TokenRunner]:
+    return TokenRunner
 
 
 @pytest.fixture(scope="session")

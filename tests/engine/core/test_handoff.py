@@ -307,6 +307,6 @@ def test_a_prefill_whose_logits_are_no_numbers_ends_on_both_sides(world):
     prefill.runner.step = lambda batch: tuple(tuple(Sampled(0, None, "nan") for _ in row) for row in step(batch))
     world.hand_off(prefill, decode, world.sequence())
     world.run(20)
-    assert [failed.code for failed in prefill.failures()] == ["internal"]
+    assert [failed.code for failed in prefill.failures()] == ["faulted"]
     assert prefill.used == decode.used == 0
     assert prefill.status.idle

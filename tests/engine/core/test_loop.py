@@ -238,7 +238,7 @@ def test_a_sequence_whose_logits_are_no_numbers_fails_alone(world, at):
     worker.runner.step = broken_step
     worker.tell(Generate("bad", 1, world.sequence([8, 9])), Generate("r", 1, world.sequence()))
     world.run(30)
-    assert [(failed.id, failed.code, failed.retry) for failed in worker.failures()] == [("bad", "internal", True)]
+    assert [(failed.id, failed.code, failed.retry) for failed in worker.failures()] == [("bad", "faulted", True)]
     assert worker.tokens("bad") == world.continuation([8, 9], at - 1)
     assert worker.tokens() == world.continuation(world.prompt, 12)
     assert worker.used == 0

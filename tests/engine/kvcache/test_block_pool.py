@@ -9,20 +9,27 @@ from hypothesis import strategies as st
 from legato_engine.kvcache.block_pool import BlockPool
 from legato_engine.kvcache.events import EventLog
 from legato_protocol.block_hash import child, root, split
-from legato_protocol.kv_events import Cleared, Removed, Stored
+from legato_protocol.kv_events import Removed, Stored
 
 
 def pool_of(size):
     return BlockPool(size, EventLog("epoch"))
 
 
+def hold_chain(pool, tokens):
+    """A sequence of one-token blocks, stored and held: its blocks and hashes."""
+    hashes = _chain(tokens)
+    blocks = pool.cache.match(hashes)
+    pool.take(blocks)
+    blocks += pool.allocate(len(tokens) - len(blocks))
+    for index in range(len(blocks)):
+        blocks[index] = pool.store(blocks[index], hashes[index], hashes[index - 1] if index else None)
+    return blocks, hashes
+
+
 def store_chain(pool, tokens):
     """A sequence of one-token blocks, stored and released; returns its hashes."""
-    blocks = pool.allocate(len(tokens))
-    hashes = []
-    for index, token in enumerate(tokens):
-        hashes.append(child(hashes[-1] if hashes else root("r"), bytes([token])))
-        blocks[index] = pool.store(blocks[index], hashes[index], hashes[index - 1] if index else None)
+    blocks, hashes = hold_chain(pool, tokens)
     pool.release(blocks)
     return hashes
 
@@ -113,28 +120,42 @@ def test_events_are_numbered_in_order_and_joined_by_kind():
     assert isinstance(removed, Removed)
 
 
-@pytest.mark.parametrize("in_use", [False, True])
-def test_clearing_forgets_what_nobody_uses(in_use):
+def test_a_forgotten_sequence_loses_what_it_alone_computed():
+    """What another holds, or has computed further blocks from, stays findable; so does what is no part of it."""
+    pool = pool_of(12)
+    held, built_on, other = store_chain(pool, b"ab"), store_chain(pool, b"xyz"), store_chain(pool, b"q")
+    pool.take(pool.cache.match(held))
+    for tokens, known in ((b"abcd", 2), (b"xyuv", 2)):
+        blocks, hashes = hold_chain(pool, tokens)
+        pool.events.take()
+        pool.forget(blocks)
+        (removed,) = pool.events.take()
+        assert split(removed.hashes) == hashes[:1:-1]
+        assert len(pool.cache.match(hashes)) == known
+        assert not any(map(pool.cache.is_stored, blocks[2:]))
+        pool.release(blocks)
+        pool.check_integrity()
+    assert [len(pool.cache.match(chain)) for chain in (held, built_on, other)] == [2, 3, 1]
+
+
+def test_a_block_that_is_not_full_is_forgotten_by_nobody():
     pool = pool_of(4)
-    hashes = store_chain(pool, b"ab")
-    pool.events.take()
-    if in_use:
-        pool.take(pool.cache.match(hashes[:1]))
-    pool.clear()
-    (event,) = pool.events.take()
-    assert type(event) is (Removed if in_use else Cleared)
-    assert len(pool.cache.match(hashes)) == in_use
-    pool.check_integrity()
+    blocks, hashes = hold_chain(pool, b"ab")
+    blocks += pool.allocate(1)
+    pool.forget(blocks)
+    assert pool.cache.match(hashes) == []
+    pool.release(blocks)
+    assert pool.counts().free == 4
 
 
 @settings(max_examples=150, deadline=None)
 @given(st.integers(0, 2**32), st.integers(1, 24))
 def test_random_owners_keep_the_books(seed, size):
-    """Allocate, share, store, release, quarantine, readmit, forget and clear at random; events tell what is found."""
+    """Allocate, share, store, release, quarantine, readmit and forget at random; events tell what is found."""
     random, pool = Random(seed), pool_of(size)
     tables, away, known = [], [], set()
     for _ in range(60):
-        operation = random.randrange(8)
+        operation = random.randrange(7)
         if operation <= 1:
             prompt = [random.randrange(2) for _ in range(random.randrange(1, 6))]
             hashes = _chain(prompt)
@@ -156,12 +177,14 @@ def test_random_owners_keep_the_books(seed, size):
             away.append(fresh)
         elif operation == 5 and away:
             pool.readmit(away.pop(random.randrange(len(away))))
-        elif operation == 6 and random.random() < 0.2:
-            pool.clear()
-        elif operation == 7 and tables and random.random() < 0.3:
-            blocks, hashes = random.choice(tables)
+        elif operation == 6 and tables and random.random() < 0.3:
+            blocks, _ = tables.pop(random.randrange(len(tables)))
+            found = {block for block in range(size) if pool.cache.is_stored(block)}
             pool.forget(blocks)
-            assert not any(map(pool.cache.is_stored, blocks))
+            lost = {block for block in found if not pool.cache.is_stored(block)}
+            assert lost <= set(blocks)
+            assert all(pool.references(block) == 1 for block in lost)
+            pool.release(blocks)
         pool.check_integrity()
         counts = pool.counts()
         assert counts.used == len({block for blocks, _ in tables for block in blocks})
@@ -180,7 +203,5 @@ def _chain(prompt):
 
 
 def _told(known, event):
-    if isinstance(event, Cleared):
-        return set()
     hashes = set(split(event.hashes))
     return known | hashes if isinstance(event, Stored) else known - hashes

@@ -172,23 +172,23 @@ class Worker:
                 self.output = self.arena.run(self.flight)
         return self.flight
 
-    def end(self) -> StepResult:
+    def end(self, fault: bool = False) -> StepResult:
+        """With `fault` nothing can be sampled for the last row."""
         assert self.flight is not None
         batch, self.flight = self.flight, None
         self._check_held(batch)
         output = self.arena.run(batch) if self.output is None else self.output
+        if fault:
+            output = (*output[:-1], tuple(Sampled(0, None, "no numbers") for _ in output[-1]))
         result = self.scheduler.process(batch, output, self.now)
         self.deliver(result.emissions)
         self.check()
         return result
 
     def break_down(self) -> StepResult:
-        """A step in which the model makes no numbers of what it draws for its last row; other rows are sound."""
+        """A step in which nothing can be sampled for its last row; other rows are sound."""
         self.begin()
-        assert self.output is not None
-        broken = tuple(Sampled(0, None, "no numbers") for _ in self.output[-1])
-        self.output = (*self.output[:-1], broken)
-        return self.end()
+        return self.end(fault=True)
 
     def step(self) -> StepResult | None:
         return self.end() if self.begin() is not None else None
@@ -247,11 +247,10 @@ class Worker:
             fresh = set(split(event.hashes))
             assert not fresh & self.known
             self.known |= fresh
-        elif isinstance(event, Removed):
+        else:
+            assert isinstance(event, Removed)
             assert set(split(event.hashes)) <= self.known
             self.known -= set(split(event.hashes))
-        else:
-            self.known.clear()
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,5 @@
-"""A row of which the model makes no numbers: its blocks are found by nobody any more, whoever still holds them."""
+"""A row for which nothing could be sampled: what it alone computed is found by nobody any more, and nothing else is
+lost."""
 
 import pytest
 
@@ -13,7 +14,7 @@ def test_blocks_of_a_faulty_request_are_not_found_again(make_worker, make_client
     worker = make_worker()
     request = worker.add(make_client(prompt(16)))
     result = worker.break_down()
-    assert result.faulty == [(request, "no numbers")]
+    assert result.faulted == [(request, "no numbers")]
     assert worker.pool.counts().free == worker.pool.size
 
 
@@ -31,26 +32,44 @@ def test_a_peer_that_is_sent_faulty_blocks_keeps_them_from_nobody_else(make_work
 
 
 @pytest.mark.parametrize("length", [9, 13, 16])
-def test_who_shares_blocks_with_a_faulty_request_goes_on_and_stores_nothing_after_them(
-    make_worker, make_client, length
-):
-    """The blocks are in use, so they cannot be free; a third request computes the prefix anew, and that is findable."""
+def test_who_shares_blocks_with_a_faulty_request_goes_on_and_its_blocks_stay_findable(make_worker, make_client, length):
     worker = make_worker()
-    first, third = make_client(prompt(length), max_tokens=14), make_client(prompt(length), seed=3)
+    first, third = make_client(prompt(length), max_tokens=14), make_client((*prompt(length), 7), seed=3)
     worker.add(first)
     worker.step()
-    assert len(worker.pool.cache) == length // 4
-    worker.add(make_client((*prompt(length), 99, 98)))
+    found = set(worker.pool.cache)
+    assert len(found) == length // 4
+    worker.add(make_client((*prompt(length), 99, 98, 97, 96)))
     worker.break_down()
-    assert len(worker.pool.cache) == 0
-    worker.step()
+    assert found <= set(worker.pool.cache)
     worker.add(third)
     worker.step()
-    assert worker.scheduler.requests(third.id)[0].cached_tokens == 0
+    assert worker.scheduler.requests(third.id)[0].cached_tokens == length // 4 * 4
     worker.run()
     assert first.complete
     assert third.complete
-    found = worker.pool.cache.match(worker.scheduler._tables.hashes(third.request(), length // 4))
-    assert len(found) == length // 4
-    assert worker.pool.counts().cached == (length + len(third.got[0]) - 1) // 4
+
+
+def test_a_faulty_request_takes_nothing_of_the_cache_that_is_not_its_own(make_worker, make_client):
+    worker = make_worker()
+    for start in (0, 100):
+        worker.add(make_client(prompt(18, start)))
+    worker.run()
+    kept = set(worker.pool.cache)
+    worker.add(make_client((*prompt(12), *prompt(8, 50))))
+    worker.break_down()
+    assert set(worker.pool.cache) == kept
+
+
+def test_who_faults_together_takes_what_only_they_shared(make_worker, make_client):
+    """Choices of one request: the first to fault leaves its siblings theirs, the last one leaves nothing."""
+    worker = make_worker()
+    worker.add(make_client(prompt(9), max_tokens=8, choices=(0, 1)))
+    worker.step()
+    assert len(worker.pool.cache) == 2
+    assert len(worker.break_down().faulted) == 1
+    assert len(worker.pool.cache) == 2
+    assert len(worker.break_down().faulted) == 1
+    assert len(worker.pool.cache) == 0
     worker.check()
+    assert worker.pool.counts().free == worker.pool.size

@@ -102,8 +102,14 @@ class World:
 
     def end(self, a, b):
         worker = self.workers[a % 2]
-        if worker.flight is not None:
-            worker.end()
+        if worker.flight is None:
+            return
+        for request, _ in worker.end(fault=b == 7).faulted:
+            client = worker.clients[request.id]
+            client.over = True
+            for other in self.workers:
+                other.cancel(client)
+        self._settle()
 
     def transfer(self, a, b):
         live = [session for session in self.sessions if not session.over]
