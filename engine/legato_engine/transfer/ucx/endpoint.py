@@ -22,7 +22,7 @@ class _Put:
     requests: list[int]  # the flush is the last one
 
 
-class Endpoint:
+class UcxEndpoint:
     """Messages are numbered, because UCX may let a small one overtake a large one.
 
     Before them go greetings of the link's own: who connected says it first, who was connected to answers,

@@ -1,31 +1,19 @@
-"""The link over UCX. All of UCX runs in one thread of its own, which sleeps on UCX's event descriptor.
+"""The link over UCX, as the core's thread sees it: calls travel to the UCX thread, and events back, through mailboxes.
 
-Calls travel to that thread, and events back, through mailboxes. Whatever goes wrong there that is no peer's fault ends
-the thread, and every later call raises it: a link that is dead must not look like one where nothing happens.
-This is the only module that imports ucxx, and `_open_worker` the only place that tells UCX its settings.
+Whatever goes wrong there that is no peer's fault ends the thread, and every later call raises it: a link that is dead
+must not look like one where nothing happens.
 """
 
-import logging
-import os
-import select
 import threading
 from collections.abc import Callable, Sequence
 from itertools import count
 from queue import SimpleQueue
-from typing import ParamSpec
 
-from legato_engine.transfer.link import Connected, Fenced, LinkError, LinkEvent, PeerDown, PutFailed, PutSpan, Received
+from legato_engine.transfer.link import LinkError, LinkEvent, PutSpan
 from legato_engine.transfer.ucx import sockets
-from legato_engine.transfer.ucx.endpoint import Endpoint
 from legato_engine.transfer.ucx.mailbox import Mailbox
-from legato_engine.transfer.ucx.transports import Choice, choose
-from legato_engine.transfer.ucx.ucp import Ucp
-
-# A closed endpoint's lanes are given up in the progress calls after the close; the socket is closed in the first one.
-_CLOSING_ROUNDS = 64
-_ANY_PORTS = (0,)
-_P = ParamSpec("_P")
-_log = logging.getLogger(__name__)
+from legato_engine.transfer.ucx.thread import UcxThread
+from legato_engine.transfer.ucx.transports import TransportConfig, choose
 
 
 def open(transport: str, host: str, address: int, length: int, ports: tuple[int, int] | None = None) -> "UcxLink":
@@ -43,42 +31,44 @@ def open(transport: str, host: str, address: int, length: int, ports: tuple[int,
 class UcxLink:
     """See `link.Link`."""
 
-    def __init__(self, choice: Choice, host: str, address: int, length: int, ports: tuple[int, int] | None) -> None:
+    def __init__(
+        self, config: TransportConfig, host: str, address: int, length: int, ports: tuple[int, int] | None
+    ) -> None:
         own = sockets.numeric(host)
-        self.transport = choice.label
+        self.transport = config.label
         self._numbers = count(1)
         self._calls: Mailbox[Callable[[], None]] = Mailbox()
         self._events: Mailbox[LinkEvent] = Mailbox()
         self._fault: Exception | None = None
         self._closed = False
         started: SimpleQueue[tuple[int, bytes] | Exception] = SimpleQueue()
-        self._loop = _Loop(self._numbers, self._calls, self._events.put, self._broke)
-        work = (choice, own, address, length, ports, started)
-        self._thread = threading.Thread(target=self._loop.run, args=work, name="ucx", daemon=True)
+        self._ucx = UcxThread(self._numbers, self._calls, self._events.put, self._broke)
+        work = (config, own, address, length, ports, started)
+        self._thread = threading.Thread(target=self._ucx.run, args=work, name="ucx", daemon=True)
         self._thread.start()
         result = started.get()
         if isinstance(result, Exception):
             self._release()
-            raise LinkError(f"UCX could not be opened with {choice.tls}: {result}") from result
+            raise LinkError(f"UCX could not be opened with {config.tls}: {result}") from result
         port, self.rkey = result
         self.address = f"{own}:{port}".encode()
 
     def connect(self, address: bytes) -> int:
         number = next(self._numbers)
-        self._call(lambda: self._loop.connect(number, address))
+        self._call(lambda: self._ucx.connect(number, address))
         return number
 
     def attach(self, connection: int, rkey: bytes) -> None:
-        self._call(lambda: self._loop.attach(connection, rkey))
+        self._call(lambda: self._ucx.attach(connection, rkey))
 
     def send(self, connection: int, data: bytes) -> None:
-        self._call(lambda: self._loop.send(connection, data))
+        self._call(lambda: self._ucx.send(connection, data))
 
     def put(self, connection: int, spans: Sequence[PutSpan], tag: int) -> None:
-        self._call(lambda: self._loop.put(connection, spans, tag))
+        self._call(lambda: self._ucx.put(connection, spans, tag))
 
     def fence(self, connection: int) -> None:
-        self._call(lambda: self._loop.fence(connection))
+        self._call(lambda: self._ucx.fence(connection))
 
     def poll(self) -> list[LinkEvent]:
         self._check()
@@ -90,7 +80,7 @@ class UcxLink:
     def close(self) -> None:
         if self._closed:
             return
-        self._calls.put(self._loop.stop)
+        self._calls.put(self._ucx.stop)
         self._thread.join()
         self._release()
 
@@ -110,217 +100,4 @@ class UcxLink:
 
     def _broke(self, fault: Exception) -> None:
         self._fault = fault
-        self._events.ring()  # whoever waits finds out
-
-
-class _Loop:
-    """What runs in the UCX thread. Every method but `__init__` is called there."""
-
-    def __init__(
-        self,
-        numbers: "count[int]",
-        calls: Mailbox[Callable[[], None]],
-        tell: Callable[[LinkEvent], None],
-        broke: Callable[[Exception], None],
-    ) -> None:
-        self._numbers = numbers
-        self._calls = calls
-        self._tell = tell
-        self._say_broke = broke
-        self._fault: Exception | None = None
-        self._endpoints: dict[int, Endpoint] = {}
-        self._by_handle: dict[int, int] = {}
-        self._failed: list[int] = []
-        self._running = True
-
-    def run(
-        self,
-        choice: Choice,
-        host: str,
-        address: int,
-        length: int,
-        ports: tuple[int, int] | None,
-        started: "SimpleQueue[tuple[int, bytes] | Exception]",
-    ) -> None:
-        try:
-            self._open_worker(choice, host, ports)
-            self._memory = self._ucp.map_memory(self._context.handle, address, length)
-            key = self._ucp.pack_key(self._context.handle, self._memory)
-            port = self._listen(host, range(ports[0], ports[1] + 1) if ports else _ANY_PORTS)
-        except Exception as error:  # whatever it is, `open` waits for it and raises it
-            started.put(error)
-            return
-        started.put((port, key))
-        try:
-            while self._running:
-                self._turn()
-            self._shut()
-        except Exception as error:  # whatever it is, the next call or poll raises it
-            self._say_broke(error)
-
-    def _turn(self) -> None:
-        for call in self._calls.take():
-            call()
-        self._worker.progress()
-        if self._fault is not None:
-            raise self._fault
-        told = self._collect()
-        if self._running and not (told or self._failed) and self._worker.arm():
-            self._sleeper.poll()
-
-    # calls
-
-    def connect(self, number: int, address: bytes) -> None:
-        try:
-            handle = self._ucp.connect(self._worker.handle, sockets.packed(*sockets.split(address)))
-        except (ValueError, LinkError) as error:
-            self._tell(PeerDown(number, f"cannot connect to {address!r}: {error}"))
-            return
-        self._adopt(number, handle, accepted=False)
-        self._tell(Connected(number))
-
-    def attach(self, number: int, rkey: bytes) -> None:
-        endpoint = self._endpoints.get(number)
-        if endpoint is not None:
-            try:
-                endpoint.attach(rkey)
-            except LinkError:
-                self._failed.append(number)
-
-    def send(self, number: int, data: bytes) -> None:
-        endpoint = self._endpoints.get(number)
-        if endpoint is not None:
-            endpoint.send(data)
-
-    def put(self, number: int, spans: Sequence[PutSpan], tag: int) -> None:
-        endpoint = self._endpoints.get(number)
-        if endpoint is None or not endpoint.put(spans, tag):
-            self._tell(PutFailed(number, tag, "no connection"))
-
-    def fence(self, number: int) -> None:
-        endpoint = self._endpoints.get(number)
-        if endpoint is not None:
-            self._close(endpoint)
-            self._tell(Fenced(number))
-
-    def stop(self) -> None:
-        self._running = False
-
-    # inside
-
-    def _open_worker(self, choice: Choice, host: str, ports: tuple[int, int] | None) -> None:
-        os.environ.setdefault("UCX_WARN_UNUSED_ENV_VARS", "n")  # ucxx sets some that UCX then complains about
-        from ucxx._lib import libucxx
-
-        # Without MM_ERROR_HANDLING endpoints that notice a dead peer cannot use shared memory.
-        config = {"TLS": choice.tls, "MM_ERROR_HANDLING": "y"}
-        if choice.by_tcp:  # UCX listens for data at the first address of every device that it may use
-            config["NET_DEVICES"] = sockets.interface(host)
-            config["TCP_AF_PRIO"] = "inet6" if ":" in host else "inet"
-        if ports:
-            config["TCP_PORT_RANGE"] = f"{ports[0]}-{ports[1]}"
-        features = (libucxx.Feature.AM, libucxx.Feature.RMA, libucxx.Feature.WAKEUP)
-        self._ucp = Ucp()
-        self._context = libucxx.UCXContext(config, features)
-        self._worker = libucxx.UCXWorker(self._context)
-        self._worker.init_blocking_progress_mode()
-        self._ucp.receive_with(self._worker.handle, self._guarded(self._take))
-        self._ucp.tell_failures(self._guarded(self._broke))
-        self._sleeper = select.poll()
-        self._sleeper.register(self._worker.epoll_file_descriptor, select.POLLIN)
-        self._sleeper.register(self._calls, select.POLLIN)
-
-    def _listen(self, host: str, ports: Sequence[int]) -> int:
-        worker, accept = self._worker.handle, self._guarded(self._accept)
-        for port in ports:
-            try:
-                self._listener, taken = self._ucp.listen(worker, sockets.packed(host, port), accept)
-            except LinkError as error:
-                refusal = error
-            else:
-                return taken
-        raise LinkError(f"no port from {ports[0]} to {ports[-1]} of {host} can be listened at: {refusal}")
-
-    def _accept(self, request: int) -> None:
-        try:
-            handle = self._ucp.accept(self._worker.handle, request)
-        except LinkError as error:  # who asked may be gone already
-            _log.warning("a peer could not be let in: %s", error)
-            return
-        number = next(self._numbers)
-        self._adopt(number, handle, accepted=True)
-        self._tell(Connected(number, accepted=True))
-
-    def _take(self, handle: int, message: bytes) -> None:
-        number = self._by_handle.get(handle)
-        if number is None:
-            return
-        try:
-            self._endpoints[number].take(message)
-        except LinkError:
-            self._failed.append(number)
-
-    def _broke(self, handle: int) -> None:
-        number = self._by_handle.get(handle)
-        if number is not None:
-            self._endpoints[number].broke()
-            self._failed.append(number)
-
-    def _adopt(self, number: int, handle: int, accepted: bool) -> None:
-        self._by_handle[handle] = number
-        self._endpoints[number] = Endpoint(number, handle, self._ucp, accepted)
-
-    def _guarded(self, act: Callable[_P, None]) -> Callable[_P, None]:
-        """For UCX to call: from within its progress no exception comes back by itself."""
-
-        def guarded(*arguments: _P.args, **named: _P.kwargs) -> None:
-            try:
-                act(*arguments, **named)
-            except Exception as error:
-                self._fault = self._fault or error
-
-        return guarded
-
-    def _collect(self) -> bool:
-        """Tells what has ended since; whether there was anything."""
-        told = False
-        for endpoint in self._endpoints.values():
-            try:
-                endpoint.settle()
-            except LinkError:
-                self._failed.append(endpoint.number)
-            for data in endpoint.received():
-                told = True
-                self._tell(Received(endpoint.number, data))
-            for event in endpoint.puts_ended():
-                told = True
-                self._tell(event)
-        while self._failed:
-            number = self._failed.pop()
-            if number in self._endpoints:
-                told = True
-                self._close(self._endpoints[number])
-                self._tell(PeerDown(number, "the connection broke or the peer closed it"))
-        return told
-
-    def _close(self, endpoint: Endpoint) -> None:
-        """After this nothing that the peer has written or will write over this endpoint can reach memory here."""
-        del self._endpoints[endpoint.number]
-        del self._by_handle[endpoint.handle]
-        endpoint.close()
-        for _ in range(_CLOSING_ROUNDS):
-            self._worker.progress_once()
-        while not endpoint.closed():
-            self._worker.progress_once()
-        for event in endpoint.puts_ended():
-            self._tell(event)
-        endpoint.release()
-
-    def _shut(self) -> None:
-        for endpoint in list(self._endpoints.values()):
-            self._close(endpoint)
-        self._ucp.unmap_memory(self._context.handle, self._memory)
-        self._ucp.stop_listening(self._listener)
-        self._worker.progress()
-        self._worker = None
-        self._context = None
+        self._events.wake()  # whoever waits finds out

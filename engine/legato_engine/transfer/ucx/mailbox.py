@@ -13,24 +13,24 @@ class Mailbox(Generic[_T]):
 
     def __init__(self) -> None:
         self._items: deque[_T] = deque()
-        self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
 
     def put(self, item: _T) -> None:
         self._items.append(item)
-        self.ring()
+        self.wake()
 
-    def ring(self) -> None:
+    def wake(self) -> None:
         """Make it readable."""
-        os.eventfd_write(self._bell, 1)
+        os.eventfd_write(self._wake, 1)
 
     def take(self) -> list[_T]:
-        """All that was put, oldest first. What is put meanwhile may come now already, while its bell is yet to ring."""
-        with suppress(BlockingIOError):  # it has not rung
-            os.eventfd_read(self._bell)  # before the items are taken: what comes later rings again
+        """All that was put, oldest first. What is put meanwhile may be among it: then the next take is empty."""
+        with suppress(BlockingIOError):  # nothing was put
+            os.eventfd_read(self._wake)  # before the items are taken: what comes later wakes again
         return [self._items.popleft() for _ in range(len(self._items))]
 
     def fileno(self) -> int:
-        return self._bell
+        return self._wake
 
     def close(self) -> None:
-        os.close(self._bell)
+        os.close(self._wake)

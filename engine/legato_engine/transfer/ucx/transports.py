@@ -18,7 +18,7 @@ Transport = Literal["Auto", "TCP", "SharedMemory", "RDMA"]
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class TransportConfig:
     """`tls` is UCX's list of transports; `label` is what `Hello.transport` tells."""
 
     label: str
@@ -30,12 +30,12 @@ class Choice:
         return "tcp" in self.tls.split(",")
 
 
-_TCP = Choice("ucx:tcp", "tcp")
-_SHARED_MEMORY = Choice("ucx:shm+tcp", "tcp,posix,sysv")
-_RDMA = Choice("ucx:rdma", "rc")
+_TCP = TransportConfig("ucx:tcp", "tcp")
+_SHARED_MEMORY = TransportConfig("ucx:shm+tcp", "tcp,posix,sysv")
+_RDMA = TransportConfig("ucx:rdma", "rc")
 
 
-def choose(transport: str, lacking: Sequence[str] | None = None) -> Choice:
+def choose(transport: str, lacking: Sequence[str] | None = None) -> TransportConfig:
     """What to tell UCX. `lacking` is what is missing for RDMA, to be looked up unless given.
 
     Raises LinkError when it cannot be had.

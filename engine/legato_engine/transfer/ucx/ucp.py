@@ -2,16 +2,28 @@
 at one address, where UCXX's listens on all; endpoints, whose close is not to depend on whether they failed; and active
 messages, because UCXX keeps its receives by an address that a later endpoint may get again, and loses some.
 
-Handles (context, worker, listener, endpoint, key, request) are plain integers here. Structures are declared as far as
-they are filled in.
+Handles (context, worker, listener, endpoint, key, request) are plain integers here.
 """
 
 import ctypes
 from collections.abc import Callable
-from ctypes import POINTER, byref, c_char_p, c_int, c_size_t, c_uint8, c_uint32, c_uint64, c_void_p
+from ctypes import byref, c_size_t, c_void_p
 from typing import Any
 
 from legato_engine.transfer.link import LinkError
+from legato_engine.transfer.ucx.structures import (
+    PROTOTYPES,
+    EndpointParams,
+    HandlerParams,
+    ListenerAttributes,
+    ListenerParams,
+    MapParams,
+    OnConnectionRequest,
+    OnFailure,
+    OnMessage,
+    RequestParams,
+    SocketAddress,
+)
 
 IN_PROGRESS = 1
 _MAP_ADDRESS_AND_LENGTH = 0b11
@@ -30,99 +42,6 @@ _CLIENT_SERVER = 1 << 0
 _LAST_ERROR = (1 << 64) - 256  # pointers above are negative statuses
 
 
-class _MapParams(ctypes.Structure):
-    _fields_ = (("mask", c_uint64), ("address", c_void_p), ("length", c_size_t), ("rest", c_uint8 * 64))
-
-
-class _RequestParams(ctypes.Structure):
-    _fields_ = (("mask", c_uint32), ("flags", c_uint32), ("rest", c_uint8 * 160))
-
-
-class _ReceiveParams(ctypes.Structure):
-    _fields_ = (("attributes", c_uint64), ("reply_to", c_void_p))
-
-
-_Receive = ctypes.CFUNCTYPE(c_int, c_void_p, c_void_p, c_size_t, c_void_p, c_size_t, POINTER(_ReceiveParams))
-
-
-class _HandlerParams(ctypes.Structure):
-    _fields_ = (
-        ("mask", c_uint64),
-        ("id", ctypes.c_uint),
-        ("flags", c_uint32),
-        ("callback", _Receive),
-        ("rest", c_uint8 * 32),
-    )
-
-
-class _SocketAddress(ctypes.Structure):
-    _fields_ = (("address", c_char_p), ("length", c_uint32))
-
-
-_ConnectionRequest = ctypes.CFUNCTYPE(None, c_void_p, c_void_p)
-_Failure = ctypes.CFUNCTYPE(None, c_void_p, c_void_p, c_int)
-
-
-class _ListenerParams(ctypes.Structure):
-    _fields_ = (
-        ("mask", c_uint64),
-        ("address", _SocketAddress),
-        ("accept_handler", c_void_p * 2),
-        ("ask", _ConnectionRequest),
-        ("ask_argument", c_void_p),
-    )
-
-
-class _ListenerAttributes(ctypes.Structure):
-    _fields_ = (("mask", c_uint64), ("address", c_uint8 * 128))
-
-
-class _EndpointParams(ctypes.Structure):
-    _fields_ = (
-        ("mask", c_uint64),
-        ("worker_address", c_void_p),
-        ("error_mode", c_int),
-        ("failed", _Failure),
-        ("failed_argument", c_void_p),
-        ("user_data", c_void_p),
-        ("flags", ctypes.c_uint),
-        ("address", _SocketAddress),
-        ("request", c_void_p),
-        ("name", c_char_p),
-        ("local_address", _SocketAddress),
-    )
-
-
-_PROTOTYPES = {
-    "ucp_mem_map": (c_int, c_void_p, POINTER(_MapParams), POINTER(c_void_p)),
-    "ucp_mem_unmap": (c_int, c_void_p, c_void_p),
-    "ucp_rkey_pack": (c_int, c_void_p, c_void_p, POINTER(c_void_p), POINTER(c_size_t)),
-    "ucp_rkey_buffer_release": (None, c_void_p),
-    "ucp_listener_create": (c_int, c_void_p, POINTER(_ListenerParams), POINTER(c_void_p)),
-    "ucp_listener_query": (c_int, c_void_p, POINTER(_ListenerAttributes)),
-    "ucp_listener_destroy": (None, c_void_p),
-    "ucp_ep_create": (c_int, c_void_p, POINTER(_EndpointParams), POINTER(c_void_p)),
-    "ucp_ep_rkey_unpack": (c_int, c_void_p, c_char_p, POINTER(c_void_p)),
-    "ucp_rkey_destroy": (None, c_void_p),
-    "ucp_put_nbx": (c_void_p, c_void_p, c_void_p, c_size_t, c_uint64, c_void_p, POINTER(_RequestParams)),
-    "ucp_am_send_nbx": (
-        c_void_p,
-        c_void_p,
-        ctypes.c_uint,
-        c_void_p,
-        c_size_t,
-        c_char_p,
-        c_size_t,
-        POINTER(_RequestParams),
-    ),
-    "ucp_worker_set_am_recv_handler": (c_int, c_void_p, POINTER(_HandlerParams)),
-    "ucp_ep_flush_nbx": (c_void_p, c_void_p, POINTER(_RequestParams)),
-    "ucp_ep_close_nbx": (c_void_p, c_void_p, POINTER(_RequestParams)),
-    "ucp_request_check_status": (c_int, c_void_p),
-    "ucp_request_free": (None, c_void_p),
-}
-
-
 class Ucp:
     """libucp, as loaded for UCXX."""
 
@@ -132,17 +51,17 @@ class Ucp:
         loaded = [library for library in libucx.load_library() or [] if library is not None]
         found = [library for library in loaded if "libucp" in library._name]
         self._lib = found[0] if found else ctypes.CDLL("libucp.so.0")
-        for name, (result, *arguments) in _PROTOTYPES.items():
+        for name, (result, *arguments) in PROTOTYPES.items():
             function = getattr(self._lib, name)
             function.restype, function.argtypes = result, arguments
-        self._plain = _RequestParams()
-        self._message = _RequestParams(mask=_REQUEST_FLAGS, flags=_SEND_REPLY_EAGER)
-        self._force = _RequestParams(mask=_REQUEST_FLAGS, flags=_CLOSE_FORCE)
+        self._plain = RequestParams()
+        self._message = RequestParams(mask=_REQUEST_FLAGS, flags=_SEND_REPLY_EAGER)
+        self._force = RequestParams(mask=_REQUEST_FLAGS, flags=_CLOSE_FORCE)
 
     def map_memory(self, context: int, address: int, length: int) -> int:
         """Registers memory so that peers may write to it. Raises LinkError."""
         handle = c_void_p()
-        params = _MapParams(mask=_MAP_ADDRESS_AND_LENGTH, address=address, length=length)
+        params = MapParams(mask=_MAP_ADDRESS_AND_LENGTH, address=address, length=length)
         self._check(self._lib.ucp_mem_map(context, byref(params), byref(handle)), "register memory")
         return handle.value or 0
 
@@ -162,11 +81,11 @@ class Ucp:
 
         Returns the listener and its port. Raises LinkError, also for an address in use. One listener for each Ucp.
         """
-        self._ask = _ConnectionRequest(lambda request, _: ask(request))  # UCX holds a bare pointer to it
-        params = _ListenerParams(mask=_LISTEN_AT_AND_ASK, address=_SocketAddress(address, len(address)), ask=self._ask)
+        self._ask = OnConnectionRequest(lambda request, _: ask(request))  # UCX holds a bare pointer to it
+        params = ListenerParams(mask=_LISTEN_AT_AND_ASK, address=SocketAddress(address, len(address)), ask=self._ask)
         handle = c_void_p()
         self._check(self._lib.ucp_listener_create(worker, byref(params), byref(handle)), "listen")
-        attributes = _ListenerAttributes(mask=_ADDRESS_LISTENED_AT)
+        attributes = ListenerAttributes(mask=_ADDRESS_LISTENED_AT)
         self._check(self._lib.ucp_listener_query(handle, byref(attributes)), "tell its port")
         return handle.value or 0, int.from_bytes(attributes.address[2:4], "big")
 
@@ -175,18 +94,18 @@ class Ucp:
 
     def tell_failures(self, tell: Callable[[int], None]) -> None:
         """`tell(endpoint)` is called, within progress, when the connection of one breaks."""
-        self._failure = _Failure(lambda _, endpoint, __: tell(endpoint))
+        self._failure = OnFailure(lambda _, endpoint, __: tell(endpoint))
 
     def connect(self, worker: int, address: bytes) -> int:
         """An endpoint to the listener at this socket address. That nobody is there shows later. Raises LinkError."""
-        to = _SocketAddress(address, len(address))
-        return self._create(worker, _EndpointParams(mask=_CLIENT, flags=_CLIENT_SERVER, address=to))
+        to = SocketAddress(address, len(address))
+        return self._create(worker, EndpointParams(mask=_CLIENT, flags=_CLIENT_SERVER, address=to))
 
     def accept(self, worker: int, request: int) -> int:
         """An endpoint to the client that asked. Raises LinkError."""
-        return self._create(worker, _EndpointParams(mask=_SERVER, request=request))
+        return self._create(worker, EndpointParams(mask=_SERVER, request=request))
 
-    def _create(self, worker: int, params: _EndpointParams) -> int:
+    def _create(self, worker: int, params: EndpointParams) -> int:
         params.error_mode, params.failed = _TELL_FAILURES, self._failure
         handle = c_void_p()
         self._check(self._lib.ucp_ep_create(worker, byref(params), byref(handle)), "connect")
@@ -217,8 +136,8 @@ class Ucp:
             take(params.contents.reply_to or 0, ctypes.string_at(data or 0, length))
             return 0
 
-        self._receive = _Receive(receive)  # UCX holds a bare pointer to it
-        params = _HandlerParams(
+        self._receive = OnMessage(receive)  # UCX holds a bare pointer to it
+        params = HandlerParams(
             mask=_HANDLE_ID_FLAGS_CALLBACK, id=_MESSAGE_ID, flags=_WHOLE_MESSAGES, callback=self._receive
         )
         self._check(self._lib.ucp_worker_set_am_recv_handler(worker, byref(params)), "take messages")

@@ -3,12 +3,12 @@
 import pytest
 
 from legato_engine.transfer.link import LinkError
-from legato_engine.transfer.ucx.endpoint import Endpoint
+from legato_engine.transfer.ucx.endpoint import UcxEndpoint
 
 
 @pytest.fixture
 def endpoint():
-    return Endpoint(1, 1, None, accepted=True)  # it calls UCX only to send, put and close
+    return UcxEndpoint(1, 1, None, accepted=True)  # it calls UCX only to send, put and close
 
 
 def numbered(number, data=b"x"):

@@ -21,16 +21,16 @@ def test_it_is_readable_from_a_put_until_the_next_take():
     box.close()
 
 
-class TakenBeforeItRings(Mailbox):
-    """The taker looks when the item is there and the bell has not rung yet."""
+class TakenBeforeItWakes(Mailbox):
+    """The taker looks when the item is there and its wake is yet to come."""
 
-    def ring(self):
+    def wake(self):
         self.early = self.take()
-        super().ring()
+        super().wake()
 
 
-def test_an_item_that_is_taken_before_its_bell_rings_costs_one_look_in_vain():
-    box = TakenBeforeItRings()
+def test_an_item_that_is_taken_before_its_wake_costs_an_empty_take():
+    box = TakenBeforeItWakes()
     box.put(1)
     assert box.early == [1]
     assert is_readable(box)

@@ -1,0 +1,238 @@
+"""The thread in which all of UCX runs: it sleeps on UCX's event descriptor and on the mailbox that calls come through.
+
+This is the only module that imports ucxx, and `_open_worker` the only place that sets UCX's options.
+"""
+
+import logging
+import os
+import select
+from collections.abc import Callable, Sequence
+from itertools import count
+from queue import SimpleQueue
+from typing import ParamSpec
+
+from legato_engine.transfer.link import Connected, Fenced, LinkError, LinkEvent, PeerDown, PutFailed, PutSpan, Received
+from legato_engine.transfer.ucx import sockets
+from legato_engine.transfer.ucx.endpoint import UcxEndpoint
+from legato_engine.transfer.ucx.mailbox import Mailbox
+from legato_engine.transfer.ucx.transports import TransportConfig
+from legato_engine.transfer.ucx.ucp import Ucp
+
+# A closed endpoint's lanes are given up in the progress calls after the close; the socket is closed in the first one.
+_CLOSING_ROUNDS = 64
+_ANY_PORTS = (0,)
+_P = ParamSpec("_P")
+_log = logging.getLogger(__name__)
+
+
+class UcxThread:
+    """Every method but `__init__` is called in the thread that runs `run`."""
+
+    def __init__(
+        self,
+        numbers: "count[int]",
+        calls: Mailbox[Callable[[], None]],
+        tell: Callable[[LinkEvent], None],
+        broke: Callable[[Exception], None],
+    ) -> None:
+        self._numbers = numbers
+        self._calls = calls
+        self._tell = tell
+        self._say_broke = broke
+        self._fault: Exception | None = None
+        self._endpoints: dict[int, UcxEndpoint] = {}
+        self._by_handle: dict[int, int] = {}
+        self._failed: list[int] = []
+        self._running = True
+
+    def run(
+        self,
+        config: TransportConfig,
+        host: str,
+        address: int,
+        length: int,
+        ports: tuple[int, int] | None,
+        started: "SimpleQueue[tuple[int, bytes] | Exception]",
+    ) -> None:
+        try:
+            self._open_worker(config, host, ports)
+            self._memory = self._ucp.map_memory(self._context.handle, address, length)
+            key = self._ucp.pack_key(self._context.handle, self._memory)
+            port = self._listen(host, range(ports[0], ports[1] + 1) if ports else _ANY_PORTS)
+        except Exception as error:  # whatever it is, `open` waits for it and raises it
+            started.put(error)
+            return
+        started.put((port, key))
+        try:
+            while self._running:
+                self._turn()
+            self._shut()
+        except Exception as error:  # whatever it is, the next call or poll raises it
+            self._say_broke(error)
+
+    def _turn(self) -> None:
+        for call in self._calls.take():
+            call()
+        self._worker.progress()
+        if self._fault is not None:
+            raise self._fault
+        told = self._collect()
+        if self._running and not (told or self._failed) and self._worker.arm():
+            self._sleeper.poll()
+
+    # calls
+
+    def connect(self, number: int, address: bytes) -> None:
+        try:
+            handle = self._ucp.connect(self._worker.handle, sockets.packed(*sockets.split(address)))
+        except (ValueError, LinkError) as error:
+            self._tell(PeerDown(number, f"cannot connect to {address!r}: {error}"))
+            return
+        self._adopt(number, handle, accepted=False)
+        self._tell(Connected(number))
+
+    def attach(self, number: int, rkey: bytes) -> None:
+        endpoint = self._endpoints.get(number)
+        if endpoint is not None:
+            try:
+                endpoint.attach(rkey)
+            except LinkError:
+                self._failed.append(number)
+
+    def send(self, number: int, data: bytes) -> None:
+        endpoint = self._endpoints.get(number)
+        if endpoint is not None:
+            endpoint.send(data)
+
+    def put(self, number: int, spans: Sequence[PutSpan], tag: int) -> None:
+        endpoint = self._endpoints.get(number)
+        if endpoint is None or not endpoint.put(spans, tag):
+            self._tell(PutFailed(number, tag, "no connection"))
+
+    def fence(self, number: int) -> None:
+        endpoint = self._endpoints.get(number)
+        if endpoint is not None:
+            self._close(endpoint)
+            self._tell(Fenced(number))
+
+    def stop(self) -> None:
+        self._running = False
+
+    # inside
+
+    def _open_worker(self, config: TransportConfig, host: str, ports: tuple[int, int] | None) -> None:
+        os.environ.setdefault("UCX_WARN_UNUSED_ENV_VARS", "n")  # ucxx sets some that UCX then complains about
+        from ucxx._lib import libucxx
+
+        # Without MM_ERROR_HANDLING endpoints that notice a dead peer cannot use shared memory.
+        options = {"TLS": config.tls, "MM_ERROR_HANDLING": "y"}
+        if config.by_tcp:  # UCX listens for data at the first address of every device that it may use
+            options["NET_DEVICES"] = sockets.interface(host)
+            options["TCP_AF_PRIO"] = "inet6" if ":" in host else "inet"
+        if ports:
+            options["TCP_PORT_RANGE"] = f"{ports[0]}-{ports[1]}"
+        features = (libucxx.Feature.AM, libucxx.Feature.RMA, libucxx.Feature.WAKEUP)
+        self._ucp = Ucp()
+        self._context = libucxx.UCXContext(options, features)
+        self._worker = libucxx.UCXWorker(self._context)
+        self._worker.init_blocking_progress_mode()
+        self._ucp.receive_with(self._worker.handle, self._guarded(self._take))
+        self._ucp.tell_failures(self._guarded(self._broke))
+        self._sleeper = select.poll()
+        self._sleeper.register(self._worker.epoll_file_descriptor, select.POLLIN)
+        self._sleeper.register(self._calls, select.POLLIN)
+
+    def _listen(self, host: str, ports: Sequence[int]) -> int:
+        worker, accept = self._worker.handle, self._guarded(self._accept)
+        for port in ports:
+            try:
+                self._listener, taken = self._ucp.listen(worker, sockets.packed(host, port), accept)
+            except LinkError as error:
+                refusal = error
+            else:
+                return taken
+        raise LinkError(f"no port from {ports[0]} to {ports[-1]} of {host} can be listened at: {refusal}")
+
+    def _accept(self, request: int) -> None:
+        try:
+            handle = self._ucp.accept(self._worker.handle, request)
+        except LinkError as error:  # who asked may be gone already
+            _log.warning("a peer could not be let in: %s", error)
+            return
+        number = next(self._numbers)
+        self._adopt(number, handle, accepted=True)
+        self._tell(Connected(number, accepted=True))
+
+    def _take(self, handle: int, message: bytes) -> None:
+        number = self._by_handle.get(handle)
+        if number is None:
+            return
+        try:
+            self._endpoints[number].take(message)
+        except LinkError:
+            self._failed.append(number)
+
+    def _broke(self, handle: int) -> None:
+        number = self._by_handle.get(handle)
+        if number is not None:
+            self._endpoints[number].broke()
+            self._failed.append(number)
+
+    def _adopt(self, number: int, handle: int, accepted: bool) -> None:
+        self._by_handle[handle] = number
+        self._endpoints[number] = UcxEndpoint(number, handle, self._ucp, accepted)
+
+    def _guarded(self, act: Callable[_P, None]) -> Callable[_P, None]:
+        """For UCX to call: from within its progress no exception comes back by itself."""
+
+        def guarded(*arguments: _P.args, **named: _P.kwargs) -> None:
+            try:
+                act(*arguments, **named)
+            except Exception as error:
+                self._fault = self._fault or error
+
+        return guarded
+
+    def _collect(self) -> bool:
+        """Tells what has ended since; whether there was anything."""
+        told = False
+        for endpoint in self._endpoints.values():
+            try:
+                endpoint.settle()
+            except LinkError:
+                self._failed.append(endpoint.number)
+            for data in endpoint.received():
+                told = True
+                self._tell(Received(endpoint.number, data))
+            for event in endpoint.puts_ended():
+                told = True
+                self._tell(event)
+        while self._failed:
+            number = self._failed.pop()
+            if number in self._endpoints:
+                told = True
+                self._close(self._endpoints[number])
+                self._tell(PeerDown(number, "the connection broke or the peer closed it"))
+        return told
+
+    def _close(self, endpoint: UcxEndpoint) -> None:
+        """After this nothing that the peer has written or will write over this endpoint can reach memory here."""
+        del self._endpoints[endpoint.number]
+        del self._by_handle[endpoint.handle]
+        endpoint.close()
+        for _ in range(_CLOSING_ROUNDS):
+            self._worker.progress_once()
+        while not endpoint.closed():
+            self._worker.progress_once()
+        for event in endpoint.puts_ended():
+            self._tell(event)
+        endpoint.release()
+
+    def _shut(self) -> None:
+        for endpoint in list(self._endpoints.values()):
+            self._close(endpoint)
+        self._ucp.unmap_memory(self._context.handle, self._memory)
+        self._ucp.stop_listening(self._listener)
+        self._worker.progress()
+        self._worker = None
+        self._context = None
