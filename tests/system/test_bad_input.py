@@ -87,7 +87,7 @@ def builtin() -> Path:
         ({"model": SOURCE | {"maxLength": -1}}, "spec.model.maxLength: must be at least 16, not -1"),
         ({"drain": {"deadline": "soon"}}, "spec.drain.deadline: "),
         ({"gateway": {"tenantTokensPerMinute": {"a": 0}}}, "spec.gateway.tenantTokensPerMinute.a: must be at least 1"),
-        ({"scaling": {"decode": {"min": 3, "max": 2}}}, "spec.scaling.decode: min 3 is above max 2"),
+        ({"scaling": {"decode": {"min": 3, "max": 2}}}, "spec.scaling.decode: min must be at most max"),
         ({"rollout": {"maxSurge": 0, "maxUnavailable": 0}}, "spec.rollout: maxSurge and maxUnavailable cannot both be"),
         ({"model": {"source": {"builtin": "smollm2-135m-instruct", "path": "/m"}}}, "spec.model.source: give exactly"),
         ({"model": {"source": {"path": "/no/such/model"}}}, "'/no/such/model': no such file or folder; allowed are"),

@@ -1,23 +1,23 @@
 """The CustomResourceDefinitions, made from the types of `resources`: `crds/` holds what this module writes.
 
 Pydantic's JSON schema is nearly what Kubernetes calls a structural schema; the differences are bridged here. Rules
-over several fields are CEL; each has its twin in `combinations`, for manifests that no API server has seen.
+over several fields come from `rules`, as CEL.
 """
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import yaml
 from pydantic import BaseModel
 
-from legato_operator.api import quantities
-from legato_operator.api.resources import InferenceService, WorkerPool
+from legato_operator.api import quantities, rules
+from legato_operator.api.resources import LONGEST_SERVICE_NAME, InferenceService, WorkerPool
 from legato_protocol import durations, names, sizes
 
 Schema = dict[str, Any]
-Rule = tuple[str, str]  # (CEL, message)
+Rules = Mapping[str, Sequence[Schema]]  # entries of x-kubernetes-validations, by path of the object
 
 CATEGORIES = ["legato"]
 _DROPPED = {"title", "additionalProperties", "propertyNames", "$defs"}
@@ -26,67 +26,15 @@ _DROPPED = {"title", "additionalProperties", "propertyNames", "$defs"}
 # whether they contradict `mode: Fixed`, and `min` follows from `max`.
 _NOT_FILLED_IN = {"spec.scaling.prefill", "spec.scaling.decode"}
 
-_DURATION: Rule = ("duration(self) >= duration('1ms') && duration(self) <= duration('168h')", "1ms to 168h")
-_SIZE: Rule = (
-    "quantity(string(self)).isGreaterThan(quantity('0')) && quantity(string(self)).compareTo(quantity('1Pi')) <= 0",
-    "above 0, at most 1Pi",
-)
-_RULES: Mapping[str, tuple[Rule, ...]] = {
-    "spec.drain.deadline": (_DURATION,),
-    "spec.gateway.defaultDeadline": (_DURATION,),
-    "spec.rollout.progressDeadline": (_DURATION,),
-    "spec.slo.ttft": (_DURATION,),
-    "spec.slo.tpot": (_DURATION,),
-    "spec.engine.kvCacheMemory": (_SIZE,),
-    "": (("size(self.metadata.name) <= 40", "metadata.name must be at most 40 characters: pods are named after it"),),
-    "spec": (
-        (
-            "self.scaling.mode != 'Fixed' || has(self.prefill.replicas) && has(self.decode.replicas)",
-            "prefill.replicas and decode.replicas are required with scaling.mode Fixed",
-        ),
-        (
-            "self.scaling.mode == 'Fixed' || !has(self.prefill.replicas) && !has(self.decode.replicas)",
-            "prefill.replicas and decode.replicas are only for scaling.mode Fixed; others use scaling.prefill.min and "
-            "scaling.decode.min",
-        ),
-        (
-            "self.scaling.mode != 'Fixed' || !has(self.decode.replicas) || self.decode.replicas >= 1",
-            "decode.replicas must be at least 1: without decode workers nothing can be served",
-        ),
-    ),
-    "spec.model.source": (
-        (
-            "[has(self.builtin), has(self.huggingFace), has(self.pvc), has(self.path), has(self.image)]"
-            ".filter(given, given).size() == 1",
-            "give exactly one of builtin, huggingFace, pvc, path or image",
-        ),
-    ),
-    "spec.engine": (("self.chunkTokens >= self.blockSize", "chunkTokens must be at least blockSize"),),
-    "spec.transfer": (
-        ("!self.required || self.transport != 'Auto'", "required needs a transport other than Auto to require"),
-    ),
-    "spec.scaling": (
-        (
-            "self.mode != 'Fixed' || !has(self.prefill) && !has(self.decode)",
-            "bounds of prefill and decode mean nothing with mode Fixed; use prefill.replicas and decode.replicas",
-        ),
-        (
-            "!has(self.decode) || self.decode.max >= 1",
-            "decode.max must be at least 1: without decode workers nothing can be served",
-        ),
-    ),
-    "spec.scaling.prefill": (("!has(self.min) || self.min <= self.max", "min must not be above max"),),
-    "spec.scaling.decode": (("!has(self.min) || self.min <= self.max", "min must not be above max"),),
-    "spec.rollout": (
-        (
-            "self.maxSurge > 0 || self.maxUnavailable > 0",
-            "maxSurge and maxUnavailable cannot both be 0: no worker could ever be replaced",
-        ),
-    ),
+_VALIDATIONS = "x-kubernetes-validations"
+_NAME: Schema = {
+    "rule": f"size(self.metadata.name) <= {LONGEST_SERVICE_NAME}",
+    "message": f"metadata.name must be at most {LONGEST_SERVICE_NAME} characters: pods are named after it",
 }
-_POOL_RULES: Mapping[str, tuple[Rule, ...]] = {
-    "spec.service": (("self == oldSelf", "a pool cannot be given to another service"),),
-    "spec.role": (("self == oldSelf", "a pool cannot change its role"),),
+# Of a change, which only the API server sees.
+_POOL_RULES: Rules = {
+    "spec.service": [{"rule": "self == oldSelf", "message": "a pool cannot be given to another service"}],
+    "spec.role": [{"rule": "self == oldSelf", "message": "a pool cannot change its role"}],
 }
 
 _CONDITIONS: Schema = {
@@ -167,7 +115,7 @@ def inference_service() -> Schema:
         _column("Age", "date", ".metadata.creationTimestamp"),
     ]
     description = "Serves a language model with prefill and decode in separate pools."
-    schema = _resource(InferenceService, description, status, _RULES)
+    schema = _resource(InferenceService, description, status, _service_rules())
     return _definition(names.INFERENCE_SERVICE, "inferenceservices", ["lisvc"], schema, columns, {"status": {}})
 
 
@@ -239,11 +187,9 @@ def _column(name: str, kind: str, path: str, priority: int = 0) -> Schema:
     return column | {"priority": priority} if priority else column
 
 
-def _resource(
-    model: type[BaseModel], description: str, status: Schema, rules: Mapping[str, tuple[Rule, ...]]
-) -> Schema:
+def _resource(model: type[BaseModel], description: str, status: Schema, validations: Rules) -> Schema:
     whole = model.model_json_schema(by_alias=True)
-    spec = _Structural(whole["$defs"], rules).of(whole["properties"]["spec"], "spec")
+    spec = _Structural(whole["$defs"], validations).of(whole["properties"]["spec"], "spec")
     schema: Schema = {
         "type": "object",
         "description": description,
@@ -256,15 +202,23 @@ def _resource(
             "status": status,
         },
     }
-    return _with_rules(schema, rules.get("", ()))
+    return _with_rules(schema, validations.get("", ()))
+
+
+def _service_rules() -> Rules:
+    found: dict[str, list[Schema]] = {"": [_NAME]}
+    for rule in rules.RULES:
+        if rule.cel:
+            found.setdefault(rule.at, []).append(rule.validation())
+    return found
 
 
 class _Structural:
     """Turns one model's JSON schema into a structural one: no references, no alternatives, defaults in place."""
 
-    def __init__(self, definitions: Mapping[str, Schema], rules: Mapping[str, tuple[Rule, ...]]) -> None:
+    def __init__(self, definitions: Mapping[str, Schema], validations: Rules) -> None:
         self._definitions = definitions
-        self._rules = rules
+        self._validations = validations
 
     def of(self, node: Schema, path: str) -> Schema:
         """The structural schema of the field at `path`."""
@@ -281,7 +235,7 @@ class _Structural:
         if kept.get("type") == "integer":
             kept["format"] = "int64"
         self._set_default(kept, merged, path)
-        return _with_rules(kept, self._rules.get(path, ()))
+        return _with_rules(kept, self._validations.get(path, ()))
 
     def _resolved(self, node: Schema) -> Schema:
         """A node with its reference, or the one alternative that is not null, in its place."""
@@ -310,10 +264,9 @@ def _spelled(default: Any, schema: Schema) -> Any:
     return default
 
 
-def _with_rules(schema: Schema, rules: tuple[Rule, ...]) -> Schema:
-    if not rules:
-        return schema
-    return {**schema, "x-kubernetes-validations": [{"rule": rule, "message": message} for rule, message in rules]}
+def _with_rules(schema: Schema, added: Sequence[Schema]) -> Schema:
+    every = [*schema.get(_VALIDATIONS, ()), *added]
+    return {**schema, _VALIDATIONS: every} if every else schema
 
 
 def files() -> dict[str, str]:

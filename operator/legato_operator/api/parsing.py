@@ -5,7 +5,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from legato_operator.api import combinations, field_errors, yaml_text
+from legato_operator.api import field_errors, rules, yaml_text
 from legato_operator.api.resources import InferenceService, ObjectMeta
 from legato_operator.errors import ManifestError
 from legato_protocol import names
@@ -27,7 +27,7 @@ def read_service(content: Mapping[str, Any]) -> InferenceService:
         service = InferenceService.model_validate(content)
     except ValidationError as error:
         raise ManifestError(field_errors.problems(error, InferenceService, content)) from None
-    if problems := combinations.problems(service.spec):
+    if problems := rules.problems(service.spec):
         raise ManifestError(problems)
     return service
 

@@ -9,10 +9,30 @@ GPU = "nvidia.com/gpu"  # the resource that is a GPU, unless the operator is giv
 _UNITS = {"m": Decimal("0.001"), **{unit: Decimal(size) for unit, size in sizes.UNITS.items()}}
 _QUANTITY = re.compile(r"([0-9]+(?:\.[0-9]+)?)(m|k|M|G|T|P|Ki|Mi|Gi|Ti|Pi|)")
 
+_SHORTEST, _LONGEST = durations.text(durations.SHORTEST), durations.text(durations.LONGEST)
+_LARGEST = sizes.text(sizes.LARGEST)
+_DURATION_RANGE = {
+    "rule": f"duration(self) >= duration('{_SHORTEST}') && duration(self) <= duration('{_LONGEST}')",
+    "message": f"{_SHORTEST} to {_LONGEST}",
+}
+_MEMORY_RANGE = {
+    "rule": "quantity(string(self)).isGreaterThan(quantity('0')) && "
+    f"quantity(string(self)).compareTo(quantity('{_LARGEST}')) <= 0",
+    "message": f"above 0, at most {_LARGEST}",
+}
+
 # How a CRD spells the three. Numbers are quantities too: `cpu: 1`.
 QUANTITY_SCHEMA = {"x-kubernetes-int-or-string": True, "pattern": r"^[0-9]+(\.[0-9]+)?(m|k|M|G|T|P|Ki|Mi|Gi|Ti|Pi)?$"}
-MEMORY_SCHEMA = {"x-kubernetes-int-or-string": True, "pattern": sizes.PATTERN}
-DURATION_SCHEMA = {"type": "string", "pattern": durations.PATTERN}
+MEMORY_SCHEMA = {
+    "x-kubernetes-int-or-string": True,
+    "pattern": sizes.PATTERN,
+    "x-kubernetes-validations": [_MEMORY_RANGE],
+}
+DURATION_SCHEMA = {
+    "type": "string",
+    "pattern": durations.PATTERN,
+    "x-kubernetes-validations": [_DURATION_RANGE],
+}
 
 
 def quantity(text: str) -> Decimal:

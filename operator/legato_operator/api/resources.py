@@ -1,7 +1,7 @@
 """The custom resources as types: what a user may write, with every default. Only `spec.model.source` is required.
 
 The text below a field is its description, also in the CRDs that `crd` makes from these types. Rules that span several
-fields are in `combinations`; how a refusal is worded is in `field_errors`.
+fields are in `rules`; how a refusal is worded is in `field_errors`.
 """
 
 from collections.abc import Mapping
@@ -20,6 +20,8 @@ from pydantic.alias_generators import to_camel
 
 from legato_operator.api import quantities
 from legato_protocol import durations, sizes
+
+LONGEST_SERVICE_NAME = 40  # leaves room for -prefill-123
 
 
 class ManifestPart(BaseModel):
@@ -50,7 +52,7 @@ Duration = Annotated[float, BeforeValidator(durations.parse), WithJsonSchema(qua
 Memory = Annotated[int, BeforeValidator(_bytes), WithJsonSchema(quantities.MEMORY_SCHEMA)]  # bytes
 Name = Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9]{0,48}[a-z0-9])?$")]
 ObjectName = Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$", max_length=253)]  # any Kubernetes object
-ServiceName = Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9]{0,38}[a-z0-9])?$")]  # leaves room for -prefill-123
+ServiceName = Annotated[str, Field(pattern=rf"^[a-z0-9]([-a-z0-9]{{0,{LONGEST_SERVICE_NAME - 2}}}[a-z0-9])?$")]
 ServedName = Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[A-Za-z0-9][-A-Za-z0-9._:/@+ ]*$")]
 Tenant = Annotated[str, Field(min_length=1, max_length=512)]
 Count = Annotated[int, Field(ge=0, le=10_000)]

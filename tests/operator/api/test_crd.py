@@ -10,11 +10,7 @@ from legato_operator.api import crd, parsing
 CRDS = Path(__file__).parents[3] / "crds"
 SERVICES = "/apis/serving.legato.dev/v1alpha1/namespaces/default/inferenceservices"
 STRICT = "?fieldValidation=Strict&dryRun=All"
-OPERATOR_ONLY = {
-    "spec.scaling.gpuBudget",  # quantities are added up
-    "spec.decode.resources.requests.cpu",
-    "spec.decode.resources.requests.nvidia.com/gpu",
-}
+OPERATOR_ONLY = {"spec.scaling.gpuBudget"}  # quantities are added up
 
 
 def test_files_are_made_from_the_types():

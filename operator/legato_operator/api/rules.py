@@ -1,0 +1,206 @@
+"""Rules over several fields of a spec: one table, checked in Python and by the API server.
+
+Each entry states a rule twice: as a predicate for manifests that no API server has seen, and in CEL for the CRD.
+"""
+
+import operator
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from legato_operator.api import quantities, roles
+from legato_operator.api.quantities import GPU
+from legato_operator.api.resources import Bounds, Engine, Resources, Rollout, Scaling, Source, Spec, Transfer
+
+MAX_CPUS = 1024  # of one worker
+
+
+@dataclass(frozen=True)
+class Rule:
+    """What must hold for the object at a path of the manifest."""
+
+    at: str  # path of the object that `holds` is given, and that is `self` in CEL
+    field: str  # path of the field to blame, from there; empty where it is the object itself
+    message: str
+    holds: Callable[[Any], bool]
+    cel: str = ""  # empty where the API server cannot decide
+
+    @property
+    def path(self) -> str:
+        """The field to blame."""
+        return f"{self.at}.{self.field}" if self.field else self.at
+
+    def validation(self) -> dict[str, str]:
+        """As an entry of `x-kubernetes-validations`."""
+        found = {"rule": self.cel, "message": self.message}
+        return {**found, "fieldPath": f".{self.field}"} if self.field else found
+
+
+def problems(spec: Spec) -> list[tuple[str, str]]:
+    """(path, message) of every rule that a spec breaks."""
+    return [(rule.path, rule.message) for rule in RULES if not rule.holds(_object(spec, rule.at))]
+
+
+def _object(spec: Spec, path: str) -> Any:
+    return spec if path == "spec" else operator.attrgetter(path.removeprefix("spec."))(spec)
+
+
+def _one_source(source: Source) -> bool:
+    return sum(getattr(source, name) is not None for name in type(source).model_fields) == 1
+
+
+def _bounds_are_ordered(bounds: Bounds) -> bool:
+    return bounds.min <= bounds.max
+
+
+def _chunk_holds_a_block(engine: Engine) -> bool:
+    return engine.chunk_tokens >= engine.block_size
+
+
+def _required_transport_is_named(transfer: Transfer) -> bool:
+    return not transfer.required or transfer.transport != "Auto"
+
+
+def _rollout_can_progress(rollout: Rollout) -> bool:
+    return rollout.max_surge > 0 or rollout.max_unavailable > 0
+
+
+def _decode_pool_is_not_empty(scaling: Scaling) -> bool:
+    return scaling.mode == "Fixed" or scaling.decode.max >= 1
+
+
+def _fixed_decode_pool_is_not_empty(spec: Spec) -> bool:
+    return spec.scaling.mode != "Fixed" or spec.decode.replicas != 0
+
+
+def _budget_holds_the_minimum(spec: Spec) -> bool:
+    needed = sum(roles.gpus(spec, role) * _fewest(spec, role) for role in roles.BOTH)
+    return spec.scaling.gpu_budget is None or needed <= spec.scaling.gpu_budget
+
+
+def _fewest(spec: Spec, role: str) -> int:
+    if spec.scaling.mode == "Fixed":
+        return roles.pool(spec, role).replicas or 0
+    return roles.bounds(spec, role).min
+
+
+def _whole_gpus(amounts: Mapping[str, str]) -> bool:
+    amount = quantities.quantity(amounts.get(GPU, "0"))
+    return amount == int(amount)
+
+
+def _is_whole(kind: str) -> str:
+    """In CEL. Not `isInteger`, for which 2000m is no integer; Kubernetes accepts 2000m of a device."""
+    amount = f"quantity(string(self.{kind}['{GPU}'])).asApproximateFloat()"
+    return f"double(int({amount})) == {amount}"
+
+
+def _countable_cpus(resources: Resources) -> bool:
+    return 0 < quantities.quantity(resources.requests.get("cpu", "1")) <= MAX_CPUS
+
+
+def _of_role(role: str) -> tuple[Rule, ...]:
+    return (
+        Rule(
+            at="spec",
+            field=f"{role}.replicas",
+            message="required with scaling.mode Fixed",
+            holds=lambda spec: spec.scaling.mode != "Fixed" or roles.pool(spec, role).replicas is not None,
+            cel=f"self.scaling.mode != 'Fixed' || has(self.{role}.replicas)",
+        ),
+        Rule(
+            at="spec",
+            field=f"{role}.replicas",
+            message=f"only allowed with scaling.mode Fixed; use scaling.{role}.min",
+            holds=lambda spec: spec.scaling.mode == "Fixed" or roles.pool(spec, role).replicas is None,
+            cel=f"self.scaling.mode == 'Fixed' || !has(self.{role}.replicas)",
+        ),
+        Rule(
+            at="spec.scaling",
+            field=role,
+            message=f"not allowed with scaling.mode Fixed; use {role}.replicas",
+            holds=lambda scaling: scaling.mode != "Fixed" or role not in scaling.model_fields_set,
+            cel=f"self.mode != 'Fixed' || !has(self.{role})",
+        ),
+        Rule(
+            at=f"spec.scaling.{role}",
+            field="",
+            message="min must be at most max",
+            holds=_bounds_are_ordered,
+            cel="!has(self.min) || self.min <= self.max",
+        ),
+        *(
+            Rule(
+                at=f"spec.{role}.resources",
+                field=kind,
+                message=f"{GPU} must be a whole number",
+                holds=lambda resources, kind=kind: _whole_gpus(getattr(resources, kind)),  # type: ignore[misc]
+                cel=f"!has(self.{kind}) || !('{GPU}' in self.{kind}) || {_is_whole(kind)}",
+            )
+            for kind in ("requests", "limits")
+        ),
+        Rule(
+            at=f"spec.{role}.resources",
+            field="requests",
+            message=f"cpu must be greater than 0 and at most {MAX_CPUS}",
+            holds=_countable_cpus,
+            cel="!has(self.requests) || !('cpu' in self.requests) || "
+            "(quantity(string(self.requests['cpu'])).isGreaterThan(quantity('0')) && "
+            f"quantity(string(self.requests['cpu'])).compareTo(quantity('{MAX_CPUS}')) <= 0)",
+        ),
+    )
+
+
+_EMPTY_DECODE = "must be at least 1: without decode workers nothing can be served"
+RULES: tuple[Rule, ...] = (
+    Rule(
+        at="spec.model.source",
+        field="",
+        message="exactly one of builtin, huggingFace, pvc, path and image must be set",
+        holds=_one_source,
+        cel="[has(self.builtin), has(self.huggingFace), has(self.pvc), has(self.path), has(self.image)]"
+        ".filter(given, given).size() == 1",
+    ),
+    Rule(
+        at="spec.engine",
+        field="chunkTokens",
+        message="must be at least blockSize",
+        holds=_chunk_holds_a_block,
+        cel="self.chunkTokens >= self.blockSize",
+    ),
+    Rule(
+        at="spec.transfer",
+        field="required",
+        message="only allowed with a transport other than Auto",
+        holds=_required_transport_is_named,
+        cel="!self.required || self.transport != 'Auto'",
+    ),
+    Rule(
+        at="spec.rollout",
+        field="",
+        message="maxSurge and maxUnavailable must not both be 0: no worker could ever be replaced",
+        holds=_rollout_can_progress,
+        cel="self.maxSurge > 0 || self.maxUnavailable > 0",
+    ),
+    Rule(
+        at="spec.scaling",
+        field="decode.max",
+        message=_EMPTY_DECODE,
+        holds=_decode_pool_is_not_empty,
+        cel="self.mode == 'Fixed' || !has(self.decode) || self.decode.max >= 1",
+    ),
+    Rule(
+        at="spec",
+        field="decode.replicas",
+        message=_EMPTY_DECODE,
+        holds=_fixed_decode_pool_is_not_empty,
+        cel="self.scaling.mode != 'Fixed' || !has(self.decode.replicas) || self.decode.replicas >= 1",
+    ),
+    *(rule for role in roles.BOTH for rule in _of_role(role)),
+    Rule(
+        at="spec",
+        field="scaling.gpuBudget",
+        message="must be at least the number of GPUs of the smallest pools",
+        holds=_budget_holds_the_minimum,
+    ),
+)

@@ -1,0 +1,146 @@
+"""Every rule refuses a spec that breaks it and accepts the nearest one that keeps it, in Python and in CEL alike."""
+
+import pytest
+
+from legato_operator.api import parsing, rules
+from legato_operator.errors import ManifestError
+
+SERVICES = "/apis/serving.legato.dev/v1alpha1/namespaces/default/inferenceservices?fieldValidation=Strict&dryRun=All"
+BUILTIN = {"builtin": "smollm2-135m-instruct"}
+GPU = "nvidia.com/gpu"
+
+
+def _fixed(prefill=1, decode=1):
+    given = {"prefill": prefill, "decode": decode}
+    pools = {role: {"replicas": count} for role, count in given.items() if count is not None}
+    return {"scaling": {"mode": "Fixed"}, **pools}
+
+
+def _resources(role, kind, **amounts):
+    return {role: {"resources": {kind: amounts}}}
+
+
+def _budget(budget):
+    pools = _resources("prefill", "requests", **{GPU: 2}) | _resources("decode", "limits", **{GPU: 1})
+    return {"scaling": {"gpuBudget": budget, "decode": {"min": 2}}, **pools}
+
+
+def _of_role(role):
+    replicas, here = f"spec.{role}.replicas", f"spec.{role}.resources"
+    return {
+        (replicas, "required with"): (_fixed(**{role: None}), _fixed()),
+        (replicas, "only allowed with"): ({role: {"replicas": 1}}, {}),
+        (f"spec.scaling.{role}", "not allowed with"): (
+            _fixed() | {"scaling": {"mode": "Fixed", role: {"min": 1, "max": 1}}},
+            _fixed(),
+        ),
+        (f"spec.scaling.{role}", "min must"): (
+            {"scaling": {role: {"min": 3, "max": 2}}},
+            {"scaling": {role: {"min": 2, "max": 2}}},
+        ),
+        (f"{here}.requests", GPU): (
+            _resources(role, "requests", **{GPU: "500m"}),
+            _resources(role, "requests", **{GPU: "2"}),
+        ),
+        (f"{here}.limits", GPU): (
+            _resources(role, "limits", **{GPU: "1500m"}),
+            _resources(role, "limits", **{GPU: "2000m"}),
+        ),
+        (f"{here}.requests", "cpu must"): (
+            _resources(role, "requests", cpu="1024001m"),
+            _resources(role, "requests", cpu=1024),
+        ),
+    }
+
+
+# (field to blame, how the message begins): (a spec that breaks this rule alone, the nearest one that keeps it)
+CASES = {
+    ("spec.model.source", "exactly one"): (
+        {"model": {"source": {**BUILTIN, "path": "/m"}}},
+        {"model": {"source": {"path": "/m"}}},
+    ),
+    ("spec.engine.chunkTokens", "must be at least"): (
+        {"engine": {"chunkTokens": 31, "blockSize": 32}},
+        {"engine": {"chunkTokens": 32, "blockSize": 32}},
+    ),
+    ("spec.transfer.required", "only allowed with"): (
+        {"transfer": {"required": True}},
+        {"transfer": {"required": True, "transport": "TCP"}},
+    ),
+    ("spec.rollout", "maxSurge and"): (
+        {"rollout": {"maxSurge": 0, "maxUnavailable": 0}},
+        {"rollout": {"maxSurge": 0, "maxUnavailable": 1}},
+    ),
+    ("spec.scaling.decode.max", "must be at least 1"): (
+        {"scaling": {"decode": {"min": 0, "max": 0}}},
+        {"scaling": {"decode": {"min": 0, "max": 1}}},
+    ),
+    ("spec.decode.replicas", "must be at least 1"): (_fixed(decode=0), _fixed(decode=1)),
+    ("spec.scaling.gpuBudget", "must be at least"): (_budget(3), _budget(4)),
+    **_of_role("prefill"),
+    **_of_role("decode"),
+}
+
+
+def _case(rule):
+    (found,) = [case for (path, start), case in CASES.items() if path == rule.path and rule.message.startswith(start)]
+    return found
+
+
+def _problems(item):
+    try:
+        parsing.read_service(item)
+    except ManifestError as error:
+        return list(error.problems)
+    return []
+
+
+each_rule = pytest.mark.parametrize("rule", rules.RULES, ids=lambda rule: f"{rule.path}: {rule.message}")
+
+
+@each_rule
+def test_python_refuses_what_breaks_a_rule_and_nothing_more(build, rule):
+    breaks, keeps = _case(rule)
+    assert _problems(build(**breaks)) == [(rule.path, rule.message)]
+    assert _problems(build(**keeps)) == []
+
+
+@each_rule
+def test_api_server_refuses_what_breaks_a_rule_and_nothing_more(api_server, build, rule):
+    """By the same words, with the same field to blame."""
+    if not rule.cel:
+        pytest.skip("only the operator can decide")
+    breaks, keeps = _case(rule)
+    status, answer = api_server.call("POST", SERVICES, build(**breaks))
+    assert status == 422, answer
+    (cause,) = answer["details"]["causes"]
+    assert cause["field"] == rule.path
+    assert rule.message in cause["message"]
+    status, answer = api_server.call("POST", SERVICES, build(**keeps))
+    assert status == 201, answer
+
+
+RANGES = [
+    ({"decode": {"resources": {"requests": {"cpu": "0"}}}}, "cpu must be greater than 0"),
+    ({"decode": {"resources": {"requests": {"cpu": "1m"}}}}, ""),
+    ({"drain": {"deadline": "0.9ms"}}, "1ms to 168h"),
+    ({"drain": {"deadline": "1ms"}}, ""),
+    ({"drain": {"deadline": "168h"}}, ""),
+    ({"drain": {"deadline": "168h1ms"}}, "1ms to 168h"),
+    ({"engine": {"kvCacheMemory": "1Pi"}}, ""),
+    ({"engine": {"kvCacheMemory": "1025Ti"}}, "above 0, at most 1Pi"),
+]
+
+
+@pytest.mark.parametrize(("spec", "message"), RANGES)
+def test_ranges_in_python(build, spec, message):
+    found = [text for _, text in _problems(build(**spec))]
+    assert len(found) == bool(message)
+    assert all(message in text for text in found)
+
+
+@pytest.mark.parametrize(("spec", "message"), RANGES)
+def test_ranges_on_the_api_server(api_server, build, spec, message):
+    status, answer = api_server.call("POST", SERVICES, build(**spec))
+    assert status == (422 if message else 201), answer
+    assert message in answer.get("message", "")
