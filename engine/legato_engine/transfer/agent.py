@@ -219,11 +219,11 @@ class TransferAgent:
             case Connected(connection, accepted):
                 self._peers.connected(connection, accepted)
             case PeerDown(connection, reason):
-                self._ended(connection, False, "peer_died", reason)
+                self._ended(connection, "peer_died", reason)
             case Fenced(connection):
                 refusal = self._peers.refusal(connection)  # whoever is there now is not the one that was meant
                 cause: Cause = "peer_died" if refusal else "peer_silent"
-                self._ended(connection, True, cause, refusal or "its endpoint was closed here")
+                self._ended(connection, cause, refusal or "its endpoint was closed here")
 
     def _receive(self, connection: int, data: bytes) -> None:
         message = self._peers.receive(connection, data)
@@ -250,7 +250,7 @@ class TransferAgent:
         else:
             self._receiver.receive(connection, message)
 
-    def _ended(self, connection: int, fenced: bool, cause: Cause, reason: str) -> None:
+    def _ended(self, connection: int, cause: Cause, reason: str) -> None:
         for sessions in self._registries:
-            sessions.connection_ended(connection, fenced, cause, reason)
+            sessions.connection_ended(connection, cause, reason)
         self._peers.forget(connection)

@@ -159,11 +159,11 @@ class SessionRegistry(Generic[R]):
             if record.connection == connection and record.state in _AWAITING_PEER:
                 self.extend_lease(record)
 
-    def connection_ended(self, connection: int, fenced: bool, cause: Cause, reason: str) -> None:
+    def connection_ended(self, connection: int, cause: Cause, reason: str) -> None:
         """No put over it can land any more, here or there: every session over it ends."""
         for record in self:
             if record.connection == connection and not record.ended:
-                awaited = fenced and record.state is SessionState.FENCING
+                awaited = record.state is SessionState.FENCING
                 event = SessionEvent.FENCED if awaited else SessionEvent.PEER_DOWN
                 self.fail(record, event, Failure(cause, f"the {self._peer} is gone: {reason}"))
 

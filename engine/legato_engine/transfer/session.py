@@ -56,7 +56,7 @@ class SessionEvent(Enum):
     VERIFIED = "all verified"
     CORRUPT = "corrupt"
     LEASE_END = "lease ended"
-    FENCED = "fenced"
+    FENCED = "endpoint closed"
     PEER_DOWN = "peer down"
     # messages
     GOT_GRANT = "Grant"
@@ -117,12 +117,11 @@ _TO_SENDER = (E.GOT_GRANT, E.GOT_REVOKE, E.GOT_RENEW, E.GOT_COMMIT, E.GOT_ACK)
 SENDER: Table = {
     # what may come late, twice or crosswise changes nothing
     **_stay((S.UNKNOWN, S.PARKED, S.WAITING), (E.GOT_RENEW, E.GOT_ACK)),
-    **_stay((S.UNKNOWN, S.WAITING), (E.PEER_DOWN,)),
     **_stay((*_SENDER_LIVE, *_SENDER_LEAVING), (E.GOT_GRANT, E.GOT_RENEW, E.GOT_ACK)),
     **_stay((S.PUSHING, S.FINISHED, *_SENDER_LEAVING), (E.GOT_REVOKE,)),  # too late
     **_stay(_SENDER_LEAVING, (E.CANCEL, E.PUT_FAILED)),
     **_stay((S.FENCING,), (*_TO_SENDER, E.GOT_ABORT, E.CANCEL, E.PUT_FAILED, E.DRAINED)),
-    **_stay(_SENDER_ENDED, (*_TO_SENDER, E.CANCEL, E.PEER_DOWN, E.FENCED, E.PUT_FAILED)),
+    **_stay(_SENDER_ENDED, (*_TO_SENDER, E.PUT_FAILED)),
     **_stay(_SENDER_ENDED, (E.GOT_ABORT,), A.SEND_ACK),
     # before the grant
     (S.UNKNOWN, E.EXPECT): Transition(S.WAITING),
@@ -160,7 +159,7 @@ SENDER: Table = {
     (S.DRAINING, E.DRAINED): Transition(S.ABORTED, (A.SEND_ABORT, A.REPORT_ABORTED)),
     (S.ANSWERING, E.DRAINED): Transition(S.ABORTED, (A.SEND_ACK, A.REPORT_ABORTED)),
     **_go((*_SENDER_LIVE, *_SENDER_LEAVING), (E.LEASE_END,), S.FENCING, A.FENCE),
-    **_go((*_SENDER_LIVE, *_SENDER_LEAVING, S.FENCING), (E.PEER_DOWN,), S.ABORTED, A.REPORT_ABORTED),
+    **_go((*_SENDER_LIVE, *_SENDER_LEAVING), (E.PEER_DOWN,), S.ABORTED, A.REPORT_ABORTED),
     (S.FENCING, E.FENCED): Transition(S.ABORTED, (A.REPORT_ABORTED,)),
     # a tombstone refuses
     **_stay(_SENDER_ENDED, (E.EXPECT,), A.REPORT_ABORTED),
@@ -176,9 +175,8 @@ _FROM_SENDER = (E.GOT_WRITTEN, E.GOT_FINAL, E.GOT_RENEW, E.GOT_REVOKED)
 RECEIVER: Table = {
     **_stay(_OPEN, (E.GOT_RENEW, E.GOT_ACK)),
     **_stay((S.OFFERED, S.RECEIVING, S.VERIFYING), (E.GOT_REVOKED,)),
-    **_stay((S.RECEIVING, S.VERIFYING, S.REVOKING), (E.REVOKE,)),
-    **_stay(_QUARANTINED, (*_FROM_SENDER, E.CANCEL, E.REVOKE)),
-    **_stay(_RECEIVER_ENDED, (E.GOT_ACK, E.GOT_REVOKED, E.CANCEL, E.REVOKE, E.PEER_DOWN, E.FENCED)),
+    **_stay(_QUARANTINED, (*_FROM_SENDER, E.CANCEL)),
+    **_stay(_RECEIVER_ENDED, (E.GOT_ACK, E.GOT_REVOKED)),
     **_stay((S.COMMITTED,), (E.GOT_WRITTEN, E.GOT_RENEW)),
     **_stay((S.CONNECTING, S.REVOKED), (E.GOT_RENEW,)),
     **_stay((S.CONNECTING,), (E.GOT_ACK, E.GOT_REVOKED)),
@@ -205,8 +203,9 @@ RECEIVER: Table = {
     **_go(_OPEN, (E.GOT_ABORT,), S.RELEASED, A.SEND_ACK, A.REPORT_ABORTED, A.REPORT_RELEASED),
     **_go((S.CONNECTING, *_OPEN), (E.PEER_DOWN,), S.RELEASED, A.REPORT_ABORTED, A.REPORT_RELEASED),
     (S.ABORTING, E.LEASE_END): Transition(S.FENCING, (A.FENCE,)),
-    **_go(_QUARANTINED, (E.GOT_ACK, E.PEER_DOWN), S.RELEASED, A.REPORT_RELEASED),
+    **_go(_QUARANTINED, (E.GOT_ACK,), S.RELEASED, A.REPORT_RELEASED),
     **_go(_QUARANTINED, (E.GOT_ABORT,), S.RELEASED, A.SEND_ACK, A.REPORT_RELEASED),
+    (S.ABORTING, E.PEER_DOWN): Transition(S.RELEASED, (A.REPORT_RELEASED,)),
     (S.FENCING, E.FENCED): Transition(S.RELEASED, (A.REPORT_RELEASED,)),
     # tombstones, and rooms that are not known
     **_stay(_RECEIVER_ENDED, (E.GOT_ABORT,), A.SEND_ACK),

@@ -73,8 +73,7 @@ SENDER_CALLS = {
     "cancel": lambda sender: sender.cancel(ROOM, "cancelled"),
     "lease end": lambda sender: sender.sessions.tick(1e9),
     "renewal": lambda sender: sender.sessions.tick(0.0),
-    "peer down": lambda sender: sender.sessions.connection_ended(CONNECTION, False, "peer_died", "gone"),
-    "fenced": lambda sender: sender.sessions.connection_ended(CONNECTION, True, "peer_silent", "closed"),
+    "peer down": lambda sender: sender.sessions.connection_ended(CONNECTION, "peer_died", "gone"),
     "put done": lambda sender: sender.put_ended(PutDone(CONNECTION, TAG)),
     "put failed": lambda sender: sender.put_ended(PutFailed(CONNECTION, TAG, "broken")),
     "peer busy": lambda sender: sender.sessions.peer_busy(CONNECTION),
@@ -87,14 +86,14 @@ SENDER_CALLS = {
 @pytest.mark.parametrize("state", states_of("sender"), ids=lambda state: state.value)
 def test_a_sender_takes_every_call_and_event_in_every_state(state, call):
     for flying in {False, state in IN_FLIGHT}:
-        if flying and call in ("peer down", "fenced"):
+        if flying and call == "peer down":
             continue  # a link tells the end of every put first
         if state in (S.PUSHING, S.DRAINING, S.ANSWERING) and call == "put failed" and not flying:
             continue
         sender, session = sender_in(state, flying)
         SENDER_CALLS[call](sender)
         sender.check_integrity()
-        if call in ("peer down", "fenced") and state not in (S.UNKNOWN, S.WAITING):
+        if call == "peer down" and state not in (S.UNKNOWN, S.WAITING):
             assert session.ended
         if state in ENDED:
             assert session.state is state
@@ -114,8 +113,7 @@ RECEIVER_CALLS = {
     "lease end": lambda receiver: receiver.sessions.tick(1e9),
     "renewal": lambda receiver: receiver.sessions.tick(0.0),
     "connection ready": lambda receiver: receiver.connection_ready(CONNECTION),
-    "peer down": lambda receiver: receiver.sessions.connection_ended(CONNECTION, False, "peer_died", "gone"),
-    "fenced": lambda receiver: receiver.sessions.connection_ended(CONNECTION, True, "peer_silent", "closed"),
+    "peer down": lambda receiver: receiver.sessions.connection_ended(CONNECTION, "peer_died", "gone"),
     "peer busy": lambda receiver: receiver.sessions.peer_busy(CONNECTION),
 }
 
@@ -131,7 +129,7 @@ def test_a_receiver_takes_every_call_and_event_in_every_state(state, call):
     receiver, session = receiver_in(state)
     RECEIVER_CALLS[call](receiver)
     receiver.check_integrity()
-    if call in ("peer down", "fenced"):
+    if call == "peer down":
         assert session.ended
     if state in ENDED:
         assert session.state is state
@@ -153,5 +151,5 @@ def test_a_stray_message_that_changes_nothing_leaves_nothing(message):
     receiver = Receiver(context())
     receiver.receive(CONNECTION, message)
     receiver.cancel(ROOM, "cancelled")
-    receiver.sessions.connection_ended(CONNECTION, False, "peer_died", "gone")
+    receiver.sessions.connection_ended(CONNECTION, "peer_died", "gone")
     assert list(receiver.sessions.timers()) == []
