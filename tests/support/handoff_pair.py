@@ -45,10 +45,10 @@ class Side:
 
 
 class Pair:
-    def __init__(self):
+    def __init__(self, **settings):
         self.network = Network()
-        self.sender = Side(self.network, "sender", 7)
-        self.receiver = Side(self.network, "receiver", 0)
+        self.sender = Side(self.network, "sender", 7, **settings)
+        self.receiver = Side(self.network, "receiver", 0, **settings)
 
     def run(self, seconds=0.5):
         for _ in range(round(seconds / 0.05)):

@@ -1,0 +1,355 @@
+"""What the sending side does with its core's calls: where blocks go, what is announced, what is refused."""
+
+import pytest
+from handoff_pair import BLOCK, BLOCK_BYTES, BLOCKS, HASHES, ROOT, TOKENS, Pair
+
+from legato_engine.transfer.checksum import ArenaMemory, bind
+from legato_engine.transfer.events import Aborted, Arrived, Committed, Granted, GrantRevoked
+from legato_engine.transfer.link import PutDone, PutFailed
+from legato_protocol import handoff
+
+NAME = ("epoch-receiver", 1, 1)
+
+
+@pytest.fixture
+def pair():
+    return Pair()
+
+
+def messages(pair, kind):
+    """Everything of this kind that the sender sends from now on."""
+    seen, send = [], pair.sender.agent._peers.send
+
+    def watch(number, message):
+        seen.extend([message] if isinstance(message, kind) else [])
+        send(number, message)
+
+    pair.sender.agent._peers.send = watch
+    return seen
+
+
+# push
+
+
+@pytest.mark.parametrize(
+    ("first", "blocks", "hashes"),
+    [(1, [1], HASHES[1:2]), (0, [0, 1], HASHES[:1]), (0, [0], HASHES[:2])],
+    ids=["out of order", "a hash is missing", "a hash too many"],
+)
+def test_blocks_out_of_order_or_without_their_hashes_are_refused(pair, first, blocks, hashes):
+    pair.begin()
+    with pytest.raises(ValueError, match="pushed where 0 is next"):
+        pair.sender.agent.push(1, first, blocks, hashes)
+    pair.send()
+    pair.run()
+    assert pair.receiver.events(Arrived)
+
+
+def test_blocks_are_pushed_once(pair):
+    pair.begin()
+    pair.sender.agent.push(1, 0, range(2), HASHES[:2])
+    with pytest.raises(ValueError, match="blocks from 0 pushed where 2 is next"):
+        pair.sender.agent.push(1, 0, range(2), HASHES[:2])
+
+
+def test_nothing_is_pushed_after_the_last_message(pair):
+    pair.begin(table=range(5))
+    pair.send()
+    with pytest.raises(ValueError, match="blocks from 4 pushed"):
+        pair.sender.agent.push(1, 4, [4], [b"h"])
+
+
+@pytest.mark.parametrize("cached", [0, 1])
+def test_blocks_beyond_the_grant_are_refused_and_those_up_to_its_end_are_not(pair, cached):
+    pair.begin(table=range(3), cached=cached)
+    with pytest.raises(ValueError, match="blocks 0 to 3 pushed with a grant for 3 blocks"):
+        pair.sender.agent.push(1, 0, range(4), HASHES)
+    pair.sender.agent.push(1, 0, range(3), HASHES[:3])
+    with pytest.raises(ValueError, match="blocks 3 to 3 pushed with a grant for 3 blocks"):
+        pair.sender.agent.push(1, 3, [3], HASHES[3:])
+
+
+def test_an_empty_push_is_none(pair):
+    pair.begin()
+    pair.sender.agent.push(1, 0, [], [])
+    assert pair.sender.agent.unwritten(1) == 0
+    pair.receiver.agent.revoke(1)
+    pair.run()
+    assert pair.sender.events(GrantRevoked)
+
+
+def test_a_push_that_the_receiver_has_altogether_writes_nothing(pair):
+    """So the grant may still be taken back."""
+    pair.begin(cached=2)
+    pair.sender.agent.push(1, 0, range(2), HASHES[:2])
+    assert pair.sender.agent.unwritten(1) == 0
+    pair.receiver.agent.revoke(1)
+    pair.run()
+    assert pair.sender.events(GrantRevoked)
+
+
+def test_what_is_not_written_yet_is_counted_in_blocks(pair):
+    pair.begin(cached=1)
+    pair.sender.agent.push(1, 0, range(2), HASHES[:2])
+    pair.sender.agent.push(1, 2, range(2, 4), HASHES[2:])
+    assert pair.sender.agent.unwritten(1) == 3
+    pair.run()
+    assert pair.sender.agent.unwritten(1) == 0
+    assert pair.sender.agent.counts().bytes_sent == 3 * BLOCK_BYTES
+
+
+def test_what_was_written_is_announced_with_the_checksums_of_its_bytes_and_place(pair):
+    pair.begin(cached=1)
+    written = messages(pair, handoff.Written)
+    pair.sender.agent.push(1, 0, [5, 3, 4], HASHES[:3])
+    pair.run()
+    sums = ArenaMemory(pair.sender.arena, BLOCKS).sums([3, 4])
+    checksums = (bind(sums[0], 1, 1, HASHES[1]), bind(sums[1], 1, 2, HASHES[2]))
+    assert written == [handoff.Written(*NAME, 1, checksums)]
+
+
+def test_calls_about_a_room_that_is_not_granted_do_nothing(pair):
+    pair.expect()
+    pair.sender.agent.push(1, 0, range(4), HASHES)
+    pair.sender.agent.finish(1, TOKENS, 4 * BLOCK, ())
+    assert pair.sender.agent.unwritten(1) == 0
+    pair.grant()
+    pair.run()
+    pair.send()
+    pair.run()
+    assert pair.receiver.events(Arrived)
+
+
+def test_calls_are_about_the_attempt_that_was_expected_last(pair):
+    """The one before it may still hold its grant."""
+    pair.begin()
+    pair.expect(attempt=2)
+    pair.send()
+    pair.run()
+    assert not pair.receiver.events(Arrived)
+    pair.grant(table=range(4, 8), attempt=2)
+    pair.run()
+    pair.send()
+    pair.run()
+    assert [event.attempt for event in pair.receiver.events(Arrived)] == [2]
+    assert [event.attempt for event in pair.sender.events(Committed)] == [2]
+
+
+# finish
+
+
+@pytest.mark.parametrize(
+    ("tokens", "computed", "partial"),
+    [
+        (TOKENS, 3 * BLOCK, None),
+        (TOKENS * 2, 5 * BLOCK, None),
+        (TOKENS, 4 * BLOCK, 5),
+        (TOKENS * 2, 4 * BLOCK + 1, None),
+        (TOKENS[:-4], 4 * BLOCK, None),
+    ],
+    ids=["a block too few", "a block too many", "no part of a block", "a part is missing", "more than its tokens"],
+)
+def test_an_end_that_contradicts_what_was_pushed_is_refused(pair, tokens, computed, partial):
+    pair.begin(table=range(6))
+    pair.sender.agent.push(1, 0, range(4), HASHES)
+    with pytest.raises(ValueError, match=f"finished at {computed} tokens with 4 full blocks"):
+        pair.sender.agent.finish(1, tokens, computed, (), partial)
+    pair.sender.agent.finish(1, TOKENS, 4 * BLOCK, ())
+    pair.run()
+    assert pair.receiver.events(Arrived)
+
+
+@pytest.mark.parametrize("computed", [1, BLOCK + 1, 3 * BLOCK - 1])
+def test_the_last_block_may_be_a_part_of_one(pair, computed):
+    pair.begin()
+    full = computed // BLOCK
+    pair.sender.agent.push(1, 0, range(full), HASHES[:full])
+    pair.sender.agent.finish(1, TOKENS, computed, (), partial=full)
+    pair.run()
+    (arrived,) = pair.receiver.events(Arrived)
+    assert (arrived.final.blocks, arrived.final.computed, arrived.blocks) == (full + 1, computed, full + 1)
+    assert arrived.bytes == (full + 1) * BLOCK_BYTES
+    assert pair.receiver.agent.counts().bytes_received == arrived.bytes
+
+
+def test_a_sequence_that_the_receiver_has_already_needs_no_put(pair):
+    pair.begin(cached=4)
+    pair.send()
+    pair.run()
+    (arrived,) = pair.receiver.events(Arrived)
+    assert (arrived.blocks, arrived.cached, arrived.bytes) == (0, 4, 0)
+    assert pair.sender.agent.counts().bytes_sent == 0
+
+
+def test_the_last_message_tells_for_how_long_the_sequence_stood_still(pair):
+    pair.begin()
+    pair.network.faults.delay = 0.4
+    pair.network.random.uniform = lambda low, high: high
+    pair.send()
+    pair.run(1.5)
+    (arrived,) = pair.receiver.events(Arrived)
+    assert arrived.final.held == pytest.approx(0.4, abs=0.06)
+    assert arrived.seconds > 0.8
+    assert arrived.source == "sender"
+
+
+def test_the_last_message_waits_for_every_put(pair):
+    pair.begin()
+    finals = messages(pair, handoff.Final)
+    pair.send()
+    pair.sender.poll()
+    assert finals == []
+    pair.run()
+    assert len(finals) == 1
+
+
+# grants
+
+
+def test_a_grant_that_is_taken_back_starts_from_the_first_block_again(pair):
+    """With the hash that the sequence begins with: the first block's parent is the root."""
+    pair.begin(cached=2)
+    pair.sender.agent.push(1, 0, range(2), HASHES[:2])
+    pair.receiver.agent.revoke(1)
+    pair.run()
+    pair.grant(table=[3, 4, 5, 6])
+    pair.run()
+    assert pair.sender.events(Granted)[-1] == Granted(1, 1, 4, 0)
+    pair.sender.agent.finish(1, TOKENS[:8], 2, (), partial=0)
+    pair.run()
+    assert pair.receiver.events(Arrived)
+
+
+def test_a_sender_says_which_grants_are_gone(pair):
+    revoked = messages(pair, handoff.Revoked)
+    pair.begin()
+    pair.receiver.agent.revoke(1)
+    pair.run()
+    assert revoked == [handoff.Revoked(*NAME, 1)]
+
+
+@pytest.mark.parametrize("known", [False, True])
+def test_a_revocation_is_answered_where_there_is_no_grant(pair, known):
+    pair.receiver.agent.grant(2, 1, pair.sender.peer, range(4, 8), 0, ROOT)  # so that they are connected
+    pair.run()
+    revoked = messages(pair, handoff.Revoked)
+    if known:
+        pair.expect()
+    pair.receiver.say(handoff.Revoke(*NAME, 3), pair.sender)
+    pair.run(0.2)
+    pair.receiver.say(handoff.Revoke(*NAME, 2), pair.sender)
+    pair.run(0.2)
+    assert revoked == [handoff.Revoked(*NAME, 3)] * 2
+    assert not pair.sender.events(GrantRevoked)
+
+
+def test_a_parked_grant_can_be_taken_back(pair):
+    revoked = messages(pair, handoff.Revoked)
+    pair.grant()
+    pair.run()
+    pair.receiver.agent.revoke(1)
+    pair.run()
+    assert revoked == [handoff.Revoked(*NAME, 1)]
+    assert pair.receiver.events(GrantRevoked)
+    pair.expect()
+    pair.run()
+    assert not pair.sender.events(Granted)
+
+
+def test_a_tombstone_refuses_a_grant_and_answers_its_revocation(pair):
+    pair.expect()
+    pair.sender.agent.abort(1, "the client is gone")
+    pair.run()
+    pair.grant()
+    pair.run()
+    (aborted,) = pair.receiver.events(Aborted)
+    assert (aborted.cause, aborted.reason, aborted.retry) == ("refused", "the client is gone", False)
+    revoked = messages(pair, handoff.Revoked)
+    pair.receiver.say(handoff.Revoke(*NAME, 4), pair.sender)
+    pair.run()
+    assert revoked == [handoff.Revoked(*NAME, 4)]
+
+
+def test_a_parked_grant_waits_for_a_lease_only(pair):
+    pair.sender.agent.expect(2, 1, pair.receiver.peer, ROOT)
+    pair.receiver.agent.grant(2, 1, pair.sender.peer, range(4, 8), 0, ROOT)  # so that they are connected
+    pair.run()
+    aborts = messages(pair, handoff.Abort)
+    pair.receiver.say(handoff.Grant(*NAME, (0,), 0, 1.0, 9), pair.sender)
+    pair.run(0.9)
+    assert [message.room for message in aborts if message.room == 1] == []
+    pair.run(0.3)
+    assert handoff.Abort(*NAME, "the receiver said nothing for too long", True) in aborts
+    assert [event.room for event in pair.sender.seen] == [2], "no core has asked for room 1"
+
+
+# puts that end
+
+
+def test_a_put_that_fails_ends_the_session_once_no_other_is_in_flight(pair):
+    pair.begin()
+    pair.sender.agent.push(1, 0, [0], HASHES[:1])
+    pair.sender.agent.push(1, 1, [1], HASHES[1:2])
+    out = pair.sender.agent._sender
+    out.put_ended(PutFailed(1, 1, "the cable"))
+    pair.sender.poll()
+    assert not pair.sender.events(Aborted)
+    out.put_ended(PutDone(1, 2))
+    pair.sender.poll()
+    (aborted,) = pair.sender.events(Aborted)
+    assert (aborted.cause, aborted.reason, aborted.retry) == ("broken", "could not write: the cable", True)
+    out.put_ended(PutDone(1, 2))  # of nobody
+    pair.run()
+    assert pair.sender.agent.counts().bytes_sent == 0
+
+
+def test_a_cancelled_sender_keeps_its_blocks_until_no_put_reads_them(pair):
+    pair.begin()
+    pair.sender.agent.push(1, 0, range(4), HASHES)
+    pair.sender.agent.abort(1, "the client is gone")
+    pair.sender.poll()
+    assert not pair.sender.events(Aborted)
+    pair.run()
+    assert pair.sender.events(Aborted) == [Aborted("sender", 1, 1, "cancelled", "the client is gone", False)]
+    assert pair.receiver.events(Aborted)[0].cause == "refused"
+
+
+@pytest.mark.parametrize("checksum", [False, True])
+def test_without_checksums_no_sum_is_taken(checksum):
+    pair = Pair(checksum=checksum)
+    pair.begin()
+    pair.network.faults.corrupt_put = 1.0
+    pair.send()
+    pair.run()
+    assert bool(pair.receiver.events(Arrived)) == (not checksum)
+
+
+def test_an_integrity_check_finds_a_put_without_its_session(pair):
+    pair.begin()
+    pair.sender.agent.push(1, 0, range(4), HASHES)
+    sender = pair.sender.agent._sender
+    (out,) = sender.sessions
+    kept, out.puts = out.puts, {}
+    with pytest.raises(AssertionError, match="are in flight"):
+        pair.sender.agent.check_integrity()
+    out.puts = kept
+    out.session.state = type(out.state).ABORTED
+    with pytest.raises(AssertionError, match="ended with puts in flight"):
+        pair.sender.agent.check_integrity()
+
+
+def test_an_integrity_check_finds_a_block_that_is_granted_twice_or_nowhere(pair):
+    pair.grant(table=[0, 1])
+    pair.receiver.agent.grant(2, 1, pair.sender.peer, [1, 2], 0, ROOT)
+    with pytest.raises(AssertionError, match="in two sessions"):
+        pair.receiver.agent.check_integrity()
+    (first, second) = pair.receiver.agent._receiver.sessions
+    second.blocks = (2, BLOCKS)
+    with pytest.raises(AssertionError, match="not in the arena"):
+        pair.receiver.agent.check_integrity()
+    second.blocks = (2, -1)
+    with pytest.raises(AssertionError, match="not in the arena"):
+        pair.receiver.agent.check_integrity()
+    second.blocks = (2, BLOCKS - 1)
+    pair.receiver.agent.check_integrity()
+    assert first.blocks == (0, 1)
