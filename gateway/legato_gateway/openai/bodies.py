@@ -1,17 +1,29 @@
-"""From the bytes of a request to a checked body: sizes while reading, then UTF-8, JSON, types. All faults are 4xx."""
+"""From the bytes of a request to a checked body: sizes while reading, then UTF-8, JSON, types. All faults are 4xx.
+
+What a client sends is never built as objects before it is known to be small: the outline of a body keeps each field as
+JSON, and only the fields of the schema are decoded, each up to `MAX_FIELD_BYTES`. Decoding stops at the first fault.
+"""
 
 import re
-from typing import Any, TypeVar
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, TypeVar, get_args
 
-from pydantic import ValidationError
+import msgspec
+from msgspec import UNSET, Meta, Raw, UnsetType
 from starlette.requests import Request
 
 from legato_gateway.errors import BadRequest, BodyTooLarge
-from legato_gateway.openai.schemas import Body
+from legato_gateway.openai.schemas import SamplingBody
 
-_B = TypeVar("_B", bound=Body)
-_FIELD = re.compile(r"[a-z_]+")
-_TYPE_TAGS = {"str", "int", "float", "bool", "constrained-str"}  # pydantic names union members in places of errors
+MAX_FIELD_BYTES = 262_144  # of JSON; 16 stop strings of 1024 escaped characters are 196,608
+_SHOWN = 40  # characters of a wrong value that are told back
+_ALLOWED = {bool: "true or false", str: "text", int: "a whole number", float: "a number"}
+_PLACE = re.compile(r" - at `\$(?P<place>.*)`$", re.DOTALL)
+
+_B = TypeVar("_B", bound=SamplingBody)
+_T = TypeVar("_T")
 
 
 async def read(request: Request, limit: int) -> bytes:
@@ -28,36 +40,91 @@ async def read(request: Request, limit: int) -> bytes:
 
 
 def parse(schema: type[_B], body: bytes) -> _B:
-    """The body as `schema`. Raises BadRequest with the path of the first field at fault."""
+    """The body as `schema`. Raises BadRequest, which names the first field at fault."""
+    outline, fields = _plan(schema)
+    found = _outlined(outline, body)
+    values = {}
+    for field in fields:
+        raw = getattr(found, field.name)
+        if raw is not UNSET:
+            values[field.name] = field.value(raw)
+        elif field.required:
+            raise BadRequest(f"{field.name} is missing", param=field.name)
+    return schema(**values)
+
+
+def decode(decoder: "msgspec.json.Decoder[_T]", raw: Raw, param: str) -> _T:
+    """A field that was left as JSON. Raises BadRequest with the path of what is wrong in it."""
     try:
-        body.decode()
-        return schema.model_validate_json(body)
+        return decoder.decode(raw)
+    except msgspec.DecodeError as error:
+        said = str(error)
+        place = _PLACE.search(said)
+        at = param + (place["place"] if place else "")
+        text = said[: place.start()] if place else said
+        raise BadRequest(f"{at}: {text[:1].lower()}{text[1:200]}", param=at) from None
+
+
+@dataclass(frozen=True, slots=True)
+class _Field:
+    name: str
+    required: bool
+    allowed: str
+    decoder: "msgspec.json.Decoder[Any] | None"  # None: it stays JSON
+
+    def value(self, raw: Raw) -> Any:
+        if self.decoder is None:
+            return raw
+        size = memoryview(raw).nbytes
+        if size > MAX_FIELD_BYTES:
+            text = f"{self.name} has {size} bytes of JSON; at most {MAX_FIELD_BYTES} are allowed"
+            raise BadRequest(text, param=self.name)
+        try:
+            return self.decoder.decode(raw)
+        except msgspec.DecodeError:
+            shown = bytes(raw)[: 4 * _SHOWN].decode(errors="replace")
+            shown = shown if len(shown) <= _SHOWN else f"{shown[:_SHOWN]}…"
+            raise BadRequest(f"not a valid {self.name}: {shown} ({self.allowed})", param=self.name) from None
+
+
+@cache
+def _plan(schema: type[SamplingBody]) -> tuple["msgspec.json.Decoder[Any]", tuple[_Field, ...]]:
+    """How to find the fields of a schema in a body, and how to read each."""
+    kept: Any = Raw | UnsetType
+    names = [(field.encode_name, kept, UNSET) for field in msgspec.structs.fields(schema)]
+    outline = msgspec.defstruct(f"{schema.__name__}Outline", names)
+    return msgspec.json.Decoder(outline), tuple(map(_field, msgspec.structs.fields(schema)))
+
+
+def _field(field: msgspec.structs.FieldInfo) -> _Field:
+    parts = list(_parts(field.type))
+    told = (part.description for part in parts if isinstance(part, Meta) and part.description)
+    kinds = (_ALLOWED[part] for part in parts if part in _ALLOWED)
+    decoder = None if Raw in parts else msgspec.json.Decoder(field.type)
+    return _Field(field.encode_name, field.required, next(told, next(kinds, "")), decoder)
+
+
+def _parts(annotation: Any) -> Iterator[Any]:
+    """What a type is made of, beginning with what is said of all of it."""
+    yield from reversed(get_args(annotation)[1:]) if hasattr(annotation, "__metadata__") else ()
+    yield annotation
+    for part in get_args(annotation):
+        yield from _parts(part)
+
+
+def _outlined(outline: "msgspec.json.Decoder[Any]", body: bytes) -> Any:
+    try:
+        if not body.isascii():
+            body.decode()
+        return outline.decode(body)
     except UnicodeDecodeError as error:
         raise BadRequest(f"the body is not UTF-8: byte {error.start} is wrong") from None
-    except ValidationError as error:
-        raise _wrong(error) from None
-
-
-def _wrong(error: ValidationError) -> BadRequest:
-    faults = error.errors(include_url=False, include_context=False, include_input=False)
-    if faults[0]["type"] == "json_invalid":
-        return BadRequest(f"the body is not JSON: {faults[0]['msg']}")
-    # Where several types are possible, all say what they miss: the one that came furthest was probably meant.
-    field = [fault for fault in faults if fault["loc"][:1] == faults[0]["loc"][:1]]
-    said = max(field, key=lambda fault: (not fault["type"].endswith("_type"), len(path(fault["loc"]))))
-    param = path(said["loc"])
-    return BadRequest(f"{param or 'body'}: {said['msg']}", param=param or None)
-
-
-def path(place: tuple[Any, ...]) -> str:
-    """`("messages", 0, "content")` as `messages[0].content`."""
-    text = ""
-    for step in place:
-        if isinstance(step, int):
-            text += f"[{step}]"
-        elif _FIELD.fullmatch(step) and step not in _TYPE_TAGS:
-            text += f".{step}" if text else step
-    return text
+    except RecursionError:
+        raise BadRequest("the body is nested too deeply") from None
+    except msgspec.ValidationError:
+        raise BadRequest("the body is not a JSON object") from None
+    except msgspec.DecodeError as error:
+        raise BadRequest(f"the body is not JSON: {error}") from None
 
 
 def _too_large(limit: int) -> BodyTooLarge:

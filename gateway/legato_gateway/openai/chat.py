@@ -4,17 +4,20 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import msgspec
+
 from legato_gateway.errors import BadRequest
 from legato_gateway.openai import bodies, params, unsupported
 from legato_gateway.openai.deadline import Deadline
 from legato_gateway.openai.responses import PreparedRequest
-from legato_gateway.openai.schemas import ChatBody, Message
+from legato_gateway.openai.schemas import ChatBody, ChatMessage, Messages
 from legato_gateway.openai.serving import OpenAIServing, new_id
 from legato_gateway.openai.sse import ChunkEncoder, CollectedChoice, ResponseHead, encode, finite, usage_fields
 from legato_gateway.request import Delta, TokenText, Usage
 from legato_protocol.stream import TokenLogprobs
 
 KIND = "chat.completion"
+_MESSAGES = msgspec.json.Decoder(Messages)
 _NOTHING = b'"delta":{}'
 
 
@@ -23,12 +26,15 @@ def prepare(serving: OpenAIServing, raw: bytes, headers: Mapping[str, str], dead
     body = bodies.parse(ChatBody, raw)
     serving.check_model(body.model)
     unsupported.check_chat(body)
+    messages = bodies.decode(_MESSAGES, body.messages, "messages")
+    for number, message in enumerate(messages):
+        unsupported.check_message(message, f"messages[{number}]")
     options = params.options(headers, body, deadline)
     logprobs = _logprobs(body)
-    prompt = _prompt(serving, body)
+    prompt = _prompt(serving, messages)
     wanted = body.max_completion_tokens or body.max_tokens
     most = params.limit(wanted, len(prompt), serving.model.context, None, "messages")
-    sampling = params.sampling(body, serving.vocabulary, most, logprobs)
+    sampling = params.sampling(body, serving.limits, most, logprobs)
     head = ResponseHead(new_id("chatcmpl"), int(time.time()), serving.model)
     usage = bool(body.stream_options and body.stream_options.include_usage)
     return PreparedRequest(
@@ -40,15 +46,15 @@ def prepare(serving: OpenAIServing, raw: bytes, headers: Mapping[str, str], dead
     )
 
 
-def _prompt(serving: OpenAIServing, body: ChatBody) -> tuple[int, ...]:
+def _prompt(serving: OpenAIServing, messages: Sequence[ChatMessage]) -> tuple[int, ...]:
     with serving.tokenizing("messages"):
-        messages = [_templated(message) for message in body.messages]
-        prompt = tuple(serving.tokens.encode_chat(messages, most=serving.model.context))
+        templated = [_templated(message) for message in messages]
+        prompt = tuple(serving.tokens.encode_chat(templated, most=serving.model.context))
     serving.check_prompt(prompt, "messages")
     return prompt
 
 
-def _templated(message: Message) -> dict[str, str]:
+def _templated(message: ChatMessage) -> dict[str, str]:
     """A message as chat templates know them: text only, and the older name of the role `developer`."""
     content = message.content or ""
     text = content if isinstance(content, str) else "".join(part.text or "" for part in content)
@@ -57,7 +63,7 @@ def _templated(message: Message) -> dict[str, str]:
 
 def _logprobs(body: ChatBody) -> int | None:
     if body.top_logprobs is not None and not body.logprobs:
-        raise BadRequest("top_logprobs wants logprobs to be true", param="top_logprobs")
+        raise BadRequest("top_logprobs needs logprobs: true", param="top_logprobs")
     return (body.top_logprobs or 0) if body.logprobs else None
 
 

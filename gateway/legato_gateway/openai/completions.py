@@ -6,6 +6,7 @@ from typing import Any
 
 from legato_gateway.openai import bodies, params, unsupported
 from legato_gateway.openai.deadline import Deadline
+from legato_gateway.openai.prompts import Prompt, prompts
 from legato_gateway.openai.responses import PreparedRequest
 from legato_gateway.openai.schemas import CompletionBody
 from legato_gateway.openai.serving import OpenAIServing, new_id
@@ -22,14 +23,14 @@ def prepare(serving: OpenAIServing, raw: bytes, headers: Mapping[str, str], dead
     serving.check_model(body.model)
     unsupported.check_completion(body)
     options = params.options(headers, body, deadline)
-    given = _prompts(body)
+    given = prompts(body.prompt, serving.model.context)
     params.check_choices(len(given), body.n or 1)
     head = ResponseHead(new_id("cmpl"), int(time.time()), serving.model)
     requests = []
     for number, prompt in enumerate(given):
         ids = _ids(serving, prompt)
         most = params.limit(body.max_tokens, len(ids), serving.model.context, DEFAULT_MAX_TOKENS, "prompt")
-        sampling = params.sampling(body, serving.vocabulary, most, body.logprobs)
+        sampling = params.sampling(body, serving.limits, most, body.logprobs)
         id = head.id if len(given) == 1 else f"{head.id}-{number}"
         requests.append(params.request(id, ids, sampling, body, options))
     echoes = [_echo(serving, prompt) for prompt in given] if body.echo else []
@@ -44,24 +45,14 @@ def prepare(serving: OpenAIServing, raw: bytes, headers: Mapping[str, str], dead
     )
 
 
-def _prompts(body: CompletionBody) -> list[str | list[int]]:
-    """The prompts, however few or many were given."""
-    if isinstance(body.prompt, str):
-        return [body.prompt]
-    texts = [prompt for prompt in body.prompt if isinstance(prompt, str)]
-    lists = [prompt for prompt in body.prompt if isinstance(prompt, list)]
-    ids = [prompt for prompt in body.prompt if isinstance(prompt, int)]
-    return [ids] if ids else [*texts, *lists]
-
-
-def _ids(serving: OpenAIServing, prompt: str | list[int]) -> tuple[int, ...]:
+def _ids(serving: OpenAIServing, prompt: Prompt) -> tuple[int, ...]:
     with serving.tokenizing("prompt"):
-        ids = tuple(serving.tokens.encode(prompt, True, serving.model.context) if isinstance(prompt, str) else prompt)
+        ids = tuple(serving.tokens.encode(prompt, True, serving.model.context)) if isinstance(prompt, str) else prompt
     serving.check_prompt(ids, "prompt")
     return ids
 
 
-def _echo(serving: OpenAIServing, prompt: str | list[int]) -> str:
+def _echo(serving: OpenAIServing, prompt: Prompt) -> str:
     if isinstance(prompt, str):
         return prompt
     return b"".join(map(serving.tokens.token_bytes, prompt)).decode(errors="replace")

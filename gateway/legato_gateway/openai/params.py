@@ -7,26 +7,25 @@ from dataclasses import dataclass
 
 from legato_gateway.errors import BadRequest, ContextLengthExceeded
 from legato_gateway.openai.deadline import Deadline
-from legato_gateway.openai.schemas import MAX_CHOICES, SamplingBody
+from legato_gateway.openai.schemas import MAX_NAME_CHARACTERS, PRIORITY, SamplingBody
 from legato_gateway.request import GenerationRequest
 from legato_protocol import durations, names
+from legato_protocol.sampling_limits import MAX_CHOICES, RANGES
 from legato_protocol.stream import SamplingParams
-
-MAX_PRIORITY = 1000
 
 
 @dataclass(frozen=True, slots=True)
 class ModelLimits:
     """What of the model bounds a request."""
 
-    size: int
+    vocabulary: int  # token ids are below it
     eos_ids: tuple[int, ...]
     context: int  # tokens of prompt and answer together
 
 
 @dataclass(frozen=True, slots=True)
 class RequestOptions:
-    """How a request wants to be options, apart from its content: from headers, with the body's fields as fallback."""
+    """What a request asks for apart from its content: from headers, with the body's fields as fallback."""
 
     deadline: Deadline
     tenant: str
@@ -35,14 +34,16 @@ class RequestOptions:
 
 
 def options(headers: Mapping[str, str], body: SamplingBody, deadline: Deadline) -> RequestOptions:
-    """Raises BadRequest for a header that says nothing sensible."""
-    explain = headers.get(names.HEADER_EXPLAIN, "").lower() in ("true", "1", "yes")
+    """Raises BadRequest for a header with a value that is not allowed."""
     tenant = headers.get(names.HEADER_TENANT) or body.user or ""
+    if len(tenant) > MAX_NAME_CHARACTERS:
+        allowed = f"up to {MAX_NAME_CHARACTERS} characters"
+        raise _invalid(names.HEADER_TENANT, tenant, allowed)
     return RequestOptions(
         deadline=deadline,
-        tenant=tenant[:512],
+        tenant=tenant,
         priority=_priority(headers.get(names.HEADER_PRIORITY), body.priority),
-        explain=explain,
+        explain=headers.get(names.HEADER_EXPLAIN, "").lower() in ("true", "1", "yes"),
     )
 
 
@@ -54,14 +55,14 @@ def seconds(text: str) -> float:
         raise BadRequest(f"{names.HEADER_DEADLINE}: {error}", param=names.HEADER_DEADLINE) from None
 
 
-def sampling(body: SamplingBody, vocabulary: ModelLimits, max_tokens: int, logprobs: int | None) -> SamplingParams:
-    """Raises BadRequest where values contradict each other or the vocabulary."""
+def sampling(body: SamplingBody, model: ModelLimits, max_tokens: int, logprobs: int | None) -> SamplingParams:
+    """Raises BadRequest where values contradict each other or the model."""
     if (body.min_tokens or 0) > max_tokens:
         raise BadRequest(f"min_tokens is {body.min_tokens}, more than max_tokens = {max_tokens}", param="min_tokens")
-    ends = () if body.ignore_eos else vocabulary.eos_ids
+    ends = () if body.ignore_eos else model.eos_ids
     return SamplingParams(
         max_tokens=max_tokens,
-        seed=secrets.randbits(63) if body.seed is None else body.seed % 2**64,
+        seed=_seed(body.seed),
         temperature=_or(body.temperature, 1.0),
         top_k=max(0, body.top_k or 0),
         top_p=_or(body.top_p, 1.0),
@@ -69,9 +70,9 @@ def sampling(body: SamplingBody, vocabulary: ModelLimits, max_tokens: int, logpr
         presence_penalty=_or(body.presence_penalty, 0.0),
         frequency_penalty=_or(body.frequency_penalty, 0.0),
         repetition_penalty=_or(body.repetition_penalty, 1.0),
-        logit_bias=_biases(body.logit_bias or {}, vocabulary.size),
+        logit_bias=_biases(body.logit_bias or {}, model.vocabulary),
         logprobs=logprobs,
-        stop_token_ids=tuple(dict.fromkeys((*ends, *_ids(body.stop_token_ids or [], vocabulary.size)))),
+        stop_token_ids=tuple(dict.fromkeys((*ends, *_stop_tokens(body.stop_token_ids or (), model.vocabulary)))),
         min_tokens=body.min_tokens or 0,
     )
 
@@ -90,7 +91,7 @@ def request(
     id: str, prompt: tuple[int, ...], params: SamplingParams, body: SamplingBody, options: RequestOptions
 ) -> GenerationRequest:
     """The relay's request. Raises DeadlineExceeded."""
-    stop = (body.stop,) if isinstance(body.stop, str) else tuple(body.stop or ())
+    stop = (body.stop,) if isinstance(body.stop, str) else body.stop or ()
     return GenerationRequest(
         id=id,
         prompt=prompt,
@@ -111,17 +112,28 @@ def check_choices(prompts: int, n: int) -> None:
         raise BadRequest(f"{prompts} prompts × n = {n} are more than {MAX_CHOICES} answers", param="n")
 
 
+def _invalid(name: str, given: str, allowed: str) -> BadRequest:
+    return BadRequest(f"not a valid {name}: {given[:40]!r} ({allowed})", param=name)
+
+
 def _or(value: float | None, default: float) -> float:
     return default if value is None else value
+
+
+def _seed(given: int | None) -> int:
+    if given is None:
+        return secrets.randbits(63)
+    if not RANGES["seed"].allows(given):
+        raise _invalid("seed", str(given), f"a whole number from {RANGES['seed']}")
+    return given % 2**64
 
 
 def _priority(header: str | None, field: int | None) -> int:
     """Higher goes first. The header says it so; in the body, as in vLLM, lower goes first."""
     if header is None:
         return -(field or 0)
-    if not re.fullmatch(r"[+-]?[0-9]{1,4}", header.strip()) or abs(int(header)) > MAX_PRIORITY:
-        text = f"{names.HEADER_PRIORITY} is {header[:40]!r}; wanted is a whole number up to ±{MAX_PRIORITY}"
-        raise BadRequest(text, param=names.HEADER_PRIORITY)
+    if not re.fullmatch(r"[+-]?[0-9]{1,4}", header.strip()) or not PRIORITY.allows(int(header)):
+        raise _invalid(names.HEADER_PRIORITY, header, f"a whole number from {PRIORITY}")
     return int(header)
 
 
@@ -129,16 +141,17 @@ def _biases(biases: Mapping[str, float], vocabulary: int) -> dict[int, float]:
     found = {}
     for key, bias in biases.items():
         if not (key.isascii() and key.isdigit() and len(key) < 10 and int(key) < vocabulary):
-            text = f"logit_bias has the key {key[:40]!r}, which is no token id below {vocabulary}"
-            raise BadRequest(text, param="logit_bias")
+            raise BadRequest(
+                f"not a valid token id in logit_bias: {key[:40]!r} (0 to {vocabulary - 1})", param="logit_bias"
+            )
         found[int(key)] = bias
     return found
 
 
-def _ids(ids: list[int], vocabulary: int) -> list[int]:
+def _stop_tokens(ids: tuple[int, ...], vocabulary: int) -> tuple[int, ...]:
     for id in ids:
         if id >= vocabulary:
             raise BadRequest(
-                f"stop_token_ids has {id}, which is no token id below {vocabulary}", param="stop_token_ids"
+                f"not a valid token id in stop_token_ids: {id} (0 to {vocabulary - 1})", param="stop_token_ids"
             )
     return ids

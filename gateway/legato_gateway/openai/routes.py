@@ -10,7 +10,7 @@ from legato_gateway.errors import DeadlineExceeded, LateBody, Unsupported
 from legato_gateway.openai import bodies, chat, completions
 from legato_gateway.openai.deadline import Deadline
 from legato_gateway.openai.responses import GenerationResponse, PreparedRequest
-from legato_gateway.openai.schemas import Body, ChatBody, CompletionBody
+from legato_gateway.openai.schemas import ChatBody, CompletionBody, SamplingBody, json_schema
 from legato_gateway.openai.serving import OpenAIServing, ServedModel
 
 Prepare = Callable[[OpenAIServing, bytes, Mapping[str, str], Deadline], PreparedRequest]
@@ -31,8 +31,10 @@ def router(serving: OpenAIServing) -> APIRouter:
     return routes
 
 
-def _add_generation(routes: APIRouter, serving: OpenAIServing, path: str, prepare: Prepare, schema: type[Body]) -> None:
-    shown = {"requestBody": {"required": True, "content": {"application/json": {"schema": _json_schema(schema)}}}}
+def _add_generation(
+    routes: APIRouter, serving: OpenAIServing, path: str, prepare: Prepare, schema: type[SamplingBody]
+) -> None:
+    shown = {"requestBody": {"required": True, "content": {"application/json": {"schema": json_schema(schema)}}}}
 
     @routes.post(path, response_model=None, openapi_extra=shown, name=path.strip("/").replace("/", "_"))
     async def generate(request: Request) -> GenerationResponse:
@@ -66,19 +68,3 @@ def _model_fields(model: ServedModel) -> dict[str, Any]:
         "owned_by": "legato",
         "max_model_len": model.context,
     }
-
-
-def _json_schema(schema: type[Body]) -> dict[str, Any]:
-    """The schema in one piece: OpenAPI keeps no definitions inside of a request body."""
-    whole = schema.model_json_schema(ref_template="#/{model}")
-    definitions = whole.pop("$defs", {})
-
-    def inlined(value: Any) -> Any:
-        if isinstance(value, dict):
-            if isinstance(name := value.get("$ref"), str):
-                return inlined(definitions[name.removeprefix("#/")])
-            return {key: inlined(inner) for key, inner in value.items()}
-        return [inlined(inner) for inner in value] if isinstance(value, list) else value
-
-    found: dict[str, Any] = inlined(whole)
-    return found

@@ -1,108 +1,159 @@
 """Request bodies as OpenAI's API and vLLM's extensions of it spell them. Types and ranges only; meaning is `params`.
 
-Fields that nobody here knows are ignored, as OpenAI-compatible servers do. Fields of features that are not there are
-known, so that `unsupported` can name them.
+Fields that nobody here knows are skipped, as OpenAI-compatible servers do. Fields of features that are not there are
+known, so that `unsupported` can name them. `Raw` fields stay JSON: they may be long, and who reads them bounds them.
+Lists are tuples here: garbage collection leaves those of plain values alone, so many of them do not stall the process.
 """
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field
+import msgspec
+from msgspec import UNSET, Meta, Raw, UnsetType
 
-MAX_CHOICES = 128
+from legato_protocol.sampling_limits import (
+    LOGIT_BIAS,
+    MAX_BIASES,
+    MAX_CHOICES,
+    MAX_LOGPROBS,
+    MAX_STOP_TOKENS,
+    RANGES,
+    Interval,
+)
+
 MAX_STOPS = 16
-MAX_STOP_CHARS = 1024
-MAX_BIASES = 1024
-MAX_LOGPROBS = 20
+MAX_STOP_CHARACTERS = 1024
+MAX_NAME_CHARACTERS = 512
+MAX_MESSAGES = 2048  # OpenAI's
+MAX_CONTENT_PARTS = 2048  # of one message
+PRIORITY = Interval(-1000, 1000)
 
-Stop = Annotated[str, Field(min_length=1, max_length=MAX_STOP_CHARS)]
-TokenId = Annotated[int, Field(ge=0, lt=2**31)]
-Count = Annotated[int, Field(ge=1, lt=2**31)]
-Bias = Annotated[float, Field(ge=-100, le=100)]
-
-
-class Body(BaseModel):
-    model_config = ConfigDict(strict=True, extra="ignore", allow_inf_nan=False, frozen=True)
+Absent = Raw | UnsetType  # a feature that is not there
 
 
-class StreamOptions(Body):
-    include_usage: bool | None = None
+def json_schema(type: Any) -> dict[str, Any]:
+    """The schema of a type in one piece: OpenAPI keeps no definitions inside of a request body."""
+    whole = msgspec.json.schema(type, ref_template="#/{name}")
+    definitions = whole.pop("$defs", {})
+
+    def inlined(value: Any) -> Any:
+        if isinstance(value, dict):
+            if isinstance(name := value.get("$ref"), str):
+                return inlined(definitions[name.removeprefix("#/")])
+            return {key: inlined(inner) for key, inner in value.items()}
+        return [inlined(inner) for inner in value] if isinstance(value, list) else value
+
+    found: dict[str, Any] = inlined(whole)
+    return found
 
 
-class SamplingBody(Body):
-    """What chats and completions share."""
-
-    model: str
-    stream: bool | None = None
-    stream_options: StreamOptions | None = None
-    n: Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None = None
-    max_tokens: Count | None = None
-    stop: Stop | Annotated[list[Stop], Field(max_length=MAX_STOPS)] | None = None
-    seed: Annotated[int, Field(ge=-(2**63), lt=2**64)] | None = None
-    temperature: Annotated[float, Field(ge=0, le=2)] | None = None
-    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
-    presence_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
-    frequency_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
-    logit_bias: Annotated[dict[str, Bias], Field(max_length=MAX_BIASES)] | None = None
-    user: Annotated[str, Field(max_length=512)] | None = None
-    # vLLM's
-    top_k: Annotated[int, Field(ge=-1, lt=2**31)] | None = None
-    min_p: Annotated[float, Field(ge=0, le=1)] | None = None
-    repetition_penalty: Annotated[float, Field(gt=0, le=10)] | None = None
-    min_tokens: Annotated[int, Field(ge=0, lt=2**31)] | None = None
-    ignore_eos: bool | None = None
-    stop_token_ids: Annotated[list[TokenId], Field(max_length=MAX_STOPS)] | None = None
-    priority: Annotated[int, Field(ge=-1000, le=1000)] | None = None  # lower goes first, as in vLLM
-    cache_salt: Annotated[str, Field(min_length=1, max_length=512)] | None = None
-    # features that are not there
-    prompt_logprobs: Any = None
-    use_beam_search: Any = None
-    guided_json: Any = None
-    guided_regex: Any = None
-    guided_choice: Any = None
-    guided_grammar: Any = None
-    structured_outputs: Any = None
-    response_format: Any = None
+def _whole(limits: Interval) -> Meta:
+    return Meta(ge=int(limits.least), le=int(limits.most), description=f"a whole number from {limits}")
 
 
-class Part(Body):
+def _number(limits: Interval) -> Meta:
+    return Meta(ge=limits.least, le=limits.most, description=f"a number from {limits}")
+
+
+def _text(least: int, most: int) -> Meta:
+    return Meta(min_length=least, max_length=most, description=f"text of {least} to {most} characters")
+
+
+TokenId = Annotated[int, Meta(ge=0, lt=2**31)]
+Stop = Annotated[str, _text(1, MAX_STOP_CHARACTERS)]
+Stops = Annotated[tuple[Stop, ...], Meta(max_length=MAX_STOPS)]
+StopTokens = Annotated[tuple[TokenId, ...], Meta(max_length=MAX_STOP_TOKENS)]
+Bias = Annotated[float, _number(LOGIT_BIAS)]
+Biases = Annotated[dict[str, Bias], Meta(max_length=MAX_BIASES)]
+_STOPS = f"text of 1 to {MAX_STOP_CHARACTERS} characters, or up to {MAX_STOPS} of them in a list"
+
+
+class ContentPart(msgspec.Struct, frozen=True, gc=False):
     type: str
     text: str | None = None
 
 
-class Message(Body):
-    role: Literal["system", "developer", "user", "assistant", "tool", "function"]
-    content: str | list[Part] | None = None
-    tool_calls: Any = None
-    function_call: Any = None
-    audio: Any = None
+class ChatMessage(msgspec.Struct, frozen=True, gc=False):
+    role: str
+    content: str | Annotated[tuple[ContentPart, ...], Meta(max_length=MAX_CONTENT_PARTS)] | None = None
+    tool_calls: Absent = UNSET
+    function_call: Absent = UNSET
+    audio: Absent = UNSET
 
 
-class ChatBody(SamplingBody):
-    messages: Annotated[list[Message], Field(min_length=1)]
-    max_completion_tokens: Count | None = None
-    logprobs: bool | None = None
-    top_logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
+Messages = Annotated[tuple[ChatMessage, ...], Meta(min_length=1, max_length=MAX_MESSAGES)]
+TokenIds = Annotated[tuple[TokenId, ...], Meta(min_length=1)]
+Texts = Annotated[tuple[str, ...], Meta(min_length=1, max_length=MAX_CHOICES)]
+TokenIdLists = Annotated[tuple[TokenIds, ...], Meta(min_length=1, max_length=MAX_CHOICES)]
+_PROMPTS = {"anyOf": [json_schema(kind) for kind in (str, TokenIds, Texts, TokenIdLists)]}
+
+
+class StreamOptions(msgspec.Struct, frozen=True):
+    include_usage: bool | None = None
+
+
+class SamplingBody(msgspec.Struct, frozen=True, kw_only=True):
+    """What chats and completions share."""
+
+    model: str
+    stream: bool | None = None
+    stream_options: Annotated[StreamOptions | None, Meta(description="an object such as {include_usage: true}")] = None
+    n: Annotated[int, _whole(Interval(1, MAX_CHOICES))] | None = None
+    max_tokens: Annotated[int, _whole(RANGES["max_tokens"])] | None = None
+    stop: Annotated[Stop | Stops | None, Meta(description=_STOPS)] = None
+    seed: Annotated[int | None, Meta(description=f"a whole number from {RANGES['seed']}")] = None
+    temperature: Annotated[float, _number(RANGES["temperature"])] | None = None
+    top_p: Annotated[float, _number(RANGES["top_p"])] | None = None
+    presence_penalty: Annotated[float, _number(RANGES["presence_penalty"])] | None = None
+    frequency_penalty: Annotated[float, _number(RANGES["frequency_penalty"])] | None = None
+    logit_bias: Annotated[
+        Biases | None, Meta(description=f"up to {MAX_BIASES} token ids, each with a number from {LOGIT_BIAS}")
+    ] = None
+    user: Annotated[str, _text(0, MAX_NAME_CHARACTERS)] | None = None
+    # vLLM's
+    top_k: Annotated[int, _whole(RANGES["top_k"]._replace(least=-1))] | None = None
+    min_p: Annotated[float, _number(RANGES["min_p"])] | None = None
+    repetition_penalty: Annotated[float, _number(RANGES["repetition_penalty"])] | None = None
+    min_tokens: Annotated[int, _whole(RANGES["min_tokens"])] | None = None
+    ignore_eos: bool | None = None
+    stop_token_ids: Annotated[StopTokens | None, Meta(description=f"up to {MAX_STOP_TOKENS} token ids in a list")] = (
+        None
+    )
+    priority: Annotated[int, _whole(PRIORITY)] | None = None  # lower goes first, as in vLLM
+    cache_salt: Annotated[str, _text(1, MAX_NAME_CHARACTERS)] | None = None
     # features that are not there
-    tools: Any = None
-    tool_choice: Any = None
-    functions: Any = None
-    function_call: Any = None
-    modalities: Any = None
-    audio: Any = None
-    prediction: Any = None
-    web_search_options: Any = None
-    continue_final_message: Any = None
+    prompt_logprobs: Absent = UNSET
+    use_beam_search: Absent = UNSET
+    guided_json: Absent = UNSET
+    guided_regex: Absent = UNSET
+    guided_choice: Absent = UNSET
+    guided_grammar: Absent = UNSET
+    structured_outputs: Absent = UNSET
+    response_format: Absent = UNSET
+
+
+class ChatBody(SamplingBody, frozen=True, kw_only=True):
+    messages: Annotated[Raw, Meta(extra_json_schema=json_schema(Messages))]
+    max_completion_tokens: Annotated[int, _whole(RANGES["max_tokens"])] | None = None
+    logprobs: bool | None = None
+    top_logprobs: Annotated[int, _whole(Interval(0, MAX_LOGPROBS))] | None = None
+    # features that are not there
+    tools: Absent = UNSET
+    tool_choice: Absent = UNSET
+    functions: Absent = UNSET
+    function_call: Absent = UNSET
+    modalities: Absent = UNSET
+    audio: Absent = UNSET
+    prediction: Absent = UNSET
+    web_search_options: Absent = UNSET
+    continue_final_message: Absent = UNSET
     add_generation_prompt: bool | None = None
 
 
-Tokens = Annotated[list[TokenId], Field(min_length=1)]
-
-
-class CompletionBody(SamplingBody):
-    prompt: str | Tokens | Annotated[list[str], Field(min_length=1)] | Annotated[list[Tokens], Field(min_length=1)]
+class CompletionBody(SamplingBody, frozen=True, kw_only=True):
+    prompt: Annotated[Raw, Meta(extra_json_schema=_PROMPTS)]
     echo: bool | None = None
-    logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
-    best_of: Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None = None
+    logprobs: Annotated[int, _whole(Interval(0, MAX_LOGPROBS))] | None = None
+    best_of: Annotated[int, _whole(Interval(1, MAX_CHOICES))] | None = None
     # features that are not there
-    suffix: Any = None
-    prompt_embeds: Any = None
+    suffix: Absent = UNSET
+    prompt_embeds: Absent = UNSET

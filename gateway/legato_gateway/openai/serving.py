@@ -56,7 +56,7 @@ class OpenAIServing:
     preparation: PreparationPool
 
     @property
-    def vocabulary(self) -> ModelLimits:
+    def limits(self) -> ModelLimits:
         return ModelLimits(self.tokens.vocab_size, tuple(self.tokens.eos_ids), self.model.context)
 
     def check_model(self, name: str) -> None:
@@ -86,7 +86,7 @@ class OpenAIServing:
         if not prompt:
             raise BadRequest(f"{param} has no tokens", param=param)
         if max(prompt) >= self.tokens.vocab_size:
-            text = f"{param} has {max(prompt)}, which is no token id below {self.tokens.vocab_size}"
+            text = f"not a valid token id in {param}: {max(prompt)} (0 to {self.tokens.vocab_size - 1})"
             raise BadRequest(text, param=param)
 
 

@@ -2,9 +2,16 @@
 
 from typing import Any
 
-from legato_gateway.errors import BadRequest, Unsupported
-from legato_gateway.openai.schemas import ChatBody, CompletionBody, Message, SamplingBody
+import msgspec
+from msgspec import UNSET
 
+from legato_gateway.errors import BadRequest, Unsupported
+from legato_gateway.openai.schemas import Absent, ChatBody, ChatMessage, CompletionBody, SamplingBody
+
+ROLES = ("system", "developer", "user", "assistant")
+_OTHER_ROLES = ("tool", "function")
+_SHORT = 256  # bytes of JSON: nothing that leaves a feature off is longer
+_LONG = object()
 _EVERYWHERE = (
     "prompt_logprobs",
     "use_beam_search",
@@ -21,14 +28,12 @@ def check_chat(body: ChatBody) -> None:
     """Raises Unsupported for the first field that asks for something which is not there."""
     _check_fields(body, (*_EVERYWHERE, *_CHAT))
     for field in ("tool_choice", "function_call"):
-        if getattr(body, field) not in (None, "none", "auto"):
+        if _value(getattr(body, field)) not in (None, "none", "auto"):
             raise _unsupported(field)
-    if body.modalities not in (None, ["text"]):
+    if _value(body.modalities) not in (None, ["text"]):
         raise _unsupported("modalities")
     if body.add_generation_prompt is False:
         raise _unsupported("add_generation_prompt")
-    for i, message in enumerate(body.messages):
-        _check_message(message, f"messages[{i}]")
 
 
 def check_completion(body: CompletionBody) -> None:
@@ -42,20 +47,12 @@ def check_completion(body: CompletionBody) -> None:
         raise Unsupported("echo together with logprobs is not supported by this server", param="echo")
 
 
-def _check_fields(body: SamplingBody, fields: tuple[str, ...]) -> None:
-    if body.stream_options is not None and not body.stream:
-        raise BadRequest("stream_options wants stream to be true", param="stream_options")
-    for field in fields:
-        if not _means_off(getattr(body, field)):
-            raise _unsupported(field)
-    kind = body.response_format.get("type") if isinstance(body.response_format, dict) else body.response_format
-    if kind not in (None, "text"):
-        raise _unsupported("response_format")
-
-
-def _check_message(message: Message, at: str) -> None:
-    if message.role in ("tool", "function"):
+def check_message(message: ChatMessage, at: str) -> None:
+    """Raises BadRequest for a message without a text, and Unsupported for one that has anything else."""
+    if message.role in _OTHER_ROLES:
         raise Unsupported(f"messages of role {message.role!r} are not supported by this server", param=f"{at}.role")
+    if message.role not in ROLES:
+        raise BadRequest(f"not a valid {at}.role: {message.role[:40]!r} ({', '.join(ROLES)})", param=f"{at}.role")
     for field in ("tool_calls", "function_call", "audio"):
         if not _means_off(getattr(message, field)):
             raise _unsupported(f"{at}.{field}")
@@ -65,13 +62,33 @@ def _check_message(message: Message, at: str) -> None:
         return
     for j, part in enumerate(message.content):
         if part.type != "text":
-            text = f"content parts of type {part.type!r} are not supported by this server; only text is"
+            text = f"content parts of type {part.type[:40]!r} are not supported by this server; only text is"
             raise Unsupported(text, param=f"{at}.content[{j}].type")
         if part.text is None:
             raise BadRequest(f"{at}.content[{j}].text is missing", param=f"{at}.content[{j}].text")
 
 
-def _means_off(value: Any) -> bool:
+def _check_fields(body: SamplingBody, fields: tuple[str, ...]) -> None:
+    if body.stream_options is not None and not body.stream:
+        raise BadRequest("stream_options needs stream: true", param="stream_options")
+    for field in fields:
+        if not _means_off(getattr(body, field)):
+            raise _unsupported(field)
+    format = _value(body.response_format)
+    kind = format.get("type") if isinstance(format, dict) else format
+    if kind not in (None, "text"):
+        raise _unsupported("response_format")
+
+
+def _value(given: Absent) -> Any:
+    """What was given, if it is short."""
+    if given is UNSET:
+        return None
+    return _LONG if memoryview(given).nbytes > _SHORT else msgspec.json.decode(given)
+
+
+def _means_off(given: Absent) -> bool:
+    value = _value(given)
     return value is None or value is False or value in ([], "", {})
 
 

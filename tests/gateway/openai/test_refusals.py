@@ -27,6 +27,11 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"messages": [{"role": "user"}]}, "messages[0].content"),
     ({"messages": [{"role": "user", "content": 5}]}, "messages[0].content"),
     ({"messages": [{"role": "user", "content": [{"type": "text"}]}]}, "messages[0].content[0].text"),
+    ({"messages": [USER] * 2049}, "messages"),
+    ({"messages": [USER, {"role": "user", "content": [{"type": "text", "text": ""}] * 2049}]}, "messages[1].content"),
+    ({"messages": [{"content": "hi"}]}, "messages[0]"),
+    ({"messages": [5]}, "messages[0]"),
+    ({"messages": [{"role": "user", "content": [{"type": "text", "text": 5}]}]}, "messages[0].content[0].text"),
     ({"max_tokens": 0}, "max_tokens"),
     ({"max_tokens": -5}, "max_tokens"),
     ({"max_tokens": 10**30}, "max_tokens"),
@@ -36,7 +41,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"n": 100_000}, "n"),
     ({"temperature": -1}, "temperature"),
     ({"temperature": "hot"}, "temperature"),
-    ({"top_p": 0}, "top_p"),
+    ({"top_p": -0.1}, "top_p"),
     ({"min_p": 2}, "min_p"),
     ({"presence_penalty": 3}, "presence_penalty"),
     ({"seed": 2**70}, "seed"),
@@ -83,6 +88,12 @@ async def test_features_that_are_not_there_are_named(gateway: Any, fields: dict[
     check(gateway, await gateway.chat(**fields), 400, param, "unsupported_value")
 
 
+@pytest.mark.parametrize("field", ["tools", "response_format", "guided_json", "tool_choice", "modalities"])
+async def test_a_long_request_for_a_feature_is_one(gateway: Any, field: str) -> None:
+    answer = await gateway.chat(**{field: [[]] * 100_000})
+    check(gateway, answer, 400, field, "unsupported_value")
+
+
 async def test_fields_that_ask_for_nothing_are_no_feature(gateway: Any) -> None:
     answer = await gateway.chat(tools=[], tool_choice="none", response_format={"type": "text"}, modalities=["text"])
     assert answer.status_code == 200
@@ -118,9 +129,31 @@ MALFORMED = [
     b'\xff\xfe{"model"',
     b'{"model": "\xc3"}',
     b"[" * 100_000,
+    b'{"model": "tiny", "messages": ' + b"[" * 100_000,
+    b'{"a":' * 100_000,
     b'{"model": "tiny", "messages": [{"role": "user", "content": "\\ud800"}]}',
     b'{"model": NaN}',
+    b'{"model": "tiny", "messages": [{"role": "user", "content": "hi"}], "stop": ' + b"[" * 900 + b"]" * 900 + b"}",
+    b'{"model": "tiny", "messages": ' + b"[" * 900 + b"]" * 900 + b"}",
+    b'{"model": "tiny", "messages": [{"role": "user", "content": "hi"}]} {}',
 ]
+
+
+@pytest.mark.parametrize(("path", "param"), [("chat/completions", "messages"), ("completions", "prompt")])
+async def test_fields_that_are_missing_are_named(gateway: Any, path: str, param: str) -> None:
+    for fields, missing in (({}, "model"), ({"model": "tiny"}, param)):
+        answer = await gateway.http.post(f"/v1/{path}", json=fields)
+        assert check(gateway, answer, 400, missing) == f"{missing} is missing"
+
+
+async def test_a_field_that_comes_twice_is_its_last(gateway: Any) -> None:
+    body = b'{"model": "x", "n": [[]], "model": "tiny", "messages": [{"role": "user", "content": "hi"}], "n": 2}'
+    assert (await gateway.http.post("/v1/chat/completions", content=body)).status_code == 200
+    assert gateway.relay.requests[0].choices == 2
+
+
+async def test_unknown_fields_are_skipped(gateway: Any) -> None:
+    assert (await gateway.chat(metadata={"a": [[], {}]}, store=True, service_tier="auto")).status_code == 200
 
 
 @pytest.mark.parametrize("body", MALFORMED, ids=lambda body: repr(body[:20]))

@@ -1,0 +1,56 @@
+"""The prompts of a completion: one text, one list of token ids, or a list of texts or of such lists.
+
+They may be long, so their first element decides what they are, and they are counted before any is decoded.
+"""
+
+import re
+from itertools import islice
+
+import msgspec
+from msgspec import Raw
+
+from legato_gateway.errors import BadRequest, ContextLengthExceeded
+from legato_gateway.openai import bodies
+from legato_gateway.openai.schemas import Texts, TokenIdLists, TokenIds
+from legato_protocol.sampling_limits import MAX_CHOICES
+
+Prompt = str | tuple[int, ...]
+
+_FIRST = re.compile(rb"\[\s*(.)", re.DOTALL)
+_STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
+_TEXT = msgspec.json.Decoder(str)
+_IDS = msgspec.json.Decoder(TokenIds)
+_TEXTS = msgspec.json.Decoder(Texts)
+_ID_LISTS = msgspec.json.Decoder(TokenIdLists)
+
+
+def prompts(raw: Raw, context: int) -> tuple[Prompt, ...]:
+    """The prompts, however few or many there are. Raises BadRequest; ContextLengthExceeded for more ids than that."""
+    json = bytes(raw)
+    if json[:1] == b'"':
+        return (bodies.decode(_TEXT, raw, "prompt"),)
+    found = _FIRST.match(json)
+    if found is None:
+        raise BadRequest("prompt is neither text nor a list of texts or token ids", param="prompt")
+    if found[1] == b'"':
+        _check_count(sum(1 for _ in islice(_STRING.finditer(json), MAX_CHOICES + 1)))
+        return bodies.decode(_TEXTS, raw, "prompt")
+    if found[1] == b"[":
+        count = json.count(b"[") - 1
+        _check_count(count)
+        _check_length(json.count(b",") + 1, count * context)
+        return bodies.decode(_ID_LISTS, raw, "prompt")
+    if found[1] in b"-0123456789":
+        _check_length(json.count(b",") + 1, context)
+    return (bodies.decode(_IDS, raw, "prompt"),)
+
+
+def _check_count(count: int) -> None:
+    if count > MAX_CHOICES:
+        raise BadRequest(f"there are more than {MAX_CHOICES} prompts", param="prompt")
+
+
+def _check_length(count: int, most: int) -> None:
+    if count > most:
+        text = f"the model's context allows for {most} tokens, but there are {count} tokens of the prompt"
+        raise ContextLengthExceeded(text, param="prompt")
