@@ -224,6 +224,14 @@ class Worker:
         assert self.known == set(self.pool.cache)
         assert self.numbers == list(range(1, len(self.numbers) + 1))
 
+    @staticmethod
+    def kv(tokens: Sequence[int]) -> list[int]:
+        """The KV of a sequence from its begin."""
+        values: list[int] = []
+        for token in tokens:
+            values.append(kv(values, token))
+        return values
+
     def write(self, blocks: Mapping[int, Sequence[int]]) -> None:
         """A peer's puts: content by block."""
         for block, content in blocks.items():

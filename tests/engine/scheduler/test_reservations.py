@@ -114,6 +114,86 @@ def test_nothing_is_quarantined_for_a_grant_that_nobody_heard_of(make_worker, ma
     assert worker.scheduler.idle
 
 
+@pytest.fixture
+def granted(make_worker, make_client):
+    """A worker of 9 blocks: one sequence runs in 2, and the others are granted, 2, 2 and 3 of them, in this order."""
+    worker = make_worker(num_blocks=9, growth_tokens=0)
+    worker.client = make_client(prompt(7), max_tokens=25)
+    worker.request = worker.add(worker.client)
+    worker.step()
+    reservations = tuple(
+        worker.scheduler.incoming.reserve(make_client(prompt(length, 50 * room)).request(room=room), 0.0)
+        for room, length in ((1, 3), (2, 3), (3, 7))
+    )
+    assert worker.scheduler.incoming.grants() == reservations
+    assert worker.pool.available == 0
+    return worker, reservations
+
+
+def test_the_newest_grant_is_revoked_first_and_no_more_than_are_needed(granted):
+    worker, (_, _, newest) = granted
+    worker.run()
+    assert worker.scheduler.incoming.revocations() == (newest,)
+
+
+def test_what_was_written_to_is_not_revoked(granted):
+    worker, (oldest, middle, newest) = granted
+    worker.scheduler.incoming.written(newest)
+    worker.run()
+    assert worker.scheduler.incoming.revocations() == (middle,)
+    assert not oldest.revoking
+
+
+def test_blocks_that_are_on_their_way_are_waited_for(granted):
+    """Those of a grant that is being revoked, and those in quarantine."""
+    worker, (_, middle, newest) = granted
+    worker.scheduler.incoming.abandon(newest)
+    for _ in range(4):
+        worker.step()
+    assert worker.scheduler.incoming.revocations() == ()
+    worker.scheduler.incoming.released(newest)
+    while worker.step():
+        pass
+    assert worker.scheduler.incoming.revocations() == (middle,)
+    for _ in range(4):
+        worker.step()
+    assert worker.scheduler.incoming.revocations() == ()
+
+
+def test_as_many_grants_are_revoked_as_are_needed(granted, make_client):
+    """A granted prefill that waits needs more than one grant has."""
+    worker, (_, middle, newest) = granted
+    request = worker.add(make_client(prompt(17, 500)), room=9)
+    worker.scheduler.outgoing.grant(request)
+    worker.step()
+    assert worker.scheduler.incoming.revocations() == (newest, middle)
+
+
+def test_a_grant_that_nobody_revoked_is_not_given_back(granted):
+    worker, (_, _, newest) = granted
+    worker.scheduler.incoming.revoked(newest)
+    assert newest.granted
+    assert len(newest.blocks) == 3
+
+
+def test_revoked_reservations_are_granted_again_in_their_turn(granted):
+    worker, reservations = granted
+    revoked = []
+    for _ in range(4):
+        worker.run()
+        for reservation in worker.scheduler.incoming.revocations():
+            waiting = worker.scheduler.load().waiting
+            worker.scheduler.incoming.revoked(reservation)
+            assert (reservation.granted, reservation.revoking, reservation.over) == (False, False, False)
+            assert worker.scheduler.load().waiting == waiting + 1
+            revoked.append(reservation)
+    assert worker.client.complete
+    assert tuple(reversed(revoked)) == reservations
+    assert worker.scheduler.incoming.grants() == reservations
+    assert worker.scheduler.load().waiting == 0
+    worker.check()
+
+
 @pytest.mark.parametrize(
     ("computed", "sampled"),
     [(9, {}), (6, {0: [Sampled(1)]}), (6, {1: [Sampled(1)]}), (99, {0: [Sampled(1)], 1: [Sampled(1)]}), (-1, {})],
@@ -162,3 +242,81 @@ def test_reservations_are_bounded(make_worker, make_client):
     with pytest.raises(RequestRejected) as refusal:
         worker.scheduler.incoming.reserve(make_client(prompt(60)).request(room=3), 0.0)
     assert refusal.value.code == "invalid"
+
+
+def test_an_answer_to_a_revocation_of_one_that_is_over_changes_nothing(granted):
+    worker, (_, _, newest) = granted
+    worker.run()
+    assert newest.revoking
+    worker.scheduler.incoming.abandon(newest)
+    quarantined = list(newest.quarantined)
+    worker.scheduler.incoming.revoked(newest)
+    assert newest.over
+    assert newest.quarantined == quarantined
+    assert worker.pool.counts().quarantined == 3
+    worker.check()
+
+
+def test_the_blocks_of_a_grant_are_its_own_until_it_is_released_and_free_once(granted):
+    worker, (oldest, _, _) = granted
+    worker.cancel(worker.client)
+    worker.scheduler.incoming.abandon(oldest)
+    assert oldest.blocks == []
+    worker.scheduler.incoming.abandon(oldest)
+    assert worker.pool.counts().quarantined == 2
+    worker.scheduler.incoming.released(oldest)
+    worker.scheduler.incoming.released(oldest)
+    assert worker.pool.counts().quarantined == 0
+    worker.check()
+
+
+def test_a_reservation_ends_at_its_deadline_and_not_before(make_worker, make_client):
+    worker = make_worker()
+    reservation = worker.scheduler.incoming.reserve(make_client(prompt(5)).request(room=1, deadline=7.0), 0.0)
+    assert worker.scheduler.expire(6.9).reservations == ()
+    assert worker.scheduler.expire(7.0).reservations == (reservation,)
+
+
+@pytest.mark.parametrize(("choices", "grants"), [((0, 1), 1), ((0, 1, 2), 0)])
+def test_a_grant_takes_no_more_slots_than_there_are(make_worker, make_client, choices, grants):
+    worker = make_worker(max_running=3)
+    worker.add(make_client(prompt(3), max_tokens=9))
+    worker.step()
+    worker.scheduler.incoming.reserve(make_client(prompt(5, 50), choices=choices).request(room=1), worker.now)
+    assert len(worker.scheduler.incoming.grants()) == grants
+
+
+def test_cached_blocks_of_a_reservation_are_not_stored_again(make_worker, make_client):
+    """What was adopted over cached blocks tells nothing twice, and computes on behind them."""
+    worker = make_worker()
+    worker.add(make_client(prompt(14)))
+    worker.run()
+    client = make_client((*prompt(12), 50, 51))
+    worker.clients[client.id] = client
+    reservation = worker.scheduler.incoming.reserve(client.request(room=1), worker.now)
+    worker.scheduler.incoming.grants()
+    assert (reservation.cached, reservation.fresh) == (3, 2)
+    worker.scheduler.incoming.adopt(reservation, 3, {})
+    request = worker.scheduler.requests(client.id)[0]
+    assert (request.computed, request.stored, request.farthest) == (12, 3, 12)
+    worker.run()
+    assert client.complete
+
+
+@pytest.mark.parametrize("computed", [0, 3, 4, 7, 8])
+def test_at_least_one_token_of_an_adopted_sequence_is_computed_here(make_worker, make_client, computed):
+    """Where its KV is complete and no token follows, the last block is computed anew."""
+    worker = make_worker()
+    client = make_client(prompt(8))
+    worker.clients[client.id] = client
+    reservation = worker.scheduler.incoming.reserve(client.request(room=1), 0.0)
+    worker.scheduler.incoming.grants()
+    table = list(reservation.blocks)
+    values = worker.kv(client.prompt)
+    worker.write({table[0]: values[:4], table[1]: values[4:]})
+    worker.scheduler.incoming.adopt(reservation, computed, {})
+    request = worker.scheduler.requests(client.id)[0]
+    assert (request.computed, request.farthest) == ((4, 4) if computed == 8 else (computed, computed))
+    worker.run()
+    assert client.complete
+    worker.check()

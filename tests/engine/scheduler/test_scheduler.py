@@ -371,3 +371,72 @@ def test_load_counts_uncached_tokens(make_worker, make_client):
     assert used == set(request.blocks)
     assert (load.free_blocks, load.cached_blocks, load.used_blocks, load.quarantined_blocks) == (25, 1, 6, 0)
     assert load.tokens_by_tenant == {"a": 12, "b": 8}
+
+
+def test_a_request_begins_once_with_all_its_choices(make_worker, make_client):
+    worker = make_worker(chunk_tokens=4)
+    request = worker.add(make_client(prompt(9), choices=(0, 1)))
+    worker.begin()
+    assert worker.scheduler.begun() == [request]
+    assert worker.scheduler.begun() == []
+    for _ in range(4):
+        worker.end()
+        worker.begin()
+        assert worker.scheduler.begun() == []
+
+
+def test_prompt_tokens_and_decoding_rows_of_a_step_are_counted_apart(make_worker, make_client):
+    worker = make_worker(chunk_tokens=8)
+    for start in (0, 20):
+        worker.add(make_client(prompt(3, start), max_tokens=9))
+    assert (worker.step().prompt_tokens, worker.step().decode_rows) == (6, 2)
+    worker.add(make_client(prompt(10, 50)))
+    result = worker.step()
+    assert (result.prompt_tokens, result.decode_rows) == (8, 2)
+
+
+def test_the_speed_of_prompts_is_measured_over_the_time_of_their_steps(make_worker, make_client):
+    worker = make_worker(chunk_tokens=8)
+    worker.now = 50.0
+    worker.add(make_client(prompt(8), max_tokens=2))
+    worker.begin()
+    worker.now += 2.0
+    worker.end()
+    assert worker.scheduler._queue.tokens_per_second == pytest.approx(1000 + 0.2 * (8 / 2 - 1000))
+    worker.step()
+    assert worker.scheduler._queue.tokens_per_second == pytest.approx(1000 + 0.2 * (8 / 2 - 1000))
+
+
+def test_choices_that_forked_keep_their_place_before_those_that_came_later(make_worker, make_client):
+    worker = make_worker()
+    first = worker.add(make_client(prompt(3), choices=(0, 1, 2), max_tokens=20))
+    second = worker.add(make_client(prompt(3, 50), max_tokens=20))
+    worker.step()
+    order = worker.scheduler._registry.running
+    assert [request.id for request in order] == [first.id] * 3 + [second.id]
+
+
+def test_a_request_has_one_name_at_a_time(make_worker, make_client):
+    worker = make_worker()
+    client = make_client(prompt(3), max_tokens=20)
+    request = worker.add(client)
+    worker.step()
+    worker.clients["other"] = client
+    worker.scheduler.rename(request, "other")
+    assert worker.scheduler.requests(client.id) == ()
+    assert worker.scheduler.requests("other") == (request,)
+    assert len(worker.scheduler._registry) == 1
+    worker.run()
+    assert client.complete
+    assert worker.scheduler.idle
+    assert not worker.scheduler._registry._by_id
+
+
+def test_who_stopped_computing_a_prefix_is_waited_for_no_longer(make_worker, make_client):
+    """Also when it comes back: only what it will store is announced."""
+    worker = make_worker(chunk_tokens=8)
+    owner = worker.add(make_client((*prompt(20), 1)))
+    worker.step()
+    assert len(worker.scheduler._tables.computing) == 3
+    worker.cancel(worker.clients[owner.id])
+    assert worker.scheduler._tables.computing == {}

@@ -1,0 +1,143 @@
+"""Who gives way when blocks are short, and who does not."""
+
+import pytest
+
+from legato_engine.request import RequestState
+from legato_engine.scheduler.planner import MOST_PREEMPTIONS
+
+
+def prompt(length, start=0):
+    return tuple(range(start, start + length))
+
+
+@pytest.fixture
+def crowded(make_worker, make_client):
+    """Three sequences of two full blocks each on a worker of six, so that whoever computes next needs another's."""
+    worker = make_worker(num_blocks=6, growth_tokens=0, chunk_tokens=32)
+    clients = [make_client(prompt(7, 100 * i), max_tokens=12) for i in range(3)]
+    requests = [worker.add(client) for client in clients]
+    worker.step()
+    worker.step()
+    assert [request.computed for request in requests] == [8, 8, 8]
+    assert worker.pool.available == 0
+    worker.clients_in_order = clients
+    return worker, requests
+
+
+def waiting(requests):
+    return [index for index, request in enumerate(requests) if request.state is RequestState.WAITING]
+
+
+def test_without_a_reason_the_newest_gives_way(crowded):
+    worker, requests = crowded
+    worker.begin()
+    assert waiting(requests) == [2]
+
+
+@pytest.mark.parametrize("paused", [0, 1])
+def test_a_paused_sequence_gives_way_before_newer_ones(crowded, paused):
+    worker, requests = crowded
+    worker.scheduler.pause(requests[paused].id, 1, True)
+    worker.begin()
+    assert waiting(requests) == [paused]
+    worker.end()
+    worker.scheduler.pause(requests[paused].id, 1, False)
+    worker.run()
+    assert all(client.complete for client in worker.clients_in_order)
+
+
+def test_of_two_paused_sequences_the_newer_gives_way(crowded):
+    worker, requests = crowded
+    for index in (0, 1):
+        worker.scheduler.pause(requests[index].id, 1, True)
+    worker.begin()
+    assert waiting(requests) == [1]
+
+
+def test_whose_blocks_a_peer_reads_does_not_give_way(crowded):
+    worker, requests = crowded
+    worker.scheduler.pause(requests[2].id, 1, True)
+    worker.scheduler.outgoing.begin_migration(requests[2], 3)
+    worker.begin()
+    assert waiting(requests) == [1]
+
+
+def test_who_was_preempted_twice_without_progress_does_not_give_way_again(crowded):
+    worker, requests = crowded
+    requests[2].preemptions = MOST_PREEMPTIONS
+    worker.begin()
+    assert waiting(requests) == [1]
+    worker.end()
+    assert requests[2].preemptions == 0
+    worker.run()
+    assert all(client.complete for client in worker.clients_in_order)
+
+
+def test_one_preemption_is_no_protection(crowded):
+    worker, requests = crowded
+    requests[2].preemptions = MOST_PREEMPTIONS - 1
+    worker.begin()
+    assert waiting(requests) == [2]
+
+
+def test_preemptions_count_until_the_sequence_is_further_than_it_ever_was(crowded):
+    """Recomputing what it had before is no progress."""
+    worker, requests = crowded
+    worker.step()
+    assert requests[2].preemptions == 1
+    while requests[2].computed < 8:
+        assert requests[2].preemptions == 1
+        worker.step()
+    while requests[2].computed < 9:
+        worker.step()
+    assert requests[2].preemptions == 0
+
+
+def test_when_all_are_protected_somebody_gives_way_all_the_same(crowded):
+    worker, requests = crowded
+    for request in requests:
+        request.preemptions = MOST_PREEMPTIONS
+    worker.begin()
+    assert waiting(requests) == [2]
+    worker.end()
+    worker.run()
+    assert all(client.complete for client in worker.clients_in_order)
+
+
+def test_blocks_of_one_who_gave_way_are_not_given_to_one_who_waits(crowded, make_client):
+    """What runs took them because it needs them: a newcomer would have to give way next."""
+    worker, requests = crowded
+    worker.add(make_client((300,), max_tokens=1), priority=9)
+    worker.begin()
+    assert waiting(requests) == [2]
+    assert len(worker.batches[-1].rows) == 2
+
+
+def test_only_a_paused_sequence_gives_way_to_one_who_waits(make_worker, make_client):
+    """And only when nothing else runs that would give its blocks back by itself."""
+    worker = make_worker(num_blocks=8, growth_tokens=0)
+    slow, running = make_client(prompt(11), max_tokens=8), make_client(prompt(6, 100), max_tokens=8)
+    paused = worker.add(slow)
+    worker.add(running)
+    worker.step()
+    worker.scheduler.pause(slow.id, 1, True)
+    eager = make_client(prompt(23, 200), max_tokens=1)
+    worker.add(eager)
+    while not running.complete:
+        worker.step()
+        assert paused.state is RequestState.RUNNING
+    worker.step()
+    assert paused.state is RequestState.WAITING
+    worker.run()
+    assert eager.complete
+
+
+def test_a_paused_sequence_that_migrates_keeps_its_blocks_from_those_who_wait(make_worker, make_client):
+    worker = make_worker(num_blocks=6, growth_tokens=0, chunk_tokens=32)
+    paused = worker.add(make_client(prompt(11), max_tokens=8))
+    worker.step()
+    worker.scheduler.pause(paused.id, 1, True)
+    worker.scheduler.outgoing.begin_migration(paused, 3)
+    worker.add(make_client(prompt(14, 200), max_tokens=1))
+    assert worker.step() is None
+    assert paused.state is RequestState.RUNNING
