@@ -1,0 +1,259 @@
+"""Who is believed to be at the other end of a connection, and for how long a silent one is kept."""
+
+import msgspec
+import pytest
+
+from legato_engine.transfer.peers import Peers, prove
+from legato_engine.transfer.virtual_time import VirtualTime
+from legato_protocol import handoff
+from legato_protocol.stream import Peer
+
+PATIENCE = 10.0
+OTHER = Peer("other", "e2", b"there")
+
+
+class RecordedLink:
+    """In place of a link: the calls that it got."""
+
+    def __init__(self):
+        self.connected, self.attached, self.sent, self.fenced = [], [], [], []
+
+    def connect(self, address):
+        self.connected.append(address)
+        return 100 + len(self.connected)
+
+    def attach(self, connection, rkey):
+        self.attached.append((connection, rkey))
+
+    def send(self, connection, data):
+        self.sent.append((connection, data))
+
+    def fence(self, connection):
+        self.fenced.append(connection)
+
+
+class Worker:
+    def __init__(self, name="own", epoch="e1", token="secret"):
+        self.link, self.time = RecordedLink(), VirtualTime()
+        proof = prove(token, name, epoch)
+        self.hello = handoff.PeerHello(name, epoch, "kv", "tiny", name.encode(), len(name) * 4096, b"key", proof)
+        self.peers = Peers(self.link, self.hello, token, PATIENCE, self.time.clock)
+
+    def sealed(self, message):
+        return self.peers._seal(handoff_bytes(message))
+
+
+def handoff_bytes(message):
+    return msgspec.msgpack.encode(message)
+
+
+@pytest.fixture
+def own():
+    return Worker()
+
+
+@pytest.fixture
+def other():
+    return Worker("other", "e2")
+
+
+def greeted(own, other):
+    """The connection that `own` has to `other`, both trusted."""
+    number = own.peers.reach(OTHER)
+    own.peers.connected(number, accepted=False)
+    assert own.peers.receive(number, other.sealed(other.hello)) == other.hello
+    return number
+
+
+def test_a_worker_is_connected_to_once(own, other):
+    number = greeted(own, other)
+    assert own.peers.reach(OTHER) == number
+    assert own.link.connected == [b"there"]
+    assert own.peers.reach(Peer("other", "e3", b"there")) != number
+    assert own.peers.reach(Peer("another", "e2", b"there")) != number
+
+
+def test_a_hello_makes_a_connection_trusted_and_its_memory_writable(own, other):
+    number = own.peers.reach(OTHER)
+    assert not own.peers.trusted(number)
+    own.peers.connected(number, accepted=False)
+    assert own.link.sent == [(number, own.sealed(own.hello))]
+    own.peers.receive(number, other.sealed(other.hello))
+    assert own.peers.trusted(number)
+    assert own.link.attached == [(number, b"key")]
+    assert own.peers.identity(number) == ("other", "e2")
+    assert own.peers.epoch(number) == "e2"
+    assert own.peers.arena(number) == other.hello.arena
+    assert len(own.link.sent) == 1, "who connected has said hello already"
+
+
+def test_who_was_connected_to_answers_the_hello(own, other):
+    own.peers.connected(7, accepted=True)
+    assert own.link.sent == []
+    own.peers.receive(7, other.sealed(other.hello))
+    assert own.link.sent == [(7, own.sealed(own.hello))]
+    assert own.peers.trusted(7)
+    assert own.peers.identity(7) == ("other", "e2")
+    assert own.peers.reach(OTHER) == 7, "and is reached over the same connection"
+
+
+def test_a_connection_that_nobody_asked_for_is_not_greeted(own):
+    own.peers.connected(999, accepted=False)
+    assert own.link.sent == []
+    assert not own.peers.trusted(999)
+
+
+WRONG = {
+    "its proof of the token is wrong": {"proof": b"x" * 32},
+    "its version is 2, ours is 1": {"version": 2},
+    "its kv_revision is 'v', ours is 'kv'": {"kv_revision": "v"},
+    "its layout is 'wide', ours is 'tiny'": {"layout": "wide"},
+}
+
+
+@pytest.mark.parametrize("accepted", [False, True])
+@pytest.mark.parametrize(("reason", "change"), WRONG.items(), ids=WRONG)
+def test_a_peer_that_is_not_to_be_trusted_is_closed(own, other, reason, change, accepted):
+    number = 7 if accepted else own.peers.reach(OTHER)
+    own.peers.connected(number, accepted)
+    hello = msgspec.structs.replace(other.hello, **change)
+    assert own.peers.receive(number, other.sealed(hello)) is None
+    assert not own.peers.trusted(number)
+    assert own.peers.refusal(number) == reason
+    assert own.peers.refused == 1
+    assert own.link.fenced == [number]
+    assert own.link.attached == []
+    assert own.peers.receive(number, other.sealed(other.hello)) is None, "nothing is read from it any more"
+    assert not own.peers.trusted(number)
+    assert own.peers.refused == 1
+
+
+@pytest.mark.parametrize(("worker", "epoch"), [("another", "e2"), ("other", "e3")])
+def test_another_one_than_was_called_is_refused_but_anyone_may_call(own, worker, epoch):
+    there = Worker(worker, epoch)
+    number = own.peers.reach(OTHER)
+    own.peers.connected(number, accepted=False)
+    assert own.peers.receive(number, there.sealed(there.hello)) is None
+    assert own.peers.refusal(number) == f"{worker} of epoch {epoch} answered for other of e2"
+    own.peers.connected(7, accepted=True)
+    assert own.peers.receive(7, there.sealed(there.hello)) == there.hello
+
+
+def test_a_message_with_a_wrong_seal_is_counted_and_ends_a_connection_that_is_not_trusted(own, other):
+    number = greeted(own, other)
+    good = other.sealed(handoff.Busy())
+    for data in (good[:-1] + bytes([good[-1] ^ 1]), bytes([good[0] ^ 1]) + good[1:], good[:5], b""):
+        assert own.peers.receive(number, data) is None
+    assert own.peers.bad_messages == 4
+    assert own.peers.receive(number, good) == handoff.Busy()
+    assert own.link.fenced == []
+    own.peers.connected(7, accepted=True)
+    assert own.peers.receive(7, good[:-1]) is None
+    assert own.link.fenced == [7]
+    assert "seal" in own.peers.refusal(7)
+
+
+def test_the_seal_is_that_of_the_token(own):
+    foreign = Worker("other", "e2", token="another service's")
+    number = own.peers.reach(OTHER)
+    own.peers.connected(number, accepted=False)
+    assert own.peers.receive(number, foreign.sealed(foreign.hello)) is None
+    assert own.peers.refused == 1
+
+
+def test_a_hello_comes_first_and_once(own, other):
+    own.peers.connected(7, accepted=True)
+    assert own.peers.receive(7, other.sealed(handoff.Busy())) is None
+    assert own.link.fenced == [7]
+    number = greeted(own, other)
+    assert own.peers.receive(number, other.sealed(other.hello)) is None
+    assert own.peers.trusted(number)
+    assert own.peers.bad_messages == 2
+
+
+def test_nothing_is_read_from_a_connection_that_is_gone(own, other):
+    number = greeted(own, other)
+    own.peers.forget(number)
+    assert own.peers.receive(number, other.sealed(handoff.Busy())) is None
+    assert not own.peers.trusted(number)
+    assert own.peers.refusal(number) == ""
+    own.peers.forget(number)
+
+
+def test_messages_go_to_trusted_peers_only(own, other):
+    number = own.peers.reach(OTHER)
+    own.peers.send(number, handoff.Busy())
+    own.peers.send(999, handoff.Busy())
+    assert own.link.sent == []
+    own.peers.connected(number, accepted=False)
+    own.peers.receive(number, other.sealed(other.hello))
+    own.peers.send(number, handoff.Busy())
+    assert own.link.sent[-1] == (number, own.sealed(handoff.Busy()))
+
+
+def test_what_is_for_all_goes_to_everyone_who_heard_our_hello(own, other):
+    number = own.peers.reach(OTHER)
+    own.peers.connected(number, accepted=False)
+    own.peers.connected(7, accepted=True)  # has not said hello, nor have we
+    own.peers.connected(8, accepted=True)
+    own.peers.receive(8, other.sealed(other.hello))
+    own.link.sent.clear()
+    own.peers.send_to_all(handoff.Busy())
+    assert [connection for connection, _ in own.link.sent] == [number, 8]
+    own.peers.forget(number)
+    own.link.sent.clear()
+    own.peers.send_to_all(handoff.Busy())
+    assert [connection for connection, _ in own.link.sent] == [8]
+
+
+@pytest.mark.parametrize("accepted", [False, True])
+def test_a_silent_connection_is_closed_when_its_time_is_up(own, accepted):
+    own.time.run(2.0)
+    number = 7 if accepted else own.peers.reach(OTHER)
+    own.peers.connected(number, accepted)
+    assert list(own.peers.timers()) == [2.0 + PATIENCE]
+    own.peers.tick(2.0 + PATIENCE - 0.001)
+    assert own.link.fenced == []
+    own.peers.tick(2.0 + PATIENCE)
+    own.peers.tick(2.0 + PATIENCE)
+    assert own.link.fenced == [number]
+    assert own.peers.refused == 1
+    assert own.peers.refusal(number) == "it did not say who it is for 10 seconds"
+    assert list(own.peers.timers()) == []
+
+
+def test_a_trusted_connection_has_no_time_to_run_out(own, other):
+    number = greeted(own, other)
+    assert list(own.peers.timers()) == []
+    own.peers.tick(1e9)
+    assert own.link.fenced == []
+    assert own.peers.trusted(number)
+
+
+def test_a_fence_is_asked_for_once_and_another_connection_takes_what_follows(own, other):
+    number = greeted(own, other)
+    assert own.peers.fence(number)
+    assert not own.peers.fence(number)
+    assert not own.peers.fence(999)
+    assert own.link.fenced == [number]
+    assert own.peers.reach(OTHER) != number
+
+
+def test_the_longest_silent_stranger_makes_room(own, other):
+    own.peers.reach(OTHER)  # called from here: no stranger
+    own.peers.connected(1, accepted=True)
+    own.peers.receive(1, other.sealed(other.hello))
+    for number in range(2, 66):
+        own.peers.connected(number, accepted=True)
+    assert own.link.fenced == []
+    own.peers.connected(66, accepted=True)
+    assert own.link.fenced == [2]
+    own.peers.connected(67, accepted=True)
+    assert own.link.fenced == [2, 3]
+    assert own.peers.refused == 2
+
+
+def test_a_proof_is_of_the_token_the_worker_and_the_epoch():
+    proofs = {prove(*each) for each in [("t", "a", "b"), ("u", "a", "b"), ("t", "c", "b"), ("t", "a", "d")]}
+    assert len(proofs) == 4
+    assert prove("t", "a:b", "c") != prove("t", "a", "b:c"), "the worker's name cannot run over into the epoch"

@@ -1,0 +1,255 @@
+"""What the receiving side offers, counts and answers."""
+
+import dataclasses
+
+import pytest
+from handoff_pair import BLOCK, BLOCK_BYTES, HASHES, ROOT, TOKENS, Pair
+
+from legato_engine.transfer.events import Aborted, Arrived, GrantRevoked, Released, WritingBegan
+from legato_engine.transfer.session import SessionState
+from legato_protocol import handoff
+
+NAME = ("epoch-receiver", 1, 1)
+FINAL = handoff.Final(*NAME, TOKENS, 4 * BLOCK, (), 4)
+
+
+@pytest.fixture
+def pair():
+    return Pair()
+
+
+def sent(pair, kind):
+    """Everything of this kind that the receiver sends from now on."""
+    seen, send = [], pair.receiver.agent._peers.send
+
+    def watch(number, message):
+        seen.extend([message] if isinstance(message, kind) else [])
+        send(number, message)
+
+    pair.receiver.agent._peers.send = watch
+    return seen
+
+
+def connect(pair):
+    """By a room of their own, which nothing is done about."""
+    pair.sender.agent.expect(9, 1, pair.receiver.peer, ROOT)
+    pair.receiver.agent.grant(9, 1, pair.sender.peer, [7], 0, ROOT)
+    pair.run()
+    pair.receiver.seen.clear()
+
+
+def test_each_grant_has_a_serial_of_its_own(pair):
+    grants = sent(pair, handoff.Grant)
+    pair.begin(table=[6, 1, 4, 2, 5], cached=1)
+    pair.receiver.agent.revoke(1)
+    pair.run()
+    pair.grant(table=[0])
+    pair.run()
+    assert grants == [handoff.Grant(*NAME, (1, 4, 2, 5), 1, 1.0, 1), handoff.Grant(*NAME, (0,), 0, 1.0, 2)]
+
+
+def test_a_revocation_names_the_grant_that_is_meant(pair):
+    connect(pair)
+    revokes = sent(pair, handoff.Revoke)
+    pair.begin()
+    pair.receiver.agent.revoke(1)
+    pair.receiver.agent.revoke(1)
+    assert revokes == [handoff.Revoke(*NAME, 2)]
+
+
+def test_a_grant_that_was_not_sent_yet_is_revoked_at_once(pair):
+    pair.grant()
+    pair.receiver.agent.revoke(1)
+    assert pair.receiver.agent.poll() == [GrantRevoked("receiver", 1, 1)]
+    pair.receiver.agent.revoke(2)  # a room that is not known
+    pair.run()
+    assert pair.sender.agent.pending() == 0
+
+
+def test_only_what_may_still_be_written_to_is_in_quarantine(pair):
+    pair.begin(cached=1)
+    counts = pair.receiver.agent.counts
+    assert (counts().receiving, counts().quarantined_blocks) == (1, 0)
+    pair.receiver.agent.abort(1, "the client is gone")
+    assert (counts().receiving, counts().quarantined_blocks) == (1, 3)
+    pair.receiver.poll()
+    assert pair.receiver.events(Aborted)
+    assert not pair.receiver.events(Released)
+    pair.run()
+    assert pair.receiver.events(Released)
+    assert (counts().receiving, counts().quarantined_blocks) == (0, 0)
+
+
+def test_blocks_whose_sender_has_to_be_fenced_are_in_quarantine_until_it_is(pair):
+    pair.begin()
+    pair.sender.link.stop()
+    while not pair.receiver.agent.counts().fences:
+        pair.deliver()
+        pair.receiver.poll()
+    assert pair.receiver.agent.counts().quarantined_blocks == 4
+    assert not pair.receiver.events(Released)
+    pair.run()
+    assert pair.receiver.agent.counts().quarantined_blocks == 0
+    assert pair.receiver.events(Released)
+
+
+@pytest.mark.parametrize("message", [handoff.Written(*NAME, 0, (1,)), FINAL, handoff.Renew(*NAME)])
+def test_a_session_that_is_not_known_is_aborted_and_stays_so(pair, message):
+    connect(pair)
+    aborts = sent(pair, handoff.Abort)
+    for _ in range(2):
+        pair.sender.say(message, pair.receiver)
+        pair.run(0.1)
+    assert aborts == [handoff.Abort(*NAME, "unknown here", True)] * 2
+    assert pair.receiver.seen == []
+    pair.grant()
+    assert [type(event) for event in pair.receiver.agent.poll()] == [Aborted, Released]
+
+
+def test_a_session_that_was_released_tells_again_why(pair):
+    pair.begin()
+    pair.receiver.agent.abort(1, "the client is gone")
+    pair.run()
+    aborts = sent(pair, handoff.Abort)
+    pair.sender.say(handoff.Written(*NAME, 0, (1,)), pair.receiver)
+    pair.run(0.1)
+    assert aborts == [handoff.Abort(*NAME, "the client is gone", True)]
+    assert pair.receiver.agent.counts().committed == 0
+
+
+def test_a_commit_that_was_lost_is_told_again(pair):
+    pair.begin()
+    commits = sent(pair, handoff.Commit)
+    pair.send()
+    pair.run()
+    pair.sender.say(FINAL, pair.receiver)
+    pair.run(0.1)
+    assert commits == [handoff.Commit(*NAME)] * 2
+    assert len(pair.receiver.events(Arrived)) == 1
+    assert pair.receiver.agent.counts().committed == 1
+
+
+@pytest.mark.parametrize("message", [handoff.Abort(*NAME, "no", False), handoff.Abort(*NAME, "no", True)])
+def test_an_abort_is_acknowledged_and_says_whether_to_try_again(pair, message):
+    pair.begin()
+    acks = sent(pair, handoff.AbortAck)
+    for _ in range(2):
+        pair.sender.say(message, pair.receiver)
+        pair.run(0.1)
+    assert acks == [handoff.AbortAck(*NAME)] * 2
+    assert pair.receiver.seen == [Aborted("receiver", 1, 1, "refused", "no", message.retry), Released(1, 1)]
+
+
+def test_a_message_that_begins_nothing_is_not_remembered(pair):
+    connect(pair)
+    timers = pair.receiver.agent._receiver.sessions.timers
+    before = len(list(timers()))
+    pair.sender.say(handoff.AbortAck(*NAME), pair.receiver)
+    pair.run(0.1)
+    assert len(list(timers())) == before
+
+
+def test_writing_is_told_once(pair):
+    pair.begin()
+    pair.sender.agent.push(1, 0, [0], HASHES[:1])
+    pair.sender.agent.push(1, 1, [1], HASHES[1:2])
+    pair.run()
+    assert pair.receiver.seen == [WritingBegan(1, 1)]
+
+
+def test_a_revocation_that_crosses_the_first_block_is_too_late(pair):
+    pair.begin()
+    pair.receiver.agent.revoke(1)
+    pair.send()  # the sender has not seen it yet
+    pair.run()
+    assert pair.receiver.events(Arrived)
+    assert not pair.receiver.events(GrantRevoked)
+    assert not pair.sender.events(GrantRevoked)
+
+
+def test_the_last_message_may_come_before_the_blocks_are_announced(pair):
+    """It waits for them a lease long, from then on."""
+    pair.begin()
+    pair.sender.link.stop()
+    for _ in range(8):
+        pair.deliver()
+        pair.receiver.poll()
+    assert not pair.receiver.events(Aborted)
+    pair.sender.link.resume()
+    pair.sender.say(FINAL, pair.receiver)
+    pair.deliver()
+    pair.receiver.poll()
+    pair.sender.link.stop()
+    began = pair.network.now
+    while not pair.receiver.events(Aborted):
+        pair.deliver()
+        pair.receiver.poll()
+    assert pair.network.now - began == pytest.approx(1.0, abs=0.06)
+    assert not pair.receiver.events(Arrived)
+
+
+def test_any_message_of_the_sender_starts_its_lease_over(pair):
+    pair.begin()
+    sender, _ = pair.sender.agent._peers, pair.sender.link.stop()
+    (number,) = sender._connections
+    for _ in range(5):
+        pair.sender.link.resume()
+        sender.send(number, handoff.Renew(*NAME))
+        pair.deliver()
+        pair.sender.link.stop()
+        for _ in range(15):
+            pair.deliver()
+            pair.receiver.poll()
+    assert not pair.receiver.events(Aborted)
+    for _ in range(10):
+        pair.deliver()
+        pair.receiver.poll()
+    assert pair.receiver.events(Aborted)
+
+
+def test_what_arrived_is_told_with_its_figures(pair):
+    pair.sender.agent.expect(1, 1, pair.receiver.peer, ROOT)
+    began = pair.network.now
+    pair.grant(table=[6, 1, 4, 2], cached=1)
+    pair.run(3.1)
+    pair.send()
+    pair.run()
+    (arrived,) = pair.receiver.events(Arrived)
+    assert (arrived.room, arrived.attempt, arrived.source) == (1, 1, "sender")
+    assert (arrived.blocks, arrived.cached, arrived.bytes) == (3, 1, 3 * BLOCK_BYTES)
+    assert arrived.final_at == pytest.approx(began + arrived.seconds, abs=0.01)
+    assert arrived.seconds > 3.0
+    counts = pair.receiver.agent.counts()
+    assert (counts.committed, counts.bytes_received, counts.aborted, counts.corrupt_blocks) == (
+        1,
+        3 * BLOCK_BYTES,
+        0,
+        0,
+    )
+
+
+def test_a_connection_that_is_ready_sends_only_the_grants_that_go_over_it(pair):
+    stranger_peer = type(pair.sender.peer)("nobody", "e", b"nobody")
+    pair.receiver.agent.grant(2, 1, stranger_peer, [4], 0, ROOT)
+    grants = sent(pair, handoff.Grant)
+    pair.expect()
+    pair.grant(table=range(4))
+    pair.run(0.2)
+    assert [grant.room for grant in grants] == [1]
+
+
+def test_the_expected_sender_may_refuse_before_the_grant_has_reached_it(pair):
+    """Over a connection of its own, while another one to it is being made."""
+    connect(pair)
+    peers, sessions = pair.receiver.agent._peers, pair.receiver.agent._receiver.sessions
+    (number,) = peers._connections
+    peers._connections[50] = dataclasses.replace(peers._connections[number], trusted=False)
+    peers.reach = lambda _: 50
+    pair.grant(table=range(4))
+    assert sessions.get((1, 1)).state is SessionState.CONNECTING
+    pair.sender.say(handoff.Written(*NAME, 0, (1,)), pair.receiver)
+    pair.run(0.1)
+    assert pair.receiver.seen == []
+    pair.sender.say(handoff.Abort(*NAME, "no"), pair.receiver)
+    pair.run(0.1)
+    assert [type(event) for event in pair.receiver.seen] == [Aborted, Released]
