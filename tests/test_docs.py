@@ -6,6 +6,7 @@ from argparse import ArgumentParser
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from legato_cli import bench, prepare
@@ -15,9 +16,10 @@ from legato_engine.transfer.counts import Counts
 from legato_gateway import errors
 from legato_gateway import settings as gateway_settings
 from legato_gateway.metrics import Metrics
+from legato_gateway.openai import schemas
 from legato_operator.kubernetes import settings as operator_settings
 from legato_operator.kubernetes.metrics import OperatorMetrics
-from legato_protocol import names
+from legato_protocol import names, sampling_limits
 
 DOCS = Path(__file__).parents[1] / "docs"
 
@@ -54,6 +56,29 @@ def test_docs_know_every_flag_of_prepare():
 @pytest.mark.parametrize(("heading", "prefix"), [("Environment", "ENV_"), ("Headers of a request", "HEADER_")])
 def test_docs_know_every_variable_and_header(heading, prefix):
     assert _rows("settings.md", heading) == {value for name, value in vars(names).items() if name.startswith(prefix)}
+
+
+def test_docs_know_every_field_of_requests():
+    text = (DOCS / "openai-api.md").read_text()
+    both = {field.name for field in msgspec.structs.fields(schemas.SamplingBody)}
+    told = {
+        "both": _rows("openai-api.md", "Fields of both"),
+        "chat": _rows("openai-api.md", "Chat only"),
+        "completions": _rows("openai-api.md", "Completions only"),
+        "unsupported": set(re.findall(r"`(\w+)`", text.split("## Not supported\n")[1])) - {"unsupported_value"},
+    }
+    chat = {field.name for field in msgspec.structs.fields(schemas.ChatBody)}
+    completion = {field.name for field in msgspec.structs.fields(schemas.CompletionBody)}
+    assert told["both"] | told["unsupported"] | told["chat"] | told["completions"] == chat | completion
+    assert told["both"] <= both
+    assert told["chat"] <= chat
+    assert told["completions"] <= completion
+
+
+def test_docs_know_the_range_of_every_parameter():
+    text = (DOCS / "openai-api.md").read_text()
+    for name, limits in sampling_limits.RANGES.items():
+        assert f"| `{name}` | {limits} |" in text
 
 
 def test_docs_know_every_error_code_and_its_status():
