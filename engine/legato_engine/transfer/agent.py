@@ -96,8 +96,6 @@ class TransferAgent:
         )
         return None if due is None else max(0.0, due - self._context.clock())
 
-    # sender
-
     def expect(self, room: int, attempt: int, peer: Peer, root: bytes) -> None:
         """This worker will send `room` to `peer`. `root` is the parent of the sequence's first block hash.
 
@@ -131,8 +129,6 @@ class TransferAgent:
         """How many pushed blocks are not in the receiver's memory yet: what a sequence that stops now waits for."""
         return self._sender.unwritten(room)
 
-    # receiver
-
     def grant(self, room: int, attempt: int, peer: Peer, table: Sequence[int], cached: int, root: bytes) -> None:
         """Lets `peer` write the sequence of `room` into the own arena.
 
@@ -146,8 +142,6 @@ class TransferAgent:
     def revoke(self, room: int) -> None:
         """Asks for the grant back. `GrantRevoked` follows if nothing was put yet; otherwise the session goes on."""
         self._receiver.revoke(room)
-
-    # both
 
     def abort(self, room: int, reason: str) -> None:
         """Ends every unfinished session of this room (cancel, deadline). Rooms that are not known are no error.
@@ -172,7 +166,7 @@ class TransferAgent:
     def core_is_busy(self, seconds: float) -> None:
         """The core has been in a step for so long. For a thread that lives beside it, to call every quarter of a lease.
 
-        While the core computes nobody polls, so peers would take it for dead: they are told that it is not. Once the
+        While the core computes nobody polls, so peers would take it for dead: this says that it is not. Once the
         step has ended, or when it never does and the process is ended for it, leases run as usual.
         """
         if seconds >= self._context.renewal:

@@ -61,7 +61,7 @@ class Committed:
 
 @dataclass(frozen=True, slots=True)
 class Arrived:
-    """Receiver: every block is here and verified, the sender has been told. The sequence is this worker's now."""
+    """Receiver: every block is here and verified, and the sender informed. The sequence is this worker's now."""
 
     room: int
     attempt: int
@@ -79,7 +79,7 @@ class Aborted:
     """The hand-off failed; `retry` says whether another try (elsewhere, or later) may succeed.
 
     Sender: no put reads its blocks any more, they may be freed (or the sequence goes on here).
-    Receiver: the request is to be told; the granted blocks are NOT reusable before `Released`.
+    Receiver: the gateway is to be informed; the granted blocks are NOT reusable before `Released`.
     """
 
     side: Side

@@ -80,7 +80,7 @@ class Link(Protocol):
     """Connections to peers over one transport, and one registered span of memory that peers may write to.
 
     No method blocks on a peer. Any but `close` raises LinkError once the link itself has failed, for no peer's fault:
-    it will never tell anything again, and whoever uses it has to be replaced. Calls that name a connection that is gone
+    it reports nothing any more, and whoever uses it has to be replaced. Calls that name a connection that is gone
     are ignored (a put answers `PutFailed`): its `PeerDown` or `Fenced` is on its way or was read already. Each
     connection ends with exactly one of the two.
     """
@@ -116,7 +116,7 @@ class Link(Protocol):
         """What has happened since the last call, oldest first. Never blocks."""
 
     def fileno(self) -> int:
-        """A descriptor that is readable while `poll` has something to tell."""
+        """A descriptor that is readable while `poll` has events."""
 
     def close(self) -> None:
         """Ends all connections and the listener, and lets go of the memory. No events follow."""

@@ -119,7 +119,7 @@ class MemoryLink:
     def put(self, connection: int, spans: Sequence[PutSpan], tag: int) -> None:
         end = self._ends.get(connection)
         if end is None or not end.attached:
-            self._tell(PutFailed(connection, tag, "no connection"))
+            self._report(PutFailed(connection, tag, "no connection"))
             return
         end.puts[tag] = list(spans)
         arrival = end.last = max(end.last, self._network.now + self._network.transit())
@@ -133,10 +133,10 @@ class MemoryLink:
     def poll(self) -> list[LinkEvent]:
         if self.stopped:
             return []
-        told, self._inbox = self._inbox, []
-        if self._wake is not None and told:
+        events, self._inbox = self._inbox, []
+        if self._wake is not None and events:
             os.eventfd_read(self._wake)
-        return told
+        return events
 
     def fileno(self) -> int:
         if self._wake is None:
@@ -180,14 +180,14 @@ class MemoryLink:
             return
         other = peer._new_end()
         end.other, other.other = other, end
-        peer._tell(Connected(other.number, accepted=True))
-        self._tell(Connected(end.number))
+        peer._report(Connected(other.number, accepted=True))
+        self._report(Connected(end.number))
 
     def _deliver(self, end: _End, data: bytes) -> None:
         if self.stopped:
             self._held.append(lambda: self._deliver(end, data))
         elif end.open and end.other is not None and end.other.open:
-            end.other.link._tell(Received(end.other.number, data))
+            end.other.link._report(Received(end.other.number, data))
 
     def _land(self, end: _End, tag: int) -> None:
         if self.stopped:
@@ -201,7 +201,7 @@ class MemoryLink:
             return
         for span in spans:
             end.other.link._write(span, self._network.chance(self._network.faults.corrupt_put))
-        self._tell(PutDone(end.number, tag))
+        self._report(PutDone(end.number, tag))
 
     def _write(self, span: PutSpan, corrupt: bool) -> None:
         address, length = self._span
@@ -223,9 +223,9 @@ class MemoryLink:
         end.open = False
         del self._ends[end.number]
         for tag in list(end.puts):
-            self._tell(PutFailed(end.number, tag, "the connection is closed"))
+            self._report(PutFailed(end.number, tag, "the connection is closed"))
         end.puts.clear()
-        self._tell(last)
+        self._report(last)
         other = end.other
         if other is not None and other.open:
             network = self._network
@@ -237,7 +237,7 @@ class MemoryLink:
             return
         self._close(end, PeerDown(end.number, "the peer closed the connection"))
 
-    def _tell(self, event: LinkEvent) -> None:
+    def _report(self, event: LinkEvent) -> None:
         self._inbox.append(event)
         if self._wake is not None:
             os.eventfd_write(self._wake, 1)

@@ -27,7 +27,7 @@ class _Connection:
     due: float  # by when the peer has said who it is
     arena: int = 0
     trusted: bool = False
-    closing: bool = False  # from here: its end is yet to be told
+    closing: bool = False  # from here: the event of its end is yet to come
     refusal: str = ""  # why, if the peer was not to be trusted
 
 
@@ -106,7 +106,7 @@ class Peers:
         return connection.refusal if connection else ""
 
     def send(self, number: int, message: handoff.HandoffMessage) -> None:
-        """Sends when the peer is trusted; a connection that is gone swallows it (its end is told by an event)."""
+        """Sends when the peer is trusted; a connection that is gone swallows it (its end is an event)."""
         if self.trusted(number):
             self._link.send(number, self._seal(encode(message)))
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from legato_engine.transfer.checksum import bind
 from legato_engine.transfer.context import TransferContext
 from legato_engine.transfer.events import Arrived, Released, WritingBegan
-from legato_engine.transfer.registry import Failure, Key, SessionRecord, SessionRegistry
+from legato_engine.transfer.registry import Key, SessionFailure, SessionRecord, SessionRegistry
 from legato_engine.transfer.session import Action, Session, SessionEvent, SessionState
 from legato_protocol import block_hash, handoff
 from legato_protocol.stream import Peer
@@ -70,7 +70,7 @@ class Receiver:
     def cancel(self, room: int, reason: str) -> None:
         for into in self.sessions.of_room(room):
             if not into.ended:
-                self.sessions.fail(into, SessionEvent.CANCEL, Failure("cancelled", reason, retry=False))
+                self.sessions.fail(into, SessionEvent.CANCEL, SessionFailure("cancelled", reason, retry=False))
 
     # messages and link events
 
@@ -131,7 +131,7 @@ class Receiver:
                 if serial >= into.serial:
                     self.sessions.step(into, SessionEvent.GOT_REVOKED)
             case handoff.Abort(reason=reason, retry=retry):
-                self.sessions.fail(into, SessionEvent.GOT_ABORT, Failure("refused", reason, retry))
+                self.sessions.fail(into, SessionEvent.GOT_ABORT, SessionFailure("refused", reason, retry))
             case handoff.AbortAck():
                 self.sessions.step(into, SessionEvent.GOT_ACK)
             case _:
@@ -190,7 +190,7 @@ class Receiver:
         return sum(bind(into.found[i], room, i, hashes[i]) != into.claimed[i] for i in indices)
 
     def _reject(self, into: IncomingSession, reason: str) -> None:
-        self.sessions.fail(into, SessionEvent.CORRUPT, Failure("corrupt", reason))
+        self.sessions.fail(into, SessionEvent.CORRUPT, SessionFailure("corrupt", reason))
 
     def _perform(self, into: IncomingSession, action: Action) -> None:
         match action:

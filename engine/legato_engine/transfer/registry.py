@@ -24,7 +24,7 @@ _NOT_BEGUN = frozenset((S.UNKNOWN, S.PARKED))  # no call of the own core has ope
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
+class SessionFailure:
     """What went wrong first; see `events.Aborted`."""
 
     cause: Cause
@@ -32,7 +32,7 @@ class Failure:
     retry: bool = True
 
 
-USED_BEFORE = Failure("refused", "this room and attempt had a hand-off before")
+USED_BEFORE = SessionFailure("refused", "this room and attempt had a hand-off before")
 
 
 @dataclass(slots=True)
@@ -45,7 +45,7 @@ class SessionRecord:
     connection: int | None = None  # the only one that may carry this hand-off
     due: float = 0.0  # end of the lease; once the session has ended, of its memory
     renew_at: float = 0.0
-    failure: Failure | None = None
+    failure: SessionFailure | None = None
 
     @property
     def state(self) -> SessionState:
@@ -134,7 +134,7 @@ class SessionRegistry(Generic[R]):
         elif record.state in _LEAVING and before not in _LEAVING:
             record.due = now + self._context.lease
 
-    def fail(self, record: R, event: SessionEvent, failure: Failure) -> None:
+    def fail(self, record: R, event: SessionEvent, failure: SessionFailure) -> None:
         """As `step`, for what does not go as it should: the first failure is the one that is reported."""
         record.failure = record.failure or failure
         self.step(record, event)
@@ -165,12 +165,12 @@ class SessionRegistry(Generic[R]):
             if record.connection == connection and not record.ended:
                 awaited = record.state is SessionState.FENCING
                 event = SessionEvent.FENCED if awaited else SessionEvent.PEER_DOWN
-                self.fail(record, event, Failure(cause, f"the {self._peer} is gone: {reason}"))
+                self.fail(record, event, SessionFailure(cause, f"the {self._peer} is gone: {reason}"))
 
     def tick(self, now: float) -> None:
         for record in self:
             if record.state in _LEASED and now >= record.due:
-                silent = Failure("peer_silent", f"the {self._peer} said nothing for too long")
+                silent = SessionFailure("peer_silent", f"the {self._peer} said nothing for too long")
                 self.fail(record, SessionEvent.LEASE_END, silent)
             elif record.renewed and now >= record.renew_at:
                 record.renew_at = now + self._context.renewal

@@ -10,7 +10,7 @@ from legato_engine.transfer.context import TransferContext
 from legato_engine.transfer.events import Committed, Granted
 from legato_engine.transfer.link import PutDone, PutFailed
 from legato_engine.transfer.puts import PutInFlight, spans
-from legato_engine.transfer.registry import Failure, SessionRecord, SessionRegistry
+from legato_engine.transfer.registry import SessionFailure, SessionRecord, SessionRegistry
 from legato_engine.transfer.session import Action, SessionEvent, SessionState
 from legato_protocol import block_hash, handoff
 from legato_protocol.stream import Peer, TokenItem
@@ -50,7 +50,7 @@ class Sender:
     def expect(self, room: int, attempt: int, peer: Peer, root: bytes) -> None:
         out = self.sessions.open((room, attempt))
         if out.state is SessionState.PARKED and not self._is_from(out, peer):
-            foreign = Failure("refused", "the grant came from another worker or epoch")
+            foreign = SessionFailure("refused", "the grant came from another worker or epoch")
             self.sessions.fail(out, SessionEvent.CANCEL, foreign)
             out = self.sessions.restart((room, attempt))
         for other in self.sessions.of_room(room):
@@ -98,7 +98,7 @@ class Sender:
     def cancel(self, room: int, reason: str) -> None:
         for out in self.sessions.of_room(room):
             if not out.ended and out.state is not SessionState.UNKNOWN:
-                self._fail(out, SessionEvent.CANCEL, Failure("cancelled", reason, retry=False))
+                self._fail(out, SessionEvent.CANCEL, SessionFailure("cancelled", reason, retry=False))
 
     # messages and link events
 
@@ -119,7 +119,7 @@ class Sender:
                     self._give_back(out, connection, serial)
             case handoff.Abort(reason=reason, retry=retry):
                 self._bind(out, connection)
-                self._fail(out, SessionEvent.GOT_ABORT, Failure("refused", reason, retry))
+                self._fail(out, SessionEvent.GOT_ABORT, SessionFailure("refused", reason, retry))
             case handoff.Commit():
                 self.sessions.step(out, SessionEvent.GOT_COMMIT)
             case handoff.AbortAck():
@@ -135,7 +135,7 @@ class Sender:
             return
         put = out.puts.pop(event.tag)
         if isinstance(event, PutFailed):
-            self._fail(out, SessionEvent.PUT_FAILED, Failure("broken", f"could not write: {event.reason}"))
+            self._fail(out, SessionEvent.PUT_FAILED, SessionFailure("broken", f"could not write: {event.reason}"))
         elif out.state is SessionState.PUSHING:
             self._context.totals.bytes_sent += put.bytes
             self.sessions.send(out, handoff.Written(*out.name, put.first, put.checksums))
@@ -215,7 +215,7 @@ class Sender:
             self.sessions.step(out, SessionEvent.FINISH)
             self.sessions.extend_lease(out)
 
-    def _fail(self, out: OutgoingSession, event: SessionEvent, failure: Failure) -> None:
+    def _fail(self, out: OutgoingSession, event: SessionEvent, failure: SessionFailure) -> None:
         self.sessions.fail(out, event, failure)
         if out.state in (SessionState.DRAINING, SessionState.ANSWERING):
             self._settle(out)

@@ -4,7 +4,7 @@ import pytest
 
 from legato_engine.transfer.context import TransferContext
 from legato_engine.transfer.events import Aborted, GrantRevoked
-from legato_engine.transfer.registry import Failure, SessionRecord, SessionRegistry
+from legato_engine.transfer.registry import SessionFailure, SessionRecord, SessionRegistry
 from legato_engine.transfer.session import ENDED, TABLES, Action, IllegalTransition, SessionEvent, SessionState
 from legato_engine.transfer.virtual_time import VirtualTime
 from legato_protocol import handoff
@@ -86,7 +86,7 @@ def test_a_lease_that_ends_is_reported_as_silence_of_the_other_side(side):
     world = World(side, S.PUSHING if side == "sender" else S.RECEIVING)
     world.at(LEASE)
     other = {"sender": "receiver", "receiver": "sender"}[side]
-    assert world.record.failure == Failure("peer_silent", f"the {other} said nothing for too long", retry=True)
+    assert world.record.failure == SessionFailure("peer_silent", f"the {other} said nothing for too long", retry=True)
     assert world.wire.fenced == [1]
     assert world.context.totals.fences == 1
 
@@ -182,7 +182,7 @@ def test_the_end_of_a_connection_ends_its_sessions_and_no_others(side, state):
         assert world.record.due == LEASE
     else:
         name = {"sender": "receiver", "receiver": "sender"}[side]
-        assert world.record.failure == Failure("peer_died", f"the {name} is gone: killed", retry=True)
+        assert world.record.failure == SessionFailure("peer_died", f"the {name} is gone: killed", retry=True)
         assert world.record.due == 3.0 + 4 * LEASE
 
 
@@ -251,8 +251,8 @@ def test_who_is_waited_for(side, state):
 
 def test_the_first_failure_is_the_one_that_is_reported():
     world = World("sender", S.PUSHING)
-    world.registry.fail(world.record, E.PUT_FAILED, Failure("broken", "the first"))
-    world.registry.fail(world.record, E.GOT_ABORT, Failure("refused", "the second", retry=False))
+    world.registry.fail(world.record, E.PUT_FAILED, SessionFailure("broken", "the first"))
+    world.registry.fail(world.record, E.GOT_ABORT, SessionFailure("refused", "the second", retry=False))
     world.registry.step(world.record, E.DRAINED)
     assert world.context.outbox == [Aborted("sender", 5, 1, "broken", "the first", True)]
     assert world.wire.sent == [(1, handoff.AbortAck(*NAME))]
@@ -261,7 +261,7 @@ def test_the_first_failure_is_the_one_that_is_reported():
 
 def test_the_cores_own_reason_is_reported():
     world = World("receiver", S.OFFERED)
-    world.registry.fail(world.record, E.CANCEL, Failure("cancelled", "the client is gone", retry=False))
+    world.registry.fail(world.record, E.CANCEL, SessionFailure("cancelled", "the client is gone", retry=False))
     assert world.context.outbox == [Aborted("receiver", 5, 1, "cancelled", "the client is gone", False)]
     assert world.performed == [Action.SEND_ABORT]
 

@@ -11,7 +11,7 @@ from legato_engine.transfer.memory import MemoryLink, Network
 from legato_engine.transfer.peers import Peers
 from legato_engine.transfer.puts import PutInFlight
 from legato_engine.transfer.receiver import IncomingSession, Receiver
-from legato_engine.transfer.registry import Failure
+from legato_engine.transfer.registry import SessionFailure
 from legato_engine.transfer.sender import OutgoingSession, Sender
 from legato_engine.transfer.session import ENDED, TABLES, Session, SessionState
 from legato_protocol import handoff
@@ -51,7 +51,7 @@ def sender_in(state, flying):
         KEY, session, "e2", CONNECTION if late else None, peer=PEER, current=True, grant=grant() if late else None
     )
     if state in (S.DRAINING, S.ANSWERING):
-        out.failure = Failure("broken", "a put failed")
+        out.failure = SessionFailure("broken", "a put failed")
     if state is S.FINISHED:
         out.final = handoff.Final("e2", ROOM, ATTEMPT, b"", 0, (), 0)
     if flying:

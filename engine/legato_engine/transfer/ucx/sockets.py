@@ -20,14 +20,14 @@ def numeric(host: str) -> str:
     try:
         return str(socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0][4][0])
     except (OSError, UnicodeError) as error:
-        raise LinkError(f"{host!r} is no address: {error}") from None
+        raise LinkError(f"not an address: {host!r}: {error}") from None
 
 
 def split(address: bytes) -> tuple[str, int]:
     """Host and port of `host:port`. Raises ValueError for what cannot be one: addresses come from other machines."""
     host, _, port = address.decode().rpartition(":")
     if not (port.isascii() and port.isdigit() and 0 < int(port[:6]) <= 0xFFFF):
-        raise ValueError(f"{port!r} is no port")
+        raise ValueError(f"not a valid port: {port} (1 to 65535)")
     return str(ip_address(host)), int(port)
 
 

@@ -32,13 +32,13 @@ class UcxThread:
         self,
         numbers: "count[int]",
         calls: Mailbox[Callable[[], None]],
-        tell: Callable[[LinkEvent], None],
+        report: Callable[[LinkEvent], None],
         broke: Callable[[Exception], None],
     ) -> None:
         self._numbers = numbers
         self._calls = calls
-        self._tell = tell
-        self._say_broke = broke
+        self._report = report
+        self._report_fault = broke
         self._fault: Exception | None = None
         self._endpoints: dict[int, UcxEndpoint] = {}
         self._by_handle: dict[int, int] = {}
@@ -68,7 +68,7 @@ class UcxThread:
                 self._turn()
             self._shut()
         except Exception as error:  # whatever it is, the next call or poll raises it
-            self._say_broke(error)
+            self._report_fault(error)
 
     def _turn(self) -> None:
         for call in self._calls.take():
@@ -76,8 +76,8 @@ class UcxThread:
         self._worker.progress()
         if self._fault is not None:
             raise self._fault
-        told = self._collect()
-        if self._running and not (told or self._failed) and self._worker.arm():
+        reported = self._collect()
+        if self._running and not (reported or self._failed) and self._worker.arm():
             self._sleeper.poll()
 
     # calls
@@ -86,10 +86,10 @@ class UcxThread:
         try:
             handle = self._ucp.connect(self._worker.handle, sockets.packed(*sockets.split(address)))
         except (ValueError, LinkError) as error:
-            self._tell(PeerDown(number, f"cannot connect to {address!r}: {error}"))
+            self._report(PeerDown(number, f"cannot connect to {address!r}: {error}"))
             return
         self._adopt(number, handle, accepted=False)
-        self._tell(Connected(number))
+        self._report(Connected(number))
 
     def attach(self, number: int, rkey: bytes) -> None:
         endpoint = self._endpoints.get(number)
@@ -107,13 +107,13 @@ class UcxThread:
     def put(self, number: int, spans: Sequence[PutSpan], tag: int) -> None:
         endpoint = self._endpoints.get(number)
         if endpoint is None or not endpoint.put(spans, tag):
-            self._tell(PutFailed(number, tag, "no connection"))
+            self._report(PutFailed(number, tag, "no connection"))
 
     def fence(self, number: int) -> None:
         endpoint = self._endpoints.get(number)
         if endpoint is not None:
             self._close(endpoint)
-            self._tell(Fenced(number))
+            self._report(Fenced(number))
 
     def stop(self) -> None:
         self._running = False
@@ -136,8 +136,8 @@ class UcxThread:
         self._context = libucxx.UCXContext(options, features)
         self._worker = libucxx.UCXWorker(self._context)
         self._worker.init_blocking_progress_mode()
-        self._ucp.receive_with(self._worker.handle, self._guarded(self._take))
-        self._ucp.tell_failures(self._guarded(self._broke))
+        self._ucp.on_message(self._worker.handle, self._guarded(self._take))
+        self._ucp.on_failure(self._guarded(self._broke))
         self._sleeper = select.poll()
         self._sleeper.register(self._worker.epoll_file_descriptor, select.POLLIN)
         self._sleeper.register(self._calls, select.POLLIN)
@@ -161,7 +161,7 @@ class UcxThread:
             return
         number = next(self._numbers)
         self._adopt(number, handle, accepted=True)
-        self._tell(Connected(number, accepted=True))
+        self._report(Connected(number, accepted=True))
 
     def _take(self, handle: int, message: bytes) -> None:
         number = self._by_handle.get(handle)
@@ -194,26 +194,26 @@ class UcxThread:
         return guarded
 
     def _collect(self) -> bool:
-        """Tells what has ended since; whether there was anything."""
-        told = False
+        """Reports what has arrived and ended since; whether there was anything."""
+        reported = False
         for endpoint in self._endpoints.values():
             try:
                 endpoint.settle()
             except LinkError:
                 self._failed.append(endpoint.number)
             for data in endpoint.received():
-                told = True
-                self._tell(Received(endpoint.number, data))
+                reported = True
+                self._report(Received(endpoint.number, data))
             for event in endpoint.puts_ended():
-                told = True
-                self._tell(event)
+                reported = True
+                self._report(event)
         while self._failed:
             number = self._failed.pop()
             if number in self._endpoints:
-                told = True
+                reported = True
                 self._close(self._endpoints[number])
-                self._tell(PeerDown(number, "the connection broke or the peer closed it"))
-        return told
+                self._report(PeerDown(number, "the connection broke or the peer closed it"))
+        return reported
 
     def _close(self, endpoint: UcxEndpoint) -> None:
         """After this nothing that the peer has written or will write over this endpoint can reach memory here."""
@@ -225,7 +225,7 @@ class UcxThread:
         while not endpoint.closed():
             self._worker.progress_once()
         for event in endpoint.puts_ended():
-            self._tell(event)
+            self._report(event)
         endpoint.release()
 
     def _shut(self) -> None:

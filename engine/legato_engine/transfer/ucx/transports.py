@@ -1,4 +1,4 @@
-"""What can carry hand-offs, how UCX is told, and what is missing for the rest.
+"""What can carry hand-offs, the options that make UCX use it, and what is missing for the rest.
 
 Only transports whose endpoints can be closed by the receiver alone are allowed, because a fence is nothing else. Cross
 memory attach, XPMEM and CUDA IPC let a sender write into the receiver's memory without the receiver's help: a peer that
@@ -19,7 +19,7 @@ Transport = Literal["Auto", "TCP", "SharedMemory", "RDMA"]
 
 @dataclass(frozen=True, slots=True)
 class TransportConfig:
-    """`tls` is UCX's list of transports; `label` is what `Hello.transport` tells."""
+    """`tls` is UCX's list of transports; `label` is for `Hello.transport`."""
 
     label: str
     tls: str
@@ -36,9 +36,9 @@ _RDMA = TransportConfig("ucx:rdma", "rc")
 
 
 def choose(transport: str, lacking: Sequence[str] | None = None) -> TransportConfig:
-    """What to tell UCX. `lacking` is what is missing for RDMA, to be looked up unless given.
+    """The configuration for UCX. `lacking` is what is missing for RDMA, to be looked up unless given.
 
-    Raises LinkError when it cannot be had.
+    Raises LinkError when it is not usable here.
     """
     match transport:
         case "Auto" | "TCP":
@@ -49,7 +49,7 @@ def choose(transport: str, lacking: Sequence[str] | None = None) -> TransportCon
             if lacking := missing_for_rdma() if lacking is None else lacking:
                 raise LinkError(f"RDMA is not usable here: {'; '.join(lacking)}")
             return _RDMA
-    raise LinkError(f"transport {transport!r} is none of Auto, TCP, SharedMemory, RDMA")
+    raise LinkError(f"not a transport: {transport!r} (Auto, TCP, SharedMemory or RDMA)")
 
 
 def available_transports() -> dict[str, list[str]]:

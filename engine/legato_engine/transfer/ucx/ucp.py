@@ -37,7 +37,7 @@ _LISTEN_AT_AND_ASK = 0b101
 _ADDRESS_LISTENED_AT = 0b1
 _CLIENT = 0b110110  # error mode and handler, address, flags
 _SERVER = 0b1000110  # error mode and handler, connection request
-_TELL_FAILURES = 1
+_REPORT_FAILURES = 1
 _CLIENT_SERVER = 1 << 0
 _LAST_ERROR = (1 << 64) - 256  # pointers above are negative statuses
 
@@ -86,15 +86,15 @@ class Ucp:
         handle = c_void_p()
         self._check(self._lib.ucp_listener_create(worker, byref(params), byref(handle)), "listen")
         attributes = ListenerAttributes(mask=_ADDRESS_LISTENED_AT)
-        self._check(self._lib.ucp_listener_query(handle, byref(attributes)), "tell its port")
+        self._check(self._lib.ucp_listener_query(handle, byref(attributes)), "query the port")
         return handle.value or 0, int.from_bytes(attributes.address[2:4], "big")
 
     def stop_listening(self, listener: int) -> None:
         self._lib.ucp_listener_destroy(listener)
 
-    def tell_failures(self, tell: Callable[[int], None]) -> None:
-        """`tell(endpoint)` is called, within progress, when the connection of one breaks."""
-        self._failure = OnFailure(lambda _, endpoint, __: tell(endpoint))
+    def on_failure(self, act: Callable[[int], None]) -> None:
+        """From now on `act(endpoint)` is called, within progress, when the connection of one breaks."""
+        self._failure = OnFailure(lambda _, endpoint, __: act(endpoint))
 
     def connect(self, worker: int, address: bytes) -> int:
         """An endpoint to the listener at this socket address. That nobody is there shows later. Raises LinkError."""
@@ -106,7 +106,7 @@ class Ucp:
         return self._create(worker, EndpointParams(mask=_SERVER, request=request))
 
     def _create(self, worker: int, params: EndpointParams) -> int:
-        params.error_mode, params.failed = _TELL_FAILURES, self._failure
+        params.error_mode, params.failed = _REPORT_FAILURES, self._failure
         handle = c_void_p()
         self._check(self._lib.ucp_ep_create(worker, byref(params), byref(handle)), "connect")
         return handle.value or 0
@@ -129,7 +129,7 @@ class Ucp:
         ends = self._lib.ucp_am_send_nbx(endpoint, _MESSAGE_ID, None, 0, message, len(message), byref(self._message))
         return ends or 0
 
-    def receive_with(self, worker: int, take: Callable[[int, bytes], None]) -> None:
+    def on_message(self, worker: int, take: Callable[[int, bytes], None]) -> None:
         """From now on `take(endpoint, message)` is called, within progress, for each message. Raises LinkError."""
 
         def receive(_: Any, __: Any, ___: int, data: int | None, length: int, params: Any) -> int:
