@@ -27,7 +27,7 @@ _CODES = {404: "not_found", 405: "method_not_allowed"}
 CLIENT_LEFT = 499  # what proxies log for it; nobody is there to read it
 
 
-class Status(Protocol):
+class StatusSource(Protocol):
     """What the probes ask."""
 
     def unready(self) -> str | None:
@@ -46,7 +46,7 @@ class Parts:
 
     tokens: Tokenizer
     relay: Relay
-    status: Status
+    status: StatusSource
     model: ServedModel
     default_deadline: float = 600.0
     max_body_bytes: int = MAX_BODY_BYTES
@@ -94,7 +94,7 @@ def error_response(error: GatewayError) -> Response:
     return Response(errors.body(error), error.http_status, error.headers, "application/json")
 
 
-def _add_probes(app: FastAPI, status: Status) -> None:
+def _add_probes(app: FastAPI, status: StatusSource) -> None:
     @app.get("/healthz", response_model=None)
     async def healthz() -> Response:
         """This process lives."""

@@ -15,7 +15,7 @@ from legato_gateway.workers.fleet import Fleet, Worker
 
 
 class State:
-    """Implements `app.Status`: reads the gateway's parts, changes nothing."""
+    """Implements `app.StatusSource`: reads the gateway's parts, changes nothing."""
 
     def __init__(
         self,

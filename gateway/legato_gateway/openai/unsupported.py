@@ -6,12 +6,14 @@ import msgspec
 from msgspec import UNSET
 
 from legato_gateway.errors import BadRequest, Unsupported
+from legato_gateway.openai import bodies
 from legato_gateway.openai.schemas import Absent, ChatBody, ChatMessage, CompletionBody, SamplingBody
 
 ROLES = ("system", "developer", "user", "assistant")
 _OTHER_ROLES = ("tool", "function")
 _SHORT = 256  # bytes of JSON: nothing that leaves a feature off is longer
 _LONG = object()
+_ANYTHING = msgspec.json.Decoder(Any)
 _EVERYWHERE = (
     "prompt_logprobs",
     "use_beam_search",
@@ -28,9 +30,9 @@ def check_chat(body: ChatBody) -> None:
     """Raises Unsupported for the first field that asks for something which is not there."""
     _check_fields(body, (*_EVERYWHERE, *_CHAT))
     for field in ("tool_choice", "function_call"):
-        if _value(getattr(body, field)) not in (None, "none", "auto"):
+        if _value(body, field) not in (None, "none", "auto"):
             raise _unsupported(field)
-    if _value(body.modalities) not in (None, ["text"]):
+    if _value(body, "modalities") not in (None, ["text"]):
         raise _unsupported("modalities")
     if body.add_generation_prompt is False:
         raise _unsupported("add_generation_prompt")
@@ -54,7 +56,7 @@ def check_message(message: ChatMessage, at: str) -> None:
     if message.role not in ROLES:
         raise BadRequest(f"not a valid {at}.role: {message.role[:40]!r} ({', '.join(ROLES)})", param=f"{at}.role")
     for field in ("tool_calls", "function_call", "audio"):
-        if not _means_off(getattr(message, field)):
+        if not _means_off(message, field, f"{at}."):
             raise _unsupported(f"{at}.{field}")
     if message.content is None:
         raise BadRequest(f"{at}.content is missing", param=f"{at}.content")
@@ -72,23 +74,24 @@ def _check_fields(body: SamplingBody, fields: tuple[str, ...]) -> None:
     if body.stream_options is not None and not body.stream:
         raise BadRequest("stream_options needs stream: true", param="stream_options")
     for field in fields:
-        if not _means_off(getattr(body, field)):
+        if not _means_off(body, field):
             raise _unsupported(field)
-    format = _value(body.response_format)
+    format = _value(body, "response_format")
     kind = format.get("type") if isinstance(format, dict) else format
     if kind not in (None, "text"):
         raise _unsupported("response_format")
 
 
-def _value(given: Absent) -> Any:
-    """What was given, if it is short."""
+def _value(owner: SamplingBody | ChatMessage, field: str, at: str = "") -> Any:
+    """What was given, if it is short. Raises BadRequest for a number that is out of range."""
+    given: Absent = getattr(owner, field)
     if given is UNSET:
         return None
-    return _LONG if memoryview(given).nbytes > _SHORT else msgspec.json.decode(given)
+    return _LONG if memoryview(given).nbytes > _SHORT else bodies.decode(_ANYTHING, given, f"{at}{field}")
 
 
-def _means_off(given: Absent) -> bool:
-    value = _value(given)
+def _means_off(owner: SamplingBody | ChatMessage, field: str, at: str = "") -> bool:
+    value = _value(owner, field, at)
     return value is None or value is False or value in ([], "", {})
 
 

@@ -88,6 +88,20 @@ async def test_features_that_are_not_there_are_named(gateway: Any, fields: dict[
     check(gateway, await gateway.chat(**fields), 400, param, "unsupported_value")
 
 
+@pytest.mark.parametrize("value", ["1e400", "[1e400]", "-1e400", "9" * 200])
+@pytest.mark.parametrize("field", ["tools", "response_format", "tool_choice", "modalities"])
+async def test_a_number_out_of_range_in_a_feature_is_refused_by_name(gateway: Any, field: str, value: str) -> None:
+    body = f'{{"model": "tiny", "messages": [{{"role": "user", "content": "hi"}}], "{field}": {value}}}'
+    answer = await gateway.http.post("/v1/chat/completions", content=body.encode())
+    assert answer.status_code == 400, answer.text
+    assert answer.json()["error"]["param"].startswith(field)
+    message = f'[{{"role": "user", "content": "hi", "audio": {value}}}]'
+    body = f'{{"model": "tiny", "messages": {message}}}'
+    answer = await gateway.http.post("/v1/chat/completions", content=body.encode())
+    assert answer.status_code == 400, answer.text
+    assert answer.json()["error"]["param"].startswith("messages[0].audio")
+
+
 @pytest.mark.parametrize("field", ["tools", "response_format", "guided_json", "tool_choice", "modalities"])
 async def test_a_long_request_for_a_feature_is_one(gateway: Any, field: str) -> None:
     answer = await gateway.chat(**{field: [[]] * 100_000})
