@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import httpx
+import aiohttp
 
 from legato_cli import admin, greeting, model
 from legato_cli.operations import Operations
@@ -79,9 +79,9 @@ async def _serve(path: Path, manifest: Manifest, front: socket.socket) -> int:
     logs = Logs(_write_log, colour=sys.stderr.isatty())
     async with (
         open_cluster(logs, clock, os.environ, LocalSettings(), front) as cluster,
-        httpx.AsyncClient(trust_env=False) as client,
+        aiohttp.ClientSession() as session,
     ):
-        workers = HttpWorkers(client)
+        workers = HttpWorkers(session)
         placement = local(PROGRAM, len(os.sched_getaffinity(0)))
         controller = Controller(Reconciler(cluster.store, workers, clock, placement))
         return await _Serving(cluster, controller, path, manifest, front).run()

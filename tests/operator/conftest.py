@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import control_plane
-import httpx
 import pytest
 
 from legato_operator.clock import SystemClock
@@ -93,9 +93,9 @@ async def _fakes(folder: Path, reconciled: bool = True) -> AsyncIterator[Fakes]:
     environment = {**os.environ, "FAKE_FOLDER": str(folder)}
     async with (
         open_cluster(Logs(lines.append), clock, environment, QUICK) as cluster,
-        httpx.AsyncClient(trust_env=False) as client,
+        aiohttp.ClientSession() as session,
     ):
-        reconciler = Reconciler(cluster.store, HttpWorkers(client), clock, placement.local(PROGRAM))
+        reconciler = Reconciler(cluster.store, HttpWorkers(session), clock, placement.local(PROGRAM))
         running = following.run(cluster.store, Controller(reconciler)) if reconciled else _idle()
         controller = asyncio.create_task(running)
         try:

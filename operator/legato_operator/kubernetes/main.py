@@ -6,7 +6,7 @@ import signal
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-import httpx
+import aiohttp
 from kubernetes.client import Configuration
 
 from legato_operator.clock import SystemClock
@@ -49,7 +49,7 @@ class Timings:
 def run(settings: OperatorSettings, load: Callable[[], Configuration] = connection.load) -> int:
     """Serve until SIGTERM or SIGINT. Raises NoConnection, and OSError when the port cannot be had."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    for noisy in ("kopf", "httpx", "urllib3"):
+    for noisy in ("kopf", "urllib3"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
     asyncio.run(_until_signal(settings, load))
     return 0
@@ -80,8 +80,8 @@ async def serve(
         connection.client(configuration), metrics.called, threads=2, read_timeout=LEASE_READ_SECONDS
     )
     try:
-        async with httpx.AsyncClient(trust_env=False) as client:
-            await _Process(settings, load, timings, metrics, cluster, leases, client).serve(told_port)
+        async with aiohttp.ClientSession() as session:
+            await _Process(settings, load, timings, metrics, cluster, leases, session).serve(told_port)
     finally:
         cluster.close()
         leases.close()
@@ -98,7 +98,7 @@ class _Process:
         metrics: OperatorMetrics,
         cluster: KubernetesCluster,
         leases: KubernetesCluster,
-        client: httpx.AsyncClient,
+        session: aiohttp.ClientSession,
     ) -> None:
         self._settings = settings
         self._pace = timings
@@ -118,7 +118,7 @@ class _Process:
             settings.gpu_resources,
         )
         recorder = Events(led, settings.identity)
-        reconciler: Reconciles = Reconciler(led, HttpWorkers(client), SystemClock(), where, recorder)
+        reconciler: Reconciles = Reconciler(led, HttpWorkers(session), SystemClock(), where, recorder)
         if settings.token_role:
             account = Account(settings.lease_namespace, settings.service_account)
             reconciler = TokenAccess(reconciler, led, settings.token_role, account)

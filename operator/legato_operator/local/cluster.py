@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-import httpx
+import aiohttp
 
 from legato_operator.clock import Clock
 from legato_operator.local.kubelet import Kubelet
@@ -41,8 +41,8 @@ async def open_cluster(
     """
     store = Store(clock.timestamp, graceful=frozenset({"Pod"}))
     with tempfile.TemporaryDirectory(prefix="legato-") as folder:
-        async with httpx.AsyncClient(trust_env=False) as client:
-            around = Surroundings(store, client, clock, logs, settings, environment, Path(folder), front)
+        async with aiohttp.ClientSession() as session:
+            around = Surroundings(store, session, clock, logs, settings, environment, Path(folder), front)
             kubelet = Kubelet(around)
             running = asyncio.create_task(kubelet.run())
             try:

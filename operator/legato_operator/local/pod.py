@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-import httpx
+import aiohttp
 
 from legato_operator.clock import Clock
 from legato_operator.cluster import Object, ref_of, uid_of
@@ -33,7 +33,7 @@ class Surroundings:
     """What all pods of a local cluster share."""
 
     store: Store
-    client: httpx.AsyncClient
+    session: aiohttp.ClientSession
     clock: Clock
     logs: Logs
     settings: LocalSettings
@@ -176,7 +176,7 @@ class PodLife:
     async def _ask(self, kind: str, ports: Mapping[str, int]) -> Answer:
         get = command.container(self._pod)[kind]["httpGet"]
         url = f"http://{HOST}:{ports[get['port']]}{get['path']}"
-        return await probe(self._around.client, url, self._around.settings.probe_timeout)
+        return await probe(self._around.session, url, self._around.settings.probe_timeout)
 
     async def _tell_readiness(self, answer: Answer) -> None:
         if answer.passed and self._ready_since is None:

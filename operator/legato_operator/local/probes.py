@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-import httpx
+import aiohttp
 
 LONGEST_MESSAGE = 200
 
@@ -13,12 +13,14 @@ class Answer:
     message: str  # what the process says, or why there is no answer
 
 
-async def probe(client: httpx.AsyncClient, url: str, timeout: float) -> Answer:
+async def probe(session: aiohttp.ClientSession, url: str, timeout: float) -> Answer:
     """One GET: passed on any 2xx or 3xx."""
     try:
-        answer = await client.get(url, timeout=timeout)
-    except httpx.TimeoutException:
+        limit = aiohttp.ClientTimeout(total=timeout)
+        async with session.get(url, timeout=limit, allow_redirects=False) as answer:
+            text = await answer.text(errors="replace")
+    except TimeoutError:
         return Answer(False, f"no answer within {timeout:g} s")
-    except httpx.HTTPError as error:
+    except aiohttp.ClientError as error:
         return Answer(False, str(error) or type(error).__name__)
-    return Answer(answer.status_code < httpx.codes.BAD_REQUEST, answer.text.strip()[:LONGEST_MESSAGE])
+    return Answer(answer.status < 400, text.strip()[:LONGEST_MESSAGE])

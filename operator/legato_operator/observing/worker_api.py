@@ -1,45 +1,48 @@
-"""Workers' control ports over HTTP: their state, and the order to drain."""
+"""Workers' control ports over HTTP: their state, and the request to drain."""
 
 import asyncio
-import json
 from typing import Any
 
-import httpx
+import aiohttp
 
 from legato_operator.observing.observed import WorkerState
 
-TIMEOUT = 2.0  # seconds; one slow worker must not hold up a pass for longer
-AT_ONCE = 64  # requests; others wait outside of the timeout and of the client, which is slow with a long queue
+TIMEOUT = 2.0  # seconds for a whole answer; one slow worker must not hold up a pass for longer
+MAX_CONCURRENT = 64  # requests; others wait outside of the timeout and of the client
 
 
 class HttpWorkers:
-    """`observe.Workers` over HTTP. A worker that does not answer, or not sensibly, counts as silent."""
+    """`observe.Workers` over HTTP. A worker that does not answer, or answers nonsense, has no state."""
 
-    def __init__(self, client: httpx.AsyncClient) -> None:
-        self._client = client
-        self._turns = asyncio.Semaphore(AT_ONCE)
+    def __init__(self, session: aiohttp.ClientSession, timeout: float = TIMEOUT) -> None:
+        self._session = session
+        self._timeout = aiohttp.ClientTimeout(total=timeout)
+        self._turns = asyncio.Semaphore(MAX_CONCURRENT)
 
     async def state(self, address: str, token: str) -> WorkerState | None:
         try:
-            async with self._turns:
-                answer = await self._client.get(f"http://{address}/state", headers=_headers(token), timeout=TIMEOUT)
-            return _read(answer.json()) if answer.status_code == httpx.codes.OK else None
-        except (httpx.HTTPError, httpx.InvalidURL, json.JSONDecodeError, KeyError, TypeError, ValueError):
+            async with self._turns, self._request("GET", address, "state", token) as answer:
+                return _read(await answer.json(content_type=None)) if answer.status == 200 else None
+        except (aiohttp.ClientError, TimeoutError, KeyError, TypeError, ValueError):
             return None
 
     async def drain(self, address: str, token: str) -> None:
         try:
-            await self._client.post(f"http://{address}/drain", headers=_headers(token), timeout=TIMEOUT)
-        except (httpx.HTTPError, httpx.InvalidURL):
-            return  # the next plan says it again
+            async with self._request("POST", address, "drain", token):
+                return
+        except (aiohttp.ClientError, TimeoutError):
+            return  # the next plan repeats it
 
-
-def _headers(token: str) -> dict[str, str]:
-    return {"authorization": f"Bearer {token}"}
+    def _request(self, method: str, address: str, path: str, token: str) -> Any:
+        headers = {"authorization": f"Bearer {token}"}
+        return self._session.request(
+            method, f"http://{address}/{path}", headers=headers, timeout=self._timeout, allow_redirects=False
+        )
 
 
 def _read(state: dict[str, Any]) -> WorkerState:
     """A worker whose core is gone runs nothing and has no transport; an unfinished hand-off keeps one busy."""
+    draining = bool(state["draining"])
     sequences = int(state.get("running", 0)) + int(state.get("waiting", 0))
     busy = max(sequences, 0 if state.get("idle", True) else 1)
-    return WorkerState(busy, bool(state["draining"]), str(state.get("transport", "")))
+    return WorkerState(busy, draining, str(state.get("transport", "")))

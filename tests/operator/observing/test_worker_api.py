@@ -1,28 +1,45 @@
 """Workers' control ports, as the operator asks them."""
 
 import asyncio
+import contextlib
+import json
 
-import httpx
+import aiohttp
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
 
-from legato_operator.observing.worker_api import AT_ONCE, HttpWorkers
+from legato_operator.observing.observed import WorkerState
+from legato_operator.observing.worker_api import MAX_CONCURRENT, HttpWorkers
 
-WORKERS = 20 * AT_ONCE
+WORKERS = 20 * MAX_CONCURRENT
 STATE = {"draining": False, "running": 1, "waiting": 2, "idle": False, "transport": "tcp"}
 
 
 class Fleet:
-    """Answers when all whose turn it is have asked; remembers how many those were at most."""
+    """Answers at one address for all workers; remembers how many were asked at the same time."""
 
     def __init__(self):
         self.under_way = 0
         self.most = 0
+        self.asked = []
 
     async def answer(self, request):
+        self.asked.append((request.method, request.path, request.headers["authorization"]))
         self.under_way += 1
         self.most = max(self.most, self.under_way)
         await asyncio.sleep(0)
         self.under_way -= 1
-        return httpx.Response(200, json=STATE)
+        return web.Response(body=json.dumps(STATE))  # of no content type that says so
+
+
+@contextlib.asynccontextmanager
+async def _asking(answer, **settings):
+    """The workers behind a server that answers so, and its address."""
+    application = web.Application()
+    application.router.add_route("*", "/{path:.*}", answer)
+    async with TestServer(application) as server, aiohttp.ClientSession() as session:
+        yield HttpWorkers(session, **settings), f"{server.host}:{server.port}"
 
 
 def test_thousands_of_workers_are_asked_by_turns_and_all_are_heard():
@@ -30,22 +47,71 @@ def test_thousands_of_workers_are_asked_by_turns_and_all_are_heard():
 
     async def check():
         fleet = Fleet()
-        async with httpx.AsyncClient(transport=httpx.MockTransport(fleet.answer)) as client:
-            workers = HttpWorkers(client)
-            states = await asyncio.gather(
-                *(workers.state(f"10.0.{number >> 8}.{number & 255}:1", "t") for number in range(WORKERS))
-            )
-        assert all(state is not None and state.busy == 3 for state in states)
-        assert 1 < fleet.most <= AT_ONCE
+        async with _asking(fleet.answer, timeout=60.0) as (workers, address):
+            states = await asyncio.gather(*(workers.state(address, "t") for _ in range(WORKERS)))
+        assert states == [WorkerState(3, False, "tcp")] * WORKERS
+        assert set(fleet.asked) == {("GET", "/state", "Bearer t")}
+        assert 1 < fleet.most <= MAX_CONCURRENT
 
     asyncio.run(check())
 
 
-def test_a_worker_at_no_possible_address_is_silent():
+def test_a_worker_is_told_to_drain():
     async def check():
-        async with httpx.AsyncClient() as client:
-            workers = HttpWorkers(client)
-            assert await workers.state("10.0.0.7:no", "t") is None
-            await workers.drain("10.0.0.7:no", "t")
+        fleet = Fleet()
+        async with _asking(fleet.answer) as (workers, address):
+            await workers.drain(address, "t")
+        assert fleet.asked == [("POST", "/drain", "Bearer t")]
+
+    asyncio.run(check())
+
+
+@pytest.mark.parametrize(
+    "response",
+    [
+        lambda: web.json_response(STATE, status=503),
+        lambda: web.Response(text="{", content_type="application/json"),
+        lambda: web.json_response([]),
+        lambda: web.json_response({"running": 1}),
+        lambda: web.Response(body=b"\xff", content_type="application/json"),
+        lambda: web.Response(status=302, headers={"Location": "/elsewhere"}),
+    ],
+    ids=["an error", "no JSON", "a list", "no draining", "no text", "a redirect"],
+)
+def test_a_worker_that_answers_nonsense_has_no_state(response):
+    async def check():
+        async def answer(request):
+            return web.json_response(STATE) if request.path == "/elsewhere" else response()
+
+        async with _asking(answer) as (workers, address):
+            assert await workers.state(address, "t") is None
+            await workers.drain(address, "t")
+
+    asyncio.run(check())
+
+
+def test_a_worker_that_does_not_answer_in_time_has_no_state():
+    async def check():
+        closing = asyncio.Event()
+
+        async def answer(_request):
+            await closing.wait()
+            return web.json_response(STATE)
+
+        async with _asking(answer, timeout=0.02) as (workers, address):
+            assert await workers.state(address, "t") is None
+            await workers.drain(address, "t")
+            closing.set()
+
+    asyncio.run(check())
+
+
+@pytest.mark.parametrize("address", ["10.0.0.7:no", "127.0.0.1:1"])
+def test_a_worker_at_no_possible_address_has_no_state(address):
+    async def check():
+        async with aiohttp.ClientSession() as session:
+            workers = HttpWorkers(session)
+            assert await workers.state(address, "t") is None
+            await workers.drain(address, "t")
 
     asyncio.run(check())
