@@ -36,25 +36,25 @@ def main() -> None:
     if args.role == "worker":
         asyncio.run(_worker(args.pace, args.model))
         return
-    _pin_away()
+    pin_away()
     with tempfile.TemporaryDirectory() as folder:
         _measure(args, Path(folder))
 
 
-def _pin_away() -> None:
+def pin_away() -> None:
     """Leaves the first core to the gateway."""
     cores = sorted(os.sched_getaffinity(0))
     os.sched_setaffinity(0, cores[1:] or cores)
 
 
-def _word(seed: int, choice: int, index: int) -> int:
+def word(seed: int, choice: int, index: int) -> int:
     """Ordinary tokens: whole words, no special ones and no pieces of characters."""
     return 1000 + token_at(seed, choice, index, 20_000)
 
 
 async def _worker(pace: float, model: str) -> None:
     digest = model_digest.of(resolve(model, print))
-    async with FakeWorker("u0", token=TOKEN, pace=pace, heartbeat=0.25, tokens=_word, model=digest) as worker:
+    async with FakeWorker("u0", token=TOKEN, pace=pace, heartbeat=0.25, tokens=word, model=digest) as worker:
         print(worker.address, flush=True)
         await asyncio.to_thread(sys.stdin.read)
 
@@ -71,14 +71,14 @@ def _measure(args: argparse.Namespace, folder: Path) -> None:
         command += ["--served-name", "m", "--max-length", "100000"]
         with subprocess.Popen(command, env=os.environ | {"LEGATO_TOKEN": TOKEN}) as gateway:
             try:
-                port = _port(announced, gateway)
+                port = port_of(announced, gateway)
                 asyncio.run(_load(args, gateway.pid, port))
             finally:
                 gateway.terminate()
         worker.communicate()
 
 
-def _port(announced: Path, gateway: "subprocess.Popen[bytes]") -> int:
+def port_of(announced: Path, gateway: "subprocess.Popen[bytes]") -> int:
     """Where the gateway is reached, once it has said so."""
     while not announced.exists():
         if gateway.poll() is not None:
@@ -91,9 +91,9 @@ def _port(announced: Path, gateway: "subprocess.Popen[bytes]") -> int:
 async def _load(args: argparse.Namespace, gateway: int, port: int) -> None:
     await _stream(port, 1)
     idle = _rss(gateway)
-    before, start = _cpu(gateway), time.perf_counter()
+    before, start = cpu(gateway), time.perf_counter()
     counts = await asyncio.gather(*(_stream(port, args.tokens) for _ in range(args.streams)))
-    spent, passed = _cpu(gateway) - before, time.perf_counter() - start
+    spent, passed = cpu(gateway) - before, time.perf_counter() - start
     events = sum(counts)
     tokens = args.streams * args.tokens
     print(f"{args.streams} streams of {args.tokens} tokens in {passed:.1f} s: {tokens / passed:,.0f} tokens/s")
@@ -104,13 +104,19 @@ async def _load(args: argparse.Namespace, gateway: int, port: int) -> None:
     print(f"RSS: {idle >> 20} MiB before, {_rss(gateway) >> 20} MiB after")
 
 
-async def _stream(port: int, tokens: int) -> int:
-    """One streamed completion over a plain socket; how many events came."""
+async def write_request(port: int, tokens: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """Asks for one streamed completion over a plain socket."""
     body = {"model": "m", "prompt": "Once upon a time", "max_tokens": tokens, "stream": True}
     payload = json.dumps(body).encode()
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     head = "POST /v1/completions HTTP/1.1\r\nHost: gateway\r\nContent-Type: application/json\r\nConnection: close\r\n"
     writer.write(f"{head}Content-Length: {len(payload)}\r\n\r\n".encode() + payload)
+    return reader, writer
+
+
+async def _stream(port: int, tokens: int) -> int:
+    """One streamed completion over a plain socket; how many events came."""
+    reader, writer = await write_request(port, tokens)
     seen = bytearray()
     events = 0
     while data := await reader.read(65536):
@@ -121,7 +127,7 @@ async def _stream(port: int, tokens: int) -> int:
     return events
 
 
-def _cpu(pid: int) -> float:
+def cpu(pid: int) -> float:
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / TICKS
 

@@ -4,6 +4,7 @@
     ├── BadRequest               400  permanent: the request itself is wrong
     │   ├── ContextLengthExceeded 400
     │   ├── Unsupported          400  a feature that is not there
+    │   ├── NotComputable        400  its own logits are not finite, wherever it is computed
     │   ├── NotFound             404  no such path, method (405) or model
     │   ├── BodyTooLarge         413
     │   └── HeadersTooLarge      431
@@ -70,6 +71,13 @@ class Unsupported(BadRequest):
     """Asks for a feature that this server does not have."""
 
     code = "unsupported_value"
+
+
+class NotComputable(BadRequest):
+    """Its logits were not finite on several attempts: that is its own doing, and no other worker helps."""
+
+    code = "not_computable"
+    again = False
 
 
 class NotFound(BadRequest):

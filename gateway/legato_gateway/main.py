@@ -8,7 +8,6 @@ import secrets
 import signal
 import socket
 import sys
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -24,13 +23,14 @@ from legato_gateway.http.state import State
 from legato_gateway.metrics import Metrics
 from legato_gateway.openai.serving import ServedModel
 from legato_gateway.orphan import die_with_parent
-from legato_gateway.relay.dispatch import Dispatcher
+from legato_gateway.relay.dispatcher import Dispatcher
 from legato_gateway.relay.history import History
-from legato_gateway.relay.redispatch import RetryPolicy
-from legato_gateway.relay.relay import Relay, RelayPolicy
+from legato_gateway.relay.relay import RelayPolicy, RequestRelay
+from legato_gateway.relay.retry import RetryPolicy
 from legato_gateway.routing.choose import Policy
 from legato_gateway.routing.kv_index import KVIndex
 from legato_gateway.settings import GatewaySettings
+from legato_gateway.timers import Timers
 from legato_gateway.tokenizer.tokens import Tokens
 from legato_gateway.workers.fleet import Fleet
 from legato_gateway.workers.links import Links, opener
@@ -45,8 +45,8 @@ LAST_WORDS = 2.0  # seconds beyond the drain deadline in which clients are told
 class Gateway:
     """All parts of one gateway, put together. `model` is the digest of what `tokens` were loaded from."""
 
-    def __init__(self, settings: GatewaySettings, tokens: Tokens, model: str, clock: Callable[[], float]) -> None:
-        fleet, index, history, metrics = Fleet(clock, model), KVIndex(settings.index_blocks), History(), Metrics()
+    def __init__(self, settings: GatewaySettings, tokens: Tokens, model: str, timers: Timers) -> None:
+        fleet, index, history, metrics = Fleet(timers.time, model), KVIndex(settings.index_blocks), History(), Metrics()
         limits = Limits(
             max_held=settings.max_queued_requests,
             max_held_tokens=settings.max_queued_tokens,
@@ -56,15 +56,16 @@ class Gateway:
         name = f"{socket.gethostname()}-{secrets.token_hex(4)}"
         self.links = Links(fleet, opener(name, settings.token, StreamLimits(silence=settings.worker_silence)))
         policy = Policy(settings.local_prefill_below_tokens, settings.when_prefill_unavailable)
-        self.relay = Relay(
+        self.relay = RequestRelay(
             fleet=fleet,
             index=index,
             admission=admission,
-            dispatcher=Dispatcher(fleet, index, policy, self.links.send, random.SystemRandom()),
+            dispatcher=Dispatcher(fleet, index, policy, self.links.send, random.SystemRandom(), timers.time),
             vocabulary=tokens,
             snapshots=self.links,
             history=history,
             metrics=metrics,
+            timers=timers,
             policy=RelayPolicy(
                 settings.slow_client,
                 settings.buffer_tokens,
@@ -85,7 +86,7 @@ class Gateway:
     async def follow(self) -> None:
         """Keeps streams to the workers until cancelled. A fault of ours ends all requests, and is raised."""
         try:
-            await self.links.follow(self.discovery, self.relay)
+            await self.links.follow(self.discovery, self.relay.workers)
         except Exception:
             self.relay.end_all(InternalFault("this gateway has a fault and stops"))
             raise
@@ -105,7 +106,7 @@ def run(settings: GatewaySettings, model: Path) -> int:
 
 async def _serve(settings: GatewaySettings, tokens: Tokens, model: str, listeners: server.Listeners) -> None:
     loop = asyncio.get_running_loop()
-    gateway = Gateway(settings, tokens, model, loop.time)
+    gateway = Gateway(settings, tokens, model, loop)
     config = uvicorn.Config(
         gateway.app,
         http=BoundedProtocol,

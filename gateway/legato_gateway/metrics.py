@@ -21,7 +21,9 @@ class Metrics:
         self._redispatched = Counter(
             "legato_gateway_redispatches", "New attempts after a failure, by its code", ["reason"], registry=registry
         )
-        self._moved = Counter("legato_gateway_moves", "Sequences handed off by draining workers", registry=registry)
+        self._migrated = Counter(
+            "legato_gateway_migrations", "Sequences handed off by draining workers", registry=registry
+        )
         self._failed = Counter("legato_gateway_worker_failures", "Requests that a worker failed", registry=registry)
         self._bad = Counter("legato_gateway_bad_frames", "Frames refused, by worker", ["worker"], registry=registry)
         self._foreign = Counter(
@@ -62,8 +64,8 @@ class Metrics:
     def redispatched(self, reason: str) -> None:
         self._redispatched.labels(reason).inc()
 
-    def moved(self) -> None:
-        self._moved.inc()
+    def migrated(self) -> None:
+        self._migrated.inc()
 
     def bad_frame(self, worker: str) -> None:
         self._bad.labels(worker).inc()

@@ -15,11 +15,11 @@ from legato_gateway.admission.queue import Admission
 from legato_gateway.discovery import Discovery, StaticDiscovery, WorkerAddress
 from legato_gateway.http.state import State
 from legato_gateway.metrics import Metrics
-from legato_gateway.relay.dispatch import Dispatcher
+from legato_gateway.relay.dispatcher import Dispatcher
 from legato_gateway.relay.generation import RunningGeneration
 from legato_gateway.relay.history import History
-from legato_gateway.relay.redispatch import RetryPolicy
-from legato_gateway.relay.relay import Relay, RelayPolicy
+from legato_gateway.relay.relay import RelayPolicy, RequestRelay
+from legato_gateway.relay.retry import RetryPolicy
 from legato_gateway.request import Delta, GenerationRequest
 from legato_gateway.routing.choose import Policy
 from legato_gateway.routing.kv_index import KVIndex
@@ -97,15 +97,16 @@ class Gateway:
             silence=options.pop("silence", 5.0), backoff_first=0.01, backoff_most=0.05, **options.pop("limits", {})
         )
         self.workers = workers
-        self.fleet = Fleet(asyncio.get_running_loop().time, "fake")
+        loop = asyncio.get_running_loop()
+        self.fleet = Fleet(loop.time, "fake")
         self.index = KVIndex()
         self.admission = Admission()
         self.history, self.metrics = History(), Metrics()
         self.links = Links(self.fleet, opener("gateway-1", TOKEN, limits))
         discovery = options.pop("discovery", StaticDiscovery(()))
         policy = Policy(**options)
-        dispatcher = Dispatcher(self.fleet, self.index, policy, self.links.send, random.Random(1))
-        self.relay = Relay(
+        dispatcher = Dispatcher(self.fleet, self.index, policy, self.links.send, random.Random(1), loop.time)
+        self.relay = RequestRelay(
             fleet=self.fleet,
             index=self.index,
             admission=self.admission,
@@ -114,6 +115,7 @@ class Gateway:
             snapshots=self.links,
             history=self.history,
             metrics=self.metrics,
+            timers=loop,
             policy=RelayPolicy(retry=retry, **relay),
         )
         self.state = State(self.fleet, self.index, self.admission, self.history, self.metrics, self.relay, discovery)
@@ -152,11 +154,12 @@ async def following(found: Discovery | list[tuple[str, FakeWorker | str]], **opt
             named = ((name, at if isinstance(at, str) else at.address) for name, at in found)
             found = StaticDiscovery(tuple(WorkerAddress(name, address) for name, address in named))
         gateway = Gateway(workers, discovery=found, **options)
-        task = asyncio.create_task(gateway.links.follow(found, gateway.relay))
+        task = asyncio.create_task(gateway.links.follow(found, gateway.relay.workers))
         try:
             await gateway.until(lambda: bool(list(gateway.fleet)))
             yield gateway
             gateway.relay.check_integrity()
+            gateway.fleet.check_integrity()
             gateway.links.check_integrity()
             assert not task.done(), task
         finally:

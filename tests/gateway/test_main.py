@@ -176,8 +176,8 @@ def test_a_fault_of_ours_ends_every_request_at_once(lab, model):
     async def test():
         async with asyncio.timeout(60), _worker(lab, model) as worker:
             settings = GatewaySettings(str(model), "m", 4096, token=lab.token)
-            digest, clock = model_digest.of(model), asyncio.get_running_loop().time
-            gateway = Gateway(settings, Tokens.load(model), digest, clock)
+            digest = model_digest.of(model)
+            gateway = Gateway(settings, Tokens.load(model), digest, asyncio.get_running_loop())
             gateway.discovery = Faulty((WorkerAddress("u0", worker.address),))
             following = asyncio.create_task(gateway.follow())
             worker.hold("decoding", after=3)

@@ -7,8 +7,8 @@ from legato_gateway.admission.queue import Admission
 from legato_gateway.discovery import Discovery
 from legato_gateway.metrics import Metrics
 from legato_gateway.relay.history import History
-from legato_gateway.relay.leg import Stage
-from legato_gateway.relay.relay import Relay
+from legato_gateway.relay.lifecycle import Stage
+from legato_gateway.relay.relay import RequestRelay
 from legato_gateway.request import RouteRecord
 from legato_gateway.routing.kv_index import KVIndex
 from legato_gateway.workers.fleet import Fleet, Worker
@@ -24,7 +24,7 @@ class State:
         admission: Admission,
         history: History,
         metrics: Metrics,
-        relay: Relay,
+        relay: RequestRelay,
         discovery: Discovery,
     ) -> None:
         self._metrics = metrics
@@ -101,7 +101,7 @@ class State:
 
 def _request(record: RouteRecord, progress: tuple[Stage, int] | None) -> dict[str, Any]:
     """A request that is not under way any more has ended."""
-    shown = asdict(record) | {"stage": "ended"}
+    shown = asdict(record) | {"stage": Stage.ENDED.value}
     if progress is not None:
-        shown["stage"], shown["output_tokens"] = progress
+        shown["stage"], shown["output_tokens"] = progress[0].value, progress[1]
     return shown

@@ -6,9 +6,9 @@ from typing import Protocol
 
 from legato_gateway.errors import GatewayError
 from legato_gateway.relay.choice import Choice, Vocabulary
-from legato_gateway.relay.leg import STAGES, Leg, Stage
 from legato_gateway.request import Delta, GenerationRequest, RouteRecord, Usage
 from legato_gateway.routing.prefix_hashes import PrefixHashes
+from legato_gateway.timers import Timer
 from legato_protocol.stream import TokenItem, pack_tokens
 
 
@@ -31,11 +31,11 @@ class RunningGeneration:
         self.hashes = PrefixHashes(self.prompt, request.cache_salt)
         self.choices = [Choice(index, request, vocabulary) for index in range(request.choices)]
         self.route = RouteRecord(request.id, prompt_tokens=len(request.prompt))
-        self.legs: set[Leg] = set()
         self.deaths: set[tuple[str, str]] = set()  # (worker, epoch) that went away while computing it
-        self.id = ""  # its own among all of this gateway, which the client's need not be; also the first leg's
-        self.expires = 0.0  # on the loop's clock
-        self.timer: asyncio.TimerHandle | None = None
+        self.faults = 0  # attempts at which its logits were not finite
+        self.id = ""  # its own among all of this gateway, which the client's need not be
+        self.expires = 0.0  # on the clock of timers
+        self.timer: Timer | None = None
         self.paused = False
         self.ended = False
         self.unfinished = request.choices
@@ -81,11 +81,6 @@ class RunningGeneration:
     @property
     def completion_tokens(self) -> int:
         return sum(len(choice.tokens) for choice in self.choices)
-
-    @property
-    def stage(self) -> Stage:
-        """Of the leg that is furthest behind."""
-        return min((leg.stage for leg in self.legs), key=STAGES.index, default="waiting")
 
     @property
     def unread(self) -> int:

@@ -6,30 +6,30 @@ from legato_gateway.request import RouteRecord
 from legato_protocol.stream import HandoffReport
 
 KEPT = 256
-LEGS_PER_REQUEST = 8  # ids remembered for reports that come after the request has ended
+IDS_PER_REQUEST = 8  # ids remembered for reports that come after the request has ended
 
 
 class History:
-    """The last `KEPT` route records, oldest first; hand-off reports find theirs by leg id."""
+    """The last `KEPT` route records, oldest first; hand-off reports find theirs by the id of a sub-request."""
 
     def __init__(self) -> None:
         self.records: deque[RouteRecord] = deque(maxlen=KEPT)
-        self._by_leg: OrderedDict[str, RouteRecord] = OrderedDict()
+        self._by_id: OrderedDict[str, RouteRecord] = OrderedDict()
 
-    def add(self, leg: str, record: RouteRecord) -> None:
-        """A request begins, under this leg."""
+    def add(self, id: str, record: RouteRecord) -> None:
+        """A request begins, as the sub-request of this id."""
         self.records.append(record)
-        self.also(leg, record)
+        self.also(id, record)
 
-    def also(self, leg: str, record: RouteRecord) -> None:
-        """Another leg of a known request."""
-        self._by_leg[leg] = record
-        while len(self._by_leg) > KEPT * LEGS_PER_REQUEST:
-            self._by_leg.popitem(last=False)
+    def also(self, id: str, record: RouteRecord) -> None:
+        """Another sub-request of a known request."""
+        self._by_id[id] = record
+        while len(self._by_id) > KEPT * IDS_PER_REQUEST:
+            self._by_id.popitem(last=False)
 
     def handed_over(self, receiver: str, report: HandoffReport) -> None:
         """A receiver committed a hand-off."""
-        record = self._by_leg.get(report.id)
+        record = self._by_id.get(report.id)
         if record is None:
             return
         record.transport = report.transport

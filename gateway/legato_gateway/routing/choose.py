@@ -37,10 +37,14 @@ class Route:
 
 @dataclass(frozen=True, slots=True)
 class NoRoute:
-    """Nobody can take it now. `lasting`: and waiting will not help, as far as this fleet goes."""
+    """Nobody can take it now. `lasting`: and waiting will not help, as far as this fleet goes.
+
+    `stale`: the fleet was not what it was taken for, and may have another route already.
+    """
 
     why: str
     lasting: bool
+    stale: bool = False
 
 
 @dataclass(slots=True)

@@ -49,7 +49,7 @@ def why_not(worker: WorkerView, need: Need, matched: int) -> str | None:
         return "failed too often just now"
     if worker.name in need.avoid:
         return "to be avoided"
-    if worker.credits is not None and worker.credits <= worker.pending_sequences:
+    if not has_credit(worker):
         return "takes no more sequences from this gateway"
     return full(worker, need, matched) if worker.decodes else None  # prefill workers queue: they need no room now
 
@@ -67,6 +67,26 @@ def full(worker: WorkerView, need: Need, matched: int) -> str | None:
     """Whether there are blocks for what is known of the sequence, and one for each choice to grow into."""
     needed = wanted(worker, need, matched)
     return None if needed <= worker.room else f"has room for {worker.room} of {needed} blocks"
+
+
+def most_room(snapshot: FleetSnapshot) -> dict[str, int]:
+    """By KV revision, the tokens that fit into the free blocks of the decoding worker with most of them.
+
+    A sequence of more uncached tokens than that fits nowhere: a quick answer for what is asked often. Workers that
+    failed often count, since they are used where no other is left.
+    """
+    most: dict[str, int] = {}
+    for worker in snapshot.workers:
+        if worker.ready and not worker.draining and worker.decodes and has_credit(worker):
+            tokens = worker.room * worker.block_size
+            if tokens > most.get(worker.kv_revision, -1):
+                most[worker.kv_revision] = tokens
+    return most
+
+
+def has_credit(worker: WorkerView) -> bool:
+    """Whether it takes one more sequence from this gateway."""
+    return worker.credits_left is None or worker.credits_left > 0
 
 
 def wanted(worker: WorkerView, need: Need, matched: int) -> int:

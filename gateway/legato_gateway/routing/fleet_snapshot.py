@@ -47,6 +47,16 @@ class WorkerView:
         return self.role != "prefill"
 
     @property
+    def usable(self) -> bool:
+        """It may be given something, if it has room."""
+        return self.ready and not self.draining and not self.broken
+
+    @property
+    def credits_left(self) -> int | None:
+        """How many more sequences it takes from this gateway; None: it sets no limit."""
+        return None if self.credits is None else self.credits - self.pending_sequences
+
+    @property
     def backlog(self) -> int:
         """Prompt tokens that come before a prompt sent now."""
         return self.queue_tokens + self.pending_tokens

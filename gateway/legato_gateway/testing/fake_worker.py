@@ -63,7 +63,8 @@ class FakeWorker:
         self._heartbeat = heartbeat
         self._kv_revision = kv_revision
         self._num_blocks = num_blocks
-        self._credits = credits
+        self.credits = credits
+        self.full = False  # it says that it has no room
         self._tokens = tokens
         self._model = model
         self._server: Server | None = None
@@ -266,7 +267,7 @@ class FakeWorker:
     def _load(self) -> Load:
         jobs = self.engine.jobs.values()
         queued = sum(job.sequence.prompt_len for job in jobs if job.stage in ("queued", "prefilling"))
-        used = min(len(jobs), self._num_blocks)
+        used = self._num_blocks if self.full else min(len(jobs), self._num_blocks)
         return Load(
             queue_tokens=queued,
             waiting=sum(job.stage == "queued" for job in jobs),
@@ -276,7 +277,7 @@ class FakeWorker:
             used_blocks=used,
             quarantined_blocks=0,
             draining=self.engine.draining,
-            credits=max(0, self._credits - len(jobs)),
+            credits=max(0, self.credits - len(jobs)),
         )
 
     # ── steps ───────────────────────────────────────────────────────────────────────────────────────────────────

@@ -54,18 +54,32 @@ class Worker:
         return self.hello.epoch if self.hello else ""
 
     @property
+    def leaving(self) -> bool:
+        """It said that it drains: what runs there is to go elsewhere."""
+        return self.load is not None and self.load.draining
+
+    @property
     def draining(self) -> bool:
-        """It takes nothing new: it said so, or discovery lists it no more."""
-        return not self.listed or (self.load is not None and self.load.draining)
+        """It takes nothing new: it drains, or discovery lists it no more."""
+        return not self.listed or self.leaving
 
 
 class Fleet:
-    """All known workers. `snapshot` is what policy decides over. `model` is the digest of what this gateway loaded."""
+    """All known workers. `snapshot` is what policy decides over: kept, with the view of each worker made anew when that
+    changes. `model` is the digest of what this gateway loaded.
+
+    `openings` grows with every change after which something may start that could not before: a worker with more room,
+    credits or a shorter queue; one that became usable; and one that did not, since then others are forgiven.
+    """
 
     def __init__(self, clock: Callable[[], float], model: str) -> None:
         self._clock = clock
         self._model = model
         self._workers: dict[str, Worker] = {}
+        self._views: dict[str, WorkerView] = {}  # of workers of this model that ever said Hello
+        self._snapshot: FleetSnapshot | None = FleetSnapshot()
+        self._broken: dict[str, float] = {}  # until when, on the clock
+        self.openings = 0
         self.has_served = False  # some worker could generate for this gateway, now or before
 
     def __iter__(self) -> Iterator[Worker]:
@@ -78,15 +92,18 @@ class Fleet:
     def add(self, name: str, address: str) -> Worker:
         """A worker was discovered."""
         worker = self._workers[name] = Worker(name, address)
+        self._changed(name)
         return worker
 
     def list(self, name: str, listed: bool) -> None:
         """Discovery names it, or does so no more."""
         self._workers[name].listed = listed
+        self._changed(name)
 
     def remove(self, name: str) -> None:
         """Nothing connects this gateway to it any more."""
         self._workers.pop(name, None)
+        self._changed(name)
 
     def greeted(self, name: str, hello: Hello) -> None:
         """It connected, or its core came back."""
@@ -94,34 +111,40 @@ class Fleet:
         if worker.epoch != hello.epoch:
             worker.pending, worker.pending_before = Pending(), Pending()
             worker.failures.clear()
+            self._broken.pop(name, None)
         worker.hello, worker.load = hello, None
         worker.foreign = hello.model != self._model
         told = f"it serves another model ({hello.model or 'untold'}) than this gateway ({self._model})"
         worker.connection, worker.problem = "connected", told if worker.foreign else ""
         self.has_served |= not worker.foreign and hello.role != "prefill"
+        self._changed(name)
 
     def loaded(self, name: str, load: Load) -> None:
         """It told how busy it is."""
         worker = self._workers[name]
         worker.load = load
         worker.pending_before, worker.pending = worker.pending, Pending()
+        self._changed(name)
 
     def gone(self, name: str, connection: Connection, problem: str) -> None:
         """It cannot be used, and why."""
         worker = self._workers[name]
         worker.connection, worker.problem = connection, problem
+        self._changed(name)
 
     def spoke(self, name: str) -> None:
         """It was silent and is not any more."""
         worker = self._workers[name]
         if worker.connection == "silent":
             worker.connection, worker.problem = "connected", ""
+            self._changed(name)
 
     def sent(self, name: str, *, queued: int, held: int) -> None:
         """A sequence went there: `queued` tokens are to be computed there, `held` will take blocks there."""
         worker = self._workers.get(name)
         if worker is not None and worker.hello is not None:
             worker.pending.add(Pending(queued, -(-held // worker.hello.block_size), 1))
+            self._changed(name)
 
     def failed(self, name: str, request: str) -> None:
         """A request failed there and was worth trying elsewhere. However often one does, it counts once."""
@@ -131,6 +154,9 @@ class Fleet:
             worker.failures[request] = self._clock()
             if len(worker.failures) > BREAKER_FAILURES:
                 del worker.failures[next(iter(worker.failures))]
+            if len(worker.failures) == BREAKER_FAILURES:
+                self._broken[name] = min(worker.failures.values()) + BREAKER_WINDOW
+                self._changed(name)
 
     def lives(self, name: str, epoch: str) -> bool:
         """Whether that very process is connected (so that it cannot have died)."""
@@ -139,12 +165,36 @@ class Fleet:
 
     def snapshot(self) -> FleetSnapshot:
         """Every worker of this model that ever said Hello, as it is now."""
-        return FleetSnapshot(tuple(self._view(w) for w in self._workers.values() if w.hello and not w.foreign))
+        if self._broken:
+            self._mend()
+        if self._snapshot is None:
+            self._snapshot = FleetSnapshot(tuple(self._views.values()))
+        return self._snapshot
 
-    def _view(self, worker: Worker) -> WorkerView:
-        hello, load = worker.hello, worker.load
-        assert hello is not None
-        now, before = worker.pending, worker.pending_before
+    def check_integrity(self) -> None:
+        """Raises AssertionError unless the views are those of the workers as they are."""
+        self.snapshot()
+        views = {w.name: self._view(w, w.hello) for w in self._workers.values() if w.hello and not w.foreign}
+        assert self._views == views, "a view is not what its worker is"
+
+    def _mend(self) -> None:
+        now = self._clock()
+        for name in [name for name, until in self._broken.items() if until <= now]:
+            del self._broken[name]
+            self._changed(name)
+
+    def _changed(self, name: str) -> None:
+        worker, before = self._workers.get(name), self._views.get(name)
+        if worker is not None and worker.hello is not None and not worker.foreign:
+            after = self._views[name] = self._view(worker, worker.hello)
+            self.openings += before is None or _opens(before, after)
+        elif before is not None:
+            del self._views[name]
+            self.openings += 1
+        self._snapshot = None
+
+    def _view(self, worker: Worker, hello: Hello) -> WorkerView:
+        load, now, before = worker.load, worker.pending, worker.pending_before
         return WorkerView(
             name=worker.name,
             role=hello.role,
@@ -157,7 +207,7 @@ class Fleet:
             transport=hello.transport,
             ready=worker.ready,
             draining=worker.draining,
-            broken=self._broken(worker),
+            broken=worker.name in self._broken,
             queue_tokens=load.queue_tokens if load else 0,
             waiting=load.waiting if load else 0,
             running=load.running if load else 0,
@@ -171,6 +221,15 @@ class Fleet:
             pending_sequences=now.sequences + before.sequences,
         )
 
-    def _broken(self, worker: Worker) -> bool:
-        failures = worker.failures
-        return len(failures) == BREAKER_FAILURES and self._clock() - min(failures.values()) < BREAKER_WINDOW
+
+def _opens(before: WorkerView, after: WorkerView) -> bool:
+    """Whether something may start after this change that could not before."""
+    if before.epoch != after.epoch or before.usable != after.usable:
+        return True
+    return (
+        after.room > before.room
+        or after.backlog < before.backlog
+        or after.prefill_rate > before.prefill_rate
+        or (after.credits_left or 0) > (before.credits_left or 0)
+        or (after.credits_left is None) != (before.credits_left is None)
+    )

@@ -126,6 +126,42 @@ def test_a_deadline_that_cannot_be_met_is_refused_at_once() -> None:
     assert isinstance(queue.offer(ticket("z", deadline=10.01, tenant="z"), unmeasured, 10), Hold)
 
 
+@pytest.mark.parametrize(
+    ("waiting", "before"),
+    [
+        ((("t", 0, 300), ("t", 0, 200)), 500),  # its own tenant's come first, all of them
+        ((("other", 0, 900),), 0),  # one that was served as little has its turn no earlier
+        ((("t", 0, 300), ("other", 0, 900)), 600),  # the other one's, as far as its own tenant's turn is away
+        ((("t", 0, 300), ("other", 0, 100)), 400),  # … and no more than there are
+        ((("other", 1, 900),), 900),  # a higher priority comes first, whoever's it is
+        ((("t", -1, 900),), 0),  # a lower one does not
+    ],
+)
+def test_the_wait_estimate_knows_whose_turn_comes_first(waiting: tuple[tuple[str, int, int], ...], before: int) -> None:
+    """A deadline is refused exactly where the tokens with an earlier turn, and its own, take longer."""
+    for margin, kind in ((0.01, Hold), (-0.01, Refuse)):
+        tickets = [
+            ticket(str(i), tenant, tokens, priority=priority) for i, (tenant, priority, tokens) in enumerate(waiting)
+        ]
+        queue = held(*tickets)
+        deadline = (before + 100) / 1000 + margin
+        assert isinstance(queue.offer(ticket("x", deadline=deadline), BUSY, 0), kind), margin
+
+
+def test_the_wait_estimate_knows_what_the_others_were_served() -> None:
+    """A tenant that was served more than this one waits behind it."""
+    for served, kind in ((0, Refuse), (5000, Hold)):
+        queue = Admission()
+        queue.offer(ticket("started", "other", 100), FREE, 0)
+        queue.offer(ticket("mine", "t", 100), FREE, 0)
+        for id in ("a", "b"):
+            assert isinstance(queue.offer(ticket(id, "t", 200), BUSY, 0), Hold)
+        assert isinstance(queue.offer(ticket("c", "other", 300), BUSY, 0), Hold)
+        queue.progress("started", served // 2)
+        decision = queue.offer(ticket("x", deadline=0.65, tokens=100), BUSY, 0)
+        assert isinstance(decision, kind), served
+
+
 def test_a_prefix_that_is_held_already_needs_no_room() -> None:
     queue = Admission()
     assert isinstance(queue.offer(ticket("new"), room(5), 0), Hold)

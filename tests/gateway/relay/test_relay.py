@@ -70,7 +70,7 @@ def test_state_tells_how_far_a_request_is(lab):
     lab.run(test)
 
 
-def test_choices_of_a_request_are_one_leg(lab):
+def test_choices_of_a_request_are_one_sub_request(lab):
     async def test():
         async with lab.running(lab.unified(1)) as gateway:
             reader = await gateway.submit(choices=3).read()
@@ -97,12 +97,12 @@ def test_stop_string_ends_the_request_and_the_work(lab):
 def test_a_stop_string_ends_the_work_for_its_choice_alone(lab):
     async def test():
         async with lab.running(lab.unified(1)) as gateway:
-            whole = lab.text_of(7, 2000, choice=1)
+            whole = lab.text_of(7, 300, choice=1)
             stop = whole[11:23]
-            texts = [lab.text_of(7, 2000, choice) for choice in (0, 2)]
+            texts = [lab.text_of(7, 300, choice) for choice in (0, 2)]
             assert not any(stop in text for text in texts)
             worker = gateway.workers[0]
-            reader = gateway.submit(max_tokens=2000, choices=3, stop=(stop,))
+            reader = gateway.submit(max_tokens=300, choices=3, stop=(stop,))
             reading = asyncio.create_task(reader.read())
             await worker.wait(lambda: [set(job.made) for job in worker.engine.jobs.values()] == [{0, 2}])
             assert reader.finishes == {1: "stop"}

@@ -136,9 +136,9 @@ def test_a_part_that_nobody_will_take_ends_its_siblings_too(lab):
                 worker.hold("decoding")
             reader = gateway.submit(choices=3)
             await gateway.until(lambda: any(worker.engine.at("decoding") for worker in gateway.workers[1:]))
-            leg = next(iter(reader.generation.legs))
-            decoder = lab.worker(gateway, leg.placement.decode)
-            await decoder.say(Tokens((TokenItem(leg.id, leg.attempt, 2, 0, (1,)),)))
+            (sub,) = gateway.relay.sub_requests(reader.generation)
+            decoder = lab.worker(gateway, sub.place.decode)
+            await decoder.say(Tokens((TokenItem(sub.id, sub.attempt, 2, 0, (1,)),)))
             await gateway.until(lambda: reader.generation.completion_tokens == 1)
             await gateway.workers[0].kill()
             await gateway.until(lambda: not gateway.fleet.worker("p0").ready)
@@ -179,8 +179,8 @@ def test_only_a_request_that_was_computed_is_suspect(lab, stage, poison):
             reader = gateway.submit(max_tokens=40)
             for _ in range(2):
                 await gateway.until(lambda: any(worker.engine.at(stage) for worker in gateway.workers))
-                leg = next(iter(reader.generation.legs))
-                await gateway.until(lambda leg=leg: bool(leg.begun) is poison)
+                (sub,) = gateway.relay.sub_requests(reader.generation)
+                await gateway.until(lambda sub=sub: bool(sub.begun) is poison)
                 await next(worker for worker in gateway.workers if worker.engine.jobs).kill()
             for worker in gateway.workers:
                 worker.release()
@@ -199,8 +199,10 @@ def test_a_broken_connection_is_no_death_once_the_worker_is_back(lab):
             worker = gateway.workers[0]
             worker.hold("decoding", after=2)
             reader = gateway.submit(max_tokens=40)
-            for _ in range(4):
-                await worker.wait_at("decoding")
+            for known in (2, 4, 6, 8):
+                await gateway.until(lambda known=known: reader.generation.completion_tokens == known)
+                assert all(sub.started for sub in gateway.relay.sub_requests(reader.generation)), "else it is no death"
+                worker.hold("decoding", after=known + 2)
                 count = len(worker.got(Generate))
                 worker.disconnect()
                 await worker.wait(lambda count=count: len(worker.got(Generate)) > count)

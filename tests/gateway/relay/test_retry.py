@@ -3,7 +3,7 @@
 import pytest
 
 from legato_gateway.errors import DeadlineExceeded, WorkerFailed
-from legato_gateway.relay.redispatch import Again, End, RetryPolicy, after_failure, delay
+from legato_gateway.relay.retry import Again, End, RetryPolicy, after_failure, delay
 from legato_protocol.stream import Failed
 
 
@@ -13,31 +13,31 @@ def _failed(code, retry=True, part="decode"):
 
 @pytest.mark.parametrize("code", ["overloaded", "draining", "stale", "peer_lost", "internal", "transfer"])
 def test_the_first_failure_costs_no_time(code):
-    assert after_failure(_failed(code), 1, RetryPolicy()) == Again(0.0)
+    assert after_failure(_failed(code), 1, 0, RetryPolicy()) == Again(0.0)
 
 
 @pytest.mark.parametrize("code", ["overloaded", "draining", "stale", "peer_lost"])
 def test_want_of_a_place_is_retried_until_the_deadline(code):
-    assert after_failure(_failed(code), 1000, RetryPolicy()) == Again(1.0)
+    assert after_failure(_failed(code), 1000, 0, RetryPolicy()) == Again(1.0)
 
 
 @pytest.mark.parametrize("code", ["internal", "transfer"])
 def test_faults_are_retried_so_many_times(code):
-    assert isinstance(after_failure(_failed(code), 8, RetryPolicy(max_failures=8)), Again)
-    answer = after_failure(_failed(code, part="transfer"), 9, RetryPolicy(max_failures=8))
+    assert isinstance(after_failure(_failed(code), 8, 0, RetryPolicy(max_failures=8)), Again)
+    answer = after_failure(_failed(code, part="transfer"), 9, 0, RetryPolicy(max_failures=8))
     assert isinstance(answer, End)
     assert answer.error.part == "transfer"
 
 
 @pytest.mark.parametrize("code", ["transfer", "peer_lost"])
 def test_failed_hand_offs_follow_their_policy(code):
-    assert after_failure(_failed(code), 1, RetryPolicy("Recompute")) == Again(0.0, recompute=True)
-    assert isinstance(after_failure(_failed(code), 1, RetryPolicy("Fail")), End)
+    assert after_failure(_failed(code), 1, 0, RetryPolicy("Recompute")) == Again(0.0, recompute=True)
+    assert isinstance(after_failure(_failed(code), 1, 0, RetryPolicy("Fail")), End)
 
 
 def test_permanent_failures_and_deadlines_end_the_request():
-    assert isinstance(after_failure(_failed("invalid", retry=False), 1, RetryPolicy()).error, WorkerFailed)
-    assert isinstance(after_failure(_failed("deadline", part="prefill"), 1, RetryPolicy()).error, DeadlineExceeded)
+    assert isinstance(after_failure(_failed("invalid", retry=False), 1, 0, RetryPolicy()).error, WorkerFailed)
+    assert isinstance(after_failure(_failed("deadline", part="prefill"), 1, 0, RetryPolicy()).error, DeadlineExceeded)
 
 
 def test_pauses_double_up_to_a_limit():

@@ -20,7 +20,7 @@ def test_a_draining_worker_hands_its_sequence_on(lab):
             assert len(source.got(Handoff)) == 1
             assert target.got(Generate) == []
             assert not source.engine.jobs
-            assert gateway.count("moves_total") == 1
+            assert gateway.count("migrations_total") == 1
             assert len(lab.worker(gateway, "p0").got(Prefill)) == 1
 
     lab.run(test)
@@ -70,7 +70,7 @@ def test_choices_of_a_draining_worker_are_handed_on_one_by_one(lab):
             assert all(worker.got(Decode) for worker in others)
             assert not any(worker.got(Generate) for worker in others)
             assert not source.engine.jobs
-            assert gateway.count("moves_total") == 3
+            assert gateway.count("migrations_total") == 3
 
     lab.run(test)
 
@@ -109,7 +109,7 @@ def test_frames_on_their_way_when_choices_part_are_still_understood(lab):
 
 def test_a_failed_move_goes_on_where_it_was(lab):
     async def test():
-        async with lab.running(lab.unified(2), max_moves=3) as gateway:
+        async with lab.running(lab.unified(2), max_migrations=3) as gateway:
             reader = gateway.submit(max_tokens=300)
             reader.take(await anext(reader.generation))
             source = lab.worker(gateway, reader.generation.route.decode)

@@ -1,9 +1,9 @@
-"""What to do after a failure: pure policy. The relay does it."""
+"""What follows a failed attempt or migration: pure policy. `driver` does it."""
 
 from dataclasses import dataclass
 from typing import Literal
 
-from legato_gateway.errors import DeadlineExceeded, GatewayError, WorkerFailed
+from legato_gateway.errors import DeadlineExceeded, GatewayError, NotComputable, WorkerFailed
 from legato_protocol.stream import Failed
 
 OnFailure = Literal["Retry", "Recompute", "Fail"]
@@ -15,14 +15,20 @@ PATIENT_CODES = frozenset({"overloaded", "draining", "stale", "peer_lost"})
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """Times in seconds. `max_failures` counts faults in a row without a token between them."""
+    """Times in seconds. `max_failures` counts faults in a row without a token between them.
+
+    `most_faults` counts attempts of one request whose logits were not finite, on whatever workers: so many mean that
+    it is the request's own doing.
+    """
 
     on_transfer_failure: OnFailure = "Retry"
     max_failures: int = 8
     first_delay: float = 0.02
     most_delay: float = 1.0
-    max_moves: int = 5
+    first_migration_delay: float = 0.1
+    max_migrations: int = 5
     poison_deaths: int = 2
+    most_faults: int = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,10 +46,12 @@ class End:
     error: GatewayError
 
 
-def after_failure(failed: Failed, failures: int, policy: RetryPolicy) -> Again | End:
-    """The answer to the `failures`-th failure in a row of a leg."""
+def after_failure(failed: Failed, failures: int, faults: int, policy: RetryPolicy) -> Again | End:
+    """The answer to the `failures`-th failure in a row of a sub-request; its request has had `faults` of its own."""
     if failed.code == "deadline":
         return End(DeadlineExceeded(f"its time ran out: {failed.message}", part=failed.part))
+    if failed.code == "faulted" and faults >= policy.most_faults:
+        return End(NotComputable(f"{failed.message}, on {faults} attempts", part=failed.part))
     if not failed.retry:
         return End(_error(failed))
     transfer = failed.code in TRANSFER_CODES
@@ -59,6 +67,11 @@ def delay(failures: int, policy: RetryPolicy) -> float:
     if failures <= 1:
         return 0.0
     return min(policy.most_delay, policy.first_delay * 2.0 ** min(failures - 2, 30))
+
+
+def migration_delay(failed: int, policy: RetryPolicy) -> float:
+    """Seconds until the next try after `failed` migrations of a sequence have failed: they double, too."""
+    return min(policy.most_delay, policy.first_migration_delay * 2.0 ** min(failed - 1, 30))
 
 
 def _error(failed: Failed) -> WorkerFailed:

@@ -1,0 +1,246 @@
+"""Sub-requests onto workers: asks the router, draws rooms, makes the frames. Remembers nothing."""
+
+import asyncio
+import random
+from collections.abc import Callable
+from dataclasses import replace
+
+from legato_gateway.relay.generation import RunningGeneration
+from legato_gateway.relay.sub_request import AttemptPlace, SubRequest
+from legato_gateway.routing import filters
+from legato_gateway.routing.choose import NoRoute, Policy, Route, choose
+from legato_gateway.routing.filters import Need
+from legato_gateway.routing.fleet_snapshot import FleetSnapshot
+from legato_gateway.routing.kv_index import KVIndex
+from legato_gateway.workers.fleet import Fleet
+from legato_protocol.stream import (
+    Cancel,
+    Decode,
+    Generate,
+    Handoff,
+    Hello,
+    Pause,
+    Peer,
+    Prefill,
+    Sequence,
+    Split,
+    ToWorker,
+    pack_tokens,
+)
+
+EVERYTHING = 1 << 60  # tokens: as `local_prefill_below_tokens`, it makes every route local
+Send = Callable[[str, ToWorker], bool]
+
+
+class Dispatcher:
+    """`send` queues a frame for a worker, and is False when that is not connected. `clock` is that of deadlines."""
+
+    def __init__(
+        self,
+        fleet: Fleet,
+        index: KVIndex,
+        policy: Policy,
+        send: Send,
+        source: random.Random,
+        clock: Callable[[], float],
+    ) -> None:
+        self._clock = clock
+        self._fleet = fleet
+        self._index = index
+        self._policy = policy
+        self._local = replace(policy, local_prefill_below_tokens=EVERYTHING)
+        self._send = send
+        self._random = source
+        self._roomy_in: FleetSnapshot | None = None  # the snapshot of which `_roomy` tells
+        self._roomy: dict[str, int] = {}
+
+    # ── what a sub-request needs ────────────────────────────────────────────────────────────────────────────────
+
+    def need(self, sub: SubRequest) -> Need:
+        """What it asks of a worker now."""
+        output = sub.output
+        request = sub.generation.request
+        return Need(
+            sub.id,
+            len(request.prompt) + len(output),
+            max(request.params.max_tokens - len(output), 0),
+            len(sub.open),
+            sub.kv_revision if output else "",
+            frozenset(sub.avoid),
+        )
+
+    async def hash_prompt(self, generation: RunningGeneration) -> None:
+        """What `matches` asks for first, in short pieces: a long prompt holds up no other stream."""
+        for revision, size in _hashings(self._fleet.snapshot()):
+            for known in generation.hashes.pieces(revision, size):
+                self._index.match(known)  # the index remembers what it has walked
+                await asyncio.sleep(0)
+
+    def matches(self, sub: SubRequest, snapshot: FleetSnapshot) -> dict[str, int]:
+        """Leading blocks of its sequence that each worker holds."""
+        found: dict[str, int] = {}
+        tokens = sub.generation.prompt + pack_tokens(sub.output)
+        for revision, size in _hashings(snapshot):
+            found |= self._index.match(sub.generation.hashes.of(tokens, revision, size))
+        return found
+
+    def may_fit(self, sub: SubRequest) -> bool:
+        """False where no worker can have room for it now: asked before the long way of `dispatch`."""
+        need, snapshot = self.need(sub), self._fleet.snapshot()
+        if self._most_room(snapshot, need.kv_revision) >= need.tokens:
+            return True
+        matches = self.matches(sub, snapshot)
+        return any(
+            filters.full(worker, need, filters.matched(worker, need, matches)) is None
+            for worker in snapshot.workers
+            if worker.name in matches and worker.decodes
+        )
+
+    def may_migrate(self, sub: SubRequest) -> bool:
+        """The same for `migrate`."""
+        assert sub.place is not None
+        revision = self._hello(sub.place.decode).kv_revision
+        return self._most_room(self._fleet.snapshot(), revision) >= len(sub.generation.request.prompt) + len(sub.output)
+
+    # ── frames ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def dispatch(self, sub: SubRequest) -> AttemptPlace | NoRoute:
+        """Places `sub` on workers under a new attempt, or says why not."""
+        route = self._route(sub)
+        if isinstance(route, NoRoute):
+            return route
+        sub.attempt += 1
+        sent = self._send_local(sub, route) if route.prefill is None else self._send_pair(sub, route, route.prefill)
+        names = [name for name in (route.prefill, route.decode) if name]
+        if not sent:
+            for name in names:
+                self._send(name, Cancel(sub.id, sub.attempt))
+            return NoRoute(f"{' or '.join(names)} has just gone", lasting=False, stale=True)
+        if sub.generation.paused:
+            self._send(route.decode, Pause(sub.id, sub.attempt, True))
+        self._record(sub, route)
+        epochs = {name: self._hello(name).epoch for name in names}
+        return AttemptPlace(sub.attempt, route.prefill or "", route.decode, epochs)
+
+    def migrate(self, sub: SubRequest) -> AttemptPlace | None:
+        """Hands the running `sub` to another worker of equal KV revision, if one can take it now."""
+        assert sub.place is not None
+        source = sub.place.decode
+        revision = self._hello(source).kv_revision
+        need = replace(self.need(sub), kv_revision=revision, avoid=frozenset({source}))
+        snapshot = self._fleet.snapshot()
+        linked = FleetSnapshot(tuple(w for w in snapshot.workers if w.address and w.decodes))
+        route = choose(need, linked, {}, self._local)
+        if isinstance(route, NoRoute) or not self._hello(source).address:
+            return None
+        sub.attempt += 1
+        room, target = self._room(), route.decode
+        if not self._send(target, Decode(sub.id, sub.attempt, room, self._sequence(sub), self._peer(source))):
+            return None
+        self._send(source, Handoff(sub.id, sub.attempt, room, self._peer(target)))
+        if sub.generation.paused:
+            self._send(target, Pause(sub.id, sub.attempt, True))
+        self._fleet.sent(target, queued=0, held=need.tokens)
+        return AttemptPlace(sub.attempt, "", target, {target: self._hello(target).epoch})
+
+    def cancel(self, sub: SubRequest) -> None:
+        """Stops all work for it everywhere."""
+        for worker in sub.workers:
+            self._send(worker, Cancel(sub.id, sub.attempt))
+
+    def cancel_choice(self, sub: SubRequest, choice: int) -> None:
+        """Stops the work for one of its running choices."""
+        assert sub.place is not None
+        self._send(sub.place.decode, Cancel(sub.id, sub.attempt, (choice,)))
+
+    def cancel_target(self, sub: SubRequest) -> None:
+        """Stops the target of its migration; the worker it runs at would take that for the end of the sequence."""
+        assert sub.target is not None
+        self._send(sub.target.decode, Cancel(sub.id, sub.target.attempt))
+
+    def split(self, id: str, place: AttemptPlace, names: dict[int, str]) -> None:
+        """The choices of `id`, which run there, get ids of their own."""
+        self._send(place.decode, Split(id, place.attempt, names))
+
+    def pause(self, sub: SubRequest, on: bool) -> None:
+        """Holds back its tokens, or lets them come again."""
+        for place in (sub.place, sub.target):
+            if place is not None:
+                self._send(place.decode, Pause(sub.id, place.attempt, on))
+
+    # ── parts ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _most_room(self, snapshot: FleetSnapshot, revision: str) -> int:
+        """Tokens; of any revision, where that is empty."""
+        if self._roomy_in is not snapshot:
+            self._roomy_in, self._roomy = snapshot, filters.most_room(snapshot)
+        if revision:
+            return self._roomy.get(revision, -1)
+        return max(self._roomy.values(), default=-1)
+
+    def _route(self, sub: SubRequest) -> Route | NoRoute:
+        """A worker that failed it, or that fails often, is used where no other is left."""
+        need, policy = self.need(sub), self._local if sub.recompute else self._policy
+        snapshot = self._fleet.snapshot()
+        matches = self.matches(sub, snapshot)
+        route = choose(need, snapshot, matches, policy)
+        if isinstance(route, NoRoute) and need.avoid:
+            need = replace(need, avoid=frozenset())
+            route = choose(need, snapshot, matches, policy)
+        if isinstance(route, NoRoute) and any(worker.broken for worker in snapshot.workers):
+            route = choose(need, filters.forgiven(snapshot, need), matches, policy)
+        return route
+
+    def _send_local(self, sub: SubRequest, route: Route) -> bool:
+        sequence = self._sequence(sub)
+        tokens = len(sequence.token_ids) // 4
+        self._fleet.sent(route.decode, queued=tokens - route.cached.get(route.decode, 0), held=tokens)
+        return self._send(route.decode, Generate(sub.id, sub.attempt, sequence))
+
+    def _send_pair(self, sub: SubRequest, route: Route, prefill: str) -> bool:
+        sequence, room = self._sequence(sub), self._room()
+        tokens = len(sequence.token_ids) // 4
+        self._fleet.sent(prefill, queued=tokens - route.cached.get(prefill, 0), held=tokens)
+        self._fleet.sent(route.decode, queued=0, held=tokens)
+        there = Prefill(sub.id, sub.attempt, room, sequence, self._peer(route.decode))
+        here = Decode(sub.id, sub.attempt, room, sequence, self._peer(prefill))
+        return self._send(prefill, there) and self._send(route.decode, here)
+
+    def _sequence(self, sub: SubRequest) -> Sequence:
+        generation = sub.generation
+        request = generation.request
+        return Sequence(
+            token_ids=generation.prompt + pack_tokens(sub.output),
+            prompt_len=len(request.prompt),
+            params=request.params,
+            deadline=max(generation.expires - self._clock(), 0.001),
+            choices=sub.open,
+            priority=request.priority,
+            tenant=request.tenant,
+            cache_salt=request.cache_salt,
+        )
+
+    def _record(self, sub: SubRequest, route: Route) -> None:
+        record = sub.generation.route
+        record.attempt = max(record.attempt, sub.attempt)
+        record.prefill, record.decode, record.why = route.prefill or "local", route.decode, route.why
+        record.cached_tokens = dict(route.cached)
+        record.transport = self._hello(route.decode).transport if route.prefill else ""
+
+    def _room(self) -> int:
+        return self._random.getrandbits(63)
+
+    def _peer(self, worker: str) -> Peer:
+        hello = self._hello(worker)
+        return Peer(worker, hello.epoch, hello.address)
+
+    def _hello(self, name: str) -> Hello:
+        worker = self._fleet.worker(name)
+        assert worker is not None, "only greeted workers are routed to"
+        assert worker.hello is not None, "only greeted workers are routed to"
+        return worker.hello
+
+
+def _hashings(snapshot: FleetSnapshot) -> set[tuple[str, int]]:
+    """Every way in which a worker of this fleet hashes blocks: KV revision and block size."""
+    return {(worker.kv_revision, worker.block_size) for worker in snapshot.workers}

@@ -1,0 +1,336 @@
+"""Drives sub-requests through the table of their life: turns what workers say into events, and performs the actions."""
+
+from collections.abc import Callable
+
+from legato_gateway.errors import GatewayError, Overloaded, SuspectedPoison
+from legato_gateway.metrics import Metrics
+from legato_gateway.relay import lifecycle, retry
+from legato_gateway.relay.choice import Choice
+from legato_gateway.relay.dispatcher import Dispatcher
+from legato_gateway.relay.generation import RunningGeneration
+from legato_gateway.relay.history import History
+from legato_gateway.relay.lifecycle import LifecycleAction, LifecycleEvent, Stage
+from legato_gateway.relay.registry import Registry
+from legato_gateway.relay.retry import End, RetryPolicy
+from legato_gateway.relay.sub_request import NEVER, SubRequest
+from legato_gateway.routing.choose import NoRoute
+from legato_gateway.timers import Timers
+from legato_gateway.workers.fleet import Fleet
+from legato_protocol.stream import Begun, Failed, HandoffReport, TokenItem
+
+NO_WORKER = "no_worker"  # drop reason: no worker of this fleet can ever take it
+
+E, A = LifecycleEvent, LifecycleAction
+Finish = Callable[[RunningGeneration, GatewayError | None], None]
+
+
+class SubRequestDriver:
+    """`finish` ends a request, with an error or because all its choices are complete."""
+
+    def __init__(
+        self,
+        *,
+        registry: Registry,
+        dispatcher: Dispatcher,
+        fleet: Fleet,
+        history: History,
+        metrics: Metrics,
+        policy: RetryPolicy,
+        timers: Timers,
+        finish: Finish,
+    ) -> None:
+        self._registry = registry
+        self._dispatcher = dispatcher
+        self._fleet = fleet
+        self._history = history
+        self._metrics = metrics
+        self._policy = policy
+        self._timers = timers
+        self._finish = finish
+        self._perform: dict[LifecycleAction, Callable[[SubRequest], None]] = {
+            A.DISPATCH: self._dispatch,
+            A.CANCEL: self._cancel,
+            A.START_TIMER: self._start_timer,
+            A.STOP_TIMER: self._stop_timer,
+            A.SEEK_TARGET: self._seek_target,
+            A.ADOPT_TARGET: self._adopt_target,
+            A.CANCEL_TARGET: self._cancel_target,
+            A.DELAY_MIGRATION: self._delay_migration,
+            A.FORGET: self._registry.remove,
+        }
+
+    def step(self, sub: SubRequest, event: LifecycleEvent) -> None:
+        """Moves `sub` on and does what follows. Raises IllegalTransition where the table has no row."""
+        transition = lifecycle.step(sub.stage, event)
+        sub.stage = transition.stage
+        self._registry.staged(sub)
+        for action in transition.actions:
+            self._perform[action](sub)
+
+    # ── what workers say ────────────────────────────────────────────────────────────────────────────────────────
+
+    def begun(self, worker: str, frame: Begun) -> None:
+        """An attempt is in a step of that worker."""
+        sub = self._registry.get(frame.id)
+        if sub is not None and sub.place is not None and sub.place.attempt == frame.attempt:
+            sub.begun.add(worker)
+            self.step(sub, E.BEGUN)
+
+    def token(self, worker: str, item: TokenItem) -> None:
+        """Tokens of one choice. What is known already, or of an attempt that is over, is dropped."""
+        sub = self._registry.of_choice(item.id, item.choice)
+        if sub is None or not sub.listens(worker, item.attempt):
+            self._metrics.late_item()
+            return
+        if item.choice not in sub.choices:
+            self._nonsense(sub, worker, f"{worker} sent tokens of choice {item.choice}")
+            return
+        generation = sub.generation
+        choice = generation.choices[item.choice]
+        if choice.finish is not None:
+            return
+        known = len(choice.tokens)
+        if item.index > known:
+            self._nonsense(sub, worker, f"{worker} left out tokens {known} to {item.index - 1}")
+            return
+        if sub.target is not None and item.attempt == sub.target.attempt:
+            self._committed(sub)
+        first = not sub.started
+        if first:
+            self._progressed(sub)
+        generation.take(choice, item)
+        self._metrics.tokens(len(choice.tokens) - known)
+        if choice.finish is not None and not generation.ended:
+            self._choice_done(sub, choice, by_worker=item.finish is not None)
+        if first and sub.stage is Stage.DECODING:
+            self._leave_if_draining(sub)
+
+    def failed(self, worker: str, failed: Failed) -> None:
+        """A worker says that an attempt ended; news of attempts that are over changes nothing."""
+        for sub in self._registry.meant_by(failed.id):
+            if sub.target is not None and failed.attempt == sub.target.attempt:
+                self.step(sub, E.MIGRATION_FAILED)
+            elif sub.place is not None and failed.attempt == sub.place.attempt and sub.needs(worker):
+                self._attempt_failed(sub, worker, failed)
+
+    def handed_over(self, report: HandoffReport) -> None:
+        """The receiver of a hand-off has it."""
+        sub = self._registry.get(report.id)
+        if sub is not None and sub.target is not None and sub.target.attempt == report.attempt:
+            self._committed(sub)
+
+    def lost(self, worker: str, text: str, died: bool) -> None:
+        """Everything at `worker` is gone, or cannot be reached: it goes on elsewhere at once."""
+        for sub in self._registry.at(worker):
+            if sub.target is not None and sub.target.decode == worker:
+                self.step(sub, E.TARGET_LOST)
+            if sub.needs(worker):
+                self._worker_lost(sub, worker, text, died)
+
+    def drained(self, worker: str) -> None:
+        """`worker` is to be left: what runs there migrates as soon as another worker can take it."""
+        for sub in self._registry.at(worker):
+            if sub.place is not None and sub.place.decode == worker:
+                self.step(sub, E.DRAIN)
+
+    # ── the turn ────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def offer_room(self) -> None:
+        """What the fleet has room for is given to those that wait for a worker, then to those that are to leave one."""
+        if self._registry.waiting:
+            self._registry.waiting.offer(self._fleet.openings, self._take_room)
+        if self._registry.leaving:
+            self._registry.leaving.offer(self._fleet.openings, self._migrate)
+
+    def _take_room(self, sub: SubRequest) -> bool:
+        if not self._dispatcher.may_fit(sub):
+            sub.tried = self._fleet.openings
+            return False
+        return self._place(sub)
+
+    def _migrate(self, sub: SubRequest) -> bool:
+        assert sub.place is not None
+        source = self._fleet.worker(sub.place.decode)
+        if source is None or not source.leaving:
+            self._registry.leaving.discard(sub)  # it stays after all
+            return True
+        if self._timers.time() < sub.migrate_after:
+            return True  # not offered anything yet
+        target = self._dispatcher.migrate(sub) if self._dispatcher.may_migrate(sub) else None
+        if target is None:
+            sub.tried = self._fleet.openings
+            return False
+        self._registry.place(sub, sub.place, target)
+        self.step(sub, E.MIGRATION_BEGUN)
+        return True
+
+    # ── events ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _progressed(self, sub: SubRequest) -> None:
+        """A token came: what failed before says nothing about the next failure.
+
+        A fault that another worker does not have was the first worker's own.
+        """
+        if sub.faulted_at and sub.faulted_at not in sub.workers:
+            self._fleet.failed(sub.faulted_at, sub.generation.id)
+        sub.failures, sub.faulted_at, sub.avoid = 0, "", set()
+        self.step(sub, E.FIRST_TOKEN)
+
+    def _committed(self, sub: SubRequest) -> None:
+        self.step(sub, E.COMMITTED)
+        self._leave_if_draining(sub)
+
+    def _leave_if_draining(self, sub: SubRequest) -> None:
+        assert sub.place is not None
+        worker = self._fleet.worker(sub.place.decode)
+        if worker is not None and worker.leaving:
+            self.step(sub, E.DRAIN)
+
+    def _choice_done(self, sub: SubRequest, choice: Choice, by_worker: bool) -> None:
+        """The worker knows of an end it made itself; one by a stop string it has to be told."""
+        if not sub.open:
+            self.step(sub, E.FINISHED if by_worker else E.STOPPED)
+        elif not by_worker:
+            self._dispatcher.cancel_choice(sub, choice.index)
+        if not sub.generation.unfinished:
+            self._finish(sub.generation, None)
+
+    def _nonsense(self, sub: SubRequest, worker: str, text: str) -> None:
+        """A worker's tokens cannot be right."""
+        assert sub.place is not None
+        self._attempt_failed(sub, worker, Failed(sub.id, sub.place.attempt, "internal", text, "decode", True))
+
+    def _attempt_failed(self, sub: SubRequest, worker: str, failed: Failed) -> None:
+        sub.failures += 1
+        sub.last_failure = failed
+        sub.generation.faults += failed.code == "faulted"
+        answer = retry.after_failure(failed, sub.failures, sub.generation.faults, self._policy)
+        if isinstance(answer, End):
+            self._finish(sub.generation, answer.error)
+            return
+        self._blame(sub, worker, failed)
+        self._metrics.redispatched(failed.code)
+        sub.recompute, sub.delay = answer.recompute, answer.delay
+        self.step(sub, E.FAILED_OFTEN if answer.delay else E.FAILED)
+
+    def _blame(self, sub: SubRequest, worker: str, failed: Failed) -> None:
+        """Which worker the next attempt stays away from, if it can."""
+        assert sub.place is not None
+        others = sub.place.workers - {worker}
+        culprit = next(iter(others)) if failed.code == "peer_lost" and others else worker
+        sub.avoid.add(culprit)
+        if failed.code == "faulted":
+            sub.faulted_at = culprit
+        elif failed.code in ("internal", "transfer"):
+            self._fleet.failed(culprit, sub.generation.id)
+
+    def _worker_lost(self, sub: SubRequest, worker: str, text: str, died: bool) -> None:
+        assert sub.place is not None
+        generation = sub.generation
+        if died and sub.ran_at(worker):
+            generation.deaths.add((worker, sub.place.epochs[worker]))
+        if self._poisonous(generation):
+            error = SuspectedPoison("two workers died while they ran this request", part=sub.part)
+            self._finish(generation, error)
+            return
+        sub.last_failure = Failed(sub.id, sub.attempt, "peer_lost", text, sub.part, True)
+        self._metrics.redispatched("worker_lost")
+        self.step(sub, E.WORKER_LOST)
+
+    def _poisonous(self, generation: RunningGeneration) -> bool:
+        """A broken connection looks like a death until the same epoch is back."""
+        dead = [death for death in generation.deaths if not self._fleet.lives(*death)]
+        return len(dead) >= self._policy.poison_deaths
+
+    # ── actions ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _dispatch(self, sub: SubRequest) -> None:
+        for part in self._apart_if_they_differ(sub):
+            if part.stage is Stage.WAITING:  # else a part before it turned out to be hopeless, and the request ended
+                self._place(part)
+
+    def _place(self, sub: SubRequest) -> bool:
+        """On workers, if some can take it now; otherwise it goes on waiting."""
+        outcome = self._dispatcher.dispatch(sub)
+        if isinstance(outcome, NoRoute):
+            sub.tried = NEVER if outcome.stale else self._fleet.openings
+            if outcome.lasting and not sub.has_output:
+                self._finish(sub.generation, Overloaded(outcome.why, reason=NO_WORKER))
+            return False
+        sub.begun, sub.recompute = set(), False
+        worker = self._fleet.worker(outcome.decode)
+        if worker is not None and worker.hello is not None:
+            sub.kv_revision = worker.hello.kv_revision
+        self._registry.place(sub, outcome)
+        self.step(sub, E.PLACED)
+        return True
+
+    def _cancel(self, sub: SubRequest) -> None:
+        self._dispatcher.cancel(sub)
+        self._registry.place(sub, None)
+        sub.tried = NEVER
+
+    def _start_timer(self, sub: SubRequest) -> None:
+        sub.retry = self._timers.call_at(self._timers.time() + sub.delay, self._retry, sub)
+
+    def _retry(self, sub: SubRequest) -> None:
+        sub.retry = None
+        self.step(sub, E.RETRY_DUE)
+
+    def _stop_timer(self, sub: SubRequest) -> None:
+        if sub.retry is not None:
+            sub.retry.cancel()
+            sub.retry = None
+
+    def _seek_target(self, sub: SubRequest) -> None:
+        for part in self._apart_where_they_run(sub) if len(sub.choices) > 1 else [sub]:
+            if part.migrations_failed < self._policy.max_migrations:
+                part.tried = NEVER
+                self._registry.leaving.add(part)
+
+    def _adopt_target(self, sub: SubRequest) -> None:
+        """The target has it: the worker it came from matters no more."""
+        place = sub.target
+        assert place is not None
+        self._registry.place(sub, place)
+        sub.migrations_failed = 0
+        record = sub.generation.route
+        record.decode, record.attempt = place.decode, max(record.attempt, place.attempt)
+        self._metrics.migrated()
+
+    def _cancel_target(self, sub: SubRequest) -> None:
+        """It goes on at its old place under its old attempt."""
+        self._dispatcher.cancel_target(sub)
+        self._registry.place(sub, sub.place)
+
+    def _delay_migration(self, sub: SubRequest) -> None:
+        sub.migrations_failed += 1
+        sub.migrate_after = self._timers.time() + retry.migration_delay(sub.migrations_failed, self._policy)
+        self._seek_target(sub)
+
+    # ── choices that go apart ───────────────────────────────────────────────────────────────────────────────────
+
+    def _apart_if_they_differ(self, sub: SubRequest) -> list[SubRequest]:
+        """Itself, or one for each unfinished choice once one of them has tokens."""
+        if len(sub.choices) == 1 or not any(sub.generation.choices[choice].tokens for choice in sub.choices):
+            return [sub]
+        return self._apart(sub)
+
+    def _apart_where_they_run(self, sub: SubRequest) -> list[SubRequest]:
+        """One for each choice that goes on, at the same place; its worker is told their names."""
+        place = sub.place
+        assert place is not None
+        parts = self._apart(sub)
+        self._registry.split(sub.id, parts)
+        for part in parts:
+            self._registry.place(part, place)
+        self._dispatcher.split(sub.id, place, {part.choices[0]: part.id for part in parts})
+        return parts
+
+    def _apart(self, sub: SubRequest) -> list[SubRequest]:
+        parts = [sub.apart(choice) for choice in sub.open]
+        for part in parts:
+            self._history.also(part.id, sub.generation.route)
+            self._registry.add(part)
+        self.step(sub, E.SPLIT)
+        return parts

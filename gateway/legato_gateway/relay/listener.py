@@ -1,0 +1,139 @@
+"""What workers say: kept in the fleet and the KV index, and told to the sub-requests that it concerns."""
+
+import logging
+from collections.abc import Callable
+from typing import Protocol
+
+from legato_gateway.admission.queue import Admission
+from legato_gateway.metrics import Metrics
+from legato_gateway.relay.driver import SubRequestDriver
+from legato_gateway.relay.history import History
+from legato_gateway.relay.registry import Registry
+from legato_gateway.routing.kv_index import KVIndex
+from legato_gateway.workers.fleet import Fleet
+from legato_protocol.kv_events import KVEvent
+from legato_protocol.stream import Begun, Failed, FromWorker, HandoffReport, Hello, Load, Lost, Tokens
+
+_log = logging.getLogger(__name__)
+
+
+class Snapshots(Protocol):
+    """Who can ask a worker for a snapshot of its prefix cache."""
+
+    def request_snapshot(self, worker: str) -> None:
+        """Asks, if it is connected."""
+
+
+class WorkerListener:
+    """Implements `worker_stream.StreamListener`. `fleet_changed` is called after whatever may have made room."""
+
+    def __init__(
+        self,
+        *,
+        fleet: Fleet,
+        index: KVIndex,
+        admission: Admission,
+        registry: Registry,
+        driver: SubRequestDriver,
+        snapshots: Snapshots,
+        history: History,
+        metrics: Metrics,
+        fleet_changed: Callable[[], None],
+    ) -> None:
+        self._fleet = fleet
+        self._index = index
+        self._admission = admission
+        self._registry = registry
+        self._driver = driver
+        self._snapshots = snapshots
+        self._history = history
+        self._metrics = metrics
+        self._fleet_changed = fleet_changed
+
+    def greeted(self, worker: str, hello: Hello) -> None:
+        known = self._fleet.worker(worker)
+        if known is None:
+            return
+        replaced = known.epoch not in ("", hello.epoch)
+        self._fleet.greeted(worker, hello)
+        if replaced:
+            self._driver.lost(worker, f"{worker} was replaced", died=True)
+        if known.foreign:
+            _log.warning("%s is given no requests: %s", worker, known.problem)
+            self._metrics.foreign(worker)
+        self._index.expect(worker, hello.epoch)
+        self._snapshots.request_snapshot(worker)
+        self._fleet_changed()
+
+    def received(self, worker: str, frame: FromWorker) -> None:
+        if isinstance(frame, Tokens):
+            for item in frame.items:
+                self._driver.token(worker, item)
+        elif isinstance(frame, Begun):
+            self._driver.begun(worker, frame)
+        elif isinstance(frame, Load):
+            self._loaded(worker, frame)
+        elif isinstance(frame, Failed):
+            self._driver.failed(worker, frame)
+        elif isinstance(frame, HandoffReport):
+            self._history.handed_over(worker, frame)
+            self._metrics.handed_over(frame)
+            self._driver.handed_over(frame)
+        elif isinstance(frame, Lost):
+            self._core_lost(worker, frame)
+
+    def silent(self, worker: str) -> None:
+        known = self._fleet.worker(worker)
+        if known is None or not known.ready:
+            return  # its core is gone: that is why it says nothing
+        self._fleet.gone(worker, "silent", "it sends nothing")
+        self._driver.lost(worker, f"{worker} hangs", died=False)
+        self._fleet_changed()
+
+    def spoke(self, worker: str) -> None:
+        self._fleet.spoke(worker)
+        self._fleet_changed()
+
+    def disconnected(self, worker: str, reason: str) -> None:
+        known = self._fleet.worker(worker)
+        if known is not None:
+            drained = known.draining
+            self._fleet.gone(worker, "connecting", reason)
+            self._driver.lost(worker, f"the connection to {worker} broke: {reason}", died=not drained)
+            self._fleet_changed()
+
+    def removed(self, worker: str) -> None:
+        """Discovery lists it no more, and its streams are closed."""
+        self._fleet.remove(worker)
+        self._index.forget(worker)
+
+    def kv_event(self, worker: str, event: KVEvent) -> bool:
+        return self._index.apply(worker, event)
+
+    def kv_lost(self, worker: str) -> None:
+        known = self._fleet.worker(worker)
+        if known is not None and known.epoch:
+            self._index.expect(worker, known.epoch)
+
+    def bad_frame(self, worker: str, reason: str) -> None:
+        self._metrics.bad_frame(worker)
+
+    def _loaded(self, worker: str, load: Load) -> None:
+        known = self._fleet.worker(worker)
+        if known is None:
+            return
+        left_before = known.leaving
+        self._fleet.loaded(worker, load)
+        for sub in self._registry.at(worker):
+            self._admission.progress(sub.generation.id, sub.generation.completion_tokens)
+        if known.leaving and not left_before:
+            self._driver.drained(worker)
+        self._fleet_changed()
+
+    def _core_lost(self, worker: str, lost: Lost) -> None:
+        known = self._fleet.worker(worker)
+        if known is not None and known.epoch == lost.epoch:
+            self._fleet.gone(worker, "lost", lost.reason)
+            self._index.forget(worker)
+            self._driver.lost(worker, f"the core of {worker} died: {lost.reason}", died=True)
+            self._fleet_changed()

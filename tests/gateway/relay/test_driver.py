@@ -1,0 +1,280 @@
+"""Single promises of the relay in virtual time: who is blamed, who is forgiven, what waits and for how long."""
+
+import pytest
+from relay_simulation import Simulation
+
+from legato_gateway.errors import NotComputable, SuspectedPoison
+from legato_gateway.relay.lifecycle import Stage
+from legato_gateway.testing.fake_engine import Refusal
+from legato_protocol.stream import Decode, Failed, Generate, Handoff
+
+
+class Scripted(Simulation):
+    """Nothing happens by itself. `sent` are all frames to workers, in order."""
+
+    def __init__(self, lab, *roles, **retry):
+        super().__init__(0, lab.vocabulary, lab.request, roles, 1000, **{"on_transfer_failure": "Retry"} | retry)
+        self.chaos = 0.0
+        self.sent = []
+        for worker in self.workers.values():
+            worker.take = self._noted(worker, worker.take)
+
+    def _noted(self, worker, take):
+        def noted(frame):
+            self.sent.append((worker.name, frame))
+            return take(frame)
+
+        return noted
+
+    def start(self, **overrides):
+        generation = self.relay.submit(self._make_request(**{"max_tokens": 1000, "deadline": 1e6} | overrides))
+        self.generations.append(generation)
+        return generation
+
+    def sub(self, generation):
+        (sub,) = self.relay.sub_requests(generation)
+        return sub
+
+    def told(self, kind):
+        return [(name, frame) for name, frame in self.sent if isinstance(frame, kind)]
+
+    def run(self, steps=1, seconds=0.01):
+        for _ in range(steps):
+            for worker in self.workers.values():
+                self._work(worker)
+                worker.outgoing.append(worker.load())
+                while worker.outgoing and worker.connected:
+                    self._deliver(worker)
+            for generation in self.generations:
+                self._read(generation)
+            self.time.advance(seconds)
+            self.check()
+
+    def load(self, worker):
+        """A worker tells how busy it is, and the turn after it comes."""
+        self.relay.workers.received(worker.name, worker.load())
+        self.time.advance(0.01)
+
+    def until(self, condition):
+        for _ in range(200):
+            if condition():
+                return
+            self.run()
+        raise AssertionError("it never came to that")
+
+    def decoding(self, generation):
+        self.until(lambda: self.sub(generation).stage is Stage.DECODING)
+        return self.workers[self.sub(generation).place.decode]
+
+
+def _error(generation):
+    assert generation.ended
+    generation.ready()
+    try:
+        generation.__anext__().send(None)
+    except StopAsyncIteration:
+        return None
+    except Exception as error:
+        return error
+
+
+@pytest.mark.parametrize(("code", "avoided"), [("peer_lost", "p"), ("transfer", "d"), ("overloaded", "d")])
+def test_for_a_lost_peer_the_other_worker_is_avoided(lab, code, avoided):
+    run = Scripted(lab, "p", "p", "d", "d")
+    generation = run.start()
+    sub = run.sub(generation)
+    place = sub.place
+    run.relay.workers.received(place.decode, Failed(sub.id, sub.attempt, code, "scripted", "transfer", True))
+    assert sub.avoid == {place.prefill if avoided == "p" else place.decode}
+    assert sub.avoid.isdisjoint(sub.place.workers)
+    assert sub.attempt == 2
+
+
+def test_a_new_epoch_ends_what_ran_in_the_old_one(lab):
+    run = Scripted(lab, "u", "u")
+    generation = run.start(max_tokens=30)
+    worker = run.decoding(generation)
+    before = run.sub(generation).attempt
+    run.replace(worker)
+    assert run.sub(generation).attempt == before + 1, "the worker is new and knows nothing of it"
+    run.run(60)
+    assert _error(generation) is None
+    assert run.texts[generation, 0] == lab.text_of(7, 30)
+
+
+def test_two_new_epochs_are_two_deaths(lab):
+    run = Scripted(lab, "u", poison_deaths=2)
+    generation = run.start()
+    for _ in range(2):
+        run.replace(run.decoding(generation))
+    assert isinstance(_error(generation), SuspectedPoison)
+    assert len(run.told(Generate)) == 2
+
+
+def test_the_same_epoch_greets_again_and_ends_nothing(lab):
+    run = Scripted(lab, "u")
+    generation = run.start()
+    worker = run.decoding(generation)
+    run.relay.workers.greeted(worker.name, worker.hello())
+    assert run.sub(generation).attempt == 1
+
+
+def test_reconnecting_forgives_what_looked_like_a_death(lab):
+    run = Scripted(lab, "u", poison_deaths=2)
+    generation = run.start(max_tokens=30)
+    for _ in range(4):
+        worker = run.decoding(generation)
+        run.run(2)
+        run.cut(worker)
+        assert len(generation.deaths) == 1, "until it is back, it counts"
+        run.connect()
+        run.load(worker)
+    run.run(60)
+    assert _error(generation) is None
+
+
+def test_two_deaths_of_different_processes_are_not_forgiven(lab):
+    run = Scripted(lab, "u", "u", poison_deaths=2)
+    generation = run.start()
+    for _ in range(2):
+        run.kill(run.decoding(generation))
+    assert isinstance(_error(generation), SuspectedPoison)
+
+
+def test_after_a_failed_migration_there_is_a_pause(lab):
+    run = Scripted(lab, "u", "u", first_migration_delay=0.5, max_migrations=3)
+    generation = run.start()
+    source = run.decoding(generation)
+    (target,) = set(run.workers.values()) - {source}
+    target.engine.refusals.extend([Refusal("transfer", retry=True)] * 3)
+    run.drain(source)
+    run.load(source)
+    assert run.sub(generation).stage is Stage.MIGRATING
+    times = [run.time.now]
+    for count in (2, 3):
+        run.until(lambda: run.sub(generation).stage is Stage.DECODING)
+        while len(run.told(Handoff)) < count:
+            run.load(target)
+            run.run()
+        times.append(run.time.now)
+    run.until(lambda: run.sub(generation).stage is Stage.DECODING)
+    for _ in range(300):
+        run.load(target)
+    assert len(run.told(Handoff)) == 3, "then it stays"
+    assert 0.5 <= times[1] - times[0] < 0.6
+    assert 1.0 <= times[2] - times[1] < 1.1
+
+
+def test_a_worker_that_stays_after_all_keeps_its_sequences(lab):
+    run = Scripted(lab, "u", "u")
+    generation = run.start()
+    source = run.decoding(generation)
+    (target,) = set(run.workers.values()) - {source}
+    run.cut(target)
+    run.drain(source)
+    run.load(source)
+    run.stay(source)
+    run.load(source)
+    run.connect()
+    run.load(target)
+    assert run.sub(generation).stage is Stage.DECODING
+    assert not run.told(Handoff)
+
+
+def test_a_sequence_that_starts_on_a_draining_worker_leaves_it(lab):
+    run = Scripted(lab, "u", "u")
+    generation = run.start()
+    source = run.workers[run.sub(generation).place.decode]
+    source.run()  # it takes the sequence, and refuses others from here on
+    run.drain(source)
+    run.load(source)
+    assert run.sub(generation).stage is Stage.QUEUED
+    run.until(lambda: run.told(Handoff))
+    run.run(5)
+    assert run.sub(generation).place.decode != source.name
+
+
+def test_a_lost_target_is_replaced_by_another(lab):
+    run = Scripted(lab, "u", "u", "u")
+    generation = run.start()
+    source = run.decoding(generation)
+    run.drain(source)
+    run.load(source)
+    target = run.workers[run.sub(generation).target.decode]
+    run.kill(target)
+    run.load(source)
+    assert run.sub(generation).stage is Stage.MIGRATING
+    assert run.sub(generation).target.decode not in (target.name, source.name)
+    assert run.sub(generation).place.attempt == 1, "it decodes on meanwhile"
+
+
+def test_a_request_whose_logits_are_not_finite_twice_is_refused_and_no_worker_is_blamed(lab):
+    run = Scripted(lab, "u", "u", "u")
+    for _ in range(5):
+        for worker in run.workers.values():
+            worker.engine.refusals.append(Refusal("faulted", retry=True))
+        generation = run.start()
+        run.until(lambda generation=generation: generation.ended)
+        error = _error(generation)
+        assert isinstance(error, NotComputable)
+        assert error.permanent
+        assert generation.route.attempt == 2
+        for worker in run.workers.values():
+            worker.engine.refusals.clear()
+    assert not any(worker.broken for worker in run.fleet.snapshot().workers)
+
+
+def test_a_fault_that_another_worker_does_not_have_is_the_first_ones(lab):
+    run = Scripted(lab, "u", "u")
+    for _ in range(3):
+        run.workers["u0"].engine.refusals.append(Refusal("faulted", retry=True))
+    for _ in range(30):
+        generation = run.start(max_tokens=1, prompt=(1, 2, 3))
+        run.until(lambda generation=generation: generation.ended)
+        assert _error(generation) is None
+    assert {worker.name: worker.broken for worker in run.fleet.snapshot().workers} == {"u0": True, "u1": False}
+
+
+def test_many_frames_are_one_turn(lab, monkeypatch):
+    run = Scripted(lab, "u", "u", "u")
+    offered = []
+    monkeypatch.setattr(run.relay._driver, "offer_room", lambda: offered.append(run.time.now))
+    run.time.advance(1.0)
+    before = len(offered)
+    for _ in range(50):
+        for worker in run.workers.values():
+            run.relay.workers.received(worker.name, worker.load())
+    assert len(offered) == before
+    run.time.advance(0.0)
+    assert len(offered) == before + 1
+    for worker in run.workers.values():
+        run.relay.workers.received(worker.name, worker.load())
+    run.time.advance(0.001)
+    assert len(offered) == before + 1, "the next one comes a little later"
+    run.time.advance(0.01)
+    assert len(offered) == before + 2
+
+
+def test_what_waits_is_not_tried_again_before_room_opens(lab, monkeypatch):
+    """In a full fleet a drained sequence costs next to nothing, however often workers tell how busy they are."""
+    run = Scripted(lab, "u", "u")
+    generation = run.start()
+    source = run.decoding(generation)
+    (target,) = set(run.workers.values()) - {source}
+    target.blocks, full = 0, run.fleet.worker(target.name)
+    run.load(target)
+    assert full.load.free_blocks == 0
+    looked = []
+    dispatcher = run.relay._dispatcher
+    look = dispatcher.may_migrate
+    monkeypatch.setattr(dispatcher, "may_migrate", lambda sub: looked.append(sub) or look(sub))
+    run.drain(source)
+    run.load(source)
+    assert len(looked) == 1
+    for _ in range(20):
+        run.load(source)
+        run.load(target)
+    assert len(looked) == 1
+    target.blocks = 1000
+    run.load(target)
+    assert run.told(Decode)

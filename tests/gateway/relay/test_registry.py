@@ -1,0 +1,63 @@
+"""The lines in which sub-requests wait for room."""
+
+from legato_gateway.relay.registry import LOOKS_PER_TURN, MISSES_PER_TURN, WaitingLine
+from legato_gateway.relay.sub_request import SubRequest
+
+
+def _line(count):
+    line = WaitingLine()
+    subs = [SubRequest(f"s{i}", None, (0,)) for i in range(count)]
+    for sub in subs:
+        line.add(sub)
+    return line, subs
+
+
+def _misses(line, openings=1, fitting=()):
+    tried = []
+
+    def take(sub):
+        tried.append(sub)
+        if sub in fitting:
+            line.discard(sub)
+            return True
+        sub.tried = openings
+        return False
+
+    line.offer(openings, take)
+    return tried
+
+
+def test_what_fits_nowhere_goes_to_the_end():
+    """Else those that fit nowhere would be offered every turn's room, and the rest none."""
+    line, subs = _line(MISSES_PER_TURN + 2)
+    assert _misses(line) == subs[:MISSES_PER_TURN]
+    assert list(line) == [*subs[MISSES_PER_TURN:], *subs[:MISSES_PER_TURN]]
+    assert _misses(line, 2, fitting=subs[-2:])[:2] == subs[-2:]
+    assert list(line) == subs[:MISSES_PER_TURN]
+
+
+def test_nothing_is_offered_twice_while_no_room_opens():
+    line, subs = _line(3)
+    assert _misses(line, 1) == subs
+    assert _misses(line, 1) == []
+    assert _misses(line, 2) == subs
+
+
+def test_a_turn_is_bounded():
+    line, subs = _line(10 * LOOKS_PER_TURN)
+    assert len(_misses(line, 1)) == MISSES_PER_TURN
+    assert len(_misses(line, 1, fitting=subs)) == LOOKS_PER_TURN
+
+
+def test_what_ended_meanwhile_is_offered_nothing():
+    line, (first, second, third) = _line(3)
+    tried = []
+
+    def take(sub):
+        tried.append(sub)
+        line.discard(second)
+        return False
+
+    line.offer(1, take)
+    assert tried == [first, third]
+    assert list(line) == [first, third]

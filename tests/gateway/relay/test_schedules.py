@@ -1,0 +1,76 @@
+"""Random schedules of a relay among scripted workers: text stays exact, books agree, and nothing is left at the end."""
+
+import pytest
+from relay_simulation import Simulation
+
+from legato_gateway.errors import DeadlineExceeded, NotComputable, Overloaded, SlowClient, SuspectedPoison, WorkerFailed
+from legato_gateway.relay.lifecycle import Stage
+
+SCHEDULES, BATCHES = 5_000, 20
+EXPECTED = (DeadlineExceeded, NotComputable, Overloaded, SlowClient, SuspectedPoison, WorkerFailed)
+
+
+def _outcome(generation):
+    """The error of an ended request whose deltas were all read, or None."""
+    try:
+        generation.__anext__().send(None)
+    except StopAsyncIteration:
+        return None
+    except Exception as error:
+        return error
+    raise AssertionError("a delta was not read")
+
+
+def _check(lab, run, generation):
+    request = generation.request
+    error = _outcome(generation)
+    assert error is None or isinstance(error, EXPECTED), error
+    assert "invalid" not in str(error), "a worker was sent another text than the client has"
+    for choice in generation.choices:
+        text = run.texts.get((generation, choice.index), "")
+        whole = lab.text_of(request.params.seed, request.params.max_tokens, choice.index)
+        ends = [whole.index(stop) for stop in request.stop if stop in whole]
+        whole = whole[: min(ends)] if ends else whole
+        complete = error is None and generation not in run.left
+        assert text == whole if complete or choice.finish else whole.startswith(text), (choice.index, text, whole)
+    if error is None and generation not in run.left:
+        assert generation.unfinished == 0
+
+
+def schedule(lab, seed):
+    run = Simulation(seed, lab.vocabulary, lab.request)
+    for _ in range(run.random.choice((40, 100))):
+        run.happen()
+    run.settle()
+    assert run.relay.active == run.relay.waiting == 0, [run.relay.sub_requests(g) for g in run.generations]
+    assert run.admission.held == run.admission.held_tokens == 0
+    assert not any(worker.engine.jobs for worker in run.workers.values()), "a worker still has work"
+    for generation in run.generations:
+        _check(lab, run, generation)
+    return run
+
+
+@pytest.mark.parametrize("batch", range(BATCHES))
+def test_whatever_happens_text_is_exact_and_nothing_is_left(lab, batch):
+    for seed in range(batch, SCHEDULES, BATCHES):
+        try:
+            schedule(lab, seed)
+        except BaseException:
+            print("seed", seed)
+            raise
+
+
+def test_schedules_see_every_stage_and_most_endings(lab):
+    """A guard of the guard: they would prove little if they all went smoothly."""
+    stages, errors, migrated = set(), set(), 0
+    for seed in range(60):
+        run = Simulation(seed, lab.vocabulary, lab.request)
+        for _ in range(100):
+            run.happen()
+            stages |= {sub.stage for generation in run.generations for sub in run.relay.sub_requests(generation)}
+        run.settle()
+        errors |= {type(_outcome(generation)) for generation in run.generations}
+        migrated += sum(report.source[0] != "p" for report in run.reports())
+    assert stages == set(Stage) - {Stage.ARRIVED, Stage.ENDED}
+    assert errors >= {type(None), DeadlineExceeded, SlowClient}
+    assert migrated

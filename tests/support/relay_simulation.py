@@ -1,0 +1,413 @@
+"""A relay among scripted workers in virtual time, without sockets and without an event loop.
+
+Frames to a worker arrive in order unless its connection breaks, as over TCP. Frames from a worker may be lost, doubled,
+late or in another order, which no TCP does: the relay has to come through that, too.
+"""
+
+import heapq
+import itertools
+import random
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from legato_gateway.admission.queue import Admission, Limits
+from legato_gateway.metrics import Metrics
+from legato_gateway.relay.dispatcher import Dispatcher
+from legato_gateway.relay.generation import RunningGeneration
+from legato_gateway.relay.history import History
+from legato_gateway.relay.relay import RelayPolicy, RequestRelay
+from legato_gateway.relay.retry import RetryPolicy
+from legato_gateway.routing.choose import Policy
+from legato_gateway.routing.kv_index import KVIndex
+from legato_gateway.testing.fake_engine import Fabric, FakeEngine, Refusal
+from legato_gateway.workers.fleet import Fleet
+from legato_protocol import block_hash, kv_events
+from legato_protocol.stream import (
+    Cancel,
+    Handoff,
+    HandoffReport,
+    Hello,
+    Load,
+    Lost,
+    Pause,
+    Split,
+    TokenItem,
+    Tokens,
+)
+
+METRICS = Metrics()  # one for all schedules: registries are slow to make
+GATEWAY = "gateway"
+ROLES = (("p", "d", "d"), ("u", "u"), ("p", "u", "d"), ("u", "u", "u"), ("p", "p", "d", "d", "d"))
+NAMES = {"p": "prefill", "d": "decode", "u": "unified"}
+
+
+class Alarm:
+    """Implements `timers.Timer`."""
+
+    def __init__(self, call: Callable[[], object]) -> None:
+        self.call: Callable[[], object] | None = call
+
+    def cancel(self) -> None:
+        self.call = None
+
+
+class VirtualTime:
+    """Implements `timers.Timers`: time passes when `advance` says so."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self._alarms: list[tuple[float, int, Alarm]] = []
+        self._serial = itertools.count()
+
+    def time(self) -> float:
+        return self.now
+
+    def call_soon(self, callback: Callable[..., object], *args: Any) -> Alarm:
+        return self.call_at(self.now, callback, *args)
+
+    def call_at(self, when: float, callback: Callable[..., object], *args: Any) -> Alarm:
+        alarm = Alarm(lambda: callback(*args))
+        heapq.heappush(self._alarms, (when, next(self._serial), alarm))
+        return alarm
+
+    def advance(self, seconds: float = 0.0) -> None:
+        until = self.now + seconds
+        while self._alarms and self._alarms[0][0] <= until:
+            when, _, alarm = heapq.heappop(self._alarms)
+            self.now = max(self.now, when)
+            if alarm.call is not None:
+                alarm.call()
+        self.now = until
+
+
+class SimulatedWorker:
+    """A `FakeEngine` behind two queues of frames."""
+
+    def __init__(self, name: str, blocks: int, fabric: Fabric, source: random.Random) -> None:
+        self.name = name
+        self.role = NAMES[name[0]]
+        self.connected = self.hangs = False
+        self.outgoing: deque[Any] = deque()
+        self.blocks = blocks
+        self._fabric = fabric
+        self._random = source
+        self._incoming: deque[Any] = deque()
+        self._events = 0
+        self.engine = self._fresh()
+
+    def _fresh(self) -> FakeEngine:
+        return FakeEngine(self.name, f"{self._random.getrandbits(64):x}", self._fabric)
+
+    def renew(self) -> None:
+        """Another process: nothing of the old one is left."""
+        draining = self.engine.draining
+        self.engine.stop()
+        self.engine = self._fresh()
+        self.engine.draining = draining
+        self._events = 0
+
+    def disconnect(self) -> None:
+        """The connection is gone, and with it all that was on its way; what ran for it stops."""
+        self.connected = self.hangs = False
+        self.outgoing.clear()
+        self._incoming.clear()
+        self.engine.jobs.clear()
+
+    def take(self, frame: Any) -> bool:
+        if self.connected:
+            self._incoming.append(frame)
+        return self.connected
+
+    def hello(self) -> Hello:
+        return Hello(
+            self.name,
+            self.engine.epoch,
+            self.role,
+            "r",
+            "w",
+            "l",
+            16,
+            self.blocks,
+            1 << 20,
+            self.name.encode(),
+            "memory",
+            model="fake",
+        )
+
+    def load(self) -> Load:
+        jobs = self.engine.jobs.values()
+        used = min(self.blocks, sum(len(job.sequence.token_ids) // 64 + len(job.made) for job in jobs))
+        queued = sum(job.sequence.prompt_len for job in jobs if job.stage in ("queued", "prefilling"))
+        free, credits = self.blocks - used, max(0, 6 - len(jobs))
+        return Load(queued, 0, len(jobs), free, 0, used, 0, draining=self.engine.draining, credits=credits)
+
+    def run(self) -> list[kv_events.Stored]:
+        """Reads all frames and makes one step. What it tells lies in `outgoing`."""
+        while self._incoming:
+            self._read(self._incoming.popleft())
+        items: list[TokenItem] = []
+        for _, told in self.engine.step():
+            if isinstance(told, TokenItem):
+                items.append(told)
+            else:
+                self.outgoing.append(told)
+        if items:
+            self.outgoing.append(Tokens(tuple(items)))
+        return self._stored()
+
+    def _read(self, frame: Any) -> None:
+        engine, answer = self.engine, None
+        if isinstance(frame, Cancel):
+            engine.cancel(GATEWAY, frame)
+        elif isinstance(frame, Split):
+            engine.split(GATEWAY, frame)
+        elif isinstance(frame, Pause):
+            engine.pause(GATEWAY, frame.id, frame.on)
+        elif isinstance(frame, Handoff):
+            answer = engine.move(GATEWAY, frame)
+        else:
+            answer = engine.accept(GATEWAY, frame)
+        if answer is not None:
+            self.outgoing.append(answer)
+
+    def _stored(self) -> list[kv_events.Stored]:
+        events = []
+        while self.engine.prompts:
+            self._events += 1
+            hashes = block_hash.chain(self.engine.prompts.popleft(), 16, block_hash.root("r"))
+            events.append(kv_events.Stored(self.engine.epoch, self._events, block_hash.join(hashes)))
+        return events
+
+    def snapshot(self) -> kv_events.Snapshot:
+        return kv_events.Snapshot(self.engine.epoch, self._events, 0, True, b"")
+
+
+class Simulation:
+    """One gateway, some workers, some clients, and everything that may befall them."""
+
+    def __init__(
+        self,
+        seed: int,
+        vocabulary: Any,
+        request: Callable[..., Any],
+        roles: tuple[str, ...] | None = None,
+        blocks: int | None = None,
+        **retry: Any,
+    ) -> None:
+        """What is not given is drawn."""
+        self.random = random.Random(seed)
+        self.time = VirtualTime()
+        self._make_request = request
+        fabric = Fabric()
+        roles = roles or self.random.choice(ROLES)
+        names = [f"{role}{i}" for i, role in enumerate(roles)]
+        blocks = blocks or self.random.choice((16, 40, 1000))
+        self.workers = {name: SimulatedWorker(name, blocks, fabric, self.random) for name in names}
+        self.fleet, self.index = Fleet(self.time.time, "fake"), KVIndex()
+        self.admission = Admission(Limits(max_held=8, patience=2))
+        policy = Policy(self.random.choice((0, 64)), self.random.choice(("Local", "Wait")))
+        send = lambda worker, frame: self.workers[worker].take(frame)  # noqa: E731
+        drawn = {
+            "on_transfer_failure": self.random.choice(("Retry", "Recompute")),
+            "poison_deaths": self.random.choice((2, 1000)),
+        }
+        self.relay = RequestRelay(
+            fleet=self.fleet,
+            index=self.index,
+            admission=self.admission,
+            dispatcher=Dispatcher(self.fleet, self.index, policy, send, self.random, self.time.time),
+            vocabulary=vocabulary,
+            snapshots=self,
+            history=History(),
+            metrics=METRICS,
+            timers=self.time,
+            policy=RelayPolicy(self.random.choice(("Pause", "Pause", "Disconnect")), 8, RetryPolicy(**drawn | retry)),
+        )
+        self.generations: list[RunningGeneration] = []
+        self.texts: dict[tuple[RunningGeneration, int], str] = {}
+        self.left: set[RunningGeneration] = set()
+        self.chaos = self.random.choice((0.0, 0.02, 0.1))
+        for name, worker in self.workers.items():
+            self.fleet.add(name, name)
+            self._connect(worker)
+
+    def request_snapshot(self, worker: str) -> None:
+        """As `Links` does: the answer is the next event."""
+        self.relay.workers.kv_event(worker, self.workers[worker].snapshot())
+
+    # ── what happens ────────────────────────────────────────────────────────────────────────────────────────────
+
+    def happen(self) -> None:
+        """One thing at random."""
+        kinds = (
+            (self.submit, 2),
+            (self.work, 10),
+            (self.pass_time, 3),
+            (self.connect, 3),
+            (self.disturb, 2.5),
+            (self.read, 4),
+            (self.leave, 0.3),
+        )
+        self.random.choices([kind for kind, _ in kinds], [weight for _, weight in kinds])[0]()
+        self.check()
+
+    def check(self) -> None:
+        self.relay.check_integrity()
+        self.fleet.check_integrity()
+
+    def submit(self) -> None:
+        chance = self.random
+        generation = self.relay.submit(
+            self._make_request(
+                seed=chance.randrange(1000),
+                prompt=tuple(range(chance.choice((5, 40, 100)))),
+                max_tokens=chance.choice((1, 5, 20, 40)),
+                choices=chance.choice((1, 1, 2, 3)),
+                deadline=chance.choice((1.0, 20.0, 60.0)),
+                tenant=chance.choice("ab"),
+                priority=chance.choice((0, 0, 1)),
+                stop=chance.choice(((), (), (), ("ab", "kc"))),
+            )
+        )
+        self.generations.append(generation)
+
+    def _some_worker(self) -> SimulatedWorker:
+        return self.random.choice(list(self.workers.values()))
+
+    def work(self) -> None:
+        """Workers make steps, and some of what they tell arrives."""
+        for worker in self.workers.values():
+            if self.random.random() < 0.7:
+                self._work(worker)
+            if self.random.random() < 0.3:
+                worker.outgoing.append(worker.load())
+            for _ in range(self.random.choice((0, 1, 2, 5))):
+                self._deliver(worker)
+                self.relay.check_integrity()
+
+    def _work(self, worker: SimulatedWorker) -> None:
+        if worker.hangs:
+            return
+        for event in worker.run():
+            if worker.connected and self.relay.workers.kv_event(worker.name, event):
+                self.request_snapshot(worker.name)
+
+    def _deliver(self, worker: SimulatedWorker) -> None:
+        out = worker.outgoing
+        if not worker.connected:
+            out.clear()  # before it greets, nothing is sent to this gateway
+        elif worker.hangs or not out:
+            return
+        else:
+            if len(out) > 1 and self.random.random() < self.chaos:
+                out.rotate(1)
+            frame = out.popleft()
+            if self.random.random() < self.chaos:
+                out.append(frame)  # it comes again, later
+            if self.random.random() >= self.chaos:
+                self.relay.workers.received(worker.name, frame)
+
+    def pass_time(self) -> None:
+        self.time.advance(self.random.choice((0.0, 0.01, 0.01, 0.1, 0.5)))
+
+    def connect(self) -> None:
+        for worker in self.workers.values():
+            self._connect(worker)
+
+    def _connect(self, worker: SimulatedWorker) -> None:
+        if not worker.connected:
+            worker.connected = True
+            worker.outgoing.append(worker.load())
+            self.relay.workers.greeted(worker.name, worker.hello())
+
+    def disturb(self) -> None:
+        worker = self._some_worker()
+        kinds = (self.kill, self.cut, self.lose_core, self.replace, self.hang, self.wake, self.stay)
+        self.random.choice((*kinds, *(self.drain,) * 4, *(self.refuse,) * 2))(worker)
+
+    def kill(self, worker: SimulatedWorker) -> None:
+        """Dies as under SIGKILL; `connect` makes a new process of it."""
+        worker.renew()
+        self.cut(worker)
+
+    def cut(self, worker: SimulatedWorker) -> None:
+        """Its connection breaks; the process lives on."""
+        worker.disconnect()
+        self.relay.workers.disconnected(worker.name, "scripted")
+
+    def lose_core(self, worker: SimulatedWorker) -> None:
+        if worker.connected:
+            epoch = worker.engine.epoch
+            worker.renew()
+            self.relay.workers.received(worker.name, Lost(epoch, "scripted"))
+            self.check()
+            self.relay.workers.greeted(worker.name, worker.hello())
+
+    def replace(self, worker: SimulatedWorker) -> None:
+        """A new epoch over the same connection, and no word that the old one is gone."""
+        if worker.connected:
+            worker.renew()
+            self.relay.workers.greeted(worker.name, worker.hello())
+
+    def hang(self, worker: SimulatedWorker) -> None:
+        if worker.connected and not worker.hangs:
+            worker.hangs = True
+            self.relay.workers.silent(worker.name)
+
+    def wake(self, worker: SimulatedWorker) -> None:
+        if worker.hangs:
+            worker.hangs = False
+            self.relay.workers.spoke(worker.name)
+
+    def drain(self, worker: SimulatedWorker) -> None:
+        worker.engine.draining = True
+
+    def stay(self, worker: SimulatedWorker) -> None:
+        worker.engine.draining = False
+
+    def refuse(self, worker: SimulatedWorker) -> None:
+        code = self.random.choice(("internal", "overloaded", "transfer", "peer_lost", "stale", "faulted"))
+        worker.engine.refusals.append(Refusal(code, retry=True))
+
+    def read(self) -> None:
+        if self.generations:
+            self._read(self.random.choice(self.generations))
+
+    def _read(self, generation: RunningGeneration) -> None:
+        for delta in generation.ready():
+            key = (generation, delta.choice)
+            self.texts[key] = self.texts.get(key, "") + delta.text
+
+    def leave(self) -> None:
+        if self.generations:
+            generation = self.random.choice(self.generations)
+            self.left.add(generation)
+            self.relay.leave(generation)
+
+    # ── the end ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def settle(self) -> None:
+        """No more disturbances: everything ends by its deadline at the latest, and nothing is left anywhere."""
+        self.chaos = 0.0
+        for worker in self.workers.values():
+            self.wake(worker)
+            self.stay(worker)
+            self._connect(worker)
+        for _ in range(400):
+            if not self.relay.active and not any(worker.engine.jobs for worker in self.workers.values()):
+                break
+            for worker in self.workers.values():
+                self._work(worker)
+                worker.outgoing.append(worker.load())
+                while worker.outgoing:
+                    self._deliver(worker)
+            for generation in self.generations:
+                self._read(generation)
+            self.time.advance(0.25)
+            self.check()
+        for generation in self.generations:
+            self._read(generation)
+
+    def reports(self) -> list[HandoffReport]:
+        return [report for worker in self.workers.values() for report in worker.engine.received]
