@@ -198,3 +198,36 @@ def test_a_withdrawn_grant_leaves_only_cached_blocks(pair, make_client, steps):
     hand_over(sender, request, receiver, reservation)
     receiver.run()
     assert client.complete
+
+
+def test_a_running_prefill_goes_on_when_its_grant_is_withdrawn(pair, make_client):
+    sender, _ = pair
+    request, _ = dispatch(pair, make_client(prompt(18)))
+    sender.scheduler.outgoing.grant(request)
+    sender.step()
+    sender.scheduler.outgoing.withdraw(request)
+    assert (request.state, request.computed, request.sending) == (RequestState.RUNNING, 8, False)
+
+
+def test_a_withdrawn_grant_of_one_that_has_ended_frees_its_blocks(pair, make_client):
+    sender, _ = pair
+    client = make_client(prompt(18))
+    request, _ = dispatch(pair, client)
+    sender.scheduler.outgoing.grant(request)
+    sender.step()
+    sender.cancel(client)
+    assert sender.pool.counts().used > 0
+    sender.scheduler.outgoing.withdraw(request)
+    assert request.state is RequestState.ENDED
+    assert sender.pool.counts().used == 0
+    assert sender.scheduler.idle
+
+
+def test_a_grant_for_one_that_has_ended_changes_nothing(pair, make_client):
+    sender, _ = pair
+    client = make_client(prompt(18))
+    request, _ = dispatch(pair, client)
+    sender.cancel(client)
+    sender.scheduler.outgoing.grant(request)
+    assert (request.state, request.sending) == (RequestState.ENDED, False)
+    assert sender.scheduler.idle

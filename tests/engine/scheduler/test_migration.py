@@ -118,3 +118,27 @@ def test_only_one_running_sequence_migrates(make_worker, make_client):
     worker.step()
     with pytest.raises(ValueError, match="can be migrated"):
         worker.scheduler.outgoing.begin_migration(several, 5)
+
+
+def test_a_migrating_sequence_tells_of_each_block_once(make_worker, make_client):
+    source, target = make_worker(), make_worker()
+    client = make_client(prompt(6), max_tokens=24)
+    source.add(client)
+    source.step()
+    request, _ = begin_migration(source, target, client)
+    told = [request.computed for _ in range(10) if source.step().advanced]
+    assert told == [8, 12, 16]
+
+
+def test_no_more_is_frozen_than_the_receiver_has_room_for(make_worker, make_client):
+    source, target = make_worker(), make_worker()
+    client = make_client(prompt(6), max_tokens=24)
+    source.add(client)
+    source.step()
+    request, reservation = begin_migration(source, target, client)
+    for _ in range(12):
+        source.step()
+    frozen = source.scheduler.outgoing.freeze(request)
+    assert len(reservation.blocks) == 3
+    assert (frozen.computed, frozen.blocks) == (12, tuple(request.blocks[:3]))
+    assert frozen.token_ids == tuple(request.tokens)

@@ -104,13 +104,29 @@ def test_when_all_are_protected_somebody_gives_way_all_the_same(crowded):
     assert all(client.complete for client in worker.clients_in_order)
 
 
-def test_blocks_of_one_who_gave_way_are_not_given_to_one_who_waits(crowded, make_client):
-    """What runs took them because it needs them: a newcomer would have to give way next."""
-    worker, requests = crowded
-    worker.add(make_client((300,), max_tokens=1), priority=9)
+def test_blocks_of_one_who_gave_way_are_not_given_to_one_who_waits(make_worker, make_client):
+    """In the same step: what runs took them because it needs them, and a newcomer would have to give way next."""
+    worker = make_worker(num_blocks=8, growth_tokens=0, chunk_tokens=32)
+    requests = [worker.add(make_client(prompt(n, 50 * i), max_tokens=9)) for i, n in enumerate((7, 7, 15))]
+    worker.step()
+    worker.step()
+    newcomer = worker.add(make_client((300,), max_tokens=1), priority=9)
     worker.begin()
     assert waiting(requests) == [2]
-    assert len(worker.batches[-1].rows) == 2
+    assert worker.pool.available == 2
+    assert newcomer.state is RequestState.WAITING
+    worker.end()
+    worker.run()
+    assert newcomer.finish == "length"
+
+
+def test_who_gave_way_holds_nothing_and_goes_before_newcomers(crowded, make_client):
+    worker, requests = crowded
+    worker.step()
+    preempted = requests[2]
+    assert (preempted.blocks, preempted.computed, preempted.stored, preempted.writable) == ([], 0, 0, 0)
+    worker.add(make_client(prompt(3, 300)), priority=9)
+    assert next(iter(worker.scheduler._queue)) is preempted
 
 
 def test_only_a_paused_sequence_gives_way_to_one_who_waits(make_worker, make_client):
@@ -141,3 +157,15 @@ def test_a_paused_sequence_that_migrates_keeps_its_blocks_from_those_who_wait(ma
     worker.add(make_client(prompt(14, 200), max_tokens=1))
     assert worker.step() is None
     assert paused.state is RequestState.RUNNING
+
+
+def test_the_last_in_precedence_gives_way_itself(make_worker, make_client):
+    """The others are in the step already; what it holds is of use to them next."""
+    worker = make_worker(num_blocks=5, growth_tokens=0)
+    first, last = (worker.add(make_client(prompt(n, 50 * n), max_tokens=10)) for n in (9, 7))
+    worker.step()
+    worker.step()
+    assert (first.computed, last.computed, worker.pool.available) == (10, 8, 0)
+    worker.begin()
+    assert (first.state, last.state) == (RequestState.RUNNING, RequestState.WAITING)
+    assert worker.pool.available == 2

@@ -169,6 +169,25 @@ def test_as_many_grants_are_revoked_as_are_needed(granted, make_client):
     assert worker.scheduler.incoming.revocations() == (newest, middle)
 
 
+def test_no_grant_is_revoked_twice(granted, make_client):
+    worker, (oldest, middle, newest) = granted
+    request = worker.add(make_client(prompt(29, 500)), room=9)
+    worker.scheduler.outgoing.grant(request)
+    worker.step()
+    assert worker.scheduler.incoming.revocations() == (newest, middle, oldest)
+    worker.step()
+    assert worker.scheduler.incoming.revocations() == ()
+
+
+def test_only_older_attempts_of_a_reservation_are_cancelled(make_worker, make_client):
+    worker = make_worker()
+    client, other = make_client(prompt(5)), make_client(prompt(5, 50))
+    reservation = worker.scheduler.incoming.reserve(client.request(room=1, attempt=3), 0.0)
+    worker.scheduler.incoming.reserve(other.request(room=2), 0.0)
+    assert worker.scheduler.cancel(client.id, 2).reservations == ()
+    assert worker.scheduler.cancel(client.id, 3).reservations == (reservation,)
+
+
 def test_a_grant_that_nobody_revoked_is_not_given_back(granted):
     worker, (_, _, newest) = granted
     worker.scheduler.incoming.revoked(newest)
@@ -320,3 +339,23 @@ def test_at_least_one_token_of_an_adopted_sequence_is_computed_here(make_worker,
     worker.run()
     assert client.complete
     worker.check()
+
+
+def test_what_is_computed_anew_of_cached_blocks_is_stored_anew(make_worker, make_client):
+    """All of the prompt is cached and no token follows: the last block is computed here, and is the cached one again."""
+    worker = make_worker()
+    worker.add(make_client(prompt(8), max_tokens=1))
+    worker.run()
+    client = make_client(prompt(8), max_tokens=6)
+    worker.clients[client.id] = client
+    reservation = worker.scheduler.incoming.reserve(client.request(room=1), worker.now)
+    worker.scheduler.incoming.grants()
+    assert reservation.cached == 2
+    cached = list(reservation.blocks[:2])
+    worker.scheduler.incoming.adopt(reservation, 8, {})
+    request = worker.scheduler.requests(client.id)[0]
+    assert (request.computed, request.stored, request.blocks) == (4, 1, cached[:1])
+    worker.step()
+    assert request.blocks[:2] == cached
+    worker.run()
+    assert client.complete

@@ -4,6 +4,7 @@ import pytest
 
 from legato_engine.request import RequestState
 from legato_engine.scheduler.limits import RequestRejected
+from legato_protocol.stream import SamplingParams
 
 
 def prompt(length, start=0):
@@ -53,6 +54,7 @@ def test_a_known_prefix_is_not_computed_again(make_worker, make_client):
     request = worker.add(again)
     worker.step()
     assert worker.batches[-1].rows[0].start == request.cached_tokens == 12
+    assert request.stored == 3
     worker.run()
     assert again.complete
 
@@ -150,7 +152,7 @@ def test_a_fork_works_when_its_siblings_stop_at_different_times(make_worker, mak
 def test_max_length_ends_a_sequence(make_worker, make_client):
     worker = make_worker(max_length=12)
     client = make_client(prompt(10), max_tokens=2)
-    request = worker.add(client, params=make_client(prompt(1), max_tokens=50).params)
+    request = worker.add(client, params=SamplingParams(max_tokens=1 << 30, seed=7))
     worker.run()
     assert (request.finish, len(request.tokens)) == ("length", 12)
 
@@ -409,11 +411,13 @@ def test_the_speed_of_prompts_is_measured_over_the_time_of_their_steps(make_work
 
 def test_choices_that_forked_keep_their_place_before_those_that_came_later(make_worker, make_client):
     worker = make_worker()
-    first = worker.add(make_client(prompt(3), choices=(0, 1, 2), max_tokens=20))
-    second = worker.add(make_client(prompt(3, 50), max_tokens=20))
+    first, forked, last = (
+        worker.add(make_client(prompt(3, 50 * i), choices=choices, max_tokens=20))
+        for i, choices in enumerate([(0,), (0, 1, 2), (0,)])
+    )
     worker.step()
     order = worker.scheduler._registry.running
-    assert [request.id for request in order] == [first.id] * 3 + [second.id]
+    assert [request.id for request in order] == [first.id, *[forked.id] * 3, last.id]
 
 
 def test_a_request_has_one_name_at_a_time(make_worker, make_client):

@@ -1,0 +1,85 @@
+"""In which order waiting requests start."""
+
+import pytest
+
+from legato_engine.scheduler.limits import SchedulerLimits
+from legato_engine.scheduler.queue import PATIENCE_LIMIT, PATIENCE_WEIGHT, Order, Tier, WaitingQueue
+
+
+def order(role="unified"):
+    return Order(SchedulerLimits(role, block_size=4, max_length=64, aging=5.0))
+
+
+@pytest.fixture
+def make_request(make_client):
+    def make(tokens=6, **fields):
+        request = make_client(tuple(range(tokens))).request()
+        for name, value in {"uncached": tokens, **fields}.items():
+            setattr(request, name, value)
+        return request
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("fields", "tier"),
+    [
+        ({}, Tier.FRESH),
+        ({"farthest": 5}, Tier.PREEMPTED),
+        ({"farthest": 5, "room": 1}, Tier.FRESH),  # nobody waits for its tokens before it is granted
+        ({"sending": True, "room": 1}, Tier.GRANTED),
+        ({"sending": True, "farthest": 5}, Tier.GRANTED),
+    ],
+)
+def test_granted_ones_go_first_then_those_that_ran(make_request, fields, tier):
+    assert order().key(make_request(**fields), 100.0)[0] == tier
+
+
+@pytest.mark.parametrize("role", ["decode", "unified"])
+def test_a_step_of_priority_is_worth_some_seconds_of_waiting(make_request, role):
+    key = order(role).key
+    assert key(make_request(arrival=7.0, priority=1), 100.0)[1] == 2.0
+    assert key(make_request(arrival=7.0, priority=-2, tokens=40), 100.0)[1] == 17.0
+
+
+def test_prefill_workers_add_the_time_it_takes_and_some_of_its_patience(make_request):
+    key = order("prefill").key
+    request = make_request(arrival=7.0, uncached=30, deadline=27.0)
+    assert key(request, 10.0)[1] == pytest.approx(7 + 3 + 20 * PATIENCE_WEIGHT)
+    patient = make_request(arrival=7.0, uncached=0, deadline=1e6, priority=1)
+    assert key(patient, 10.0)[1] == pytest.approx(2 + PATIENCE_LIMIT * PATIENCE_WEIGHT)
+
+
+def test_who_came_first_goes_first_among_equals(make_request):
+    queue = WaitingQueue(order())
+    requests = [make_request(number=number) for number in (3, 1, 2)]
+    for request in requests:
+        queue.push(request)
+    assert [request.number for request in queue] == [1, 2, 3]
+    assert queue.tokens == 18
+    queue.remove(requests[2])
+    assert [request.number for request in queue] == [1, 3]
+    assert (len(queue), queue.tokens) == (2, 12)
+    assert requests[1] in queue
+    assert requests[2] not in queue
+    with pytest.raises(KeyError):
+        queue.remove(requests[2])
+
+
+def test_of_two_with_one_key_the_right_one_is_removed(make_request):
+    queue = WaitingQueue(order())
+    first, second = make_request(), make_request(uncached=9)
+    queue.push(first)
+    queue.push(second)
+    queue.remove(second)
+    assert list(queue) == [first]
+    assert queue.tokens == 6
+
+
+@pytest.mark.parametrize(
+    ("tokens", "seconds", "speed"), [(0, 1.0, 1000.0), (10, 0.0, 1000.0), (500, 1.0, 900.0), (3000, 2.0, 1100.0)]
+)
+def test_a_step_moves_the_measured_speed_by_a_fifth(tokens, seconds, speed):
+    queue = WaitingQueue(order())
+    queue.measured(tokens, seconds)
+    assert queue.tokens_per_second == pytest.approx(speed)
