@@ -3,7 +3,7 @@
 from bisect import insort
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from legato_engine.request import Request, RequestState
+from legato_engine.request import Request
 from legato_engine.scheduler.admission import AdmissionControl
 from legato_engine.scheduler.batch import Sampled
 from legato_engine.scheduler.block_tables import BlockTables
@@ -109,7 +109,6 @@ class IncomingHandoffs:
         request.blocks, reservation.blocks = reservation.blocks, []
         request.stored = reservation.cached
         request.room = None
-        request.state = RequestState.RUNNING
         computed = max(computed, reservation.cached * self._limits.block_size)
         self._rewind(request, computed, len(request.tokens) + min(follow))
         self._registry.run(request)

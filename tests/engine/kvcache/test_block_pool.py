@@ -45,6 +45,18 @@ def test_blocks_come_in_runs_of_neighbours():
     pool.check_integrity()
 
 
+def test_the_search_goes_on_where_it_ended_and_begins_anew_at_the_end():
+    """So what was given back is joined by its neighbours before it is given again."""
+    pool = pool_of(8)
+    first = pool.allocate(3)
+    pool.release(first)
+    assert pool.allocate(3) == [3, 4, 5]
+    assert pool.allocate(2) == [6, 7]
+    assert pool.allocate(2) == [0, 1]
+    assert pool.allocate(2) is None
+    assert pool.allocate(1) == [2]
+
+
 def test_a_table_grows_behind_its_last_block_where_that_is_free():
     pool = pool_of(16)
     blocks = pool.allocate(8)

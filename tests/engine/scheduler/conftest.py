@@ -166,6 +166,7 @@ class Worker:
         if self.flight is not None:
             self.batches.append(self.flight)
             self._check_held(self.flight)
+            assert all(row.tokens for row in self.flight.rows), "a row that computes nothing"
             tables = {id(request.blocks) for client in self.clients for request in self.scheduler.requests(client)}
             assert all(id(row.blocks) in tables for row in self.flight.rows), "a row of one that was preempted"
             if compute:

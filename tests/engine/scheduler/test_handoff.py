@@ -108,10 +108,10 @@ def test_parked_prefills_are_limited(make_worker, make_client):
     ]
     worker.scheduler.outgoing.grant(requests[3])
     worker.run()
-    assert requests[3].state is RequestState.COMPUTED
-    worker.scheduler.outgoing.release(requests[0])
+    worker.scheduler.outgoing.grant(requests[1])
     worker.run()
-    assert requests[2].state is RequestState.PARKED
+    assert [r.state for r in requests] == [RequestState.PARKED, RequestState.COMPUTED] * 2
+    assert worker.scheduler._registry.ungranted() == 2
 
 
 def test_prefills_that_may_not_be_parked_keep_nobody_behind_them(make_worker, make_client):
@@ -231,3 +231,14 @@ def test_a_grant_for_one_that_has_ended_changes_nothing(pair, make_client):
     sender.scheduler.outgoing.grant(request)
     assert (request.state, request.sending) == (RequestState.ENDED, False)
     assert sender.scheduler.idle
+
+
+def test_prefills_that_are_being_computed_count_among_those_that_will_be_parked(make_worker, make_client):
+    worker = make_worker(role="prefill", max_parked=1, chunk_tokens=4)
+    first, second = (worker.add(make_client(prompt(6, 50 * i)), room=i) for i in range(2))
+    worker.step()
+    worker.begin()
+    assert (first.state, second.state) == (RequestState.RUNNING, RequestState.WAITING)
+    worker.end()
+    worker.run()
+    assert (first.state, second.state) == (RequestState.PARKED, RequestState.WAITING)

@@ -142,3 +142,14 @@ def test_no_more_is_frozen_than_the_receiver_has_room_for(make_worker, make_clie
     assert len(reservation.blocks) == 3
     assert (frozen.computed, frozen.blocks) == (12, tuple(request.blocks[:3]))
     assert frozen.token_ids == tuple(request.tokens)
+
+
+def test_no_block_is_frozen_that_holds_nothing_yet(make_worker, make_client):
+    source, target = make_worker(), make_worker()
+    client = make_client(prompt(8), max_tokens=24)
+    source.add(client)
+    source.step()
+    request, _ = begin_migration(source, target, client)
+    assert len(request.blocks) == 3
+    frozen = source.scheduler.outgoing.freeze(request)
+    assert (frozen.computed, frozen.blocks) == (8, tuple(request.blocks[:2]))

@@ -68,12 +68,12 @@ def test_who_came_first_goes_first_among_equals(make_request):
 
 def test_of_two_with_one_key_the_right_one_is_removed(make_request):
     queue = WaitingQueue(order())
-    first, second = make_request(), make_request(uncached=9)
-    queue.push(first)
-    queue.push(second)
+    first, second, third = make_request(), make_request(uncached=9), make_request()
+    for request in (first, second, third):
+        queue.push(request)
     queue.remove(second)
-    assert list(queue) == [first]
-    assert queue.tokens == 6
+    assert list(queue) == [first, third]
+    assert queue.tokens == 12
 
 
 @pytest.mark.parametrize(

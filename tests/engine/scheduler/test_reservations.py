@@ -2,6 +2,7 @@
 
 import pytest
 
+from legato_engine.request import RequestState
 from legato_engine.scheduler.batch import Sampled
 from legato_engine.scheduler.limits import RequestRejected
 
@@ -342,7 +343,7 @@ def test_at_least_one_token_of_an_adopted_sequence_is_computed_here(make_worker,
 
 
 def test_what_is_computed_anew_of_cached_blocks_is_stored_anew(make_worker, make_client):
-    """All of the prompt is cached and no token follows: the last block is computed here, and is the cached one again."""
+    """All of the prompt is cached and no token follows: its last block is computed here and is the cached one."""
     worker = make_worker()
     worker.add(make_client(prompt(8), max_tokens=1))
     worker.run()
@@ -359,3 +360,45 @@ def test_what_is_computed_anew_of_cached_blocks_is_stored_anew(make_worker, make
     assert request.blocks[:2] == cached
     worker.run()
     assert client.complete
+
+
+def test_what_follows_the_end_of_a_sequence_is_not_told(make_worker, make_client):
+    """The sender sampled on after the stop token, or after the last one asked for."""
+    worker = make_worker()
+    client = make_client(prompt(5), max_tokens=2)
+    worker.clients[client.id] = client
+    reservation = worker.scheduler.incoming.reserve(client.request(room=1), 0.0)
+    worker.scheduler.incoming.grants()
+    first, second = client.expected[0]
+    sampled = [Sampled(first), Sampled(second), Sampled(999)]
+    (emission,) = worker.scheduler.incoming.adopt(reservation, 0, {0: sampled})
+    assert [one.token for one in emission.sampled] == [first, second]
+    assert (emission.index, emission.finish) == (0, "length")
+    assert worker.scheduler.idle
+
+
+def test_nobody_overtakes_a_reservation_that_came_first_and_must_wait(make_worker, make_client):
+    worker = make_worker(num_blocks=8, growth_tokens=0)
+    running = make_client(prompt(11), max_tokens=4)
+    worker.add(running)
+    worker.step()
+    reservation = worker.scheduler.incoming.reserve(make_client(prompt(20, 50)).request(room=1), worker.now)
+    later = worker.add(make_client(prompt(3, 90), max_tokens=1))
+    while not running.complete:
+        assert later.state is RequestState.WAITING
+        worker.step()
+    assert worker.scheduler.incoming.grants() == (reservation,)
+    worker.run()
+    assert later.finish == "length"
+
+
+def test_adopted_sequences_that_compute_their_prompts_here_share_the_tokens_of_a_step(make_worker, make_client):
+    worker = make_worker(chunk_tokens=8)
+    for room in (1, 2):
+        client = make_client(prompt(12, 50 * room))
+        worker.clients[client.id] = client
+        reservation = worker.scheduler.incoming.reserve(client.request(room=room), 0.0)
+        worker.scheduler.incoming.grants()
+        worker.scheduler.incoming.adopt(reservation, 0, {})
+    worker.run()
+    assert [[len(row.tokens) for row in batch.rows] for batch in worker.batches[:3]] == [[8], [4, 4], [1, 8]]

@@ -444,3 +444,48 @@ def test_who_stopped_computing_a_prefix_is_waited_for_no_longer(make_worker, mak
     assert len(worker.scheduler._tables.computing) == 3
     worker.cancel(worker.clients[owner.id])
     assert worker.scheduler._tables.computing == {}
+
+
+def test_one_step_is_in_flight_at_a_time(make_worker, make_client):
+    worker = make_worker()
+    worker.add(make_client(prompt(3), max_tokens=9))
+    batch = worker.begin()
+    output = worker.output
+    with pytest.raises(RuntimeError, match="in flight"):
+        worker.scheduler.schedule(0.0)
+    worker.end()
+    with pytest.raises(ValueError, match="not the step in flight"):
+        worker.scheduler.process(batch, output, 0.0)
+
+
+def test_a_prompt_leaves_room_for_a_token(make_worker, make_client):
+    worker = make_worker(max_length=12)
+    with pytest.raises(RequestRejected, match="no room for output"):
+        worker.add(make_client(prompt(12), max_tokens=1))
+    request = worker.add(make_client(prompt(11), max_tokens=1))
+    worker.run()
+    assert len(request.tokens) == 12
+
+
+def test_what_is_complete_already_is_refused(make_worker, make_client):
+    worker = make_worker()
+    with pytest.raises(RequestRejected, match="exist already"):
+        worker.add(make_client(prompt(5), max_tokens=2), prompt_len=3)
+    worker.add(make_client(prompt(5), max_tokens=3), prompt_len=3)
+
+
+def test_even_one_token_a_step_computes_a_prompt(make_worker, make_client):
+    worker = make_worker(chunk_tokens=1)
+    client = make_client(prompt(5), max_tokens=2)
+    worker.add(client)
+    worker.run()
+    assert [len(row.tokens) for batch in worker.batches for row in batch.rows] == [1] * 6
+    assert client.complete
+
+
+def test_a_sequence_that_decodes_is_no_part_of_the_queue(make_worker, make_client):
+    worker = make_worker()
+    worker.add(make_client(prompt(3), max_tokens=9))
+    worker.step()
+    worker.step()
+    assert (worker.scheduler.load().queue_tokens, worker.scheduler.load().running) == (0, 1)
