@@ -38,6 +38,11 @@ def _anchors(page: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=_name)
+def test_every_fence_is_closed(page):
+    assert len(re.findall(r"^```", page.read_text(), re.MULTILINE)) % 2 == 0
+
+
+@pytest.mark.parametrize("page", PAGES, ids=_name)
 def test_page_names_no_folder_outside_the_repository(page):
     for path in re.findall(r"\.\./[\w./-]+", page.read_text()):
         assert (page.parent / path).exists(), path
