@@ -108,6 +108,13 @@ async def test_a_long_request_for_a_feature_is_one(gateway: Any, field: str) -> 
     check(gateway, answer, 400, field, "unsupported_value")
 
 
+@pytest.mark.parametrize(("length", "status"), [(256, 200), (257, 400)])
+async def test_what_a_feature_is_given_is_decoded_only_if_it_is_short(gateway: Any, length: int, status: int) -> None:
+    tools = "[" + " " * (length - 2) + "]"
+    body = f'{{"model": "tiny", "messages": [{{"role": "user", "content": "hi"}}], "tools": {tools}}}'
+    assert (await gateway.http.post("/v1/chat/completions", content=body.encode())).status_code == status
+
+
 async def test_fields_that_ask_for_nothing_are_no_feature(gateway: Any) -> None:
     answer = await gateway.chat(tools=[], tool_choice="none", response_format={"type": "text"}, modalities=["text"])
     assert answer.status_code == 200
