@@ -151,14 +151,33 @@ class Bench:
     status = staticmethod(status)
     generate = staticmethod(generate)
 
-    def __init__(self, worker: WorkerServer, cores: "asyncio.Queue[ScriptedCore]", announce: Path) -> None:
+    def __init__(
+        self, worker: WorkerServer, cores: "asyncio.Queue[ScriptedCore]", announce: Path, silence: float
+    ) -> None:
         self.worker = worker
+        self.silence = silence  # seconds that a core may be silent for
         self.cores = cores
         self._announce = announce
         self.ports: dict[str, int] = {}
         self.logged: list[str] = []
         self.running: asyncio.Task[None]
         self._kept: list[ScriptedCore] = []  # one that is let go of closes its socket
+        self._ahead = 0.0  # seconds by which the loop's clock is before the machine's
+        loop = asyncio.get_running_loop()
+        clock = loop.time
+        loop.time = lambda: clock() + self._ahead  # type: ignore[method-assign]
+
+    async def skip(self, seconds: float) -> None:
+        """The clock goes on at once, and all that is due by then happens, as after a stop of the process."""
+        self._ahead += seconds
+        for _ in range(9):  # what one timer does may take some turns of the loop
+            await asyncio.sleep(0)
+
+    async def stay_silent(self, seconds: float) -> None:
+        """The clock goes on, in steps so short that the server could have heard its core in between."""
+        step = self.silence / 20
+        for _ in range(round(seconds / step)):
+            await self.skip(step)
 
     async def wait_ports(self) -> None:
         await until(self._announce.exists)
@@ -203,7 +222,7 @@ async def serving(tmp_path: Path, **overrides: object) -> AsyncIterator[Bench]:
     worker = WorkerServer(
         settings, lambda _m, _p: Path("/model"), launch, lambda level, text: logged.append(f"{level} {text}")
     )
-    bench = Bench(worker, cores, announce)
+    bench = Bench(worker, cores, announce, settings.core_silence)
     bench.logged = logged
     running = bench.running = asyncio.create_task(worker.run())
     try:
@@ -223,7 +242,7 @@ def run(tmp_path: Path) -> Callable[..., None]:
 
     def run_one(test: Callable[[Bench], Awaitable[None]], **overrides: object) -> None:
         async def body() -> None:
-            async with asyncio.timeout(3 * PATIENCE), serving(tmp_path, **overrides) as bench:
+            async with asyncio.timeout(30 * PATIENCE), serving(tmp_path, **overrides) as bench:
                 await test(bench)
 
         asyncio.run(body())

@@ -53,16 +53,18 @@ def test_a_silent_core_is_replaced_and_one_that_beats_is_not(run: Any) -> None:
         core = await bench.core()
         async with bench.dial("/stream") as gateway:
             await bench.greet(gateway)
-            for _ in range(6):  # for longer than the silence that is allowed, and each in good time on a slow machine
+            for _ in range(4):  # for longer than the silence that is allowed
+                await bench.stay_silent(0.75 * bench.silence)
                 await core.say(Beat())
-                await asyncio.sleep(0.25)
+            await bench.skip(0)
             assert bench.worker.hub.core is not None
+            await bench.stay_silent(1.1 * bench.silence)
             lost = await bench.heard(gateway)
             assert isinstance(lost, Lost)
             assert "silent" in lost.reason
             await bench.core()
 
-    run(test, core_silence=1.0)
+    run(test)
 
 
 @pytest.mark.parametrize("stop", [0.9, 1.0, 1.1, 9.0])
@@ -73,18 +75,15 @@ def test_a_server_that_was_stopped_itself_does_not_take_its_core_for_silent(run:
         core = await bench.core()
         async with bench.dial("/stream") as gateway:
             await bench.greet(gateway)
-            loop = asyncio.get_running_loop()
-            clock = loop.time
-            loop.time = lambda: clock() + stop  # type: ignore[method-assign]
-            for _ in range(9):
-                await asyncio.sleep(0)  # timers that are due come before the core
+            await bench.skip(stop * bench.silence)  # timers that are due come before the core
             await core.say(Beat())
             await core.say(Turn(status=bench.status()))
             await bench.until(lambda: bool(bench.worker.hub.core is None or bench.worker.hub.core.status))
             assert bench.worker.hub.core is not None
+            await bench.stay_silent(1.1 * bench.silence)
             assert isinstance(await bench.heard(gateway), Lost)  # a silence of its own is still noticed
 
-    run(test, core_silence=1.0)
+    run(test)
 
 
 def test_a_start_that_comes_no_further_is_replaced_although_its_heart_beats(run: Any) -> None:
@@ -123,10 +122,11 @@ def test_gateways_hear_of_a_silent_core_while_its_end_is_still_awaited(run: Any)
             await bench.greet(gateway)
             for n in range(40):  # more than the socket pair takes
                 await gateway.send(stream.encode(bench.generate(f"r{n}", tuple(range(1, 99)) * 500)))
+            await bench.stay_silent(1.1 * bench.silence)
             assert isinstance(await bench.heard(gateway), Lost)
             await bench.core()
 
-    run(test, core_silence=0.5)
+    run(test)
 
 
 def test_a_start_that_can_never_succeed_ends_the_worker(run: Any) -> None:
