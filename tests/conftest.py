@@ -1,0 +1,36 @@
+"""The order of all tests, and what must not be left when they have run."""
+
+import contextlib
+import os
+import secrets
+from collections.abc import Iterator
+
+import psutil
+import pytest
+
+MARK = "LEGATO_TEST_SESSION"  # a variable that every process of a test inherits
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Those of whole services first: they take minutes, and the last file to end should be a short one."""
+    items.sort(key=lambda item: "system" not in item.path.parts)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_process_is_left() -> Iterator[None]:
+    """Whatever a test started has ended, at the latest a moment after the last one."""
+    os.environ[MARK] = session = secrets.token_hex(8)
+    yield
+    _, left = psutil.wait_procs([p for p in psutil.process_iter() if _session(p) == session], timeout=5)
+    for process in left:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.kill()
+    assert not left, f"left behind: {left}"
+
+
+def _session(process: psutil.Process) -> str:
+    """Of which session's tests it is; empty for strangers."""
+    try:
+        return process.environ().get(MARK, "")
+    except psutil.Error:
+        return ""
