@@ -79,7 +79,7 @@ class Fleet:
         self._views: dict[str, WorkerView] = {}  # of workers of this model that ever said Hello
         self._snapshot: FleetSnapshot | None = FleetSnapshot()
         self._broken: dict[str, float] = {}  # until when, on the clock
-        self.openings = 0
+        self._openings = 0
         self.has_served = False  # some worker could generate for this gateway, now or before
 
     def __iter__(self) -> Iterator[Worker]:
@@ -163,10 +163,15 @@ class Fleet:
         worker = self._workers.get(name)
         return worker is not None and worker.connection in ("connected", "silent") and worker.epoch == epoch
 
+    @property
+    def openings(self) -> int:
+        """How often something changed after which more may start."""
+        self._close_breakers()
+        return self._openings
+
     def snapshot(self) -> FleetSnapshot:
         """Every worker of this model that ever said Hello, as it is now."""
-        if self._broken:
-            self._mend()
+        self._close_breakers()
         if self._snapshot is None:
             self._snapshot = FleetSnapshot(tuple(self._views.values()))
         return self._snapshot
@@ -177,7 +182,9 @@ class Fleet:
         views = {w.name: self._view(w, w.hello) for w in self._workers.values() if w.hello and not w.foreign}
         assert self._views == views, "a view is not what its worker is"
 
-    def _mend(self) -> None:
+    def _close_breakers(self) -> None:
+        if not self._broken:
+            return
         now = self._clock()
         for name in [name for name, until in self._broken.items() if until <= now]:
             del self._broken[name]
@@ -187,10 +194,10 @@ class Fleet:
         worker, before = self._workers.get(name), self._views.get(name)
         if worker is not None and worker.hello is not None and not worker.foreign:
             after = self._views[name] = self._view(worker, worker.hello)
-            self.openings += before is None or _opens(before, after)
+            self._openings += before is None or _opens(before, after)
         elif before is not None:
             del self._views[name]
-            self.openings += 1
+            self._openings += 1
         self._snapshot = None
 
     def _view(self, worker: Worker, hello: Hello) -> WorkerView:
