@@ -78,10 +78,6 @@ def test_files_that_the_promises_name_exist():
             assert (ROOT / name).exists(), name
 
 
-def test_snippet_is_python():
-    compile(greeting.snippet("http://127.0.0.1:8080", "smollm2"), "snippet", "exec")
-
-
 def test_built_in_example_is_the_one_in_examples():
     shown = (ROOT / "examples" / "quickstart" / "inferenceservice.yaml").read_text()
     assert yaml.safe_load(shown) == yaml.safe_load(up.QUICKSTART.read_text())

@@ -20,7 +20,7 @@ class NotRunning(Exception):
 
 
 class CannotListen(Exception):
-    """Orders cannot be taken. The text says why."""
+    """Commands of other processes cannot be received. The text says why."""
 
 
 def folder(environ: Mapping[str, str] = os.environ) -> Path:
@@ -30,9 +30,9 @@ def folder(environ: Mapping[str, str] = os.environ) -> Path:
     try:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
-        raise CannotListen(f"{path} cannot be made: {error.strerror}; set XDG_RUNTIME_DIR to another folder") from None
+        raise CannotListen(f"cannot create {path}: {error.strerror} (set XDG_RUNTIME_DIR to another folder)") from None
     if path.stat().st_uid != os.getuid():
-        raise CannotListen(f"{path} belongs to another user; remove it, or set XDG_RUNTIME_DIR")
+        raise CannotListen(f"{path} belongs to another user (set XDG_RUNTIME_DIR to another folder)")
     return path
 
 
@@ -41,7 +41,7 @@ async def listening(service: str, answer: Answer) -> AsyncIterator[None]:
     """Take orders for a service. Raises CannotListen when another `legato up` serves one of this name."""
     path = folder() / f"{service}.sock"
     if _answers(path):
-        raise CannotListen(f"a service {service} is running already; end it, or change metadata.name")
+        raise CannotListen(f"service {service} is already running (stop it, or change metadata.name)")
     path.unlink(missing_ok=True)
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -56,7 +56,7 @@ async def listening(service: str, answer: Answer) -> AsyncIterator[None]:
     try:
         server = await asyncio.start_unix_server(serve, path)
     except OSError as error:
-        raise CannotListen(f"{path} cannot be listened at: {error}; set XDG_RUNTIME_DIR to another folder") from None
+        raise CannotListen(f"cannot listen on {path}: {error} (set XDG_RUNTIME_DIR to another folder)") from None
     path.chmod(0o600)
     try:
         yield
@@ -74,7 +74,7 @@ def ask(service: str | None, order: Mapping[str, Any]) -> dict[str, Any]:
         connection.sendall(json.dumps(order).encode() + b"\n")
         line = answers.readline(LONGEST_ANSWER)
     if not line:
-        raise NotRunning(f"`legato up` of {path.stem} ended before it answered")
+        raise NotRunning(f"service {path.stem} stopped before it answered")
     answer: dict[str, Any] = json.loads(line)
     return answer
 
@@ -86,10 +86,10 @@ def _find(service: str | None) -> Path:
         return found[0]
     names = ", ".join(path.stem for path in running)
     if found:
-        raise NotRunning(f"several services run: {names}; choose one with --service")
+        raise NotRunning(f"several services are running: {names} (choose one with --service)")
     if running:
-        raise NotRunning(f"no service {service} runs here; running: {names}")
-    raise NotRunning("no service runs here; start one with `legato up`")
+        raise NotRunning(f"service {service} is not running (running: {names})")
+    raise NotRunning("no service is running (start one with `legato up`)")
 
 
 def _answers(path: Path) -> bool:

@@ -1,6 +1,9 @@
-"""What `legato up` prints once a service can be used."""
+"""What `legato up` prints when it starts a service, and when that can be used."""
 
 import json
+
+from legato_operator.api.resources import InferenceService
+from legato_operator.manifests.common import model_argument
 
 QUESTION = "What is the capital of France?"
 
@@ -11,20 +14,20 @@ def curl(url: str, model: str) -> str:
     return f"curl -s {url}/v1/chat/completions -H 'content-type: application/json' -d '{body}'"
 
 
-def snippet(url: str, model: str) -> str:
-    """The same with the official client."""
-    return "\n".join(
-        (
-            "from openai import OpenAI",
-            f'client = OpenAI(base_url="{url}/v1", api_key="unused")',
-            f'messages = [{{"role": "user", "content": "{QUESTION}"}}]',
-            "create = client.chat.completions.create",
-            f'for chunk in create(model="{model}", messages=messages, temperature=0, stream=True):',
-            '    print(chunk.choices[0].delta.content or "", end="", flush=True)',
-        )
-    )
+def starting(service: InferenceService) -> str:
+    """What is being started."""
+    return f"starting {service.metadata.name}: {model_argument(service)}, served as {service.served_name}"
 
 
 def text(url: str, model: str) -> str:
-    """All of it."""
-    return f"\nReady: {url}\n\n{curl(url, model)}\n\n{snippet(url, model)}\n\nState: {url}/state    End: Ctrl-C\n"
+    """What can be done now, and as its last line that the service is ready."""
+    return "\n".join(
+        (
+            "",
+            "Try:",
+            f"  {curl(url, model)}",
+            "",
+            f"{url}/state shows requests and workers. Ctrl-C stops the service.",
+            f"Ready: {url} serves {model}",
+        )
+    )

@@ -15,6 +15,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from legato_protocol import values
 from legato_protocol.names import hub_folder
 
 if TYPE_CHECKING:
@@ -46,10 +47,10 @@ class HubSnapshot:
 
     def __post_init__(self) -> None:
         if not re.fullmatch(r"[A-Za-z0-9_][\w.-]*(/[A-Za-z0-9_][\w.-]*)?", self.repo, re.ASCII) or ".." in self.repo:
-            raise HubRefuses(f"{self.repo!r} is no repository of the hub: OWNER/NAME is wanted")
+            raise HubRefuses(str(values.invalid("repository", self.repo, "OWNER/NAME")))
         if not re.fullmatch(r"[0-9a-f]{40}", self.commit):
             raise HubRefuses(
-                f"revision {self.commit!r} is no commit: 40 hex digits are wanted, as branches and tags may change"
+                str(values.invalid("revision", self.commit, "a commit of 40 hex digits; branches and tags may change"))
             )
 
     def __str__(self) -> str:
@@ -118,7 +119,7 @@ def _fetch(snapshot: HubSnapshot, folder: Path, patterns: tuple[str, ...], progr
     for name in wrong:
         (folder / name).unlink(missing_ok=True)
     if wrong:
-        raise HubUnreachable(f"{snapshot}: these files came damaged or not at all: {', '.join(sorted(wrong))}")
+        raise HubUnreachable(f"{snapshot}: these files are damaged or missing: {', '.join(sorted(wrong))}")
 
 
 def _sizes(api: "HfApi", snapshot: HubSnapshot, patterns: tuple[str, ...]) -> dict[str, int]:
@@ -162,7 +163,9 @@ def _explained(snapshot: HubSnapshot) -> Iterator[None]:
     try:
         yield
     except errors.GatedRepoError as error:
-        raise HubRefuses(f"{snapshot}: its owner has to allow access, and HF_TOKEN to be of who has it") from error
+        raise HubRefuses(
+            f"{snapshot}: access is restricted (request it on the hub, and set HF_TOKEN to a token of that account)"
+        ) from error
     except errors.RepositoryNotFoundError as error:
         raise HubRefuses(f"{snapshot}: no such repository, or none that HF_TOKEN may read") from error
     except errors.RevisionNotFoundError as error:
@@ -173,7 +176,7 @@ def _explained(snapshot: HubSnapshot) -> Iterator[None]:
             raise HubRefuses(f"{snapshot}: the hub refuses HF_TOKEN ({status})") from error
         raise HubUnreachable(f"{snapshot}: the hub answers {status}") from error
     except (errors.EntryNotFoundError, errors.OfflineModeIsEnabled, httpx2.HTTPError) as error:
-        raise HubUnreachable(f"{snapshot}: the hub cannot be reached: {_first_line(error)}") from error
+        raise HubUnreachable(f"{snapshot}: cannot reach the hub: {_first_line(error)}") from error
     except errors.HFValidationError as error:
         raise HubRefuses(f"{snapshot}: {_first_line(error)}") from error
 
@@ -188,14 +191,14 @@ def _require(snapshot: HubSnapshot, folder: Path, header_only: bool) -> None:
 def _refuse_foreign(snapshot: HubSnapshot, folder: Path) -> None:
     """A folder with files of others stays as it is."""
     if not (folder / _LOCK).exists() and {file.name for file in folder.iterdir()} - {"lost+found"}:
-        raise HubRefuses(f"{snapshot}: {folder} has other files already; give another folder")
+        raise HubRefuses(f"{snapshot}: {folder} already has other files (choose another folder)")
 
 
 def _refuse_another(snapshot: HubSnapshot, folder: Path) -> None:
     for mark in ("whole", "header"):
         found = _read(_mark(folder, mark))
         if found not in ("", str(snapshot)):
-            raise HubRefuses(f"{snapshot}: {folder} has {found} already; give another folder")
+            raise HubRefuses(f"{snapshot}: {folder} already has {found} (choose another folder)")
 
 
 def _mark(folder: Path, kind: str) -> Path:

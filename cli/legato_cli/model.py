@@ -25,11 +25,11 @@ Progress = Callable[[str], None]
 
 
 class ModelUnavailable(Exception):
-    """The model asked for cannot be had. The text says why, and what is allowed."""
+    """The model cannot be used. The text says why, and what is allowed."""
 
 
 class ModelAway(ModelUnavailable):
-    """It cannot be had now; trying again may help."""
+    """The model is not available now; trying again may help."""
 
 
 @dataclass(frozen=True)

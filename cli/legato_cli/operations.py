@@ -29,7 +29,7 @@ class Operations:
                     return {"message": await self._scale(name, replicas)}
                 case {"do": "status"}:
                     return {"status": await self._status()}
-            raise OrderRefused("unknown order; are both sides of the same version?")
+            raise OrderRefused("unknown command (is the running `legato up` of the same version?)")
         except OrderRefused as refusal:
             return {"error": str(refusal)}
 
@@ -51,12 +51,14 @@ class Operations:
 
 def _check(spec: Spec, name: str, replicas: int) -> None:
     if name not in roles.of(spec):
-        raise OrderRefused(f"this service has no {name} pool: scaling.{name}.max or {name}.replicas is 0")
+        raise OrderRefused(f"the service has no {name} pool: scaling.{name}.max or {name}.replicas is 0")
     if spec.scaling.mode == "Fixed":
-        raise OrderRefused(f"scaling.mode is Fixed: change spec.{name}.replicas in the manifest's file instead")
+        raise OrderRefused(f"spec.scaling.mode is Fixed (change spec.{name}.replicas in the manifest instead)")
     bounds = roles.bounds(spec, name)
     if not bounds.min <= replicas <= bounds.max:
-        raise OrderRefused(f"{replicas} is outside spec.scaling.{name}, which is {bounds.min} to {bounds.max}")
+        raise OrderRefused(
+            f"not a valid number of {name} workers: {replicas} (spec.scaling.{name}: {bounds.min} to {bounds.max})"
+        )
 
 
 def _pod(item: Mapping[str, Any]) -> dict[str, Any]:

@@ -52,7 +52,7 @@ def run(args: argparse.Namespace) -> int:
     from legato_cli import model
 
     if (args.hugging_face is None) != (args.revision is None) or (args.into and not args.hugging_face):
-        return _refuse("--hugging-face and --revision go together, and --into goes with them")
+        return _refuse("--hugging-face and --revision must be given together, and --into only with them")
     try:
         if args.hugging_face:
             model.download(args.hugging_face, args.revision, args.into, _say, args.header_only)

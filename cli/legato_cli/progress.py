@@ -1,56 +1,109 @@
-"""Tells on the terminal what changes: pods while they start, and the service's conditions."""
+"""Tells what changes: which pods are ready while a service starts; later every change of pods and conditions."""
 
 import asyncio
-from collections.abc import Callable, Mapping
+import contextlib
+import re
+from collections.abc import Mapping
 from typing import Any
 
+from legato_cli.terminal import Terminal
 from legato_operator.api import conditions
 from legato_operator.cluster import Cluster, Ref, labels_of
 from legato_operator.errors import ObjectNotFound
 from legato_protocol import names
 
 INTERVAL = 0.2  # seconds
+REMINDER = 30.0  # seconds after which a start without news says what it waits for
 TOLD = (conditions.READY, conditions.PROGRESSING, conditions.KV_TRANSPORT_READY)
+_SHARE = re.compile(r" *[0-9]+ ?%")
+READY = "ready"
 
 
 class Progress:
     """Follows one service."""
 
-    def __init__(self, cluster: Cluster, ref: Ref, say: Callable[[str], None]) -> None:
+    def __init__(self, cluster: Cluster, ref: Ref, terminal: Terminal) -> None:
         self._cluster = cluster
         self._ref = ref
-        self._say = say
+        self._terminal = terminal
         self._told: dict[str, str] = {}
+        self._started = False
+        self._quiet_since = asyncio.get_running_loop().time()
+
+    async def started(self) -> None:
+        """What there is now belongs to the start; from here on every change is told."""
+        await self._look()
+        self._started = True
 
     async def follow(self) -> None:
         """Until cancelled, or the service is gone."""
-        while True:
-            try:
-                status = (await self._cluster.get(self._ref)).get("status", {})
-            except ObjectNotFound:
-                return
-            mine = {names.LABEL_SERVICE: self._ref.name}
-            for pod in (await self._cluster.list("Pod", self._ref.namespace, mine)).items:
-                if names.LABEL_ROLE in labels_of(pod):
-                    told = _pod(pod.get("status", {}))
-                    self._tell(pod["metadata"]["name"], told, told)
-            for condition in status.get("conditions", ()):
-                if condition["type"] in TOLD:
-                    self._tell(condition["type"], condition["status"] + condition["reason"], _condition(condition))
-            await asyncio.sleep(INTERVAL)
+        with contextlib.suppress(ObjectNotFound):
+            while True:
+                await self._look()
+                await asyncio.sleep(INTERVAL)
+
+    async def _look(self) -> None:
+        status = (await self._cluster.get(self._ref)).get("status", {})
+        tell = self._tell_changes if self._started else self._tell_start
+        tell(await self._pods(), status)
+
+    async def _pods(self) -> dict[str, str]:
+        """What each pod is doing: `ready`, or its message."""
+        mine = {names.LABEL_SERVICE: self._ref.name}
+        listed = (await self._cluster.list("Pod", self._ref.namespace, mine)).items
+        return {
+            pod["metadata"]["name"]: _state(pod.get("status", {}))
+            for pod in listed
+            if names.LABEL_ROLE in labels_of(pod)
+        }
+
+    def _tell_start(self, pods: Mapping[str, str], status: Mapping[str, Any]) -> None:
+        for name, state in pods.items():
+            if state == READY or "exited" in state or "killed" in state:
+                self._tell(name, state, state)
+            else:
+                self._told[name] = _SHARE.sub("", state)
+        for condition in _conditions(status):
+            self._told[condition["type"]] = _identity(condition)
+        pending = {name: state.partition(" (")[0] for name, state in sorted(pods.items()) if state != READY}
+        waiting = ", ".join(f"{name}: {state}" for name, state in pending.items())
+        self._terminal.update(waiting)
+        now = asyncio.get_running_loop().time()
+        if waiting and now - self._quiet_since >= REMINDER:
+            self._say(f"waiting for {waiting}")
+
+    def _tell_changes(self, pods: Mapping[str, str], status: Mapping[str, Any]) -> None:
+        for name, state in pods.items():
+            self._tell(name, _SHARE.sub("", state), state)
+        for condition in _conditions(status):
+            self._tell(condition["type"], _identity(condition), _text(condition))
+        for gone in self._told.keys() - pods.keys() - set(TOLD):
+            del self._told[gone]
 
     def _tell(self, subject: str, state: str, text: str) -> None:
-        """Say `text`, unless the subject's state is the one told last."""
+        """Say `text`, unless the subject's state is the one known last."""
         if self._told.get(subject) != state:
             self._told[subject] = state
-            self._say(f"legato: {subject}: {text}")
+            self._say(f"{subject}: {text}")
+
+    def _say(self, text: str) -> None:
+        self._quiet_since = asyncio.get_running_loop().time()
+        self._terminal.say(f"legato: {text}")
 
 
-def _pod(status: Mapping[str, Any]) -> str:
+def _state(status: Mapping[str, Any]) -> str:
     ready: Mapping[str, Any] = next((c for c in status.get("conditions", ()) if c["type"] == "Ready"), {})
-    return "ready" if ready.get("status") == "True" else ready.get("message") or "starting"
+    return READY if ready.get("status") == "True" else ready.get("message") or "starting"
 
 
-def _condition(condition: Mapping[str, Any]) -> str:
+def _conditions(status: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    return [condition for condition in status.get("conditions", ()) if condition["type"] in TOLD]
+
+
+def _identity(condition: Mapping[str, Any]) -> str:
+    return f"{condition['status']} {condition['reason']}"
+
+
+def _text(condition: Mapping[str, Any]) -> str:
     message = condition["message"]
     return f"{condition['status']} ({condition['reason']}{': ' + message if message else ''})"

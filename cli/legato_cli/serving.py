@@ -16,6 +16,7 @@ import aiohttp
 from legato_cli import admin, greeting, model
 from legato_cli.operations import Operations
 from legato_cli.progress import Progress
+from legato_cli.terminal import Terminal
 from legato_operator.api import conditions, parsing, yaml_text
 from legato_operator.api.resources import InferenceService
 from legato_operator.clock import SystemClock
@@ -31,11 +32,12 @@ from legato_operator.manifests.placement import local
 from legato_operator.observing.worker_api import HttpWorkers
 from legato_operator.planning import checks
 from legato_operator.reconcile import Reconciler
-from legato_protocol import names
+from legato_protocol import durations, names
 
 USER = "legato-up"  # the field manager of the manifest's file
 LOOK_AT_FILE = 0.5  # seconds
 LOOK_AT_STATUS = 0.1
+SETTLE = 30.0  # seconds that a service which is ready waits for the rest of its workers before it is announced
 GRACE = 5.0  # seconds beyond the drain deadline before all is killed
 PROGRAM = (sys.executable, "-m", "legato_cli.main")
 
@@ -59,24 +61,27 @@ def read_manifest(path: Path) -> Manifest:
     except OSError as error:
         raise ManifestError([("", error.strerror or str(error))]) from None
     except UnicodeDecodeError as error:
-        raise ManifestError([("", f"is no UTF-8 text: {error.reason}")]) from None
+        raise ManifestError([("", f"not UTF-8 text: {error.reason}")]) from None
     service = parsing.parse(text)
     if problems := checks.unavailable(service.spec):
         raise ManifestError(problems)
     return Manifest(service, parsing.to_object(service, yaml_text.load(text)))
 
 
-def serve(path: Path, manifest: Manifest, front: socket.socket) -> int:
-    """Serve at the listening socket `front` until a signal, and close it. Raises CannotServe."""
+def serve(path: Path, manifest: Manifest, front: socket.socket, verbose: bool = False) -> int:
+    """Serve at the listening socket `front` until a signal, and close it. Raises CannotServe.
+
+    `verbose` shows every line that processes log, and not only warnings and errors.
+    """
     try:
-        return asyncio.run(_serve(path, manifest, front))
+        return asyncio.run(_serve(path, manifest, front, verbose))
     except admin.CannotListen as error:
         raise CannotServe(str(error)) from None
 
 
-async def _serve(path: Path, manifest: Manifest, front: socket.socket) -> int:
-    clock = SystemClock()
-    logs = Logs(_write_log, colour=sys.stderr.isatty())
+async def _serve(path: Path, manifest: Manifest, front: socket.socket, verbose: bool) -> int:
+    clock, terminal = SystemClock(), Terminal(sys.stdout, sys.stderr)
+    logs = Logs(terminal.log, colour=sys.stderr.isatty(), hidden=() if verbose else ("INFO ",))
     async with (
         open_cluster(logs, clock, os.environ, LocalSettings(), front) as cluster,
         aiohttp.ClientSession() as session,
@@ -84,14 +89,20 @@ async def _serve(path: Path, manifest: Manifest, front: socket.socket) -> int:
         workers = HttpWorkers(session)
         placement = local(PROGRAM, len(os.sched_getaffinity(0)))
         controller = Controller(Reconciler(cluster.store, workers, clock, placement))
-        return await _Serving(cluster, controller, path, manifest, front).run()
+        return await _Serving(cluster, controller, path, manifest, front, terminal).run()
 
 
 class _Serving:
     """One run of `legato up`, from the first apply to the last process gone."""
 
     def __init__(
-        self, cluster: LocalCluster, controller: Controller, path: Path, manifest: Manifest, front: socket.socket
+        self,
+        cluster: LocalCluster,
+        controller: Controller,
+        path: Path,
+        manifest: Manifest,
+        front: socket.socket,
+        terminal: Terminal,
     ) -> None:
         self._local = cluster
         self._store: Cluster = cluster.store
@@ -99,6 +110,7 @@ class _Serving:
         self._path = path
         self._manifest = manifest
         self._front = front
+        self._terminal = terminal
         self._stop = asyncio.Event()
         self._stop_now = asyncio.Event()  # asked twice: nothing more is waited for
         metadata = manifest.service.metadata
@@ -115,8 +127,11 @@ class _Serving:
             try:
                 await self._until_stopped(controller)
             finally:
-                await self._first(self._end(), controller)
-                controller.cancel()
+                try:
+                    await self._first(self._end(), controller)
+                    self._say("stopped")
+                finally:
+                    await _cancel(controller)
         return 0
 
     def _on_signal(self) -> None:
@@ -126,18 +141,19 @@ class _Serving:
 
     async def _until_stopped(self, controller: "asyncio.Task[None]") -> None:
         """Start, tell how to use it, and follow the manifest's file. Raises CannotServe."""
-        progress = Progress(self._store, self._ref, _say)
+        progress = Progress(self._store, self._ref, self._terminal)
+        self._say(greeting.starting(self._manifest.service))
         following = asyncio.create_task(progress.follow())
         watching = asyncio.create_task(self._watch_file())
         try:
             await self._first(self._wait_ready(), controller, watching, following, stoppable=True)
             if not self._stop.is_set():
+                await progress.started()
                 port = self._front.getsockname()[1]
-                _say(greeting.text(f"http://127.0.0.1:{port}", self._manifest.service.served_name))
+                self._terminal.say(greeting.text(f"http://127.0.0.1:{port}", self._manifest.service.served_name))
                 await self._first(self._stop.wait(), controller, watching, following)
         finally:
-            following.cancel()
-            watching.cancel()
+            await _cancel(following, watching)
 
     async def _first(
         self, work: Coroutine[Any, Any, Any], *background: "asyncio.Task[None]", stoppable: bool = False
@@ -151,18 +167,24 @@ class _Serving:
             for task in done:
                 task.result()
         finally:
-            main.cancel()
-            stop.cancel()
+            await _cancel(main, stop)
 
     async def _wait_ready(self) -> None:
-        """Until the service can be used. Raises CannotServe when a process says that it never will."""
+        """Until the service can be used, and all its workers if that is soon.
+
+        Raises CannotServe when a process says that it never will.
+        """
+        loop = asyncio.get_running_loop()
+        patience = float("inf")
         while True:
             status = (await self._store.get(self._ref)).get("status", {})
             for condition in status.get("conditions", ()):
                 if condition["reason"] == conditions.WORKER_REFUSED:
                     raise CannotServe(condition["message"])
             if conditions.find(status, conditions.READY).get("status") == "True":
-                return
+                patience = min(patience, loop.time() + SETTLE)
+                if loop.time() >= patience or conditions.find(status, conditions.PROGRESSING).get("status") != "True":
+                    return
             await asyncio.sleep(LOOK_AT_STATUS)
 
     async def _watch_file(self) -> None:
@@ -180,26 +202,32 @@ class _Serving:
         try:
             edited = read_manifest(self._path)
             if edited.service.metadata != self._manifest.service.metadata:
-                raise ManifestError([("metadata", "cannot be changed while it runs; start `legato up` again for that")])
-            await asyncio.to_thread(model.resolve, model_argument(edited.service), lambda text: _say(f"legato: {text}"))
+                raise ManifestError(
+                    [("metadata", "cannot be changed while the service is running (restart `legato up`)")]
+                )
+            await asyncio.to_thread(model.resolve, model_argument(edited.service), self._say)
         except (ManifestError, model.ModelUnavailable) as error:
-            _say("\n".join(f"legato: {line}" for line in str(error).splitlines()))
-            _say("legato: the edit is not used; what ran before goes on")
+            for line in str(error).splitlines():
+                self._say(f"{self._path}: {line}")
+            self._say(f"{self._path}: change rejected; the service keeps running as before")
             return
         self._manifest = edited
         await self._store.apply(edited.written, USER, force=True)
-        _say("legato: the edit is applied")
+        self._say(f"{self._path}: change applied")
+
+    def _say(self, text: str) -> None:
+        self._terminal.say(f"legato: {text}")
 
     async def _end(self) -> None:
         """Delete the service and wait until its processes are gone, at most the drain deadline."""
-        _say("legato: ending; once more Ctrl-C ends at once")
+        longest = durations.text(self._manifest.service.spec.drain.deadline)
+        self._say(f"stopping: draining, up to {longest}; press Ctrl-C again to stop now")
         self._front.close()  # with the gateway's own copy: who comes now is refused and does not wait
         deadline = self._manifest.service.spec.drain.deadline + GRACE
         gone = asyncio.create_task(self._gone())
         now = asyncio.create_task(self._stop_now.wait())
         await asyncio.wait((gone, now), timeout=deadline, return_when=asyncio.FIRST_COMPLETED)
-        for task in (gone, now):
-            task.cancel()
+        await _cancel(gone, now)
 
     async def _gone(self) -> None:
         with contextlib.suppress(ObjectNotFound):
@@ -216,10 +244,8 @@ def _content(path: Path) -> bytes | None:
         return None  # an editor may be replacing it
 
 
-def _say(text: str) -> None:
-    print(text, flush=True)
-
-
-def _write_log(line: str) -> None:
-    sys.stderr.write(line)
-    sys.stderr.flush()
+async def _cancel(*tasks: "asyncio.Task[Any]") -> None:
+    """Cancel tasks and wait for their end, so that none still runs when what it uses is closed."""
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)

@@ -32,6 +32,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         default=names.GATEWAY_PORT,
         help="port of the gateway; 0 takes a free one",
     )
+    parser.add_argument("-v", "--verbose", action="store_true", help="show all log lines of workers and gateways")
     parser.set_defaults(run=run)
 
 
@@ -45,7 +46,7 @@ def run(args: argparse.Namespace) -> int:
         manifest = serving.read_manifest(args.file)
         with _listen(args.port) as front:
             model.resolve(model_argument(manifest.service), lambda text: print(f"legato: {text}", flush=True))
-            return serving.serve(args.file, manifest, front)
+            return serving.serve(args.file, manifest, front, args.verbose)
     except ManifestError as error:
         for path, message in error.problems:
             print(f"{args.file}: {path}: {message}" if path else f"{args.file}: {message}", file=sys.stderr)
@@ -55,7 +56,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 class CannotUsePort(Exception):
-    """Somebody listens there already, or this user may not. The text says what to do."""
+    """The port is in use, or this user may not listen on it. The text says what to do."""
 
 
 def _listen(port: int) -> socket.socket:
@@ -71,8 +72,8 @@ def _listen(port: int) -> socket.socket:
     except OSError as error:
         front.close()
         raise CannotUsePort(
-            f"port {port} is taken; end what listens there, or choose another with --port"
+            f"port {port} is in use (stop what listens there, or choose another port with --port)"
             if error.errno == errno.EADDRINUSE
-            else f"port {port} cannot be listened at: {error.strerror}; choose another with --port"
+            else f"cannot listen on port {port}: {error.strerror} (choose another port with --port)"
         ) from None
     return front

@@ -63,7 +63,7 @@ def test_an_azure_trace_is_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("name", "text"), [("a.jsonl", '{"timestamp": 1}'), ("a.csv", "TIMESTAMP\nyesterday")])
 def test_a_file_that_is_no_trace_names_its_line(tmp_path: Path, name: str, text: str) -> None:
     (tmp_path / name).write_text(text)
-    with pytest.raises(ValueError, match=rf"{name}:\d: no request"):
+    with pytest.raises(ValueError, match=rf"{name}:\d: not a request"):
         workload.trace(tmp_path / name, 10, 100, 1.0, TOKENS, 0)
 
 

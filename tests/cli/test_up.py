@@ -56,14 +56,14 @@ def test_port_taken_ends_with_2(capsys):
         taken.listen()
         port = taken.getsockname()[1]
         assert main.main(["up", "--port", str(port)]) == 2
-    assert f"port {port} is taken" in capsys.readouterr().err
+    assert f"port {port} is in use" in capsys.readouterr().err
 
 
 def test_scale_and_status_say_that_nothing_runs(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     assert main.main(["scale", "decode", "2"]) == scale.FAILED
     assert main.main(["status"]) == scale.FAILED
-    assert capsys.readouterr().err.count("no service runs here; start one with `legato up`") == 2
+    assert capsys.readouterr().err.count("no service is running (start one with `legato up`)") == 2
 
 
 def test_version_and_help_are_light():
@@ -90,7 +90,11 @@ async def _service(store, **spec):
     ("spec", "order", "answer"),
     [
         ({}, {"do": "scale", "pool": "decode", "replicas": 2}, "demo-decode: 2 workers desired"),
-        ({}, {"do": "scale", "pool": "decode", "replicas": 9}, "outside spec.scaling.decode, which is 1 to 4"),
+        (
+            {},
+            {"do": "scale", "pool": "decode", "replicas": 9},
+            "not a valid number of decode workers: 9 (spec.scaling.decode: 1 to 4)",
+        ),
         (
             {"scaling": {"prefill": {"max": 0}}},
             {"do": "scale", "pool": "prefill", "replicas": 1},
@@ -101,7 +105,7 @@ async def _service(store, **spec):
             {"do": "scale", "pool": "decode", "replicas": 2},
             "scaling.mode is Fixed",
         ),
-        ({}, {"do": "dance"}, "unknown order"),
+        ({}, {"do": "dance"}, "unknown command"),
         ({}, {"do": "status"}, "conditions"),
     ],
 )
@@ -125,9 +129,9 @@ def test_scaling_writes_replicas(tmp_path, monkeypatch):
             assert "3 workers" in answer["message"]
             pool = await store.get(Ref("WorkerPool", "default", "demo-decode"))
             assert pool["spec"]["replicas"] == 3
-            with pytest.raises(admin.NotRunning, match="no service other runs here; running: demo"):
+            with pytest.raises(admin.NotRunning, match=r"service other is not running \(running: demo\)"):
                 await asyncio.to_thread(admin.ask, "other", {"do": "status"})
-            with pytest.raises(admin.CannotListen, match="is running already"):
+            with pytest.raises(admin.CannotListen, match="service demo is already running"):
                 async with admin.listening("demo", operations.answer):
                     pass
         assert not list(tmp_path.glob("**/*.sock"))

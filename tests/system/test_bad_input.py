@@ -111,7 +111,7 @@ def test_port_taken(refused: Run, tmp_path: Path) -> None:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        assert f"port {port} is taken" in refused("up", "-f", _manifest(tmp_path), "--port", port)
+        assert f"port {port} is in use" in refused("up", "-f", _manifest(tmp_path), "--port", port)
 
 
 @pytest.mark.parametrize("port", ["70000", "-1", "http"])

@@ -35,11 +35,11 @@ def test_scaling_and_editing_take_effect_while_it_runs(service) -> None:
     service.until(lambda: len(service.workers("decode")) == 2, "a second decode worker is there")
     good = service.file.read_text()
     service.file.write_text(good.replace("blockSize: 16", "blockSize: sixteen"))
-    service.until(lambda: "the edit is not used" in service.log(), "the bad edit is reported")
+    service.until(lambda: "change rejected" in service.log(), "the bad edit is reported")
     service.file.write_text(good.replace("builtin: smollm2-135m-instruct", "path: /no/such/model"))
     service.until(lambda: "no such file or folder" in service.log(), "an edit to a model that is not there is reported")
     service.file.write_text(good.replace("decode: {min: 1, max: 4}", "decode: {min: 1, max: 1}"))
-    service.until(lambda: "the edit is applied" in service.log(), "the good edit is used")
+    service.until(lambda: "change applied" in service.log(), "the good edit is used")
     service.until(lambda: len(service.workers("decode")) == 1, "the second decode worker is gone")
 
 
@@ -58,4 +58,4 @@ def test_a_taken_port_is_refused_by_name(service) -> None:
     port = service.url.rsplit(":", 1)[1]
     refused = service.command("up", "-f", str(service.file), "--port", port)
     assert refused.returncode == 2
-    assert f"port {port} is taken" in refused.stderr
+    assert f"port {port} is in use" in refused.stderr

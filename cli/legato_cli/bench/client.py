@@ -60,7 +60,7 @@ async def complete(client: httpx.AsyncClient, model: str, request: WorkloadReque
             async for data in _events(response):
                 _read(record, data)
     except httpx.HTTPError as error:
-        record.error = f"{type(error).__name__}: {error}"
+        record.error = f"{client.base_url}: {str(error) or type(error).__name__}"
     if not record.error and record.output_tokens != request.output_tokens:
         record.error = f"the stream ended after {record.output_tokens} of {request.output_tokens} tokens"
     return record

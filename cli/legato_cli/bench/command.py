@@ -90,7 +90,7 @@ async def _load(
 def _loads(args: argparse.Namespace) -> list[tuple[str, int | None, float | None]]:
     """(name, concurrency, rate) of each load; a trace without a rate keeps its own times."""
     if args.concurrency and args.rate:
-        raise ValueError("--concurrency is a closed loop and --rate an open one: give one of them")
+        raise ValueError("--concurrency and --rate cannot be given together")
     if args.rate:
         return [(f"{rate:g} req/s", None, rate) for rate in args.rate]
     if args.workload == "trace" and not args.concurrency:

@@ -61,7 +61,7 @@ def trace(
         return []
     rows = list(islice(_mooncake(path) if path.suffix == ".jsonl" else _azure(path), count))
     if not rows:
-        raise ValueError(f"{path} holds no requests")
+        raise ValueError(f"{path} has no requests")
     scale = min(1.0, max_tokens / max(row.input + row.output for row in rows))
     rng = random.Random(seed)
     return [
@@ -97,7 +97,7 @@ def _mooncake(path: Path) -> Iterator[_Row]:
                 row = json.loads(line)
                 yield _Row(row["timestamp"] / 1e3, row["input_length"], row["output_length"], tuple(row["hash_ids"]))
             except (ValueError, KeyError, TypeError) as error:
-                raise ValueError(f"{path}:{number}: no request of a Mooncake trace ({error})") from None
+                raise ValueError(f"{path}:{number}: not a request of a Mooncake trace ({error})") from None
 
 
 def _azure(path: Path) -> Iterator[_Row]:
@@ -109,4 +109,4 @@ def _azure(path: Path) -> Iterator[_Row]:
                 at = datetime.fromisoformat(row["TIMESTAMP"][:26]).timestamp()
                 yield _Row(at, int(row["ContextTokens"]), int(row["GeneratedTokens"]))
             except (ValueError, KeyError) as error:
-                raise ValueError(f"{path}:{number}: no request of an Azure trace ({error})") from None
+                raise ValueError(f"{path}:{number}: not a request of an Azure trace ({error})") from None

@@ -9,17 +9,20 @@ _COLOURS = (36, 33, 35, 32, 34, 31)  # of a terminal: cyan, yellow, magenta, gre
 
 
 class Logs:
-    """Where all pods write to. `write` gets whole lines; `colour` suits a terminal."""
+    """Where pods write to. `write` gets whole lines; `colour` suits a terminal; `hidden` lists line starts to drop."""
 
-    def __init__(self, write: Callable[[str], None], colour: bool = False) -> None:
+    def __init__(self, write: Callable[[str], None], colour: bool = False, hidden: tuple[str, ...] = ()) -> None:
         self._write = write
         self._colour = colour
+        self._hidden = hidden
         self._colours: dict[str, int] = {}
         self._cycle = itertools.cycle(_COLOURS)
         self._width = 0
 
     def line(self, pod: str, text: str) -> None:
         """One line of a pod."""
+        if text.startswith(self._hidden):
+            return
         self._width = max(self._width, len(pod))
         prefix = f"{pod:<{self._width}} |"
         if self._colour:

@@ -1,5 +1,6 @@
 """HTTP probes as the kubelet makes them."""
 
+import json
 from dataclasses import dataclass
 
 import aiohttp
@@ -23,4 +24,13 @@ async def probe(session: aiohttp.ClientSession, url: str, timeout: float) -> Ans
         return Answer(False, f"no answer within {timeout:g} s")
     except aiohttp.ClientError as error:
         return Answer(False, str(error) or type(error).__name__)
-    return Answer(answer.status < 400, text.strip()[:LONGEST_MESSAGE])
+    return Answer(answer.status < 400, _message(text.strip())[:LONGEST_MESSAGE])
+
+
+def _message(text: str) -> str:
+    """What an answer says; of one in JSON, the `why` that is meant for people."""
+    try:
+        said = json.loads(text)
+    except ValueError:
+        return text
+    return str(said["why"]) if isinstance(said, dict) and "why" in said else text

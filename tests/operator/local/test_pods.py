@@ -175,6 +175,17 @@ def test_backoff_doubles_and_starts_over_after_a_healthy_run():
     assert backoff.delay(0) == 2
 
 
+def test_hidden_log_lines_are_dropped_and_still_are_last_words():
+    async def check():
+        lines, stream = [], asyncio.StreamReader()
+        stream.feed_data(b"INFO a\nWARNING INFO b\nINFO c\n")
+        stream.feed_eof()
+        assert await Logs(lines.append, hidden=("INFO ",)).follow("w", stream) == "INFO c"
+        assert lines == ["w | WARNING INFO b\n"]
+
+    asyncio.run(check())
+
+
 def test_log_lines_carry_the_name_of_their_pod():
     async def check():
         lines = []

@@ -1,0 +1,76 @@
+"""How one run of `legato up` ends."""
+
+import asyncio
+import contextlib
+import io
+import os
+import signal
+import socket
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from legato_cli import serving, up
+from legato_cli.terminal import Terminal
+from legato_operator.local.store import Store
+
+
+class SlowController:
+    """Takes a few turns of the loop to end after it was cancelled."""
+
+    def __init__(self) -> None:
+        self.ended = False
+
+    def wake(self, ref: Any) -> None:
+        """Nothing is done: the service is never ready."""
+
+    async def run(self) -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            for _ in range(50):
+                await asyncio.sleep(0)
+            self.ended = True
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch):
+    """Runs until a SIGINT that comes once the service is stored; the controller, all tasks left and what was told."""
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+
+    async def check(out: io.StringIO) -> tuple[SlowController, set[asyncio.Task[Any]]]:
+        controller, store = SlowController(), Store(lambda: "now")
+        cluster = SimpleNamespace(store=store, failed=asyncio.get_running_loop().create_future())
+        manifest = serving.read_manifest(up.QUICKSTART)
+        with socket.create_server(("127.0.0.1", 0)) as front:
+            running = serving._Serving(cluster, controller, up.QUICKSTART, manifest, front, Terminal(out, out))
+            task = asyncio.create_task(running.run())
+            while not (await store.list("InferenceService")).items:  # noqa: ASYNC110 - the store tells nobody
+                await asyncio.sleep(0)
+            os.kill(os.getpid(), signal.SIGINT)
+            assert await asyncio.wait_for(task, 20) == 0
+        return controller, asyncio.all_tasks() - {asyncio.current_task()}
+
+    def checked() -> tuple[SlowController, set[Any], list[str]]:
+        out = io.StringIO()
+        with contextlib.closing(asyncio.new_event_loop()) as loop:
+            controller, left = loop.run_until_complete(check(out))
+        return controller, left, out.getvalue().splitlines()
+
+    return checked
+
+
+def test_a_cancelled_controller_is_awaited(run):
+    """What it uses is closed after it."""
+    controller, left, _ = run()
+    assert controller.ended
+    assert left == set()
+
+
+def test_the_end_says_how_long_it_may_take(run):
+    _, _, told = run()
+    assert told[-2:] == [
+        "legato: stopping: draining, up to 2m; press Ctrl-C again to stop now",
+        "legato: stopped",
+    ]
