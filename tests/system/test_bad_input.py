@@ -89,7 +89,10 @@ def builtin() -> Path:
         ({"gateway": {"tenantTokensPerMinute": {"a": 0}}}, "spec.gateway.tenantTokensPerMinute.a: must be at least 1"),
         ({"scaling": {"decode": {"min": 3, "max": 2}}}, "spec.scaling.decode: min must be at most max"),
         ({"rollout": {"maxSurge": 0, "maxUnavailable": 0}}, "spec.rollout: maxSurge and maxUnavailable must not both"),
-        ({"model": {"source": {"builtin": "smollm2-135m-instruct", "path": "/m"}}}, "spec.model.source: exactly one of"),
+        (
+            {"model": {"source": {"builtin": "smollm2-135m-instruct", "path": "/m"}}},
+            "spec.model.source: exactly one of",
+        ),
         ({"model": {"source": {"path": "/no/such/model"}}}, "'/no/such/model': no such file or folder; allowed are"),
         ({"engine": {"numerics": "Invariant"}}, "spec.engine.numerics: Invariant is not available yet; use Fast"),
     ],
