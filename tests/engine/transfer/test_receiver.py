@@ -140,6 +140,18 @@ def test_an_abort_is_acknowledged_and_says_whether_to_try_again(pair, message):
     assert pair.receiver.seen == [Aborted("receiver", 1, 1, "refused", "no", message.retry), Released(1, 1)]
 
 
+def test_an_abort_of_a_room_that_is_not_known_is_acknowledged_and_remembered(pair):
+    connect(pair)
+    acks = sent(pair, handoff.AbortAck)
+    pending = pair.receiver.agent.pending()
+    pair.sender.say(handoff.Abort(*NAME, "no"), pair.receiver)
+    pair.run(0.1)
+    assert acks == [handoff.AbortAck(*NAME)]
+    assert (pair.receiver.agent.pending(), pair.receiver.seen) == (pending, [])
+    pair.grant(table=range(4))
+    assert pair.receiver.agent.poll() == [Aborted("receiver", 1, 1, "refused", "no", True), Released(1, 1)]
+
+
 def test_a_message_that_begins_nothing_is_not_remembered(pair):
     connect(pair)
     timers = pair.receiver.agent._receiver.sessions.timers

@@ -270,6 +270,31 @@ def test_a_tombstone_refuses_a_grant_and_answers_its_revocation(pair):
     assert revoked == [handoff.Revoked(*NAME, 4)]
 
 
+def test_a_leftover_of_an_old_connection_to_the_same_worker_changes_nothing(pair):
+    pair.begin()
+    peers, sender = pair.sender.agent._peers, pair.sender.agent._sender
+    (number,) = peers._connections
+    peers._connections[50] = peers._connections[number]
+    for message in (handoff.Abort(*NAME, "no"), handoff.Revoke(*NAME, 1)):
+        sender.receive(50, message)
+    pair.run(0.1)
+    assert pair.sender.events(Aborted) == pair.sender.events(GrantRevoked) == []
+    pair.send()
+    pair.run()
+    assert pair.receiver.events(Arrived)
+
+
+def test_a_committed_hand_off_is_acknowledged_if_it_is_aborted_late(pair):
+    pair.begin()
+    pair.send()
+    pair.run()
+    acks = messages(pair, handoff.AbortAck)
+    pair.receiver.say(handoff.Abort(*NAME, "too late"), pair.sender)
+    pair.run(0.1)
+    assert acks == [handoff.AbortAck(*NAME)]
+    assert not pair.sender.events(Aborted)
+
+
 def test_a_parked_grant_waits_for_a_lease_only(pair):
     pair.sender.agent.expect(2, 1, pair.receiver.peer, ROOT)
     pair.receiver.agent.grant(2, 1, pair.sender.peer, range(4, 8), 0, ROOT)  # so that they are connected

@@ -49,6 +49,42 @@ def test_every_state_is_reached_and_every_unfinished_one_can_end(side):
         assert seen & ENDED, f"{state} cannot end"
 
 
+FROM_PEER = {
+    "sender": (E.GOT_GRANT, E.GOT_REVOKE, E.GOT_RENEW, E.GOT_COMMIT, E.GOT_ACK, E.GOT_ABORT),
+    "receiver": (E.GOT_WRITTEN, E.GOT_FINAL, E.GOT_RENEW, E.GOT_REVOKED, E.GOT_ACK, E.GOT_ABORT),
+}
+ILLEGAL = {
+    *((state, E.GOT_COMMIT) for state in (S.UNKNOWN, S.PARKED, S.WAITING, S.GRANTED, S.PUSHING)),  # Final comes first
+    *((state, E.GOT_COMMIT) for state in (S.DRAINING, S.ANSWERING)),  # no Final will come
+    *((S.CONNECTING, event) for event in (E.GOT_WRITTEN, E.GOT_FINAL)),  # nothing was granted yet
+}
+
+
+@pytest.mark.parametrize("side", SIDES)
+def test_messages_may_come_late_or_twice_in_every_state_but_a_few(side):
+    messages = {(state, event) for state in states_of(side) for event in FROM_PEER[side]}
+    assert messages - set(TABLES[side]) == ILLEGAL & messages
+
+
+def test_no_message_opens_a_session_that_has_to_be_ended():
+    """What is not known is parked, or refused and remembered as such: it holds nothing."""
+    for side in SIDES:
+        for event in FROM_PEER[side]:
+            transition = TABLES[side].get((S.UNKNOWN, event))
+            assert transition is None or transition.state in {S.UNKNOWN, S.PARKED} | ENDED, (side, event)
+
+
+@pytest.mark.parametrize("side", SIDES)
+def test_in_quarantine_only_the_peers_last_word_or_a_closed_endpoint_changes_anything(side):
+    """Nor does a session that is being fenced come back to life."""
+    ends = {E.GOT_ACK, E.GOT_ABORT, E.FENCED} if side == "receiver" else {E.FENCED}
+    for (state, event), transition in TABLES[side].items():
+        if state is S.FENCING and event not in ends:
+            assert (transition.state, transition.actions) == (S.FENCING, ()), event
+        elif state is S.FENCING:
+            assert transition.state in ENDED, event
+
+
 @pytest.mark.parametrize("side", SIDES)
 def test_an_abort_is_answered_at_once_or_after_the_puts_in_flight(side):
     """Promise to the peer: an Abort is legal in every state, and leads to an ack wherever no put is in flight."""
