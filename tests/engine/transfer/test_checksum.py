@@ -5,9 +5,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from legato_engine.transfer.checksum import ArenaMemory, bind
+from legato_engine.transfer.checksum import ArenaMemory, bind, weights
 
 BYTES = 512
+WEIGHTS = [4271855937721911651, 16334231420934482485, 10495966238298330683]
+BOUND = 17074639907958206805
 
 
 def arena(seed):
@@ -51,3 +53,32 @@ def test_room_index_and_hash_are_bound(total, room, index, content):
 def test_an_arena_of_odd_size_is_refused():
     with pytest.raises(ValueError, match="does not hold 3 blocks"):
         ArenaMemory(torch.zeros(100, dtype=torch.uint8), 3)
+
+
+@pytest.mark.parametrize("size", [4, 12])
+def test_a_block_is_a_whole_number_of_words(size):
+    with pytest.raises(ValueError, match="whole 64-bit words"):
+        ArenaMemory(torch.zeros(4 * size, dtype=torch.uint8), 4)
+
+
+def test_an_arena_is_one_run_of_memory():
+    with pytest.raises(ValueError, match="does not hold"):
+        ArenaMemory(torch.zeros(4, 2 * BYTES, dtype=torch.uint8)[:, :BYTES], 4)
+
+
+def test_an_arenas_figures():
+    tensor = arena(1)
+    memory = ArenaMemory(tensor, 4)
+    assert (memory.address, memory.num_blocks, memory.block_bytes) == (tensor.data_ptr(), 4, BYTES)
+    assert memory.length == 4 * BYTES
+    assert memory.sums([2, 0]) == [memory.sums([2])[0], memory.sums([0])[0]]
+    assert memory.sums([]) == []
+
+
+def test_the_sum_is_the_same_in_every_process_and_release():
+    """Two workers of one KV revision may be of different releases."""
+    assert weights(3).tolist() == WEIGHTS
+    assert ArenaMemory(torch.arange(1, 4, dtype=torch.int64), 1).sums([0]) == [
+        (WEIGHTS[0] + 2 * WEIGHTS[1] + 3 * WEIGHTS[2]) % 2**64
+    ]
+    assert bind(5, 1, 2, b"0123456789abcdef") == BOUND

@@ -256,6 +256,15 @@ def test_a_parked_grant_can_be_taken_back(pair):
     assert not pair.sender.events(Granted)
 
 
+def test_a_parked_grant_that_is_expected_can_still_be_taken_back(pair):
+    pair.grant()
+    pair.run()
+    pair.expect()
+    pair.receiver.agent.revoke(1)
+    pair.run()
+    assert pair.sender.seen == [Granted(1, 1, 4, 0), GrantRevoked("sender", 1, 1)]
+
+
 def test_a_tombstone_refuses_a_grant_and_answers_its_revocation(pair):
     pair.expect()
     pair.sender.agent.abort(1, "the client is gone")
@@ -313,6 +322,7 @@ def test_a_parked_grant_waits_for_a_lease_only(pair):
 
 def test_a_put_that_fails_ends_the_session_once_no_other_is_in_flight(pair):
     pair.begin()
+    aborts = messages(pair, handoff.Abort)
     pair.sender.agent.push(1, 0, [0], HASHES[:1])
     pair.sender.agent.push(1, 1, [1], HASHES[1:2])
     out = pair.sender.agent._sender
@@ -323,6 +333,7 @@ def test_a_put_that_fails_ends_the_session_once_no_other_is_in_flight(pair):
     pair.sender.poll()
     (aborted,) = pair.sender.events(Aborted)
     assert (aborted.cause, aborted.reason, aborted.retry) == ("broken", "could not write: the cable", True)
+    assert aborts == [handoff.Abort(*NAME, "could not write: the cable", True)]
     out.put_ended(PutDone(1, 2))  # of nobody
     pair.run()
     assert pair.sender.agent.counts().bytes_sent == 0
