@@ -10,7 +10,7 @@ _PR_SET_PDEATHSIG = 1
 def die_with_parent(parent: int) -> bool:
     """Asks the kernel to kill this process when its parent dies. False when the parent `parent` is gone already.
 
-    Where the kernel knows no such wish (not Linux), the other end of a pipe or socket has to tell.
+    Where the kernel has no such option (not Linux), the other end of a pipe or socket has to tell.
     """
     libc = ctypes.CDLL(None, use_errno=True)
     if hasattr(libc, "prctl"):

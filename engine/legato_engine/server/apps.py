@@ -1,4 +1,4 @@
-"""The two HTTP faces of a worker: health, open to all who reach it, and control, which wants the service's token."""
+"""The two HTTP faces of a worker: health, open to all who reach it, and control, which requires the service token."""
 
 import hmac
 from collections.abc import Callable
@@ -59,7 +59,7 @@ def control(hub: Hub, settings: WorkerSettings, drain: Callable[[], None], conne
             WebSocketRoute(EVENTS_PATH, connections.events),
         ],
     )
-    return Guard(app, hub, settings.token)
+    return TokenAuth(app, hub, settings.token)
 
 
 def state_of(hub: Hub, settings: WorkerSettings) -> dict[str, Any]:
@@ -89,7 +89,7 @@ def _state_of_core(core: CoreView) -> dict[str, Any]:
         "num_blocks": hello.num_blocks,
         "max_length": hello.max_length,
         "stored_hashes": len(core.stored),
-        "handoffs": [_told(report) for report in core.handoffs],
+        "handoffs": [_as_dict(report) for report in core.handoffs],
     }
     if core.status is not None:
         load, totals = core.status.load, core.status.totals
@@ -102,26 +102,27 @@ def _state_of_core(core: CoreView) -> dict[str, Any]:
     return state
 
 
-def _told(report: msgspec.Struct) -> dict[str, Any]:
+def _as_dict(report: msgspec.Struct) -> dict[str, Any]:
     return msgspec.structs.asdict(report)
 
 
-class Guard:
-    """Lets through whoever shows the token; everyone, where there is none (settings then allow loopback only)."""
+class TokenAuth:
+    """Middleware that requires the service token as a bearer token. Where there is no token everyone is let through;
+    settings then allow loopback only."""
 
     def __init__(self, app: ASGIApp, hub: Hub, token: str) -> None:
         self._app = app
         self._hub = hub
-        self._wanted = f"Bearer {token}".encode() if token else None
+        self._expected = f"Bearer {token}".encode() if token else None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if self._wanted is None or scope["type"] == "lifespan" or self._shown(scope):
+        if self._expected is None or scope["type"] == "lifespan" or self._is_authorized(scope):
             await self._app(scope, receive, send)
             return
         self._hub.metrics.refused("unauthorized")
-        answer = JSONResponse({"error": "this port wants the service's token"}, 401)
+        answer = JSONResponse({"error": "missing or invalid bearer token: this port requires the service token"}, 401)
         await answer(scope, receive, send)
 
-    def _shown(self, scope: Scope) -> bool:
+    def _is_authorized(self, scope: Scope) -> bool:
         shown = Headers(scope=scope).get("authorization", "")
-        return hmac.compare_digest(shown.encode(), self._wanted or b"")
+        return hmac.compare_digest(shown.encode(), self._expected or b"")

@@ -61,16 +61,16 @@ class Connections:
             self._hub.leave(gateway)
 
     async def events(self, socket: WebSocket) -> None:
-        """Wishes for a snapshot in, KV events out."""
+        """Requests for a snapshot in, KV events out."""
 
         async def read() -> None:
             while True:
                 data = await _receive(socket)
                 try:
-                    wish = kv_events.decode_request(data)
+                    request = kv_events.decode_request(data)
                 except BadFrame as error:
                     raise _bad(error) from None
-                if not isinstance(wish, SnapshotRequest):
+                if not isinstance(request, SnapshotRequest):
                     raise ConnectionRejected(_PROTOCOL, "greeting", "a second greeting")
                 self._hub.send_snapshot(queue)
 
@@ -99,7 +99,7 @@ class Connections:
                 _PROTOCOL, "greeting", f"the first frame is {type(greeting).__name__}, not Greeting"
             )
         if greeting.version != stream.VERSION:
-            text = f"version {greeting.version} is spoken there, {stream.VERSION} here"
+            text = f"protocol version {greeting.version} is not supported; this worker speaks {stream.VERSION}"
             raise ConnectionRejected(_POLICY, "version", text)
 
     async def _refused(self, socket: WebSocket, work: Awaitable[None]) -> bool:

@@ -57,7 +57,7 @@ class Hub:
         self._frames: list[FromGateway] = []
         self._joined: list[int] = []
         self._left: list[int] = []
-        self._drain_wanted = False
+        self._drain_requested = False
 
     # ── core ──
 
@@ -69,7 +69,7 @@ class Hub:
         self.core = CoreView(ready, StoredHashes(ready.hello.epoch))
         self.phase = "ready"
         self._joined = list(self._gateways)
-        self._drain_wanted = self.draining
+        self._drain_requested = self.draining
         hello = stream.encode(ready.hello)
         for queue in self._gateways.values():
             queue.put(hello)
@@ -110,10 +110,10 @@ class Hub:
 
     def take_inbox(self) -> Inbox | None:
         """What the core has not been told; None when that is nothing, or when there is no core."""
-        if self.core is None or not (self._frames or self._joined or self._left or self._drain_wanted):
+        if self.core is None or not (self._frames or self._joined or self._left or self._drain_requested):
             return None
-        inbox = Inbox(tuple(self._frames), tuple(self._joined), tuple(self._left), self._drain_wanted)
-        self._frames, self._joined, self._left, self._drain_wanted = [], [], [], False
+        inbox = Inbox(tuple(self._frames), tuple(self._joined), tuple(self._left), self._drain_requested)
+        self._frames, self._joined, self._left, self._drain_requested = [], [], [], False
         return inbox
 
     # ── gateways ──
@@ -152,7 +152,7 @@ class Hub:
             self._wake()
 
     def listen(self, queue: SendQueue) -> None:
-        """A gateway wants KV events: a snapshot now, or when there is a core, then what changes."""
+        """A gateway subscribes to KV events: a snapshot now, or when there is a core, then what changes."""
         self._listeners.add(queue)
         self.send_snapshot(queue)
 
@@ -171,7 +171,7 @@ class Hub:
 
     def drain(self) -> None:
         """Take nothing new; gateways are told at once."""
-        self.draining = self._drain_wanted = True
+        self.draining = self._drain_requested = True
         self._wake()
 
     @property

@@ -77,6 +77,7 @@ def test_a_grant_that_turns_out_to_be_written_is_kept(pressed):
     worker.scheduler.incoming.revoked(fresh)
     worker.run()
     assert fresh.granted
+    assert not fresh.revoking
     assert worker.scheduler.incoming.revocations() == ()
 
 
@@ -402,3 +403,29 @@ def test_adopted_sequences_that_compute_their_prompts_here_share_the_tokens_of_a
         worker.scheduler.incoming.adopt(reservation, 0, {})
     worker.run()
     assert [[len(row.tokens) for row in batch.rows] for batch in worker.batches[:3]] == [[8], [4, 4], [1, 8]]
+
+
+def test_a_worker_with_a_reservation_is_not_idle(make_worker, make_client):
+    """Pending, granted or in quarantine."""
+    worker = make_worker()
+    reservation = worker.scheduler.incoming.reserve(make_client(prompt(3)).request(room=1), 0.0)
+    assert not worker.scheduler.idle
+    worker.scheduler.incoming.grants()
+    assert not worker.scheduler.idle
+    worker.scheduler.incoming.abandon(reservation)
+    assert not worker.scheduler.idle
+    worker.scheduler.incoming.released(reservation)
+    assert worker.scheduler.idle
+
+
+def test_no_more_kv_is_adopted_than_was_granted(make_worker, make_client):
+    """The sender decoded on, further than the blocks that it was given reach."""
+    worker = make_worker()
+    reservation = worker.scheduler.incoming.reserve(make_client(prompt(5)).request(room=1), 0.0)
+    worker.scheduler.incoming.grants()
+    assert len(reservation.blocks) == 3
+    sampled = {0: [Sampled(token) for token in range(10)]}
+    with pytest.raises(ValueError, match="KV of 13 tokens"):
+        worker.scheduler.incoming.adopt(reservation, 13, sampled)
+    assert reservation.granted
+    assert not reservation.over
