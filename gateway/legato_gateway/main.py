@@ -14,7 +14,7 @@ from pathlib import Path
 import uvicorn
 import uvloop
 
-from legato_gateway.admission.queue import Admission, Limits, Quota
+from legato_gateway.admission.queue import Admission, AdmissionLimits, Quota
 from legato_gateway.discovery import Discovery, FileDiscovery, StaticDiscovery, WorkerAddress
 from legato_gateway.errors import InternalFault, Overloaded
 from legato_gateway.http import app, server
@@ -31,7 +31,7 @@ from legato_gateway.routing.choose import Policy
 from legato_gateway.routing.kv_index import KVIndex
 from legato_gateway.settings import GatewaySettings
 from legato_gateway.timers import Timers
-from legato_gateway.tokenizer.tokens import Tokens
+from legato_gateway.tokenizer.tokens import ModelTokenizer
 from legato_gateway.workers.fleet import Fleet
 from legato_gateway.workers.links import Links, opener
 from legato_gateway.workers.worker_stream import StreamLimits
@@ -45,9 +45,9 @@ LAST_WORDS = 2.0  # seconds beyond the drain deadline in which clients are told
 class Gateway:
     """All parts of one gateway, put together. `model` is the digest of what `tokens` were loaded from."""
 
-    def __init__(self, settings: GatewaySettings, tokens: Tokens, model: str, timers: Timers) -> None:
+    def __init__(self, settings: GatewaySettings, tokens: ModelTokenizer, model: str, timers: Timers) -> None:
         fleet, index, history, metrics = Fleet(timers.time, model), KVIndex(settings.index_blocks), History(), Metrics()
-        limits = Limits(
+        limits = AdmissionLimits(
             max_held=settings.max_queued_requests,
             max_held_tokens=settings.max_queued_tokens,
             quotas={tenant: Quota(tokens / 60, tokens) for tenant, tokens in settings.tenant_quotas},
@@ -98,13 +98,13 @@ def run(settings: GatewaySettings, model: Path) -> int:
         return 1
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s", stream=sys.stderr)
     listeners = server.listeners(settings)
-    tokens = Tokens.load(model)
+    tokens = ModelTokenizer.load(model)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(_serve(settings, tokens, model_digest.of(model), listeners))
     return 0
 
 
-async def _serve(settings: GatewaySettings, tokens: Tokens, model: str, listeners: server.Listeners) -> None:
+async def _serve(settings: GatewaySettings, tokens: ModelTokenizer, model: str, listeners: server.Listeners) -> None:
     loop = asyncio.get_running_loop()
     gateway = Gateway(settings, tokens, model, loop)
     config = uvicorn.Config(

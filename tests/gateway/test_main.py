@@ -15,7 +15,7 @@ from legato_gateway.errors import InternalFault
 from legato_gateway.main import Gateway
 from legato_gateway.settings import GatewaySettings
 from legato_gateway.testing.fake_worker import FakeWorker
-from legato_gateway.tokenizer.tokens import Tokens
+from legato_gateway.tokenizer.tokens import ModelTokenizer
 from legato_protocol import model_digest
 from legato_protocol.stream import Generate
 
@@ -177,7 +177,7 @@ def test_a_fault_of_ours_ends_every_request_at_once(lab, model):
         async with asyncio.timeout(60), _worker(lab, model) as worker:
             settings = GatewaySettings(str(model), "m", 4096, token=lab.token)
             digest = model_digest.of(model)
-            gateway = Gateway(settings, Tokens.load(model), digest, asyncio.get_running_loop())
+            gateway = Gateway(settings, ModelTokenizer.load(model), digest, asyncio.get_running_loop())
             gateway.discovery = Faulty((WorkerAddress("u0", worker.address),))
             following = asyncio.create_task(gateway.follow())
             worker.hold("decoding", after=3)

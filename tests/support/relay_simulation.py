@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from legato_gateway.admission.queue import Admission, Limits
+from legato_gateway.admission.queue import Admission, AdmissionLimits
 from legato_gateway.metrics import Metrics
 from legato_gateway.relay.dispatcher import Dispatcher
 from legato_gateway.relay.generation import RunningGeneration
@@ -205,7 +205,7 @@ class Simulation:
         blocks = blocks or self.random.choice((16, 40, 1000))
         self.workers = {name: SimulatedWorker(name, blocks, fabric, self.random) for name in names}
         self.fleet, self.index = Fleet(self.time.time, "fake"), KVIndex()
-        self.admission = Admission(Limits(max_held=8, patience=2))
+        self.admission = Admission(AdmissionLimits(max_held=8, patience=2))
         policy = Policy(self.random.choice((0, 64)), self.random.choice(("Local", "Wait")))
         send = lambda worker, frame: self.workers[worker].take(frame)  # noqa: E731
         drawn = {

@@ -76,7 +76,7 @@ class Quota:
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class AdmissionLimits:
     """How much is held, and how service is shared."""
 
     max_held: int = 2048
@@ -114,8 +114,8 @@ class _Class:
 class Admission:
     """The queue of one gateway."""
 
-    def __init__(self, limits: Limits | None = None) -> None:
-        self._limits = limits or Limits()
+    def __init__(self, limits: AdmissionLimits | None = None) -> None:
+        self._limits = limits or AdmissionLimits()
         self._classes: dict[int, _Class] = {}
         self._held: dict[str, Ticket] = {}
         self._held_tokens = 0

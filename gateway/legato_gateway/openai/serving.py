@@ -18,7 +18,7 @@ from legato_protocol import names
 
 
 class Tokenizer(Protocol):
-    """What the handlers need of `tokens.Tokens`."""
+    """What the handlers need of `tokens.ModelTokenizer`."""
 
     @property
     def eos_ids(self) -> Sequence[int]: ...

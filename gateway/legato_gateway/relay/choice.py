@@ -9,7 +9,7 @@ from legato_protocol.stream import TokenItem, TokenLogprobs
 
 
 class Vocabulary(Protocol):
-    """What the relay needs of `tokens.Tokens`."""
+    """What the relay needs of `tokens.ModelTokenizer`."""
 
     def detokenizer(self) -> Detokenizer:
         """One for a choice."""

@@ -60,7 +60,7 @@ class SubRequestDriver:
         }
 
     def step(self, sub: SubRequest, event: LifecycleEvent) -> None:
-        """Moves `sub` on and does what follows. Raises IllegalTransition where the table has no row."""
+        """Moves `sub` on and does what follows. Raises IllegalEvent where the table has no row."""
         transition = lifecycle.step(sub.stage, event)
         sub.stage = transition.stage
         self._registry.staged(sub)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 
-class IllegalTransition(Exception):
+class IllegalEvent(Exception):
     """The table has no row for this event at this stage."""
 
 
@@ -61,12 +61,12 @@ class LifecycleAction(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Transition:
+class LifecycleTransition:
     stage: Stage
     actions: tuple[LifecycleAction, ...] = ()
 
 
-Table = dict[tuple[Stage, LifecycleEvent], Transition]
+Table = dict[tuple[Stage, LifecycleEvent], LifecycleTransition]
 
 S, E, A = Stage, LifecycleEvent, LifecycleAction
 
@@ -75,50 +75,50 @@ RUNNING = (S.DECODING, S.MIGRATING)
 
 
 def _stay(stages: Iterable[Stage], *events: LifecycleEvent) -> Table:
-    return {(stage, event): Transition(stage) for stage in stages for event in events}
+    return {(stage, event): LifecycleTransition(stage) for stage in stages for event in events}
 
 
 def _all(stages: Iterable[Stage], event: LifecycleEvent, to: Stage, *actions: LifecycleAction) -> Table:
-    return {(stage, event): Transition(to, actions) for stage in stages}
+    return {(stage, event): LifecycleTransition(to, actions) for stage in stages}
 
 
 TABLE: Table = {
     # admission
-    (S.ARRIVED, E.HELD): Transition(S.HELD),
+    (S.ARRIVED, E.HELD): LifecycleTransition(S.HELD),
     **_all((S.ARRIVED, S.HELD), E.ADMITTED, S.WAITING, A.DISPATCH),
     # an attempt
-    (S.WAITING, E.PLACED): Transition(S.QUEUED),
-    (S.QUEUED, E.BEGUN): Transition(S.PREFILLING),
+    (S.WAITING, E.PLACED): LifecycleTransition(S.QUEUED),
+    (S.QUEUED, E.BEGUN): LifecycleTransition(S.PREFILLING),
     **_stay((S.PREFILLING, *RUNNING), E.BEGUN),
     **_all((S.QUEUED, S.PREFILLING), E.FIRST_TOKEN, S.DECODING),
     # it starts over with what the client has
     **_all(PLACED, E.FAILED, S.WAITING, A.CANCEL, A.DISPATCH),
     **_all(PLACED, E.WORKER_LOST, S.WAITING, A.CANCEL, A.DISPATCH),
     **_all(PLACED, E.FAILED_OFTEN, S.BACKING_OFF, A.CANCEL, A.START_TIMER),
-    (S.BACKING_OFF, E.RETRY_DUE): Transition(S.WAITING, (A.DISPATCH,)),
+    (S.BACKING_OFF, E.RETRY_DUE): LifecycleTransition(S.WAITING, (A.DISPATCH,)),
     # it leaves a worker that drains, once it runs there
     **_stay((S.QUEUED, S.PREFILLING, S.MIGRATING), E.DRAIN),
-    (S.DECODING, E.DRAIN): Transition(S.DECODING, (A.SEEK_TARGET,)),
-    (S.DECODING, E.MIGRATION_BEGUN): Transition(S.MIGRATING),
-    (S.MIGRATING, E.COMMITTED): Transition(S.DECODING, (A.ADOPT_TARGET,)),
-    (S.MIGRATING, E.MIGRATION_FAILED): Transition(S.DECODING, (A.CANCEL_TARGET, A.DELAY_MIGRATION)),
-    (S.MIGRATING, E.TARGET_LOST): Transition(S.DECODING, (A.CANCEL_TARGET, A.SEEK_TARGET)),
+    (S.DECODING, E.DRAIN): LifecycleTransition(S.DECODING, (A.SEEK_TARGET,)),
+    (S.DECODING, E.MIGRATION_BEGUN): LifecycleTransition(S.MIGRATING),
+    (S.MIGRATING, E.COMMITTED): LifecycleTransition(S.DECODING, (A.ADOPT_TARGET,)),
+    (S.MIGRATING, E.MIGRATION_FAILED): LifecycleTransition(S.DECODING, (A.CANCEL_TARGET, A.DELAY_MIGRATION)),
+    (S.MIGRATING, E.TARGET_LOST): LifecycleTransition(S.DECODING, (A.CANCEL_TARGET, A.SEEK_TARGET)),
     # its choices go apart: those that differ start over alone, those of a worker that drains migrate alone
     **_all((S.WAITING, S.DECODING), E.SPLIT, S.ENDED, A.FORGET),
     # the end; the target of a migration does not know that the last token was made
-    (S.DECODING, E.FINISHED): Transition(S.ENDED, (A.FORGET,)),
-    (S.MIGRATING, E.FINISHED): Transition(S.ENDED, (A.CANCEL, A.FORGET)),
+    (S.DECODING, E.FINISHED): LifecycleTransition(S.ENDED, (A.FORGET,)),
+    (S.MIGRATING, E.FINISHED): LifecycleTransition(S.ENDED, (A.CANCEL, A.FORGET)),
     **_all((S.ARRIVED, S.HELD, S.WAITING), E.STOPPED, S.ENDED, A.FORGET),
-    (S.BACKING_OFF, E.STOPPED): Transition(S.ENDED, (A.STOP_TIMER, A.FORGET)),
+    (S.BACKING_OFF, E.STOPPED): LifecycleTransition(S.ENDED, (A.STOP_TIMER, A.FORGET)),
     **_all(PLACED, E.STOPPED, S.ENDED, A.CANCEL, A.FORGET),
 }
 
 
-def step(stage: Stage, event: LifecycleEvent) -> Transition:
-    """What follows. Raises IllegalTransition where the table has no row."""
+def step(stage: Stage, event: LifecycleEvent) -> LifecycleTransition:
+    """What follows. Raises IllegalEvent where the table has no row."""
     transition = TABLE.get((stage, event))
     if transition is None:
-        raise IllegalTransition(f"{event.value!r} while {stage.value}")
+        raise IllegalEvent(f"{event.value!r} while {stage.value}")
     return transition
 
 

@@ -17,7 +17,7 @@ from legato_gateway.tokenizer.chat_template import ChatTemplate, TemplateFault
 from legato_gateway.tokenizer.detokenizer import Detokenizer, StopStrings
 from legato_gateway.tokenizer.files import TokenizeError, TokenizerFiles
 
-__all__ = ["Detokenizer", "StopStrings", "TextTooLong", "TokenizeError", "Tokens"]
+__all__ = ["Detokenizer", "ModelTokenizer", "StopStrings", "TextTooLong", "TokenizeError"]
 
 _COMPOSED = 4  # bytes that a normalizer makes one of, at most: NFC 9 of 3, NFKC 4 of 1
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
@@ -31,7 +31,7 @@ class TextTooLong(TokenizeError):
         self.size = size
 
 
-class Tokens:
+class ModelTokenizer:
     """Tokenizer and chat template of one model."""
 
     def __init__(self, files: TokenizerFiles) -> None:
@@ -47,7 +47,7 @@ class Tokens:
         self._template = None if files.chat_template is None else _template(files.chat_template, variables)
 
     @classmethod
-    def load(cls, path: Path | str) -> "Tokens":
+    def load(cls, path: Path | str) -> "ModelTokenizer":
         """The tokens of a Hugging Face folder or a GGUF file. Raises TokenizeError, which names the file."""
         path = Path(path)
         return cls(tokenizer_files.from_folder(path) if path.is_dir() else gguf.from_gguf(path))

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from legato_gateway.admission import queue as admission
-from legato_gateway.admission.queue import Admission, Admit, Hold, Limits, Quota, Refuse, Ticket
+from legato_gateway.admission.queue import Admission, AdmissionLimits, Admit, Hold, Quota, Refuse, Ticket
 from legato_gateway.routing.filters import Need
 from legato_gateway.routing.fleet_snapshot import FleetSnapshot, WorkerView
 
@@ -34,7 +34,7 @@ def ticket(id: str, tenant: str = "t", tokens: int = 100, **overrides: Any) -> T
     return Ticket(tenant, Need(id, tokens, 10), **fields)
 
 
-def held(*tickets: Ticket, limits: Limits | None = None) -> Admission:
+def held(*tickets: Ticket, limits: AdmissionLimits | None = None) -> Admission:
     queue = Admission(limits)
     for one in tickets:
         assert isinstance(queue.offer(one, BUSY, 0), Hold)
@@ -83,7 +83,7 @@ def test_one_snapshot_is_not_spent_twice() -> None:
 
 
 def test_a_long_prefill_queue_holds_requests_here() -> None:
-    limits = Limits(backlog_seconds=1.0, min_backlog_tokens=100)
+    limits = AdmissionLimits(backlog_seconds=1.0, min_backlog_tokens=100)
     queue = Admission(limits)
     assert isinstance(queue.offer(ticket("a"), snapshot(queue_tokens=950), 0), Hold)
     assert queue.next(snapshot(queue_tokens=950), 0) == []
@@ -107,8 +107,8 @@ def test_what_no_worker_could_ever_hold_is_refused_and_holds_up_nobody() -> None
     assert queue.next(FREE, 0) == ["b"]
 
 
-@pytest.mark.parametrize("limits", [Limits(max_held=3), Limits(max_held_tokens=300)])
-def test_the_queue_is_bounded(limits: Limits) -> None:
+@pytest.mark.parametrize("limits", [AdmissionLimits(max_held=3), AdmissionLimits(max_held_tokens=300)])
+def test_the_queue_is_bounded(limits: AdmissionLimits) -> None:
     queue = held(ticket("a"), ticket("b"), ticket("c"), limits=limits)
     decision = queue.offer(ticket("d"), BUSY, 0)
     assert isinstance(decision, Refuse)
@@ -179,7 +179,7 @@ def test_the_last_token_is_computed_even_if_the_whole_prompt_is_held() -> None:
 
 
 def test_a_tenant_beyond_its_quota_is_told_when_to_come_back() -> None:
-    queue = Admission(Limits(quotas={"small": Quota(rate=10, burst=100)}))
+    queue = Admission(AdmissionLimits(quotas={"small": Quota(rate=10, burst=100)}))
     assert isinstance(queue.offer(ticket("a", "small", 150), FREE, 0), Admit)
     decision = queue.offer(ticket("b", "small"), FREE, 1)
     assert isinstance(decision, Refuse)
@@ -190,7 +190,7 @@ def test_a_tenant_beyond_its_quota_is_told_when_to_come_back() -> None:
 
 
 def test_output_counts_against_quota_and_share() -> None:
-    queue = Admission(Limits(quotas={"*": Quota(rate=1, burst=100)}, output_weight=2))
+    queue = Admission(AdmissionLimits(quotas={"*": Quota(rate=1, burst=100)}, output_weight=2))
     queue.offer(ticket("a", tokens=10), FREE, 0)
     queue.progress("a", 30)
     queue.progress("a", 30)
@@ -225,7 +225,7 @@ def test_idleness_earns_no_credit() -> None:
 
 
 def test_higher_priorities_go_first_but_starve_nobody() -> None:
-    limits = Limits(patience=3)
+    limits = AdmissionLimits(patience=3)
     queue = held(
         *(ticket(f"low{i}", priority=-1) for i in range(3)),
         *(ticket(f"mid{i}") for i in range(4)),
@@ -250,7 +250,7 @@ def test_cancelled_requests_never_start() -> None:
 
 def test_tenants_named_at_random_do_not_fill_the_memory() -> None:
     """Whether their requests start, wait and are given up, or are refused."""
-    queue = Admission(Limits(quotas={"*": Quota(1, 1000)}))
+    queue = Admission(AdmissionLimits(quotas={"*": Quota(1, 1000)}))
     for i in range(admission.MAX_TENANTS + 100):
         queue.offer(ticket(str(i), f"started {i}"), FREE, 0)
         queue.finished(str(i), 5)
@@ -270,7 +270,7 @@ def remembered(queue: Admission) -> int:
 
 def test_a_flood_of_names_gives_no_tenant_its_quota_back() -> None:
     """Neither the one with a quota of its own, nor one of the others that has used up more than the flood."""
-    queue = Admission(Limits(quotas={"*": Quota(0.001, 1000), "own": Quota(0.001, 1000)}))
+    queue = Admission(AdmissionLimits(quotas={"*": Quota(0.001, 1000), "own": Quota(0.001, 1000)}))
     for tenant in ("own", "greedy"):
         queue.offer(ticket(tenant, tenant), FREE, 0)
         queue.finished(tenant, 1000)
@@ -285,7 +285,7 @@ def test_a_flood_of_names_gives_no_tenant_its_quota_back() -> None:
 @given(st.integers(0, 2**32))
 def test_over_random_operations_nothing_is_lost_and_everything_starts(seed: int) -> None:
     source = random.Random(seed)
-    queue = Admission(Limits(max_held=40, patience=2))
+    queue = Admission(AdmissionLimits(max_held=40, patience=2))
     waiting: set[str] = set()
     running: set[str] = set()
     for step in range(120):
@@ -324,7 +324,7 @@ def test_over_random_operations_nothing_is_lost_and_everything_starts(seed: int)
 def test_backlogged_tenants_never_drift_apart(seed: int) -> None:
     """VTC's bound: while both wait, weighted service differs by no more than the largest request costs."""
     source = random.Random(seed)
-    queue = Admission(Limits(output_weight=2))
+    queue = Admission(AdmissionLimits(output_weight=2))
     costs: dict[str, tuple[str, int, int]] = {}
     for tenant in "ab":
         least, most_output = source.randint(51, 100), source.randint(0, 100)

@@ -8,11 +8,11 @@ from legato_gateway.relay import lifecycle
 from legato_gateway.relay.lifecycle import (
     PLACED,
     TABLE,
-    IllegalTransition,
+    IllegalEvent,
     LifecycleAction,
     LifecycleEvent,
+    LifecycleTransition,
     Stage,
-    Transition,
 )
 
 DOCS = Path(__file__).parents[3] / "docs" / "requests.md"
@@ -23,7 +23,7 @@ def test_what_is_not_in_the_table_raises():
     for stage in Stage:
         for event in LifecycleEvent:
             if (stage, event) not in TABLE:
-                with pytest.raises(IllegalTransition, match=stage.value):
+                with pytest.raises(IllegalEvent, match=stage.value):
                     lifecycle.step(stage, event)
 
 
@@ -80,5 +80,5 @@ def test_the_docs_explain_every_stage():
 
 def test_a_changed_table_changes_the_page(monkeypatch):
     row = (Stage.WAITING, LifecycleEvent.PLACED)
-    monkeypatch.setitem(TABLE, row, Transition(Stage.DECODING))
+    monkeypatch.setitem(TABLE, row, LifecycleTransition(Stage.DECODING))
     assert lifecycle.rewrite(DOCS.read_text()) != DOCS.read_text()

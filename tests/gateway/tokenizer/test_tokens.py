@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from legato_gateway.tokenizer.tokens import TextTooLong, TokenizeError, Tokens
+from legato_gateway.tokenizer.tokens import ModelTokenizer, TextTooLong, TokenizeError
 
 TEXTS = [
     "",
@@ -43,8 +43,8 @@ def built_in() -> Path:
 
 
 @pytest.fixture(scope="module")
-def tokens(built_in: Path) -> Tokens:
-    return Tokens.load(built_in)
+def tokens(built_in: Path) -> ModelTokenizer:
+    return ModelTokenizer.load(built_in)
 
 
 @pytest.fixture(scope="module")
@@ -98,7 +98,7 @@ def write_folder(path: Path, tokenizer: Tokenizer, **config: Any) -> Path:
 
 
 @pytest.mark.parametrize("text", TEXTS)
-def test_ids_of_the_built_in_model_equal_the_reference(tokens: Tokens, reference: Any, text: str) -> None:
+def test_ids_of_the_built_in_model_equal_the_reference(tokens: ModelTokenizer, reference: Any, text: str) -> None:
     ids = tokens.encode(text)
     assert ids == reference(text)["input_ids"]
     detokenizer = tokens.detokenizer()
@@ -108,7 +108,9 @@ def test_ids_of_the_built_in_model_equal_the_reference(tokens: Tokens, reference
 
 @settings(max_examples=60, deadline=None)
 @given(text=st.text(max_size=60))
-def test_ids_of_random_text_equal_the_reference(built_in: Path, tokens: Tokens, reference: Any, text: str) -> None:
+def test_ids_of_random_text_equal_the_reference(
+    built_in: Path, tokens: ModelTokenizer, reference: Any, text: str
+) -> None:
     assert tokens.encode(text) == reference(text)["input_ids"]
 
 
@@ -118,7 +120,7 @@ COMPOSED = ["e\u0301" * 200, "\u1112\u1161\u11ab" * 200, "\u03b1\u0314\u0342\u03
 @pytest.mark.parametrize("pre", ["gpt-2", "qwen2"])
 def test_a_text_of_as_many_tokens_as_allowed_is_never_too_long(tmp_path: Path, trained: Tokenizer, pre: str) -> None:
     """Not even where the normalizer makes the text shorter, nor where it is the longest token alone."""
-    loaded = Tokens.load(write_gguf(tmp_path / "t.gguf", trained, pre))
+    loaded = ModelTokenizer.load(write_gguf(tmp_path / "t.gguf", trained, pre))
     longest = max(range(3, loaded.vocab_size), key=lambda id: len(loaded.token_bytes(id)))
     for text in (*TEXTS, *COMPOSED, loaded.token_bytes(longest).decode() * 500):
         ids = loaded.encode(text)
@@ -135,7 +137,7 @@ class NoTokenizer:
 def test_a_text_that_is_too_long_whatever_its_tokens_never_reaches_the_tokenizer(
     tmp_path: Path, trained: Tokenizer
 ) -> None:
-    loaded = Tokens.load(write_folder(tmp_path, trained, chat_template=TEMPLATE))
+    loaded = ModelTokenizer.load(write_folder(tmp_path, trained, chat_template=TEMPLATE))
     longest = max(len(loaded.token_bytes(id)) for id in range(loaded.vocab_size))
     loaded._tokenizer = NoTokenizer()
     for text in ("a" * (100 * longest + 1), "é" * (50 * longest + 1)):
@@ -150,14 +152,14 @@ def test_a_text_that_is_too_long_whatever_its_tokens_never_reaches_the_tokenizer
 
 @settings(max_examples=100, deadline=None)
 @given(ids=st.lists(st.integers(0, 49151), max_size=12))
-def test_text_of_random_ids_equals_the_reference(tokens: Tokens, reference: Any, ids: list[int]) -> None:
+def test_text_of_random_ids_equals_the_reference(tokens: ModelTokenizer, reference: Any, ids: list[int]) -> None:
     """Random ids are rarely valid UTF-8."""
     detokenizer = tokens.detokenizer()
     shown = "".join(detokenizer.push([id]) for id in ids) + detokenizer.flush()
     assert shown == reference.backend_tokenizer.decode(ids, skip_special_tokens=True)
 
 
-def test_the_chat_template_of_the_built_in_model(tokens: Tokens, reference: Any) -> None:
+def test_the_chat_template_of_the_built_in_model(tokens: ModelTokenizer, reference: Any) -> None:
     messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "2 + 2?"}]
     for given_messages in (messages, messages[1:]):
         expected = reference.apply_chat_template(given_messages, tokenize=False, add_generation_prompt=True)
@@ -182,7 +184,7 @@ def test_each_pre_tokenizer_splits_as_its_models_do(
     tmp_path: Path, trained: Tokenizer, pre: str, text: str, pieces: list[str]
 ) -> None:
     """No token crosses a border, and a piece is tokenized as it is alone."""
-    loaded = Tokens.load(write_gguf(tmp_path / "t.gguf", trained, pre, add_bos_token=False))
+    loaded = ModelTokenizer.load(write_gguf(tmp_path / "t.gguf", trained, pre, add_bos_token=False))
     alone = [id for piece in pieces for id in trained.model.tokenize(as_bytes(piece)) or ()]
     assert loaded.encode(text) == [token.id for token in alone]
 
@@ -198,15 +200,15 @@ FIRST_TOKENS = [("gpt-2", None, False), ("gpt-2", True, True), ("llama-bpe", Non
 def test_a_first_token_is_added_where_the_model_wants_one(
     tmp_path: Path, trained: Tokenizer, pre: str, add: bool | None, begins: bool
 ) -> None:
-    loaded = Tokens.load(write_gguf(tmp_path / "t.gguf", trained, pre, add_bos_token=add))
+    loaded = ModelTokenizer.load(write_gguf(tmp_path / "t.gguf", trained, pre, add_bos_token=add))
     assert (loaded.encode("the fox")[0] == 0) == begins
     assert loaded.encode("the fox", add_special=False)[0] != 0
     assert loaded.encode_chat([{"role": "user", "content": "fox"}])[0] != 0
 
 
 def test_a_folder_and_a_gguf_of_one_tokenizer_are_equal(tmp_path: Path, trained: Tokenizer) -> None:
-    file = Tokens.load(write_gguf(tmp_path / "t.gguf", trained))
-    folder = Tokens.load(write_folder(tmp_path, trained, chat_template=TEMPLATE, bos_token="<|begin|>"))
+    file = ModelTokenizer.load(write_gguf(tmp_path / "t.gguf", trained))
+    folder = ModelTokenizer.load(write_folder(tmp_path, trained, chat_template=TEMPLATE, bos_token="<|begin|>"))
     messages = [{"role": "user", "content": "the lazy dog 🙂"}]
     assert [file.encode(text) for text in TEXTS] == [folder.encode(text) for text in TEXTS]
     assert file.encode_chat(messages) == folder.encode_chat(messages)
@@ -218,16 +220,16 @@ def test_a_folder_and_a_gguf_of_one_tokenizer_are_equal(tmp_path: Path, trained:
 def test_all_ends_of_sequence_that_a_folder_declares(tmp_path: Path, trained: Tokenizer) -> None:
     write_folder(tmp_path, trained)
     (tmp_path / "config.json").write_text(json.dumps({"eos_token_id": 7}))
-    assert Tokens.load(tmp_path).eos_ids == (1, 7)
+    assert ModelTokenizer.load(tmp_path).eos_ids == (1, 7)
     (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": [2, 9]}))
-    assert Tokens.load(tmp_path).eos_ids == (1, 2, 9)
+    assert ModelTokenizer.load(tmp_path).eos_ids == (1, 2, 9)
 
 
 def test_sentence_piece_tokens_are_spaces_and_bytes(tmp_path: Path) -> None:
     vocabulary = {"<unk>": 0, "▁Hi": 1, "<0xF0>": 2, "<0x9F>": 3, "<0x99>": 4, "<0x82>": 5, "▁": 6}
     tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[], byte_fallback=True, unk_token="<unk>"))
     tokenizer.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()])
-    detokenizer = Tokens.load(write_folder(tmp_path, tokenizer)).detokenizer()
+    detokenizer = ModelTokenizer.load(write_folder(tmp_path, tokenizer)).detokenizer()
     assert [detokenizer.push([id]) for id in (1, 6, 2, 3, 4, 5)] == [" Hi", " ", "", "", "", "🙂"]
 
 
@@ -244,7 +246,7 @@ def test_templates_get_what_they_expect(tmp_path: Path, trained: Tokenizer) -> N
     write_folder(tmp_path, trained, bos_token="<|begin|>")
     (tmp_path / "chat_template.jinja").write_text(template)
     messages = [{"role": "user", "content": f"<{i}é>"} for i in range(4)]
-    shown = Tokens.load(tmp_path).render_chat(messages)
+    shown = ModelTokenizer.load(tmp_path).render_chat(messages)
     expected = "".join(f'[{{"role": "user", "content": "<{i}é>"}}]\n' for i in range(2))
     assert shown == f"{expected}20><|begin|>True"
     theirs = PreTrainedTokenizerFast(tokenizer_object=trained, bos_token="<|begin|>", chat_template=template)
@@ -265,13 +267,13 @@ def test_templates_get_what_they_expect(tmp_path: Path, trained: Tokenizer) -> N
 def test_a_template_that_refuses_is_an_error_of_the_request(
     tmp_path: Path, trained: Tokenizer, template: str, text: str
 ) -> None:
-    loaded = Tokens.load(write_folder(tmp_path, trained, chat_template=template))
+    loaded = ModelTokenizer.load(write_folder(tmp_path, trained, chat_template=template))
     with pytest.raises(TokenizeError, match=text):
         loaded.encode_chat([{"role": "user", "content": "hi"}])
 
 
 def test_what_cannot_be_tokenized_is_said(tmp_path: Path, trained: Tokenizer) -> None:
-    loaded = Tokens.load(write_folder(tmp_path, trained))
+    loaded = ModelTokenizer.load(write_folder(tmp_path, trained))
     with pytest.raises(TokenizeError, match="no chat template"):
         loaded.encode_chat([{"role": "user", "content": "hi"}])
     with pytest.raises(TokenizeError, match="Unicode"):
@@ -291,7 +293,7 @@ def test_a_gguf_that_cannot_be_read_is_refused(
     tmp_path: Path, trained: Tokenizer, changes: dict[str, Any], text: str
 ) -> None:
     with pytest.raises(TokenizeError, match=text):
-        Tokens.load(write_gguf(tmp_path / "t.gguf", trained, **changes))
+        ModelTokenizer.load(write_gguf(tmp_path / "t.gguf", trained, **changes))
 
 
 def test_bad_files_are_refused_by_name(tmp_path: Path, trained: Tokenizer) -> None:
@@ -299,17 +301,17 @@ def test_bad_files_are_refused_by_name(tmp_path: Path, trained: Tokenizer) -> No
     for name, data in {"cut.gguf": whole[:3000], "empty.gguf": b"", "other.gguf": b"not a model"}.items():
         (tmp_path / name).write_bytes(data)
         with pytest.raises(TokenizeError, match=name):
-            Tokens.load(tmp_path / name)
+            ModelTokenizer.load(tmp_path / name)
     with pytest.raises(TokenizeError, match=r"none\.gguf"):
-        Tokens.load(tmp_path / "none.gguf")
+        ModelTokenizer.load(tmp_path / "none.gguf")
     with pytest.raises(TokenizeError, match=r"tokenizer\.json"):
-        Tokens.load(tmp_path)
+        ModelTokenizer.load(tmp_path)
     (tmp_path / "tokenizer.json").write_text("{}")
     with pytest.raises(TokenizeError, match=r"tokenizer\.json"):
-        Tokens.load(tmp_path)
+        ModelTokenizer.load(tmp_path)
 
 
-def test_threads_may_share_one(tokens: Tokens) -> None:
+def test_threads_may_share_one(tokens: ModelTokenizer) -> None:
     alone = [tokens.encode_chat([{"role": "user", "content": text}]) for text in TEXTS]
     with ThreadPoolExecutor(8) as pool:
         together = pool.map(lambda text: tokens.encode_chat([{"role": "user", "content": text}]), TEXTS * 8)
@@ -321,7 +323,7 @@ def test_loading_needs_little_memory_and_no_numpy(built_in: Path) -> None:
     code = """
 import sys
 from pathlib import Path
-from legato_gateway.tokenizer.tokens import Tokens
+from legato_gateway.tokenizer.tokens import ModelTokenizer
 Tokens.load(sys.argv[1])
 assert not {"numpy", "torch", "transformers", "gguf"} & sys.modules.keys()
 print(Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0])
