@@ -48,7 +48,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 
 def run(args: argparse.Namespace) -> int:
-    """Exit code 2: the model cannot be used. 1: it cannot be had now, but perhaps later."""
+    """Exit code 2: the model cannot be used. 1: it is not available now, but may be later."""
     from legato_cli import model
 
     if (args.hugging_face is None) != (args.revision is None) or (args.into and not args.hugging_face):

@@ -72,7 +72,7 @@ _FLAGS: Final = (
     Flag("--health-port", flags.PORT_OR_FREE, "port of probes and metrics; 0 takes a free one"),
     Flag("--control-port", flags.PORT_OR_FREE, "port of streams, state and drain; 0 takes a free one"),
     Flag("--announce", flags.text("FILE"), "write the ports in use to this file, as JSON"),
-    Flag("--block-size", flags.Kind("TOKENS", _block_size), "tokens in a block of KV cache"),
+    Flag("--block-size", flags.ValueKind("TOKENS", _block_size), "tokens in a block of KV cache"),
     Flag("--kv-cache-memory", flags.SIZE, "memory of the KV cache"),
     Flag("--chunk-tokens", flags.whole("TOKENS", 1, 1 << 20), "most prompt tokens computed in one step"),
     Flag("--max-length", flags.whole("TOKENS", 2, 1 << 24), "longest sequence; the model's limit if not given"),

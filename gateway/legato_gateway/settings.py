@@ -86,7 +86,7 @@ _FLAGS: Final = (
     Flag("--health-port", flags.PORT_OR_FREE, "port for probes of this process alone; 0 takes a free one"),
     Flag("--announce", flags.FILE, "write the ports in use to this file, as JSON"),
     Flag("--workers-file", flags.FILE, 'JSON list of {"worker", "address"}, watched for changes'),
-    Flag("--worker", flags.Kind("NAME=HOST:PORT", _worker), "a worker", field="workers", repeated=True),
+    Flag("--worker", flags.ValueKind("NAME=HOST:PORT", _worker), "a worker", field="workers", repeated=True),
     Flag("--workers-service", flags.kubernetes_name("NAME"), "headless Service whose EndpointSlices list the workers"),
     Flag("--namespace", flags.kubernetes_name("NAME"), "namespace of that Service"),
     Flag("--default-deadline", flags.DURATION, "deadline of a request that has none of its own"),
@@ -122,7 +122,7 @@ _FLAGS: Final = (
     Flag("--index-blocks", flags.whole("BLOCKS", 0, _MOST), "most blocks in the KV index"),
     Flag(
         "--tenant-quota",
-        flags.Kind("TENANT=TOKENS", _quota),
+        flags.ValueKind("TENANT=TOKENS", _quota),
         "a tenant's tokens per minute; * stands for each tenant without its own quota",
         field="tenant_quotas",
         repeated=True,

@@ -1,6 +1,6 @@
 """Flags of every command: what kinds of value there are, and how settings become flags.
 
-A `Kind` is what argparse takes as `type`, so that a bad value ends the command with exit code 2 and a line that names
+A `ValueKind` is what argparse takes as `type`, so that a bad value ends the command with exit code 2 and a line with
 the flag, the value and what is allowed. Settings are a frozen dataclass: a field without a default is a required flag.
 """
 
@@ -22,7 +22,7 @@ class SettingsError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Kind(Generic[T]):
+class ValueKind(Generic[T]):
     """A kind of value: what help calls it, how it is read (or refused, by ValueError) and how a default is shown."""
 
     metavar: str
@@ -42,7 +42,7 @@ class Flag:
     """One flag. `field` is that of the settings, where it is not called like the flag."""
 
     name: str
-    kind: Kind[Any]
+    kind: ValueKind[Any]
     help: str
     field: str = ""
     repeated: bool = False
@@ -53,48 +53,48 @@ class Flag:
         return self.field or self.name.removeprefix("--").replace("-", "_")
 
 
-PORT: Final = Kind("PORT", values.port)
-PORT_OR_FREE: Final = Kind("PORT", values.port_or_free)
-PORT_RANGE: Final = Kind("FIRST-LAST", values.port_range)
-DURATION: Final = Kind("DURATION", durations.parse, durations.text)
-SIZE: Final = Kind("SIZE", sizes.parse, sizes.text)
-HOST: Final = Kind("HOST", values.host)
-FILE: Final = Kind("FILE", lambda text: Path(values.printable(text, "file")))
-FOLDER: Final = Kind("FOLDER", lambda text: Path(values.printable(text, "folder")))
+PORT: Final = ValueKind("PORT", values.port)
+PORT_OR_FREE: Final = ValueKind("PORT", values.port_or_free)
+PORT_RANGE: Final = ValueKind("FIRST-LAST", values.port_range)
+DURATION: Final = ValueKind("DURATION", durations.parse, durations.text)
+SIZE: Final = ValueKind("SIZE", sizes.parse, sizes.text)
+HOST: Final = ValueKind("HOST", values.host)
+FILE: Final = ValueKind("FILE", lambda text: Path(values.printable(text, "file")))
+FOLDER: Final = ValueKind("FOLDER", lambda text: Path(values.printable(text, "folder")))
 
 
-def whole(metavar: str, least: int, most: int) -> Kind[int]:
+def whole(metavar: str, least: int, most: int) -> ValueKind[int]:
     """A whole number of something, within bounds."""
-    return Kind(metavar, lambda text: values.whole(text, least, most))
+    return ValueKind(metavar, lambda text: values.whole(text, least, most))
 
 
-def real(metavar: str, least: float, most: float) -> Kind[float]:
+def real(metavar: str, least: float, most: float) -> ValueKind[float]:
     """A number with digits behind the point, within bounds."""
-    return Kind(metavar, lambda text: values.real(text, least, most), "{:g}".format)
+    return ValueKind(metavar, lambda text: values.real(text, least, most), "{:g}".format)
 
 
-def list_of(item: Kind[T]) -> Kind[list[T]]:
+def list_of(item: ValueKind[T]) -> ValueKind[list[T]]:
     """One or more values of a kind, with commas between them."""
-    return Kind(
+    return ValueKind(
         f"{item.metavar},…",
         lambda text: [item.parse(part) for part in text.split(",")],
         lambda values: ",".join(map(item.text, values)),
     )
 
 
-def one_of(metavar: str, allowed: tuple[str, ...]) -> Kind[str]:
+def one_of(metavar: str, allowed: tuple[str, ...]) -> ValueKind[str]:
     """One of a few words."""
-    return Kind(metavar, lambda text: values.one_of(text, allowed, metavar.lower()))
+    return ValueKind(metavar, lambda text: values.one_of(text, allowed, metavar.lower()))
 
 
-def text(metavar: str) -> Kind[str]:
+def text(metavar: str) -> ValueKind[str]:
     """Any text that can be seen."""
-    return Kind(metavar, lambda text: values.printable(text, metavar.lower()))
+    return ValueKind(metavar, lambda text: values.printable(text, metavar.lower()))
 
 
-def kubernetes_name(metavar: str) -> Kind[str]:
+def kubernetes_name(metavar: str) -> ValueKind[str]:
     """A name of Kubernetes'."""
-    return Kind(metavar, lambda text: values.kubernetes_name(text, metavar.lower()))
+    return ValueKind(metavar, lambda text: values.kubernetes_name(text, metavar.lower()))
 
 
 def add(parser: ArgumentParser, flags: Sequence[Flag], settings: type[Any]) -> None:
@@ -115,7 +115,7 @@ def add(parser: ArgumentParser, flags: Sequence[Flag], settings: type[Any]) -> N
         )
 
 
-def option(parser: ArgumentParser, *names: str, kind: Kind[T], help: str, default: T | None = None) -> None:
+def option(parser: ArgumentParser, *names: str, kind: ValueKind[T], help: str, default: T | None = None) -> None:
     """One flag that has no settings class behind it."""
     note = "" if default is None else f" (default: {kind.text(default)})"
     text = (help + note).replace("%", "%%")

@@ -27,7 +27,7 @@ def _token_ids(text: str) -> tuple[int, int]:
 
 _COUNT = flags.whole("COUNT", 1, _MOST)
 _TOKENS = flags.whole("TOKENS", 1, _MOST)
-_TOKEN_IDS = flags.Kind("FIRST,LAST", _token_ids, lambda ids: f"{ids[0]},{ids[1]}")
+_TOKEN_IDS = flags.ValueKind("FIRST,LAST", _token_ids, lambda ids: f"{ids[0]},{ids[1]}")
 _RATE = flags.real("RATE", 0.001, 100_000)
 
 
@@ -39,7 +39,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         description="Drives a server with streamed completions and prints TTFT, TPOT, ITL, throughput and goodput.",
     )
     add = partial(flags.option, parser)
-    add("--url", kind=flags.Kind("URL", _url), default="http://127.0.0.1:8080", help="base URL of the server")
+    add("--url", kind=flags.ValueKind("URL", _url), default="http://127.0.0.1:8080", help="base URL of the server")
     add("--model", kind=flags.text("NAME"), help="name of the model; the first one that the server lists if not given")
     add("--workload", kind=flags.one_of("WORKLOAD", WORKLOADS), default="random", help=", ".join(WORKLOADS))
     add("--input-tokens", kind=_TOKENS, default=256, help="tokens of each prompt")

@@ -59,7 +59,7 @@ def _identity(text: str) -> str:
 
 
 _NAMESPACE: Final = flags.kubernetes_name("NAMESPACE")
-_IMAGE: Final = flags.Kind("IMAGE", _image)
+_IMAGE: Final = flags.ValueKind("IMAGE", _image)
 
 _FLAGS: Final = (
     Flag("--engine-image", _IMAGE, "image of workers"),
@@ -80,7 +80,7 @@ _FLAGS: Final = (
     Flag("--image-pull-secret", flags.text("SECRET"), "pull secret of all pods", "image_pull_secrets", repeated=True),
     Flag(
         "--gpu-resource",
-        flags.Kind("RESOURCE", _resource),
+        flags.ValueKind("RESOURCE", _resource),
         f"a resource that is a GPU, for budgets and devices; {GPU} if not given",
         "gpu_resources",
         repeated=True,
@@ -93,7 +93,7 @@ _FLAGS: Final = (
     ),
     Flag(
         "--identity",
-        flags.Kind("NAME", _identity),
+        flags.ValueKind("NAME", _identity),
         f"holder of the Lease; ${ENV_POD_NAME}, or host and process id, if not given",
         optional=True,
     ),
