@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -81,6 +82,49 @@ def test_new_workers_that_never_start_do_not_take_the_old_ones_away(ready, limit
         pool.take(next_step(pool.old, pool.new, pool.leaving, ready, RollingUpdate(surge, unavailable)))
         pool.leaving = 0
     assert pool.old.ready == max(0, ready - unavailable)
+
+
+FREE, PROVE, WAIT, PAUSE = Pace.FREE, Pace.PROVE, Pace.WAIT, Pace.PAUSE
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "leaving", "target", "bounds", "pace", "step"),
+    [
+        # As many start as the surge allows, leaving workers counted, and no more than are missing.
+        ((3, 0), (0, 0), 0, 3, (1, 0), FREE, Step(create=1)),
+        ((2, 0), (0, 0), 1, 3, (1, 0), FREE, Step(create=1)),
+        ((2, 0), (0, 0), 1, 3, (0, 0), FREE, Step()),
+        ((1, 0), (2, 0), 0, 3, (3, 0), FREE, Step(create=1)),
+        # As many ready old workers go as may be unavailable, or as new ones make up for; unready ones first.
+        ((3, 0), (0, 0), 0, 3, (0, 1), FREE, Step(remove_old_ready=1)),
+        ((2, 1), (0, 0), 0, 3, (0, 1), FREE, Step(remove_old_starting=1)),
+        ((1, 2), (2, 0), 0, 3, (0, 0), FREE, Step(remove_old_starting=2)),
+        ((2, 0), (2, 1), 0, 3, (1, 0), FREE, Step(remove_old_ready=1)),
+        ((0, 2), (1, 0), 0, 2, (0, 1), FREE, Step(remove_old_starting=2)),
+        # Plain scaling: unready workers go first, and ready ones only as far as enough stay.
+        ((0, 0), (3, 2), 0, 2, (1, 0), FREE, Step(remove_new_starting=2, remove_new_ready=1)),
+        ((0, 0), (1, 2), 0, 2, (1, 0), FREE, Step(remove_new_starting=1)),
+        ((0, 0), (2, 0), 0, 0, (1, 0), FREE, Step(remove_new_ready=2)),
+        ((2, 0), (4, 0), 0, 3, (1, 0), FREE, Step(remove_old_ready=2, remove_new_ready=1)),
+        # Before the revision is proven, the bounds say how many old ones go, and with a surge the last one stays.
+        ((3, 0), (0, 0), 0, 3, (0, 1), PROVE, Step(remove_old_ready=1)),
+        ((3, 0), (2, 0), 0, 3, (1, 1), PROVE, Step(remove_old_ready=1)),
+        ((1, 0), (0, 0), 0, 1, (1, 1), PROVE, Step(create=1)),
+        ((1, 0), (0, 0), 0, 1, (0, 1), PROVE, Step(remove_old_ready=1)),
+        ((3, 0), (0, 0), 0, 3, (0, 1), WAIT, Step()),
+        ((4, 0), (0, 0), 0, 3, (0, 1), WAIT, Step(remove_old_ready=1)),
+        # A failed revision gets nothing: the old one is restored, and one worker stays to show the failure.
+        ((2, 0), (0, 1), 0, 3, (1, 0), PAUSE, Step(create_old=1)),
+        ((2, 0), (0, 1), 1, 3, (1, 0), PAUSE, Step()),
+        ((1, 0), (0, 3), 0, 3, (0, 1), PAUSE, Step(remove_new_starting=1)),
+        ((3, 1), (0, 1), 0, 2, (1, 0), PAUSE, Step(remove_old_starting=1, remove_old_ready=1)),
+        ((2, 0), (0, 1), 0, 2, (1, 0), PAUSE, Step()),
+        ((2, 0), (0, 2), 0, 2, (1, 0), PAUSE, Step(remove_new_starting=1)),
+        ((2, 0), (2, 0), 0, 2, (1, 0), PAUSE, Step(remove_new_ready=1)),
+    ],
+)
+def test_next_step(old, new, leaving, target, bounds, pace, step):
+    assert next_step(Count(*old), Count(*new), leaving, target, RollingUpdate(*bounds), pace) == step
 
 
 def test_one_replica_without_surge_is_replaced_after_it_left():
