@@ -217,7 +217,7 @@ def test_revoked_reservations_are_granted_again_in_their_turn(granted):
 
 @pytest.mark.parametrize(
     ("computed", "sampled"),
-    [(9, {}), (6, {0: [Sampled(1)]}), (6, {1: [Sampled(1)]}), (99, {0: [Sampled(1)], 1: [Sampled(1)]}), (-1, {})],
+    [(9, {}), (6, {0: [Sampled(1)]}), (6, {1: [Sampled(1)]}), (7, {0: [Sampled(1)], 1: [Sampled(1)]}), (-1, {})],
 )
 def test_a_handoff_that_does_not_match_changes_nothing(make_worker, make_client, computed, sampled):
     worker = make_worker()
@@ -429,3 +429,24 @@ def test_no_more_kv_is_adopted_than_was_granted(make_worker, make_client):
         worker.scheduler.incoming.adopt(reservation, 13, sampled)
     assert reservation.granted
     assert not reservation.over
+
+
+def test_a_grant_that_is_being_revoked_is_waited_for(granted, make_client):
+    worker, (_, _, newest) = granted
+    request = worker.add(make_client(prompt(9, 500)), room=9)
+    worker.scheduler.outgoing.grant(request)
+    worker.step()
+    assert worker.scheduler.incoming.revocations() == (newest,)
+    worker.step()
+    assert worker.scheduler.incoming.revocations() == ()
+
+
+def test_choices_without_a_first_token_fork_here(make_worker, make_client):
+    worker = make_worker()
+    client = make_client(prompt(6), choices=(0, 1))
+    worker.clients[client.id] = client
+    reservation = worker.scheduler.incoming.reserve(client.request(room=1), 0.0)
+    worker.scheduler.incoming.grants()
+    assert worker.scheduler.incoming.adopt(reservation, 0, {}) == ()
+    worker.run()
+    assert client.complete

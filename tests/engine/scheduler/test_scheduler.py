@@ -489,3 +489,18 @@ def test_a_sequence_that_decodes_is_no_part_of_the_queue(make_worker, make_clien
     worker.step()
     worker.step()
     assert (worker.scheduler.load().queue_tokens, worker.scheduler.load().running) == (0, 1)
+
+
+@pytest.mark.parametrize("prompt_len", [0, 6])
+def test_a_prompt_has_at_least_one_token_and_no_more_than_there_are(make_worker, make_client, prompt_len):
+    with pytest.raises(RequestRejected, match=f"a prompt of {prompt_len} tokens in 5"):
+        make_worker().add(make_client(prompt(5)), prompt_len=prompt_len)
+
+
+def test_of_a_sequence_that_goes_on_here_only_its_prompt_counts_as_cached(make_worker, make_client):
+    worker = make_worker()
+    worker.add(make_client(prompt(12)))
+    worker.run()
+    request = worker.add(make_client(prompt(12), max_tokens=9), prompt_len=6)
+    worker.begin()
+    assert (request.computed, request.cached_tokens) == (8, 6)
