@@ -1,6 +1,6 @@
 """A cluster with the chart installed, in which each file of tests has a namespace of its own.
 
-Without a cluster (`scripts/e2e` brings one) everything is skipped with the reason.
+Without a KUBECONFIG (`scripts/e2e` brings one) everything is skipped with the reason.
 """
 
 import os
@@ -20,12 +20,12 @@ from kube import Namespace
 
 @pytest.fixture(scope="session", autouse=True)
 def cluster() -> None:
-    """Skips all where there is none."""
+    """Skips all where there is none. Who has one wants the tests: then a missing program is a failure."""
     if not os.environ.get("KUBECONFIG"):
         pytest.skip("no KUBECONFIG: scripts/e2e brings a cluster up")
     for program in ("kubectl", "helm"):
         if not shutil.which(program):
-            pytest.skip(f"{program} is not on the PATH")
+            pytest.fail(f"{program} is not on the PATH")
 
 
 @pytest.fixture(scope="session")

@@ -6,11 +6,21 @@ from pathlib import Path
 import helm
 import kube
 import pytest
-import yaml
 from kube import Namespace, Object
 from service import Service
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "quickstart" / "inferenceservice.yaml"
+ANOTHER = """
+apiVersion: serving.legato.dev/v1alpha1
+kind: InferenceService
+metadata: {name: another}
+spec:
+  model: {source: {builtin: smollm2-135m-instruct}}
+  engine: {kvCacheMemory: 256Mi}
+  decode: {resources: {requests: {cpu: 200m, memory: 800Mi}}}
+  scaling: {prefill: {max: 0}}
+  drain: {deadline: 5s}
+"""
 
 
 @pytest.fixture(scope="module")
@@ -73,10 +83,7 @@ def test_helm_test_asks_a_question(service: Service, release: Namespace) -> None
 @pytest.fixture
 def another(namespace: Namespace) -> Service:
     """A second service of the namespace, without a prefill pool: it is there for a moment only."""
-    spec = {"model": {"source": {"builtin": "smollm2-135m-instruct"}}, "scaling": {"prefill": {"max": 0}}}
-    namespace.apply(
-        yaml.safe_dump(yaml.safe_load(EXAMPLE.read_text()) | {"metadata": {"name": "another"}, "spec": spec})
-    )
+    namespace.apply(ANOTHER)
     another = Service(namespace, "another")
     another.until_ready()
     return another
