@@ -16,7 +16,7 @@ from legato_engine.transfer.link import Connected, Fenced, Link, LinkEvent, Peer
 from legato_engine.transfer.peers import Peers, prove
 from legato_engine.transfer.receiver import Receiver
 from legato_engine.transfer.sender import Sender
-from legato_engine.transfer.session import IllegalTransition
+from legato_engine.transfer.session import IllegalSessionEvent
 from legato_protocol import handoff
 from legato_protocol.stream import Peer, TokenItem
 
@@ -229,7 +229,7 @@ class TransferAgent:
         elif message is not None:
             try:
                 self._dispatch(connection, message)
-            except IllegalTransition:
+            except IllegalSessionEvent:
                 self._context.totals.bad_messages += 1
 
     def _dispatch(self, connection: int, message: handoff.SessionMessage) -> None:

@@ -75,7 +75,7 @@ class Receiver:
     # messages and link events
 
     def receive(self, connection: int, message: handoff.SessionMessage) -> None:
-        """Raises IllegalTransition for a message that the table does not know here."""
+        """Raises IllegalSessionEvent for a message that the table does not know here."""
         into = self.sessions.open((message.room, message.attempt))
         if into.connection not in (None, connection) and not self._is_refusal(into, connection, message):
             return  # an old connection's leftover

@@ -124,7 +124,7 @@ class SessionRegistry(Generic[R]):
     # life
 
     def step(self, record: R, event: SessionEvent) -> None:
-        """Raises IllegalTransition, and changes nothing, where the table has no row for this event."""
+        """Raises IllegalSessionEvent, and changes nothing, where the table has no row for this event."""
         before = record.state
         for action in record.session.step(event):
             self._act(record, action)

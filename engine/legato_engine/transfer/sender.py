@@ -103,7 +103,7 @@ class Sender:
     # messages and link events
 
     def receive(self, connection: int, message: handoff.SessionMessage) -> None:
-        """Raises IllegalTransition for a message that the table does not know here."""
+        """Raises IllegalSessionEvent for a message that the table does not know here."""
         out = self.sessions.open((message.room, message.attempt))
         if out.connection not in (None, connection):
             return  # an old connection's leftover

@@ -12,7 +12,7 @@ from enum import Enum
 from legato_engine.transfer.events import Side
 
 
-class IllegalTransition(Exception):
+class IllegalSessionEvent(Exception):
     """The table has no row for this event in this state. For a message it means that the peer broke the protocol."""
 
 
@@ -89,22 +89,22 @@ class Action(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Transition:
+class SessionTransition:
     state: SessionState
     actions: tuple[Action, ...] = ()
 
 
-Table = dict[tuple[SessionState, SessionEvent], Transition]
+Table = dict[tuple[SessionState, SessionEvent], SessionTransition]
 
 
 def _stay(states: Iterable[SessionState], events: Iterable[SessionEvent], *actions: Action) -> Table:
     events = tuple(events)
-    return {(state, event): Transition(state, actions) for state in states for event in events}
+    return {(state, event): SessionTransition(state, actions) for state in states for event in events}
 
 
 def _go(states: Iterable[SessionState], events: Iterable[SessionEvent], to: SessionState, *actions: Action) -> Table:
     events = tuple(events)
-    return {(state, event): Transition(to, actions) for state in states for event in events}
+    return {(state, event): SessionTransition(to, actions) for state in states for event in events}
 
 
 S, E, A = SessionState, SessionEvent, Action
@@ -124,47 +124,47 @@ SENDER: Table = {
     **_stay(_SENDER_ENDED, (*_TO_SENDER, E.PUT_FAILED)),
     **_stay(_SENDER_ENDED, (E.GOT_ABORT,), A.SEND_ACK),
     # before the grant
-    (S.UNKNOWN, E.EXPECT): Transition(S.WAITING),
-    (S.UNKNOWN, E.GOT_GRANT): Transition(S.PARKED),
-    (S.UNKNOWN, E.GOT_REVOKE): Transition(S.UNKNOWN, (A.SEND_REVOKED,)),
-    (S.UNKNOWN, E.GOT_ABORT): Transition(S.ABORTED, (A.SEND_ACK,)),
-    (S.PARKED, E.EXPECT): Transition(S.GRANTED, (A.REPORT_GRANTED,)),
-    (S.PARKED, E.GOT_GRANT): Transition(S.PARKED),
-    (S.PARKED, E.GOT_REVOKE): Transition(S.UNKNOWN, (A.SEND_REVOKED,)),
-    (S.PARKED, E.GOT_ABORT): Transition(S.ABORTED, (A.SEND_ACK,)),
-    (S.PARKED, E.CANCEL): Transition(S.ABORTED, (A.SEND_ABORT,)),
-    (S.PARKED, E.LEASE_END): Transition(S.ABORTED, (A.SEND_ABORT,)),
-    (S.PARKED, E.PEER_DOWN): Transition(S.ABORTED),
-    (S.WAITING, E.GOT_GRANT): Transition(S.GRANTED, (A.REPORT_GRANTED,)),
-    (S.WAITING, E.GOT_REVOKE): Transition(S.WAITING, (A.SEND_REVOKED,)),
-    (S.WAITING, E.GOT_ABORT): Transition(S.ABORTED, (A.SEND_ACK, A.REPORT_ABORTED)),
-    (S.WAITING, E.CANCEL): Transition(S.ABORTED, (A.REPORT_ABORTED,)),
+    (S.UNKNOWN, E.EXPECT): SessionTransition(S.WAITING),
+    (S.UNKNOWN, E.GOT_GRANT): SessionTransition(S.PARKED),
+    (S.UNKNOWN, E.GOT_REVOKE): SessionTransition(S.UNKNOWN, (A.SEND_REVOKED,)),
+    (S.UNKNOWN, E.GOT_ABORT): SessionTransition(S.ABORTED, (A.SEND_ACK,)),
+    (S.PARKED, E.EXPECT): SessionTransition(S.GRANTED, (A.REPORT_GRANTED,)),
+    (S.PARKED, E.GOT_GRANT): SessionTransition(S.PARKED),
+    (S.PARKED, E.GOT_REVOKE): SessionTransition(S.UNKNOWN, (A.SEND_REVOKED,)),
+    (S.PARKED, E.GOT_ABORT): SessionTransition(S.ABORTED, (A.SEND_ACK,)),
+    (S.PARKED, E.CANCEL): SessionTransition(S.ABORTED, (A.SEND_ABORT,)),
+    (S.PARKED, E.LEASE_END): SessionTransition(S.ABORTED, (A.SEND_ABORT,)),
+    (S.PARKED, E.PEER_DOWN): SessionTransition(S.ABORTED),
+    (S.WAITING, E.GOT_GRANT): SessionTransition(S.GRANTED, (A.REPORT_GRANTED,)),
+    (S.WAITING, E.GOT_REVOKE): SessionTransition(S.WAITING, (A.SEND_REVOKED,)),
+    (S.WAITING, E.GOT_ABORT): SessionTransition(S.ABORTED, (A.SEND_ACK, A.REPORT_ABORTED)),
+    (S.WAITING, E.CANCEL): SessionTransition(S.ABORTED, (A.REPORT_ABORTED,)),
     # under way
-    (S.GRANTED, E.PUT): Transition(S.PUSHING),
-    (S.PUSHING, E.PUT): Transition(S.PUSHING),
-    (S.GRANTED, E.FINISH): Transition(S.FINISHED, (A.SEND_FINAL,)),  # the receiver has every block already
-    (S.PUSHING, E.FINISH): Transition(S.FINISHED, (A.SEND_FINAL,)),
-    (S.GRANTED, E.GOT_REVOKE): Transition(S.WAITING, (A.SEND_REVOKED, A.REPORT_REVOKED)),
-    (S.FINISHED, E.GOT_COMMIT): Transition(S.COMMITTED, (A.REPORT_COMMITTED,)),
+    (S.GRANTED, E.PUT): SessionTransition(S.PUSHING),
+    (S.PUSHING, E.PUT): SessionTransition(S.PUSHING),
+    (S.GRANTED, E.FINISH): SessionTransition(S.FINISHED, (A.SEND_FINAL,)),  # the receiver has every block already
+    (S.PUSHING, E.FINISH): SessionTransition(S.FINISHED, (A.SEND_FINAL,)),
+    (S.GRANTED, E.GOT_REVOKE): SessionTransition(S.WAITING, (A.SEND_REVOKED, A.REPORT_REVOKED)),
+    (S.FINISHED, E.GOT_COMMIT): SessionTransition(S.COMMITTED, (A.REPORT_COMMITTED,)),
     # the end: puts in flight read the sender's blocks, so they end first
-    (S.GRANTED, E.GOT_ABORT): Transition(S.ABORTED, (A.SEND_ACK, A.REPORT_ABORTED)),
-    (S.FINISHED, E.GOT_ABORT): Transition(S.ABORTED, (A.SEND_ACK, A.REPORT_ABORTED)),
-    (S.PUSHING, E.GOT_ABORT): Transition(S.ANSWERING),
-    (S.DRAINING, E.GOT_ABORT): Transition(S.ANSWERING),
-    (S.ANSWERING, E.GOT_ABORT): Transition(S.ANSWERING),
-    (S.GRANTED, E.CANCEL): Transition(S.ABORTED, (A.SEND_ABORT, A.REPORT_ABORTED)),
-    (S.FINISHED, E.CANCEL): Transition(S.ABORTED, (A.SEND_ABORT, A.REPORT_ABORTED)),
-    (S.PUSHING, E.CANCEL): Transition(S.DRAINING),
-    (S.PUSHING, E.PUT_FAILED): Transition(S.DRAINING),
-    (S.DRAINING, E.DRAINED): Transition(S.ABORTED, (A.SEND_ABORT, A.REPORT_ABORTED)),
-    (S.ANSWERING, E.DRAINED): Transition(S.ABORTED, (A.SEND_ACK, A.REPORT_ABORTED)),
+    (S.GRANTED, E.GOT_ABORT): SessionTransition(S.ABORTED, (A.SEND_ACK, A.REPORT_ABORTED)),
+    (S.FINISHED, E.GOT_ABORT): SessionTransition(S.ABORTED, (A.SEND_ACK, A.REPORT_ABORTED)),
+    (S.PUSHING, E.GOT_ABORT): SessionTransition(S.ANSWERING),
+    (S.DRAINING, E.GOT_ABORT): SessionTransition(S.ANSWERING),
+    (S.ANSWERING, E.GOT_ABORT): SessionTransition(S.ANSWERING),
+    (S.GRANTED, E.CANCEL): SessionTransition(S.ABORTED, (A.SEND_ABORT, A.REPORT_ABORTED)),
+    (S.FINISHED, E.CANCEL): SessionTransition(S.ABORTED, (A.SEND_ABORT, A.REPORT_ABORTED)),
+    (S.PUSHING, E.CANCEL): SessionTransition(S.DRAINING),
+    (S.PUSHING, E.PUT_FAILED): SessionTransition(S.DRAINING),
+    (S.DRAINING, E.DRAINED): SessionTransition(S.ABORTED, (A.SEND_ABORT, A.REPORT_ABORTED)),
+    (S.ANSWERING, E.DRAINED): SessionTransition(S.ABORTED, (A.SEND_ACK, A.REPORT_ABORTED)),
     **_go((*_SENDER_LIVE, *_SENDER_LEAVING), (E.LEASE_END,), S.FENCING, A.FENCE),
     **_go((*_SENDER_LIVE, *_SENDER_LEAVING), (E.PEER_DOWN,), S.ABORTED, A.REPORT_ABORTED),
-    (S.FENCING, E.FENCED): Transition(S.ABORTED, (A.REPORT_ABORTED,)),
+    (S.FENCING, E.FENCED): SessionTransition(S.ABORTED, (A.REPORT_ABORTED,)),
     # a tombstone refuses
     **_stay(_SENDER_ENDED, (E.EXPECT,), A.REPORT_ABORTED),
-    (S.ABORTED, E.GOT_GRANT): Transition(S.ABORTED, (A.SEND_ABORT,)),
-    (S.ABORTED, E.GOT_REVOKE): Transition(S.ABORTED, (A.SEND_REVOKED,)),
+    (S.ABORTED, E.GOT_GRANT): SessionTransition(S.ABORTED, (A.SEND_ABORT,)),
+    (S.ABORTED, E.GOT_REVOKE): SessionTransition(S.ABORTED, (A.SEND_REVOKED,)),
 }
 
 _OPEN = (S.OFFERED, S.REVOKING, S.RECEIVING, S.VERIFYING)
@@ -181,38 +181,38 @@ RECEIVER: Table = {
     **_stay((S.CONNECTING, S.REVOKED), (E.GOT_RENEW,)),
     **_stay((S.CONNECTING,), (E.GOT_ACK, E.GOT_REVOKED)),
     # nothing was sent yet
-    (S.UNKNOWN, E.OFFER): Transition(S.CONNECTING),
-    (S.REVOKED, E.OFFER): Transition(S.CONNECTING),
-    (S.CONNECTING, E.READY): Transition(S.OFFERED, (A.SEND_GRANT,)),
-    (S.CONNECTING, E.REVOKE): Transition(S.REVOKED, (A.REPORT_REVOKED,)),
-    (S.CONNECTING, E.GOT_ABORT): Transition(S.RELEASED, (A.SEND_ACK, A.REPORT_ABORTED, A.REPORT_RELEASED)),
+    (S.UNKNOWN, E.OFFER): SessionTransition(S.CONNECTING),
+    (S.REVOKED, E.OFFER): SessionTransition(S.CONNECTING),
+    (S.CONNECTING, E.READY): SessionTransition(S.OFFERED, (A.SEND_GRANT,)),
+    (S.CONNECTING, E.REVOKE): SessionTransition(S.REVOKED, (A.REPORT_REVOKED,)),
+    (S.CONNECTING, E.GOT_ABORT): SessionTransition(S.RELEASED, (A.SEND_ACK, A.REPORT_ABORTED, A.REPORT_RELEASED)),
     **_go((S.CONNECTING,), (E.CANCEL, E.LEASE_END), S.RELEASED, A.REPORT_ABORTED, A.REPORT_RELEASED),
     # under way
-    (S.OFFERED, E.REVOKE): Transition(S.REVOKING, (A.SEND_REVOKE,)),
-    (S.REVOKING, E.GOT_REVOKED): Transition(S.REVOKED, (A.REPORT_REVOKED,)),
-    (S.OFFERED, E.GOT_WRITTEN): Transition(S.RECEIVING, (A.REPORT_WRITING,)),
-    (S.REVOKING, E.GOT_WRITTEN): Transition(S.RECEIVING, (A.REPORT_WRITING,)),  # too late: the session goes on
-    (S.RECEIVING, E.GOT_WRITTEN): Transition(S.RECEIVING),
-    (S.VERIFYING, E.GOT_WRITTEN): Transition(S.VERIFYING),
+    (S.OFFERED, E.REVOKE): SessionTransition(S.REVOKING, (A.SEND_REVOKE,)),
+    (S.REVOKING, E.GOT_REVOKED): SessionTransition(S.REVOKED, (A.REPORT_REVOKED,)),
+    (S.OFFERED, E.GOT_WRITTEN): SessionTransition(S.RECEIVING, (A.REPORT_WRITING,)),
+    (S.REVOKING, E.GOT_WRITTEN): SessionTransition(S.RECEIVING, (A.REPORT_WRITING,)),  # too late: the session goes on
+    (S.RECEIVING, E.GOT_WRITTEN): SessionTransition(S.RECEIVING),
+    (S.VERIFYING, E.GOT_WRITTEN): SessionTransition(S.VERIFYING),
     **_go((S.OFFERED, S.REVOKING), (E.GOT_FINAL,), S.VERIFYING, A.REPORT_WRITING),
     **_go((S.RECEIVING, S.VERIFYING), (E.GOT_FINAL,), S.VERIFYING),
-    (S.VERIFYING, E.VERIFIED): Transition(S.COMMITTED, (A.SEND_COMMIT, A.REPORT_ARRIVED)),
+    (S.VERIFYING, E.VERIFIED): SessionTransition(S.COMMITTED, (A.SEND_COMMIT, A.REPORT_ARRIVED)),
     # the end: granted blocks stay in quarantine until no write can land any more
     **_go(_OPEN, (E.CANCEL, E.CORRUPT), S.ABORTING, A.SEND_ABORT, A.REPORT_ABORTED),
     **_go(_OPEN, (E.LEASE_END,), S.FENCING, A.FENCE, A.REPORT_ABORTED),
     **_go(_OPEN, (E.GOT_ABORT,), S.RELEASED, A.SEND_ACK, A.REPORT_ABORTED, A.REPORT_RELEASED),
     **_go((S.CONNECTING, *_OPEN), (E.PEER_DOWN,), S.RELEASED, A.REPORT_ABORTED, A.REPORT_RELEASED),
-    (S.ABORTING, E.LEASE_END): Transition(S.FENCING, (A.FENCE,)),
+    (S.ABORTING, E.LEASE_END): SessionTransition(S.FENCING, (A.FENCE,)),
     **_go(_QUARANTINED, (E.GOT_ACK,), S.RELEASED, A.REPORT_RELEASED),
     **_go(_QUARANTINED, (E.GOT_ABORT,), S.RELEASED, A.SEND_ACK, A.REPORT_RELEASED),
-    (S.ABORTING, E.PEER_DOWN): Transition(S.RELEASED, (A.REPORT_RELEASED,)),
-    (S.FENCING, E.FENCED): Transition(S.RELEASED, (A.REPORT_RELEASED,)),
+    (S.ABORTING, E.PEER_DOWN): SessionTransition(S.RELEASED, (A.REPORT_RELEASED,)),
+    (S.FENCING, E.FENCED): SessionTransition(S.RELEASED, (A.REPORT_RELEASED,)),
     # tombstones, and rooms that are not known
     **_stay(_RECEIVER_ENDED, (E.GOT_ABORT,), A.SEND_ACK),
     **_stay((S.RELEASED, S.REVOKED), (E.GOT_WRITTEN, E.GOT_FINAL), A.SEND_ABORT),
-    (S.RELEASED, E.GOT_RENEW): Transition(S.RELEASED, (A.SEND_ABORT,)),
-    (S.COMMITTED, E.GOT_FINAL): Transition(S.COMMITTED, (A.SEND_COMMIT,)),
-    (S.UNKNOWN, E.GOT_ABORT): Transition(S.RELEASED, (A.SEND_ACK,)),
+    (S.RELEASED, E.GOT_RENEW): SessionTransition(S.RELEASED, (A.SEND_ABORT,)),
+    (S.COMMITTED, E.GOT_FINAL): SessionTransition(S.COMMITTED, (A.SEND_COMMIT,)),
+    (S.UNKNOWN, E.GOT_ABORT): SessionTransition(S.RELEASED, (A.SEND_ACK,)),
     **_go((S.UNKNOWN,), (E.GOT_WRITTEN, E.GOT_FINAL, E.GOT_RENEW), S.RELEASED, A.SEND_ABORT),
     **_stay((S.UNKNOWN,), (E.GOT_ACK, E.GOT_REVOKED)),
     **_stay((S.COMMITTED, S.RELEASED), (E.OFFER,), A.REPORT_ABORTED, A.REPORT_RELEASED),
@@ -240,9 +240,9 @@ class Session:
         return (self.state, event) in TABLES[self.side]
 
     def step(self, event: SessionEvent) -> tuple[Action, ...]:
-        """Changes the state and returns what is to be done. Raises IllegalTransition where the table has no row."""
+        """Changes the state and returns what is to be done. Raises IllegalSessionEvent where the table has no row."""
         transition = TABLES[self.side].get((self.state, event))
         if transition is None:
-            raise IllegalTransition(f"{self.side}: {event.value!r} while {self.state.value}")
+            raise IllegalSessionEvent(f"{self.side}: {event.value!r} while {self.state.value}")
         self.state = transition.state
         return transition.actions

@@ -5,7 +5,7 @@ import pytest
 from legato_engine.transfer.context import TransferContext
 from legato_engine.transfer.events import Aborted, GrantRevoked
 from legato_engine.transfer.registry import SessionFailure, SessionRecord, SessionRegistry
-from legato_engine.transfer.session import ENDED, TABLES, Action, IllegalTransition, SessionEvent, SessionState
+from legato_engine.transfer.session import ENDED, TABLES, Action, IllegalSessionEvent, SessionEvent, SessionState
 from legato_engine.transfer.virtual_time import VirtualTime
 from legato_protocol import handoff
 
@@ -281,6 +281,6 @@ def test_nothing_is_sent_without_a_connection():
 
 def test_an_illegal_event_changes_nothing():
     world = World("receiver", S.OFFERED)
-    with pytest.raises(IllegalTransition):
+    with pytest.raises(IllegalSessionEvent):
         world.registry.step(world.record, E.VERIFIED)
     assert (world.record.state, world.record.due, world.performed) == (S.OFFERED, LEASE, [])

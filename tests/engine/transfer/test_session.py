@@ -5,7 +5,15 @@ from pathlib import Path
 import pytest
 
 from legato_engine.transfer.diagram import diagram
-from legato_engine.transfer.session import ENDED, TABLES, Action, IllegalTransition, Session, SessionEvent, SessionState
+from legato_engine.transfer.session import (
+    ENDED,
+    TABLES,
+    Action,
+    IllegalSessionEvent,
+    Session,
+    SessionEvent,
+    SessionState,
+)
 
 S, E = SessionState, SessionEvent
 DOCS = Path(__file__).parents[3] / "docs" / "handoff.md"
@@ -24,7 +32,7 @@ def test_what_is_not_in_the_table_raises_and_changes_nothing(side):
             session = Session(side)
             session.state = state
             if not session.may(event):
-                with pytest.raises(IllegalTransition):
+                with pytest.raises(IllegalSessionEvent):
                     session.step(event)
                 assert session.state is state
 
