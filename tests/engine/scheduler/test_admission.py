@@ -51,6 +51,7 @@ def test_a_paused_sequence_is_not_expected_to_grow(make_worker, make_client):
     worker.scheduler.pause(slow.id, 1, True)
     newcomer = worker.add(make_client(prompt(14, 100), max_tokens=2))
     assert started(worker, newcomer)
+    assert worker.scheduler.requests(slow.id)[0].state is RequestState.RUNNING  # and keeps its blocks
 
 
 @pytest.mark.parametrize(("growth", "starts"), [(4, True), (5, False)])
