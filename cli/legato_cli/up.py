@@ -38,7 +38,8 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 def run(args: argparse.Namespace) -> int:
     """Serve until Ctrl-C. Exit code 2: the manifest, the model or the port cannot be used."""
-    from legato_cli import model, serving
+    from legato_cli import model
+    from legato_cli.local import serving
     from legato_operator.errors import ManifestError
     from legato_operator.manifests.common import model_argument
 

@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from legato_cli import admin, main, scale, up
-from legato_cli.operations import Operations
+from legato_cli.local.operations import Operations
 from legato_operator.cluster import Ref
 from legato_operator.local.store import Store
 

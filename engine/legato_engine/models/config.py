@@ -6,7 +6,7 @@ from math import inf
 from typing import Any
 
 from legato_engine.errors import CorruptModel, UnsupportedModel
-from legato_engine.models import registry
+from legato_engine.models.architectures import ARCHITECTURES
 
 ROPE_SCALINGS = {  # what a config.json may ask for, and the numbers that it has to give
     "linear": ("factor",),
@@ -118,7 +118,7 @@ def from_gguf(
 
 
 def _architecture(names: object, source: str) -> str:
-    known = registry.ARCHITECTURES
+    known = ARCHITECTURES
     for name in names if isinstance(names, list) else ():
         if name in known:
             return str(name)

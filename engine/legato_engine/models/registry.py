@@ -3,14 +3,11 @@
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from legato_engine.models.architectures import ARCHITECTURES
+
 if TYPE_CHECKING:
     from legato_engine.models.config import ModelConfig
     from legato_engine.models.llama import Llama
-
-ARCHITECTURES = {
-    "LlamaForCausalLM": ("legato_engine.models.llama", "Llama"),
-    "MistralForCausalLM": ("legato_engine.models.llama", "Llama"),
-}
 
 
 def model_class(config: "ModelConfig") -> "type[Llama]":

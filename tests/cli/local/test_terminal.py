@@ -2,7 +2,7 @@
 
 import io
 
-from legato_cli.terminal import Terminal
+from legato_cli.local.terminal import Terminal
 
 
 class Screen(io.StringIO):

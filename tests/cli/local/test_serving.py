@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
-from legato_cli import serving, up
-from legato_cli.terminal import Terminal
+from legato_cli import up
+from legato_cli.local import serving
+from legato_cli.local.terminal import Terminal
 from legato_operator.local.store import Store
 
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from legato_cli import progress
-from legato_cli.progress import Progress
-from legato_cli.terminal import Terminal
+from legato_cli.local import progress
+from legato_cli.local.progress import Progress
+from legato_cli.local.terminal import Terminal
 from legato_operator.cluster import Ref
 from legato_operator.local.store import Store
 

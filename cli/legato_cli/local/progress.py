@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from legato_cli.terminal import Terminal
+from legato_cli.local.terminal import Terminal
 from legato_operator.api import conditions
 from legato_operator.cluster import Cluster, Ref, labels_of
 from legato_operator.errors import ObjectNotFound

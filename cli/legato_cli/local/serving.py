@@ -13,10 +13,11 @@ from typing import Any
 
 import aiohttp
 
-from legato_cli import admin, greeting, model
-from legato_cli.operations import Operations
-from legato_cli.progress import Progress
-from legato_cli.terminal import Terminal
+from legato_cli import admin, model
+from legato_cli.local import greeting
+from legato_cli.local.operations import Operations
+from legato_cli.local.progress import Progress
+from legato_cli.local.terminal import Terminal
 from legato_operator.api import conditions, parsing, yaml_text
 from legato_operator.api.resources import InferenceService
 from legato_operator.clock import SystemClock
