@@ -112,6 +112,8 @@ class SubRequestDriver:
                 self.step(sub, E.MIGRATION_FAILED)
             elif sub.place is not None and failed.attempt == sub.place.attempt and sub.needs(worker):
                 self._attempt_failed(sub, worker, failed)
+            elif failed.code == "faulted":
+                sub.generation.faults += 1  # the other worker of the pair was the first to say that it was over
 
     def handed_over(self, report: HandoffReport) -> None:
         """The receiver of a hand-off has it."""

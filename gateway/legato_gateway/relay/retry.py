@@ -9,6 +9,8 @@ from legato_protocol.stream import Failed
 OnFailure = Literal["Retry", "Recompute", "Fail"]
 
 TRANSFER_CODES = frozenset({"transfer", "peer_lost"})
+# How an attempt ends whose logits are not finite: in a pair, the decode worker only learns that there is no hand-off.
+FAULT_CODES = frozenset({"faulted", "transfer"})
 # These say that a worker had no place, not that something broke: they may repeat until the deadline.
 PATIENT_CODES = frozenset({"overloaded", "draining", "stale", "peer_lost"})
 
@@ -50,8 +52,8 @@ def after_failure(failed: Failed, failures: int, faults: int, policy: RetryPolic
     """The answer to the `failures`-th failure in a row of a sub-request; its request has had `faults` of its own."""
     if failed.code == "deadline":
         return End(DeadlineExceeded(f"its time ran out: {failed.message}", part=failed.part))
-    if failed.code == "faulted" and faults >= policy.most_faults:
-        return End(NotComputable(f"{failed.message}, on {faults} attempts", part=failed.part))
+    if failed.code in FAULT_CODES and faults >= policy.most_faults:
+        return End(NotComputable(f"{failed.message}, after {faults} attempts without finite logits", part=failed.part))
     if not failed.retry:
         return End(_error(failed))
     transfer = failed.code in TRANSFER_CODES

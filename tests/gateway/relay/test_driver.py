@@ -224,6 +224,21 @@ def test_a_request_whose_logits_are_not_finite_twice_is_refused_and_no_worker_is
     assert not any(worker.broken for worker in run.fleet.snapshot().workers)
 
 
+def test_faults_are_counted_when_the_decode_worker_is_first_to_tell_of_the_end(lab):
+    """A prefill that faults aborts its hand-off: the decode worker's word of that may overtake the cause."""
+    run = Scripted(lab, "p", "d")
+    generation = run.start()
+    run.until(lambda: run.sub(generation).place is not None)
+    for attempt in (1, 2, 3):
+        run.until(lambda attempt=attempt: run.sub(generation).attempt == attempt)
+        place, id = run.sub(generation).place, run.sub(generation).id
+        run.relay.workers.received(place.decode, Failed(id, attempt, "transfer", "aborted", "transfer", True))
+        if attempt < 3:
+            late = Failed(id, attempt, "faulted", "not finite", "prefill", True)
+            run.relay.workers.received(place.prefill, late)
+    assert isinstance(_error(generation), NotComputable)
+
+
 def test_a_fault_that_another_worker_does_not_have_is_the_first_ones(lab):
     run = Scripted(lab, "u", "u")
     for _ in range(3):
