@@ -195,18 +195,24 @@ def test_only_a_request_that_was_computed_is_suspect(lab, stage, poison):
 
 def test_a_broken_connection_is_no_death_once_the_worker_is_back(lab):
     async def test():
-        async with lab.running(lab.unified(1)) as gateway:
-            worker = gateway.workers[0]
-            worker.hold("decoding", after=2)
+        async with lab.running(lab.unified(2)) as gateway:
+            for worker in gateway.workers:
+                worker.hold("decoding", after=2)
             reader = gateway.submit(max_tokens=40)
+            left = []
             for known in (2, 4, 6, 8):
                 await gateway.until(lambda known=known: reader.generation.completion_tokens == known)
-                assert all(sub.started for sub in gateway.relay.sub_requests(reader.generation)), "else it is no death"
-                worker.hold("decoding", after=known + 2)
-                count = len(worker.got(Generate))
-                worker.disconnect()
-                await worker.wait(lambda count=count: len(worker.got(Generate)) > count)
-            worker.release()
+                (sub,) = gateway.relay.sub_requests(reader.generation)
+                assert sub.started, "else it is no death"
+                left.append(sub.place.decode)
+                for worker in gateway.workers:
+                    worker.hold("decoding", after=known + 2)
+                lab.worker(gateway, left[-1]).disconnect()
+                await gateway.until(lambda sub=sub: sub.attempt == len(left) + 1)
+                await gateway.wait_ready()
+            assert left[0] != left[1], "one process that goes away twice is one death at most"
+            for worker in gateway.workers:
+                worker.release()
             assert (await reader.read()).text == lab.text_of(7, 40)
 
     lab.run(test)
