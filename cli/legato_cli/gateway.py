@@ -1,4 +1,4 @@
-"""`legato gateway`: the OpenAI-compatible front door."""
+"""`legato gateway`: the OpenAI-compatible gateway."""
 
 import os
 import sys
@@ -13,7 +13,7 @@ def add_parser(subparsers: "_SubParsersAction[ArgumentParser]") -> None:
     """Adds the subcommand. Flags are those of `legato_gateway.settings`."""
     from legato_gateway import settings
 
-    parser = subparsers.add_parser("gateway", help="run the front door: OpenAI's API over prefill and decode workers")
+    parser = subparsers.add_parser("gateway", help="run a gateway: the OpenAI API over prefill and decode workers")
     settings.add_flags(parser)
     parser.set_defaults(run=run)
 

@@ -45,9 +45,9 @@ def run(args: argparse.Namespace) -> int:
 
     try:
         manifest = serving.read_manifest(args.file)
-        with _listen(args.port) as front:
+        with _listen(args.port) as listener:
             model.resolve(model_argument(manifest.service), lambda text: print(f"legato: {text}", flush=True))
-            return serving.serve(args.file, manifest, front, args.verbose)
+            return serving.serve(args.file, manifest, listener, args.verbose)
     except ManifestError as error:
         for path, message in error.problems:
             print(f"{args.file}: {path}: {message}" if path else f"{args.file}: {message}", file=sys.stderr)
@@ -65,16 +65,16 @@ def _listen(port: int) -> socket.socket:
 
     It is opened once and inherited by every gateway: connections wait in its queue while one takes over from another.
     """
-    front = socket.socket()
-    front.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    listener = socket.socket()
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        front.bind((HOST, port))
-        front.listen(BACKLOG)
+        listener.bind((HOST, port))
+        listener.listen(BACKLOG)
     except OSError as error:
-        front.close()
+        listener.close()
         raise CannotUsePort(
             f"port {port} is in use (stop what listens there, or choose another port with --port)"
             if error.errno == errno.EADDRINUSE
             else f"cannot listen on port {port}: {error.strerror} (choose another port with --port)"
         ) from None
-    return front
+    return listener

@@ -7,11 +7,11 @@ from collections.abc import Callable
 import uvloop
 
 from legato_engine.errors import EngineError
-from legato_engine.orphan import die_with_parent
 from legato_engine.server import core_link
 from legato_engine.server.worker import Resolve, WorkerServer
 from legato_engine.settings import WorkerSettings
 from legato_protocol.flags import SettingsError
+from legato_protocol.parent import die_with_parent
 
 
 def run(settings: WorkerSettings, resolve: Resolve) -> int:

@@ -22,7 +22,6 @@ from legato_gateway.http.protocol import BoundedProtocol
 from legato_gateway.http.state import State
 from legato_gateway.metrics import Metrics
 from legato_gateway.openai.serving import ServedModel
-from legato_gateway.orphan import die_with_parent
 from legato_gateway.relay.dispatcher import Dispatcher
 from legato_gateway.relay.history import History
 from legato_gateway.relay.relay import RelayPolicy, RequestRelay
@@ -37,6 +36,7 @@ from legato_gateway.workers.links import Links, opener
 from legato_gateway.workers.worker_stream import StreamLimits
 from legato_protocol import model_digest
 from legato_protocol.flags import SettingsError
+from legato_protocol.parent import die_with_parent
 
 STOPPING = "stopping"  # drop reason: this gateway is about to end
 LAST_WORDS = 2.0  # seconds beyond the drain deadline in which clients are told

@@ -69,28 +69,28 @@ def read_manifest(path: Path) -> Manifest:
     return Manifest(service, parsing.to_object(service, yaml_text.load(text)))
 
 
-def serve(path: Path, manifest: Manifest, front: socket.socket, verbose: bool = False) -> int:
-    """Serve at the listening socket `front` until a signal, and close it. Raises CannotServe.
+def serve(path: Path, manifest: Manifest, listener: socket.socket, verbose: bool = False) -> int:
+    """Serve at the listening socket `listener` until a signal, and close it. Raises CannotServe.
 
     `verbose` shows every line that processes log, and not only warnings and errors.
     """
     try:
-        return asyncio.run(_serve(path, manifest, front, verbose))
+        return asyncio.run(_serve(path, manifest, listener, verbose))
     except admin.CannotListen as error:
         raise CannotServe(str(error)) from None
 
 
-async def _serve(path: Path, manifest: Manifest, front: socket.socket, verbose: bool) -> int:
+async def _serve(path: Path, manifest: Manifest, listener: socket.socket, verbose: bool) -> int:
     clock, terminal = SystemClock(), Terminal(sys.stdout, sys.stderr)
     logs = Logs(terminal.log, colour=sys.stderr.isatty(), hidden=() if verbose else ("INFO ",))
     async with (
-        open_cluster(logs, clock, os.environ, LocalSettings(), front) as cluster,
+        open_cluster(logs, clock, os.environ, LocalSettings(), listener) as cluster,
         aiohttp.ClientSession() as session,
     ):
         workers = HttpWorkers(session)
         placement = local(PROGRAM, len(os.sched_getaffinity(0)))
         controller = Controller(Reconciler(cluster.store, workers, clock, placement))
-        return await _Serving(cluster, controller, path, manifest, front, terminal).run()
+        return await _Serving(cluster, controller, path, manifest, listener, terminal).run()
 
 
 class _Serving:
@@ -102,7 +102,7 @@ class _Serving:
         controller: Controller,
         path: Path,
         manifest: Manifest,
-        front: socket.socket,
+        listener: socket.socket,
         terminal: Terminal,
     ) -> None:
         self._local = cluster
@@ -110,7 +110,7 @@ class _Serving:
         self._controller = controller
         self._path = path
         self._manifest = manifest
-        self._front = front
+        self._listener = listener
         self._terminal = terminal
         self._stop = asyncio.Event()
         self._stop_now = asyncio.Event()  # asked twice: nothing more is waited for
@@ -150,7 +150,7 @@ class _Serving:
             await self._first(self._wait_ready(), controller, watching, following, stoppable=True)
             if not self._stop.is_set():
                 await progress.started()
-                port = self._front.getsockname()[1]
+                port = self._listener.getsockname()[1]
                 self._terminal.say(greeting.text(f"http://127.0.0.1:{port}", self._manifest.service.served_name))
                 await self._first(self._stop.wait(), controller, watching, following)
         finally:
@@ -223,7 +223,7 @@ class _Serving:
         """Delete the service and wait until its processes are gone, at most the drain deadline."""
         longest = durations.text(self._manifest.service.spec.drain.deadline)
         self._say(f"stopping: draining, up to {longest}; press Ctrl-C again to stop now")
-        self._front.close()  # with the gateway's own copy: who comes now is refused and does not wait
+        self._listener.close()  # with the gateway's own copy: who comes now is refused and does not wait
         deadline = self._manifest.service.spec.drain.deadline + GRACE
         gone = asyncio.create_task(self._gone())
         now = asyncio.create_task(self._stop_now.wait())

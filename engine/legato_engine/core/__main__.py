@@ -15,8 +15,8 @@ from legato_engine.core.channel import Channel, ServerGone
 from legato_engine.core.frames import Loading, NotStarting, Ready, Start
 from legato_engine.core.heartbeat import Heartbeat, Pulse
 from legato_engine.errors import EngineError
-from legato_engine.orphan import die_with_parent
 from legato_protocol.flags import SettingsError
+from legato_protocol.parent import die_with_parent
 
 _EXIT_PERMANENT = 2
 

@@ -25,30 +25,30 @@ LOOK = 0.05
 
 @dataclass(frozen=True)
 class Listeners:
-    """`front` is for clients; `health` is this process's own, for probes, where there is one."""
+    """`public` is for clients; `health` is this process's own, for probes, where there is one."""
 
-    front: socket.socket
+    public: socket.socket
     health: socket.socket | None
 
     @property
     def sockets(self) -> list[socket.socket]:
-        return [self.front] if self.health is None else [self.front, self.health]
+        return [self.public] if self.health is None else [self.public, self.health]
 
     @property
     def ports(self) -> dict[str, int]:
         """What is announced."""
-        named = {"http": self.front, "health": self.health}
+        named = {"http": self.public, "health": self.health}
         return {name: listener.getsockname()[1] for name, listener in named.items() if listener is not None}
 
 
 def listeners(settings: GatewaySettings) -> Listeners:
     """The sockets of these settings. Raises SettingsError: a port is taken, or an address not of this machine."""
     if settings.listen_fd is not None:
-        front = _inherited(settings.listen_fd)
+        public = _inherited(settings.listen_fd)
     else:
-        front = _bound(settings.host, settings.port, "--port")
+        public = _bound(settings.host, settings.port, "--port")
     health = None if settings.health_port is None else _bound(settings.host, settings.health_port, "--health-port")
-    return Listeners(front, health)
+    return Listeners(public, health)
 
 
 def _bound(host: str, port: int, flag: str) -> socket.socket:

@@ -33,16 +33,16 @@ async def open_cluster(
     clock: Clock,
     environment: Mapping[str, str],
     settings: LocalSettings,
-    front: socket.socket | None = None,
+    listener: socket.socket | None = None,
 ) -> AsyncIterator[LocalCluster]:
     """A running local cluster. When left, every process is killed: delete services first for a gentle end.
 
-    `front` is the listening socket that gateways inherit. Who opened it closes it: pods started later are told so.
+    `listener` is the listening socket that gateways inherit. Who opened it closes it: pods started later are told so.
     """
     store = Store(clock.timestamp, graceful=frozenset({"Pod"}))
     with tempfile.TemporaryDirectory(prefix="legato-") as folder:
         async with aiohttp.ClientSession() as session:
-            around = Surroundings(store, session, clock, logs, settings, environment, Path(folder), front)
+            around = Surroundings(store, session, clock, logs, settings, environment, Path(folder), listener)
             kubelet = Kubelet(around)
             running = asyncio.create_task(kubelet.run())
             try:

@@ -39,7 +39,7 @@ class Surroundings:
     settings: LocalSettings
     environment: Mapping[str, str]  # that processes inherit
     folder: Path
-    front: socket.socket | None  # inherited by pods whose command names LEGATO_LISTEN_FD
+    listener: socket.socket | None  # inherited by pods whose command names LEGATO_LISTEN_FD
 
 
 class PodLife:
@@ -120,12 +120,12 @@ class PodLife:
 
     def _inherited(self) -> tuple[int, ...]:
         """The listening socket, for a pod that asks for it. Raises OSError when it is closed."""
-        front = self._around.front
-        if front is None or not command.names(self._pod, ENV_LISTEN):
+        listener = self._around.listener
+        if listener is None or not command.names(self._pod, ENV_LISTEN):
             return ()
-        if front.fileno() < 0:
+        if listener.fileno() < 0:
             raise OSError(errno.EBADF, os.strerror(errno.EBADF), "the listening socket is closed")
-        return (front.fileno(),)
+        return (listener.fileno(),)
 
     async def _stop_when_leaving(self, process: Process) -> None:
         await self._leaving.wait()

@@ -71,7 +71,7 @@ def _process(service: InferenceService, placement: PodPlacement) -> list[str]:
     return [
         "--host",
         placement.host,
-        *placement.front,
+        *placement.listen_flags,
         "--health-port",
         str(placement.health_port),
         *placement.announce,

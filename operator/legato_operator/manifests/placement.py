@@ -27,7 +27,7 @@ class PodPlacement:
 
     program: tuple[str, ...]
     host: str
-    front: tuple[str, ...]  # the gateway's flags that say where clients reach it
+    listen_flags: tuple[str, ...]  # the gateway's flags that say where clients reach it
     health_port: int
     control_port: int
     discovery: tuple[str, ...]  # the gateway's flags that say where it learns of workers
@@ -49,7 +49,7 @@ def local(program: tuple[str, ...], cores: int | None = None) -> PodPlacement:
     return PodPlacement(
         program=program,
         host="127.0.0.1",
-        front=("--listen-fd", "$(LEGATO_LISTEN_FD)"),
+        listen_flags=("--listen-fd", "$(LEGATO_LISTEN_FD)"),
         health_port=0,
         control_port=0,
         discovery=("--workers-file", "$(LEGATO_WORKERS_FILE)"),
@@ -71,7 +71,7 @@ def kubernetes(
     return PodPlacement(
         program=(),
         host="0.0.0.0",
-        front=("--port", str(names.GATEWAY_PORT)),
+        listen_flags=("--port", str(names.GATEWAY_PORT)),
         health_port=names.WORKER_HEALTH_PORT,
         control_port=names.WORKER_CONTROL_PORT,
         discovery=("--workers-service", "{service}-workers", "--namespace", "{namespace}"),

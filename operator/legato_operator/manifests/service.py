@@ -1,4 +1,4 @@
-"""Services: the front door, and the headless one by which gateways find workers."""
+"""Services: the one that clients reach, and the headless one by which gateways find workers."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ from legato_operator.manifests import common
 from legato_protocol import names
 
 
-def front(service: InferenceService) -> dict[str, Any]:
+def gateway(service: InferenceService) -> dict[str, Any]:
     """Where clients inside the cluster reach the gateway."""
     spec = {
         "type": "ClusterIP",

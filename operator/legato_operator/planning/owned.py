@@ -37,7 +37,7 @@ def desired(service_: InferenceService, placement: PodPlacement) -> list[dict[st
         access.role(service_),
         access.binding(service_),
         service.workers(service_),
-        service.front(service_),
+        service.gateway(service_),
         network_policy.workers(service_, placement.containers.operator_namespace),
         network_policy.gateway(service_),
         *(disruption_budget.of_pool(service_, name) for name in pools),

@@ -40,21 +40,21 @@ def plan(observed: Observed, placement: PodPlacement) -> Plan:
     at = standings(observed, found, targets)
     held = not is_proven(at) or any(each.taken_back for each in found.values())
     gateways = revisions.of_gateway(observed, placement, held)
-    front = gateway_plan.plan_gateway(observed, placement, gateways.template)
-    fronted = front.settled and not front.start and not held
-    pools = plan_pools(observed, found, at, fronted or not gateways.differ)
-    good = fronted and _are_whole(pools)
+    deployment = gateway_plan.plan_gateway(observed, placement, gateways.template)
+    gateway_ready = deployment.settled and not deployment.start and not held
+    pools = plan_pools(observed, found, at, gateway_ready or not gateways.differ)
+    good = gateway_ready and _are_whole(pools)
     phases: tuple[Phase, ...] = (
         Phase("own", tuple(owned.make(observed, targets, placement))),
         Phase("start", tuple(action for made in pools.values() for action in made.start)),
-        Phase("gateway", front.start + front.leave),
+        Phase("gateway", deployment.start + deployment.leave),
         Phase("leave", tuple(action for made in pools.values() for action in made.leave)),
         Phase("keep", tuple(revisions.keep(observed, {**found, common.GATEWAY: gateways})) if good else ()),
         Phase("clear", (*_clear(observed, found, pools), *owned.obsolete(observed, placement))),
         Phase("report", tuple(owned.report(observed, tuple(pools)))),
     )
-    new_status = status.of(observed, targets, {**found, common.GATEWAY: gateways}, pools, front, placement)
-    rests = all(made.settled or made.resting for made in (front, *pools.values()))
+    new_status = status.of(observed, targets, {**found, common.GATEWAY: gateways}, pools, deployment, placement)
+    rests = all(made.settled or made.resting for made in (deployment, *pools.values()))
     rests = rests and not _is_to_be_taken_back(observed, found)
     again = placement.resync_after if rests else placement.requeue_after
     if observed.missing:

@@ -49,10 +49,10 @@ class _Workers:
 
 
 def plan_pools(
-    observed: Observed, found: Mapping[str, Revisions], at: Mapping[str, Standing], fronted: bool
+    observed: Observed, found: Mapping[str, Revisions], at: Mapping[str, Standing], gateway_ready: bool
 ) -> dict[str, PoolPlan]:
     """Bring every pool one step closer to its target. What one may do depends on where the others are."""
-    chosen = paces(at, roles.PREFILL, fronted)  # decode workers can prefill themselves
+    chosen = paces(at, roles.PREFILL, gateway_ready)  # decode workers can prefill themselves
     return {
         pool: plan_pool(observed, pool, revisions, at[pool].target, chosen[pool]) for pool, revisions in found.items()
     }

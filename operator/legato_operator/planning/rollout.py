@@ -64,15 +64,15 @@ def is_proven(pools: Mapping[str, Standing]) -> bool:
     return all((pool.new.ready or not pool.old.total) and not pool.failing for pool in _changing(pools).values())
 
 
-def paces(pools: Mapping[str, Standing], first: str, fronted: bool = True) -> dict[str, Pace]:
-    """How each pool of a service may go on. `fronted`: gateways speak to workers of the newest revision.
+def paces(pools: Mapping[str, Standing], first: str, gateway_ready: bool = True) -> dict[str, Pace]:
+    """How each pool of a service may go on. `gateway_ready`: gateways speak to workers of the newest revision.
 
     Workers of different KV revisions exchange nothing, so pools change together: one that fails stops all, and as long
     as one lacks a new ready worker, all keep old ones. Where there is room for no worker more, the pool `first` gives
     old ones up before the others do: they can serve without it.
     """
     changing = _changing(pools)
-    proven = fronted and (len(changing) == 1 or is_proven(pools))
+    proven = gateway_ready and (len(changing) == 1 or is_proven(pools))
     return {name: _pace(name, pool, changing, first, proven) for name, pool in pools.items()}
 
 

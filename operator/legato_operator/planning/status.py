@@ -20,7 +20,7 @@ def of(
     targets: Mapping[str, PoolTarget],
     found: Mapping[str, Revisions],
     pools: Mapping[str, PoolPlan],
-    front: PoolPlan,
+    deployment: PoolPlan,
     placement: PodPlacement,
 ) -> dict[str, Any]:
     """The status of a service that is not being deleted."""
@@ -35,7 +35,7 @@ def of(
         ready = Condition(conditions.READY, False, waiting.reason, f"{waiting.type}: {waiting.message}")
     elif transport.status is False and observed.service.spec.transfer.required:
         ready = Condition(conditions.READY, False, transport.reason, transport.message)
-    progressing = _progressing(observed, targets, found, {**pools, common.GATEWAY: front})
+    progressing = _progressing(observed, targets, found, {**pools, common.GATEWAY: deployment})
     if observed.missing and waiting is not None:
         ready = Condition(conditions.READY, False, progressing.reason, progressing.message)
     news = (ready, *parts, transport, progressing)

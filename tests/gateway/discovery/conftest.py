@@ -6,7 +6,7 @@ from pathlib import Path
 import control_plane
 import pytest
 import yaml
-from road import Road
+from tcp_relay import TcpRelay
 
 NAMESPACE = "/api/v1/namespaces/demo"
 SLICES = "/apis/discovery.k8s.io/v1/namespaces/demo/endpointslices"
@@ -97,5 +97,5 @@ def no_slices_stay(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 @pytest.fixture
-def road() -> type[Road]:
-    return Road
+def tcp_relay() -> type[TcpRelay]:
+    return TcpRelay

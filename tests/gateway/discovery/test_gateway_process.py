@@ -45,7 +45,7 @@ def own_address():
     pytest.skip("this machine has no address but loopback's")
 
 
-def test_a_gateway_serves_by_workers_of_a_service(cluster, config, lab, model, road, tmp_path):
+def test_a_gateway_serves_by_workers_of_a_service(cluster, config, lab, model, tcp_relay, tmp_path):
     """It goes on while the API server is away, and a watch that waits does not hold it up when it stops."""
     announced = tmp_path / "announced"
     command = [sys.executable, "-m", "legato_cli.main", "gateway", "--model", str(model), "--max-length", "4096"]
@@ -57,7 +57,7 @@ def test_a_gateway_serves_by_workers_of_a_service(cluster, config, lab, model, r
 
     async def test():
         (worker,) = lab.unified(1, model=model_digest.of(model))
-        async with asyncio.timeout(LIMIT), worker, road(*worker.address.split(":")).running(host) as way:
+        async with asyncio.timeout(LIMIT), worker, tcp_relay(*worker.address.split(":")).running(host) as way:
             gateway = await asyncio.create_subprocess_exec(*command, env=environ)
             while not announced.exists():
                 assert gateway.returncode is None

@@ -97,11 +97,11 @@ def test_what_is_known_outlives_the_api_server(cluster, config):
     asyncio.run(test())
 
 
-def test_a_connection_that_dies_unheard_is_noticed(cluster, road, tmp_path):
+def test_a_connection_that_dies_unheard_is_noticed(cluster, tcp_relay, tmp_path):
     async def test():
         cluster.put("a", ("d-0", "10.1.0.1"))
         port = int(cluster.server.url.rpartition(":")[2])
-        async with road("127.0.0.1", port).running() as way:
+        async with tcp_relay("127.0.0.1", port).running() as way:
             config = tmp_path / "config"
             config.write_text(cluster.kubeconfig(port=way.port))
             async with watching(config) as watched:

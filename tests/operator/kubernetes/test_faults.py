@@ -4,9 +4,9 @@ import asyncio
 import contextlib
 import urllib.parse
 
-import gate
-from road import Road
+import api_proxy
 from scrape import metric
+from tcp_relay import TcpRelay
 
 from legato_operator.cluster import Ref
 from legato_operator.kubernetes.handlers import WATCHED
@@ -16,8 +16,8 @@ STATUS = "/status"
 
 @contextlib.asynccontextmanager
 async def _through_gate(space):
-    """A namespace whose operator comes through a gate."""
-    async with space() as s, gate.Gate(s.api).running() as way, s.operator(url=way.url):
+    """A namespace whose operator comes through a proxy."""
+    async with space() as s, api_proxy.ApiProxy(s.api).running() as way, s.operator(url=way.url):
         yield s, way
 
 
@@ -34,7 +34,7 @@ class Some:
         if not self.left or not self._chosen(request):
             return None
         self.left -= 1
-        return gate.refusal(self._code, **self._headers)
+        return api_proxy.refusal(self._code, **self._headers)
 
 
 def test_throttled_operator_gets_there(space, build):
@@ -90,10 +90,10 @@ def test_watches_that_are_too_old_begin_anew_and_what_they_missed_is_mended(spac
             told = set()
 
             def answer(request):
-                if not gate.is_watch(request) or request.path in told:
+                if not api_proxy.is_watch(request) or request.path in told:
                     return None
                 told.add(request.path)
-                return gate.expired()
+                return api_proxy.expired()
 
             way.answer = answer
             way.end_watches()
@@ -111,19 +111,19 @@ def test_leader_that_is_cut_off_stops_and_the_one_that_followed_keeps_the_lease(
     async def check():
         async with space() as s:
             there = urllib.parse.urlsplit(s.api.url)
-            road = Road(there.hostname, there.port)
-            async with road.running(), s.operator("one", url=f"https://127.0.0.1:{road.port}") as one:
+            tcp_relay = TcpRelay(there.hostname, there.port)
+            async with tcp_relay.running(), s.operator("one", url=f"https://127.0.0.1:{tcp_relay.port}") as one:
                 await s.make(build())
                 await s.wait(s.ready)
                 async with s.operator("two") as two:
-                    road.block()
+                    tcp_relay.block()
                     await s.wait(lambda: _is(metric(two.port, "legato_operator_leader"), 1))
                     assert await metric(one.port, "legato_operator_leader") == 0, (
                         "it stopped before another could start"
                     )
                     await s.make(build(engine={"chunkTokens": 256}))
                     await s.wait(lambda: _observed(s, 2))
-                    road.unblock()
+                    tcp_relay.unblock()
                     before = await metric(one.port, "legato_operator_watch_events_total")
                     await s.wait(lambda: _more(one, "legato_operator_watch_events_total", before))
                     await s.wait(lambda: _settled(s))

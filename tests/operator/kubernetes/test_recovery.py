@@ -7,8 +7,8 @@ from pathlib import Path
 
 import control_plane
 import httpx
-from road import Road
 from scrape import metric
+from tcp_relay import TcpRelay
 
 from legato_operator.cluster import Ref
 
@@ -92,14 +92,14 @@ def test_connections_that_fall_silent_are_survived(space, build):
     async def check():
         async with space() as s:
             there = urllib.parse.urlsplit(s.api.url)
-            road = Road(there.hostname, there.port)
-            async with road.running(), s.operator(url=f"https://127.0.0.1:{road.port}") as one:
+            tcp_relay = TcpRelay(there.hostname, there.port)
+            async with tcp_relay.running(), s.operator(url=f"https://127.0.0.1:{tcp_relay.port}") as one:
                 await s.make(build())
                 await s.wait(s.ready)
-                road.block()
+                tcp_relay.block()
                 await s.make(build(engine={"chunkTokens": 256}))
                 await s.wait(lambda: _is(_metric(one, "legato_operator_leader"), 0))
-                road.unblock()
+                tcp_relay.unblock()
                 await s.wait(lambda: _observed(s, 2))
                 await s.wait(s.ready)
 

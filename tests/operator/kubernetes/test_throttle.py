@@ -2,7 +2,7 @@
 
 import asyncio
 
-import gate
+import api_proxy
 import pytest
 
 from legato_operator.cluster import Ref
@@ -29,7 +29,7 @@ class Sleeps:
 def _run(api_server, check):
     async def run():
         sleeps = Sleeps()
-        async with asyncio.timeout(60), gate.Gate(api_server).running() as way:
+        async with asyncio.timeout(60), api_proxy.ApiProxy(api_server).running() as way:
             client = connection.client(api_server.configuration(way.url))
             cluster = KubernetesCluster(client, throttle=Throttle(sleeps))
             try:
@@ -42,7 +42,7 @@ def _run(api_server, check):
 
 def test_call_is_repeated_after_the_pause_that_the_server_names_and_others_wait_too(api_server):
     async def check(way, cluster, sleeps):
-        refusals, asked = [gate.refusal(429, Retry_After="7")], []
+        refusals, asked = [api_proxy.refusal(429, Retry_After="7")], []
 
         def answer(request):
             asked.append(request.path)
@@ -67,7 +67,7 @@ def test_call_is_repeated_after_the_pause_that_the_server_names_and_others_wait_
 def test_server_that_stays_busy_is_told_of(api_server):
     async def check(way, cluster, sleeps):
         sleeps.over.set()
-        way.answer = lambda request: gate.refusal(429, Retry_After="2")
+        way.answer = lambda request: api_proxy.refusal(429, Retry_After="2")
         with pytest.raises(Throttled):
             await cluster.get(HERE)
         assert sleeps.asked == [2.0] * TRIES

@@ -174,7 +174,7 @@ def test_pools_change_together():
     assert _paces(new, old) == (Pace.PROVE, Pace.PROVE)
     assert _paces(old, new) == (Pace.PROVE, Pace.WAIT)
     assert _paces(new, new) == (Pace.FREE, Pace.FREE)
-    assert _paces(new, new, fronted=False) == (Pace.PROVE, Pace.PROVE)
+    assert _paces(new, new, gateway_ready=False) == (Pace.PROVE, Pace.PROVE)
 
 
 def test_failure_stops_every_pool_that_changes_and_no_other():
@@ -189,4 +189,4 @@ def test_pool_that_changes_alone_or_has_no_workers_waits_for_nobody():
     unchanged, empty = _standing(old=0, new=1, changing=False), _standing(target=0)
     assert _paces(unchanged, _standing()) == (Pace.FREE, Pace.FREE)
     assert _paces(empty, _standing()) == (Pace.FREE, Pace.FREE)
-    assert _paces(unchanged, _standing(), fronted=False) == (Pace.FREE, Pace.PROVE)
+    assert _paces(unchanged, _standing(), gateway_ready=False) == (Pace.FREE, Pace.PROVE)

@@ -1,11 +1,11 @@
-"""A way to a server that can break, for tests of what happens then."""
+"""A TCP relay whose connections can be cut, for tests of what happens then."""
 
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 
 
-class Road:
+class TcpRelay:
     """A TCP relay whose connections can fall silent: no bytes and no FIN, as when a node or a firewall vanishes."""
 
     def __init__(self, host: str, port: int) -> None:
@@ -48,7 +48,7 @@ class Road:
             writer.close()
 
     @contextlib.asynccontextmanager
-    async def running(self, host: str = "127.0.0.1") -> AsyncIterator["Road"]:
+    async def running(self, host: str = "127.0.0.1") -> AsyncIterator["TcpRelay"]:
         server = await asyncio.start_server(self._serve, host, 0)
         self.port = server.sockets[0].getsockname()[1]
         try:

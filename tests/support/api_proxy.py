@@ -1,4 +1,4 @@
-"""A way to the API server on which a test answers calls itself, for what the server says only under load or in time."""
+"""A proxy of the API server on which a test answers calls itself, for what only a busy or aged server says."""
 
 import asyncio
 import contextlib
@@ -20,7 +20,7 @@ GONE = {
 }
 
 
-class Gate:
+class ApiProxy:
     """Passes on what `answer` does not answer. `url` is plain HTTP: what comes through is read."""
 
     def __init__(self, api: control_plane.ApiServer) -> None:
@@ -67,7 +67,7 @@ class Gate:
         return back
 
     @contextlib.asynccontextmanager
-    async def running(self) -> AsyncIterator["Gate"]:
+    async def running(self) -> AsyncIterator["ApiProxy"]:
         application = web.Application(client_max_size=1 << 26)
         application.router.add_route("*", "/{path:.*}", self._serve)
         runner = web.AppRunner(application, access_log=None, shutdown_timeout=0.1)

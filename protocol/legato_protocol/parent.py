@@ -1,4 +1,4 @@
-"""Processes that end with the one that started them, whatever kills it."""
+"""Processes that end with the one that started them, whatever kills it: `names.ENV_PARENT` tells them which it is."""
 
 import ctypes
 import os
