@@ -19,7 +19,7 @@ kind: InferenceService
 metadata: {name: gpus}
 spec:
   model: {source: {builtin: smollm2-135m-instruct}}
-  engine: {kvCacheMemory: 128Mi}
+  engine: {kvCacheMemory: 256Mi}
   decode: &pool
     resources: {requests: {cpu: 100m, memory: 800Mi, nvidia.com/gpu: 1}}
     template:

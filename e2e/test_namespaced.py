@@ -15,7 +15,7 @@ kind: InferenceService
 metadata: {name: ours}
 spec:
   model: {source: {builtin: smollm2-135m-instruct}}
-  engine: {kvCacheMemory: 128Mi}
+  engine: {kvCacheMemory: 256Mi}
   prefill: {resources: {requests: {cpu: 200m, memory: 800Mi}}}
   decode: {resources: {requests: {cpu: 200m, memory: 800Mi}}}
   routing: {localPrefillBelowTokens: 0}
