@@ -319,7 +319,7 @@ def test_closing_a_stream_stops_its_work_and_frees_its_blocks(
 ) -> None:
     stream = complete(prompt="A long story:", stream=True, n=n, **ENDLESS)
     id = next(stream).id
-    assert any(worker["running"] for worker in service.workers())
+    service.until(lambda: any(worker["running"] for worker in service.workers()), "a worker says that it runs")
     stream.close()
     service.until_idle()
     record = service.record(id)

@@ -147,10 +147,7 @@ class HandoffSenders:
         if sending is None:
             return
         self.sent += 1
-        if sending.is_migration:
-            self._outgoing.release(sending.request)
-        else:
-            self._outgoing.release(sending.request)
+        self._outgoing.release(sending.request)
 
     def aborted(self, event: Aborted) -> None:
         """Nothing reads its blocks any more: a migrating sequence goes on here, a prefill is over."""

@@ -148,6 +148,10 @@ class Dispatcher:
         for worker in sub.workers:
             self._send(worker, Cancel(sub.id, sub.attempt))
 
+    def cancel_at(self, worker: str, sub: SubRequest) -> None:
+        """Stops what a worker that it left may still have of it."""
+        self._send(worker, Cancel(sub.id, sub.attempt))
+
     def cancel_choice(self, sub: SubRequest, choice: int) -> None:
         """Stops the work for one of its running choices."""
         assert sub.place is not None

@@ -114,6 +114,8 @@ class SubRequestDriver:
                 self._attempt_failed(sub, worker, failed)
             elif failed.code == "faulted":
                 sub.generation.faults += 1  # the other worker of the pair was the first to say that it was over
+            elif worker not in sub.workers:
+                self._dispatcher.cancel_at(worker, sub)  # it may not know that its migration committed, and go on
 
     def handed_over(self, report: HandoffReport) -> None:
         """The receiver of a hand-off has it."""
@@ -124,8 +126,6 @@ class SubRequestDriver:
     def lost(self, worker: str, text: str, died: bool) -> None:
         """Everything at `worker` is gone, or cannot be reached: it goes on elsewhere at once."""
         for sub in self._registry.at(worker):
-            if sub.target is not None and sub.target.decode == worker:
-                self.step(sub, E.TARGET_LOST)
             if sub.needs(worker):
                 self._worker_lost(sub, worker, text, died)
 

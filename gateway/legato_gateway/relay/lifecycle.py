@@ -36,13 +36,12 @@ class LifecycleEvent(Enum):
     FIRST_TOKEN = "first token"  # of the attempt
     FAILED = "failed"  # and may be tried again at once
     FAILED_OFTEN = "failed again"  # and is tried again after a pause
-    WORKER_LOST = "worker lost"  # one that the attempt needs
+    WORKER_LOST = "worker lost"  # one that the attempt needs, or the target of its migration
     RETRY_DUE = "retry due"
     DRAIN = "worker drains"
     MIGRATION_BEGUN = "migration begun"
     COMMITTED = "migration committed"
     MIGRATION_FAILED = "migration failed"
-    TARGET_LOST = "target lost"
     SPLIT = "split"  # each of its choices goes on as a sub-request of its own, from the same stage
     FINISHED = "finished"  # the worker made its last token and keeps nothing of it
     STOPPED = "stopped"  # by the gateway: a stop string, a deadline, an error, a client that left
@@ -102,7 +101,6 @@ TABLE: Table = {
     (S.DECODING, E.MIGRATION_BEGUN): LifecycleTransition(S.MIGRATING),
     (S.MIGRATING, E.COMMITTED): LifecycleTransition(S.DECODING, (A.ADOPT_TARGET,)),
     (S.MIGRATING, E.MIGRATION_FAILED): LifecycleTransition(S.DECODING, (A.CANCEL_TARGET, A.DELAY_MIGRATION)),
-    (S.MIGRATING, E.TARGET_LOST): LifecycleTransition(S.DECODING, (A.CANCEL_TARGET, A.SEEK_TARGET)),
     # its choices go apart: those that differ start over alone, those of a worker that drains migrate alone
     **_all((S.WAITING, S.DECODING), E.SPLIT, S.ENDED, A.FORGET),
     # the end; the target of a migration does not know that the last token was made

@@ -86,8 +86,14 @@ class SubRequest:
         return target is not None and target.attempt == attempt and target.decode == worker
 
     def needs(self, worker: str) -> bool:
-        """Whether the loss of `worker` ends the current attempt. One that handed its prefill over is needed no more."""
-        place = self.place
+        """Whether the loss of `worker` ends the current attempt.
+
+        One that handed its prefill over is needed no more. The target of a migration is: nobody here can know whether
+        it had committed by then, and where it had, the source has nothing left.
+        """
+        place, target = self.place, self.target
+        if target is not None and worker == target.decode:
+            return True
         return place is not None and (worker == place.decode or (worker == place.prefill and not self.started))
 
     def computed_by(self) -> str:

@@ -6,7 +6,7 @@ from relay_simulation import Simulation
 from legato_gateway.errors import NotComputable, SuspectedPoison
 from legato_gateway.relay.lifecycle import Stage
 from legato_gateway.testing.fake_engine import Refusal
-from legato_protocol.stream import Decode, Failed, Generate, Handoff, TokenItem, Tokens
+from legato_protocol.stream import Cancel, Decode, Failed, Generate, Handoff, TokenItem, Tokens
 
 
 class Scripted(Simulation):
@@ -196,18 +196,42 @@ def test_a_sequence_that_starts_on_a_draining_worker_leaves_it(lab):
     assert run.sub(generation).place.decode != source.name
 
 
-def test_a_lost_target_is_replaced_by_another(lab):
-    run = Scripted(lab, "u", "u", "u")
+def _migrating(run):
     generation = run.start()
     source = run.decoding(generation)
     run.drain(source)
     run.load(source)
-    target = run.workers[run.sub(generation).target.decode]
+    return generation, source, run.workers[run.sub(generation).target.decode]
+
+
+@pytest.mark.parametrize("committed", [False, True])
+def test_what_was_migrating_to_a_lost_worker_is_recomputed(lab, committed):
+    """Whether the target had committed died with it; then the source would have nothing to go on with."""
+    run = Scripted(lab, "u", "u", "u")
+    generation, source, target = _migrating(run)
+    if committed:
+        source.run()
+        target.run()
+        assert target.engine.received
+        assert not source.engine.jobs
     run.kill(target)
-    run.load(source)
-    assert run.sub(generation).stage is Stage.MIGRATING
-    assert run.sub(generation).target.decode not in (target.name, source.name)
-    assert run.sub(generation).place.attempt == 1, "it decodes on meanwhile"
+    run.run(2)
+    assert run.sub(generation).place.decode not in (source.name, target.name)
+    assert run.sub(generation).attempt == 3
+    assert not source.engine.jobs
+
+
+def test_a_worker_that_was_not_told_of_the_commit_stops(lab):
+    """The commit was lost on its way to the source, which takes the migration for failed and decodes on."""
+    run = Scripted(lab, "u", "u")
+    generation, source, target = _migrating(run)
+    run.run(3)
+    sub = run.sub(generation)
+    assert sub.place.decode == target.name
+    run.sent.clear()
+    run.relay.workers.received(source.name, Failed(sub.id, sub.place.attempt, "peer_lost", "?", "transfer", True))
+    assert run.sent == [(source.name, Cancel(sub.id, sub.attempt))]
+    assert run.sub(generation).stage is Stage.DECODING
 
 
 def test_a_request_whose_logits_are_not_finite_twice_is_refused_and_no_worker_is_blamed(lab):
