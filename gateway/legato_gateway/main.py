@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import gc
 import logging
 import random
 import secrets
@@ -104,6 +105,13 @@ def run(settings: GatewaySettings, model: Path) -> int:
     return 0
 
 
+def _tune_garbage_collection() -> None:
+    """Streams make no cycles to speak of: what is searched for them is kept small, and searched seldom."""
+    gc.collect()
+    gc.freeze()  # modules and vocabulary stay for good; walking them stopped all streams for 40 ms
+    gc.set_threshold(20_000, 10, 10)
+
+
 async def _serve(settings: GatewaySettings, tokens: ModelTokenizer, model: str, listeners: server.Listeners) -> None:
     loop = asyncio.get_running_loop()
     gateway = Gateway(settings, tokens, model, loop)
@@ -125,6 +133,7 @@ async def _serve(settings: GatewaySettings, tokens: ModelTokenizer, model: str, 
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop)
+    _tune_garbage_collection()
     following = asyncio.create_task(gateway.follow())
     served = asyncio.create_task(serving.serve(listeners.sockets))
     try:
