@@ -288,7 +288,7 @@ class Admission:
         self._bound_memory()
 
     def _charge(self, tenant: str, tokens: float) -> None:
-        self._counters[tenant] = self._counters.get(tenant, 0.0) + tokens
+        self._counters[tenant] += tokens
         if tenant in self._buckets:
             self._buckets[tenant].level -= tokens
 
