@@ -45,8 +45,9 @@ class AdmissionControl:
         if self._tables.awaited(request, len(matched)):
             return Verdict.SKIPPED
         blocks = self._limits.blocks_for(known if request.room is not None else known + 1)
-        if not self.fits(self._tables.missing(matched, blocks)) or not self._tables.open(request, matched, blocks):
+        if not self.fits(self._tables.missing(matched, blocks)):
             return Verdict.FULL
+        self._tables.open(request, matched, blocks)
         if not request.farthest:
             request.cached_tokens = min(request.computed, request.prompt_len)
         self._tables.announce(request)

@@ -74,10 +74,8 @@ class BlockTables:
 
     # ── tables ──
 
-    def open(self, request: Request, matched: list[int], blocks: int) -> bool:
-        """Give `request` the stored blocks `matched` and fresh ones, `blocks` in all; False when there are too few."""
-        if self.missing(matched, blocks) > self.pool.available:
-            return False
+    def open(self, request: Request, matched: list[int], blocks: int) -> None:
+        """Give `request` the stored blocks `matched` and fresh ones, `blocks` in all: `missing` ones are available."""
         self.pool.take(matched)
         fresh = self.pool.allocate(blocks - len(matched), matched[-1] if matched else None)
         assert fresh is not None
@@ -85,7 +83,6 @@ class BlockTables:
         request.stored = len(matched)
         request.computed = len(matched) * self.block_size
         request.writable = 0
-        return True
 
     def announce(self, request: Request) -> None:
         """`request` is going to compute all its known full blocks: others wait for them instead of computing too."""

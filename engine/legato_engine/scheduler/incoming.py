@@ -177,11 +177,9 @@ class IncomingHandoffs:
         blocks = self._limits.blocks_for(known) + 1
         if not self._admission.fits(self._tables.missing(matched, blocks)):
             return False
-        if not self._tables.open(request, matched, blocks):
-            return False
+        self._tables.open(request, matched, blocks)
         reservation.blocks, request.blocks = request.blocks, []
         reservation.cached = len(matched)
-        request.computed = request.stored = 0
         reservation.granted = True
         self._admission.reserved += len(request.choices)
         self._granted.append(reservation)

@@ -42,8 +42,7 @@ class OutputProcessor:
         if not any(sampled.get(choice) for choice in request.choices):
             self._tables.store(request)
             return []
-        branches = self._fork(request) if len(request.choices) > 1 else [request]
-        return [self._append(branch, sampled[branch.choice]) for branch in branches]
+        return [self._append(branch, sampled[branch.choice]) for branch in self._fork(request)]
 
     def _end_faulted(self, request: Request, fault: str, result: StepResult) -> None:
         """Its KV may be why nothing could be sampled: what it alone computed is found by nobody after it."""

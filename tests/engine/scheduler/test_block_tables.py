@@ -5,6 +5,8 @@ import pytest
 from legato_engine.kvcache.block_pool import BlockPool
 from legato_engine.kvcache.events import EventLog
 from legato_engine.scheduler.block_tables import BlockTables
+from legato_protocol.block_hash import chain, root
+from legato_protocol.stream import pack_tokens
 
 
 @pytest.fixture
@@ -15,7 +17,7 @@ def tables():
 def forked(tables, make_client, branches):
     """Sequences of 6 computed tokens on the same two blocks, the last one half full."""
     request = make_client(tuple(range(6))).request()
-    assert tables.open(request, [], 2)
+    tables.open(request, [], 2)
     request.computed = 6
     tables.store(request)
     others = []
@@ -34,6 +36,7 @@ def test_all_but_the_last_writer_copy(tables, make_client):
     assert requests[2].blocks[1] == shared
     assert len({request.blocks[1] for request in requests}) == 3
     assert len({request.blocks[0] for request in requests}) == 1
+    assert [len(request.blocks) for request in requests] == [2, 2, 2]
     tables.check_integrity([request.blocks for request in requests])
     tables.end_step()
     tables.check_integrity([request.blocks for request in requests])
@@ -50,9 +53,27 @@ def test_a_copied_block_is_not_reused_before_the_step_was_processed(tables, make
     assert tables.pool.references(shared) == 0
 
 
+def test_fresh_blocks_lie_behind_those_of_the_table_where_they_can(tables, make_client):
+    """So that a transfer needs few puts."""
+    first, second, other = (make_client(tuple(range(4))).request() for _ in range(3))
+    tables.open(first, [], 1)
+    tables.open(other, [], 4)
+    tables.release(other)
+    assert tables.grow(first, 8) == 0
+    assert first.blocks == [0, 1]
+    tables.open(second, [1], 3)
+    assert second.blocks == [1, 2, 3]
+
+
+def test_blocks_are_known_by_the_hashes_that_gateways_compute(tables, make_client):
+    tokens = tuple(range(9))
+    request = make_client(tokens).request(adapter="adapter", cache_salt="salt")
+    assert tables.hashes(request, 2) == chain(pack_tokens(tokens), 4, root("revision", "adapter", "salt"))
+
+
 def test_growing_says_how_much_is_lacking_and_changes_nothing(tables, make_client):
     request = make_client(tuple(range(4))).request()
-    assert tables.open(request, [], 1)
+    tables.open(request, [], 1)
     table = list(request.blocks)
     assert tables.grow(request, 40) == 2
     assert request.blocks == table
@@ -62,7 +83,7 @@ def test_growing_says_how_much_is_lacking_and_changes_nothing(tables, make_clien
 def test_equal_content_ends_up_in_one_block(tables, make_client):
     requests = [make_client(tuple(range(9))).request() for _ in range(2)]
     for request in requests:
-        assert tables.open(request, [], 3)
+        tables.open(request, [], 3)
         request.computed = 9
         tables.store(request)
     assert requests[0].blocks[:2] == requests[1].blocks[:2]
