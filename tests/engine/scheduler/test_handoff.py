@@ -80,6 +80,16 @@ def test_without_a_grant_only_cached_blocks_are_left(pair, make_client):
     assert client.complete
 
 
+def test_a_prefill_is_ready_when_it_is_parked_and_once_more_when_it_was_granted(pair, make_client):
+    sender, _ = pair
+    request, _ = dispatch(pair, make_client(prompt(5)))
+    assert sender.step().prefilled == [request]
+    assert request.state is RequestState.PARKED
+    sender.scheduler.outgoing.grant(request)
+    assert sender.step().prefilled == [request]
+    assert request.state is RequestState.COMPUTED
+
+
 def test_a_parked_prefill_is_recomputed_when_its_blocks_were_taken(make_worker, make_client):
     pair = make_worker(num_blocks=6, role="prefill"), make_worker()
     sender, receiver = pair
@@ -124,6 +134,17 @@ def test_prefills_that_may_not_be_parked_keep_nobody_behind_them(make_worker, ma
     worker.add(client)
     worker.run()
     assert client.complete
+
+
+@pytest.mark.parametrize(("skipped", "starts"), [(MOST_LOOKED_AT - 2, True), (MOST_LOOKED_AT - 1, False)])
+def test_a_step_looks_at_a_part_of_a_long_queue(make_worker, make_client, skipped, starts):
+    """At one that starts, at those that wait for the prefix that it computes, and then at the last one."""
+    worker = make_worker()
+    for i in range(1 + skipped):
+        worker.add(make_client((*prompt(8), 100 + i)))
+    last = worker.add(make_client(prompt(3, 300)))
+    worker.begin()
+    assert (last.state is RequestState.RUNNING) is starts
 
 
 def test_granted_sequences_go_first_and_keep_their_blocks(make_worker, make_client):

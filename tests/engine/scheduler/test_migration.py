@@ -109,15 +109,18 @@ def test_a_migrating_sequence_is_not_preempted(make_worker, make_client):
     assert old.complete
 
 
-def test_only_one_running_sequence_migrates(make_worker, make_client):
+@pytest.mark.parametrize(
+    ("steps", "choices", "room"), [(0, (0,), None), (1, (0, 1), None), (1, (0, 1, 2), None), (1, (0,), 9)]
+)
+def test_only_one_running_sequence_migrates(make_worker, make_client, steps, choices, room):
+    """None that waits, that will fork or that is a prefill for a hand-off."""
     worker = make_worker(chunk_tokens=4)
-    waiting = worker.add(make_client(prompt(6)))
+    request = worker.add(make_client(prompt(6), choices=choices), room=room)
+    for _ in range(steps):
+        worker.step()
     with pytest.raises(ValueError, match="can be migrated"):
-        worker.scheduler.outgoing.begin_migration(waiting, 5)
-    several = worker.add(make_client(prompt(6, 50), choices=(0, 1)))
-    worker.step()
-    with pytest.raises(ValueError, match="can be migrated"):
-        worker.scheduler.outgoing.begin_migration(several, 5)
+        worker.scheduler.outgoing.begin_migration(request, 5)
+    assert not request.sending
 
 
 def test_a_migrating_sequence_tells_of_each_block_once(make_worker, make_client):

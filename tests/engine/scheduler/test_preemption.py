@@ -93,6 +93,23 @@ def test_preemptions_count_until_the_sequence_is_further_than_it_ever_was(crowde
     assert requests[2].preemptions == 0
 
 
+def test_recomputing_all_it_had_is_no_progress(make_worker, make_client):
+    worker = make_worker(chunk_tokens=8)
+    request = worker.add(make_client(prompt(20)), farthest=8, preemptions=1)
+    worker.step()
+    assert (request.computed, request.preemptions) == (8, 1)
+    worker.step()
+    assert (request.computed, request.preemptions) == (16, 0)
+
+
+def test_preemptions_are_counted(crowded):
+    worker, requests = crowded
+    for preemptions in (1, 2, 3):
+        worker.scheduler._registry.preempt(requests[2])
+        assert requests[2].preemptions == preemptions
+        worker.scheduler._registry.run(requests[2])
+
+
 def test_when_all_are_protected_somebody_gives_way_all_the_same(crowded):
     worker, requests = crowded
     for request in requests:
@@ -104,13 +121,17 @@ def test_when_all_are_protected_somebody_gives_way_all_the_same(crowded):
     assert all(client.complete for client in worker.clients_in_order)
 
 
-def test_blocks_of_one_who_gave_way_are_not_given_to_one_who_waits(make_worker, make_client):
+@pytest.mark.parametrize("preemptions", [0, MOST_PREEMPTIONS])
+def test_blocks_of_one_who_gave_way_are_not_given_to_one_who_waits(make_worker, make_client, preemptions):
     """In the same step: what runs took them because it needs them, and a newcomer would have to give way next."""
     worker = make_worker(num_blocks=8, growth_tokens=0, chunk_tokens=32)
     requests = [worker.add(make_client(prompt(n, 50 * i), max_tokens=9)) for i, n in enumerate((7, 7, 15))]
     worker.step()
     worker.step()
-    newcomer = worker.add(make_client((300,), max_tokens=1), priority=9)
+    for request in requests:
+        request.preemptions = preemptions
+    worker.scheduler.pause(requests[2].id, 1, True)  # so that it is not first in the queue
+    newcomer = worker.add(make_client((300,), max_tokens=1))
     worker.begin()
     assert waiting(requests) == [2]
     assert worker.pool.available == 2
@@ -118,6 +139,34 @@ def test_blocks_of_one_who_gave_way_are_not_given_to_one_who_waits(make_worker, 
     worker.end()
     worker.run()
     assert newcomer.finish == "length"
+
+
+def test_blocks_of_a_grant_that_was_undone_may_be_given_to_one_who_waits(make_worker, make_client):
+    """Nobody had to give way: a sequence that runs takes one of the two blocks, a newcomer the other."""
+    worker = make_worker(num_blocks=4, growth_tokens=0)
+    running = worker.add(make_client(prompt(7), max_tokens=9))
+    worker.step()
+    worker.scheduler.incoming.reserve(make_client(prompt(3, 50)).request(room=1), 0.0)
+    worker.step()
+    assert worker.pool.available == 0
+    newcomer = worker.add(make_client((300,), max_tokens=1), priority=9)
+    worker.begin()
+    assert len(running.blocks) == 3
+    assert newcomer.state is RequestState.RUNNING
+
+
+def test_one_who_gave_way_twice_keeps_its_blocks_when_it_alone_runs(make_worker, make_client):
+    """What it lacks comes from elsewhere: here a peer writes to it."""
+    worker = make_worker(num_blocks=4, growth_tokens=0)
+    request = worker.add(make_client(prompt(7), max_tokens=9))
+    worker.step()
+    reservation = worker.scheduler.incoming.reserve(make_client(prompt(3, 50)).request(room=1), 0.0)
+    worker.scheduler.incoming.grants()
+    worker.scheduler.incoming.written(reservation)
+    worker.step()
+    request.preemptions = MOST_PREEMPTIONS
+    assert worker.step() is None
+    assert (request.state, request.computed) == (RequestState.RUNNING, 8)
 
 
 def test_who_gave_way_holds_nothing_and_goes_before_newcomers(crowded, make_client):

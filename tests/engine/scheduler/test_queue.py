@@ -74,6 +74,10 @@ def test_of_two_with_one_key_the_right_one_is_removed(make_request):
     queue.remove(second)
     assert list(queue) == [first, third]
     assert queue.tokens == 12
+    fourth = make_request()
+    queue.push(fourth)
+    queue.remove(fourth)
+    assert list(queue) == [first, third]
 
 
 @pytest.mark.parametrize(

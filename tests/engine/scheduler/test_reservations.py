@@ -206,6 +206,7 @@ def test_revoked_reservations_are_granted_again_in_their_turn(granted):
             waiting = worker.scheduler.load().waiting
             worker.scheduler.incoming.revoked(reservation)
             assert (reservation.granted, reservation.revoking, reservation.over) == (False, False, False)
+            assert (reservation.blocks, reservation.fresh) == ([], 0)
             assert worker.scheduler.load().waiting == waiting + 1
             revoked.append(reservation)
     assert worker.client.complete
@@ -250,6 +251,7 @@ def test_cancel_and_deadline_end_reservations(make_worker, make_client):
     worker.scheduler.incoming.grants()
     assert worker.scheduler.expire(6.0).reservations == (pending,)
     assert worker.scheduler.cancel(client.id, 1).reservations == (granted,)
+    assert (pending.over, granted.over) == (True, True)
     worker.scheduler.incoming.released(granted)
     worker.check()
     assert worker.scheduler.idle
@@ -287,6 +289,7 @@ def test_the_blocks_of_a_grant_are_its_own_until_it_is_released_and_free_once(gr
     assert worker.pool.counts().quarantined == 2
     worker.scheduler.incoming.released(oldest)
     worker.scheduler.incoming.released(oldest)
+    assert oldest.quarantined == []
     assert worker.pool.counts().quarantined == 0
     worker.check()
 
@@ -307,6 +310,13 @@ def test_a_grant_takes_no_more_slots_than_there_are(make_worker, make_client, ch
     assert len(worker.scheduler.incoming.grants()) == grants
 
 
+def test_every_grant_takes_its_slots(make_worker, make_client):
+    worker = make_worker(max_running=2)
+    for room in range(3):
+        worker.scheduler.incoming.reserve(make_client(prompt(3, 50 * room)).request(room=room), 0.0)
+    assert len(worker.scheduler.incoming.grants()) == 2
+
+
 def test_cached_blocks_of_a_reservation_are_not_stored_again(make_worker, make_client):
     """What was adopted over cached blocks tells nothing twice, and computes on behind them."""
     worker = make_worker()
@@ -324,20 +334,23 @@ def test_cached_blocks_of_a_reservation_are_not_stored_again(make_worker, make_c
     assert client.complete
 
 
-@pytest.mark.parametrize("computed", [0, 3, 4, 7, 8])
-def test_at_least_one_token_of_an_adopted_sequence_is_computed_here(make_worker, make_client, computed):
+@pytest.mark.parametrize(
+    ("length", "computed", "begin"),
+    [*((8, computed, computed) for computed in (0, 3, 4, 7)), (3, 3, 0), (8, 8, 4), (9, 9, 8), (10, 10, 8)],
+)
+def test_at_least_one_token_of_an_adopted_sequence_is_computed_here(make_worker, make_client, length, computed, begin):
     """Where its KV is complete and no token follows, the last block is computed anew."""
     worker = make_worker()
-    client = make_client(prompt(8))
+    client = make_client(prompt(length))
     worker.clients[client.id] = client
     reservation = worker.scheduler.incoming.reserve(client.request(room=1), 0.0)
     worker.scheduler.incoming.grants()
     table = list(reservation.blocks)
     values = worker.kv(client.prompt)
-    worker.write({table[0]: values[:4], table[1]: values[4:]})
+    worker.write({table[0]: values[:4], table[1]: values[4:8]})
     worker.scheduler.incoming.adopt(reservation, computed, {})
     request = worker.scheduler.requests(client.id)[0]
-    assert (request.computed, request.farthest) == ((4, 4) if computed == 8 else (computed, computed))
+    assert (request.computed, request.farthest) == (begin, begin)
     worker.run()
     assert client.complete
     worker.check()
@@ -363,18 +376,20 @@ def test_what_is_computed_anew_of_cached_blocks_is_stored_anew(make_worker, make
     assert client.complete
 
 
-def test_what_follows_the_end_of_a_sequence_is_not_told(make_worker, make_client):
+@pytest.mark.parametrize("seen", [0, 1])
+def test_what_follows_the_end_of_a_sequence_is_not_told(make_worker, make_client, seen):
     """The sender sampled on after the stop token, or after the last one asked for."""
     worker = make_worker()
-    client = make_client(prompt(5), max_tokens=2)
+    client = make_client(prompt(5), max_tokens=3)
     worker.clients[client.id] = client
-    reservation = worker.scheduler.incoming.reserve(client.request(room=1), 0.0)
+    known, rest = client.expected[0][:seen], client.expected[0][seen:]
+    request = client.request(room=1, tokens=[*client.prompt, *known])
+    reservation = worker.scheduler.incoming.reserve(request, 0.0)
     worker.scheduler.incoming.grants()
-    first, second = client.expected[0]
-    sampled = [Sampled(first), Sampled(second), Sampled(999)]
+    sampled = [Sampled(token) for token in (*rest, 998, 999)]
     (emission,) = worker.scheduler.incoming.adopt(reservation, 0, {0: sampled})
-    assert [one.token for one in emission.sampled] == [first, second]
-    assert (emission.index, emission.finish) == (0, "length")
+    assert [one.token for one in emission.sampled] == rest
+    assert (emission.index, emission.finish) == (seen, "length")
     assert worker.scheduler.idle
 
 
@@ -403,6 +418,27 @@ def test_adopted_sequences_that_compute_their_prompts_here_share_the_tokens_of_a
         worker.scheduler.incoming.adopt(reservation, 0, {})
     worker.run()
     assert [[len(row.tokens) for row in batch.rows] for batch in worker.batches[:3]] == [[8], [4, 4], [1, 8]]
+
+
+def test_prompts_that_go_first_do_not_stall_decoding(make_worker, make_client):
+    """One of them takes all prompt tokens of the step, so that the other gets none."""
+    worker = make_worker(chunk_tokens=8)
+    decoding = make_client(prompt(3, 200), max_tokens=9)
+    worker.add(decoding)
+    worker.step()
+    for room in (1, 2):
+        client = make_client(prompt(12, 50 * room), max_tokens=1)
+        worker.clients[client.id] = client
+        reservation = worker.scheduler.incoming.reserve(client.request(room=room, priority=1), 0.0)
+        worker.scheduler.incoming.grants()
+        worker.scheduler.incoming.adopt(reservation, 0, {})
+    worker.run()
+    assert [[len(row.tokens) for row in batch.rows] for batch in worker.batches[1:5]] == [
+        [8, 1],
+        [4, 4, 1],
+        [8, 1],
+        [1],
+    ]
 
 
 def test_a_worker_with_a_reservation_is_not_idle(make_worker, make_client):
@@ -439,6 +475,25 @@ def test_a_grant_that_is_being_revoked_is_waited_for(granted, make_client):
     assert worker.scheduler.incoming.revocations() == (newest,)
     worker.step()
     assert worker.scheduler.incoming.revocations() == ()
+
+
+def test_a_sequence_that_is_paused_before_it_is_adopted_makes_no_tokens(make_worker, make_client):
+    worker = make_worker()
+    paused, other = (make_client(prompt(6, start)) for start in (0, 50))
+    reservations = []
+    for room, client in enumerate((paused, other)):
+        worker.clients[client.id] = client
+        reservations.append(worker.scheduler.incoming.reserve(client.request(room=room), 0.0))
+    worker.scheduler.incoming.grants()
+    worker.scheduler.pause(paused.id, 1, True)
+    for reservation in reservations:
+        worker.scheduler.incoming.adopt(reservation, 0, {})
+    worker.run()
+    assert other.complete
+    assert not paused.got[0]
+    worker.scheduler.pause(paused.id, 1, False)
+    worker.run()
+    assert paused.complete
 
 
 def test_choices_without_a_first_token_fork_here(make_worker, make_client):

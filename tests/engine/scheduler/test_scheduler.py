@@ -317,6 +317,7 @@ def test_deadlines_end_requests(make_worker, make_client):
     assert worker.scheduler.expire(11.0).requests == tuple(requests[:2])
     assert worker.scheduler.expire(11.5).requests == ()
     assert worker.scheduler.expire(12.0).requests == (requests[2],)
+    assert worker.scheduler.expire(13.0).requests == ()
     assert worker.scheduler.idle
 
 
@@ -363,21 +364,48 @@ def test_load_counts_uncached_tokens(make_worker, make_client):
     worker = make_worker(chunk_tokens=8, max_running=1)
     worker.add(make_client(prompt(12), max_tokens=1), tenant="a")
     worker.run()
-    request = worker.add(make_client((*prompt(8), *prompt(12, 50)), max_tokens=1), tenant="b")
+    request = worker.add(make_client((*prompt(8), *prompt(10, 50)), max_tokens=1), tenant="b")
     load = worker.scheduler.load()
-    assert (load.queue_tokens, load.waiting, load.running) == (12, 1, 0)
+    assert (load.queue_tokens, load.waiting, load.running) == (10, 1, 0)
     worker.step()
     load = worker.scheduler.load()
-    assert (load.queue_tokens, load.waiting, load.running) == (4, 0, 1)
+    assert (load.queue_tokens, load.waiting, load.running) == (2, 0, 1)
     used = {block for block in range(32) if worker.pool.references(block)}
     assert used == set(request.blocks)
-    assert (load.free_blocks, load.cached_blocks, load.used_blocks, load.quarantined_blocks) == (25, 1, 6, 0)
+    assert (load.free_blocks, load.cached_blocks, load.used_blocks, load.quarantined_blocks) == (26, 1, 5, 0)
     assert load.tokens_by_tenant == {"a": 12, "b": 8}
+
+
+@pytest.mark.parametrize(("length", "uncached"), [(8, 4), (9, 1), (12, 4), (13, 1)])
+def test_what_is_cached_is_no_part_of_the_queue_but_the_last_token_is(make_worker, make_client, length, uncached):
+    worker = make_worker()
+    worker.add(make_client(prompt(16)))
+    worker.run()
+    worker.add(make_client(prompt(length)))
+    assert worker.scheduler.load().queue_tokens == uncached
+
+
+def test_all_rows_of_a_tenant_in_one_step_count(make_worker, make_client):
+    worker = make_worker()
+    for start in (0, 50):
+        worker.add(make_client(prompt(5, start)), tenant="a")
+    worker.step()
+    assert worker.scheduler.load().tokens_by_tenant == {"a": 10}
+
+
+def test_a_draw_tells_where_the_prompt_ends(make_worker, make_client):
+    """Penalties count from there."""
+    worker = make_worker()
+    worker.add(make_client(prompt(5), choices=(0, 1)))
+    worker.run()
+    draws = [draw for batch in worker.batches for row in batch.rows for draw in row.draws]
+    assert {draw.prompt_len for draw in draws} == {5}
 
 
 def test_a_request_begins_once_with_all_its_choices(make_worker, make_client):
     worker = make_worker(chunk_tokens=4)
     request = worker.add(make_client(prompt(9), choices=(0, 1)))
+    assert worker.scheduler.begun() == []
     worker.begin()
     assert worker.scheduler.begun() == [request]
     assert worker.scheduler.begun() == []
