@@ -9,7 +9,7 @@ import itertools
 import random
 from collections import deque
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 from legato_gateway.admission.queue import Admission, AdmissionLimits
 from legato_gateway.metrics import Metrics
@@ -193,6 +193,7 @@ class Simulation:
         request: Callable[..., Any],
         roles: tuple[str, ...] | None = None,
         blocks: int | None = None,
+        slow_client: Literal["Pause", "Disconnect"] | None = None,
         **retry: Any,
     ) -> None:
         """What is not given is drawn."""
@@ -212,6 +213,8 @@ class Simulation:
             "on_transfer_failure": self.random.choice(("Retry", "Recompute")),
             "poison_deaths": self.random.choice((2, 1000)),
         }
+        slow = self.random.choice(("Pause", "Pause", "Disconnect"))
+        self.history = History()
         self.relay = RequestRelay(
             fleet=self.fleet,
             index=self.index,
@@ -219,10 +222,10 @@ class Simulation:
             dispatcher=Dispatcher(self.fleet, self.index, policy, send, self.random, self.time.time),
             vocabulary=vocabulary,
             snapshots=self,
-            history=History(),
+            history=self.history,
             metrics=METRICS,
             timers=self.time,
-            policy=RelayPolicy(self.random.choice(("Pause", "Pause", "Disconnect")), 8, RetryPolicy(**drawn | retry)),
+            policy=RelayPolicy(slow_client or slow, 8, RetryPolicy(**drawn | retry)),
         )
         self.generations: list[RunningGeneration] = []
         self.texts: dict[tuple[RunningGeneration, int], str] = {}

@@ -4,6 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from legato_gateway.relay.choice import Choice
+from legato_gateway.request import TokenText
 from legato_gateway.tokenizer.detokenizer import Detokenizer
 from legato_protocol.stream import TokenItem, TokenLogprobs
 
@@ -96,6 +97,21 @@ def test_tokens_stand_where_their_first_character_does(lab):
         text, told = _explained(lab, vocabulary, [0, 1, 3, 2, 2], size)
         assert text == "🎉xx"
         assert told == [(0, 0), (1, 0), (3, 1), (2, 1), (2, 2)]
+
+
+def test_tokens_are_told_with_their_logprobs_as_they_come(lab):
+    """Even one that shows no text yet; one whose worker sent no logprobs has none."""
+    party = "🎉".encode()
+    choice = Choice(0, lab.request(logprobs=0), Pieces(party[:2], party[2:]))
+    first = choice.take(TokenItem("r", 1, 0, 0, (0,), logprobs=(TokenLogprobs(-1.0),)))
+    second = choice.take(TokenItem("r", 1, 0, 0, (0, 1), logprobs=(TokenLogprobs(-1.0), TokenLogprobs(-2.0))))
+    third = choice.take(TokenItem("r", 1, 0, 2, (0,)))
+    told = [(delta.text, *delta.tokens) for delta in (first, second, third)]
+    assert told == [
+        ("", TokenText(0, "�", party[:2], TokenLogprobs(-1.0), 0)),
+        ("🎉", TokenText(1, "��", party[2:], TokenLogprobs(-2.0), 0)),
+        ("", TokenText(0, "�", party[:2], None, 1)),
+    ]
 
 
 def test_tokens_of_a_stop_string_are_not_told(lab):

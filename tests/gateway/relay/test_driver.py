@@ -1,81 +1,13 @@
 """Single promises of the relay in virtual time: who is blamed, who is forgiven, what waits and for how long."""
 
 import pytest
-from relay_simulation import Simulation
+from relay_script import Scripted, error_of
 
-from legato_gateway.errors import NotComputable, SuspectedPoison
+from legato_gateway.errors import NotComputable, Overloaded, SuspectedPoison
+from legato_gateway.relay.driver import NO_WORKER
 from legato_gateway.relay.lifecycle import Stage
 from legato_gateway.testing.fake_engine import Refusal
-from legato_protocol.stream import Cancel, Decode, Failed, Generate, Handoff, TokenItem, Tokens
-
-
-class Scripted(Simulation):
-    """Nothing happens by itself. `sent` are all frames to workers, in order."""
-
-    def __init__(self, lab, *roles, **retry):
-        super().__init__(0, lab.vocabulary, lab.request, roles, 1000, **{"on_transfer_failure": "Retry"} | retry)
-        self.chaos = 0.0
-        self.sent = []
-        for worker in self.workers.values():
-            worker.take = self._noted(worker, worker.take)
-
-    def _noted(self, worker, take):
-        def noted(frame):
-            self.sent.append((worker.name, frame))
-            return take(frame)
-
-        return noted
-
-    def start(self, **overrides):
-        generation = self.relay.submit(self._make_request(**{"max_tokens": 1000, "deadline": 1e6} | overrides))
-        self.generations.append(generation)
-        return generation
-
-    def sub(self, generation):
-        (sub,) = self.relay.sub_requests(generation)
-        return sub
-
-    def told(self, kind):
-        return [(name, frame) for name, frame in self.sent if isinstance(frame, kind)]
-
-    def run(self, steps=1, seconds=0.01):
-        for _ in range(steps):
-            for worker in self.workers.values():
-                self._work(worker)
-                worker.outgoing.append(worker.load())
-                while worker.outgoing and worker.connected:
-                    self._deliver(worker)
-            for generation in self.generations:
-                self._read(generation)
-            self.time.advance(seconds)
-            self.check()
-
-    def load(self, worker):
-        """A worker tells how busy it is, and the turn after it comes."""
-        self.relay.workers.received(worker.name, worker.load())
-        self.time.advance(0.01)
-
-    def until(self, condition):
-        for _ in range(200):
-            if condition():
-                return
-            self.run()
-        raise AssertionError("it never came to that")
-
-    def decoding(self, generation):
-        self.until(lambda: self.sub(generation).stage is Stage.DECODING)
-        return self.workers[self.sub(generation).place.decode]
-
-
-def _error(generation):
-    assert generation.ended
-    generation.ready()
-    try:
-        generation.__anext__().send(None)
-    except StopAsyncIteration:
-        return None
-    except Exception as error:
-        return error
+from legato_protocol.stream import Begun, Cancel, Decode, Failed, Generate, Handoff, TokenItem, Tokens
 
 
 @pytest.mark.parametrize(("code", "avoided"), [("peer_lost", "p"), ("transfer", "d"), ("overloaded", "d")])
@@ -98,7 +30,7 @@ def test_a_new_epoch_ends_what_ran_in_the_old_one(lab):
     run.replace(worker)
     assert run.sub(generation).attempt == before + 1, "the worker is new and knows nothing of it"
     run.run(60)
-    assert _error(generation) is None
+    assert error_of(generation) is None
     assert run.texts[generation, 0] == lab.text_of(7, 30)
 
 
@@ -107,7 +39,7 @@ def test_two_new_epochs_are_two_deaths(lab):
     generation = run.start()
     for _ in range(2):
         run.replace(run.decoding(generation))
-    assert isinstance(_error(generation), SuspectedPoison)
+    assert isinstance(error_of(generation), SuspectedPoison)
     assert len(run.told(Generate)) == 2
 
 
@@ -131,7 +63,7 @@ def test_reconnecting_forgives_what_looked_like_a_death(lab):
     assert left[0] != left[1], "it would be one process that went away, however often"
     assert {name for name, _ in generation.deaths} == set(left)
     run.run(60)
-    assert _error(generation) is None
+    assert error_of(generation) is None
     assert run.texts[generation, 0] == lab.text_of(7, 30)
 
 
@@ -140,7 +72,7 @@ def test_two_deaths_of_different_processes_are_not_forgiven(lab):
     generation = run.start()
     for _ in range(2):
         run.kill(run.decoding(generation))
-    assert isinstance(_error(generation), SuspectedPoison)
+    assert isinstance(error_of(generation), SuspectedPoison)
 
 
 def test_after_a_failed_migration_there_is_a_pause(lab):
@@ -241,7 +173,7 @@ def test_a_request_whose_logits_are_not_finite_twice_is_refused_and_no_worker_is
             worker.engine.refusals.append(Refusal("faulted", retry=True))
         generation = run.start()
         run.until(lambda generation=generation: generation.ended)
-        error = _error(generation)
+        error = error_of(generation)
         assert isinstance(error, NotComputable)
         assert error.permanent
         assert generation.route.attempt == 2
@@ -262,7 +194,7 @@ def test_faults_are_counted_when_the_decode_worker_is_first_to_tell_of_the_end(l
         if attempt < 3:
             late = Failed(id, attempt, "faulted", "not finite", "prefill", True)
             run.relay.workers.received(place.prefill, late)
-    assert isinstance(_error(generation), NotComputable)
+    assert isinstance(error_of(generation), NotComputable)
 
 
 def test_a_fault_that_another_worker_does_not_have_is_the_first_ones(lab):
@@ -272,7 +204,7 @@ def test_a_fault_that_another_worker_does_not_have_is_the_first_ones(lab):
     for _ in range(30):
         generation = run.start(max_tokens=1, prompt=(1, 2, 3))
         run.until(lambda generation=generation: generation.ended)
-        assert _error(generation) is None
+        assert error_of(generation) is None
     assert {worker.name: worker.broken for worker in run.fleet.snapshot().workers} == {"u0": True, "u1": False}
 
 
@@ -329,3 +261,64 @@ def test_what_waits_is_not_tried_again_before_room_opens(lab, monkeypatch):
     target.blocks = 1000
     run.load(target)
     assert run.told(Decode)
+
+
+@pytest.mark.parametrize(
+    ("code", "requests", "broken"),
+    [("internal", 3, True), ("transfer", 3, True), ("internal", 1, False), ("overloaded", 3, False)],
+)
+def test_a_worker_at_which_several_requests_failed_is_avoided(lab, code, requests, broken):
+    """One request that fails three times counts once, and want of a place counts not at all."""
+    run = Scripted(lab, "u")
+    subs = [run.sub(run.start()) for _ in range(requests)]
+    for sub in subs * (3 // requests):
+        run.relay.workers.received("u0", Failed(sub.id, sub.attempt, code, "scripted", "decode", True))
+        run.time.advance(1.0)
+        assert sub.stage is Stage.QUEUED, "there is no other worker"
+    assert run.fleet.snapshot().workers[0].broken is broken
+
+
+@pytest.mark.parametrize(
+    ("choice", "index", "message"), [(1, 0, "sent tokens of choice 1"), (0, 7, "left out tokens 0 to 6")]
+)
+def test_tokens_that_cannot_be_right_end_the_attempt(lab, choice, index, message):
+    run = Scripted(lab, "u", "u")
+    generation = run.start()
+    sub = run.sub(generation)
+    worker = sub.place.decode
+    run.relay.workers.received(worker, Tokens((TokenItem(sub.id, 1, choice, index, (1,)),)))
+    assert sub.last_failure == Failed(sub.id, 1, "internal", f"{worker} {message}", "decode", True)
+    assert (sub.attempt, sub.avoid) == (2, {worker})
+    assert generation.completion_tokens == 0
+    assert (worker, Cancel(sub.id, 1)) in run.sent
+
+
+def test_news_of_an_attempt_that_is_over_changes_nothing(lab):
+    run = Scripted(lab, "u", "u")
+    generation = run.start()
+    sub = run.sub(generation)
+    first = sub.place.decode
+    run.relay.workers.received(first, Failed(sub.id, 1, "overloaded", "scripted", "prefill", True))
+    del run.sent[:]
+    run.relay.workers.received(first, Begun(sub.id, 1))
+    run.relay.workers.received(first, Tokens((TokenItem(sub.id, 1, 0, 0, (1,)),)))
+    run.relay.workers.received(first, Failed(sub.id, 1, "internal", "scripted", "prefill", True))
+    assert (sub.stage, sub.attempt, sub.begun, generation.completion_tokens) == (Stage.QUEUED, 2, set(), 0)
+    assert run.sent == [(first, Cancel(sub.id, 2))], "it may not know"
+
+
+@pytest.mark.parametrize("has_output", [False, True])
+def test_what_no_worker_can_ever_take_is_refused_unless_its_client_has_output(lab, has_output):
+    """A larger worker may come, and a client that has read something waits for it."""
+    run = Scripted(lab, "u")
+    generation = run.start(max_tokens=50)
+    if has_output:
+        run.decoding(generation)
+    run.workers["u0"].blocks = 2
+    run.replace(run.workers["u0"])
+    if has_output:
+        assert run.sub(generation).stage is Stage.WAITING
+    else:
+        error = error_of(generation)
+        assert isinstance(error, Overloaded)
+        assert error.reason == NO_WORKER

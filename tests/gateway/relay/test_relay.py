@@ -4,8 +4,7 @@ import asyncio
 
 import pytest
 
-from legato_gateway.errors import DeadlineExceeded, InternalFault, SlowClient
-from legato_gateway.relay.relay import LONG_PROMPT
+from legato_gateway.errors import DeadlineExceeded, SlowClient
 from legato_protocol.stream import Cancel, Decode, Generate, Pause, Prefill
 
 
@@ -23,21 +22,6 @@ def test_handed_over_request_gives_the_undisturbed_text(lab):
             p0, d0 = gateway.workers
             assert len(p0.got(Prefill)) == len(d0.got(Decode)) == 1
             assert p0.got(Prefill)[0].room == d0.got(Decode)[0].room
-
-    lab.run(test)
-
-
-def test_a_fault_before_a_long_prompt_is_offered_ends_its_request(lab, monkeypatch):
-    async def test():
-        async with lab.running(lab.unified(1)) as gateway:
-
-            def fault(_):
-                raise KeyError("a fault")
-
-            monkeypatch.setattr(gateway.index, "match", fault)
-            with pytest.raises(InternalFault):
-                await gateway.submit(prompt=tuple(range(LONG_PROMPT + 1)), deadline=1000.0).read()
-            assert gateway.relay.active == 0
 
     lab.run(test)
 
@@ -253,18 +237,5 @@ def test_a_long_prompt_is_hashed_in_pieces_and_served(lab):
             assert not gateway.workers[0].got(Generate)
             assert not reader.generation.route.decode
             assert (await reader.read()).text == lab.text_of(7, 20)
-
-    lab.run(test)
-
-
-def test_a_long_prompt_whose_client_leaves_at_once_goes_nowhere(lab):
-    async def test():
-        async with lab.running(lab.unified(1)) as gateway:
-            reader = gateway.submit(prompt=tuple(range(100_000)))
-            await asyncio.sleep(0)
-            await reader.generation.cancel()
-            assert (await gateway.submit(max_tokens=3).read()).text == lab.text_of(7, 3)
-            assert len(gateway.workers[0].got(Generate)) == 1
-            gateway.relay.check_integrity()
 
     lab.run(test)

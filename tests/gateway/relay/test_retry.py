@@ -3,7 +3,7 @@
 import pytest
 
 from legato_gateway.errors import DeadlineExceeded, WorkerFailed
-from legato_gateway.relay.retry import Again, End, RetryPolicy, after_failure, delay
+from legato_gateway.relay.retry import Again, End, RetryPolicy, after_failure, delay, migration_delay
 from legato_protocol.stream import Failed
 
 
@@ -32,7 +32,7 @@ def test_faults_are_retried_so_many_times(code):
 @pytest.mark.parametrize("code", ["transfer", "peer_lost"])
 def test_failed_hand_offs_follow_their_policy(code):
     assert after_failure(_failed(code), 1, 0, RetryPolicy("Recompute")) == Again(0.0, recompute=True)
-    assert isinstance(after_failure(_failed(code), 1, 0, RetryPolicy("Fail")), End)
+    assert isinstance(after_failure(_failed(code), 1, 0, RetryPolicy("Fail")).error, WorkerFailed)
 
 
 def test_permanent_failures_and_deadlines_end_the_request():
@@ -40,6 +40,17 @@ def test_permanent_failures_and_deadlines_end_the_request():
     assert isinstance(after_failure(_failed("deadline", part="prefill"), 1, 0, RetryPolicy()).error, DeadlineExceeded)
 
 
+def test_an_error_tells_where_and_why():
+    assert after_failure(_failed("invalid", retry=False), 1, 0, RetryPolicy()).error.message == "decode: why (invalid)"
+    for code, words in (
+        ("deadline", "its time ran out: why"),
+        ("faulted", "why, after 2 attempts without finite logits"),
+    ):
+        error = after_failure(_failed(code, part="prefill"), 1, 2, RetryPolicy()).error
+        assert (error.message, error.part) == (words, "prefill")
+
+
 def test_pauses_double_up_to_a_limit():
-    policy = RetryPolicy(first_delay=0.1, most_delay=1.0)
+    policy = RetryPolicy(first_delay=0.1, first_migration_delay=0.2, most_delay=1.0)
     assert [delay(n, policy) for n in range(1, 8)] == [0.0, 0.1, 0.2, 0.4, 0.8, 1.0, 1.0]
+    assert [migration_delay(n, policy) for n in range(1, 6)] == [0.2, 0.4, 0.8, 1.0, 1.0]

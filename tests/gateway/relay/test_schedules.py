@@ -6,7 +6,7 @@ from relay_simulation import Simulation
 from legato_gateway.errors import DeadlineExceeded, NotComputable, Overloaded, SlowClient, SuspectedPoison, WorkerFailed
 from legato_gateway.relay.lifecycle import Stage
 
-SCHEDULES, BATCHES = 5_000, 20
+SCHEDULES, BATCHES = 5_000, 50  # mutation testing runs one batch
 EXPECTED = (DeadlineExceeded, NotComputable, Overloaded, SlowClient, SuspectedPoison, WorkerFailed)
 
 

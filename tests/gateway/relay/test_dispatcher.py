@@ -1,0 +1,191 @@
+"""Which frames workers are sent, and what is noted of it, in virtual time."""
+
+import pytest
+from msgspec.structs import replace
+from relay_script import Scripted
+
+from legato_gateway.relay.lifecycle import Stage
+from legato_protocol.stream import Cancel, Decode, Failed, Generate, Handoff, Peer, Prefill, Split, pack_tokens
+
+PROMPT = tuple(range(100))
+
+
+def _hold(run, name):
+    """The cache of that worker holds the prompt: six full blocks."""
+    worker = run.workers[name]
+    worker.engine.prompts.append(pack_tokens(PROMPT))
+    for event in worker._stored():
+        assert not run.relay.workers.kv_event(name, event)
+
+
+def _greet(run, name, **changes):
+    run.relay.workers.greeted(name, replace(run.workers[name].hello(), **changes))
+
+
+def _peer(run, name):
+    return Peer(name, run.workers[name].engine.epoch, name.encode())
+
+
+def _view(run, name):
+    (view,) = [view for view in run.fleet.snapshot().workers if view.name == name]
+    return view
+
+
+def test_a_pair_is_told_the_same_sequence_and_room_and_each_others_address(lab):
+    run = Scripted(lab, "p", "d")
+    generation = run.start(tenant="t", priority=3, cache_salt="salt", choices=2, deadline=50.0)
+    ((_, prefill),), ((_, decode),) = run.told(Prefill), run.told(Decode)
+    sequence = prefill.sequence
+    assert decode == Decode(prefill.id, 1, prefill.room, sequence, _peer(run, "p0"))
+    assert prefill.to == _peer(run, "d1")
+    assert (sequence.token_ids, sequence.prompt_len, sequence.choices) == (pack_tokens(PROMPT), 100, (0, 1))
+    assert (sequence.tenant, sequence.priority, sequence.cache_salt) == ("t", 3, "salt")
+    assert (sequence.params, sequence.deadline) == (generation.request.params, 50.0)
+    route = generation.route
+    assert (route.prefill, route.decode, route.transport, route.attempt) == ("p0", "d1", "memory", 1)
+
+
+def test_a_worker_that_does_all_needs_no_transport(lab):
+    run = Scripted(lab, "u")
+    route = run.start().route
+    assert (route.prefill, route.decode, route.transport) == ("local", "u0", "")
+
+
+def test_an_expired_sequence_is_not_sent_without_a_deadline(lab):
+    """It has some time left on the wire until its timer goes off here."""
+    run = Scripted(lab, "u")
+    run.start(deadline=0.0)
+    assert run.told(Generate)[0][1].sequence.deadline > 0
+
+
+@pytest.mark.parametrize(
+    ("roles", "holder", "pending"),
+    [
+        ("pd", "p0", {"p0": (4, 7, 1), "d1": (0, 7, 1)}),  # tokens to compute, blocks, sequences
+        ("u", "u0", {"u0": (4, 7, 1)}),
+        ("u", None, {"u0": (100, 7, 1)}),
+    ],
+)
+def test_what_was_sent_counts_at_its_workers_at_once_but_for_what_they_hold(lab, roles, holder, pending):
+    run = Scripted(lab, *roles)
+    if holder:
+        _hold(run, holder)
+    generation = run.start()
+    views = [_view(run, name) for name in pending]
+    assert {v.name: (v.pending_tokens, v.pending_blocks, v.pending_sequences) for v in views} == pending
+    assert generation.route.cached_tokens.get(holder, 0) == (96 if holder else 0)
+
+
+def test_a_worker_that_has_just_gone_takes_nothing_and_its_partner_is_told(lab):
+    run = Scripted(lab, "p", "d")
+    run.workers["d1"].connected = False
+    generation = run.start()
+    sub = run.sub(generation)
+    assert sub.stage is Stage.WAITING
+    assert run.told(Cancel) == [("p0", Cancel(sub.id, 1)), ("d1", Cancel(sub.id, 1))]
+    run.workers["d1"].connected = True
+    run.load(run.workers["p0"])
+    assert (sub.stage, sub.attempt) == (Stage.QUEUED, 2)
+
+
+@pytest.mark.parametrize("has_output", [False, True])
+def test_only_what_has_output_is_bound_to_its_kv_revision(lab, has_output):
+    run = Scripted(lab, "u", "u")
+    generation = run.start()
+    worker = run.decoding(generation) if has_output else run.workers[run.sub(generation).place.decode]
+    (other,) = run.others(worker)
+    _greet(run, other.name, kv_revision="other")
+    run.cut(worker)
+    assert run.sub(generation).stage is (Stage.WAITING if has_output else Stage.QUEUED)
+    run.connect()
+    run.load(worker)
+    assert run.sub(generation).place.decode == (worker if has_output else other).name
+
+
+def test_after_a_failed_hand_off_the_policy_may_have_the_decode_worker_prefill(lab):
+    run = Scripted(lab, "p", "d", on_transfer_failure="Recompute")
+    generation = run.start()
+    sub = run.sub(generation)
+    for code in ("transfer", "internal"):
+        run.relay.workers.received(sub.place.decode, Failed(sub.id, sub.attempt, code, "scripted", "transfer", True))
+        run.time.advance(1.0)
+    assert [type(frame) for _, frame in run.sent if not isinstance(frame, Cancel | Decode)] == [
+        Prefill,
+        Generate,
+        Prefill,
+    ]
+
+
+@pytest.mark.parametrize("unlinked", ["source", "target", None])
+def test_sequences_migrate_between_workers_with_a_link_alone(lab, unlinked):
+    run = Scripted(lab, "u", "u")
+    generation = run.start()
+    source = run.decoding(generation)
+    (target,) = run.others(source)
+    if unlinked:
+        _greet(run, (source if unlinked == "source" else target).name, address=b"")
+    run.drain(source)
+    run.load(source)
+    if unlinked:
+        assert not run.told(Handoff)
+        return
+    ((_, handoff),), ((_, decode),) = run.told(Handoff), run.told(Decode)
+    assert handoff == Handoff(decode.id, 2, decode.room, _peer(run, target.name))
+    assert decode.source == _peer(run, source.name)
+
+
+def test_choices_get_names_of_their_own_before_they_migrate(lab):
+    run = Scripted(lab, "u", "u")
+    generation = run.start(choices=2)
+    source = run.decoding(generation)
+    assert run.sub(generation).choices == (0, 1), "while their worker stays they stay together"
+    id = run.sub(generation).id
+    run.drain(source)
+    run.load(source)
+    names = {0: f"{id}/0", 1: f"{id}/1"}
+    assert run.told(Split) == [(source.name, Split(id, 1, names))]
+    assert {frame.id for _, frame in run.told(Handoff)} == set(names.values())
+    run.until(lambda: len(run.reports()) == 2)
+    assert [set(handoff) > {"source", "target"} for handoff in generation.route.handoffs] == [True, True]
+
+
+@pytest.mark.parametrize("choices", [1, 2])
+def test_a_choice_that_ends_by_a_stop_string_is_cancelled(lab, choices):
+    run = Scripted(lab, "u")
+    text = lab.text_of(7, 20)
+    generation = run.start(stop=(text[10:16],), choices=choices)
+    run.until(lambda: generation.choices[0].finish)
+    ((_, cancel),) = run.told(Cancel)
+    assert cancel.choices == (() if choices == 1 else (0,))
+    assert [set(job.made) for job in run.workers["u0"].engine.jobs.values()] == [set(range(choices))]
+    run.run()
+    assert [set(job.made) for job in run.workers["u0"].engine.jobs.values()] == ([{1}] if choices > 1 else [])
+
+
+def test_the_target_of_a_failed_migration_is_cancelled_and_no_other(lab):
+    run = Scripted(lab, "u", "u", first_migration_delay=5.0)
+    generation = run.start()
+    source = run.decoding(generation)
+    run.drain(source)
+    run.load(source)
+    sub = run.sub(generation)
+    target = sub.target.decode
+    run.relay.workers.received(target, Failed(sub.id, 2, "transfer", "scripted", "transfer", True))
+    assert run.told(Cancel) == [(target, Cancel(sub.id, 2))]
+
+
+@pytest.mark.parametrize("holds", [False, True])
+def test_what_a_worker_holds_of_a_sequence_needs_no_room_there(lab, holds):
+    run = Scripted(lab, "u")
+    if holds:
+        _hold(run, "u0")
+    run.workers["u0"].connected = False
+    generation = run.start()
+    run.workers["u0"].connected = True
+    for _ in range(2):  # the second one surely counts what was sent
+        run.relay.workers.received("u0", replace(run.workers["u0"].load(), free_blocks=3))
+    sub = run.sub(generation)
+    assert sub.stage is Stage.WAITING
+    assert run.relay._dispatcher.may_fit(sub) is holds
+    run.time.advance(1.0)
+    assert sub.stage is (Stage.QUEUED if holds else Stage.WAITING)

@@ -1,0 +1,125 @@
+"""One request under way, between the relay that feeds it and the client that reads it."""
+
+import asyncio
+
+import pytest
+
+from legato_gateway.errors import GatewayError, SlowClient
+from legato_gateway.relay.generation import RunningGeneration
+from legato_protocol.stream import TokenItem
+
+
+class Told:
+    """An owner that remembers what it was told."""
+
+    def __init__(self):
+        self.pauses, self.left = [], []
+
+    def pause(self, generation, on):
+        self.pauses.append(on)
+
+    def leave(self, generation):
+        self.left.append(generation)
+
+
+def _generation(lab, buffer_tokens=8, **overrides):
+    owner = Told()
+    return RunningGeneration(lab.request(**overrides), lab.vocabulary, owner, buffer_tokens), owner
+
+
+def _feed(generation, *tokens, choice=0, finish=None, cached=0):
+    one = generation.choices[choice]
+    item = TokenItem("r", 1, choice, len(one.tokens), tokens, finish=finish, cached_tokens=cached)
+    generation.take(one, item)
+
+
+def test_a_reader_waits_for_what_comes_and_gets_the_error_after_it(lab):
+    async def test():
+        generation, _ = _generation(lab)
+        reading = asyncio.ensure_future(anext(generation))
+        await asyncio.sleep(0)
+        assert not reading.done()
+        _feed(generation, 1)
+        _feed(generation, 2)
+        assert (await reading).text == "ab"
+        generation.end(SlowClient("left"))
+        assert (await anext(generation)).text == "ac"
+        for _ in range(2):
+            with pytest.raises(SlowClient):
+                await anext(generation)
+
+    asyncio.run(test())
+
+
+def test_the_end_wakes_the_reader(lab):
+    async def test():
+        generation, _ = _generation(lab)
+        reading = asyncio.ensure_future(anext(generation))
+        await asyncio.sleep(0)
+        generation.end()
+        generation.end()
+        with pytest.raises(StopAsyncIteration):
+            await reading
+
+    asyncio.run(test())
+
+
+def test_a_reader_that_stopped_waiting_is_not_woken(lab):
+    async def test():
+        generation, _ = _generation(lab)
+        reading = asyncio.ensure_future(anext(generation))
+        await asyncio.sleep(0)
+        reading.cancel()
+        _feed(generation, 1)
+        await asyncio.gather(reading, return_exceptions=True)
+        assert [delta.text for delta in generation.ready()] == ["ab"]
+        assert generation.ready() == []
+
+    asyncio.run(test())
+
+
+def test_whoever_reads_too_slowly_is_paused_until_half_is_read(lab):
+    generation, owner = _generation(lab, buffer_tokens=8)
+    for token in range(7):
+        _feed(generation, token)
+    assert (generation.unread, generation.paused, owner.pauses) == (7, False, [])
+    _feed(generation, 7, 8)
+    _feed(generation, 9)
+    assert (generation.unread, generation.paused, owner.pauses) == (10, True, [True])
+    for _ in range(5):
+        asyncio.run(anext(generation))
+    assert (generation.unread, generation.paused, owner.pauses) == (5, True, [True])
+    asyncio.run(anext(generation))
+    assert (generation.unread, generation.paused, owner.pauses) == (4, False, [True, False])
+    for token in range(4):
+        _feed(generation, token)
+    assert owner.pauses == [True, False, True]
+    generation.end()
+    generation.ready()
+    assert (generation.unread, owner.pauses) == (0, [True, False, True]), "nothing is left to go on"
+
+
+def test_leaving_is_told_to_the_owner(lab):
+    generation, owner = _generation(lab)
+    asyncio.run(generation.cancel())
+    assert owner.left == [generation]
+
+
+def test_usage_counts_all_choices_and_the_largest_cached_prefix(lab):
+    generation, _ = _generation(lab, choices=2)
+    assert generation.unfinished == 2
+    _feed(generation, 1, 2, cached=64)
+    _feed(generation, 1, choice=1, cached=32, finish="length")
+    usage = generation.usage
+    assert (usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens) == (100, 3, 64)
+    assert generation.unfinished == 1
+
+
+@pytest.mark.parametrize(
+    ("error", "finish"), [(None, "length,cancelled"), (SlowClient("left"), "slow_client"), (GatewayError("?"), "error")]
+)
+def test_the_route_tells_how_it_ended(lab, error, finish):
+    generation, _ = _generation(lab, choices=2)
+    _feed(generation, 1, 2, finish="length")
+    generation.end(error)
+    assert (generation.route.output_tokens, generation.route.finish) == (2, finish)
