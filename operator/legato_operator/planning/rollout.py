@@ -111,7 +111,7 @@ def next_step(old: Count, new: Count, leaving: int, target: int, bounds: Rolling
     remove_old_ready = min(old.ready, spare, old_surplus - remove_old_starting)
     new_surplus = max(0, new.total - target)
     remove_new_starting = min(new.starting, new_surplus)
-    remove_new_ready = min(new.ready, new_surplus - remove_new_starting, spare - remove_old_ready)
+    remove_new_ready = new_surplus - remove_new_starting  # down to `target` ready ones: they are enough
     return Step(create, 0, remove_old_starting, remove_old_ready, remove_new_starting, remove_new_ready)
 
 

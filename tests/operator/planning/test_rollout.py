@@ -101,14 +101,17 @@ FREE, PROVE, WAIT, PAUSE = Pace.FREE, Pace.PROVE, Pace.WAIT, Pace.PAUSE
         ((1, 2), (2, 0), 0, 3, (0, 0), FREE, Step(remove_old_starting=2)),
         ((2, 0), (2, 1), 0, 3, (1, 0), FREE, Step(remove_old_ready=1)),
         ((0, 2), (1, 0), 0, 2, (0, 1), FREE, Step(remove_old_starting=2)),
+        ((0, 1), (0, 0), 0, 1, (1, 0), FREE, Step(create=1)),
         # Plain scaling: unready workers go first, and ready ones only as far as enough stay.
         ((0, 0), (3, 2), 0, 2, (1, 0), FREE, Step(remove_new_starting=2, remove_new_ready=1)),
         ((0, 0), (1, 2), 0, 2, (1, 0), FREE, Step(remove_new_starting=1)),
+        ((0, 0), (1, 1), 0, 1, (0, 1), FREE, Step(remove_new_starting=1)),
         ((0, 0), (2, 0), 0, 0, (1, 0), FREE, Step(remove_new_ready=2)),
         ((2, 0), (4, 0), 0, 3, (1, 0), FREE, Step(remove_old_ready=2, remove_new_ready=1)),
         # Before the revision is proven, the bounds say how many old ones go, and with a surge the last one stays.
         ((3, 0), (0, 0), 0, 3, (0, 1), PROVE, Step(remove_old_ready=1)),
         ((3, 0), (2, 0), 0, 3, (1, 1), PROVE, Step(remove_old_ready=1)),
+        ((2, 0), (0, 0), 0, 2, (1, 1), PROVE, Step(create=1, remove_old_ready=1)),
         ((1, 0), (0, 0), 0, 1, (1, 1), PROVE, Step(create=1)),
         ((1, 0), (0, 0), 0, 1, (0, 1), PROVE, Step(remove_old_ready=1)),
         ((3, 0), (0, 0), 0, 3, (0, 1), WAIT, Step()),
@@ -121,6 +124,11 @@ FREE, PROVE, WAIT, PAUSE = Pace.FREE, Pace.PROVE, Pace.WAIT, Pace.PAUSE
         ((2, 0), (0, 1), 0, 2, (1, 0), PAUSE, Step()),
         ((2, 0), (0, 2), 0, 2, (1, 0), PAUSE, Step(remove_new_starting=1)),
         ((2, 0), (2, 0), 0, 2, (1, 0), PAUSE, Step(remove_new_ready=1)),
+        ((0, 2), (1, 2), 0, 1, (2, 1), PAUSE, Step(remove_old_starting=1, remove_new_ready=1)),
+        # Where no old one is left, new ones that do not start make room for old ones, as far as room is missing.
+        ((0, 0), (0, 2), 0, 1, (2, 0), PAUSE, Step(create_old=1)),
+        ((0, 0), (0, 2), 0, 1, (1, 0), PAUSE, Step(remove_new_starting=1)),
+        ((0, 0), (1, 3), 1, 2, (1, 0), PAUSE, Step(remove_new_starting=1)),
     ],
 )
 def test_next_step(old, new, leaving, target, bounds, pace, step):
