@@ -64,6 +64,14 @@ def test_a_table_grows_behind_its_last_block_where_that_is_free():
     assert pool.allocate(2, after=3) == [4, 5]
 
 
+def test_runs_of_half_the_length_are_taken_where_there_is_no_whole_one():
+    pool = pool_of(7)
+    blocks = pool.allocate(7)
+    pool.release(blocks[:3])
+    pool.release(blocks[4:])
+    assert pool.allocate(6) == [0, 1, 2, 4, 5, 6]
+
+
 def test_scattered_blocks_are_given_when_there_is_no_run():
     pool = pool_of(8)
     blocks = pool.allocate(8)
@@ -118,6 +126,9 @@ def test_mistakes_of_owners_raise():
         pool.release((block,))
     with pytest.raises(KeyError):
         pool.readmit((block,))
+    blocks, _ = hold_chain(pool, b"a")
+    with pytest.raises(ValueError, match="one owner"):
+        pool.quarantine(blocks)
 
 
 def test_events_are_numbered_in_order_and_joined_by_kind():
@@ -127,6 +138,7 @@ def test_events_are_numbered_in_order_and_joined_by_kind():
     stored, removed = pool.events.take()
     assert (stored.number, split(stored.hashes)) == (1, first)
     assert (removed.number, split(removed.hashes)) == (2, first[1:])
+    assert stored.epoch == removed.epoch == "epoch"
     assert pool.events.take() == ()
     assert isinstance(stored, Stored)
     assert isinstance(removed, Removed)
