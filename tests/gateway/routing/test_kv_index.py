@@ -90,6 +90,8 @@ def test_snapshot_then_events_give_the_workers_truth() -> None:
     index.apply("w", worker.clear())
     assert index.match(prompt) == {}
     assert index.blocks == 0
+    assert not index.apply("w", worker.store(prompt))
+    assert index.match(prompt) == {"w": 10}
 
 
 @pytest.mark.parametrize("fault", ["gap", "repeat", "epoch"])
@@ -118,6 +120,22 @@ def test_a_snapshot_older_than_events_seen_is_refused() -> None:
     assert index.match(prompt) == {}
 
 
+def test_a_snapshot_older_than_events_of_the_last_connection_is_refused_but_not_one_of_a_new_epoch() -> None:
+    prompt, worker = hashes(6), Worker()
+    worker.store(prompt)
+    old = worker.snapshot()
+    worker.remove(prompt[3:])
+    index = started(worker)
+    index.expect("w", worker.epoch)
+    assert index.apply("w", old[0])
+    worker.restart("e1")
+    assert index.held("w") == 0
+    index.expect("w", "e1")
+    assert not index.apply("w", worker.snapshot()[0])
+    assert not index.apply("w", worker.store(prompt))
+    assert index.match(prompt) == {"w": 6}
+
+
 def test_a_torn_snapshot_is_no_snapshot() -> None:
     prompt, worker = hashes(9), Worker()
     worker.store(prompt)
@@ -125,6 +143,7 @@ def test_a_torn_snapshot_is_no_snapshot() -> None:
     index.expect("w", worker.epoch)
     first, _, last = worker.snapshot(pages=3)
     assert not index.apply("w", first)
+    assert index.held("w") == 0, "nothing counts before its last page"
     assert index.apply("w", last)
     assert index.match(prompt) == {}
 
@@ -158,17 +177,28 @@ def test_a_hole_ends_the_match_however_often_the_prompt_was_matched_before() -> 
     index.check_integrity()
 
 
-def test_prompts_that_part_within_a_run_are_told_apart_after_removals() -> None:
-    shared = hashes(RUN + 5)
+def test_a_prompt_that_was_matched_before_is_not_looked_through_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    prompt, worker = hashes(5 * RUN), Worker()
+    worker.store(prompt)
+    index = started(worker)
+    index.match(prompt)
+    monkeypatch.setattr(index, "_look", None)
+    assert index.match(prompt) == {"w": 5 * RUN}
+
+
+@pytest.mark.parametrize("part", [1, 5])
+def test_prompts_that_part_within_a_run_are_told_apart_after_removals(part: int) -> None:
+    shared = hashes(RUN + part)
     forks = [hashes(RUN, seed, shared) for seed in (1, 2)]
     worker = Worker()
     for fork in forks:
         worker.store(fork)
     index = started(worker)
     for _ in range(2):
-        assert [index.match(fork) for fork in forks] == [{"w": 2 * RUN + 5}] * 2
-    index.apply("w", worker.remove([shared[RUN + 2]]))
-    assert [index.match(fork) for fork in forks] == [{"w": RUN + 2}] * 2
+        assert [index.match(fork) for fork in forks] == [{"w": 2 * RUN + part}] * 2
+        index.check_integrity()
+    index.apply("w", worker.remove([shared[-1]]))
+    assert [index.match(fork) for fork in forks] == [{"w": RUN + part - 1}] * 2
     index.check_integrity()
 
 
@@ -181,8 +211,12 @@ def test_workers_are_told_apart() -> None:
         started(worker, name, index)
     for _ in range(3):
         assert index.match(prompt) == {name: blocks for name, blocks in held.items() if blocks}
+    late = Worker(epoch="e")
+    late.store(prompt[: RUN + 1])
+    started(late, "e", index)
+    assert index.match(prompt) == {"a": 3 * RUN, "b": RUN + 1, "d": 2 * RUN, "e": RUN + 1}
     index.forget("a")
-    assert index.match(prompt) == {"b": RUN + 1, "d": 2 * RUN}
+    assert index.match(prompt) == {"b": RUN + 1, "d": 2 * RUN, "e": RUN + 1}
     index.check_integrity()
 
 
@@ -193,8 +227,9 @@ def test_memory_is_bounded_and_what_is_left_out_is_only_missed() -> None:
     assert index.blocks == 20
     assert index.dropped == 30
     assert index.match(prompt) == {"w": 20}
-    index.apply("w", worker.remove(prompt[:10]))
+    index.apply("w", worker.remove(prompt[:10] + prompt[40:]))
     assert index.match(prompt) == {}
+    assert (index.blocks, index.held("w")) == (10, 10)
     index.check_integrity()
 
 
@@ -220,6 +255,24 @@ def test_a_doubt_looks_at_few_blocks_at_a_time_and_leaves_none_behind() -> None:
     index.check_integrity()
 
 
+def test_blocks_that_go_while_a_doubt_is_swept_out_and_a_second_doubt_are_no_trouble() -> None:
+    index, workers = KVIndex(), [Worker(epoch=name) for name in "abc"]
+    stays = workers[2]
+    stays.store(hashes(10, 1))
+    for seed, worker in ((2, workers[0]), (3, workers[1])):
+        worker.store(hashes(2 * SWEEP, seed))
+    for worker in (stays, *workers[:2]):
+        started(worker, worker.epoch, index)
+    for worker in workers[:2]:
+        index.expect(worker.epoch, worker.epoch)
+    index.apply("c", stays.store(hashes(10, 1)))
+    index.apply("c", stays.remove(hashes(10, 1)))
+    for _ in range(20):
+        index.apply("c", stays.store(hashes(1, 1)))
+        index.check_integrity()
+    assert index.blocks == 1
+
+
 def test_what_nobody_holds_any_more_takes_no_room() -> None:
     old, new = Worker(), Worker()
     old.store(hashes(20, 1))
@@ -236,6 +289,8 @@ def test_unknown_workers_are_ignored() -> None:
     assert not index.apply("nobody", Stored("e", 1, join(hashes(2))))
     assert index.match(hashes(2)) == {}
     assert index.match([]) == {}
+    index.forget("nobody")
+    assert index.held("nobody") == 0
 
 
 SHARED = hashes(RUN + 20)
