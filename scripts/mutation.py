@@ -43,6 +43,7 @@ TARGETS = {
             "tests/gateway/relay/test_registry.py",
             "tests/gateway/relay/test_relay_ends.py",
             "tests/gateway/relay/test_retry.py",
+            "tests/gateway/relay/test_sub_request.py",
             "tests/gateway/relay/test_schedules.py::test_whatever_happens_text_is_exact_and_nothing_is_left[0]",
         ),
     ),

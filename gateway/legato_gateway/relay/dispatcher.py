@@ -198,13 +198,13 @@ class Dispatcher:
     def _send_local(self, sub: SubRequest, route: Route) -> bool:
         sequence = self._sequence(sub)
         tokens = len(sequence.token_ids) // 4
-        self._fleet.sent(route.decode, queued=tokens - route.cached.get(route.decode, 0), held=tokens)
+        self._fleet.sent(route.decode, queued=tokens - route.cached[route.decode], held=tokens)
         return self._send(route.decode, Generate(sub.id, sub.attempt, sequence))
 
     def _send_pair(self, sub: SubRequest, route: Route, prefill: str) -> bool:
         sequence, room = self._sequence(sub), self._room()
         tokens = len(sequence.token_ids) // 4
-        self._fleet.sent(prefill, queued=tokens - route.cached.get(prefill, 0), held=tokens)
+        self._fleet.sent(prefill, queued=tokens - route.cached[prefill], held=tokens)
         self._fleet.sent(route.decode, queued=0, held=tokens)
         there = Prefill(sub.id, sub.attempt, room, sequence, self._peer(route.decode))
         here = Decode(sub.id, sub.attempt, room, sequence, self._peer(prefill))

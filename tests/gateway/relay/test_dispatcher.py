@@ -5,7 +5,20 @@ from msgspec.structs import replace
 from relay_script import Scripted
 
 from legato_gateway.relay.lifecycle import Stage
-from legato_protocol.stream import Cancel, Decode, Failed, Generate, Handoff, Peer, Prefill, Split, pack_tokens
+from legato_gateway.testing.fake_engine import token_at
+from legato_protocol.stream import (
+    Cancel,
+    Decode,
+    Failed,
+    Generate,
+    Handoff,
+    Peer,
+    Prefill,
+    Split,
+    TokenItem,
+    Tokens,
+    pack_tokens,
+)
 
 PROMPT = tuple(range(100))
 
@@ -62,6 +75,7 @@ def test_an_expired_sequence_is_not_sent_without_a_deadline(lab):
     ("roles", "holder", "pending"),
     [
         ("pd", "p0", {"p0": (4, 7, 1), "d1": (0, 7, 1)}),  # tokens to compute, blocks, sequences
+        ("pd", None, {"p0": (100, 7, 1), "d1": (0, 7, 1)}),
         ("u", "u0", {"u0": (4, 7, 1)}),
         ("u", None, {"u0": (100, 7, 1)}),
     ],
@@ -132,6 +146,23 @@ def test_sequences_migrate_between_workers_with_a_link_alone(lab, unlinked):
     ((_, handoff),), ((_, decode),) = run.told(Handoff), run.told(Decode)
     assert handoff == Handoff(decode.id, 2, decode.room, _peer(run, target.name))
     assert decode.source == _peer(run, source.name)
+    view = _view(run, target.name)
+    assert (view.pending_tokens, view.pending_blocks) == (0, 7), "it computes nothing of it"
+
+
+def test_sequences_migrate_to_workers_of_their_kv_revision_alone(lab):
+    """Also a choice that has no output yet, though another worker is idle."""
+    run = Scripted(lab, "u", "u", "u")
+    generation = run.start(choices=2)
+    sub = run.sub(generation)
+    source = run.workers[sub.place.decode]
+    idle, busy = run.others(source)
+    _greet(run, idle.name, kv_revision="other")
+    run.relay.workers.received(busy.name, replace(busy.load(), running=50))
+    run.relay.workers.received(source.name, Tokens((TokenItem(sub.id, 1, 0, 0, (token_at(7, 0, 0),)),)))
+    run.drain(source)
+    run.load(source)
+    assert [name for name, _ in run.told(Decode)] == [busy.name, busy.name]
 
 
 def test_choices_get_names_of_their_own_before_they_migrate(lab):

@@ -1,12 +1,12 @@
 """Single promises of the relay in virtual time: who is blamed, who is forgiven, what waits and for how long."""
 
 import pytest
-from relay_script import Scripted, error_of
+from relay_script import Scripted, count, error_of
 
 from legato_gateway.errors import NotComputable, Overloaded, SuspectedPoison
 from legato_gateway.relay.driver import NO_WORKER
 from legato_gateway.relay.lifecycle import Stage
-from legato_gateway.testing.fake_engine import Refusal
+from legato_gateway.testing.fake_engine import Refusal, token_at
 from legato_protocol.stream import Begun, Cancel, Decode, Failed, Generate, Handoff, TokenItem, Tokens
 
 
@@ -85,9 +85,9 @@ def test_after_a_failed_migration_there_is_a_pause(lab):
     run.load(source)
     assert run.sub(generation).stage is Stage.MIGRATING
     times = [run.time.now]
-    for count in (2, 3):
+    for tries in (2, 3):
         run.until(lambda: run.sub(generation).stage is Stage.DECODING)
-        while len(run.told(Handoff)) < count:
+        while len(run.told(Handoff)) < tries:
             run.load(target)
             run.run()
         times.append(run.time.now)
@@ -97,6 +97,18 @@ def test_after_a_failed_migration_there_is_a_pause(lab):
     assert len(run.told(Handoff)) == 3, "then it stays"
     assert 0.5 <= times[1] - times[0] < 0.6
     assert 1.0 <= times[2] - times[1] < 1.1
+
+
+def test_a_migration_that_succeeds_begins_the_count_of_failed_ones_anew(lab):
+    run = Scripted(lab, "u", "u", max_migrations=2)
+    generation = run.start()
+    source = run.decoding(generation)
+    (target,) = run.others(source)
+    for leaves, takes in ((source, target), (target, source)):
+        takes.engine.refusals.append(Refusal("transfer", retry=True))
+        run.stay(takes)
+        run.drain(leaves)
+        run.until(lambda takes=takes: run.sub(generation).place.decode == takes.name)
 
 
 def test_a_worker_that_stays_after_all_keeps_its_sequences(lab):
@@ -261,6 +273,69 @@ def test_what_waits_is_not_tried_again_before_room_opens(lab, monkeypatch):
     target.blocks = 1000
     run.load(target)
     assert run.told(Decode)
+
+
+def test_what_waits_for_its_first_worker_is_not_tried_again_before_room_opens_either(lab, monkeypatch):
+    run = Scripted(lab, "u")
+    worker = run.workers["u0"]
+    generation = run.start()
+    worker.blocks = 0
+    run.load(worker)
+    run.relay.workers.received("u0", Failed(run.sub(generation).id, 1, "overloaded", "scripted", "decode", True))
+    for _ in range(3):
+        run.load(worker)
+    looked = []
+    dispatcher = run.relay._dispatcher
+    look = dispatcher.may_fit
+    monkeypatch.setattr(dispatcher, "may_fit", lambda sub: looked.append(sub) or look(sub))
+    for _ in range(20):
+        run.load(worker)
+    assert looked == []
+    assert run.sub(generation).stage is Stage.WAITING
+    worker.blocks = 1000
+    run.load(worker)
+    assert run.sub(generation).stage is Stage.QUEUED
+
+
+@pytest.mark.parametrize("progress", [False, True])
+def test_failures_in_a_row_end_a_request_and_a_token_between_them_forgives(lab, progress):
+    run = Scripted(lab, "u", max_failures=2)
+    generation, before = run.start(), count("redispatches_total", reason="internal")
+    for _ in range(3):
+        run.time.advance(1.0)
+        if progress:
+            run.decoding(generation)
+        sub = run.sub(generation)
+        run.relay.workers.received("u0", Failed(sub.id, sub.attempt, "internal", "scripted", "decode", True))
+    assert generation.ended is not progress
+    assert count("redispatches_total", reason="internal") == before + (3 if progress else 2)
+
+
+def test_after_a_split_frames_under_the_old_id_mean_its_parts(lab):
+    run = Scripted(lab, "u", "u")
+    generation = run.start(choices=2)
+    source = run.decoding(generation)
+    run.cut(*run.others(source))
+    run.drain(source)
+    run.load(source)
+    parts = run.relay.sub_requests(generation)
+    assert [(part.stage, part.choices) for part in parts] == [(Stage.DECODING, (0,)), (Stage.DECODING, (1,))]
+    known = [len(choice.tokens) for choice in generation.choices]
+    item = TokenItem(generation.id, 1, 1, known[1], (token_at(7, 1, known[1]),))
+    run.relay.workers.received(source.name, Tokens((item,)))
+    assert [len(choice.tokens) for choice in generation.choices] == [known[0], known[1] + 1]
+    run.relay.workers.received(source.name, Failed(generation.id, 1, "internal", "scripted", "decode", True))
+    assert [part.stage for part in parts] == [Stage.WAITING, Stage.WAITING]
+
+
+def test_a_tenant_is_charged_for_output_as_workers_tell_their_load_and_at_the_end(lab):
+    run = Scripted(lab, "u")
+    generation = run.start(tenant="t", max_tokens=10)
+    worker = run.decoding(generation)
+    run.load(worker)
+    assert run.admission._counters["t"] == 100 + 2 * generation.completion_tokens
+    run.until(lambda: generation.ended)
+    assert run.admission._counters["t"] == 100 + 2 * 10
 
 
 @pytest.mark.parametrize(

@@ -34,6 +34,7 @@ def _decode(run, generation):
     [
         ("p", _nothing, "gateway", "waiting in the gateway's queue"),
         ("u", _lose_worker, "gateway", "waiting for a worker that can take it after: the connection to u0 broke"),
+        ("u", _nothing, "prefill", "waiting for its first token from u0"),
         ("pd", _nothing, "prefill", "waiting for its first token from p0"),
         ("pd", _fail_transfer, "transfer", "waiting for its first token from p0"),
         ("pd", _decode, "decode", "being decoded"),

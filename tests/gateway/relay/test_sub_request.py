@@ -1,0 +1,32 @@
+"""What goes on when the choices of a request part."""
+
+from dataclasses import fields
+
+from legato_gateway.relay.lifecycle import Stage
+from legato_gateway.relay.sub_request import SubRequest
+from legato_protocol.stream import Failed
+
+SHOWN = {
+    "attempt": 3,
+    "stage": Stage.WAITING,
+    "begun": {"u0"},
+    "recompute": True,
+    "kv_revision": "r",
+    "avoid": {"u1"},
+    "failures": 2,
+    "faulted_at": "u1",
+    "last_failure": Failed("r", 2, "faulted", "why", "decode", True),
+}
+
+
+def test_a_choice_that_goes_apart_keeps_what_the_attempts_have_shown():
+    """Which worker to avoid, how often it failed and where: else it would start over with a worker that failed it."""
+    generation = object()
+    sub = SubRequest("r", generation, (0, 1), **SHOWN)
+    part = sub.apart(1)
+    fresh = SubRequest("r/1", generation, (1,))
+    expected = {field.name: getattr(fresh, field.name) for field in fields(fresh)} | SHOWN
+    assert {field.name: getattr(part, field.name) for field in fields(part)} == expected
+    part.avoid.add("u2")
+    part.begun.clear()
+    assert (sub.avoid, sub.begun) == ({"u1"}, {"u0"}), "each has its own"
