@@ -29,7 +29,16 @@ class Mutated:
 TARGETS = {
     "scheduler": Mutated(("legato_engine/scheduler/*",), ("tests/engine/scheduler",)),
     "kvcache": Mutated(("legato_engine/kvcache/*",), ("tests/engine/kvcache", "tests/engine/scheduler")),
-    "transfer": Mutated(("legato_engine/transfer/*.py",), ("tests/engine/transfer",)),
+    "transfer": Mutated(
+        ("legato_engine/transfer/[!u]*.py",),  # not ucx/
+        (
+            "tests/engine/transfer",
+            "--ignore=tests/engine/transfer/ucx",
+            "--ignore=tests/engine/transfer/test_schedules.py",
+            "-k",
+            "not TCP and not SharedMemory and not links_own",
+        ),
+    ),
     "relay": Mutated(
         ("legato_gateway/relay/*",),
         (
@@ -49,8 +58,11 @@ TARGETS = {
     ),
     "admission": Mutated(("legato_gateway/admission/*",), ("tests/gateway/admission",)),
     "kv_index": Mutated(("legato_gateway/routing/kv_index.py",), ("tests/gateway/routing",)),
-    "rollout": Mutated(("legato_operator/planning/rollout.py",), ("tests/operator/planning",)),
-    "pool_plan": Mutated(("legato_operator/planning/pool_plan.py",), ("tests/operator/planning",)),
+    "rollout": Mutated(("legato_operator/planning/rollout.py",), ("tests/operator/planning/test_rollout.py",)),
+    "pool_plan": Mutated(
+        ("legato_operator/planning/pool_plan.py",),
+        tuple(f"tests/operator/planning/test_{name}.py" for name in ("pool_plan", "plan", "plan_kubernetes")),
+    ),
 }
 
 # Failing examples need not be made small, and the same ones have to come every time.

@@ -1,0 +1,173 @@
+"""One pool's plan: who is started, who goes first, and what is left to do."""
+
+import functools
+
+import pytest
+
+from legato_operator.api import conditions, parsing
+from legato_operator.manifests import common, placement, pool, worker
+from legato_operator.observing.observed import Observed, Pod, WorkerState
+from legato_operator.planning import pool_plan
+from legato_operator.planning.actions import Apply, Delete, DrainWorker
+from legato_operator.planning.failure import Failure
+from legato_operator.planning.limits import PoolTarget
+from legato_operator.planning.revisions import Revisions
+from legato_operator.planning.rollout import Pace
+
+PLACEMENT = placement.local(("legato",))
+NEW, GOOD, OTHER = 512, 256, 128  # revisions, by the chunk tokens of their workers
+
+
+@pytest.fixture
+def planned(build):
+    """The plan for the decode workers of a service whose manifest says `NEW`."""
+    return functools.partial(_planned, build)
+
+
+def _planned(build, *pods, target=2, pace=Pace.FREE, bounds=(1, 0), good=GOOD):
+    observed = _observed(build, bounds, pods)
+    return pool_plan.plan_pool(observed, "decode", _revisions(build, good), target, pace)
+
+
+def _observed(build, bounds, pods):
+    item = build(rollout={"maxSurge": bounds[0], "maxUnavailable": bounds[1]})
+    service = parsing.read_service(item)
+    objects = tuple(_owner(service, role) for role in ("prefill", "decode"))
+    named = tuple(make(build, f"demo-decode-{number}", str(number)) for number, make in enumerate(pods))
+    return Observed(service, "uid", 1, {}, False, objects, named, True, 1000.0, "2026-01-01T00:00:00Z")
+
+
+def _owner(service, role):
+    made = pool.worker_pool(service, role)
+    return {**made, "metadata": {**made["metadata"], "uid": f"uid-{role}"}}
+
+
+def _template(build, chunk, role="decode"):
+    return worker.template(parsing.read_service(build(engine={"chunkTokens": chunk})), role, PLACEMENT)
+
+
+def _revision(build, chunk, role="decode"):
+    return common.revision_of(_template(build, chunk, role))
+
+
+def _revisions(build, good, role="decode", failure=None):
+    return Revisions(_template(build, NEW, role), _template(build, good, role) if good else None, failure)
+
+
+def _pod(chunk, ready=True, busy=0, role="decode", **more):
+    """A worker; the later it is listed, the newer it is."""
+
+    def make(build, name, created):
+        state = WorkerState(busy, False, "ucx:tcp") if ready else None
+        given = {"leaving": False, "address": "127.0.0.1:1", "state": state} | more
+        return Pod(name, f"uid-{name}", role, _revision(build, chunk, role), created, ready, **given)
+
+    return make
+
+
+def _chunks(made):
+    """The revisions of what is started."""
+    commands = [action.item["spec"]["containers"][0]["command"] for action in made.start]
+    return [int(command[command.index("--chunk-tokens") + 1]) for command in commands]
+
+
+def _drained(made):
+    return [action.name for action in made.leave if isinstance(action, DrainWorker)]
+
+
+def _deleted(made):
+    return [action.ref.name for action in made.leave if isinstance(action, Delete)]
+
+
+def test_new_pods_have_free_names_and_are_taken_from_nobody(planned):
+    made = planned(_pod(NEW), target=3, bounds=(2, 0))
+    assert [action.item["metadata"]["name"] for action in made.start] == ["demo-decode-1", "demo-decode-2"]
+    assert not any(action.force for action in made.start)
+
+
+def test_a_paused_rollout_makes_workers_of_the_good_revision_again(planned):
+    pods = _pod(GOOD), _pod(NEW, ready=False, refused="no such flag")
+    assert _chunks(planned(*pods, pace=Pace.PAUSE)) == [GOOD]
+    assert _chunks(planned(*pods, pace=Pace.PAUSE, good=None)) == [], "no revision was ever whole"
+
+
+def test_old_workers_go_the_idlest_first_and_those_of_the_good_revision_last(planned):
+    assert _drained(planned(_pod(GOOD, busy=3), _pod(GOOD, busy=1), bounds=(0, 1))) == ["demo-decode-1"]
+    assert _drained(planned(_pod(GOOD, busy=1), _pod(GOOD, busy=3), bounds=(0, 1))) == ["demo-decode-0"]
+    assert _drained(planned(_pod(OTHER, busy=3), _pod(GOOD, busy=1), bounds=(0, 1))) == ["demo-decode-0"]
+
+
+def test_of_workers_that_are_not_ready_the_newest_goes_first(planned):
+    starting = [_pod(NEW, ready=False), _pod(NEW, ready=False)]
+    assert _deleted(planned(*starting, target=1)) == ["demo-decode-1"]
+
+
+def test_a_worker_of_no_use_is_deleted_and_takes_room_until_it_is_gone(planned):
+    made = planned(_pod(NEW), _pod(GOOD), _pod(OTHER, ready=False))
+    assert _deleted(made) == ["demo-decode-2"]
+    assert (made.leaving, made.start) == (1, ())
+
+
+def test_what_is_left_to_do_is_counted(planned):
+    """Whoever is lost is waited for by nobody."""
+    lost, leaving = {"leaving": True, "lost": True}, {"draining_since": 999.0}
+    made = planned(_pod(NEW), _pod(NEW, **leaving), _pod(GOOD, **leaving), _pod(GOOD), _pod(GOOD, ready=False, **lost))
+    assert (made.target, made.current, made.old, made.leaving, made.paused) == (2, 1, 2, 2, False)
+    assert planned(_pod(GOOD), pace=Pace.PAUSE).paused
+
+
+@pytest.mark.parametrize(
+    ("pods", "whole"),
+    [
+        ([_pod(NEW), _pod(NEW)], True),
+        ([_pod(NEW), _pod(NEW), _pod(NEW)], True),
+        ([_pod(NEW)], False),
+        ([_pod(NEW), _pod(NEW, ready=False)], False),
+        ([_pod(NEW), _pod(NEW), _pod(GOOD)], False),
+        ([_pod(NEW), _pod(NEW), _pod(OTHER, ready=False)], False),
+    ],
+)
+def test_a_pool_is_whole_when_all_that_it_needs_is_new_and_ready(planned, pods, whole):
+    assert planned(*pods).whole is whole
+
+
+@pytest.mark.parametrize(
+    ("pods", "good", "returnable"),
+    [([_pod(OTHER)], None, True), ([], GOOD, True), ([_pod(OTHER)], GOOD, True), ([], None, False)],
+)
+def test_there_is_a_way_back_with_old_workers_or_a_good_revision(build, pods, good, returnable):
+    observed = _observed(build, (1, 0), [_pod(NEW, ready=False), *pods])
+    failed = _revisions(build, good, failure=Failure(conditions.ROLLOUT_FAILED, "no such flag"))
+    (standing,) = pool_plan.standings(observed, {"decode": failed}, {"decode": PoolTarget(2)}).values()
+    assert standing.returnable is returnable
+    assert (standing.old.ready, standing.new.starting, standing.target) == (len(pods), 1, 2)
+    assert (standing.changing, standing.failing) == (True, True)
+
+
+def test_without_surge_prefill_gives_workers_up_first(build):
+    """Decode workers can prefill themselves."""
+    observed = _observed(build, (0, 1), [_pod(GOOD), _pod(GOOD, role="prefill")])
+    found = {role: _revisions(build, GOOD, role) for role in ("prefill", "decode")}
+    at = pool_plan.standings(observed, found, dict.fromkeys(found, PoolTarget(1)))
+    made = pool_plan.plan_pools(observed, found, at, gateway_ready=True)
+    assert (_drained(made["prefill"]), _drained(made["decode"])) == (["demo-decode-1"], [])
+
+
+@pytest.mark.parametrize(
+    ("pod", "acts"),
+    [
+        ({}, []),
+        ({"failed": True, "ready": False, "age": 10.0}, [Delete]),
+        ({"failed": True, "ready": False, "age": 9.0}, []),
+        ({"failed": True, "ready": False, "age": 10.0, "leaving": True}, []),
+    ],
+)
+def test_a_worker_that_ended_for_good_is_deleted_once_when_it_is_old_enough(planned, pod, acts):
+    """Also where nobody was chosen to leave."""
+    assert [type(action) for action in planned(_pod(NEW, **pod), target=1).leave] == acts
+
+
+def test_a_ready_worker_is_marked_before_it_is_told(planned):
+    made = planned(_pod(NEW), _pod(NEW), target=1)
+    assert [type(action) for action in made.leave] == [Apply, DrainWorker]
+    assert made.leave[0].manager == common.DRAINER
