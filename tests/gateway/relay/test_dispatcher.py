@@ -180,6 +180,34 @@ def test_choices_get_names_of_their_own_before_they_migrate(lab):
     assert [set(handoff) > {"source", "target"} for handoff in generation.route.handoffs] == [True, True]
 
 
+@pytest.mark.parametrize(
+    ("sender", "attempt", "heard", "commits"),
+    [("source", 1, True, False), ("source", 2, False, False), ("target", 1, False, False), ("target", 2, True, True)],
+)
+def test_while_a_sequence_migrates_both_workers_are_heard_under_their_own_attempts(
+    lab, sender, attempt, heard, commits
+):
+    run = Scripted(lab, "u", "u")
+    generation = run.start()
+    source = run.decoding(generation)
+    run.drain(source)
+    run.load(source)
+    sub, known = run.sub(generation), generation.completion_tokens
+    target = sub.target.decode
+    item = TokenItem(sub.id, attempt, 0, known, (token_at(7, 0, known),))
+    run.relay.workers.received(source.name if sender == "source" else target, Tokens((item,)))
+    assert generation.completion_tokens == known + heard
+    assert (sub.stage is Stage.DECODING) is commits
+    assert sub.place.decode == (target if commits else source.name)
+
+
+def test_a_worker_that_made_the_last_token_need_not_be_told(lab):
+    run = Scripted(lab, "u")
+    generation = run.start(max_tokens=3)
+    run.until(lambda: generation.ended)
+    assert not run.told(Cancel)
+
+
 @pytest.mark.parametrize("choices", [1, 2])
 def test_a_choice_that_ends_by_a_stop_string_is_cancelled(lab, choices):
     run = Scripted(lab, "u")

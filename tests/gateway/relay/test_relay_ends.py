@@ -5,11 +5,21 @@ import asyncio
 import pytest
 from relay_script import Scripted, count, error_of
 
-from legato_gateway.errors import DeadlineExceeded, InternalFault, Overloaded, SlowClient, WorkerFailed
+from legato_gateway.admission.queue import Admit, Refuse
+from legato_gateway.errors import (
+    DeadlineExceeded,
+    InternalFault,
+    Overloaded,
+    QuotaExceeded,
+    SlowClient,
+    WorkerFailed,
+)
 from legato_gateway.relay.lifecycle import Stage
 from legato_gateway.relay.relay import LONG_PROMPT
 from legato_gateway.testing.fake_engine import token_at
-from legato_protocol.stream import Begun, Cancel, Failed, Generate, Pause, TokenItem, Tokens
+from legato_protocol import block_hash
+from legato_protocol.kv_events import Stored
+from legato_protocol.stream import Begun, Cancel, Failed, Generate, Pause, TokenItem, Tokens, pack_tokens
 
 
 def _nothing(run, generation):
@@ -76,6 +86,33 @@ def test_a_gateway_that_stops_ends_every_request_also_those_that_still_come(lab)
     run.run()
     assert not run.workers["u0"].engine.jobs
     assert len(run.told(Generate)) == 2
+
+
+@pytest.mark.parametrize(("quota", "kind"), [(True, QuotaExceeded), (False, Overloaded)])
+def test_a_refusal_of_admission_is_told_as_it_is(lab, monkeypatch, quota, kind):
+    run = Scripted(lab, "u")
+    monkeypatch.setattr(run.admission, "offer", lambda *_: Refuse("why", "in words", 7.0, quota))
+    error = error_of(run.start())
+    assert type(error) is kind
+    assert (error.reason, error.message, error.retry_after) == ("why", "in words", 7.0)
+    assert run.sent == []
+
+
+def test_admission_is_asked_with_what_no_worker_holds(lab, monkeypatch):
+    run, tickets = Scripted(lab, "u", "u"), []
+    monkeypatch.setattr(run.admission, "offer", lambda ticket, *_: tickets.append(ticket) or Admit())
+    prompt = tuple(range(100))
+    hashes = block_hash.chain(pack_tokens(prompt), 16, block_hash.root("r"))
+    run.relay.workers.kv_event("u1", Stored(run.workers["u1"].engine.epoch, 1, block_hash.join(hashes)))
+    run.time.advance(3.0)
+    for length in (100, 96):
+        run.start(prompt=prompt[:length], tenant="t", priority=2, deadline=9.0, max_tokens=50)
+    assert [(ticket.need.tokens, ticket.need.growth, ticket.uncached) for ticket in tickets] == [
+        (100, 50, 4),
+        (96, 50, 1),  # the last token is always computed
+    ]
+    for ticket in tickets:
+        assert (ticket.tenant, ticket.priority, ticket.deadline, ticket.matches) == ("t", 2, 12.0, {"u1": 6})
 
 
 def test_ends_are_counted_and_those_that_a_worker_failed(lab):
