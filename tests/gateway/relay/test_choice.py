@@ -73,6 +73,21 @@ class Pieces:
         return self.table[id]
 
 
+def test_the_token_that_ended_a_choice_is_counted_and_not_shown(lab):
+    choice = _choice(lab, stop=("never",))
+    delta = choice.take(TokenItem("r", 1, 0, 0, (1, 2), finish="stop"))
+    assert (delta.text, delta.tokens, delta.finish) == ("ab", (), "stop")
+    assert choice.tokens == [1, 2]
+
+
+def test_the_worker_says_how_a_choice_ended_unless_its_last_text_is_a_stop_string(lab):
+    vocabulary = Pieces(b"ab", "🎉".encode()[:2])
+    for stop, told in (("never", ("ab�", "length")), ("�", ("ab", "stop"))):
+        choice = Choice(0, lab.request(stop=(stop,)), vocabulary)
+        delta = choice.take(TokenItem("r", 1, 0, 0, (0, 1), finish="length"))
+        assert (delta.text, choice.finish) == told
+
+
 def _explained(lab, vocabulary, ids, size, **overrides):
     """Text and (token, offset) of a choice with logprobs whose tokens come `size` at a time."""
     choice = Choice(0, lab.request(logprobs=0, **overrides), vocabulary)

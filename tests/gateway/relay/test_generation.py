@@ -108,6 +108,7 @@ def test_leaving_is_told_to_the_owner(lab):
 def test_usage_counts_all_choices_and_the_largest_cached_prefix(lab):
     generation, _ = _generation(lab, choices=2)
     assert generation.unfinished == 2
+    assert generation.route.prompt_tokens == 100
     _feed(generation, 1, 2, cached=64)
     _feed(generation, 1, choice=1, cached=32, finish="length")
     usage = generation.usage
