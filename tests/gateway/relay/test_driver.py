@@ -311,6 +311,21 @@ def test_failures_in_a_row_end_a_request_and_a_token_between_them_forgives(lab, 
     assert count("redispatches_total", reason="internal") == before + (3 if progress else 2)
 
 
+def test_after_the_second_failure_in_a_row_there_is_a_pause(lab):
+    run = Scripted(lab, "u", first_delay=0.5)
+    generation, other = run.start(), run.start()
+    for sub in (run.sub(generation), run.sub(other)):
+        for stage in (Stage.QUEUED, Stage.BACKING_OFF):
+            run.relay.workers.received("u0", Failed(sub.id, sub.attempt, "internal", "scripted", "decode", True))
+            assert sub.stage is stage
+    run.relay.leave(other)
+    run.time.advance(0.4)
+    assert run.sub(generation).stage is Stage.BACKING_OFF
+    run.time.advance(0.2)
+    assert run.sub(generation).stage is Stage.QUEUED
+    run.check()
+
+
 def test_after_a_split_frames_under_the_old_id_mean_its_parts(lab):
     run = Scripted(lab, "u", "u")
     generation = run.start(choices=2)
