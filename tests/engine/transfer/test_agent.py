@@ -1,7 +1,7 @@
 """What the agent promises its core, between two agents in virtual time."""
 
 import pytest
-from handoff_pair import BLOCK, BLOCKS, HASHES, ROOT, TOKENS, Pair, Stranger
+from handoff_pair import BLOCK, BLOCK_BYTES, BLOCKS, HASHES, ROOT, TOKENS, Pair, Stranger
 
 from legato_engine.transfer.events import Aborted, Arrived, Granted, GrantRevoked, Released, WritingBegan
 from legato_engine.transfer.link import PeerDown
@@ -59,8 +59,18 @@ def test_an_abort_says_what_caused_it(pair):
     pair.begin()
     pair.receiver.agent.abort(1, "the client is gone")
     pair.run()
-    assert [event.cause for event in pair.receiver.events(Aborted)] == ["cancelled"]
-    assert [event.cause for event in pair.sender.events(Aborted)] == ["refused"]
+    (here,), (there,) = pair.receiver.events(Aborted), pair.sender.events(Aborted)
+    assert (here.cause, here.reason, here.retry) == ("cancelled", "the client is gone", False)
+    assert (there.cause, there.reason, there.retry) == ("refused", "the client is gone", True)
+
+
+def test_an_abort_of_the_senders_own_needs_no_retry(pair):
+    pair.begin()
+    pair.sender.agent.abort(1, "the client is gone")
+    assert pair.sender.agent.next_timer() == 0, "its event waits for the next poll"
+    pair.run()
+    assert [(event.cause, event.retry) for event in pair.sender.events(Aborted)] == [("cancelled", False)]
+    assert [(event.cause, event.retry) for event in pair.receiver.events(Aborted)] == [("refused", False)]
 
 
 @pytest.mark.parametrize("lost", ["sender", "receiver"])
@@ -72,6 +82,35 @@ def test_a_peer_that_dies_or_falls_silent_is_the_cause(pair, lost, end, cause):
     getattr(gone.link, end)()
     pair.run(2.5)
     assert [event.cause for event in left.events(Aborted)] == [cause]
+
+
+def test_a_connection_that_broke_is_not_used_for_the_next_attempt(pair):
+    pair.begin()
+    pair.network.faults.break_connection = 1.0
+    pair.receiver.agent.revoke(1)
+    pair.run()
+    assert [event.cause for event in pair.sender.events(Aborted)] == ["peer_died"]
+    pair.network.faults.break_connection = 0.0
+    pair.expect(attempt=2)
+    pair.grant(attempt=2)
+    pair.run()
+    pair.send()
+    pair.run()
+    assert pair.receiver.events(Arrived)
+
+
+@pytest.mark.parametrize(("corrupt", "corrupt_blocks", "moved"), [(0.0, 0, 2 * 4 * BLOCK_BYTES), (1.0, 2, 0)])
+def test_totals_are_those_of_all_hand_offs(pair, corrupt, corrupt_blocks, moved):
+    pair.network.faults.corrupt_put = corrupt  # one bit of a put, which writes all blocks
+    for attempt in (1, 2):
+        pair.expect(attempt)
+        pair.grant(attempt=attempt)
+        pair.run()
+        pair.send()
+        pair.run()
+    counts = pair.receiver.agent.counts()
+    assert (counts.corrupt_blocks, counts.bytes_received) == (corrupt_blocks, moved)
+    assert pair.sender.agent.counts().bytes_sent == 2 * 4 * BLOCK_BYTES
 
 
 def test_corrupt_blocks_are_the_cause(pair):

@@ -223,6 +223,7 @@ def test_a_killed_peer_is_noticed_on_an_idle_connection(sides):
     at_a, _ = join(a, b)
     b.kill()
     assert wait(a, PeerDown, at=at_a)
+    assert wait(a, PeerDown, at=a.connect(b.address)), "nobody listens there any more"
 
 
 def test_both_sides_learn_of_a_fence_and_can_connect_again(sides):

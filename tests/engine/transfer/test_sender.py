@@ -350,6 +350,15 @@ def test_a_cancelled_sender_keeps_its_blocks_until_no_put_reads_them(pair):
     assert pair.receiver.events(Aborted)[0].cause == "refused"
 
 
+def test_a_cancelled_sender_whose_puts_have_ended_waits_for_nothing(pair):
+    pair.begin()
+    pair.sender.agent.push(1, 0, range(2), HASHES[:2])
+    pair.run()
+    pair.sender.agent.abort(1, "no more")
+    pair.sender.poll()
+    assert pair.sender.events(Aborted)
+
+
 @pytest.mark.parametrize("checksum", [False, True])
 def test_without_checksums_no_sum_is_taken(checksum):
     pair = Pair(checksum=checksum)

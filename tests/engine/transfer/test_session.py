@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from legato_engine.transfer.diagram import diagram
+from legato_engine.transfer.diagram import diagram, rewrite
 from legato_engine.transfer.session import (
     ENDED,
     TABLES,
@@ -131,3 +131,8 @@ def test_once_a_session_has_ended_it_stays_ended_unless_it_is_offered_again():
 @pytest.mark.parametrize("side", SIDES)
 def test_the_docs_show_the_table(side):
     assert diagram(side) in DOCS.read_text(), "run: python -m legato_engine.transfer.diagram docs/handoff.md"
+
+
+def test_the_diagrams_of_a_page_are_made_again_and_nothing_else_of_it():
+    page = DOCS.read_text()
+    assert rewrite(page.replace("stateDiagram-v2\n", "an old diagram\n")) == page

@@ -1,0 +1,164 @@
+"""What tests and simulations rely on in the link in memory, beside what every link promises: faults happen as told."""
+
+import select
+from random import Random
+
+import numpy as np
+import pytest
+
+from legato_engine.transfer.link import Connected, PeerDown, PutDone, PutFailed, PutSpan, Received
+from legato_engine.transfer.memory import Faults, MemoryLink, Network
+
+SIZE = 256
+MESSAGES = [bytes([number]) * 10 for number in range(20)]
+
+
+class Sides:
+    """Two links; a is connected to b, and may write to its memory."""
+
+    def __init__(self, **faults):
+        self.network = Network(Random(3))
+        self.memory = {name: np.zeros(SIZE, np.uint8) for name in "ab"}
+        self.a, self.b = (
+            MemoryLink(self.network, name, memory.ctypes.data, SIZE) for name, memory in self.memory.items()
+        )
+        self.at_a = self.a.connect(self.b.address)
+        self.network.run(0)
+        ((self.at_b, accepted),) = [(event.connection, event.accepted) for event in self.b.poll()]
+        assert accepted
+        assert self.a.poll() == [Connected(self.at_a)]
+        self.a.attach(self.at_a, self.b.rkey)
+        self.network.faults = Faults(**faults)
+
+    def put(self, length=SIZE):
+        self.memory["a"].fill(7)
+        span = PutSpan(self.memory["a"].ctypes.data, self.memory["b"].ctypes.data, length)
+        self.a.put(self.at_a, [span], 5)
+
+    def heard(self, until=10.0):
+        """The messages that b got, when everything has arrived."""
+        self.network.run(until)
+        return [event.data for event in self.b.poll() if isinstance(event, Received)]
+
+
+def changed_bits(data, original):
+    return sum((one ^ other).bit_count() for one, other in zip(data, original, strict=True))
+
+
+def send_all(sides):
+    for data in MESSAGES:
+        sides.a.send(sides.at_a, data)
+
+
+def test_without_faults_messages_arrive_at_once_in_order():
+    sides = Sides()
+    send_all(sides)
+    assert sides.heard(until=0) == MESSAGES
+
+
+def test_messages_that_are_lost_do_not_arrive():
+    sides = Sides(lose_message=1.0)
+    send_all(sides)
+    assert sides.heard() == []
+
+
+def test_messages_that_are_doubled_arrive_twice():
+    sides = Sides(duplicate=1.0)
+    send_all(sides)
+    assert sides.heard() == [data for data in MESSAGES for _ in range(2)]
+
+
+def test_a_damaged_message_has_one_bit_changed():
+    sides = Sides(corrupt_message=1.0)
+    send_all(sides)
+    bits = [changed_bits(data, original) for data, original in zip(sides.heard(), MESSAGES, strict=True)]
+    assert bits == [1] * len(MESSAGES)
+
+
+@pytest.mark.parametrize("reorder", [0.0, 1.0])
+def test_delayed_messages_overtake_each_other_only_when_told_so(reorder):
+    sides = Sides(delay=1.0, reorder=reorder)
+    send_all(sides)
+    early = sides.heard(until=0.5)
+    late = sides.heard(until=1.0)
+    assert 0 < len(early) < len(MESSAGES)
+    assert sorted(early + late) == MESSAGES
+    assert (early + late == MESSAGES) is (reorder == 0.0)
+
+
+def test_a_put_does_not_overtake_messages():
+    """As on one connection of a network."""
+    sides = Sides(delay=1.0)
+    send_all(sides)
+    sides.put()
+    while not sides.memory["b"].any():
+        sides.network.run(sides.network.now + 0.01)
+    assert sides.heard(until=sides.network.now) == MESSAGES
+    assert sides.a.poll() == [PutDone(sides.at_a, 5)]
+
+
+def test_a_damaged_put_has_one_bit_changed():
+    sides = Sides(corrupt_put=1.0)
+    sides.put()
+    sides.network.run(1)
+    assert changed_bits(sides.memory["b"].tobytes(), b"\x07" * SIZE) == 1
+
+
+def test_a_put_beyond_the_memory_is_a_mistake_of_the_caller():
+    sides = Sides()
+    sides.put(SIZE + 1)
+    with pytest.raises(ValueError, match="257 bytes beyond the registered memory"):
+        sides.network.run(1)
+
+
+def test_a_connection_that_breaks_ends_on_both_sides():
+    sides = Sides(break_connection=1.0)
+    sides.a.send(sides.at_a, b"x")
+    sides.network.run(1)
+    assert [(type(event), event.connection) for event in sides.a.poll()] == [(PeerDown, sides.at_a)]
+    assert [(type(event), event.connection) for event in sides.b.poll()] == [(PeerDown, sides.at_b)]
+
+
+def test_a_wrong_remote_key_ends_the_connection():
+    sides = Sides()
+    sides.a.attach(sides.at_a, sides.a.rkey)
+    assert [(type(event), event.connection) for event in sides.a.poll()] == [(PeerDown, sides.at_a)]
+
+
+def test_nothing_is_put_before_the_remote_key_is_known():
+    sides = Sides()
+    sides.b.put(sides.at_b, [PutSpan(0, 0, 1)], 9)
+    assert [(type(event), event.connection, event.tag) for event in sides.b.poll()] == [(PutFailed, sides.at_b, 9)]
+
+
+@pytest.mark.parametrize("before", [True, False], ids=["asked before", "asked after"])
+def test_the_file_is_readable_while_an_event_waits(before):
+    sides = Sides()
+    if before:
+        assert not select.select([sides.b.fileno()], [], [], 0)[0]
+    send_all(sides)
+    sides.network.run(1)
+    assert select.select([sides.b.fileno()], [], [], 0)[0]
+    assert len(sides.b.poll()) == len(MESSAGES)
+    assert not select.select([sides.b.fileno()], [], [], 0)[0]
+    sides.a.close()
+    sides.network.run(2)
+    assert select.select([sides.b.fileno()], [], [], 0)[0]
+    assert [type(event) for event in sides.b.poll()] == [PeerDown]
+    sides.b.close()
+    sides.b.close()
+
+
+def test_a_stopped_process_reads_and_writes_when_it_goes_on():
+    sides = Sides()
+    sides.a.stop()
+    send_all(sides)
+    sides.put()
+    sides.b.send(sides.at_b, b"answer")
+    assert sides.heard() == []
+    assert sides.a.poll() == []
+    assert not sides.memory["b"].any()
+    sides.a.resume()
+    assert sides.heard() == MESSAGES
+    assert sides.memory["b"].all()
+    assert sides.a.poll() == [Received(sides.at_a, b"answer"), PutDone(sides.at_a, 5)]
