@@ -408,14 +408,19 @@ def test_nobody_overtakes_a_reservation_that_came_first_and_must_wait(make_worke
     assert later.finish == "length"
 
 
+def adopt_uncomputed(worker, client, **overrides):
+    """A sequence of another worker, all of whose prompt is computed here."""
+    worker.clients[client.id] = client
+    reservation = worker.scheduler.incoming.reserve(client.request(room=1, **overrides), 0.0)
+    assert worker.scheduler.incoming.grants() == (reservation,)
+    worker.scheduler.incoming.adopt(reservation, 0, {})
+    return reservation.request
+
+
 def test_adopted_sequences_that_compute_their_prompts_here_share_the_tokens_of_a_step(make_worker, make_client):
     worker = make_worker(chunk_tokens=8)
-    for room in (1, 2):
-        client = make_client(prompt(12, 50 * room))
-        worker.clients[client.id] = client
-        reservation = worker.scheduler.incoming.reserve(client.request(room=room), 0.0)
-        worker.scheduler.incoming.grants()
-        worker.scheduler.incoming.adopt(reservation, 0, {})
+    for start in (50, 100):
+        adopt_uncomputed(worker, make_client(prompt(12, start)))
     worker.run()
     assert [[len(row.tokens) for row in batch.rows] for batch in worker.batches[:3]] == [[8], [4, 4], [1, 8]]
 
@@ -426,19 +431,24 @@ def test_prompts_that_go_first_do_not_stall_decoding(make_worker, make_client):
     decoding = make_client(prompt(3, 200), max_tokens=9)
     worker.add(decoding)
     worker.step()
-    for room in (1, 2):
-        client = make_client(prompt(12, 50 * room), max_tokens=1)
-        worker.clients[client.id] = client
-        reservation = worker.scheduler.incoming.reserve(client.request(room=room, priority=1), 0.0)
-        worker.scheduler.incoming.grants()
-        worker.scheduler.incoming.adopt(reservation, 0, {})
+    for start in (50, 100):
+        adopt_uncomputed(worker, make_client(prompt(12, start), max_tokens=1), priority=1)
     worker.run()
-    assert [[len(row.tokens) for row in batch.rows] for batch in worker.batches[1:5]] == [
-        [8, 1],
-        [4, 4, 1],
-        [8, 1],
-        [1],
-    ]
+    rows = [[len(row.tokens) for row in batch.rows] for batch in worker.batches]
+    assert rows[1:5] == [[8, 1], [4, 4, 1], [8, 1], [1]]
+
+
+def test_who_gives_way_itself_takes_nothing_of_others(make_worker, make_client):
+    """Of a prompt, say, for which the step has no tokens left."""
+    worker = make_worker(num_blocks=10, growth_tokens=0, chunk_tokens=8)
+    decoding = worker.add(make_client(prompt(7, 200), max_tokens=9))
+    worker.step()
+    worker.step()
+    first, second = (adopt_uncomputed(worker, make_client(prompt(12, start)), priority=1) for start in (50, 100))
+    assert worker.pool.available == 0
+    worker.begin()
+    assert decoding.state is RequestState.WAITING
+    assert (first.state, second.state) == (RequestState.RUNNING, RequestState.RUNNING)
 
 
 def test_a_worker_with_a_reservation_is_not_idle(make_worker, make_client):

@@ -486,6 +486,15 @@ def test_one_step_is_in_flight_at_a_time(make_worker, make_client):
         worker.scheduler.process(batch, output, 0.0)
 
 
+def test_an_output_with_too_few_rows_is_refused(make_worker, make_client):
+    worker = make_worker()
+    for start in (0, 50):
+        worker.add(make_client(prompt(3, start)))
+    batch = worker.begin()
+    with pytest.raises(ValueError, match="shorter"):
+        worker.scheduler.process(batch, worker.output[:1], 0.0)
+
+
 def test_a_prompt_leaves_room_for_a_token(make_worker, make_client):
     worker = make_worker(max_length=12)
     with pytest.raises(RequestRejected, match="no room for output"):
