@@ -5,6 +5,7 @@ from msgspec.structs import replace
 from relay_script import Scripted
 
 from legato_gateway.relay.lifecycle import Stage
+from legato_gateway.routing.filters import Need
 from legato_gateway.testing.fake_engine import token_at
 from legato_protocol.stream import (
     Cancel,
@@ -62,6 +63,20 @@ def test_a_worker_that_does_all_needs_no_transport(lab):
     run = Scripted(lab, "u")
     route = run.start().route
     assert (route.prefill, route.decode, route.transport) == ("local", "u0", "")
+
+
+def test_what_goes_on_needs_room_for_its_output_and_has_the_time_that_is_left(lab):
+    run = Scripted(lab, "u")
+    generation = run.start(max_tokens=50, deadline=50.0)
+    sub, need = run.sub(generation), run.relay._dispatcher.need
+    assert need(sub) == Need(sub.id, 100, 50)
+    run.until(lambda: generation.completion_tokens == 7)
+    assert need(sub) == Need(sub.id, 107, 43, 1, "r")
+    run.time.advance(10.0 - run.time.now)
+    run.relay.workers.received("u0", Failed(sub.id, 1, "internal", "scripted", "decode", True))
+    assert need(sub) == Need(sub.id, 107, 43, 1, "r", frozenset({"u0"}))
+    sequence = run.told(Generate)[1][1].sequence
+    assert (len(sequence.token_ids) // 4, sequence.prompt_len, sequence.deadline) == (107, 100, 40.0)
 
 
 def test_an_expired_sequence_is_not_sent_without_a_deadline(lab):

@@ -115,6 +115,23 @@ def test_admission_is_asked_with_what_no_worker_holds(lab, monkeypatch):
         assert (ticket.tenant, ticket.priority, ticket.deadline, ticket.matches) == ("t", 2, 12.0, {"u1": 6})
 
 
+def test_held_requests_are_looked_at_by_the_clock_of_their_quotas(lab, monkeypatch):
+    run, times = Scripted(lab, "p"), []
+    monkeypatch.setattr(run.admission, "next", lambda _, now: times.append(now) or [])
+    run.start()
+    run.time.advance(5.0)
+    run.load(run.workers["p0"])
+    assert times == [0.0, 5.0]
+
+
+def test_what_ended_has_no_timer_left_and_its_tokens_are_counted(lab):
+    run, before = Scripted(lab, "u"), count("output_tokens_total")
+    generation = run.start(max_tokens=10)
+    run.until(lambda: generation.ended)
+    assert generation.timer.call is None
+    assert count("output_tokens_total") == before + 10
+
+
 def test_ends_are_counted_and_those_that_a_worker_failed(lab):
     run = Scripted(lab, "u")
     names = ("requests_total", "requests_total", "worker_failures_total", "active_requests")
