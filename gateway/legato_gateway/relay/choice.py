@@ -65,7 +65,7 @@ class Choice:
     def take(self, item: TokenItem) -> Delta | None:
         """What is new in `item`, whose first token is a known one or the next. None when there is nothing to show."""
         known = len(self.tokens) - item.index
-        tokens = item.token_ids[known:] if known else item.token_ids
+        tokens = item.token_ids[known:]
         if not tokens and (item.finish is None or known > len(item.token_ids)):
             return None
         shown = tokens[:-1] if item.finish == "stop" else tokens
