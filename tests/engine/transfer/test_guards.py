@@ -107,6 +107,21 @@ def test_every_corrupt_block_is_counted_once(pair):
     assert not pair.receiver.events(Arrived)
 
 
+def test_announcements_may_come_in_any_order(pair):
+    pair.begin()
+    peers, announced = pair.sender.agent._peers, []
+    send, peers.send = peers.send, lambda number, message: announced.append((number, message))
+    pair.sender.agent.push(1, 0, [0, 1], HASHES[:2])
+    pair.sender.agent.push(1, 2, [2, 3], HASHES[2:])
+    pair.run(0.2)
+    peers.send = send
+    for number, message in reversed(announced):
+        send(number, message)
+    pair.sender.agent.finish(1, TOKENS, 4 * BLOCK, ())
+    pair.run()
+    assert pair.receiver.events(Arrived)
+
+
 def test_a_block_that_is_announced_twice_counts_as_it_was_first(pair):
     """Its checksum is not replaced by a later one that fits other bytes."""
     pair.begin()
@@ -253,8 +268,9 @@ def test_what_only_a_receiver_says_is_no_message_to_a_receiver(pair, message):
 def test_a_commit_before_the_last_message_is_no_move_of_the_table(pair):
     pair.begin()
     pair.receiver.say(handoff.Commit(*NAME), pair.sender)
+    pair.receiver.say(handoff.Commit(*NAME), pair.sender)
     pair.run()
-    assert pair.sender.agent.counts().bad_messages == 1
+    assert pair.sender.agent.counts().bad_messages == 2
     assert not pair.sender.events(Committed)
     assert arrives(pair)
 

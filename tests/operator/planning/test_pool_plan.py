@@ -5,10 +5,11 @@ import functools
 import pytest
 
 from legato_operator.api import conditions, parsing
+from legato_operator.cluster import Ref
 from legato_operator.manifests import common, placement, pool, worker
 from legato_operator.observing.observed import Observed, Pod, WorkerState
 from legato_operator.planning import pool_plan
-from legato_operator.planning.actions import Apply, Delete, DrainWorker
+from legato_operator.planning.actions import Delete, DrainWorker
 from legato_operator.planning.failure import Failure
 from legato_operator.planning.limits import PoolTarget
 from legato_operator.planning.revisions import Revisions
@@ -95,6 +96,7 @@ def test_old_workers_go_the_idlest_first_and_those_of_the_good_revision_last(pla
     assert _drained(planned(_pod(GOOD, busy=3), _pod(GOOD, busy=1), bounds=(0, 1))) == ["demo-decode-1"]
     assert _drained(planned(_pod(GOOD, busy=1), _pod(GOOD, busy=3), bounds=(0, 1))) == ["demo-decode-0"]
     assert _drained(planned(_pod(OTHER, busy=3), _pod(GOOD, busy=1), bounds=(0, 1))) == ["demo-decode-0"]
+    assert _drained(planned(_pod(GOOD), _pod(GOOD, state=None), bounds=(0, 1))) == ["demo-decode-1"], "the newest"
 
 
 def test_of_workers_that_are_not_ready_the_newest_goes_first(planned):
@@ -153,21 +155,44 @@ def test_without_surge_prefill_gives_workers_up_first(build):
     assert (_drained(made["prefill"]), _drained(made["decode"])) == (["demo-decode-1"], [])
 
 
+FAILED = {"failed": True, "ready": False}
+DRAINED, TOLD = WorkerState(0, True, "ucx:tcp"), WorkerState(1, True, "ucx:tcp")
+DELETE = Delete(Ref("Pod", "default", "demo-decode-0"), "uid-demo-decode-0")
+DRAIN = DrainWorker("demo-decode-0", "127.0.0.1:1")
+
+
 @pytest.mark.parametrize(
-    ("pod", "acts"),
+    ("pod", "target", "acts"),
     [
-        ({}, []),
-        ({"failed": True, "ready": False, "age": 10.0}, [Delete]),
-        ({"failed": True, "ready": False, "age": 9.0}, []),
-        ({"failed": True, "ready": False, "age": 10.0, "leaving": True}, []),
+        ({}, 1, []),
+        ({"ready": False}, 0, [DELETE]),
+        # What ended for good is deleted once, when it is old enough, whether chosen to leave or not.
+        (FAILED | {"age": 10.0}, 1, [DELETE]),
+        (FAILED | {"age": 10.0}, 0, [DELETE]),
+        (FAILED | {"age": 9.0}, 1, []),
+        (FAILED | {"age": 9.0}, 0, []),
+        (FAILED | {"age": 10.0, "leaving": True}, 1, []),
+        # Who was chosen stays until nothing runs there, and no longer than 120 seconds.
+        ({"draining_since": 999.0, "state": DRAINED}, 1, [DELETE]),
+        ({"draining_since": 999.0, "state": DRAINED, "leaving": True}, 1, []),
+        ({"draining_since": 999.0, "state": TOLD}, 1, []),
+        ({"draining_since": 880.0, "state": TOLD}, 1, [DELETE]),
+        ({"draining_since": 999.0, "state": None}, 1, []),
+        ({"draining_since": 999.0, "ready": False}, 1, [DELETE]),
+        ({"draining_since": 999.0}, 1, [DRAIN]),
     ],
 )
-def test_a_worker_that_ended_for_good_is_deleted_once_when_it_is_old_enough(planned, pod, acts):
-    """Also where nobody was chosen to leave."""
-    assert [type(action) for action in planned(_pod(NEW, **pod), target=1).leave] == acts
+def test_when_a_worker_is_told_to_leave_and_when_it_is_deleted(planned, pod, target, acts):
+    assert list(planned(_pod(NEW, **pod), target=target).leave) == acts
 
 
 def test_a_ready_worker_is_marked_before_it_is_told(planned):
-    made = planned(_pod(NEW), _pod(NEW), target=1)
-    assert [type(action) for action in made.leave] == [Apply, DrainWorker]
-    assert made.leave[0].manager == common.DRAINER
+    mark, told = planned(_pod(NEW), target=0).leave
+    assert mark.manager == common.DRAINER
+    assert mark.item["metadata"]["uid"] == "uid-demo-decode-0"
+    assert mark.item["metadata"]["annotations"] == {common.ANNOTATION_DRAINING: "1000.0"}
+    assert told == DRAIN
+
+
+def test_a_failed_worker_that_is_too_young_to_go_keeps_no_other(planned):
+    assert _deleted(planned(_pod(NEW, ready=False), _pod(NEW, **FAILED), target=0)) == ["demo-decode-0"]
