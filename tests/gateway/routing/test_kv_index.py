@@ -186,6 +186,13 @@ def test_a_prompt_that_was_matched_before_is_not_looked_through_again(monkeypatc
     assert index.match(prompt) == {"w": 5 * RUN}
 
 
+@pytest.mark.parametrize("length", [1, RUN - 1, RUN, RUN + 1, 2 * RUN - 1])
+def test_prompts_of_any_length_are_matched_to_their_end(length: int) -> None:
+    prompt, worker = hashes(2 * RUN), Worker()
+    worker.store(prompt)
+    assert started(worker).match(prompt[:length]) == {"w": length}
+
+
 @pytest.mark.parametrize("part", [1, 5])
 def test_prompts_that_part_within_a_run_are_told_apart_after_removals(part: int) -> None:
     shared = hashes(RUN + part)
