@@ -495,6 +495,16 @@ def test_an_output_with_too_few_rows_is_refused(make_worker, make_client):
         worker.scheduler.process(batch, worker.output[:1], 0.0)
 
 
+@pytest.mark.parametrize("room", [None, 1])
+def test_an_output_with_too_few_tokens_for_its_choices_is_refused(make_worker, make_client, room):
+    worker = make_worker()
+    worker.add(make_client(prompt(3), choices=(0, 1, 2)), room=room)
+    batch = worker.begin()
+    (sampled,) = worker.output
+    with pytest.raises(ValueError, match="shorter"):
+        worker.scheduler.process(batch, (sampled[:2],), 0.0)
+
+
 def test_a_prompt_leaves_room_for_a_token(make_worker, make_client):
     worker = make_worker(max_length=12)
     with pytest.raises(RequestRejected, match="no room for output"):
