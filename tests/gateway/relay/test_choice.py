@@ -75,9 +75,9 @@ class Pieces:
 
 def test_the_token_that_ended_a_choice_is_counted_and_not_shown(lab):
     choice = _choice(lab, stop=("never",))
-    delta = choice.take(TokenItem("r", 1, 0, 0, (1, 2), finish="stop"))
-    assert (delta.text, delta.tokens, delta.finish) == ("ab", (), "stop")
-    assert choice.tokens == [1, 2]
+    delta = choice.take(TokenItem("r", 1, 0, 0, (1, 2, 3), finish="stop"))
+    assert (delta.text, delta.tokens, delta.finish) == ("abac", (), "stop")
+    assert choice.tokens == [1, 2, 3]
 
 
 def test_the_worker_says_how_a_choice_ended_unless_its_last_text_is_a_stop_string(lab):

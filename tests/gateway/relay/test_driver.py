@@ -127,6 +127,16 @@ def test_a_worker_that_stays_after_all_keeps_its_sequences(lab):
     assert not run.told(Handoff)
 
 
+def test_the_drain_of_a_worker_that_only_prefilled_it_leaves_a_request_alone(lab):
+    run = Scripted(lab, "p", "d", "d")
+    generation = run.start(choices=2)
+    run.decoding(generation)
+    run.drain(run.workers["p0"])
+    run.load(run.workers["p0"])
+    assert run.sub(generation).choices == (0, 1)
+    assert not run.told(Handoff)
+
+
 def test_a_sequence_that_starts_on_a_draining_worker_leaves_it(lab):
     run = Scripted(lab, "u", "u")
     generation = run.start()

@@ -118,6 +118,13 @@ def test_a_worker_that_is_gone_holds_nothing(lab, happens):
     assert run.index.held("u0") == 0
 
 
+def test_without_any_worker_requests_wait_for_one(lab):
+    run = Scripted(lab, "u")
+    run.cut(run.workers["u0"])
+    run.relay.workers.removed("u0")
+    assert run.sub(run.start()).stage is Stage.HELD
+
+
 def test_bad_frames_and_foreign_workers_are_counted_by_worker(lab):
     run = Scripted(lab, "u")
     before = [count(name, worker="u0") for name in ("bad_frames_total", "foreign_workers_total")]
