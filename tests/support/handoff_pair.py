@@ -16,6 +16,15 @@ TOKENS = pack_tokens(range(4 * BLOCK))
 HASHES = block_hash.chain(TOKENS, BLOCK, ROOT)
 
 
+def wait(holds, turn):
+    """Takes turns until it holds. Raises AssertionError when it does not in the end."""
+    for _ in range(200):
+        if holds():
+            return
+        turn()
+    raise AssertionError("waited for what does not happen")
+
+
 class Side:
     def __init__(self, network, name, fill, **settings):
         self.arena = torch.full((BLOCKS, BLOCK_BYTES), fill, dtype=torch.uint8)
@@ -57,6 +66,10 @@ class Pair:
                     side.poll()
             self.deliver()
 
+    def wait(self, holds):
+        """Time passes until it holds."""
+        wait(holds, lambda: self.run(0.05))
+
     def deliver(self):
         """What is on its way arrives; nobody looks at it yet."""
         self.network.run(self.network.now + 0.05)
@@ -90,8 +103,7 @@ class Stranger:
         self.pair = pair
         self.heard = []
         self.number = self.peers.reach((to or pair.receiver).peer)
-        while not self.peers.trusted(self.number):
-            self.turn()
+        wait(lambda: self.peers.trusted(self.number), self.turn)
 
     def turn(self):
         self.pair.run(0.1)

@@ -216,8 +216,7 @@ def test_a_connection_on_which_nobody_answers_is_given_up_and_another_one_is_ope
 def test_a_connection_that_is_being_closed_is_not_used_for_another_hand_off(pair):
     pair.begin()
     pair.sender.link.stop()
-    while not pair.receiver.agent.counts().fences:
-        pair.run(0.05)
+    pair.wait(lambda: pair.receiver.agent.counts().fences)
     pair.receiver.agent.grant(2, 1, pair.sender.peer, range(4, 8), 0, ROOT)  # before `Fenced` was polled
     pair.sender.link.resume()
     pair.sender.agent.abort(1, "over")
@@ -233,8 +232,7 @@ def test_what_connecting_takes_is_not_taken_off_the_senders_lease(pair):
     pair.receiver.agent.grant(1, 1, pair.sender.peer, range(4), 0, ROOT)
     pair.run(0.9)  # of a lease of 1
     pair.sender.link.resume()
-    while not pair.sender.agent._peers._greeted:
-        pair.run(0.05)
+    pair.wait(lambda: pair.sender.agent._peers._greeted)
     pair.sender.link.stop()
     pair.run(0.7)
     pair.sender.link.resume()

@@ -5,6 +5,7 @@ from random import Random
 
 import numpy as np
 import pytest
+from handoff_pair import wait
 
 from legato_engine.transfer.link import Connected, PeerDown, PutDone, PutFailed, PutSpan, Received
 from legato_engine.transfer.memory import Faults, MemoryLink, Network
@@ -91,8 +92,7 @@ def test_a_put_does_not_overtake_messages():
     sides = Sides(delay=1.0)
     send_all(sides)
     sides.put()
-    while not sides.memory["b"].any():
-        sides.network.run(sides.network.now + 0.01)
+    wait(sides.memory["b"].any, lambda: sides.network.run(sides.network.now + 0.01))
     assert sides.heard(until=sides.network.now) == MESSAGES
     assert sides.a.poll() == [PutDone(sides.at_a, 5)]
 

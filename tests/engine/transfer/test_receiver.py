@@ -83,9 +83,7 @@ def test_only_what_may_still_be_written_to_is_in_quarantine(pair):
 def test_blocks_whose_sender_has_to_be_fenced_are_in_quarantine_until_it_is(pair):
     pair.begin()
     pair.sender.link.stop()
-    while not pair.receiver.agent.counts().fences:
-        pair.deliver()
-        pair.receiver.poll()
+    pair.wait(lambda: pair.receiver.agent.counts().fences)
     assert pair.receiver.agent.counts().quarantined_blocks == 4
     assert not pair.receiver.events(Released)
     pair.run()
@@ -193,9 +191,7 @@ def test_the_last_message_may_come_before_the_blocks_are_announced(pair):
     pair.receiver.poll()
     pair.sender.link.stop()
     began = pair.network.now
-    while not pair.receiver.events(Aborted):
-        pair.deliver()
-        pair.receiver.poll()
+    pair.wait(lambda: pair.receiver.events(Aborted))
     assert pair.network.now - began == pytest.approx(1.0, abs=0.06)
     assert not pair.receiver.events(Arrived)
 
