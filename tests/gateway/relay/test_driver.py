@@ -230,6 +230,16 @@ def test_a_fault_that_another_worker_does_not_have_is_the_first_ones(lab):
     assert {worker.name: worker.broken for worker in run.fleet.snapshot().workers} == {"u0": True, "u1": False}
 
 
+def test_a_fault_that_does_not_come_again_at_the_same_worker_is_nobodys(lab):
+    run = Scripted(lab, "u")
+    for _ in range(3):
+        run.workers["u0"].engine.refusals.append(Refusal("faulted", retry=True))
+        generation = run.start(max_tokens=1)
+        run.until(lambda generation=generation: generation.ended)
+        assert (error_of(generation), generation.route.attempt) == (None, 2)
+    assert not run.fleet.snapshot().workers[0].broken
+
+
 def test_tokens_of_a_worker_that_does_not_decode_it_are_dropped(lab):
     """Also under the current attempt: the prefill worker of a pair has no say in what the client reads."""
     run = Scripted(lab, "p", "d")
