@@ -52,8 +52,10 @@ def formats() -> Iterator[str]:
     import torch
 
     from legato_cli import model
-    from legato_engine import formats, processor
-    from legato_engine.models import weights
+    from legato_engine import processor
+    from legato_engine.models.architectures import ARCHITECTURES
+    from legato_engine.runner import formats
+    from legato_engine.weights.opening import open_weights
     from legato_operator.api.resources import Engine
 
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -62,9 +64,10 @@ def formats() -> Iterator[str]:
     except model.ModelUnavailable as error:
         yield f"{'dtype: Auto':<14} unknown: {error}"
         return
-    config = weights.open(path).config
+    config = open_weights(path).config
     chosen = formats.choose("auto", processor.detect(), device, config, Engine().block_size)
     yield f"{'dtype: Auto':<14} {chosen} (for {BUILTIN})"
+    yield f"{'architectures':<14} {', '.join(ARCHITECTURES)}"
 
 
 def transports() -> Iterator[str]:

@@ -68,11 +68,11 @@ def run(args: argparse.Namespace) -> int:
 
 def _compile(path: Path, dtypes: Sequence[str]) -> int:
     from legato_engine.errors import EngineError
-    from legato_engine.models import weights
-    from legato_engine.runner import Runner
+    from legato_engine.runner.runner import Runner
+    from legato_engine.weights.opening import open_weights
 
     try:
-        checkpoint = weights.open(path)
+        checkpoint = open_weights(path)
         for dtype in dtypes:
             _say(f"compiling kernels for {dtype}")
             runner = Runner.load(

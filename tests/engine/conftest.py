@@ -14,11 +14,11 @@ import pytest
 import torch
 
 from legato_engine import processor
-from legato_engine.models import weights
-from legato_engine.models.checkpoint import Checkpoint
 from legato_engine.models.config import ModelConfig
-from legato_engine.runner import Runner
+from legato_engine.runner.runner import Runner
 from legato_engine.scheduler.batch import Batch, Draw, Row
+from legato_engine.weights.checkpoint import Checkpoint
+from legato_engine.weights.opening import open_weights
 from legato_protocol.stream import SamplingParams
 
 # As at the start of a worker: transformers may compute before a runner is loaded, and oneDNN reads its settings once.
@@ -101,12 +101,7 @@ def huggingface_model(checkpoint: Checkpoint, config: ModelConfig) -> torch.nn.M
     """transformers' model of this config with the checkpoint's own (dequantized) weights, float32."""
     from transformers import AutoConfig, AutoModelForCausalLM
 
-    kind = "mistral" if config.architecture == "MistralForCausalLM" else "llama"
-    extra = (
-        {"sliding_window": config.sliding_window}
-        if kind == "mistral"
-        else {"attention_bias": config.attention_bias, "mlp_bias": config.mlp_bias}
-    )
+    kind, extra = _huggingface_kind(config)
     theirs = AutoConfig.for_model(
         kind,
         vocab_size=config.vocab_size,
@@ -131,6 +126,22 @@ def huggingface_model(checkpoint: Checkpoint, config: ModelConfig) -> torch.nn.M
     assert set(missing) <= {"lm_head.weight"}
     model.tie_weights()
     return model
+
+
+def _huggingface_kind(config: ModelConfig) -> tuple[str, dict[str, object]]:
+    """What transformers calls this architecture, and what it wants to know of it beside."""
+    if config.architecture == "MistralForCausalLM":
+        return "mistral", {"sliding_window": config.sliding_window}
+    if config.architecture == "LlamaForCausalLM":
+        return "llama", {"attention_bias": config.attention_bias, "mlp_bias": config.mlp_bias}
+    windows = {
+        "use_sliding_window": config.sliding_window is not None,
+        "sliding_window": config.sliding_window,
+        "max_window_layers": config.full_attention_layers,
+    }
+    if config.architecture == "Qwen2ForCausalLM":
+        return "qwen2", windows
+    return "qwen3", windows | {"attention_bias": config.attention_bias}
 
 
 class Oracle:
@@ -188,7 +199,7 @@ def smollm2_path() -> Path:
 
 @pytest.fixture(scope="session")
 def smollm2() -> Checkpoint:
-    return weights.open(smollm2_path())
+    return open_weights(smollm2_path())
 
 
 @pytest.fixture(scope="session")

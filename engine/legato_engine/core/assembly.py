@@ -11,13 +11,14 @@ from legato_engine.core.heartbeat import Pulse
 from legato_engine.core.loop import Core
 from legato_engine.kvcache.block_pool import BlockPool
 from legato_engine.kvcache.events import EventLog
-from legato_engine.models import weights
-from legato_engine.runner import Runner, StepRunner
+from legato_engine.runner.interface import StepRunner
+from legato_engine.runner.runner import Runner
 from legato_engine.scheduler.limits import SchedulerLimits
 from legato_engine.scheduler.scheduler import Scheduler
 from legato_engine.settings import WorkerSettings
 from legato_engine.transfer.agent import TransferAgent
 from legato_engine.transfer.checksum import ArenaMemory
+from legato_engine.weights.opening import open_weights
 from legato_protocol import model_digest
 from legato_protocol.flags import SettingsError
 from legato_protocol.stream import Hello
@@ -60,7 +61,7 @@ class CoreParts:
 
 def load(settings: WorkerSettings, path: Path, epoch: str, progress: Progress, clock: Clock) -> CoreParts:
     """Reads the model, makes one token and registers the arena. Raises EngineError, SettingsError, LinkError."""
-    checkpoint = weights.open(path)
+    checkpoint = open_weights(path)
     most = checkpoint.config.max_length
     max_length = settings.max_length or most
     if max_length > most:

@@ -17,7 +17,7 @@ from legato_engine.core.receivers import HandoffReceivers
 from legato_engine.core.request_handler import RequestHandler
 from legato_engine.core.senders import HandoffSenders
 from legato_engine.kvcache.events import EventLog
-from legato_engine.runner import StepRunner
+from legato_engine.runner.interface import StepRunner
 from legato_engine.scheduler.batch import Batch, StepOutput
 from legato_engine.scheduler.results import Emission
 from legato_engine.scheduler.scheduler import Scheduler

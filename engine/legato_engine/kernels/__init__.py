@@ -1,4 +1,6 @@
-"""Kernels, a folder each: `naive.py` is the readable truth, `cpu.py` the fast path on a processor, README the maths."""
+"""Kernels, a folder each: `naive.py` is the readable truth, `torch.py` and `numba*.py` are what backends call, README
+tells the maths.
+"""
 
 import os
 import shutil

@@ -1,1 +1,1 @@
-"""Layers that models are built of: each owns its weights and calls kernels."""
+"""What models are written against and backends make: layers, and the step that they compute. No kernels, no weights."""

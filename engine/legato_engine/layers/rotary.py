@@ -6,38 +6,57 @@ from typing import Any
 
 import torch
 
-from legato_engine.models.config import ModelConfig
+Scaling = Mapping[str, Any]  # as `ModelConfig.rope_scaling` says it
 
 
-def frequencies(config: ModelConfig) -> torch.Tensor:
+def frequencies(head_dim: int, theta: float, scaling: Scaling | None) -> torch.Tensor:
     """Angle per position of each pair, float32 [head_dim/2], with the model's scaling."""
-    exponents = torch.arange(0, config.head_dim, 2, dtype=torch.int64).float() / config.head_dim
-    plain = 1.0 / (config.rope_theta**exponents)
-    scaling = config.rope_scaling
+    exponents = torch.arange(0, head_dim, 2, dtype=torch.int64).float() / head_dim
+    plain = 1.0 / (theta**exponents)
     if scaling is None:
         return plain
+    if scaling["rope_type"] == "yarn":
+        return _yarn(plain, scaling, theta)
     kinds = {"linear": _linear, "llama3": _llama3, "factors": _factors}
     return kinds[scaling["rope_type"]](plain, scaling)
 
 
-def tables(config: ModelConfig, max_length: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """cos and sin, float32 [max_length, head_dim/2]."""
-    angles = torch.outer(torch.arange(max_length).float(), frequencies(config))
-    return angles.cos(), angles.sin()
+def tables(head_dim: int, theta: float, scaling: Scaling | None, max_length: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """cos and sin, float32 [max_length, head_dim/2]; with YaRN both times its attention factor."""
+    angles = torch.outer(torch.arange(max_length).float(), frequencies(head_dim, theta, scaling))
+    by = float((scaling or {}).get("attention_factor", 1.0))
+    return angles.cos() * by, angles.sin() * by
 
 
-def _linear(plain: torch.Tensor, scaling: Mapping[str, Any]) -> torch.Tensor:
+def _linear(plain: torch.Tensor, scaling: Scaling) -> torch.Tensor:
     return plain / float(scaling["factor"])
 
 
-def _factors(plain: torch.Tensor, scaling: Mapping[str, Any]) -> torch.Tensor:
+def _factors(plain: torch.Tensor, scaling: Scaling) -> torch.Tensor:
     return plain / torch.tensor(scaling["factors"], dtype=torch.float32)
 
 
-def _llama3(plain: torch.Tensor, scaling: Mapping[str, Any]) -> torch.Tensor:
+def _llama3(plain: torch.Tensor, scaling: Scaling) -> torch.Tensor:
     """Llama 3.1: long waves are slowed by `factor`, short ones kept, those between blended."""
     factor, original = float(scaling["factor"]), float(scaling["original_max_position_embeddings"])
     low, high = float(scaling["low_freq_factor"]), float(scaling["high_freq_factor"])
     wavelength = 2 * math.pi / plain
     share = ((original / wavelength - low) / (high - low)).clamp(0, 1)
     return (1 - share) * plain / factor + share * plain
+
+
+def _yarn(plain: torch.Tensor, scaling: Scaling, theta: float) -> torch.Tensor:
+    """YaRN (Peng et al., 2023): pairs that turn often in the original length are kept, others are slowed."""
+    factor, original = float(scaling["factor"]), float(scaling["original_max_position_embeddings"])
+    pairs = len(plain)
+
+    def turning(times: float) -> float:
+        """The pair that turns so many times in the original length."""
+        return pairs * math.log(original / (times * 2 * math.pi)) / math.log(theta)
+
+    low, high = turning(float(scaling["beta_fast"])), turning(float(scaling["beta_slow"]))
+    if scaling["truncate"]:
+        low, high = math.floor(low), math.ceil(high)
+    low, high = max(low, 0), min(high, 2 * pairs - 1)
+    slowed = ((torch.arange(pairs).float() - low) / max(high - low, 0.001)).clamp(0, 1)
+    return plain / factor * slowed + plain * (1 - slowed)

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import inf
+from math import inf, log
 from typing import Any
 
 from legato_engine.errors import CorruptModel, UnsupportedModel
@@ -11,10 +11,17 @@ from legato_engine.models.architectures import ARCHITECTURES
 ROPE_SCALINGS = {  # what a config.json may ask for, and the numbers that it has to give
     "linear": ("factor",),
     "llama3": ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"),
+    "yarn": ("factor",),
 }
 # What transformers takes where a config.json is silent, if that differs from Llama's.
-_DEFAULTS: dict[str, dict[str, Any]] = {"MistralForCausalLM": {"sliding_window": 4096, "num_key_value_heads": 8}}
-_GGUF_ARCHITECTURES = {"llama": "LlamaForCausalLM"}
+_DEFAULTS: dict[str, dict[str, Any]] = {
+    "MistralForCausalLM": {"sliding_window": 4096, "num_key_value_heads": 8},
+    "Qwen2ForCausalLM": {"sliding_window": 4096, "num_key_value_heads": 32, "use_sliding_window": False},
+    "Qwen3ForCausalLM": {
+        "sliding_window": 4096, "num_key_value_heads": 32, "use_sliding_window": False, "head_dim": 128,
+    },
+}  # fmt: skip
+_GGUF_ARCHITECTURES = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM"}
 
 
 @dataclass(frozen=True)
@@ -24,6 +31,8 @@ class ModelConfig:
     `rope_scaling` is None for plain rotary embeddings, else one of
     `{"rope_type": "linear", "factor": f}`,
     `{"rope_type": "llama3", "factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"}`,
+    `{"rope_type": "yarn", "factor", "original_max_position_embeddings", "beta_fast", "beta_slow", "attention_factor"}`
+    and `"truncate"`, a bool, or
     `{"rope_type": "factors", "factors": tuple of head_dim/2 floats}`: inverse frequencies are divided by them (GGUF
     files of Llama 3 hold these instead of the four constants).
     """
@@ -44,6 +53,11 @@ class ModelConfig:
     sliding_window: int | None
     attention_bias: bool
     mlp_bias: bool
+    full_attention_layers: int = 0  # so many layers from the first one on have no window
+
+    def window(self, layer: int) -> int | None:
+        """How many positions one of that layer sees, itself among them; None for all before it."""
+        return None if layer < self.full_attention_layers else self.sliding_window
 
 
 def from_huggingface(raw: Mapping[str, Any], source: str) -> ModelConfig:
@@ -54,6 +68,9 @@ def from_huggingface(raw: Mapping[str, Any], source: str) -> ModelConfig:
         raise UnsupportedModel(f"{source}: hidden_act is {raw['hidden_act']!r}; only 'silu' is supported")
     hidden, heads = _size(raw, "hidden_size", source), _size(raw, "num_attention_heads", source)
     theta, scaling = _huggingface_rope(raw, source)
+    max_length = _size(raw, "max_position_embeddings", source)
+    if scaling is not None and scaling["rope_type"] == "yarn":
+        max_length = max(max_length, int(scaling["factor"] * scaling["original_max_position_embeddings"]))
     return _checked(
         ModelConfig(
             architecture=architecture,
@@ -64,14 +81,15 @@ def from_huggingface(raw: Mapping[str, Any], source: str) -> ModelConfig:
             head_dim=_size(raw, "head_dim", source, hidden // heads),
             intermediate_size=_size(raw, "intermediate_size", source),
             vocab_size=_size(raw, "vocab_size", source),
-            max_length=_size(raw, "max_position_embeddings", source),
+            max_length=max_length,
             rope_theta=theta,
             rope_scaling=scaling,
             rms_norm_eps=_number(raw, "rms_norm_eps", source, 1e-6),
             tie_word_embeddings=bool(raw.get("tie_word_embeddings", False)),
-            sliding_window=_window(raw, "sliding_window", source),
+            sliding_window=_window(raw, "sliding_window", source) if raw.get("use_sliding_window", True) else None,
             attention_bias=bool(raw.get("attention_bias", False)),
             mlp_bias=bool(raw.get("mlp_bias", False)),
+            full_attention_layers=_full_attention_layers(raw, source),
         ),
         source,
     )
@@ -110,7 +128,7 @@ def from_gguf(
             rms_norm_eps=_number(raw, "attention.layer_norm_rms_epsilon", source),
             tie_word_embeddings="output.weight" not in tensors,
             sliding_window=_window(raw, "attention.sliding_window", source),
-            attention_bias="blk.0.attn_q.bias" in tensors,
+            attention_bias="blk.0.attn_output.bias" in tensors,
             mlp_bias="blk.0.ffn_up.bias" in tensors,
         ),
         source,
@@ -138,7 +156,32 @@ def _huggingface_rope(raw: Mapping[str, Any], source: str) -> tuple[float, dict[
     if kind not in ROPE_SCALINGS:
         allowed = ", ".join(ROPE_SCALINGS)
         raise UnsupportedModel(f"{source}: rope type {kind!r} is not supported; supported: default, {allowed}")
-    return float(theta), {"rope_type": kind} | {key: _number(scaling, key, source) for key in ROPE_SCALINGS[kind]}
+    numbers = {key: _number(scaling, key, source) for key in ROPE_SCALINGS[kind]}
+    if kind == "yarn":
+        numbers |= _yarn(scaling, numbers["factor"], _size(raw, "max_position_embeddings", source), source)
+    return float(theta), {"rope_type": kind} | numbers
+
+
+def _yarn(given: Mapping[str, Any], factor: float, max_length: int, source: str) -> dict[str, Any]:
+    """What a config may leave out, as transformers fills it in."""
+    mscale, all_dim = given.get("mscale"), given.get("mscale_all_dim")
+    if given.get("attention_factor") is not None:
+        attention = _number(given, "attention_factor", source)
+    elif mscale and all_dim:
+        attention = _mscale(factor, mscale) / _mscale(factor, all_dim)
+    else:
+        attention = _mscale(factor, 1.0)
+    return {
+        "original_max_position_embeddings": _number(given, "original_max_position_embeddings", source, max_length),
+        "beta_fast": _number(given, "beta_fast", source, 32.0),
+        "beta_slow": _number(given, "beta_slow", source, 1.0),
+        "attention_factor": attention,
+        "truncate": bool(given.get("truncate", True)),
+    }
+
+
+def _mscale(factor: float, share: float) -> float:
+    return 0.1 * share * log(factor) + 1.0 if factor > 1 else 1.0
 
 
 def _gguf_scaling(
@@ -167,6 +210,17 @@ def _size(raw: Mapping[str, Any], key: str, source: str, default: int | None = N
 
 def _window(raw: Mapping[str, Any], key: str, source: str) -> int | None:
     return _size(raw, key, source) if raw.get(key) else None
+
+
+def _full_attention_layers(raw: Mapping[str, Any], source: str) -> int:
+    """Layers before the first with a window: `layer_types`, or Qwen's `max_window_layers`."""
+    kinds = raw.get("layer_types")
+    if not isinstance(kinds, list):
+        return int(raw.get("max_window_layers", 0) or 0)
+    full = kinds.index("sliding_attention") if "sliding_attention" in kinds else len(kinds)
+    if set(kinds[full:]) - {"sliding_attention"} or set(kinds[:full]) - {"full_attention"}:
+        raise UnsupportedModel(f"{source}: layer_types with windows in between, or of other kinds, are not supported")
+    return full
 
 
 def _number(raw: Mapping[str, Any], key: str, source: str, default: float | None = None) -> float:

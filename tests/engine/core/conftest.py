@@ -16,11 +16,11 @@ from legato_engine.core.channel import Channel
 from legato_engine.core.frames import CoreStatus, FromGateway, Inbox, Splitter, Turn
 from legato_engine.core.heartbeat import Pulse
 from legato_engine.core.loop import Core
-from legato_engine.kvcache.arena import Arena
 from legato_engine.kvcache.block_pool import BlockPool
 from legato_engine.kvcache.events import EventLog
 from legato_engine.kvcache.layout import KVLayout
-from legato_engine.runner import StepRunner
+from legato_engine.runner.arena import Arena
+from legato_engine.runner.interface import StepRunner
 from legato_engine.scheduler.batch import Batch, Draw, Row, Sampled, StepOutput
 from legato_engine.scheduler.limits import SchedulerLimits
 from legato_engine.scheduler.scheduler import Scheduler

@@ -1,0 +1,106 @@
+"""In which numbers the kernels compute: how linear layers and KV are held, and which attention reads that KV.
+
+Sums, softmax and the residual stream are float32 in all of them.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+
+from legato_engine.backends.cpu import linear_bf16, linear_float32
+from legato_engine.kernels.attention import numba_bf16, numba_float32
+from legato_engine.kernels.linear.numba_tiles import SHAPES
+from legato_engine.models.config import ModelConfig
+from legato_engine.weights.checkpoint import Checkpoint
+
+Array = np.ndarray[Any, Any]
+
+
+class Projection(Protocol):
+    """Computes x [room, in] → out [room, out] for the first `rows`; `nbytes` is the memory of its weights."""
+
+    def __call__(self, x: Array, rows: int, out: Array) -> None: ...
+    @property
+    def nbytes(self) -> int: ...
+
+
+class Table(Projection, Protocol):
+    """An embedding or output matrix, or both in one."""
+
+    outputs: int  # rows of the weight, rounded up to what the kernels count in
+
+    def rows(self, indexes: Array) -> Array: ...
+
+
+class Numerics(Protocol):
+    inputs: type[np.generic]  # what linear layers take: float32, or bfloat16 as uint16
+
+    def linear(self, checkpoint: Checkpoint, names: Sequence[str], bias: bool) -> Projection: ...
+    def table(self, checkpoint: Checkpoint, name: str) -> Table: ...
+    def held(self, arena: torch.Tensor) -> Array:
+        """The arena as its kernels take it."""
+
+    def attend(self, qkv: Array, work: Array, tables: Array, window: int, held: Array, layer: int, out: Array) -> None:
+        """qkv float32 [tokens, heads + 2 · kv_heads, dim] → out `inputs` [tokens, heads, dim]."""
+
+
+class Float32:
+    """Float32 throughout. `codes` keeps beside it the file's 4-bit and 8-bit codes, for steps of few rows: less memory
+    is read, and the numbers are still those of float32.
+    """
+
+    inputs: type[np.generic] = np.float32
+
+    def __init__(self, codes: bool) -> None:
+        self._codes = codes
+
+    @staticmethod
+    def misfit(config: ModelConfig, block_size: int) -> str | None:
+        """Which size is no multiple of what the kernels count in."""
+        return _misfit(config, block_size, 4)
+
+    def linear(self, checkpoint: Checkpoint, names: Sequence[str], bias: bool) -> Projection:
+        return linear_float32.load(checkpoint, names, bias, self._codes)
+
+    def table(self, checkpoint: Checkpoint, name: str) -> Table:
+        return linear_float32.table(checkpoint, name, self._codes)
+
+    def held(self, arena: torch.Tensor) -> Array:
+        return arena.numpy()
+
+    def attend(self, qkv: Array, work: Array, tables: Array, window: int, held: Array, layer: int, out: Array) -> None:
+        numba_float32.attention(qkv, work, tables, window, held, layer, out)
+
+
+class Tiles:
+    """Weights, KV and the inputs of linear layers in bfloat16, for AMX; the file's codes for one or two rows."""
+
+    inputs: type[np.generic] = np.uint16
+
+    @staticmethod
+    def misfit(config: ModelConfig, block_size: int) -> str | None:
+        """Which size is no multiple of those of tiles."""
+        return _misfit(config, block_size, 16)
+
+    def linear(self, checkpoint: Checkpoint, names: Sequence[str], bias: bool) -> Projection:
+        return linear_bf16.load(checkpoint, names, bias)
+
+    def table(self, checkpoint: Checkpoint, name: str) -> Table:
+        return linear_bf16.table(checkpoint, name)
+
+    def held(self, arena: torch.Tensor) -> Array:
+        return arena.view(torch.int16).numpy().view(np.uint16)
+
+    def attend(self, qkv: Array, work: Array, tables: Array, window: int, held: Array, layer: int, out: Array) -> None:
+        numba_bf16.attention(qkv, work, tables, window, SHAPES, held, layer, out)
+
+
+def _misfit(config: ModelConfig, block_size: int, places: int) -> str | None:
+    if block_size % places:
+        return f"blocks of {block_size} tokens are no multiple of {places}"
+    for name in ("hidden_size", "intermediate_size", "head_dim"):
+        if getattr(config, name) % 32:
+            return f"{name} {getattr(config, name)} is no multiple of 32"
+    return None

@@ -1,0 +1,20 @@
+"""What the runner needs from a backend."""
+
+from collections.abc import Callable
+from typing import Protocol
+
+import torch
+
+from legato_engine.layers.inputs import StepInputs
+from legato_engine.layers.interface import Layers, Step
+
+Progress = Callable[[float], None]  # how much of the weights is loaded, 0 … 1
+
+
+class Backend(Layers, Protocol):
+    """Makes the layers of one model, and prepares steps for them."""
+
+    nbytes: int  # memory of the weights so far
+
+    def begin(self, inputs: StepInputs, arena: torch.Tensor) -> Step:
+        """What the layers need to compute this step; `arena` in KVLayout's shape."""

@@ -1,0 +1,134 @@
+"""Implements `layers.interface` by torch."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from legato_engine.backends import projections
+from legato_engine.backends.interface import Progress
+from legato_engine.backends.torch.step import TorchStep
+from legato_engine.kernels.attention.torch import attention
+from legato_engine.kernels.rms_norm.torch import add_rms_norm, rms_norm
+from legato_engine.kernels.rope.torch import rotate, write_kv
+from legato_engine.kernels.silu_mul.torch import silu_mul
+from legato_engine.layers import rotary
+from legato_engine.layers.inputs import StepInputs
+from legato_engine.layers.interface import AttentionShape
+from legato_engine.weights.checkpoint import Checkpoint
+
+
+@dataclass(frozen=True, slots=True)
+class TorchEmbedding:
+    weight: torch.Tensor  # [vocab, hidden]
+
+    def __call__(self, step: TorchStep) -> torch.Tensor:
+        return self.weight[step.tokens]
+
+
+@dataclass(frozen=True, slots=True)
+class TorchNorm:
+    weight: torch.Tensor
+    eps: float
+
+    def __call__(self, step: TorchStep, x: torch.Tensor | None, residual: torch.Tensor) -> torch.Tensor:
+        if x is None:
+            return rms_norm(residual, self.weight, self.eps)
+        return add_rms_norm(x, residual, self.weight, self.eps)
+
+
+@dataclass(frozen=True, slots=True)
+class TorchLinear:
+    weight: torch.Tensor  # [out, in]
+    bias: torch.Tensor | None
+
+    def __call__(self, step: TorchStep, x: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.linear(x, self.weight, self.bias)
+
+
+@dataclass(frozen=True, slots=True)
+class TorchAttention:
+    layer: int
+    shape: AttentionShape
+    query_norm: TorchNorm | None
+    key_norm: TorchNorm | None
+
+    def __call__(self, step: TorchStep, qkv: torch.Tensor) -> torch.Tensor:
+        shape, tokens, layer = self.shape, qkv.shape[0], step.arena[:, self.layer]
+        turning = shape.heads + shape.kv_heads
+        parts = qkv.view(tokens, turning + shape.kv_heads, shape.head_dim)
+        plain = parts[:, :turning]
+        if self.query_norm is not None and self.key_norm is not None:
+            queries = self.query_norm(step, None, plain[:, : shape.heads])
+            plain = torch.cat((queries, self.key_norm(step, None, plain[:, shape.heads :])), 1)
+        turned = rotate(plain, step.cos, step.sin)
+        write_kv(turned[:, shape.heads :], parts[:, turning:], layer, step.blocks, step.places)
+        found = attention(turned[:, : shape.heads], layer, step.groups(shape))
+        return found.reshape(tokens, -1)
+
+
+class TorchActivation:
+    def __call__(self, step: TorchStep, gate_up: torch.Tensor) -> torch.Tensor:
+        return silu_mul(gate_up)
+
+
+@dataclass(frozen=True, slots=True)
+class TorchHead:
+    norm: TorchNorm
+    weight: torch.Tensor
+
+    def __call__(self, step: TorchStep, x: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
+        last = (x + residual)[step.sampled]
+        return torch.nn.functional.linear(self.norm(step, None, last), self.weight).float()
+
+
+class TorchBackend:
+    """Implements `Backend`: weights and activations in `dtype` on `device`."""
+
+    def __init__(
+        self, checkpoint: Checkpoint, dtype: torch.dtype, device: torch.device, max_length: int, progress: Progress
+    ) -> None:
+        config = checkpoint.config
+        self.nbytes = 0
+        self._checkpoint = checkpoint
+        self._config = config
+        self._dtype = dtype
+        self._device = device
+        self._progress = progress
+        self._tables: dict[str, torch.Tensor] = {}
+        cos, sin = rotary.tables(config.head_dim, config.rope_theta, config.rope_scaling, max_length)
+        self._cos, self._sin = cos.to(device, dtype)[:, None], sin.to(device, dtype)[:, None]
+
+    def begin(self, inputs: StepInputs, arena: torch.Tensor) -> TorchStep:
+        return TorchStep(inputs, arena, self._cos, self._sin)
+
+    def embedding(self, name: str, rows: int, width: int) -> TorchEmbedding:
+        return TorchEmbedding(self._table(name))
+
+    def norm(self, name: str, width: int) -> TorchNorm:
+        weight = self._checkpoint.vector(f"{name}.weight").to(self._device, self._dtype)
+        return TorchNorm(weight, self._config.rms_norm_eps)
+
+    def linear(self, names: Sequence[str], inputs: int, outputs: Sequence[int], bias: bool = False) -> TorchLinear:
+        weight = projections.weights(self._checkpoint, names, self._dtype, self._device)
+        self.nbytes += weight.nbytes
+        found = projections.biases(self._checkpoint, names).to(self._device, self._dtype) if bias else None
+        return TorchLinear(weight, found)
+
+    def attention(self, layer: int, shape: AttentionShape) -> TorchAttention:
+        self._progress((layer + 1) / self._config.layers)
+        norms = [self.norm(name, shape.head_dim) if name else None for name in (shape.query_norm, shape.key_norm)]
+        return TorchAttention(layer, shape, *norms)
+
+    def silu_mul(self, width: int) -> TorchActivation:
+        return TorchActivation()
+
+    def head(self, norm: str, weight: str, rows: int, width: int) -> TorchHead:
+        return TorchHead(self.norm(norm, width), self._table(weight))
+
+    def _table(self, name: str) -> torch.Tensor:
+        """An embedding or output matrix, which may be one and the same."""
+        if name not in self._tables:
+            self._tables[name] = self._checkpoint.tensor(f"{name}.weight").to(self._device, self._dtype)
+            self.nbytes += self._tables[name].nbytes
+        return self._tables[name]

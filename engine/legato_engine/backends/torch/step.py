@@ -1,0 +1,83 @@
+"""One step as tensors on the device, and its rows as groups of similar shape for attention."""
+
+from collections import defaultdict
+
+import torch
+
+from legato_engine.kernels.attention.torch import Group
+from legato_engine.layers.inputs import StepInputs
+from legato_engine.layers.interface import AttentionShape
+
+
+class TorchStep:
+    """What layers read. Groups are worked out once for all layers of a window."""
+
+    def __init__(self, inputs: StepInputs, arena: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> None:
+        """`cos` and `sin` of every position, [positions, 1, head_dim/2]."""
+        device, size = arena.device, arena.shape[4]
+        positions = torch.from_numpy(inputs.positions).to(device)
+        slots = torch.from_numpy(inputs.slots).to(device)
+        self.arena = arena
+        self.tokens = torch.from_numpy(inputs.tokens).to(device)
+        self.sampled = torch.from_numpy(inputs.sampled).to(device)
+        self.blocks, self.places = slots // size, slots % size
+        self.cos, self.sin = cos[positions], sin[positions]
+        self._inputs = inputs
+        self._groups: dict[tuple[int, int | None], tuple[Group, ...]] = {}
+
+    def groups(self, shape: AttentionShape) -> tuple[Group, ...]:
+        """The rows, for attention of that shape."""
+        shared = shape.heads // shape.kv_heads
+        key = shared, shape.window
+        if key not in self._groups:
+            size, dtype, device = self.arena.shape[4], self.arena.dtype, self.arena.device
+            self._groups[key] = group_rows(self._inputs, size, shared, shape.window, dtype, device)
+        return self._groups[key]
+
+
+def group_rows(
+    inputs: StepInputs, block_size: int, shared: int, window: int | None, dtype: torch.dtype, device: torch.device
+) -> tuple[Group, ...]:
+    """Rows whose numbers of queries, and of blocks, differ by less than twice; `shared` heads use one KV head."""
+    counts = inputs.starts[1:] - inputs.starts[:-1]
+    alike: dict[tuple[int, int], list[int]] = defaultdict(list)
+    for row, (count, length) in enumerate(zip(counts.tolist(), inputs.lengths.tolist(), strict=True)):
+        alike[count.bit_length(), (-(-length // block_size)).bit_length()].append(row)
+    return tuple(_group(inputs, rows, block_size, shared, window, dtype, device) for rows in alike.values())
+
+
+def _group(
+    inputs: StepInputs,
+    rows: list[int],
+    block_size: int,
+    shared: int,
+    window: int | None,
+    dtype: torch.dtype,
+    device: torch.device,
+) -> Group:
+    first = torch.from_numpy(inputs.starts[:-1][rows])
+    count = torch.from_numpy(inputs.starts[1:][rows]) - first
+    end = torch.from_numpy(inputs.lengths[rows])
+    start = end - count
+    widest = -(-int(end.max()) // block_size)
+    query = torch.arange(int(count.max()))
+    inside = torch.minimum(query, count[:, None] - 1)
+    take = first[:, None] + inside
+    at = (start[:, None] + inside)[:, :, None]
+    position = torch.arange(widest * block_size)
+    seen = position <= at
+    if window is not None:
+        seen &= position > at - window
+    mask = torch.zeros(seen.shape, dtype=dtype).masked_fill_(~seen, float("-inf"))
+    end = end[:, None]
+    beyond = (position >= end) & ((position < end + block_size) | (end < block_size))  # else it is a row's first block
+    lines, places = beyond.nonzero(as_tuple=True)
+    given = (query < count[:, None]).flatten().nonzero().squeeze(1)
+    return Group(
+        take=take.to(device),
+        blocks=torch.from_numpy(inputs.tables[rows, :widest]).to(device),
+        mask=mask.repeat(1, shared, 1)[:, None].to(device),
+        beyond=(lines.to(device), places.to(device)),
+        given=given.to(device),
+        put=take.flatten()[given].to(device),
+    )

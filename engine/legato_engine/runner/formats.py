@@ -1,0 +1,57 @@
+"""Which number formats a worker computes in. Follows from the processor's instruction sets, never from a measurement:
+two workers on equal machines must choose alike, since they exchange KV.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+
+from legato_engine.backends.cpu.linear_float32 import CODES_UP_TO
+from legato_engine.backends.cpu.numerics import Float32, Tiles
+from legato_engine.models.config import ModelConfig
+from legato_engine.processor import Processor
+
+# Who computes: torch in one dtype; or kernels for processors: float32 alone, with the file's own 4-bit and 8-bit codes
+# for few rows, or bfloat16 tiles.
+Kernels = Literal["torch", "float32", "codes", "tiles"]
+DTYPES = ("auto", "float32", "bfloat16", "float16")
+
+
+@dataclass(frozen=True, slots=True)
+class Formats:
+    """`dtype` of weights and activations, `kv` of the arena; `why` is for people."""
+
+    name: str
+    kernels: Kernels
+    dtype: torch.dtype
+    kv: str
+    why: str
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.why}"
+
+
+def choose(dtype: str, processor: Processor, device: torch.device, config: ModelConfig, block_size: int) -> Formats:
+    """The formats for a setting of DTYPES, case aside. Raises ValueError for another one."""
+    name = dtype.lower()
+    if name not in DTYPES:
+        raise ValueError(f"dtype {dtype!r} is not supported; supported: {', '.join(DTYPES)}")
+    if device.type != "cpu":
+        literal = "bfloat16" if name == "auto" else name
+        why = f"weights, activations and KV in {literal} on {device}"
+        return Formats(literal, "torch", getattr(torch, literal), literal, why)
+    misfit = Float32.misfit(config, block_size)
+    by_torch = f", by torch's own operators, which are slower: {misfit}" if misfit else ""
+    if name != "auto":
+        kernels: Kernels = "float32" if name == "float32" and not misfit else "torch"
+        why = f"weights, activations and KV in {name}, as asked for{by_torch if name == 'float32' else ''}"
+        return Formats(name, kernels, getattr(torch, name), name, why)
+    if misfit:
+        why = f"weights, activations and KV in float32{by_torch} ({processor})"
+        return Formats("float32", "torch", torch.float32, "float32", why)
+    if processor.amx and not Tiles.misfit(config, block_size):
+        why = f"bfloat16 tiles, and the file's own codes for one or two rows; KV in bfloat16 ({processor})"
+        return Formats("tiles", "tiles", torch.float32, "bfloat16", why)
+    why = f"float32; up to {CODES_UP_TO} rows from 4-bit and 8-bit codes where the file has them ({processor})"
+    return Formats("codes", "codes", torch.float32, "float32", why)

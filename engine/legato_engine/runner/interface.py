@@ -1,0 +1,33 @@
+"""What the core needs from a runner, whatever computes in it. No torch in here."""
+
+from collections.abc import Callable
+from typing import Protocol
+
+from legato_engine.kvcache.layout import KVLayout
+from legato_engine.scheduler.batch import Batch, StepOutput
+
+Progress = Callable[[str, float], None]  # what is being done, and how much of it is (0 … 1)
+
+
+class KVArena(Protocol):
+    """Memory of all KV blocks, one allocation; block i begins at `address + i * layout.block_bytes`."""
+
+    @property
+    def address(self) -> int: ...
+    @property
+    def nbytes(self) -> int: ...
+    def block(self, index: int) -> memoryview: ...
+
+
+class StepRunner(Protocol):
+    """Computes batches, one at a time. `kv_revision` is equal for workers that may exchange KV."""
+
+    layout: KVLayout
+    num_blocks: int
+    kv_revision: str
+    formats: str
+
+    @property
+    def arena(self) -> KVArena: ...
+    def step(self, batch: Batch) -> StepOutput: ...
+    def warm_up(self) -> None: ...

@@ -1,0 +1,145 @@
+"""A model on one device, with its KV arena. The core's only way to the device.
+
+What to compute is the scheduler's; how a model is built is `models`; what computes it is a backend, which `formats`
+chooses.
+"""
+
+from collections.abc import Iterator
+from hashlib import sha256
+from typing import NamedTuple
+
+import numba
+import torch
+
+from legato_engine import processor
+from legato_engine.backends.cpu.layers import CpuBackend
+from legato_engine.backends.cpu.numerics import Float32, Tiles
+from legato_engine.backends.interface import Backend
+from legato_engine.backends.interface import Progress as Loaded
+from legato_engine.backends.torch.layers import TorchBackend
+from legato_engine.kvcache.layout import KVLayout
+from legato_engine.models import registry
+from legato_engine.models.llama import Llama
+from legato_engine.processor import Processor
+from legato_engine.runner import formats, inputs
+from legato_engine.runner.arena import Arena, count_blocks
+from legato_engine.runner.formats import Formats
+from legato_engine.runner.interface import Progress
+from legato_engine.sampling.sampler import sample
+from legato_engine.scheduler.batch import Batch, Draw, Row, Sampled, StepOutput
+from legato_engine.weights.checkpoint import Checkpoint
+from legato_protocol.stream import SamplingParams
+
+NUMERICS = 1  # counted up when the same weights give other KV than before: such workers exchange none
+
+
+class Launched(NamedTuple):
+    """A step on its way: what `collect` takes."""
+
+    batch: Batch
+    logits: torch.Tensor | None  # float32 [rows that draw, vocab]
+
+
+class Runner:
+    """Implements `StepRunner`."""
+
+    def __init__(
+        self, model: Llama, backend: Backend, arena: Arena, chosen: Formats, fingerprint: str, device: torch.device
+    ) -> None:
+        self.layout = arena.layout
+        self.num_blocks = arena.num_blocks
+        self.arena = arena
+        sizes = f"weights {backend.nbytes >> 20:,} MiB, KV {arena.nbytes >> 20:,} MiB in {arena.num_blocks} blocks"
+        self.formats = f"{chosen}; {sizes}"
+        self.kv_revision = _revision(fingerprint, str(arena.layout), chosen.name, device.type, str(NUMERICS))
+        self._model = model
+        self._backend = backend
+
+    @classmethod
+    def load(
+        cls,
+        checkpoint: Checkpoint,
+        *,
+        block_size: int,
+        kv_cache_bytes: int,
+        dtype: str,
+        device: str = "cpu",
+        threads: int | None = None,
+        max_length: int,
+        progress: Progress | None = None,
+        instructions: Processor | None = None,
+    ) -> "Runner":
+        """Reads the weights and allocates the arena. Raises TooLittleMemory before any weight is read.
+
+        `instructions` are those to choose formats for, where they are not all that this machine has.
+        """
+        processor.guard_onednn(processor.detect())
+        if threads:
+            torch.set_num_threads(threads)
+            numba.set_num_threads(min(threads, numba.config.NUMBA_NUM_THREADS))
+        config, place = checkpoint.config, torch.device(device)
+        chosen = formats.choose(dtype, instructions or processor.detect(), place, config, block_size)
+        layout = KVLayout(config.layers, config.kv_heads, block_size, config.head_dim, chosen.kv)
+        num_blocks = count_blocks(layout, kv_cache_bytes, max_length)
+        report = progress or (lambda _what, _share: None)
+        with torch.inference_mode():
+            backend = _backend(checkpoint, chosen, place, max_length, lambda share: report("weights", share))
+            model = registry.model_class(config)(config, backend)
+            arena = Arena(layout, num_blocks, place)
+        return cls(model, backend, arena, chosen, checkpoint.fingerprint, place)
+
+    def step(self, batch: Batch) -> StepOutput:
+        """Copies, computes and samples. A batch without rows only copies."""
+        return self.collect(self.launch(batch))
+
+    def launch(self, batch: Batch) -> Launched:
+        """Starts a step. Where the device works by itself, this returns before it is done."""
+        with torch.inference_mode():
+            for source, target in batch.copies:
+                self.arena.copy(source, target)
+            return Launched(batch, self.logits(batch.rows) if batch.rows else None)
+
+    def collect(self, launched: Launched) -> StepOutput:
+        """Samples what a step has computed. Steps are collected in the order in which they were launched."""
+        if launched.logits is None:
+            return ()
+        with torch.inference_mode():
+            return _sample(launched.batch.rows, launched.logits)
+
+    def logits(self, rows: tuple[Row, ...]) -> torch.Tensor:
+        """Computes rows; float32 logits [rows that draw, vocab], in order."""
+        step = self._backend.begin(inputs.build(rows, self.layout.block_size), self.arena.blocks)
+        return self._model.logits(step)
+
+    def warm_up(self) -> None:
+        """One token alone and one after a few others, through block 0, before anything serves.
+
+        Compiles or loads every kernel that steps will use and shows that the model computes.
+        """
+        params = SamplingParams(max_tokens=1, seed=0, temperature=0.0)
+        for count in (1, self.layout.block_size):
+            tokens = [0] * count
+            self.step(Batch((Row(tokens, 0, [0], (Draw(0, count, params, tokens, count),)),)))
+
+
+def _backend(checkpoint: Checkpoint, chosen: Formats, device: torch.device, max_length: int, report: Loaded) -> Backend:
+    if chosen.kernels == "torch":
+        return TorchBackend(checkpoint, chosen.dtype, device, max_length, report)
+    numerics = Tiles() if chosen.kernels == "tiles" else Float32(codes=chosen.kernels == "codes")
+    return CpuBackend(checkpoint, numerics, max_length, report)
+
+
+def _sample(rows: tuple[Row, ...], logits: torch.Tensor) -> StepOutput:
+    drawing = [row for row in rows if row.draws]
+    draws = [draw for row in drawing for draw in row.draws]
+    lines = [line for line, row in enumerate(drawing) for _ in row.draws]
+    drawn = iter(sample(logits, draws, lines) if draws else ())
+    return tuple(_take(drawn, len(row.draws)) for row in rows)
+
+
+def _take(drawn: Iterator[Sampled], count: int) -> tuple[Sampled, ...]:
+    return tuple(next(drawn) for _ in range(count))
+
+
+def _revision(*parts: str) -> str:
+    return sha256("\0".join(parts).encode()).hexdigest()[:32]

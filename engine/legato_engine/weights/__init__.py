@@ -1,0 +1,1 @@
+"""Weights on disk: Hugging Face folders and GGUF files behind one interface. No layers."""

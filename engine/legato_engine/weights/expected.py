@@ -1,0 +1,46 @@
+"""Which tensors a model is computed from: built from layers that only note what they are asked for."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from legato_engine.layers.interface import AttentionShape
+from legato_engine.models import registry
+from legato_engine.models.config import ModelConfig
+
+
+def expected_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
+    """Names and shapes of all tensors of a model of this config."""
+    noted = _Noted()
+    registry.model_class(config)(config, noted)
+    return noted.shapes
+
+
+class _Noted:
+    """Implements `Layers`. What it makes computes nothing."""
+
+    def __init__(self) -> None:
+        self.shapes: dict[str, tuple[int, ...]] = {}
+
+    def embedding(self, name: str, rows: int, width: int) -> Any:
+        self.shapes[f"{name}.weight"] = (rows, width)
+
+    def norm(self, name: str, width: int) -> Any:
+        self.shapes[f"{name}.weight"] = (width,)
+
+    def linear(self, names: Sequence[str], inputs: int, outputs: Sequence[int], bias: bool = False) -> Any:
+        for name, size in zip(names, outputs, strict=True):
+            self.shapes[f"{name}.weight"] = (size, inputs)
+            if bias:
+                self.shapes[f"{name}.bias"] = (size,)
+
+    def attention(self, layer: int, shape: AttentionShape) -> Any:
+        for name in (shape.query_norm, shape.key_norm):
+            if name is not None:
+                self.norm(name, shape.head_dim)
+
+    def silu_mul(self, width: int) -> Any:
+        """Has no weights."""
+
+    def head(self, norm: str, weight: str, rows: int, width: int) -> Any:
+        self.norm(norm, width)
+        self.embedding(weight, rows, width)

@@ -1,0 +1,205 @@
+"""Weights from a GGUF file, in Hugging Face's names and rotary layout.
+
+llama.cpp's conversion of Llama reorders the rows of `q_proj` and `k_proj` so that rotary pairs are neighbours; that is
+undone here, on the packed rows, before anything is dequantized. Common types are dequantized with torch, several times
+faster than with the `gguf` library, which does the others and is the truth for all in the tests.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from mmap import ACCESS_COPY, mmap
+from pathlib import Path
+
+import torch
+from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
+from gguf.quants import dequantize
+
+from legato_engine.errors import CorruptModel, MissingTensor, UnsupportedFormat
+from legato_engine.models import config as configs
+from legato_engine.weights.checkpoint import PACKED_GROUP, Checkpoint, Packed4, Packed8
+from legato_engine.weights.fingerprint import FileSpan
+from legato_protocol import gguf_header
+from legato_protocol.gguf_header import TensorInfo
+
+Type = GGMLQuantizationType
+TYPES = (Type.F32, Type.F16, Type.BF16, Type.Q8_0, Type.Q4_0, Type.Q4_1, Type.Q4_K, Type.Q6_K)
+_FLOATS = {Type.F32: torch.float32, Type.F16: torch.float16, Type.BF16: torch.bfloat16}
+_ROPE_FACTORS = "rope_freqs.weight"
+
+_MODEL_NAMES = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
+_LAYER_NAMES = {
+    "attn_norm": "input_layernorm",
+    "ffn_norm": "post_attention_layernorm",
+    "attn_q": "self_attn.q_proj",
+    "attn_k": "self_attn.k_proj",
+    "attn_v": "self_attn.v_proj",
+    "attn_q_norm": "self_attn.q_norm",
+    "attn_k_norm": "self_attn.k_norm",
+    "attn_output": "self_attn.o_proj",
+    "ffn_gate": "mlp.gate_proj",
+    "ffn_up": "mlp.up_proj",
+    "ffn_down": "mlp.down_proj",
+}
+
+
+def huggingface_name(name: str) -> str:
+    """Hugging Face's name of a GGUF tensor; one that has none is returned as it is."""
+    module, _, kind = name.rpartition(".")
+    if module in _MODEL_NAMES:
+        return f"{_MODEL_NAMES[module]}.{kind}"
+    block, _, rest = module.partition(".")
+    layer, _, part = rest.partition(".")
+    if block == "blk" and part in _LAYER_NAMES:
+        return f"model.layers.{layer}.{_LAYER_NAMES[part]}.{kind}"
+    return name
+
+
+class GgufFile(Checkpoint):
+    """A GGUF file, mapped. Pages are read when a tensor is."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._data = _mapped(path)
+        try:
+            header = gguf_header.parse(self._data)
+        except gguf_header.BadGguf as error:
+            raise CorruptModel(f"{path}: {error}") from None
+        for info in header.tensors.values():
+            self._check(info)
+        self._spans = tuple(FileSpan(info.offset, _bytes(info)) for info in header.tensors.values())
+        factors = header.tensors.pop(_ROPE_FACTORS, None)
+        self._tensors = {huggingface_name(name): info for name, info in header.tensors.items()}
+        self.config = configs.from_gguf(
+            header.metadata,
+            frozenset(header.tensors),
+            tuple(self._floats(factors).tolist()) if factors else None,
+            str(path),
+        )
+
+    def spans(self) -> Mapping[Path, Sequence[FileSpan]]:
+        return {self.path: self._spans}
+
+    def names(self) -> frozenset[str]:
+        return frozenset(self._tensors)
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        return self._info(name).shape
+
+    def tensor(self, name: str) -> torch.Tensor:
+        info = self._info(name)
+        kind = Type(info.type)
+        if kind in _FLOATS:
+            return _reordered(self._floats(info), self._heads(name))
+        rows = self._rows(name)
+        if kind is Type.Q8_0:
+            return _dequantized_q8(rows).view(info.shape)
+        if kind in (Type.Q4_0, Type.Q4_1):
+            return _dequantized_q4(rows, kind).view(info.shape)
+        return torch.from_numpy(dequantize(rows.numpy(), kind)).view(info.shape)
+
+    def packed4(self, name: str) -> Packed4 | None:
+        info = self._info(name)
+        kind = Type(info.type)
+        if kind not in (Type.Q4_0, Type.Q4_1):
+            return None
+        scale, minimum, nibbles = _split_q4(self._rows(name), kind)
+        groups = (*info.shape[:-1], info.shape[-1] // PACKED_GROUP)
+        codes = torch.cat((nibbles & 15, nibbles >> 4), dim=1)
+        return Packed4(codes.view(info.shape), scale.reshape(groups), minimum.reshape(groups))
+
+    def packed8(self, name: str) -> Packed8 | None:
+        info = self._info(name)
+        if Type(info.type) is not Type.Q8_0:
+            return None
+        scale, codes = _split_q8(self._rows(name))
+        groups = (*info.shape[:-1], info.shape[-1] // PACKED_GROUP)
+        return Packed8(codes.reshape(info.shape), scale.reshape(groups))
+
+    def _info(self, name: str) -> TensorInfo:
+        if name not in self._tensors:
+            raise MissingTensor(f"{self.path}: tensor {name} is missing")
+        return self._tensors[name]
+
+    def _heads(self, name: str) -> int:
+        """How many heads' rows llama.cpp reordered in this tensor; 0 for a tensor it left alone."""
+        if self.config.architecture != "LlamaForCausalLM":
+            return 0
+        if ".q_proj." in name:
+            return self.config.heads
+        return self.config.kv_heads if ".k_proj." in name else 0
+
+    def _floats(self, info: TensorInfo) -> torch.Tensor:
+        kind = _FLOATS[Type(info.type)]
+        values = torch.frombuffer(self._data, dtype=kind, count=math.prod(info.shape), offset=info.offset)
+        return values.view(info.shape)
+
+    def _rows(self, name: str) -> torch.Tensor:
+        """The tensor's packed rows in Hugging Face's order: uint8 [out, bytes]."""
+        info = self._info(name)
+        raw = torch.frombuffer(self._data, dtype=torch.uint8, count=_bytes(info), offset=info.offset)
+        return _reordered(raw.view(math.prod(info.shape[:-1]), -1), self._heads(name))
+
+    def _check(self, info: TensorInfo) -> None:
+        path = self.path
+        allowed = ", ".join(kind.name for kind in TYPES)
+        if info.type not in TYPES:
+            kind = Type(info.type).name if info.type in Type.__members__.values() else f"number {info.type}"
+            raise UnsupportedFormat(f"{path}: tensor {info.name} has type {kind}; supported: {allowed}")
+        if info.name == _ROPE_FACTORS and Type(info.type) not in _FLOATS:
+            raise UnsupportedFormat(f"{path}: tensor {info.name} has type {Type(info.type).name}; supported: F32")
+        group = GGML_QUANT_SIZES[Type(info.type)][0]
+        if 0 in info.shape or not info.shape or info.shape[-1] % group:
+            raise CorruptModel(f"{path}: tensor {info.name} of shape {list(info.shape)} is no rows of {group} values")
+        end = info.offset + _bytes(info)
+        if end > len(self._data):
+            held = len(self._data)
+            raise CorruptModel(f"{path}: truncated: tensor {info.name} ends at byte {end}, the file has {held}")
+
+
+def _mapped(path: Path) -> mmap:
+    """The file's bytes. Copy-on-write, because torch wants writable memory; the file is never written."""
+    with path.open("rb") as file:
+        if not path.stat().st_size:
+            raise CorruptModel(f"{path}: the file is empty")
+        return mmap(file.fileno(), 0, access=ACCESS_COPY)
+
+
+def _bytes(info: TensorInfo) -> int:
+    group, size = GGML_QUANT_SIZES[Type(info.type)]
+    return math.prod(info.shape) // group * size
+
+
+def _reordered(rows: torch.Tensor, heads: int) -> torch.Tensor:
+    """Rows in Hugging Face's order: each head's first halves of the rotary pairs, then its second halves."""
+    if not heads or rows.shape[0] % (2 * heads):
+        return rows  # of a wrong shape, if it does not divide: `open_weights` refuses it
+    pairs = rows.view(heads, rows.shape[0] // heads // 2, 2, -1)
+    return pairs.transpose(1, 2).reshape(rows.shape)
+
+
+def _dequantized_q8(rows: torch.Tensor) -> torch.Tensor:
+    scale, codes = _split_q8(rows)
+    return torch.mul(codes, scale)
+
+
+def _split_q8(rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Groups of one fp16 scale and 32 int8: float32 [groups, 1], int8 [groups, 32]."""
+    groups = rows.view(-1, 34)
+    return groups[:, :2].contiguous().view(torch.float16).float(), groups[:, 2:].view(torch.int8)
+
+
+def _dequantized_q4(rows: torch.Tensor, kind: Type) -> torch.Tensor:
+    scale, minimum, nibbles = _split_q4(rows, kind)
+    values = torch.empty(nibbles.shape[0], PACKED_GROUP)
+    values[:, :16] = nibbles & 15
+    values[:, 16:] = nibbles >> 4
+    return values.mul_(scale).add_(minimum)
+
+
+def _split_q4(rows: torch.Tensor, kind: Type) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Scale and minimum, float32 [groups, 1], and nibbles, uint8 [groups, 16]: low ones are the first 16 values."""
+    groups = rows.view(-1, GGML_QUANT_SIZES[kind][1])
+    head = groups[:, :-16].contiguous().view(torch.float16).float()
+    scale = head[:, :1]
+    minimum = head[:, 1:] if kind is Type.Q4_1 else scale * -8
+    return scale, minimum, groups[:, -16:]

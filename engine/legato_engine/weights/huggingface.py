@@ -1,0 +1,109 @@
+"""Weights from a Hugging Face folder: config.json and safetensors, in one file or in shards with an index."""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+
+from legato_engine.errors import CorruptModel, MissingTensor, ModelNotFound, UnsupportedFormat
+from legato_engine.models import config as configs
+from legato_engine.weights.checkpoint import Checkpoint
+from legato_engine.weights.fingerprint import FileSpan
+
+DTYPES = ("F32", "F16", "BF16")
+_INDEX = "model.safetensors.index.json"
+_SINGLE = "model.safetensors"
+
+
+class HuggingFaceFolder(Checkpoint):
+    """A folder as `save_pretrained` writes it. Shards are mapped; pages are read when a tensor is."""
+
+    def __init__(self, path: Path) -> None:
+        raw = _json(path / "config.json")
+        if method := raw.get("quantization_config"):
+            raise UnsupportedFormat(
+                f"{path}/config.json: quantization {method} is not supported; give plain safetensors or a GGUF file"
+            )
+        self.path = path
+        self.config = configs.from_huggingface(raw, f"{path}/config.json")
+        where = _shards(path)
+        self._files = tuple(sorted(set(where.values()) if where else {path / _SINGLE}))
+        shards = {file: _open(file) for file in self._files}
+        self._shards = {name: shards[file] for name, file in where.items()} or {
+            name: shard
+            for shard in shards.values()
+            for name in shard.keys()  # noqa: SIM118 - no mapping
+        }
+        held = {file: frozenset(shard.keys()) for file, shard in shards.items()}
+        for name, file in where.items():
+            if name not in held[file]:
+                raise CorruptModel(f"{file}: tensor {name} is missing, which {_INDEX} says is in it")
+        for name in self._shards:
+            self._check(name)
+
+    def spans(self) -> Mapping[Path, Sequence[FileSpan]]:
+        return {file: _spans(file) for file in self._files}
+
+    def names(self) -> frozenset[str]:
+        return frozenset(self._shards)
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        return tuple(self._shard(name).get_slice(name).get_shape())
+
+    def tensor(self, name: str) -> torch.Tensor:
+        found: torch.Tensor = self._shard(name).get_tensor(name)
+        return found
+
+    def _shard(self, name: str) -> Any:
+        if name not in self._shards:
+            raise MissingTensor(f"{self.path}: tensor {name} is missing")
+        return self._shards[name]
+
+    def _check(self, name: str) -> None:
+        dtype = self._shard(name).get_slice(name).get_dtype()
+        if dtype not in DTYPES and name.endswith((".weight", ".bias")):
+            allowed = ", ".join(DTYPES)
+            raise UnsupportedFormat(f"{self.path}: tensor {name} has type {dtype}; supported: {allowed}")
+
+
+def _json(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        raise ModelNotFound(f"{path}: no such file; a model folder needs config.json and *.safetensors") from None
+    except ValueError as error:
+        raise CorruptModel(f"{path}: no JSON: {error}") from None
+    if not isinstance(found, dict):
+        raise CorruptModel(f"{path}: a JSON object is needed")
+    return found
+
+
+def _shards(path: Path) -> dict[str, Path]:
+    """Which file holds which tensor, as the index tells; empty for a folder with one file and no index."""
+    if not (path / _INDEX).exists():
+        return {}
+    names = _json(path / _INDEX).get("weight_map")
+    if not isinstance(names, dict) or not all(isinstance(file, str) and "/" not in file for file in names.values()):
+        raise CorruptModel(f"{path / _INDEX}: weight_map has to map tensor names to file names")
+    return {name: path / file for name, file in names.items()}
+
+
+def _open(path: Path) -> Any:
+    try:
+        return safe_open(path, framework="pt")
+    except FileNotFoundError:
+        raise ModelNotFound(f"{path}: no such file; weights are read from {_SINGLE}, or shards with {_INDEX}") from None
+    except SafetensorError as error:
+        raise CorruptModel(f"{path}: corrupt or truncated: {error}") from None
+
+
+def _spans(path: Path) -> list[FileSpan]:
+    """Where the tensors of a file lie that `safe_open` took: behind a header of JSON, whose length comes first."""
+    with path.open("rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        header = json.loads(file.read(length))
+    places = [info["data_offsets"] for name, info in header.items() if name != "__metadata__"]
+    return [FileSpan(8 + length + begin, end - begin) for begin, end in places if end > begin]

@@ -1,0 +1,43 @@
+"""Opening a model's weights: finds the format, and checks that every tensor is there before anything serves."""
+
+from pathlib import Path
+
+from legato_engine.errors import MissingTensor, ModelNotFound, UnsupportedFormat, UnsupportedModel, WrongShape
+from legato_engine.weights.checkpoint import Checkpoint
+from legato_engine.weights.expected import expected_shapes
+from legato_engine.weights.gguf import GgufFile
+from legato_engine.weights.huggingface import HuggingFaceFolder
+
+# Tied embeddings stored twice, and a constant that old files hold: no part of the computation.
+_UNUSED = ("lm_head.weight", ".rotary_emb.inv_freq")
+
+
+def open_weights(path: Path | str) -> Checkpoint:
+    """The weights in a GGUF file or a Hugging Face folder, complete and of the shapes that their config asks for.
+
+    Reads headers only; the tensors are mapped. Raises ModelError: ModelNotFound, CorruptModel, UnsupportedModel,
+    UnsupportedFormat, MissingTensor or WrongShape.
+    """
+    path = Path(path)
+    checkpoint = _open(path)
+    expected, names = expected_shapes(checkpoint.config), checkpoint.names()
+    for name, shape in expected.items():
+        if name not in names:
+            raise MissingTensor(f"{path}: tensor {name} of shape {list(shape)} is missing")
+        if checkpoint.shape(name) != shape:
+            found = list(checkpoint.shape(name))
+            raise WrongShape(f"{path}: tensor {name} has shape {found}; the model's config asks for {list(shape)}")
+    for name in sorted(names - expected.keys()):
+        if not name.endswith(_UNUSED):
+            raise UnsupportedModel(f"{path}: tensor {name} has no place in a {checkpoint.config.architecture}")
+    return checkpoint
+
+
+def _open(path: Path) -> Checkpoint:
+    if path.is_dir():
+        return HuggingFaceFolder(path)
+    if not path.is_file():
+        raise ModelNotFound(f"{path}: no such file or folder")
+    if path.suffix == ".safetensors":
+        raise UnsupportedFormat(f"{path}: give the folder that holds this file and its config.json")
+    return GgufFile(path)

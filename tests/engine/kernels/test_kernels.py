@@ -1,0 +1,224 @@
+"""Every fast kernel computes what its readable twin does, at awkward sizes too."""
+
+import numpy as np
+import pytest
+import torch
+
+from legato_engine import processor
+from legato_engine.backends.cpu.step import tiles as work_of
+from legato_engine.backends.torch.step import group_rows
+from legato_engine.kernels.attention import naive as naive_attention
+from legato_engine.kernels.attention import torch as attention
+from legato_engine.kernels.linear import naive as naive_linear
+from legato_engine.kernels.rms_norm import naive as naive_rms_norm
+from legato_engine.kernels.rms_norm import torch as rms_norm
+from legato_engine.kernels.rope import naive as naive_rope
+from legato_engine.kernels.rope import torch as rope
+from legato_engine.kernels.silu_mul import naive as naive_silu_mul
+from legato_engine.kernels.silu_mul import torch as silu_mul
+from legato_engine.runner import inputs
+from legato_engine.scheduler.batch import Row
+
+needs_bf16 = pytest.mark.skipif(not processor.detect().bf16, reason="this processor has no bfloat16 instructions")
+needs_amx = pytest.mark.skipif(not processor.detect().amx, reason="this processor has no AMX")
+BLOCK = 16
+
+
+def bits(x):
+    return x.bfloat16().view(torch.int16).numpy().view(np.uint16)
+
+
+def floats(array):
+    return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16).float()
+
+
+@pytest.mark.parametrize("rows", [1, 63])
+@pytest.mark.parametrize("width", [63, 100, 500])
+def test_norm_and_gate(rows, width):
+    x, residual, weight = torch.randn(rows, width), torch.randn(rows, width), torch.randn(width)
+    twin = residual.clone()
+
+    torch.testing.assert_close(
+        rms_norm.add_rms_norm(x, residual, weight, 1e-5), naive_rms_norm.add_rms_norm(x, twin, weight, 1e-5)
+    )
+    torch.testing.assert_close(residual, twin)
+    gate_up = torch.randn(rows, 2 * width)
+    expected = naive_silu_mul.silu_mul(gate_up)
+    torch.testing.assert_close(silu_mul.silu_mul(gate_up), expected)
+
+
+@pytest.mark.parametrize("tokens", [1, 63, 100])
+def test_rotation_and_write(tokens):
+    x, angles = torch.randn(tokens, 4, 20), torch.randn(tokens, 10)
+    cos, sin = angles.cos(), angles.sin()
+
+    turned = rope.rotate(x, cos[:, None], sin[:, None])
+
+    torch.testing.assert_close(turned, naive_rope.rotate(x, cos, sin))
+    layer, twin = torch.zeros(2, 9, 2, 4, BLOCK, 20)
+    slots = torch.randperm(9 * BLOCK)[:tokens]
+    rope.write_kv(turned, x, layer, slots // BLOCK, slots % BLOCK)
+    naive_rope.write_kv(turned, x, twin, slots)
+    assert torch.equal(layer, twin)
+
+
+def some_rows():
+    """Chunks of 63, 100 and 17 tokens with and without a prefix, and rows that decode, in blocks of no order."""
+    free = iter(torch.randperm(200).tolist())
+    rows = []
+    for start, count in [(0, 63), (37, 100), (500, 1), (0, 1), (63, 1), (160, 17)]:
+        blocks = [next(free) for _ in range(-(-(start + count) // BLOCK))]
+        rows.append(Row([1] * count, start, blocks))
+    return tuple(rows)
+
+
+def expected_attention(rows, queries, layer, window):
+    found, token = [], 0
+    for row in rows:
+        mine = queries[token : token + len(row.tokens)]
+        found.append(naive_attention.attention(mine, layer, list(row.blocks), row.start, window))
+        token += len(row.tokens)
+    return torch.cat(found)
+
+
+@pytest.mark.parametrize("window", [None, 50])
+def test_attention_of_mixed_rows(window):
+    rows = some_rows()
+    queries, layer = torch.randn(sum(len(row.tokens) for row in rows), 6, 20), torch.randn(200, 2, 2, BLOCK, 20)
+
+    groups = group_rows(inputs.build(rows, BLOCK), BLOCK, 3, window, torch.float32, torch.device("cpu"))
+    found = attention.attention(queries, layer, groups)
+
+    torch.testing.assert_close(found, expected_attention(rows, queries, layer, window), atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("which", [0, 1])
+def test_attention_makes_no_number_of_what_is_none(which):
+    rows = [Row([1] * 20, 40, (1, 2, 3, 4)), Row([1], 60, (4, 1, 3, 2)), Row([1], 20, (5, 6))]
+    queries, layer = torch.randn(22, 6, 20), torch.randn(9, 2, 2, BLOCK, 20)
+    layer[3, which, :, 5] = torch.nan
+
+    groups = group_rows(inputs.build(rows, BLOCK), BLOCK, 3, None, torch.float32, torch.device("cpu"))
+    found = attention.attention(queries, layer, groups)
+
+    lost = expected_attention(rows, queries, layer, None).isnan()
+    assert lost.any()
+    assert found[lost].isnan().all()
+    assert found[21].isfinite().all()
+
+
+@pytest.mark.parametrize("window", [None, 50])
+def test_what_others_left_in_a_block_is_not_seen(window):
+    rows = some_rows()
+    queries, layer = torch.randn(sum(len(row.tokens) for row in rows), 6, 20), torch.randn(200, 2, 2, BLOCK, 20)
+    for row in rows:
+        layer[row.blocks[-1], :, :, (row.start + len(row.tokens) - 1) % BLOCK + 1 :] = torch.nan
+
+    groups = group_rows(inputs.build(rows, BLOCK), BLOCK, 3, window, torch.float32, torch.device("cpu"))
+    found = attention.attention(queries, layer, groups)
+
+    torch.testing.assert_close(found, expected_attention(rows, queries, layer, window), atol=1e-5, rtol=1e-4)
+
+
+def test_weights_of_scores_that_are_no_numbers_are_none():
+    """The part of attention in bfloat16 that needs no AMX."""
+    from legato_engine.kernels.attention import numba_bf16
+
+    for number in (np.nan, np.inf):
+        scores, weights = np.random.default_rng(1).standard_normal(63).astype(np.float32), np.zeros(63, np.uint16)
+        assert np.isfinite(numba_bf16._softmax(scores, weights))
+        scores[40] = number
+        assert np.isnan(numba_bf16._softmax(scores, weights))
+
+
+@needs_amx
+@pytest.mark.parametrize("which", [0, 1])
+def test_attention_in_the_arena_makes_no_number_of_what_is_none(which):
+    from legato_engine.kernels.attention import numba_bf16
+    from legato_engine.kernels.linear.numba_tiles import SHAPES
+
+    rows = [Row([1] * 20, 40, (1, 2, 3, 4)), Row([1], 60, (4, 1, 3, 2)), Row([1], 20, (5, 6))]
+    qkv, arena = torch.randn(22, 10, 64), torch.randn(9, 1, 2, 2, BLOCK, 64).bfloat16()
+    arena[3, 0, which, :, 5] = torch.nan
+    step, out = inputs.build(rows, BLOCK), np.zeros((22, 6, 64), np.uint16)
+
+    numba_bf16.attention(qkv.numpy(), work_of(step, 3), step.tables, 0, SHAPES, bits(arena), 0, out)
+
+    lost = expected_attention(rows, qkv[:, :6], arena[:, 0].float(), None).isnan()
+    assert lost.any()
+    assert floats(out)[lost].isnan().all()
+    assert floats(out)[21].isfinite().all()
+
+
+@needs_amx
+@pytest.mark.parametrize("window", [None, 50])
+def test_attention_in_the_arena(window):
+    from legato_engine.kernels.attention import numba_bf16
+    from legato_engine.kernels.linear.numba_tiles import SHAPES
+
+    rows = some_rows()
+    count = sum(len(row.tokens) for row in rows)
+    qkv, arena = torch.randn(count, 10, 64), torch.randn(200, 2, 2, 2, BLOCK, 64).bfloat16()
+    step = inputs.build(rows, BLOCK)
+    out = np.full((count, 6, 64), 0xFFFF, np.uint16)
+
+    numba_bf16.attention(qkv.numpy(), work_of(step, 3), step.tables, window or 0, SHAPES, bits(arena), 1, out)
+
+    expected = expected_attention(rows, qkv[:, :6], arena[:, 1].float(), window)
+    torch.testing.assert_close(floats(out), expected, atol=0.02, rtol=0.02)
+
+
+@needs_bf16
+@pytest.mark.parametrize("rows", [1, 7])
+def test_norm_gate_and_rotation_to_bfloat16(rows):
+    from legato_engine.kernels.rms_norm import numba as norm
+    from legato_engine.kernels.silu_mul import numba as gate
+
+    x, residual, weight = torch.randn(rows, 96), torch.randn(rows, 96), torch.randn(96)
+    out = np.zeros((rows, 96), np.uint16)
+    expected = naive_rms_norm.add_rms_norm(x, residual.clone(), weight, 1e-5)
+    norm.add_rms_norm(x.numpy(), residual.numpy(), rows, weight.numpy(), np.float32(1e-5), out)
+    torch.testing.assert_close(floats(out), expected, atol=1e-6, rtol=0.008)
+
+    gate_up = torch.randn(rows, 192) * 10
+    gate.silu_mul(gate_up.numpy(), rows, out)
+    torch.testing.assert_close(floats(out), naive_silu_mul.silu_mul(gate_up), atol=1e-6, rtol=0.008)
+
+
+@needs_bf16
+@pytest.mark.parametrize("rows", [1, 3, 4])
+def test_codes_are_exact_for_bfloat16_rows(rows):
+    from legato_engine.kernels.linear import numba_codes as kernels
+
+    codes = torch.randint(0, 16, (64, 96), dtype=torch.uint8)
+    scale, minimum = (torch.rand(64, 3) * 0.01).half().float(), (-torch.rand(64, 3)).half().float()
+    x = torch.randn(rows, 96).bfloat16().float()
+    out = np.zeros((rows, 64), np.float32)
+
+    scales = kernels.pack_scales(scale)
+    kernels.packed4(bits(x), rows, kernels.pack_codes4(codes), scales, kernels.pack_scales(minimum), out)
+    expected = naive_linear.packed4(x, codes, scale, minimum)
+    torch.testing.assert_close(torch.from_numpy(out), expected, atol=1e-4, rtol=1e-5)
+
+    signed = torch.randint(-128, 128, (64, 96))
+    kernels.packed8(bits(x), rows, kernels.pack_codes8(signed), scales, out)
+    expected = naive_linear.linear(x, signed * scale.repeat_interleave(32, 1))
+    torch.testing.assert_close(torch.from_numpy(out), expected, atol=1e-4, rtol=1e-5)
+
+
+@needs_amx
+@pytest.mark.parametrize("rows", [1, 16, 17, 33, 63, 100, 500])
+def test_tiles(rows):
+    from legato_engine.kernels.linear import numba_tiles as tiles
+
+    room = -(-rows // 32) * 32
+    x, weight = torch.randn(room, 160).bfloat16().float(), torch.randn(96, 160).bfloat16().float()
+    out = np.zeros((room, 96), np.float32)
+
+    tiles.wide(bits(x), rows, tiles.pack_tiles(weight), tiles.SHAPES, out)
+
+    expected = naive_linear.linear(x, weight)[:rows]
+    torch.testing.assert_close(torch.from_numpy(out[:rows]), expected, atol=1e-3, rtol=1e-4)
+    if rows == 1:
+        tiles.narrow(bits(x), 1, tiles.pack_tiles(weight), out)
+        torch.testing.assert_close(torch.from_numpy(out[:1]), expected, atol=1e-3, rtol=1e-4)

@@ -1,0 +1,194 @@
+"""Kernels in float32 compute what their readable twins do: codes of 4 and 8 bit, and attention in the arena."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from legato_engine.backends.cpu.step import tiles as work_of
+from legato_engine.kernels.attention import naive as naive_attention
+from legato_engine.kernels.attention import numba_float32 as attention
+from legato_engine.kernels.linear import naive as naive_linear
+from legato_engine.kernels.linear import numba_codes as linear
+from legato_engine.kernels.rms_norm import naive as naive_rms_norm
+from legato_engine.kernels.rms_norm import numba as rms_norm
+from legato_engine.kernels.rope import naive as naive_rope
+from legato_engine.kernels.rope import numba as rope
+from legato_engine.kernels.silu_mul import naive as naive_silu_mul
+from legato_engine.kernels.silu_mul import numba as silu_mul
+from legato_engine.processor import Processor
+from legato_engine.runner import formats, inputs
+from legato_engine.runner.runner import Runner
+from legato_engine.scheduler.batch import Row
+
+PLAIN = Processor(avx512=True, bf16=False, amx=False, tiles_described=True)
+
+
+@pytest.mark.parametrize("rows", [1, 4, 7, 13])
+def test_codes(rows):
+    codes = torch.randint(0, 16, (48, 96), dtype=torch.uint8)
+    scale, minimum = torch.rand(48, 3).half().float(), (-8 * torch.rand(48, 3)).half().float()
+    x, out = torch.randn(rows, 96), np.zeros((rows, 48), np.float32)
+    scales = linear.pack_scales(scale), linear.pack_scales(minimum)
+
+    linear.packed4(x.numpy(), rows, linear.pack_codes4(codes), *scales, out)
+
+    expected = naive_linear.packed4(x, codes, scale, minimum)
+    torch.testing.assert_close(torch.from_numpy(out), expected, atol=2e-4, rtol=1e-5)
+
+    wide = torch.randint(-128, 128, (48, 96), dtype=torch.int8)
+    linear.packed8(x.numpy(), rows, linear.pack_codes8(wide), scales[0], out)
+
+    expected = naive_linear.linear(x, wide.float() * scale.repeat_interleave(32, 1))
+    torch.testing.assert_close(torch.from_numpy(out), expected, atol=2e-3, rtol=1e-5)
+
+
+@pytest.mark.parametrize("window", [None, 5, 48])
+@pytest.mark.parametrize("shared", [1, 3, 8])
+@pytest.mark.parametrize("size", [4, 16])
+def test_attention(window, shared, size):
+    """Chunks of prompts and decoding rows together; blocks in any order."""
+    dim, kv_heads = 32, 2
+    lengths = [(0, 33), (99, 1), (0, 1), (50, 7), (size - 1, 1)]
+    arena = torch.randn(300, 2, 2, kv_heads, size, dim)
+    free = torch.randperm(300).tolist()
+    rows = []
+    for start, count in lengths:
+        blocks = [free.pop() for _ in range(-(-(start + count) // size))]
+        rows.append(Row([0] * count, start, blocks))
+        arena[blocks[-1], :, :, :, (start + count - 1) % size + 1 :] = torch.nan  # as others may have left it
+    tokens = sum(count for _, count in lengths)
+    qkv = torch.randn(tokens, (shared + 2) * kv_heads, dim)
+    step, out = inputs.build(rows, size), np.zeros((tokens, shared * kv_heads, dim), np.float32)
+
+    attention.attention(qkv.numpy(), work_of(step, shared), step.tables, window or 0, arena.numpy(), 1, out)
+
+    asked = qkv[:, : shared * kv_heads].split([count for _, count in lengths])
+    expected = [
+        naive_attention.attention(queries, arena[:, 1], list(row.blocks), row.start, window)
+        for queries, row in zip(asked, rows, strict=True)
+    ]
+    torch.testing.assert_close(torch.from_numpy(out), torch.cat(expected), atol=2e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("number", [torch.nan, torch.inf, -torch.inf])
+@pytest.mark.parametrize("which", [0, 1])
+def test_attention_makes_no_number_of_what_is_none(which, number):
+    """Keys and values that are broken in the cache: the result is none either, for a prompt and for a decoding row, and
+    the row beside them does not see it."""
+    shared, arena = 3, torch.randn(9, 1, 2, 2, 16, 32)
+    arena[3, 0, which, :, 5] = number
+    rows = [Row([0] * 20, 40, [1, 2, 3, 4]), Row([0], 60, [4, 1, 3, 2]), Row([0], 20, [5, 6])]
+    qkv = torch.randn(22, (shared + 2) * 2, 32)
+    qkv[:, : shared * 2, 0] = qkv[:, : shared * 2, 0].abs() + 1
+    step, out = inputs.build(rows, 16), np.zeros((22, shared * 2, 32), np.float32)
+
+    attention.attention(qkv.numpy(), work_of(step, shared), step.tables, 0, arena.numpy(), 0, out)
+
+    asked = qkv[:, : shared * 2].split([20, 1, 1])
+    expected = [
+        naive_attention.attention(queries, arena[:, 0], list(row.blocks), row.start, None)
+        for queries, row in zip(asked, rows, strict=True)
+    ]
+    lost = ~torch.cat(expected).isfinite()
+    assert lost.any()
+    assert not torch.from_numpy(out)[lost].isfinite().any()
+    torch.testing.assert_close(torch.from_numpy(out[21:]), expected[2], atol=2e-5, rtol=1e-4)
+
+
+def test_attention_to_keys_that_are_all_infinitely_far_is_no_number():
+    arena = torch.full((2, 1, 2, 1, 16, 32), -torch.inf)
+    qkv, rows = torch.ones(21, 5, 32), [Row([0] * 20, 0, [0, 1]), Row([0], 20, [0, 1])]
+    step, out = inputs.build(rows, 16), np.zeros((21, 3, 32), np.float32)
+
+    attention.attention(qkv.numpy(), work_of(step, 3), step.tables, 0, arena.numpy(), 0, out)
+
+    assert np.isnan(out).all()
+
+
+def test_norm_and_gate_make_no_number_of_what_is_none():
+    """All bits set is a NaN whose rounding to bfloat16 carries into the sign."""
+    broken = torch.from_numpy(np.array([0xFFFFFFFF, 0x7FC00000, 0x7F800000], np.uint32).view(np.float32))
+    for place in range(3):
+        x, gate_up = torch.randn(1, 96), torch.randn(1, 192)
+        x[0, 7 + place] = gate_up[0, 7] = gate_up[0, 96 + 40] = broken[place]
+        out, halves = np.zeros((1, 96), np.float32), np.zeros((1, 96), np.uint16)
+        for target in (out, halves):
+            rms_norm.add_rms_norm(x.numpy(), np.zeros((1, 96), np.float32), 1, np.ones(96, np.float32), 1e-5, target)
+            found = target if target is out else (target.astype(np.uint32) << 16).view(np.float32)
+            assert not np.isfinite(found[0, 7 + place])
+            silu_mul.silu_mul(gate_up.numpy(), 1, target)
+            found = target if target is out else (target.astype(np.uint32) << 16).view(np.float32)
+            assert not np.isfinite(found[0, [7, 40]]).any()
+
+
+@pytest.mark.parametrize("rows", [1, 63])
+@pytest.mark.parametrize("width", [63, 500])
+def test_norm_and_gate(rows, width):
+    x, residual, weight = torch.randn(rows, width), torch.randn(rows, width), torch.randn(width)
+    twin, out = residual.clone(), torch.empty(rows, width)
+
+    rms_norm.add_rms_norm(x.numpy(), residual.numpy(), rows, weight.numpy(), np.float32(1e-5), out.numpy())
+
+    torch.testing.assert_close(out, naive_rms_norm.add_rms_norm(x, twin, weight, 1e-5))
+    torch.testing.assert_close(residual, twin)
+    gate_up = torch.randn(rows, 2 * width) * 4
+    silu_mul.silu_mul(gate_up.numpy(), rows, out.numpy())
+    torch.testing.assert_close(out, naive_silu_mul.silu_mul(gate_up))
+
+
+@pytest.mark.parametrize("rows", [1, 7])
+def test_norm_of_heads(rows):
+    """Those of a range, and no others."""
+    parts, weight = torch.randn(rows, 7, 20), torch.randn(20)
+    expected = parts.clone()
+    expected[:, 2:5] = naive_rms_norm.rms_norm(parts[:, 2:5], weight, 1e-5)
+
+    rms_norm.norm_heads(parts.numpy(), 2, 3, weight.numpy(), np.float32(1e-5))
+
+    torch.testing.assert_close(parts, expected)
+
+
+@pytest.mark.parametrize("tokens", [1, 63])
+def test_rotation_and_write(tokens):
+    qkv, angles = torch.randn(tokens, 7, 20), torch.randn(200, 10)
+    positions, slots = torch.randperm(200)[:tokens], torch.randperm(9 * 16)[:tokens]
+    cos, sin, arena = angles.cos(), angles.sin(), torch.zeros(9, 3, 2, 2, 16, 20)
+    turned = naive_rope.rotate(qkv[:, :5], cos[positions], sin[positions])
+    values, block, place = qkv[:, 5:].clone(), slots // 16, slots % 16
+
+    args = positions.numpy(), cos.numpy(), sin.numpy(), arena.numpy(), 1, slots.numpy()
+    rope.rotate_and_write(qkv.numpy(), 3, *args)
+
+    torch.testing.assert_close(qkv[:, :5], turned)
+    torch.testing.assert_close(arena[block, 1, 0, :, place], turned[:, 3:])
+    torch.testing.assert_close(arena[block, 1, 1, :, place], values)
+
+
+def test_auto_without_tiles_is_float32_from_the_codes_of_the_file(smollm2, prompts, sequences, oracle):
+    """Greedy tokens are transformers' too, decoded from codes, since no weight is rounded."""
+    codes = Runner.load(
+        smollm2, block_size=16, kv_cache_bytes=64 << 20, dtype="auto", threads=1, max_length=512, instructions=PLAIN
+    )
+    chosen = [prompts[i] for i in (0, 3, 6, 10, 11)]
+
+    run = sequences(codes, chosen, new_tokens=24)
+    run.prefill_together(range(5))
+    run.decode(range(5))
+
+    assert codes.formats.startswith("codes: float32")
+    assert codes.layout.dtype == "float32"
+    for prompt, output in zip(chosen, run.outputs, strict=True):
+        oracle.check(prompt, output)
+
+
+def test_sizes_that_kernels_cannot_count_in_are_left_to_torch(smollm2):
+    chosen = formats.choose("auto", PLAIN, torch.device("cpu"), smollm2.config, block_size=6)
+
+    assert chosen.kernels == "torch"
+    assert "blocks of 6 tokens are no multiple of 4" in str(chosen)
+    odd = formats.choose("float32", PLAIN, torch.device("cpu"), replace(smollm2.config, head_dim=20), 16)
+    assert odd.kernels == "torch"
+    assert "head_dim 20 is no multiple of 32" in str(odd)
+    assert formats.choose("Float32", PLAIN, torch.device("cpu"), smollm2.config, 16).kernels == "float32"

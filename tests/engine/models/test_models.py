@@ -1,0 +1,236 @@
+"""Tiny random models of each shape compute what transformers computes from the same weights."""
+
+import itertools
+from dataclasses import replace
+
+import pytest
+import torch
+
+from legato_engine import processor
+from legato_engine.errors import TooLittleMemory
+from legato_engine.layers import rotary
+from legato_engine.models.config import ModelConfig, _huggingface_rope
+from legato_engine.runner.runner import Runner
+from legato_engine.scheduler.batch import Batch, Row
+from legato_engine.weights.checkpoint import Checkpoint, Packed8
+from legato_engine.weights.expected import expected_shapes
+
+LLAMA3 = {
+    "rope_type": "llama3",
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 128,
+}
+
+
+def config(**changes):
+    tiny = ModelConfig(
+        architecture="LlamaForCausalLM", layers=3, hidden_size=96, heads=6, kv_heads=2, head_dim=32,
+        intermediate_size=160, vocab_size=320, max_length=1024, rope_theta=10000.0, rope_scaling=None,
+        rms_norm_eps=1e-5, tie_word_embeddings=False, sliding_window=None, attention_bias=False, mlp_bias=False,
+    )  # fmt: skip
+    return replace(tiny, **changes)
+
+
+def yarn(**changes):
+    given = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 128} | changes
+    raw = {"rope_scaling": given, "max_position_embeddings": 512}
+    return _huggingface_rope(raw, "here")[1]
+
+
+SHAPES = {
+    "llama 2": config(kv_heads=6),
+    "llama 3": config(rope_theta=500000.0, rope_scaling=LLAMA3, tie_word_embeddings=True),
+    "mistral": config(architecture="MistralForCausalLM", sliding_window=48),
+    "qwen 2": config(architecture="Qwen2ForCausalLM", rope_theta=1e6, tie_word_embeddings=True),
+    "qwen 2, windows": config(architecture="Qwen2ForCausalLM", sliding_window=48, full_attention_layers=1),
+    "qwen 3": config(architecture="Qwen3ForCausalLM", rope_theta=1e6, head_dim=64),
+    "qwen 3, odd sizes": config(architecture="Qwen3ForCausalLM", hidden_size=63, head_dim=20, intermediate_size=100),
+    "yarn": config(architecture="Qwen2ForCausalLM", rope_scaling=yarn()),
+    "yarn, all told": config(rope_scaling=yarn(beta_fast=16.0, beta_slow=2.0, attention_factor=1.3, truncate=False)),
+    "yarn, mscale": config(rope_scaling=yarn(mscale=1.5, mscale_all_dim=0.5)),
+    "odd vocabulary": config(vocab_size=333),
+    "biases": config(attention_bias=True, mlp_bias=True, rope_scaling={"rope_type": "linear", "factor": 4.0}),
+    "odd sizes": config(hidden_size=63, head_dim=20, heads=3, kv_heads=1, intermediate_size=100, vocab_size=500),
+}
+
+
+class RandomCheckpoint(Checkpoint):
+    """Weights drawn once from a fixed seed, in memory."""
+
+    def __init__(self, config):
+        self.config = config
+        draw = torch.Generator().manual_seed(7)
+        self._tensors = {
+            name: torch.randn(shape, generator=draw) * (0.15 if len(shape) == 2 else 0.1) + (len(shape) == 1)
+            for name, shape in expected_shapes(config).items()
+        }
+        self.fingerprint = "random"
+
+    def spans(self):
+        return {}
+
+    def names(self):
+        return frozenset(self._tensors)
+
+    def shape(self, name):
+        return tuple(self._tensors[name].shape)
+
+    def tensor(self, name):
+        return self._tensors[name]
+
+
+def load(checkpoint, dtype="float32", kv_cache_bytes=16 << 20, block_size=16):
+    return Runner.load(
+        checkpoint, block_size=block_size, kv_cache_bytes=kv_cache_bytes, dtype=dtype, threads=2, max_length=1024
+    )
+
+
+def last_logits(runner, tokens, chunk, draws):
+    """Logits after the last token of one sequence, computed in chunks, beside a decoding sequence."""
+    table = list(range(3, 3 + runner.layout.blocks_for(len(tokens))))
+    with torch.inference_mode():
+        for start in range(0, len(tokens), chunk):
+            other = Row([5], 0, [1], draws)
+            piece = Row(tokens[start : start + chunk], start, table, draws)
+            found = runner.logits((other, piece))
+    return found[1]
+
+
+@pytest.fixture
+def draws(greedy_draw):
+    return (greedy_draw,)
+
+
+@pytest.mark.parametrize("name", SHAPES)
+@pytest.mark.parametrize(("length", "chunk"), [(63, 63), (100, 17), (500, 500), (500, 96)])
+def test_logits_are_those_of_transformers(name, length, chunk, draws, huggingface):
+    checkpoint = RandomCheckpoint(SHAPES[name])
+    tokens = torch.randint(0, 300, (length,), generator=torch.Generator().manual_seed(length)).tolist()
+    with torch.inference_mode():
+        expected = huggingface(checkpoint, checkpoint.config)(input_ids=torch.tensor([tokens])).logits[0, -1]
+
+    found = last_logits(load(checkpoint), tokens, chunk, draws)
+
+    torch.testing.assert_close(found, expected, atol=2e-4, rtol=2e-4)
+
+
+def test_factors_by_frequency_are_the_constants_that_they_were_made_from(draws, huggingface):
+    """A GGUF of Llama 3 has them instead of those."""
+    truth = config(rope_scaling=LLAMA3)
+    factors = rotary.frequencies(32, 10000.0, None) / rotary.frequencies(32, 10000.0, LLAMA3)
+    checkpoint = RandomCheckpoint(
+        config(rope_scaling={"rope_type": "factors", "factors": tuple(factors.tolist())}),
+    )
+    tokens = torch.randint(0, 300, (200,), generator=torch.Generator().manual_seed(3)).tolist()
+    with torch.inference_mode():
+        expected = huggingface(checkpoint, truth)(input_ids=torch.tensor([tokens])).logits[0, -1]
+
+    found = last_logits(load(checkpoint), tokens, 64, draws)
+
+    assert factors.max() > 2
+    torch.testing.assert_close(found, expected, atol=2e-4, rtol=2e-4)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "auto"])
+@pytest.mark.parametrize("block_size", [1, 8, 20, 64])
+def test_logits_do_not_depend_on_the_size_of_blocks(dtype, block_size, draws):
+    checkpoint = RandomCheckpoint(SHAPES["mistral"])
+    tokens = torch.randint(0, 300, (150,), generator=torch.Generator().manual_seed(2)).tolist()
+    exact = last_logits(load(checkpoint), tokens, 150, draws)
+
+    found = last_logits(load(checkpoint, dtype, block_size=block_size), tokens, 67, draws)
+
+    assert (found - exact).norm() < (1e-4 if dtype == "float32" else 0.03) * exact.norm()
+
+
+@pytest.mark.parametrize("name", ["llama 3", "mistral", "biases", "qwen 2, windows", "qwen 3", "odd vocabulary"])
+def test_auto_stays_close_to_float32(name, draws):
+    """Formats that `auto` picks round inputs of linear layers to bfloat16 at worst."""
+    checkpoint = RandomCheckpoint(SHAPES[name])
+    tokens = torch.randint(0, 300, (200,), generator=torch.Generator().manual_seed(1)).tolist()
+    exact = last_logits(load(checkpoint), tokens, 200, draws)
+
+    for chunk in (200, 67, 1):
+        found = last_logits(load(checkpoint, "auto"), tokens, chunk, draws)
+        assert (found - exact).norm() < 0.03 * exact.norm()
+
+
+class CodedCheckpoint(RandomCheckpoint):
+    """Its embedding, which is the head as well, is held as 8-bit codes."""
+
+    def __init__(self, config):
+        super().__init__(config)
+        shape = config.vocab_size, config.hidden_size
+        draw = torch.Generator().manual_seed(8)
+        codes = torch.randint(-128, 128, shape, dtype=torch.int8, generator=draw)
+        scale = (torch.rand(shape[0], shape[1] // 32, generator=draw) * 2e-3).half().float()
+        self._packed = Packed8(codes, scale)
+        self._tensors["model.embed_tokens.weight"] = codes.float() * scale.repeat_interleave(32, 1)
+
+    def packed8(self, name):
+        return self._packed if name.startswith("model.embed_tokens") else None
+
+
+@pytest.mark.parametrize("vocab_size", [320, 333])
+def test_a_vocabulary_of_any_size_is_computed_from_its_codes(vocab_size, draws):
+    checkpoint = CodedCheckpoint(config(vocab_size=vocab_size, tie_word_embeddings=True))
+    tokens = list(range(vocab_size - 60, vocab_size))
+    runner = Runner.load(
+        checkpoint, block_size=16, kv_cache_bytes=16 << 20, dtype="auto", threads=2, max_length=1024,
+        instructions=processor.Processor(avx512=True, bf16=False, amx=False, tiles_described=True),
+    )  # fmt: skip
+
+    found = last_logits(runner, tokens, 60, draws)
+
+    assert found.shape == (vocab_size,)
+    torch.testing.assert_close(found, last_logits(load(checkpoint), tokens, 60, draws), atol=2e-4, rtol=2e-4)
+
+
+def test_literal_bfloat16(draws):
+    checkpoint = RandomCheckpoint(SHAPES["llama 3"])
+    runner = load(checkpoint, "BFloat16")
+
+    found = last_logits(runner, list(range(40)), 40, draws)
+
+    exact = last_logits(load(checkpoint), list(range(40)), 40, draws)
+    assert runner.layout.dtype == "bfloat16"
+    assert (found - exact).norm() < 0.06 * exact.norm()
+
+
+def test_revision_tells_formats_and_weights_apart():
+    checkpoint = RandomCheckpoint(SHAPES["llama 3"])
+    revisions = [load(checkpoint, dtype).kv_revision for dtype in ("float32", "bfloat16", "float16")]
+
+    assert load(checkpoint).kv_revision == revisions[0]
+    assert all(a != b for a, b in itertools.combinations(revisions, 2))
+
+
+def test_copies_come_before_computing():
+    runner = load(RandomCheckpoint(SHAPES["llama 3"]))
+    runner.arena.block(4)[:4] = b"abcd"
+
+    assert runner.step(Batch((), copies=((4, 9),))) == ()
+    assert bytes(runner.arena.block(9)[:4]) == b"abcd"
+    assert runner.arena.address % 4096 == 0
+    assert runner.arena.nbytes == runner.num_blocks * runner.layout.block_bytes
+
+
+def test_too_little_memory_is_said_before_weights_are_read():
+    with pytest.raises(TooLittleMemory, match="give at least"):
+        load(RandomCheckpoint(SHAPES["llama 3"]), kv_cache_bytes=1 << 20)
+
+
+def test_unknown_dtype_names_the_known_ones():
+    with pytest.raises(ValueError, match="float32"):
+        load(RandomCheckpoint(SHAPES["llama 3"]), "int3")
+
+
+def test_processor_with_hidden_tiles_is_kept_from_onednn(monkeypatch):
+    hidden = processor.Processor(avx512=True, bf16=True, amx=True, tiles_described=False)
+    monkeypatch.delenv("ONEDNN_MAX_CPU_ISA", raising=False)
+
+    processor.guard_onednn(hidden)
+
+    assert processor.os.environ["ONEDNN_MAX_CPU_ISA"] == "AVX512_CORE_FP16"

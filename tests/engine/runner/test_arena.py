@@ -1,0 +1,95 @@
+"""Where the bytes of a block lie, and how many blocks a worker's memory holds."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from legato_engine.errors import TooLittleMemory
+from legato_engine.kvcache.layout import DTYPE_BYTES, KVLayout
+from legato_engine.runner.arena import Arena, count_blocks
+
+LAYOUT = KVLayout(layers=2, kv_heads=3, block_size=4, head_dim=5, dtype="float32")
+BLOCK = 2 * 2 * 3 * 4 * 5 * 4  # bytes
+
+
+@pytest.fixture
+def arena() -> Arena:
+    return Arena(LAYOUT, 7, torch.device("cpu"))
+
+
+def test_an_arena_is_one_page_aligned_allocation_of_zeros(arena):
+    assert arena.blocks.shape == (7, 2, 2, 3, 4, 5)
+    assert arena.blocks.dtype == torch.float32
+    assert arena.nbytes == 7 * BLOCK
+    assert arena.address % 4096 == 0
+    assert not arena.blocks.any()
+    assert (arena.num_blocks, arena.layout) == (7, LAYOUT)
+
+
+def test_without_host_memory_the_device_allocates():
+    arena = Arena(LAYOUT, 3, torch.device("meta"))
+    assert arena.blocks.shape == (3, 2, 2, 3, 4, 5)
+    assert arena.blocks.device.type == "meta"
+    assert arena.nbytes == 3 * BLOCK
+
+
+@pytest.mark.parametrize("index", [0, 3, 6])
+def test_a_block_is_one_span_of_the_arena_and_writable(arena, index):
+    arena.blocks[index] = 1.5
+    block = arena.block(index)
+    assert block.nbytes == BLOCK
+    assert bytes(block) == arena.blocks[index].numpy().tobytes()
+    block[:4] = b"\0\0\0\0"
+    assert arena.blocks[index].flatten()[0] == 0
+    others = [i for i in range(7) if i != index]
+    assert not arena.blocks[others].any()
+
+
+@pytest.mark.parametrize("index", [-1, 7])
+def test_there_is_no_block_beyond_the_arena(arena, index):
+    with pytest.raises(IndexError, match=rf"block {index} of an arena of 7"):
+        arena.block(index)
+
+
+def test_a_copy_changes_the_target_alone(arena):
+    arena.blocks[2] = torch.rand(LAYOUT.block_shape)
+    before = arena.blocks[2].clone()
+    arena.copy(2, 5)
+    assert torch.equal(arena.blocks[5], before)
+    assert torch.equal(arena.blocks[2], before)
+    assert not arena.blocks[[0, 1, 3, 4, 6]].any()
+
+
+@pytest.mark.parametrize(("tokens", "blocks"), [(0, 0), (1, 1), (4, 1), (5, 2), (8, 2), (9, 3)])
+def test_blocks_for_rounds_up(tokens, blocks):
+    assert LAYOUT.blocks_for(tokens) == blocks
+
+
+@pytest.mark.parametrize("dtype", DTYPE_BYTES)
+def test_a_blocks_size_is_that_of_its_numbers(dtype):
+    layout = replace(LAYOUT, dtype=dtype)
+    assert layout.block_bytes == Arena(layout, 1, torch.device("cpu")).nbytes == BLOCK * DTYPE_BYTES[dtype] // 4
+
+
+@pytest.mark.parametrize(
+    "change", [{"layers": 3}, {"kv_heads": 4}, {"block_size": 8}, {"head_dim": 6}, {"dtype": "bfloat16"}]
+)
+def test_layouts_that_differ_are_spelled_differently(change):
+    """Workers compare the spelling in `Hello` before they exchange KV."""
+    assert str(LAYOUT) == "block-major layers=2 kv_heads=3 block=4 dim=5 float32"
+    assert str(replace(LAYOUT, **change)) != str(LAYOUT)
+
+
+def test_all_blocks_that_fit_are_counted():
+    assert count_blocks(LAYOUT, 10 * BLOCK, 40) == 10
+    assert count_blocks(LAYOUT, 11 * BLOCK - 1, 40) == 10
+
+
+def test_memory_that_cannot_hold_the_longest_sequence_is_refused_with_both_ways_out():
+    with pytest.raises(TooLittleMemory) as refused:
+        count_blocks(LAYOUT, 10 * BLOCK, 41)
+    text = str(refused.value)
+    assert "10 blocks" in text
+    assert f"at least {11 * BLOCK:,} bytes" in text
+    assert "a maxLength of at most 40" in text

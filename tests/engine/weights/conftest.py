@@ -1,0 +1,130 @@
+"""Builders of tiny models: GGUF files of any number format, and Hugging Face folders."""
+
+import json
+from pathlib import Path
+
+import gguf
+import numpy as np
+import pytest
+import torch
+from gguf import GGMLQuantizationType as Type
+from safetensors.torch import save_file
+
+from legato_engine.models.config import from_huggingface
+from legato_engine.weights.expected import expected_shapes
+
+HIDDEN, HEADS, KV_HEADS, INNER, VOCAB, LAYERS = 256, 4, 2, 512, 64, 2
+HEAD = HIDDEN // HEADS
+CONFIG = {
+    "architectures": ["LlamaForCausalLM"],
+    "hidden_size": HIDDEN,
+    "num_attention_heads": HEADS,
+    "num_key_value_heads": KV_HEADS,
+    "head_dim": HEAD,
+    "num_hidden_layers": LAYERS,
+    "intermediate_size": INNER,
+    "vocab_size": VOCAB,
+    "max_position_embeddings": 128,
+    "rope_theta": 5000.0,
+    "rms_norm_eps": 1e-5,
+    "tie_word_embeddings": True,
+}
+TENSORS = {
+    "token_embd.weight": (VOCAB, HIDDEN),
+    "output_norm.weight": (HIDDEN,),
+    **{
+        f"blk.{layer}.{name}.weight": shape
+        for layer in range(LAYERS)
+        for name, shape in {
+            "attn_norm": (HIDDEN,),
+            "ffn_norm": (HIDDEN,),
+            "attn_q": (HIDDEN, HIDDEN),
+            "attn_k": (KV_HEADS * HEAD, HIDDEN),
+            "attn_v": (KV_HEADS * HEAD, HIDDEN),
+            "attn_output": (HIDDEN, HIDDEN),
+            "ffn_gate": (INNER, HIDDEN),
+            "ffn_up": (INNER, HIDDEN),
+            "ffn_down": (HIDDEN, INNER),
+        }.items()
+    },
+}
+Tensors = dict[str, tuple[np.ndarray, Type]]
+
+
+def packed(kind: Type, shape: tuple[int, ...], rng: np.random.Generator) -> np.ndarray:
+    """Random data of a type, as the file holds it. The K types have no quantizer: their codes are drawn at random."""
+    values = rng.standard_normal(shape).astype(np.float32)
+    if kind is Type.F32:
+        return values
+    if kind is Type.F16:
+        return values.astype(np.float16)
+    if kind not in (Type.Q4_K, Type.Q6_K):
+        return gguf.quants.quantize(values, kind)
+    group, size = gguf.GGML_QUANT_SIZES[kind]
+    blocks = rng.integers(0, 256, (np.prod(shape) // group, size), dtype=np.uint8)
+    scales = np.full((len(blocks), 2), 0.01, dtype=np.float16).view(np.uint8)
+    place = slice(0, 4) if kind is Type.Q4_K else slice(size - 2, size)
+    blocks[:, place] = scales[:, : place.stop - place.start]
+    return blocks.reshape(*shape[:-1], -1)
+
+
+def tiny(kind: Type, seed: int = 0) -> Tensors:
+    rng = np.random.default_rng(seed)
+    kinds = {name: kind if len(shape) == 2 else Type.F32 for name, shape in TENSORS.items()}
+    return {name: (packed(kinds[name], shape, rng), kinds[name]) for name, shape in TENSORS.items()}
+
+
+def write_gguf(path: Path, tensors: Tensors, architecture: str = "llama", **metadata: object) -> Path:
+    writer = gguf.GGUFWriter(path, architecture)
+    writer.add_block_count(LAYERS)
+    writer.add_context_length(128)
+    writer.add_embedding_length(HIDDEN)
+    writer.add_feed_forward_length(INNER)
+    writer.add_head_count(HEADS)
+    writer.add_head_count_kv(KV_HEADS)
+    writer.add_rope_freq_base(5000.0)
+    writer.add_layer_norm_rms_eps(1e-5)
+    writer.add_vocab_size(VOCAB)
+    for key, value in metadata.items():
+        getattr(writer, f"add_{key}")(value)
+    for name, (data, kind) in tensors.items():
+        writer.add_tensor(name, data, raw_dtype=kind)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+def write_folder(path: Path, architecture: str = "LlamaForCausalLM", **changes: object) -> dict[str, torch.Tensor]:
+    """A Hugging Face folder with random weights; the tensors are returned. `changes` are to its config alone."""
+    path.mkdir(exist_ok=True)
+    config = CONFIG | {"architectures": [architecture]}
+    (path / "config.json").write_text(json.dumps(config | changes))
+    generator = torch.Generator().manual_seed(1)
+    shapes = expected_shapes(from_huggingface(config, "here"))
+    tensors = {name: torch.randn(shape, generator=generator) for name, shape in shapes.items()}
+    save_file(tensors, path / "model.safetensors")
+    return tensors
+
+
+def as_converted(rows: torch.Tensor, heads: int) -> torch.Tensor:
+    """What llama.cpp's conversion does to the rows of q_proj and k_proj."""
+    return rows.view(heads, 2, rows.shape[0] // heads // 2, -1).transpose(1, 2).reshape(rows.shape)
+
+
+class Files:
+    """Builders of tiny models in both formats; what they are made of."""
+
+    layers, vocab, hidden, heads, kv_heads, head, inner = LAYERS, VOCAB, HIDDEN, HEADS, KV_HEADS, HEAD, INNER
+    config, tensors = CONFIG, TENSORS
+    packed = staticmethod(packed)
+    tiny = staticmethod(tiny)
+    write_gguf = staticmethod(write_gguf)
+    write_folder = staticmethod(write_folder)
+    as_converted = staticmethod(as_converted)
+
+
+@pytest.fixture
+def files() -> type[Files]:
+    return Files

@@ -1,0 +1,150 @@
+"""A bad file or folder is refused by name before it can serve."""
+
+import struct
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from gguf import GGMLQuantizationType as Type
+from safetensors.torch import save_file
+
+from legato_engine import errors
+from legato_engine.weights.opening import open_weights
+
+Write = Callable[[Any, Path], Path]
+QUERY, KEY = "model.layers.0.self_attn.q_proj.weight", "model.layers.1.self_attn.k_proj.weight"
+
+
+def without(name: str) -> Write:
+    return lambda files, path: files.write_gguf(path, {n: v for n, v in files.tiny(Type.F16).items() if n != name})
+
+
+def with_tensor(name: str, data: Callable[[Any], np.ndarray], kind: Type) -> Write:
+    return lambda files, path: files.write_gguf(path, files.tiny(Type.F16) | {name: (data(files), kind)})
+
+
+def _five_bits(files: Any) -> np.ndarray:
+    return files.packed(Type.Q5_0, (files.hidden, files.hidden), np.random.default_rng(0))
+
+
+def cut(share: float) -> Write:
+    def write(files: Any, path: Path) -> Path:
+        whole = files.write_gguf(path, files.tiny(Type.Q8_0)).read_bytes()
+        path.write_bytes(whole[: int(len(whole) * share)])
+        return path
+
+    return write
+
+
+def bytes_of(data: bytes) -> Write:
+    def write(files: Any, path: Path) -> Path:
+        path.write_bytes(data)
+        return path
+
+    return write
+
+
+BAD_FILES = [
+    (lambda files, path: path, errors.ModelNotFound, "no such file"),
+    (bytes_of(b""), errors.CorruptModel, "empty"),
+    (bytes_of(b"PK\x03\x04 a zip"), errors.CorruptModel, "no GGUF"),
+    (bytes_of(b"GGUF" + struct.pack("<IQQ", 99, 0, 0)), errors.CorruptModel, "version 99"),
+    (bytes_of(b"GGUF" + struct.pack("<IQQ", 3, 2**60, 2**60)), errors.CorruptModel, "truncated"),
+    (cut(0.0005), errors.CorruptModel, "truncated"),
+    (cut(0.9), errors.CorruptModel, "truncated: tensor blk"),
+    (without("blk.1.ffn_up.weight"), errors.MissingTensor, r"model\.layers\.1\.mlp\.up_proj\.weight"),
+    (without("output_norm.weight"), errors.MissingTensor, r"model\.norm\.weight"),
+    (
+        with_tensor("blk.0.attn_q.weight", lambda files: np.zeros((files.hidden, 32), np.float16), Type.F16),
+        errors.WrongShape,
+        r"q_proj.*\[256, 32\].*\[256, 256\]",
+    ),
+    (
+        with_tensor("blk.0.attn_q.weight", _five_bits, Type.Q5_0),
+        errors.UnsupportedFormat,
+        r"blk\.0\.attn_q\.weight.*Q5_0.*Q4_K",
+    ),
+    (
+        with_tensor("blk.0.attn_x.weight", lambda files: np.zeros(4, np.float32), Type.F32),
+        errors.UnsupportedModel,
+        r"attn_x",
+    ),
+    (
+        lambda files, path: files.write_gguf(path, files.tiny(Type.F16), "gptneox"),
+        errors.UnsupportedModel,
+        "gptneox.*llama",
+    ),
+    (
+        lambda files, path: files.write_gguf(path, files.tiny(Type.F16), expert_count=8),
+        errors.UnsupportedModel,
+        "experts",
+    ),
+    (
+        lambda files, path: files.write_gguf(path, files.tiny(Type.F16), rope_dimension_count=files.head // 2),
+        errors.UnsupportedModel,
+        "rotary",
+    ),
+]
+
+
+@pytest.mark.parametrize(("write", "kind", "text"), BAD_FILES)
+def test_a_bad_gguf_is_refused_by_name(
+    files: Any, tmp_path: Path, write: Write, kind: type[errors.ModelError], text: str
+) -> None:
+    path = write(files, tmp_path / "bad.gguf")
+    with pytest.raises(kind, match=text) as caught:
+        open_weights(path)
+    assert str(path) in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("change", "kind", "text"),
+    [
+        ({"architectures": ["BertModel"]}, errors.UnsupportedModel, "BertModel.*LlamaForCausalLM"),
+        ({"architectures": None}, errors.UnsupportedModel, "None.*LlamaForCausalLM"),
+        ({"hidden_act": "gelu"}, errors.UnsupportedModel, "hidden_act"),
+        ({"rope_scaling": {"rope_type": "longrope"}}, errors.UnsupportedModel, "longrope"),
+        ({"rope_scaling": {"rope_type": "yarn"}}, errors.CorruptModel, "factor"),
+        ({"layer_types": ["sliding_attention", "full_attention"]}, errors.UnsupportedModel, "layer_types"),
+        ({"rope_scaling": {"rope_type": "llama3", "factor": 8.0}}, errors.CorruptModel, "low_freq_factor"),
+        ({"quantization_config": {"quant_method": "awq"}}, errors.UnsupportedFormat, "awq"),
+        ({"hidden_size": "many"}, errors.CorruptModel, "hidden_size"),
+        ({"num_key_value_heads": 3}, errors.CorruptModel, "3 KV heads"),
+        ({"head_dim": 32}, errors.WrongShape, "q_proj"),
+        ({"num_hidden_layers": 3}, errors.MissingTensor, r"layers\.2"),
+        ({"num_hidden_layers": 1}, errors.UnsupportedModel, r"layers\.1.*no place"),
+        ({"tie_word_embeddings": False}, errors.MissingTensor, "lm_head"),
+    ],
+)
+def test_a_config_that_does_not_fit_is_refused(
+    files: Any, tmp_path: Path, change: dict[str, object], kind: type[errors.ModelError], text: str
+) -> None:
+    files.write_folder(tmp_path, **change)
+    with pytest.raises(kind, match=text) as caught:
+        open_weights(tmp_path)
+    assert str(tmp_path) in str(caught.value)
+
+
+def test_a_damaged_folder_is_refused(files: Any, tmp_path: Path) -> None:
+    written = files.write_folder(tmp_path)
+    file = tmp_path / "model.safetensors"
+    whole = file.read_bytes()
+    for damaged in (whole[:-10], whole[:100], b"\xff" * 64):
+        file.write_bytes(damaged)
+        with pytest.raises(errors.CorruptModel, match=r"model\.safetensors"):
+            open_weights(tmp_path)
+    save_file({**written, QUERY: written[QUERY].to(torch.int8)}, file)
+    with pytest.raises(errors.UnsupportedFormat, match=r"q_proj.*I8"):
+        open_weights(tmp_path)
+    file.unlink()
+    with pytest.raises(errors.ModelNotFound, match=r"model\.safetensors"):
+        open_weights(tmp_path)
+    (tmp_path / "config.json").write_text("{")
+    with pytest.raises(errors.CorruptModel, match=r"config\.json"):
+        open_weights(tmp_path)
+    (tmp_path / "config.json").unlink()
+    with pytest.raises(errors.ModelNotFound, match=r"config\.json"):
+        open_weights(tmp_path)

@@ -1,0 +1,148 @@
+"""What a model says of itself, in either format: rotary settings, defaults, architectures."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from gguf import GGMLQuantizationType as Type
+
+from legato_engine.errors import CorruptModel, UnsupportedFormat, UnsupportedModel
+from legato_engine.models import registry
+from legato_engine.models.architectures import ARCHITECTURES
+from legato_engine.models.config import from_gguf, from_huggingface
+from legato_engine.weights.opening import open_weights
+
+LLAMA3 = {
+    "rope_type": "llama3",
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 64,
+}
+
+
+@pytest.mark.parametrize(
+    ("given", "theta", "scaling"),
+    [
+        ({"rope_parameters": {"rope_theta": 7.0, "rope_type": "default"}}, 7.0, None),
+        ({"rope_scaling": {"type": "linear", "factor": 2.0}}, 5000.0, {"rope_type": "linear", "factor": 2.0}),
+        ({"rope_scaling": LLAMA3}, 5000.0, LLAMA3),
+    ],
+)
+def test_both_spellings_of_rotary_settings_are_read(
+    files: Any, tmp_path: Path, given: dict[str, object], theta: float, scaling: dict[str, object] | None
+) -> None:
+    files.write_folder(tmp_path, **given)
+    config = open_weights(tmp_path).config
+    assert (config.rope_theta, config.rope_scaling) == (theta, scaling)
+
+
+def test_rotary_factors_of_a_gguf_are_part_of_its_config(files: Any, tmp_path: Path) -> None:
+    factors = np.linspace(1, 8, files.head // 2, dtype=np.float32)
+    tensors = files.tiny(Type.F16) | {"rope_freqs.weight": (factors, Type.F32)}
+    config = open_weights(files.write_gguf(tmp_path / "tiny.gguf", tensors)).config
+    assert config.rope_scaling == {"rope_type": "factors", "factors": tuple(factors.tolist())}
+
+
+LLAMA_GGUF = {
+    "general.architecture": "llama",
+    "llama.block_count": 1,
+    "llama.context_length": 128,
+    "llama.embedding_length": 16,
+    "llama.feed_forward_length": 32,
+    "llama.attention.head_count": 2,
+    "llama.attention.layer_norm_rms_epsilon": 1e-5,
+    "llama.vocab_size": 8,
+}
+FACTORS = (1.0, 2.0, 4.0, 8.0)
+
+
+def gguf_scaling(factors: tuple[float, ...] | None, **given: object) -> object:
+    metadata = LLAMA_GGUF | {f"llama.rope.{key}": value for key, value in given.items()}
+    return from_gguf(metadata, frozenset(), factors, "here").rope_scaling
+
+
+@pytest.mark.parametrize(
+    ("factors", "given", "scaling"),
+    [
+        (None, {}, None),
+        (None, {"scaling.type": "none", "scaling.factor": 4.0}, None),
+        (None, {"scaling.type": "linear", "scaling.factor": 4.0}, {"rope_type": "linear", "factor": 4.0}),
+        (None, {"scaling.factor": 4.0}, {"rope_type": "linear", "factor": 4.0}),
+        (None, {"scale_linear": 4.0}, {"rope_type": "linear", "factor": 4.0}),
+        (FACTORS, {"scaling.type": "none"}, {"rope_type": "factors", "factors": FACTORS}),
+        (
+            FACTORS,
+            {"scaling.type": "linear", "scaling.factor": 4.0},
+            {"rope_type": "factors", "factors": (4.0, 8.0, 16.0, 32.0)},
+        ),
+    ],
+)
+def test_rotary_scalings_of_a_gguf_are_taken_as_llama_cpp_does(
+    factors: tuple[float, ...] | None, given: dict[str, object], scaling: object
+) -> None:
+    assert gguf_scaling(factors, **given) == scaling
+
+
+@pytest.mark.parametrize("factors", [None, FACTORS])
+@pytest.mark.parametrize("kind", ["yarn", "longrope"])
+def test_a_scaling_that_is_not_computed_is_refused_with_factors_too(
+    factors: tuple[float, ...] | None, kind: str
+) -> None:
+    with pytest.raises(UnsupportedModel, match=kind):
+        gguf_scaling(factors, **{"scaling.type": kind, "scaling.factor": 4.0})
+
+
+@pytest.mark.parametrize("factors", [FACTORS[:3], (*FACTORS, 1.0), (1.0, 2.0, 0.0, 4.0), (1.0, 2.0, float("nan"), 4.0)])
+def test_factors_that_are_not_one_for_each_frequency_are_corrupt(factors: tuple[float, ...]) -> None:
+    with pytest.raises(CorruptModel, match="rope_freqs"):
+        gguf_scaling(factors)
+
+
+def test_packed_rotary_factors_are_refused(files: Any, tmp_path: Path) -> None:
+    packed = files.packed(Type.Q8_0, (32,), np.random.default_rng(1))
+    tensors = files.tiny(Type.F16) | {"rope_freqs.weight": (packed, Type.Q8_0)}
+    with pytest.raises(UnsupportedFormat, match="rope_freqs"):
+        open_weights(files.write_gguf(tmp_path / "tiny.gguf", tensors))
+
+
+def test_mistral_has_its_own_defaults(files: Any, tmp_path: Path) -> None:
+    raw = {key: value for key, value in files.config.items() if key != "num_key_value_heads"}
+    config = from_huggingface(raw | {"architectures": ["MistralForCausalLM"], "num_attention_heads": 16}, "here")
+    assert (config.sliding_window, config.kv_heads) == (4096, 8)
+    config = from_huggingface(files.config | {"architectures": ["MistralForCausalLM"], "sliding_window": None}, "here")
+    assert config.sliding_window is None
+
+
+@pytest.mark.parametrize(
+    ("given", "windows"),
+    [
+        ({"sliding_window": 64}, [None, None]),
+        ({"sliding_window": 64, "use_sliding_window": True, "max_window_layers": 1}, [None, 64]),
+        ({"use_sliding_window": True, "layer_types": ["full_attention", "sliding_attention"]}, [None, 4096]),
+        ({"use_sliding_window": True, "layer_types": ["full_attention"] * 2}, [None, None]),
+    ],
+)
+def test_layers_of_qwen_have_windows_where_the_config_says_so(
+    files: Any, given: dict[str, object], windows: list[int | None]
+) -> None:
+    config = from_huggingface(files.config | {"architectures": ["Qwen2ForCausalLM"]} | given, "here")
+    assert [config.window(layer) for layer in range(2)] == windows
+
+
+def test_yarn_lengthens_what_a_model_can_take(files: Any) -> None:
+    scaling = {"rope_type": "yarn", "factor": 4.0}
+    config = from_huggingface(files.config | {"rope_scaling": scaling}, "here")
+    assert config.max_length == 512
+    assert config.rope_scaling is not None
+    assert config.rope_scaling["original_max_position_embeddings"] == 128
+    told = scaling | {"original_max_position_embeddings": 16}
+    assert from_huggingface(files.config | {"rope_scaling": told}, "here").max_length == 128
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_every_architecture_has_a_class_and_opens(files: Any, tmp_path: Path, architecture: str) -> None:
+    files.write_folder(tmp_path, architecture)
+    config = open_weights(tmp_path).config
+    assert f"{registry.model_class(config).__name__}ForCausalLM" == architecture

