@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from legato_engine.sampling import filters
+from legato_engine.kernels.sampling import torch as filters
 from legato_engine.sampling.sampler import NOT_FINITE, NOTHING_LEFT, sample
 from legato_engine.sampling.uniform import uniform
 from legato_engine.scheduler.batch import Draw
@@ -204,6 +204,30 @@ def test_logprobs_are_those_of_the_unchanged_logits() -> None:
     assert third.logprobs is not None
     assert third.logprobs.top == ()
     assert msgspec.msgpack.encode(first.logprobs)
+
+
+MIXED = st.fixed_dictionaries(
+    {
+        "temperature": st.sampled_from([0.05, 0.8, 1.0, 7.0]),
+        "top_k": st.sampled_from([0, 1, 2, 40, 700, 2999, 3000, 5000]),
+        "top_p": st.sampled_from([1e-6, 0.3, 0.95, 0.999999, 1.0]),
+        "min_p": st.sampled_from([0.0, 0.0, 1e-9, 0.05, 1.0]),
+    }
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(mixed=MIXED, spread=st.sampled_from([0.0, 1e-4, 0.5, 3.0, 60.0]), seed=st.integers(0, 99), ties=st.booleans())
+def test_both_ways_to_draw_agree(mixed: dict[str, Any], spread: float, seed: int, ties: bool) -> None:
+    """By torch for any device, and by the kernel for processors: whatever the shape of the distribution."""
+    logits = random_logits(4, 3000, seed) * spread
+    logits[:, ::7] = -math.inf  # as masks leave them
+    if ties:
+        logits = (logits * 2).round() / 2
+    draws = [draw(choice=row, **mixed) for row in range(4)]
+    numbers = torch.from_numpy(uniform(draws))
+    expected = filters.draw(logits, [draw.params for draw in draws], numbers).tolist()
+    assert [sampled.token for sampled in sample(logits, draws, range(4))] == expected
 
 
 @pytest.mark.parametrize("spread", [0.0, 0.01, 1.0, 20.0])

@@ -116,8 +116,9 @@ class Runner:
 
         Compiles or loads every kernel that steps will use and shows that the model computes.
         """
-        params = SamplingParams(max_tokens=1, seed=0, temperature=0.0)
-        for count in (1, self.layout.block_size):
+        greedy = SamplingParams(max_tokens=1, seed=0, temperature=0.0)
+        sampled = SamplingParams(max_tokens=1, seed=0, temperature=1.0, top_p=0.9)
+        for count, params in ((1, greedy), (self.layout.block_size, sampled)):
             tokens = [0] * count
             self.step(Batch((Row(tokens, 0, [0], (Draw(0, count, params, tokens, count),)),)))
 

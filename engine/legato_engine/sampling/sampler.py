@@ -2,16 +2,17 @@
 
 A random token is drawn by inverting the cumulative distribution at one number in (0, 1], in the order of token ids
 and not of probability: two workers whose logits differ in the last bits then disagree only where the number lies that
-close to a border, and tokens that tie cannot change places. Weights are summed one by one in float64, in an order that
-no other row of the batch can change.
+close to a border, and tokens that tie cannot change places. `legato_engine.kernels.sampling` has the rule.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
+import numpy as np
 import torch
 
-from legato_engine.sampling import filters
-from legato_engine.sampling.adjust import LARGEST, adjust, adjusts
+from legato_engine.kernels.sampling import numba as by_numba
+from legato_engine.kernels.sampling import torch as by_torch
+from legato_engine.sampling.adjust import adjust, adjusts
 from legato_engine.sampling.uniform import uniform
 from legato_engine.scheduler.batch import Draw, Sampled
 from legato_protocol.sampling_limits import GREEDY_BELOW
@@ -29,12 +30,7 @@ def sample(logits: torch.Tensor, draws: Sequence[Draw], rows: Sequence[int]) -> 
     penalties, temperature or filters, as OpenAI and vLLM report them. A draw from a row with NaN, or without a largest
     number, gets no token but a fault, which no parameter can bring about; the others are not touched by that.
     """
-    if all(_greedy(draw.params) and not adjusts(draw) for draw in draws):
-        best = logits.argmax(1)  # where there is a NaN it is found, so the value there judges the row
-        found, sound = best.tolist(), logits.gather(1, best.unsqueeze(1))[:, 0].isfinite().tolist()
-        tokens, faults = [found[row] for row in rows], ["" if sound[row] else NOT_FINITE for row in rows]
-    else:
-        tokens, faults = _choose(logits[torch.tensor(rows, device=logits.device)], draws)
+    tokens, faults = _choose(logits, draws, rows)
     sampled = [Sampled(token) for token in tokens]
     if any(faults):
         sampled = [Sampled(0, None, fault) if fault else one for one, fault in zip(sampled, faults, strict=True)]
@@ -48,42 +44,61 @@ def _greedy(params: SamplingParams) -> bool:
     return params.temperature < GREEDY_BELOW
 
 
-def _choose(logits: torch.Tensor, draws: Sequence[Draw]) -> tuple[list[int], list[str]]:
-    """Tokens from each draw's own logits, which are changed, and why one could not be chosen, or ""."""
-    sound = logits.amax(1).isfinite().tolist()  # as the model gave them
+def _choose(logits: torch.Tensor, draws: Sequence[Draw], rows: Sequence[int]) -> tuple[list[int], list[str]]:
+    """A token for each draw, and why there is none, or ""."""
+    tokens, faults = [0] * len(draws), [""] * len(draws)
     changing = [i for i, draw in enumerate(draws) if adjusts(draw)]
-    left = [True] * len(draws)
+    plain = [i for i, draw in enumerate(draws) if not adjusts(draw)]
+    for i, token, sound in _picked(logits, [draws[i] for i in plain], [rows[i] for i in plain], plain):
+        tokens[i], faults[i] = token, "" if sound else NOT_FINITE
     if changing:
-        where = torch.tensor(changing, device=logits.device)
-        changed = logits[where]
+        changed = logits[torch.tensor([rows[i] for i in changing], device=logits.device)]
+        given = changed.amax(1).isfinite().tolist()  # as the model gave them
         adjust(changed, [draws[i] for i in changing])
-        logits[where] = changed
-        for i, fine in zip(changing, changed.amax(1).isfinite().tolist(), strict=True):
-            left[i] = fine
-    faults = [
-        "" if fine and some else NOTHING_LEFT if fine else NOT_FINITE for fine, some in zip(sound, left, strict=True)
-    ]
+        picked = _picked(changed, [draws[i] for i in changing], range(len(changing)), changing)
+        fine = dict(zip(changing, given, strict=True))
+        for i, token, sound in picked:
+            tokens[i], faults[i] = token, "" if fine[i] and sound else NOTHING_LEFT if fine[i] else NOT_FINITE
+    return tokens, faults
+
+
+def _picked(
+    logits: torch.Tensor, draws: Sequence[Draw], rows: Sequence[int], names: Sequence[int]
+) -> Iterator[tuple[int, int, bool]]:
+    """For each draw its name, its token, and whether the row it was taken from was sound."""
+    greedy = [i for i, draw in enumerate(draws) if _greedy(draw.params)]
     drawing = [i for i, draw in enumerate(draws) if not _greedy(draw.params)]
-    if len(drawing) == len(draws):
-        return _drawn(logits, draws).tolist(), faults
-    tokens = logits.argmax(1)
-    if drawing:
-        where = torch.tensor(drawing, device=logits.device)
-        tokens[where] = _drawn(logits[where], [draws[i] for i in drawing])
-    return tokens.tolist(), faults
+    for chosen, pick in ((greedy, _best), (drawing, _drawn)):
+        if chosen:
+            tokens, sound = pick(logits, [draws[i] for i in chosen], [rows[i] for i in chosen])
+            yield from zip([names[i] for i in chosen], tokens, sound, strict=True)
 
 
-def _drawn(logits: torch.Tensor, draws: Sequence[Draw]) -> torch.Tensor:
-    params = [draw.params for draw in draws]
-    temperatures = torch.tensor([[p.temperature] for p in params], device=logits.device)
-    logits = (logits / temperatures).clamp_(max=LARGEST)
-    weights = (logits.double() - logits.amax(1, keepdim=True)).exp_()
-    floor = filters.thresholds(logits, weights, params)
-    if floor is not None:
-        weights.masked_fill_(logits < floor, 0)
-    cumulative = weights.cumsum(1)
-    target = torch.from_numpy(uniform(draws)).to(logits.device).unsqueeze(1) * cumulative[:, -1:]
-    return torch.searchsorted(cumulative, target)[:, 0]
+def _best(logits: torch.Tensor, draws: Sequence[Draw], rows: Sequence[int]) -> tuple[list[int], list[bool]]:
+    best = logits.argmax(1)  # where there is a NaN it is found, so the value there judges the row
+    found, sound = best.tolist(), logits.gather(1, best.unsqueeze(1))[:, 0].isfinite().tolist()
+    return [found[row] for row in rows], [sound[row] for row in rows]
+
+
+def _drawn(logits: torch.Tensor, draws: Sequence[Draw], rows: Sequence[int]) -> tuple[list[int], list[bool]]:
+    params, numbers = [draw.params for draw in draws], uniform(draws)
+    if logits.device.type != "cpu":
+        given = logits[torch.tensor(rows, device=logits.device)]
+        found = by_torch.draw(given, params, torch.from_numpy(numbers).to(logits.device))
+        return found.tolist(), given.amax(1).isfinite().tolist()
+    tokens, sound = np.zeros(len(draws), np.int64), np.zeros(len(draws), np.bool_)
+    by_numba.draw(
+        logits.numpy(),
+        np.array(rows, np.int64),
+        np.array([p.temperature for p in params], np.float32),
+        np.array([max(p.top_k, 0) for p in params], np.int64),
+        np.array([p.top_p for p in params], np.float64),
+        np.array([p.min_p for p in params], np.float32),
+        numbers,
+        tokens,
+        sound,
+    )
+    return tokens.tolist(), sound.tolist()
 
 
 def _add_logprobs(

@@ -1,8 +1,4 @@
-"""Which tokens may be drawn: min-p, then top-k, then top-p over what is left, as in vLLM.
-
-Each is a threshold on the logit, so that no order among equal logits matters: all tokens that tie with the last one
-kept are kept.
-"""
+"""Drawing tokens by torch, all rows at once. See README."""
 
 from collections.abc import Sequence
 
@@ -12,6 +8,19 @@ from legato_protocol.stream import SamplingParams
 
 FIRST_CANDIDATES = 256  # sorted at first; nearly every nucleus is smaller
 _GROWTH = 16
+LARGEST = torch.finfo(torch.float32).max
+
+
+def draw(logits: torch.Tensor, params: Sequence[SamplingParams], numbers: torch.Tensor) -> torch.Tensor:
+    """A token for each row of `logits`, float32 [rows, vocab], with `numbers` float64 [rows]: int64 [rows]."""
+    temperatures = torch.tensor([[p.temperature] for p in params], device=logits.device)
+    logits = (logits / temperatures).clamp_(max=LARGEST)
+    weights = (logits.double() - logits.amax(1, keepdim=True)).exp_()
+    floor = thresholds(logits, weights, params)
+    if floor is not None:
+        weights.masked_fill_(logits < floor, 0)
+    cumulative = weights.cumsum(1)
+    return torch.searchsorted(cumulative, numbers.unsqueeze(1) * cumulative[:, -1:])[:, 0]
 
 
 def thresholds(logits: torch.Tensor, weights: torch.Tensor, params: Sequence[SamplingParams]) -> torch.Tensor | None:

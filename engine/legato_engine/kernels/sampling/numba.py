@@ -1,0 +1,170 @@
+"""Drawing a token from a row of logits in a few passes over it, without sorting it. See README."""
+
+import numpy as np
+from numba import njit, prange
+
+from legato_engine.kernels.scalar import RELAXED, exponential64
+
+BINS = 1024
+FARTHEST = np.float32(87.0)  # below the largest by more than this, a token weighs nothing
+LARGEST = np.float32(np.finfo(np.float32).max)
+
+
+@njit(cache=True, fastmath=RELAXED)
+def _weigh(logits, temperature, scaled, weights):
+    """Logits divided by the temperature, their largest, their weights, and the sum of these: no number, or infinite,
+    where one of the logits is."""
+    most = np.float32(-np.inf)
+    endless = np.int32(0)
+    for i in range(logits.shape[0]):
+        value = logits[i] / temperature  # comparisons as they are written keep a NaN
+        value = LARGEST if value > LARGEST else value
+        endless |= np.int32(logits[i] > LARGEST)
+        most = value if value > most else most
+        scaled[i] = value
+    total = np.float64(np.inf) if endless else np.float64(0)
+    for i in range(logits.shape[0]):
+        below = most - scaled[i]
+        weights[i] = 0.0 if below > FARTHEST else exponential64(-np.float64(below))  # NaN is not above anything
+        total += weights[i]
+    return most, total
+
+
+@njit(cache=True)
+def _near(scaled, floor, ids):
+    """Collects the tokens whose logits are at least `floor`; how many."""
+    count = 0
+    for i in range(scaled.shape[0]):
+        ids[count] = i  # kept if it counts, else written over
+        count += scaled[i] >= floor
+    return count
+
+
+@njit(cache=True)
+def _bin_of(value, most, width):
+    place = (most - value) / width
+    return np.int64(BINS - 1) if place >= BINS - 1 else np.int64(place)  # a masked token is infinitely far
+
+
+@njit(cache=True)
+def _sorted_bin(scaled, ids, count, most, width, which):
+    """Logits in that bin, largest first."""
+    found = np.empty(count, np.float32)
+    size = 0
+    for i in range(count):
+        value = scaled[ids[i]]
+        if _bin_of(value, most, width) == which:
+            found[size] = value
+            size += 1
+    return np.sort(found[:size])[::-1]
+
+
+@njit(cache=True)
+def _kth(scaled, ids, count, most, width, k):
+    """The k-th largest logit."""
+    held = np.zeros(BINS, np.int64)
+    for i in range(count):
+        held[_bin_of(scaled[ids[i]], most, width)] += 1
+    before = 0
+    which = 0
+    while before + held[which] < k:
+        before += held[which]
+        which += 1
+    return _sorted_bin(scaled, ids, count, most, width, which)[k - before - 1]
+
+
+@njit(cache=True)
+def _nucleus(scaled, weights, ids, count, most, width, floor, enough):
+    """The least logit of the tokens above which less weight than `enough` lies."""
+    held = np.zeros(BINS, np.float64)
+    for i in range(count):
+        value = scaled[ids[i]]
+        if value >= floor:
+            held[_bin_of(value, most, width)] += weights[ids[i]]
+    before = np.float64(0)
+    which = 0
+    while which < BINS - 1 and before + held[which] < enough:
+        before += held[which]
+        which += 1
+    if before + held[which] < enough:  # by rounding alone: all that stay are needed
+        return floor
+    threshold = most
+    for value in _sorted_bin(scaled, ids, count, most, width, which):
+        if value < floor or before >= enough:
+            break
+        threshold = value
+        before += exponential64(np.float64(value) - most)
+    return threshold
+
+
+@njit(cache=True)
+def _weight_above(scaled, weights, floor):
+    kept = np.float64(0)
+    for i in range(scaled.shape[0]):
+        kept += weights[i] if scaled[i] >= floor else 0.0
+    return kept
+
+
+@njit(cache=True)
+def _collect(scaled, weights, most, total, top_k, top_p, ids):
+    """Tokens near the largest, enough for top-k and top-p; how many, and the width of bins for them."""
+    for distance in (np.float32(8), np.float32(20), FARTHEST):
+        count = _near(scaled, most - distance, ids)
+        held = np.float64(0)
+        for i in range(count):
+            held += weights[ids[i]]
+        if (top_k and count >= top_k) or (not top_k and held >= top_p * total):
+            return count, distance / np.float32(BINS)
+    return _near(scaled, np.float32(-np.inf), ids), FARTHEST / np.float32(BINS)
+
+
+@njit(cache=True)
+def _threshold(scaled, weights, most, total, top_k, top_p, min_p, ids):
+    """The least logit that may be drawn, and how many tokens, of `ids`, to look at."""
+    floor = most + np.float32(np.log(min_p)) if min_p > 0 else np.float32(-np.inf)
+    if not top_k and top_p >= 1:
+        return floor, _near(scaled, floor, ids)
+    count, width = _collect(scaled, weights, most, total, top_k, top_p, ids)
+    if top_k:
+        floor = max(floor, _kth(scaled, ids, count, most, width, top_k))
+    if top_p < 1:
+        kept = total if floor == -np.inf else _weight_above(scaled, weights, floor)
+        floor = max(floor, _nucleus(scaled, weights, ids, count, most, width, floor, top_p * kept))
+    return floor, count
+
+
+@njit(cache=True)
+def _inverted(scaled, weights, floor, ids, count, number):
+    """The first token at which the running sum reaches the share `number` of the whole."""
+    total = np.float64(0)
+    for i in range(count):
+        if scaled[ids[i]] >= floor:
+            total += weights[ids[i]]
+    target, sum_, last = number * total, np.float64(0), 0
+    for i in range(count):
+        if scaled[ids[i]] >= floor and weights[ids[i]] > 0:
+            last = ids[i]
+            sum_ += weights[last]
+            if sum_ >= target:
+                return last
+    return last
+
+
+@njit(cache=True, parallel=True)
+def draw(logits, rows, temperatures, top_ks, top_ps, min_ps, numbers, tokens, sound):
+    """Draw i takes a token from row `rows[i]` of logits, float32 [R, vocab], with number `numbers[i]`.
+
+    `sound` tells where the row holds a largest number and nothing that is no number; a token means nothing elsewhere.
+    top_k 0 is none. All but logits are [draws]: int64 rows, top_ks and tokens, float32 temperatures and min_ps, float64
+    top_ps and numbers.
+    """
+    vocab = logits.shape[1]
+    for i in prange(rows.shape[0]):
+        scaled, weights = np.empty(vocab, np.float32), np.empty(vocab, np.float64)
+        ids = np.empty(vocab + 1, np.int64)
+        most, total = _weigh(logits[rows[i]], temperatures[i], scaled, weights)
+        sound[i] = np.isfinite(total) and np.isfinite(most)
+        if sound[i]:
+            top_k = top_ks[i] if top_ks[i] < vocab else 0
+            floor, count = _threshold(scaled, weights, most, total, top_k, top_ps[i], min_ps[i], ids)
+            tokens[i] = _inverted(scaled, weights, floor, ids, count, numbers[i])
