@@ -2,6 +2,7 @@
 
 EngineError
 ├── TooLittleMemory            the KV arena cannot hold one sequence of the longest length; permanent
+├── NoDevice                   torch cannot use the device that was asked for; permanent
 ├── StartFailed                the core said why it will never start; permanent
 ├── RequestRejected            a request that is not taken (`scheduler.limits`); its code says which it is
 └── ModelError                 the model given cannot be served; said before anything serves; permanent
@@ -25,6 +26,12 @@ class EngineError(Exception):
 
 class StartFailed(EngineError):
     """The core cannot start with these settings and this model, however often it is tried. The text says why."""
+
+    permanent = True
+
+
+class NoDevice(EngineError):
+    """torch cannot use the device that was asked for. The text says which it is."""
 
     permanent = True
 

@@ -17,6 +17,7 @@ from typing import Any
 
 import msgspec
 import pytest
+import torch
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
 
@@ -296,6 +297,11 @@ def test_settings_and_models_that_cannot_work_end_the_start_with_2(tmp_path: Pat
         (["--block-size", "17"], "--block-size: not a valid number: 17 (a power of two"),
         (["--kv-cache-memory", "1Ki"], "kvCacheMemory of 1,024 bytes"),
         (["--model", str(broken)], "broken.gguf"),
+        *(
+            ()
+            if torch.cuda.is_available()
+            else [(["--device", "cuda", "--transport", "None"], "device cuda was asked")]
+        ),
         (["--model", "/no/such/model"], "/no/such/model"),
     ):
         process = start(tmp_path, *flags)

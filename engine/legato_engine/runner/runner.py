@@ -17,6 +17,7 @@ from legato_engine.backends.cpu.numerics import Float32, Tiles
 from legato_engine.backends.interface import Backend
 from legato_engine.backends.interface import Progress as Loaded
 from legato_engine.backends.torch.layers import TorchBackend
+from legato_engine.errors import NoDevice
 from legato_engine.kvcache.layout import KVLayout
 from legato_engine.models import registry
 from legato_engine.models.llama import Llama
@@ -69,7 +70,7 @@ class Runner:
         progress: Progress | None = None,
         instructions: Processor | None = None,
     ) -> "Runner":
-        """Reads the weights and allocates the arena. Raises TooLittleMemory before any weight is read.
+        """Reads the weights and allocates the arena. Raises NoDevice and TooLittleMemory before any weight is read.
 
         `instructions` are those to choose formats for, where they are not all that this machine has.
         """
@@ -77,7 +78,7 @@ class Runner:
         if threads:
             torch.set_num_threads(threads)
             numba.set_num_threads(min(threads, numba.config.NUMBA_NUM_THREADS))
-        config, place = checkpoint.config, torch.device(device)
+        config, place = checkpoint.config, _device(device)
         chosen = formats.choose(dtype, instructions or processor.detect(), place, config, block_size)
         layout = KVLayout(config.layers, config.kv_heads, block_size, config.head_dim, chosen.kv)
         num_blocks = count_blocks(layout, kv_cache_bytes, max_length)
@@ -121,6 +122,13 @@ class Runner:
         for count, params in ((1, greedy), (self.layout.block_size, sampled)):
             tokens = [0] * count
             self.step(Batch((Row(tokens, 0, [0], (Draw(0, count, params, tokens, count),)),)))
+
+
+def _device(name: str) -> torch.device:
+    if name != "cpu" and not torch.cuda.is_available():
+        built = "finds none here" if torch.version.cuda else f"{torch.__version__} was built without it"
+        raise NoDevice(f"device {name} was asked for, but torch {built}: use cpu, or a torch and a machine with CUDA")
+    return torch.device(name)
 
 
 def _backend(checkpoint: Checkpoint, chosen: Formats, device: torch.device, max_length: int, report: Loaded) -> Backend:
