@@ -116,9 +116,9 @@ class HandoffReceivers:
         receiving = self._rooms.get(event.room)
         if receiving is None:
             return
-        self.failed += 1
         self._incoming.abandon(receiving.reservation)
         if not receiving.silent:
+            self.failed += 1
             receiving.silent = True
             self._outbox.aborted(receiving.reservation.request.id, event)
 

@@ -154,12 +154,12 @@ class HandoffSenders:
         sending = self._close(event.room)
         if sending is None:
             return
-        self.failed += 1
         if not sending.is_migration:
             self._outgoing.release(sending.request)
         elif sending.granted:
             self._outgoing.resume(sending.request)
-        if not sending.silent:
+        if not sending.silent:  # nobody waits for one that was cancelled, and it did not fail
+            self.failed += 1
             self._outbox.aborted(sending.request.id, event)
 
     # ── inside ──

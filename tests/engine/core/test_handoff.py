@@ -56,6 +56,8 @@ def test_cancelling_while_blocks_travel_frees_both_sides(world):
     world.run(6)
     assert prefill.used == decode.used == 0
     assert prefill.failures() == decode.failures() == []
+    totals = [worker.status.totals for worker in (prefill, decode)]
+    assert [one.failed_handoffs for one in totals] == [0, 0], "it was given up, and did not fail"
 
 
 def test_a_prefill_that_ends_is_told_to_the_receiver_and_its_gateway(world):
@@ -262,6 +264,7 @@ def test_a_worker_whose_peer_died_says_so(world, lost):
     gone.agent.close()
     world.run(6)
     assert [(failed.code, failed.retry) for failed in left.failures()] == [("peer_lost", True)]
+    assert left.status.totals.failed_handoffs == 1
     assert left.used == 0
 
 

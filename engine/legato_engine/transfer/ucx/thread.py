@@ -6,6 +6,7 @@ This is the only module that imports ucxx, and `_open_worker` the only place tha
 import logging
 import os
 import select
+import time
 from collections.abc import Callable, Sequence
 from itertools import count
 from queue import SimpleQueue
@@ -20,6 +21,7 @@ from legato_engine.transfer.ucx.ucp import Ucp
 
 # A closed endpoint's lanes are given up in the progress calls after the close; the socket is closed in the first one.
 _CLOSING_ROUNDS = 64
+CLOSING_PATIENCE = 30.0  # seconds; a forced close ends in milliseconds
 _ANY_PORTS = (0,)
 _P = ParamSpec("_P")
 _log = logging.getLogger(__name__)
@@ -216,14 +218,20 @@ class UcxThread:
         return reported
 
     def _close(self, endpoint: UcxEndpoint) -> None:
-        """After this nothing that the peer has written or will write over this endpoint can reach memory here."""
+        """After this nothing that the peer has written or will write over this endpoint can reach memory here.
+
+        Raises LinkError, which ends the thread and the core with it, when the endpoint does not close.
+        """
         del self._endpoints[endpoint.number]
         del self._by_handle[endpoint.handle]
         endpoint.close()
         for _ in range(_CLOSING_ROUNDS):
             self._worker.progress_once()
+        give_up = time.monotonic() + CLOSING_PATIENCE
         while not endpoint.closed():
             self._worker.progress_once()
+            if time.monotonic() > give_up:  # what the peer writes could still land: only an end of this process is safe
+                raise LinkError(f"endpoint {endpoint.number} did not close within {CLOSING_PATIENCE:g} seconds")
         for event in endpoint.puts_ended():
             self._report(event)
         endpoint.release()
