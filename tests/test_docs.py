@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from legato_cli import bench, prepare
+from legato_cli import bench, prepare, up
 from legato_engine import metrics as worker_metrics
 from legato_engine import settings as worker_settings
 from legato_engine.transfer.counts import Counts
@@ -39,18 +39,21 @@ def test_docs_know_every_flag(command, module):
     assert _rows("settings.md", f"`legato {command}`") == set(parser._option_string_actions)
 
 
-def test_docs_know_every_flag_of_bench():
+@pytest.mark.parametrize(
+    ("module", "page", "heading"),
+    [
+        (bench, "bench.md", "Every flag"),
+        (prepare, "settings.md", "`legato prepare`"),
+        (up, "settings.md", "`legato up`"),
+    ],
+)
+def test_docs_know_every_flag_of_a_command(module, page, heading):
     parser = ArgumentParser()
-    bench.add_parser(parser.add_subparsers())
+    module.add_parser(parser.add_subparsers())
     (command,) = parser._subparsers._group_actions[0].choices.values()
-    assert _rows("bench.md", "Every flag") == set(command._option_string_actions) - {"-h", "--help"}
-
-
-def test_docs_know_every_flag_of_prepare():
-    parser = ArgumentParser()
-    prepare.add_parser(parser.add_subparsers())
-    (command,) = parser._subparsers._group_actions[0].choices.values()
-    assert _rows("settings.md", "`legato prepare`") == set(command._option_string_actions) - {"-h", "--help"}
+    assert _rows(page, heading) == {flag for flag in command._option_string_actions if flag.startswith("--")} - {
+        "--help"
+    }
 
 
 @pytest.mark.parametrize(("heading", "prefix"), [("Environment", "ENV_"), ("Headers of a request", "HEADER_")])
