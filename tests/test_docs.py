@@ -113,7 +113,7 @@ def test_docs_know_every_metric_of_a_worker():
     source = Path(worker_metrics.__file__).read_text()
     told = {metric.name for metric in worker_metrics.WorkerMetrics().families()}
     told |= set(re.findall(r'"(legato_worker_[a-z_]+)"', source))
-    told |= {f"legato_worker_{name}" for name in (*worker_metrics._GAUGES, "draining")}
+    told |= {f"legato_worker_{name}" for name in (*worker_metrics._GAUGES, "draining", "leaked_blocks")}
     assert _rows("metrics.md", "Worker") == told
 
 

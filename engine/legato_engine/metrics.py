@@ -81,6 +81,8 @@ class WorkerMetrics:
             load = self._current.load
             gauges.update({name: (text, getattr(load, name)) for name, text in _GAUGES.items()})
             gauges["draining"] = ("1 when it takes nothing new.", load.draining)
+            leaked = load.used_blocks if self._current.idle else 0
+            gauges["leaked_blocks"] = ("KV blocks in use although there is no sequence: a fault, and lost.", leaked)
         families: list[Metric] = [_gauge(name, *value) for name, value in gauges.items()]
         families += [_counter(name, *value) for name, value in counters.items()]
         return [*families, self._transfer(totals), self._tenants(totals)]

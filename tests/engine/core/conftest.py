@@ -130,6 +130,8 @@ class Worker:
                 turn = frames.decode_from_core(body)
                 assert isinstance(turn, Turn)
                 self.status = turn.status or self.status
+                if turn.status is not None and turn.status.idle:
+                    assert turn.status.load.used_blocks == 0, "metrics would call these leaked"
                 assert all(frame.gateway == GATEWAY for frame in turn.frames)
                 self.heard += [stream.decode_from_worker(frame.data) for frame in turn.frames]
 

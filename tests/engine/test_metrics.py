@@ -1,0 +1,15 @@
+"""What a worker's metrics say of blocks."""
+
+import pytest
+
+from legato_engine.core.frames import CoreStatus, CoreTotals
+from legato_engine.metrics import WorkerMetrics
+from legato_protocol.stream import Load
+
+
+@pytest.mark.parametrize(("idle", "used", "leaked"), [(True, 0, 0), (False, 7, 0), (True, 7, 7)])
+def test_blocks_in_use_on_an_idle_worker_are_leaked(idle: bool, used: int, leaked: int) -> None:
+    load = Load(0, 0, 0, 90, 3, used, 0)
+    text = WorkerMetrics().exposition(CoreStatus(load, CoreTotals(), idle), ready=True, gateways=1).decode()
+    assert f"legato_worker_leaked_blocks {float(leaked)}\n" in text
+    assert f"legato_worker_used_blocks {float(used)}\n" in text
