@@ -83,7 +83,10 @@ def test_draining_moves_every_choice(service) -> None:
     service.until_idle()
     streams = [Choices(service, prompt, 3) for prompt in prompts]
     service.until(lambda: all(all(stream.texts.values()) for stream in streams), "all choices have text")
-    assert all(worker["running"] == 3 for worker in service.workers("decode"))
+    service.until(
+        lambda: all(worker["running"] == 3 for worker in service.workers("decode")),
+        "both workers say that they run three",
+    )
     assert service.command("scale", "decode", "1").returncode == 0
     assert [stream.result() for stream in streams] == expected
     service.until(lambda: len(service.workers("decode")) == 1, "the drained worker is gone")
