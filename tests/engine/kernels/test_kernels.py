@@ -142,7 +142,7 @@ def test_attention_in_the_arena_makes_no_number_of_what_is_none(which):
     arena[3, 0, which, :, 5] = torch.nan
     step, out = inputs.build(rows, BLOCK), np.zeros((22, 6, 64), np.uint16)
 
-    numba_bf16.attention(qkv.numpy(), work_of(step, 3, 2), step.tables, 0, SHAPES, bits(arena), 0, out)
+    numba_bf16.attention(qkv.numpy(), work_of(step, 3), step.tables, 0, SHAPES, bits(arena), 0, out)
 
     lost = expected_attention(rows, qkv[:, :6], arena[:, 0].float(), None).isnan()
     assert lost.any()
@@ -162,7 +162,7 @@ def test_attention_in_the_arena(window):
     step = inputs.build(rows, BLOCK)
     out = np.full((count, 6, 64), 0xFFFF, np.uint16)
 
-    numba_bf16.attention(qkv.numpy(), work_of(step, 3, 2), step.tables, window or 0, SHAPES, bits(arena), 1, out)
+    numba_bf16.attention(qkv.numpy(), work_of(step, 3), step.tables, window or 0, SHAPES, bits(arena), 1, out)
 
     expected = expected_attention(rows, qkv[:, :6], arena[:, 1].float(), window)
     torch.testing.assert_close(floats(out), expected, atol=0.02, rtol=0.02)

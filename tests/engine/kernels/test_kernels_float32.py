@@ -62,7 +62,7 @@ def test_attention(window, shared, size):
     qkv = torch.randn(tokens, (shared + 2) * kv_heads, dim)
     step, out = inputs.build(rows, size), np.zeros((tokens, shared * kv_heads, dim), np.float32)
 
-    attention.attention(qkv.numpy(), work_of(step, shared, 2), step.tables, window or 0, arena.numpy(), 1, out)
+    attention.attention(qkv.numpy(), work_of(step, shared), step.tables, window or 0, arena.numpy(), 1, out)
 
     asked = qkv[:, : shared * kv_heads].split([count for _, count in lengths])
     expected = [
@@ -84,7 +84,7 @@ def test_attention_makes_no_number_of_what_is_none(which, number):
     qkv[:, : shared * 2, 0] = qkv[:, : shared * 2, 0].abs() + 1
     step, out = inputs.build(rows, 16), np.zeros((22, shared * 2, 32), np.float32)
 
-    attention.attention(qkv.numpy(), work_of(step, shared, 2), step.tables, 0, arena.numpy(), 0, out)
+    attention.attention(qkv.numpy(), work_of(step, shared), step.tables, 0, arena.numpy(), 0, out)
 
     asked = qkv[:, : shared * 2].split([20, 1, 1])
     expected = [
@@ -102,7 +102,7 @@ def test_attention_to_keys_that_are_all_infinitely_far_is_no_number():
     qkv, rows = torch.ones(21, 5, 32), [Row([0] * 20, 0, [0, 1]), Row([0], 20, [0, 1])]
     step, out = inputs.build(rows, 16), np.zeros((21, 3, 32), np.float32)
 
-    attention.attention(qkv.numpy(), work_of(step, 3, 2), step.tables, 0, arena.numpy(), 0, out)
+    attention.attention(qkv.numpy(), work_of(step, 3), step.tables, 0, arena.numpy(), 0, out)
 
     assert np.isnan(out).all()
 

@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import numba
 import numpy as np
 
 from legato_engine.layers.inputs import Ints, StepInputs
@@ -37,7 +36,7 @@ class CpuStep:
         """`shared` heads use one KV head."""
         self.inputs = inputs
         self.rows = len(inputs.tokens)
-        self.work = tiles(inputs, shared, numba.get_num_threads())
+        self.work = tiles(inputs, shared)
         self.arena = arena
         self.workspace = workspace
 
@@ -47,11 +46,10 @@ def room(rows: int) -> int:
     return -(-rows // 32) * 32
 
 
-def tiles(inputs: StepInputs, shared: int, threads: int) -> Ints:
+def tiles(inputs: StepInputs, shared: int) -> Ints:
     """Work for attention, int64 [tiles, 5]: row, its first token, its start position, first lane, lanes.
 
-    A lane is one query of one of the `shared` heads on a KV head. Numba gives each of `threads` threads as many tiles
-    as any other, one after another: they are dealt so that these see equally many positions.
+    A lane is one query of one of the `shared` heads on a KV head.
     """
     work = list[tuple[int, int, int, int, int]]()
     starts, lengths = inputs.starts.tolist(), inputs.lengths.tolist()
@@ -59,13 +57,4 @@ def tiles(inputs: StepInputs, shared: int, threads: int) -> Ints:
         first, count = starts[row], starts[row + 1] - starts[row]
         lanes, start = count * shared, length - count
         work += [(row, first, start, lane, min(LANES, lanes - lane)) for lane in range(0, lanes, LANES)]
-    found = np.array(work, np.int64)
-    return found if threads == 1 else found[_dealt(found[:, 2] + found[:, 3] // shared, threads)]
-
-
-def _dealt(costs: Ints, threads: int) -> Ints:
-    """Indices: those of the first thread, then those of the next … The dearest go round first, back and forth."""
-    order = np.argsort(-costs, kind="stable")
-    turn, place = np.divmod(np.arange(len(order)), threads)
-    owner = np.where(turn % 2 == 0, place, threads - 1 - place)
-    return order[np.argsort(owner, kind="stable")]
+    return np.array(work, np.int64)

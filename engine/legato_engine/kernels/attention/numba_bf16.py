@@ -149,7 +149,7 @@ def attention(qkv, work, tables, window, shapes, arena, layer, out):
     """All rows of a step.
 
     qkv float32 [tokens, heads + 2 · kv_heads, dim]; `work` int64 [tiles, 5] of (row, its first token, its start
-    position, first lane, lanes); tables int64 [rows, blocks]; window 0 is none; `shapes` those of
+    position, first lane, lanes), longest first; tables int64 [rows, blocks]; window 0 is none; `shapes` those of
     tiles; arena uint16 in KVLayout's shape; out [tokens, heads, dim], bfloat16 as uint16, or float32.
     """
     kv_heads = arena.shape[3]

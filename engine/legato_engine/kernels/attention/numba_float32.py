@@ -215,7 +215,11 @@ def attention(qkv, work, tables, window, arena, layer, out):
     """
     kv_heads = arena.shape[3]
     shared = out.shape[1] // kv_heads
-    for task in prange(work.shape[0] * kv_heads):
+    tasks = work.shape[0] * kv_heads
+    half = (tasks + 1) // 2
+    for turn in prange(tasks):
+        # Later tiles of a prompt see more: two threads with a half each get every other one.
+        task = turn * 2 if turn < half else (turn - half) * 2 + 1
         row, token, start, lane, lanes = work[task // kv_heads]
         if lane == 0 and lanes == shared and shared <= FEW:
             _decode(qkv, token, start, shared, task % kv_heads, tables[row], window, arena, layer, out)
