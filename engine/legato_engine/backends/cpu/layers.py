@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from legato_engine.backends.cpu.numerics import Numerics, Projection, Table
-from legato_engine.backends.cpu.step import Array, CpuStep, Workspace, room
+from legato_engine.backends.cpu.step import Array, Buffer, CpuStep, Workspace, room
 from legato_engine.backends.interface import Progress
 from legato_engine.kernels.rms_norm.numba import add_rms_norm, norm_heads
 from legato_engine.kernels.rope.numba import rotate_and_write
@@ -23,10 +23,10 @@ from legato_engine.weights.checkpoint import Checkpoint
 @dataclass(frozen=True, slots=True)
 class CpuEmbedding:
     table: Table
-    width: int
+    out: Buffer
 
     def __call__(self, step: CpuStep) -> Array:
-        residual = step.workspace.take("residual", step.rows, self.width)
+        residual = self.out.take(step.rows)
         residual[: step.rows] = self.table.rows(step.inputs.tokens)
         return residual
 
@@ -35,13 +35,13 @@ class CpuEmbedding:
 class CpuNorm:
     weight: Array
     eps: np.float32
-    kind: type[np.generic]
+    nothing: Buffer  # zeros, to add where nothing is to be added
+    out: Buffer
 
     def __call__(self, step: CpuStep, x: Array | None, residual: Array) -> Array:
-        width = len(self.weight)
         if x is None:
-            x = step.workspace.take("nothing", step.rows, width)
-        out = step.workspace.take("norm", step.rows, width, self.kind)
+            x = self.nothing.take(step.rows)
+        out = self.out.take(step.rows)
         add_rms_norm(x, residual, step.rows, self.weight, self.eps, out)
         return out
 
@@ -49,10 +49,10 @@ class CpuNorm:
 @dataclass(frozen=True, slots=True)
 class CpuLinear:
     projection: Projection
-    width: int
+    out: Buffer
 
     def __call__(self, step: CpuStep, x: Array) -> Array:
-        out = step.workspace.take("linear", step.rows, self.width)
+        out = self.out.take(step.rows)
         self.projection(x, step.rows, out)
         return out
 
@@ -64,17 +64,19 @@ class CpuAttention:
     shape: AttentionShape
     cos: Array
     sin: Array
-    norms: tuple[CpuNorm, CpuNorm] | None
+    norms: tuple[Array, Array] | None  # weights for queries and keys
+    eps: np.float32
+    out: Buffer
 
     def __call__(self, step: CpuStep, qkv: Array) -> Array:
         shape, rows, inputs = self.shape, step.rows, step.inputs
         parts = qkv[:rows].reshape(rows, -1, shape.head_dim)
         if self.norms is not None:
             queries, keys = self.norms
-            norm_heads(parts, 0, shape.heads, queries.weight, queries.eps)
-            norm_heads(parts, shape.heads, shape.kv_heads, keys.weight, keys.eps)
+            norm_heads(parts, 0, shape.heads, queries, self.eps)
+            norm_heads(parts, shape.heads, shape.kv_heads, keys, self.eps)
         rotate_and_write(parts, shape.heads, inputs.positions, self.cos, self.sin, step.arena, self.layer, inputs.slots)
-        found = step.workspace.take("attention", rows, shape.heads * shape.head_dim, self.numerics.inputs)
+        found = self.out.take(rows)
         out = found[:rows].reshape(rows, shape.heads, shape.head_dim)
         self.numerics.attend(parts, step.work, inputs.tables, shape.window or 0, step.arena, self.layer, out)
         return found
@@ -82,29 +84,29 @@ class CpuAttention:
 
 @dataclass(frozen=True, slots=True)
 class CpuActivation:
-    width: int
-    kind: type[np.generic]
+    out: Buffer
 
     def __call__(self, step: CpuStep, gate_up: Array) -> Array:
-        out = step.workspace.take("activation", step.rows, self.width, self.kind)
+        out = self.out.take(step.rows)
         silu_mul(gate_up, step.rows, out)
         return out
 
 
 @dataclass(frozen=True, slots=True)
 class CpuHead:
-    norm: CpuNorm
+    norm: Array
+    eps: np.float32
+    kind: type[np.generic]
     table: Table
     rows: int
-    width: int
 
     def __call__(self, step: CpuStep, x: Array, residual: Array) -> torch.Tensor:
         sampled = step.inputs.sampled
         count = len(sampled)
         logits = np.empty((room(count), self.table.outputs), np.float32)
         if count:
-            normed = np.zeros((room(count), self.width), self.norm.kind)
-            add_rms_norm(x[sampled], residual[sampled], count, self.norm.weight, self.norm.eps, normed)
+            normed = np.zeros((room(count), len(self.norm)), self.kind)
+            add_rms_norm(x[sampled], residual[sampled], count, self.norm, self.eps, normed)
             self.table(normed, count, logits)
         return torch.from_numpy(logits[:count, : self.rows])
 
@@ -127,31 +129,40 @@ class CpuBackend:
 
     def begin(self, inputs: StepInputs, arena: torch.Tensor) -> CpuStep:
         shared = self._config.heads // self._config.kv_heads
-        return CpuStep(inputs, shared, self._numerics.held(arena), self._workspace)
+        return CpuStep(inputs, shared, self._numerics.held(arena))
 
     def embedding(self, name: str, rows: int, width: int) -> CpuEmbedding:
-        return CpuEmbedding(self._table(name), width)
+        return CpuEmbedding(self._table(name), self._workspace.buffer("residual", width))
 
     def norm(self, name: str, width: int) -> CpuNorm:
-        return CpuNorm(self._checkpoint.vector(f"{name}.weight").numpy(), self._eps, self._numerics.inputs)
+        nothing = self._workspace.buffer("nothing", width)
+        return CpuNorm(self._vector(name), self._eps, nothing, self._out("norm", width))
 
     def linear(self, names: Sequence[str], inputs: int, outputs: Sequence[int], bias: bool = False) -> CpuLinear:
         projection = self._numerics.linear(self._checkpoint, names, bias)
         self.nbytes += projection.nbytes
-        return CpuLinear(projection, sum(outputs))
+        return CpuLinear(projection, self._workspace.buffer("linear", sum(outputs)))
 
     def attention(self, layer: int, shape: AttentionShape) -> CpuAttention:
         self._progress((layer + 1) / self._config.layers)
         norms = None
         if shape.query_norm and shape.key_norm:
-            norms = self.norm(shape.query_norm, shape.head_dim), self.norm(shape.key_norm, shape.head_dim)
-        return CpuAttention(self._numerics, layer, shape, self._cos, self._sin, norms)
+            norms = self._vector(shape.query_norm), self._vector(shape.key_norm)
+        out = self._out("attention", shape.heads * shape.head_dim)
+        return CpuAttention(self._numerics, layer, shape, self._cos, self._sin, norms, self._eps, out)
 
     def silu_mul(self, width: int) -> CpuActivation:
-        return CpuActivation(width, self._numerics.inputs)
+        return CpuActivation(self._out("activation", width))
 
     def head(self, norm: str, weight: str, rows: int, width: int) -> CpuHead:
-        return CpuHead(self.norm(norm, width), self._table(weight), rows, width)
+        return CpuHead(self._vector(norm), self._eps, self._numerics.inputs, self._table(weight), rows)
+
+    def _vector(self, name: str) -> Array:
+        return self._checkpoint.vector(f"{name}.weight").numpy()
+
+    def _out(self, operator: str, width: int) -> Buffer:
+        """For what linear layers take."""
+        return self._workspace.buffer(operator, width, self._numerics.inputs)
 
     def _table(self, name: str) -> Table:
         """An embedding or output matrix, which may be one and the same."""

@@ -1,4 +1,4 @@
-"""One step on a processor: its inputs, work for attention, and buffers for what the layers compute."""
+"""One step on a processor: its inputs and work for attention; and the buffers that layers compute into."""
 
 from typing import Any
 
@@ -10,35 +10,49 @@ Array = np.ndarray[Any, Any]
 LANES = 16  # of a tile of attention
 
 
-class Workspace:
-    """Memory of intermediate results, a buffer for each operator and width: all layers and steps use the same.
+class Buffer:
+    """Memory of one intermediate result, of as many rows as were ever asked for: rows that tiles compute beyond a
+    step's own hold what was there before.
+    """
 
-    A result is valid until that operator computes another one of that width.
+    __slots__ = ("_array",)
+
+    def __init__(self, width: int, kind: Any) -> None:
+        self._array: Array = np.zeros((room(1), width), kind)
+
+    def take(self, rows: int) -> Array:
+        """[room, width], with room for `rows`."""
+        if len(self._array) < rows:
+            self._array = np.zeros((room(rows), self._array.shape[1]), self._array.dtype)
+        return self._array
+
+
+class Workspace:
+    """Buffers by operator and width: all layers of a model use the same. A result is valid until that operator computes
+    another one of that width.
     """
 
     def __init__(self) -> None:
-        self._buffers: dict[tuple[str, int], Array] = {}
+        self._buffers: dict[tuple[str, int], Buffer] = {}
 
-    def take(self, operator: str, rows: int, width: int, kind: Any = np.float32) -> Array:
-        """[room, width]: `rows` rounded up, since tiles compute 16 or 32 rows at a time."""
-        found = self._buffers.get((operator, width))
-        if found is None or len(found) < rows:
-            found = self._buffers[operator, width] = np.zeros((room(rows), width), kind)
-        return found
+    def buffer(self, operator: str, width: int, kind: Any = np.float32) -> Buffer:
+        key = operator, width
+        if key not in self._buffers:
+            self._buffers[key] = Buffer(width, kind)
+        return self._buffers[key]
 
 
 class CpuStep:
     """What layers read. `arena` as the kernels take it, in KVLayout's shape."""
 
-    __slots__ = ("arena", "inputs", "rows", "work", "workspace")
+    __slots__ = ("arena", "inputs", "rows", "work")
 
-    def __init__(self, inputs: StepInputs, shared: int, arena: Array, workspace: Workspace) -> None:
+    def __init__(self, inputs: StepInputs, shared: int, arena: Array) -> None:
         """`shared` heads use one KV head."""
         self.inputs = inputs
         self.rows = len(inputs.tokens)
         self.work = tiles(inputs, shared)
         self.arena = arena
-        self.workspace = workspace
 
 
 def room(rows: int) -> int:
