@@ -5,6 +5,7 @@ import contextlib
 import logging
 import random
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -76,6 +77,7 @@ class Controller:
         retries: Retries | None = None,
         journal: Journal | None = None,
         gather: float = 0.0,
+        time: Callable[[], float] = time.monotonic,
     ) -> None:
         """For `gather` seconds after a wake, more of them mean the same pass: writes are told of one by one.
 
@@ -83,6 +85,7 @@ class Controller:
         edit is not waited with.
         """
         self._gather = gather
+        self._time = time
         self._reconciler = reconciler
         self._retries = retries
         self._journal = journal or NullJournal()
@@ -121,14 +124,14 @@ class Controller:
 
     def longest_pass(self) -> float:
         """Seconds that the oldest pass under way has taken so far."""
-        return max((time.monotonic() - began for began in self._passes.values()), default=0.0)
+        return max((self._time() - began for began in self._passes.values()), default=0.0)
 
     async def _serve(self, ref: Ref, loop: _ServiceLoop) -> None:
         failures = 0
         while True:
             loop.wake.clear()
             loop.changed.clear()
-            began = time.monotonic()
+            began = self._time()
             try:
                 due = await self._timed(ref)
             except NotLeading:
@@ -144,20 +147,20 @@ class Controller:
             if due is None:
                 del self._loops[ref]
                 return
-            took = time.monotonic() - began
+            took = self._time() - began
             if await _wait(loop.wake, due) and self._gather:
                 await _wait(loop.changed, max(self._gather, took))
 
     async def _timed(self, ref: Ref) -> float | None:
-        began = self._passes[ref] = time.monotonic()
+        began = self._passes[ref] = self._time()
         try:
             due = await self._reconciler.reconcile(ref)
         except Exception as error:
-            self._journal.failed(time.monotonic() - began, error)
+            self._journal.failed(self._time() - began, error)
             raise
         finally:
             del self._passes[ref]
-        self._journal.passed(time.monotonic() - began)
+        self._journal.passed(self._time() - began)
         return due
 
     async def _note(self, ref: Ref, error: Exception, failures: int) -> None:
