@@ -118,11 +118,6 @@ def read(given: Namespace, environ: Mapping[str, str]) -> WorkerSettings:
 def _check_together(settings: WorkerSettings) -> None:
     if settings.dtype == "Float16" and settings.device == "cpu":
         raise SettingsError("--dtype: Float16 needs --device cuda (on cpu: Auto, Float32 or BFloat16)")
-    if settings.device != "cpu" and settings.transport != "None":
-        raise SettingsError(
-            f"--device: {settings.device} computes, but cannot hand KV off yet: hand-off reads the host's memory (use "
-            "--transport None and a unified worker, or --device cpu)"
-        )
     if settings.token:
         return
     if not _is_loopback(settings.host):

@@ -36,12 +36,7 @@ def test_checksums_are_verified_unless_told_otherwise() -> None:
 def test_half_precision_needs_a_gpu() -> None:
     with pytest.raises(SettingsError, match="--dtype: Float16 needs --device cuda"):
         read("--dtype", "Float16")
-    assert read("--dtype", "Float16", "--device", "cuda", "--transport", "None").dtype == "Float16"
-
-
-def test_a_gpu_whose_memory_no_hand_off_can_read_is_refused() -> None:
-    with pytest.raises(SettingsError, match=r"--device: cuda .* --transport None"):
-        read("--device", "cuda", "--transport", "TCP")
+    assert read("--dtype", "Float16", "--device", "cuda").dtype == "Float16"
 
 
 def test_without_a_token_the_control_port_stays_on_the_loopback() -> None:

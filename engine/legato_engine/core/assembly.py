@@ -66,6 +66,11 @@ def load(settings: WorkerSettings, path: Path, epoch: str, progress: Progress, c
     max_length = settings.max_length or most
     if max_length > most:
         raise SettingsError(f"--max-length is {max_length}; this model allows at most {most}")
+    if settings.device != "cpu" and settings.transport != "None":
+        raise SettingsError(
+            f"--device: {settings.device} computes, but cannot hand KV off yet: hand-off reads the host's memory (use "
+            "--transport None and a unified worker, or --device cpu)"
+        )
     runner = Runner.load(
         checkpoint,
         block_size=settings.block_size,
