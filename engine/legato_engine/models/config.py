@@ -14,13 +14,12 @@ ROPE_SCALINGS = {  # what a config.json may ask for, and the numbers that it has
     "yarn": ("factor",),
 }
 # What transformers takes where a config.json is silent, if that differs from Llama's.
+_QWEN = {"sliding_window": 4096, "use_sliding_window": False, "max_window_layers": 28, "num_key_value_heads": 32}
 _DEFAULTS: dict[str, dict[str, Any]] = {
     "MistralForCausalLM": {"sliding_window": 4096, "num_key_value_heads": 8},
-    "Qwen2ForCausalLM": {"sliding_window": 4096, "num_key_value_heads": 32, "use_sliding_window": False},
-    "Qwen3ForCausalLM": {
-        "sliding_window": 4096, "num_key_value_heads": 32, "use_sliding_window": False, "head_dim": 128,
-    },
-}  # fmt: skip
+    "Qwen2ForCausalLM": _QWEN,
+    "Qwen3ForCausalLM": _QWEN | {"head_dim": 128},
+}
 _GGUF_ARCHITECTURES = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM"}
 
 
@@ -68,6 +67,7 @@ def from_huggingface(raw: Mapping[str, Any], source: str) -> ModelConfig:
         raise UnsupportedModel(f"{source}: hidden_act is {raw['hidden_act']!r}; only 'silu' is supported")
     hidden, heads = _size(raw, "hidden_size", source), _size(raw, "num_attention_heads", source)
     theta, scaling = _huggingface_rope(raw, source)
+    window = _window(raw, "sliding_window", source) if raw.get("use_sliding_window", True) else None
     max_length = _size(raw, "max_position_embeddings", source)
     if scaling is not None and scaling["rope_type"] == "yarn":
         max_length = max(max_length, int(scaling["factor"] * scaling["original_max_position_embeddings"]))
@@ -86,10 +86,10 @@ def from_huggingface(raw: Mapping[str, Any], source: str) -> ModelConfig:
             rope_scaling=scaling,
             rms_norm_eps=_number(raw, "rms_norm_eps", source, 1e-6),
             tie_word_embeddings=bool(raw.get("tie_word_embeddings", False)),
-            sliding_window=_window(raw, "sliding_window", source) if raw.get("use_sliding_window", True) else None,
+            sliding_window=window,
             attention_bias=bool(raw.get("attention_bias", False)),
             mlp_bias=bool(raw.get("mlp_bias", False)),
-            full_attention_layers=_full_attention_layers(raw, source),
+            full_attention_layers=_full_attention_layers(raw, source) if window else 0,
         ),
         source,
     )
@@ -164,11 +164,11 @@ def _huggingface_rope(raw: Mapping[str, Any], source: str) -> tuple[float, dict[
 
 def _yarn(given: Mapping[str, Any], factor: float, max_length: int, source: str) -> dict[str, Any]:
     """What a config may leave out, as transformers fills it in."""
-    mscale, all_dim = given.get("mscale"), given.get("mscale_all_dim")
     if given.get("attention_factor") is not None:
         attention = _number(given, "attention_factor", source)
-    elif mscale and all_dim:
-        attention = _mscale(factor, mscale) / _mscale(factor, all_dim)
+    elif given.get("mscale") and given.get("mscale_all_dim"):
+        scales = [_mscale(factor, _number(given, key, source)) for key in ("mscale", "mscale_all_dim")]
+        attention = scales[0] / scales[1]
     else:
         attention = _mscale(factor, 1.0)
     return {
@@ -216,7 +216,7 @@ def _full_attention_layers(raw: Mapping[str, Any], source: str) -> int:
     """Layers before the first with a window: `layer_types`, or Qwen's `max_window_layers`."""
     kinds = raw.get("layer_types")
     if not isinstance(kinds, list):
-        return int(raw.get("max_window_layers", 0) or 0)
+        return _size(raw, "max_window_layers", source) if raw.get("max_window_layers") else 0
     full = kinds.index("sliding_attention") if "sliding_attention" in kinds else len(kinds)
     if set(kinds[full:]) - {"sliding_attention"} or set(kinds[:full]) - {"full_attention"}:
         raise UnsupportedModel(f"{source}: layer_types with windows in between, or of other kinds, are not supported")

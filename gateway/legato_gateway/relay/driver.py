@@ -115,7 +115,7 @@ class SubRequestDriver:
             elif failed.code == "faulted":
                 sub.generation.faults += 1  # the other worker of the pair was the first to say that it was over
             elif worker not in sub.workers:
-                self._dispatcher.cancel_at(worker, sub)  # it may not know that its migration committed, and go on
+                self._dispatcher.cancel_at(worker, sub)  # unaware that its migration committed, it would decode on
 
     def handed_over(self, report: HandoffReport) -> None:
         """The receiver of a hand-off has it."""

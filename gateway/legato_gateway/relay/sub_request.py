@@ -88,8 +88,8 @@ class SubRequest:
     def needs(self, worker: str) -> bool:
         """Whether the loss of `worker` ends the current attempt.
 
-        One that handed its prefill over is needed no more. The target of a migration is: nobody here can know whether
-        it had committed by then, and where it had, the source has nothing left.
+        One that handed its prefill over is needed no more. The target of a migration is needed: nobody here can know
+        whether it had committed when it was lost, and if it had, the source has nothing left.
         """
         place, target = self.place, self.target
         if target is not None and worker == target.decode:

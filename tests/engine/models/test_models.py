@@ -9,7 +9,7 @@ import torch
 from legato_engine import processor
 from legato_engine.errors import TooLittleMemory
 from legato_engine.layers import rotary
-from legato_engine.models.config import ModelConfig, _huggingface_rope
+from legato_engine.models.config import ModelConfig, from_huggingface
 from legato_engine.runner.runner import Runner
 from legato_engine.scheduler.batch import Batch, Row
 from legato_engine.weights.checkpoint import Checkpoint, Packed8
@@ -34,9 +34,11 @@ def config(**changes):
 
 
 def yarn(**changes):
+    """As a config.json that says so is read."""
     given = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 128} | changes
-    raw = {"rope_scaling": given, "max_position_embeddings": 512}
-    return _huggingface_rope(raw, "here")[1]
+    sizes = ("hidden_size", "num_attention_heads", "num_hidden_layers", "intermediate_size", "vocab_size")
+    raw = dict.fromkeys(sizes, 32) | {"architectures": ["LlamaForCausalLM"], "max_position_embeddings": 512}
+    return from_huggingface(raw | {"num_attention_heads": 1, "rope_scaling": given}, "here").rope_scaling
 
 
 SHAPES = {
@@ -185,6 +187,7 @@ def test_a_vocabulary_of_any_size_is_computed_from_its_codes(vocab_size, draws):
     found = last_logits(runner, tokens, 60, draws)
 
     assert found.shape == (vocab_size,)
+    assert found.is_contiguous()
     torch.testing.assert_close(found, last_logits(load(checkpoint), tokens, 60, draws), atol=2e-4, rtol=2e-4)
 
 

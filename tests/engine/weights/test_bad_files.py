@@ -108,7 +108,17 @@ def test_a_bad_gguf_is_refused_by_name(
         ({"hidden_act": "gelu"}, errors.UnsupportedModel, "hidden_act"),
         ({"rope_scaling": {"rope_type": "longrope"}}, errors.UnsupportedModel, "longrope"),
         ({"rope_scaling": {"rope_type": "yarn"}}, errors.CorruptModel, "factor"),
-        ({"layer_types": ["sliding_attention", "full_attention"]}, errors.UnsupportedModel, "layer_types"),
+        (
+            {"rope_scaling": {"rope_type": "yarn", "factor": 2.0, "mscale": "x", "mscale_all_dim": 1.0}},
+            errors.CorruptModel,
+            "mscale",
+        ),
+        ({"sliding_window": 64, "max_window_layers": "few"}, errors.CorruptModel, "max_window_layers"),
+        (
+            {"sliding_window": 64, "layer_types": ["sliding_attention", "full_attention"]},
+            errors.UnsupportedModel,
+            "layer_types",
+        ),
         ({"rope_scaling": {"rope_type": "llama3", "factor": 8.0}}, errors.CorruptModel, "low_freq_factor"),
         ({"quantization_config": {"quant_method": "awq"}}, errors.UnsupportedFormat, "awq"),
         ({"hidden_size": "many"}, errors.CorruptModel, "hidden_size"),

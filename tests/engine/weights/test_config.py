@@ -122,6 +122,7 @@ def test_mistral_has_its_own_defaults(files: Any, tmp_path: Path) -> None:
         ({"sliding_window": 64, "use_sliding_window": True, "max_window_layers": 1}, [None, 64]),
         ({"use_sliding_window": True, "layer_types": ["full_attention", "sliding_attention"]}, [None, 4096]),
         ({"use_sliding_window": True, "layer_types": ["full_attention"] * 2}, [None, None]),
+        ({"use_sliding_window": True}, [None, None]),  # transformers' default is 28 layers without
     ],
 )
 def test_layers_of_qwen_have_windows_where_the_config_says_so(

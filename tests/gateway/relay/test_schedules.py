@@ -1,6 +1,7 @@
 """Random schedules of a relay among scripted workers: text stays exact, books agree, and nothing is left at the end."""
 
 import pytest
+from relay_script import error_of
 from relay_simulation import Simulation
 
 from legato_gateway.errors import DeadlineExceeded, NotComputable, Overloaded, SlowClient, SuspectedPoison, WorkerFailed
@@ -10,20 +11,9 @@ SCHEDULES, BATCHES = 5_000, 50  # mutation testing runs one batch
 EXPECTED = (DeadlineExceeded, NotComputable, Overloaded, SlowClient, SuspectedPoison, WorkerFailed)
 
 
-def _outcome(generation):
-    """The error of an ended request whose deltas were all read, or None."""
-    try:
-        generation.__anext__().send(None)
-    except StopAsyncIteration:
-        return None
-    except Exception as error:
-        return error
-    raise AssertionError("a delta was not read")
-
-
 def _check(lab, run, generation, patient):
     request = generation.request
-    error = _outcome(generation)
+    error = error_of(generation)
     assert error is None or isinstance(error, EXPECTED), error
     assert not (patient and isinstance(error, DeadlineExceeded)), "it waited for what never came"
     assert "invalid" not in str(error), "a worker was sent another text than the client has"
@@ -70,7 +60,7 @@ def test_schedules_see_every_stage_and_most_endings(lab):
             run.happen()
             stages |= {sub.stage for generation in run.generations for sub in run.relay.sub_requests(generation)}
         run.settle()
-        errors |= {type(_outcome(generation)) for generation in run.generations}
+        errors |= {type(error_of(generation)) for generation in run.generations}
         migrated += sum(report.source[0] != "p" for report in run.reports())
     assert stages == set(Stage) - {Stage.ARRIVED, Stage.ENDED}
     assert errors >= {type(None), DeadlineExceeded, SlowClient}

@@ -108,7 +108,7 @@ class CpuHead:
             normed = np.zeros((room(count), len(self.norm)), self.kind)
             add_rms_norm(x[sampled], residual[sampled], count, self.norm, self.eps, normed)
             self.table(normed, count, logits)
-        return torch.from_numpy(logits[:count, : self.rows])
+        return torch.from_numpy(logits[:count, : self.rows]).contiguous()  # a copy where the vocabulary was padded
 
 
 class CpuBackend:
