@@ -7,6 +7,7 @@ from pathlib import Path
 
 from legato_engine import memory
 from legato_engine.core.channel import Channel
+from legato_engine.core.compute import ComputeThread
 from legato_engine.core.heartbeat import Pulse
 from legato_engine.core.loop import Core
 from legato_engine.kvcache.block_pool import BlockPool
@@ -18,6 +19,7 @@ from legato_engine.scheduler.scheduler import Scheduler
 from legato_engine.settings import WorkerSettings
 from legato_engine.transfer.agent import TransferAgent
 from legato_engine.transfer.checksum import ArenaMemory
+from legato_engine.weights.checkpoint import Checkpoint
 from legato_engine.weights.opening import open_weights
 from legato_protocol import model_digest
 from legato_protocol.flags import SettingsError
@@ -34,6 +36,7 @@ class CoreParts:
     hello: Hello
     formats: str
     vocab_size: int
+    compute: ComputeThread
     runner: StepRunner
     scheduler: Scheduler
     events: EventLog
@@ -44,6 +47,7 @@ class CoreParts:
     def core(self, channel: Channel, pulse: Pulse) -> Core:
         return Core(
             channel,
+            self.compute,
             self.runner,
             self.scheduler,
             self.events,
@@ -71,6 +75,26 @@ def load(settings: WorkerSettings, path: Path, epoch: str, progress: Progress, c
             f"--device: {settings.device} computes, but cannot hand KV off yet: hand-off reads the host's memory (use "
             "--transport None and a unified worker, or --device cpu)"
         )
+    compute = ComputeThread()
+    runner = compute.call(lambda: _runner(settings, checkpoint, max_length, progress))
+    limits = SchedulerLimits(
+        role=settings.role,
+        block_size=settings.block_size,
+        max_length=max_length,
+        chunk_tokens=settings.chunk_tokens,
+        max_running=settings.max_batch,
+    )
+    events = EventLog(epoch)
+    scheduler = Scheduler(limits, BlockPool(runner.num_blocks, events), runner.kv_revision)
+    agent = None if settings.transport == "None" else _agent(settings, runner, epoch, clock)
+    fingerprints = checkpoint.fingerprint, model_digest.of(path)
+    hello = _hello(settings, runner, epoch, fingerprints, max_length, agent)
+    vocab_size = checkpoint.config.vocab_size
+    return CoreParts(hello, runner.formats, vocab_size, compute, runner, scheduler, events, agent, limits, clock)
+
+
+def _runner(settings: WorkerSettings, checkpoint: Checkpoint, max_length: int, progress: Progress) -> Runner:
+    """The model, which has made a token."""
     runner = Runner.load(
         checkpoint,
         block_size=settings.block_size,
@@ -84,21 +108,7 @@ def load(settings: WorkerSettings, path: Path, epoch: str, progress: Progress, c
     progress("warming up", 0.0)
     runner.warm_up()
     memory.give_back()
-    limits = SchedulerLimits(
-        role=settings.role,
-        block_size=settings.block_size,
-        max_length=max_length,
-        chunk_tokens=settings.chunk_tokens,
-        max_running=settings.max_batch,
-    )
-    events = EventLog(epoch)
-    scheduler = Scheduler(limits, BlockPool(runner.num_blocks, events), runner.kv_revision)
-    agent = None if settings.transport == "None" else _agent(settings, runner, epoch, clock)
-    fingerprints = checkpoint.fingerprint, model_digest.of(path)
-    hello = _hello(settings, runner, epoch, fingerprints, max_length, agent)
-    return CoreParts(
-        hello, runner.formats, checkpoint.config.vocab_size, runner, scheduler, events, agent, limits, clock
-    )
+    return runner
 
 
 def _agent(settings: WorkerSettings, runner: Runner, epoch: str, clock: Clock) -> TransferAgent:

@@ -12,8 +12,8 @@ from legato_engine.core.frames import Beat
 
 
 class Pulse:
-    """Where the loop is: written by the loop, read by the heartbeat. Turn 0 is the start, from one sign of progress to
-    the next: it goes on until the first `end`."""
+    """Where the loop is: written by the loop, read by the heartbeat. A turn lasts as long as its step. Turn 0 is the
+    start, from one sign of progress to the next: it goes on until the first `end`."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -24,11 +24,11 @@ class Pulse:
         self._state = (0, self._clock())
 
     def begin(self) -> None:
-        """The loop has something to do."""
+        """A turn of the loop has begun, or a step has ended and what follows it has begun."""
         self._state = (self._state[0] + 1, self._clock())
 
     def end(self) -> None:
-        """The loop goes to wait."""
+        """The loop goes to wait, and no step is under way."""
         self._state = (self._state[0], None)
 
     def beat(self) -> Beat:
@@ -39,8 +39,7 @@ class Pulse:
 class Heartbeat(threading.Thread):
     """Beats every `interval` seconds until the server is gone.
 
-    torch gives up the interpreter lock while it computes; a compiled kernel keeps it, for a part of one layer, so that
-    no thread has to be asked for it back between kernels.
+    torch and compiled kernels give up the interpreter lock while they compute.
     """
 
     def __init__(self, channel: Channel, pulse: Pulse, interval: float) -> None:

@@ -1,6 +1,7 @@
-"""The compute loop: receive → schedule → run → process, one thread, one screen.
+"""The core's loop: receive → process → schedule → tell → launch, one thread, one screen.
 
-Everything it works with comes through the constructor; `__main__` is where it is put together.
+A step computes beside it (`compute`), so frames and hand-offs wait for no step. Everything it works with comes through
+the constructor; `__main__` is where it is put together.
 """
 
 import selectors
@@ -8,6 +9,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from legato_engine.core.channel import Channel, ServerGone
+from legato_engine.core.compute import Compute
 from legato_engine.core.frames import Inbox, Turn
 from legato_engine.core.heartbeat import Pulse
 from legato_engine.core.load_reporter import LoadReporter
@@ -41,6 +43,7 @@ class Core:
     def __init__(
         self,
         channel: Channel,
+        compute: Compute,
         runner: StepRunner,
         scheduler: Scheduler,
         events: EventLog,
@@ -52,6 +55,7 @@ class Core:
         pulse: Pulse | None = None,
     ) -> None:
         self._channel = channel
+        self._compute = compute
         self._runner = runner
         self._scheduler = scheduler
         self._events = events
@@ -69,10 +73,12 @@ class Core:
             self._receivers = HandoffReceivers(scheduler.incoming, agent, self._outbox, kv_revision=kv_revision)
         self._handler = RequestHandler(scheduler, agent, self._outbox, self._senders, self._receivers)
         self._reporter = LoadReporter(self._handler, self._rates, max_waiting=max_waiting)
-        self._busy = False
+        self._in_flight: Batch | None = None
+        self._launched = 0.0
         self._pulse = pulse or Pulse(clock)
         self._selector = selectors.DefaultSelector()
         self._selector.register(channel, selectors.EVENT_READ)
+        self._selector.register(compute, selectors.EVENT_READ)
         if agent is not None:
             self._selector.register(agent, selectors.EVENT_READ)
 
@@ -83,26 +89,20 @@ class Core:
                 self.turn()
 
     def turn(self) -> None:
-        """One turn; waits first when there is nothing to compute. Raises ServerGone."""
-        self._wait()
-        self._pulse.begin()
+        """One turn; waits first until something comes, ends or is due. Raises ServerGone."""
+        self._selector.select(self._patience())
+        if self._in_flight is None:
+            self._pulse.begin()
         self._receive()
+        self._process()
         batch = self._schedule()
         self._tell()  # before the step, since it may be the last one
-        self._busy = batch is not None
         if batch is not None:
-            started = self._clock()
-            output = self._runner.step(batch)
-            self._process(batch, output, started)
-        if self._senders is not None:
-            self._senders.continue_migrations()
-        self._tell()
-        self._pulse.end()
+            self._launch(batch)
+        elif self._in_flight is None:
+            self._pulse.end()
 
     # ── receive ──
-
-    def _wait(self) -> None:
-        self._selector.select(0 if self._busy else self._patience())
 
     def _receive(self) -> None:
         now = self._clock()
@@ -144,27 +144,41 @@ class Core:
             case WritingBegan():
                 receivers.writing_began(event)
 
-    # ── schedule, process ──
+    # ── process, schedule, launch ──
 
-    def _schedule(self) -> Batch | None:
-        now = self._clock()
-        batch = self._scheduler.schedule(now)
-        for request in self._scheduler.begun():
-            self._outbox.begun(request.id, request.attempt)
-        if self._receivers is not None:
-            self._receivers.grant()
-        return batch
-
-    def _process(self, batch: Batch, output: StepOutput, started: float) -> None:
-        now = self._clock()
+    def _process(self) -> None:
+        """What the step in flight came to, if it is done."""
+        batch = self._in_flight
+        output = self._compute.result() if batch is not None else None
+        if batch is None or output is None:
+            return
+        self._pulse.begin()
+        self._in_flight, now = None, self._clock()
         result = self._scheduler.process(batch, output, now)
         for emission in result.emissions:
             self._emit(emission)
         self._handler.end_faulted(result.faulted)
         if self._senders is not None:
             self._senders.stepped(result.advanced, result.prefilled)
-        self._rates.measured(result.prompt_tokens, result.decode_rows, now - started)
+        self._rates.measured(result.prompt_tokens, result.decode_rows, now - self._launched)
         self._reporter.stepped(result)
+
+    def _schedule(self) -> Batch | None:
+        """The next step, if none is in flight; and what hand-offs can do now."""
+        batch = None
+        if self._senders is not None:
+            self._senders.continue_migrations()
+        if self._in_flight is None:
+            batch = self._scheduler.schedule(self._clock())
+            for request in self._scheduler.begun():
+                self._outbox.begun(request.id, request.attempt)
+        if self._receivers is not None:
+            self._receivers.grant()
+        return batch
+
+    def _launch(self, batch: Batch) -> None:
+        self._in_flight, self._launched = batch, self._clock()
+        self._compute.start(lambda: self._runner.step(batch))
 
     def _emit(self, emission: Emission) -> None:
         self._outbox.emit(emission)

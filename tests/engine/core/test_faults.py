@@ -18,7 +18,9 @@ class Gateway:
     def __init__(self, world, random):
         self.world = world
         self.random = random
-        self.workers = [world.worker(name, chunk=4, blocks=24, max_waiting=8) for name in "ab"]
+        turns = random.choice([0, 0, 3])  # that a step may last
+        limits = {"chunk": 4, "blocks": 24, "max_waiting": 8, "step_turns": lambda: random.randint(0, turns)}
+        self.workers = [world.worker(name, **limits) for name in "ab"]
         self.rooms = 0
         self.attempts = {}
 

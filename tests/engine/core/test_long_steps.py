@@ -1,66 +1,77 @@
-"""Steps that take longer than a lease: the peer is deaf, not dead."""
+"""What goes on while a step computes, however long it takes: hand-offs, cancels, deadlines and reports."""
 
 import pytest
 
+from legato_protocol.stream import Cancel, Generate
 
-class Heart:
-    """A step takes `seconds`, in which a worker's process beats on: what `core.heartbeat` does beside the loop."""
-
-    def __init__(self, world, seconds):
-        self.world, self.seconds = world, seconds
-        self.beats = True
-
-    def slow(self, worker):
-        step = worker.runner.step
-
-        def slow_step(batch):
-            output = step(batch)
-            for second in range(1, self.seconds + 1):
-                self.world.network.run(self.world.network.now + 1)
-                if self.beats:  # the other one waits here for its turn: its process lives, too
-                    for each in self.world.workers:
-                        each.agent.core_is_busy(float(second))
-            return output
-
-        worker.runner.step = slow_step
+LEASE = 10.0
+LONG = 15  # turns of a step, a second each: longer than a lease
 
 
 @pytest.fixture
 def slow_pair(make_world):
-    world = make_world(lease=10.0)
-    heart = Heart(world, 15)
-    workers = [world.worker(name, chunk=4) for name in ("p", "d")]
-    for worker in workers:
-        heart.slow(worker)
-    yield world, heart, *workers
+    world = make_world(lease=LEASE)
+    yield world, *(world.worker(name, chunk=4, step_turns=lambda: LONG) for name in ("p", "d"))
     world.close()
 
 
-def fences(*workers):
-    return sum(worker.agent.counts().fences for worker in workers)
-
-
 def test_hand_offs_outlive_steps_that_are_longer_than_their_lease(slow_pair):
-    """Only the first contact may cost an attempt: peers greet each other between their steps."""
-    world, _, prefill, decode = slow_pair
+    world, prefill, decode = slow_pair
     world.hand_off(prefill, decode, world.sequence())
-    world.run(10)
-    for attempt in (2, 3):
-        world.hand_off(prefill, decode, world.sequence(), room=98 + attempt, attempt=attempt)
-        world.run(40)
-        assert decode.tokens(attempt=attempt) == world.continuation(world.prompt, 12)
-    assert {failed.attempt for worker in (prefill, decode) for failed in worker.failures()} <= {1}
-    assert fences(prefill, decode) == 0
+    world.run(LONG * 20)
+    assert decode.tokens() == world.continuation(world.prompt, 12)
+    assert [*prefill.failures(), *decode.failures()] == []
+    assert sum(worker.agent.counts().fences for worker in (prefill, decode)) == 0
     assert prefill.used == decode.used == 0
 
 
-def test_a_peer_that_does_not_beat_during_its_step_is_taken_for_dead(slow_pair):
-    """Without which the test above could not fail."""
-    world, heart, prefill, decode = slow_pair
+def test_the_first_token_of_a_hand_off_waits_for_no_step_of_either_worker(make_world):
+    world, prefilled = make_world(), iter((5, 0, 0))
+    # The prompt takes three steps; the peers meet in the first.
+    prefill = world.worker("p", chunk=8, step_turns=lambda: next(prefilled, 1000))
+    decode = world.worker("d", step_turns=lambda: 1000)
+    decode.tell(Generate("other", 1, world.sequence([1, 2, 3])))
     world.hand_off(prefill, decode, world.sequence())
+    prefill.tell(Generate("other", 1, world.sequence(list(range(8)))))
+    world.run(30)
+    assert prefill.runner.steps == 4
+    assert decode.runner.steps == 1
+    assert decode.tokens() == world.continuation(world.prompt, 1)
+    world.close()
+
+
+def test_what_is_cancelled_during_a_step_keeps_its_blocks_until_the_step_is_done(make_world):
+    world = make_world()
+    worker = world.worker("u", step_turns=lambda: 5)
+    worker.tell(Generate("r", 1, world.sequence()))
+    world.run(2)
+    worker.tell(Cancel("r", 1))
+    world.run(2)
+    assert worker.status.load.running == 0
+    assert worker.status.load.used_blocks > 0
+    world.run(4)
+    assert worker.status.load.used_blocks == 0
+    assert worker.tokens() == []
+    world.close()
+
+
+def test_a_deadline_is_told_during_a_step(make_world):
+    world = make_world()
+    worker = world.worker("u", step_turns=lambda: 50)
+    worker.tell(Generate("r", 1, world.sequence(deadline=5.0)))
     world.run(10)
-    heart.beats = False
-    world.hand_off(prefill, decode, world.sequence(), room=100, attempt=2)
-    world.run(40)
-    assert decode.failures()[-1].attempt == 2
-    assert fences(prefill, decode) > 0
+    assert [failed.code for failed in worker.failures()] == ["deadline"]
+    world.close()
+
+
+def test_the_pulse_counts_from_the_launch_of_a_step_to_its_end(make_world):
+    world = make_world()
+    worker = world.worker("u", step_turns=lambda: 5)
+    worker.tell(Generate("r", 1, world.sequence(max_tokens=1)))
+    busy = []
+    for _ in range(30):
+        world.run(1)
+        busy.append(worker.pulse.beat().busy)
+    assert max(busy) == 5.0
+    assert busy[-1] == 0.0
+    world.close()

@@ -161,7 +161,7 @@ def _codes4_8(x, stride, sums, sums_stride, codes, scale, minimum, groups, out, 
     store(out + 3 * out_stride, t7)
 
 
-@njit(cache=True, parallel=True)
+@njit(cache=True, parallel=True, nogil=True)
 def packed4(x, rows, codes, scales, minima, out):
     """Few rows times 4-bit weights."""
     groups = scales.shape[1]
@@ -237,7 +237,7 @@ def _codes8_4(x, stride, codes, scale, groups, out, out_stride):
     store(out + 3 * out_stride, t3)
 
 
-@njit(cache=True, parallel=True)
+@njit(cache=True, parallel=True, nogil=True)
 def packed8(x, rows, codes, scales, out):
     """Few rows times 8-bit weights."""
     groups = scales.shape[1]

@@ -48,7 +48,7 @@ def pack_tiles(weight: torch.Tensor) -> np.ndarray:
     return tiles.permute(0, 2, 3, 1, 4).contiguous().numpy().view(np.uint16)
 
 
-@njit(cache=True, parallel=True)
+@njit(cache=True, parallel=True, nogil=True)
 def narrow(x, rows, tiles, out):
     """Few rows times bfloat16 tiles."""
     inputs = x.shape[1]
@@ -101,7 +101,7 @@ def _tiles_16_by_32(x, weight, inputs, stride, out, out_stride):
     tile_store_1(out + 64, out_stride)
 
 
-@njit(cache=True, parallel=True)
+@njit(cache=True, parallel=True, nogil=True)
 def wide(x, rows, tiles, shapes, out):
     """Many rows times bfloat16 tiles. x and out have room for `rows` rounded up to 16; `shapes` is SHAPES.
 

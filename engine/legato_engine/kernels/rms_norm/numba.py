@@ -19,7 +19,7 @@ def _row(x, residual, weight, eps, out):
         out[i] = stored(residual[i] * scale * weight[i], out)
 
 
-@njit(cache=True, parallel=True, fastmath=RELAXED)
+@njit(cache=True, parallel=True, nogil=True, fastmath=RELAXED)
 def _many(x, residual, rows, weight, eps, out):
     for row in prange(rows):
         _row(x[row], residual[row], weight, eps, out[row])
@@ -45,7 +45,7 @@ def _head(head, weight, eps):
         head[i] *= scale * weight[i]
 
 
-@njit(cache=True, parallel=True, fastmath=RELAXED)
+@njit(cache=True, parallel=True, nogil=True, fastmath=RELAXED)
 def norm_heads(parts, first, heads, weight, eps):
     """The norm of each of `heads` heads from `first` on, in place. parts float32 [rows, all heads, dim]."""
     for row in prange(parts.shape[0]):

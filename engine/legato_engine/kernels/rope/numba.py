@@ -30,7 +30,7 @@ def _row(heads, queries, cos, sin, block, layer, place):
                 target[i] = stored(source[i], target)
 
 
-@njit(cache=True, parallel=True, fastmath=RELAXED)
+@njit(cache=True, parallel=True, nogil=True, fastmath=RELAXED)
 def _many(qkv, queries, positions, cos, sin, arena, layer, slots):
     size = arena.shape[4]
     for row in prange(positions.shape[0]):

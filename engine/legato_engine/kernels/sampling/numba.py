@@ -150,7 +150,7 @@ def _inverted(scaled, weights, floor, ids, count, number):
     return last
 
 
-@njit(cache=True, parallel=True)
+@njit(cache=True, parallel=True, nogil=True)
 def draw(logits, rows, temperatures, top_ks, top_ps, min_ps, numbers, tokens, sound):
     """Draw i takes a token from row `rows[i]` of logits, float32 [R, vocab], with number `numbers[i]`.
 

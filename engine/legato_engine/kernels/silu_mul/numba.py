@@ -16,7 +16,7 @@ def _row(gate_up, out):
         out[i] = stored(gate[i] / (np.float32(1) + exponential(-gate[i])) * up[i], out)
 
 
-@njit(cache=True, parallel=True, fastmath=RELAXED)
+@njit(cache=True, parallel=True, nogil=True, fastmath=RELAXED)
 def _many(gate_up, rows, out):
     for row in prange(rows):
         _row(gate_up[row], out[row])

@@ -11,7 +11,7 @@ from queue import SimpleQueue
 
 from legato_engine.transfer.link import LinkError, LinkEvent, PutSpan
 from legato_engine.transfer.ucx import sockets
-from legato_engine.transfer.ucx.mailbox import Mailbox
+from legato_engine.mailbox import Mailbox
 from legato_engine.transfer.ucx.thread import UcxThread
 from legato_engine.transfer.ucx.transports import TransportConfig, choose
 

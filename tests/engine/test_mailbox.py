@@ -2,7 +2,7 @@
 
 import select
 
-from legato_engine.transfer.ucx.mailbox import Mailbox
+from legato_engine.mailbox import Mailbox
 
 
 def is_readable(box):
