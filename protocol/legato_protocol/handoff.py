@@ -1,9 +1,8 @@
 """Messages between the two workers of a hand-off: a sender that holds a sequence's KV and a receiver that will.
 
 Receiver → sender: `Grant`, `Revoke`, `Commit`. Sender → receiver: `Written`, `Final`, `Revoked`. Both ways: `Renew`,
-`Abort`, and `AbortAck`, which answers every `Abort`, also for a room that is not known; and `Busy`, which is about the
-connection. Every other message names (epoch, room, attempt), where `epoch` is that of the *receiver's* arena: blocks
-are numbers in that arena and in no other.
+`Abort`, and `AbortAck`, which answers every `Abort`, also for a room that is not known. All name (epoch, room,
+attempt), where `epoch` is that of the *receiver's* arena: blocks are numbers in that arena and in no other.
 
 The order of a session (the table itself is `legato_engine.transfer.session`):
 grant → (put blocks → Written)* → Final → Commit. After an abort was seen the sender writes nothing more, and the
@@ -93,13 +92,6 @@ class Renew(SessionMessage, tag="renew", frozen=True):
     """Still working on it: the other side's lease starts over."""
 
 
-class Busy(Message, tag="busy", frozen=True):
-    """The sender of this is in a step that takes long: alive, but it reads no message and answers none until then.
-
-    The leases of all sessions over this connection start over, whichever side it has in them.
-    """
-
-
 class Commit(SessionMessage, tag="commit", frozen=True):
     """Every block was verified; the receiver owns the sequence, the sender may free its blocks."""
 
@@ -113,7 +105,7 @@ class AbortAck(SessionMessage, tag="ack", frozen=True):
     """No write of this session will follow."""
 
 
-HandoffMessage = PeerHello | Busy | Grant | Revoke | Revoked | Written | Final | Renew | Commit | Abort | AbortAck
+HandoffMessage = PeerHello | Grant | Revoke | Revoked | Written | Final | Renew | Commit | Abort | AbortAck
 
 _messages: "msgspec.msgpack.Decoder[HandoffMessage]" = msgspec.msgpack.Decoder(HandoffMessage)
 

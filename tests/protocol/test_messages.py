@@ -49,7 +49,6 @@ PEER_MESSAGES = [
     handoff.Written("e", 9, 1, 2, (2**64 - 1, 0)),
     handoff.Final("e", 9, 1, stream.pack_tokens([1, 2]), 1, (ITEM,), 1),
     handoff.Renew("e", 9, 1),
-    handoff.Busy(),
     handoff.Commit("e", 9, 1),
     handoff.Abort("e", 9, 1, "cancelled"),
     handoff.AbortAck("e", 9, 1),

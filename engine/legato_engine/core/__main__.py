@@ -33,15 +33,13 @@ def main() -> int:
         start = channel.wait()
         assert isinstance(start, Start)
         pulse = Pulse()
-        interval = min(1.0, start.settings.core_silence / 5, start.settings.lease / 4)
-        heartbeat = Heartbeat(channel, pulse, interval)
-        heartbeat.start()
-        return _serve(channel, start, pulse, heartbeat)
+        Heartbeat(channel, pulse, min(1.0, start.settings.core_silence / 5)).start()
+        return _serve(channel, start, pulse)
     except ServerGone:
         return 0
 
 
-def _serve(channel: Channel, start: Start, pulse: Pulse, heartbeat: Heartbeat) -> int:
+def _serve(channel: Channel, start: Start, pulse: Pulse) -> int:
     channel.send(Loading("loading", 0.0))
     from legato_engine.core import assembly  # torch is loaded here: after the heart beats
     from legato_engine.transfer.link import LinkError
@@ -57,8 +55,6 @@ def _serve(channel: Channel, start: Start, pulse: Pulse, heartbeat: Heartbeat) -
             raise
         channel.send(NotStarting(str(error)))
         return _EXIT_PERMANENT
-    if parts.agent is not None:
-        heartbeat.tell_peers = parts.agent.core_is_busy
     pulse.end()
     channel.send(Ready(parts.hello, parts.formats, parts.vocab_size))
     try:

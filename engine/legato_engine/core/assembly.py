@@ -127,7 +127,6 @@ def _agent(settings: WorkerSettings, runner: Runner, epoch: str, clock: Clock) -
         token=settings.token,
         checksum=settings.checksum,
         lease=settings.lease,
-        patience=settings.step_limit + settings.lease,
         clock=clock,
     )
 

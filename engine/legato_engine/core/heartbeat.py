@@ -1,4 +1,4 @@
-"""A thread that tells the server, and peers of hand-offs, that the core lives, also while a step or a load takes long.
+"""A thread that tells the server that the core lives, also while a load takes long.
 
 It tells how long a step has taken so far, too: a loop that is stuck must not hide behind a heart that beats.
 """
@@ -47,16 +47,12 @@ class Heartbeat(threading.Thread):
         self._channel = channel
         self._pulse = pulse
         self._interval = interval
-        self.tell_peers: Callable[[float], None] | None = None  # how long the turn has taken; once there are peers
         self._stopped = threading.Event()
 
     def run(self) -> None:
         while not self._stopped.wait(self._interval):
             try:
-                beat = self._pulse.beat()
-                self._channel.send(beat)
-                if self.tell_peers is not None:
-                    self.tell_peers(beat.busy)
+                self._channel.send(self._pulse.beat())
             except ServerGone:
                 return
 

@@ -20,7 +20,7 @@ from legato_engine.core.request_handler import RequestHandler
 from legato_engine.core.senders import HandoffSenders
 from legato_engine.kvcache.events import EventLog
 from legato_engine.runner.interface import StepRunner
-from legato_engine.scheduler.batch import Batch, StepOutput
+from legato_engine.scheduler.batch import Batch
 from legato_engine.scheduler.results import Emission
 from legato_engine.scheduler.scheduler import Scheduler
 from legato_engine.transfer.agent import TransferAgent

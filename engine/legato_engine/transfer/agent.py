@@ -28,7 +28,7 @@ _TO_RECEIVER = handoff.Written | handoff.Final | handoff.Revoked
 class TransferAgent:
     """Both sides of all hand-offs of one worker.
 
-    Not thread-safe: every call but `core_is_busy` comes from the core's thread. No call blocks. Events come from `poll`
+    Not thread-safe: every call comes from the thread of the core's loop. No call blocks. Events come from `poll`
     only, never from inside another call. Calls about a session that has ended meanwhile do nothing: its event is
     waiting in `poll`. Once the link itself has failed, any call may raise LinkError.
     """
@@ -46,14 +46,12 @@ class TransferAgent:
         token: str,
         checksum: bool = True,
         lease: float = 10.0,
-        patience: float | None = None,
         clock: Callable[[], float],
     ) -> None:
         """`link` must have the memory of `memory` registered; `block_size` is in tokens.
 
-        `lease` is how many seconds of a peer's silence end a session, where a step of the peer's core, however long, is
-        no silence as long as its `core_is_busy` is called more often than that. A new connection has `patience` seconds
-        (four leases unless given) until the peer has said who it is, which it does between two steps only. `clock` is
+        `lease` is how many seconds of a peer's silence end a session; a new connection has four leases until the peer
+        has said who it is. `clock` is
         `time.monotonic` or a test's.
         """
         self._link = link
@@ -67,7 +65,7 @@ class TransferAgent:
             rkey=link.rkey,
             proof=prove(token, worker, epoch),
         )
-        self._peers = Peers(link, self._hello, token, _LEASES_TO_GREET * lease if patience is None else patience, clock)
+        self._peers = Peers(link, self._hello, token, _LEASES_TO_GREET * lease, clock)
         self._context = TransferContext(link, self._peers, memory, block_size, epoch, checksum, lease, clock)
         self._sender = Sender(self._context)
         self._receiver = Receiver(self._context)
@@ -163,15 +161,6 @@ class TransferAgent:
         self._context.outbox.clear()
         return events
 
-    def core_is_busy(self, seconds: float) -> None:
-        """The core has been in a step for so long. For a thread that lives beside it, to call every quarter of a lease.
-
-        While the core computes nobody polls, so peers would take it for dead: this says that it is not. Once the
-        step has ended, or when it never does and the process is ended for it, leases run as usual.
-        """
-        if seconds >= self._context.renewal:
-            self._peers.send_to_all(handoff.Busy())
-
     def counts(self) -> Counts:
         totals = self._context.totals
         return Counts(
@@ -223,9 +212,6 @@ class TransferAgent:
         message = self._peers.receive(connection, data)
         if isinstance(message, handoff.PeerHello):
             self._receiver.connection_ready(connection)
-        elif isinstance(message, handoff.Busy):
-            for sessions in self._registries:
-                sessions.peer_busy(connection)
         elif message is not None:
             try:
                 self._dispatch(connection, message)

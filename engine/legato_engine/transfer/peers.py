@@ -39,7 +39,7 @@ def prove(token: str, worker: str, epoch: str) -> bytes:
 class Peers:
     """The table of connections. A connection is trusted from its valid hello until it is closed.
 
-    Who does not say hello is closed after `patience` seconds: many, since the peer's core may be in a step.
+    Who does not say hello is closed after `patience` seconds.
     """
 
     def __init__(
@@ -53,7 +53,6 @@ class Peers:
         self._token = token
         self._key = sha256(token.encode()).digest()
         self._connections: dict[int, _Connection] = {}
-        self._greeted: tuple[int, ...] = ()  # they heard our hello; replaced whole, since another thread reads it
         self.refused = 0
         self.bad_messages = 0
 
@@ -110,12 +109,6 @@ class Peers:
         if self.trusted(number):
             self._link.send(number, self._seal(encode(message)))
 
-    def send_to_all(self, message: handoff.HandoffMessage) -> None:
-        """To everyone who heard our hello and so may trust us, trusted here yet or not. May be called by any thread."""
-        data = self._seal(encode(message))
-        for number in self._greeted:
-            self._link.send(number, data)
-
     def connected(self, number: int, accepted: bool) -> None:
         if accepted:
             self._make_room()
@@ -127,7 +120,6 @@ class Peers:
     def forget(self, number: int) -> None:
         """The link says that the connection has ended."""
         self._connections.pop(number, None)
-        self._greeted = tuple(known for known in self._greeted if known != number)
 
     def receive(self, number: int, data: bytes) -> handoff.HandoffMessage | None:
         """The message, for a trusted peer; None for one that was refused. A hello that is accepted is returned too."""
@@ -164,7 +156,6 @@ class Peers:
 
     def _say_hello(self, number: int) -> None:
         self._link.send(number, self._seal(encode(self._hello)))
-        self._greeted += (number,)
 
     def _fault(self, connection: _Connection, hello: handoff.PeerHello) -> str:
         """Why this peer is not the one to exchange KV with; empty when it is."""

@@ -18,8 +18,7 @@ Key = tuple[int, int]  # room, attempt
 S = SessionState
 _RENEWED = frozenset((S.GRANTED, S.PUSHING, S.OFFERED, S.REVOKING, S.RECEIVING))  # both sides still work on them
 _LEAVING = frozenset((S.DRAINING, S.ANSWERING, S.ABORTING))
-_AWAITING_PEER = _RENEWED | _LEAVING | {S.FINISHED, S.CONNECTING, S.VERIFYING}
-_LEASED = _AWAITING_PEER | {S.PARKED}
+_LEASED = _RENEWED | _LEAVING | {S.FINISHED, S.CONNECTING, S.VERIFYING, S.PARKED}
 _NOT_BEGUN = frozenset((S.UNKNOWN, S.PARKED))  # no call of the own core has opened them
 
 
@@ -152,12 +151,6 @@ class SessionRegistry(Generic[R]):
             self._context.peers.send(record.connection, message)
 
     # what happens to many at once
-
-    def peer_busy(self, connection: int) -> None:
-        """The peer is alive and cannot answer now."""
-        for record in self:
-            if record.connection == connection and record.state in _AWAITING_PEER:
-                self.extend_lease(record)
 
     def connection_ended(self, connection: int, cause: Cause, reason: str) -> None:
         """No put over it can land any more, here or there: every session over it ends."""

@@ -10,6 +10,7 @@ from legato_protocol.stream import Peer
 
 PATIENCE = 10.0
 OTHER = Peer("other", "e2", b"there")
+RENEW = handoff.Renew("e2", 5, 1)
 
 
 class RecordedLink:
@@ -141,11 +142,11 @@ def test_another_one_than_was_called_is_refused_but_anyone_may_call(own, worker,
 
 def test_a_message_with_a_wrong_seal_is_counted_and_ends_a_connection_that_is_not_trusted(own, other):
     number = greeted(own, other)
-    good = other.sealed(handoff.Busy())
+    good = other.sealed(RENEW)
     for data in (good[:-1] + bytes([good[-1] ^ 1]), bytes([good[0] ^ 1]) + good[1:], good[:5], b""):
         assert own.peers.receive(number, data) is None
     assert own.peers.bad_messages == 4
-    assert own.peers.receive(number, good) == handoff.Busy()
+    assert own.peers.receive(number, good) == RENEW
     assert own.link.fenced == []
     own.peers.connected(7, accepted=True)
     assert own.peers.receive(7, good[:-1]) is None
@@ -163,7 +164,7 @@ def test_the_seal_is_that_of_the_token(own):
 
 def test_a_hello_comes_first_and_once(own, other):
     own.peers.connected(7, accepted=True)
-    assert own.peers.receive(7, other.sealed(handoff.Busy())) is None
+    assert own.peers.receive(7, other.sealed(RENEW)) is None
     assert own.link.fenced == [7]
     number = greeted(own, other)
     assert own.peers.receive(number, other.sealed(other.hello)) is None
@@ -174,7 +175,7 @@ def test_a_hello_comes_first_and_once(own, other):
 def test_nothing_is_read_from_a_connection_that_is_gone(own, other):
     number = greeted(own, other)
     own.peers.forget(number)
-    assert own.peers.receive(number, other.sealed(handoff.Busy())) is None
+    assert own.peers.receive(number, other.sealed(RENEW)) is None
     assert not own.peers.trusted(number)
     assert own.peers.refusal(number) == ""
     own.peers.forget(number)
@@ -182,28 +183,13 @@ def test_nothing_is_read_from_a_connection_that_is_gone(own, other):
 
 def test_messages_go_to_trusted_peers_only(own, other):
     number = own.peers.reach(OTHER)
-    own.peers.send(number, handoff.Busy())
-    own.peers.send(999, handoff.Busy())
+    own.peers.send(number, RENEW)
+    own.peers.send(999, RENEW)
     assert own.link.sent == []
     own.peers.connected(number, accepted=False)
     own.peers.receive(number, other.sealed(other.hello))
-    own.peers.send(number, handoff.Busy())
-    assert own.link.sent[-1] == (number, own.sealed(handoff.Busy()))
-
-
-def test_what_is_for_all_goes_to_everyone_who_heard_our_hello(own, other):
-    number = own.peers.reach(OTHER)
-    own.peers.connected(number, accepted=False)
-    own.peers.connected(7, accepted=True)  # has not said hello, nor have we
-    own.peers.connected(8, accepted=True)
-    own.peers.receive(8, other.sealed(other.hello))
-    own.link.sent.clear()
-    own.peers.send_to_all(handoff.Busy())
-    assert [connection for connection, _ in own.link.sent] == [number, 8]
-    own.peers.forget(number)
-    own.link.sent.clear()
-    own.peers.send_to_all(handoff.Busy())
-    assert [connection for connection, _ in own.link.sent] == [8]
+    own.peers.send(number, RENEW)
+    assert own.link.sent[-1] == (number, own.sealed(RENEW))
 
 
 @pytest.mark.parametrize("accepted", [False, True])

@@ -17,7 +17,6 @@ LEASED = {
     "sender": RENEWED["sender"] | {S.PARKED, S.FINISHED, S.DRAINING, S.ANSWERING},
     "receiver": RENEWED["receiver"] | {S.CONNECTING, S.VERIFYING, S.ABORTING},
 }
-EXTENDED_BY_BUSY = {"sender": LEASED["sender"] - {S.PARKED}, "receiver": LEASED["receiver"]}
 TIMELESS = (S.WAITING, S.FENCING)
 SIDES = ("sender", "receiver")
 EVERY = [
@@ -154,16 +153,6 @@ def test_what_changes_no_state_gives_no_time():
     assert world.record.due == LEASE
 
 
-@pytest.mark.parametrize(("side", "state"), EVERY)
-def test_a_busy_peer_is_waited_for(side, state):
-    world = World(side, state)
-    other = world.in_state((6, 1), state, connection=2)
-    world.time.run(5.0)
-    world.registry.peer_busy(1)
-    assert world.record.due == (5.0 + LEASE if state in EXTENDED_BY_BUSY[side] else LEASE)
-    assert other.due == LEASE
-
-
 # the end
 
 
@@ -275,7 +264,7 @@ def test_a_revocation_names_its_side():
 def test_nothing_is_sent_without_a_connection():
     world = World("receiver", S.CONNECTING)
     world.record.connection = None
-    world.registry.send(world.record, handoff.Busy())
+    world.registry.send(world.record, handoff.Renew(*NAME))
     assert world.wire.sent == []
 
 

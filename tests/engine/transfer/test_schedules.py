@@ -1,9 +1,8 @@
 """Random schedules with scripted faults: never a wrong token, never a hang, never a leak.
 
 Four workers with nearly full arenas send and receive over the link in memory, in virtual time: sequences of which the
-receiver holds a part already, grants that are taken back and given again, rooms that are used again, cores that are
-deaf in a long step. A freed block is overwritten at once, so that whoever reads or writes too late is found out by the
-bytes.
+receiver holds a part already, grants that are taken back and given again, rooms that are used again. A freed block is
+overwritten at once, so that whoever reads or writes too late is found out by the bytes.
 """
 
 import os
@@ -76,7 +75,6 @@ class Worker:
         self.held = {}
         self.bytes[:] = self.fill = 255
         self.epoch, self.name, self.network, self.random = epoch, name, network, random
-        self.busy_since = self.busy_until = 0.0
         self.link = MemoryLink(network, name, self.memory.data_ptr(), BLOCKS * BLOCK_BYTES)
         self.agent = TransferAgent(
             self.link,
@@ -94,18 +92,6 @@ class Worker:
     @property
     def peer(self):
         return Peer(self.name, self.epoch, self.link.address)
-
-    @property
-    def deaf(self):
-        """Its process is stopped, or its core is in a step."""
-        return self.link.stopped or self.network.now < self.busy_until
-
-    def turn(self):
-        """What the core has to hear; a step goes on without."""
-        if self.link.stopped or not self.deaf:
-            return self.agent.poll()
-        self.agent.core_is_busy(self.network.now - self.busy_since)
-        return []
 
     def take(self, key, count):
         if len(self.free) < count:
@@ -162,7 +148,7 @@ class World:
             for job in self.jobs:
                 self.drive(job)
             for worker in self.workers:
-                for event in worker.turn():
+                for event in worker.agent.poll():
                     self.react(worker, event)
                 worker.check()
             if not pending and self.idle():
@@ -175,24 +161,24 @@ class World:
 
     def drive(self, job):
         now, sender, receiver = self.network.now, self.workers[job.sender], self.workers[job.receiver]
-        if not job.sending and now >= job.start_send and not sender.deaf:
+        if not job.sending and now >= job.start_send and not sender.link.stopped:
             job.sending = True
             sender.agent.expect(job.room, job.attempt, receiver.peer, ROOT)
-        if not job.receiving and now >= job.start_receive and not receiver.deaf:
+        if not job.receiving and now >= job.start_receive and not receiver.link.stopped:
             self.offer(job, receiver, sender)
-        if job.cancel_send is not None and now >= job.cancel_send and not sender.deaf:
+        if job.cancel_send is not None and now >= job.cancel_send and not sender.link.stopped:
             job.cancel_send = None
             sender.agent.abort(job.room, "cancelled")
-        if job.cancel_receive is not None and now >= job.cancel_receive and not receiver.deaf:
+        if job.cancel_receive is not None and now >= job.cancel_receive and not receiver.link.stopped:
             job.cancel_receive = None
             receiver.agent.abort(job.room, "cancelled")
-        if job.revokes and now >= job.revokes[0] and not receiver.deaf:
+        if job.revokes and now >= job.revokes[0] and not receiver.link.stopped:
             job.revokes.pop(0)
             receiver.agent.revoke(job.room)
-        if job.granted is not None and now >= job.granted + job.prefill and not sender.deaf:
+        if job.granted is not None and now >= job.granted + job.prefill and not sender.link.stopped:
             job.granted = None
             self.send(sender, job)
-        if now > 12 and not sender.deaf:
+        if now > 12 and not sender.link.stopped:
             sender.agent.abort(job.room, "deadline")  # the core's own deadline
             job.sending = True
         if now > 12 and not job.receiving:
@@ -295,13 +281,6 @@ class World:
     def resume(self, index):
         self.workers[index].link.resume()
 
-    def compute(self, index):
-        """A step, perhaps longer than the lease."""
-        worker = self.workers[index]
-        if not worker.deaf:
-            worker.busy_since = self.network.now
-            worker.busy_until = self.network.now + self.random.uniform(0.1, 3)
-
     def restart(self, index):
         """The process is killed; another one, of a new epoch, takes its address."""
         self.workers[index].link.close()
@@ -319,13 +298,7 @@ def mischief_for(random):
         acts += [(start, "stop", index), (start + random.uniform(0.2, 4), "resume", index)]
     elif random.random() < 0.3:
         acts.append((random.uniform(0, 2.5), "restart", random.randrange(4)))
-    if random.random() < 0.5:
-        acts += steps_for(random)
     return acts
-
-
-def steps_for(random):
-    return [(random.uniform(0, 4), "compute", random.randrange(4)) for _ in range(random.randint(1, 6))]
 
 
 def check_ended(world):
@@ -400,17 +373,3 @@ def test_what_is_granted_again_after_it_was_taken_back_arrives():
     """The schedules above do take grants back and give them again."""
     worlds = [play(seed, Faults(delay=0.05)) for seed in range(40)]
     assert sum(world.regranted for world in worlds) >= 10
-
-
-@FEW
-@given(SEEDS, chance(0.05))
-def test_long_steps_alone_cost_no_connection(seeds, delay):
-    """Peers are deaf for up to three leases, and known to live."""
-    for seed in seeds:
-        world = World(seed, Faults(delay=delay))
-        for job in world.jobs:
-            # A sender that does not know the room for a lease, or has forgotten that it gave it up, is fenced as ever.
-            job.start_receive, job.cancel_send = job.start_send, None
-        world.run(steps_for(world.random))
-        check_ended(world)
-        assert sum(worker.agent.counts().fences for worker in world.workers) == 0

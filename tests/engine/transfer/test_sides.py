@@ -76,7 +76,6 @@ SENDER_CALLS = {
     "peer down": lambda sender: sender.sessions.connection_ended(CONNECTION, "peer_died", "gone"),
     "put done": lambda sender: sender.put_ended(PutDone(CONNECTION, TAG)),
     "put failed": lambda sender: sender.put_ended(PutFailed(CONNECTION, TAG, "broken")),
-    "peer busy": lambda sender: sender.sessions.peer_busy(CONNECTION),
     "push": lambda sender: sender.push(ROOM, 0, [0], [b"h"]),
     "finish": lambda sender: sender.finish(ROOM, b"", 0, (), None),
 }
@@ -114,7 +113,6 @@ RECEIVER_CALLS = {
     "renewal": lambda receiver: receiver.sessions.tick(0.0),
     "connection ready": lambda receiver: receiver.connection_ready(CONNECTION),
     "peer down": lambda receiver: receiver.sessions.connection_ended(CONNECTION, "peer_died", "gone"),
-    "peer busy": lambda receiver: receiver.sessions.peer_busy(CONNECTION),
 }
 
 

@@ -9,9 +9,9 @@ from collections.abc import Callable, Sequence
 from itertools import count
 from queue import SimpleQueue
 
+from legato_engine.mailbox import Mailbox
 from legato_engine.transfer.link import LinkError, LinkEvent, PutSpan
 from legato_engine.transfer.ucx import sockets
-from legato_engine.mailbox import Mailbox
 from legato_engine.transfer.ucx.thread import UcxThread
 from legato_engine.transfer.ucx.transports import TransportConfig, choose
 

@@ -12,10 +12,10 @@ from itertools import count
 from queue import SimpleQueue
 from typing import ParamSpec
 
+from legato_engine.mailbox import Mailbox
 from legato_engine.transfer.link import Connected, Fenced, LinkError, LinkEvent, PeerDown, PutFailed, PutSpan, Received
 from legato_engine.transfer.ucx import sockets
 from legato_engine.transfer.ucx.endpoint import UcxEndpoint
-from legato_engine.mailbox import Mailbox
 from legato_engine.transfer.ucx.transports import TransportConfig
 from legato_engine.transfer.ucx.ucp import Ucp
 
