@@ -34,8 +34,17 @@ class GatewayLeft(Exception):
 class Connections:
     """Endpoints of `/stream` and `/events`."""
 
-    def __init__(self, hub: Hub, *, stream_bytes: int = STREAM_BYTES, event_bytes: int = EVENT_BYTES) -> None:
+    def __init__(
+        self,
+        hub: Hub,
+        core_writable: Callable[[], Awaitable[None]],
+        *,
+        stream_bytes: int = STREAM_BYTES,
+        event_bytes: int = EVENT_BYTES,
+    ) -> None:
+        """`core_writable` returns when the core can be sent more: nothing is read from gateways until then."""
         self._hub = hub
+        self._core_writable = core_writable
         self._stream_bytes = stream_bytes
         self._event_bytes = event_bytes
 
@@ -44,6 +53,7 @@ class Connections:
 
         async def read() -> None:
             while True:
+                await self._core_writable()
                 data = await _receive(socket)
                 try:
                     self._hub.frame(gateway, data)

@@ -37,6 +37,11 @@ class CoreLink:
         if not self._writer.is_closing():
             self._writer.write(frames.encode(frame))
 
+    async def wait_writable(self) -> None:
+        """Until the core has read most of what was sent, or is gone."""
+        with contextlib.suppress(ConnectionError):
+            await self._writer.drain()
+
     async def receive(self) -> list[FromCore]:
         """What came, at least one frame; an empty list when the core has closed its end."""
         while True:

@@ -75,6 +75,11 @@ class Supervisor:
         if self._link is not None and (inbox := self._hub.take_inbox()):
             self._link.send(inbox)
 
+    async def wait_writable(self) -> None:
+        """Until the core, if there is one, has read most of what it was sent."""
+        if self._link is not None:
+            await self._link.wait_writable()
+
     async def stop(self) -> None:
         """End the core in peace; `run` returns."""
         self._stopping = True

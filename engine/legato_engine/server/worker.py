@@ -41,7 +41,7 @@ class WorkerServer:
         settings = self._settings
         health = listen.bind("--health-port", settings.host, settings.health_port)
         control = listen.bind("--control-port", settings.host, settings.control_port)
-        connections = Connections(self.hub)
+        connections = Connections(self.hub, self._supervisor.wait_writable)
         servers = [
             (listen.server(apps.health(self.hub)), health),
             (listen.server(apps.control(self.hub, settings, self.drain, connections)), control),

@@ -1,0 +1,68 @@
+"""What is read from gateways, and when."""
+
+import asyncio
+import socket
+from typing import Any
+
+from legato_engine.metrics import WorkerMetrics
+from legato_engine.server import core_link
+from legato_engine.server.connections import Connections
+from legato_engine.server.hub import Hub
+from legato_protocol import stream
+from legato_protocol.stream import Cancel, Greeting
+
+
+class Gateway:
+    """In place of a WebSocket: its frames, and how many were read."""
+
+    def __init__(self, *frames: Any) -> None:
+        self.frames = [stream.encode(frame) for frame in frames]
+        self.read = 0
+
+    async def accept(self) -> None: ...
+
+    async def send_bytes(self, data: bytes) -> None: ...
+
+    async def receive(self) -> dict[str, Any]:
+        await asyncio.sleep(0)
+        if self.read == len(self.frames):
+            return {"type": "websocket.disconnect"}
+        self.read += 1
+        return {"type": "websocket.receive", "bytes": self.frames[self.read - 1]}
+
+
+def test_nothing_is_read_from_gateways_while_the_core_does_not_read() -> None:
+    async def test() -> None:
+        writable = asyncio.Event()
+        gateway = Gateway(Greeting("g"), *(Cancel(f"r{n}", 1) for n in range(5)))
+        connections = Connections(Hub(WorkerMetrics(), lambda: None), lambda: writable.wait())
+        serving = asyncio.create_task(connections.stream(gateway))  # type: ignore[arg-type]
+        for _ in range(50):
+            await asyncio.sleep(0)
+        assert gateway.read == 1
+        writable.set()
+        await serving
+        assert gateway.read == 6
+
+    asyncio.run(test())
+
+
+def test_a_core_is_writable_again_when_it_has_read_or_is_gone() -> None:
+    async def test(let_go: str) -> None:
+        ours, theirs = socket.socketpair()
+        link = await core_link.connect(ours)
+        link._writer.write(bytes(8 << 20))
+        waiting = asyncio.create_task(link.wait_writable())
+        for _ in range(50):
+            await asyncio.sleep(0)
+        assert not waiting.done()
+        if let_go == "it reads":
+            theirs.setblocking(False)
+            while not waiting.done():
+                await asyncio.get_running_loop().sock_recv(theirs, 1 << 20)
+        theirs.close()
+        await waiting
+        await link.end()
+
+    for let_go in ("it reads", "it is gone"):
+        asyncio.run(test(let_go))
