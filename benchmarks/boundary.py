@@ -5,11 +5,12 @@
 
 `boundary` runs from the sender's last message to the emission of the first token by the decode worker: the time that
 a client's first token waits because prefill and decode are apart. `handoff` runs from grant to commit, most of it
-while the prompt is still being computed.
+while the prompt is still being computed. Every run has new prompts: those of an earlier one would be in the cache.
 """
 
 import argparse
 import asyncio
+import time
 
 import httpx
 
@@ -23,6 +24,7 @@ def main() -> None:
     parser.add_argument("--output-tokens", type=int, default=16)
     parser.add_argument("--requests", type=int, default=100)
     parser.add_argument("--concurrency", type=int, default=1)
+    parser.add_argument("--seed", type=int, default=time.time_ns() % 2**31, help="of the prompts (default: new ones)")
     args = parser.parse_args()
     handoffs = asyncio.run(measure(args))
     print("| figure | p50 | p99 |\n| --- | --- | --- |")
@@ -35,10 +37,10 @@ def main() -> None:
 
 async def measure(args: argparse.Namespace) -> list[dict[str, object]]:
     """The hand-offs of the requests asked here, as the gateway's `/state` tells them (it keeps the last 256)."""
-    requests = workload.fixed(min(args.requests, 250), args.input_tokens, args.output_tokens, workload.TokenRange(), 7)
+    requests = workload.fixed(min(args.requests, 250), args.input_tokens, args.output_tokens, workload.TokenRange(), args.seed)
     async with httpx.AsyncClient(base_url=args.url, timeout=600) as http:
         model = (await http.get("/v1/models")).json()["data"][0]["id"]
-        for warm in workload.fixed(3, args.input_tokens, args.output_tokens, workload.TokenRange(), 8):
+        for warm in workload.fixed(3, args.input_tokens, args.output_tokens, workload.TokenRange(), args.seed + 1):
             await client.complete(http, model, warm)
         known = {record["id"] for record in (await http.get("/state")).json()["requests"]}
         run = await load.closed(lambda request: client.complete(http, model, request), requests, args.concurrency)
