@@ -37,10 +37,11 @@ def main() -> None:
 
 async def measure(args: argparse.Namespace) -> list[dict[str, object]]:
     """The hand-offs of the requests asked here, as the gateway's `/state` tells them (it keeps the last 256)."""
-    requests = workload.fixed(min(args.requests, 250), args.input_tokens, args.output_tokens, workload.TokenRange(), args.seed)
+    count, shape = min(args.requests, 250), (args.input_tokens, args.output_tokens)
+    requests = workload.fixed(count, *shape, workload.TokenRange(), args.seed)
     async with httpx.AsyncClient(base_url=args.url, timeout=600) as http:
         model = (await http.get("/v1/models")).json()["data"][0]["id"]
-        for warm in workload.fixed(3, args.input_tokens, args.output_tokens, workload.TokenRange(), args.seed + 1):
+        for warm in workload.fixed(3, *shape, workload.TokenRange(), args.seed + 1):
             await client.complete(http, model, warm)
         known = {record["id"] for record in (await http.get("/state")).json()["requests"]}
         run = await load.closed(lambda request: client.complete(http, model, request), requests, args.concurrency)
