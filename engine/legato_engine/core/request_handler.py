@@ -65,9 +65,9 @@ class RequestHandler:
         for request in ended.requests:
             part: Part = "decode" if request.room is None else "prefill"
             self._fail(request, "deadline", "its deadline has passed", part, retry=False)
-        for reservation in ended.reservations:
+        for transfer in ended.incoming:
             what = "its deadline has passed while its KV was awaited"
-            self._fail(reservation.request, "deadline", what, "transfer", retry=False)
+            self._fail(transfer.request, "deadline", what, "transfer", retry=False)
         self._end(ended, "deadline")
 
     def end_faulted(self, requests: Sequence[tuple[Request, str]]) -> None:
@@ -160,12 +160,12 @@ class RequestHandler:
         self._outbox.fail(request.id, request.attempt, code, message, part, retry)
 
     def _end(self, ended: Ended, reason: str) -> None:
-        if ended.requests or ended.reservations:
+        if ended.requests or ended.incoming:
             self.news = True
         if self.senders is not None and ended.requests:
             self.senders.ended(ended.requests, reason)
-        if self.receivers is not None and ended.reservations:
-            self.receivers.ended(ended.reservations, reason)
+        if self.receivers is not None and ended.incoming:
+            self.receivers.ended(ended.incoming, reason)
 
     def _holds(self, key: str) -> bool:
         return bool(self.scheduler.requests(key)) or (self.receivers is not None and self.receivers.holds(key))

@@ -22,7 +22,7 @@ class AdmissionControl:
         self._limits = limits
         self._registry = registry
         self._tables = tables
-        self.reserved = 0  # sequences that granted reservations will become
+        self.reserved = 0  # sequences that incoming transfers with blocks will become
 
     def slots(self) -> int:
         """How many more sequences may run."""

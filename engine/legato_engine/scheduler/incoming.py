@@ -1,4 +1,4 @@
-"""Sequences that come from other workers: blocks are reserved, granted, written by a peer, adopted or abandoned."""
+"""Sequences whose KV comes from elsewhere: blocks are reserved, granted, written to, adopted or abandoned."""
 
 from bisect import insort
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -10,13 +10,15 @@ from legato_engine.scheduler.block_tables import BlockTables
 from legato_engine.scheduler.limits import RequestRejected, SchedulerLimits
 from legato_engine.scheduler.queue import Key
 from legato_engine.scheduler.request_registry import RequestRegistry
-from legato_engine.scheduler.results import Emission, Reservation
+from legato_engine.scheduler.results import Emission
+from legato_engine.scheduler.transfers import IncomingState, IncomingTransfer
+from legato_protocol.stream import Peer
 
 Deliver = Callable[[Request, Mapping[int, Sequence[Sampled]]], list[Emission]]
 
 
 class IncomingHandoffs:
-    """The receiver's side: reservations in order. Granted ones count as running: their blocks and slots are theirs."""
+    """The receiver's side. Transfers with blocks count as running: blocks and slots are their own."""
 
     def __init__(
         self,
@@ -31,15 +33,14 @@ class IncomingHandoffs:
         self._tables = tables
         self._admission = admission
         self._deliver = deliver
-        self._pending: list[tuple[Key, Reservation]] = []
-        self._granted: list[Reservation] = []  # oldest first
-        self._quarantined: list[Reservation] = []
-        self._new_grants: list[Reservation] = []
-        self._revocations: list[Reservation] = []
+        self._pending: list[tuple[Key, IncomingTransfer]] = []
+        self._holding: list[IncomingTransfer] = []  # those with blocks, quarantined ones included, oldest first
+        self._revocations: list[IncomingTransfer] = []  # the caller does not know of them yet
 
-    def __iter__(self) -> Iterator[Reservation]:
-        """Pending and granted ones."""
-        return iter([*(reservation for _, reservation in self._pending), *self._granted])
+    def __iter__(self) -> Iterator[IncomingTransfer]:
+        """Those that are not over."""
+        holding = [transfer for transfer in self._holding if not transfer.over]
+        return iter([*(transfer for _, transfer in self._pending), *holding])
 
     @property
     def pending(self) -> int:
@@ -47,105 +48,110 @@ class IncomingHandoffs:
 
     @property
     def idle(self) -> bool:
-        return not (self._pending or self._granted or self._quarantined)
+        return not (self._pending or self._holding)
 
-    # ── life of a reservation ──
+    # ── life of a transfer ──
 
-    def reserve(self, request: Request, now: float) -> Reservation:
-        """Ask for blocks for a Decode frame's sequence; they are granted in order (see `grants`).
+    def reserve(self, request: Request, source: Peer, now: float) -> IncomingTransfer:
+        """Ask for blocks for a sequence whose KV comes from `source`; they are granted in order (see `grants`).
 
         Raises RequestRejected as `Scheduler.add` does."""
         self._limits.check(request, self._tables.pool.size)
         if len(self._pending) >= self._limits.max_waiting:
             raise RequestRejected("overloaded", f"{len(self._pending)} hand-offs wait for blocks already")
         self._registry.arrive(request, now)
-        reservation = Reservation(request)
-        self._queue(reservation)
-        return reservation
+        transfer = IncomingTransfer(request, source)
+        self._queue(transfer)
+        return transfer
 
-    def grants(self) -> tuple[Reservation, ...]:
-        """Reservations granted since the last call, after granting what can be granted now."""
+    def grants(self) -> tuple[IncomingTransfer, ...]:
+        """Transfers with blocks of which the caller does not know, after allocating what can be allocated now. From
+        here on their sources may write."""
         first = next((request for request in self._registry.queue if not request.paused), None)
         self.grant_before(None if first is None else self._registry.queue.key(first))
-        grants, self._new_grants = self._new_grants, []
-        return tuple(grants)
+        grants = tuple([transfer for transfer in self._holding if transfer.state is IncomingState.ALLOCATED])
+        for transfer in grants:
+            transfer.move(IncomingState.GRANTED)
+        return grants
 
-    def revocations(self) -> tuple[Reservation, ...]:
-        """Granted reservations whose blocks are needed here, since the last call, for the caller to revoke. They stay
-        granted until the peer has answered: `revoked`, or `written` where it was too late."""
+    def revocations(self) -> tuple[IncomingTransfer, ...]:
+        """Granted transfers whose blocks are needed here, since the last call, for the caller to revoke. They keep
+        them until the source has answered: `revoked`, or `written` where it was too late."""
         revocations, self._revocations = self._revocations, []
         return tuple(revocations)
 
-    def revoked(self, reservation: Reservation) -> None:
-        """The peer gave the grant back and has put nothing: the blocks are free, the reservation waits for others."""
-        if not reservation.over and reservation.revoking:
-            self._requeue(reservation)
+    def revoked(self, transfer: IncomingTransfer) -> None:
+        """The source gave the grant back and has written nothing: the blocks are free, the transfer waits for others.
 
-    def written(self, reservation: Reservation) -> None:
-        """The peer has put something: the grant cannot be revoked any more."""
-        reservation.written = True
-        reservation.revoking = False
+        Nothing happens to one that was not being revoked, or is no more."""
+        if transfer.state is IncomingState.REVOKING:
+            self._requeue(transfer)
+
+    def written(self, transfer: IncomingTransfer) -> None:
+        """The source has written something: the grant cannot be revoked any more. It may say so again, or too late."""
+        if not (transfer.over or transfer.state is IncomingState.WRITING):
+            transfer.move(IncomingState.WRITING)
+            self._forget_revocation(transfer)
 
     def adopt(
-        self, reservation: Reservation, computed: int, sampled: Mapping[int, Sequence[Sampled]]
+        self, transfer: IncomingTransfer, computed: int, sampled: Mapping[int, Sequence[Sampled]]
     ) -> tuple[Emission, ...]:
-        """The hand-off is committed: the sequence runs here from now on, as one request per choice.
+        """All KV is here: the sequence runs here from now on, as one request per choice.
 
-        KV of the first `computed` tokens is in the reservation's blocks. `sampled[choice]` are the tokens that follow
-        those in `reservation.request.tokens`: what this worker has to emit. Several choices have either one or more
+        KV of the first `computed` tokens is in the transfer's blocks. `sampled[choice]` are the tokens that follow
+        those in `transfer.request.tokens`: what this worker has to emit. Several choices have either one or more
         each (they fork now) or none (they fork after the prompt). Returns their emissions, with `finish` where a
-        sequence is over already. Raises ValueError for a hand-off that does not match the reservation; nothing is
-        changed then."""
-        request = reservation.request
-        if reservation.over or not reservation.granted:
-            raise ValueError("this reservation holds no blocks")
+        sequence is over already. Raises ValueError for KV or tokens that do not match the transfer; nothing is changed
+        then."""
+        request = transfer.request
         follow = [len(sampled.get(choice, ())) for choice in request.choices]
         if len(follow) > 1 and any(follow) and not all(follow):
             raise ValueError("some choices have a first token and some have none")
         shared = len(request.tokens) + (follow[0] if len(follow) == 1 else 0)
-        if not 0 <= computed <= min(shared, len(reservation.blocks) * self._limits.block_size):
-            raise ValueError(f"KV of {computed} tokens; {shared} are shared, {len(reservation.blocks)} blocks reserved")
-        self._forget(reservation)
-        request.blocks, reservation.blocks = reservation.blocks, []
-        request.stored = reservation.cached
+        if not 0 <= computed <= min(shared, len(transfer.blocks) * self._limits.block_size):
+            raise ValueError(f"KV of {computed} tokens; {shared} are shared, {len(transfer.blocks)} blocks reserved")
+        self._end(transfer, IncomingState.ADOPTED)
+        request.blocks, transfer.blocks = transfer.blocks, []
+        request.stored = transfer.cached
         request.room = None
-        computed = max(computed, reservation.cached * self._limits.block_size)
+        computed = max(computed, transfer.cached * self._limits.block_size)
         self._rewind(request, computed, len(request.tokens) + min(follow))
         self._registry.run(request)
         return tuple(self._deliver(request, sampled))
 
-    def abandon(self, reservation: Reservation) -> None:
-        """The hand-off was aborted. Granted blocks are quarantined until `released`; without a grant nothing is left.
+    def abandon(self, transfer: IncomingTransfer) -> None:
+        """It was cancelled or has failed. Blocks that its source may write to are quarantined until `released`.
 
-        An adopted or abandoned one stays as it is."""
-        if reservation.over:
+        One that is over stays as it is."""
+        if transfer.over:
             return
-        if reservation in self._new_grants:
-            self._requeue(reservation)
-        if not reservation.granted:
-            self._pending = [entry for entry in self._pending if entry[1] is not reservation]
-            reservation.over = True
-            return
-        self._forget(reservation)
-        self._tables.pool.release(reservation.blocks[: reservation.cached])
-        reservation.quarantined = reservation.blocks[reservation.cached :]
-        reservation.blocks = []
-        self._tables.pool.quarantine(reservation.quarantined)
-        self._quarantined.append(reservation)
+        if transfer.state is IncomingState.PENDING:
+            self._pending = [entry for entry in self._pending if entry[1] is not transfer]
+            transfer.move(IncomingState.ABANDONED)
+        elif transfer.state is IncomingState.ALLOCATED:
+            self._end(transfer, IncomingState.ABANDONED)
+            self._free(transfer)
+        else:
+            self._end(transfer, IncomingState.QUARANTINED)
+            self._tables.pool.release(transfer.blocks[: transfer.cached])
+            transfer.blocks, transfer.cached = transfer.blocks[transfer.cached :], 0
+            self._tables.pool.quarantine(transfer.blocks)
+            self._holding.append(transfer)
 
-    def released(self, reservation: Reservation) -> None:
-        """No peer can write to this abandoned reservation's blocks any more: they are free."""
-        if reservation in self._quarantined:
-            self._quarantined.remove(reservation)
-            self._tables.pool.readmit(reservation.quarantined)
-            reservation.quarantined = []
+    def released(self, transfer: IncomingTransfer) -> None:
+        """No write can reach this abandoned transfer's blocks any more: they are free."""
+        if transfer.state is IncomingState.QUARANTINED:
+            transfer.move(IncomingState.ABANDONED)
+            self._holding.remove(transfer)
+            self._tables.pool.readmit(transfer.blocks)
+            transfer.blocks = []
 
     # ── asked by the planner ──
 
     def grant_before(self, key: Key | None) -> bool:
-        """Grant pending reservations that come before `key`, in order; False when one of them must wait."""
+        """Give pending transfers that come before `key` their blocks, in order; False when one of them must wait."""
         while self._pending and (key is None or self._pending[0][0] < key):
-            if not self._grant(self._pending[0][1]):
+            if not self._allocate(self._pending[0][1]):
                 return False
             del self._pending[0]
         return True
@@ -154,22 +160,26 @@ class IncomingHandoffs:
         """Revoke grants that nobody has written to, newest first, until `lacking` blocks are on their way.
 
         Those nobody was told of wait again; their blocks are back at once."""
-        coming = sum(len(reservation.quarantined) for reservation in self._quarantined)
-        coming += sum(reservation.fresh for reservation in self._granted if reservation.revoking)
-        for reservation in reversed([r for r in self._granted if not (r.written or r.revoking)]):
+        coming = sum(
+            transfer.fresh
+            for transfer in self._holding
+            if transfer.state in (IncomingState.REVOKING, IncomingState.QUARANTINED)
+        )
+        for transfer in reversed(self._holding.copy()):
             if coming >= lacking:
                 break
-            coming += reservation.fresh
-            if reservation in self._new_grants:
-                self._requeue(reservation)
-            else:
-                reservation.revoking = True
-                self._revocations.append(reservation)
+            if transfer.state is IncomingState.ALLOCATED:
+                coming += transfer.fresh
+                self._requeue(transfer)
+            elif transfer.state is IncomingState.GRANTED:
+                coming += transfer.fresh
+                transfer.move(IncomingState.REVOKING)
+                self._revocations.append(transfer)
 
     # ── inside ──
 
-    def _grant(self, reservation: Reservation) -> bool:
-        request = reservation.request
+    def _allocate(self, transfer: IncomingTransfer) -> bool:
+        request = transfer.request
         if len(request.choices) > self._admission.slots():
             return False
         known = len(request.tokens)
@@ -177,36 +187,38 @@ class IncomingHandoffs:
         blocks = self._limits.blocks_for(known) + 1
         if not self._admission.fits(self._tables.missing(matched, blocks)):
             return False
+        transfer.move(IncomingState.ALLOCATED)
         self._tables.open(request, matched, blocks)
-        reservation.blocks, request.blocks = request.blocks, []
-        reservation.cached = len(matched)
-        reservation.granted = True
+        transfer.blocks, request.blocks = request.blocks, []
+        transfer.cached = len(matched)
         self._admission.reserved += len(request.choices)
-        self._granted.append(reservation)
-        self._new_grants.append(reservation)
+        self._holding.append(transfer)
         return True
 
-    def _queue(self, reservation: Reservation) -> None:
-        key = self._registry.queue.key(reservation.request)
-        insort(self._pending, (key, reservation), key=lambda entry: entry[0])
+    def _queue(self, transfer: IncomingTransfer) -> None:
+        key = self._registry.queue.key(transfer.request)
+        insort(self._pending, (key, transfer), key=lambda entry: entry[0])
 
-    def _requeue(self, reservation: Reservation) -> None:
-        """Undo a grant that no peer writes to: it waits again."""
-        if reservation in self._new_grants:
-            self._new_grants.remove(reservation)
-        self._forget(reservation)
-        self._tables.pool.release(reservation.blocks)
-        reservation.blocks, reservation.cached = [], 0
-        reservation.granted = reservation.over = False
-        self._queue(reservation)
+    def _requeue(self, transfer: IncomingTransfer) -> None:
+        """Take its blocks, which no source writes to: it waits again."""
+        self._end(transfer, IncomingState.PENDING)
+        self._free(transfer)
+        self._queue(transfer)
 
-    def _forget(self, reservation: Reservation) -> None:
-        self._granted.remove(reservation)
-        if reservation in self._revocations:
-            self._revocations.remove(reservation)
-        self._admission.reserved -= len(reservation.request.choices)
-        reservation.over = True
-        reservation.revoking = False
+    def _end(self, transfer: IncomingTransfer, state: IncomingState) -> None:
+        """It does not hold blocks and slots for its sequence any more."""
+        transfer.move(state)
+        self._holding.remove(transfer)
+        self._forget_revocation(transfer)
+        self._admission.reserved -= len(transfer.request.choices)
+
+    def _free(self, transfer: IncomingTransfer) -> None:
+        self._tables.pool.release(transfer.blocks)
+        transfer.blocks, transfer.cached = [], 0
+
+    def _forget_revocation(self, transfer: IncomingTransfer) -> None:
+        if transfer in self._revocations:
+            self._revocations.remove(transfer)
 
     def _rewind(self, request: Request, computed: int, known: int) -> None:
         """Set `computed`, but leave at least one token to compute: back to a block's begin, so that no stored block is

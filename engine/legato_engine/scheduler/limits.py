@@ -8,7 +8,7 @@ from legato_protocol.stream import FailureCode, Finish, Role
 
 
 class RequestRejected(EngineError):
-    """A request or reservation that is not taken. `code` is that of `stream.Failed`."""
+    """A request or incoming transfer that is not taken. `code` is that of `stream.Failed`."""
 
     def __init__(self, code: FailureCode, message: str) -> None:
         super().__init__(message)

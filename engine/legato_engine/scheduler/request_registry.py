@@ -19,7 +19,7 @@ class RequestRegistry:
         self._by_id: dict[str, list[Request]] = {}
         self._tables = tables
         self._number = 0
-        self.earliest_deadline = inf  # no deadline of a request or reservation is before it
+        self.earliest_deadline = inf  # no deadline of a request or incoming transfer is before it
 
     def __len__(self) -> int:
         return sum(map(len, self._by_id.values()))

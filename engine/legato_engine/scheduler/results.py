@@ -6,6 +6,7 @@ import msgspec
 
 from legato_engine.request import Request
 from legato_engine.scheduler.batch import Sampled
+from legato_engine.scheduler.transfers import IncomingTransfer
 from legato_protocol.stream import Finish
 
 
@@ -39,29 +40,6 @@ class StepResult:
     decode_rows: int = 0
 
 
-@dataclass(eq=False, slots=True)
-class Reservation:
-    """Blocks for one incoming sequence. When granted, `blocks[:cached]` were here already and are not transferred.
-
-    Once the peer has `written` something it is not revoked any more. The last block may lie behind the sequence's known
-    tokens.
-    """
-
-    request: Request  # what it becomes; its tokens are those of the Decode frame
-    granted: bool = False
-    cached: int = 0
-    blocks: list[int] = field(default_factory=list)
-    written: bool = False
-    revoking: bool = False  # the peer was asked to give it back and has not answered yet
-    over: bool = False  # adopted or abandoned
-    quarantined: list[int] = field(default_factory=list)
-
-    @property
-    def fresh(self) -> int:
-        """How many of `blocks` the peer may write to."""
-        return len(self.blocks) - self.cached
-
-
 @dataclass(frozen=True, slots=True)
 class Frozen:
     """What a migration hands over: `token_ids` are all known tokens, KV of the first `computed` lies in `blocks`."""
@@ -75,12 +53,12 @@ class Frozen:
 class Ended:
     """What `cancel` or `expire` ended, for the caller to abort the hand-offs among it.
 
-    A request with `sending` keeps its blocks until `OutgoingHandoffs.release`; a reservation that was granted is
-    abandoned already, and its blocks are quarantined until `IncomingHandoffs.released`.
+    A request with `sending` keeps its blocks until `OutgoingHandoffs.release`; an incoming transfer is abandoned
+    already, and blocks that its source may write to are quarantined until `IncomingHandoffs.released`.
     """
 
     requests: tuple[Request, ...] = ()
-    reservations: tuple[Reservation, ...] = ()
+    incoming: tuple[IncomingTransfer, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +66,7 @@ class SchedulerLoad:
     """Numbers for `stream.Load`."""
 
     queue_tokens: int  # known tokens that are not computed and not cached, of all that wait or are being prefilled
-    waiting: int  # requests and reservations without blocks
+    waiting: int  # requests and incoming transfers without blocks
     running: int
     free_blocks: int
     cached_blocks: int

@@ -23,8 +23,9 @@ from legato_engine.scheduler.output_processor import OutputProcessor
 from legato_engine.scheduler.planner import Planner
 from legato_engine.scheduler.queue import Order, WaitingQueue
 from legato_engine.scheduler.request_registry import RequestRegistry
-from legato_engine.scheduler.results import Ended, Reservation, SchedulerLoad, StepResult
+from legato_engine.scheduler.results import Ended, SchedulerLoad, StepResult
 from legato_engine.scheduler.tenants import TenantTokens
+from legato_engine.scheduler.transfers import IncomingTransfer
 
 
 class Scheduler:
@@ -104,15 +105,15 @@ class Scheduler:
     # Ending
 
     def cancel(self, id: str, attempt: int, choices: Collection[int] = ()) -> Ended:
-        """End everything of this id at this and lower attempts, reservations too; with `choices`, only what stands for
-        none beside these. Unknown ids and choices end nothing."""
+        """End everything of this id at this and lower attempts, incoming too; with `choices`, only what stands for none
+        beside these. Unknown ids and choices end nothing."""
 
         def meant(request: Request) -> bool:
             return request.attempt <= attempt and (not choices or all(c in choices for c in request.choices))
 
         return self._end(
             [r for r in self._registry.of(id) if meant(r)],
-            [r for r in self.incoming if r.request.id == id and meant(r.request)],
+            [t for t in self.incoming if t.request.id == id and meant(t.request)],
         )
 
     def expire(self, now: float) -> Ended:
@@ -121,9 +122,9 @@ class Scheduler:
             return Ended()
         ended = self._end(
             [r for r in self._registry if r.deadline <= now],
-            [r for r in self.incoming if r.request.deadline <= now],
+            [t for t in self.incoming if t.request.deadline <= now],
         )
-        self._registry.look_at_deadlines(reservation.request for reservation in self.incoming)
+        self._registry.look_at_deadlines(transfer.request for transfer in self.incoming)
         return ended
 
     def rename(self, request: Request, id: str) -> None:
@@ -132,14 +133,14 @@ class Scheduler:
 
     def pause(self, id: str, attempt: int, on: bool) -> None:
         """Make no tokens for it (or, with `on` False, go on). It keeps its blocks until somebody needs them."""
-        for request in (*self._registry.of(id), *(r.request for r in self.incoming if r.request.id == id)):
+        for request in (*self._registry.of(id), *(t.request for t in self.incoming if t.request.id == id)):
             if request.attempt == attempt:
                 request.paused = on
 
     # What is here
 
     def requests(self, id: str) -> tuple[Request, ...]:
-        """All of this id (one per choice after a fork), reservations not included."""
+        """All of this id (one per choice after a fork), incoming ones not included."""
         return self._registry.of(id)
 
     def load(self) -> SchedulerLoad:
@@ -164,14 +165,14 @@ class Scheduler:
     def check_integrity(self) -> None:
         """Raise AssertionError when the pool's references and the owners here disagree."""
         tables = [request.blocks for request in self._registry]
-        self._tables.check_integrity(tables + [reservation.blocks for reservation in self.incoming])
+        self._tables.check_integrity(tables + [transfer.blocks for transfer in self.incoming])
         for request in self._registry:
             self._tables.check_writable(request)
 
-    def _end(self, requests: list[Request], reservations: list[Reservation]) -> Ended:
+    def _end(self, requests: list[Request], incoming: list[IncomingTransfer]) -> Ended:
         alive = tuple(request for request in requests if request.state is not RequestState.ENDED)
         for request in alive:
             self._registry.end(request)
-        for reservation in reservations:
-            self.incoming.abandon(reservation)
-        return Ended(alive, tuple(reservations))
+        for transfer in incoming:
+            self.incoming.abandon(transfer)
+        return Ended(alive, tuple(incoming))

@@ -2,7 +2,7 @@
 
 Whoever drives a session performs the actions that `step` returns, in their order. What is not in the table is illegal
 and raises; messages that may come late or twice have rows of their own that change nothing. The diagrams in
-docs/handoff.md are generated from this table by `diagram`.
+docs/handoff.md are generated from this table by `legato_engine.diagrams`.
 """
 
 from collections.abc import Iterable

@@ -5,6 +5,7 @@ from itertools import pairwise
 import pytest
 
 from legato_engine.scheduler.batch import Sampled
+from legato_engine.scheduler.transfers import IncomingState
 from legato_protocol.stream import Cancel, Decode, Generate, Handoff, Pause, Prefill, Sequence, Split, pack_tokens
 
 
@@ -313,3 +314,20 @@ def test_a_prefill_whose_logits_are_no_numbers_ends_on_both_sides(world):
     assert [failed.code for failed in prefill.failures()] == ["faulted"]
     assert prefill.used == decode.used == 0
     assert prefill.status.idle
+
+
+def test_a_hand_off_that_is_cancelled_as_its_grant_comes_back_keeps_no_blocks(world):
+    """The peer says nothing, so the grant was never sent, and nothing is heard of it but that it was revoked."""
+    prefill, decode = world.worker("p"), world.worker("d", blocks=14, growth_tokens=4)
+    prefill.agent._link.stop()
+    decode.tell(Generate("long", 1, world.sequence([1, 2, 3], max_tokens=50)))
+    world.run(3)
+    decode.tell(Decode("r", 1, 99, world.sequence(), prefill.peer))
+    while not any(transfer.state is IncomingState.REVOKING for transfer in decode.scheduler.incoming):
+        world.run(1)
+    decode.tell(Cancel("r", 1))
+    world.run(60)
+    assert decode.tokens("long") == world.continuation([1, 2, 3], 50)
+    assert decode.failures() == []
+    assert decode.used == 0
+    assert decode.scheduler.idle

@@ -16,14 +16,16 @@ from legato_engine.kvcache.events import EventLog
 from legato_engine.request import Request
 from legato_engine.scheduler.batch import Batch, Row, Sampled, StepOutput
 from legato_engine.scheduler.limits import SchedulerLimits
-from legato_engine.scheduler.results import Emission, Ended, Reservation, StepResult
+from legato_engine.scheduler.results import Emission, Ended, StepResult
 from legato_engine.scheduler.scheduler import Scheduler
+from legato_engine.scheduler.transfers import IncomingTransfer
 from legato_protocol.block_hash import split
 from legato_protocol.kv_events import KVEvent, Removed, Stored
-from legato_protocol.stream import SamplingParams
+from legato_protocol.stream import Peer, SamplingParams
 
 VOCABULARY = 1000
 GARBAGE = -1
+PEER = Peer("peer", "epoch", b"")
 ids = count()
 
 
@@ -159,6 +161,10 @@ class Worker:
         self.scheduler.add(request, self.now)
         return request
 
+    def reserve(self, request: Request, now: float) -> IncomingTransfer:
+        """For a sequence that comes from some peer."""
+        return self.scheduler.incoming.reserve(request, PEER, now)
+
     def begin(self, compute: bool = True) -> Batch | None:
         """Schedule; the device works at once, or only at the end of the step."""
         self.now += 1.0
@@ -238,10 +244,10 @@ class Worker:
         for block, content in blocks.items():
             self.arena.blocks[block] = list(content)
 
-    def transfer(self, blocks: Sequence[int], receiver: "Worker", reservation: Reservation) -> None:
+    def transfer(self, blocks: Sequence[int], receiver: "Worker", transfer: IncomingTransfer) -> None:
         """Put all of `blocks` that the receiver wants."""
-        targets = reservation.blocks[reservation.cached : len(blocks)]
-        contents = [self.arena.blocks[block] for block in blocks[reservation.cached :]]
+        targets = transfer.blocks[transfer.cached : len(blocks)]
+        contents = [self.arena.blocks[block] for block in blocks[transfer.cached :]]
         receiver.write(dict(zip(targets, contents, strict=True)))
 
     def _check_held(self, batch: Batch) -> None:

@@ -55,10 +55,10 @@ def test_a_paused_sequence_is_not_expected_to_grow(make_worker, make_client):
 
 
 @pytest.mark.parametrize(("growth", "starts"), [(4, True), (5, False)])
-def test_a_granted_reservation_is_expected_to_grow(make_worker, make_client, growth, starts):
+def test_a_granted_transfer_is_expected_to_grow(make_worker, make_client, growth, starts):
     """8 blocks: 3 are granted, 4 the newcomer's."""
     worker = make_worker(num_blocks=8, growth_tokens=growth)
-    worker.scheduler.incoming.reserve(make_client(prompt(8)).request(room=1), 0.0)
+    worker.reserve(make_client(prompt(8)).request(room=1), 0.0)
     assert len(worker.scheduler.incoming.grants()) == 1
     newcomer = worker.add(make_client(prompt(14, 100), max_tokens=2))
     assert started(worker, newcomer) is starts
@@ -78,7 +78,7 @@ def test_slots_are_sequences_and_choices_count_apart(make_worker, make_client, i
     worker = make_worker(max_running=5)
     three = make_client(prompt(5), choices=(0, 1, 2), max_tokens=20)
     if incoming:
-        worker.scheduler.incoming.reserve(three.request(room=1), 0.0)
+        worker.reserve(three.request(room=1), 0.0)
         assert len(worker.scheduler.incoming.grants()) == 1
     else:
         worker.add(three)
@@ -87,26 +87,26 @@ def test_slots_are_sequences_and_choices_count_apart(make_worker, make_client, i
     assert started(worker, two)
     one = worker.add(make_client(prompt(5, 70), max_tokens=20))
     assert not started(worker, one)
-    reservation = worker.scheduler.incoming.reserve(make_client(prompt(3, 90)).request(room=2), worker.now)
+    transfer = worker.reserve(make_client(prompt(3, 90)).request(room=2), worker.now)
     assert worker.scheduler.incoming.grants() == ()
     worker.scheduler.cancel(two.id, 9)
     assert worker.scheduler.incoming.grants() == ()  # who came before it goes first
     assert started(worker, one)
-    assert worker.scheduler.incoming.grants() == (reservation,)
+    assert worker.scheduler.incoming.grants() == (transfer,)
 
 
-def test_an_adopted_or_abandoned_reservation_gives_its_slots_back(make_worker, make_client):
+def test_an_adopted_or_abandoned_transfer_gives_its_slots_back(make_worker, make_client):
     worker = make_worker(max_running=1)
     client = make_client(prompt(3), max_tokens=1)
     worker.clients[client.id] = client
     for room, end in enumerate(("abandon", "adopt")):
-        (reservation,) = [worker.scheduler.incoming.reserve(client.request(room=room), 0.0)]
-        assert worker.scheduler.incoming.grants() == (reservation,)
+        (transfer,) = [worker.reserve(client.request(room=room), 0.0)]
+        assert worker.scheduler.incoming.grants() == (transfer,)
         if end == "abandon":
-            worker.scheduler.incoming.abandon(reservation)
-            worker.scheduler.incoming.released(reservation)
+            worker.scheduler.incoming.abandon(transfer)
+            worker.scheduler.incoming.released(transfer)
         else:
-            worker.scheduler.incoming.adopt(reservation, 0, {})
+            worker.scheduler.incoming.adopt(transfer, 0, {})
             worker.run()
     assert client.complete
     assert worker.scheduler.idle

@@ -10,10 +10,10 @@ def prompt(length, start=0):
     return tuple(range(start, start + length))
 
 
-def hand_over(sender, request, receiver, reservation):
-    sender.transfer(request.blocks, receiver, reservation)
+def hand_over(sender, request, receiver, transfer):
+    sender.transfer(request.blocks, receiver, transfer)
     firsts = {choice: (sampled,) for choice, sampled in request.first.items()}
-    emissions = receiver.scheduler.incoming.adopt(reservation, request.computed, firsts)
+    emissions = receiver.scheduler.incoming.adopt(transfer, request.computed, firsts)
     sender.scheduler.outgoing.release(request)
     receiver.deliver(emissions)
     sender.check()
@@ -29,7 +29,7 @@ def dispatch(pair, client, **overrides):
     sender, receiver = pair
     request = sender.add(client, room=1, **overrides)
     receiver.clients[client.id] = client
-    return request, receiver.scheduler.incoming.reserve(client.request(receiver.now, room=1, **overrides), receiver.now)
+    return request, receiver.reserve(client.request(receiver.now, room=1, **overrides), receiver.now)
 
 
 @pytest.mark.parametrize("choices", [(0,), (0, 1, 2)])
@@ -38,13 +38,13 @@ def dispatch(pair, client, **overrides):
 def test_a_sequence_goes_on_at_the_receiver(pair, make_client, length, choices, max_tokens):
     sender, receiver = pair
     client = make_client(prompt(length), max_tokens=max_tokens, choices=choices)
-    request, reservation = dispatch(pair, client)
-    assert receiver.scheduler.incoming.grants() == (reservation,)
-    assert len(reservation.blocks) == -(-length // 4) + 1
+    request, transfer = dispatch(pair, client)
+    assert receiver.scheduler.incoming.grants() == (transfer,)
+    assert len(transfer.blocks) == -(-length // 4) + 1
     sender.scheduler.outgoing.grant(request)
     sender.run()
     assert request.state is RequestState.COMPUTED
-    hand_over(sender, request, receiver, reservation)
+    hand_over(sender, request, receiver, transfer)
     assert sender.scheduler.idle
     receiver.run()
     assert client.complete
@@ -64,7 +64,7 @@ def test_each_chunk_tells_of_its_blocks(pair, make_client):
 def test_without_a_grant_only_cached_blocks_are_left(pair, make_client):
     sender, receiver = pair
     client = make_client(prompt(18))
-    request, reservation = dispatch(pair, client)
+    request, transfer = dispatch(pair, client)
     sender.run()
     counts = sender.pool.counts()
     assert (request.state, request.blocks, counts.used, counts.cached) == (RequestState.PARKED, [], 0, 4)
@@ -75,7 +75,7 @@ def test_without_a_grant_only_cached_blocks_are_left(pair, make_client):
     assert sender.batches[-1].rows[0].start == 16
     assert sender.batches[-1].rows[0].draws == ()
     receiver.scheduler.incoming.grants()
-    hand_over(sender, request, receiver, reservation)
+    hand_over(sender, request, receiver, transfer)
     receiver.run()
     assert client.complete
 
@@ -94,14 +94,14 @@ def test_a_parked_prefill_is_recomputed_when_its_blocks_were_taken(make_worker, 
     pair = make_worker(num_blocks=6, role="prefill"), make_worker()
     sender, receiver = pair
     client = make_client(prompt(18))
-    request, reservation = dispatch(pair, client)
+    request, transfer = dispatch(pair, client)
     sender.run()
     sender.add(make_client(prompt(18, 100), max_tokens=1))
     sender.run()
     sender.scheduler.outgoing.grant(request)
     sender.run()
     receiver.scheduler.incoming.grants()
-    hand_over(sender, request, receiver, reservation)
+    hand_over(sender, request, receiver, transfer)
     receiver.run()
     assert client.complete
 
@@ -192,12 +192,12 @@ def test_cached_blocks_of_the_receiver_are_not_transferred(pair, make_client):
     receiver.add(make_client(prompt(12)))
     receiver.run()
     client = make_client((*prompt(12), 70, 71, 72))
-    request, reservation = dispatch(pair, client)
+    request, transfer = dispatch(pair, client)
     receiver.scheduler.incoming.grants()
-    assert reservation.cached == 3
+    assert transfer.cached == 3
     sender.scheduler.outgoing.grant(request)
     sender.run()
-    hand_over(sender, request, receiver, reservation)
+    hand_over(sender, request, receiver, transfer)
     receiver.run()
     assert client.complete
 
@@ -206,7 +206,7 @@ def test_cached_blocks_of_the_receiver_are_not_transferred(pair, make_client):
 def test_a_withdrawn_grant_leaves_only_cached_blocks(pair, make_client, steps):
     sender, receiver = pair
     client = make_client(prompt(18))
-    request, reservation = dispatch(pair, client)
+    request, transfer = dispatch(pair, client)
     sender.scheduler.outgoing.grant(request)
     for _ in range(steps):
         sender.step()
@@ -216,7 +216,7 @@ def test_a_withdrawn_grant_leaves_only_cached_blocks(pair, make_client, steps):
     sender.scheduler.outgoing.grant(request)
     sender.run()
     receiver.scheduler.incoming.grants()
-    hand_over(sender, request, receiver, reservation)
+    hand_over(sender, request, receiver, transfer)
     receiver.run()
     assert client.complete
 

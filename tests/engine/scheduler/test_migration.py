@@ -15,16 +15,16 @@ def begin_migration(source, target, client, lag=0):
     request = source.scheduler.requests(client.id)[0]
     known = request.tokens[: len(request.tokens) - lag]
     target.clients[client.id] = client
-    reservation = target.scheduler.incoming.reserve(client.request(tokens=known, room=5, attempt=2), target.now)
-    assert target.scheduler.incoming.grants() == (reservation,)
-    source.scheduler.outgoing.begin_migration(request, len(reservation.blocks))
-    return request, reservation
+    transfer = target.reserve(client.request(tokens=known, room=5, attempt=2), target.now)
+    assert target.scheduler.incoming.grants() == (transfer,)
+    source.scheduler.outgoing.begin_migration(request, len(transfer.blocks))
+    return request, transfer
 
 
-def finish_migration(source, target, request, reservation, frozen):
-    source.transfer(frozen.blocks, target, reservation)
-    extra = [Sampled(token) for token in frozen.token_ids[len(reservation.request.tokens) :]]
-    target.deliver(target.scheduler.incoming.adopt(reservation, frozen.computed, {0: extra}))
+def finish_migration(source, target, request, transfer, frozen):
+    source.transfer(frozen.blocks, target, transfer)
+    extra = [Sampled(token) for token in frozen.token_ids[len(transfer.request.tokens) :]]
+    target.deliver(target.scheduler.incoming.adopt(transfer, frozen.computed, {0: extra}))
     source.scheduler.outgoing.release(request)
     source.check()
     target.check()
@@ -39,13 +39,13 @@ def test_a_running_sequence_migrates(make_worker, make_client, lag, steps_before
     source.add(client)
     for _ in range(steps_before):
         source.step()
-    request, reservation = begin_migration(source, target, client, min(lag, steps_before))
+    request, transfer = begin_migration(source, target, client, min(lag, steps_before))
     for _ in range(steps_between):
         source.step()
     frozen = source.scheduler.outgoing.freeze(request)
     assert frozen is not None
     assert source.step() is None
-    finish_migration(source, target, request, reservation, frozen)
+    finish_migration(source, target, request, transfer, frozen)
     assert source.scheduler.idle
     target.run()
     assert client.complete
@@ -56,9 +56,9 @@ def test_a_failed_migration_goes_on_at_home(make_worker, make_client):
     client = make_client(prompt(6), max_tokens=12)
     source.add(client)
     source.step()
-    request, reservation = begin_migration(source, target, client)
+    request, transfer = begin_migration(source, target, client)
     assert source.scheduler.outgoing.freeze(request) is not None
-    target.scheduler.incoming.abandon(reservation)
+    target.scheduler.incoming.abandon(transfer)
     source.scheduler.outgoing.resume(request)
     source.run()
     assert client.complete
@@ -138,11 +138,11 @@ def test_no_more_is_frozen_than_the_receiver_has_room_for(make_worker, make_clie
     client = make_client(prompt(6), max_tokens=24)
     source.add(client)
     source.step()
-    request, reservation = begin_migration(source, target, client)
+    request, transfer = begin_migration(source, target, client)
     for _ in range(12):
         source.step()
     frozen = source.scheduler.outgoing.freeze(request)
-    assert len(reservation.blocks) == 3
+    assert len(transfer.blocks) == 3
     assert (frozen.computed, frozen.blocks) == (12, tuple(request.blocks[:3]))
     assert frozen.token_ids == tuple(request.tokens)
 

@@ -146,7 +146,7 @@ def test_blocks_of_a_grant_that_was_undone_may_be_given_to_one_who_waits(make_wo
     worker = make_worker(num_blocks=4, growth_tokens=0)
     running = worker.add(make_client(prompt(7), max_tokens=9))
     worker.step()
-    worker.scheduler.incoming.reserve(make_client(prompt(3, 50)).request(room=1), 0.0)
+    worker.reserve(make_client(prompt(3, 50)).request(room=1), 0.0)
     worker.step()
     assert worker.pool.available == 0
     newcomer = worker.add(make_client((300,), max_tokens=1), priority=9)
@@ -160,9 +160,9 @@ def test_one_who_gave_way_twice_keeps_its_blocks_when_it_alone_runs(make_worker,
     worker = make_worker(num_blocks=4, growth_tokens=0)
     request = worker.add(make_client(prompt(7), max_tokens=9))
     worker.step()
-    reservation = worker.scheduler.incoming.reserve(make_client(prompt(3, 50)).request(room=1), 0.0)
+    transfer = worker.reserve(make_client(prompt(3, 50)).request(room=1), 0.0)
     worker.scheduler.incoming.grants()
-    worker.scheduler.incoming.written(reservation)
+    worker.scheduler.incoming.written(transfer)
     worker.step()
     request.preemptions = MOST_PREEMPTIONS
     assert worker.step() is None

@@ -13,10 +13,12 @@ from hypothesis import strategies as st
 from legato_engine.request import Request, RequestState
 from legato_engine.scheduler.batch import Sampled
 from legato_engine.scheduler.limits import RequestRejected
-from legato_engine.scheduler.results import Frozen, Reservation
+from legato_engine.scheduler.results import Frozen
+from legato_engine.scheduler.transfers import IncomingState, IncomingTransfer
 
 PREFIXES = (tuple(range(12)), tuple(range(100, 107)), (1, 2))
 GARBAGE = [0, 0, 0, 0]
+HOLDING = (IncomingState.ALLOCATED, IncomingState.GRANTED, IncomingState.REVOKING, IncomingState.WRITING)
 
 
 @dataclass(eq=False)
@@ -27,7 +29,7 @@ class Session:
     source: object
     target: object
     request: Request
-    reservation: Reservation
+    incoming: IncomingTransfer
     migrating: bool
     put: int = 0
     told: bool = False  # the sender knows of the grant
@@ -48,7 +50,7 @@ class World:
         self.make_client = make_client
         self.clients = []
         self.sessions = []
-        self.quarantined = []  # (worker, reservation, its blocks)
+        self.quarantined = []  # (worker, incoming, its blocks)
         self.revoking = []  # sessions whose sender was asked to give the grant back
 
     # Operations: each takes two numbers and does what it can
@@ -71,11 +73,11 @@ class World:
             client.over = True
             return
         try:
-            reservation = target.scheduler.incoming.reserve(client.request(target.now, room=1), target.now)
+            incoming = target.reserve(client.request(target.now, room=1), target.now)
         except RequestRejected:
             source.cancel(client)
             return
-        self.sessions.append(Session(client, source, target, request, reservation, migrating=False))
+        self.sessions.append(Session(client, source, target, request, incoming, migrating=False))
 
     def migrate(self, a, b):
         source, target = self._ways(a)
@@ -88,12 +90,12 @@ class World:
         target.clients[client.id] = client
         try:
             attempt = request.attempt + 1
-            reservation = target.scheduler.incoming.reserve(
+            incoming = target.reserve(
                 client.request(target.now, tokens=known, room=1, attempt=attempt, choices=request.choices), target.now
             )
         except RequestRejected:
             return
-        self.sessions.append(Session(client, source, target, request, reservation, migrating=True))
+        self.sessions.append(Session(client, source, target, request, incoming, migrating=True))
 
     def begin(self, a, b):
         worker = self.workers[a % 2]
@@ -126,14 +128,14 @@ class World:
         if not self.revoking:
             return
         session = self.revoking.pop(a % len(self.revoking))
-        if session.over or session.reservation.written:
+        if session.over or session.put:
             return
         if session.told and session.migrating:
             session.source.scheduler.outgoing.resume(session.request)
         elif session.told:
             session.source.scheduler.outgoing.withdraw(session.request)
         session.told, session.put = False, 0
-        session.target.scheduler.incoming.revoked(session.reservation)
+        session.target.scheduler.incoming.revoked(session.incoming)
 
     def cancel(self, a, b):
         live = [client for client in self.clients if not client.over]
@@ -155,8 +157,8 @@ class World:
             client = several[b % len(several)]
             ended = self.workers[a % 2].drop(client, client.choices[b % len(client.choices)])
             for session in self.sessions:
-                if session.reservation in ended.reservations:
-                    self._quarantine(session.target, session.reservation)
+                if session.incoming in ended.incoming:
+                    self._quarantine(session.target, session.incoming)
                     self._give_up(session)
 
     def late_write(self, a, b):
@@ -165,13 +167,13 @@ class World:
 
     def release(self, a, b):
         if self.quarantined:
-            worker, reservation, _ = self.quarantined.pop(a % len(self.quarantined))
-            worker.scheduler.incoming.released(reservation)
+            worker, incoming, _ = self.quarantined.pop(a % len(self.quarantined))
+            worker.scheduler.incoming.released(incoming)
 
     def expire(self, a, b):
         worker = self.workers[a % 2]
         ended = worker.scheduler.expire(worker.now)
-        for ending in (*ended.requests, *(reservation.request for reservation in ended.reservations)):
+        for ending in (*ended.requests, *(incoming.request for incoming in ended.incoming)):
             worker.clients[ending.id].over = True
             for other in self.workers:
                 other.scheduler.cancel(ending.id, 99)
@@ -206,7 +208,7 @@ class World:
     def check(self):
         for worker in self.workers:
             wanted = worker.scheduler.incoming.revocations()
-            self.revoking += [session for session in self.sessions if session.reservation in wanted]
+            self.revoking += [session for session in self.sessions if session.incoming in wanted]
             worker.check()
 
     # Parts
@@ -233,8 +235,8 @@ class World:
 
     def _advance(self, session):
         session.target.scheduler.incoming.grants()
-        if not session.reservation.granted or session.reservation.over:
-            if session.reservation.over:
+        if session.incoming.state not in HOLDING:
+            if session.incoming.over:
                 self._abort(session)
         elif not session.told:
             self._tell(session)
@@ -259,37 +261,37 @@ class World:
             session.source.scheduler.outgoing.grant(session.request)
             return
         try:
-            session.source.scheduler.outgoing.begin_migration(session.request, len(session.reservation.blocks))
+            session.source.scheduler.outgoing.begin_migration(session.request, len(session.incoming.blocks))
         except ValueError:
             session.told = False
             self._abort(session)
 
     def _put(self, session, index, blocks):
-        reservation = session.reservation
-        session.target.scheduler.incoming.written(reservation)
-        if index >= reservation.cached:
-            session.target.write({reservation.blocks[index]: session.source.arena.blocks[blocks[index]]})
+        incoming = session.incoming
+        session.target.scheduler.incoming.written(incoming)
+        if index >= incoming.cached:
+            session.target.write({incoming.blocks[index]: session.source.arena.blocks[blocks[index]]})
 
     def _commit(self, session, frozen):
         for index in range(session.put, len(frozen.blocks)):
             self._put(session, index, frozen.blocks)
         session.over = True
-        known = len(session.reservation.request.tokens)
+        known = len(session.incoming.request.tokens)
         if session.migrating:
             sampled = {session.request.choice: [Sampled(token) for token in frozen.token_ids[known:]]}
         else:
             sampled = {choice: (first,) for choice, first in session.request.first.items()}
-        session.target.deliver(session.target.scheduler.incoming.adopt(session.reservation, frozen.computed, sampled))
+        session.target.deliver(session.target.scheduler.incoming.adopt(session.incoming, frozen.computed, sampled))
         if session.migrating:
             session.source.scheduler.outgoing.release(session.request)
         else:
             session.source.scheduler.outgoing.release(session.request)
 
     def _abort(self, session):
-        had_blocks = session.reservation.granted and not session.reservation.over
-        session.target.scheduler.incoming.abandon(session.reservation)
+        had_blocks = session.incoming.state in HOLDING
+        session.target.scheduler.incoming.abandon(session.incoming)
         if had_blocks:
-            self._quarantine(session.target, session.reservation)
+            self._quarantine(session.target, session.incoming)
         self._give_up(session)
 
     def _give_up(self, session):
@@ -302,16 +304,16 @@ class World:
             session.source.scheduler.outgoing.resume(session.request)
 
     def _settle(self):
-        """Sessions of cancelled clients are aborted; their reservations may be abandoned already."""
+        """Sessions of cancelled clients are aborted; their incoming transfers may be abandoned already."""
         for session in self.sessions:
             if session.client.over and not session.over:
-                if session.reservation.over:
-                    self._quarantine(session.target, session.reservation)
+                if session.incoming.over:
+                    self._quarantine(session.target, session.incoming)
                 self._abort(session)
 
-    def _quarantine(self, worker, reservation):
-        if reservation.granted:
-            self.quarantined.append((worker, reservation, list(reservation.quarantined)))
+    def _quarantine(self, worker, incoming):
+        if incoming.state is IncomingState.QUARANTINED:
+            self.quarantined.append((worker, incoming, list(incoming.blocks)))
 
 
 OPERATIONS = ["generate", "dispatch", "migrate", "grants", *["transfer"] * 8, *["begin", "end"] * 12]

@@ -292,11 +292,11 @@ def test_blocks_of_a_step_in_flight_are_not_reused(make_worker, make_client):
     batch = worker.begin()
     table = set(batch.rows[0].blocks)
     worker.cancel(client)
-    reservation = worker.scheduler.incoming.reserve(make_client(prompt(12, 50)).request(room=1), 0.0)
+    transfer = worker.reserve(make_client(prompt(12, 50)).request(room=1), 0.0)
     assert worker.scheduler.incoming.grants() == ()
     worker.end()
-    assert worker.scheduler.incoming.grants() == (reservation,)
-    assert table & set(reservation.blocks)
+    assert worker.scheduler.incoming.grants() == (transfer,)
+    assert table & set(transfer.blocks)
 
 
 def test_only_older_attempts_are_cancelled(make_worker, make_client):

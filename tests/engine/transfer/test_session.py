@@ -1,10 +1,7 @@
 """The session table: complete where it must be, and the only truth that docs and code share."""
 
-from pathlib import Path
-
 import pytest
 
-from legato_engine.transfer.diagram import diagram, rewrite
 from legato_engine.transfer.session import (
     ENDED,
     TABLES,
@@ -16,7 +13,6 @@ from legato_engine.transfer.session import (
 )
 
 S, E = SessionState, SessionEvent
-DOCS = Path(__file__).parents[3] / "docs" / "handoff.md"
 SIDES = ("sender", "receiver")
 
 
@@ -126,13 +122,3 @@ def test_once_a_session_has_ended_it_stays_ended_unless_it_is_offered_again():
         for (state, event), move in TABLES[side].items():
             if state in ENDED and event is not E.OFFER:
                 assert move.state is state, (side, state, event)
-
-
-@pytest.mark.parametrize("side", SIDES)
-def test_the_docs_show_the_table(side):
-    assert diagram(side) in DOCS.read_text(), "run: python -m legato_engine.transfer.diagram docs/handoff.md"
-
-
-def test_the_diagrams_of_a_page_are_made_again_and_nothing_else_of_it():
-    page = DOCS.read_text()
-    assert rewrite(page.replace("stateDiagram-v2\n", "an old diagram\n")) == page

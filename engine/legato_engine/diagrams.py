@@ -1,0 +1,52 @@
+"""The engine's lifecycles as Mermaid diagrams; `python -m legato_engine.diagrams docs/handoff.md` rewrites them."""
+
+import sys
+from collections.abc import Mapping
+from enum import Enum
+from pathlib import Path
+from typing import TypeVar
+
+from legato_engine.scheduler.transfers import INCOMING_MOVES, IncomingState
+from legato_engine.transfer.events import Side
+from legato_engine.transfer.session import TABLES, SessionState
+
+StateT = TypeVar("StateT", bound=Enum)
+
+
+def session_diagram(side: Side) -> str:
+    """The side's table as a Mermaid state diagram: every transition that changes something."""
+    lines = ["stateDiagram-v2", f"    [*] --> {SessionState.UNKNOWN.value}"]
+    for (state, event), transition in TABLES[side].items():
+        actions = ", ".join(action.value for action in transition.actions)
+        if transition.state is not state or actions:
+            effects = f" / {actions}" if actions else ""
+            lines.append(f"    {state.value} --> {transition.state.value}: {event.value}{effects}")
+    return "\n".join(lines)
+
+
+def transfer_diagram(moves: Mapping[tuple[StateT, StateT], str], first: StateT) -> str:
+    """The moves of a transfer's record as a Mermaid state diagram."""
+    lines = [f"    {begin.value} --> {to.value}: {why}" for (begin, to), why in moves.items()]
+    return "\n".join(["stateDiagram-v2", f"    [*] --> {first.value}", *lines])
+
+
+DIAGRAMS = {
+    "The incoming transfer": transfer_diagram(INCOMING_MOVES, IncomingState.PENDING),
+    "The sender": session_diagram("sender"),
+    "The receiver": session_diagram("receiver"),
+}
+
+
+def rewrite(page: str) -> str:
+    """The page with the Mermaid block under each heading of `DIAGRAMS` generated anew."""
+    for heading, diagram in DIAGRAMS.items():
+        head, mark, rest = page.partition(f"## {heading}\n")
+        before, fence, block = rest.partition("```mermaid\n")
+        _, end, after = block.partition("\n```")
+        page = head + mark + before + fence + diagram + end + after
+    return page
+
+
+if __name__ == "__main__":
+    for name in sys.argv[1:]:
+        Path(name).write_text(rewrite(Path(name).read_text()))
