@@ -6,7 +6,7 @@ from enum import Enum
 from pathlib import Path
 from typing import TypeVar
 
-from legato_engine.scheduler.transfers import INCOMING_MOVES, IncomingState
+from legato_engine.scheduler.transfers import INCOMING_MOVES, OUTGOING_MOVES, IncomingState, OutgoingState
 from legato_engine.transfer.events import Side
 from legato_engine.transfer.session import TABLES, SessionState
 
@@ -32,6 +32,7 @@ def transfer_diagram(moves: Mapping[tuple[StateT, StateT], str], first: StateT) 
 
 DIAGRAMS = {
     "The incoming transfer": transfer_diagram(INCOMING_MOVES, IncomingState.PENDING),
+    "The outgoing transfer": transfer_diagram(OUTGOING_MOVES, OutgoingState.PENDING),
     "The sender": session_diagram("sender"),
     "The receiver": session_diagram("receiver"),
 }

@@ -3,9 +3,13 @@
 from collections.abc import Sequence as Items
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import TYPE_CHECKING
 
 from legato_engine.scheduler.batch import Sampled
 from legato_protocol.stream import Finish, SamplingParams, Sequence, unpack_tokens
+
+if TYPE_CHECKING:
+    from legato_engine.scheduler.transfers import OutgoingTransfer
 
 
 class RequestState(Enum):
@@ -49,8 +53,7 @@ class Request:
     begun: bool = False  # it had a part in some step
     finish: Finish | None = None
     paused: bool = False
-    frozen: bool = False  # the last part of a migration is under way: not scheduled
-    sending: bool = False  # a peer is being written from `blocks`: they stay, whatever happens to the request
+    outgoing: "OutgoingTransfer | None" = None  # of its KV to elsewhere, under way or the last one there was
     computed: int = 0
     cached_tokens: int = 0  # known tokens that the prefix cache gave, wherever the prompt was computed
     blocks: list[int] = field(default_factory=list)
@@ -63,7 +66,6 @@ class Request:
     uncached: int = 0  # known tokens that no cache covered when it was queued
     preemptions: int = 0  # since it last made progress
     farthest: int = 0  # most tokens it ever had computed
-    migration_blocks: int = 0  # how many blocks the receiver of a migration has room for
 
     @classmethod
     def of(cls, id: str, attempt: int, sequence: Sequence, now: float, room: int | None = None) -> "Request":
@@ -100,13 +102,18 @@ class Request:
         return len(self.tokens) - self.computed
 
     @property
+    def sending(self) -> bool:
+        """Its blocks are read for a transfer: they stay, whatever happens to the request."""
+        return self.outgoing is not None and self.outgoing.keeping
+
+    @property
     def ungranted(self) -> bool:
         """It is a prefill for a hand-off that nobody has blocks for yet."""
         return self.room is not None and not self.sending
 
     @property
     def schedulable(self) -> bool:
-        return self.state is RUNNING and not (self.paused or self.frozen)
+        return self.state is RUNNING and not (self.paused or (self.outgoing is not None and self.outgoing.stopped))
 
     def full_blocks(self, block_size: int) -> int:
         """How many of `blocks` are complete: they never change any more and can be pushed."""

@@ -1,13 +1,13 @@
 """Sequences that leave this worker: prefills for a hand-off, and running ones that migrate when it drains."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
 from legato_engine.core.outbox import Outbox, split_key
 from legato_engine.request import Request, RequestState
 from legato_engine.scheduler.batch import Sampled
 from legato_engine.scheduler.outgoing import OutgoingHandoffs
 from legato_engine.scheduler.results import Emission
+from legato_engine.scheduler.transfers import OutgoingState, OutgoingTransfer
 from legato_engine.transfer.agent import TransferAgent
 from legato_engine.transfer.events import Aborted, Committed, Granted, GrantRevoked
 from legato_protocol.block_hash import root
@@ -19,21 +19,8 @@ _NEARLY = (
 _LOGPROBS_KEPT = 64  # outputs of a migrating sequence that its gateway may not have seen when it asked for that
 
 
-@dataclass(slots=True, eq=False)
-class SendingRoom:
-    """One room: the migration of a request that goes on running here, or a prefill, done when its prompt is."""
-
-    request: Request
-    attempt: int
-    is_migration: bool = False
-    granted: bool = False
-    pushed: int = 0
-    finished: bool = False
-    silent: bool = False  # the gateway knows already that this attempt is over
-
-
 class HandoffSenders:
-    """Rooms in which this worker sends, from `expect` to the end of their blocks."""
+    """The scheduler's outgoing transfers by room, until nothing of them is read any more."""
 
     def __init__(
         self, outgoing: OutgoingHandoffs, agent: TransferAgent, outbox: Outbox, *, block_size: int, kv_revision: str
@@ -43,7 +30,7 @@ class HandoffSenders:
         self._outbox = outbox
         self._block_size = block_size
         self._kv_revision = kv_revision
-        self._rooms: dict[int, SendingRoom] = {}
+        self._rooms: dict[int, OutgoingTransfer] = {}
         self._recent: dict[Request, list[Sampled]] = {}  # of sequences whose request asked for logprobs
         self.sent = 0
         self.failed = 0
@@ -59,21 +46,20 @@ class HandoffSenders:
 
     def prefill(self, request: Request, to: Peer) -> None:
         """`request.room` is going to be sent to `to`; the scheduler has it."""
-        assert request.room is not None
-        self._expect(request.room, SendingRoom(request, request.attempt), to)
+        assert request.outgoing is not None
+        self._expect(request.outgoing, to)
 
     def migrate(self, request: Request, frame: Handoff) -> None:
         """A running sequence is going to be sent, and goes on here. An earlier migration without a grant is over."""
         self.ended([request], "the sequence migrates to another worker")
-        self._expect(frame.room, SendingRoom(request, frame.attempt, is_migration=True), frame.to)
+        self._expect(self._outgoing.migrate(request, frame.room, frame.attempt), frame.to)
 
     def ended(self, requests: Iterable[Request], reason: str) -> None:
         """These were cancelled, or their time ran out: nobody waits for their hand-offs any more."""
-        gone = set(requests)
-        for room, sending in list(self._rooms.items()):
-            if sending.request in gone:
-                sending.silent = True
-                self._agent.abort(room, reason)
+        for request in requests:
+            transfer = request.outgoing
+            if transfer is not None and self._rooms.get(transfer.room) is transfer:
+                self._cancel(transfer, reason)
 
     # ── steps ──
 
@@ -95,124 +81,97 @@ class HandoffSenders:
 
     def stepped(self, advanced: Iterable[Request], prefilled: Iterable[Request]) -> None:
         """A step was processed: push what it completed, finish what is whole."""
-        rooms = {sending.request: room for room, sending in self._rooms.items() if sending.granted}
         for request in advanced:
-            if request in rooms:
-                self._push(rooms[request])
+            if request.outgoing is not None and request.outgoing.state is OutgoingState.GRANTED:
+                self._push(request.outgoing)
         for request in prefilled:
-            if request in rooms and request.state is RequestState.COMPUTED:
-                self._finish_prefill(rooms[request])
+            if request.outgoing is not None and request.outgoing.state is OutgoingState.GRANTED:
+                self._finish(request.outgoing)
         self._recent = {r: recent for r, recent in self._recent.items() if r.state is not RequestState.ENDED}
 
     def continue_migrations(self) -> None:
         """Migrating sequences decode on while their blocks travel, and stop for the last of them. In every turn: puts
         end, and paused sequences migrate, also when nothing is computed."""
-        for room, sending in list(self._rooms.items()):
-            if sending.is_migration and not sending.finished:
-                self._continue_migration(room, sending)
+        for transfer in list(self._rooms.values()):
+            if transfer.migration and not transfer.over and transfer.state is not OutgoingState.FINISHED:
+                self._continue_migration(transfer)
 
     # ── transfer events ──
 
     def granted(self, event: Granted) -> None:
-        sending = self._rooms.get(event.room)
-        if sending is None or sending.attempt != event.attempt:
+        """The receiver has room; perhaps for one that was cancelled meanwhile."""
+        transfer = self._rooms.get(event.room)
+        if transfer is None or transfer.attempt != event.attempt or transfer.over:
             return
-        if sending.is_migration:
-            if sending.request.state is not RequestState.RUNNING:
-                self._agent.abort(event.room, "the sequence is not running")
-                return
-            self._outgoing.begin_migration(sending.request, event.blocks)
-        elif event.blocks * self._block_size < len(sending.request.tokens):
-            self._agent.abort(event.room, "the grant is for another sequence: it is too small for this one")
-            return
+        try:
+            self._outgoing.grant(transfer, event.blocks)
+        except ValueError as error:
+            self._agent.abort(event.room, str(error))
         else:
-            self._outgoing.grant(sending.request)
-        sending.granted = True
-        self._push(event.room)
+            self._push(transfer)
 
     def revoked(self, event: GrantRevoked) -> None:
         """The receiver took its grant back, before anything was put: all is pushed after the next one."""
-        sending = self._rooms.get(event.room)
-        if sending is None or not sending.granted:
-            return
-        sending.granted, sending.pushed, sending.finished = False, 0, False
-        if sending.is_migration:
-            self._outgoing.resume(sending.request)
-        else:
-            self._outgoing.withdraw(sending.request)
+        transfer = self._rooms.get(event.room)
+        if transfer is not None and transfer.keeping and not transfer.over:
+            self._outgoing.withdraw(transfer)
 
     def committed(self, event: Committed) -> None:
         """The receiver owns the sequence."""
-        sending = self._close(event.room)
-        if sending is None:
-            return
-        self.sent += 1
-        self._outgoing.release(sending.request)
+        transfer = self._rooms.pop(event.room, None)
+        if transfer is not None:
+            self.sent += 1
+            self._outgoing.commit(transfer)
 
     def aborted(self, event: Aborted) -> None:
-        """Nothing reads its blocks any more: a migrating sequence goes on here, a prefill is over."""
-        sending = self._close(event.room)
-        if sending is None:
+        """Nothing reads its blocks any more. Nobody waits for one that was cancelled, and it did not fail."""
+        transfer = self._rooms.pop(event.room, None)
+        if transfer is None:
             return
-        if not sending.is_migration:
-            self._outgoing.release(sending.request)
-        elif sending.granted:
-            self._outgoing.resume(sending.request)
-        if not sending.silent:  # nobody waits for one that was cancelled, and it did not fail
+        if not transfer.over:
             self.failed += 1
-            self._outbox.aborted(sending.request.id, event)
+            self._outbox.aborted(transfer.request.id, event)
+        self._outgoing.abort(transfer)
 
     # ── inside ──
 
-    def _expect(self, room: int, sending: SendingRoom, to: Peer) -> None:
-        self._rooms[room] = sending
-        request = sending.request
+    def _expect(self, transfer: OutgoingTransfer, to: Peer) -> None:
+        self._rooms[transfer.room] = transfer
+        request = transfer.request
         parent = root(self._kv_revision, request.adapter, request.cache_salt)
-        self._agent.expect(room, sending.attempt, to, parent)
+        self._agent.expect(transfer.room, transfer.attempt, to, parent)
 
-    def _close(self, room: int) -> SendingRoom | None:
-        return self._rooms.pop(room, None)
+    def _cancel(self, transfer: OutgoingTransfer, reason: str) -> None:
+        self._outgoing.cancel(transfer)
+        self._agent.abort(transfer.room, reason)
 
-    def _push(self, room: int, limit: int | None = None) -> None:
-        sending = self._rooms[room]
-        request, first = sending.request, sending.pushed
-        full = request.full_blocks(self._block_size)
-        if sending.is_migration:
-            full = min(full, request.migration_blocks)
-        full = full if limit is None else min(full, limit)
+    def _push(self, transfer: OutgoingTransfer) -> None:
+        """Blocks that are complete and have room there."""
+        request, first = transfer.request, transfer.sent
+        full = min(request.full_blocks(self._block_size), transfer.capacity)
         if full > first:
-            self._agent.push(room, first, request.blocks[first:full], request.hashes[first:full])
-            sending.pushed = full
+            self._agent.push(transfer.room, first, request.blocks[first:full], request.hashes[first:full])
+            transfer.sent = full
 
-    def _finish_prefill(self, room: int) -> None:
-        sending = self._rooms[room]
-        if sending.finished:
+    def _finish(self, transfer: OutgoingTransfer) -> None:
+        """The last part, if it is time for it: what is complete, and the block that is not."""
+        last = self._outgoing.finish(transfer)
+        if last is None:
             return
-        self._push(room)
-        sending.finished = True
-        request = sending.request
-        partial = request.blocks[-1] if request.computed % self._block_size else None
-        self._agent.finish(room, pack_tokens(request.tokens), request.computed, _first_items(request), partial)
+        self._push(transfer)
+        request = transfer.request
+        items = [self._recent_item(request)] if transfer.migration else _first_items(request)
+        partial = last.blocks[-1] if last.computed % self._block_size else None
+        self._agent.finish(transfer.room, pack_tokens(last.token_ids), last.computed, items, partial)
 
-    def _continue_migration(self, room: int, sending: SendingRoom) -> None:
-        request = sending.request
+    def _continue_migration(self, transfer: OutgoingTransfer) -> None:
+        request = transfer.request
         if request.state is RequestState.ENDED:
-            sending.silent = sending.finished = True
-            self._agent.abort(room, "the sequence has ended")
-            return
-        if not sending.granted:
-            return
-        has_room = request.computed < request.migration_blocks * self._block_size  # what is beyond it is computed twice
-        if request.schedulable and has_room and self._agent.unwritten(room) > _NEARLY:
-            return
-        frozen = self._outgoing.freeze(request)
-        if frozen is None:
-            return
-        self._push(room, frozen.computed // self._block_size)
-        sending.finished = True
-        partial = frozen.blocks[-1] if frozen.computed % self._block_size else None
-        items = (self._recent_item(request),)
-        self._agent.finish(room, pack_tokens(frozen.token_ids), frozen.computed, items, partial)
+            self._cancel(transfer, "the sequence has ended")
+        elif transfer.state is not OutgoingState.PENDING:
+            fits = request.computed < transfer.capacity * self._block_size  # what is beyond it is computed twice
+            if not (request.schedulable and fits and self._agent.unwritten(transfer.room) > _NEARLY):
+                self._finish(transfer)
 
     def _recent_item(self, request: Request) -> TokenItem:
         recent = self._recent.get(request, [])

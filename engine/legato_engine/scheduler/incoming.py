@@ -176,6 +176,16 @@ class IncomingHandoffs:
                 transfer.move(IncomingState.REVOKING)
                 self._revocations.append(transfer)
 
+    def check_integrity(self) -> None:
+        """Raise AssertionError when a transfer's state is not that of its blocks, slots and place in the queue."""
+        assert all(transfer.state is IncomingState.PENDING for _, transfer in self._pending)
+        assert all(transfer.state is IncomingState.REVOKING for transfer in self._revocations)
+        holding = [transfer for transfer in self._holding if not transfer.over]
+        quarantined = [transfer for transfer in self._holding if transfer.state is IncomingState.QUARANTINED]
+        assert len(holding) + len(quarantined) == len(self._holding), "a transfer that is over is held"
+        assert self._admission.reserved == sum(len(transfer.request.choices) for transfer in holding)
+        assert self._tables.pool.counts().quarantined == sum(len(transfer.blocks) for transfer in quarantined)
+
     # ── inside ──
 
     def _allocate(self, transfer: IncomingTransfer) -> bool:

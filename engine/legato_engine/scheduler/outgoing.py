@@ -3,81 +3,110 @@
 from legato_engine.request import Request, RequestState
 from legato_engine.scheduler.block_tables import BlockTables
 from legato_engine.scheduler.request_registry import RequestRegistry
-from legato_engine.scheduler.results import Frozen
+from legato_engine.scheduler.results import SequenceKV
+from legato_engine.scheduler.transfers import OutgoingState, OutgoingTransfer
 
 
 class OutgoingHandoffs:
-    """The sender's side. While `request.sending`, the transfer reads its blocks: it is not preempted and gives none of
-    them up until `release` (or `resume`)."""
+    """The sender's side. From `grant` on, a transfer's blocks are read: its request is not preempted and gives none of
+    them up until `commit` or `abort`, or `withdraw`."""
 
     def __init__(self, registry: RequestRegistry, tables: BlockTables) -> None:
         self._registry = registry
         self._tables = tables
 
-    def release(self, request: Request) -> None:
-        """The hand-off is over, by a commit or by an abort after which nothing is sent: `request` and its blocks go.
+    # ── begin ──
 
-        Also for a migrating request that ended before its migration did."""
-        request.sending = False
-        self._registry.end(request)
+    def prefill(self, request: Request) -> OutgoingTransfer:
+        """`request`, which has a room, ends here with its prompt."""
+        assert request.room is not None
+        request.outgoing = OutgoingTransfer(request, request.room, request.attempt)
+        return request.outgoing
 
-    # ── prefills ──
+    def migrate(self, request: Request, room: int, attempt: int) -> OutgoingTransfer:
+        """`request` runs on here until the last part of it is sent.
 
-    def grant(self, request: Request) -> None:
-        """The receiver granted blocks to `request`, which has a room. From here on its blocks stay until `release`;
-        those complete now are `request.blocks[: request.full_blocks(block_size)]`.
+        Raises ValueError unless it is one running sequence that does not leave already: a waiting one has no KV, and
+        one that will still fork has no single successor."""
+        if request.state is not RequestState.RUNNING or request.room is not None or len(request.choices) > 1:
+            raise ValueError("only one running sequence can be migrated")
+        if request.outgoing is not None and not request.outgoing.over:
+            raise ValueError("the sequence is being migrated already")
+        request.outgoing = OutgoingTransfer(request, room, attempt)
+        return request.outgoing
 
-        If it was parked it is queued again, before all others, and appears in `StepResult.prefilled` when its KV is
-        back. Nothing happens to one that has ended."""
-        if request.state is RequestState.ENDED or request.sending:
-            return
-        request.sending = True
+    # ── grants ──
+
+    def grant(self, transfer: OutgoingTransfer, blocks: int) -> None:
+        """The receiver has room for the sequence's first `blocks` blocks (those it had cached included).
+
+        A prefill that was parked is queued again, before all others, and appears in `StepResult.prefilled` when its KV
+        is back; a migrating sequence goes on running. Either appears in `StepResult.advanced`. Raises ValueError for a
+        sequence that has ended or runs no more, and for a prefill that does not fit; nothing is changed then."""
+        request = transfer.request
+        if transfer.migration and request.state is not RequestState.RUNNING:
+            raise ValueError("the sequence is not running")
+        if request.state is RequestState.ENDED:
+            raise ValueError("the sequence has ended")
+        if not transfer.migration and blocks * self._tables.block_size < len(request.tokens):
+            raise ValueError("the grant is for another sequence: it is too small for this one")
+        transfer.move(OutgoingState.GRANTED)
+        transfer.capacity = blocks
         if request.state is RequestState.WAITING:
             self._registry.queue.remove(request)
         if request.state in (RequestState.WAITING, RequestState.PARKED):
             self._registry.wait(request)
 
-    def withdraw(self, request: Request) -> None:
-        """The receiver took its grant back, and nothing is read from `request`'s blocks: it is as if there had been no
-        grant. If it is computed already, it is parked until the next grant and is in `prefilled` again after that."""
+    def withdraw(self, transfer: OutgoingTransfer) -> None:
+        """The receiver took its grant back, and nothing is read from the blocks: it is as if there had been no grant.
+
+        A prefill that is computed already is parked until the next grant and is in `prefilled` again after that."""
+        request = transfer.request
+        transfer.move(OutgoingState.PENDING)
+        transfer.capacity = transfer.sent = 0
         if request.state is RequestState.WAITING:
             self._registry.queue.remove(request)
-        request.sending = False
-        if request.state is RequestState.WAITING:
             self._registry.wait(request)
         elif request.state is RequestState.COMPUTED:
             self._registry.computed(request)
         elif request.state is RequestState.ENDED:
             self._registry.end(request)
 
-    # ── migrations of running sequences ──
+    # ── ends ──
 
-    def begin_migration(self, request: Request, blocks: int) -> None:
-        """The receiver has room for the first `blocks` blocks (those it had cached included).
+    def finish(self, transfer: OutgoingTransfer) -> SequenceKV | None:
+        """Schedule the sequence no more: all that is handed over of it.
 
-        `request` goes on running, is not preempted, and appears in `StepResult.advanced`. Raises ValueError unless it
-        is one running sequence: a waiting one has no KV, and one that will still fork has no single successor."""
-        if request.state is not RequestState.RUNNING or request.room is not None or len(request.choices) > 1:
-            raise ValueError("only one running sequence can be migrated")
-        request.sending = True
-        request.migration_blocks = blocks
-
-    def freeze(self, request: Request) -> Frozen | None:
-        """Schedule it no more. None while its step is in flight (call again after `Scheduler.process`) or when it has
-        ended."""
-        if request.state is not RequestState.RUNNING:
+        None while its step is in flight (call again after `Scheduler.process`), while its prompt is not computed, or
+        when it has ended."""
+        request = transfer.request
+        if request.state is not (RequestState.RUNNING if transfer.migration else RequestState.COMPUTED):
             return None
-        request.frozen = True
         if self._tables.in_flight(request):
+            if transfer.state is OutgoingState.GRANTED:
+                transfer.move(OutgoingState.STOPPING)
             return None
+        transfer.move(OutgoingState.FINISHED)
         size = self._tables.block_size
-        blocks = min(-(-request.computed // size), request.migration_blocks)
+        blocks = min(-(-request.computed // size), transfer.capacity)
         computed = min(request.computed, blocks * size)
-        return Frozen(tuple(request.tokens), computed, tuple(request.blocks[:blocks]))
+        return SequenceKV(tuple(request.tokens), computed, tuple(request.blocks[:blocks]))
 
-    def resume(self, request: Request) -> None:
-        """The migration failed and nothing more is sent: the sequence goes on here. If it has ended, its blocks go."""
-        if request.state is RequestState.ENDED:
-            self.release(request)
+    def cancel(self, transfer: OutgoingTransfer) -> None:
+        """Nobody waits for it any more. Blocks that are read stay until `abort` (or `commit`)."""
+        if not transfer.over:
+            transfer.move(OutgoingState.CANCELLED if transfer.keeping else OutgoingState.ABORTED)
+
+    def commit(self, transfer: OutgoingTransfer) -> None:
+        """The receiver has all of it: the request and its blocks go."""
+        transfer.move(OutgoingState.COMMITTED)
+        self._registry.end(transfer.request)
+
+    def abort(self, transfer: OutgoingTransfer) -> None:
+        """Nothing is read from its blocks any more: a prefill is over, a migrating sequence goes on here. If it has
+        ended, its blocks go."""
+        if transfer.state is OutgoingState.ABORTED:  # it was cancelled before it was granted
             return
-        request.sending = request.frozen = False
+        transfer.move(OutgoingState.ABORTED)
+        if not transfer.migration or transfer.request.state is RequestState.ENDED:
+            self._registry.end(transfer.request)

@@ -41,8 +41,8 @@ class StepResult:
 
 
 @dataclass(frozen=True, slots=True)
-class Frozen:
-    """What a migration hands over: `token_ids` are all known tokens, KV of the first `computed` lies in `blocks`."""
+class SequenceKV:
+    """What is handed over: `token_ids` are all known tokens, KV of the first `computed` lies in `blocks`."""
 
     token_ids: tuple[int, ...]
     computed: int
@@ -53,7 +53,7 @@ class Frozen:
 class Ended:
     """What `cancel` or `expire` ended, for the caller to abort the hand-offs among it.
 
-    A request with `sending` keeps its blocks until `OutgoingHandoffs.release`; an incoming transfer is abandoned
+    A request with `sending` keeps its blocks until `OutgoingHandoffs.abort`; an incoming transfer is abandoned
     already, and blocks that its source may write to are quarantined until `IncomingHandoffs.released`.
     """
 

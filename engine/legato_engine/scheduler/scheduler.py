@@ -59,6 +59,8 @@ class Scheduler:
         if len(self._queue) >= self.limits.max_waiting:
             raise RequestRejected("overloaded", f"{len(self._queue)} requests wait already")
         self._registry.arrive(request, now)
+        if request.room is not None:
+            self.outgoing.prefill(request)
         self._registry.wait(request)
 
     def schedule(self, now: float) -> Batch | None:
@@ -166,8 +168,10 @@ class Scheduler:
         """Raise AssertionError when the pool's references and the owners here disagree."""
         tables = [request.blocks for request in self._registry]
         self._tables.check_integrity(tables + [transfer.blocks for transfer in self.incoming])
+        self.incoming.check_integrity()
         for request in self._registry:
             self._tables.check_writable(request)
+            assert request.state is not RequestState.ENDED or request.sending, f"{request.id} has ended and is kept"
 
     def _end(self, requests: list[Request], incoming: list[IncomingTransfer]) -> Ended:
         alive = tuple(request for request in requests if request.state is not RequestState.ENDED)

@@ -281,7 +281,9 @@ def test_a_sequence_goes_on_while_its_blocks_travel_and_its_pause_is_reported(wo
     sending = []
     for _ in range(100):
         world.run(1)
-        sending += [not request.frozen for request in old.scheduler.requests(f"{world.gateway}/r") if request.sending]
+        sending += [
+            not request.outgoing.stopped for request in old.scheduler.requests(f"{world.gateway}/r") if request.sending
+        ]
         if new.reports():
             break
     assert sending.count(True) >= 2
@@ -331,3 +333,42 @@ def test_a_hand_off_that_is_cancelled_as_its_grant_comes_back_keeps_no_blocks(wo
     assert decode.failures() == []
     assert decode.used == 0
     assert decode.scheduler.idle
+
+
+def test_a_grant_for_a_migration_that_another_has_replaced_is_given_up(world):
+    """It came before both were asked for, in one message."""
+    old, first, second = world.worker("a"), world.worker("b"), world.worker("c")
+    old.tell(Generate("r", 1, world.sequence(max_tokens=40)))
+    world.run(12)
+    known = old.tokens()
+    first.tell(Decode("r", 2, 55, world.known(known, max_tokens=40), old.peer))
+    world.run(6)
+    old.tell(Handoff("r", 2, 55, first.peer), Handoff("r", 3, 56, second.peer))
+    second.tell(Decode("r", 3, 56, world.known(known, max_tokens=40), old.peer))
+    world.run(60)
+    assert [*known, *second.tokens(attempt=3)] == world.continuation(world.prompt, 40)
+    assert old.failures() == []
+    assert [(failed.attempt, failed.code) for failed in first.failures()] == [(2, "transfer")]
+    assert old.used == first.used == second.used == 0
+
+
+def test_what_ends_after_its_migration_failed_ends_no_other_in_the_same_room(world):
+    old, new = world.worker("a"), world.worker("b")
+    for id in ("r", "s"):
+        old.tell(Generate(id, 1, world.sequence(max_tokens=60)))
+    world.run(12)
+    old.tell(Handoff("r", 2, 55, new.peer))
+    new.tell(Decode("r", 2, 55, world.known(old.tokens("r"), max_tokens=60), old.peer))
+    while not any(request.sending for request in old.scheduler.requests(f"{world.gateway}/r")):
+        world.run(1)
+    new.tell(Cancel("r", 2))
+    world.run(6)
+    known = old.tokens("s")
+    old.tell(Handoff("s", 3, 55, new.peer))
+    world.run(1)
+    old.tell(Cancel("r", 1))
+    new.tell(Decode("s", 3, 55, world.known(known, max_tokens=60), old.peer))
+    world.run(80)
+    assert [*known, *new.tokens("s", attempt=3)] == world.continuation(world.prompt, 60)
+    assert new.failures() == []
+    assert old.used == new.used == 0

@@ -16,7 +16,7 @@ from legato_engine.kvcache.events import EventLog
 from legato_engine.request import Request
 from legato_engine.scheduler.batch import Batch, Row, Sampled, StepOutput
 from legato_engine.scheduler.limits import SchedulerLimits
-from legato_engine.scheduler.results import Emission, Ended, StepResult
+from legato_engine.scheduler.results import Emission, Ended, SequenceKV, StepResult
 from legato_engine.scheduler.scheduler import Scheduler
 from legato_engine.scheduler.transfers import IncomingTransfer
 from legato_protocol.block_hash import split
@@ -164,6 +164,36 @@ class Worker:
     def reserve(self, request: Request, now: float) -> IncomingTransfer:
         """For a sequence that comes from some peer."""
         return self.scheduler.incoming.reserve(request, PEER, now)
+
+    def grant(self, request: Request, blocks: int = 64) -> None:
+        """Its receiver has room."""
+        assert request.outgoing is not None
+        self.scheduler.outgoing.grant(request.outgoing, blocks)
+
+    def withdraw(self, request: Request) -> None:
+        """Its receiver has no room any more."""
+        assert request.outgoing is not None
+        self.scheduler.outgoing.withdraw(request.outgoing)
+
+    def migrate(self, request: Request, blocks: int) -> None:
+        """To a receiver that has room for so many of its blocks."""
+        self.scheduler.outgoing.migrate(request, room=5, attempt=2)
+        self.grant(request, blocks)
+
+    def finish(self, request: Request) -> SequenceKV | None:
+        """All that is handed over."""
+        assert request.outgoing is not None
+        return self.scheduler.outgoing.finish(request.outgoing)
+
+    def commit(self, request: Request) -> None:
+        """Its receiver has all of it."""
+        assert request.outgoing is not None
+        self.scheduler.outgoing.commit(request.outgoing)
+
+    def abort(self, request: Request) -> None:
+        """Nothing of it is read any more."""
+        assert request.outgoing is not None
+        self.scheduler.outgoing.abort(request.outgoing)
 
     def begin(self, compute: bool = True) -> Batch | None:
         """Schedule; the device works at once, or only at the end of the step."""

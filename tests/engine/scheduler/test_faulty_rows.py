@@ -21,12 +21,12 @@ def test_blocks_of_a_faulty_request_are_not_found_again(make_worker, make_client
 def test_a_peer_that_is_sent_faulty_blocks_keeps_them_from_nobody_else(make_worker, make_client):
     worker = make_worker(role="prefill", chunk_tokens=8)
     request = worker.add(make_client(prompt(16)), room=1)
-    worker.scheduler.outgoing.grant(request)
+    worker.grant(request)
     worker.step()
     assert len(worker.pool.cache) == 2
     worker.break_down()
     assert (request.state, len(worker.pool.cache), worker.pool.counts().used) == (RequestState.ENDED, 0, 4)
-    worker.scheduler.outgoing.release(request)
+    worker.abort(request)
     worker.check()
     assert worker.pool.counts().free == worker.pool.size
 

@@ -11,10 +11,12 @@ def prompt(length, start=0):
 
 
 def hand_over(sender, request, receiver, transfer):
-    sender.transfer(request.blocks, receiver, transfer)
+    kv = sender.finish(request)
+    assert (kv.token_ids, kv.blocks) == (tuple(request.tokens), tuple(request.blocks))
+    sender.transfer(kv.blocks, receiver, transfer)
     firsts = {choice: (sampled,) for choice, sampled in request.first.items()}
-    emissions = receiver.scheduler.incoming.adopt(transfer, request.computed, firsts)
-    sender.scheduler.outgoing.release(request)
+    emissions = receiver.scheduler.incoming.adopt(transfer, kv.computed, firsts)
+    sender.commit(request)
     receiver.deliver(emissions)
     sender.check()
     receiver.check()
@@ -41,7 +43,7 @@ def test_a_sequence_goes_on_at_the_receiver(pair, make_client, length, choices, 
     request, transfer = dispatch(pair, client)
     assert receiver.scheduler.incoming.grants() == (transfer,)
     assert len(transfer.blocks) == -(-length // 4) + 1
-    sender.scheduler.outgoing.grant(request)
+    sender.grant(request)
     sender.run()
     assert request.state is RequestState.COMPUTED
     hand_over(sender, request, receiver, transfer)
@@ -69,7 +71,7 @@ def test_without_a_grant_only_cached_blocks_are_left(pair, make_client):
     counts = sender.pool.counts()
     assert (request.state, request.blocks, counts.used, counts.cached) == (RequestState.PARKED, [], 0, 4)
     first = dict(request.first)
-    sender.scheduler.outgoing.grant(request)
+    sender.grant(request)
     sender.run()
     assert (request.state, request.first) == (RequestState.COMPUTED, first)
     assert sender.batches[-1].rows[0].start == 16
@@ -85,7 +87,7 @@ def test_a_prefill_is_ready_when_it_is_parked_and_once_more_when_it_was_granted(
     request, _ = dispatch(pair, make_client(prompt(5)))
     assert sender.step().prefilled == [request]
     assert request.state is RequestState.PARKED
-    sender.scheduler.outgoing.grant(request)
+    sender.grant(request)
     assert sender.step().prefilled == [request]
     assert request.state is RequestState.COMPUTED
 
@@ -98,7 +100,7 @@ def test_a_parked_prefill_is_recomputed_when_its_blocks_were_taken(make_worker, 
     sender.run()
     sender.add(make_client(prompt(18, 100), max_tokens=1))
     sender.run()
-    sender.scheduler.outgoing.grant(request)
+    sender.grant(request)
     sender.run()
     receiver.scheduler.incoming.grants()
     hand_over(sender, request, receiver, transfer)
@@ -116,9 +118,9 @@ def test_parked_prefills_are_limited(make_worker, make_client):
         RequestState.WAITING,
         RequestState.WAITING,
     ]
-    worker.scheduler.outgoing.grant(requests[3])
+    worker.grant(requests[3])
     worker.run()
-    worker.scheduler.outgoing.grant(requests[1])
+    worker.grant(requests[1])
     worker.run()
     assert [r.state for r in requests] == [RequestState.PARKED, RequestState.COMPUTED] * 2
     assert worker.scheduler._registry.ungranted() == 2
@@ -154,7 +156,7 @@ def test_granted_sequences_go_first_and_keep_their_blocks(make_worker, make_clie
     worker.step()
     request = worker.add(make_client(prompt(15, 200)), room=1)
     worker.add(make_client(prompt(3, 300)))
-    worker.scheduler.outgoing.grant(request)
+    worker.grant(request)
     worker.step()
     worker.step()
     blocks = list(request.blocks)
@@ -162,7 +164,8 @@ def test_granted_sequences_go_first_and_keep_their_blocks(make_worker, make_clie
         worker.step()
     worker.run()
     assert request.blocks == blocks
-    worker.scheduler.outgoing.release(request)
+    worker.finish(request)
+    worker.commit(request)
     worker.run()
     assert growing.complete
 
@@ -173,7 +176,7 @@ def test_a_cancelled_sender_keeps_granted_blocks_until_released(pair, make_clien
     client = make_client(prompt(18))
     request, _ = dispatch(pair, client)
     sender.step()
-    sender.scheduler.outgoing.grant(request)
+    sender.grant(request)
     for _ in range(steps):
         sender.step()
     blocks = list(request.blocks)
@@ -182,7 +185,7 @@ def test_a_cancelled_sender_keeps_granted_blocks_until_released(pair, make_clien
     assert request.blocks == blocks
     assert not sender.scheduler.idle
     sender.check()
-    sender.scheduler.outgoing.release(request)
+    sender.abort(request)
     sender.check()
     assert sender.scheduler.idle
 
@@ -195,7 +198,7 @@ def test_cached_blocks_of_the_receiver_are_not_transferred(pair, make_client):
     request, transfer = dispatch(pair, client)
     receiver.scheduler.incoming.grants()
     assert transfer.cached == 3
-    sender.scheduler.outgoing.grant(request)
+    sender.grant(request)
     sender.run()
     hand_over(sender, request, receiver, transfer)
     receiver.run()
@@ -207,13 +210,13 @@ def test_a_withdrawn_grant_leaves_only_cached_blocks(pair, make_client, steps):
     sender, receiver = pair
     client = make_client(prompt(18))
     request, transfer = dispatch(pair, client)
-    sender.scheduler.outgoing.grant(request)
+    sender.grant(request)
     for _ in range(steps):
         sender.step()
-    sender.scheduler.outgoing.withdraw(request)
+    sender.withdraw(request)
     sender.run()
     assert (request.state, sender.pool.counts().used) == (RequestState.PARKED, 0)
-    sender.scheduler.outgoing.grant(request)
+    sender.grant(request)
     sender.run()
     receiver.scheduler.incoming.grants()
     hand_over(sender, request, receiver, transfer)
@@ -224,9 +227,9 @@ def test_a_withdrawn_grant_leaves_only_cached_blocks(pair, make_client, steps):
 def test_a_running_prefill_goes_on_when_its_grant_is_withdrawn(pair, make_client):
     sender, _ = pair
     request, _ = dispatch(pair, make_client(prompt(18)))
-    sender.scheduler.outgoing.grant(request)
+    sender.grant(request)
     sender.step()
-    sender.scheduler.outgoing.withdraw(request)
+    sender.withdraw(request)
     assert (request.state, request.computed, request.sending) == (RequestState.RUNNING, 8, False)
 
 
@@ -234,11 +237,11 @@ def test_a_withdrawn_grant_of_one_that_has_ended_frees_its_blocks(pair, make_cli
     sender, _ = pair
     client = make_client(prompt(18))
     request, _ = dispatch(pair, client)
-    sender.scheduler.outgoing.grant(request)
+    sender.grant(request)
     sender.step()
     sender.cancel(client)
     assert sender.pool.counts().used > 0
-    sender.scheduler.outgoing.withdraw(request)
+    sender.withdraw(request)
     assert request.state is RequestState.ENDED
     assert sender.pool.counts().used == 0
     assert sender.scheduler.idle
@@ -249,7 +252,8 @@ def test_a_grant_for_one_that_has_ended_changes_nothing(pair, make_client):
     client = make_client(prompt(18))
     request, _ = dispatch(pair, client)
     sender.cancel(client)
-    sender.scheduler.outgoing.grant(request)
+    with pytest.raises(ValueError, match="has ended"):
+        sender.grant(request)
     assert (request.state, request.sending) == (RequestState.ENDED, False)
     assert sender.scheduler.idle
 

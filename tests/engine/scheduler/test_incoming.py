@@ -164,7 +164,7 @@ def test_as_many_grants_are_revoked_as_are_needed(granted, make_client):
     """A granted prefill that waits needs more than one grant has."""
     worker, (_, middle, newest) = granted
     request = worker.add(make_client(prompt(17, 500)), room=9)
-    worker.scheduler.outgoing.grant(request)
+    worker.grant(request)
     worker.step()
     assert worker.scheduler.incoming.revocations() == (newest, middle)
 
@@ -172,7 +172,7 @@ def test_as_many_grants_are_revoked_as_are_needed(granted, make_client):
 def test_no_grant_is_revoked_twice(granted, make_client):
     worker, (oldest, middle, newest) = granted
     request = worker.add(make_client(prompt(29, 500)), room=9)
-    worker.scheduler.outgoing.grant(request)
+    worker.grant(request)
     worker.step()
     assert worker.scheduler.incoming.revocations() == (newest, middle, oldest)
     worker.step()
@@ -478,7 +478,7 @@ def test_no_more_kv_is_adopted_than_was_granted(make_worker, make_client):
 def test_a_grant_that_is_being_revoked_is_waited_for(granted, make_client):
     worker, (_, _, newest) = granted
     request = worker.add(make_client(prompt(9, 500)), room=9)
-    worker.scheduler.outgoing.grant(request)
+    worker.grant(request)
     worker.step()
     assert worker.scheduler.incoming.revocations() == (newest,)
     worker.step()

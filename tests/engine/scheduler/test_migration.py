@@ -17,15 +17,15 @@ def begin_migration(source, target, client, lag=0):
     target.clients[client.id] = client
     transfer = target.reserve(client.request(tokens=known, room=5, attempt=2), target.now)
     assert target.scheduler.incoming.grants() == (transfer,)
-    source.scheduler.outgoing.begin_migration(request, len(transfer.blocks))
+    source.migrate(request, len(transfer.blocks))
     return request, transfer
 
 
-def finish_migration(source, target, request, transfer, frozen):
-    source.transfer(frozen.blocks, target, transfer)
-    extra = [Sampled(token) for token in frozen.token_ids[len(transfer.request.tokens) :]]
-    target.deliver(target.scheduler.incoming.adopt(transfer, frozen.computed, {0: extra}))
-    source.scheduler.outgoing.release(request)
+def finish_migration(source, target, request, transfer, kv):
+    source.transfer(kv.blocks, target, transfer)
+    extra = [Sampled(token) for token in kv.token_ids[len(transfer.request.tokens) :]]
+    target.deliver(target.scheduler.incoming.adopt(transfer, kv.computed, {0: extra}))
+    source.commit(request)
     source.check()
     target.check()
 
@@ -42,10 +42,10 @@ def test_a_running_sequence_migrates(make_worker, make_client, lag, steps_before
     request, transfer = begin_migration(source, target, client, min(lag, steps_before))
     for _ in range(steps_between):
         source.step()
-    frozen = source.scheduler.outgoing.freeze(request)
-    assert frozen is not None
+    kv = source.finish(request)
+    assert kv is not None
     assert source.step() is None
-    finish_migration(source, target, request, transfer, frozen)
+    finish_migration(source, target, request, transfer, kv)
     assert source.scheduler.idle
     target.run()
     assert client.complete
@@ -57,9 +57,9 @@ def test_a_failed_migration_goes_on_at_home(make_worker, make_client):
     source.add(client)
     source.step()
     request, transfer = begin_migration(source, target, client)
-    assert source.scheduler.outgoing.freeze(request) is not None
+    assert source.finish(request) is not None
     target.scheduler.incoming.abandon(transfer)
-    source.scheduler.outgoing.resume(request)
+    source.abort(request)
     source.run()
     assert client.complete
     assert source.scheduler.idle
@@ -72,14 +72,14 @@ def test_freezing_waits_for_the_step_in_flight(make_worker, make_client):
     source.step()
     request, _ = begin_migration(source, target, client)
     source.begin()
-    assert source.scheduler.outgoing.freeze(request) is None
+    assert source.finish(request) is None
     source.end()
-    frozen = source.scheduler.outgoing.freeze(request)
-    assert frozen is not None
-    assert (len(frozen.token_ids), frozen.computed) == (8, 7)
+    kv = source.finish(request)
+    assert kv is not None
+    assert (len(kv.token_ids), kv.computed) == (8, 7)
 
 
-@pytest.mark.parametrize("end", ["resume", "release"])
+@pytest.mark.parametrize("end", [("withdraw",), ("abort",), ("cancel", "abort"), ("cancel", "commit")])
 def test_a_sequence_that_ends_while_it_migrates_keeps_its_blocks_so_long(make_worker, make_client, end):
     source, target = make_worker(), make_worker()
     client = make_client(prompt(6), max_tokens=3)
@@ -89,8 +89,9 @@ def test_a_sequence_that_ends_while_it_migrates_keeps_its_blocks_so_long(make_wo
     source.run()
     assert client.complete
     assert source.pool.counts().used == len(request.blocks) > 0
-    assert source.scheduler.outgoing.freeze(request) is None
-    getattr(source.scheduler.outgoing, end)(request)
+    assert source.finish(request) is None
+    for name in end:
+        getattr(source.scheduler.outgoing, name)(request.outgoing)
     source.check()
     assert source.scheduler.idle
 
@@ -104,7 +105,7 @@ def test_a_migrating_sequence_is_not_preempted(make_worker, make_client):
     request, _ = begin_migration(source, target, young)
     while source.step():
         assert request.state in (RequestState.RUNNING, RequestState.ENDED)
-    source.scheduler.outgoing.release(request)
+    source.abort(request)
     source.run()
     assert old.complete
 
@@ -119,7 +120,7 @@ def test_only_one_running_sequence_migrates(make_worker, make_client, steps, cho
     for _ in range(steps):
         worker.step()
     with pytest.raises(ValueError, match="can be migrated"):
-        worker.scheduler.outgoing.begin_migration(request, 5)
+        worker.scheduler.outgoing.migrate(request, 5, 2)
     assert not request.sending
 
 
@@ -141,10 +142,10 @@ def test_no_more_is_frozen_than_the_receiver_has_room_for(make_worker, make_clie
     request, transfer = begin_migration(source, target, client)
     for _ in range(12):
         source.step()
-    frozen = source.scheduler.outgoing.freeze(request)
+    kv = source.finish(request)
     assert len(transfer.blocks) == 3
-    assert (frozen.computed, frozen.blocks) == (12, tuple(request.blocks[:3]))
-    assert frozen.token_ids == tuple(request.tokens)
+    assert (kv.computed, kv.blocks) == (12, tuple(request.blocks[:3]))
+    assert kv.token_ids == tuple(request.tokens)
 
 
 def test_no_block_is_frozen_that_holds_nothing_yet(make_worker, make_client):
@@ -154,5 +155,5 @@ def test_no_block_is_frozen_that_holds_nothing_yet(make_worker, make_client):
     source.step()
     request, _ = begin_migration(source, target, client)
     assert len(request.blocks) == 3
-    frozen = source.scheduler.outgoing.freeze(request)
-    assert (frozen.computed, frozen.blocks) == (8, tuple(request.blocks[:2]))
+    kv = source.finish(request)
+    assert (kv.computed, kv.blocks) == (8, tuple(request.blocks[:2]))

@@ -57,7 +57,7 @@ def test_of_two_paused_sequences_the_newer_gives_way(crowded):
 def test_whose_blocks_a_peer_reads_does_not_give_way(crowded):
     worker, requests = crowded
     worker.scheduler.pause(requests[2].id, 1, True)
-    worker.scheduler.outgoing.begin_migration(requests[2], 3)
+    worker.migrate(requests[2], 3)
     worker.begin()
     assert waiting(requests) == [1]
 
@@ -202,7 +202,7 @@ def test_a_paused_sequence_that_migrates_keeps_its_blocks_from_those_who_wait(ma
     paused = worker.add(make_client(prompt(11), max_tokens=8))
     worker.step()
     worker.scheduler.pause(paused.id, 1, True)
-    worker.scheduler.outgoing.begin_migration(paused, 3)
+    worker.migrate(paused, 3)
     worker.add(make_client(prompt(14, 200), max_tokens=1))
     assert worker.step() is None
     assert paused.state is RequestState.RUNNING

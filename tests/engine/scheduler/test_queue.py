@@ -4,6 +4,7 @@ import pytest
 
 from legato_engine.scheduler.limits import SchedulerLimits
 from legato_engine.scheduler.queue import PATIENCE_LIMIT, PATIENCE_WEIGHT, Order, Tier, WaitingQueue
+from legato_engine.scheduler.transfers import OutgoingState, OutgoingTransfer
 
 
 def order(role="unified"):
@@ -12,8 +13,10 @@ def order(role="unified"):
 
 @pytest.fixture
 def make_request(make_client):
-    def make(tokens=6, **fields):
+    def make(tokens=6, granted=False, **fields):
         request = make_client(tuple(range(tokens))).request()
+        if granted:
+            request.outgoing = OutgoingTransfer(request, room=1, attempt=1, state=OutgoingState.GRANTED)
         for name, value in {"uncached": tokens, **fields}.items():
             setattr(request, name, value)
         return request
@@ -27,8 +30,8 @@ def make_request(make_client):
         ({}, Tier.FRESH),
         ({"farthest": 5}, Tier.PREEMPTED),
         ({"farthest": 5, "room": 1}, Tier.FRESH),  # nobody waits for its tokens before it is granted
-        ({"sending": True, "room": 1}, Tier.GRANTED),
-        ({"sending": True, "farthest": 5}, Tier.GRANTED),
+        ({"granted": True, "room": 1}, Tier.GRANTED),
+        ({"granted": True, "farthest": 5}, Tier.GRANTED),
     ],
 )
 def test_granted_ones_go_first_then_those_that_ran(make_request, fields, tier):

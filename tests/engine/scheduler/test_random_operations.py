@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from legato_engine.request import Request, RequestState
 from legato_engine.scheduler.batch import Sampled
 from legato_engine.scheduler.limits import RequestRejected
-from legato_engine.scheduler.results import Frozen
-from legato_engine.scheduler.transfers import IncomingState, IncomingTransfer
+from legato_engine.scheduler.transfers import IncomingState, IncomingTransfer, OutgoingTransfer
 
 PREFIXES = (tuple(range(12)), tuple(range(100, 107)), (1, 2))
 GARBAGE = [0, 0, 0, 0]
@@ -31,6 +30,7 @@ class Session:
     request: Request
     incoming: IncomingTransfer
     migrating: bool
+    outgoing: OutgoingTransfer | None = None  # a migration has none before its sender knows of the grant
     put: int = 0
     told: bool = False  # the sender knows of the grant
     over: bool = False
@@ -77,7 +77,7 @@ class World:
         except RequestRejected:
             source.cancel(client)
             return
-        self.sessions.append(Session(client, source, target, request, incoming, migrating=False))
+        self.sessions.append(Session(client, source, target, request, incoming, False, request.outgoing))
 
     def migrate(self, a, b):
         source, target = self._ways(a)
@@ -95,7 +95,7 @@ class World:
             )
         except RequestRejected:
             return
-        self.sessions.append(Session(client, source, target, request, incoming, migrating=True))
+        self.sessions.append(Session(client, source, target, request, incoming, True))
 
     def begin(self, a, b):
         worker = self.workers[a % 2]
@@ -130,10 +130,8 @@ class World:
         session = self.revoking.pop(a % len(self.revoking))
         if session.over or session.put:
             return
-        if session.told and session.migrating:
-            session.source.scheduler.outgoing.resume(session.request)
-        elif session.told:
-            session.source.scheduler.outgoing.withdraw(session.request)
+        if session.told:
+            session.source.scheduler.outgoing.withdraw(session.outgoing)
         session.told, session.put = False, 0
         session.target.scheduler.incoming.revoked(session.incoming)
 
@@ -241,29 +239,28 @@ class World:
         elif not session.told:
             self._tell(session)
         elif session.migrating:
-            frozen = session.source.scheduler.outgoing.freeze(session.request)
+            kv = session.source.scheduler.outgoing.finish(session.outgoing)
             if session.request.state is RequestState.ENDED:
                 self._abort(session)
-            elif frozen is not None:
-                self._commit(session, frozen)
+            elif kv is not None:
+                self._commit(session, kv)
         elif session.request.state is RequestState.ENDED:
             self._abort(session)
         elif session.put < session.request.full_blocks(4):
             self._put(session, session.put, session.request.blocks)
             session.put += 1
         elif session.request.state is RequestState.COMPUTED:
-            request = session.request
-            self._commit(session, Frozen(tuple(request.tokens), request.computed, tuple(request.blocks)))
+            self._commit(session, session.source.scheduler.outgoing.finish(session.outgoing))
 
     def _tell(self, session):
-        session.told = True
-        if not session.migrating:
-            session.source.scheduler.outgoing.grant(session.request)
-            return
+        outgoing = session.source.scheduler.outgoing
         try:
-            session.source.scheduler.outgoing.begin_migration(session.request, len(session.incoming.blocks))
+            session.outgoing = session.outgoing or outgoing.migrate(
+                session.request, 1, session.incoming.request.attempt
+            )
+            outgoing.grant(session.outgoing, len(session.incoming.blocks))
+            session.told = True
         except ValueError:
-            session.told = False
             self._abort(session)
 
     def _put(self, session, index, blocks):
@@ -272,20 +269,17 @@ class World:
         if index >= incoming.cached:
             session.target.write({incoming.blocks[index]: session.source.arena.blocks[blocks[index]]})
 
-    def _commit(self, session, frozen):
-        for index in range(session.put, len(frozen.blocks)):
-            self._put(session, index, frozen.blocks)
+    def _commit(self, session, kv):
+        for index in range(session.put, len(kv.blocks)):
+            self._put(session, index, kv.blocks)
         session.over = True
         known = len(session.incoming.request.tokens)
         if session.migrating:
-            sampled = {session.request.choice: [Sampled(token) for token in frozen.token_ids[known:]]}
+            sampled = {session.request.choice: [Sampled(token) for token in kv.token_ids[known:]]}
         else:
             sampled = {choice: (first,) for choice, first in session.request.first.items()}
-        session.target.deliver(session.target.scheduler.incoming.adopt(session.incoming, frozen.computed, sampled))
-        if session.migrating:
-            session.source.scheduler.outgoing.release(session.request)
-        else:
-            session.source.scheduler.outgoing.release(session.request)
+        session.target.deliver(session.target.scheduler.incoming.adopt(session.incoming, kv.computed, sampled))
+        session.source.scheduler.outgoing.commit(session.outgoing)
 
     def _abort(self, session):
         had_blocks = session.incoming.state in HOLDING
@@ -297,11 +291,12 @@ class World:
     def _give_up(self, session):
         """The sender's side of an abort."""
         session.over = True
+        if session.outgoing is not None:
+            if session.client.over:
+                session.source.scheduler.outgoing.cancel(session.outgoing)
+            session.source.scheduler.outgoing.abort(session.outgoing)
         if not session.migrating:
-            session.source.scheduler.outgoing.release(session.request)
             session.client.over = True
-        elif session.told:
-            session.source.scheduler.outgoing.resume(session.request)
 
     def _settle(self):
         """Sessions of cancelled clients are aborted; their incoming transfers may be abandoned already."""

@@ -2,10 +2,23 @@
 
 import pytest
 
-from legato_engine.scheduler.transfers import INCOMING_MOVES, IllegalTransferMove, IncomingState, IncomingTransfer
+from legato_engine.request import RequestState
+from legato_engine.scheduler.transfers import (
+    INCOMING_MOVES,
+    OUTGOING_MOVES,
+    IllegalTransferMove,
+    IncomingState,
+    IncomingTransfer,
+    OutgoingState,
+    OutgoingTransfer,
+)
 
-I = IncomingState  # noqa: E741
-INCOMING_ENDS = {I.ADOPTED, I.ABANDONED}
+In = IncomingState
+Out = OutgoingState
+TABLES = [
+    (INCOMING_MOVES, In.PENDING, {In.ADOPTED, In.ABANDONED}),
+    (OUTGOING_MOVES, Out.PENDING, {Out.COMMITTED, Out.ABORTED}),
+]
 
 
 def prompt(length, start=0):
@@ -22,17 +35,22 @@ def reachable(moves, start):
     return seen
 
 
-def test_every_incoming_state_is_reached_and_every_one_can_end():
-    assert reachable(INCOMING_MOVES, I.PENDING) == set(I)
-    assert all(reachable(INCOMING_MOVES, state) & INCOMING_ENDS for state in I)
-    assert not INCOMING_ENDS & {begin for begin, _ in INCOMING_MOVES}
+@pytest.mark.parametrize(("moves", "first", "ends"), TABLES)
+def test_every_state_is_reached_and_every_one_can_end(moves, first, ends):
+    assert reachable(moves, first) == set(type(first))
+    assert all(reachable(moves, state) & ends for state in type(first))
+    assert not ends & {begin for begin, _ in moves}
 
 
-@pytest.mark.parametrize("state", I)
+@pytest.mark.parametrize("state", [*In, *Out])
 def test_a_move_that_is_not_in_the_table_raises_and_changes_nothing(make_client, state):
-    for to in I:
-        transfer = IncomingTransfer(make_client(prompt(3)).request(), source=None, state=state)
-        if (state, to) in INCOMING_MOVES:
+    for to in type(state):
+        request = make_client(prompt(3)).request()
+        if isinstance(state, IncomingState):
+            transfer, moves = IncomingTransfer(request, source=None, state=state), INCOMING_MOVES
+        else:
+            transfer, moves = OutgoingTransfer(request, room=1, attempt=1, state=state), OUTGOING_MOVES
+        if (state, to) in moves:
             transfer.move(to)
             assert transfer.state is to
         else:
@@ -41,15 +59,17 @@ def test_a_move_that_is_not_in_the_table_raises_and_changes_nothing(make_client,
             assert transfer.state is state
 
 
+# Incoming transfers
+
 PATHS = {
-    I.PENDING: (),
-    I.ALLOCATED: ("allocate",),
-    I.GRANTED: ("allocate", "grants"),
-    I.REVOKING: ("allocate", "grants", "reclaim"),
-    I.WRITING: ("allocate", "grants", "written"),
-    I.ADOPTED: ("allocate", "grants", "written", "adopt"),
-    I.QUARANTINED: ("allocate", "grants", "written", "abandon"),
-    I.ABANDONED: ("abandon",),
+    In.PENDING: (),
+    In.ALLOCATED: ("allocate",),
+    In.GRANTED: ("allocate", "grants"),
+    In.REVOKING: ("allocate", "grants", "reclaim"),
+    In.WRITING: ("allocate", "grants", "written"),
+    In.ADOPTED: ("allocate", "grants", "written", "adopt"),
+    In.QUARANTINED: ("allocate", "grants", "written", "abandon"),
+    In.ABANDONED: ("abandon",),
 }
 
 
@@ -89,42 +109,42 @@ def happen(worker, transfer, name):
 @pytest.mark.parametrize(
     ("state", "used", "quarantined", "slots"),
     [
-        (I.PENDING, 0, 0, 0),
-        *((state, 2, 0, 1) for state in (I.ALLOCATED, I.GRANTED, I.REVOKING, I.WRITING)),
-        (I.ADOPTED, 2, 0, 1),  # as a running sequence
-        (I.QUARANTINED, 0, 2, 0),
-        (I.ABANDONED, 0, 0, 0),
+        (In.PENDING, 0, 0, 0),
+        *((state, 2, 0, 1) for state in (In.ALLOCATED, In.GRANTED, In.REVOKING, In.WRITING)),
+        (In.ADOPTED, 2, 0, 1),  # as a running sequence
+        (In.QUARANTINED, 0, 2, 0),
+        (In.ABANDONED, 0, 0, 0),
     ],
 )
 def test_the_state_says_whose_the_blocks_are_and_whether_it_takes_a_slot(in_state, state, used, quarantined, slots):
     worker, transfer = in_state(state)
     counts = worker.pool.counts()
     assert (counts.used, counts.quarantined) == (used, quarantined)
-    assert len(transfer.blocks) == (0 if state is I.ADOPTED else used + quarantined)
+    assert len(transfer.blocks) == (0 if state is In.ADOPTED else used + quarantined)
     assert worker.scheduler._admission.slots() == worker.scheduler.limits.max_running - slots
-    assert worker.scheduler.idle is (state is I.ABANDONED)
+    assert worker.scheduler.idle is (state is In.ABANDONED)
 
 
 @pytest.mark.parametrize(
     ("name", "results"),
     [
-        ("reclaim", {I.ALLOCATED: I.PENDING, I.GRANTED: I.REVOKING}),  # what is written to stays
-        ("written", {I.GRANTED: I.WRITING, I.REVOKING: I.WRITING}),
-        ("revoked", {I.REVOKING: I.PENDING}),
-        ("released", {I.QUARANTINED: I.ABANDONED}),
+        ("reclaim", {In.ALLOCATED: In.PENDING, In.GRANTED: In.REVOKING}),  # what is written to stays
+        ("written", {In.GRANTED: In.WRITING, In.REVOKING: In.WRITING}),
+        ("revoked", {In.REVOKING: In.PENDING}),
+        ("released", {In.QUARANTINED: In.ABANDONED}),
         (
             "abandon",
             {
-                **dict.fromkeys((I.PENDING, I.ALLOCATED), I.ABANDONED),
-                **dict.fromkeys((I.GRANTED, I.REVOKING, I.WRITING), I.QUARANTINED),
+                **dict.fromkeys((In.PENDING, In.ALLOCATED), In.ABANDONED),
+                **dict.fromkeys((In.GRANTED, In.REVOKING, In.WRITING), In.QUARANTINED),
             },
         ),
     ],
 )
-@pytest.mark.parametrize("state", I)
+@pytest.mark.parametrize("state", In)
 def test_what_happens_moves_the_states_that_it_is_about_and_comes_too_late_for_others(in_state, state, name, results):
     worker, transfer = in_state(state)
-    if name == "written" and state in (I.PENDING, I.ALLOCATED):  # no source knows of these blocks
+    if name == "written" and state in (In.PENDING, In.ALLOCATED):  # no source knows of these blocks
         with pytest.raises(IllegalTransferMove):
             happen(worker, transfer, name)
     else:
@@ -133,13 +153,13 @@ def test_what_happens_moves_the_states_that_it_is_about_and_comes_too_late_for_o
     worker.check()
 
 
-@pytest.mark.parametrize("state", I)
+@pytest.mark.parametrize("state", In)
 def test_only_a_granted_transfer_is_adopted(in_state, state):
     worker, transfer = in_state(state)
     running = worker.scheduler.load().running
-    if state in (I.GRANTED, I.REVOKING, I.WRITING):
+    if state in (In.GRANTED, In.REVOKING, In.WRITING):
         happen(worker, transfer, "adopt")
-        assert (transfer.state, worker.scheduler.load().running) == (I.ADOPTED, running + 1)
+        assert (transfer.state, worker.scheduler.load().running) == (In.ADOPTED, running + 1)
     else:
         with pytest.raises(IllegalTransferMove):
             happen(worker, transfer, "adopt")
@@ -147,7 +167,7 @@ def test_only_a_granted_transfer_is_adopted(in_state, state):
     worker.check()
 
 
-@pytest.mark.parametrize("state", [I.PENDING, I.ALLOCATED, I.GRANTED, I.REVOKING, I.WRITING])
+@pytest.mark.parametrize("state", [In.PENDING, In.ALLOCATED, In.GRANTED, In.REVOKING, In.WRITING])
 @pytest.mark.parametrize("end", ["cancel", "expire"])
 def test_a_transfer_that_is_not_over_ends_with_its_request(in_state, state, end):
     worker, transfer = in_state(state)
@@ -160,6 +180,165 @@ def test_a_transfer_that_is_not_over_ends_with_its_request(in_state, state, end)
 @pytest.mark.parametrize("name", ["written", "revoked", "abandon"])
 def test_nobody_is_asked_for_blocks_that_it_would_not_give_back(in_state, name):
     """The revocation was not told yet."""
-    worker, transfer = in_state(I.REVOKING)
+    worker, transfer = in_state(In.REVOKING)
     happen(worker, transfer, name)
     assert worker.scheduler.incoming.revocations() == ()
+
+
+# Outgoing transfers: a running sequence that migrates, beside one that runs on
+
+MIGRATION = {
+    Out.PENDING: (),
+    Out.GRANTED: ("grant",),
+    Out.STOPPING: ("grant", "begin", "finish", "end"),
+    Out.FINISHED: ("grant", "finish"),
+    Out.CANCELLED: ("grant", "cancel"),
+    Out.COMMITTED: ("grant", "finish", "commit"),
+    Out.ABORTED: ("abort",),
+}
+KEPT = (Out.GRANTED, Out.STOPPING, Out.FINISHED)
+
+
+@pytest.fixture
+def migrating(make_worker, make_client):
+    """A worker of few blocks, its older sequence, and the newer one's transfer, brought to this state."""
+
+    def make(state):
+        worker = make_worker(num_blocks=8, growth_tokens=0)
+        worker.older, worker.newer = make_client(prompt(6), max_tokens=20), make_client(prompt(7, 50), max_tokens=20)
+        worker.add(worker.older)
+        request = worker.add(worker.newer)
+        worker.step()
+        transfer = worker.scheduler.outgoing.migrate(request, room=5, attempt=2)
+        for name in MIGRATION[state]:
+            befall(worker, transfer, name)
+        assert transfer.state is state
+        return worker, transfer
+
+    return make
+
+
+def befall(worker, transfer, name):
+    outgoing = worker.scheduler.outgoing
+    match name:
+        case "grant":
+            outgoing.grant(transfer, 8)
+        case "begin" | "end":
+            getattr(worker, name)()
+        case _:
+            getattr(outgoing, name)(transfer)
+    worker.scheduler.check_integrity()
+
+
+@pytest.mark.parametrize(
+    ("name", "results"),
+    [
+        ("grant", {Out.PENDING: Out.GRANTED}),
+        ("withdraw", {Out.GRANTED: Out.PENDING, Out.STOPPING: Out.PENDING}),
+        ("finish", {Out.GRANTED: Out.FINISHED, Out.STOPPING: Out.FINISHED}),
+        ("commit", {Out.FINISHED: Out.COMMITTED, Out.CANCELLED: Out.COMMITTED}),
+        ("cancel", {Out.PENDING: Out.ABORTED, **dict.fromkeys(KEPT, Out.CANCELLED)}),
+        ("abort", dict.fromkeys((Out.PENDING, *KEPT, Out.CANCELLED), Out.ABORTED)),
+    ],
+)
+@pytest.mark.parametrize("state", Out)
+def test_what_happens_to_an_outgoing_transfer_moves_it_or_raises(migrating, state, name, results):
+    worker, transfer = migrating(state)
+    again = (name == "cancel" and transfer.over) or (name == "abort" and state is Out.ABORTED)
+    ended = name == "finish" and transfer.request.state is RequestState.ENDED
+    if state in results or again or ended:
+        befall(worker, transfer, name)
+    else:
+        with pytest.raises((IllegalTransferMove, ValueError)):
+            befall(worker, transfer, name)
+    assert transfer.state is results.get(state, state)
+    worker.scheduler.check_integrity()
+
+
+@pytest.mark.parametrize("state", [Out.PENDING, *KEPT, Out.CANCELLED, Out.ABORTED])
+def test_a_sequence_is_preempted_only_while_none_of_its_blocks_are_read(migrating, state):
+    worker, transfer = migrating(state)
+    while not worker.older.complete and worker.step():
+        pass
+    assert bool(transfer.request.preemptions) is (state in (Out.PENDING, Out.ABORTED))
+
+
+@pytest.mark.parametrize("state", [Out.PENDING, *KEPT, Out.CANCELLED, Out.ABORTED])
+def test_the_blocks_of_a_sequence_that_ends_stay_while_they_are_read(migrating, state):
+    worker, transfer = migrating(state)
+    worker.cancel(worker.older)
+    blocks = list(transfer.request.blocks)
+    worker.cancel(worker.newer)
+    assert transfer.request.blocks == (blocks if state in (*KEPT, Out.CANCELLED) else [])
+    assert worker.pool.counts().used == len(transfer.request.blocks)
+    befall(worker, transfer, "cancel")
+    assert worker.pool.counts().used == len(transfer.request.blocks)
+    befall(worker, transfer, "abort")
+    assert worker.scheduler.idle
+
+
+@pytest.mark.parametrize("state", [Out.PENDING, *KEPT, Out.ABORTED])
+def test_a_sequence_that_is_stopping_or_finished_makes_no_tokens(migrating, state):
+    worker, transfer = migrating(state)
+    known = len(transfer.request.tokens)
+    worker.step()
+    stopped = state in (Out.STOPPING, Out.FINISHED)
+    assert (len(transfer.request.tokens) == known) is stopped
+    assert transfer.request.schedulable is not stopped
+
+
+@pytest.mark.parametrize("state", [Out.PENDING, *KEPT, Out.ABORTED])
+def test_a_sequence_leaves_for_one_receiver_at_a_time(migrating, state):
+    worker, transfer = migrating(state)
+    if state is Out.ABORTED:
+        assert worker.scheduler.outgoing.migrate(transfer.request, 6, 3).state is Out.PENDING
+    else:
+        with pytest.raises(ValueError, match="migrated already"):
+            worker.scheduler.outgoing.migrate(transfer.request, 6, 3)
+        assert transfer.request.outgoing is transfer
+
+
+@pytest.mark.parametrize("state", [Out.PENDING, *KEPT])
+def test_a_sequence_goes_on_here_when_its_migration_has_failed(migrating, state):
+    worker, transfer = migrating(state)
+    befall(worker, transfer, "abort")
+    worker.run()
+    assert worker.newer.complete
+    assert worker.scheduler.idle
+
+
+def test_a_sequence_that_was_preempted_before_its_grant_is_not_migrated(migrating):
+    worker, transfer = migrating(Out.PENDING)
+    while not transfer.request.preemptions:
+        worker.step()
+    assert transfer.request.state is RequestState.WAITING
+    with pytest.raises(ValueError, match="is not running"):
+        befall(worker, transfer, "grant")
+    assert transfer.state is Out.PENDING
+    worker.run()
+    assert worker.newer.complete
+
+
+def test_a_prefill_whose_transfer_failed_is_over(make_worker, make_client):
+    worker = make_worker()
+    request = worker.add(make_client(prompt(6)), room=1)
+    worker.scheduler.outgoing.abort(request.outgoing)
+    assert request.state is RequestState.ENDED
+    assert worker.scheduler.idle
+
+
+def test_a_grant_that_is_too_small_for_a_prefill_changes_nothing(make_worker, make_client):
+    worker = make_worker()
+    request = worker.add(make_client(prompt(9)), room=1)
+    with pytest.raises(ValueError, match="too small"):
+        worker.grant(request, 2)
+    assert request.outgoing.state is Out.PENDING
+    worker.grant(request, 3)
+    assert request.outgoing.state is Out.GRANTED
+
+
+def test_a_withdrawn_grant_leaves_nothing_of_it(migrating):
+    worker, transfer = migrating(Out.GRANTED)
+    transfer.sent = 1
+    befall(worker, transfer, "withdraw")
+    assert (transfer.capacity, transfer.sent) == (0, 0)
