@@ -35,6 +35,7 @@ class WorkerSettings:
     block_size: int = 16
     kv_cache_memory: int = 512 * 2**20
     chunk_tokens: int = 512
+    slo_tpot: float = 0.1
     max_length: int | None = None
     max_batch: int = 64
     dtype: str = "Auto"
@@ -75,6 +76,7 @@ _FLAGS: Final = (
     Flag("--block-size", flags.ValueKind("TOKENS", _block_size), "tokens in a block of KV cache"),
     Flag("--kv-cache-memory", flags.SIZE, "memory of the KV cache"),
     Flag("--chunk-tokens", flags.whole("TOKENS", 1, 1 << 20), "most prompt tokens computed in one step"),
+    Flag("--slo-tpot", flags.DURATION, "time per output token; prompts beside running sequences get shorter chunks"),
     Flag("--max-length", flags.whole("TOKENS", 2, 1 << 24), "longest sequence; the model's limit if not given"),
     Flag("--max-batch", flags.whole("SEQUENCES", 1, 4096), "most sequences that run at once"),
     Flag("--dtype", flags.one_of("DTYPE", DTYPES), "number format: " + ", ".join(DTYPES)),

@@ -45,9 +45,10 @@ def test_without_a_token_the_control_port_stays_on_the_loopback() -> None:
     assert read("--host", "localhost").host == "localhost"
 
 
-def test_a_step_limit_is_a_duration() -> None:
+def test_limits_are_durations() -> None:
     assert read().step_limit == 120
     assert read("--step-limit", "90s").step_limit == 90
+    assert (read().slo_tpot, read("--slo-tpot", "50ms").slo_tpot) == (0.1, 0.05)
     assert (read().start_limit, read("--start-limit", "1h").start_limit) == (600, 3600)
 
 

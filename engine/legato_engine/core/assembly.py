@@ -82,6 +82,7 @@ def load(settings: WorkerSettings, path: Path, epoch: str, progress: Progress, c
         block_size=settings.block_size,
         max_length=max_length,
         chunk_tokens=settings.chunk_tokens,
+        tpot=settings.slo_tpot,
         max_running=settings.max_batch,
     )
     events = EventLog(epoch)

@@ -1,6 +1,7 @@
 """What a scheduler may do, and the refusal of what it may not."""
 
 from dataclasses import dataclass
+from math import inf
 
 from legato_engine.errors import EngineError
 from legato_engine.request import Request
@@ -27,7 +28,8 @@ class SchedulerLimits:
     role: Role
     block_size: int
     max_length: int  # tokens of one sequence, prompt and output
-    chunk_tokens: int = 512  # prompt tokens in one step, beside the decodes
+    chunk_tokens: int = 512  # prompt tokens in one step
+    tpot: float = inf  # seconds that a step with decodes may take: prompts beside them get what is left of it
     max_running: int = 64  # sequences in one step; a request of several choices counts as several
     max_waiting: int = 256
     max_parked: int = 32  # prefills for a hand-off that have, or will soon have, their KV computed but no grant

@@ -1,12 +1,16 @@
 """Makes a step: running requests first, then waiting ones; takes blocks from others where they are short."""
 
+from math import inf
+
 from legato_engine.request import Request
 from legato_engine.scheduler.admission import AdmissionControl, Verdict
 from legato_engine.scheduler.batch import Draw, Row
 from legato_engine.scheduler.block_tables import BlockTables
+from legato_engine.scheduler.chunk_budget import ChunkBudget
 from legato_engine.scheduler.incoming import IncomingHandoffs
 from legato_engine.scheduler.limits import SchedulerLimits
 from legato_engine.scheduler.request_registry import RequestRegistry
+from legato_engine.scheduler.step_cost import StepCost
 
 MOST_PREEMPTIONS = 2  # without progress in between: who was preempted so often stays
 MOST_LOOKED_AT = 32  # waiting requests in one step, so that a long queue costs no more
@@ -22,19 +26,21 @@ class Planner:
         tables: BlockTables,
         admission: AdmissionControl,
         incoming: IncomingHandoffs,
+        cost: StepCost,
     ) -> None:
         self._limits = limits
         self._registry = registry
         self._tables = tables
         self._admission = admission
         self._incoming = incoming
+        self._cost = cost
         self._rows: list[Row] = []
         self._flight: list[Request] = []
-        self._budget = 0
+        self._chunks: ChunkBudget | None = None  # of the step being planned, once a prompt asks
 
     def plan(self) -> tuple[list[Row], list[Request]]:
         """The rows of the next step and whose they are. Copies are left in the tables."""
-        self._rows, self._flight, self._budget = [], [], self._limits.chunk_tokens
+        self._rows, self._flight, self._chunks = [], [], None
         self._tables.begin_step()
         preempted, stalled = self._run_on(MOST_PREEMPTIONS)
         if stalled and not self._rows:  # everyone waits for blocks of everyone: somebody must give way after all
@@ -51,8 +57,8 @@ class Planner:
                 continue
             count = request.remaining
             if count > 1:
-                count = min(count, self._budget)
-                if count <= 0:
+                count = self._budget().count(request.computed, count)
+                if not count:
                     continue
             lacking = self._tables.grow(request, request.computed + count)
             if not lacking:
@@ -96,7 +102,7 @@ class Planner:
     def _start_waiting(self) -> None:
         looked_at, parkable = 0, self._admission.parkable()
         for request in self._registry.queue:
-            if self._budget <= 0 or looked_at >= MOST_LOOKED_AT:
+            if (self._chunks is not None and self._chunks.exhausted) or looked_at >= MOST_LOOKED_AT:
                 return
             if request.paused or (request.ungranted and parkable <= 0):
                 continue
@@ -112,7 +118,8 @@ class Planner:
                 return
             if verdict is Verdict.STARTED:
                 parkable -= request.ungranted
-                self._add(request, min(request.remaining, self._budget))
+                if count := self._budget().count(request.computed, request.remaining):
+                    self._add(request, count)
         self._incoming.grant_before(None)
 
     def _free_paused(self) -> bool:
@@ -125,6 +132,22 @@ class Planner:
             self._registry.preempt(paused[-1])
         return bool(paused)
 
+    def _budget(self) -> ChunkBudget:
+        """What prompts may still take of this step: `chunk_tokens`, and no more time than decodes leave of `tpot`."""
+        if self._chunks is None:
+            tokens, tpot = self._limits.chunk_tokens, self._limits.tpot
+            contexts = self._decoding() if tpot < inf else []
+            if contexts:
+                self._chunks = self._cost.budget(tokens, len(contexts), sum(contexts), tpot)
+            else:
+                self._chunks = ChunkBudget(tokens)
+        return self._chunks
+
+    def _decoding(self) -> list[int]:
+        """Tokens before the one that a decode row computes, for each such row of the step."""
+        running = self._registry.running
+        return [r.computed for r in running if r.schedulable and r.remaining == 1 and r.room is None]
+
     def _add(self, request: Request, count: int) -> None:
         tokens, start = request.tokens, request.computed
         known = len(tokens)
@@ -133,7 +156,7 @@ class Planner:
             self._rows.append(Row(tokens[-1:], start, request.blocks, (draw,)))
             self._flight.append(request)
             return
-        self._budget -= count
+        self._budget().spend(count, start)
         draws: tuple[Draw, ...] = ()
         if start + count == known and not request.first:
             params, prompt_len = request.params, request.prompt_len

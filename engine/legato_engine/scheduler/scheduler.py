@@ -16,6 +16,7 @@ from legato_engine.request import Request, RequestState
 from legato_engine.scheduler.admission import AdmissionControl
 from legato_engine.scheduler.batch import Batch, StepOutput
 from legato_engine.scheduler.block_tables import BlockTables
+from legato_engine.scheduler.chunk_budget import pairs
 from legato_engine.scheduler.incoming import IncomingHandoffs
 from legato_engine.scheduler.limits import RequestRejected, SchedulerLimits
 from legato_engine.scheduler.outgoing import OutgoingHandoffs
@@ -24,6 +25,7 @@ from legato_engine.scheduler.planner import Planner
 from legato_engine.scheduler.queue import Order, WaitingQueue
 from legato_engine.scheduler.request_registry import RequestRegistry
 from legato_engine.scheduler.results import Ended, SchedulerLoad, StepResult
+from legato_engine.scheduler.step_cost import StepCost
 from legato_engine.scheduler.tenants import TenantTokens
 from legato_engine.scheduler.transfers import IncomingTransfer
 
@@ -43,7 +45,8 @@ class Scheduler:
         self._output = OutputProcessor(limits, self._registry, self._tables)
         self.incoming = IncomingHandoffs(limits, self._registry, self._tables, self._admission, self._output.tokens)
         self.outgoing = OutgoingHandoffs(self._registry, self._tables)
-        self._planner = Planner(limits, self._registry, self._tables, self._admission, self.incoming)
+        self._cost = StepCost()
+        self._planner = Planner(limits, self._registry, self._tables, self._admission, self.incoming, self._cost)
         self._batch: Batch | None = None
         self._flight: list[Request] = []
         self._began = 0.0
@@ -92,16 +95,20 @@ class Scheduler:
         self._tables.end_step()
         result = StepResult()
         served: defaultdict[str, int] = defaultdict(int)
+        context, attended = 0, 0.0
         for request, row, sampled in zip(flight, batch.rows, output, strict=True):
             computed = len(row.tokens)
             served[request.tenant] += computed
             if computed == 1 and row.draws:
                 result.decode_rows += 1
+                context += row.start
             else:
                 result.prompt_tokens += computed
+                attended += pairs(computed, row.start)
             self._output.row(request, computed, sampled, result)
         self._tenants.add(served)
         self._queue.measured(result.prompt_tokens, now - self._began)
+        self._cost.measured(result.decode_rows, context, result.prompt_tokens, attended, now - self._began)
         return result
 
     # Ending

@@ -112,7 +112,7 @@ class Engine(ManifestPart):
     kv_cache_memory: Memory = 512 << 20
     """Size of the KV cache of each worker."""
     chunk_tokens: Annotated[int, Field(ge=16, le=1 << 20)] = 512
-    """Maximum number of prompt tokens in one step; longer prompts are computed in chunks."""
+    """Maximum number of prompt tokens in one step; fewer beside sequences that decode, to keep slo.tpot."""
     dtype: Literal["Auto", "BFloat16", "Float16", "Float32"] = "Auto"
     """Data type of weights and KV. Auto selects the fastest that the processor supports."""
     numerics: Literal["Fast", "Invariant"] = "Fast"
@@ -173,7 +173,7 @@ class Slo(ManifestPart):
     ttft: Duration = 1.0
     """Objective for the time to the first token."""
     tpot: Duration = 0.1
-    """Objective for the time of each later token."""
+    """Objective for the time of each later token; decode workers shorten the chunks of prompts to keep it."""
 
 
 class Bounds(ManifestPart):
@@ -237,7 +237,7 @@ class Spec(ManifestPart):
     transfer: Transfer = Transfer()
     """Hand-offs of KV between workers."""
     slo: Slo = Slo()
-    """Latency objectives, for the autoscaler."""
+    """Latency objectives."""
     scaling: Scaling = Scaling()
     """Sizes of the pools."""
     drain: Drain = Drain()

@@ -81,6 +81,7 @@ def _arguments(service: InferenceService, pool: str, placement: PodPlacement, de
         "worker",
         *_identity(service, pool),
         *_engine(service, delivery),
+        *_decoding(service, pool),
         *_process(service, pool, placement),
     ]
 
@@ -97,6 +98,11 @@ def _engine(service: InferenceService, delivery: Delivery) -> list[str]:
     flags += ["--chunk-tokens", str(engine.chunk_tokens), "--dtype", engine.dtype, "--numerics", engine.numerics]
     flags += ["--transport", transfer.transport]
     return flags if transfer.checksum else [*flags, "--no-checksum"]
+
+
+def _decoding(service: InferenceService, pool: str) -> list[str]:
+    """What only workers that decode are told, so that prefill workers stay when it changes."""
+    return ["--slo-tpot", durations.text(service.spec.slo.tpot)] if pool == "decode" else []
 
 
 def _process(service: InferenceService, pool: str, placement: PodPlacement) -> list[str]:

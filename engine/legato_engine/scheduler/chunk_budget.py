@@ -1,0 +1,56 @@
+"""How many prompt tokens a step may still compute: bounded by tokens, and by time where sequences decode beside."""
+
+from dataclasses import dataclass
+from math import inf, sqrt
+
+LEAST_CHUNK = 32  # tokens: so many are computed however late the step is, so that prompts always advance
+MULTIPLE = 16  # a chunk that time cuts short is a multiple of this: kernels compute tiles
+
+
+@dataclass(slots=True)
+class ChunkBudget:
+    """What is left of one step for prompts. Attention makes tokens dearer the more context they have: `count` tokens
+    from position `start` on are `pairs(count, start)` pairs of a token and what it attends to."""
+
+    tokens: int
+    seconds: float = inf
+    per_token: float = 0.0  # seconds
+    per_pair: float = 0.0  # seconds
+    spent: bool = False
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether no further prompt can begin in this step."""
+        return self.tokens <= 0 or (self.spent and self._fitting(0) < MULTIPLE)
+
+    def count(self, start: int, remaining: int) -> int:
+        """How many of `remaining` tokens from position `start` on the step may compute; 0 when it is full."""
+        most = min(remaining, self.tokens)
+        if self.seconds == inf:
+            return most
+        fitting = self._fitting(start)
+        if not self.spent:
+            fitting = max(fitting, LEAST_CHUNK)
+        if fitting >= most:
+            return most
+        return int(fitting) // MULTIPLE * MULTIPLE
+
+    def spend(self, count: int, start: int) -> None:
+        """`count` tokens from position `start` on are in the step."""
+        self.tokens -= count
+        self.seconds -= self.per_token * count + self.per_pair * pairs(count, start)
+        self.spent = True
+
+    def _fitting(self, start: int) -> float:
+        """Tokens from `start` on that take `seconds`: the positive root of per_pair/2 n² + (per_token + per_pair start)
+        n = seconds, in the form that also holds for per_pair = 0."""
+        if self.seconds <= 0:
+            return 0.0
+        slope = self.per_token + self.per_pair * start
+        root = slope + sqrt(slope * slope + 2 * self.per_pair * self.seconds)
+        return 2 * self.seconds / root if root else inf
+
+
+def pairs(count: int, start: int) -> float:
+    """Tokens times the mean context that each attends to."""
+    return count * (start + count / 2)

@@ -1,0 +1,63 @@
+"""How many prompt tokens a step may compute."""
+
+from math import inf
+
+import pytest
+
+from legato_engine.scheduler.chunk_budget import LEAST_CHUNK, MULTIPLE, ChunkBudget, pairs
+
+
+def cost(budget, count, start):
+    return budget.per_token * count + budget.per_pair * pairs(count, start)
+
+
+def test_without_a_time_only_tokens_bound_it():
+    budget = ChunkBudget(100)
+    assert budget.count(5000, 60) == 60
+    budget.spend(60, 5000)
+    assert budget.count(0, 60) == 40
+    assert not budget.exhausted
+    budget.spend(40, 0)
+    assert budget.count(0, 60) == 0
+    assert budget.exhausted
+
+
+@pytest.mark.parametrize("start", [0, 100, 4000])
+@pytest.mark.parametrize(("per_token", "per_pair"), [(1e-3, 0.0), (1e-3, 1e-6), (0.0, 2e-6)])
+def test_a_chunk_takes_the_time_there_is_and_no_more(start, per_token, per_pair):
+    budget = ChunkBudget(10_000, 1.0, per_token, per_pair)
+    count = budget.count(start, 10_000)
+    assert count % MULTIPLE == 0
+    assert cost(budget, count, start) <= 1.0 < cost(budget, count + MULTIPLE, start)
+
+
+def test_the_end_of_a_prompt_need_not_be_a_multiple():
+    assert ChunkBudget(1000, 1.0, 1e-3).count(0, 517) == 517
+
+
+def test_prompts_share_the_time():
+    budget = ChunkBudget(1000, 0.1, 1e-3)
+    budget.spend(60, 0)
+    assert budget.count(0, 1000) == 32
+    budget.spend(32, 0)
+    assert budget.count(0, 1000) == 0
+    assert budget.exhausted
+
+
+@pytest.mark.parametrize("seconds", [-1.0, 0.0, 0.001])
+def test_one_prompt_advances_however_late_the_step_is(seconds):
+    budget = ChunkBudget(1000, seconds, 1e-3)
+    assert not budget.exhausted
+    assert budget.count(0, 1000) == LEAST_CHUNK
+    budget.spend(LEAST_CHUNK, 0)
+    assert budget.count(0, 1000) == 0
+    assert budget.exhausted
+
+
+def test_no_more_than_its_tokens_even_if_that_is_less_than_the_least():
+    assert ChunkBudget(8, 0.0, 1e-3).count(0, 1000) == 8
+
+
+def test_prompts_that_are_measured_to_cost_nothing_are_bounded_by_tokens():
+    assert ChunkBudget(100, 0.5, 0.0, 0.0).count(50, 1000) == 100
+    assert ChunkBudget(100, inf).count(50, 1000) == 100

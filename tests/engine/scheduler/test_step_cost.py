@@ -1,0 +1,139 @@
+"""What a step takes is learned from steps, whatever is odd about some of them."""
+
+from random import Random
+
+import pytest
+
+from legato_engine.scheduler.chunk_budget import LEAST_CHUNK, pairs
+from legato_engine.scheduler.step_cost import COLD_STEPS, REACH, StepCost
+
+TPOT = 0.1
+
+
+def seconds(rows, context, tokens, attended, speed=1.0):
+    """A machine on which 4 decode rows take 12 ms, and 512 tokens some 260 ms at first and 560 ms after 4,000."""
+    return (6e-3 + 1.5e-3 * rows + 2e-7 * context + 5e-4 * tokens + 1.5e-7 * attended) / speed
+
+
+def measure(cost, rows, tokens=0, start=0, **machine):
+    step = rows, rows * 300, tokens, pairs(tokens, start)
+    cost.measured(*step, seconds(*step, **machine))
+
+
+def trained(**machine):
+    """After decodes of several sizes, and prompts in chunks of several sizes."""
+    cost = StepCost()
+    for step in range(40):
+        measure(cost, 1 + step % 8, **machine)
+        measure(cost, step % 4, (32, 64, 128)[step % 3], 100 * step, **machine)
+    return cost
+
+
+def chunk(cost, rows, start, tpot=TPOT, tokens=512):
+    return cost.budget(tokens, rows, rows * 300, tpot).count(start, 10_000)
+
+
+def taken(rows, start, count, **machine):
+    return seconds(rows, rows * 300, count, pairs(count, start), **machine)
+
+
+@pytest.mark.parametrize("start", [0, 500, 4000])
+@pytest.mark.parametrize("rows", [1, 4, 16, 32])
+def test_a_chunk_fills_the_time_beside_decodes_that_were_never_measured_together(rows, start):
+    count = chunk(trained(), rows, start)
+    assert 0.8 * TPOT < taken(rows, start, count) <= 1.02 * TPOT
+
+
+def test_chunks_become_smaller_with_their_context_and_with_more_decodes():
+    cost = trained()
+    assert chunk(cost, 4, 0) > chunk(cost, 4, 2000) > chunk(cost, 4, 8000)
+    assert chunk(cost, 1, 0) > chunk(cost, 16, 0) > chunk(cost, 48, 0)
+
+
+def test_before_any_prompt_was_measured_a_chunk_is_the_least_one():
+    cost = StepCost()
+    for _ in range(10):
+        measure(cost, 4)
+    assert chunk(cost, 4, 0) == LEAST_CHUNK
+
+
+def test_a_chunk_grows_in_steps_from_what_was_measured():
+    """From one size, nobody knows which part of the time is fixed."""
+    cost = StepCost()
+    for _ in range(10):
+        measure(cost, 0, 16)
+    assert chunk(cost, 1, 0) == LEAST_CHUNK == REACH * 16
+    measure(cost, 1, 64)
+    assert chunk(cost, 1, 0, tpot=10.0) == REACH * 64
+
+
+def test_chunk_tokens_bound_a_chunk_however_much_time_there_is():
+    assert chunk(trained(), 1, 0, tpot=10.0, tokens=200) == 200
+
+
+def test_when_decodes_alone_take_longer_prompts_still_advance():
+    assert chunk(trained(), 100, 0) == LEAST_CHUNK
+
+
+def test_cold_steps_do_not_count():
+    """The first steps of each kind load code: however long they take, nothing is concluded from them."""
+    cost = StepCost()
+    for _ in range(COLD_STEPS):
+        cost.measured(4, 1200, 0, 0, 30.0)
+        cost.measured(4, 1200, 64, pairs(64, 0), 30.0)
+    assert chunk(cost, 4, 0) == LEAST_CHUNK
+    for _ in range(3):
+        measure(cost, 4)
+        measure(cost, 0, 512)
+    assert taken(4, 0, chunk(cost, 4, 0)) > 0.8 * TPOT
+
+
+def test_a_step_in_which_the_machine_stood_still_changes_little():
+    cost = trained()
+    before = chunk(cost, 4, 0)
+    cost.measured(4, 1200, 64, pairs(64, 0), 5.0)
+    cost.measured(4, 1200, 0, 0, 5.0)
+    assert abs(chunk(cost, 4, 0) - before) <= 16
+
+
+def test_a_step_without_a_duration_says_nothing():
+    cost = trained()
+    before = chunk(cost, 4, 0)
+    cost.measured(4, 1200, 64, pairs(64, 0), 0.0)
+    assert chunk(cost, 4, 0) == before
+
+
+def test_it_follows_a_machine_that_becomes_slower():
+    cost = trained()
+    for step in range(200):
+        measure(cost, 4, speed=0.5)
+        measure(cost, 4, 64, 25 * step, speed=0.5)
+    assert 0.8 * TPOT < taken(4, 1000, chunk(cost, 4, 1000), speed=0.5) <= 1.05 * TPOT
+
+
+def test_a_long_phase_of_decodes_leaves_what_is_known_of_prompts():
+    cost = trained()
+    before = chunk(cost, 4, 0)
+    for _ in range(10_000):
+        measure(cost, 4)
+    assert abs(chunk(cost, 4, 0) - before) <= 16
+    cost.measured(4, 1200, 64, pairs(64, 0), 5.0)  # nor does the first prompt after it count for all before
+    assert abs(chunk(cost, 4, 0) - before) <= 16
+
+
+def test_larger_chunks_that_took_less_time_do_not_make_time_negative():
+    cost = StepCost()
+    for _ in range(20):
+        cost.measured(4, 1200, 32, pairs(32, 0), 0.05)
+        cost.measured(4, 1200, 64, pairs(64, 0), 0.03)
+    assert chunk(cost, 4, 0) == REACH * 64
+
+
+def test_noise_leaves_a_chunk_near_the_time():
+    random, cost = Random(1), StepCost()
+    for step in range(400):
+        rows, tokens, start = step % 6, (0, 32, 96, 160)[step % 4], random.randrange(4000)
+        work = rows, rows * 300, tokens, pairs(tokens, start)
+        cost.measured(*work, seconds(*work) * random.uniform(0.8, 1.2))
+    for rows, start in ((1, 0), (4, 2000), (16, 4000)):
+        assert 0.7 * TPOT < taken(rows, start, chunk(cost, rows, start)) < 1.2 * TPOT
