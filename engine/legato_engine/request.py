@@ -48,6 +48,7 @@ class Request:
     cache_salt: str = ""
     adapter: str = ""
     room: int | None = None
+    handed_off: bool = False  # another worker computed its prompt
 
     state: RequestState = RequestState.WAITING
     begun: bool = False  # it had a part in some step
@@ -133,6 +134,7 @@ class Request:
             tenant=self.tenant,
             cache_salt=self.cache_salt,
             adapter=self.adapter,
+            handed_off=self.handed_off,
             state=RequestState.RUNNING,
             begun=True,
             paused=self.paused,

@@ -5,6 +5,7 @@ from enum import Enum
 from legato_engine.request import Request
 from legato_engine.scheduler.block_tables import BlockTables
 from legato_engine.scheduler.limits import SchedulerLimits
+from legato_engine.scheduler.output_lengths import OutputLengths
 from legato_engine.scheduler.request_registry import RequestRegistry
 
 
@@ -18,23 +19,43 @@ class AdmissionControl:
     """Gives waiting requests their blocks. All blocks of the known tokens are given at once, so that what has started
     can finish its prompt without taking from others."""
 
-    def __init__(self, limits: SchedulerLimits, registry: RequestRegistry, tables: BlockTables) -> None:
+    def __init__(
+        self, limits: SchedulerLimits, registry: RequestRegistry, tables: BlockTables, lengths: OutputLengths
+    ) -> None:
         self._limits = limits
         self._registry = registry
         self._tables = tables
-        self.reserved = 0  # sequences that incoming transfers with blocks will become
+        self._lengths = lengths
+        self.reserved: set[Request] = set()  # what incoming transfers with blocks will become
 
     def slots(self) -> int:
         """How many more sequences may run."""
-        return self._limits.max_running - self._registry.slots() - self.reserved
+        return (
+            self._limits.max_running - self._registry.slots() - sum(len(request.choices) for request in self.reserved)
+        )
 
     def parkable(self) -> int:
         """How many more prefills may be computed without a grant."""
         return self._limits.max_parked - self._registry.ungranted()
 
-    def fits(self, missing: int) -> bool:
-        """Whether `missing` blocks can be taken and what runs can still grow as expected."""
-        return missing + self._growth() <= self._tables.pool.available
+    def fits(self, missing: int, growth: int) -> bool:
+        """Whether `missing` blocks can be taken, and then `growth` more beside what others still ask for. Alone, a
+        sequence may fill the worker, so that the next one can always start."""
+        growing = self._growing()
+        if growing or self.reserved:
+            growth += sum([self.growth(request, len(request.blocks)) for request in growing])
+            growth += sum([self.growth(r, self._limits.blocks_for(len(r.tokens)) + 1) for r in self.reserved])
+            missing += growth
+        return missing <= self._tables.pool.available
+
+    def growth(self, request: Request, held: int) -> int:
+        """Blocks that `request` will still ask for when it holds `held`, those of all its choices together."""
+        limits, known = self._limits, len(request.tokens)
+        longest = min(known + self._expected(request), limits.max_length)
+        branches = len(request.choices)
+        shared = known // limits.block_size if branches > 1 else 0  # full blocks of the prompt serve all choices
+        needed = limits.blocks_for(longest - 1) - shared  # nothing follows the last token, so its KV is not computed
+        return max(0, branches * needed - (held - shared))
 
     def start(self, request: Request) -> Verdict:
         """Give `request`, which waits and is not paused, its blocks."""
@@ -45,7 +66,8 @@ class AdmissionControl:
         if self._tables.awaited(request, len(matched)):
             return Verdict.SKIPPED
         blocks = self._limits.blocks_for(known if request.room is not None else known + 1)
-        if not self.fits(self._tables.missing(matched, blocks)):
+        growth = self.growth(request, blocks) if request.room is None else 0
+        if not self.fits(self._tables.missing(matched, blocks), growth):
             return Verdict.FULL
         self._tables.open(request, matched, blocks)
         if not request.farthest:
@@ -54,9 +76,19 @@ class AdmissionControl:
         self._registry.run(request)
         return Verdict.STARTED
 
-    def _growth(self) -> int:
-        """Blocks that what runs will soon ask for; 0 when nothing runs, so that the next one can always start."""
-        tokens = self._limits.growth_tokens
-        growing = [r for r in self._registry.running if r.schedulable and r.room is None]
-        expected = sum(min(tokens, r.params.max_tokens - r.outputs) * len(r.choices) for r in growing)
-        return self._limits.blocks_for(expected + tokens * self.reserved)
+    def _growing(self) -> list[Request]:
+        """What runs and makes tokens; a paused one, whose blocks are the first to be taken, only if all is reserved."""
+        running = self._registry.running
+        if self._limits.reserve_maximum:
+            return [request for request in running if request.room is None]
+        return [request for request in running if request.schedulable and request.room is None]
+
+    def _expected(self, request: Request) -> int:
+        """Output tokens that `request` will still make: as many as usual, but no more than it may."""
+        outputs, most = request.outputs, request.params.max_tokens
+        if self._limits.reserve_maximum:
+            return most - outputs
+        usual = self._lengths.usual(request)
+        if usual is None or usual <= outputs:
+            return min(self._limits.growth_tokens, most - outputs)
+        return min(usual, most) - outputs

@@ -113,7 +113,7 @@ class IncomingHandoffs:
         self._end(transfer, IncomingState.ADOPTED)
         request.blocks, transfer.blocks = transfer.blocks, []
         request.stored = transfer.cached
-        request.room = None
+        request.room, request.handed_off = None, True
         computed = max(computed, transfer.cached * self._limits.block_size)
         self._rewind(request, computed, len(request.tokens) + min(follow))
         self._registry.run(request)
@@ -183,7 +183,7 @@ class IncomingHandoffs:
         holding = [transfer for transfer in self._holding if not transfer.over]
         quarantined = [transfer for transfer in self._holding if transfer.state is IncomingState.QUARANTINED]
         assert len(holding) + len(quarantined) == len(self._holding), "a transfer that is over is held"
-        assert self._admission.reserved == sum(len(transfer.request.choices) for transfer in holding)
+        assert self._admission.reserved == {transfer.request for transfer in holding}
         assert self._tables.pool.counts().quarantined == sum(len(transfer.blocks) for transfer in quarantined)
 
     # ── inside ──
@@ -195,13 +195,14 @@ class IncomingHandoffs:
         known = len(request.tokens)
         matched = self._tables.match(request, known // self._limits.block_size)
         blocks = self._limits.blocks_for(known) + 1
-        if not self._admission.fits(self._tables.missing(matched, blocks)):
+        growth = self._admission.growth(request, blocks)
+        if not self._admission.fits(self._tables.missing(matched, blocks), growth):
             return False
         transfer.move(IncomingState.ALLOCATED)
         self._tables.open(request, matched, blocks)
         transfer.blocks, request.blocks = request.blocks, []
         transfer.cached = len(matched)
-        self._admission.reserved += len(request.choices)
+        self._admission.reserved.add(request)
         self._holding.append(transfer)
         return True
 
@@ -220,7 +221,7 @@ class IncomingHandoffs:
         transfer.move(state)
         self._holding.remove(transfer)
         self._forget_revocation(transfer)
-        self._admission.reserved -= len(transfer.request.choices)
+        self._admission.reserved.discard(transfer.request)
 
     def _free(self, transfer: IncomingTransfer) -> None:
         self._tables.pool.release(transfer.blocks)

@@ -33,7 +33,8 @@ class SchedulerLimits:
     max_running: int = 64  # sequences in one step; a request of several choices counts as several
     max_waiting: int = 256
     max_parked: int = 32  # prefills for a hand-off that have, or will soon have, their KV computed but no grant
-    growth_tokens: int = 32  # output expected of each running sequence when room for another one is judged
+    growth_tokens: int = 32  # output still expected of a running sequence that nothing else is known of
+    reserve_maximum: bool = False  # admission leaves room for all of max_tokens, not for what is expected
     aging: float = 5.0  # seconds of waiting that are worth one step of priority
 
     def blocks_for(self, tokens: int) -> int:

@@ -6,15 +6,19 @@ from legato_engine.request import RUNNING, Request
 from legato_engine.scheduler.batch import Sampled
 from legato_engine.scheduler.block_tables import BlockTables
 from legato_engine.scheduler.limits import SchedulerLimits
+from legato_engine.scheduler.output_lengths import OutputLengths
 from legato_engine.scheduler.request_registry import RequestRegistry
 from legato_engine.scheduler.results import Emission, StepResult
 
 
 class OutputProcessor:
-    def __init__(self, limits: SchedulerLimits, registry: RequestRegistry, tables: BlockTables) -> None:
+    def __init__(
+        self, limits: SchedulerLimits, registry: RequestRegistry, tables: BlockTables, lengths: OutputLengths
+    ) -> None:
         self._limits = limits
         self._registry = registry
         self._tables = tables
+        self._lengths = lengths
 
     def row(self, request: Request, computed: int, sampled: Sequence[Sampled], result: StepResult) -> None:
         """One row of a step: KV of `computed` more tokens exists. Nothing happens to a request that ended meanwhile."""
@@ -68,6 +72,7 @@ class OutputProcessor:
         self._tables.store(request)  # a hand-off may bring KV of these tokens too
         if finish is not None:
             request.finish = finish
+            self._lengths.ended(request)
             self._registry.end(request)
         return Emission(request, request.choices[0], index, tuple(sampled), finish)
 

@@ -20,6 +20,7 @@ from legato_engine.scheduler.chunk_budget import pairs
 from legato_engine.scheduler.incoming import IncomingHandoffs
 from legato_engine.scheduler.limits import RequestRejected, SchedulerLimits
 from legato_engine.scheduler.outgoing import OutgoingHandoffs
+from legato_engine.scheduler.output_lengths import OutputLengths
 from legato_engine.scheduler.output_processor import OutputProcessor
 from legato_engine.scheduler.planner import Planner
 from legato_engine.scheduler.queue import Order, WaitingQueue
@@ -41,8 +42,9 @@ class Scheduler:
         self._tables = BlockTables(pool, limits.block_size, kv_revision)
         self._queue = WaitingQueue(Order(limits))
         self._registry = RequestRegistry(self._tables, self._queue)
-        self._admission = AdmissionControl(limits, self._registry, self._tables)
-        self._output = OutputProcessor(limits, self._registry, self._tables)
+        self._lengths = OutputLengths()
+        self._admission = AdmissionControl(limits, self._registry, self._tables, self._lengths)
+        self._output = OutputProcessor(limits, self._registry, self._tables, self._lengths)
         self.incoming = IncomingHandoffs(limits, self._registry, self._tables, self._admission, self._output.tokens)
         self.outgoing = OutgoingHandoffs(self._registry, self._tables)
         self._cost = StepCost()
@@ -183,6 +185,7 @@ class Scheduler:
     def _end(self, requests: list[Request], incoming: list[IncomingTransfer]) -> Ended:
         alive = tuple(request for request in requests if request.state is not RequestState.ENDED)
         for request in alive:
+            self._lengths.ended(request)
             self._registry.end(request)
         for transfer in incoming:
             self.incoming.abandon(transfer)

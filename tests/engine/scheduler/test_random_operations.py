@@ -45,6 +45,8 @@ class World:
             "max_running": 6,
             "max_parked": 2,
             "growth_tokens": num_blocks % 3,
+            "reserve_maximum": num_blocks % 4 == 0,
+            "tpot": 1.5 if num_blocks % 2 else float("inf"),
         }
         self.workers = [make_worker(**limits), make_worker(**limits)]
         self.make_client = make_client
