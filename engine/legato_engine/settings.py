@@ -17,6 +17,7 @@ ROLES = ("prefill", "decode", "unified")
 DTYPES = ("Auto", "Float32", "BFloat16", "Float16")
 NUMERICS = ("Fast",)  # Invariant is not computed yet
 DEVICES = ("cpu", "cuda")
+OUTPUT_RESERVATIONS = ("Expected", "Maximum")
 TRANSPORTS = ("Auto", "TCP", "SharedMemory", "RDMA", "None")
 
 
@@ -36,6 +37,7 @@ class WorkerSettings:
     kv_cache_memory: int = 512 * 2**20
     chunk_tokens: int = 512
     slo_tpot: float = 0.1
+    output_reservation: str = "Expected"
     max_length: int | None = None
     max_batch: int = 64
     dtype: str = "Auto"
@@ -77,6 +79,11 @@ _FLAGS: Final = (
     Flag("--kv-cache-memory", flags.SIZE, "memory of the KV cache"),
     Flag("--chunk-tokens", flags.whole("TOKENS", 1, 1 << 20), "most prompt tokens computed in one step"),
     Flag("--slo-tpot", flags.DURATION, "time per output token; prompts beside running sequences get shorter chunks"),
+    Flag(
+        "--output-reservation",
+        flags.one_of("OUTPUT", OUTPUT_RESERVATIONS),
+        "output that running sequences get KV cache for before another one starts: Expected or Maximum",
+    ),
     Flag("--max-length", flags.whole("TOKENS", 2, 1 << 24), "longest sequence; the model's limit if not given"),
     Flag("--max-batch", flags.whole("SEQUENCES", 1, 4096), "most sequences that run at once"),
     Flag("--dtype", flags.one_of("DTYPE", DTYPES), "number format: " + ", ".join(DTYPES)),

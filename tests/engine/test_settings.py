@@ -58,3 +58,8 @@ def test_without_a_token_hand_offs_stay_on_the_loopback() -> None:
     assert read("--transfer-host", "192.0.2.2", LEGATO_TOKEN="secret").transfer_host == "192.0.2.2"
     assert read("--transfer-host", "192.0.2.2", "--transport", "None").transfer_host == "192.0.2.2"
     assert read("--transfer-host", "127.0.0.2").transfer_host == "127.0.0.2"
+
+
+def test_room_for_output_is_that_expected_unless_told_otherwise() -> None:
+    assert read().output_reservation == "Expected"
+    assert read("--output-reservation", "Maximum").output_reservation == "Maximum"

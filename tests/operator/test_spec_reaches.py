@@ -53,6 +53,7 @@ CHANGES: dict[str, Any] = {
     "engine.blockSize": 32,
     "engine.kvCacheMemory": "1Gi",
     "engine.chunkTokens": 256,
+    "engine.outputReservation": "Maximum",
     "engine.dtype": "Float32",
     "engine.numerics": "Invariant",
     "gateway.replicas": 2,

@@ -77,14 +77,7 @@ def load(settings: WorkerSettings, path: Path, epoch: str, progress: Progress, c
         )
     compute = ComputeThread()
     runner = compute.call(lambda: _runner(settings, checkpoint, max_length, progress))
-    limits = SchedulerLimits(
-        role=settings.role,
-        block_size=settings.block_size,
-        max_length=max_length,
-        chunk_tokens=settings.chunk_tokens,
-        tpot=settings.slo_tpot,
-        max_running=settings.max_batch,
-    )
+    limits = scheduler_limits(settings, max_length)
     events = EventLog(epoch)
     scheduler = Scheduler(limits, BlockPool(runner.num_blocks, events), runner.kv_revision)
     agent = None if settings.transport == "None" else _agent(settings, runner, epoch, clock)
@@ -92,6 +85,19 @@ def load(settings: WorkerSettings, path: Path, epoch: str, progress: Progress, c
     hello = _hello(settings, runner, epoch, fingerprints, max_length, agent)
     vocab_size = checkpoint.config.vocab_size
     return CoreParts(hello, runner.formats, vocab_size, compute, runner, scheduler, events, agent, limits, clock)
+
+
+def scheduler_limits(settings: WorkerSettings, max_length: int) -> SchedulerLimits:
+    """What these settings let a scheduler do with sequences of at most `max_length` tokens."""
+    return SchedulerLimits(
+        role=settings.role,
+        block_size=settings.block_size,
+        max_length=max_length,
+        chunk_tokens=settings.chunk_tokens,
+        tpot=settings.slo_tpot,
+        reserve_maximum=settings.output_reservation == "Maximum",
+        max_running=settings.max_batch,
+    )
 
 
 def _runner(settings: WorkerSettings, checkpoint: Checkpoint, max_length: int, progress: Progress) -> Runner:

@@ -113,6 +113,8 @@ class Engine(ManifestPart):
     """Size of the KV cache of each worker."""
     chunk_tokens: Annotated[int, Field(ge=16, le=1 << 20)] = 512
     """Maximum number of prompt tokens in one step; fewer beside sequences that decode, to keep slo.tpot."""
+    output_reservation: Literal["Expected", "Maximum"] = "Expected"
+    """Output that KV cache is left for before a sequence starts: as much as Expected, or the Maximum (max_tokens)."""
     dtype: Literal["Auto", "BFloat16", "Float16", "Float32"] = "Auto"
     """Data type of weights and KV. Auto selects the fastest that the processor supports."""
     numerics: Literal["Fast", "Invariant"] = "Fast"

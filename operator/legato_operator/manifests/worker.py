@@ -102,7 +102,10 @@ def _engine(service: InferenceService, delivery: Delivery) -> list[str]:
 
 def _decoding(service: InferenceService, pool: str) -> list[str]:
     """What only workers that decode are told, so that prefill workers stay when it changes."""
-    return ["--slo-tpot", durations.text(service.spec.slo.tpot)] if pool == "decode" else []
+    if pool != "decode":
+        return []
+    flags = ["--slo-tpot", durations.text(service.spec.slo.tpot)]
+    return [*flags, "--output-reservation", service.spec.engine.output_reservation]
 
 
 def _process(service: InferenceService, pool: str, placement: PodPlacement) -> list[str]:
