@@ -111,9 +111,10 @@ def test_docs_know_every_metric_of_the_operator():
 
 def test_docs_know_every_metric_of_a_worker():
     source = Path(worker_metrics.__file__).read_text()
+    in_status = ("draining", "leaked_blocks", "kv_mismatch", "kv_utilization")
     told = {metric.name for metric in worker_metrics.WorkerMetrics().families()}
     told |= set(re.findall(r'"(legato_worker_[a-z_]+)"', source))
-    told |= {f"legato_worker_{name}" for name in (*worker_metrics._GAUGES, "draining", "leaked_blocks")}
+    told |= {f"legato_worker_{name}" for name in (*worker_metrics._GAUGES, *in_status)}
     assert _rows("metrics.md", "Worker") == told
 
 

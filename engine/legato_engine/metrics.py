@@ -82,6 +82,13 @@ class WorkerMetrics:
             gauges.update({name: (text, getattr(load, name)) for name, text in _GAUGES.items()})
             gauges["draining"] = ("1 when it takes nothing new.", load.draining)
             leaked = load.used_blocks if self._current.idle else 0
+            mismatch = (
+                "1 if the owners of KV blocks disagreed when it was idle last: a fault.",
+                self._current.mismatch != "",
+            )
+            gauges["kv_mismatch"] = mismatch
+            used = "Share of the slots in used KV blocks that hold a token's KV; 1 if none is used."
+            gauges["kv_utilization"] = (used, self._current.kv_utilization)
             gauges["leaked_blocks"] = ("KV blocks in use although there is no sequence: a fault, and lost.", leaked)
         families: list[Metric] = [_gauge(name, *value) for name, value in gauges.items()]
         families += [_counter(name, *value) for name, value in counters.items()]

@@ -169,7 +169,11 @@ def test_monitors_are_made_where_wanted_and_possible():
     made = {"PodMonitor", "PrometheusRule"}
     assert made & {item["kind"] for item in render(*wanted)} == set()
     assert made & {item["kind"] for item in render(*PROMETHEUS)} == set()
-    assert made & {item["kind"] for item in render(*wanted, *PROMETHEUS)} == made
+    objects = render(*wanted, *PROMETHEUS)
+    assert made & {item["kind"] for item in objects} == made
+    (rule,) = of_kind(objects, "PrometheusRule").values()
+    alerts = {alert["alert"]: alert["expr"] for alert in rule["spec"]["groups"][0]["rules"]}
+    assert "legato_worker_kv_mismatch" in alerts["LegatoWorkerBlocks"]
 
 
 def test_ways_in_from_outside():

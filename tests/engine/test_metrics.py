@@ -13,3 +13,11 @@ def test_blocks_in_use_on_an_idle_worker_are_leaked(idle: bool, used: int, leake
     text = WorkerMetrics().exposition(CoreStatus(load, CoreTotals(), idle), ready=True, gateways=1).decode()
     assert f"legato_worker_leaked_blocks {float(leaked)}\n" in text
     assert f"legato_worker_used_blocks {float(used)}\n" in text
+
+
+@pytest.mark.parametrize(("mismatch", "value"), [("", 0.0), ("block 3 has 1 references and 0 owners", 1.0)])
+def test_what_a_core_says_of_its_blocks_is_told(mismatch: str, value: float) -> None:
+    status = CoreStatus(Load(0, 0, 0, 90, 3, 7, 0), CoreTotals(), True, 0.75, mismatch)
+    text = WorkerMetrics().exposition(status, ready=True, gateways=1).decode()
+    assert f"legato_worker_kv_mismatch {value}\n" in text
+    assert "legato_worker_kv_utilization 0.75\n" in text

@@ -96,6 +96,8 @@ class CoreStatus(Value, frozen=True):
     load: Load
     totals: CoreTotals
     idle: bool
+    kv_utilization: float = 1.0  # share of the used blocks' slots that hold KV
+    mismatch: str = ""  # what was wrong with the owners of blocks when it was idle last
 
 
 class Turn(Message, tag="turn", frozen=True):

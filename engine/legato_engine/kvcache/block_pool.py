@@ -1,5 +1,6 @@
 """Who owns which block of the arena: references, the free map, quarantine. The one place that gives out blocks."""
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -47,6 +48,10 @@ class BlockPool:
 
     def references(self, block: int) -> int:
         return self._references[block]
+
+    def held(self) -> dict[int, int]:
+        """How many references there are on each used block."""
+        return {block: count for block, count in enumerate(self._references) if count}
 
     def allocate(self, count: int, after: int | None = None) -> list[int] | None:
         """`count` blocks with one reference each, or None when there are not so many; cached ones are evicted only
@@ -141,13 +146,15 @@ class BlockPool:
     def check_integrity(self) -> None:
         """Raise AssertionError where a block is in two states or in none, or the counts are not those of the blocks."""
         self.cache.check_integrity()
-        assert self._free_count == self._free.count(_FREE)
-        assert self.counts().used == sum(references > 0 for references in self._references)
-        for block in range(self.size):
-            used = self._references[block] > 0
-            states = (self._free[block], self.cache.is_evictable(block), used, block in self._quarantined)
-            assert sum(map(bool, states)) == 1, f"block {block}: free, cached, used, quarantined = {states}"
-            assert not (self._free[block] and self.cache.is_stored(block)), f"free block {block} can be found"
+        free = [block for block, is_free in enumerate(self._free) if is_free]
+        assert self._free_count == len(free), f"{len(free)} blocks are free, {self._free_count} are counted"
+        states = [*free, *self.cache.evictable_blocks(), *self.held(), *self._quarantined]
+        if sorted(states) != list(range(self.size)):
+            counts = Counter(states)
+            wrong = next(block for block in range(self.size) if counts[block] != 1)
+            raise AssertionError(f"block {wrong} is in {counts[wrong]} states of free, cached, used, quarantined")
+        found = next((block for block in self.cache.stored_blocks() if self._free[block]), None)
+        assert found is None, f"free block {found} can be found"
 
     def _find_run(self, length: int) -> int:
         run = _FREE * length

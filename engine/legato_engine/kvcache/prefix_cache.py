@@ -1,7 +1,7 @@
 """Which block holds which content: chained hash ↔ block, and the evictable ones in order of use. Owns no references."""
 
 from collections import Counter, OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from legato_engine.kvcache.events import EventLog
 
@@ -31,6 +31,12 @@ class PrefixCache:
     @property
     def evictable(self) -> int:
         return len(self._evictable)
+
+    def stored_blocks(self) -> Iterable[int]:
+        return self._hashes.keys()
+
+    def evictable_blocks(self) -> Iterable[int]:
+        return self._evictable.keys()
 
     def is_evictable(self, block: int) -> bool:
         return block in self._evictable

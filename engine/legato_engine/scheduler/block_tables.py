@@ -156,8 +156,9 @@ class BlockTables:
         expected = Counter(self._copied)
         for table in [*tables, *self._deferred]:
             expected.update(table)
-        for block in range(self.pool.size):
-            assert self.pool.references(block) == expected[block], f"block {block}: references are not its owners"
+        held = self.pool.held()
+        wrong = next((block for block in {*held, *expected} if held.get(block, 0) != expected[block]), None)
+        assert wrong is None, f"block {wrong} has {held.get(wrong, 0)} references and {expected[wrong]} owners"
         self.pool.check_integrity()
 
     def _shared(self, block: int) -> bool:

@@ -72,4 +72,5 @@ class SchedulerLoad:
     cached_blocks: int
     used_blocks: int
     quarantined_blocks: int
+    kv_utilization: float  # share of the used blocks' slots that hold KV; 1 without used blocks
     tokens_by_tenant: dict[str, int]  # computed so far, of some: see `tenants`

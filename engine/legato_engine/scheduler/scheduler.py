@@ -10,6 +10,7 @@ reused only after `process`. There are no phases: every request has known and co
 
 from collections import defaultdict
 from collections.abc import Collection
+from traceback import extract_tb
 
 from legato_engine.kvcache.block_pool import BlockPool
 from legato_engine.request import Request, RequestState
@@ -165,6 +166,7 @@ class Scheduler:
             cached_blocks=counts.cached,
             used_blocks=counts.used,
             quarantined_blocks=counts.quarantined,
+            kv_utilization=self._utilization(counts.used),
             tokens_by_tenant=self._tenants.counts(),
         )
 
@@ -181,6 +183,20 @@ class Scheduler:
         for request in self._registry:
             self._tables.check_writable(request)
             assert request.state is not RequestState.ENDED or request.sending, f"{request.id} has ended and is kept"
+
+    def mismatch(self) -> str:
+        """What is wrong with the owners of blocks, if anything is: a fault of this program."""
+        try:
+            self.check_integrity()
+        except AssertionError as error:
+            return str(error) or str(extract_tb(error.__traceback__)[-1].line)
+        return ""
+
+    def _utilization(self, used_blocks: int) -> float:
+        slots, size = used_blocks * self.limits.block_size, self.limits.block_size
+        empty = sum(len(request.blocks) * size - request.computed for request in self._registry)
+        empty += sum(transfer.fresh * size for transfer in self.incoming)
+        return max(0.0, 1 - empty / slots) if slots else 1.0
 
     def _end(self, requests: list[Request], incoming: list[IncomingTransfer]) -> Ended:
         alive = tuple(request for request in requests if request.state is not RequestState.ENDED)

@@ -41,6 +41,7 @@ class Supervisor:
         self._link: CoreLink | None = None
         self._ready_at: float | None = None
         self._told = ""
+        self._mismatch = ""
         self._stopping = False
 
     async def run(self, path: str) -> None:
@@ -108,6 +109,8 @@ class Supervisor:
         match frame:
             case Turn():
                 self._hub.core_said(frame)
+                if frame.status is not None:
+                    self._say_mismatch(frame.status.mismatch)
             case Loading():
                 self._hub.loading(frame)
                 self._say_progress(frame)
@@ -120,6 +123,11 @@ class Supervisor:
                 raise StartFailed(frame.reason)
             case Beat():
                 pass
+
+    def _say_mismatch(self, mismatch: str) -> None:
+        if mismatch and mismatch != self._mismatch:
+            self._log("ERROR", f"the owners of KV blocks disagree, which is a fault of this program: {mismatch}")
+        self._mismatch = mismatch
 
     def _say_progress(self, frame: Loading) -> None:
         """A line per tenth: loads report more often than anyone reads."""

@@ -229,3 +229,40 @@ def _chain(prompt):
 def _told(known, event):
     hashes = set(split(event.hashes))
     return known | hashes if isinstance(event, Stored) else known - hashes
+
+
+def test_what_is_wrong_with_the_books_is_named():
+    def wrong(break_it):
+        pool = pool_of(4)
+        blocks = pool.allocate(2)
+        store_chain(pool, b"a")
+        break_it(pool, blocks)
+        with pytest.raises(AssertionError) as caught:
+            pool.check_integrity()
+        return str(caught.value)
+
+    def free_a_used_one(pool, blocks):
+        pool._free[blocks[0]] = 1
+        pool._free_count += 1
+
+    def lose_a_free_one(pool, _):
+        pool._free[3] = 0
+        pool._free_count -= 1
+
+    def both(pool, blocks):
+        free_a_used_one(pool, blocks)
+        lose_a_free_one(pool, blocks)
+
+    def find_a_free_one(pool, blocks):
+        pool.store(blocks[0], b"other", None)
+        pool._references[blocks[0]] = 0
+        pool._set_free(blocks[0])
+
+    def miscount(pool, _):
+        pool._free_count += 1
+
+    assert wrong(free_a_used_one) == "block 0 is in 2 states of free, cached, used, quarantined"
+    assert wrong(lose_a_free_one) == "block 3 is in 0 states of free, cached, used, quarantined"
+    assert wrong(both) == "block 0 is in 2 states of free, cached, used, quarantined"
+    assert wrong(find_a_free_one) == "free block 0 can be found"
+    assert wrong(miscount) == "1 blocks are free, 2 are counted"

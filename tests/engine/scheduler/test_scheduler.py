@@ -551,3 +551,50 @@ def test_of_a_sequence_that_goes_on_here_only_its_prompt_counts_as_cached(make_w
     request = worker.add(make_client(prompt(12), max_tokens=9), prompt_len=6)
     worker.begin()
     assert (request.computed, request.cached_tokens) == (8, 6)
+
+
+def test_the_share_of_slots_that_hold_kv_is_told(make_worker, make_client):
+    """Of 16 slots in 4 blocks, the running one's 3 hold 9 after its prompt, those of a grant none."""
+    worker = make_worker(num_blocks=20)
+    assert worker.scheduler.load().kv_utilization == 1
+    worker.add(make_client(tuple(range(9)), max_tokens=3))
+    worker.step()
+    assert worker.scheduler.load().kv_utilization == 9 / 12
+    worker.step()
+    assert worker.scheduler.load().kv_utilization == 10 / 12
+    worker.reserve(make_client(tuple(range(50, 53))).request(room=1), worker.now)
+    worker.scheduler.incoming.grants()
+    assert worker.scheduler.load().kv_utilization == 10 / 20
+    worker.run()
+
+
+def test_blocks_shared_by_choices_are_counted_once(make_worker, make_client):
+    worker = make_worker(num_blocks=20)
+    worker.add(make_client(tuple(range(8)), choices=(0, 1), max_tokens=3))
+    worker.step()
+    worker.step()
+    load = worker.scheduler.load()
+    assert (load.used_blocks, load.kv_utilization) == (4, 10 / 16)
+
+
+def test_a_block_without_an_owner_is_a_mismatch(make_worker, make_client):
+    worker = make_worker(num_blocks=4)
+    worker.add(make_client((1, 2, 3)))
+    worker.step()
+    assert worker.scheduler.mismatch() == ""
+    worker.pool.allocate(1)
+    assert worker.scheduler.mismatch() == "block 1 has 1 references and 0 owners"
+
+
+def test_an_owner_without_its_block_is_a_mismatch(make_worker, make_client):
+    worker = make_worker(num_blocks=4)
+    request = worker.add(make_client((1, 2, 3)))
+    worker.step()
+    worker.pool.release(request.blocks)
+    assert worker.scheduler.mismatch() == "block 0 has 0 references and 1 owners"
+
+
+def test_a_mismatch_without_a_name_is_told_by_the_condition_that_failed(make_worker, make_client):
+    worker = make_worker(num_blocks=4)
+    worker.scheduler.incoming._admission.reserved.add(make_client((1, 2, 3)).request())
+    assert worker.scheduler.mismatch().startswith("assert self._admission.reserved == ")

@@ -3,6 +3,7 @@
 import asyncio
 from typing import Any
 
+import msgspec
 import pytest
 
 from legato_engine.core.frames import (
@@ -139,5 +140,21 @@ def test_a_start_that_can_never_succeed_ends_the_worker(run: Any) -> None:
         with pytest.raises(StartFailed, match="too small"):
             await asyncio.wait_for(bench.running, bench.patience)
         assert bench.cores.empty()
+
+    run(test)
+
+
+def test_a_mismatch_of_blocks_and_owners_is_logged_once_each_time(run: Any) -> None:
+    async def test(bench: Any) -> None:
+        core = await bench.core()
+        for mismatch in ("", "block 3 is lost", "block 3 is lost", "", "block 3 is lost", "block 4 is lost"):
+            await core.say(Turn(status=msgspec.structs.replace(bench.status(idle=True), mismatch=mismatch)))
+        await bench.until(lambda: any("block 4" in line for line in bench.logged))
+        assert [line[-15:] for line in bench.logged if "disagree" in line] == [
+            "block 3 is lost",
+            "block 3 is lost",
+            "block 4 is lost",
+        ]
+        assert "legato_worker_kv_mismatch 1.0" in (await bench.get("health", "/metrics"))[1]
 
     run(test)
