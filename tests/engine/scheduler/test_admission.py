@@ -174,9 +174,9 @@ def test_a_sequence_that_was_handed_off_is_expected_to_be_like_those_before_it(m
     for room in range(LEAST_ANSWERS):
         client = make_client(prompt(3), max_tokens=3)
         worker.clients[client.id] = client
-        reservation = worker.reserve(client.request(room=room), 0.0)
+        transfer = worker.reserve(client.request(room=room), 0.0)
         worker.scheduler.incoming.grants()
-        worker.scheduler.incoming.adopt(reservation, 0, {})
+        worker.scheduler.incoming.adopt(transfer, 0, {})
         worker.run()
     worker.reserve(make_client(prompt(10), max_tokens=40).request(room=99), 0.0)
     assert len(worker.scheduler.incoming.grants()) == 1

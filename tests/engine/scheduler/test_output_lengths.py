@@ -58,7 +58,7 @@ def test_classes_are_apart(answer, other):
     assert (lengths.usual(answer(0)), lengths.usual(answer(0, **other))) == (8, 30)
 
 
-def test_a_reservation_is_of_the_class_of_what_it_becomes(answer):
+def test_a_transfer_is_of_the_class_of_what_it_becomes(answer):
     lengths = OutputLengths()
     for _ in range(LEAST_ANSWERS):
         lengths.ended(answer(8, handed_off=True))
