@@ -51,14 +51,19 @@ class SchedulerLimits:
             raise RequestRejected("invalid", f"all {request.params.max_tokens} tokens asked for exist already")
         if len(request.choices) > self.max_running:
             raise RequestRejected("invalid", f"{len(request.choices)} choices; at most {self.max_running} run at once")
-        if request.room is not None:
-            longest = known + self.block_size
-        else:
-            longest = min(request.prompt_len + request.params.max_tokens, self.max_length)
+        longest = self.longest(request) if request.room is None else self.handed_off(request)
         if self.blocks_for(longest) > num_blocks:
             raise RequestRejected(
                 "invalid", f"{longest} tokens need {self.blocks_for(longest)} blocks; there are {num_blocks}"
             )
+
+    def longest(self, request: Request) -> int:
+        """Tokens that `request` may end with."""
+        return min(request.prompt_len + request.params.max_tokens, self.max_length)
+
+    def handed_off(self, request: Request) -> int:
+        """Tokens that a hand-off reserves blocks for: the known ones and a block of output, as far as there can be."""
+        return min(len(request.tokens) + self.block_size, self.longest(request))
 
     def finish(self, request: Request) -> Finish | None:
         """Why `request` is over after the last of its tokens, if it is."""

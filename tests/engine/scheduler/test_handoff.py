@@ -42,12 +42,29 @@ def test_a_sequence_goes_on_at_the_receiver(pair, make_client, length, choices, 
     client = make_client(prompt(length), max_tokens=max_tokens, choices=choices)
     request, transfer = dispatch(pair, client)
     assert receiver.scheduler.incoming.grants() == (transfer,)
-    assert len(transfer.blocks) == -(-length // 4) + 1
+    assert len(transfer.blocks) == min(-(-length // 4) + 1, -(-(length + max_tokens) // 4))
     sender.grant(request)
     sender.run()
     assert request.state is RequestState.COMPUTED
     hand_over(sender, request, receiver, transfer)
     assert sender.scheduler.idle
+    receiver.run()
+    assert client.complete
+    assert receiver.scheduler.idle
+
+
+@pytest.mark.parametrize(("length", "max_tokens"), [(14, 2), (13, 40), (12, 4), (15, 1)])
+def test_an_arena_of_one_longest_sequence_takes_its_hand_off(make_worker, make_client, length, max_tokens):
+    """What `Generate` would serve here is no more when it comes from elsewhere: nothing is reserved beyond its end."""
+    sender = make_worker(role="prefill", num_blocks=4, max_length=16)
+    receiver = make_worker(role="decode", num_blocks=4, max_length=16)
+    client = make_client(prompt(length), max_tokens=max_tokens)
+    client.expected = {0: client.expected[0][: 16 - length]}
+    request, transfer = dispatch((sender, receiver), client)
+    assert receiver.scheduler.incoming.grants() == (transfer,)
+    sender.grant(request)
+    sender.run()
+    hand_over(sender, request, receiver, transfer)
     receiver.run()
     assert client.complete
     assert receiver.scheduler.idle

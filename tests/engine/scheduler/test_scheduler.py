@@ -208,7 +208,7 @@ def test_what_was_preempted_twice_is_left_alone_until_it_progressed(make_worker,
 
 @pytest.mark.parametrize(
     ("length", "max_tokens", "overrides"),
-    [(40, 30, {}), (64, 1, {}), (5, 4, {"prompt_len": 1}), (5, 4, {"choices": tuple(range(65))}), (39, 1, {"room": 1})],
+    [(40, 30, {}), (64, 1, {}), (5, 4, {"prompt_len": 1}), (5, 4, {"choices": tuple(range(65))}), (40, 1, {"room": 1})],
 )
 def test_what_can_never_run_is_refused_at_once(make_worker, make_client, length, max_tokens, overrides):
     worker = make_worker(num_blocks=10)
