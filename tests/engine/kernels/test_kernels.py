@@ -3,10 +3,11 @@
 import numpy as np
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from legato_engine import processor
 from legato_engine.backends.cpu.step import tiles as work_of
-from legato_engine.backends.torch.step import group_rows
+from legato_engine.backends.torch.step import MASK_ENTRIES, group_rows
 from legato_engine.kernels.attention import naive as naive_attention
 from legato_engine.kernels.attention import torch as attention
 from legato_engine.kernels.linear import naive as naive_linear
@@ -81,15 +82,42 @@ def expected_attention(rows, queries, layer, window):
     return torch.cat(found)
 
 
+@pytest.mark.parametrize("entries", [50_000, 1 << 22])
 @pytest.mark.parametrize("window", [None, 50])
-def test_attention_of_mixed_rows(window):
+def test_attention_of_mixed_rows(window, entries):
     rows = some_rows()
     queries, layer = torch.randn(sum(len(row.tokens) for row in rows), 6, 20), torch.randn(200, 2, 2, BLOCK, 20)
 
-    groups = group_rows(inputs.build(rows, BLOCK), BLOCK, 3, window, torch.float32, torch.device("cpu"))
+    groups = group_rows(inputs.build(rows, BLOCK), BLOCK, 3, window, torch.float32, torch.device("cpu"), entries)
     found = attention.attention(queries, layer, groups)
 
     torch.testing.assert_close(found, expected_attention(rows, queries, layer, window), atol=1e-5, rtol=1e-4)
+
+
+def test_no_mask_is_as_large_as_a_chunk_times_its_context():
+    row = Row([1] * 512, 3584, tuple(range(256)))
+    queries, layer = torch.randn(512, 6, 20), torch.randn(256, 2, 2, BLOCK, 20)
+
+    with Largest() as largest:
+        groups = group_rows(inputs.build((row,), BLOCK), BLOCK, 3, None, torch.float32, torch.device("cpu"))
+        found = attention.attention(queries, layer, groups)
+
+    assert largest.entries <= MASK_ENTRIES < 3 * 512 * 4096
+    whole = group_rows(inputs.build((row,), BLOCK), BLOCK, 3, None, torch.float32, torch.device("cpu"), 1 << 30)
+    torch.testing.assert_close(found, attention.attention(queries, layer, whole), atol=1e-5, rtol=1e-4)
+
+
+class Largest(TorchDispatchMode):
+    """Notes how large the largest tensor is that an operator makes."""
+
+    entries = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        made = function(*args, **(kwargs or {}))
+        for tensor in made if isinstance(made, tuple) else (made,):
+            if isinstance(tensor, torch.Tensor):
+                self.entries = max(self.entries, tensor.numel())
+        return made
 
 
 @pytest.mark.parametrize("which", [0, 1])

@@ -4,9 +4,11 @@ from collections import defaultdict
 
 import torch
 
-from legato_engine.kernels.attention.torch import Group
+from legato_engine.kernels.attention.torch import Group, causal_mask
 from legato_engine.layers.inputs import StepInputs
 from legato_engine.layers.interface import AttentionShape
+
+MASK_ENTRIES = 1 << 22  # of one mask of a prompt: all of one would grow with chunk · context
 
 
 class TorchStep:
@@ -36,14 +38,22 @@ class TorchStep:
 
 
 def group_rows(
-    inputs: StepInputs, block_size: int, shared: int, window: int | None, dtype: torch.dtype, device: torch.device
+    inputs: StepInputs,
+    block_size: int,
+    shared: int,
+    window: int | None,
+    dtype: torch.dtype,
+    device: torch.device,
+    entries: int = MASK_ENTRIES,
 ) -> tuple[Group, ...]:
-    """Rows whose numbers of queries, and of blocks, differ by less than twice; `shared` heads use one KV head."""
+    """Rows whose numbers of queries, and of blocks, differ by less than twice; `shared` heads use one KV head.
+
+    No mask has more than `entries`, except of one query of each row."""
     counts = inputs.starts[1:] - inputs.starts[:-1]
     alike: dict[tuple[int, int], list[int]] = defaultdict(list)
     for row, (count, length) in enumerate(zip(counts.tolist(), inputs.lengths.tolist(), strict=True)):
         alike[count.bit_length(), (-(-length // block_size)).bit_length()].append(row)
-    return tuple(_group(inputs, rows, block_size, shared, window, dtype, device) for rows in alike.values())
+    return tuple(_group(inputs, rows, block_size, shared, window, dtype, device, entries) for rows in alike.values())
 
 
 def _group(
@@ -54,6 +64,7 @@ def _group(
     window: int | None,
     dtype: torch.dtype,
     device: torch.device,
+    entries: int,
 ) -> Group:
     first = torch.from_numpy(inputs.starts[:-1][rows])
     count = torch.from_numpy(inputs.starts[1:][rows]) - first
@@ -63,20 +74,20 @@ def _group(
     query = torch.arange(int(count.max()))
     inside = torch.minimum(query, count[:, None] - 1)
     take = first[:, None] + inside
-    at = (start[:, None] + inside)[:, :, None]
+    at = (start[:, None] + inside).to(device)
+    piece = min(len(query), max(1, entries // (len(rows) * shared * widest * block_size)))
     position = torch.arange(widest * block_size)
-    seen = position <= at
-    if window is not None:
-        seen &= position > at - window
-    mask = torch.zeros(seen.shape, dtype=dtype).masked_fill_(~seen, float("-inf"))
     end = end[:, None]
     beyond = (position >= end) & ((position < end + block_size) | (end < block_size))  # else it is a row's first block
     lines, places = beyond.nonzero(as_tuple=True)
     given = (query < count[:, None]).flatten().nonzero().squeeze(1)
     return Group(
         take=take.to(device),
+        at=at,
         blocks=torch.from_numpy(inputs.tables[rows, :widest]).to(device),
-        mask=mask.repeat(1, shared, 1)[:, None].to(device),
+        window=window,
+        piece=piece,
+        mask=causal_mask(at, widest * block_size, window, shared, dtype) if piece == len(query) else None,
         beyond=(lines.to(device), places.to(device)),
         given=given.to(device),
         put=take.flatten()[given].to(device),

@@ -10,15 +10,19 @@ import torch
 class Group:
     """Rows of similar shape, padded to the longest.
 
-    `take` [rows, queries] are tokens of the step (padding repeats a row's last one), `blocks` [rows, blocks] their
-    block tables, `mask` [rows, 1, shared · queries, positions] is added to scores. `beyond` are the
-    (rows, positions) that may hold what is not theirs: if others left there what is no number, no mask makes it one.
-    `given` and `put` say which of the padded queries are real and which tokens of the step they are.
+    `take` [rows, queries] are tokens of the step (padding repeats a row's last one), `at` [rows, queries] their
+    positions, `blocks` [rows, blocks] their block tables. `beyond` are the (rows, positions) that may hold what is not
+    theirs: if others left there what is no number, no mask makes it one. `given` and `put` say which of the padded
+    queries are real and which tokens of the step they are. `piece` queries of each row are attended at a time; `mask`
+    is that of all of them, where they are one piece, and is made for each piece else.
     """
 
     take: torch.Tensor
+    at: torch.Tensor
     blocks: torch.Tensor
-    mask: torch.Tensor
+    window: int | None
+    piece: int
+    mask: torch.Tensor | None
     beyond: tuple[torch.Tensor, torch.Tensor]
     given: torch.Tensor
     put: torch.Tensor
@@ -32,11 +36,22 @@ def attention(queries: torch.Tensor, layer: torch.Tensor, groups: Sequence[Group
     return out
 
 
+def causal_mask(at: torch.Tensor, positions: int, window: int | None, shared: int, dtype: torch.dtype) -> torch.Tensor:
+    """What is added to the scores of queries `at` [rows, queries]: [rows, 1, shared · queries, positions]."""
+    position, at = torch.arange(positions, device=at.device), at[:, :, None]
+    seen = position <= at
+    if window is not None:
+        seen &= position > at - window
+    mask = torch.zeros(seen.shape, dtype=dtype, device=at.device).masked_fill_(~seen, float("-inf"))
+    return mask.repeat(1, shared, 1)[:, None]
+
+
 def _attend(queries: torch.Tensor, layer: torch.Tensor, group: Group) -> torch.Tensor:
     _, heads, dim = queries.shape
     kv_heads = layer.shape[2]
+    shared = heads // kv_heads
     rows, count = group.take.shape
-    asked = queries[group.take].view(rows, count, kv_heads, heads // kv_heads, dim).permute(0, 2, 3, 1, 4)
+    asked = queries[group.take].view(rows, count, kv_heads, shared, dim).permute(0, 2, 3, 1, 4)
     held = (
         layer.index_select(0, group.blocks.flatten())
         .view(rows, -1, *layer.shape[1:])
@@ -45,7 +60,15 @@ def _attend(queries: torch.Tensor, layer: torch.Tensor, group: Group) -> torch.T
     )
     row, place = group.beyond
     held[:, row, :, place] = 0
-    found = torch.nn.functional.scaled_dot_product_attention(
-        asked.reshape(rows, kv_heads, -1, dim), held[0], held[1], attn_mask=group.mask
-    )
-    return found.view(rows, kv_heads, heads // kv_heads, count, dim).permute(0, 3, 1, 2, 4).reshape(-1, heads, dim)
+    found = torch.empty_like(asked)
+    for first in range(0, count, group.piece):
+        part = slice(first, first + group.piece)
+        mask = group.mask
+        if mask is None:
+            mask = causal_mask(group.at[:, part], held.shape[3], group.window, shared, queries.dtype)
+        given = asked[:, :, :, part]
+        result = torch.nn.functional.scaled_dot_product_attention(
+            given.reshape(rows, kv_heads, -1, dim), held[0], held[1], attn_mask=mask
+        )
+        found[:, :, :, part] = result.view(given.shape)
+    return found.permute(0, 3, 1, 2, 4).reshape(-1, heads, dim)
