@@ -37,10 +37,11 @@ def devices() -> Iterator[str]:
     """Processor and accelerators."""
     import torch
 
-    from legato_engine import processor
+    from legato_engine import memory, processor
 
     yield f"{'cpu':<14} {len(os.sched_getaffinity(0))} cores usable; {processor.detect()}"
-    yield f"{'memory':<14} {os.sysconf('SC_PHYS_PAGES') * os.sysconf('SC_PAGE_SIZE') >> 20} MiB"
+    total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    yield f"{'memory':<14} {total >> 20} MiB, {memory.available() >> 20} MiB of it available to a worker"
     if not torch.cuda.is_available():
         yield f"{'gpu':<14} none that torch can use"
     for number in range(torch.cuda.device_count()):

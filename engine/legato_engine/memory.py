@@ -1,6 +1,14 @@
-"""Memory that was freed and that the C library keeps for later."""
+"""The memory of this machine: how much a process may still take, and how it gives back what it freed."""
 
 import ctypes
+from collections.abc import Iterator
+from pathlib import Path
+
+# A control group's files (version 2, version 1): its limit, its usage, and what of that are file pages given up first.
+_FILES = (
+    ("memory.max", "memory.current", "inactive_file"),
+    ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+)
 
 
 def give_back() -> None:
@@ -8,3 +16,30 @@ def give_back() -> None:
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:  # glibc alone has it
         trim(ctypes.c_size_t(0))
+
+
+def available(root: Path = Path("/")) -> int:
+    """Bytes that this process can still take: what the machine has, within the limits of its control groups."""
+    return min(_numbers(root / "proc/meminfo")["MemAvailable:"] * 1024, *_left_by_groups(root))
+
+
+def _left_by_groups(root: Path) -> Iterator[int]:
+    """What the limit of each control group that this process is in, or is below, leaves."""
+    for line in (root / "proc/self/cgroup").read_text().splitlines():
+        _, controllers, name = line.split(":", 2)
+        if controllers not in ("", "memory"):
+            continue
+        base = root / "sys/fs/cgroup" / controllers
+        group = base / name.lstrip("/")
+        for folder in (group, *group.parents):
+            for limit, usage, reclaimable in _FILES:
+                if folder.is_relative_to(base) and (folder / limit).is_file():
+                    most = (folder / limit).read_text().strip()
+                    used = int((folder / usage).read_text()) - _numbers(folder / "memory.stat").get(reclaimable, 0)
+                    yield int(most) - used if most != "max" else 1 << 62
+    yield 1 << 62
+
+
+def _numbers(path: Path) -> dict[str, int]:
+    """The first number of each line, by its first word."""
+    return {words[0]: int(words[1]) for line in path.read_text().splitlines() if len(words := line.split()) > 1}

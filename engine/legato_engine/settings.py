@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from ipaddress import ip_address
 from typing import Final
 
-from legato_protocol import flags, names, values
-from legato_protocol.flags import Flag, SettingsError
+from legato_protocol import flags, names, sizes, values
+from legato_protocol.flags import Flag, SettingsError, ValueKind
 from legato_protocol.stream import Role
 
 ROLES = ("prefill", "decode", "unified")
@@ -34,7 +34,8 @@ class WorkerSettings:
     control_port: int = names.WORKER_CONTROL_PORT
     announce: str | None = None
     block_size: int = 16
-    kv_cache_memory: int = 512 * 2**20
+    kv_cache_memory: int | None = 512 * 2**20  # None: Auto
+    memory_share: int = 1
     chunk_tokens: int = 512
     slo_tpot: float = 0.1
     output_reservation: str = "Expected"
@@ -66,6 +67,8 @@ def _block_size(text: str) -> int:
     return int(text)
 
 
+_AUTO_OR_SIZE: Final = ValueKind("SIZE", sizes.parse_or_auto, sizes.text_or_auto)
+
 _FLAGS: Final = (
     Flag("--role", flags.one_of("ROLE", ROLES), "prefill, decode or unified"),
     Flag("--name", flags.text("NAME"), "this worker's name, unique in its service"),
@@ -75,8 +78,9 @@ _FLAGS: Final = (
     Flag("--health-port", flags.PORT_OR_FREE, "port of probes and metrics; 0 takes a free one"),
     Flag("--control-port", flags.PORT_OR_FREE, "port of streams, state and drain; 0 takes a free one"),
     Flag("--announce", flags.text("FILE"), "write the ports in use to this file, as JSON"),
-    Flag("--block-size", flags.ValueKind("TOKENS", _block_size), "tokens in a block of KV cache"),
-    Flag("--kv-cache-memory", flags.SIZE, "memory of the KV cache"),
+    Flag("--block-size", ValueKind("TOKENS", _block_size), "tokens in a block of KV cache"),
+    Flag("--kv-cache-memory", _AUTO_OR_SIZE, "memory of the KV cache; Auto: what is free beside weights and workspace"),
+    Flag("--memory-share", flags.whole("WORKERS", 1, 1024), "with Auto, workers that share what is free"),
     Flag("--chunk-tokens", flags.whole("TOKENS", 1, 1 << 20), "most prompt tokens computed in one step"),
     Flag("--slo-tpot", flags.DURATION, "time per output token; prompts beside running sequences get shorter chunks"),
     Flag(

@@ -7,6 +7,7 @@ from typing import Final
 
 from legato_protocol.values import invalid
 
+AUTO = "Auto"
 LARGEST = 1 << 50  # bytes
 PATTERN = r"^[0-9]+(\.[0-9]+)?(k|M|G|T|P|Ki|Mi|Gi|Ti|Pi)?$"  # as a CRD's schema has it
 
@@ -25,6 +26,21 @@ def parse(text: object) -> int:
     if not 0 < size <= LARGEST:
         raise invalid("size", text, "write 512Mi, 1.5Gi or 1073741824; above 0, at most 1Pi")
     return math.ceil(size)
+
+
+def parse_or_auto(text: object) -> int | None:
+    """As `parse`; None for `Auto`."""
+    if text == AUTO:
+        return None
+    try:
+        return parse(text)
+    except ValueError as error:
+        raise ValueError(f"{str(error)[:-1]}; or {AUTO})") from None
+
+
+def text_or_auto(size: int | None) -> str:
+    """As `parse_or_auto` reads it."""
+    return AUTO if size is None else text(size)
 
 
 def text(size: int) -> str:

@@ -29,6 +29,12 @@ def test_a_block_size_is_a_power_of_two(given: str, capsys: pytest.CaptureFixtur
     assert read("--block-size", "1024").block_size == 1024
 
 
+def test_the_kv_cache_is_of_a_size_or_takes_what_is_free() -> None:
+    assert (read().kv_cache_memory, read().memory_share) == (512 << 20, 1)
+    assert read("--kv-cache-memory", "Auto", "--memory-share", "3").kv_cache_memory is None
+    assert read("--kv-cache-memory", "Auto", "--memory-share", "3").memory_share == 3
+
+
 def test_checksums_are_verified_unless_told_otherwise() -> None:
     assert (read().checksum, read("--no-checksum").checksum) == (True, False)
 

@@ -296,6 +296,7 @@ def test_settings_and_models_that_cannot_work_end_the_start_with_2(tmp_path: Pat
     for flags, said in (
         (["--block-size", "17"], "--block-size: not a valid number: 17 (a power of two"),
         (["--kv-cache-memory", "1Ki"], "kvCacheMemory of 1,024 bytes"),
+        (["--kv-cache-memory", "1000Ti"], "are available: give a kvCacheMemory of at most "),
         (["--model", str(broken)], "broken.gguf"),
         *(
             ()

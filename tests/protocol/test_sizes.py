@@ -37,6 +37,14 @@ def test_no_sizes(text: str) -> None:
         sizes.parse(text)
 
 
+def test_auto_is_no_size_of_its_own() -> None:
+    assert sizes.parse_or_auto("Auto") is None
+    assert sizes.parse_or_auto("512Mi") == 512 << 20
+    assert (sizes.text_or_auto(None), sizes.text_or_auto(512 << 20)) == ("Auto", "512Mi")
+    with pytest.raises(ValueError, match=r"not a valid size: auto \(write 512Mi.*at most 1Pi; or Auto\)"):
+        sizes.parse_or_auto("auto")
+
+
 @pytest.mark.parametrize("text", ["1125899906842625", "1.1Pi", "2000Ti", "9" * 400])
 def test_sizes_have_a_bound(text: str) -> None:
     with pytest.raises(ValueError, match="at most 1Pi"):

@@ -15,6 +15,7 @@ WRONG = [
     ({"engine": {"blockSize": 24}}, "spec.engine.blockSize", "must be 8, 16, 32, 64 or 128, not 24"),
     ({"engine": {"chunkTokens": 16, "blockSize": 64}}, "spec.engine.chunkTokens", "must be at least blockSize"),
     ({"engine": {"kvCacheMemory": "lots"}}, "spec.engine.kvCacheMemory", "not a valid size: lots (write 512Mi"),
+    ({"engine": {"kvCacheMemory": "auto"}}, "spec.engine.kvCacheMemory", "above 0, at most 1Pi; or Auto)"),
     ({"engine": {"kvCacheMemory": "500m"}}, "spec.engine.kvCacheMemory", "not a valid size"),
     ({"engine": {"kvCacheMemory": "0"}}, "spec.engine.kvCacheMemory", "not a valid size"),
     ({"engine": {"kvCacheMemory": "0.0Gi"}}, "spec.engine.kvCacheMemory", "above 0, at most 1Pi"),

@@ -5,6 +5,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
+
 from legato_engine import memory
 from legato_engine.core.channel import Channel
 from legato_engine.core.compute import ComputeThread
@@ -110,12 +112,23 @@ def _runner(settings: WorkerSettings, checkpoint: Checkpoint, max_length: int, p
         device=settings.device,
         threads=settings.threads,
         max_length=max_length,
+        available=_available(settings),
+        chunk_tokens=settings.chunk_tokens,
+        max_batch=settings.max_batch,
         progress=lambda _what, share: progress("loading", share),
     )
     progress("warming up", 0.0)
     runner.warm_up()
     memory.give_back()
     return runner
+
+
+def _available(settings: WorkerSettings) -> int:
+    """Bytes that this worker may take: with Auto its share of what is free, else all of that."""
+    free = memory.available()
+    if settings.device == "cuda" and torch.cuda.is_available():  # `Runner.load` refuses one that is not there
+        free = torch.cuda.mem_get_info()[0]
+    return free // settings.memory_share if settings.kv_cache_memory is None else free
 
 
 def _agent(settings: WorkerSettings, runner: Runner, epoch: str, clock: Clock) -> TransferAgent:

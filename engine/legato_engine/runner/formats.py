@@ -11,6 +11,7 @@ from legato_engine.backends.cpu.linear_float32 import CODES_UP_TO
 from legato_engine.backends.cpu.numerics import Float32, Tiles
 from legato_engine.models.config import ModelConfig
 from legato_engine.processor import Processor
+from legato_engine.weights.checkpoint import Checkpoint
 
 # Who computes: torch in one dtype; or kernels for processors: float32 alone, with the file's own 4-bit and 8-bit codes
 # for few rows, or bfloat16 tiles.
@@ -30,6 +31,16 @@ class Formats:
 
     def __str__(self) -> str:
         return f"{self.name}: {self.why}"
+
+    def value_bytes(self, checkpoint: Checkpoint, name: str) -> float:
+        """Memory that each value of the weight `name` takes."""
+        packed = (checkpoint.packed_bits(name) or 0) / 8
+        if self.kernels == "tiles":
+            return 2 + packed
+        if self.kernels == "codes":
+            table = name.startswith(("model.embed_tokens", "lm_head"))
+            return packed if table and packed else 4 + packed
+        return self.dtype.itemsize
 
 
 def choose(dtype: str, processor: Processor, device: torch.device, config: ModelConfig, block_size: int) -> Formats:

@@ -22,7 +22,7 @@ from legato_engine.kvcache.layout import KVLayout
 from legato_engine.models import registry
 from legato_engine.models.llama import Llama
 from legato_engine.processor import Processor
-from legato_engine.runner import formats, inputs
+from legato_engine.runner import formats, inputs, sizing
 from legato_engine.runner.arena import Arena, count_blocks
 from legato_engine.runner.formats import Formats
 from legato_engine.runner.interface import Progress
@@ -50,6 +50,7 @@ class Runner:
         self.layout = arena.layout
         self.num_blocks = arena.num_blocks
         self.arena = arena
+        self.weight_bytes = backend.nbytes
         sizes = f"weights {backend.nbytes >> 20:,} MiB, KV {arena.nbytes >> 20:,} MiB in {arena.num_blocks} blocks"
         self.formats = f"{chosen}; {sizes}"
         self.kv_revision = _revision(fingerprint, str(arena.layout), chosen.name, device.type, str(NUMERICS))
@@ -62,16 +63,21 @@ class Runner:
         checkpoint: Checkpoint,
         *,
         block_size: int,
-        kv_cache_bytes: int,
+        kv_cache_bytes: int | None,
         dtype: str,
         device: str = "cpu",
         threads: int | None = None,
         max_length: int,
+        available: int | None = None,
+        chunk_tokens: int = 512,
+        max_batch: int = 64,
         progress: Progress | None = None,
         instructions: Processor | None = None,
     ) -> "Runner":
         """Reads the weights and allocates the arena. Raises NoDevice and TooLittleMemory before any weight is read.
 
+        `available` bytes are what all of it may take; None: that is not checked. `kv_cache_bytes` None takes what is
+        left of them. `chunk_tokens` and `max_batch` say how large a step will be.
         `instructions` are those to choose formats for, where they are not all that this machine has.
         """
         processor.guard_onednn(processor.detect())
@@ -81,6 +87,12 @@ class Runner:
         config, place = checkpoint.config, _device(device)
         chosen = formats.choose(dtype, instructions or processor.detect(), place, config, block_size)
         layout = KVLayout(config.layers, config.kv_heads, block_size, config.head_dim, chosen.kv)
+        if available is not None:
+            needs = sizing.needs(checkpoint, chosen, chunk_tokens, max_batch)
+            if kv_cache_bytes is None:
+                kv_cache_bytes = sizing.kv_bytes(needs, layout, available, max_length, max_batch)
+            sizing.check(needs, layout, kv_cache_bytes, available, max_length)
+        assert kv_cache_bytes is not None
         num_blocks = count_blocks(layout, kv_cache_bytes, max_length)
         report = progress or (lambda _what, _share: None)
         with torch.inference_mode():

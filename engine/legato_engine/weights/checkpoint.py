@@ -70,6 +70,11 @@ class Checkpoint(ABC):
         self.shape(name)
         return None
 
+    def packed_bits(self, name: str) -> float | None:
+        """Bits for each value of what `packed4` or `packed8` gives, scales included. Reads no tensor."""
+        self.shape(name)
+        return None
+
     @cached_property
     def fingerprint(self) -> str:
         """Equal for all workers that loaded the same weights and config. Takes a read of the files, once."""

@@ -115,6 +115,10 @@ class GgufFile(Checkpoint):
         groups = (*info.shape[:-1], info.shape[-1] // PACKED_GROUP)
         return Packed8(codes.reshape(info.shape), scale.reshape(groups))
 
+    def packed_bits(self, name: str) -> float | None:
+        kind = Type(self._info(name).type)
+        return {Type.Q4_0: 5.0, Type.Q4_1: 5.0, Type.Q8_0: 8.5}.get(kind)
+
     def _info(self, name: str) -> TensorInfo:
         if name not in self._tensors:
             raise MissingTensor(f"{self.path}: tensor {name} is missing")

@@ -16,16 +16,16 @@ _DURATION_RANGE = {
     "message": f"{_SHORTEST} to {_LONGEST}",
 }
 _MEMORY_RANGE = {
-    "rule": "quantity(string(self)).isGreaterThan(quantity('0')) && "
-    f"quantity(string(self)).compareTo(quantity('{_LARGEST}')) <= 0",
+    "rule": f"string(self) == '{sizes.AUTO}' || (quantity(string(self)).isGreaterThan(quantity('0')) && "
+    f"quantity(string(self)).compareTo(quantity('{_LARGEST}')) <= 0)",
     "message": f"above 0, at most {_LARGEST}",
 }
 
 # How a CRD spells the three. Numbers are quantities too: `cpu: 1`.
 QUANTITY_SCHEMA = {"x-kubernetes-int-or-string": True, "pattern": r"^[0-9]+(\.[0-9]+)?(m|k|M|G|T|P|Ki|Mi|Gi|Ti|Pi)?$"}
-MEMORY_SCHEMA = {
+MEMORY_OR_AUTO_SCHEMA = {
     "x-kubernetes-int-or-string": True,
-    "pattern": sizes.PATTERN,
+    "pattern": f"^{sizes.AUTO}$|{sizes.PATTERN}",
     "x-kubernetes-validations": [_MEMORY_RANGE],
 }
 DURATION_SCHEMA = {

@@ -41,15 +41,17 @@ def _check_quantity(text: str) -> str:
     return text
 
 
-def _bytes(value: object) -> int:
-    return sizes.parse(str(value) if isinstance(value, int) and not isinstance(value, bool) else value)
+def _bytes_or_auto(value: object) -> int | None:
+    return sizes.parse_or_auto(str(value) if isinstance(value, int) and not isinstance(value, bool) else value)
 
 
 Quantity = Annotated[
     str, BeforeValidator(_number_as_text), AfterValidator(_check_quantity), WithJsonSchema(quantities.QUANTITY_SCHEMA)
 ]
 Duration = Annotated[float, BeforeValidator(durations.parse), WithJsonSchema(quantities.DURATION_SCHEMA)]  # seconds
-Memory = Annotated[int, BeforeValidator(_bytes), WithJsonSchema(quantities.MEMORY_SCHEMA)]  # bytes
+MemoryOrAuto = Annotated[  # bytes; None: Auto
+    int | None, BeforeValidator(_bytes_or_auto), WithJsonSchema(quantities.MEMORY_OR_AUTO_SCHEMA)
+]
 Name = Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9]{0,48}[a-z0-9])?$")]
 ObjectName = Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$", max_length=253)]  # any Kubernetes object
 ServiceName = Annotated[str, Field(pattern=rf"^[a-z0-9]([-a-z0-9]{{0,{LONGEST_SERVICE_NAME - 2}}}[a-z0-9])?$")]
@@ -109,8 +111,8 @@ class Model(ManifestPart):
 class Engine(ManifestPart):
     block_size: Literal[8, 16, 32, 64, 128] = 16
     """Tokens in a block of KV cache."""
-    kv_cache_memory: Memory = 512 << 20
-    """Size of the KV cache of each worker."""
+    kv_cache_memory: MemoryOrAuto = 512 << 20
+    """Size of the KV cache of each worker. Auto takes what is free beside weights and workspace when it starts."""
     chunk_tokens: Annotated[int, Field(ge=16, le=1 << 20)] = 512
     """Maximum number of prompt tokens in one step; fewer beside sequences that decode, to keep slo.tpot."""
     output_reservation: Literal["Expected", "Maximum"] = "Expected"

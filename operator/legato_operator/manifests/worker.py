@@ -94,7 +94,8 @@ def _identity(service: InferenceService, pool: str) -> list[str]:
 def _engine(service: InferenceService, delivery: Delivery) -> list[str]:
     model, engine, transfer = service.spec.model, service.spec.engine, service.spec.transfer
     flags = ["--model", delivery.argument, "--max-length", str(model.max_length)]
-    flags += ["--block-size", str(engine.block_size), "--kv-cache-memory", str(engine.kv_cache_memory)]
+    flags += ["--block-size", str(engine.block_size), "--kv-cache-memory"]
+    flags += ["Auto"] if engine.kv_cache_memory is None else [str(engine.kv_cache_memory)]
     flags += ["--chunk-tokens", str(engine.chunk_tokens), "--dtype", engine.dtype, "--numerics", engine.numerics]
     flags += ["--transport", transfer.transport]
     return flags if transfer.checksum else [*flags, "--no-checksum"]
@@ -114,6 +115,8 @@ def _process(service: InferenceService, pool: str, placement: PodPlacement) -> l
     flags += ["--drain-deadline", durations.text(service.spec.drain.deadline)]
     if placement.containers and roles.gpus(service.spec, pool, placement.gpu_resources):
         flags += ["--device", "cuda"]
+    if service.spec.engine.kv_cache_memory is None and not placement.containers:
+        flags += ["--memory-share", str(_workers(service))]
     threads = _threads(service, pool, placement)
     return [*flags, "--threads", str(threads)] if threads else flags
 
@@ -128,5 +131,9 @@ def _threads(service: InferenceService, pool: str, placement: PodPlacement) -> i
         return math.ceil(quantities.quantity(cpu))
     if placement.shared_cores is None:
         return None
-    workers = sum(roles.initial_replicas(service.spec, each) for each in roles.of(service.spec))
-    return max(1, placement.shared_cores // max(1, workers))
+    return max(1, placement.shared_cores // _workers(service))
+
+
+def _workers(service: InferenceService) -> int:
+    """How many share one machine at first."""
+    return max(1, sum(roles.initial_replicas(service.spec, each) for each in roles.of(service.spec)))

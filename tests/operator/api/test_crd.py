@@ -49,6 +49,7 @@ def test_defaults_are_those_of_the_types(api_server, build):
         {"engine": {"kvCacheMemory": "0.5Gi"}, "drain": {"deadline": "168h"}},
         {"engine": {"kvCacheMemory": "1Pi"}, "drain": {"deadline": "30s1m"}},
         {"engine": {"kvCacheMemory": "64.5"}, "slo": {"tpot": "1ms"}},
+        {"engine": {"kvCacheMemory": "Auto"}},
     ],
 )
 def test_accepted_specs_mean_the_same_on_the_server(api_server, build, spec):

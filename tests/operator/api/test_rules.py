@@ -128,6 +128,7 @@ RANGES = [
     ({"drain": {"deadline": "168h"}}, ""),
     ({"drain": {"deadline": "168h1ms"}}, "1ms to 168h"),
     ({"engine": {"kvCacheMemory": "1Pi"}}, ""),
+    ({"engine": {"kvCacheMemory": "Auto"}}, ""),
     ({"engine": {"kvCacheMemory": "1025Ti"}}, "above 0, at most 1Pi"),
 ]
 

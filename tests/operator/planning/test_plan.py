@@ -232,6 +232,18 @@ def test_threads_follow_requested_cpu(build):
     assert "--threads" not in worker.template(asked, "prefill", PLACEMENT)["spec"]["containers"][0]["command"]
 
 
+@pytest.mark.parametrize(("prefill", "share"), [({"min": 1}, "3"), ({"max": 0}, "2")])
+def test_workers_of_one_machine_share_its_memory(build, prefill, share):
+    spec = {"engine": {"kvCacheMemory": "Auto"}, "scaling": {"prefill": prefill, "decode": {"min": 2}}}
+    item = parsing.parse(yaml.safe_dump(build(**spec)))
+    command = worker.template(item, "decode", placement.local(("legato",)))["spec"]["containers"][0]["command"]
+    assert command[command.index("--kv-cache-memory") + 1] == "Auto"
+    assert command[command.index("--memory-share") + 1] == share
+    alone = worker.template(item, "decode", placement.kubernetes("e", "g"))["spec"]["containers"][0]["args"]
+    assert alone[alone.index("--kv-cache-memory") + 1] == "Auto"
+    assert "--memory-share" not in alone
+
+
 @pytest.mark.parametrize(("cores", "threads"), [(2, "1"), (8, "4"), (1, "1")])
 def test_workers_of_one_machine_share_its_cores(build, cores, threads):
     item = parsing.parse(yaml.safe_dump(build()))
