@@ -219,6 +219,12 @@ def oracle(smollm2: Checkpoint, tmp_path_factory: pytest.TempPathFactory, reques
     return Oracle(lambda: huggingface_model(smollm2, smollm2.config), folder)
 
 
+@pytest.fixture
+def oracle_of(tmp_path: Path) -> Callable[[Checkpoint], Oracle]:
+    """transformers on the weights of any checkpoint."""
+    return lambda checkpoint: Oracle(lambda: huggingface_model(checkpoint, checkpoint.config), tmp_path)
+
+
 @pytest.fixture(scope="session")
 def huggingface() -> Callable[[Checkpoint, ModelConfig], torch.nn.Module]:
     return huggingface_model

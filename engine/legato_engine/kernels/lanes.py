@@ -46,6 +46,18 @@ def top_floats(_context: Any, words: Any) -> Any:
 
 
 @intrinsic
+def nibble_floats(_context: Any, words: Any, shift: Any) -> Any:
+    """4 bits of 16 words, from bit `shift` on, as floats 0 … 15."""
+
+    def emit(_context: Any, builder: Any, _signature: Any, values: Any) -> Any:
+        shifted = builder.lshr(values[0], _everywhere(builder, values[1]))
+        kept = builder.and_(shifted, ir.Constant(_LANES, [15] * 16))
+        return builder.bitcast(builder.sitofp(kept, _FLOATS), _LANES)
+
+    return REGISTER(REGISTER, types.int64), emit
+
+
+@intrinsic
 def load_bytes(_context: Any, address: Any) -> Any:
     """16 signed bytes as floats."""
 

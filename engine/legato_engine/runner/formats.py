@@ -7,14 +7,13 @@ from typing import Literal
 
 import torch
 
-from legato_engine.backends.cpu.linear_float32 import CODES_UP_TO
 from legato_engine.backends.cpu.numerics import Float32, Tiles
 from legato_engine.models.config import ModelConfig
 from legato_engine.processor import Processor
 from legato_engine.weights.checkpoint import Checkpoint
 
-# Who computes: torch in one dtype; or kernels for processors: float32 alone, with the file's own 4-bit and 8-bit codes
-# for few rows, or bfloat16 tiles.
+# Who computes: torch in one dtype; or kernels for processors: float32 alone, float32 from the file's own 4-bit and
+# 8-bit codes, or bfloat16 tiles.
 Kernels = Literal["torch", "float32", "codes", "tiles"]
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 
@@ -34,13 +33,10 @@ class Formats:
 
     def value_bytes(self, checkpoint: Checkpoint, name: str) -> float:
         """Memory that each value of the weight `name` takes."""
-        packed = (checkpoint.packed_bits(name) or 0) / 8
+        bits = checkpoint.packed_bits(name) or 0
         if self.kernels == "tiles":
-            return 2 + packed
-        if self.kernels == "codes":
-            table = name.startswith(("model.embed_tokens", "lm_head"))
-            return packed if table and packed else 4 + packed
-        return self.dtype.itemsize
+            return 2 + (bits / 8 if bits < 8 or name.startswith(("model.embed_tokens", "lm_head")) else 0)
+        return bits / 8 if self.kernels == "codes" and bits else self.dtype.itemsize
 
 
 def choose(dtype: str, processor: Processor, device: torch.device, config: ModelConfig, block_size: int) -> Formats:
@@ -64,5 +60,5 @@ def choose(dtype: str, processor: Processor, device: torch.device, config: Model
     if processor.amx and not Tiles.misfit(config, block_size):
         why = f"bfloat16 tiles, and the file's own codes for one or two rows; KV in bfloat16 ({processor})"
         return Formats("tiles", "tiles", torch.float32, "bfloat16", why)
-    why = f"float32; up to {CODES_UP_TO} rows from 4-bit and 8-bit codes where the file has them ({processor})"
+    why = f"float32, from 4-bit and 8-bit codes where the file has them ({processor})"
     return Formats("codes", "codes", torch.float32, "float32", why)

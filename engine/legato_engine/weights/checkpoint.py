@@ -2,7 +2,6 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
@@ -11,25 +10,7 @@ import torch
 from legato_engine.models.config import ModelConfig
 from legato_engine.weights import fingerprint
 from legato_engine.weights.fingerprint import FileSpan
-
-PACKED_GROUP = 32
-
-
-@dataclass(frozen=True)
-class Packed4:
-    """A 4-bit weight matrix `[out, in]`: `w = codes * scale + minimum`, both by groups of 32 along `in`."""
-
-    codes: torch.Tensor  # uint8 [out, in], 0 … 15, one per byte
-    scale: torch.Tensor  # float32 [out, in/32]
-    minimum: torch.Tensor  # float32 [out, in/32]
-
-
-@dataclass(frozen=True)
-class Packed8:
-    """An 8-bit weight matrix `[out, in]`: `w = codes * scale`, by groups of 32 along `in`."""
-
-    codes: torch.Tensor  # int8 [out, in]
-    scale: torch.Tensor  # float32 [out, in/32], exact in float16
+from legato_engine.weights.packed import Packed
 
 
 class Checkpoint(ABC):
@@ -60,18 +41,13 @@ class Checkpoint(ABC):
         """The tensor in float32, in memory of its own: a view would keep the whole mapped file."""
         return self.tensor(name).to(torch.float32, copy=True)
 
-    def packed4(self, name: str) -> Packed4 | None:
-        """The tensor as 4-bit codes, where the file holds it as Q4_0 or Q4_1; else None. Raises MissingTensor."""
-        self.shape(name)
-        return None
-
-    def packed8(self, name: str) -> Packed8 | None:
-        """The tensor as 8-bit codes, where the file holds it as Q8_0; else None. Raises MissingTensor."""
+    def packed(self, name: str) -> Packed | None:
+        """The tensor as codes, where the file is quantized; else None. Raises MissingTensor."""
         self.shape(name)
         return None
 
     def packed_bits(self, name: str) -> float | None:
-        """Bits for each value of what `packed4` or `packed8` gives, scales included. Reads no tensor."""
+        """Bits for each value of what `packed` gives, as backends hold it, scales included. Reads no tensor."""
         self.shape(name)
         return None
 

@@ -1,8 +1,7 @@
 """Weights from a GGUF file, in Hugging Face's names and rotary layout.
 
 llama.cpp's conversion of Llama reorders the rows of `q_proj` and `k_proj` so that rotary pairs are neighbours; that is
-undone here, on the packed rows, before anything is dequantized. Common types are dequantized with torch, several times
-faster than with the `gguf` library, which does the others and is the truth for all in the tests.
+undone here, on the packed rows, before anything is taken apart.
 """
 
 import math
@@ -16,14 +15,16 @@ from gguf.quants import dequantize
 
 from legato_engine.errors import CorruptModel, MissingTensor, UnsupportedFormat
 from legato_engine.models import config as configs
-from legato_engine.weights.checkpoint import PACKED_GROUP, Checkpoint, Packed4, Packed8
+from legato_engine.weights import gguf_blocks
+from legato_engine.weights.checkpoint import Checkpoint
 from legato_engine.weights.fingerprint import FileSpan
+from legato_engine.weights.packed import Packed
 from legato_protocol import gguf_header
 from legato_protocol.gguf_header import TensorInfo
 
 Type = GGMLQuantizationType
-TYPES = (Type.F32, Type.F16, Type.BF16, Type.Q8_0, Type.Q4_0, Type.Q4_1, Type.Q4_K, Type.Q6_K)
 _FLOATS = {Type.F32: torch.float32, Type.F16: torch.float16, Type.BF16: torch.bfloat16}
+TYPES = (*_FLOATS, *gguf_blocks.KINDS)
 _ROPE_FACTORS = "rope_freqs.weight"
 
 _MODEL_NAMES = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
@@ -90,34 +91,21 @@ class GgufFile(Checkpoint):
         kind = Type(info.type)
         if kind in _FLOATS:
             return _reordered(self._floats(info), self._heads(name))
-        rows = self._rows(name)
-        if kind is Type.Q8_0:
-            return _dequantized_q8(rows).view(info.shape)
-        if kind in (Type.Q4_0, Type.Q4_1):
-            return _dequantized_q4(rows, kind).view(info.shape)
-        return torch.from_numpy(dequantize(rows.numpy(), kind)).view(info.shape)
+        found = self.packed(name)
+        if found is None:
+            return torch.from_numpy(dequantize(self._rows(name).numpy(), kind)).view(info.shape)
+        return found.floats().view(info.shape)
 
-    def packed4(self, name: str) -> Packed4 | None:
+    def packed(self, name: str) -> Packed | None:
         info = self._info(name)
         kind = Type(info.type)
-        if kind not in (Type.Q4_0, Type.Q4_1):
+        if kind not in gguf_blocks.KINDS:
             return None
-        scale, minimum, nibbles = _split_q4(self._rows(name), kind)
-        groups = (*info.shape[:-1], info.shape[-1] // PACKED_GROUP)
-        codes = torch.cat((nibbles & 15, nibbles >> 4), dim=1)
-        return Packed4(codes.view(info.shape), scale.reshape(groups), minimum.reshape(groups))
-
-    def packed8(self, name: str) -> Packed8 | None:
-        info = self._info(name)
-        if Type(info.type) is not Type.Q8_0:
-            return None
-        scale, codes = _split_q8(self._rows(name))
-        groups = (*info.shape[:-1], info.shape[-1] // PACKED_GROUP)
-        return Packed8(codes.reshape(info.shape), scale.reshape(groups))
+        return gguf_blocks.unpacked(kind, self._rows(name), info.shape[-1])
 
     def packed_bits(self, name: str) -> float | None:
         kind = Type(self._info(name).type)
-        return {Type.Q4_0: 5.0, Type.Q4_1: 5.0, Type.Q8_0: 8.5}.get(kind)
+        return gguf_blocks.KINDS[kind].bits if kind in gguf_blocks.KINDS else None
 
     def _info(self, name: str) -> TensorInfo:
         if name not in self._tensors:
@@ -179,31 +167,3 @@ def _reordered(rows: torch.Tensor, heads: int) -> torch.Tensor:
         return rows  # of a wrong shape, if it does not divide: `open_weights` refuses it
     pairs = rows.view(heads, rows.shape[0] // heads // 2, 2, -1)
     return pairs.transpose(1, 2).reshape(rows.shape)
-
-
-def _dequantized_q8(rows: torch.Tensor) -> torch.Tensor:
-    scale, codes = _split_q8(rows)
-    return torch.mul(codes, scale)
-
-
-def _split_q8(rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Groups of one fp16 scale and 32 int8: float32 [groups, 1], int8 [groups, 32]."""
-    groups = rows.view(-1, 34)
-    return groups[:, :2].contiguous().view(torch.float16).float(), groups[:, 2:].view(torch.int8)
-
-
-def _dequantized_q4(rows: torch.Tensor, kind: Type) -> torch.Tensor:
-    scale, minimum, nibbles = _split_q4(rows, kind)
-    values = torch.empty(nibbles.shape[0], PACKED_GROUP)
-    values[:, :16] = nibbles & 15
-    values[:, 16:] = nibbles >> 4
-    return values.mul_(scale).add_(minimum)
-
-
-def _split_q4(rows: torch.Tensor, kind: Type) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Scale and minimum, float32 [groups, 1], and nibbles, uint8 [groups, 16]: low ones are the first 16 values."""
-    groups = rows.view(-1, GGML_QUANT_SIZES[kind][1])
-    head = groups[:, :-16].contiguous().view(torch.float16).float()
-    scale = head[:, :1]
-    minimum = head[:, 1:] if kind is Type.Q4_1 else scale * -8
-    return scale, minimum, groups[:, -16:]

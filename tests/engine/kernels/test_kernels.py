@@ -6,6 +6,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from legato_engine import processor
+from legato_engine.backends.cpu.codes import Codes
 from legato_engine.backends.cpu.step import tiles as work_of
 from legato_engine.backends.torch.step import MASK_ENTRIES, group_rows
 from legato_engine.kernels.attention import naive as naive_attention
@@ -19,6 +20,7 @@ from legato_engine.kernels.silu_mul import naive as naive_silu_mul
 from legato_engine.kernels.silu_mul import torch as silu_mul
 from legato_engine.runner import inputs
 from legato_engine.scheduler.batch import Row
+from legato_engine.weights.packed import Packed, Scales
 
 needs_bf16 = pytest.mark.skipif(not processor.detect().bf16, reason="this processor has no bfloat16 instructions")
 needs_amx = pytest.mark.skipif(not processor.detect().amx, reason="this processor has no AMX")
@@ -216,22 +218,15 @@ def test_norm_gate_and_rotation_to_bfloat16(rows):
 @needs_bf16
 @pytest.mark.parametrize("rows", [1, 3, 4])
 def test_codes_are_exact_for_bfloat16_rows(rows):
-    from legato_engine.kernels.linear import numba_codes as kernels
-
-    codes = torch.randint(0, 16, (64, 96), dtype=torch.uint8)
-    scale, minimum = (torch.rand(64, 3) * 0.01).half().float(), (-torch.rand(64, 3)).half().float()
+    scale, minimum = Scales((torch.rand(64, 3) * 0.01).half()), Scales((-torch.rand(64, 3)).half())
     x = torch.randn(rows, 96).bfloat16().float()
-    out = np.zeros((rows, 64), np.float32)
-
-    scales = kernels.pack_scales(scale)
-    kernels.packed4(bits(x), rows, kernels.pack_codes4(codes), scales, kernels.pack_scales(minimum), out)
-    expected = naive_linear.packed4(x, codes, scale, minimum)
-    torch.testing.assert_close(torch.from_numpy(out), expected, atol=1e-4, rtol=1e-5)
-
-    signed = torch.randint(-128, 128, (64, 96))
-    kernels.packed8(bits(x), rows, kernels.pack_codes8(signed), scales, out)
-    expected = naive_linear.linear(x, signed * scale.repeat_interleave(32, 1))
-    torch.testing.assert_close(torch.from_numpy(out), expected, atol=1e-4, rtol=1e-5)
+    for packed in (
+        Packed(4, torch.randint(0, 16, (64, 96), dtype=torch.uint8), scale, minimum),
+        Packed(8, torch.randint(-128, 128, (64, 96), dtype=torch.int8), scale),
+    ):
+        out = np.zeros((rows, 64), np.float32)
+        Codes(packed)(bits(x), rows, out)
+        torch.testing.assert_close(torch.from_numpy(out), x @ packed.floats().T, atol=1e-4, rtol=1e-5)
 
 
 @needs_amx

@@ -1,4 +1,4 @@
-"""Kernels in float32 compute what their readable twins do: codes of 4 and 8 bit, and attention in the arena."""
+"""Kernels in float32 compute what their readable twins do: attention in the arena and what goes with it."""
 
 from dataclasses import replace
 
@@ -9,8 +9,6 @@ import torch
 from legato_engine.backends.cpu.step import tiles as work_of
 from legato_engine.kernels.attention import naive as naive_attention
 from legato_engine.kernels.attention import numba_float32 as attention
-from legato_engine.kernels.linear import naive as naive_linear
-from legato_engine.kernels.linear import numba_codes as linear
 from legato_engine.kernels.rms_norm import naive as naive_rms_norm
 from legato_engine.kernels.rms_norm import numba as rms_norm
 from legato_engine.kernels.rope import naive as naive_rope
@@ -23,25 +21,6 @@ from legato_engine.runner.runner import Runner
 from legato_engine.scheduler.batch import Row
 
 PLAIN = Processor(avx512=True, bf16=False, amx=False, tiles_described=True)
-
-
-@pytest.mark.parametrize("rows", [1, 4, 7, 13])
-def test_codes(rows):
-    codes = torch.randint(0, 16, (48, 96), dtype=torch.uint8)
-    scale, minimum = torch.rand(48, 3).half().float(), (-8 * torch.rand(48, 3)).half().float()
-    x, out = torch.randn(rows, 96), np.zeros((rows, 48), np.float32)
-    scales = linear.pack_scales(scale), linear.pack_scales(minimum)
-
-    linear.packed4(x.numpy(), rows, linear.pack_codes4(codes), *scales, out)
-
-    expected = naive_linear.packed4(x, codes, scale, minimum)
-    torch.testing.assert_close(torch.from_numpy(out), expected, atol=2e-4, rtol=1e-5)
-
-    wide = torch.randint(-128, 128, (48, 96), dtype=torch.int8)
-    linear.packed8(x.numpy(), rows, linear.pack_codes8(wide), scales[0], out)
-
-    expected = naive_linear.linear(x, wide.float() * scale.repeat_interleave(32, 1))
-    torch.testing.assert_close(torch.from_numpy(out), expected, atol=2e-3, rtol=1e-5)
 
 
 @pytest.mark.parametrize("window", [None, 5, 48])

@@ -12,8 +12,9 @@ from legato_engine.layers import rotary
 from legato_engine.models.config import ModelConfig, from_huggingface
 from legato_engine.runner.runner import Runner
 from legato_engine.scheduler.batch import Batch, Row
-from legato_engine.weights.checkpoint import Checkpoint, Packed8
+from legato_engine.weights.checkpoint import Checkpoint
 from legato_engine.weights.expected import expected_shapes
+from legato_engine.weights.packed import Packed, Scales
 
 LLAMA3 = {
     "rope_type": "llama3",
@@ -167,11 +168,11 @@ class CodedCheckpoint(RandomCheckpoint):
         shape = config.vocab_size, config.hidden_size
         draw = torch.Generator().manual_seed(8)
         codes = torch.randint(-128, 128, shape, dtype=torch.int8, generator=draw)
-        scale = (torch.rand(shape[0], shape[1] // 32, generator=draw) * 2e-3).half().float()
-        self._packed = Packed8(codes, scale)
-        self._tensors["model.embed_tokens.weight"] = codes.float() * scale.repeat_interleave(32, 1)
+        scale = (torch.rand(shape[0], shape[1] // 32, generator=draw) * 2e-3).half()
+        self._packed = Packed(8, codes, Scales(scale))
+        self._tensors["model.embed_tokens.weight"] = self._packed.floats()
 
-    def packed8(self, name):
+    def packed(self, name):
         return self._packed if name.startswith("model.embed_tokens") else None
 
 

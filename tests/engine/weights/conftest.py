@@ -58,12 +58,12 @@ def packed(kind: Type, shape: tuple[int, ...], rng: np.random.Generator) -> np.n
         return values
     if kind is Type.F16:
         return values.astype(np.float16)
-    if kind not in (Type.Q4_K, Type.Q6_K):
+    if kind not in (Type.Q4_K, Type.Q5_K, Type.Q6_K):
         return gguf.quants.quantize(values, kind)
     group, size = gguf.GGML_QUANT_SIZES[kind]
     blocks = rng.integers(0, 256, (np.prod(shape) // group, size), dtype=np.uint8)
-    scales = np.full((len(blocks), 2), 0.01, dtype=np.float16).view(np.uint8)
-    place = slice(0, 4) if kind is Type.Q4_K else slice(size - 2, size)
+    scales = rng.uniform(0.001, 0.01, (len(blocks), 2)).astype(np.float16).view(np.uint8)
+    place = slice(size - 2, size) if kind is Type.Q6_K else slice(0, 4)
     blocks[:, place] = scales[:, : place.stop - place.start]
     return blocks.reshape(*shape[:-1], -1)
 

@@ -16,7 +16,8 @@ from safetensors.torch import save_file
 from legato_engine import errors
 from legato_engine.weights.opening import open_weights
 
-SUPPORTED = ["F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q4_K", "Q6_K"]
+QUANTIZED = ["Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K"]
+SUPPORTED = ["F32", "F16", "BF16", *QUANTIZED]
 QUERY, KEY = "model.layers.0.self_attn.q_proj.weight", "model.layers.1.self_attn.k_proj.weight"
 Tensors = dict[str, tuple[np.ndarray, Type]]
 
@@ -38,18 +39,34 @@ def test_gguf_tensors_equal_the_reference_dequantization(files: Any, tmp_path: P
         assert torch.equal(files.as_converted(found, heads) if heads else found, expected)
 
 
-@pytest.mark.parametrize("kind", ["Q4_0", "Q4_1"])
-def test_packed_codes_spell_the_dequantized_tensor(files: Any, tmp_path: Path, kind: str) -> None:
+@pytest.mark.parametrize("kind", QUANTIZED)
+def test_codes_are_of_few_forms(files: Any, tmp_path: Path, kind: str) -> None:
+    """Codes fit their bits, scales their form; what they take is said without reading them."""
     checkpoint = open_weights(files.write_gguf(tmp_path / "tiny.gguf", files.tiny(Type[kind])))
     for name in (QUERY, KEY, "model.layers.0.mlp.down_proj.weight"):
-        four = checkpoint.packed4(name)
-        assert four is not None
-        groups = four.codes.view(*four.scale.shape, 32)
-        spelled = (groups * four.scale[..., None] + four.minimum[..., None]).view(four.codes.shape)
-        assert four.codes.dtype is torch.uint8
-        assert four.codes.max() <= 15
-        assert torch.allclose(spelled, checkpoint.tensor(name), rtol=0, atol=1e-6)
-    assert checkpoint.packed4("model.norm.weight") is None
+        found = checkpoint.packed(name)
+        assert found is not None
+        assert (found.bits, found.group) == (4 if kind.startswith("Q4") else 8, 16 if kind == "Q6_K" else 32)
+        assert found.bits == 8 or found.codes.max() <= 15
+        assert found.codes.dtype is (torch.uint8 if found.bits == 4 else torch.int8)
+        scales = [found.scale, *([found.minimum] if found.minimum else [])]
+        parts = [part for each in scales for part in (each.values, each.factors) if part is not None]
+        held = found.codes.numel() * found.bits / 8 + sum(part.nbytes for part in parts)
+        assert checkpoint.packed_bits(name) == held * 8 / found.codes.numel()
+    assert checkpoint.packed("model.norm.weight") is None
+    assert checkpoint.packed_bits("model.norm.weight") is None
+
+
+def test_a_minimum_beyond_float16_is_no_code(files: Any, tmp_path: Path) -> None:
+    """Q4_0 has none: it is -8 times the scale."""
+    tensors = files.tiny(Type.Q4_0)
+    blocks = tensors["blk.0.ffn_down.weight"][0].reshape(-1, 18)
+    blocks[3, :2] = np.array([9000], np.float16).view(np.uint8)
+    checkpoint = open_weights(files.write_gguf(tmp_path / "tiny.gguf", tensors))
+    name = "model.layers.0.mlp.down_proj.weight"
+    assert checkpoint.packed(name) is None
+    expected = torch.from_numpy(dequantize(tensors["blk.0.ffn_down.weight"][0], Type.Q4_0).copy())
+    assert torch.equal(checkpoint.tensor(name), expected.view(checkpoint.shape(name)))
 
 
 @pytest.mark.parametrize("kind", ["llama", "qwen2", "qwen3"])
@@ -105,7 +122,7 @@ def test_a_tensor_that_is_not_there_is_named(files: Any, tmp_path: Path) -> None
         open_weights(tmp_path),
         open_weights(files.write_gguf(tmp_path / "tiny.gguf", files.tiny(Type.F16))),
     ):
-        for read in (checkpoint.tensor, checkpoint.packed4, checkpoint.shape):
+        for read in (checkpoint.tensor, checkpoint.packed, checkpoint.packed_bits, checkpoint.shape):
             with pytest.raises(errors.MissingTensor, match=r"lm_head\.weight"):
                 read("lm_head.weight")
 

@@ -1,4 +1,4 @@
-"""The file's own 4-bit and 8-bit codes of a weight, packed for steps of few rows."""
+"""The file's own 4-bit and 8-bit codes of weights: multiplied as they are for few rows, else dequantized in parts."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -7,57 +7,83 @@ import numpy as np
 import torch
 
 from legato_engine.backends import projections
-from legato_engine.kernels.linear import numba_codes as kernels
-from legato_engine.weights.checkpoint import Checkpoint, Packed4, Packed8
+from legato_engine.kernels.linear import numba_codes4, numba_codes8
+from legato_engine.kernels.linear.packing import COLUMNS, pack_codes4, pack_codes8, pack_scales
+from legato_engine.weights.checkpoint import Checkpoint
+from legato_engine.weights.packed import Packed, Scales, together
 
 Array = np.ndarray[Any, Any]
+NO_FACTORS = np.zeros((1, 1, COLUMNS), np.uint16)
+NO_MINIMA = np.zeros((1, 0, COLUMNS), np.uint16)
 
 
 class Codes:
     """A weight [out, in] as codes. Sizes are multiples of 32."""
 
-    def __init__(self, packed: Packed4 | Packed8) -> None:
-        if isinstance(packed, Packed4):
-            self._codes = kernels.pack_codes4(packed.codes)
-            self._scales: tuple[Array, ...] = kernels.pack_scales(packed.scale), kernels.pack_scales(packed.minimum)
-        else:
-            self._codes, self._scales = kernels.pack_codes8(packed.codes), (kernels.pack_scales(packed.scale),)
+    def __init__(self, packed: Packed) -> None:
+        self.outputs, self.inputs = packed.codes.shape
+        self.bits = packed.bits
+        self._codes = pack_codes8(packed.codes) if self.bits == 8 else pack_codes4(packed.codes)
+        minima = (NO_MINIMA, NO_FACTORS) if packed.minimum is None else _panels(packed.minimum)
+        self._scales = (*_panels(packed.scale), *minima)
 
-    def __call__(self, x: Array, rows: int, out: Array) -> None:
-        """x [room, in], float32 or bfloat16 as uint16; out float32 [room, out]."""
-        multiply = kernels.packed4 if len(self._scales) == 2 else kernels.packed8
-        multiply(x, rows, self._codes, *self._scales, out)
+    def __call__(self, x: Array, rows: int, out: Array, first: int = 0) -> None:
+        """x [room, in], float32 or bfloat16 as uint16; out float32 [room, …], from column `first` on."""
+        multiply = numba_codes8.multiply8 if self.bits == 8 else numba_codes4.multiply4
+        multiply(x, rows, self._codes, self._scales, out, first)
+
+    def dequantize(self, first: int, out: Array) -> None:
+        """The weights of outputs `first` and on, a multiple of 16, transposed: float32 [in, some outputs]."""
+        dequantize = numba_codes8.dequantize8 if self.bits == 8 else numba_codes4.dequantize4
+        dequantize(self._codes, self._scales, first // COLUMNS, out)
 
     def rows(self, indexes: Array) -> Array:
-        """These rows of a weight of 8-bit codes, float32."""
-        panel, column = indexes // kernels.COLUMNS, indexes % kernels.COLUMNS
-        by = self._scales[0][panel, :, column].view(np.float16).astype(np.float32)
-        found: Array = self._codes[panel, :, column] * by.repeat(kernels.GROUP, axis=1)
-        return found
+        """These rows of the weight, float32."""
+        panel, column = indexes // COLUMNS, indexes % COLUMNS
+        codes = self._codes[panel, :, column]
+        if self.bits == 4:
+            codes = (codes[:, :, None] >> np.arange(0, 32, 4, np.uint32) & 15).reshape(len(indexes), -1)
+        groups = codes.astype(np.float32).reshape(len(indexes), self._scales[0].shape[1], -1)
+        scale, factors, minima, least_factors = self._scales
+        groups *= _floats(scale, factors, panel, column)[:, :, None]
+        if minima.shape[1]:
+            groups += _floats(minima, least_factors, panel, column)[:, :, None]
+        return groups.reshape(len(indexes), -1)
 
     @property
     def nbytes(self) -> int:
-        return sum(part.nbytes for part in (self._codes, *self._scales))
+        return sum(part.nbytes for part in (self._codes, *self._scales) if part is not NO_FACTORS)
 
 
-def load4(checkpoint: Checkpoint, names: Sequence[str]) -> Codes | None:
-    """The projections `names` of one input from 4-bit codes; nothing unless all have them, with exact scales."""
-    parts = [checkpoint.packed4(f"{name}.weight") for name in names]
-    found = [part for part in parts if part is not None and _exact(part)]
-    if len(found) < len(parts):
-        return None
-    fused = (torch.cat([getattr(part, field) for part in found]) for field in ("codes", "scale", "minimum"))
-    return Codes(Packed4(*fused))
+def load(checkpoint: Checkpoint, names: Sequence[str]) -> list[Codes | torch.Tensor]:
+    """The projections `names` of one input, outputs in this order: neighbours of one form together, and as they are in
+    the file what has no codes.
+    """
+    found = list[Packed | torch.Tensor]()
+    for name in names:
+        packed = checkpoint.packed(f"{name}.weight")
+        last = found[-1] if found else None
+        if packed is not None and isinstance(last, Packed) and last.form == packed.form:
+            found[-1] = together((last, packed))
+        else:
+            found.append(checkpoint.tensor(f"{name}.weight") if packed is None else packed)
+    return [Codes(part) if isinstance(part, Packed) else part for part in found]
 
 
-def load8(checkpoint: Checkpoint, name: str) -> Codes | None:
-    """An embedding or output head from 8-bit codes, where the file has them; rows are padded."""
-    packed = checkpoint.packed8(f"{name}.weight")
-    if packed is None:
-        return None
-    return Codes(Packed8(projections.padded(packed.codes), projections.padded(packed.scale)))
+def load_table(checkpoint: Checkpoint, name: str) -> Codes | None:
+    """An embedding or output head, where the file has codes of it; rows are padded."""
+    packed = checkpoint.packed(f"{name}.weight")
+    return None if packed is None else Codes(packed.each(projections.padded))
 
 
-def _exact(packed: Packed4) -> bool:
-    """Whether float16 holds the scales without loss, as in files of Q4_1."""
-    return all(torch.equal(scales.half().float(), scales) for scales in (packed.scale, packed.minimum))
+def _panels(scales: Scales) -> tuple[Array, Array]:
+    return pack_scales(scales.values), NO_FACTORS if scales.factors is None else pack_scales(scales.factors)
+
+
+def _floats(scales: Array, factors: Array, panel: Array, column: Array) -> Array:
+    """float32 [rows, groups]."""
+    if scales.dtype != np.int8:
+        return scales[panel, :, column].view(np.float16).astype(np.float32)
+    by = factors[panel, :, column].view(np.float16).astype(np.float32)
+    found: Array = scales[panel, :, column] * by.repeat(scales.shape[1] // factors.shape[1], axis=1)
+    return found

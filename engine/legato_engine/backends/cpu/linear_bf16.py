@@ -49,10 +49,12 @@ class LinearBf16:
 def load(checkpoint: Checkpoint, names: Sequence[str], bias: bool) -> LinearBf16:
     """The projections `names` (without `.weight`) of one input, outputs in this order."""
     weight = projections.weights(checkpoint, names, torch.bfloat16)
-    return LinearBf16(weight, codes.load4(checkpoint, names), projections.biases(checkpoint, names) if bias else None)
+    found = codes.load(checkpoint, names)
+    few = found[0] if len(found) == 1 and isinstance(found[0], Codes) and found[0].bits == 4 else None
+    return LinearBf16(weight, few, projections.biases(checkpoint, names) if bias else None)
 
 
 def table(checkpoint: Checkpoint, name: str) -> LinearBf16:
     """An embedding or output head, its rows padded."""
     weight = projections.padded(projections.weights(checkpoint, [name], torch.bfloat16))
-    return LinearBf16(weight, codes.load8(checkpoint, name), None)
+    return LinearBf16(weight, codes.load_table(checkpoint, name), None)

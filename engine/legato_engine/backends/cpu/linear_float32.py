@@ -1,4 +1,8 @@
-"""Linear layers in float32 on a processor: the file's own 4-bit or 8-bit codes for few rows, float32 for many."""
+"""Linear layers in float32 on a processor, from the file's own codes where there are any.
+
+Many rows are multiplied with float32 weights that are dequantized part by part into one buffer for all layers: at 512
+rows that costs a few percent, and a float32 copy of the model would be several times as large as its codes.
+"""
 
 from collections.abc import Sequence
 from typing import Any
@@ -12,53 +16,81 @@ from legato_engine.backends.cpu.codes import Codes
 from legato_engine.weights.checkpoint import Checkpoint
 
 Array = np.ndarray[Any, Any]
-CODES_UP_TO = 32  # rows: beyond that, float32 weights are read from memory once for many rows
+CODES_UP_TO = 32  # rows: beyond that, weights are dequantized once for many rows
+_PART = 1 << 18  # weights dequantized at a time: they stay in a core's cache until they are multiplied
+_OUTPUTS = 128  # of a part at least, and a multiple of these: few columns make slow products
+
+
+class Scratch:
+    """Memory for the weights of a part. All layers of a model use the same, one after the other."""
+
+    def __init__(self) -> None:
+        self._array: Array = np.empty(0, np.float32)
+
+    def take(self, inputs: int, outputs: int) -> Array:
+        """[inputs, outputs], of whatever numbers."""
+        if self._array.size < inputs * outputs:
+            self._array = np.empty(inputs * outputs, np.float32)
+        return self._array[: inputs * outputs].reshape(inputs, outputs)
+
+    @property
+    def nbytes(self) -> int:
+        return self._array.nbytes
 
 
 class LinearFloat32:
-    """Weights as float32 [out, in], as codes, or as both."""
+    """Weights of parts of the outputs, each as codes or as float32 [out, in]."""
 
-    def __init__(
-        self, outputs: int, weight: torch.Tensor | None, codes: Codes | None, bias: torch.Tensor | None
-    ) -> None:
-        self.outputs = outputs
-        self._weight = weight
-        self._codes = codes
+    def __init__(self, parts: Sequence[Codes | torch.Tensor], scratch: Scratch, bias: torch.Tensor | None) -> None:
+        self._parts = [part.float() if isinstance(part, torch.Tensor) else part for part in parts]
+        self._sizes = [part.outputs if isinstance(part, Codes) else len(part) for part in self._parts]
+        self.outputs = sum(self._sizes)
+        self._scratch = scratch
         self._bias = None if bias is None else bias.numpy()
 
     def __call__(self, x: Array, rows: int, out: Array) -> None:
         """x float32 [room, in], out float32 [room, out]."""
-        if self._codes is not None and (rows <= CODES_UP_TO or self._weight is None):
-            self._codes(x, rows, out)
-        else:
-            assert self._weight is not None
-            torch.mm(torch.from_numpy(x[:rows]), self._weight.T, out=torch.from_numpy(out[:rows]))
+        given, to = torch.from_numpy(x[:rows]), torch.from_numpy(out[:rows])
+        first = 0
+        for part, size in zip(self._parts, self._sizes, strict=True):
+            if isinstance(part, torch.Tensor):
+                torch.mm(given, part.T, out=to[:, first : first + size])
+            elif rows <= CODES_UP_TO:
+                part(x, rows, out, first)
+            else:
+                self._dequantized(part, given, to[:, first : first + size])
+            first += size
         if self._bias is not None:
             out[:rows] += self._bias
 
     def rows(self, indexes: Array) -> Array:
-        """These rows of the weight, float32: an embedding."""
-        if self._weight is not None:
-            found: Array = self._weight.numpy()[indexes]
-            return found
-        assert self._codes is not None
-        return self._codes.rows(indexes)
+        """These rows of the weight of an only part, float32: an embedding."""
+        (part,) = self._parts
+        found: Array = part.rows(indexes) if isinstance(part, Codes) else part.numpy()[indexes]
+        return found
 
     @property
     def nbytes(self) -> int:
-        return (0 if self._weight is None else self._weight.nbytes) + (self._codes.nbytes if self._codes else 0)
+        return sum(part.nbytes for part in self._parts)
+
+    def _dequantized(self, weight: Codes, x: torch.Tensor, out: torch.Tensor) -> None:
+        most = max(_OUTPUTS, _PART // weight.inputs // _OUTPUTS * _OUTPUTS)
+        for first in range(0, weight.outputs, most):
+            part = self._scratch.take(weight.inputs, min(most, weight.outputs - first))
+            weight.dequantize(first, part)
+            torch.mm(x, torch.from_numpy(part), out=out[:, first : first + part.shape[1]])
 
 
-def load(checkpoint: Checkpoint, names: Sequence[str], bias: bool, with_codes: bool) -> LinearFloat32:
+def load(checkpoint: Checkpoint, names: Sequence[str], bias: bool, with_codes: bool, scratch: Scratch) -> LinearFloat32:
     """The projections `names` (without `.weight`) of one input, outputs in this order."""
-    weight = projections.weights(checkpoint, names, torch.float32)
-    found = codes.load4(checkpoint, names) if with_codes else None
-    return LinearFloat32(len(weight), weight, found, projections.biases(checkpoint, names) if bias else None)
+    found = codes.load(checkpoint, names) if with_codes else []
+    if not any(isinstance(part, Codes) for part in found):
+        found = [projections.weights(checkpoint, names, torch.float32)]
+    return LinearFloat32(found, scratch, projections.biases(checkpoint, names) if bias else None)
 
 
-def table(checkpoint: Checkpoint, name: str, with_codes: bool) -> LinearFloat32:
-    """An embedding or output head: 8-bit codes alone where there are such, since few rows ask for it."""
-    found = codes.load8(checkpoint, name) if with_codes else None
-    weight = None if found is not None else projections.padded(projections.weights(checkpoint, [name], torch.float32))
-    outputs = -(-checkpoint.shape(f"{name}.weight")[0] // 32) * 32
-    return LinearFloat32(outputs, weight, found, None)
+def table(checkpoint: Checkpoint, name: str, with_codes: bool, scratch: Scratch) -> LinearFloat32:
+    """An embedding or output head, its rows padded."""
+    found = codes.load_table(checkpoint, name) if with_codes else None
+    weight = found or projections.padded(projections.weights(checkpoint, [name], torch.float32))
+    return LinearFloat32([weight], scratch, None)

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from legato_engine.backends.cpu import linear_bf16, linear_float32
+from legato_engine.backends.cpu.linear_float32 import Scratch
 from legato_engine.kernels.attention import numba_bf16, numba_float32
 from legato_engine.kernels.linear.numba_tiles import SHAPES
 from legato_engine.models.config import ModelConfig
@@ -47,14 +48,15 @@ class Numerics(Protocol):
 
 
 class Float32:
-    """Float32 throughout. `codes` keeps beside it the file's 4-bit and 8-bit codes, for steps of few rows: less memory
-    is read, and the numbers are still those of float32.
+    """Float32 throughout. `codes` computes from the file's 4-bit and 8-bit codes where there are any: less memory is
+    taken and read, and the numbers are still those of float32.
     """
 
     inputs: type[np.generic] = np.float32
 
     def __init__(self, codes: bool) -> None:
         self._codes = codes
+        self._scratch = Scratch()
 
     @staticmethod
     def misfit(config: ModelConfig, block_size: int) -> str | None:
@@ -62,10 +64,10 @@ class Float32:
         return _misfit(config, block_size, 4)
 
     def linear(self, checkpoint: Checkpoint, names: Sequence[str], bias: bool) -> Projection:
-        return linear_float32.load(checkpoint, names, bias, self._codes)
+        return linear_float32.load(checkpoint, names, bias, self._codes, self._scratch)
 
     def table(self, checkpoint: Checkpoint, name: str) -> Table:
-        return linear_float32.table(checkpoint, name, self._codes)
+        return linear_float32.table(checkpoint, name, self._codes, self._scratch)
 
     def held(self, arena: torch.Tensor) -> Array:
         return arena.numpy()

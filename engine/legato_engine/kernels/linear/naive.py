@@ -8,7 +8,7 @@ def linear(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     return (x.float() @ weight.float().T).to(x.dtype)
 
 
-def packed4(x: torch.Tensor, codes: torch.Tensor, scale: torch.Tensor, minimum: torch.Tensor) -> torch.Tensor:
-    """codes uint8 [out, in] of 0 … 15; scale, minimum [out, in/32]: one pair for each 32 inputs."""
-    weight = codes.float() * scale.repeat_interleave(32, 1) + minimum.repeat_interleave(32, 1)
-    return linear(x, weight)
+def dequantized(codes: torch.Tensor, scale: torch.Tensor, minimum: torch.Tensor) -> torch.Tensor:
+    """codes [out, in]; scale, minimum [out, groups]: one pair for each group of neighbouring inputs."""
+    group = codes.shape[1] // scale.shape[1]
+    return codes.float() * scale.repeat_interleave(group, 1) + minimum.repeat_interleave(group, 1)

@@ -1,42 +1,21 @@
-"""Linear layers from 4-bit and 8-bit codes, for few rows on any processor. See README.
+"""Linear layers from 4-bit codes on any processor. See README.
 
 Only the weights' storage is small: they are those of the file, and all sums are float32. x is float32, or bfloat16 as
 uint16. Sizes: out is a multiple of 16, in of 32.
 """
 
 import numpy as np
-import torch
 from numba import njit, prange
 
-from legato_engine.kernels.lanes import load_bytes, masked_floats, top_floats
+from legato_engine.kernels.lanes import masked_floats, nibble_floats, top_floats
+from legato_engine.kernels.linear.numba_scales import minimum_of, of_panel, scale_of
+from legato_engine.kernels.linear.packing import COLUMNS
 from legato_engine.kernels.scalar import RELAXED, read
-from legato_engine.kernels.vector import broadcast, load, load_halves, multiply_add, store, zero
+from legato_engine.kernels.vector import broadcast, load, multiply_add, store, zero
 
-COLUMNS, GROUP = 16, 32
 # What x is multiplied with, so that a code need not be shifted down: it stands at bit 4i of its word, the last alone
 # would touch the sign and is shifted.
 PLACES = np.array([2.0 ** (-4 * i) for i in range(7)] + [1.0], np.float32)
-
-
-def pack_codes4(codes: torch.Tensor) -> np.ndarray:
-    """[out, in] of 0 … 15 as uint32 [out/16, in/8, 16]: 8 inputs of an output in a word, lowest bits first."""
-    outputs, inputs = codes.shape
-    pairs = codes[:, 0::2] | codes[:, 1::2] << 4
-    words = pairs.view(torch.int32).view(outputs // COLUMNS, COLUMNS, inputs // 8).transpose(1, 2)
-    return words.contiguous().numpy().view(np.uint32)
-
-
-def pack_codes8(codes: torch.Tensor) -> np.ndarray:
-    """[out, in] of -128 … 127 as int8 [out/16, in, 16]."""
-    outputs, inputs = codes.shape
-    return codes.to(torch.int8).view(outputs // COLUMNS, COLUMNS, inputs).transpose(1, 2).contiguous().numpy()
-
-
-def pack_scales(scales: torch.Tensor) -> np.ndarray:
-    """[out, in/32] as float16 bits, uint16 [out/16, in/32, 16]."""
-    outputs, groups = scales.shape
-    halves = scales.half().view(torch.int16).view(outputs // COLUMNS, COLUMNS, groups).transpose(1, 2)
-    return halves.contiguous().numpy().view(np.uint16)
 
 
 @njit(cache=True, fastmath=RELAXED)
@@ -53,10 +32,10 @@ def _spread(x, scaled, sums):
 
 
 @njit(cache=True)
-def _codes4_1(x, sums, codes, scale, minimum, groups, out):
-    """16 outputs of one row; all arguments but `groups` are addresses."""
+def _codes4_1(x, sums, codes, scales, groups, out):
+    """16 outputs of one row; x, codes, sums and out are addresses."""
     total = zero()
-    for _ in range(groups):
+    for group in range(groups):
         even = zero()
         odd = zero()
         for w in range(4):
@@ -70,23 +49,21 @@ def _codes4_1(x, sums, codes, scale, minimum, groups, out):
             odd = multiply_add(masked_floats(words, 0xF00000), broadcast(at + 20), odd)
             even = multiply_add(masked_floats(words, 0xF000000), broadcast(at + 24), even)
             odd = multiply_add(top_floats(words), broadcast(at + 28), odd)
-        by = load_halves(scale)
+        by, least = scale_of(scales, group), minimum_of(scales, group)
         total = multiply_add(even, by, total)
         total = multiply_add(odd, by, total)
-        total = multiply_add(broadcast(sums), load_halves(minimum), total)
+        total = multiply_add(broadcast(sums), least, total)
         codes += 256
         x += 128
-        scale += 32
-        minimum += 32
         sums += 4
     store(out, total)
 
 
 @njit(cache=True)
-def _codes4_4(x, stride, sums, sums_stride, codes, scale, minimum, groups, out, out_stride):
+def _codes4_4(x, stride, sums, sums_stride, codes, scales, groups, out, out_stride):
     """16 outputs of four rows."""
     t0, t1, t2, t3 = zero(), zero(), zero(), zero()
-    for _ in range(groups):
+    for group in range(groups):
         a0, a1, a2, a3 = zero(), zero(), zero(), zero()
         for w in range(4):
             words = load(codes + w * 64)
@@ -97,16 +74,13 @@ def _codes4_4(x, stride, sums, sums_stride, codes, scale, minimum, groups, out, 
                 a1 = multiply_add(code, broadcast(at + stride), a1)
                 a2 = multiply_add(code, broadcast(at + 2 * stride), a2)
                 a3 = multiply_add(code, broadcast(at + 3 * stride), a3)
-        by = load_halves(scale)
-        least = load_halves(minimum)
+        by, least = scale_of(scales, group), minimum_of(scales, group)
         t0 = multiply_add(broadcast(sums), least, multiply_add(a0, by, t0))
         t1 = multiply_add(broadcast(sums + sums_stride), least, multiply_add(a1, by, t1))
         t2 = multiply_add(broadcast(sums + 2 * sums_stride), least, multiply_add(a2, by, t2))
         t3 = multiply_add(broadcast(sums + 3 * sums_stride), least, multiply_add(a3, by, t3))
         codes += 256
         x += 128
-        scale += 32
-        minimum += 32
         sums += 4
     store(out, t0)
     store(out + out_stride, t1)
@@ -115,10 +89,10 @@ def _codes4_4(x, stride, sums, sums_stride, codes, scale, minimum, groups, out, 
 
 
 @njit(cache=True)
-def _codes4_8(x, stride, sums, sums_stride, codes, scale, minimum, groups, out, out_stride):
+def _codes4_8(x, stride, sums, sums_stride, codes, scales, groups, out, out_stride):
     """16 outputs of eight rows: each code is unpacked once for all."""
     t0, t1, t2, t3, t4, t5, t6, t7 = zero(), zero(), zero(), zero(), zero(), zero(), zero(), zero()
-    for _ in range(groups):
+    for group in range(groups):
         a0, a1, a2, a3, a4, a5, a6, a7 = zero(), zero(), zero(), zero(), zero(), zero(), zero(), zero()
         for w in range(4):
             words = load(codes + w * 64)
@@ -134,8 +108,7 @@ def _codes4_8(x, stride, sums, sums_stride, codes, scale, minimum, groups, out, 
                 a5 = multiply_add(code, broadcast(lower + stride), a5)
                 a6 = multiply_add(code, broadcast(lower + 2 * stride), a6)
                 a7 = multiply_add(code, broadcast(lower + 3 * stride), a7)
-        by = load_halves(scale)
-        least = load_halves(minimum)
+        by, least = scale_of(scales, group), minimum_of(scales, group)
         half = sums + 4 * sums_stride
         t0 = multiply_add(broadcast(sums), least, multiply_add(a0, by, t0))
         t1 = multiply_add(broadcast(sums + sums_stride), least, multiply_add(a1, by, t1))
@@ -147,8 +120,6 @@ def _codes4_8(x, stride, sums, sums_stride, codes, scale, minimum, groups, out, 
         t7 = multiply_add(broadcast(half + 3 * sums_stride), least, multiply_add(a7, by, t7))
         codes += 256
         x += 128
-        scale += 32
-        minimum += 32
         sums += 4
     store(out, t0)
     store(out + out_stride, t1)
@@ -162,94 +133,43 @@ def _codes4_8(x, stride, sums, sums_stride, codes, scale, minimum, groups, out, 
 
 
 @njit(cache=True, parallel=True, nogil=True)
-def packed4(x, rows, codes, scales, minima, out):
-    """Few rows times 4-bit weights."""
-    groups = scales.shape[1]
+def multiply4(x, rows, codes, scales, out, first):
+    """Few rows times 4-bit weights: columns `first` and on of out. `scales` are values, factors, minima, factors."""
+    groups = scales[0].shape[1]
     scaled, sums = np.empty((rows, x.shape[1]), np.float32), np.empty((rows, groups), np.float32)
     for row in range(rows):
         _spread(x[row], scaled[row], sums[row])
     stride, sums_stride, out_stride = scaled.shape[1] * 4, groups * 4, out.shape[1] * 4
     for panel in prange(codes.shape[0]):
+        parts = of_panel(scales, panel)
         code = codes.ctypes.data + panel * groups * 256
-        scale = scales.ctypes.data + panel * groups * 32
-        minimum = minima.ctypes.data + panel * groups * 32
-        at, sum_at, to = scaled.ctypes.data, sums.ctypes.data, out.ctypes.data + panel * 64
+        at, sum_at, to = scaled.ctypes.data, sums.ctypes.data, out.ctypes.data + first * 4 + panel * 64
         for row in range(0, rows - 7, 8):
             _codes4_8(
-                at + row * stride, stride, sum_at + row * sums_stride, sums_stride, code, scale, minimum, groups,
+                at + row * stride, stride, sum_at + row * sums_stride, sums_stride, code, parts, groups,
                 to + row * out_stride, out_stride,
             )  # fmt: skip
         for row in range(rows // 8 * 8, rows - 3, 4):
             _codes4_4(
-                at + row * stride, stride, sum_at + row * sums_stride, sums_stride, code, scale, minimum, groups,
+                at + row * stride, stride, sum_at + row * sums_stride, sums_stride, code, parts, groups,
                 to + row * out_stride, out_stride,
             )  # fmt: skip
         for row in range(rows // 4 * 4, rows):
-            _codes4_1(
-                at + row * stride, sum_at + row * sums_stride, code, scale, minimum, groups, to + row * out_stride
-            )
-
-
-@njit(cache=True)
-def _floats(x, wide):
-    for i in range(x.shape[0]):
-        wide[i] = read(x[i])
-
-
-@njit(cache=True)
-def _codes8_1(x, codes, scale, groups, out):
-    total = zero()
-    for _ in range(groups):
-        even = zero()
-        odd = zero()
-        for i in range(0, 32, 2):
-            even = multiply_add(load_bytes(codes + i * 16), broadcast(x + i * 4), even)
-            odd = multiply_add(load_bytes(codes + i * 16 + 16), broadcast(x + i * 4 + 4), odd)
-        by = load_halves(scale)
-        total = multiply_add(odd, by, multiply_add(even, by, total))
-        codes += 512
-        x += 128
-        scale += 32
-    store(out, total)
-
-
-@njit(cache=True)
-def _codes8_4(x, stride, codes, scale, groups, out, out_stride):
-    t0, t1, t2, t3 = zero(), zero(), zero(), zero()
-    for _ in range(groups):
-        a0, a1, a2, a3 = zero(), zero(), zero(), zero()
-        for i in range(32):
-            code = load_bytes(codes + i * 16)
-            at = x + i * 4
-            a0 = multiply_add(code, broadcast(at), a0)
-            a1 = multiply_add(code, broadcast(at + stride), a1)
-            a2 = multiply_add(code, broadcast(at + 2 * stride), a2)
-            a3 = multiply_add(code, broadcast(at + 3 * stride), a3)
-        by = load_halves(scale)
-        t0, t1 = multiply_add(a0, by, t0), multiply_add(a1, by, t1)
-        t2, t3 = multiply_add(a2, by, t2), multiply_add(a3, by, t3)
-        codes += 512
-        x += 128
-        scale += 32
-    store(out, t0)
-    store(out + out_stride, t1)
-    store(out + 2 * out_stride, t2)
-    store(out + 3 * out_stride, t3)
+            _codes4_1(at + row * stride, sum_at + row * sums_stride, code, parts, groups, to + row * out_stride)
 
 
 @njit(cache=True, parallel=True, nogil=True)
-def packed8(x, rows, codes, scales, out):
-    """Few rows times 8-bit weights."""
-    groups = scales.shape[1]
-    floats = np.empty((rows, x.shape[1]), np.float32)
-    for row in range(rows):
-        _floats(x[row], floats[row])
-    stride, out_stride = floats.shape[1] * 4, out.shape[1] * 4
-    for panel in prange(codes.shape[0]):
-        code = codes.ctypes.data + panel * groups * 512
-        scale = scales.ctypes.data + panel * groups * 32
-        at, to = floats.ctypes.data, out.ctypes.data + panel * 64
-        for row in range(0, rows - 3, 4):
-            _codes8_4(at + row * stride, stride, code, scale, groups, to + row * out_stride, out_stride)
-        for row in range(rows // 4 * 4, rows):
-            _codes8_1(at + row * stride, code, scale, groups, to + row * out_stride)
+def dequantize4(codes, scales, first, out):
+    """The weights of panels `first` and on, transposed: float32 [in, 16 · panels]."""
+    groups = scales[0].shape[1]
+    stride = out.shape[1] * 4
+    for group in prange(groups):  # not panel by panel: rows of `out` stay in the cache until they are complete
+        for index in range(out.shape[1] // COLUMNS):
+            parts = of_panel(scales, first + index)
+            by, least = scale_of(parts, group), minimum_of(parts, group)
+            code = codes.ctypes.data + ((first + index) * groups + group) * 256
+            to = out.ctypes.data + group * 32 * stride + index * 64
+            for w in range(4):
+                words = load(code + w * 64)
+                for i in range(8):
+                    store(to + (w * 8 + i) * stride, multiply_add(nibble_floats(words, 4 * i), by, least))

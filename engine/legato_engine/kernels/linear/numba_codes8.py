@@ -1,0 +1,121 @@
+"""Linear layers from 8-bit codes on any processor. See README.
+
+x is float32, or bfloat16 as uint16; all sums are float32. Sizes: out is a multiple of 16, in of 32. A group is 16 or
+32 inputs. Minima are of no groups where weights have none.
+"""
+
+import numpy as np
+from numba import njit, prange
+
+from legato_engine.kernels.lanes import load_bytes
+from legato_engine.kernels.linear.numba_scales import minimum_of, of_panel, scale_of
+from legato_engine.kernels.linear.packing import COLUMNS
+from legato_engine.kernels.scalar import RELAXED, read
+from legato_engine.kernels.vector import broadcast, multiply_add, store, zero
+
+
+@njit(cache=True, fastmath=RELAXED)
+def _widen(x, wide, sums):
+    """x in float32, and the sum of each group."""
+    size = x.shape[0] // sums.shape[0]
+    for group in range(sums.shape[0]):
+        total = np.float32(0)
+        for i in range(group * size, group * size + size):
+            value = read(x[i])
+            wide[i] = value
+            total += value
+        sums[group] = total
+
+
+@njit(cache=True)
+def _codes8_1(x, sums, codes, scales, groups, minima, size, out):
+    """16 outputs of one row; x, sums, codes and out are addresses."""
+    total = zero()
+    for group in range(groups):
+        even = zero()
+        odd = zero()
+        for half in range(0, size, 16):
+            for i in range(half, half + 16, 2):
+                even = multiply_add(load_bytes(codes + i * 16), broadcast(x + i * 4), even)
+                odd = multiply_add(load_bytes(codes + i * 16 + 16), broadcast(x + i * 4 + 4), odd)
+        by = scale_of(scales, group)
+        total = multiply_add(odd, by, multiply_add(even, by, total))
+        if minima:
+            least = minimum_of(scales, group)
+            total = multiply_add(broadcast(sums + group * 4), least, total)
+        codes += size * 16
+        x += size * 4
+    store(out, total)
+
+
+@njit(cache=True)
+def _codes8_4(x, stride, sums, sums_stride, codes, scales, groups, minima, size, out, out_stride):
+    """16 outputs of four rows."""
+    t0, t1, t2, t3 = zero(), zero(), zero(), zero()
+    for group in range(groups):
+        a0, a1, a2, a3 = zero(), zero(), zero(), zero()
+        for i in range(size):
+            code = load_bytes(codes + i * 16)
+            at = x + i * 4
+            a0 = multiply_add(code, broadcast(at), a0)
+            a1 = multiply_add(code, broadcast(at + stride), a1)
+            a2 = multiply_add(code, broadcast(at + 2 * stride), a2)
+            a3 = multiply_add(code, broadcast(at + 3 * stride), a3)
+        by = scale_of(scales, group)
+        t0, t1 = multiply_add(a0, by, t0), multiply_add(a1, by, t1)
+        t2, t3 = multiply_add(a2, by, t2), multiply_add(a3, by, t3)
+        if minima:
+            least = minimum_of(scales, group)
+            at = sums + group * 4
+            t0 = multiply_add(broadcast(at), least, t0)
+            t1 = multiply_add(broadcast(at + sums_stride), least, t1)
+            t2 = multiply_add(broadcast(at + 2 * sums_stride), least, t2)
+            t3 = multiply_add(broadcast(at + 3 * sums_stride), least, t3)
+        codes += size * 16
+        x += size * 4
+    store(out, t0)
+    store(out + out_stride, t1)
+    store(out + 2 * out_stride, t2)
+    store(out + 3 * out_stride, t3)
+
+
+@njit(cache=True, parallel=True, nogil=True)
+def multiply8(x, rows, codes, scales, out, first):
+    """Few rows times 8-bit weights: columns `first` and on of out. `scales` are values, factors, minima, factors."""
+    groups = scales[0].shape[1]
+    size = x.shape[1] // groups
+    floats, sums = np.empty((rows, x.shape[1]), np.float32), np.empty((rows, groups), np.float32)
+    for row in range(rows):
+        _widen(x[row], floats[row], sums[row])
+    stride, sums_stride, out_stride = floats.shape[1] * 4, groups * 4, out.shape[1] * 4
+    minima = scales[2].shape[1]
+    for panel in prange(codes.shape[0]):
+        parts = of_panel(scales, panel)
+        code = codes.ctypes.data + panel * groups * size * 16
+        at, sum_at, to = floats.ctypes.data, sums.ctypes.data, out.ctypes.data + first * 4 + panel * 64
+        for row in range(0, rows - 3, 4):
+            _codes8_4(
+                at + row * stride, stride, sum_at + row * sums_stride, sums_stride, code, parts, groups, minima, size,
+                to + row * out_stride, out_stride,
+            )  # fmt: skip
+        for row in range(rows // 4 * 4, rows):
+            _codes8_1(
+                at + row * stride, sum_at + row * sums_stride, code, parts, groups, minima, size, to + row * out_stride
+            )
+
+
+@njit(cache=True, parallel=True, nogil=True)
+def dequantize8(codes, scales, first, out):
+    """The weights of panels `first` and on, transposed: float32 [in, 16 · panels]."""
+    groups, minima, inputs = scales[0].shape[1], scales[2].shape[1], codes.shape[1]
+    size, stride = inputs // groups, out.shape[1] * 4
+    for group in prange(groups):  # not panel by panel: rows of `out` stay in the cache until they are complete
+        for index in range(out.shape[1] // COLUMNS):
+            panel = first + index
+            parts = of_panel(scales, panel)
+            by = scale_of(parts, group)
+            least = minimum_of(parts, group) if minima else zero()
+            code = codes.ctypes.data + (panel * inputs + group * size) * 16
+            to = out.ctypes.data + group * size * stride + index * 64
+            for i in range(size):
+                store(to + i * stride, multiply_add(load_bytes(code + i * 16), by, least))

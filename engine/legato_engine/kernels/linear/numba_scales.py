@@ -1,0 +1,60 @@
+"""Scales and minima of codes: float16, or int8 times a float16 factor for each 256 inputs, as in K-quants."""
+
+from typing import Any
+
+from numba import njit, types
+from numba.extending import overload
+
+from legato_engine.kernels.lanes import load_bytes
+from legato_engine.kernels.vector import load_halves, multiply_add, zero
+
+
+def _scales(_kind: Any, _values: Any, _factors: Any, _group: Any, _factor: Any) -> Any:
+    """16 of a group. `_kind` is any number of the scales' type, `_factor` the number of the group's factor."""
+
+
+@overload(_scales)
+def _scales_by_kind(_kind, _values, _factors, _group, _factor):
+    return _halves if _kind == types.uint16 else _products
+
+
+def _halves(_kind, _values, _factors, _group, _factor):
+    return load_halves(_values + _group * 32)
+
+
+def _products(_kind, _values, _factors, _group, _factor):
+    return multiply_add(load_bytes(_values + _group * 16), load_halves(_factors + _factor * 32), zero())
+
+
+@njit(cache=True)
+def of_panel(scales, panel):
+    """What kernels take of `scales` (values, factors, minima, factors) of a panel: addresses, not arrays, which numba
+    would count references of in every group. The first is of the values' type, the last how many groups have one
+    factor, as a power of two.
+    """
+    values, factors, minima, least_factors = scales
+    size, power = values.itemsize * 16, 0
+    while factors.shape[1] << power < values.shape[1]:
+        power += 1
+    return (
+        values.dtype.type(0),
+        values.ctypes.data + panel * values.shape[1] * size,
+        factors.ctypes.data + panel * factors.shape[1] * 32,
+        minima.ctypes.data + panel * minima.shape[1] * size,
+        least_factors.ctypes.data + panel * least_factors.shape[1] * 32,
+        power,
+    )
+
+
+@njit(cache=True)
+def scale_of(scales, group):
+    """Scales of the 16 outputs of a panel, as `of_panel` tells them, for a group of inputs."""
+    kind, values, factors, _, _, power = scales
+    return _scales(kind, values, factors, group, group >> power)
+
+
+@njit(cache=True)
+def minimum_of(scales, group):
+    """The same of minima."""
+    kind, _, _, minima, factors, power = scales
+    return _scales(kind, minima, factors, group, group >> power)

@@ -1,0 +1,119 @@
+"""Blocks of GGUF's quantized types, taken apart into codes and scales. Layouts are those of ggml's `ggml-quants.c`.
+
+Each function takes uint8 [blocks, bytes] and gives codes [blocks, values] and scales by groups. What the `gguf` library
+dequantizes is the truth in the tests.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
+
+from legato_engine.weights.packed import Packed, Scales
+
+Type = GGMLQuantizationType
+Bytes = torch.Tensor
+
+
+def unpacked(kind: Type, rows: Bytes, inputs: int) -> Packed | None:
+    """Rows of a tensor, uint8 [out, bytes]; None where scales have no exact form."""
+    outputs = len(rows)
+    packed = KINDS[kind].take_apart(rows.view(-1, GGML_QUANT_SIZES[kind][1])).each(lambda part: part.view(outputs, -1))
+    assert packed.codes.shape == (outputs, inputs)
+    return packed if _finite(packed) else None
+
+
+def _finite(packed: Packed) -> bool:
+    """Minima that are made here from a scale may be beyond float16; what the file holds is taken as it is."""
+    minimum = packed.minimum
+    return minimum is None or bool(minimum.values.isfinite().all()) or not bool(packed.scale.values.isfinite().all())
+
+
+def _halves(blocks: Bytes, first: int, count: int = 1) -> torch.Tensor:
+    return blocks[:, first : first + 2 * count].contiguous().view(torch.float16)
+
+
+def _nibbles(packed: Bytes, run: int) -> Bytes:
+    """[blocks, bytes] → [blocks, 2 · bytes]: of every `run` bytes first the low halves, then the high ones."""
+    runs = packed.view(len(packed), -1, 1, run)
+    return torch.cat((runs & 15, runs >> 4), 2).view(len(packed), -1)
+
+
+def _bit_planes(packed: Bytes, run: int, bits: int) -> Bytes:
+    """[blocks, bytes] → one value of `bits` for each: of every `run` bytes first the lowest bits, then the next."""
+    runs = packed.view(len(packed), -1, 1, run)
+    shifts = torch.arange(0, 8, bits, dtype=torch.uint8).view(1, 1, -1, 1)
+    return (runs >> shifts & (1 << bits) - 1).view(len(packed), -1)
+
+
+def _fifth_bits(blocks: Bytes, first: int) -> Bytes:
+    """32 bits, lowest first, as uint8 0 or 16."""
+    shifts = torch.arange(8, dtype=torch.uint8)
+    return ((blocks[:, first : first + 4, None] >> shifts & 1) << 4).view(len(blocks), 32)
+
+
+def _q4_0(blocks: Bytes) -> Packed:
+    scale = _halves(blocks, 0)
+    return Packed(4, _nibbles(blocks[:, 2:], 16), Scales(scale), Scales(scale * -8))
+
+
+def _q4_1(blocks: Bytes) -> Packed:
+    return Packed(4, _nibbles(blocks[:, 4:], 16), Scales(_halves(blocks, 0)), Scales(_halves(blocks, 2)))
+
+
+def _q5_0(blocks: Bytes) -> Packed:
+    codes = _nibbles(blocks[:, 6:], 16) | _fifth_bits(blocks, 2)
+    return Packed(8, codes.view(torch.int8) - 16, Scales(_halves(blocks, 0)))
+
+
+def _q5_1(blocks: Bytes) -> Packed:
+    codes = _nibbles(blocks[:, 8:], 16) | _fifth_bits(blocks, 4)
+    return Packed(8, codes.view(torch.int8), Scales(_halves(blocks, 0)), Scales(_halves(blocks, 2)))
+
+
+def _q8_0(blocks: Bytes) -> Packed:
+    return Packed(8, blocks[:, 2:].contiguous().view(torch.int8), Scales(_halves(blocks, 0)))
+
+
+def _six_bit_scales(blocks: Bytes) -> tuple[Scales, Scales]:
+    """Of K-quants with 8 groups: scales, and minima with their sign."""
+    low, high, mixed = blocks[:, 4:16].view(-1, 3, 4).unbind(1)
+    scale = torch.cat((low & 63, mixed & 15 | low >> 2 & 48), 1).view(torch.int8)
+    least = torch.cat((high & 63, mixed >> 4 | high >> 2 & 48), 1).view(torch.int8)
+    return Scales(scale, _halves(blocks, 0)), Scales(least, -_halves(blocks, 2))
+
+
+def _q4_k(blocks: Bytes) -> Packed:
+    return Packed(4, _nibbles(blocks[:, 16:], 32), *_six_bit_scales(blocks))
+
+
+def _q5_k(blocks: Bytes) -> Packed:
+    codes = _nibbles(blocks[:, 48:], 32) | _bit_planes(blocks[:, 16:48], 32, 1) << 4
+    return Packed(8, codes.view(torch.int8), *_six_bit_scales(blocks))
+
+
+def _q6_k(blocks: Bytes) -> Packed:
+    codes = _nibbles(blocks[:, :128], 64) | _bit_planes(blocks[:, 128:192], 32, 2) << 4
+    scale = blocks[:, 192:208].contiguous().view(torch.int8)
+    return Packed(8, codes.view(torch.int8) - 32, Scales(scale, _halves(blocks, 208)))
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """`bits` for each value as it is held, scales included."""
+
+    take_apart: Callable[[Bytes], Packed]
+    bits: float
+
+
+KINDS = {
+    Type.Q4_0: Kind(_q4_0, 5),
+    Type.Q4_1: Kind(_q4_1, 5),
+    Type.Q5_0: Kind(_q5_0, 8.5),
+    Type.Q5_1: Kind(_q5_1, 9),
+    Type.Q8_0: Kind(_q8_0, 8.5),
+    Type.Q4_K: Kind(_q4_k, 4.625),
+    Type.Q5_K: Kind(_q5_k, 8.625),
+    Type.Q6_K: Kind(_q6_k, 8.5625),
+}

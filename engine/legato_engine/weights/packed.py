@@ -1,0 +1,71 @@
+"""Weights as codes: what quantized files hold, in one form for all of their types."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+
+FACTOR_GROUP = 256
+
+
+@dataclass(frozen=True)
+class Scales:
+    """Numbers of groups of inputs, `[out, groups]`: float16, or int8 times a float16 factor for 256 inputs each."""
+
+    values: torch.Tensor  # float16 or int8 [out, groups]
+    factors: torch.Tensor | None = None  # float16 [out, in/256]
+
+    def floats(self) -> torch.Tensor:
+        """float32 [out, groups], exact: a product of the two has at most 19 bits."""
+        if self.factors is None:
+            return self.values.float()
+        repeated = self.values.shape[1] // self.factors.shape[1]
+        return self.values.float() * self.factors.float().repeat_interleave(repeated, 1)
+
+
+@dataclass(frozen=True)
+class Packed:
+    """A weight matrix `[out, in]`: `w = codes * scale + minimum`, both by groups of 16 or 32 along `in`."""
+
+    bits: int  # 4: codes are 0 … 15; 8: -128 … 127
+    codes: torch.Tensor  # uint8, or int8, [out, in], one per byte
+    scale: Scales
+    minimum: Scales | None = None
+
+    @property
+    def group(self) -> int:
+        return self.codes.shape[1] // self.scale.values.shape[1]
+
+    @property
+    def form(self) -> tuple[object, ...]:
+        """Equal for weights that can be put together."""
+        parts = [part for scales in (self.scale, self.minimum) if scales for part in (scales.values, scales.factors)]
+        return self.bits, self.group, *(None if part is None else part.dtype for part in parts)
+
+    def floats(self) -> torch.Tensor:
+        """The weights, float32 [out, in]."""
+        groups = self.codes.float().view(len(self.codes), -1, self.group)
+        groups.mul_(self.scale.floats()[:, :, None])
+        if self.minimum is not None:
+            groups.add_(self.minimum.floats()[:, :, None])
+        return groups.view(self.codes.shape)
+
+    def each(self, change: Callable[[torch.Tensor], torch.Tensor]) -> "Packed":
+        """With all of its tensors changed, whose first axis is `out`."""
+        return together((self,), lambda parts: change(parts[0]))
+
+
+def together(parts: Sequence[Packed], join: Callable[[list[torch.Tensor]], torch.Tensor] = torch.cat) -> Packed:
+    """The outputs of matrices of one form and as many inputs, one after the other."""
+
+    def scales(found: list[Scales]) -> Scales:
+        factors = [each.factors for each in found if each.factors is not None]
+        return Scales(join([each.values for each in found]), join(factors) if factors else None)
+
+    minima = [part.minimum for part in parts if part.minimum is not None]
+    return Packed(
+        parts[0].bits,
+        join([part.codes for part in parts]),
+        scales([part.scale for part in parts]),
+        scales(minima) if minima else None,
+    )
