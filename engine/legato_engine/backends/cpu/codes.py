@@ -30,12 +30,12 @@ class Codes:
     def __call__(self, x: Array, rows: int, out: Array, first: int = 0) -> None:
         """x [room, in], float32 or bfloat16 as uint16; out float32 [room, …], from column `first` on."""
         multiply = numba_codes8.multiply8 if self.bits == 8 else numba_codes4.multiply4
-        multiply(x, rows, self._codes, self._scales, out, first)
+        multiply(x, rows, self._codes, *self._scales, out, first)
 
     def dequantize(self, first: int, out: Array) -> None:
         """The weights of outputs `first` and on, a multiple of 16, transposed: float32 [in, some outputs]."""
         dequantize = numba_codes8.dequantize8 if self.bits == 8 else numba_codes4.dequantize4
-        dequantize(self._codes, self._scales, first // COLUMNS, out)
+        dequantize(self._codes, *self._scales, first // COLUMNS, out)
 
     def rows(self, indexes: Array) -> Array:
         """These rows of the weight, float32."""

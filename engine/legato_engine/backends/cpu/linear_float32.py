@@ -50,15 +50,12 @@ class LinearFloat32:
 
     def __call__(self, x: Array, rows: int, out: Array) -> None:
         """x float32 [room, in], out float32 [room, out]."""
-        given, to = torch.from_numpy(x[:rows]), torch.from_numpy(out[:rows])
         first = 0
         for part, size in zip(self._parts, self._sizes, strict=True):
-            if isinstance(part, torch.Tensor):
-                torch.mm(given, part.T, out=to[:, first : first + size])
-            elif rows <= CODES_UP_TO:
+            if isinstance(part, Codes) and rows <= CODES_UP_TO:
                 part(x, rows, out, first)
             else:
-                self._dequantized(part, given, to[:, first : first + size])
+                self._product(part, torch.from_numpy(x[:rows]), torch.from_numpy(out[:rows, first : first + size]))
             first += size
         if self._bias is not None:
             out[:rows] += self._bias
@@ -73,7 +70,10 @@ class LinearFloat32:
     def nbytes(self) -> int:
         return sum(part.nbytes for part in self._parts)
 
-    def _dequantized(self, weight: Codes, x: torch.Tensor, out: torch.Tensor) -> None:
+    def _product(self, weight: Codes | torch.Tensor, x: torch.Tensor, out: torch.Tensor) -> None:
+        if isinstance(weight, torch.Tensor):
+            torch.mm(x, weight.T, out=out)
+            return
         most = max(_OUTPUTS, _PART // weight.inputs // _OUTPUTS * _OUTPUTS)
         for first in range(0, weight.outputs, most):
             part = self._scratch.take(weight.inputs, min(most, weight.outputs - first))

@@ -133,9 +133,10 @@ def _codes4_8(x, stride, sums, sums_stride, codes, scales, groups, out, out_stri
 
 
 @njit(cache=True, parallel=True, nogil=True)
-def multiply4(x, rows, codes, scales, out, first):
-    """Few rows times 4-bit weights: columns `first` and on of out. `scales` are values, factors, minima, factors."""
-    groups = scales[0].shape[1]
+def multiply4(x, rows, codes, values, factors, minima, least_factors, out, first):
+    """Few rows times 4-bit weights: columns `first` and on of out."""
+    groups = values.shape[1]
+    scales = values, factors, minima, least_factors
     scaled, sums = np.empty((rows, x.shape[1]), np.float32), np.empty((rows, groups), np.float32)
     for row in range(rows):
         _spread(x[row], scaled[row], sums[row])
@@ -159,9 +160,10 @@ def multiply4(x, rows, codes, scales, out, first):
 
 
 @njit(cache=True, parallel=True, nogil=True)
-def dequantize4(codes, scales, first, out):
+def dequantize4(codes, values, factors, minima, least_factors, first, out):
     """The weights of panels `first` and on, transposed: float32 [in, 16 · panels]."""
-    groups = scales[0].shape[1]
+    groups = values.shape[1]
+    scales = values, factors, minima, least_factors
     stride = out.shape[1] * 4
     for group in prange(groups):  # not panel by panel: rows of `out` stay in the cache until they are complete
         for index in range(out.shape[1] // COLUMNS):

@@ -28,7 +28,7 @@ def _widen(x, wide, sums):
 
 
 @njit(cache=True)
-def _codes8_1(x, sums, codes, scales, groups, minima, size, out):
+def _codes8_1(x, sums, codes, scales, groups, summed, size, out):
     """16 outputs of one row; x, sums, codes and out are addresses."""
     total = zero()
     for group in range(groups):
@@ -40,7 +40,7 @@ def _codes8_1(x, sums, codes, scales, groups, minima, size, out):
                 odd = multiply_add(load_bytes(codes + i * 16 + 16), broadcast(x + i * 4 + 4), odd)
         by = scale_of(scales, group)
         total = multiply_add(odd, by, multiply_add(even, by, total))
-        if minima:
+        if summed:
             least = minimum_of(scales, group)
             total = multiply_add(broadcast(sums + group * 4), least, total)
         codes += size * 16
@@ -49,7 +49,7 @@ def _codes8_1(x, sums, codes, scales, groups, minima, size, out):
 
 
 @njit(cache=True)
-def _codes8_4(x, stride, sums, sums_stride, codes, scales, groups, minima, size, out, out_stride):
+def _codes8_4(x, stride, sums, sums_stride, codes, scales, groups, summed, size, out, out_stride):
     """16 outputs of four rows."""
     t0, t1, t2, t3 = zero(), zero(), zero(), zero()
     for group in range(groups):
@@ -64,7 +64,7 @@ def _codes8_4(x, stride, sums, sums_stride, codes, scales, groups, minima, size,
         by = scale_of(scales, group)
         t0, t1 = multiply_add(a0, by, t0), multiply_add(a1, by, t1)
         t2, t3 = multiply_add(a2, by, t2), multiply_add(a3, by, t3)
-        if minima:
+        if summed:
             least = minimum_of(scales, group)
             at = sums + group * 4
             t0 = multiply_add(broadcast(at), least, t0)
@@ -80,41 +80,42 @@ def _codes8_4(x, stride, sums, sums_stride, codes, scales, groups, minima, size,
 
 
 @njit(cache=True, parallel=True, nogil=True)
-def multiply8(x, rows, codes, scales, out, first):
-    """Few rows times 8-bit weights: columns `first` and on of out. `scales` are values, factors, minima, factors."""
-    groups = scales[0].shape[1]
-    size = x.shape[1] // groups
+def multiply8(x, rows, codes, values, factors, minima, least_factors, out, first):
+    """Few rows times 8-bit weights: columns `first` and on of out."""
+    groups = values.shape[1]
+    scales = values, factors, minima, least_factors
+    size, summed = x.shape[1] // groups, minima.shape[1]
     floats, sums = np.empty((rows, x.shape[1]), np.float32), np.empty((rows, groups), np.float32)
     for row in range(rows):
         _widen(x[row], floats[row], sums[row])
     stride, sums_stride, out_stride = floats.shape[1] * 4, groups * 4, out.shape[1] * 4
-    minima = scales[2].shape[1]
     for panel in prange(codes.shape[0]):
         parts = of_panel(scales, panel)
         code = codes.ctypes.data + panel * groups * size * 16
         at, sum_at, to = floats.ctypes.data, sums.ctypes.data, out.ctypes.data + first * 4 + panel * 64
         for row in range(0, rows - 3, 4):
             _codes8_4(
-                at + row * stride, stride, sum_at + row * sums_stride, sums_stride, code, parts, groups, minima, size,
+                at + row * stride, stride, sum_at + row * sums_stride, sums_stride, code, parts, groups, summed, size,
                 to + row * out_stride, out_stride,
             )  # fmt: skip
         for row in range(rows // 4 * 4, rows):
             _codes8_1(
-                at + row * stride, sum_at + row * sums_stride, code, parts, groups, minima, size, to + row * out_stride
+                at + row * stride, sum_at + row * sums_stride, code, parts, groups, summed, size, to + row * out_stride
             )
 
 
 @njit(cache=True, parallel=True, nogil=True)
-def dequantize8(codes, scales, first, out):
+def dequantize8(codes, values, factors, minima, least_factors, first, out):
     """The weights of panels `first` and on, transposed: float32 [in, 16 · panels]."""
-    groups, minima, inputs = scales[0].shape[1], scales[2].shape[1], codes.shape[1]
+    groups, inputs = values.shape[1], codes.shape[1]
+    scales = values, factors, minima, least_factors
     size, stride = inputs // groups, out.shape[1] * 4
     for group in prange(groups):  # not panel by panel: rows of `out` stay in the cache until they are complete
         for index in range(out.shape[1] // COLUMNS):
             panel = first + index
             parts = of_panel(scales, panel)
             by = scale_of(parts, group)
-            least = minimum_of(parts, group) if minima else zero()
+            least = minimum_of(parts, group) if minima.shape[1] else zero()
             code = codes.ctypes.data + (panel * inputs + group * size) * 16
             to = out.ctypes.data + group * size * stride + index * 64
             for i in range(size):
