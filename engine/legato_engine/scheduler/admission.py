@@ -44,7 +44,7 @@ class AdmissionControl:
         growing = self._growing()
         if growing or self.reserved:
             growth += sum([self.growth(request, len(request.blocks)) for request in growing])
-            growth += sum([self.growth(r, self._limits.blocks_for(len(r.tokens)) + 1) for r in self.reserved])
+            growth += sum([self.growth(r, self._limits.blocks_for(self._limits.reserved(r))) for r in self.reserved])
             missing += growth
         return missing <= self._tables.pool.available
 

@@ -194,7 +194,7 @@ class IncomingHandoffs:
             return False
         known = len(request.tokens)
         matched = self._tables.match(request, known // self._limits.block_size)
-        blocks = self._limits.blocks_for(self._limits.handed_off(request))
+        blocks = self._limits.blocks_for(self._limits.reserved(request))
         growth = self._admission.growth(request, blocks)
         if not self._admission.fits(self._tables.missing(matched, blocks), growth):
             return False

@@ -51,7 +51,7 @@ class SchedulerLimits:
             raise RequestRejected("invalid", f"all {request.params.max_tokens} tokens asked for exist already")
         if len(request.choices) > self.max_running:
             raise RequestRejected("invalid", f"{len(request.choices)} choices; at most {self.max_running} run at once")
-        longest = self.longest(request) if request.room is None else self.handed_off(request)
+        longest = self.longest(request) if request.room is None else self.reserved(request)
         if self.blocks_for(longest) > num_blocks:
             raise RequestRejected(
                 "invalid", f"{longest} tokens need {self.blocks_for(longest)} blocks; there are {num_blocks}"
@@ -61,7 +61,7 @@ class SchedulerLimits:
         """Tokens that `request` may end with."""
         return min(request.prompt_len + request.params.max_tokens, self.max_length)
 
-    def handed_off(self, request: Request) -> int:
+    def reserved(self, request: Request) -> int:
         """Tokens that a hand-off reserves blocks for: the known ones and a block of output, as far as there can be."""
         return min(len(request.tokens) + self.block_size, self.longest(request))
 
