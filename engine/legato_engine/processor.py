@@ -20,9 +20,10 @@ class Processor:
     bf16: bool  # vdpbf16ps
     amx: bool  # tiles of bf16, allowed by the operating system
     tiles_described: bool  # CPUID tells the sizes of tiles; oneDNN reads them there
+    vnni: bool = False  # vpdpbusd
 
     def __str__(self) -> str:
-        names = {"AVX-512": self.avx512, "BF16": self.bf16, "AMX": self.amx}
+        names = {"AVX-512": self.avx512, "VNNI": self.vnni, "BF16": self.bf16, "AMX": self.amx}
         return ", ".join(name for name, there in names.items() if there) or "no AVX-512"
 
 
@@ -31,13 +32,14 @@ def detect() -> Processor:
     """This machine's processor. Asks the kernel for the use of AMX tiles."""
     if platform.machine() != "x86_64" or platform.system() != "Linux":
         return Processor(False, False, False, False)
-    _, basic, _, more = _cpuid(7, 0)
+    _, basic, words, more = _cpuid(7, 0)
     wanted = (1 << 16) | (1 << 17) | (1 << 30) | (1 << 31)  # F, DQ, BW, VL
     avx512 = basic & wanted == wanted
     bf16 = avx512 and bool(_cpuid(7, 1)[0] & (1 << 5))
     claims = bf16 and bool(more & (1 << 22)) and bool(more & (1 << 24))
     amx = claims and ctypes.CDLL(None).syscall(_ARCH_PRCTL, _REQUEST_PERMISSION, _TILE_DATA) == 0
-    return Processor(avx512, bf16, amx, not claims or any(_cpuid(0x1D, 1)))
+    vnni = avx512 and bool(words & (1 << 11))
+    return Processor(avx512, bf16, amx, not claims or any(_cpuid(0x1D, 1)), vnni)
 
 
 def guard_onednn(found: Processor) -> None:

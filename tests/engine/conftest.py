@@ -155,11 +155,12 @@ class Oracle:
         self._load = load
         self._folder = folder
 
-    def check(self, prompt: Sequence[int], output: Sequence[int]) -> int:
-        """Asserts that each token is the best one after those before it, or tied with it; returns the ties."""
+    def check(self, prompt: Sequence[int], output: Sequence[int], tie: float = TIE) -> int:
+        """Asserts that each token is the best one after those before it, or tied with it: its logit is at most `tie`
+        below. Returns the ties."""
         behind = self._behind(prompt, output)
         worst = max(range(len(output)), key=behind.__getitem__)
-        assert behind[worst] <= TIE, f"token {worst} of {list(output)} is {behind[worst]:.4f} behind"
+        assert behind[worst] <= tie, f"token {worst} of {list(output)} is {behind[worst]:.4f} behind"
         return sum(logit > 0 for logit in behind)
 
     def _behind(self, prompt: Sequence[int], output: Sequence[int]) -> list[float]:

@@ -164,6 +164,16 @@ def dot_bf16(_context: Any, total: Any, a: Any, b: Any) -> Any:
 
 
 @intrinsic
+def dot_bytes(_context: Any, total: Any, a: Any, b: Any) -> Any:
+    """To each of 16 int32 in `total`, adds the products of four neighbouring bytes: `a`'s unsigned, `b`'s signed."""
+
+    def emit(_context: Any, builder: Any, _signature: Any, values: Any) -> Any:
+        return _assembly(builder, "vpdpbusd $3, $2, $0", "=v,0,v,v", _LANES, *values)
+
+    return REGISTER(REGISTER, REGISTER, REGISTER), emit
+
+
+@intrinsic
 def tile_configure(_context: Any, address: Any) -> Any:
     """Shapes of this thread's tiles, from 64 bytes."""
 

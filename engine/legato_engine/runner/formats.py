@@ -13,8 +13,8 @@ from legato_engine.processor import Processor
 from legato_engine.weights.checkpoint import Checkpoint
 
 # Who computes: torch in one dtype; or kernels for processors: float32 alone, float32 from the file's own 4-bit and
-# 8-bit codes, or bfloat16 tiles.
-Kernels = Literal["torch", "float32", "codes", "tiles"]
+# 8-bit codes, the same with 8-bit activations, or bfloat16 tiles.
+Kernels = Literal["torch", "float32", "codes", "int8", "tiles"]
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 
 
@@ -36,7 +36,7 @@ class Formats:
         bits = checkpoint.packed_bits(name) or 0
         if self.kernels == "tiles":
             return 2 + (bits / 8 if bits < 8 or name.startswith(("model.embed_tokens", "lm_head")) else 0)
-        return bits / 8 if self.kernels == "codes" and bits else self.dtype.itemsize
+        return bits / 8 if self.kernels in ("codes", "int8") and bits else self.dtype.itemsize
 
 
 def choose(dtype: str, processor: Processor, device: torch.device, config: ModelConfig, block_size: int) -> Formats:
@@ -60,5 +60,8 @@ def choose(dtype: str, processor: Processor, device: torch.device, config: Model
     if processor.amx and not Tiles.misfit(config, block_size):
         why = f"bfloat16 tiles, and the file's own codes for one or two rows; KV in bfloat16 ({processor})"
         return Formats("tiles", "tiles", torch.float32, "bfloat16", why)
+    if processor.vnni:
+        why = f"float32; 8-bit activations times 4-bit and 8-bit codes where the file has them ({processor})"
+        return Formats("int8", "int8", torch.float32, "float32", why)
     why = f"float32, from 4-bit and 8-bit codes where the file has them ({processor})"
     return Formats("codes", "codes", torch.float32, "float32", why)

@@ -146,7 +146,7 @@ def _device(name: str) -> torch.device:
 def _backend(checkpoint: Checkpoint, chosen: Formats, device: torch.device, max_length: int, report: Loaded) -> Backend:
     if chosen.kernels == "torch":
         return TorchBackend(checkpoint, chosen.dtype, device, max_length, report)
-    numerics = Tiles() if chosen.kernels == "tiles" else Float32(codes=chosen.kernels == "codes")
+    numerics = Tiles() if chosen.kernels == "tiles" else Float32(chosen.kernels)
     return CpuBackend(checkpoint, numerics, max_length, report)
 
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from legato_engine import processor
 from legato_engine.backends.cpu.step import tiles as work_of
 from legato_engine.kernels.attention import naive as naive_attention
 from legato_engine.kernels.attention import numba_float32 as attention
@@ -160,6 +161,31 @@ def test_auto_without_tiles_is_float32_from_the_codes_of_the_file(smollm2, promp
     assert codes.layout.dtype == "float32"
     for prompt, output in zip(chosen, run.outputs, strict=True):
         oracle.check(prompt, output)
+
+
+@pytest.mark.skipif(not processor.detect().vnni, reason="this processor has no AVX-512 VNNI")
+def test_auto_with_vnni_rounds_activations_alone(smollm2, prompts, sequences, oracle):
+    """Greedy tokens are transformers' wherever the choice is not close."""
+    instructions = replace(PLAIN, vnni=True)
+    int8 = Runner.load(
+        smollm2,
+        block_size=16,
+        kv_cache_bytes=64 << 20,
+        dtype="auto",
+        threads=1,
+        max_length=512,
+        instructions=instructions,
+    )
+    chosen = [prompts[i] for i in (0, 3, 6, 10, 11)]
+
+    run = sequences(int8, chosen, new_tokens=24)
+    run.prefill_together(range(5))
+    run.decode(range(5))
+
+    assert int8.formats.startswith("int8: float32")
+    assert int8.layout.dtype == "float32"
+    close = sum(oracle.check(prompt, output, tie=0.5) for prompt, output in zip(chosen, run.outputs, strict=True))
+    assert close <= 0.05 * 5 * 24
 
 
 def test_sizes_that_kernels_cannot_count_in_are_left_to_torch(smollm2):

@@ -16,11 +16,13 @@ LAYOUT = KVLayout(layers=8, kv_heads=4, block_size=16, head_dim=128, dtype="floa
 PROCESSORS = {
     "tiles": Processor(avx512=True, bf16=True, amx=True, tiles_described=True),
     "codes": Processor(avx512=True, bf16=False, amx=False, tiles_described=True),
+    "int8": Processor(avx512=True, bf16=False, amx=False, tiles_described=True, vnni=True),
 }
 
 
 @pytest.mark.parametrize(
-    ("dtype", "kernels"), [("auto", "codes"), ("auto", "tiles"), ("float32", "float32"), ("bfloat16", "torch")]
+    ("dtype", "kernels"),
+    [("auto", "codes"), ("auto", "int8"), ("auto", "tiles"), ("float32", "float32"), ("bfloat16", "torch")],
 )
 def test_weights_take_what_was_worked_out(smollm2, dtype, kernels):
     instructions = PROCESSORS.get(kernels, PROCESSORS["codes"])

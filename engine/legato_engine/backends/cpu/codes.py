@@ -7,7 +7,7 @@ import numpy as np
 import torch
 
 from legato_engine.backends import projections
-from legato_engine.kernels.linear import numba_codes4, numba_codes8
+from legato_engine.kernels.linear import numba_codes4, numba_codes8, numba_int8
 from legato_engine.kernels.linear.packing import COLUMNS, pack_codes4, pack_codes8, pack_scales
 from legato_engine.weights.checkpoint import Checkpoint
 from legato_engine.weights.packed import Packed, Scales, together
@@ -18,9 +18,12 @@ NO_MINIMA = np.zeros((1, 0, COLUMNS), np.uint16)
 
 
 class Codes:
-    """A weight [out, in] as codes. Sizes are multiples of 32."""
+    """A weight [out, in] as codes. Sizes are multiples of 32. With `int8`, what it is multiplied with is rounded to 8
+    bits, where the weight's groups are of 32 inputs.
+    """
 
-    def __init__(self, packed: Packed) -> None:
+    def __init__(self, packed: Packed, int8: bool = False) -> None:
+        self.int8 = int8 and packed.group == numba_int8.GROUP
         self.outputs, self.inputs = packed.codes.shape
         self.bits = packed.bits
         self._codes = pack_codes8(packed.codes) if self.bits == 8 else pack_codes4(packed.codes)
@@ -28,8 +31,11 @@ class Codes:
         self._scales = (*_panels(packed.scale), *minima)
 
     def __call__(self, x: Array, rows: int, out: Array, first: int = 0) -> None:
-        """x [room, in], float32 or bfloat16 as uint16; out float32 [room, …], from column `first` on."""
-        multiply = numba_codes8.multiply8 if self.bits == 8 else numba_codes4.multiply4
+        """x [room, in], float32, or bfloat16 as uint16 without `int8`; out float32 [room, …], from `first` on."""
+        if self.int8:
+            multiply = numba_int8.multiply
+        else:
+            multiply = numba_codes8.multiply8 if self.bits == 8 else numba_codes4.multiply4
         multiply(x, rows, self._codes, *self._scales, out, first)
 
     def dequantize(self, first: int, out: Array) -> None:
@@ -55,7 +61,7 @@ class Codes:
         return sum(part.nbytes for part in (self._codes, *self._scales) if part is not NO_FACTORS)
 
 
-def load(checkpoint: Checkpoint, names: Sequence[str]) -> list[Codes | torch.Tensor]:
+def load(checkpoint: Checkpoint, names: Sequence[str], int8: bool = False) -> list[Codes | torch.Tensor]:
     """The projections `names` of one input, outputs in this order: neighbours of one form together, and as they are in
     the file what has no codes.
     """
@@ -67,13 +73,13 @@ def load(checkpoint: Checkpoint, names: Sequence[str]) -> list[Codes | torch.Ten
             found[-1] = together((last, packed))
         else:
             found.append(checkpoint.tensor(f"{name}.weight") if packed is None else packed)
-    return [Codes(part) if isinstance(part, Packed) else part for part in found]
+    return [Codes(part, int8) if isinstance(part, Packed) else part for part in found]
 
 
-def load_table(checkpoint: Checkpoint, name: str) -> Codes | None:
+def load_table(checkpoint: Checkpoint, name: str, int8: bool = False) -> Codes | None:
     """An embedding or output head, where the file has codes of it; rows are padded."""
     packed = checkpoint.packed(f"{name}.weight")
-    return None if packed is None else Codes(packed.each(projections.padded))
+    return None if packed is None else Codes(packed.each(projections.padded), int8)
 
 
 def _panels(scales: Scales) -> tuple[Array, Array]:

@@ -1,7 +1,8 @@
 """Linear layers in float32 on a processor, from the file's own codes where there are any.
 
-Many rows are multiplied with float32 weights that are dequantized part by part into one buffer for all layers: at 512
-rows that costs a few percent, and a float32 copy of the model would be several times as large as its codes.
+Without 8-bit activations, many rows are multiplied with float32 weights that are dequantized part by part into one
+buffer for all layers: at 512 rows that costs a few percent, and a float32 copy of the model would be several times as
+large as its codes.
 """
 
 from collections.abc import Sequence
@@ -52,7 +53,7 @@ class LinearFloat32:
         """x float32 [room, in], out float32 [room, out]."""
         first = 0
         for part, size in zip(self._parts, self._sizes, strict=True):
-            if isinstance(part, Codes) and rows <= CODES_UP_TO:
+            if isinstance(part, Codes) and (part.int8 or rows <= CODES_UP_TO):
                 part(x, rows, out, first)
             else:
                 self._product(part, torch.from_numpy(x[:rows]), torch.from_numpy(out[:rows, first : first + size]))
@@ -81,16 +82,16 @@ class LinearFloat32:
             torch.mm(x, torch.from_numpy(part), out=out[:, first : first + part.shape[1]])
 
 
-def load(checkpoint: Checkpoint, names: Sequence[str], bias: bool, with_codes: bool, scratch: Scratch) -> LinearFloat32:
+def load(checkpoint: Checkpoint, names: Sequence[str], bias: bool, form: str, scratch: Scratch) -> LinearFloat32:
     """The projections `names` (without `.weight`) of one input, outputs in this order."""
-    found = codes.load(checkpoint, names) if with_codes else []
+    found = codes.load(checkpoint, names, int8=form == "int8") if form != "float32" else []
     if not any(isinstance(part, Codes) for part in found):
         found = [projections.weights(checkpoint, names, torch.float32)]
     return LinearFloat32(found, scratch, projections.biases(checkpoint, names) if bias else None)
 
 
-def table(checkpoint: Checkpoint, name: str, with_codes: bool, scratch: Scratch) -> LinearFloat32:
+def table(checkpoint: Checkpoint, name: str, form: str, scratch: Scratch) -> LinearFloat32:
     """An embedding or output head, its rows padded."""
-    found = codes.load_table(checkpoint, name) if with_codes else None
+    found = codes.load_table(checkpoint, name, int8=form == "int8") if form != "float32" else None
     weight = found or projections.padded(projections.weights(checkpoint, [name], torch.float32))
     return LinearFloat32([weight], scratch, None)

@@ -4,7 +4,7 @@ Sums, softmax and the residual stream are float32 in all of them.
 """
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 import torch
@@ -48,14 +48,15 @@ class Numerics(Protocol):
 
 
 class Float32:
-    """Float32 throughout. `codes` computes from the file's 4-bit and 8-bit codes where there are any: less memory is
-    taken and read, and the numbers are still those of float32.
+    """Float32 throughout. With the form `codes`, from the file's 4-bit and 8-bit codes where there are any: less memory
+    is taken and read, and the numbers are still those of float32. With `int8`, what those are multiplied with is
+    rounded to 8 bits.
     """
 
     inputs: type[np.generic] = np.float32
 
-    def __init__(self, codes: bool) -> None:
-        self._codes = codes
+    def __init__(self, form: Literal["float32", "codes", "int8"]) -> None:
+        self._form = form
         self._scratch = Scratch()
 
     @staticmethod
@@ -64,10 +65,10 @@ class Float32:
         return _misfit(config, block_size, 4)
 
     def linear(self, checkpoint: Checkpoint, names: Sequence[str], bias: bool) -> Projection:
-        return linear_float32.load(checkpoint, names, bias, self._codes, self._scratch)
+        return linear_float32.load(checkpoint, names, bias, self._form, self._scratch)
 
     def table(self, checkpoint: Checkpoint, name: str) -> Table:
-        return linear_float32.table(checkpoint, name, self._codes, self._scratch)
+        return linear_float32.table(checkpoint, name, self._form, self._scratch)
 
     def held(self, arena: torch.Tensor) -> Array:
         return arena.numpy()

@@ -12,3 +12,11 @@ def dequantized(codes: torch.Tensor, scale: torch.Tensor, minimum: torch.Tensor)
     """codes [out, in]; scale, minimum [out, groups]: one pair for each group of neighbouring inputs."""
     group = codes.shape[1] // scale.shape[1]
     return codes.float() * scale.repeat_interleave(group, 1) + minimum.repeat_interleave(group, 1)
+
+
+def rounded(x: torch.Tensor) -> torch.Tensor:
+    """x [rows, in] as 8-bit codes, times one scale for each group of 32 inputs."""
+    groups = x.view(len(x), -1, 32)
+    most = groups.abs().amax(2, keepdim=True)
+    codes = torch.where(most > 0, groups * (127 / most), 0.0).round()
+    return (codes * (most / 127)).view(x.shape)
