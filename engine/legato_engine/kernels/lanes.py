@@ -1,4 +1,5 @@
-"""What `vector` lacks for kernels in float32: codes to floats, sums across a register. Any processor has these.
+"""What `vector` lacks for kernels in float32: codes to floats, powers of two, sums across registers. Any processor has
+these.
 
 A register of `vector` is 16 lanes of 32 bits; processors with narrower ones take two or four.
 """
@@ -15,6 +16,9 @@ from legato_engine.kernels.vector import REGISTER
 _I8, _I32, _FLOAT = ir.IntType(8), ir.IntType(32), ir.FloatType()
 _FLOATS, _LANES = ir.VectorType(_FLOAT, 16), ir.VectorType(_I32, 16)
 
+# 2^x for x in -½ … ½, highest power first: a polynomial of least relative error (2e-9), fitted in float64.
+_POWER = (1.5345811e-4, 1.33999312e-3, 9.618488961e-3, 5.5503287770e-2, 2.4022646895e-1, 6.93147205738e-1, 1.0)
+
 
 def _everywhere(builder: Any, value: Any) -> Any:
     narrow = builder.trunc(value, _I32)
@@ -26,6 +30,20 @@ def _everywhere(builder: Any, value: Any) -> Any:
 def _splat(builder: Any, value: Any) -> Any:
     first = builder.insert_element(ir.Constant(_FLOATS, ir.Undefined), value, ir.Constant(_I32, 0))
     return builder.shuffle_vector(first, ir.Constant(_FLOATS, ir.Undefined), ir.Constant(_LANES, [0] * 16))
+
+
+def _floats(builder: Any, values: Any) -> list[Any]:
+    return [builder.bitcast(value, _FLOATS) for value in values]
+
+
+def _larger(builder: Any, a: Any, b: Any) -> Any:
+    return builder.select(builder.fcmp_ordered(">", a, b), a, b)
+
+
+def _folded(builder: Any, a: Any, b: Any, low: list[int], high: list[int]) -> Any:
+    """The lanes `low` of a and b (16 … are those of b) plus their lanes `high`."""
+    masks = (ir.Constant(ir.VectorType(_I32, 16), lanes) for lanes in (low, high))
+    return builder.fadd(*(builder.shuffle_vector(a, b, mask) for mask in masks))
 
 
 @intrinsic
@@ -75,6 +93,115 @@ def load_bytes(_context: Any, address: Any) -> Any:
 
 
 @intrinsic
+def multiply(_context: Any, a: Any, b: Any) -> Any:
+    """a · b of 16 floats."""
+
+    def emit(_context: Any, builder: Any, _signature: Any, values: Any) -> Any:
+        return builder.bitcast(builder.fmul(*_floats(builder, values)), _LANES)
+
+    return REGISTER(REGISTER, REGISTER), emit
+
+
+@intrinsic
+def subtract(_context: Any, a: Any, b: Any) -> Any:
+    """a - b of 16 floats."""
+
+    def emit(_context: Any, builder: Any, _signature: Any, values: Any) -> Any:
+        return builder.bitcast(builder.fsub(*_floats(builder, values)), _LANES)
+
+    return REGISTER(REGISTER, REGISTER), emit
+
+
+@intrinsic
+def maximum(_context: Any, a: Any, b: Any) -> Any:
+    """The larger of 16 floats each; that of b where a is NaN."""
+
+    def emit(_context: Any, builder: Any, _signature: Any, values: Any) -> Any:
+        return builder.bitcast(_larger(builder, *_floats(builder, values)), _LANES)
+
+    return REGISTER(REGISTER, REGISTER), emit
+
+
+@intrinsic
+def power_of_two(_context: Any, x: Any) -> Any:
+    """2 to the x of 16 floats of at most 0, 0 below -125; NaN stays."""
+
+    def emit(_context: Any, builder: Any, _signature: Any, values: Any) -> Any:
+        def constant(value: float) -> Any:
+            return ir.Constant(_FLOATS, [value] * 16)
+
+        (x,) = _floats(builder, values)
+        # 1.5 · 2^23: what is added to it is rounded to a whole number, which then stands in the lowest bits.
+        rounded = builder.fadd(x, constant(12582912.0))
+        rest = builder.fsub(x, builder.fsub(rounded, constant(12582912.0)))
+        fused = cgutils.get_or_insert_function(
+            builder.module, ir.FunctionType(_FLOATS, [_FLOATS] * 3), "llvm.fma.v16f32"
+        )
+        sum_ = constant(_POWER[0])
+        for coefficient in _POWER[1:]:
+            sum_ = builder.call(fused, [sum_, rest, constant(coefficient)])
+        exponent = builder.shl(builder.bitcast(rounded, _LANES), ir.Constant(_LANES, [23] * 16))
+        whole = builder.bitcast(builder.add(exponent, ir.Constant(_LANES, [127 << 23] * 16)), _FLOATS)
+        value = builder.fmul(sum_, whole)
+        gone = builder.fcmp_ordered("<", x, constant(-125.0))
+        return builder.bitcast(builder.select(gone, constant(0.0), value), _LANES)
+
+    return REGISTER(REGISTER), emit
+
+
+@intrinsic
+def sums_of_quarters(_context: Any, a: Any, b: Any, c: Any, d: Any) -> Any:
+    """In each quarter of a register, the sums of that quarter of a, b, c and d."""
+
+    def emit(_context: Any, builder: Any, _signature: Any, values: Any) -> Any:
+        a, b, c, d = _floats(builder, values)
+        low = [begin + i for begin in (0, 4, 8, 12) for i in (0, 16, 1, 17)]
+        high = [lane + 2 for lane in low]
+        ab, cd = _folded(builder, a, b, low, high), _folded(builder, c, d, low, high)
+        low = [begin + i for begin in (0, 4, 8, 12) for i in (0, 1, 16, 17)]
+        high = [lane + 2 for lane in low]
+        return builder.bitcast(_folded(builder, ab, cd, low, high), _LANES)
+
+    return REGISTER(REGISTER, REGISTER, REGISTER, REGISTER), emit
+
+
+@intrinsic
+def sum_of_quarters(_context: Any, a: Any, b: Any, c: Any, d: Any) -> Any:
+    """The sum of the quarters of a, then that of b, of c and of d."""
+
+    def emit(_context: Any, builder: Any, _signature: Any, values: Any) -> Any:
+        a, b, c, d = _floats(builder, values)
+        low, high = [*range(8), *range(16, 24)], [*range(8, 16), *range(24, 32)]
+        ab, cd = _folded(builder, a, b, low, high), _folded(builder, c, d, low, high)
+        low = [begin + i for begin in (0, 8, 16, 24) for i in range(4)]
+        high = [lane + 4 for lane in low]
+        return builder.bitcast(_folded(builder, ab, cd, low, high), _LANES)
+
+    return REGISTER(REGISTER, REGISTER, REGISTER, REGISTER), emit
+
+
+def _within_quarters(name: str, combine: Any) -> Any:
+    """Each lane becomes what the four lanes of its quarter come to."""
+
+    def typing(_context: Any, a: Any) -> Any:
+        def emit(_context: Any, builder: Any, _signature: Any, values: Any) -> Any:
+            (a,) = _floats(builder, values)
+            for distance in (1, 2):
+                order = ir.Constant(ir.VectorType(_I32, 16), [lane ^ distance for lane in range(16)])
+                a = combine(builder, a, builder.shuffle_vector(a, a, order))
+            return builder.bitcast(a, _LANES)
+
+        return REGISTER(REGISTER), emit
+
+    typing.__name__ = name
+    return intrinsic(typing)
+
+
+sum_in_quarters = _within_quarters("sum_in_quarters", lambda builder, a, b: builder.fadd(a, b))
+maximum_in_quarters = _within_quarters("maximum_in_quarters", _larger)
+
+
+@intrinsic
 def across(_context: Any, value: Any) -> Any:
     """The sum of 16 floats, as one."""
 
@@ -89,13 +216,13 @@ def across(_context: Any, value: Any) -> Any:
 
 @intrinsic
 def prefetch(_context: Any, address: Any) -> Any:
-    """Asks for the 64 bytes at `address`, which are read soon."""
+    """Asks for the 64 bytes at `address`, which are read soon, into the second cache: it waits for more at a time."""
 
     def emit(context: Any, builder: Any, _signature: Any, values: Any) -> Any:
         pointer = builder.inttoptr(values[0], ir.PointerType(_I8))
         kind = ir.FunctionType(ir.VoidType(), [pointer.type, _I32, _I32, _I32])
         ask = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0i8")
-        builder.call(ask, [pointer, *(ir.Constant(_I32, value) for value in (0, 3, 1))])  # to read, keep, data
+        builder.call(ask, [pointer, *(ir.Constant(_I32, value) for value in (0, 2, 1))])  # to read, second cache, data
         return context.get_dummy_value()
 
     return types.void(types.int64), emit

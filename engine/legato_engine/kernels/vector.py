@@ -6,8 +6,9 @@ machine it runs on. A register has no element type: each function says how it re
 
 from typing import Any
 
+import numpy as np
 from llvmlite import binding, ir
-from numba import types
+from numba import njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic, models, register_model
 
@@ -45,6 +46,12 @@ def _splat(builder: Any, value: Any, kind: Any) -> Any:
 
 def _at(builder: Any, address: Any, kind: Any) -> Any:
     return builder.inttoptr(address, ir.PointerType(kind))
+
+
+@njit(cache=True, inline="always")
+def address(array):
+    """Of the first number. `ctypes.data` alone is unsigned, and what numba adds to that is a float64."""
+    return np.int64(array.ctypes.data)
 
 
 @intrinsic

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from legato_engine import processor
-from legato_engine.backends.cpu.step import tiles as work_of
+from legato_engine.backends.cpu.step import parts as work_of
 from legato_engine.kernels.attention import naive as naive_attention
 from legato_engine.kernels.attention import numba_float32 as attention
 from legato_engine.kernels.rms_norm import naive as naive_rms_norm
@@ -24,13 +24,24 @@ from legato_engine.scheduler.batch import Row
 PLAIN = Processor(avx512=True, bf16=False, amx=False, tiles_described=True)
 
 
+def attend(qkv, rows, arena, layer, window=None, threads=2):
+    """What the kernel makes of `rows` [tokens, heads, dim]."""
+    _, _, _, kv_heads, size, dim = arena.shape
+    heads = qkv.shape[1] - 2 * kv_heads
+    step, out = inputs.build(rows, size), np.zeros((len(qkv), heads, dim), np.float32)
+    work = work_of(step, heads // kv_heads)
+    attention.attention(qkv.numpy(), work, step.tables, window or 0, arena.numpy(), layer, threads, out)
+    return torch.from_numpy(out)
+
+
 @pytest.mark.parametrize("window", [None, 5, 48])
-@pytest.mark.parametrize("shared", [1, 3, 8])
-@pytest.mark.parametrize("size", [4, 16])
-def test_attention(window, shared, size):
-    """Chunks of prompts and decoding rows together; blocks in any order."""
-    dim, kv_heads = 32, 2
-    lengths = [(0, 33), (99, 1), (0, 1), (50, 7), (size - 1, 1)]
+@pytest.mark.parametrize(
+    ("shared", "size", "dim", "kv_heads"),
+    [(1, 16, 96, 3), (3, 4, 64, 3), (3, 16, 32, 2), (5, 12, 32, 1), (8, 4, 32, 2), (7, 16, 128, 1), (16, 16, 256, 1)],
+)
+def test_attention(window, shared, size, dim, kv_heads):
+    """Chunks of prompts and decoding rows together, long ones in parts; blocks in any order."""
+    lengths = [(0, 33), (99, 1), (0, 1), (50, 7), (size - 1, 1), (300, 1), (280, 2), (0, 75)]
     arena = torch.randn(300, 2, 2, kv_heads, size, dim)
     free = torch.randperm(300).tolist()
     rows = []
@@ -40,16 +51,45 @@ def test_attention(window, shared, size):
         arena[blocks[-1], :, :, :, (start + count - 1) % size + 1 :] = torch.nan  # as others may have left it
     tokens = sum(count for _, count in lengths)
     qkv = torch.randn(tokens, (shared + 2) * kv_heads, dim)
-    step, out = inputs.build(rows, size), np.zeros((tokens, shared * kv_heads, dim), np.float32)
 
-    attention.attention(qkv.numpy(), work_of(step, shared), step.tables, window or 0, arena.numpy(), 1, out)
+    out = attend(qkv, rows, arena, 1, window)
 
     asked = qkv[:, : shared * kv_heads].split([count for _, count in lengths])
     expected = [
         naive_attention.attention(queries, arena[:, 1], list(row.blocks), row.start, window)
         for queries, row in zip(asked, rows, strict=True)
     ]
-    torch.testing.assert_close(torch.from_numpy(out), torch.cat(expected), atol=2e-5, rtol=1e-4)
+    torch.testing.assert_close(out, torch.cat(expected), atol=2e-5, rtol=1e-4)
+
+
+def test_attention_is_the_same_beside_other_rows_and_with_any_number_of_threads():
+    arena = torch.randn(300, 1, 2, 3, 16, 64)
+    rows = [
+        Row([0] * 100, 900, list(range(70))),
+        Row([0], 1000, list(range(100, 163))),
+        Row([0] * 3, 700, [*range(200, 250)]),
+    ]
+    qkv, alone, begin = torch.randn(104, 15, 64), [], 0
+    for row in rows:
+        alone.append(attend(qkv[begin : begin + len(row.tokens)].contiguous(), [row], arena, 0))
+        begin += len(row.tokens)
+
+    for threads in (1, 2, 3):
+        assert torch.equal(attend(qkv, rows, arena, 0, threads=threads), torch.cat(alone))
+
+
+def test_scores_of_any_size():
+    """Their differences are far beyond what a weight can be."""
+    arena, blocks = torch.zeros(20, 1, 2, 1, 16, 32), list(range(20))
+    arena[:, 0, 0] = torch.linspace(-3000, 3000, 320).view(20, 1, 16, 1)
+    arena[:, 0, 1] = torch.randn(20, 1, 16, 32)
+    qkv, rows = torch.ones(31, 5, 32), [Row([0] * 30, 280, blocks), Row([0], 309, blocks)]
+
+    out = attend(qkv, rows, arena, 0)
+
+    expected = [naive_attention.attention(qkv[:30, :3], arena[:, 0], blocks, 280, None)]
+    expected.append(naive_attention.attention(qkv[30:, :3], arena[:, 0], blocks, 309, None))
+    torch.testing.assert_close(out, torch.cat(expected), atol=2e-5, rtol=1e-4)
 
 
 @pytest.mark.parametrize("number", [torch.nan, torch.inf, -torch.inf])
@@ -60,31 +100,29 @@ def test_attention_makes_no_number_of_what_is_none(which, number):
     shared, arena = 3, torch.randn(9, 1, 2, 2, 16, 32)
     arena[3, 0, which, :, 5] = number
     rows = [Row([0] * 20, 40, [1, 2, 3, 4]), Row([0], 60, [4, 1, 3, 2]), Row([0], 20, [5, 6])]
-    qkv = torch.randn(22, (shared + 2) * 2, 32)
+    rows.append(Row([0], 400, [3, *(7, 8) * 13]))  # in the first of its parts
+    qkv = torch.randn(23, (shared + 2) * 2, 32)
     qkv[:, : shared * 2, 0] = qkv[:, : shared * 2, 0].abs() + 1
-    step, out = inputs.build(rows, 16), np.zeros((22, shared * 2, 32), np.float32)
 
-    attention.attention(qkv.numpy(), work_of(step, shared), step.tables, 0, arena.numpy(), 0, out)
+    out = attend(qkv, rows, arena, 0)
 
-    asked = qkv[:, : shared * 2].split([20, 1, 1])
+    asked = qkv[:, : shared * 2].split([20, 1, 1, 1])
     expected = [
         naive_attention.attention(queries, arena[:, 0], list(row.blocks), row.start, None)
         for queries, row in zip(asked, rows, strict=True)
     ]
     lost = ~torch.cat(expected).isfinite()
     assert lost.any()
-    assert not torch.from_numpy(out)[lost].isfinite().any()
-    torch.testing.assert_close(torch.from_numpy(out[21:]), expected[2], atol=2e-5, rtol=1e-4)
+    assert not out[lost].isfinite().any()
+    torch.testing.assert_close(out[21:22], expected[2], atol=2e-5, rtol=1e-4)
 
 
 def test_attention_to_keys_that_are_all_infinitely_far_is_no_number():
     arena = torch.full((2, 1, 2, 1, 16, 32), -torch.inf)
     qkv, rows = torch.ones(21, 5, 32), [Row([0] * 20, 0, [0, 1]), Row([0], 20, [0, 1])]
-    step, out = inputs.build(rows, 16), np.zeros((21, 3, 32), np.float32)
+    out = attend(qkv, rows, arena, 0)
 
-    attention.attention(qkv.numpy(), work_of(step, 3), step.tables, 0, arena.numpy(), 0, out)
-
-    assert np.isnan(out).all()
+    assert out.isnan().all()
 
 
 def test_norm_and_gate_make_no_number_of_what_is_none():

@@ -129,7 +129,7 @@ class CpuBackend:
 
     def begin(self, inputs: StepInputs, arena: torch.Tensor) -> CpuStep:
         shared = self._config.heads // self._config.kv_heads
-        return CpuStep(inputs, shared, self._numerics.held(arena))
+        return CpuStep(inputs, self._numerics.work(inputs, shared), self._numerics.held(arena))
 
     def embedding(self, name: str, rows: int, width: int) -> CpuEmbedding:
         return CpuEmbedding(self._table(name), self._workspace.buffer("residual", width))

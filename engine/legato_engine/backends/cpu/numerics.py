@@ -6,13 +6,15 @@ Sums, softmax and the residual stream are float32 in all of them.
 from collections.abc import Sequence
 from typing import Any, Literal, Protocol
 
+import numba
 import numpy as np
 import torch
 
-from legato_engine.backends.cpu import linear_bf16, linear_float32
+from legato_engine.backends.cpu import linear_bf16, linear_float32, step
 from legato_engine.backends.cpu.linear_float32 import Scratch
 from legato_engine.kernels.attention import numba_bf16, numba_float32
 from legato_engine.kernels.linear.numba_tiles import SHAPES
+from legato_engine.layers.inputs import Ints, StepInputs
 from legato_engine.models.config import ModelConfig
 from legato_engine.weights.checkpoint import Checkpoint
 
@@ -42,6 +44,9 @@ class Numerics(Protocol):
     def table(self, checkpoint: Checkpoint, name: str) -> Table: ...
     def held(self, arena: torch.Tensor) -> Array:
         """The arena as its kernels take it."""
+
+    def work(self, inputs: StepInputs, shared: int) -> Ints:
+        """What attention has to do in a step; `shared` heads use one KV head."""
 
     def attend(self, qkv: Array, work: Array, tables: Array, window: int, held: Array, layer: int, out: Array) -> None:
         """qkv float32 [tokens, heads + 2 · kv_heads, dim] → out `inputs` [tokens, heads, dim]."""
@@ -73,8 +78,11 @@ class Float32:
     def held(self, arena: torch.Tensor) -> Array:
         return arena.numpy()
 
+    def work(self, inputs: StepInputs, shared: int) -> Ints:
+        return step.parts(inputs, shared)
+
     def attend(self, qkv: Array, work: Array, tables: Array, window: int, held: Array, layer: int, out: Array) -> None:
-        numba_float32.attention(qkv, work, tables, window, held, layer, out)
+        numba_float32.attention(qkv, work, tables, window, held, layer, numba.get_num_threads(), out)
 
 
 class Tiles:
@@ -95,6 +103,9 @@ class Tiles:
 
     def held(self, arena: torch.Tensor) -> Array:
         return arena.view(torch.int16).numpy().view(np.uint16)
+
+    def work(self, inputs: StepInputs, shared: int) -> Ints:
+        return step.tiles(inputs, shared)
 
     def attend(self, qkv: Array, work: Array, tables: Array, window: int, held: Array, layer: int, out: Array) -> None:
         numba_bf16.attention(qkv, work, tables, window, SHAPES, held, layer, out)

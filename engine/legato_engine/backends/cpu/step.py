@@ -7,7 +7,10 @@ import numpy as np
 from legato_engine.layers.inputs import Ints, StepInputs
 
 Array = np.ndarray[Any, Any]
-LANES = 16  # of a tile of attention
+LANES = 16  # of a tile of attention with AMX
+WIDE = 32  # of a tile in float32
+PART = 256  # positions that one thread takes of a row with few tiles
+FEW = 4  # tiles
 
 
 class Buffer:
@@ -47,11 +50,11 @@ class CpuStep:
 
     __slots__ = ("arena", "inputs", "rows", "work")
 
-    def __init__(self, inputs: StepInputs, shared: int, arena: Array) -> None:
-        """`shared` heads use one KV head."""
+    def __init__(self, inputs: StepInputs, work: Ints, arena: Array) -> None:
+        """`work` is what attention has to do, as its kernel takes it."""
         self.inputs = inputs
         self.rows = len(inputs.tokens)
-        self.work = tiles(inputs, shared)
+        self.work = work
         self.arena = arena
 
 
@@ -61,7 +64,7 @@ def room(rows: int) -> int:
 
 
 def tiles(inputs: StepInputs, shared: int) -> Ints:
-    """Work for attention, int64 [tiles, 5]: row, its first token, its start position, first lane, lanes.
+    """Work for attention with AMX, int64 [tiles, 5]: row, its first token, its start position, first lane, lanes.
 
     A lane is one query of one of the `shared` heads on a KV head.
     """
@@ -71,4 +74,28 @@ def tiles(inputs: StepInputs, shared: int) -> Ints:
         first, count = starts[row], starts[row + 1] - starts[row]
         lanes, start = count * shared, length - count
         work += [(row, first, start, lane, min(LANES, lanes - lane)) for lane in range(0, lanes, LANES)]
+    return np.array(work, np.int64)
+
+
+def parts(inputs: StepInputs, shared: int) -> Ints:
+    """Work for attention in float32, int64 [tasks, 10], as its kernel says; longest first.
+
+    A row with few tiles is cut along its positions, so that several threads take one. Where, depends on nothing but the
+    row: its result is the same beside other rows and with any number of threads.
+    """
+    work, slots = list[tuple[int, ...]](), 0
+    starts, lengths = inputs.starts.tolist(), inputs.lengths.tolist()
+    for row, length in enumerate(lengths):
+        token, count = starts[row], starts[row + 1] - starts[row]
+        width, start = shared if count == 1 else WIDE, length - count
+        for lane in range(0, count * shared, width):
+            lanes = min(width, count * shared - lane)
+            end = start + (lane + lanes - 1) // shared + 1
+            begins = range(0, end, PART if count * shared <= FEW * width else end)
+            pieces = len(begins) if len(begins) > 1 else 0
+            for part, begin in enumerate(begins):
+                stop = min(begin + begins.step, end)
+                work.append((row, token, start, lane, lanes, begin, stop, part, pieces, slots))
+            slots += lanes * pieces
+    work.sort(key=lambda task: (task[6] - task[5]) * (1 if task[4] == shared else 8), reverse=True)
     return np.array(work, np.int64)

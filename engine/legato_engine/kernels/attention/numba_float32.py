@@ -1,227 +1,187 @@
-"""Attention straight from a float32 arena, for prompts and decoding rows alike: no gather, no mask. See README.
+"""Attention straight from a float32 arena, for prompts and decoding rows alike: no gather, no copies of KV. See README.
 
-Work is cut into tiles of 16 lanes; a lane is one query of one head, and the lanes of a tile share a KV head. Any
-processor; head_dim is a multiple of 32, block_size of 4.
+What is computed stands in `numba_float32_tile` and `numba_float32_row`. Here the work is dealt to threads, and parts of
+a sequence are joined. Any processor; head_dim is a multiple of 32, block_size of 4.
 """
 
 import numpy as np
 from numba import njit, prange
 
-from legato_engine.kernels.lanes import across, prefetch
-from legato_engine.kernels.scalar import RELAXED, exponential
-from legato_engine.kernels.vector import broadcast, load, multiply_add, store, zero
+from legato_engine.kernels.atomics import fetch_add
+from legato_engine.kernels.attention import numba_float32_row as row_kernels
+from legato_engine.kernels.attention import numba_float32_tile as tile_kernels
+from legato_engine.kernels.vector import address
 
-LANES = 16
-FEW = 4  # lanes of a decoding row: as many dot products with each key, without turning anything
+LANES = tile_kernels.LANES
+POSITIONS = 64  # whose scores are computed, then used, while they are in the first cache
+LEAST = np.float32(-3e38)  # of a score, but for -infinity
+LOG2_E = np.float32(1.44269504)  # weights are powers of two
 
 
-@njit(cache=True, fastmath=RELAXED)
-def _turned_queries(qkv, token, lane, lanes, shared, first_head, asked):
-    """Scaled queries of lanes `lane … lane + lanes - 1` as [dim, 16]."""
-    dim = qkv.shape[2]
-    scale = np.float32(1) / np.sqrt(np.float32(dim))
+@njit(cache=True)
+def _room(lanes, dim):
+    """What one thread computes in, at multiples of 64 bytes: queries, what was found [lanes · dim], scores
+    [POSITIONS · lanes], and three numbers for each lane [3, lanes].
+    """
+    size = lanes * dim
+    memory = np.empty(2 * size + (POSITIONS + 3) * lanes + 16, np.float32)
+    begin = -address(memory) % 64 // 4
+    memory = memory[begin : begin + 2 * size + (POSITIONS + 3) * lanes]
+    own = memory[2 * size :]
+    return memory[:size], memory[size : 2 * size], own[3 * lanes :], own[: 3 * lanes].reshape(3, lanes)
+
+
+@njit(cache=True)
+def _find(arena, layer, kv_head, table, first, end, keys):
+    """The addresses of the keys of 4 positions each, `first … end - 1`; returns how far from them values are."""
+    size, (by_block, by_layer, to_values, by_head, by_place, _) = arena.shape[4], arena.strides
+    base = address(arena) + layer * by_layer + kv_head * by_head
+    for four in range((end - first + 3) // 4):
+        position = first + four * 4
+        keys[four] = base + table[position // size] * by_block + position % size * by_place
+    return to_values
+
+
+@njit(cache=True)
+def _scaled_queries(qkv, token, lane, lanes, shared, first_head, asked):
+    """Queries of lanes `lane … lane + lanes - 1` as [lanes, dim]; `asked` may be a transposed view."""
+    asked[:] = np.float32(0)
+    scale = LOG2_E / np.sqrt(np.float32(qkv.shape[2]))
     for i in range(lanes):
         query = qkv[token + (lane + i) // shared, first_head + (lane + i) % shared]
-        for d in range(dim):
-            asked[d, i] = query[d] * scale
+        for d in range(qkv.shape[2]):
+            asked[i, d] = query[d] * scale
 
 
 @njit(cache=True)
-def _scores(arena, layer, kv_head, table, first, end, asked, scores):
-    """scores [position - first, lane] of positions `first … end`, both rounded to 4."""
-    size, dim = arena.shape[4], arena.shape[5]
-    width = dim * 4
-    for position in range(first, end, 4):
-        key = arena[table[position // size], layer, 0, kv_head].ctypes.data + position % size * width
-        query = asked.ctypes.data
-        a, b, c, d = zero(), zero(), zero(), zero()
-        for _ in range(dim):
-            by = load(query)
-            a = multiply_add(by, broadcast(key), a)
-            b = multiply_add(by, broadcast(key + width), b)
-            c = multiply_add(by, broadcast(key + 2 * width), c)
-            d = multiply_add(by, broadcast(key + 3 * width), d)
-            query += 64
-            key += 4
-        at = scores.ctypes.data + (position - first) * 64
-        store(at, a)
-        store(at + 64, b)
-        store(at + 128, c)
-        store(at + 192, d)
-
-
-@njit(cache=True, fastmath=RELAXED)
-def _softmax(scores, count, begins, ends, best, total):
-    """Down each lane, over its own positions `begins … ends - 1`; the division is left for later (`total`)."""
-    for lane in range(LANES):
-        best[lane] = np.float32(-3e38)
-        total[lane] = np.float32(0)
-    for place in range(count):
-        line = scores[place]
-        for lane in range(LANES):
-            seen = (begins[lane] <= place) & (place < ends[lane])
-            value = line[lane] if seen else np.float32(-3e38)
-            line[lane] = value
-            best[lane] = max(value, best[lane])
-    for place in range(count):
-        line = scores[place]
-        for lane in range(LANES):
-            # What is not seen is at -3e38. NaN is not below anything, and stays.
-            value = np.float32(0) if line[lane] < np.float32(-2e38) else exponential(line[lane] - best[lane])
-            line[lane] = value
-            total[lane] += value
-
-
-@njit(cache=True)
-def _scores_few(arena, layer, kv_head, table, first, end, asked, scores):
-    """scores [lane, position - first] of positions `first … end - 1`; asked [4, dim]."""
-    size, dim = arena.shape[4], arena.shape[5]
-    width = dim * 4
-    position = first
-    while position < end:
-        block = position // size
-        key = arena[table[block], layer, 0, kv_head].ctypes.data + position % size * width
-        following = arena[table[min(block + 1, (end - 1) // size)], layer, 0, kv_head].ctypes.data
-        for _ in range(min(end, (block + 1) * size) - position):
-            a, b, c, d = zero(), zero(), zero(), zero()
-            query = asked.ctypes.data
-            for part in range(0, width, 64):
-                by = load(key + part)
-                a = multiply_add(by, load(query + part), a)
-                b = multiply_add(by, load(query + width + part), b)
-                c = multiply_add(by, load(query + 2 * width + part), c)
-                d = multiply_add(by, load(query + 3 * width + part), d)
-                prefetch(following + part)
-            place = position - first
-            scores[0, place], scores[1, place] = across(a), across(b)
-            scores[2, place], scores[3, place] = across(c), across(d)
-            key += width
-            following += width
-            position += 1
-
-
-@njit(cache=True, fastmath=RELAXED)
-def _softmax_few(scores, count, total):
-    """Along each lane; the division is left for later (`total`)."""
-    for lane in range(FEW):
-        line = scores[lane]
-        most = np.float32(-np.inf)
-        for place in range(count):
-            most = max(line[place], most)
-        sum_ = np.float32(0)
-        for place in range(count):
-            line[place] = exponential(line[place] - most)
-            sum_ += line[place]
-        total[lane] = sum_
-
-
-@njit(cache=True)
-def _values(arena, layer, kv_head, table, first, count, weights, step, stride, found):
-    """found [4, dim]: values weighed by four lanes; their weights are `stride` bytes apart, positions `step`."""
-    size, dim = arena.shape[4], arena.shape[5]
-    for part in range(0, dim, 32):
-        a0, a1, b0, b1, c0, c1, d0, d1 = zero(), zero(), zero(), zero(), zero(), zero(), zero(), zero()
-        weight = weights
-        done = 0
-        while done < count:
-            place = (first + done) % size
-            value = arena[table[(first + done) // size], layer, 1, kv_head].ctypes.data + (place * dim + part) * 4
-            here = min(size - place, count - done)
-            last = (first + count - 1) // size
-            following = arena[table[min((first + done) // size + 1, last)], layer, 1, kv_head].ctypes.data + part * 4
-            for _ in range(here):
-                prefetch(following)
-                prefetch(following + 64)
-                following += dim * 4
-                left = load(value)
-                right = load(value + 64)
-                by = broadcast(weight)
-                a0, a1 = multiply_add(by, left, a0), multiply_add(by, right, a1)
-                by = broadcast(weight + stride)
-                b0, b1 = multiply_add(by, left, b0), multiply_add(by, right, b1)
-                by = broadcast(weight + 2 * stride)
-                c0, c1 = multiply_add(by, left, c0), multiply_add(by, right, c1)
-                by = broadcast(weight + 3 * stride)
-                d0, d1 = multiply_add(by, left, d0), multiply_add(by, right, d1)
-                value += dim * 4
-                weight += step
-            done += here
-        at = found.ctypes.data + part * 4
-        store(at, a0)
-        store(at + 64, a1)
-        store(at + dim * 4, b0)
-        store(at + dim * 4 + 64, b1)
-        store(at + dim * 8, c0)
-        store(at + dim * 8 + 64, c1)
-        store(at + dim * 12, d0)
-        store(at + dim * 12 + 64, d1)
-
-
-@njit(cache=True, error_model="numpy")  # a sum of weights may be 0 or no number
-def _tile(qkv, token, start, lane, lanes, shared, kv_head, table, window, arena, layer, out):
-    """Lanes `lane … lane + lanes - 1` of one row and KV head."""
+def _tile(qkv, token, start, lane, lanes, shared, kv_head, table, begin, end, window, arena, layer, room):
+    """Lanes `lane … lane + lanes - 1` of one row and KV head, over positions `begin … end - 1`."""
     dim = qkv.shape[2]
-    oldest = start + lane // shared
-    newest = start + (lane + lanes - 1) // shared
-    first = max(0, oldest - window + 1) // 4 * 4 if window else 0
-    count = newest + 1 - first
-    asked = np.zeros((dim, LANES), np.float32)
-    scores = np.empty(((count + 3) // 4 * 4, LANES), np.float32)
-    begins, ends = np.zeros(LANES, np.int32), np.zeros(LANES, np.int32)
-    best, total = np.empty(LANES, np.float32), np.empty(LANES, np.float32)
-    found = np.empty((4, dim), np.float32)
+    asked, found, scores, (best, total, scale) = room
+    begins, ends = np.zeros(LANES, np.int64), np.full(LANES, end, np.int64)
     for i in range(lanes):
-        ends[i] = start + (lane + i) // shared + 1 - first
+        ends[i] = start + (lane + i) // shared + 1
         begins[i] = max(0, ends[i] - window) if window else 0
-    _turned_queries(qkv, token, lane, lanes, shared, kv_head * shared, asked)
-    _scores(arena, layer, kv_head, table, first, newest + 1, asked, scores)
-    _softmax(scores, count, begins, ends, best, total)
-    for four in range(0, lanes, 4):
-        _values(arena, layer, kv_head, table, first, count, scores.ctypes.data + four * 4, 64, 4, found)
-        for i in range(four, min(four + 4, lanes)):
-            target = out[token + (lane + i) // shared, kv_head * shared + (lane + i) % shared]
+    _scaled_queries(qkv, token, lane, lanes, shared, kv_head * shared, asked.reshape(dim, LANES).T)
+    best[:], total[:], found[:] = LEAST, np.float32(0), np.float32(0)
+    keys, following = np.zeros(POSITIONS // 4, np.int64), np.zeros(POSITIONS // 4, np.int64)
+    begin = max(begin, begins[0] // 4 * 4)
+    to_values = _find(arena, layer, kv_head, table, begin, min(begin + POSITIONS, end), following)
+    for first in range(begin, end, POSITIONS):
+        keys[:] = following
+        count = min(end - first, POSITIONS)
+        _find(arena, layer, kv_head, table, first + POSITIONS, min(first + 2 * POSITIONS, end), following)
+        tile_kernels.scores(keys, following, to_values, count, dim, address(asked), address(scores))
+        if first < begins[lanes - 1] or first + count > ends[0]:
+            tile_kernels.mask(scores.reshape(POSITIONS, LANES), first, count, begins, ends)
+        tile_kernels.weigh(address(scores), count, address(best), address(total), address(scale))
+        tile_kernels.values(keys, to_values, count, dim, address(scores), address(scale), address(found))
+
+
+@njit(cache=True)
+def _row(qkv, token, start, shared, kv_head, table, begin, end, window, arena, layer, room):
+    """All heads of one token on a KV head, over positions `begin … end - 1`."""
+    dim = qkv.shape[2]
+    asked, found, scores, (best, total, scale) = room
+    _scaled_queries(qkv, token, 0, shared, shared, kv_head * shared, asked.reshape(-1, dim))
+    best[:], total[:], found[:] = LEAST, np.float32(0), np.float32(0)
+    keys, following = np.zeros(POSITIONS // 4, np.int64), np.zeros(POSITIONS // 4, np.int64)
+    oldest = max(begin, start + 1 - window) if window else begin
+    begin = oldest // 4 * 4
+    to_values = _find(arena, layer, kv_head, table, begin, min(begin + POSITIONS, end), following)
+    for first in range(begin, end, POSITIONS):
+        keys[:] = following
+        count = min(end - first, POSITIONS)
+        _find(arena, layer, kv_head, table, first + POSITIONS, min(first + 2 * POSITIONS, end), following)
+        for head in range(0, shared, 4):
+            query, part = address(asked) + head * dim * 4, address(found) + head * dim * 4
+            row_kernels.scores(keys, to_values, count, dim, query, address(scores))
+            row_kernels.mask(scores, oldest - first, count)
+            lane = head * 16
+            row_kernels.weigh(address(scores), count, address(best) + lane, address(total) + lane, address(scale))
+            row_kernels.values(keys, following, to_values, count, dim, address(scores), address(scale), part)
+
+
+@njit(cache=True)
+def _keep(best, total, found, kept):
+    """What a part has found, kept [lanes, dim + 2]."""
+    lanes, dim = kept.shape[0], found.shape[1]
+    for i in range(lanes):
+        kept[i, :dim] = found[i]
+        kept[i, dim], kept[i, dim + 1] = best[i], total[i]
+
+
+@njit(cache=True)
+def _join(kept, total, found):
+    """All parts of kept [parts, lanes, dim + 2]."""
+    parts, lanes, dim = kept.shape[0], kept.shape[1], kept.shape[2] - 2
+    for i in range(lanes):
+        best = kept[:, i, dim].max()
+        total[i], found[i] = np.float32(0), np.float32(0)
+        for part in range(parts):
+            scale = np.exp2(kept[part, i, dim] - best)
+            total[i] += scale * kept[part, i, dim + 1]
             for d in range(dim):
-                target[d] = found[i - four, d] / total[i]
+                found[i, d] += scale * kept[part, i, d]
 
 
 @njit(cache=True, error_model="numpy")  # a sum of weights may be 0 or no number
-def _decode(qkv, token, start, shared, kv_head, table, window, arena, layer, out):
-    """A row of one token, whose heads are at most FEW."""
-    dim = qkv.shape[2]
-    first = max(0, start - window + 1) if window else 0
-    count = start + 1 - first
-    asked = np.zeros((FEW, dim), np.float32)
-    scores = np.empty((FEW, count), np.float32)
-    total, found = np.empty(FEW, np.float32), np.empty((FEW, dim), np.float32)
-    scale = np.float32(1) / np.sqrt(np.float32(dim))
-    for head in range(shared):
-        for d in range(dim):
-            asked[head, d] = qkv[token, kv_head * shared + head, d] * scale
-    _scores_few(arena, layer, kv_head, table, first, start + 1, asked, scores)
-    _softmax_few(scores, count, total)
-    _values(arena, layer, kv_head, table, first, count, scores.ctypes.data, 4, count * 4, found)
-    for head in range(shared):
-        for d in range(dim):
-            out[token, kv_head * shared + head, d] = found[head, d] / total[head]
+def _finish(token, lane, lanes, shared, kv_head, best, total, found, part, kept, done, out):
+    """Writes found [lanes, dim], once the last of its parts is done."""
+    parts = len(kept)
+    if parts:
+        _keep(best, total, found, kept[part])
+        if fetch_add(address(done), 1) < parts - 1:
+            return
+        _join(kept, total, found)
+    for i in range(lanes):
+        target = out[token + (lane + i) // shared, kv_head * shared + (lane + i) % shared]
+        scale = np.float32(1) / total[i]
+        for d in range(len(target)):
+            target[d] = found[i, d] * scale
 
 
-@njit(cache=True, parallel=True)
-def attention(qkv, work, tables, window, arena, layer, out):
-    """All rows of a step.
+@njit(cache=True)
+def _work(turn, qkv, work, tables, window, arena, layer, kept, done, out):
+    """What one thread does: whatever is next."""
+    dim, kv_heads = qkv.shape[2], arena.shape[3]
+    shared = out.shape[1] // kv_heads
+    for_tiles, for_rows = _room(LANES, dim), _room((shared + 3) // 4 * 16, dim)
+    while True:
+        task = fetch_add(address(turn), 1)
+        if task >= len(work) * kv_heads:
+            return
+        kv_head = task // len(work)  # tiles of one head after another, while its keys are in the second cache
+        row, token, start, lane, lanes, begin, end, part, parts, slot = work[task % len(work)]
+        own = kept[kv_head, slot : slot + lanes * parts].reshape(parts, lanes, dim + 2)
+        count = done[kv_head, slot : slot + 1]
+        if lanes == shared and lane == 0:
+            _row(qkv, token, start, shared, kv_head, tables[row], begin, end, window, arena, layer, for_rows)
+            _, found, _, (best, total, _) = for_rows
+            best, total, of_lanes = best[::4], total[::4], found.reshape(-1, dim)
+            _finish(token, lane, lanes, shared, kv_head, best, total, of_lanes, part, own, count, out)
+        else:
+            table = tables[row]
+            _tile(qkv, token, start, lane, lanes, shared, kv_head, table, begin, end, window, arena, layer, for_tiles)
+            _, found, _, (best, total, _) = for_tiles
+            turned = found.reshape(dim, LANES).T
+            _finish(token, lane, lanes, shared, kv_head, best, total, turned, part, own, count, out)
 
-    qkv float32 [tokens, heads + 2 · kv_heads, dim]; `work` int64 [tiles, 5] of (row, its first token, its start
-    position, first lane, lanes); tables int64 [rows, blocks]; window 0 is none; arena float32 in KVLayout's shape;
-    out float32 [tokens, heads, dim].
+
+@njit(cache=True, parallel=True, nogil=True)
+def attention(qkv, work, tables, window, arena, layer, threads, out):
+    """All rows of a step, by `threads` threads.
+
+    qkv float32 [tokens, heads + 2 · kv_heads, dim]; `work` int64 [tasks, 10], longest first, of (row, its first token,
+    its start position, first lane, lanes, first position, end; part, parts, slot): where a tile is not in one piece,
+    `parts` is not 0 and `slot` counts the lanes of all parts before those of this tile. tables int64 [rows, blocks];
+    window 0 is none; arena float32 in KVLayout's shape; out float32 [tokens, heads, dim].
     """
     kv_heads = arena.shape[3]
-    shared = out.shape[1] // kv_heads
-    tasks = work.shape[0] * kv_heads
-    half = (tasks + 1) // 2
-    for turn in prange(tasks):
-        # Later tiles of a prompt see more: two threads with a half each get every other one.
-        task = turn * 2 if turn < half else (turn - half) * 2 + 1
-        row, token, start, lane, lanes = work[task // kv_heads]
-        if lane == 0 and lanes == shared and shared <= FEW:
-            _decode(qkv, token, start, shared, task % kv_heads, tables[row], window, arena, layer, out)
-        else:
-            _tile(qkv, token, start, lane, lanes, shared, task % kv_heads, tables[row], window, arena, layer, out)
+    slots = 1
+    for task in range(len(work)):
+        slots = max(slots, work[task, 9] + work[task, 4] * work[task, 8])
+    kept, done = np.empty((kv_heads, slots, qkv.shape[2] + 2), np.float32), np.zeros((kv_heads, slots), np.int64)
+    turn = np.zeros(1, np.int64)
+    for _ in prange(min(threads, len(work) * kv_heads)):
+        _work(turn, qkv, work, tables, window, arena, layer, kept, done, out)
