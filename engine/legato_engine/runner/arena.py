@@ -2,6 +2,7 @@
 
 import ctypes
 import mmap
+from contextlib import suppress
 
 import torch
 
@@ -17,7 +18,11 @@ class Arena:
         self.num_blocks = num_blocks
         nbytes = num_blocks * layout.block_bytes
         if device.type == "cpu":
-            self._memory = torch.frombuffer(mmap.mmap(-1, nbytes), dtype=torch.uint8)
+            memory = mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+            with suppress(OSError):  # a kernel without huge pages
+                # Attention reads a few KiB here and there, and waits for each page's address.
+                memory.madvise(mmap.MADV_HUGEPAGE)
+            self._memory = torch.frombuffer(memory, dtype=torch.uint8)
         else:
             self._memory = torch.zeros(nbytes, dtype=torch.uint8, device=device)
         dtype: torch.dtype = getattr(torch, layout.dtype)

@@ -1,6 +1,8 @@
 """Where the bytes of a block lie, and how many blocks a worker's memory holds."""
 
+import re
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -25,6 +27,13 @@ def test_an_arena_is_one_page_aligned_allocation_of_zeros(arena):
     assert arena.address % 4096 == 0
     assert not arena.blocks.any()
     assert (arena.num_blocks, arena.layout) == (7, LAYOUT)
+
+
+@pytest.mark.skipif(not Path("/sys/kernel/mm/transparent_hugepage").exists(), reason="the kernel has no huge pages")
+def test_the_kernel_may_hold_it_in_huge_pages(arena):
+    mappings = Path("/proc/self/smaps").read_text().split("VmFlags:")
+    own = next(i for i, text in enumerate(mappings) if re.search(rf"^0*{arena.address:x}-", text, re.MULTILINE))
+    assert "hg" in mappings[own + 1].splitlines()[0].split()
 
 
 def test_without_host_memory_the_device_allocates():
