@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from numba import njit, prange
 
-from legato_engine.backends.cpu.linear_float32 import LinearFloat32
+from legato_engine.backends.cpu.linear_float32 import LinearFloat32, Scratch
 from legato_engine.backends.cpu.numerics import Float32
 from legato_engine.kernels.vector import add, address, load, multiply_add, store, zero
 from legato_engine.kvcache.layout import KVLayout
@@ -117,7 +117,7 @@ class Machine:
         """Seconds for the linear layers of one layer of the model."""
         total = 0.0
         for width, outputs in LINEAR:
-            layer = LinearFloat32(outputs, torch.randn(outputs, width), None, None)
+            layer = LinearFloat32([torch.randn(outputs, width)], Scratch(), None)
             x, out = np.ones((rows, width), np.float32), np.zeros((rows, outputs), np.float32)
             total += self.seconds(lambda layer=layer, x=x, out=out: layer(x, rows, out))
         return total

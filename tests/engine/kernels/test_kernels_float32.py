@@ -41,7 +41,7 @@ def attend(qkv, rows, arena, layer, window=None, threads=2):
 )
 def test_attention(window, shared, size, dim, kv_heads):
     """Chunks of prompts and decoding rows together, long ones in parts; blocks in any order."""
-    lengths = [(0, 33), (99, 1), (0, 1), (50, 7), (size - 1, 1), (300, 1), (280, 2), (0, 75)]
+    lengths = [(0, 33), (99, 1), (0, 1), (50, 7), (size - 1, 1), (300, 1), (250, 9), (0, 75)]
     arena = torch.randn(300, 2, 2, kv_heads, size, dim)
     free = torch.randperm(300).tolist()
     rows = []
