@@ -11,7 +11,7 @@ from legato_engine.kernels.lanes import masked_floats, nibble_floats, top_floats
 from legato_engine.kernels.linear.numba_scales import minimum_of, of_panel, scale_of
 from legato_engine.kernels.linear.packing import COLUMNS
 from legato_engine.kernels.scalar import RELAXED, read
-from legato_engine.kernels.vector import broadcast, load, multiply_add, store, zero
+from legato_engine.kernels.vector import address, broadcast, load, multiply_add, store, zero
 
 # What x is multiplied with, so that a code need not be shifted down: it stands at bit 4i of its word, the last alone
 # would touch the sign and is shifted.
@@ -143,8 +143,8 @@ def multiply4(x, rows, codes, values, factors, minima, least_factors, out, first
     stride, sums_stride, out_stride = scaled.shape[1] * 4, groups * 4, out.shape[1] * 4
     for panel in prange(codes.shape[0]):
         parts = of_panel(scales, panel)
-        code = codes.ctypes.data + panel * groups * 256
-        at, sum_at, to = scaled.ctypes.data, sums.ctypes.data, out.ctypes.data + first * 4 + panel * 64
+        code = address(codes) + panel * groups * 256
+        at, sum_at, to = address(scaled), address(sums), address(out) + first * 4 + panel * 64
         for row in range(0, rows - 7, 8):
             _codes4_8(
                 at + row * stride, stride, sum_at + row * sums_stride, sums_stride, code, parts, groups,
@@ -169,8 +169,8 @@ def dequantize4(codes, values, factors, minima, least_factors, first, out):
         for index in range(out.shape[1] // COLUMNS):
             parts = of_panel(scales, first + index)
             by, least = scale_of(parts, group), minimum_of(parts, group)
-            code = codes.ctypes.data + ((first + index) * groups + group) * 256
-            to = out.ctypes.data + group * 32 * stride + index * 64
+            code = address(codes) + ((first + index) * groups + group) * 256
+            to = address(out) + group * 32 * stride + index * 64
             for w in range(4):
                 words = load(code + w * 64)
                 for i in range(8):

@@ -11,7 +11,7 @@ from legato_engine.kernels.lanes import load_bytes
 from legato_engine.kernels.linear.numba_scales import minimum_of, of_panel, scale_of
 from legato_engine.kernels.linear.packing import COLUMNS
 from legato_engine.kernels.scalar import RELAXED, read
-from legato_engine.kernels.vector import broadcast, multiply_add, store, zero
+from legato_engine.kernels.vector import address, broadcast, multiply_add, store, zero
 
 
 @njit(cache=True, fastmath=RELAXED)
@@ -91,8 +91,8 @@ def multiply8(x, rows, codes, values, factors, minima, least_factors, out, first
     stride, sums_stride, out_stride = floats.shape[1] * 4, groups * 4, out.shape[1] * 4
     for panel in prange(codes.shape[0]):
         parts = of_panel(scales, panel)
-        code = codes.ctypes.data + panel * groups * size * 16
-        at, sum_at, to = floats.ctypes.data, sums.ctypes.data, out.ctypes.data + first * 4 + panel * 64
+        code = address(codes) + panel * groups * size * 16
+        at, sum_at, to = address(floats), address(sums), address(out) + first * 4 + panel * 64
         for row in range(0, rows - 3, 4):
             _codes8_4(
                 at + row * stride, stride, sum_at + row * sums_stride, sums_stride, code, parts, groups, summed, size,
@@ -116,7 +116,7 @@ def dequantize8(codes, values, factors, minima, least_factors, first, out):
             parts = of_panel(scales, panel)
             by = scale_of(parts, group)
             least = minimum_of(parts, group) if minima.shape[1] else zero()
-            code = codes.ctypes.data + (panel * inputs + group * size) * 16
-            to = out.ctypes.data + group * size * stride + index * 64
+            code = address(codes) + (panel * inputs + group * size) * 16
+            to = address(out) + group * size * stride + index * 64
             for i in range(size):
                 store(to + i * stride, multiply_add(load_bytes(code + i * 16), by, least))

@@ -20,7 +20,7 @@ from legato_engine.kernels.lanes import (
     times,
 )
 from legato_engine.kernels.linear.numba_scales import minimum_of, of_panel, scale_of
-from legato_engine.kernels.vector import add, broadcast, dot_bytes, load, multiply_add, store, zero
+from legato_engine.kernels.vector import add, address, broadcast, dot_bytes, load, multiply_add, store, zero
 
 GROUP = 32
 ROWS = 8  # that codes are unpacked for at once
@@ -34,7 +34,7 @@ def _round(x, four, codes, parts):
     parts float32 [groups, 2]: the scale, and scale · the sum of the codes.
     """
     for group in range(parts.shape[0]):
-        at, to = x.ctypes.data + group * GROUP * 4, codes[group].ctypes.data
+        at, to = address(x) + group * GROUP * 4, address(codes[group])
         left, right = load(at), load(at + 64)
         most = largest(left, right)
         by = np.float32(127) / most if most > LEAST else np.float32(0)
@@ -143,10 +143,10 @@ def multiply(x, rows, codes, values, factors, minima, least_factors, out, first)
     panel_bytes = groups * (256 if four else 512)
     for turn in prange((panels + PANELS - 1) // PANELS):
         for block in range(blocks):
-            at, part = whole.ctypes.data + block * block_bytes, parts.ctypes.data + block * part_bytes
-            to = out.ctypes.data + block * width * stride + first * 4
+            at, part = address(whole) + block * block_bytes, address(parts) + block * part_bytes
+            to = address(out) + block * width * stride + first * 4
             for panel in range(turn * PANELS, min(turn * PANELS + PANELS, panels)):
-                code, of = codes.ctypes.data + panel * panel_bytes, of_panel(scales, panel)
+                code, of = address(codes) + panel * panel_bytes, of_panel(scales, panel)
                 if width == 1:
                     _one(at, part, code, four, of, summed, groups, to + panel * 64)
                 else:

@@ -6,7 +6,7 @@ from numba import njit, types
 from numba.extending import overload
 
 from legato_engine.kernels.lanes import load_bytes
-from legato_engine.kernels.vector import load_halves, multiply_add, zero
+from legato_engine.kernels.vector import address, load_halves, multiply_add, zero
 
 
 def _scales(_kind: Any, _values: Any, _factors: Any, _group: Any, _factor: Any) -> Any:
@@ -38,10 +38,10 @@ def of_panel(scales, panel):
         power += 1
     return (
         values.dtype.type(0),
-        values.ctypes.data + panel * values.shape[1] * size,
-        factors.ctypes.data + panel * factors.shape[1] * 32,
-        minima.ctypes.data + panel * minima.shape[1] * size,
-        least_factors.ctypes.data + panel * least_factors.shape[1] * 32,
+        address(values) + panel * values.shape[1] * size,
+        address(factors) + panel * factors.shape[1] * 32,
+        address(minima) + panel * minima.shape[1] * size,
+        address(least_factors) + panel * least_factors.shape[1] * 32,
         power,
     )
 
