@@ -19,6 +19,10 @@ from legato_protocol.flags import SettingsError
 from legato_protocol.parent import die_with_parent
 
 _EXIT_PERMANENT = 2
+# How often a thread of a kernel looks whether the others are done before it sleeps: some tens of microseconds, longer
+# than the pause between two kernels. libgomp's default is milliseconds, which other work on the cores turns into steps
+# many times as long. Read when torch is loaded.
+_SPINS = "10000"
 
 
 def main() -> int:
@@ -26,6 +30,7 @@ def main() -> int:
     if not die_with_parent(parent):
         return 1
     faulthandler.enable()
+    os.environ.setdefault("GOMP_SPINCOUNT", _SPINS)
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)  # the server decides when the core ends
     channel = Channel(socket.socket(fileno=descriptor))
