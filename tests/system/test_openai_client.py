@@ -330,6 +330,7 @@ def test_closing_a_stream_stops_its_work_and_frees_its_blocks(
 def test_closing_a_streamed_chat_does_too(service: Any, chat: Callable[..., Any]) -> None:
     with chat(messages=QUESTION, stream=True, **ENDLESS) as stream:
         id = next(stream).id
+        service.until(lambda: any(worker["running"] for worker in service.workers()), "a worker says that it runs")
     service.until_idle()
     assert service.record(id)["finish"] == "cancelled"
 
