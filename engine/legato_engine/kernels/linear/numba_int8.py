@@ -48,6 +48,14 @@ def _round(x, four, codes, parts):
 
 
 @njit(cache=True)
+def _round_block(x, rows, block, four, codes, parts):
+    """The rows of a block: codes [groups, width, 32], parts [groups, 2, width]."""
+    width = codes.shape[1]
+    for lane in range(min(width, rows - block * width)):
+        _round(x[block * width + lane], four, codes[:, lane], parts[:, :, lane])
+
+
+@njit(cache=True)
 def _codes(at, four):
     """Codes of 16 outputs and 32 inputs, as unsigned bytes: four inputs of each output in a word."""
     if four:
@@ -136,16 +144,19 @@ def multiply(x, rows, codes, values, factors, minima, least_factors, out, first)
     blocks, panels = (rows + width - 1) // width, codes.shape[0]
     whole = np.zeros((blocks, groups, width, GROUP), np.int8)
     parts = np.zeros((blocks, groups, 2, width), np.float32)
-    for row in prange(rows):
-        block, lane = row // width, row % width
-        _round(x[row], four, whole[block, :, lane], parts[block, :, :, lane])
+    if blocks > 1:
+        for block in prange(blocks):
+            _round_block(x, rows, block, four, whole[block], parts[block])
+    else:  # not worth waking threads for
+        _round_block(x, rows, 0, four, whole[0], parts[0])
     block_bytes, part_bytes, stride = groups * width * GROUP, groups * width * 8, out.shape[1] * 4
     panel_bytes = groups * (256 if four else 512)
-    for turn in prange((panels + PANELS - 1) // PANELS):
+    together = PANELS if blocks > 1 else 1
+    for turn in prange((panels + together - 1) // together):
         for block in range(blocks):
             at, part = address(whole) + block * block_bytes, address(parts) + block * part_bytes
             to = address(out) + block * width * stride + first * 4
-            for panel in range(turn * PANELS, min(turn * PANELS + PANELS, panels)):
+            for panel in range(turn * together, min(turn * together + together, panels)):
                 code, of = address(codes) + panel * panel_bytes, of_panel(scales, panel)
                 if width == 1:
                     _one(at, part, code, four, of, summed, groups, to + panel * 64)
