@@ -144,7 +144,7 @@ def _tile(qkv, token, start, lane, lanes, shared, kv_head, table, window, arena,
             target[d] = stored(found[i, d] * scale, target)
 
 
-@njit(cache=True, parallel=True)
+@njit(cache=True, parallel=True, nogil=True)
 def attention(qkv, work, tables, window, shapes, arena, layer, out):
     """All rows of a step.
 
