@@ -3,13 +3,10 @@
 from collections.abc import Sequence as Items
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from legato_engine.scheduler.batch import Sampled
 from legato_protocol.stream import Finish, SamplingParams, Sequence, unpack_tokens
-
-if TYPE_CHECKING:
-    from legato_engine.scheduler.transfers import OutgoingTransfer
 
 
 class RequestState(Enum):
@@ -25,6 +22,15 @@ class RequestState(Enum):
 RUNNING = (
     RequestState.RUNNING
 )  # by this name for what runs per sequence and step: Python 3.11 computes each `RequestState.RUNNING`
+
+
+class Outgoing(Protocol):
+    """What a request has to know of its KV's transfer to elsewhere: `scheduler.transfers` has the whole record."""
+
+    @property
+    def keeping(self) -> bool: ...
+    @property
+    def stopped(self) -> bool: ...
 
 
 @dataclass(eq=False, slots=True)
@@ -54,7 +60,7 @@ class Request:
     begun: bool = False  # it had a part in some step
     finish: Finish | None = None
     paused: bool = False
-    outgoing: "OutgoingTransfer | None" = None  # of its KV to elsewhere, under way or the last one there was
+    outgoing: "Outgoing | None" = None  # of its KV to elsewhere, under way or the last one there was
     computed: int = 0
     cached_tokens: int = 0  # known tokens that the prefix cache gave, wherever the prompt was computed
     blocks: list[int] = field(default_factory=list)

@@ -7,7 +7,7 @@ from legato_engine.request import Request, RequestState
 from legato_engine.scheduler.batch import Sampled
 from legato_engine.scheduler.outgoing import OutgoingHandoffs
 from legato_engine.scheduler.results import Emission
-from legato_engine.scheduler.transfers import OutgoingState, OutgoingTransfer
+from legato_engine.scheduler.transfers import OutgoingState, OutgoingTransfer, outgoing_of
 from legato_engine.transfer.agent import TransferAgent
 from legato_engine.transfer.events import Aborted, Committed, Granted, GrantRevoked
 from legato_protocol.block_hash import root
@@ -46,8 +46,9 @@ class HandoffSenders:
 
     def prefill(self, request: Request, to: Peer) -> None:
         """`request.room` is going to be sent to `to`; the scheduler has it."""
-        assert request.outgoing is not None
-        self._expect(request.outgoing, to)
+        transfer = outgoing_of(request)
+        assert transfer is not None
+        self._expect(transfer, to)
 
     def migrate(self, request: Request, frame: Handoff) -> None:
         """A running sequence is going to be sent, and goes on here. An earlier migration without a grant is over."""
@@ -57,7 +58,7 @@ class HandoffSenders:
     def ended(self, requests: Iterable[Request], reason: str) -> None:
         """These were cancelled, or their time ran out: nobody waits for their hand-offs any more."""
         for request in requests:
-            transfer = request.outgoing
+            transfer = outgoing_of(request)
             if transfer is not None and self._rooms.get(transfer.room) is transfer:
                 self._cancel(transfer, reason)
 
@@ -82,11 +83,13 @@ class HandoffSenders:
     def stepped(self, advanced: Iterable[Request], prefilled: Iterable[Request]) -> None:
         """A step was processed: push what it completed, finish what is whole."""
         for request in advanced:
-            if request.outgoing is not None and request.outgoing.state is OutgoingState.GRANTED:
-                self._push(request.outgoing)
+            transfer = outgoing_of(request)
+            if transfer is not None and transfer.state is OutgoingState.GRANTED:
+                self._push(transfer)
         for request in prefilled:
-            if request.outgoing is not None and request.outgoing.state is OutgoingState.GRANTED:
-                self._finish(request.outgoing)
+            transfer = outgoing_of(request)
+            if transfer is not None and transfer.state is OutgoingState.GRANTED:
+                self._finish(transfer)
         self._recent = {r: recent for r, recent in self._recent.items() if r.state is not RequestState.ENDED}
 
     def continue_migrations(self) -> None:

@@ -4,7 +4,7 @@ from legato_engine.request import Request, RequestState
 from legato_engine.scheduler.block_tables import BlockTables
 from legato_engine.scheduler.request_registry import RequestRegistry
 from legato_engine.scheduler.results import SequenceKV
-from legato_engine.scheduler.transfers import OutgoingState, OutgoingTransfer
+from legato_engine.scheduler.transfers import OutgoingState, OutgoingTransfer, outgoing_of
 
 
 class OutgoingHandoffs:
@@ -20,8 +20,8 @@ class OutgoingHandoffs:
     def prefill(self, request: Request) -> OutgoingTransfer:
         """`request`, which has a room, ends here with its prompt."""
         assert request.room is not None
-        request.outgoing = OutgoingTransfer(request, request.room, request.attempt)
-        return request.outgoing
+        request.outgoing = transfer = OutgoingTransfer(request, request.room, request.attempt)
+        return transfer
 
     def migrate(self, request: Request, room: int, attempt: int) -> OutgoingTransfer:
         """`request` runs on here until the last part of it is sent.
@@ -30,10 +30,11 @@ class OutgoingHandoffs:
         one that will still fork has no single successor."""
         if request.state is not RequestState.RUNNING or request.room is not None or len(request.choices) > 1:
             raise ValueError("only one running sequence can be migrated")
-        if request.outgoing is not None and not request.outgoing.over:
+        earlier = outgoing_of(request)
+        if earlier is not None and not earlier.over:
             raise ValueError("the sequence is being migrated already")
-        request.outgoing = OutgoingTransfer(request, room, attempt)
-        return request.outgoing
+        request.outgoing = transfer = OutgoingTransfer(request, room, attempt)
+        return transfer
 
     # ── grants ──
 

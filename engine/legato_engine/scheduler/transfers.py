@@ -155,3 +155,10 @@ class OutgoingTransfer:
         if (self.state, state) not in OUTGOING_MOVES:
             raise IllegalTransferMove(f"an outgoing transfer cannot become {state.value}: it is {self.state.value}")
         self.state = state
+
+
+def outgoing_of(request: Request) -> OutgoingTransfer | None:
+    """The transfer of its KV to elsewhere, under way or the last one there was."""
+    transfer = request.outgoing
+    assert transfer is None or isinstance(transfer, OutgoingTransfer)
+    return transfer
