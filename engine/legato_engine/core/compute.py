@@ -50,8 +50,3 @@ class ComputeThread:
 
     def fileno(self) -> int:
         return self._done.fileno()
-
-    def close(self) -> None:
-        """Waits for the step under way, if there is one."""
-        self._thread.shutdown()
-        self._done.close()

@@ -296,7 +296,7 @@ def largest(_context: Any, a: Any, b: Any) -> Any:
             builder.module, ir.FunctionType(_FLOAT, [_FLOATS]), "llvm.vector.reduce.fmax.v16f32"
         )
         both = [builder.call(absolute, [builder.bitcast(value, _FLOATS)]) for value in values]
-        return builder.call(reduce, [builder.call(larger, both, fastmath=("nnan",))], fastmath=("nnan",))
+        return builder.call(reduce, [builder.call(larger, both)])
 
     return types.float32(REGISTER, REGISTER), emit
 

@@ -14,7 +14,8 @@ PATIENCE = 20.0  # seconds until a test gives up; nothing waits this long when a
 def compute():
     made = ComputeThread()
     yield made
-    made.close()
+    made._thread.shutdown()
+    made._done.close()
 
 
 def wait(compute):

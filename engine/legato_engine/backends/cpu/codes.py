@@ -1,4 +1,4 @@
-"""The file's own 4-bit and 8-bit codes of weights: multiplied as they are for few rows, else dequantized in parts."""
+"""The file's own 4-bit and 8-bit codes of weights: multiplied as they are, or dequantized in parts for many rows."""
 
 from collections.abc import Sequence
 from typing import Any

@@ -34,10 +34,6 @@ class Scratch:
             self._array = np.empty(inputs * outputs, np.float32)
         return self._array[: inputs * outputs].reshape(inputs, outputs)
 
-    @property
-    def nbytes(self) -> int:
-        return self._array.nbytes
-
 
 class LinearFloat32:
     """Weights of parts of the outputs, each as codes or as float32 [out, in]."""
