@@ -58,7 +58,7 @@ def test_no_float32_copy_of_codes_is_kept():
     for layer in layers:
         layer(x, 64, np.zeros((64, 320), np.float32))
         assert layer.nbytes == 320 * INPUTS * 5 / 8
-    assert scratch.nbytes == 128 * INPUTS * 4
+    assert scratch._array.nbytes == 128 * INPUTS * 4
 
 
 def test_a_bias_is_added_once():
