@@ -46,6 +46,12 @@ def _folded(builder: Any, a: Any, b: Any, low: list[int], high: list[int]) -> An
     return builder.fadd(*(builder.shuffle_vector(a, b, mask) for mask in masks))
 
 
+def _reduced(builder: Any, how: str, words: Any) -> Any:
+    """One int32 of 16."""
+    kind, name = ir.FunctionType(_I32, [_LANES]), f"llvm.vector.reduce.{how}.v16i32"
+    return builder.call(cgutils.get_or_insert_function(builder.module, kind, name), [words])
+
+
 @intrinsic
 def masked_floats(_context: Any, words: Any, mask: Any) -> Any:
     """16 words, and `mask`, as floats."""
@@ -214,18 +220,25 @@ def across(_context: Any, value: Any) -> Any:
     return types.float32(REGISTER), emit
 
 
-@intrinsic
-def prefetch(_context: Any, address: Any) -> Any:
-    """Asks for the 64 bytes at `address`, which are read soon, into the second cache: it waits for more at a time."""
+def _prefetch(name: str, write: int, cache: int) -> Any:
+    """Asks for the 64 bytes at an address, which are used soon."""
 
-    def emit(context: Any, builder: Any, _signature: Any, values: Any) -> Any:
-        pointer = builder.inttoptr(values[0], ir.PointerType(_I8))
-        kind = ir.FunctionType(ir.VoidType(), [pointer.type, _I32, _I32, _I32])
-        ask = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0i8")
-        builder.call(ask, [pointer, *(ir.Constant(_I32, value) for value in (0, 2, 1))])  # to read, second cache, data
-        return context.get_dummy_value()
+    def typing(_context: Any, address: Any) -> Any:
+        def emit(context: Any, builder: Any, _signature: Any, values: Any) -> Any:
+            pointer = builder.inttoptr(values[0], ir.PointerType(_I8))
+            kind = ir.FunctionType(ir.VoidType(), [pointer.type, _I32, _I32, _I32])
+            ask = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0i8")
+            builder.call(ask, [pointer, *(ir.Constant(_I32, value) for value in (write, 4 - cache, 1))])  # 1: data
+            return context.get_dummy_value()
 
-    return types.void(types.int64), emit
+        return types.void(types.int64), emit
+
+    typing.__name__ = name
+    return intrinsic(typing)
+
+
+prefetch = _prefetch("prefetch", 0, 2)  # into the second cache: it waits for more at a time
+prefetch_to_write = _prefetch("prefetch_to_write", 1, 1)
 
 
 @intrinsic
@@ -286,19 +299,36 @@ def times(_context: Any, value: Any, by: Any) -> Any:
 
 @intrinsic
 def largest(_context: Any, a: Any, b: Any) -> Any:
-    """The largest absolute value of 32 floats. A NaN among them may be left out."""
+    """The largest absolute value of 32 floats. A NaN is larger than all numbers."""
 
     def emit(_context: Any, builder: Any, _signature: Any, values: Any) -> Any:
-        unary, binary = ir.FunctionType(_FLOATS, [_FLOATS]), ir.FunctionType(_FLOATS, [_FLOATS, _FLOATS])
-        absolute = cgutils.get_or_insert_function(builder.module, unary, "llvm.fabs.v16f32")
-        larger = cgutils.get_or_insert_function(builder.module, binary, "llvm.maxnum.v16f32")
-        reduce = cgutils.get_or_insert_function(
-            builder.module, ir.FunctionType(_FLOAT, [_FLOATS]), "llvm.vector.reduce.fmax.v16f32"
-        )
-        both = [builder.call(absolute, [builder.bitcast(value, _FLOATS)]) for value in values]
-        return builder.call(reduce, [builder.call(larger, both)])
+        # Without their signs, floats are in the order of their bits.
+        bits = [builder.and_(value, ir.Constant(_LANES, [0x7FFFFFFF] * 16)) for value in values]
+        both = builder.select(builder.icmp_signed(">", *bits), *bits)
+        return builder.bitcast(_reduced(builder, "smax", both), _FLOAT)
 
     return types.float32(REGISTER, REGISTER), emit
+
+
+@intrinsic
+def sum_of(_context: Any, a: Any, b: Any) -> Any:
+    """The sum of 32 int32."""
+
+    def emit(_context: Any, builder: Any, _signature: Any, values: Any) -> Any:
+        return _reduced(builder, "add", builder.add(*values))
+
+    return types.int32(REGISTER, REGISTER), emit
+
+
+@intrinsic
+def put_float(_context: Any, address: Any, value: Any) -> Any:
+    """One float32."""
+
+    def emit(context: Any, builder: Any, _signature: Any, values: Any) -> Any:
+        builder.store(values[1], builder.inttoptr(values[0], ir.PointerType(_FLOAT)), align=4)
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.float32), emit
 
 
 @intrinsic

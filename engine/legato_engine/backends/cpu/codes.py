@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+import numba
 import numpy as np
 import torch
 
@@ -33,10 +34,10 @@ class Codes:
     def __call__(self, x: Array, rows: int, out: Array, first: int = 0) -> None:
         """x [room, in], float32, or bfloat16 as uint16 without `int8`; out float32 [room, …], from `first` on."""
         if self.int8:
-            multiply = numba_int8.multiply
+            numba_int8.multiply(x, rows, self._codes, *self._scales, out, first, numba.get_num_threads())
         else:
             multiply = numba_codes8.multiply8 if self.bits == 8 else numba_codes4.multiply4
-        multiply(x, rows, self._codes, *self._scales, out, first)
+            multiply(x, rows, self._codes, *self._scales, out, first)
 
     def dequantize(self, first: int, out: Array) -> None:
         """The weights of outputs `first` and on, a multiple of 16, transposed: float32 [in, some outputs]."""
