@@ -9,6 +9,7 @@ from numba import njit, prange
 
 from legato_engine.kernels.scalar import RELAXED, exponential, narrowed, stored, widened
 from legato_engine.kernels.vector import (
+    address,
     interleave_high,
     interleave_low,
     load,
@@ -49,13 +50,13 @@ def _scores(arena, layer, kv_head, table, first, end, asked, lanes, scores):
     turned = np.empty((16, LANES), np.float32)  # as tiles leave them: [position, lane]
     for position in range(first, end, 16):
         block = arena[table[position // size], layer, 0, kv_head]
-        keys = block.ctypes.data + position % size * width
+        keys = address(block) + position % size * width
         tile_zero_0()
         for part in range(width // 64):
             tile_load_4(keys + part * 64, width)
-            tile_load_6(asked.ctypes.data + part * 1024, 64)
+            tile_load_6(address(asked) + part * 1024, 64)
             tile_dot_0()
-        tile_store_0(turned.ctypes.data, 64)
+        tile_store_0(address(turned), 64)
         for lane in range(lanes):
             for i in range(16):
                 scores[lane, position - first + i] = turned[i, lane]
@@ -97,7 +98,7 @@ def _values(arena, layer, kv_head, table, first, count, weights, found):
     size = arena.shape[4]
     width = arena.shape[5] * 2
     pairs = np.empty((2, 16, 16, 2), np.uint16)
-    to = pairs.ctypes.data
+    to = address(pairs)
     for part in range(0, width, 64):
         tile_zero_0()
         tile_zero_1()
@@ -105,15 +106,15 @@ def _values(arena, layer, kv_head, table, first, count, weights, found):
             for half in range(begin, begin + 32, 16):
                 at = first + min(half, count - 1) // 16 * 16
                 block = arena[table[at // size], layer, 1, kv_head]
-                value = block.ctypes.data + at % size * width + part
+                value = address(block) + at % size * width + part
                 _pair_values(value, width, count - half, to + (half - begin) * 32)
-            tile_load_4(weights.ctypes.data + begin * 2, weights.shape[1] * 2)
+            tile_load_4(address(weights) + begin * 2, weights.shape[1] * 2)
             tile_load_6(to, 64)
             tile_dot_0()
             tile_load_7(to + 1024, 64)
             tile_dot_1()
-        tile_store_0(found.ctypes.data + part * 2, width * 2)
-        tile_store_1(found.ctypes.data + part * 2 + 64, width * 2)
+        tile_store_0(address(found) + part * 2, width * 2)
+        tile_store_1(address(found) + part * 2 + 64, width * 2)
 
 
 @njit(cache=True, error_model="numpy")  # a sum of weights may be no number
@@ -156,6 +157,6 @@ def attention(qkv, work, tables, window, shapes, arena, layer, out):
     shared = out.shape[1] // kv_heads
     for task in prange(work.shape[0] * kv_heads):
         row, token, start, lane, lanes = work[task // kv_heads]
-        tile_configure(shapes.ctypes.data)
+        tile_configure(address(shapes))
         _tile(qkv, token, start, lane, lanes, shared, task % kv_heads, tables[row], window, arena, layer, out)
         tile_release()

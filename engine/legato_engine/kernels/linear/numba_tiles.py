@@ -9,6 +9,7 @@ from numba import njit, prange
 
 from legato_engine.kernels.vector import (
     add,
+    address,
     broadcast,
     dot_bf16,
     load,
@@ -53,15 +54,15 @@ def narrow(x, rows, tiles, out):
     """Few rows times bfloat16 tiles."""
     inputs = x.shape[1]
     for panel in prange(tiles.shape[0]):
-        weight = tiles.ctypes.data + panel * inputs * 32
+        weight = address(tiles) + panel * inputs * 32
         for row in range(rows):
-            at = x.ctypes.data + row * inputs * 2
+            at = address(x) + row * inputs * 2
             even = zero()
             odd = zero()
             for pair in range(0, inputs // 2, 2):
                 even = dot_bf16(even, load(weight + pair * 64), broadcast(at + pair * 4))
                 odd = dot_bf16(odd, load(weight + pair * 64 + 64), broadcast(at + pair * 4 + 4))
-            store(out.ctypes.data + (row * out.shape[1] + panel * 16) * 4, add(even, odd))
+            store(address(out) + (row * out.shape[1] + panel * 16) * 4, add(even, odd))
 
 
 @njit(cache=True)
@@ -111,12 +112,12 @@ def wide(x, rows, tiles, shapes, out):
     stride = inputs * 2
     out_stride = out.shape[1] * 4
     for pair in prange(tiles.shape[0] // 2):
-        tile_configure(shapes.ctypes.data)
-        weight = tiles.ctypes.data + pair * inputs * 64
-        to = out.ctypes.data + pair * 128
+        tile_configure(address(shapes))
+        weight = address(tiles) + pair * inputs * 64
+        to = address(out) + pair * 128
         for row in range(0, rows - 16, 32):
-            _tiles_32_by_32(x.ctypes.data + row * stride, weight, inputs, stride, to + row * out_stride, out_stride)
+            _tiles_32_by_32(address(x) + row * stride, weight, inputs, stride, to + row * out_stride, out_stride)
         if (rows - 1) % 32 < 16:
             row = (rows - 1) // 32 * 32
-            _tiles_16_by_32(x.ctypes.data + row * stride, weight, inputs, stride, to + row * out_stride, out_stride)
+            _tiles_16_by_32(address(x) + row * stride, weight, inputs, stride, to + row * out_stride, out_stride)
         tile_release()
