@@ -20,7 +20,7 @@ from numba import njit, prange
 from legato_engine.backends.cpu.linear_float32 import LinearFloat32, Scratch
 from legato_engine.backends.cpu.numerics import Float32
 from legato_engine.kernels.vector import add, address, load, multiply_add, store, zero
-from legato_engine.kvcache.layout import KVLayout
+from legato_engine.kvcache.layout import DTYPE_BYTES, KVLayout
 from legato_engine.runner import inputs
 from legato_engine.runner.arena import Arena
 from legato_engine.scheduler.batch import Row
@@ -70,7 +70,8 @@ def read(memory, rooms):
 class Machine:
     threads: int
     repeats: int
-    numerics = Float32(codes=False)
+    kv: str
+    numerics = Float32("float32")
 
     def seconds(self, work: Callable[[], object]) -> float:
         """The shortest of some runs, after one that warms up."""
@@ -96,7 +97,7 @@ class Machine:
     def attention(self, rows: list[tuple[int, int]], layers: int) -> float:
         """Seconds for one layer; `rows` are (start, tokens)."""
         counts = [-(-(start + count) // BLOCK) for start, count in rows]
-        arena = Arena(KVLayout(layers, KV_HEADS, BLOCK, DIM, "float32"), sum(counts), torch.device("cpu"))
+        arena = Arena(KVLayout(layers, KV_HEADS, BLOCK, DIM, self.kv), sum(counts), torch.device("cpu"))
         arena.blocks.uniform_(-1, 1)
         blocks = iter(torch.randperm(sum(counts)).tolist())
         batch = [
@@ -132,10 +133,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--kv", choices=("float32", "bfloat16"), default="bfloat16")
     chosen = parser.parse_args()
     numba.set_num_threads(chosen.threads)
     torch.set_num_threads(chosen.threads)
-    machine = Machine(chosen.threads, chosen.repeats)
+    machine = Machine(chosen.threads, chosen.repeats, chosen.kv)
     products, bandwidth = machine.products(), machine.bandwidth()
     print(f"{chosen.threads} threads: {products / 1e9:.0f} GFLOP/s, {bandwidth / 1e9:.1f} GB/s read")
     for start, count in ((512, 512), (3584, 512), (7680, 512), (0, 1024), (0, 4096), (0, 8192)):
@@ -147,7 +149,8 @@ def main() -> None:
         _show(f"linear layers, {rows} rows", machine.linear(rows), amount, "GFLOP/s", products)
     for rows, context in ((1, 1024), (32, 1024)):
         seconds = machine.attention([(context - 1, 1)] * rows, LAYERS)
-        _show(f"attention, {rows} rows at {context}", seconds, rows * context * KV_HEADS * DIM * 8, "GB/s", bandwidth)
+        amount = rows * context * KV_HEADS * DIM * 2 * DTYPE_BYTES[chosen.kv]
+        _show(f"attention, {rows} rows at {context}", seconds, amount, "GB/s", bandwidth)
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from legato_engine import processor
+from legato_engine.backends.cpu.numerics import Float32
 from legato_engine.backends.cpu.step import parts as work_of
 from legato_engine.kernels.attention import naive as naive_attention
 from legato_engine.kernels.attention import numba_float32 as attention
@@ -21,28 +22,31 @@ from legato_engine.runner import formats, inputs
 from legato_engine.runner.runner import Runner
 from legato_engine.scheduler.batch import Row
 
+KINDS = pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16], ids=str)
 PLAIN = Processor(avx512=True, bf16=False, amx=False, tiles_described=True)
 
 
 def attend(qkv, rows, arena, layer, window=None, threads=2):
-    """What the kernel makes of `rows` [tokens, heads, dim]."""
+    """What the kernel makes of `rows` [tokens, heads, dim]; the arena is float32 or bfloat16."""
     _, _, _, kv_heads, size, dim = arena.shape
     heads = qkv.shape[1] - 2 * kv_heads
     step, out = inputs.build(rows, size), np.zeros((len(qkv), heads, dim), np.float32)
     work = work_of(step, heads // kv_heads)
-    attention.attention(qkv.numpy(), work, step.tables, window or 0, arena.numpy(), layer, threads, out)
+    held = Float32("int8").held(arena)
+    attention.attention(qkv.numpy(), work, step.tables, window or 0, held, layer, threads, out)
     return torch.from_numpy(out)
 
 
+@KINDS
 @pytest.mark.parametrize("window", [None, 5, 48])
 @pytest.mark.parametrize(
     ("shared", "size", "dim", "kv_heads"),
     [(1, 16, 96, 3), (3, 4, 64, 3), (3, 16, 32, 2), (5, 12, 32, 1), (8, 4, 32, 2), (7, 16, 128, 1), (16, 16, 256, 1)],
 )
-def test_attention(window, shared, size, dim, kv_heads):
+def test_attention(kind, window, shared, size, dim, kv_heads):
     """Chunks of prompts and decoding rows together, long ones in parts; blocks in any order."""
     lengths = [(0, 33), (99, 1), (0, 1), (50, 7), (size - 1, 1), (300, 1), (250, 9), (0, 75)]
-    arena = torch.randn(300, 2, 2, kv_heads, size, dim)
+    arena = torch.randn(300, 2, 2, kv_heads, size, dim).to(kind)
     free = torch.randperm(300).tolist()
     rows = []
     for start, count in lengths:
@@ -62,8 +66,9 @@ def test_attention(window, shared, size, dim, kv_heads):
     torch.testing.assert_close(out, torch.cat(expected), atol=2e-5, rtol=1e-4)
 
 
-def test_attention_is_the_same_beside_other_rows_and_with_any_number_of_threads():
-    arena = torch.randn(300, 1, 2, 3, 16, 64)
+@KINDS
+def test_attention_is_the_same_beside_other_rows_and_with_any_number_of_threads(kind):
+    arena = torch.randn(300, 1, 2, 3, 16, 64).to(kind)
     rows = [
         Row([0] * 100, 900, list(range(70))),
         Row([0], 1000, list(range(100, 163))),
@@ -92,12 +97,13 @@ def test_scores_of_any_size():
     torch.testing.assert_close(out, torch.cat(expected), atol=2e-5, rtol=1e-4)
 
 
+@KINDS
 @pytest.mark.parametrize("number", [torch.nan, torch.inf, -torch.inf])
 @pytest.mark.parametrize("which", [0, 1])
-def test_attention_makes_no_number_of_what_is_none(which, number):
+def test_attention_makes_no_number_of_what_is_none(which, number, kind):
     """Keys and values that are broken in the cache: the result is none either, for a prompt and for a decoding row, and
     the row beside them does not see it."""
-    shared, arena = 3, torch.randn(9, 1, 2, 2, 16, 32)
+    shared, arena = 3, torch.randn(9, 1, 2, 2, 16, 32).to(kind)
     arena[3, 0, which, :, 5] = number
     rows = [Row([0] * 20, 40, [1, 2, 3, 4]), Row([0], 60, [4, 1, 3, 2]), Row([0], 20, [5, 6])]
     rows.append(Row([0], 400, [3, *(7, 8) * 13]))  # in the first of its parts
@@ -168,20 +174,23 @@ def test_norm_of_heads(rows):
     torch.testing.assert_close(parts, expected)
 
 
+@KINDS
 @pytest.mark.parametrize("tokens", [1, 63])
-def test_rotation_and_write(tokens):
+def test_rotation_and_write(tokens, kind):
+    """What an arena in bfloat16 gets is the nearest, ties to even."""
     qkv, angles = torch.randn(tokens, 7, 20), torch.randn(200, 10)
     positions, slots = torch.randperm(200)[:tokens], torch.randperm(9 * 16)[:tokens]
-    cos, sin, arena = angles.cos(), angles.sin(), torch.zeros(9, 3, 2, 2, 16, 20)
+    cos, sin, arena = angles.cos(), angles.sin(), torch.zeros(9, 3, 2, 2, 16, 20, dtype=kind)
     turned = naive_rope.rotate(qkv[:, :5], cos[positions], sin[positions])
     values, block, place = qkv[:, 5:].clone(), slots // 16, slots % 16
 
-    args = positions.numpy(), cos.numpy(), sin.numpy(), arena.numpy(), 1, slots.numpy()
+    qkv[0, 5, :2] = values[0, 0, :2] = torch.tensor([1 + 2**-8, 1 + 3 * 2**-8])  # halfway between two of bfloat16
+    args = positions.numpy(), cos.numpy(), sin.numpy(), Float32("int8").held(arena), 1, slots.numpy()
     rope.rotate_and_write(qkv.numpy(), 3, *args)
 
     torch.testing.assert_close(qkv[:, :5], turned)
-    torch.testing.assert_close(arena[block, 1, 0, :, place], turned[:, 3:])
-    torch.testing.assert_close(arena[block, 1, 1, :, place], values)
+    torch.testing.assert_close(arena[block, 1, 0, :, place], turned[:, 3:].to(kind))
+    assert torch.equal(arena[block, 1, 1, :, place], values.to(kind))
 
 
 def test_auto_without_tiles_is_float32_from_the_codes_of_the_file(smollm2, prompts, sequences, oracle):
@@ -202,7 +211,7 @@ def test_auto_without_tiles_is_float32_from_the_codes_of_the_file(smollm2, promp
 
 
 @pytest.mark.skipif(not processor.detect().vnni, reason="this processor has no AVX-512 VNNI")
-def test_auto_with_vnni_rounds_activations_alone(smollm2, prompts, sequences, oracle):
+def test_auto_with_vnni_rounds_activations_and_kv(smollm2, prompts, sequences, oracle):
     """Greedy tokens are transformers' wherever the choice is not close."""
     instructions = replace(PLAIN, vnni=True)
     int8 = Runner.load(
@@ -221,7 +230,7 @@ def test_auto_with_vnni_rounds_activations_alone(smollm2, prompts, sequences, or
     run.decode(range(5))
 
     assert int8.formats.startswith("int8: float32")
-    assert int8.layout.dtype == "float32"
+    assert int8.layout.dtype == "bfloat16"
     close = sum(oracle.check(prompt, output, tie=1.0) for prompt, output in zip(chosen, run.outputs, strict=True))
     assert close <= 0.1 * 5 * 24
 
@@ -234,4 +243,5 @@ def test_sizes_that_kernels_cannot_count_in_are_left_to_torch(smollm2):
     odd = formats.choose("float32", PLAIN, torch.device("cpu"), replace(smollm2.config, head_dim=20), 16)
     assert odd.kernels == "torch"
     assert "head_dim 20 is no multiple of 32" in str(odd)
+    assert formats.choose("Float32", replace(PLAIN, vnni=True), torch.device("cpu"), smollm2.config, 16).kv == "float32"
     assert formats.choose("Float32", PLAIN, torch.device("cpu"), smollm2.config, 16).kernels == "float32"

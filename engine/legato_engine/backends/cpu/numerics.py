@@ -53,9 +53,9 @@ class Numerics(Protocol):
 
 
 class Float32:
-    """Float32 throughout. With the form `codes`, from the file's 4-bit and 8-bit codes where there are any: less memory
-    is taken and read, and the numbers are still those of float32. With `int8`, what those are multiplied with is
-    rounded to 8 bits.
+    """Float32 throughout, but for KV where the arena is bfloat16. With the form `codes`, from the file's 4-bit and
+    8-bit codes where there are any: less memory is taken and read, and the numbers are still those of float32. With
+    `int8`, what those are multiplied with is rounded to 8 bits.
     """
 
     inputs: type[np.generic] = np.float32
@@ -76,7 +76,7 @@ class Float32:
         return linear_float32.table(checkpoint, name, self._form, self._scratch)
 
     def held(self, arena: torch.Tensor) -> Array:
-        return arena.numpy()
+        return _bits(arena) if arena.dtype == torch.bfloat16 else arena.numpy()
 
     def work(self, inputs: StepInputs, shared: int) -> Ints:
         return step.parts(inputs, shared)
@@ -102,13 +102,18 @@ class Tiles:
         return linear_bf16.table(checkpoint, name)
 
     def held(self, arena: torch.Tensor) -> Array:
-        return arena.view(torch.int16).numpy().view(np.uint16)
+        return _bits(arena)
 
     def work(self, inputs: StepInputs, shared: int) -> Ints:
         return step.tiles(inputs, shared)
 
     def attend(self, qkv: Array, work: Array, tables: Array, window: int, held: Array, layer: int, out: Array) -> None:
         numba_bf16.attention(qkv, work, tables, window, SHAPES, held, layer, out)
+
+
+def _bits(arena: torch.Tensor) -> Array:
+    """bfloat16 as uint16, which numpy has."""
+    return arena.view(torch.int16).numpy().view(np.uint16)
 
 
 def _misfit(config: ModelConfig, block_size: int, places: int) -> str | None:

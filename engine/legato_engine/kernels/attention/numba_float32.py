@@ -1,7 +1,8 @@
-"""Attention straight from a float32 arena, for prompts and decoding rows alike: no gather, no copies of KV. See README.
+"""Attention straight from an arena, computed in float32, for prompts and decoding rows alike: no gather. See README.
 
 What is computed stands in `numba_float32_tile` and `numba_float32_row`. Here the work is dealt to threads, and parts of
-a sequence are joined. Any processor; head_dim is a multiple of 32, block_size of 4.
+a sequence are joined. Any processor. The arena holds float32 or bfloat16; head_dim is a multiple of 32,
+block_size of 4.
 """
 
 import numpy as np
@@ -10,6 +11,8 @@ from numba import njit, prange
 from legato_engine.kernels.atomics import fetch_add
 from legato_engine.kernels.attention import numba_float32_row as row_kernels
 from legato_engine.kernels.attention import numba_float32_tile as tile_kernels
+from legato_engine.kernels.attention.numba_numbers import arrange, put_back
+from legato_engine.kernels.transpose import transpose
 from legato_engine.kernels.vector import address
 
 LANES = tile_kernels.LANES
@@ -20,86 +23,105 @@ LOG2_E = np.float32(1.44269504)  # weights are powers of two
 
 @njit(cache=True)
 def _room(lanes, dim):
-    """What one thread computes in, at multiples of 64 bytes: queries, what was found [lanes · dim], scores
-    [POSITIONS · lanes], and three numbers for each lane [3, lanes].
+    """What one thread computes in, float32 at multiples of 64 bytes: queries, what was found [lanes · dim], numbers of
+    the arena [POSITIONS · dim], scores [POSITIONS · lanes], and three numbers for each lane [3, lanes]; addresses of
+    keys, 4 positions each, of these positions and of those read next.
     """
-    size = lanes * dim
-    memory = np.empty(2 * size + (POSITIONS + 3) * lanes + 16, np.float32)
-    begin = -address(memory) % 64 // 4
-    memory = memory[begin : begin + 2 * size + (POSITIONS + 3) * lanes]
-    own = memory[2 * size :]
-    return memory[:size], memory[size : 2 * size], own[3 * lanes :], own[: 3 * lanes].reshape(3, lanes)
+    size, held = lanes * dim, POSITIONS * dim
+    memory = np.empty(2 * size + held + (POSITIONS + 3) * lanes + 16, np.float32)
+    memory = memory[-address(memory) % 64 // 4 :]
+    scores = memory[2 * size + held :]
+    of_lanes = scores[POSITIONS * lanes : (POSITIONS + 3) * lanes].reshape(3, lanes)
+    numbers, keys = memory[2 * size : 2 * size + held], np.zeros((2, POSITIONS // 4), np.int64)
+    return memory[:size], memory[size : 2 * size], numbers, scores, of_lanes, keys
 
 
 @njit(cache=True)
 def _find(arena, layer, kv_head, table, first, end, keys):
-    """The addresses of the keys of 4 positions each, `first … end - 1`; returns how far from them values are."""
-    size, (by_block, by_layer, to_values, by_head, by_place, _) = arena.shape[4], arena.strides
+    """The addresses of the keys of 4 positions each, `first … end - 1`, of which POSITIONS count."""
+    size, (by_block, by_layer, _, by_head, by_place, _) = arena.shape[4], arena.strides
     base = address(arena) + layer * by_layer + kv_head * by_head
-    for four in range((end - first + 3) // 4):
+    for four in range((min(end - first, POSITIONS) + 3) // 4):
         position = first + four * 4
         keys[four] = base + table[position // size] * by_block + position % size * by_place
-    return to_values
 
 
 @njit(cache=True)
-def _scaled_queries(qkv, token, lane, lanes, shared, first_head, asked):
-    """Queries of lanes `lane … lane + lanes - 1` as [lanes, dim]; `asked` may be a transposed view."""
-    asked[:] = np.float32(0)
-    scale = LOG2_E / np.sqrt(np.float32(qkv.shape[2]))
-    for i in range(lanes):
-        query = qkv[token + (lane + i) // shared, first_head + (lane + i) % shared]
-        for d in range(qkv.shape[2]):
-            asked[i, d] = query[d] * scale
+def _find_upcoming(turn, work, tables, window, arena, layer, keys):
+    """The same of the task that is dealt next, which this thread may well get."""
+    task = fetch_add(address(turn), 0)
+    if task < len(work) * arena.shape[3]:
+        row, _, start, _, _, begin, end, _, _, _ = work[task % len(work)]
+        begin = max(begin, start + 1 - window) // 4 * 4 if window else begin
+        _find(arena, layer, task // len(work), tables[row], begin, end, keys)
 
 
 @njit(cache=True)
-def _tile(qkv, token, start, lane, lanes, shared, kv_head, table, begin, end, window, arena, layer, room):
-    """Lanes `lane … lane + lanes - 1` of one row and KV head, over positions `begin … end - 1`."""
+def _scaled_queries(qkv, token, lane, lanes, shared, first_head, kind, asked):
+    """Queries of lanes `lane … lane + lanes - 1`, to [lanes, dim] at the address `asked`."""
     dim = qkv.shape[2]
-    asked, found, scores, (best, total, scale) = room
+    scale = LOG2_E / np.sqrt(np.float32(dim))
+    for i in range(lane, lane + lanes):
+        head = (token + i // shared) * qkv.shape[1] + first_head + i % shared
+        arrange(kind, address(qkv) + head * dim * 4, dim, scale, asked)
+        asked += dim * 4
+
+
+@njit(cache=True)
+def _tile(qkv, task, shared, kv_head, tables, window, arena, layer, room):
+    """Some lanes of one row and KV head; what is found ends up in the `numbers` of the room, [lanes, dim]."""
+    dim, kind, to_values = qkv.shape[2], arena.dtype.type(0), arena.strides[2]
+    row, token, start, lane, lanes, begin, end, _, _, _ = task
+    asked, found, numbers, scores, (best, total, scale), (keys, following) = room
     begins, ends = np.zeros(LANES, np.int64), np.full(LANES, end, np.int64)
     for i in range(lanes):
         ends[i] = start + (lane + i) // shared + 1
         begins[i] = max(0, ends[i] - window) if window else 0
-    _scaled_queries(qkv, token, lane, lanes, shared, kv_head * shared, asked.reshape(dim, LANES).T)
+    numbers[lanes * dim : LANES * dim] = np.float32(0)
+    _scaled_queries(qkv, token, lane, lanes, shared, kv_head * shared, kind, address(numbers))
+    transpose(address(numbers), LANES, dim, address(asked))
     best[:], total[:], found[:] = LEAST, np.float32(0), np.float32(0)
-    keys, following = np.zeros(POSITIONS // 4, np.int64), np.zeros(POSITIONS // 4, np.int64)
     begin = max(begin, begins[0] // 4 * 4)
-    to_values = _find(arena, layer, kv_head, table, begin, min(begin + POSITIONS, end), following)
+    _find(arena, layer, kv_head, tables[row], begin, end, following)
     for first in range(begin, end, POSITIONS):
         keys[:] = following
         count = min(end - first, POSITIONS)
-        _find(arena, layer, kv_head, table, first + POSITIONS, min(first + 2 * POSITIONS, end), following)
-        tile_kernels.scores(keys, following, to_values, count, dim, address(asked), address(scores))
+        _find(arena, layer, kv_head, tables[row], first + POSITIONS, end, following)
+        tile_kernels.widen(kind, keys, 0, count, dim, address(numbers))
+        tile_kernels.scores(kind, address(numbers), following, to_values, count, dim, address(asked), address(scores))
         if first < begins[lanes - 1] or first + count > ends[0]:
-            tile_kernels.mask(scores.reshape(POSITIONS, LANES), first, count, begins, ends)
+            tile_kernels.mask(scores[: POSITIONS * LANES].reshape(POSITIONS, LANES), first, count, begins, ends)
         tile_kernels.weigh(address(scores), count, address(best), address(total), address(scale))
-        tile_kernels.values(keys, to_values, count, dim, address(scores), address(scale), address(found))
+        tile_kernels.widen(kind, keys, to_values, count, dim, address(numbers))
+        tile_kernels.values(address(numbers), count, dim, address(scores), address(scale), address(found))
+    transpose(address(found), dim, LANES, address(numbers))
 
 
 @njit(cache=True)
-def _row(qkv, token, start, shared, kv_head, table, begin, end, window, arena, layer, room):
-    """All heads of one token on a KV head, over positions `begin … end - 1`."""
-    dim = qkv.shape[2]
-    asked, found, scores, (best, total, scale) = room
-    _scaled_queries(qkv, token, 0, shared, shared, kv_head * shared, asked.reshape(-1, dim))
+def _row(qkv, task, shared, kv_head, turn, work, tables, window, arena, layer, room):
+    """All heads of one token on a KV head; what is found is that of the room, [lanes, dim]."""
+    dim, kind, to_values = qkv.shape[2], arena.dtype.type(0), arena.strides[2]
+    row, token, start, _, _, begin, end, _, _, _ = task
+    asked, found, _, scores, (best, total, scale), (keys, following) = room
+    _scaled_queries(qkv, token, 0, shared, shared, kv_head * shared, kind, address(asked))
     best[:], total[:], found[:] = LEAST, np.float32(0), np.float32(0)
-    keys, following = np.zeros(POSITIONS // 4, np.int64), np.zeros(POSITIONS // 4, np.int64)
     oldest = max(begin, start + 1 - window) if window else begin
     begin = oldest // 4 * 4
-    to_values = _find(arena, layer, kv_head, table, begin, min(begin + POSITIONS, end), following)
+    _find(arena, layer, kv_head, tables[row], begin, end, following)
     for first in range(begin, end, POSITIONS):
         keys[:] = following
         count = min(end - first, POSITIONS)
-        _find(arena, layer, kv_head, table, first + POSITIONS, min(first + 2 * POSITIONS, end), following)
+        if first + POSITIONS < end:
+            _find(arena, layer, kv_head, tables[row], first + POSITIONS, end, following)
+        else:
+            _find_upcoming(turn, work, tables, window, arena, layer, following)
         for head in range(0, shared, 4):
-            query, part = address(asked) + head * dim * 4, address(found) + head * dim * 4
-            row_kernels.scores(keys, to_values, count, dim, query, address(scores))
+            lane, heads, at, part = head * 16, shared - head, address(asked) + head * dim * 4, head * dim * 4
+            row_kernels.scores(kind, keys, to_values, count, dim, heads, at, address(scores))
             row_kernels.mask(scores, oldest - first, count)
-            lane = head * 16
             row_kernels.weigh(address(scores), count, address(best) + lane, address(total) + lane, address(scale))
-            row_kernels.values(keys, following, to_values, count, dim, address(scores), address(scale), part)
+            at = address(scores), address(scale), address(found) + part
+            row_kernels.values(kind, keys, following, to_values, count, dim, heads, *at)
 
 
 @njit(cache=True)
@@ -107,7 +129,8 @@ def _keep(best, total, found, kept):
     """What a part has found, kept [lanes, dim + 2]."""
     lanes, dim = kept.shape[0], found.shape[1]
     for i in range(lanes):
-        kept[i, :dim] = found[i]
+        for d in range(dim):
+            kept[i, d] = found[i, d]
         kept[i, dim], kept[i, dim + 1] = best[i], total[i]
 
 
@@ -126,46 +149,48 @@ def _join(kept, total, found):
 
 
 @njit(cache=True, error_model="numpy")  # a sum of weights may be 0 or no number
-def _finish(token, lane, lanes, shared, kv_head, best, total, found, part, kept, done, out):
+def _finish(task, shared, kv_head, kind, best, total, found, kept, done, out):
     """Writes found [lanes, dim], once the last of its parts is done."""
-    parts = len(kept)
+    dim = found.shape[1]
+    _, token, _, lane, lanes, _, _, part, parts, slot = task
     if parts:
-        _keep(best, total, found, kept[part])
-        if fetch_add(address(done), 1) < parts - 1:
+        own = kept[kv_head, slot : slot + lanes * parts].reshape(parts, lanes, dim + 2)
+        _keep(best, total, found, own[part])
+        if fetch_add(address(done[kv_head, slot:]), 1) < parts - 1:
             return
-        _join(kept, total, found)
+        _join(own, total, found)
     for i in range(lanes):
-        target = out[token + (lane + i) // shared, kv_head * shared + (lane + i) % shared]
-        scale = np.float32(1) / total[i]
-        for d in range(len(target)):
-            target[d] = found[i, d] * scale
+        head = (token + (lane + i) // shared) * out.shape[1] + kv_head * shared + (lane + i) % shared
+        by = np.float32(1) / total[i]
+        put_back(kind, address(found) + i * dim * 4, dim, by, address(out) + head * dim * 4)
 
 
 @njit(cache=True)
 def _work(turn, qkv, work, tables, window, arena, layer, kept, done, out):
     """What one thread does: whatever is next."""
-    dim, kv_heads = qkv.shape[2], arena.shape[3]
+    dim, kv_heads, kind = qkv.shape[2], arena.shape[3], arena.dtype.type(0)
     shared = out.shape[1] // kv_heads
     for_tiles, for_rows = _room(LANES, dim), _room((shared + 3) // 4 * 16, dim)
+    _, _, of_tile, _, (tile_best, tile_total, _), _ = for_tiles
+    _, of_row, _, _, (row_best, row_total, _), _ = for_rows
+    of_tile, of_row, row_best, row_total = (
+        of_tile.reshape(-1, dim),
+        of_row.reshape(-1, dim),
+        row_best[::4],
+        row_total[::4],
+    )
     while True:
-        task = fetch_add(address(turn), 1)
-        if task >= len(work) * kv_heads:
+        turned = fetch_add(address(turn), 1)
+        if turned >= len(work) * kv_heads:
             return
-        kv_head = task // len(work)  # tiles of one head after another, while its keys are in the second cache
-        row, token, start, lane, lanes, begin, end, part, parts, slot = work[task % len(work)]
-        own = kept[kv_head, slot : slot + lanes * parts].reshape(parts, lanes, dim + 2)
-        count = done[kv_head, slot : slot + 1]
-        if lanes == shared and lane == 0:
-            _row(qkv, token, start, shared, kv_head, tables[row], begin, end, window, arena, layer, for_rows)
-            _, found, _, (best, total, _) = for_rows
-            best, total, of_lanes = best[::4], total[::4], found.reshape(-1, dim)
-            _finish(token, lane, lanes, shared, kv_head, best, total, of_lanes, part, own, count, out)
+        kv_head = turned // len(work)  # tiles of one head after another, while its keys are in the second cache
+        task = work[turned % len(work)]
+        if task[4] == shared and task[3] == 0:
+            _row(qkv, task, shared, kv_head, turn, work, tables, window, arena, layer, for_rows)
+            _finish(task, shared, kv_head, kind, row_best, row_total, of_row, kept, done, out)
         else:
-            table = tables[row]
-            _tile(qkv, token, start, lane, lanes, shared, kv_head, table, begin, end, window, arena, layer, for_tiles)
-            _, found, _, (best, total, _) = for_tiles
-            turned = found.reshape(dim, LANES).T
-            _finish(token, lane, lanes, shared, kv_head, best, total, turned, part, own, count, out)
+            _tile(qkv, task, shared, kv_head, tables, window, arena, layer, for_tiles)
+            _finish(task, shared, kv_head, kind, tile_best, tile_total, of_tile, kept, done, out)
 
 
 @njit(cache=True, parallel=True, nogil=True)
@@ -175,7 +200,8 @@ def attention(qkv, work, tables, window, arena, layer, threads, out):
     qkv float32 [tokens, heads + 2 · kv_heads, dim]; `work` int64 [tasks, 10], longest first, of (row, its first token,
     its start position, first lane, lanes, first position, end; part, parts, slot): where a tile is not in one piece,
     `parts` is not 0 and `slot` counts the lanes of all parts before those of this tile. tables int64 [rows, blocks];
-    window 0 is none; arena float32 in KVLayout's shape; out float32 [tokens, heads, dim].
+    window 0 is none; arena float32, or bfloat16 as uint16, in KVLayout's shape; out float32 [tokens, heads, dim]. qkv
+    and out are contiguous.
     """
     kv_heads = arena.shape[3]
     slots = 1

@@ -7,6 +7,7 @@ that registers are full from the first sum to the last. What is read next is ask
 import numpy as np
 from numba import njit
 
+from legato_engine.kernels.attention.numba_numbers import bytes_of, first, second
 from legato_engine.kernels.lanes import (
     maximum,
     maximum_in_quarters,
@@ -21,34 +22,43 @@ from legato_engine.kernels.lanes import (
 from legato_engine.kernels.vector import add, broadcast, load, multiply_add, store, zero
 
 
+@njit(cache=True, inline="always")
+def _add_products(query, k0, k1, k2, k3, s0, s1, s2, s3):
+    by = load(query)
+    return multiply_add(by, k0, s0), multiply_add(by, k1, s1), multiply_add(by, k2, s2), multiply_add(by, k3, s3)
+
+
 @njit(cache=True)
-def scores(keys, to_values, count, dim, asked, scores):
-    """scores of `count` positions, rounded up to 4; `keys` are the addresses of 4 positions each."""
-    width = dim * 4
+def scores(kind, keys, to_values, count, dim, heads, asked, scores):
+    """scores of `count` positions, rounded up to 4; `keys` are the addresses of 4 positions each, which hold numbers of
+    `kind`, and `to_values` how far from them values are. Of more than 3 `heads`, 4 are computed.
+    """
+    size, width = bytes_of(kind), dim * bytes_of(kind)
     for four in range((count + 3) // 4):
-        key, following = keys[four], keys[four] + to_values
         a0, b0, c0, d0, a1, b1, c1, d1 = zero(), zero(), zero(), zero(), zero(), zero(), zero(), zero()
         a2, b2, c2, d2, a3, b3, c3, d3 = zero(), zero(), zero(), zero(), zero(), zero(), zero(), zero()
-        for part in range(0, width, 64):
-            for i in range(4):
-                prefetch(following + part * 4 + i * 64)
-            k0, k1 = load(key + part), load(key + width + part)
-            k2, k3 = load(key + 2 * width + part), load(key + 3 * width + part)
-            query = load(asked + part)
-            a0, a1 = multiply_add(query, k0, a0), multiply_add(query, k1, a1)
-            a2, a3 = multiply_add(query, k2, a2), multiply_add(query, k3, a3)
-            query = load(asked + width + part)
-            b0, b1 = multiply_add(query, k0, b0), multiply_add(query, k1, b1)
-            b2, b3 = multiply_add(query, k2, b2), multiply_add(query, k3, b3)
-            query = load(asked + 2 * width + part)
-            c0, c1 = multiply_add(query, k0, c0), multiply_add(query, k1, c1)
-            c2, c3 = multiply_add(query, k2, c2), multiply_add(query, k3, c3)
-            query = load(asked + 3 * width + part)
-            d0, d1 = multiply_add(query, k0, d0), multiply_add(query, k1, d1)
-            d2, d3 = multiply_add(query, k2, d2), multiply_add(query, k3, d3)
-        a, b = sums_of_quarters(a0, a1, a2, a3), sums_of_quarters(b0, b1, b2, b3)
-        c, d = sums_of_quarters(c0, c1, c2, c3), sums_of_quarters(d0, d1, d2, d3)
-        store(scores + four * 64, sum_of_quarters(a, b, c, d))
+        for part in range(0, dim, 32):
+            key, a = keys[four] + part * size, asked + part * 4
+            b, c, d = a + dim * 4, a + dim * 8, a + dim * 12
+            for line in range(0, 128 * size, 64):
+                prefetch(keys[four] + to_values + part * 4 * size + line)
+            k0, k1 = first(kind, key), first(kind, key + width)
+            k2, k3 = first(kind, key + 2 * width), first(kind, key + 3 * width)
+            a0, a1, a2, a3 = _add_products(a, k0, k1, k2, k3, a0, a1, a2, a3)
+            b0, b1, b2, b3 = _add_products(b, k0, k1, k2, k3, b0, b1, b2, b3)
+            c0, c1, c2, c3 = _add_products(c, k0, k1, k2, k3, c0, c1, c2, c3)
+            if heads > 3:
+                d0, d1, d2, d3 = _add_products(d, k0, k1, k2, k3, d0, d1, d2, d3)
+            k0, k1 = second(kind, key), second(kind, key + width)
+            k2, k3 = second(kind, key + 2 * width), second(kind, key + 3 * width)
+            a0, a1, a2, a3 = _add_products(a + 64, k0, k1, k2, k3, a0, a1, a2, a3)
+            b0, b1, b2, b3 = _add_products(b + 64, k0, k1, k2, k3, b0, b1, b2, b3)
+            c0, c1, c2, c3 = _add_products(c + 64, k0, k1, k2, k3, c0, c1, c2, c3)
+            if heads > 3:
+                d0, d1, d2, d3 = _add_products(d + 64, k0, k1, k2, k3, d0, d1, d2, d3)
+        of_a, of_b = sums_of_quarters(a0, a1, a2, a3), sums_of_quarters(b0, b1, b2, b3)
+        of_c, of_d = sums_of_quarters(c0, c1, c2, c3), sums_of_quarters(d0, d1, d2, d3)
+        store(scores + four * 64, sum_of_quarters(of_a, of_b, of_c, of_d))
 
 
 @njit(cache=True)
@@ -83,13 +93,13 @@ def weigh(scores, count, best, total, scale):
 
 
 @njit(cache=True)
-def values(keys, following, to_values, count, dim, weights, scale, found):
+def values(kind, keys, following, to_values, count, dim, heads, weights, scale, found):
     """found becomes `scale` times itself plus the weighted values of `count` positions; `following` are the keys read
     next.
     """
-    width = dim * 4
-    for part in range(0, width, 128):
-        at = found + part
+    size, width = bytes_of(kind), dim * 4
+    for part in range(0, dim, 32):
+        at = found + part * 4
         by = broadcast(scale)
         a0, a1 = multiply(load(at), by), multiply(load(at + 64), by)
         by = broadcast(scale + 16)
@@ -99,21 +109,26 @@ def values(keys, following, to_values, count, dim, weights, scale, found):
         by = broadcast(scale + 48)
         d0, d1 = multiply(load(at + 3 * width), by), multiply(load(at + 3 * width + 64), by)
         for four in range((count + 3) // 4):
-            value, weight, ahead = keys[four] + to_values + part, weights + four * 64, following[four] + part * 4
+            value, weight, ahead = (
+                keys[four] + to_values + part * size,
+                weights + four * 64,
+                following[four] + part * 4 * size,
+            )
             for _ in range(min(4, count - four * 4)):
-                prefetch(ahead)
-                prefetch(ahead + 64)
-                left, right = load(value), load(value + 64)
+                for i in range(0, 32 * size, 64):
+                    prefetch(ahead + i)
+                left, right = first(kind, value), second(kind, value)
                 by = broadcast(weight)
                 a0, a1 = multiply_add(by, left, a0), multiply_add(by, right, a1)
                 by = broadcast(weight + 16)
                 b0, b1 = multiply_add(by, left, b0), multiply_add(by, right, b1)
                 by = broadcast(weight + 32)
                 c0, c1 = multiply_add(by, left, c0), multiply_add(by, right, c1)
-                by = broadcast(weight + 48)
-                d0, d1 = multiply_add(by, left, d0), multiply_add(by, right, d1)
-                value += width
-                ahead += 128
+                if heads > 3:
+                    by = broadcast(weight + 48)
+                    d0, d1 = multiply_add(by, left, d0), multiply_add(by, right, d1)
+                value += dim * size
+                ahead += 32 * size
                 weight += 4
         store(at, a0)
         store(at + 64, a1)

@@ -1,0 +1,127 @@
+"""Keys and values of an arena as float32 registers, whether it holds float32 or bfloat16 (as uint16).
+
+32 neighbouring numbers are two registers. Those of bfloat16 are the even ones and the odd ones, which takes one
+instruction each. Queries stand in the same order, and so does what is found of values, until it is put back. `_kind`
+is any number of the arena's type; memory is given by address.
+"""
+
+from typing import Any
+
+from llvmlite import ir
+from numba import njit, types
+from numba.extending import intrinsic, overload
+
+from legato_engine.kernels.lanes import times
+from legato_engine.kernels.vector import REGISTER, load, store
+
+_LANES = ir.VectorType(ir.IntType(32), 16)
+
+
+@intrinsic
+def _lower(_context: Any, words: Any) -> Any:
+    """The lower halves of 16 words, which are bfloat16, as floats."""
+
+    def emit(_context: Any, builder: Any, _signature: Any, values: Any) -> Any:
+        return builder.shl(values[0], ir.Constant(_LANES, [16] * 16))
+
+    return REGISTER(REGISTER), emit
+
+
+@intrinsic
+def _upper(_context: Any, words: Any) -> Any:
+    """The upper halves."""
+
+    def emit(_context: Any, builder: Any, _signature: Any, values: Any) -> Any:
+        return builder.and_(values[0], ir.Constant(_LANES, [0xFFFF0000] * 16))
+
+    return REGISTER(REGISTER), emit
+
+
+def _picked(name: str, order: list[int]) -> Any:
+    """The lanes `order` of two registers, one after the other."""
+
+    def typing(_context: Any, a: Any, b: Any) -> Any:
+        def emit(_context: Any, builder: Any, _signature: Any, values: Any) -> Any:
+            return builder.shuffle_vector(*values, ir.Constant(_LANES, order))
+
+        return REGISTER(REGISTER, REGISTER), emit
+
+    typing.__name__ = name
+    return intrinsic(typing)
+
+
+_even = _picked("_even", [*range(0, 32, 2)])
+_odd = _picked("_odd", [*range(1, 32, 2)])
+_early = _picked("_early", [lane + which * 16 for lane in range(8) for which in range(2)])
+_late = _picked("_late", [lane + which * 16 for lane in range(8, 16) for which in range(2)])
+
+
+def bytes_of(_kind: Any) -> Any:
+    """Bytes of one number."""
+
+
+def first(_kind: Any, _at: Any) -> Any:
+    """The first register of 32 numbers."""
+
+
+def second(_kind: Any, _at: Any) -> Any:
+    """The other one."""
+
+
+def arrange(_kind: Any, _source: Any, _dim: Any, _by: Any, _target: Any) -> Any:
+    """_source float32 [dim] times `_by`, in the order of registers."""
+
+
+def put_back(_kind: Any, _source: Any, _dim: Any, _by: Any, _target: Any) -> Any:
+    """_source float32 [dim], in the order of registers, times `_by`, in its own."""
+
+
+@overload(bytes_of)
+def _bytes_of(_kind):
+    return (lambda _kind: 2) if _kind == types.uint16 else lambda _kind: 4
+
+
+@overload(first)
+def _first(_kind, _at):
+    return (lambda _kind, _at: _lower(load(_at))) if _kind == types.uint16 else lambda _kind, _at: load(_at)
+
+
+@overload(second)
+def _second(_kind, _at):
+    return (lambda _kind, _at: _upper(load(_at))) if _kind == types.uint16 else lambda _kind, _at: load(_at + 64)
+
+
+@overload(arrange)
+def _arrange(_kind, _source, _dim, _by, _target):
+    if _kind == types.uint16:
+        return lambda _kind, _source, _dim, _by, _target: _separate(_source, _dim, _by, _target)
+    return lambda _kind, _source, _dim, _by, _target: _copy(_source, _dim, _by, _target)
+
+
+@overload(put_back)
+def _put_back(_kind, _source, _dim, _by, _target):
+    if _kind == types.uint16:
+        return lambda _kind, _source, _dim, _by, _target: _interleave(_source, _dim, _by, _target)
+    return lambda _kind, _source, _dim, _by, _target: _copy(_source, _dim, _by, _target)
+
+
+@njit(cache=True)
+def _copy(source, dim, by, target):
+    for at in range(0, dim * 4, 64):
+        store(target + at, times(load(source + at), by))
+
+
+@njit(cache=True)
+def _separate(source, dim, by, target):
+    for at in range(0, dim * 4, 128):
+        a, b = times(load(source + at), by), times(load(source + at + 64), by)
+        store(target + at, _even(a, b))
+        store(target + at + 64, _odd(a, b))
+
+
+@njit(cache=True)
+def _interleave(source, dim, by, target):
+    for at in range(0, dim * 4, 128):
+        a, b = times(load(source + at), by), times(load(source + at + 64), by)
+        store(target + at, _early(a, b))
+        store(target + at + 64, _late(a, b))
