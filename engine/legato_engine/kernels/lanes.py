@@ -130,16 +130,18 @@ def maximum(_context: Any, a: Any, b: Any) -> Any:
 
 @intrinsic
 def power_of_two(_context: Any, x: Any) -> Any:
-    """2 to the x of 16 floats of at most 0, 0 below -125; NaN stays."""
+    """2 to the x of 16 floats of at most 0, 0 below -127; NaN stays."""
 
     def emit(_context: Any, builder: Any, _signature: Any, values: Any) -> Any:
         def constant(value: float) -> Any:
             return ir.Constant(_FLOATS, [value] * 16)
 
         (x,) = _floats(builder, values)
-        # 1.5 · 2^23: what is added to it is rounded to a whole number, which then stands in the lowest bits.
-        rounded = builder.fadd(x, constant(12582912.0))
-        rest = builder.fsub(x, builder.fsub(rounded, constant(12582912.0)))
+        x = _larger(builder, constant(-127.0), x)
+        # 1.5 · 2^23: what is added to it is rounded to a whole number, which then stands in the lowest bits. With 127
+        # more these are the exponent's, and those of 0 where it is -127.
+        rounded = builder.fadd(x, constant(12582912.0 + 127))
+        rest = builder.fsub(x, builder.fsub(rounded, constant(12582912.0 + 127)))
         fused = cgutils.get_or_insert_function(
             builder.module, ir.FunctionType(_FLOATS, [_FLOATS] * 3), "llvm.fma.v16f32"
         )
@@ -147,10 +149,7 @@ def power_of_two(_context: Any, x: Any) -> Any:
         for coefficient in _POWER[1:]:
             sum_ = builder.call(fused, [sum_, rest, constant(coefficient)])
         exponent = builder.shl(builder.bitcast(rounded, _LANES), ir.Constant(_LANES, [23] * 16))
-        whole = builder.bitcast(builder.add(exponent, ir.Constant(_LANES, [127 << 23] * 16)), _FLOATS)
-        value = builder.fmul(sum_, whole)
-        gone = builder.fcmp_ordered("<", x, constant(-125.0))
-        return builder.bitcast(builder.select(gone, constant(0.0), value), _LANES)
+        return builder.bitcast(builder.fmul(sum_, builder.bitcast(exponent, _FLOATS)), _LANES)
 
     return REGISTER(REGISTER), emit
 

@@ -11,7 +11,7 @@ from numba import njit, prange
 from legato_engine.kernels.atomics import fetch_add
 from legato_engine.kernels.attention import numba_float32_row as row_kernels
 from legato_engine.kernels.attention import numba_float32_tile as tile_kernels
-from legato_engine.kernels.attention.numba_numbers import arrange, put_back
+from legato_engine.kernels.attention.numba_numbers import arrange, put_back, widen
 from legato_engine.kernels.transpose import transpose
 from legato_engine.kernels.vector import address
 
@@ -22,18 +22,18 @@ LOG2_E = np.float32(1.44269504)  # weights are powers of two
 
 
 @njit(cache=True)
-def _room(lanes, dim):
-    """What one thread computes in, float32 at multiples of 64 bytes: queries, what was found [lanes · dim], numbers of
-    the arena [POSITIONS · dim], scores [POSITIONS · lanes], and three numbers for each lane [3, lanes]; addresses of
-    keys, 4 positions each, of these positions and of those read next.
+def _memory(lanes, dim):
+    """What one thread computes in, float32 at multiples of 64 bytes: queries, what was found [lanes · dim], room for
+    other things [POSITIONS · dim], scores [POSITIONS · lanes], and three numbers for each lane [3, lanes]; addresses of
+    4 positions each: keys, those read next, and what is computed with.
     """
     size, held = lanes * dim, POSITIONS * dim
     memory = np.empty(2 * size + held + (POSITIONS + 3) * lanes + 16, np.float32)
     memory = memory[-address(memory) % 64 // 4 :]
     scores = memory[2 * size + held :]
     of_lanes = scores[POSITIONS * lanes : (POSITIONS + 3) * lanes].reshape(3, lanes)
-    numbers, keys = memory[2 * size : 2 * size + held], np.zeros((2, POSITIONS // 4), np.int64)
-    return memory[:size], memory[size : 2 * size], numbers, scores, of_lanes, keys
+    room, addresses = memory[2 * size : 2 * size + held], np.zeros((3, POSITIONS // 4), np.int64)
+    return memory[:size], memory[size : 2 * size], room, scores, of_lanes, addresses
 
 
 @njit(cache=True)
@@ -68,18 +68,18 @@ def _scaled_queries(qkv, token, lane, lanes, shared, first_head, kind, asked):
 
 
 @njit(cache=True)
-def _tile(qkv, task, shared, kv_head, tables, window, arena, layer, room):
-    """Some lanes of one row and KV head; what is found ends up in the `numbers` of the room, [lanes, dim]."""
+def _tile(qkv, task, shared, kv_head, tables, window, arena, layer, memory):
+    """Some lanes of one row and KV head; what is found ends up in the room of `memory`, [lanes, dim]."""
     dim, kind, to_values = qkv.shape[2], arena.dtype.type(0), arena.strides[2]
     row, token, start, lane, lanes, begin, end, _, _, _ = task
-    asked, found, numbers, scores, (best, total, scale), (keys, following) = room
+    asked, found, room, scores, (best, total, scale), (keys, following, numbers) = memory
     begins, ends = np.zeros(LANES, np.int64), np.full(LANES, end, np.int64)
     for i in range(lanes):
         ends[i] = start + (lane + i) // shared + 1
         begins[i] = max(0, ends[i] - window) if window else 0
-    numbers[lanes * dim : LANES * dim] = np.float32(0)
-    _scaled_queries(qkv, token, lane, lanes, shared, kv_head * shared, kind, address(numbers))
-    transpose(address(numbers), LANES, dim, address(asked))
+    room[lanes * dim : LANES * dim] = np.float32(0)
+    _scaled_queries(qkv, token, lane, lanes, shared, kv_head * shared, kind, address(room))
+    transpose(address(room), LANES, dim, address(asked))
     best[:], total[:], found[:] = LEAST, np.float32(0), np.float32(0)
     begin = max(begin, begins[0] // 4 * 4)
     _find(arena, layer, kv_head, tables[row], begin, end, following)
@@ -87,22 +87,22 @@ def _tile(qkv, task, shared, kv_head, tables, window, arena, layer, room):
         keys[:] = following
         count = min(end - first, POSITIONS)
         _find(arena, layer, kv_head, tables[row], first + POSITIONS, end, following)
-        tile_kernels.widen(kind, keys, 0, count, dim, address(numbers))
-        tile_kernels.scores(kind, address(numbers), following, to_values, count, dim, address(asked), address(scores))
+        widen(kind, keys, 0, count, dim, address(room), numbers)
+        tile_kernels.scores(kind, numbers, following, to_values, count, dim, address(asked), address(scores))
         if first < begins[lanes - 1] or first + count > ends[0]:
             tile_kernels.mask(scores[: POSITIONS * LANES].reshape(POSITIONS, LANES), first, count, begins, ends)
         tile_kernels.weigh(address(scores), count, address(best), address(total), address(scale))
-        tile_kernels.widen(kind, keys, to_values, count, dim, address(numbers))
-        tile_kernels.values(address(numbers), count, dim, address(scores), address(scale), address(found))
-    transpose(address(found), dim, LANES, address(numbers))
+        widen(kind, keys, to_values, count, dim, address(room), numbers)
+        tile_kernels.values(numbers, count, dim, address(scores), address(scale), address(found))
+    transpose(address(found), dim, LANES, address(room))
 
 
 @njit(cache=True)
-def _row(qkv, task, shared, kv_head, turn, work, tables, window, arena, layer, room):
-    """All heads of one token on a KV head; what is found is that of the room, [lanes, dim]."""
+def _row(qkv, task, shared, kv_head, turn, work, tables, window, arena, layer, memory):
+    """All heads of one token on a KV head; what is found is that of `memory`, [lanes, dim]."""
     dim, kind, to_values = qkv.shape[2], arena.dtype.type(0), arena.strides[2]
     row, token, start, _, _, begin, end, _, _, _ = task
-    asked, found, _, scores, (best, total, scale), (keys, following) = room
+    asked, found, _, scores, (best, total, scale), (keys, following, _) = memory
     _scaled_queries(qkv, token, 0, shared, shared, kv_head * shared, kind, address(asked))
     best[:], total[:], found[:] = LEAST, np.float32(0), np.float32(0)
     oldest = max(begin, start + 1 - window) if window else begin
@@ -170,7 +170,7 @@ def _work(turn, qkv, work, tables, window, arena, layer, kept, done, out):
     """What one thread does: whatever is next."""
     dim, kv_heads, kind = qkv.shape[2], arena.shape[3], arena.dtype.type(0)
     shared = out.shape[1] // kv_heads
-    for_tiles, for_rows = _room(LANES, dim), _room((shared + 3) // 4 * 16, dim)
+    for_tiles, for_rows = _memory(LANES, dim), _memory((shared + 3) // 4 * 16, dim)
     _, _, of_tile, _, (tile_best, tile_total, _), _ = for_tiles
     _, of_row, _, _, (row_best, row_total, _), _ = for_rows
     of_tile, of_row, row_best, row_total = (

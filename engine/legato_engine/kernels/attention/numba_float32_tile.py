@@ -7,7 +7,7 @@ lanes times eight numbers of KV are 16 sums, which fill both units for products.
 import numpy as np
 from numba import njit
 
-from legato_engine.kernels.attention.numba_numbers import bytes_of, first, second
+from legato_engine.kernels.attention.numba_numbers import bytes_of
 from legato_engine.kernels.lanes import maximum, multiply, power_of_two, prefetch, subtract
 from legato_engine.kernels.scalar import RELAXED
 from legato_engine.kernels.vector import add, broadcast, load, multiply_add, store, zero
@@ -16,26 +16,15 @@ LANES = 32
 
 
 @njit(cache=True)
-def widen(kind, numbers, distance, count, dim, into):
-    """into float32 [count, dim] becomes what lies `distance` from the addresses `numbers` of 4 positions each."""
-    for four in range((count + 3) // 4):
-        at = numbers[four] + distance
-        for _ in range(0, dim * 4, 32):
-            store(into, first(kind, at))
-            store(into + 64, second(kind, at))
-            at += 32 * bytes_of(kind)
-            into += 128
-
-
-@njit(cache=True)
-def scores(kind, keys, following, to_values, count, dim, asked, scores):
-    """scores [count, 32] of `count` positions, rounded up to 8; asked [dim, 32], keys float32 [positions, dim].
-    `following` are the addresses of what is read next, 4 positions each, and `to_values` how far from them values are.
+def scores(kind, numbers, following, to_values, count, dim, asked, scores):
+    """scores [count, 32] of `count` positions; asked [dim, 32]. `numbers` are the addresses of 4 keys each, in float32;
+    `following` those of what is read next, which the arena holds as `kind`, and `to_values` how far from them values
+    are.
     """
     width = dim * 4
-    for four in range(0, (count + 3) // 4, 2):
-        left = keys + four * 4 * width
-        right = left + 4 * width
+    last = (count - 1) // 4
+    for four in range(0, last + 1, 2):
+        left, right = numbers[four], numbers[min(four + 1, last)]
         for line in range(0, width * bytes_of(kind), 64):
             prefetch(following[four] + line)
             prefetch(following[four] + to_values + line)
@@ -124,7 +113,9 @@ def weigh(scores, count, best, total, scale):
 
 @njit(cache=True)
 def values(numbers, count, dim, weights, scale, found):
-    """found [dim, 32] becomes `scale` times itself plus the weighted values [count, dim]."""
+    """found [dim, 32] becomes `scale` times itself plus the weighted values of `count` positions; `numbers` are the
+    addresses of 4 of them each, in float32.
+    """
     scale0, scale1 = load(scale), load(scale + 64)
     for part in range(0, dim * 4, 32):
         at = found + part * 32
@@ -137,27 +128,28 @@ def values(numbers, count, dim, weights, scale, found):
         g0, g1 = multiply(load(at + 768), scale0), multiply(load(at + 832), scale1)
         h0, h1 = multiply(load(at + 896), scale0), multiply(load(at + 960), scale1)
         weight = weights
-        value = numbers + part
-        for _ in range(count):
-            by0, by1 = load(weight), load(weight + 64)
-            number = broadcast(value)
-            a0, a1 = multiply_add(by0, number, a0), multiply_add(by1, number, a1)
-            number = broadcast(value + 4)
-            b0, b1 = multiply_add(by0, number, b0), multiply_add(by1, number, b1)
-            number = broadcast(value + 8)
-            c0, c1 = multiply_add(by0, number, c0), multiply_add(by1, number, c1)
-            number = broadcast(value + 12)
-            d0, d1 = multiply_add(by0, number, d0), multiply_add(by1, number, d1)
-            number = broadcast(value + 16)
-            e0, e1 = multiply_add(by0, number, e0), multiply_add(by1, number, e1)
-            number = broadcast(value + 20)
-            f0, f1 = multiply_add(by0, number, f0), multiply_add(by1, number, f1)
-            number = broadcast(value + 24)
-            g0, g1 = multiply_add(by0, number, g0), multiply_add(by1, number, g1)
-            number = broadcast(value + 28)
-            h0, h1 = multiply_add(by0, number, h0), multiply_add(by1, number, h1)
-            weight += 128
-            value += dim * 4
+        for four in range((count + 3) // 4):
+            value = numbers[four] + part
+            for _ in range(min(4, count - four * 4)):
+                by0, by1 = load(weight), load(weight + 64)
+                number = broadcast(value)
+                a0, a1 = multiply_add(by0, number, a0), multiply_add(by1, number, a1)
+                number = broadcast(value + 4)
+                b0, b1 = multiply_add(by0, number, b0), multiply_add(by1, number, b1)
+                number = broadcast(value + 8)
+                c0, c1 = multiply_add(by0, number, c0), multiply_add(by1, number, c1)
+                number = broadcast(value + 12)
+                d0, d1 = multiply_add(by0, number, d0), multiply_add(by1, number, d1)
+                number = broadcast(value + 16)
+                e0, e1 = multiply_add(by0, number, e0), multiply_add(by1, number, e1)
+                number = broadcast(value + 20)
+                f0, f1 = multiply_add(by0, number, f0), multiply_add(by1, number, f1)
+                number = broadcast(value + 24)
+                g0, g1 = multiply_add(by0, number, g0), multiply_add(by1, number, g1)
+                number = broadcast(value + 28)
+                h0, h1 = multiply_add(by0, number, h0), multiply_add(by1, number, h1)
+                weight += 128
+                value += dim * 4
         store(at, a0)
         store(at + 64, a1)
         store(at + 128, b0)

@@ -68,6 +68,12 @@ def second(_kind: Any, _at: Any) -> Any:
     """The other one."""
 
 
+def widen(_kind: Any, _held: Any, _distance: Any, _count: Any, _dim: Any, _room: Any, _numbers: Any) -> Any:
+    """_numbers become the addresses of float32 [4, dim], in the order of registers, of what lies `_distance` from the
+    addresses `_held`, for `_count` positions. `_room` has place for all of it, and is used where it is not float32 yet.
+    """
+
+
 def arrange(_kind: Any, _source: Any, _dim: Any, _by: Any, _target: Any) -> Any:
     """_source float32 [dim] times `_by`, in the order of registers."""
 
@@ -91,6 +97,13 @@ def _second(_kind, _at):
     return (lambda _kind, _at: _upper(load(_at))) if _kind == types.uint16 else lambda _kind, _at: load(_at + 64)
 
 
+@overload(widen)
+def _widen(_kind, _held, _distance, _count, _dim, _room, _numbers):
+    if _kind == types.uint16:
+        return _widen_all
+    return _offset
+
+
 @overload(arrange)
 def _arrange(_kind, _source, _dim, _by, _target):
     if _kind == types.uint16:
@@ -103,6 +116,22 @@ def _put_back(_kind, _source, _dim, _by, _target):
     if _kind == types.uint16:
         return lambda _kind, _source, _dim, _by, _target: _interleave(_source, _dim, _by, _target)
     return lambda _kind, _source, _dim, _by, _target: _copy(_source, _dim, _by, _target)
+
+
+def _offset(_kind, _held, _distance, _count, _dim, _room, _numbers):
+    for four in range((_count + 3) // 4):
+        _numbers[four] = _held[four] + _distance
+
+
+def _widen_all(_kind, _held, _distance, _count, _dim, _room, _numbers):
+    to = _room
+    for four in range((_count + 3) // 4):
+        at, _numbers[four] = _held[four] + _distance, to
+        for _ in range(0, 4 * _dim, 32):
+            store(to, _lower(load(at)))
+            store(to + 64, _upper(load(at)))
+            at += 64
+            to += 128
 
 
 @njit(cache=True)
