@@ -14,6 +14,7 @@ from legato_engine.core.heartbeat import Pulse
 from legato_engine.core.loop import Core
 from legato_engine.kvcache.block_pool import BlockPool
 from legato_engine.kvcache.events import EventLog
+from legato_engine.runner import population
 from legato_engine.runner.interface import StepRunner
 from legato_engine.runner.runner import Runner
 from legato_engine.scheduler.limits import SchedulerLimits
@@ -117,6 +118,8 @@ def _runner(settings: WorkerSettings, checkpoint: Checkpoint, max_length: int, p
         max_batch=settings.max_batch,
         progress=lambda _what, share: progress("loading", share),
     )
+    if settings.device == "cpu":
+        population.start(runner.arena)  # not before: workers that start together first find out what is free
     progress("warming up", 0.0)
     runner.warm_up()
     memory.give_back()
