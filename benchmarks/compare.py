@@ -7,6 +7,10 @@ All servers are started first and stay up; each is warmed with one request at ea
 (shape and concurrency) is measured at one server after the other, in turned order from round to round, so that the
 figures of a ratio are at most minutes apart: the speed of a shared host drifts more than servers differ. What an idle
 server takes from the others is measured and printed. The first server is the one that ratios are of.
+
+A shape is input/output tokens, `4x512+64/32` one of four common prefixes of 512 tokens and 64 of the request's own;
+`@8` behind it stands in for --concurrency. With `--vllm-bench 'vllm bench serve --tokenizer FOLDER'` every cell is
+measured by that program, too, and a second table has its figures.
 """
 
 import argparse
@@ -27,11 +31,24 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import httpx
+import load_generators
 import psutil
+from load_generators import METRICS, Figures, Generator, Load, Shape
 
-Cell = tuple[str, str]  # (shape, load)
+OWN, VLLM = "legato bench", "vllm bench serve"
 LEAST_REQUESTS = 6
-METRICS = {"out tok/s": "output_tokens_per_second", "TTFT p50": "ttft_ms", "TPOT p50": "tpot_ms"}
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A line of a table."""
+
+    generator: str
+    shape: Shape
+    concurrency: int
+
+    def __str__(self) -> str:
+        return f"{self.shape}, c = {self.concurrency}, {self.generator}"
 
 
 @dataclass
@@ -45,11 +62,10 @@ class Server:
     memory_gib: float = 0.0
     figures: dict[Cell, dict[str, list[float]]] = field(default_factory=dict)
 
-    def add(self, shape: str, load: dict[str, object]) -> None:
-        cell = self.figures.setdefault((shape, str(load["load"])), {name: [] for name in METRICS})
-        for name, key in METRICS.items():
-            value = load[key]
-            cell[name].append(float(value["p50"] if isinstance(value, dict) else value))  # type: ignore[arg-type]
+    def add(self, cell: Cell, figures: Figures) -> None:
+        values = self.figures.setdefault(cell, {name: [] for name in METRICS})
+        for name in METRICS:
+            values[name].append(figures[name])
 
     def medians(self, cell: Cell) -> dict[str, float]:
         """No numbers where it gave none: a server may die."""
@@ -66,8 +82,8 @@ def main() -> int:
             print(f"starting {name}", file=sys.stderr, flush=True)
             servers[name] = up.enter_context(started(command, args.log_folder / f"{name}.log"))
         for server in servers.values():
-            for shape in args.shape:
-                bench(server.url, shape, args.concurrency, seed=50, requests=1)
+            for cell in args.cells:
+                load_generators.legato_bench(server.url, Load(cell.shape, cell.concurrency, 1, seed=50))
         for server in servers.values():
             server.idle_cores = cores_taken(server.process)
         for number in range(args.rounds):
@@ -75,35 +91,24 @@ def main() -> int:
         for server in servers.values():
             server.memory_gib = proportional_memory(server.process) / 2**30
         Path(args.json).write_text(json.dumps(plain(servers), indent=2) + "\n")
-    print(table(servers))
+    for generator in args.generators:
+        print(f"\nby `{generator}`:\n\n{table(servers, [c for c in args.cells if c.generator == generator])}")
+    print(footing(servers))
     return 0
 
 
 def measure_round(servers: dict[str, Server], number: int, args: argparse.Namespace) -> None:
     names = list(servers)
     turned = names[number % len(names) :] + names[: number % len(names)]
-    cells = [(shape, concurrency) for shape in args.shape for concurrency in args.concurrency.split(",")]
-    for at, (shape, concurrency) in enumerate(cells):
-        seed = 1000 * (number * len(cells) + at + 1)  # new prompts in every cell: no prefix cache helps anyone
-        requests = max(LEAST_REQUESTS, round(args.requests * int(concurrency)))
+    for at, cell in enumerate(args.cells):
+        seed = 1000 * (number * len(args.cells) + at + 1)  # new prompts in every cell: no prefix cache helps anyone
+        load = Load(cell.shape, cell.concurrency, max(LEAST_REQUESTS, round(args.requests * cell.concurrency)), seed)
         for name in turned:
-            print(f"round {number + 1}: {shape} c = {concurrency} {name}", file=sys.stderr, flush=True)
-            for load in bench(servers[name].url, shape, concurrency, seed, requests):
-                servers[name].add(shape, load)
+            print(f"round {number + 1}: {cell} {name}", file=sys.stderr, flush=True)
+            generator: Generator = args.generators[cell.generator]
+            if figures := generator(servers[name].url, load):
+                servers[name].add(cell, figures)
             Path(args.json).write_text(json.dumps(plain(servers), indent=2) + "\n")
-
-
-def bench(url: str, shape: str, concurrency: str, seed: int, requests: int) -> list[dict[str, object]]:
-    """What `legato bench` found; nothing where the server answered nothing, as one does that died meanwhile."""
-    inputs, outputs = shape.split("/")
-    with tempfile.NamedTemporaryFile("r", suffix=".json") as file:
-        command = [sys.executable, "-m", "legato_cli.main", "bench", "--url", url, "--json", file.name]
-        command += ["--input-tokens", inputs, "--output-tokens", outputs, "--concurrency", concurrency]
-        command += ["--seed", str(seed), "--warmup", "0", "--requests", str(requests)]
-        subprocess.run(command, stdout=subprocess.DEVNULL)
-        found = file.read()
-        loads: list[dict[str, object]] = json.loads(found)["loads"] if found else []
-        return loads
 
 
 @contextmanager
@@ -173,28 +178,33 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def table(servers: dict[str, Server]) -> str:
+def table(servers: dict[str, Server], cells: list[Cell]) -> str:
     """Markdown: medians of every server, and the first server's ratio to each other one."""
     first, *others = servers
-    head = ["in/out", "load", *(f"{name}: {metric}" for name in servers for metric in METRICS)]
+    head = ["in/out", "concurrency", *(f"{name}: {metric}" for name in servers for metric in METRICS)]
     head += [f"{first} ÷ {other}: out tok/s" for other in others]
     rows = [head, ["---"] * len(head)]
-    for cell in servers[first].figures:
+    for cell in cells:
         medians = {name: server.medians(cell) for name, server in servers.items()}
-        row = [*cell, *(f"{medians[name][metric]:.1f}" for name in servers for metric in METRICS)]
+        row = [str(cell.shape), str(cell.concurrency)]
+        row += [f"{medians[name][metric]:.1f}" for name in servers for metric in METRICS]
         row += [f"{medians[first]['out tok/s'] / medians[other]['out tok/s']:.2f}" for other in others]
         rows.append(row)
-    lines = ["| " + " | ".join(row) + " |" for row in rows]
-    for name, s in servers.items():
-        start = f"{name}: ready after {s.ready_seconds:.1f} s"
-        lines.append(f"{start}, {s.memory_gib:.2f} GiB, {s.idle_cores:.2f} cores when idle")
-    return "\n".join(lines)
+    return "\n".join("| " + " | ".join(row) + " |" for row in rows)
+
+
+def footing(servers: dict[str, Server]) -> str:
+    """A line for each server that tells what it took."""
+    return "\n".join(
+        f"{name}: ready after {s.ready_seconds:.1f} s, {s.memory_gib:.2f} GiB, {s.idle_cores:.2f} cores when idle"
+        for name, s in servers.items()
+    )
 
 
 def plain(servers: dict[str, Server]) -> dict[str, object]:
     return {
         name: {
-            "figures": {" ".join(cell): values for cell, values in server.figures.items()},
+            "figures": {str(cell): values for cell, values in server.figures.items()},
             "ready_seconds": server.ready_seconds,
             "memory_gib": server.memory_gib,
             "idle_cores": server.idle_cores,
@@ -209,13 +219,29 @@ def arguments() -> argparse.Namespace:
     add("--server", action="append", required=True, help="NAME=COMMAND; {port} in it is replaced")
     add("--rounds", type=int, default=3)
     add("--shape", action="append", help="input/output tokens; may be repeated (default: 256/64 and 1024/32)")
+    add("--vllm-bench", help="command that measures every cell too, such as 'vllm bench serve --tokenizer FOLDER'")
     add("--concurrency", default="1,8,32")
     add("--requests", type=float, default=3.0, help="for each unit of concurrency; a load has at least 6")
     add("--json", default="compare.json", help="raw figures of every round")
     add("--log-folder", type=Path, default=Path(tempfile.gettempdir()))
     args = parser.parse_args()
-    args.shape = args.shape or ["256/64", "1024/32"]
+    args.generators = {OWN: load_generators.legato_bench}
+    if args.vllm_bench:
+        args.generators[VLLM] = load_generators.vllm_bench(args.vllm_bench)
+    try:
+        args.cells = list(cells(args))
+    except ValueError as error:
+        parser.error(str(error))
     return args
+
+
+def cells(args: argparse.Namespace) -> Iterator[Cell]:
+    """What is measured, in this order. Raises ValueError."""
+    for text in args.shape or ["256/64", "1024/32"]:
+        shape, _, own = text.partition("@")
+        for concurrency in (own or args.concurrency).split(","):
+            for generator in args.generators:
+                yield Cell(generator, load_generators.shape(shape), int(concurrency))
 
 
 if __name__ == "__main__":

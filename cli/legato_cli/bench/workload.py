@@ -42,7 +42,7 @@ def shared_prefix(
 ) -> list[WorkloadRequest]:
     """Prompts whose first `share` is one of `prefixes` common beginnings."""
     rng = random.Random(seed)
-    common = [tokens.draw(rng, int(input_tokens * share)) for _ in range(prefixes)]
+    common = [tokens.draw(rng, round(input_tokens * share)) for _ in range(prefixes)]
     return [
         WorkloadRequest((*(head := rng.choice(common)), *tokens.draw(rng, input_tokens - len(head))), output_tokens)
         for _ in range(count)
