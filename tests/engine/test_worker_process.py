@@ -189,6 +189,12 @@ def test_the_server_process_is_lean(worker: Process) -> None:
     assert "libtorch" not in Path(f"/proc/{worker.popen.pid}/maps").read_text()
 
 
+def test_a_core_is_out_of_reach_of_ctrl_c_but_in_the_session_of_its_server(worker: Process) -> None:
+    """Priorities hold within a session: one for each core would make those of prefill workers useless."""
+    assert os.getpgid(worker.core()) == worker.core()
+    assert os.getsid(worker.core()) == os.getsid(worker.popen.pid)
+
+
 def test_a_killed_core_is_reported_and_replaced(worker: Process) -> None:
     async def test() -> None:
         async with worker.dial("/stream") as gateway:

@@ -29,6 +29,8 @@ def main() -> int:
     descriptor, parent = int(sys.argv[1]), int(sys.argv[2])
     if not die_with_parent(parent):
         return 1
+    # Ctrl-C in a terminal is for the server alone to act on. In a session of its own, its priority would mean nothing.
+    os.setpgid(0, 0)
     faulthandler.enable()
     os.environ.setdefault("GOMP_SPINCOUNT", _SPINS)
     for number in (signal.SIGINT, signal.SIGTERM):

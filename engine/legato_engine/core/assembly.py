@@ -31,6 +31,8 @@ from legato_protocol.stream import Hello
 Progress = Callable[[str, float], None]
 Clock = Callable[[], float]
 
+PREFILL_NICENESS = 10  # a tenth of the weight of a thread that decodes
+
 
 @dataclass(frozen=True)
 class CoreParts:
@@ -78,7 +80,7 @@ def load(settings: WorkerSettings, path: Path, epoch: str, progress: Progress, c
             f"--device: {settings.device} computes, but cannot hand KV off yet: hand-off reads the host's memory (use "
             "--transport None and a unified worker, or --device cpu)"
         )
-    compute = ComputeThread()
+    compute = ComputeThread(niceness(settings))
     runner = compute.call(lambda: _runner(settings, checkpoint, max_length, progress))
     limits = scheduler_limits(settings, max_length)
     events = EventLog(epoch)
@@ -88,6 +90,14 @@ def load(settings: WorkerSettings, path: Path, epoch: str, progress: Progress, c
     hello = _hello(settings, runner, epoch, fingerprints, max_length, agent)
     vocab_size = checkpoint.config.vocab_size
     return CoreParts(hello, runner.formats, vocab_size, compute, runner, scheduler, events, agent, limits, clock)
+
+
+def niceness(settings: WorkerSettings) -> int:
+    """Prompts give way to tokens: where workers share cores, those that decode take what they need, prefill the rest.
+
+    Linux weighs processes so within one session (`sched_autogroup_enabled`) and one control group, not between them.
+    """
+    return PREFILL_NICENESS if settings.role == "prefill" and settings.device == "cpu" else 0
 
 
 def scheduler_limits(settings: WorkerSettings, max_length: int) -> SchedulerLimits:

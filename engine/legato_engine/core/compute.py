@@ -4,6 +4,7 @@ It is one thread, since OpenMP gives every thread that computes a team of its ow
 interpreter lock.
 """
 
+import os
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Protocol, TypeVar
@@ -31,10 +32,11 @@ class Compute(Protocol):
 
 
 class ComputeThread:
-    """Implements `Compute`."""
+    """Implements `Compute`. `niceness` is added to that of this thread and of those that it starts, as OpenMP's."""
 
-    def __init__(self) -> None:
-        self._thread = ThreadPoolExecutor(1, "compute")
+    def __init__(self, niceness: int = 0) -> None:
+        # On Linux, a priority is a thread's own.
+        self._thread = ThreadPoolExecutor(1, "compute", os.nice, (niceness,))
         self._done: Mailbox[Future[StepOutput]] = Mailbox()
 
     def call(self, work: Callable[[], _T]) -> _T:

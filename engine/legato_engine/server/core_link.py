@@ -97,7 +97,6 @@ async def launch() -> CoreLink:
             str(os.getpid()),
             pass_fds=(theirs.fileno(),),
             stdin=asyncio.subprocess.DEVNULL,
-            start_new_session=True,  # Ctrl-C in a terminal is for the server alone to act on
         )
     finally:
         theirs.close()

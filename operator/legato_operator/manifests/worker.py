@@ -122,16 +122,17 @@ def _process(service: InferenceService, pool: str, placement: PodPlacement) -> l
 
 
 def _threads(service: InferenceService, pool: str, placement: PodPlacement) -> int | None:
-    """Compute threads: as many as CPUs were asked for, or a fair share of a machine that all workers share.
+    """Compute threads: as many as CPUs were asked for, or a fair share of a machine that all workers of a pool share.
 
-    More threads than cores cost far more than they bring: a step ends with its slowest thread. The share follows from
-    the replicas at first and not from today's, since another number would mean a rollout of every worker.
+    More threads than cores cost far more than they bring: a step ends with its slowest thread. That does not hold
+    between pools, since prefill workers leave the cores to those that decode. The share follows from the replicas at
+    first and not from today's, since another number would mean a rollout of every worker.
     """
     if cpu := roles.pool(service.spec, pool).resources.requests.get("cpu"):
         return math.ceil(quantities.quantity(cpu))
     if placement.shared_cores is None:
         return None
-    return max(1, placement.shared_cores // _workers(service))
+    return max(1, placement.shared_cores // max(1, roles.initial_replicas(service.spec, pool)))
 
 
 def _workers(service: InferenceService) -> int:

@@ -1,5 +1,6 @@
 """The thread that steps are computed in."""
 
+import os
 import select
 import threading
 
@@ -44,3 +45,21 @@ def test_all_is_computed_in_one_thread_beside_the_callers(compute):
     compute.start(lambda: threading.get_ident())
     wait(compute)
     assert compute.result() == first != threading.get_ident()
+
+
+def test_the_thread_and_those_that_it_starts_give_way_to_others():
+    compute = ComputeThread(niceness=5)
+    mine = os.getpriority(os.PRIO_PROCESS, 0)
+    found = []
+
+    def start_another():
+        thread = threading.Thread(target=lambda: found.append(os.getpriority(os.PRIO_PROCESS, 0)))
+        thread.start()
+        thread.join()
+        return os.getpriority(os.PRIO_PROCESS, 0)
+
+    assert compute.call(start_another) == min(19, mine + 5)
+    assert found == [min(19, mine + 5)]
+    assert os.getpriority(os.PRIO_PROCESS, 0) == mine
+    compute._thread.shutdown()
+    compute._done.close()

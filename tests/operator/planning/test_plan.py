@@ -244,10 +244,13 @@ def test_workers_of_one_machine_share_its_memory(build, prefill, share):
     assert "--memory-share" not in alone
 
 
-@pytest.mark.parametrize(("cores", "threads"), [(2, "1"), (8, "4"), (1, "1")])
-def test_workers_of_one_machine_share_its_cores(build, cores, threads):
-    item = parsing.parse(yaml.safe_dump(build()))
-    for role in ("prefill", "decode"):
+@pytest.mark.parametrize(
+    ("cores", "prefill", "decode", "threads"),
+    [(2, 1, 1, ("2", "2")), (8, 1, 2, ("8", "4")), (8, 3, 1, ("2", "8")), (1, 2, 1, ("1", "1"))],
+)
+def test_workers_of_a_pool_share_a_machines_cores(build, cores, prefill, decode, threads):
+    item = parsing.parse(yaml.safe_dump(build(scaling={"prefill": {"min": prefill}, "decode": {"min": decode}})))
+    for role, expected in zip(("prefill", "decode"), threads, strict=True):
         shared = placement.local(("legato",), cores)
         command = worker.template(item, role, shared)["spec"]["containers"][0]["command"]
-        assert command[command.index("--threads") + 1] == threads
+        assert command[command.index("--threads") + 1] == expected
