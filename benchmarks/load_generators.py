@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import httpx
+
 METRICS = ("out tok/s", "TTFT p50", "TPOT p50")
 Figures = dict[str, float]  # by metric; times in milliseconds
 
@@ -78,11 +80,13 @@ def legato_bench(url: str, load: Load) -> Figures | None:
 
 
 def vllm_bench(program: str) -> Generator:
-    """`program` is the command up to `bench serve`, with `--tokenizer` behind it where the servers' name is none."""
+    """`program` is the command up to `bench serve`, with `--tokenizer` behind it where the served name is none."""
 
     def measure(url: str, load: Load) -> Figures | None:
         asked = load.shape
+        model = httpx.get(f"{url}/v1/models").json()["data"][0]["id"]
         command = [*shlex.split(program), "--backend", "openai", "--base-url", url, "--endpoint", "/v1/completions"]
+        command += ["--model", model]
         command += ["--max-concurrency", str(load.concurrency), "--num-prompts", str(load.requests)]
         command += ["--seed", str(load.seed), "--ignore-eos", "--temperature", "0", "--save-result"]
         if asked.prefixes:

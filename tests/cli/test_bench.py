@@ -28,6 +28,8 @@ def test_shared_prefixes_are_shared() -> None:
     requests = workload.shared_prefix(50, 40, 5, TOKENS, 1, prefixes=3, share=0.5)
     assert len({r.prompt[:20] for r in requests}) == 3
     assert len({r.prompt[20:] for r in requests}) == 50
+    uneven = workload.shared_prefix(50, 100, 5, TOKENS, 1, prefixes=1, share=0.29)  # 0.29 · 100 is 28.999…
+    assert len({r.prompt[:29] for r in uneven}) == 1
 
 
 def test_a_mooncake_trace_keeps_its_sharing_when_scaled(tmp_path: Path) -> None:
