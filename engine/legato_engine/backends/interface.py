@@ -8,6 +8,7 @@ import torch
 from legato_engine.layers.inputs import StepInputs
 from legato_engine.layers.interface import Layers, Step
 
+Forward = Callable[[Step], torch.Tensor]  # a model's layers, called in their order
 Progress = Callable[[float], None]  # how much of the weights is loaded, 0 … 1
 
 
@@ -18,3 +19,8 @@ class Backend(Layers, Protocol):
 
     def begin(self, inputs: StepInputs, arena: torch.Tensor) -> Step:
         """What the layers need to compute this step; `arena` in KVLayout's shape."""
+
+    def logits(self, forward: Forward, inputs: StepInputs, arena: torch.Tensor) -> torch.Tensor:
+        """What `forward` returns, the one model made of these layers. It may be called once, and what the layers do be
+        computed in another way from then on.
+        """

@@ -55,6 +55,16 @@ def address(array):
 
 
 @intrinsic
+def pointer(_context: Any, address: Any) -> Any:
+    """For numba's `carray`."""
+
+    def emit(_context: Any, builder: Any, _signature: Any, values: Any) -> Any:
+        return builder.inttoptr(values[0], cgutils.voidptr_t)
+
+    return types.voidptr(types.int64), emit
+
+
+@intrinsic
 def load(_context: Any, address: Any) -> Any:
     """64 bytes."""
 

@@ -31,6 +31,7 @@ from legato_engine.scheduler.batch import Batch, Draw, Row, Sampled, StepOutput
 from legato_engine.weights.checkpoint import Checkpoint
 from legato_protocol.stream import SamplingParams
 
+_MANY = 64  # tokens; backends compute fewer in other ways
 NUMERICS = 3  # counted up when the same weights give other KV than before: such workers exchange none
 
 
@@ -121,19 +122,19 @@ class Runner:
 
     def logits(self, rows: tuple[Row, ...]) -> torch.Tensor:
         """Computes rows; float32 logits [rows that draw, vocab], in order."""
-        step = self._backend.begin(inputs.build(rows, self.layout.block_size), self.arena.blocks)
-        return self._model.logits(step)
+        return self._backend.logits(self._model.logits, inputs.build(rows, self.layout.block_size), self.arena.blocks)
 
     def warm_up(self) -> None:
-        """One token alone and one after a few others, through block 0, before anything serves.
+        """One token alone, one after a few others, and many, through block 0, before anything serves.
 
         Compiles or loads every kernel that steps will use and shows that the model computes.
         """
         greedy = SamplingParams(max_tokens=1, seed=0, temperature=0.0)
         sampled = SamplingParams(max_tokens=1, seed=0, temperature=1.0, top_p=0.9)
-        for count, params in ((1, greedy), (self.layout.block_size, sampled)):
+        size = self.layout.block_size
+        for count, rows, params in ((1, 1, greedy), (size, 1, sampled), (size, 1 + _MANY // size, greedy)):
             tokens = [0] * count
-            self.step(Batch((Row(tokens, 0, [0], (Draw(0, count, params, tokens, count),)),)))
+            self.step(Batch((Row(tokens, 0, [0], (Draw(0, count, params, tokens, count),)),) * rows))
 
 
 def _device(name: str) -> torch.device:

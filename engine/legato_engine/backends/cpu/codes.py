@@ -8,6 +8,8 @@ import numpy as np
 import torch
 
 from legato_engine.backends import projections
+from legato_engine.backends.cpu.program import Program
+from legato_engine.kernels import program as operators
 from legato_engine.kernels.linear import numba_codes4, numba_codes8, numba_int8
 from legato_engine.kernels.linear.packing import COLUMNS, pack_codes4, pack_codes8, pack_scales
 from legato_engine.weights.checkpoint import Checkpoint
@@ -38,6 +40,16 @@ class Codes:
         else:
             multiply = numba_codes8.multiply8 if self.bits == 8 else numba_codes4.multiply4
             multiply(x, rows, self._codes, *self._scales, out, first)
+
+    def record(self, program: Program, x: Array, out: Array, first: int) -> None:
+        """The same with `int8`, for any number of rows that a program takes."""
+        values, factors, minima, least_factors = self._scales
+        four, (whole, parts) = self.bits == 4, program.rounded(self.inputs)
+        program.add(operators.ROUND, x, whole, parts, self.inputs // numba_int8.GROUP, four)
+        groups = (scales.shape[1] for scales in self._scales)
+        sizes = *groups, len(self._codes), out.shape[1] * 4, four, values.dtype == np.int8
+        to = out.reshape(-1)[first:]
+        program.add(operators.MULTIPLY, whole, parts, self._codes, values, factors, minima, least_factors, to, *sizes)
 
     def dequantize(self, first: int, out: Array) -> None:
         """The weights of outputs `first` and on, a multiple of 16, transposed: float32 [in, some outputs]."""

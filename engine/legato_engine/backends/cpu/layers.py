@@ -8,9 +8,12 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from legato_engine.backends.cpu.linear_float32 import LinearFloat32
 from legato_engine.backends.cpu.numerics import Numerics, Projection, Table
+from legato_engine.backends.cpu.program import Program
 from legato_engine.backends.cpu.step import Array, Buffer, CpuStep, Workspace, room
-from legato_engine.backends.interface import Progress
+from legato_engine.backends.interface import Forward, Progress
+from legato_engine.kernels import program as operators
 from legato_engine.kernels.rms_norm.numba import add_rms_norm, norm_heads
 from legato_engine.kernels.rope.numba import rotate_and_write
 from legato_engine.kernels.silu_mul.numba import silu_mul
@@ -25,10 +28,16 @@ class CpuEmbedding:
     table: Table
     out: Buffer
 
-    def __call__(self, step: CpuStep) -> Array:
+    def __call__(self, step: CpuStep | Program) -> Array:
         residual = self.out.take(step.rows)
-        residual[: step.rows] = self.table.rows(step.inputs.tokens)
+        if isinstance(step, Program):
+            step.call(lambda later: self._fill(later, residual))
+        else:
+            self._fill(step, residual)
         return residual
+
+    def _fill(self, step: CpuStep, residual: Array) -> None:
+        residual[: step.rows] = self.table.rows(step.inputs.tokens)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,10 +47,13 @@ class CpuNorm:
     nothing: Buffer  # zeros, to add where nothing is to be added
     out: Buffer
 
-    def __call__(self, step: CpuStep, x: Array | None, residual: Array) -> Array:
+    def __call__(self, step: CpuStep | Program, x: Array | None, residual: Array) -> Array:
         if x is None:
             x = self.nothing.take(step.rows)
         out = self.out.take(step.rows)
+        if isinstance(step, Program):
+            step.add(operators.NORM, x, residual, out, self.weight, len(self.weight), self.eps)
+            return out
         add_rms_norm(x, residual, step.rows, self.weight, self.eps, out)
         return out
 
@@ -51,9 +63,13 @@ class CpuLinear:
     projection: Projection
     out: Buffer
 
-    def __call__(self, step: CpuStep, x: Array) -> Array:
+    def __call__(self, step: CpuStep | Program, x: Array) -> Array:
         out = self.out.take(step.rows)
-        self.projection(x, step.rows, out)
+        if isinstance(step, Program):
+            assert isinstance(self.projection, LinearFloat32)  # no others are recorded
+            self.projection.record(step, x, out)
+        else:
+            self.projection(x, step.rows, out)
         return out
 
 
@@ -68,7 +84,9 @@ class CpuAttention:
     eps: np.float32
     out: Buffer
 
-    def __call__(self, step: CpuStep, qkv: Array) -> Array:
+    def __call__(self, step: CpuStep | Program, qkv: Array) -> Array:
+        if isinstance(step, Program):
+            return self._record(step, qkv)
         shape, rows, inputs = self.shape, step.rows, step.inputs
         parts = qkv[:rows].reshape(rows, -1, shape.head_dim)
         if self.norms is not None:
@@ -81,14 +99,28 @@ class CpuAttention:
         self.numerics.attend(parts, step.work, inputs.tables, shape.window or 0, step.arena, self.layer, out)
         return found
 
+    def _record(self, program: Program, qkv: Array) -> Array:
+        shape, found = self.shape, self.out.take(program.rows)
+        heads, dim = shape.heads + 2 * shape.kv_heads, shape.head_dim
+        if self.norms is not None:
+            end = shape.heads + shape.kv_heads
+            program.add(operators.NORM_HEADS, qkv, self.norms[0], heads, 0, shape.heads, dim, self.eps)
+            program.add(operators.NORM_HEADS, qkv, self.norms[1], heads, shape.heads, end, dim, self.eps)
+        program.add(operators.ROTATE, qkv, heads, shape.heads, dim, self.cos, self.sin, self.layer)
+        program.add(operators.ATTEND, qkv, heads, shape.heads, dim, found, shape.window or 0, self.layer)
+        return found
+
 
 @dataclass(frozen=True, slots=True)
 class CpuActivation:
     out: Buffer
 
-    def __call__(self, step: CpuStep, gate_up: Array) -> Array:
+    def __call__(self, step: CpuStep | Program, gate_up: Array) -> Array:
         out = self.out.take(step.rows)
-        silu_mul(gate_up, step.rows, out)
+        if isinstance(step, Program):
+            step.add(operators.SILU_MUL, gate_up, out, out.shape[1])
+        else:
+            silu_mul(gate_up, step.rows, out)
         return out
 
 
@@ -100,7 +132,10 @@ class CpuHead:
     table: Table
     rows: int
 
-    def __call__(self, step: CpuStep, x: Array, residual: Array) -> torch.Tensor:
+    def __call__(self, step: CpuStep | Program, x: Array, residual: Array) -> torch.Tensor:
+        if isinstance(step, Program):
+            step.call(lambda later: self(later, x, residual))
+            return torch.empty(0)  # nothing is known yet
         sampled = step.inputs.sampled
         count = len(sampled)
         logits = np.empty((room(count), self.table.outputs), np.float32)
@@ -123,13 +158,25 @@ class CpuBackend:
         self._progress = progress
         self._eps = np.float32(config.rms_norm_eps)
         self._tables: dict[str, Table] = {}
+        self._program: Program | None = None
         self._workspace = Workspace()
         cos, sin = rotary.tables(config.head_dim, config.rope_theta, config.rope_scaling, max_length)
         self._cos, self._sin = cos.numpy(), sin.numpy()
 
     def begin(self, inputs: StepInputs, arena: torch.Tensor) -> CpuStep:
+        """What the layers need to compute a step, each by itself."""
         shared = self._config.heads // self._config.kv_heads
         return CpuStep(inputs, self._numerics.work(inputs, shared), self._numerics.held(arena))
+
+    def logits(self, forward: Forward, inputs: StepInputs, arena: torch.Tensor) -> torch.Tensor:
+        step = self.begin(inputs, arena)
+        if step.rows > Program.rows or not self._numerics.recorded:
+            return forward(step)
+        if self._program is None:
+            forward(program := Program())
+            self._program = program
+        logits: torch.Tensor = self._program(step)
+        return logits
 
     def embedding(self, name: str, rows: int, width: int) -> CpuEmbedding:
         return CpuEmbedding(self._table(name), self._workspace.buffer("residual", width))

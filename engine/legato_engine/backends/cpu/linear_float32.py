@@ -14,6 +14,8 @@ import torch
 from legato_engine.backends import projections
 from legato_engine.backends.cpu import codes
 from legato_engine.backends.cpu.codes import Codes
+from legato_engine.backends.cpu.program import Call, Program
+from legato_engine.kernels import program as operators
 from legato_engine.weights.checkpoint import Checkpoint
 
 Array = np.ndarray[Any, Any]
@@ -49,13 +51,22 @@ class LinearFloat32:
         """x float32 [room, in], out float32 [room, out]."""
         first = 0
         for part, size in zip(self._parts, self._sizes, strict=True):
-            if isinstance(part, Codes) and (part.int8 or rows <= CODES_UP_TO):
-                part(x, rows, out, first)
-            else:
-                self._product(part, torch.from_numpy(x[:rows]), torch.from_numpy(out[:rows, first : first + size]))
+            self._part(part, x, rows, out, first, size)
             first += size
         if self._bias is not None:
             out[:rows] += self._bias
+
+    def record(self, program: Program, x: Array, out: Array) -> None:
+        """The same, for any number of rows that a program takes."""
+        first = 0
+        for part, size in zip(self._parts, self._sizes, strict=True):
+            if isinstance(part, Codes) and part.int8:
+                part.record(program, x, out, first)
+            else:
+                program.call(self._later(part, x, out, first, size))
+            first += size
+        if self._bias is not None:
+            program.add(operators.ADD, out, self._bias, self.outputs)
 
     def rows(self, indexes: Array) -> Array:
         """These rows of the weight of an only part, float32: an embedding."""
@@ -66,6 +77,15 @@ class LinearFloat32:
     @property
     def nbytes(self) -> int:
         return sum(part.nbytes for part in self._parts)
+
+    def _later(self, part: Codes | torch.Tensor, x: Array, out: Array, first: int, size: int) -> Call:
+        return lambda step: self._part(part, x, step.rows, out, first, size)
+
+    def _part(self, part: Codes | torch.Tensor, x: Array, rows: int, out: Array, first: int, size: int) -> None:
+        if isinstance(part, Codes) and (part.int8 or rows <= CODES_UP_TO):
+            part(x, rows, out, first)
+        else:
+            self._product(part, torch.from_numpy(x[:rows]), torch.from_numpy(out[:rows, first : first + size]))
 
     def _product(self, weight: Codes | torch.Tensor, x: torch.Tensor, out: torch.Tensor) -> None:
         if isinstance(weight, torch.Tensor):

@@ -39,6 +39,7 @@ class Table(Projection, Protocol):
 
 class Numerics(Protocol):
     inputs: type[np.generic]  # what linear layers take: float32, or bfloat16 as uint16
+    recorded: bool  # whether steps of few rows are a `Program`: it has operators for most of what is computed
 
     def linear(self, checkpoint: Checkpoint, names: Sequence[str], bias: bool) -> Projection: ...
     def table(self, checkpoint: Checkpoint, name: str) -> Table: ...
@@ -62,6 +63,7 @@ class Float32:
 
     def __init__(self, form: Literal["float32", "codes", "int8"]) -> None:
         self._form = form
+        self.recorded = form == "int8"
         self._scratch = Scratch()
 
     @staticmethod
@@ -89,6 +91,7 @@ class Tiles:
     """Weights, KV and the inputs of linear layers in bfloat16, for AMX; the file's codes for one or two rows."""
 
     inputs: type[np.generic] = np.uint16
+    recorded = False
 
     @staticmethod
     def misfit(config: ModelConfig, block_size: int) -> str | None:

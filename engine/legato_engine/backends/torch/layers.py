@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 
 from legato_engine.backends import projections
-from legato_engine.backends.interface import Progress
+from legato_engine.backends.interface import Forward, Progress
 from legato_engine.backends.torch.step import TorchStep
 from legato_engine.kernels.attention.torch import attention
 from legato_engine.kernels.rms_norm.torch import add_rms_norm, rms_norm
@@ -101,6 +101,9 @@ class TorchBackend:
 
     def begin(self, inputs: StepInputs, arena: torch.Tensor) -> TorchStep:
         return TorchStep(inputs, arena, self._cos, self._sin)
+
+    def logits(self, forward: Forward, inputs: StepInputs, arena: torch.Tensor) -> torch.Tensor:
+        return forward(self.begin(inputs, arena))
 
     def embedding(self, name: str, rows: int, width: int) -> TorchEmbedding:
         return TorchEmbedding(self._table(name))

@@ -166,7 +166,7 @@ def _finish(task, shared, kv_head, kind, best, total, found, kept, done, out):
 
 
 @njit(cache=True)
-def _work(turn, qkv, work, tables, window, arena, layer, kept, done, out):
+def work_off(turn, qkv, work, tables, window, arena, layer, kept, done, out):
     """What one thread does: whatever is next."""
     dim, kv_heads, kind = qkv.shape[2], arena.shape[3], arena.dtype.type(0)
     shared = out.shape[1] // kv_heads
@@ -193,6 +193,15 @@ def _work(turn, qkv, work, tables, window, arena, layer, kept, done, out):
             _finish(task, shared, kv_head, kind, tile_best, tile_total, of_tile, kept, done, out)
 
 
+@njit(cache=True)
+def slots_of(work):
+    """Lanes of all parts that are joined."""
+    slots = 1
+    for task in range(len(work)):
+        slots = max(slots, work[task, 9] + work[task, 4] * work[task, 8])
+    return slots
+
+
 @njit(cache=True, parallel=True, nogil=True)
 def attention(qkv, work, tables, window, arena, layer, threads, out):
     """All rows of a step, by `threads` threads.
@@ -204,10 +213,8 @@ def attention(qkv, work, tables, window, arena, layer, threads, out):
     and out are contiguous.
     """
     kv_heads = arena.shape[3]
-    slots = 1
-    for task in range(len(work)):
-        slots = max(slots, work[task, 9] + work[task, 4] * work[task, 8])
+    slots = slots_of(work)
     kept, done = np.empty((kv_heads, slots, qkv.shape[2] + 2), np.float32), np.zeros((kv_heads, slots), np.int64)
     turn = np.zeros(1, np.int64)
     for _ in prange(min(threads, len(work) * kv_heads)):
-        _work(turn, qkv, work, tables, window, arena, layer, kept, done, out)
+        work_off(turn, qkv, work, tables, window, arena, layer, kept, done, out)

@@ -41,7 +41,7 @@ def _round(x, groups, four, width, codes, parts):
 
 
 @njit(cache=True)
-def _round_block(x, rows, block, four, codes, parts):
+def round_block(x, rows, block, four, codes, parts):
     """The rows of a block: codes [groups, width, 32], parts [groups, 2, width]."""
     groups, width = codes.shape[:2]
     for lane in range(min(width, rows - block * width)):
@@ -57,9 +57,9 @@ def _rounded(x, rows, groups, width, four):
     parts = np.empty((blocks, groups, 2, width), np.float32)
     if blocks > 1:
         for block in prange(blocks):
-            _round_block(x, rows, block, four, whole[block], parts[block])
+            round_block(x, rows, block, four, whole[block], parts[block])
     else:  # not worth waking threads for
-        _round_block(x, rows, 0, four, whole[0], parts[0])
+        round_block(x, rows, 0, four, whole[0], parts[0])
     return whole, parts
 
 

@@ -7,9 +7,11 @@ rows: codes, and the scale and scale · sum of each group.
 import numpy as np
 from numba import njit
 
-from legato_engine.kernels.lanes import floats_of, load_quads, nibbles, times
+from legato_engine.kernels.lanes import floats_of, load_quads, nibbles, prefetch, times
 from legato_engine.kernels.linear.numba_scales import minimum_of, scale_of
 from legato_engine.kernels.vector import add, broadcast, dot_bytes, load, multiply_add, store, zero
+
+_AHEAD = 4096  # bytes of codes
 
 
 @njit(cache=True)
@@ -46,10 +48,17 @@ def _dots(c, x):
 
 @njit(cache=True)
 def one_row(x, parts, codes, four, scales, summed, groups, out):
-    """16 outputs of one row; x, parts, codes and out are addresses."""
+    """16 outputs of one row; x, parts, codes and out are addresses. Weights pass once, and the processor by itself does
+    not ask for them early enough: what the next outputs take, which follows in memory, is asked for meanwhile.
+    """
     step = 256 if four else 512
+    _, values, _, minima, _, _ = scales
     total = zero()
     for group in range(groups):
+        for line in range(0, step, 64):
+            prefetch(codes + _AHEAD + line)
+        prefetch(values + (groups + group) * 32)
+        prefetch(minima + (groups + group) * 32)
         by, least = scale_and_least(scales, group, four, summed)
         total = _add(_dots(_codes(codes, four), x), total, by, least, parts, parts + 4)
         codes += step

@@ -9,7 +9,7 @@ FEW = 4  # rows that are not worth waking a second thread for
 
 
 @njit(cache=True, fastmath=RELAXED)
-def _row(x, residual, weight, eps, out):
+def norm_row(x, residual, weight, eps, out):
     squares = np.float32(0)
     for i in range(x.shape[0]):
         residual[i] += x[i]
@@ -22,7 +22,7 @@ def _row(x, residual, weight, eps, out):
 @njit(cache=True, parallel=True, nogil=True, fastmath=RELAXED)
 def _many(x, residual, rows, weight, eps, out):
     for row in prange(rows):
-        _row(x[row], residual[row], weight, eps, out[row])
+        norm_row(x[row], residual[row], weight, eps, out[row])
 
 
 @njit(cache=True)
@@ -32,11 +32,11 @@ def add_rms_norm(x, residual, rows, weight, eps, out):
         _many(x, residual, rows, weight, eps, out)
         return
     for row in range(rows):
-        _row(x[row], residual[row], weight, eps, out[row])
+        norm_row(x[row], residual[row], weight, eps, out[row])
 
 
 @njit(cache=True, fastmath=RELAXED)
-def _head(head, weight, eps):
+def norm_head(head, weight, eps):
     squares = np.float32(0)
     for i in range(head.shape[0]):
         squares += head[i] * head[i]
@@ -50,4 +50,4 @@ def norm_heads(parts, first, heads, weight, eps):
     """The norm of each of `heads` heads from `first` on, in place. parts float32 [rows, all heads, dim]."""
     for row in prange(parts.shape[0]):
         for head in range(first, first + heads):
-            _head(parts[row, head], weight, eps)
+            norm_head(parts[row, head], weight, eps)

@@ -18,7 +18,7 @@ def _turn(head, cos, sin):
 
 
 @njit(cache=True, fastmath=RELAXED)
-def _row(heads, queries, cos, sin, block, layer, place):
+def rotate_row(heads, queries, cos, sin, block, layer, place):
     kv_heads = block.shape[2]
     for head in range(queries + kv_heads):
         _turn(heads[head], cos, sin)
@@ -36,7 +36,7 @@ def _many(qkv, queries, positions, cos, sin, arena, layer, slots):
     for row in prange(positions.shape[0]):
         at = positions[row]
         slot = slots[row]
-        _row(qkv[row], queries, cos[at], sin[at], arena[slot // size], layer, slot % size)
+        rotate_row(qkv[row], queries, cos[at], sin[at], arena[slot // size], layer, slot % size)
 
 
 @njit(cache=True)
@@ -53,4 +53,4 @@ def rotate_and_write(qkv, queries, positions, cos, sin, arena, layer, slots):
     for row in range(positions.shape[0]):
         at = positions[row]
         slot = slots[row]
-        _row(qkv[row], queries, cos[at], sin[at], arena[slot // size], layer, slot % size)
+        rotate_row(qkv[row], queries, cos[at], sin[at], arena[slot // size], layer, slot % size)

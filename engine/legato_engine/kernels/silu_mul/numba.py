@@ -9,7 +9,7 @@ FEW = 2
 
 
 @njit(cache=True, fastmath=RELAXED, error_model="numpy")  # a check for division by zero would keep the loop scalar
-def _row(gate_up, out):
+def silu_mul_row(gate_up, out):
     inner = out.shape[0]
     gate, up = gate_up[:inner], gate_up[inner:]
     for i in range(inner):
@@ -19,7 +19,7 @@ def _row(gate_up, out):
 @njit(cache=True, parallel=True, nogil=True, fastmath=RELAXED)
 def _many(gate_up, rows, out):
     for row in prange(rows):
-        _row(gate_up[row], out[row])
+        silu_mul_row(gate_up[row], out[row])
 
 
 @njit(cache=True)
@@ -29,4 +29,4 @@ def silu_mul(gate_up, rows, out):
         _many(gate_up, rows, out)
         return
     for row in range(rows):
-        _row(gate_up[row], out[row])
+        silu_mul_row(gate_up[row], out[row])

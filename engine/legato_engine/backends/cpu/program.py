@@ -1,0 +1,74 @@
+"""What the layers of a model compute for few rows, recorded once and then computed by one call for each step.
+
+A model is told once, as layers that call each other (`models`). Called with a `Program` instead of a step, the layers
+of this backend add their operators to it, with the addresses of their weights and of the memory they compute into, and
+compute nothing. What `kernels.program` has no operator for is kept as a function and called in between.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import numba
+import numpy as np
+
+from legato_engine.backends.cpu.step import Array, CpuStep
+from legato_engine.kernels import program as kernels
+
+Call = Callable[[CpuStep], Any]
+
+
+class Program:
+    """Memory whose address is in it lives as long as it does."""
+
+    rows = kernels.MOST  # for layers: the room they take
+
+    def __init__(self) -> None:
+        self._parts: list[Call] = []
+        self._table: list[list[int]] = []  # operators after the last part
+        self._held: list[Array] = []
+        self._rounded: dict[int, tuple[Array, Array]] = {}
+
+    def add(self, operator: int, *numbers: Array | np.generic | int) -> None:
+        """An operator of `kernels.program`: an array stands for its address, a float32 for its bits."""
+        row = [operator, *(self._number(number) for number in numbers)]
+        self._table.append(row + [0] * (kernels.FIELDS - len(row)))
+
+    def call(self, work: Call) -> None:
+        """What the last of these returns is the result."""
+        self._close()
+        self._parts.append(work)
+
+    def rounded(self, inputs: int) -> tuple[Array, Array]:
+        """Memory for rows of so many 8-bit activations, and for their scales."""
+        if inputs not in self._rounded:
+            self._rounded[inputs] = (
+                np.zeros((self.rows, inputs), np.int8),
+                np.zeros((self.rows, inputs // 16), np.float32),
+            )
+        return self._rounded[inputs]
+
+    def __call__(self, step: CpuStep) -> Any:
+        """Computes a step of at most `rows` rows."""
+        self._close()
+        result = None
+        for part in self._parts:
+            result = part(step)
+        return result
+
+    def _number(self, number: Array | np.generic | int) -> int:
+        if isinstance(number, np.ndarray):
+            assert number.flags.c_contiguous
+            self._held.append(number)
+            return int(number.ctypes.data)
+        return int(number.view(np.int32)) if isinstance(number, np.float32) else int(number)
+
+    def _close(self) -> None:
+        if self._table:
+            table = np.array(self._table, np.int64)
+            self._table = []
+            self._parts.append(lambda step: _run(table, step))
+
+
+def _run(table: Array, step: CpuStep) -> None:
+    inputs = step.inputs
+    kernels.run(table, inputs.positions, inputs.slots, step.work, inputs.tables, step.arena, numba.get_num_threads())

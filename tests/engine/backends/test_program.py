@@ -1,0 +1,208 @@
+"""Steps of few rows, as one call, come to what their operators come to one by one: to the last bit."""
+
+import gc
+import weakref
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from legato_engine import processor
+from legato_engine.backends.cpu.program import Program
+from legato_engine.kernels import program as kernels
+from legato_engine.models.config import ModelConfig
+from legato_engine.runner.runner import Runner
+from legato_engine.scheduler.batch import Row
+from legato_engine.weights.checkpoint import Checkpoint
+from legato_engine.weights.expected import expected_shapes
+from legato_engine.weights.packed import Packed, Scales
+
+vnni = pytest.mark.skipif(not processor.detect().vnni, reason="this processor has no AVX-512 VNNI")
+LLAMA = ModelConfig(
+    architecture="LlamaForCausalLM", layers=3, hidden_size=96, heads=6, kv_heads=2, head_dim=32,
+    intermediate_size=160, vocab_size=320, max_length=1024, rope_theta=10000.0, rope_scaling=None,
+    rms_norm_eps=1e-5, tie_word_embeddings=False, sliding_window=None, attention_bias=False, mlp_bias=False,
+)  # fmt: skip
+MODELS = {
+    "llama": LLAMA,
+    "mistral": replace(LLAMA, architecture="MistralForCausalLM", sliding_window=48),
+    "qwen 2": replace(LLAMA, architecture="Qwen2ForCausalLM", sliding_window=48, full_attention_layers=1),
+    "qwen 3": replace(LLAMA, architecture="Qwen3ForCausalLM", head_dim=64),
+    "biases": replace(LLAMA, attention_bias=True, mlp_bias=True),
+    "wide": replace(LLAMA, hidden_size=512, intermediate_size=768, heads=16, kv_heads=4),
+}
+KINDS = {
+    "4 bits": lambda name: "Q4_1",
+    "8 bits": lambda name: "Q8_0",
+    "K-quants": lambda name: "Q4_K",
+    "a form for each projection": lambda name: {"q": "Q4_1", "v": "Q8_0", "d": "16 inputs", "u": None}.get(
+        name.rsplit(".", 2)[-2][0] if "proj" in name else "", "Q4_1"
+    ),
+    "no codes": lambda name: None,
+}
+
+
+class PackedCheckpoint(Checkpoint):
+    """Random weights, each matrix in the form that `kinds` says for its name; None is float32."""
+
+    def __init__(self, config, kinds):
+        self.config, self.fingerprint = config, "random"
+        self._draw = torch.Generator().manual_seed(7)
+        self._vectors, self._packed = {}, {}
+        for name, shape in expected_shapes(config).items():
+            kind = kinds(name) if len(shape) == 2 else None
+            if kind is None:
+                self._vectors[name] = self._normal(shape) * (0.15 if len(shape) == 2 else 0.1) + (len(shape) == 1)
+            else:
+                self._packed[name] = self._pack(kind, *shape)
+
+    def spans(self):
+        return {}
+
+    def names(self):
+        return frozenset(self._vectors) | frozenset(self._packed)
+
+    def shape(self, name):
+        return tuple(self._packed[name].codes.shape if name in self._packed else self._vectors[name].shape)
+
+    def tensor(self, name):
+        return self._packed[name].floats() if name in self._packed else self._vectors[name]
+
+    def packed(self, name):
+        return self._packed.get(name)
+
+    def _normal(self, shape):
+        return torch.randn(shape, generator=self._draw)
+
+    def _halves(self, *shape):
+        return (torch.rand(*shape, generator=self._draw) * 0.02 + 0.001).half()
+
+    def _pack(self, kind, outputs, inputs):
+        four = torch.randint(0, 16, (outputs, inputs), dtype=torch.uint8, generator=self._draw)
+        eight = torch.randint(-128, 128, (outputs, inputs), dtype=torch.int8, generator=self._draw)
+        groups = outputs, inputs // 32
+        if kind == "Q4_K" and inputs % 256 == 0:
+            small = [torch.randint(1, 64, groups, dtype=torch.int8, generator=self._draw) for _ in range(2)]
+            scale, least = (Scales(values, self._halves(outputs, inputs // 256) / 32) for values in small)
+            return Packed(4, four, scale, least)
+        if kind == "Q8_0":
+            return Packed(8, eight, Scales(self._halves(*groups) / 16))
+        if kind == "16 inputs":
+            return Packed(8, eight, Scales(self._halves(outputs, inputs // 16) / 16))
+        return Packed(4, four, Scales(self._halves(*groups)), Scales(-8 * self._halves(*groups)))
+
+
+def load(config, kinds="4 bits", threads=2):
+    return Runner.load(
+        PackedCheckpoint(config, KINDS[kinds]), block_size=16, kv_cache_bytes=16 << 20, dtype="auto", threads=threads,
+        max_length=1024, instructions=processor.Processor(True, False, False, True, vnni=True),
+    )  # fmt: skip
+
+
+def rows(draw, *shapes):
+    """Each of some tokens from a position on; of its own blocks."""
+    found, block = [], 1
+    for number, (tokens, start) in enumerate(shapes):
+        blocks = -(-(start + tokens) // 16)
+        given = [(11 * number + 7 * i) % 300 for i in range(tokens)]
+        found.append(Row(given, start, list(range(block, block + blocks)), (draw,)))
+        block += blocks
+    return tuple(found)
+
+
+STEPS = (
+    [(1, 0)], [(1, 100)], [(1, 400)], [(2, 30)], [(1, i * 20) for i in range(8)], [(1, 7), (5, 40), (3, 0)],
+    [(1, i) for i in range(9)], [(20, 0)], [(1, 300), (23, 200)],
+)  # fmt: skip
+
+
+def by_operator(runner):
+    """What the same runner computes without a program."""
+    runner._backend._numerics.recorded = False
+    return runner
+
+
+def computed(runner, steps, draw):
+    """Logits of steps one after the other, in blocks that all of them write and read."""
+    with torch.inference_mode():
+        return [runner.logits(rows(draw, *shapes)) for shapes in ([(512, 0)], *steps)]
+
+
+@vnni
+@pytest.mark.parametrize(
+    ("model", "kinds"),
+    [*((model, "4 bits") for model in MODELS), *(("wide", kinds) for kinds in KINDS), ("biases", "no codes")],
+)
+def test_logits_are_those_of_the_operators_one_by_one(model, kinds, greedy_draw):
+    runner, plain = load(MODELS[model], kinds), by_operator(load(MODELS[model], kinds))
+
+    found, expected = computed(runner, STEPS, greedy_draw), computed(plain, STEPS, greedy_draw)
+
+    assert all(map(torch.equal, found, expected))
+    assert found[0].isfinite().all()
+    assert torch.equal(runner.arena._memory, plain.arena._memory)
+    assert runner._backend._program is not None
+    assert plain._backend._program is None
+
+
+@vnni
+def test_threads_make_no_difference(greedy_draw):
+    one, two = (computed(load(MODELS["wide"], threads=threads), STEPS, greedy_draw) for threads in (1, 2))
+
+    assert all(map(torch.equal, one, two))
+
+
+@vnni
+def test_larger_steps_in_between_make_no_difference(greedy_draw):
+    """The buffers of layers grow, and what was recorded still computes in its own memory."""
+    runner, plain = load(LLAMA), by_operator(load(LLAMA))
+    steps = [(1, 9)], [(200, 0)], [(1, 9)], [(kernels.MOST, 0)], [(kernels.MOST + 1, 0)], [(400, 100)], [(3, 100)]
+
+    for found, expected in zip(computed(runner, steps, greedy_draw), computed(plain, steps, greedy_draw), strict=True):
+        assert torch.equal(found, expected)
+
+
+@vnni
+def test_warm_up_computes_with_a_program_and_without(greedy_draw, monkeypatch):
+    """Else a kernel would be compiled while requests wait."""
+    runner, counts = load(LLAMA), []
+    logits = runner.logits
+
+    def counted(given):
+        counts.append(sum(len(row.tokens) for row in given))
+        return logits(given)
+
+    monkeypatch.setattr(runner, "logits", counted)
+
+    runner.warm_up()
+
+    assert counts[0] == 1
+    assert 1 < counts[1] <= kernels.MOST < counts[2]
+
+
+def test_memory_lives_as_long_as_the_program_that_has_its_address():
+    program, array = Program(), np.zeros(8, np.float32)
+    program.add(kernels.ADD, array[4:], np.ones(4, np.float32), 4)
+    held = weakref.ref(array)
+    del array
+    gc.collect()
+    assert held() is not None
+
+    del program
+    gc.collect()
+    assert held() is None
+
+
+def test_numbers_stand_in_a_row_of_the_table_as_kernels_read_them():
+    program, array = Program(), np.zeros((2, 4), np.float32)
+    program.add(kernels.NORM, array, array[1], np.float32(1e-5), np.int64(7), True)
+
+    (row,) = program._table
+    assert len(row) == kernels.FIELDS
+    assert row[:6] == [kernels.NORM, array.ctypes.data, array.ctypes.data + 16, 0x3727C5AC, 7, 1]
+
+
+def test_memory_with_gaps_is_refused():
+    with pytest.raises(AssertionError):
+        Program().add(kernels.NORM, np.zeros((4, 4), np.float32)[:, :2])
