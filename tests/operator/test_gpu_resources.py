@@ -17,7 +17,7 @@ def _spec(build, resource):
     return parsing.read_service(build(prefill=pool, decode=pool, scaling={"gpuBudget": 3}))
 
 
-@pytest.mark.parametrize(("resource", "decode"), [("nvidia.com/gpu", 3), (SLICE, 3), ("example.com/nic", 4)])
+@pytest.mark.parametrize(("resource", "decode"), [("nvidia.com/gpu", 2), (SLICE, 2), ("example.com/nic", 4)])
 def test_budget_counts_them(build, resource, decode):
     desired = {"prefill": 1, "decode": 4}
     targets = limits.targets(_spec(build, resource).spec, desired, PLACEMENT.gpu_resources)

@@ -69,8 +69,8 @@ CHANGES: dict[str, Any] = {
     "slo.tpot": "200ms",
     "scaling.mode": "External",
     "scaling.gpuBudget": 4,
-    "scaling.maxPrefillPerDecode": 2,
-    "scaling.maxDecodePerPrefill": 2,
+    "scaling.maxPrefillPerDecode": 1,
+    "scaling.maxDecodePerPrefill": 1,
     "drain.deadline": "1m",
     "rollout.maxSurge": 2,
     "rollout.maxUnavailable": 1,
@@ -153,10 +153,10 @@ def _plans(service: resources.InferenceService) -> list[Any]:
         for pool in ("prefill", "decode", "gateway")
         for i in range(1 if pool == "gateway" else 2)
     )
-    started = dataclasses.replace(empty, objects=_pools(service, None))
-    rolling = dataclasses.replace(empty, pods=old, objects=_pools(service, 2))
-    scaled = dataclasses.replace(empty, objects=_pools(service, 3))
-    return [plan(observed, PLACEMENT) for observed in (started, scaled, rolling, _failed(rolling))]
+    started = dataclasses.replace(empty, objects=_pools(service))
+    rolling = dataclasses.replace(empty, pods=old, objects=_pools(service, 2, 2))
+    scaled = [dataclasses.replace(empty, objects=_pools(service, *sizes)) for sizes in ((3, 3), (3, 2), (2, 3))]
+    return [plan(observed, PLACEMENT) for observed in (started, *scaled, rolling, _failed(rolling))]
 
 
 def _failed(rolling: Observed) -> Observed:
@@ -171,13 +171,13 @@ def _failed(rolling: Observed) -> Observed:
     return dataclasses.replace(rolling, pods=(*rolling.pods, late), objects=(*rolling.objects, kept), status=status)
 
 
-def _pools(service: resources.InferenceService, desired: int | None) -> tuple[Any, ...]:
+def _pools(service: resources.InferenceService, *desired: int) -> tuple[Any, ...]:
     """The pools' objects, with `spec.replicas` or without."""
     made = [pool.worker_pool(service, role) for role in ("prefill", "decode")]
-    extra = {} if desired is None else {"replicas": desired}
+    extras = [{"replicas": count} for count in desired] or [{}, {}]
     return tuple(
         {**item, "metadata": {**item["metadata"], "uid": "uid", "generation": 1}, "spec": {**item["spec"], **extra}}
-        for item in made
+        for item, extra in zip(made, extras, strict=True)
     )
 
 

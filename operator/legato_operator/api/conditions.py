@@ -37,7 +37,7 @@ WORKER_REFUSED = "WorkerRefused"
 REASONS = {
     ALL_READY: "all components needed to serve requests are ready",
     API_REFUSED: "the API server rejected a write of the operator: a quota, an admission policy or missing permissions",
-    CAPPED: "the desired number of workers is outside the scaling bounds or exceeds the GPU budget",
+    CAPPED: "the desired number of workers is outside the scaling bounds, the ratio of the pools or the GPU budget",
     CONNECTED: "workers can hand off KV over the transport named in the message",
     DELETING: "the service is being deleted",
     DOWNLOADING: "a pod is downloading its model; see the log of its container `model` for progress",

@@ -84,6 +84,7 @@ def inference_service() -> Schema:
             "replicas": {**count, "description": "Workers that exist, including those that are being removed."},
             "ready": {**count, "description": "Workers that are ready."},
             "desired": {**count, "description": "Desired number of workers."},
+            "cappedBy": {"type": "string", "description": "Field that keeps it from being what its scaler asks for."},
             "revision": {"type": "string", "description": "Pod revision of the current spec."},
             "failedRevision": {"type": "string", "description": "That revision, if its workers cannot start."},
             "failureReason": {"type": "string", "description": "Machine-readable reason why they cannot start."},

@@ -21,15 +21,17 @@ def pool(spec: Spec, role: str) -> Pool:
 
 
 def bounds(spec: Spec, role: str) -> Bounds:
-    """How many workers a role may have, where that is not fixed."""
+    """How many workers a role may have; with `mode: Fixed`, as many as its pool says."""
+    if spec.scaling.mode == "Fixed":
+        fixed = pool(spec, role).replicas or 0
+        return Bounds(min=fixed, max=fixed)
     return spec.scaling.prefill if role == PREFILL else spec.scaling.decode
 
 
 def initial_replicas(spec: Spec, role: str) -> int:
     """How many workers a role has before anyone scaled it."""
-    if spec.scaling.mode == "Fixed":
-        return pool(spec, role).replicas or 0
-    return max(bounds(spec, role).min, 1)
+    fewest = bounds(spec, role).min
+    return fewest if spec.scaling.mode == "Fixed" else max(fewest, 1)
 
 
 def gpus(spec: Spec, role: str, names: Sequence[str] = (quantities.GPU,)) -> int:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from legato_operator.api import quantities, roles
+from legato_operator.api import pool_sizes, quantities, roles
 from legato_operator.api.quantities import GPU
 from legato_operator.api.resources import Bounds, Engine, Resources, Rollout, Scaling, Source, Spec, Transfer
 
@@ -24,11 +24,16 @@ class Rule:
     message: str
     holds: Callable[[Any], bool]
     cel: str = ""  # empty where the API server cannot decide
+    arithmetic: Callable[[Any], str] | None = None  # of an object that breaks it, for the end of the message
 
     @property
     def path(self) -> str:
         """The field to blame."""
         return f"{self.at}.{self.field}" if self.field else self.at
+
+    def told(self, given: Any) -> str:
+        """What is said of an object that breaks the rule."""
+        return f"{self.message}: {self.arithmetic(given)}" if self.arithmetic else self.message
 
     def validation(self) -> dict[str, str]:
         """As an entry of `x-kubernetes-validations`."""
@@ -38,7 +43,8 @@ class Rule:
 
 def problems(spec: Spec) -> list[tuple[str, str]]:
     """(path, message) of every rule that a spec breaks."""
-    return [(rule.path, rule.message) for rule in RULES if not rule.holds(_object(spec, rule.at))]
+    given = [(rule, _object(spec, rule.at)) for rule in RULES]
+    return [(rule.path, rule.told(part)) for rule, part in given if not rule.holds(part)]
 
 
 def _object(spec: Spec, path: str) -> Any:
@@ -73,17 +79,6 @@ def _fixed_decode_pool_is_not_empty(spec: Spec) -> bool:
     return spec.scaling.mode != "Fixed" or spec.decode.replicas != 0
 
 
-def _budget_holds_the_minimum(spec: Spec) -> bool:
-    needed = sum(roles.gpus(spec, role) * _fewest(spec, role) for role in roles.BOTH)
-    return spec.scaling.gpu_budget is None or needed <= spec.scaling.gpu_budget
-
-
-def _fewest(spec: Spec, role: str) -> int:
-    if spec.scaling.mode == "Fixed":
-        return roles.pool(spec, role).replicas or 0
-    return roles.bounds(spec, role).min
-
-
 def _whole_gpus(amounts: Mapping[str, str]) -> bool:
     amount = quantities.quantity(amounts.get(GPU, "0"))
     return amount == int(amount)
@@ -97,6 +92,19 @@ def _is_whole(kind: str) -> str:
 
 def _countable_cpus(resources: Resources) -> bool:
     return 0 < quantities.quantity(resources.requests.get("cpu", "1")) <= MAX_CPUS
+
+
+def _ratio_can_hold(role: str) -> str:
+    """In CEL. `min` and `max` stand for what their absence means: only `max` is filled in, in bounds that are given."""
+    beside, each = pool_sizes.other(role), f"self.scaling.{pool_sizes.RATIOS[role]}"
+    most = f"(has(self.scaling.{beside}) ? self.scaling.{beside}.max : {Bounds().max})"
+    implied = f"(self.scaling.{role}.max == 0 ? 0 : {Bounds().min})"
+    given = f"(has(self.scaling.{role}.min) ? self.scaling.{role}.min : {implied})"
+    fewest = f"(has(self.scaling.{role}) ? {given} : {Bounds().min})"
+    bounds = f"{most} == 0 || {fewest} <= {each} * {most}"
+    replicas = f"!has(self.{role}.replicas) || !has(self.{beside}.replicas) || self.{beside}.replicas == 0"
+    fixed = f"{replicas} || self.{role}.replicas <= {each} * self.{beside}.replicas"
+    return f"self.scaling.mode == 'Fixed' ? ({fixed}) : ({bounds})"
 
 
 def _of_role(role: str) -> tuple[Rule, ...]:
@@ -128,6 +136,14 @@ def _of_role(role: str) -> tuple[Rule, ...]:
             message="min must be at most max",
             holds=_bounds_are_ordered,
             cel="!has(self.min) || self.min <= self.max",
+        ),
+        Rule(
+            at="spec",
+            field=f"scaling.{pool_sizes.RATIOS[role]}",
+            message=f"cannot be kept: the minimum of {role} is more than it allows beside the other pool's maximum",
+            holds=lambda spec: not pool_sizes.unfit_ratio(spec, role),
+            cel=_ratio_can_hold(role),
+            arithmetic=lambda spec: pool_sizes.unfit_ratio(spec, role),
         ),
         *(
             Rule(
@@ -201,6 +217,7 @@ RULES: tuple[Rule, ...] = (
         at="spec",
         field="scaling.gpuBudget",
         message="must be at least the number of GPUs of the smallest pools",
-        holds=_budget_holds_the_minimum,
+        holds=lambda spec: not pool_sizes.unfit_budget(spec),
+        arithmetic=pool_sizes.unfit_budget,
     ),
 )

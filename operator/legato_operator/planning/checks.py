@@ -1,7 +1,8 @@
 """What a manifest may ask for and this cluster cannot give. Each check gives (path, message) or nothing."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
+from legato_operator.api import pool_sizes
 from legato_operator.api.resources import Spec
 from legato_operator.manifests import overlay
 
@@ -12,6 +13,12 @@ def unavailable(spec: Spec, in_containers: bool = False) -> list[Problem]:
     """Everything in a spec that is valid and cannot be done, where pods are containers or processes of one machine."""
     there = _IN_CONTAINERS if in_containers else _AS_PROCESSES
     return [problem for check in (*_EVERYWHERE, *there) for problem in check(spec)]
+
+
+def contradictions(spec: Spec, gpu_resources: Sequence[str]) -> list[Problem]:
+    """What `rules` cannot know: which resources are GPUs is a setting of the operator."""
+    unfit = pool_sizes.unfit_budget(spec, gpu_resources)
+    return [("spec.scaling.gpuBudget", f"the smallest pools need more GPUs: {unfit}")] if unfit else []
 
 
 def _numerics(spec: Spec) -> Iterator[Problem]:

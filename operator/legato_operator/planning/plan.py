@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from legato_operator.api import roles
+from legato_operator.api import conditions, roles
 from legato_operator.cluster import Ref, is_leaving, ref_of, uid_of
 from legato_operator.manifests import common
 from legato_operator.manifests.placement import PodPlacement
@@ -33,9 +33,12 @@ def plan(observed: Observed, placement: PodPlacement) -> Plan:
     """What to do next for one service."""
     if observed.deleting:
         return _plan_end(observed, placement)
-    if problems := checks.unavailable(observed.service.spec, in_containers=placement.containers is not None):
+    spec = observed.service.spec
+    if problems := checks.unavailable(spec, in_containers=placement.containers is not None):
         return Plan((), status.refused(observed, problems), placement.resync_after)
-    targets = limits.targets(observed.service.spec, observed.desired_replicas, placement.gpu_resources)
+    if problems := checks.contradictions(spec, placement.gpu_resources):
+        return Plan((), status.refused(observed, problems, conditions.INVALID), placement.resync_after)
+    targets = limits.targets(spec, observed.desired_replicas, placement.gpu_resources)
     found = revisions.of(observed, targets, placement)
     at = standings(observed, found, targets)
     held = not is_proven(at) or any(each.taken_back for each in found.values())

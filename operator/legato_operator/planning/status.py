@@ -42,7 +42,7 @@ def of(
     service = observed.service
     mine = {"service": service.metadata.name, "namespace": service.metadata.namespace}
     return _status(observed, news) | {
-        "pools": {name: _pool(observed, name, found[name], made) for name, made in pools.items()},
+        "pools": {name: _pool(observed, name, found[name], made, targets[name]) for name, made in pools.items()},
         "model": service.served_name,
         **({"url": placement.url.format(**mine)} if placement.url else {}),
     }
@@ -60,12 +60,14 @@ def of_pool(observed: Observed, pool: str, item: Object) -> dict[str, Any]:
     }
 
 
-def refused(observed: Observed, problems: Sequence[tuple[str, str]]) -> dict[str, Any]:
+def refused(
+    observed: Observed, problems: Sequence[tuple[str, str]], reason: str = conditions.NOT_AVAILABLE
+) -> dict[str, Any]:
     """The status of a service that asks for what cannot be done. What runs already goes on."""
     message = _problems(problems)
-    news = [Condition(conditions.PROGRESSING, False, conditions.NOT_AVAILABLE, message)]
+    news = [Condition(conditions.PROGRESSING, False, reason, message)]
     if not conditions.find(observed.status, conditions.READY):
-        news.append(Condition(conditions.READY, False, conditions.NOT_AVAILABLE, message))
+        news.append(Condition(conditions.READY, False, reason, message))
     return _status(observed, news)
 
 
@@ -88,7 +90,7 @@ def _status(observed: Observed, news: Sequence[Condition]) -> dict[str, Any]:
     return {"observedGeneration": observed.generation, "conditions": [*updated, *kept]}
 
 
-def _pool(observed: Observed, pool: str, revisions: Revisions, made: PoolPlan) -> dict[str, Any]:
+def _pool(observed: Observed, pool: str, revisions: Revisions, made: PoolPlan, target: PoolTarget) -> dict[str, Any]:
     pods = observed.of_pool(pool)
     counts = {"replicas": len(pods), "ready": sum(pod.ready for pod in pods), "desired": made.target}
     desired = common.revision_of(revisions.desired)
@@ -96,7 +98,8 @@ def _pool(observed: Observed, pool: str, revisions: Revisions, made: PoolPlan) -
     if revisions.failure is not None:
         reason, message = revisions.failure.reason, revisions.failure.message
         failed = {"failedRevision": desired, "failureReason": reason, "failure": message}
-    return {**counts, "revision": desired, **failed}
+    capped = {"cappedBy": target.capped_by} if target.capped_by else {}
+    return {**counts, **capped, "revision": desired, **failed}
 
 
 def _pool_ready(observed: Observed, kind: str, pool: str, pools: Mapping[str, PoolPlan]) -> Condition:
@@ -171,10 +174,19 @@ def _progressing(
         return Condition(kind, True, conditions.ROLLING_OUT, counts)
     if moving:
         return Condition(kind, True, conditions.SCALING, counts)
-    capped = ", ".join(f"{name} by {target.capped_by}" for name, target in targets.items() if target.capped_by)
-    if capped:
+    if capped := _capped(observed, targets):
         return Condition(kind, False, conditions.CAPPED, capped)
     return Condition(kind, False, conditions.UP_TO_DATE)
+
+
+def _capped(observed: Observed, targets: Mapping[str, PoolTarget]) -> str:
+    """Every pool that is not as large as desired, and the field that limits it."""
+    wishes = {pool: observed.desired_replicas.get(pool, "the initial number") for pool in targets}
+    limited = {pool: target for pool, target in targets.items() if target.capped_by}
+    return "; ".join(
+        f"{pool} is {target.replicas} instead of {wishes[pool]}, by {target.capped_by}"
+        for pool, target in limited.items()
+    )
 
 
 def _failed(failures: Mapping[str, Failure], found: Mapping[str, Revisions]) -> Condition:

@@ -2,7 +2,8 @@
 
 import pytest
 
-from legato_operator.api import parsing, rules
+from legato_operator.api import parsing, pool_sizes, rules
+from legato_operator.api.pool_sizes import RATIOS
 from legato_operator.errors import ManifestError
 
 SERVICES = "/apis/serving.legato.dev/v1alpha1/namespaces/default/inferenceservices?fieldValidation=Strict&dryRun=All"
@@ -25,6 +26,12 @@ def _budget(budget):
     return {"scaling": {"gpuBudget": budget, "decode": {"min": 2}}, **pools}
 
 
+def _bounds(role, least):
+    """At most three workers of the other role, and two of this one for each."""
+    ratio = {RATIOS[role]: 2}
+    return {"scaling": {role: {"min": least, "max": 9}, pool_sizes.other(role): {"max": 3}, **ratio}}
+
+
 def _of_role(role):
     replicas, here = f"spec.{role}.replicas", f"spec.{role}.resources"
     return {
@@ -38,6 +45,7 @@ def _of_role(role):
             {"scaling": {role: {"min": 3, "max": 2}}},
             {"scaling": {role: {"min": 2, "max": 2}}},
         ),
+        (f"spec.scaling.{RATIOS[role]}", "cannot be kept"): (_bounds(role, 7), _bounds(role, 6)),
         (f"{here}.requests", GPU): (
             _resources(role, "requests", **{GPU: "500m"}),
             _resources(role, "requests", **{GPU: "2"}),
@@ -101,7 +109,8 @@ each_rule = pytest.mark.parametrize("rule", rules.RULES, ids=lambda rule: f"{rul
 @each_rule
 def test_python_refuses_what_breaks_a_rule_and_nothing_more(build, rule):
     breaks, keeps = _case(rule)
-    assert _problems(build(**breaks)) == [(rule.path, rule.message)]
+    ((path, message),) = _problems(build(**breaks))
+    assert (path, message.startswith(rule.message)) == (rule.path, True)
     assert _problems(build(**keeps)) == []
 
 
@@ -145,3 +154,50 @@ def test_ranges_on_the_api_server(api_server, build, spec, message):
     status, answer = api_server.call("POST", SERVICES, build(**spec))
     assert status == (422 if message else 201), answer
     assert message in answer.get("message", "")
+
+
+ARITHMETIC = {
+    "3 GPUs are one too few": (
+        _budget(3),
+        "spec.scaling.gpuBudget",
+        "must be at least the number of GPUs of the smallest pools: decode 2 × 1 + prefill 1 × 2 = 4 > 3",
+    ),
+    "decode's minimum needs two prefill workers": (
+        _budget(8) | {"scaling": {"gpuBudget": 8, "decode": {"min": 5, "max": 5}}},
+        "spec.scaling.gpuBudget",
+        "must be at least the number of GPUs of the smallest pools: decode 5 × 1 + prefill 2 × 2 = 9 > 8",
+    ),
+    "bounds": (
+        _bounds("decode", 7),
+        "spec.scaling.maxDecodePerPrefill",
+        "cannot be kept: the minimum of decode is more than it allows beside the other pool's maximum: "
+        "7 decode workers at least > maxDecodePerPrefill 2 × 3 prefill workers at most",
+    ),
+    "fixed": (
+        _fixed(1, 5),
+        "spec.scaling.maxDecodePerPrefill",
+        "cannot be kept: the minimum of decode is more than it allows beside the other pool's maximum: "
+        "5 decode workers at least > maxDecodePerPrefill 4 × 1 prefill workers at most",
+    ),
+}
+
+
+@pytest.mark.parametrize(("breaks", "path", "message"), ARITHMETIC.values(), ids=ARITHMETIC)
+def test_sizes_that_contradict_each_other_are_refused_with_the_arithmetic(build, breaks, path, message):
+    assert _problems(build(**breaks)) == [(path, message)]
+
+
+@pytest.mark.parametrize(("sizes", "kept"), [((1, 5), False), ((1, 4), True), ((0, 5), True), ((5, 1), False)])
+def test_api_server_holds_fixed_sizes_to_the_ratio(api_server, build, sizes, kept):
+    """As the operator does; a service without a prefill pool has none."""
+    item = build(**_fixed(*sizes))
+    assert (not _problems(item)) is kept
+    status, answer = api_server.call("POST", SERVICES, item)
+    assert status == (201 if kept else 422), answer
+
+
+@pytest.mark.parametrize("scaling", [{"decode": {"max": 9}}, {"prefill": {"max": 0}, "decode": {"min": 9, "max": 9}}])
+def test_bounds_that_are_left_out_keep_the_ratio(api_server, build, scaling):
+    assert _problems(build(scaling=scaling)) == []
+    status, answer = api_server.call("POST", SERVICES, build(scaling=scaling))
+    assert status == 201, answer

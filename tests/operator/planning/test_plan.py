@@ -94,7 +94,21 @@ def test_replicas_beyond_the_bounds_are_capped(build):
     made = plan(_observed(item, _running(item), {"prefill": 1, "decode": 9}), PLACEMENT)
     assert not _created(made)
     assert _condition(made, "Progressing")["reason"] == conditions.CAPPED
-    assert "scaling.decode.max" in _condition(made, "Progressing")["message"]
+    assert _condition(made, "Progressing")["message"] == "decode is 1 instead of 9, by scaling.decode.max"
+    assert made.status["pools"]["decode"]["cappedBy"] == "scaling.decode.max"
+    assert "cappedBy" not in made.status["pools"]["prefill"]
+
+
+def test_minima_above_the_gpu_budget_are_refused_whatever_a_gpu_is_called(build):
+    """Only the operator knows the names: what runs already goes on."""
+    slice_ = {"resources": {"requests": {"example.com/slice": 2}}}
+    item = build(prefill=slice_, decode=slice_, scaling={"gpuBudget": 3})
+    placed = dataclasses.replace(PLACEMENT, gpu_resources=("nvidia.com/gpu", "example.com/slice"))
+    assert plan(_observed(item), PLACEMENT).phases
+    made = plan(_observed(item), placed)
+    assert not made.phases
+    assert _condition(made, "Progressing")["reason"] == conditions.INVALID
+    assert _condition(made, "Progressing")["message"].endswith("decode 1 × 2 + prefill 1 × 2 = 4 > 3")
 
 
 def test_gpu_budget_goes_to_decode_first(build):

@@ -1,0 +1,54 @@
+"""Which sizes the pools of a spec may have together: their bounds, the ratio between them, and the GPU budget. Pure."""
+
+import math
+from collections.abc import Sequence
+
+from legato_operator.api import quantities, roles
+from legato_operator.api.resources import Spec
+
+RATIOS = {roles.PREFILL: "maxPrefillPerDecode", roles.DECODE: "maxDecodePerPrefill"}  # what bounds the larger pool
+
+
+def per_other(spec: Spec, role: str) -> int:
+    """Most workers of a role for each one of the other."""
+    return spec.scaling.max_prefill_per_decode if role == roles.PREFILL else spec.scaling.max_decode_per_prefill
+
+
+def other(role: str) -> str:
+    return roles.DECODE if role == roles.PREFILL else roles.PREFILL
+
+
+def keeps_ratio(spec: Spec, role: str, count: int, others: int) -> bool:
+    """Whether `count` workers of a role may stand beside `others` of the other one.
+
+    An empty pool has no ratio: without prefill workers, decode workers prefill.
+    """
+    return not count or not others or count <= per_other(spec, role) * others
+
+
+def smallest(spec: Spec) -> dict[str, int]:
+    """The fewest workers of each pool that keep every minimum and, beside it, the ratio."""
+    least = {role: roles.bounds(spec, role).min for role in roles.of(spec)}
+    for role in tuple(least):
+        if least.get(other(role)):
+            least[other(role)] = max(least[other(role)], math.ceil(least[role] / per_other(spec, role)))
+    return least
+
+
+def unfit_ratio(spec: Spec, role: str) -> str:
+    """Why no sizes within the bounds keep a role's ratio, as arithmetic; empty where some do."""
+    fewest, beside, each = roles.bounds(spec, role).min, roles.bounds(spec, other(role)).max, per_other(spec, role)
+    if not beside or fewest <= each * beside:
+        return ""
+    return f"{fewest} {role} workers at least > {RATIOS[role]} {each} × {beside} {other(role)} workers at most"
+
+
+def unfit_budget(spec: Spec, gpu_resources: Sequence[str] = (quantities.GPU,)) -> str:
+    """Why the smallest pools exceed the GPU budget, as arithmetic; empty where they do not."""
+    budget, least = spec.scaling.gpu_budget, smallest(spec)
+    each = {role: roles.gpus(spec, role, gpu_resources) for role in least}
+    needed = sum(count * each[role] for role, count in least.items())
+    if budget is None or needed <= budget:
+        return ""
+    terms = " + ".join(f"{role} {count} × {each[role]}" for role, count in least.items() if each[role])
+    return f"{terms} = {needed} > {budget}"
