@@ -1,7 +1,7 @@
 """What one read pass found: the plan's only input. Facts, no decisions."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from legato_operator.api.resources import InferenceService
@@ -42,6 +42,7 @@ class Pod:
     age: float = 0.0  # seconds
     failed: bool = False  # it ended for good: nothing will start it again
     unschedulable: bool = False  # no node takes it
+    devices: Mapping[str, int] = field(default_factory=dict)  # that it holds or will, GPUs among them, by resource name
     lost: bool = False  # it had to be gone by now, and its node does not say so
 
     @property

@@ -6,7 +6,7 @@ from typing import Any
 
 from legato_operator.api import roles
 from legato_operator.cluster import Object, is_leaving, labels_of, uid_of
-from legato_operator.manifests import common
+from legato_operator.manifests import common, devices
 from legato_operator.manifests.container import MODEL
 from legato_operator.observing.observed import Pod
 from legato_protocol import names
@@ -52,6 +52,7 @@ def read(item: Object, now: float) -> Pod:
         age=now - _seconds(item["metadata"]["creationTimestamp"]),
         failed=status.get("phase") in ("Failed", "Succeeded"),
         unschedulable=_condition(status, "PodScheduled").get("reason") == "Unschedulable",
+        devices=devices.of(item["spec"]),
         lost=_is_lost(item, now),
     )
 

@@ -12,9 +12,10 @@ from legato_operator.cluster import Ref, is_leaving, ref_of, uid_of
 from legato_operator.manifests import common
 from legato_operator.manifests.placement import PodPlacement
 from legato_operator.observing.observed import Observed
-from legato_operator.planning import checks, gateway_plan, limits, owned, revisions, status
+from legato_operator.planning import checks, gateway_plan, gpu_budget, limits, owned, revisions, status
 from legato_operator.planning.actions import Action, Delete, Phase, Release
-from legato_operator.planning.pool_plan import PoolPlan, plan_pool, plan_pools, standings
+from legato_operator.planning.gpu_budget import GpuBudget
+from legato_operator.planning.pool_plan import PoolPlan, configured, plan_pool, plan_pools, standings
 from legato_operator.planning.revisions import Revisions
 from legato_operator.planning.rollout import is_proven
 
@@ -45,11 +46,17 @@ def plan(observed: Observed, placement: PodPlacement) -> Plan:
     gateways = revisions.of_gateway(observed, placement, held)
     deployment = gateway_plan.plan_gateway(observed, placement, gateways.template)
     gateway_ready = deployment.settled and not deployment.start and not held
-    pools = plan_pools(observed, found, at, gateway_ready or not gateways.differ)
+    budget = GpuBudget(spec.scaling.gpu_budget, placement.gpu_resources)
+    bounds = gpu_budget.bounds(observed, budget, found, at)
+    ready = gateway_ready or not gateways.differ
+    pools, starts = gpu_budget.admit(observed, budget, plan_pools(observed, found, at, ready, bounds))
+    if gpu_budget.is_stuck(observed, at, pools):
+        bounds = gpu_budget.one_less(at, bounds)
+        pools, starts = gpu_budget.admit(observed, budget, plan_pools(observed, found, at, ready, bounds))
     good = gateway_ready and _are_whole(pools)
     phases: tuple[Phase, ...] = (
         Phase("own", tuple(owned.make(observed, targets, placement))),
-        Phase("start", tuple(action for made in pools.values() for action in made.start)),
+        Phase("start", starts),
         Phase("gateway", deployment.start + deployment.leave),
         Phase("leave", tuple(action for made in pools.values() for action in made.leave)),
         Phase("keep", tuple(revisions.keep(observed, {**found, common.GATEWAY: gateways})) if good else ()),
@@ -77,13 +84,17 @@ def _is_to_be_taken_back(observed: Observed, found: Mapping[str, Revisions]) -> 
 
 
 def _clear(observed: Observed, found: Mapping[str, Revisions], pools: Mapping[str, PoolPlan]) -> Iterator[Action]:
-    """Empty pools that the spec no longer has, and let old revisions go, once the others can do their work."""
+    """Empty pools that the spec no longer has, and let old revisions go, once the others can do their work, or
+    cannot for want of what these hold.
+    """
     yield from revisions.superseded(observed)
-    if not all(made.settled for made in pools.values()) or any(each.failure for each in found.values()):
+    if any(each.failure for each in found.values()):
+        return
+    if not (all(made.settled for made in pools.values()) or any(made.held_back for made in pools.values())):
         return
     for name in roles.BOTH:
         if name not in pools:
-            yield from plan_pool(observed, name, Revisions({}), 0).leave
+            yield from plan_pool(observed, name, Revisions({}), 0, configured(observed.service.spec)).leave
 
 
 def _plan_end(observed: Observed, placement: PodPlacement) -> Plan:

@@ -1,10 +1,11 @@
 """The plan for one pool: which workers to start, whom to drain, whom to delete. Pure."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from legato_operator.api import roles
+from legato_operator.api.resources import Spec
 from legato_operator.cluster import Object, Ref
 from legato_operator.manifests import common, worker
 from legato_operator.observing.observed import Observed, Pod
@@ -19,12 +20,14 @@ REPLACE_FAILED_AFTER = 10.0  # seconds of age: where every pod fails at once, th
 
 @dataclass(frozen=True)
 class PoolPlan:
-    start: tuple[Action, ...]
+    start: tuple[Apply, ...]
     leave: tuple[Action, ...]
     target: int
     current: int  # ready workers of the newest revision that stay
     old: int  # workers of older revisions, leaving ones included
     leaving: int
+    staying: int = 0  # workers that have not ended and are not leaving
+    held_back: int = 0  # workers that are to start, and cannot now
     whole: bool = False  # workers of the newest revision are all that is needed
     paused: bool = False  # the newest revision cannot be had, and older workers stay
 
@@ -38,6 +41,10 @@ class PoolPlan:
         """Whether nothing can be done until something happens."""
         return self.paused and not (self.start or self.leave or self.leaving)
 
+    def holding_back(self, last: int) -> "PoolPlan":
+        """The same without the last ones that it would start."""
+        return replace(self, start=self.start[: len(self.start) - last], held_back=last)
+
 
 @dataclass(frozen=True)
 class _Workers:
@@ -49,16 +56,28 @@ class _Workers:
 
 
 def plan_pools(
-    observed: Observed, found: Mapping[str, Revisions], at: Mapping[str, Standing], gateway_ready: bool
+    observed: Observed,
+    found: Mapping[str, Revisions],
+    at: Mapping[str, Standing],
+    gateway_ready: bool,
+    bounds: Mapping[str, RollingUpdate],
 ) -> dict[str, PoolPlan]:
     """Bring every pool one step closer to its target. What one may do depends on where the others are."""
     chosen = paces(at, roles.PREFILL, gateway_ready)  # decode workers can prefill themselves
     return {
-        pool: plan_pool(observed, pool, revisions, at[pool].target, chosen[pool]) for pool, revisions in found.items()
+        pool: plan_pool(observed, pool, revisions, at[pool].target, bounds[pool], chosen[pool])
+        for pool, revisions in found.items()
     }
 
 
-def plan_pool(observed: Observed, pool: str, revisions: Revisions, target: int, pace: Pace = Pace.FREE) -> PoolPlan:
+def configured(spec: Spec) -> RollingUpdate:
+    """What the manifest allows a rollout."""
+    return RollingUpdate(spec.rollout.max_surge, spec.rollout.max_unavailable)
+
+
+def plan_pool(
+    observed: Observed, pool: str, revisions: Revisions, target: int, bounds: RollingUpdate, pace: Pace = Pace.FREE
+) -> PoolPlan:
     """Bring a pool one step closer to `target` workers.
 
     Workers are owned by their pool's object and start only when there is one. A lost one is waited for by nobody.
@@ -67,12 +86,12 @@ def plan_pool(observed: Observed, pool: str, revisions: Revisions, target: int, 
     workers = _sorted_out(observed, pool, revisions)
     new, old = count(workers.new), count(workers.old)
     leaving = sum(pod.on_its_way_out and not pod.lost for pod in pods) + len(workers.useless)
-    rollout = observed.service.spec.rollout
-    step = next_step(old, new, leaving, target, RollingUpdate(rollout.max_surge, rollout.max_unavailable), pace)
+    step = next_step(old, new, leaving, target, bounds, pace)
     good = common.revision_of(revisions.good) if revisions.good is not None else ""
     starting = _starting(workers.new)
     if pace is Pace.PAUSE:  # what shows the failure goes last: without it the same would be tried again
-        starting.sort(key=lambda pod: failure.find([pod], rollout.progress_deadline) is not None)
+        deadline = observed.service.spec.rollout.progress_deadline
+        starting.sort(key=lambda pod: failure.find([pod], deadline) is not None)
     victims = [
         *workers.useless,
         *_starting(workers.old)[: step.remove_old_starting],
@@ -89,6 +108,7 @@ def plan_pool(observed: Observed, pool: str, revisions: Revisions, target: int, 
         current=new.ready,
         old=sum(pod.revision != common.revision_of(revisions.template) and not pod.lost for pod in pods),
         leaving=leaving,
+        staying=sum(not pod.failed for pod in (*workers.new, *workers.old)),
         whole=new.ready >= target and not workers.old and not workers.useless,
         paused=pace is Pace.PAUSE,
     )
@@ -141,8 +161,11 @@ def count(pods: Sequence[Pod]) -> Count:
 
 
 def _starting(pods: Sequence[Pod]) -> list[Pod]:
-    """Newest first: the oldest may be the closest to being ready."""
-    return sorted((pod for pod in pods if not pod.ready), key=lambda pod: (pod.created, pod.name), reverse=True)
+    """In the order to give them up: ended ones, those that no node takes, then the newest, since the oldest may be the
+    closest to being ready.
+    """
+    starting = (pod for pod in pods if not pod.ready)
+    return sorted(starting, key=lambda pod: (pod.failed, pod.unschedulable, pod.created, pod.name), reverse=True)
 
 
 def _idlest(pods: Sequence[Pod], last: str = "") -> list[Pod]:

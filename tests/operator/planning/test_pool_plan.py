@@ -13,7 +13,7 @@ from legato_operator.planning.actions import Delete, DrainWorker
 from legato_operator.planning.failure import Failure
 from legato_operator.planning.limits import PoolTarget
 from legato_operator.planning.revisions import Revisions
-from legato_operator.planning.rollout import Pace
+from legato_operator.planning.rollout import Pace, RollingUpdate
 
 PLACEMENT = placement.local(("legato",))
 NEW, GOOD, OTHER = 512, 256, 128  # revisions, by the chunk tokens of their workers
@@ -27,7 +27,7 @@ def planned(build):
 
 def _planned(build, *pods, target=2, pace=Pace.FREE, bounds=(1, 0), good=GOOD):
     observed = _observed(build, bounds, pods)
-    return pool_plan.plan_pool(observed, "decode", _revisions(build, good), target, pace)
+    return pool_plan.plan_pool(observed, "decode", _revisions(build, good), target, RollingUpdate(*bounds), pace)
 
 
 def _observed(build, bounds, pods):
@@ -151,7 +151,7 @@ def test_without_surge_prefill_gives_workers_up_first(build):
     observed = _observed(build, (0, 1), [_pod(GOOD), _pod(GOOD, role="prefill")])
     found = {role: _revisions(build, GOOD, role) for role in ("prefill", "decode")}
     at = pool_plan.standings(observed, found, dict.fromkeys(found, PoolTarget(1)))
-    made = pool_plan.plan_pools(observed, found, at, gateway_ready=True)
+    made = pool_plan.plan_pools(observed, found, at, True, dict.fromkeys(found, RollingUpdate(0, 1)))
     assert (_drained(made["prefill"]), _drained(made["decode"])) == (["demo-decode-1"], [])
 
 

@@ -1,0 +1,180 @@
+"""What a cluster would hold of one service, planned by the operator: pods come up, fail and go in any order.
+
+All that the operator knows is in that world, and a pass may break off after any of its actions: each one is a restart.
+"""
+
+import dataclasses
+import functools
+
+import yaml
+
+from legato_operator.api import conditions, parsing
+from legato_operator.manifests import devices, placement
+from legato_operator.observing.observed import Observed, Pod, WorkerState
+from legato_operator.planning.actions import Apply, Delete, DrainWorker, PatchStatus
+from legato_operator.planning.plan import plan
+from legato_protocol import durations
+
+PLACEMENT = placement.local(("legato",))
+POOLS = ("prefill", "decode")
+GOOD, OTHER, BROKEN = 512, 256, 333
+
+
+@functools.cache
+def _service(chunk, surge, unavailable, rollback, scaling=(), gpus=(0, 0)):
+    item = {
+        "apiVersion": "serving.legato.dev/v1alpha1",
+        "kind": "InferenceService",
+        "metadata": {"name": "demo"},
+        "spec": {
+            "model": {"source": {"builtin": "smollm2-135m-instruct"}},
+            "engine": {"chunkTokens": chunk},
+            "gateway": {"defaultDeadline": f"{chunk}s"},
+            "scaling": {"mode": "External", **dict(scaling)},
+            "rollout": {"maxSurge": surge, "maxUnavailable": unavailable, "autoRollback": rollback},
+            **{
+                pool: {"resources": {"requests": {"nvidia.com/gpu": count}}}
+                for pool, count in zip(POOLS, gpus, strict=True)
+                if count
+            },
+        },
+    }
+    return parsing.parse(yaml.safe_dump(item))
+
+
+class World:
+    """`broken` are the pools whose workers fail with the broken setting; `scaling` are fields of `spec.scaling`, with a
+    tuple of items in place of a mapping, and `gpus` those of a worker of each pool.
+    """
+
+    def __init__(self, targets, bounds, rollback=False, broken=POOLS, scaling=(), gpus=(0, 0)):
+        self.targets = dict(zip(POOLS, targets, strict=True))
+        self.surge, self.unavailable = bounds
+        self.broken = broken
+        self._rollback = rollback
+        self._scaling, self.gpus = scaling, gpus
+        self.pods, self._objects, self.status, self._chunks, self._made = {}, {}, {}, {}, 0
+        self.edit(GOOD)
+
+    def edit(self, chunk, gpus=None):
+        self.chunk = chunk
+        self.gpus = gpus or self.gpus
+        given = self.surge, self.unavailable, self._rollback, self._scaling, self.gpus
+        self.service = _service(chunk, *given)
+
+    def rescale(self, scaling):
+        self._scaling = scaling
+        self.edit(self.chunk)
+
+    def scale(self, pool, replicas):
+        self.targets[pool] = replicas
+
+    def look(self, broken_off=None):
+        """A pass of the operator; of `broken_off`, only so many actions of it happen."""
+        for _ in self.steps(broken_off):
+            pass
+        return self.made
+
+    def steps(self, broken_off=None):
+        """The same, with a stop after each action. `made` is its plan."""
+        for (kind, _), item in self._objects.items():
+            if kind == "WorkerPool":
+                item["spec"]["replicas"] = self.targets[item["spec"]["role"]]
+        made = self.made = plan(self._observed(), PLACEMENT)
+        actions = [action for phase in made.phases for action in phase.actions]
+        for action in actions[:broken_off]:
+            self._take(action)
+            yield action
+        if broken_off is None or broken_off > len(actions):
+            self.status = made.status
+
+    def staying(self, pool):
+        return [pod for pod in self.pods.values() if pod.pool == pool and not pod.on_its_way_out]
+
+    def ready(self, pool):
+        return [pod for pod in self.staying(pool) if pod.ready]
+
+    def chunks(self, pool):
+        """The settings of ready pods that stay, by which revisions are told apart; a gateway's is another one."""
+        return {self._chunks[pod.name] for pod in self.ready(pool)}
+
+    def existing(self, pool):
+        return sum(pod.pool == pool for pod in self.pods.values())
+
+    def starting(self):
+        return [pod for pod in self.pods.values() if not (pod.ready or pod.leaving or pod.blocked or pod.failed)]
+
+    def come_up(self, pod):
+        """Or fail."""
+        if pod.pool in self.broken and self._chunks[pod.name] == BROKEN:
+            self.pods[pod.name] = dataclasses.replace(pod, blocked="ImagePullBackOff")
+        else:
+            state = WorkerState(0, False, "ucx:tcp")
+            self.pods[pod.name] = dataclasses.replace(pod, ready=True, address="127.0.0.1:1", state=state)
+
+    def crash(self, pod):
+        self.pods[pod.name] = dataclasses.replace(pod, ready=False, address="", state=None)
+
+    def end(self, pod):
+        """For good: nothing starts its process again."""
+        self.pods[pod.name] = dataclasses.replace(pod, ready=False, address="", state=None, failed=True, age=60.0)
+
+    def going(self):
+        return [pod for pod in self.pods.values() if pod.leaving]
+
+    def go(self, pod):
+        del self.pods[pod.name]
+
+    def settle(self):
+        """What comes up comes up and what leaves leaves, until nothing changes any more."""
+        for _ in range(200):
+            before = (dict(self.pods), self.status)
+            self.look()
+            for pod in self.going():
+                self.go(pod)
+            for pod in self.starting():
+                self.come_up(pod)
+            if before == (self.pods, self.status):
+                return
+        raise AssertionError(f"no end: {sorted(self.pods)}")
+
+    def progressing(self):
+        found = conditions.find(self.status, "Progressing")
+        return found["status"], found["reason"]
+
+    def _observed(self):
+        pods = tuple(sorted(self.pods.values(), key=lambda pod: pod.created))
+        objects = tuple(self._objects.values())
+        return Observed(self.service, "uid", 1, self.status, False, objects, pods, True, 1000.0, "2026-01-01T00:00:00Z")
+
+    def _take(self, action):
+        match action:
+            case Apply(item, manager, _):
+                self._apply(item, manager)
+            case DrainWorker(name, _):
+                pod = self.pods[name]
+                self.pods[name] = dataclasses.replace(pod, state=dataclasses.replace(pod.state, draining=True))
+            case Delete(ref, _) if ref.kind == "Pod":
+                self.pods[ref.name] = dataclasses.replace(self.pods[ref.name], leaving=True, ready=False)
+            case Delete(ref, _):
+                del self._objects[ref.kind, ref.name]
+            case PatchStatus(ref, status, _):
+                self._objects[ref.kind, ref.name]["status"] = dict(status)
+
+    def _apply(self, item, manager):
+        kind, name = item["kind"], item["metadata"]["name"]
+        if kind != "Pod" and manager == "legato-operator":
+            metadata = {**item["metadata"], "uid": f"uid-{name}", "generation": 1}
+            self._objects[kind, name] = {**item, "metadata": metadata, "spec": dict(item.get("spec", {}))}
+        elif manager == "legato-drain":
+            self.pods[name] = dataclasses.replace(self.pods[name], draining_since=1000.0)
+        elif kind == "Pod":
+            assert name not in self.pods
+            self._made += 1
+            labels, command = item["metadata"]["labels"], item["spec"]["containers"][0]["command"]
+            pool, revision = labels["serving.legato.dev/role"], labels["serving.legato.dev/pod-revision"]
+            held = devices.of(item["spec"])
+            made = f"{self._made:06}"
+            self.pods[name] = Pod(name, f"uid-{self._made}", pool, revision, made, False, False, devices=held)
+            flag, read = ("--chunk-tokens", int) if pool in POOLS else ("--default-deadline", durations.parse)
+            self._chunks[name] = int(read(command[command.index(flag) + 1]))
