@@ -69,14 +69,23 @@ def _within_budget(spec: Spec, sizes: Targets, gpu_resources: Sequence[str]) -> 
     each = {pool: roles.gpus(spec, pool, gpu_resources) for pool in sizes}
     given = {pool: min(least, wishes[pool]) for pool, least in pool_sizes.smallest(spec).items()}
     left = spec.scaling.gpu_budget - sum(count * each[pool] for pool, count in given.items())
-    while growing := [pool for pool in given if each[pool] <= left and _may_grow(spec, pool, given, wishes)]:
-        given[growing[0]] += 1
-        left -= each[growing[0]]
+    for hoped in (1, 0):  # first as if an empty pool were to get a worker, then as if it stayed empty
+        while grown := _grown(spec, given, wishes, {pool: left // each[pool] for pool in sizes if each[pool]}, hoped):
+            pool, more = grown
+            given[pool] += more
+            left -= more * each[pool]
     return {pool: sizes[pool] if given[pool] == wishes[pool] else PoolTarget(given[pool], BUDGET) for pool in sizes}
 
 
-def _may_grow(spec: Spec, pool: str, given: Mapping[str, int], wishes: Mapping[str, int]) -> bool:
-    """Towards its wish, and no further than the ratio allows; a pool that is about to get its first worker has one."""
-    other = pool_sizes.other(pool)
-    beside = max(given[other], 1) if wishes.get(other) else 0
-    return given[pool] < wishes[pool] and pool_sizes.keeps_ratio(spec, pool, given[pool] + 1, beside)
+def _grown(
+    spec: Spec, given: Mapping[str, int], wishes: Mapping[str, int], room: Mapping[str, int], hoped: int
+) -> tuple[str, int] | None:
+    """The pool that is next to grow and by how many workers: one, or as many as an empty pool needs for the ratio."""
+    for pool, count in given.items():
+        other = pool_sizes.other(pool)
+        beside = given.get(other, 0)
+        more = 1 if count or not beside else max(1, math.ceil(beside / pool_sizes.per_other(spec, other)))
+        allowed = pool_sizes.keeps_ratio(spec, pool, count + more, max(beside, hoped) if wishes.get(other) else 0)
+        if count + more <= wishes[pool] and more <= room.get(pool, more) and allowed:
+            return pool, more
+    return None

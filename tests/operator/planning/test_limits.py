@@ -136,9 +136,20 @@ def test_nothing_more_would_fit(spec, desired):
     used = sum(target.replicas * roles.gpus(spec, pool) for pool, target in found.items())
     for pool, target in found.items():
         if target.capped_by == limits.BUDGET:
-            others = found[pool_sizes.other(pool)].replicas if spec.disaggregated else 0
+            other, more = pool_sizes.other(pool), target.replicas + 1
+            others = found[other].replicas if other in found else 0
             fits = used + roles.gpus(spec, pool) <= spec.scaling.gpu_budget
-            assert not (fits and pool_sizes.keeps_ratio(spec, pool, target.replicas + 1, others))
+            in_ratio = pool_sizes.keeps_ratio(spec, pool, more, others)
+            assert not (fits and in_ratio and pool_sizes.keeps_ratio(spec, other, others, more))
+
+
+def test_empty_pool_gets_as_many_as_the_ratio_needs_or_none(build):
+    """Two decode workers at least, one for each prefill worker: one prefill worker alone would break that."""
+    gpu = {"resources": {"requests": {"nvidia.com/gpu": 1}}}
+    bounds = {"prefill": {"min": 0, "max": 9}, "decode": {"min": 2, "max": 9}, "maxDecodePerPrefill": 1}
+    for budget, sizes in ((3, (0, 3)), (4, (2, 2)), (5, (3, 2)), (6, (3, 3))):
+        found = _targets(build(prefill=gpu, decode=gpu, scaling={**bounds, "gpuBudget": budget}), prefill=3, decode=9)
+        assert (found["prefill"].replicas, found["decode"].replicas) == sizes
 
 
 def test_workers_without_gpus_need_no_budget(build):
