@@ -18,6 +18,7 @@ from legato_operator.planning.actions import (
     MakeToken,
     PatchStatus,
     Phase,
+    RecallWorker,
     Release,
 )
 from legato_protocol import names
@@ -65,6 +66,10 @@ async def _act(cluster: Cluster, workers: Workers, observed: Observed, action: A
             await cluster.apply(common.owned(made, owner), common.MANAGER, force=True)
         case DrainWorker(_, address):
             await workers.drain(address, await read_token(cluster, service))
+        case RecallWorker(item, _, address):
+            # The worker first: one that refuses keeps its mark, and one that lost it without being told would drain on.
+            if await workers.recall(address, await read_token(cluster, service)):
+                await _apply(cluster, item, common.DRAINER, force=True)
         case Delete(ref, uid):
             await _delete(cluster, ref, uid)
         case Release():

@@ -24,6 +24,7 @@ def flag(name: str, default: str = "") -> str:
 
 NAME = flag("--name", "gateway")
 draining = threading.Event()
+stopping = threading.Event()
 
 
 def steered(kind: str) -> str | None:
@@ -43,13 +44,26 @@ class Handler(BaseHTTPRequestHandler):
         if self.headers["authorization"] != f"Bearer {os.environ['LEGATO_TOKEN']}":
             return self.answer(401, "no")
         busy = int(steered("busy") or 0)
-        state = {"draining": draining.is_set(), "running": busy, "waiting": 0, "idle": not busy, "transport": "fake"}
+        state = {
+            "draining": draining.is_set(),
+            "stopping": stopping.is_set(),
+            "running": busy,
+            "waiting": 0,
+            "idle": not busy,
+            "transport": "fake",
+        }
         return self.answer(200, json.dumps(state))
 
     def do_POST(self) -> None:
         draining.set()
         (FOLDER / f"{NAME}.drained").touch()
         self.answer(200, "{}")
+
+    def do_DELETE(self) -> None:
+        if not stopping.is_set():
+            draining.clear()
+            (FOLDER / f"{NAME}.recalled").touch()
+        self.answer(409 if stopping.is_set() else 200, "{}")
 
     def answer(self, code: int, text: str) -> None:
         body = text.encode()
@@ -60,6 +74,12 @@ class Handler(BaseHTTPRequestHandler):
 
     def log_message(self, *_: object) -> None:
         return
+
+
+def stop() -> None:
+    stopping.set()
+    if steered("stubborn") is None:
+        os._exit(0)
 
 
 def main() -> None:
@@ -74,8 +94,7 @@ def main() -> None:
             sys.exit(code)
     with (FOLDER / f"{NAME}.starts").open("a") as starts:
         starts.write(f"{os.getpid()}\n")
-    stopping = signal.SIG_IGN if steered("stubborn") is not None else lambda *_: os._exit(0)
-    signal.signal(signal.SIGTERM, stopping)
+    signal.signal(signal.SIGTERM, lambda *_: stop())
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     port = server.server_address[1]
     ports = {"http": port, "health": port} if sys.argv[1] == "gateway" else {"health": port, "control": port}

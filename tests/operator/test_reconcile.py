@@ -87,6 +87,57 @@ def test_scale_down_drains_the_idlest_before_it_is_deleted(fakes, build):
     asyncio.run(check())
 
 
+def test_burst_while_two_workers_drain_recalls_both(fakes, build):
+    """No pod is made, and both are in their pool's selector again."""
+
+    async def check():
+        async with fakes() as f:
+            names = {f"demo-decode-{number}" for number in range(4)}
+            for name in names:
+                f.steer(name, "busy", "1")
+            await f.cluster.store.apply(build(), "user")
+            await f.wait(lambda: _is_ready(f))
+            await _scale(f, "decode", 4)
+            await f.wait(lambda: _has_ready(f, "decode", names))
+            await _scale(f, "decode", 2)
+            leaving = {"demo-decode-2", "demo-decode-3"}  # of equals the newest
+            await f.wait(lambda: _are_ready(f, "decode", names - leaving))
+            assert all((f.folder / f"{name}.drained").exists() for name in leaving)
+            await _scale(f, "decode", 4)
+            await f.wait(lambda: _has_ready(f, "decode", names))
+            await f.wait(lambda: _are_marked(f, set()))
+            pods = await f.pods("decode")
+            assert {pod["metadata"]["labels"]["serving.legato.dev/serving"] for pod in pods.values()} == {"true"}
+            assert all((f.folder / f"{name}.recalled").exists() for name in leaving)
+            assert [len(f.starts(name)) for name in sorted(names)] == [1] * 4
+
+    asyncio.run(check())
+
+
+def test_worker_that_was_told_to_end_while_it_drained_is_not_waited_for(fakes, build):
+    """Its process refuses to serve again, so another worker starts."""
+
+    async def check():
+        async with fakes() as f:
+            for name in ("demo-decode-0", "demo-decode-1"):
+                f.steer(name, "busy", "1")
+            f.steer("demo-decode-1", "stubborn")
+            await f.cluster.store.apply(build(), "user")
+            await f.wait(lambda: _is_ready(f))
+            await _scale(f, "decode", 2)
+            await f.wait(lambda: _has_ready(f, "decode", {"demo-decode-0", "demo-decode-1"}))
+            await _scale(f, "decode", 1)
+            await f.wait(lambda: _are_marked(f, {"demo-decode-1"}))
+            os.kill(f.starts("demo-decode-1")[0], signal.SIGTERM)
+            await _scale(f, "decode", 2)
+            await f.wait(lambda: _are_ready(f, "decode", {"demo-decode-0", "demo-decode-2"}))
+            assert not (f.folder / "demo-decode-1.recalled").exists()
+            f.steer("demo-decode-1", "busy", "0")
+            os.kill(f.starts("demo-decode-1")[0], signal.SIGKILL)
+
+    asyncio.run(check())
+
+
 def test_drain_deadline_ends_a_worker_that_stays_busy(fakes, build):
     async def check():
         async with fakes() as f:
@@ -222,6 +273,16 @@ def test_not_available_is_told_and_starts_nothing(fakes, build):
             assert not await f.pods()
 
     asyncio.run(check())
+
+
+async def _are_ready(f, pool, names):
+    return await f.ready(pool) == names
+
+
+async def _are_marked(f, names):
+    """Whether these workers were chosen to leave, and no others."""
+    mark = "serving.legato.dev/draining-since"
+    return {n for n, p in (await f.pods()).items() if mark in p["metadata"].get("annotations", {})} == names
 
 
 async def _has_ready(f, pool, names):

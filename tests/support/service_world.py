@@ -11,7 +11,7 @@ import yaml
 from legato_operator.api import conditions, parsing
 from legato_operator.manifests import devices, placement
 from legato_operator.observing.observed import Observed, Pod, WorkerState
-from legato_operator.planning.actions import Apply, Delete, DrainWorker, PatchStatus
+from legato_operator.planning.actions import Apply, Delete, DrainWorker, PatchStatus, RecallWorker
 from legato_operator.planning.plan import plan
 from legato_protocol import durations
 
@@ -112,6 +112,15 @@ class World:
             state = WorkerState(0, False, "ucx:tcp")
             self.pods[pod.name] = dataclasses.replace(pod, ready=True, address="127.0.0.1:1", state=state)
 
+    def work(self, pod):
+        """A sequence begins there."""
+        self.pods[pod.name] = dataclasses.replace(pod, state=dataclasses.replace(pod.state, busy=1))
+
+    def rest(self):
+        """All sequences end."""
+        for pod in [pod for pod in self.pods.values() if pod.state]:
+            self.pods[pod.name] = dataclasses.replace(pod, state=dataclasses.replace(pod.state, busy=0))
+
     def crash(self, pod):
         self.pods[pod.name] = dataclasses.replace(pod, ready=False, address="", state=None)
 
@@ -134,6 +143,7 @@ class World:
                 self.go(pod)
             for pod in self.starting():
                 self.come_up(pod)
+            self.rest()
             if before == (self.pods, self.status):
                 return
         raise AssertionError(f"no end: {sorted(self.pods)}")
@@ -154,6 +164,12 @@ class World:
             case DrainWorker(name, _):
                 pod = self.pods[name]
                 self.pods[name] = dataclasses.replace(pod, state=dataclasses.replace(pod.state, draining=True))
+            case RecallWorker(item, name, _):
+                pod = self.pods[name]
+                if not pod.leaving:  # else its process refuses
+                    assert item["metadata"]["uid"] == pod.uid
+                    state = dataclasses.replace(pod.state, draining=False)
+                    self.pods[name] = dataclasses.replace(pod, state=state, draining_since=None)
             case Delete(ref, _) if ref.kind == "Pod":
                 self.pods[ref.name] = dataclasses.replace(self.pods[ref.name], leaving=True, ready=False)
             case Delete(ref, _):

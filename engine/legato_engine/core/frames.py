@@ -37,7 +37,8 @@ class Inbox(Message, tag="in", frozen=True):
     frames: tuple[FromGateway, ...] = ()
     joined: tuple[int, ...] = ()
     left: tuple[int, ...] = ()
-    drain: bool = False
+    drain: bool | None = None  # from now on; None: as before
+    order: int = 0  # number of this order to drain, or to serve again
 
 
 # ── core → server ───────────────────────────────────────────────────────────────────────────────────────────────────
@@ -98,6 +99,7 @@ class CoreStatus(Value, frozen=True):
     idle: bool
     kv_utilization: float = 1.0  # share of the used blocks' slots that hold KV
     mismatch: str = ""  # what was wrong with the owners of blocks when it was idle last
+    order: int = 0  # the last order to drain or to serve again that it has carried out
 
 
 class Turn(Message, tag="turn", frozen=True):

@@ -53,7 +53,8 @@ class LoadReporter:
         idle = self._handler.idle
         self._check(idle, quiet)
         load = self._handler.scheduler.load()
-        status = CoreStatus(self._load(load), self._totals(load), idle, load.kv_utilization, self._mismatch)
+        order = self._handler.order
+        status = CoreStatus(self._load(load), self._totals(load), idle, load.kv_utilization, self._mismatch, order)
         self._tenants = load.tokens_by_tenant
         return status
 

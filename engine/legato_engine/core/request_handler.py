@@ -34,7 +34,10 @@ class RequestHandler:
         self.senders = senders
         self.receivers = receivers
         self.draining = False
-        self.news = False  # gateways should not wait for it: a first or last one came, draining began, blocks are free
+        self.order = 0  # the last one to drain or to serve again
+        self.news = (
+            False  # gateways should not wait for it: a first or last one came, draining began or ended, blocks are free
+        )
         self._outbox = outbox
         self._attempts: dict[int, dict[str, int]] = {}  # of each gateway's requests, by key
 
@@ -56,8 +59,8 @@ class RequestHandler:
         for gateway in inbox.left:
             for key, attempt in self._attempts.pop(gateway, {}).items():
                 self._end(self.scheduler.cancel(key, attempt), "its gateway is gone")
-        if inbox.drain and not self.draining:
-            self.draining = self.news = True
+        if inbox.drain is not None:
+            self.draining, self.order, self.news = inbox.drain, inbox.order, True
 
     def expire(self, now: float) -> None:
         """End what is past its deadline, and say so."""

@@ -41,8 +41,14 @@ def health(hub: Hub) -> Starlette:
     )
 
 
-def control(hub: Hub, settings: WorkerSettings, drain: Callable[[], None], connections: Connections) -> ASGIApp:
-    """`/stream`, `/events`, `GET /state`, `POST /drain`."""
+def control(
+    hub: Hub,
+    settings: WorkerSettings,
+    drain: Callable[[], None],
+    recall: Callable[[], bool],
+    connections: Connections,
+) -> ASGIApp:
+    """`/stream`, `/events`, `GET /state`, `POST /drain`, and `DELETE /drain`: 409 once the process was told to stop."""
 
     async def state(_request: Request) -> Response:
         return JSONResponse(state_of(hub, settings))
@@ -51,10 +57,15 @@ def control(hub: Hub, settings: WorkerSettings, drain: Callable[[], None], conne
         drain()
         return JSONResponse({"draining": True}, 202)
 
+    async def delete_drain(_request: Request) -> Response:
+        recalled = recall()
+        return JSONResponse({"draining": hub.draining}, 200 if recalled else 409)
+
     app = Starlette(
         routes=[
             Route("/state", state),
             Route("/drain", post_drain, methods=["POST"]),
+            Route("/drain", delete_drain, methods=["DELETE"]),
             WebSocketRoute(STREAM_PATH, connections.stream),
             WebSocketRoute(EVENTS_PATH, connections.events),
         ],
@@ -71,6 +82,7 @@ def state_of(hub: Hub, settings: WorkerSettings) -> dict[str, Any]:
         "pod_revision": settings.pod_revision,
         "phase": hub.phase,
         "draining": hub.draining,
+        "stopping": hub.stopping,
         "gateways": hub.gateways,
     }
     return state | _state_of_core(hub.core) if hub.core else state

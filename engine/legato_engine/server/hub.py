@@ -49,6 +49,7 @@ class Hub:
         self.phase = "starting"
         self.core: CoreView | None = None
         self.draining = False
+        self.stopping = False  # its process was told to end: it serves never again
         self.metrics = metrics
         self._wake = wake
         self._numbers = 0
@@ -57,7 +58,8 @@ class Hub:
         self._frames: list[FromGateway] = []
         self._joined: list[int] = []
         self._left: list[int] = []
-        self._drain_requested = False
+        self._drain_requested = False  # the core was not told yet whether to drain
+        self._order = 0  # number of the last order to drain or to serve again
 
     # ── core ──
 
@@ -112,7 +114,8 @@ class Hub:
         """What the core has not been told; None when that is nothing, or when there is no core."""
         if self.core is None or not (self._frames or self._joined or self._left or self._drain_requested):
             return None
-        inbox = Inbox(tuple(self._frames), tuple(self._joined), tuple(self._left), self._drain_requested)
+        drain = self.draining if self._drain_requested else None
+        inbox = Inbox(tuple(self._frames), tuple(self._joined), tuple(self._left), drain, self._order)
         self._frames, self._joined, self._left, self._drain_requested = [], [], [], False
         return inbox
 
@@ -171,18 +174,26 @@ class Hub:
 
     def drain(self) -> None:
         """Take nothing new; gateways are told at once."""
-        self.draining = self._drain_requested = True
-        self._wake()
+        self._tell_core(draining=True)
+
+    def recall(self) -> None:
+        """Serve again. What was handed off meanwhile stays where it is."""
+        self._tell_core(draining=False)
 
     @property
     def drained(self) -> bool:
-        """Draining, and nothing runs any more."""
+        """Draining, and nothing runs any more; what the core said before the last order counts for nothing."""
         if self.core is None:
             return self.draining
         status = self.core.status
-        return status is not None and status.load.draining and status.idle
+        return status is not None and status.order == self._order and status.load.draining and status.idle
 
     # ── inside ──
+
+    def _tell_core(self, draining: bool) -> None:
+        self.draining, self._drain_requested = draining, True
+        self._order += 1
+        self._wake()
 
     def _refusal(self, frame: ToWorker) -> Failed | None:
         if not isinstance(frame, Generate | Prefill | Decode | Handoff):

@@ -44,7 +44,7 @@ class WorkerServer:
         connections = Connections(self.hub, self._supervisor.wait_writable)
         servers = [
             (listen.server(apps.health(self.hub)), health),
-            (listen.server(apps.control(self.hub, settings, self.drain, connections)), control),
+            (listen.server(apps.control(self.hub, settings, self.drain, self.recall, connections)), control),
         ]
         serving = [asyncio.create_task(server.serve(sockets=[end])) for server, end in servers]
         if settings.announce:
@@ -63,11 +63,19 @@ class WorkerServer:
             self._log("INFO", "draining: takes nothing new")
             self.hub.drain()
 
+    def recall(self) -> bool:
+        """Serve again after `drain`; False once the process was told to stop, which nothing takes back."""
+        if self.hub.draining and not self.hub.stopping:
+            self._log("INFO", "recalled: takes requests again")
+            self.hub.recall()
+        return not self.hub.stopping
+
     def stop(self) -> None:
         """Drain, then end; told twice, end at once."""
         if self._stopping.is_set():
             self._stop_at_once.set()
         self._stopping.set()
+        self.hub.stopping = True
         self.drain()
 
     def catch_signals(self) -> None:

@@ -60,6 +60,13 @@ def draining(service: InferenceService, name: str, uid: str, since: float) -> di
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata}
 
 
+def serving(service: InferenceService, name: str, uid: str) -> dict[str, Any]:
+    """In place of that mark, of a worker that stays after all."""
+    labels = {names.LABEL_SERVING: "true"}
+    metadata = {"name": name, "namespace": service.metadata.namespace, "uid": uid, "labels": labels}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata}
+
+
 def _resources(pool: Pool) -> dict[str, Any]:
     """What is requested of a device is its limit too: Kubernetes wants both, and equal."""
     requests, most = pool.resources.requests, pool.resources.limits

@@ -25,6 +25,10 @@ class Workers(Protocol):
         """Tell a worker to drain. A worker that does not answer is told again by the next plan."""
         ...
 
+    async def recall(self, address: str, token: str) -> bool:
+        """Tell a worker that drains to serve again; False where it does not answer, or its process is to end."""
+        ...
+
 
 async def observe(cluster: Cluster, workers: Workers, clock: Clock, stored: Object) -> Observed:
     """All that concerns the service that is stored so. Raises ManifestError when it cannot be read."""

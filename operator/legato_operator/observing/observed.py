@@ -16,6 +16,7 @@ class WorkerState:
     busy: int  # sequences running or waiting
     draining: bool
     transport: str  # empty when it has none
+    stopping: bool = False  # its process was told to end, or does not say that it was not
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,12 @@ class Pod:
     unschedulable: bool = False  # no node takes it
     devices: Mapping[str, int] = field(default_factory=dict)  # that it holds or will, GPUs among them, by resource name
     lost: bool = False  # it had to be gone by now, and its node does not say so
+
+    @property
+    def recallable(self) -> bool:
+        """Whether it was chosen to leave, and can serve again: nobody asked for its end."""
+        gone = self.leaving or self.failed or self.lost
+        return self.draining_since is not None and not gone and self.state is not None and not self.state.stopping
 
     @property
     def on_its_way_out(self) -> bool:

@@ -1,4 +1,4 @@
-"""Workers' control ports over HTTP: their state, and the request to drain."""
+"""Workers' control ports over HTTP: their state, and the requests to drain and to serve again."""
 
 import asyncio
 from typing import Any
@@ -33,6 +33,13 @@ class HttpWorkers:
         except (aiohttp.ClientError, TimeoutError):
             return  # the next plan repeats it
 
+    async def recall(self, address: str, token: str) -> bool:
+        try:
+            async with self._request("DELETE", address, "drain", token) as answer:
+                return bool(answer.status == 200)
+        except (aiohttp.ClientError, TimeoutError):
+            return False
+
     def _request(self, method: str, address: str, path: str, token: str) -> Any:
         headers = {"authorization": f"Bearer {token}"}
         return self._session.request(
@@ -45,4 +52,5 @@ def _read(state: dict[str, Any]) -> WorkerState:
     draining = bool(state["draining"])
     sequences = int(state.get("running", 0)) + int(state.get("waiting", 0))
     busy = max(sequences, 0 if state.get("idle", True) else 1)
-    return WorkerState(busy, draining, str(state.get("transport", "")))
+    stopping = bool(state.get("stopping", True))  # an older worker does not know how to serve again
+    return WorkerState(busy, draining, str(state.get("transport", "")), stopping)

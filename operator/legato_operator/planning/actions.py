@@ -38,6 +38,15 @@ class DrainWorker:
 
 
 @dataclass(frozen=True)
+class RecallWorker:
+    """Tell a worker that drains to serve again, and if it agrees, take its mark away by applying `item`."""
+
+    item: Mapping[str, Any]
+    name: str
+    address: str
+
+
+@dataclass(frozen=True)
 class Delete:
     ref: Ref
     uid: str
@@ -48,7 +57,7 @@ class Release:
     """The service may go: end the token, and take the operator's finalizer away."""
 
 
-Action = Apply | PatchStatus | MakeToken | DrainWorker | Delete | Release
+Action = Apply | PatchStatus | MakeToken | DrainWorker | RecallWorker | Delete | Release
 
 
 @dataclass(frozen=True)

@@ -65,7 +65,7 @@ def is_stuck(observed: Observed, at: Mapping[str, Standing], plans: Mapping[str,
     """
     if any(pod.pool in roles.BOTH and pod.pool not in at for pod in observed.pods):
         return False  # a pool that the spec no longer has goes
-    if any(made.start or made.leave or made.leaving for made in plans.values()):
+    if any(made.start or made.recall or made.leave or made.leaving for made in plans.values()):
         return False
     return any(made.held_back for made in plans.values()) and not any(pool.new.starting for pool in at.values())
 

@@ -56,6 +56,7 @@ def plan(observed: Observed, placement: PodPlacement) -> Plan:
     good = gateway_ready and _are_whole(pools)
     phases: tuple[Phase, ...] = (
         Phase("own", tuple(owned.make(observed, targets, placement))),
+        Phase("recall", tuple(action for made in pools.values() for action in made.recall)),
         Phase("start", starts),
         Phase("gateway", deployment.start + deployment.leave),
         Phase("leave", tuple(action for made in pools.values() for action in made.leave)),

@@ -10,7 +10,7 @@ from legato_operator.cluster import Object, Ref
 from legato_operator.manifests import common, worker
 from legato_operator.observing.observed import Observed, Pod
 from legato_operator.planning import failure
-from legato_operator.planning.actions import Action, Apply, Delete, DrainWorker
+from legato_operator.planning.actions import Action, Apply, Delete, DrainWorker, RecallWorker
 from legato_operator.planning.limits import PoolTarget
 from legato_operator.planning.revisions import Revisions
 from legato_operator.planning.rollout import Count, Pace, RollingUpdate, Standing, next_step, paces
@@ -26,7 +26,8 @@ class PoolPlan:
     current: int  # ready workers of the newest revision that stay
     old: int  # workers of older revisions, leaving ones included
     leaving: int
-    staying: int = 0  # workers that have not ended and are not leaving
+    recall: tuple[RecallWorker, ...] = ()
+    staying: int = 0  # workers that have not ended and are not leaving, recalled ones included
     held_back: int = 0  # workers that are to start, and cannot now
     whole: bool = False  # workers of the newest revision are all that is needed
     paused: bool = False  # the newest revision cannot be had, and older workers stay
@@ -39,7 +40,7 @@ class PoolPlan:
     @property
     def resting(self) -> bool:
         """Whether nothing can be done until something happens."""
-        return self.paused and not (self.start or self.leave or self.leaving)
+        return self.paused and not (self.start or self.recall or self.leave or self.leaving)
 
     def holding_back(self, last: int) -> "PoolPlan":
         """The same without the last ones that it would start."""
@@ -84,8 +85,13 @@ def plan_pool(
     """
     pods = observed.of_pool(pool)
     workers = _sorted_out(observed, pool, revisions)
+    recalled = _recalled(pods, workers, revisions, target, pace)
     new, old = count(workers.new), count(workers.old)
-    leaving = sum(pod.on_its_way_out and not pod.lost for pod in pods) + len(workers.useless)
+    if pace is Pace.PAUSE:
+        old = replace(old, starting=old.starting + len(recalled))
+    else:
+        new = replace(new, starting=new.starting + len(recalled))
+    leaving = sum(pod.on_its_way_out and not pod.lost for pod in pods) + len(workers.useless) - len(recalled)
     step = next_step(old, new, leaving, target, bounds, pace)
     good = common.revision_of(revisions.good) if revisions.good is not None else ""
     starting = _starting(workers.new)
@@ -103,15 +109,32 @@ def plan_pool(
     templates += [revisions.good] * step.create_old if revisions.good is not None else []
     return PoolPlan(
         start=tuple(_starts(observed, pool, templates)),
-        leave=tuple(_leave(observed, pods, victims)),
+        recall=tuple(_recall(observed, pod) for pod in recalled),
+        leave=tuple(_leave(observed, [pod for pod in pods if pod not in recalled], victims)),
         target=target,
         current=new.ready,
         old=sum(pod.revision != common.revision_of(revisions.template) and not pod.lost for pod in pods),
         leaving=leaving,
-        staying=sum(not pod.failed for pod in (*workers.new, *workers.old)),
+        staying=sum(not pod.failed for pod in (*workers.new, *workers.old)) + len(recalled),
         whole=new.ready >= target and not workers.old and not workers.useless,
         paused=pace is Pace.PAUSE,
     )
+
+
+def _recalled(pods: Sequence[Pod], workers: _Workers, revisions: Revisions, target: int, pace: Pace) -> Sequence[Pod]:
+    """Who was chosen to leave and serves again, before any other is started: the busiest first, it keeps the most."""
+    template, missing = revisions.template, target - len(workers.new)
+    if pace is Pace.PAUSE:
+        template = revisions.good or revisions.template
+        missing = target - len(workers.old) - count(workers.new).ready
+    wanted = common.revision_of(template)
+    able = [pod for pod in pods if pod.recallable and pod.revision == wanted]
+    able.sort(key=lambda pod: pod.state.busy if pod.state else 0, reverse=True)
+    return able[: max(0, missing)]
+
+
+def _recall(observed: Observed, pod: Pod) -> RecallWorker:
+    return RecallWorker(worker.serving(observed.service, pod.name, pod.uid), pod.name, pod.address)
 
 
 def _sorted_out(observed: Observed, pool: str, revisions: Revisions) -> _Workers:

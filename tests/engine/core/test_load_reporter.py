@@ -24,6 +24,7 @@ class Quiet:
             news=False,
             draining=False,
             gateways=1,
+            order=0,
             senders=None,
             receivers=None,
             agent=None,

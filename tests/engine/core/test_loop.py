@@ -169,6 +169,21 @@ def test_a_draining_worker_says_so_and_takes_nothing_new_but_finishes(world):
     assert worker.status.idle
 
 
+def test_a_worker_that_is_recalled_takes_requests_again(world):
+    worker = world.worker("u")
+    worker.tell(drain=True, order=1)
+    world.run(1)
+    assert worker.status.load.draining
+    worker.tell(Generate("r", 1, world.sequence()), drain=False, order=2)
+    world.run()
+    worker.tell(Generate("later", 1, world.sequence()))
+    world.run()
+    assert not worker.status.load.draining
+    assert (worker.status.order, worker.status.load.credits > 0) == (2, True)
+    assert [failed.code for failed in worker.failures()] == ["draining"], "frames come before the order beside them"
+    assert worker.tokens("later") == world.continuation(world.prompt, 12)
+
+
 def test_a_worker_without_a_link_refuses_hand_offs_and_nothing_else(world):
     worker = world.worker("u", link=False)
     peer = Peer("other", "e", b"other")

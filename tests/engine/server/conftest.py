@@ -92,9 +92,9 @@ def hello(epoch: str) -> Hello:
     return Hello("d0", epoch, "decode", "kv", "weights", "layout", 16, 8, 128, b"", "memory")
 
 
-def status(*, draining: bool = False, idle: bool = False) -> CoreStatus:
+def status(*, draining: bool = False, idle: bool = False, order: int = 0) -> CoreStatus:
     load = Load(0, 0, 0, 5, 2, 1, 0, draining=draining)
-    return CoreStatus(load, CoreTotals(steps=3, output_tokens=4), idle)
+    return CoreStatus(load, CoreTotals(steps=3, output_tokens=4), idle, order=order)
 
 
 def generate(id: str = "r", tokens: tuple[int, ...] = (1, 2, 3), **params: object) -> Generate:

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import json
 import socket
 from pathlib import Path
 from typing import Any
@@ -27,13 +28,63 @@ def test_draining_reaches_the_core_and_stopping_waits_until_nothing_runs(run: An
         assert inbox.drain
         assert (await bench.get("health", "/readyz"))[0] == 503
         bench.worker.stop()
-        await core.say(Turn(status=bench.status(draining=True)))
+        await core.say(Turn(status=bench.status(draining=True, order=inbox.order)))
         await bench.until(lambda: bool(bench.worker.hub.core and bench.worker.hub.core.status))
         assert not bench.worker.hub.drained
-        await core.say(Turn(status=bench.status(draining=True, idle=True)))
+        await core.say(Turn(status=bench.status(draining=True, idle=True, order=inbox.order)))
         with pytest.raises(ConnectionError):
             await core.hear()
         await bench.until(lambda: "INFO drained" in bench.logged)
+
+    run(test)
+
+
+def test_a_draining_worker_that_is_recalled_serves_again(run: Any) -> None:
+    async def test(bench: Any) -> None:
+        core = await bench.core()
+        await bench.get("control", "/drain", "POST")
+        assert (await core.hear()).drain is True
+        status, answer = await bench.get("control", "/drain", "DELETE")
+        assert (status, json.loads(answer)) == (200, {"draining": False})
+        inbox = await core.hear()
+        assert (inbox.drain, inbox.order) == (False, 2)
+        assert (await bench.get("health", "/readyz"))[0] == 200
+        assert (await bench.get("control", "/drain", "DELETE"))[0] == 200, "whoever asks twice is not refused"
+
+    run(test)
+
+
+def test_a_worker_that_was_told_to_stop_is_not_recalled(run: Any) -> None:
+    async def test(bench: Any) -> None:
+        core = await bench.core()
+        await bench.get("control", "/drain", "POST")
+        assert (await core.hear()).drain is True
+        assert not json.loads((await bench.get("control", "/state"))[1])["stopping"]
+        bench.worker.stop()
+        status, answer = await bench.get("control", "/drain", "DELETE")
+        assert (status, json.loads(answer)) == (409, {"draining": True})
+        assert json.loads((await bench.get("control", "/state"))[1])["stopping"]
+
+    run(test)
+
+
+def test_what_the_core_said_before_it_was_recalled_does_not_end_it(run: Any) -> None:
+    """It may have taken requests since."""
+
+    async def test(bench: Any) -> None:
+        core, hub = await bench.core(), bench.worker.hub
+        await bench.get("control", "/drain", "POST")
+        first = await core.hear()
+        await core.say(Turn(status=bench.status(draining=True, idle=True, order=first.order)))
+        await bench.until(lambda: hub.drained)
+        await bench.get("control", "/drain", "DELETE")
+        bench.worker.drain()
+        assert not hub.drained
+        last = await core.hear()
+        while not last.drain:
+            last = await core.hear()
+        await core.say(Turn(status=bench.status(draining=True, idle=True, order=last.order)))
+        await bench.until(lambda: hub.drained)
 
     run(test)
 

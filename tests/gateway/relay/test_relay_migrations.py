@@ -26,6 +26,31 @@ def test_a_draining_worker_hands_its_sequence_on(lab):
     lab.run(test)
 
 
+def test_a_recalled_worker_keeps_its_sequence_and_takes_new_ones(lab):
+    async def test():
+        async with lab.running(lab.unified(2)) as gateway:
+            for worker in gateway.workers:
+                worker.hold("decoding", after=4)
+            staying = gateway.submit(max_tokens=40, seed=7)
+            await gateway.until(lambda: any(worker.engine.at("decoding") for worker in gateway.workers))
+            source = next(worker for worker in gateway.workers if worker.engine.jobs)
+            for worker in gateway.workers:
+                await worker.drain()
+            await gateway.until(lambda: all(worker.leaving for worker in gateway.fleet))
+            new = gateway.submit(max_tokens=40, seed=8)
+            await source.serve_again()
+            await source.wait(lambda: len(source.got(Generate)) == 2)
+            for worker in gateway.workers:
+                worker.release()
+            await staying.read()
+            await new.read()
+            assert (staying.text, new.text) == (lab.text_of(7, 40), lab.text_of(8, 40))
+            assert {reader.generation.route.decode for reader in (staying, new)} == {source.name}
+            assert source.got(Handoff) == []
+
+    lab.run(test)
+
+
 def test_a_move_accepts_both_attempts_in_any_order(lab):
     async def test():
         async with lab.running(lab.unified(2)) as gateway:

@@ -13,7 +13,7 @@ from legato_operator.observing.observed import WorkerState
 from legato_operator.observing.worker_api import MAX_CONCURRENT, HttpWorkers
 
 WORKERS = 20 * MAX_CONCURRENT
-STATE = {"draining": False, "running": 1, "waiting": 2, "idle": False, "transport": "tcp"}
+STATE = {"draining": False, "stopping": False, "running": 1, "waiting": 2, "idle": False, "transport": "tcp"}
 
 
 class Fleet:
@@ -52,6 +52,41 @@ def test_thousands_of_workers_are_asked_by_turns_and_all_are_heard():
         assert states == [WorkerState(3, False, "tcp")] * WORKERS
         assert set(fleet.asked) == {("GET", "/state", "Bearer t")}
         assert 1 < fleet.most <= MAX_CONCURRENT
+
+    asyncio.run(check())
+
+
+@pytest.mark.parametrize(("code", "recalled"), [(200, True), (409, False), (405, False)])
+def test_a_worker_is_recalled_if_it_agrees(code, recalled):
+    """It does not once its process was told to end; an older one knows no such request."""
+
+    async def check():
+        asked = []
+
+        async def answer(request):
+            asked.append((request.method, request.path, request.headers["authorization"]))
+            return web.json_response({"draining": not recalled}, status=code)
+
+        async with _asking(answer) as (workers, address):
+            assert await workers.recall(address, "t") is recalled
+        assert asked == [("DELETE", "/drain", "Bearer t")]
+        async with aiohttp.ClientSession() as session:
+            assert not await HttpWorkers(session).recall("127.0.0.1:1", "t")
+
+    asyncio.run(check())
+
+
+@pytest.mark.parametrize(("told", "stopping"), [({"stopping": False}, False), ({"stopping": True}, True), ({}, True)])
+def test_a_worker_that_does_not_say_that_it_stays_is_taken_to_stop(told, stopping):
+    async def check():
+        async def answer(_request):
+            return web.json_response(STATE | {"draining": True, "stopping": False} | told)
+
+        async def older(_request):
+            return web.json_response({key: value for key, value in STATE.items() if key != "stopping"})
+
+        async with _asking(answer if told else older) as (workers, address):
+            assert (await workers.state(address, "t")).stopping is stopping
 
     asyncio.run(check())
 

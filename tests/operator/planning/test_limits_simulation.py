@@ -89,6 +89,7 @@ def _disturb(world, data):
     """Something happens to a pod."""
     events = [(world.come_up, pod) for pod in world.starting()] + [(world.go, pod) for pod in world.going()]
     events += [(world.crash, pod) for pool in POOLS for pod in world.ready(pool)[:1]]
+    events += [(world.work, pod) for pool in POOLS for pod in world.ready(pool)[:1]]
     events += [(world.end, pod) for pool in POOLS for pod in world.staying(pool)[:1]]
     happen, about = data.draw(st.sampled_from(events)) if events else (None, None)
     if happen is not None:
@@ -210,6 +211,22 @@ def test_pool_that_the_manifest_drops_makes_room_for_the_other():
         for pod in world.starting():
             world.come_up(pod)
     assert (world.existing("prefill"), len(world.ready("decode"))) == (0, 4)
+
+
+def test_burst_while_workers_drain_starts_none():
+    world = _serving((2, 4), 6)
+    for pod in world.ready("decode"):
+        world.work(pod)
+    world.scale("decode", 2)
+    world.look()
+    world.look()
+    assert len(world.staying("decode")) == 2
+    before = set(world.pods)
+    world.scale("decode", 4)
+    for _ in range(3):
+        _checked_look(world)
+    assert (len(world.ready("decode")), set(world.pods)) == (4, before)
+    assert not any(pod.state.draining for pod in world.ready("decode"))
 
 
 @pytest.mark.parametrize("gone", [{"failed": True}, {"leaving": True, "lost": True}])

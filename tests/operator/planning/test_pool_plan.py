@@ -76,6 +76,10 @@ def _drained(made):
     return [action.name for action in made.leave if isinstance(action, DrainWorker)]
 
 
+def _recalled(made):
+    return [action.name for action in made.recall]
+
+
 def _deleted(made):
     return [action.ref.name for action in made.leave if isinstance(action, Delete)]
 
@@ -113,7 +117,8 @@ def test_a_worker_of_no_use_is_deleted_and_takes_room_until_it_is_gone(planned):
 def test_what_is_left_to_do_is_counted(planned):
     """Whoever is lost is waited for by nobody."""
     lost, leaving = {"leaving": True, "lost": True}, {"draining_since": 999.0}
-    made = planned(_pod(NEW), _pod(NEW, **leaving), _pod(GOOD, **leaving), _pod(GOOD), _pod(GOOD, ready=False, **lost))
+    gone = leaving | {"leaving": True}
+    made = planned(_pod(NEW), _pod(NEW, **gone), _pod(GOOD, **leaving), _pod(GOOD), _pod(GOOD, ready=False, **lost))
     assert (made.target, made.current, made.old, made.leaving, made.paused) == (2, 1, 2, 2, False)
     assert planned(_pod(GOOD), pace=Pace.PAUSE).paused
 
@@ -173,17 +178,64 @@ DRAIN = DrainWorker("demo-decode-0", "127.0.0.1:1")
         (FAILED | {"age": 9.0}, 0, []),
         (FAILED | {"age": 10.0, "leaving": True}, 1, []),
         # Who was chosen stays until nothing runs there, and no longer than 120 seconds.
-        ({"draining_since": 999.0, "state": DRAINED}, 1, [DELETE]),
-        ({"draining_since": 999.0, "state": DRAINED, "leaving": True}, 1, []),
-        ({"draining_since": 999.0, "state": TOLD}, 1, []),
-        ({"draining_since": 880.0, "state": TOLD}, 1, [DELETE]),
-        ({"draining_since": 999.0, "state": None}, 1, []),
-        ({"draining_since": 999.0, "ready": False}, 1, [DELETE]),
-        ({"draining_since": 999.0}, 1, [DRAIN]),
+        ({"draining_since": 999.0, "state": DRAINED}, 0, [DELETE]),
+        ({"draining_since": 999.0, "state": DRAINED, "leaving": True}, 0, []),
+        ({"draining_since": 999.0, "state": TOLD}, 0, []),
+        ({"draining_since": 880.0, "state": TOLD}, 0, [DELETE]),
+        ({"draining_since": 999.0, "state": None}, 0, []),
+        ({"draining_since": 999.0, "ready": False}, 0, [DELETE]),
+        ({"draining_since": 999.0}, 0, [DRAIN]),
     ],
 )
 def test_when_a_worker_is_told_to_leave_and_when_it_is_deleted(planned, pod, target, acts):
     assert list(planned(_pod(NEW, **pod), target=target).leave) == acts
+
+
+def _draining(chunk=NEW, busy=1, since=999.0, stopping=False, **more):
+    state = WorkerState(busy, True, "ucx:tcp", stopping)
+    return _pod(chunk, **{"ready": False, "draining_since": since, "state": state} | more)
+
+
+def test_draining_workers_are_recalled_before_others_start(planned):
+    """The busiest first. The mark goes with the answer, by whoever made it."""
+    made = planned(_pod(NEW), _draining(busy=1), _draining(busy=2), _draining(busy=0), target=3)
+    assert _recalled(made) == ["demo-decode-2", "demo-decode-1"]
+    assert (made.start, made.leaving) == ((), 1)
+    assert _deleted(made) == ["demo-decode-3"], "nothing runs there, and nobody needs it"
+    item = made.recall[0].item["metadata"]
+    assert (item["uid"], item["labels"]) == ("uid-demo-decode-2", {"serving.legato.dev/serving": "true"})
+    assert "annotations" not in item
+    made = planned(_pod(NEW), _draining(), target=4, bounds=(2, 0))
+    assert (_recalled(made), len(made.start)) == (["demo-decode-1"], 2)
+
+
+def test_recall_needs_no_surge_and_tells_again_until_the_mark_is_gone(planned):
+    told = WorkerState(1, False, "ucx:tcp")
+    made = planned(_pod(NEW), _pod(NEW), _draining(), _draining(state=told), target=4, bounds=(0, 1))
+    assert sorted(_recalled(made)) == ["demo-decode-2", "demo-decode-3"]
+    assert (made.start, made.leave) == ((), ()), "and nobody is told to drain again"
+
+
+@pytest.mark.parametrize(
+    "ended",
+    [
+        {"stopping": True},
+        {"leaving": True},
+        {"failed": True},
+        {"lost": True},
+        {"state": None},
+        {"draining_since": None},
+        {"chunk": GOOD},
+    ],
+)
+def test_worker_whose_end_was_asked_for_is_not_recalled(planned, ended):
+    assert _recalled(planned(_pod(NEW), _draining(**ended), target=2)) == []
+
+
+def test_paused_rollout_recalls_workers_of_the_good_revision_only(planned):
+    pods = _pod(GOOD), _draining(GOOD), _draining(NEW), _pod(NEW, ready=False, refused="no such flag")
+    made = planned(*pods, pace=Pace.PAUSE)
+    assert (_recalled(made), made.start) == (["demo-decode-1"], ())
 
 
 def test_a_ready_worker_is_marked_before_it_is_told(planned):
