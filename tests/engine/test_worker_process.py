@@ -59,8 +59,8 @@ class Process:
     ports: dict[str, int]
     log: Path
 
-    def get(self, port: str, path: str) -> tuple[int, str]:
-        request = urllib.request.Request(f"http://127.0.0.1:{self.ports[port]}{path}")
+    def get(self, port: str, path: str, method: str = "GET") -> tuple[int, str]:
+        request = urllib.request.Request(f"http://127.0.0.1:{self.ports[port]}{path}", method=method)
         request.add_header("Authorization", f"Bearer {TOKEN}")
         try:
             with urllib.request.urlopen(request, timeout=10) as response:
@@ -210,6 +210,32 @@ def test_a_killed_core_is_reported_and_replaced(worker: Process) -> None:
 
     asyncio.run(test())
     assert worker.ready
+
+
+def test_a_recalled_worker_finishes_what_it_ran_and_takes_more(worker: Process) -> None:
+    async def test() -> None:
+        async with worker.dial("/stream") as gateway:
+            await greet(gateway)
+            await gateway.send(stream.encode(generate("long", 60)))
+            await hear(gateway, Tokens)
+            assert worker.get("control", "/drain", "POST")[0] == 202
+            while not (await hear(gateway, Load)).draining:
+                pass
+            assert not worker.ready
+            assert worker.get("control", "/drain", "DELETE")[0] == 200
+            while (load := await hear(gateway, Load)).draining:
+                pass
+            assert load.credits
+            assert worker.ready
+            await gateway.send(stream.encode(generate("more")))
+            more, finished = 0, set[str]()
+            while finished != {"long", "more"}:
+                items = (await hear(gateway, Tokens)).items
+                more += sum(len(item.token_ids) for item in items if item.id == "more")
+                finished |= {item.id for item in items if item.finish}
+            assert more == 4
+
+    asyncio.run(test())
 
 
 def test_sigterm_lets_it_finish_and_exit_with_0(worker: Process) -> None:

@@ -89,9 +89,11 @@ class Kubelet:
             while head := await reader.readuntil(b"\r\n\r\n"):
                 if head.startswith(b"POST /drain"):
                     self.drained.add(name)
-                running = self.busy.get(name, 0)
-                state = {"draining": name in self.drained, "running": running, "idle": not running, "transport": "fake"}
-                body = json.dumps(state).encode()
+                if head.startswith(b"DELETE /drain"):
+                    self.drained.discard(name)
+                running, draining = self.busy.get(name, 0), name in self.drained
+                state = {"running": running, "idle": not running, "draining": draining, "stopping": False}
+                body = json.dumps(state | {"transport": "fake"}).encode()
                 writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body))
         writer.close()
 

@@ -34,6 +34,41 @@ def test_kubectl_scale_is_obeyed_and_never_overwritten(space, build):
     asyncio.run(check())
 
 
+def test_burst_while_two_workers_drain_recalls_both(space, build):
+    """They are in their pool's selector again, as the same pods."""
+
+    async def check():
+        async with space() as s, s.operator():
+            await s.make(build(scaling=EXTERNAL))
+            await s.wait(s.ready)
+            await _kubectl(s, "scale", "lwp/demo-decode", "--replicas=4")
+            await s.wait(lambda: _has(s, 4))
+            before = {name: pod["metadata"]["uid"] for name, pod in (await s.pods("decode")).items()}
+            s.kubelet.busy.update(dict.fromkeys(before, 1))
+            await _kubectl(s, "scale", "lwp/demo-decode", "--replicas=2")
+            await s.wait(lambda: _are_told(s, 2))
+            await s.wait(lambda: _is_staying(s, 2))
+            await _kubectl(s, "scale", "lwp/demo-decode", "--replicas=4")
+            await s.wait(lambda: _has(s, 4))
+            assert not s.kubelet.drained
+            pods = await s.pods("decode")
+            assert {name: pod["metadata"]["uid"] for name, pod in pods.items()} == before
+            for pod in pods.values():
+                assert pod["metadata"]["labels"]["serving.legato.dev/serving"] == "true"
+                assert "serving.legato.dev/draining-since" not in pod["metadata"].get("annotations", {})
+
+    asyncio.run(check())
+
+
+async def _are_told(s, workers):
+    """Whether that many were told to drain."""
+    return len(s.kubelet.drained) == workers
+
+
+async def _is_staying(s, workers):
+    return (await _pool(s)).get("status", {}).get("replicas") == workers
+
+
 def test_horizontal_pod_autoscaler_scales_a_pool_and_is_never_overwritten(space, build):
     """Outside of its own bounds an HPA needs no metrics. A new operator and an edit leave its replicas alone, too."""
 
