@@ -71,7 +71,7 @@ def test_workers_run_where_gpus_are(service: Service, node: str) -> None:
 
 def test_one_worker_too_many_is_told_while_the_others_serve(service: Service) -> None:
     service.scale("decode", COUNT)
-    told = kube.until(lambda: _unschedulable(service), "the condition names the worker without a place")
+    told = kube.until(lambda: _waiting(service), "the condition names the worker without a place")
     assert f"Insufficient {GPU}" in told
     notes = kube.until(lambda: _warnings(service), "an Event says so too")
     assert any(f"Insufficient {GPU}" in note for note in notes)
@@ -112,9 +112,9 @@ def _set_gpu_resources(system: Namespace, name: str) -> None:
     helm.upgrade(helm.CHART, system, f"gpuResources={{{name}}}")
 
 
-def _unschedulable(service: Service) -> str:
+def _waiting(service: Service) -> str:
     found = service.condition("Progressing")
-    return str(found["message"]) if found.get("reason") == "Unschedulable" else ""
+    return str(found["message"]) if found.get("reason") == "CapacityUnavailable" else ""
 
 
 def _warnings(service: Service) -> list[str]:

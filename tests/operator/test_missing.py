@@ -10,7 +10,7 @@ from legato_operator import recorder
 from legato_operator.api import conditions, parsing, references
 from legato_operator.cluster import Ref
 from legato_operator.errors import Forbidden, ObjectNotFound
-from legato_operator.manifests import placement
+from legato_operator.manifests import common, placement, worker
 from legato_operator.observing import observe
 from legato_operator.observing.observed import Observed, Pod, WorkerState
 from legato_operator.planning.actions import Apply, Delete
@@ -83,6 +83,19 @@ def test_pod_that_no_node_takes_is_a_reason_of_its_own(build):
     assert _condition(made, "Progressing") == ("True", "Unschedulable", "demo-decode-0: 0/2 nodes: no example.com/tpu")
 
 
+def test_no_room_for_one_more_worker_is_told_and_the_other_pool_goes_on(build):
+    item = build()
+    service = parsing.read_service(item)
+    revision = common.revision_of(worker.template(service, "decode", PLACEMENT))
+    gone = {"ready": False, "state": None, "unschedulable": True, "message": "0/2 nodes: no nvidia.com/gpu"}
+    none = dataclasses.replace(_pod("decode", revision=revision, **gone), name="demo-decode-1")
+    pods = [_pod("decode", revision=revision), none]
+    made = plan(_observed(item, pods), PLACEMENT)
+    told = "demo-decode-1: 0/2 nodes: no nvidia.com/gpu"
+    assert _condition(made, "DecodeReady")[:2] == ("True", "AllReady")
+    assert _condition(made, "Progressing") == ("True", "CapacityUnavailable", told)
+
+
 class Cluster:
     """Answers for one object."""
 
@@ -125,6 +138,7 @@ class Notes:
     [
         ("False", "NotFound", True),
         ("True", "Unschedulable", True),
+        ("True", "CapacityUnavailable", True),
         ("False", "Starting", False),
         ("True", "Scaling", False),
     ],

@@ -13,6 +13,7 @@ PROGRESSING = "Progressing"
 
 ALL_READY = "AllReady"
 API_REFUSED = "APIRefused"
+CAPACITY_UNAVAILABLE = "CapacityUnavailable"
 CAPPED = "Capped"
 CONNECTED = "Connected"
 DELETING = "Deleting"
@@ -37,6 +38,7 @@ WORKER_REFUSED = "WorkerRefused"
 REASONS = {
     ALL_READY: "all components needed to serve requests are ready",
     API_REFUSED: "the API server rejected a write of the operator: a quota, an admission policy or missing permissions",
+    CAPACITY_UNAVAILABLE: "no place for one more worker like those that run; no others are started meanwhile",
     CAPPED: "the desired number of workers is outside the scaling bounds, the ratio of the pools or the GPU budget",
     CONNECTED: "workers can hand off KV over the transport named in the message",
     DELETING: "the service is being deleted",
@@ -65,7 +67,7 @@ CALM = frozenset(
 )
 
 # With any status these raise a warning: somebody has to act.
-ALARMING = frozenset({UNSCHEDULABLE})
+ALARMING = frozenset({CAPACITY_UNAVAILABLE, UNSCHEDULABLE})
 
 
 @dataclass(frozen=True)

@@ -47,6 +47,13 @@ class Pod:
     lost: bool = False  # it had to be gone by now, and its node does not say so
 
     @property
+    def placeless(self) -> bool:
+        """Whether it does not run for want of a place: no node takes it, or its process refuses the one it has, for
+        want of memory for one.
+        """
+        return not self.ready and (self.unschedulable or bool(self.refused))
+
+    @property
     def recallable(self) -> bool:
         """Whether it was chosen to leave, and can serve again: nobody asked for its end."""
         gone = self.leaving or self.failed or self.lost

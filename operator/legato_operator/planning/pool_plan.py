@@ -29,6 +29,7 @@ class PoolPlan:
     recall: tuple[RecallWorker, ...] = ()
     staying: int = 0  # workers that have not ended and are not leaving, recalled ones included
     held_back: int = 0  # workers that are to start, and cannot now
+    waiting: tuple[Pod, ...] = ()  # workers for which there is no room, though others like them run
     whole: bool = False  # workers of the newest revision are all that is needed
     paused: bool = False  # the newest revision cannot be had, and older workers stay
 
@@ -40,11 +41,11 @@ class PoolPlan:
     @property
     def resting(self) -> bool:
         """Whether nothing can be done until something happens."""
-        return self.paused and not (self.start or self.recall or self.leave or self.leaving)
+        return (self.paused or bool(self.waiting)) and not (self.start or self.recall or self.leave or self.leaving)
 
     def holding_back(self, last: int) -> "PoolPlan":
         """The same without the last ones that it would start."""
-        return replace(self, start=self.start[: len(self.start) - last], held_back=last)
+        return replace(self, start=self.start[: len(self.start) - last], held_back=self.held_back + last)
 
 
 @dataclass(frozen=True)
@@ -107,8 +108,10 @@ def plan_pool(
     ]
     templates = [revisions.template] * step.create
     templates += [revisions.good] * step.create_old if revisions.good is not None else []
+    stuck = {pod.revision for pod in (*workers.new, *workers.old) if pod.placeless}
+    tried = [template for template in templates if common.revision_of(template) not in stuck]
     return PoolPlan(
-        start=tuple(_starts(observed, pool, templates)),
+        start=tuple(_starts(observed, pool, tried)),
         recall=tuple(_recall(observed, pod) for pod in recalled),
         leave=tuple(_leave(observed, [pod for pod in pods if pod not in recalled], victims)),
         target=target,
@@ -118,7 +121,15 @@ def plan_pool(
         staying=sum(not pod.failed for pod in (*workers.new, *workers.old)) + len(recalled),
         whole=new.ready >= target and not workers.old and not workers.useless,
         paused=pace is Pace.PAUSE,
+        held_back=len(templates) - len(tried),
+        waiting=_waiting((*workers.new, *workers.old)),
     )
+
+
+def _waiting(pods: Sequence[Pod]) -> tuple[Pod, ...]:
+    """Of those that have no place, the ones whose revision runs elsewhere: nothing is wrong with it."""
+    running = {pod.revision for pod in pods if pod.ready}
+    return tuple(pod for pod in pods if pod.placeless and pod.revision in running)
 
 
 def _recalled(pods: Sequence[Pod], workers: _Workers, revisions: Revisions, target: int, pace: Pace) -> Sequence[Pod]:
@@ -184,11 +195,11 @@ def count(pods: Sequence[Pod]) -> Count:
 
 
 def _starting(pods: Sequence[Pod]) -> list[Pod]:
-    """In the order to give them up: ended ones, those that no node takes, then the newest, since the oldest may be the
+    """In the order to give them up: ended ones, those without a place, then the newest, since the oldest may be the
     closest to being ready.
     """
     starting = (pod for pod in pods if not pod.ready)
-    return sorted(starting, key=lambda pod: (pod.failed, pod.unschedulable, pod.created, pod.name), reverse=True)
+    return sorted(starting, key=lambda pod: (pod.failed, pod.placeless, pod.created, pod.name), reverse=True)
 
 
 def _idlest(pods: Sequence[Pod], last: str = "") -> list[Pod]:

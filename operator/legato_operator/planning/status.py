@@ -137,7 +137,7 @@ def _any_ready(kind: str, pods: Sequence[Pod]) -> Condition:
 
 
 def _messages(pods: Sequence[Pod]) -> str:
-    return "; ".join(f"{pod.name}: {pod.message}" for pod in pods if pod.message)
+    return "; ".join(f"{pod.name}: {text}" for pod in pods if (text := pod.refused or pod.message))
 
 
 def _transport(observed: Observed) -> Condition:
@@ -166,8 +166,11 @@ def _progressing(
     if failures := {pool: each.failure for pool, each in found.items() if each.failure is not None}:
         return _failed(failures, found)
     unschedulable = [pod for pod in observed.pods if pod.unschedulable and not pod.leaving]
+    waiting = [pod for made in plans.values() for pod in made.waiting]
     moving = {name: made for name, made in plans.items() if not made.settled}
     counts = ", ".join(f"{name} {made.current} of {made.target}" for name, made in moving.items())
+    if waiting:
+        return Condition(kind, True, conditions.CAPACITY_UNAVAILABLE, _messages(waiting))
     if moving and unschedulable:
         return Condition(kind, True, conditions.UNSCHEDULABLE, _messages(unschedulable))
     if any(made.old for made in moving.values()):

@@ -43,14 +43,19 @@ def test_gpu_pools_run_where_gpus_are_and_one_too_many_is_told(nodes, space, bui
             await s.wait(s.ready)
             assert await _places(s) == {"demo-prefill-0": "gpus", "demo-decode-0": "gpus", "gateway": "plain"}
             await _scale(s, 3)
-            await s.wait(lambda: _is(s, "Progressing", ("True", "Unschedulable")))
+            await s.wait(lambda: _is(s, "Progressing", ("True", "CapacityUnavailable")))
             assert await s.ready(), "what serves goes on"
             message = await _message(s, "Progressing")
             assert "demo-decode-2: 0/2 nodes are available" in message
             assert f"Insufficient {GPU}" in message
-            await s.wait(lambda: _is_warned(s, "Unschedulable"))
+            await s.wait(lambda: _is_warned(s, "CapacityUnavailable"))
+            pods = set(await s.pods("decode"))
+            await _scale(s, 4)
+            await s.wait(lambda: _desires(s, 4))
+            assert set(await s.pods("decode")) == pods, "no second pod waits beside the first"
             await _scale(s, 2)
             await s.wait(lambda: _is(s, "Progressing", ("False", "UpToDate")))
+            assert not s.kubelet.drained, "the one that waited went, and without a drain"
 
     asyncio.run(check())
 
@@ -143,6 +148,11 @@ async def _scale(s, replicas):
     body = {"spec": {"replicas": replicas}}
     status, answer = await asyncio.to_thread(s.api.call, "PATCH", path, body, "application/merge-patch+json")
     assert status == 200, answer
+
+
+async def _desires(s, workers):
+    """Whether the operator has seen that so many are desired."""
+    return (await s.cluster.get(s.ref()))["status"]["pools"]["decode"]["desired"] == workers
 
 
 async def _make(s, plural, item):

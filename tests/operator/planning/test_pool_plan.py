@@ -238,6 +238,30 @@ def test_paused_rollout_recalls_workers_of_the_good_revision_only(planned):
     assert (_recalled(made), made.start) == (["demo-decode-1"], ())
 
 
+NO_NODE = {"ready": False, "unschedulable": True, "message": "0/2 nodes: no GPU"}
+
+
+@pytest.mark.parametrize("placeless", [NO_NODE, {"ready": False, "refused": "the weights need 2 GiB"}])
+def test_no_more_workers_start_where_one_like_them_has_no_place(planned, placeless):
+    """Whatever the wish. One of another revision may have another place."""
+    made = planned(_pod(NEW), _pod(NEW, **placeless), target=9, bounds=(9, 0))
+    assert (made.start, made.held_back, made.leave) == ((), 7, ())
+    assert [pod.name for pod in made.waiting] == ["demo-decode-1"]
+    assert made.resting
+    assert _chunks(planned(_pod(GOOD), _pod(GOOD, **placeless), target=2)) == [NEW]
+
+
+def test_revision_that_runs_nowhere_may_be_wrong_itself(planned):
+    made = planned(_pod(GOOD), _pod(NEW, **NO_NODE), target=2)
+    assert (made.waiting, made.resting) == ((), False)
+
+
+def test_worker_without_a_place_goes_first_and_without_a_drain(planned):
+    pods = _pod(NEW), _pod(NEW, **NO_NODE), _pod(NEW, ready=False), _pod(NEW, busy=0)
+    made = planned(*pods, target=3)
+    assert (_deleted(made), _drained(made)) == (["demo-decode-1"], [])
+
+
 def test_a_ready_worker_is_marked_before_it_is_told(planned):
     mark, told = planned(_pod(NEW), target=0).leave
     assert mark.manager == common.DRAINER
