@@ -110,7 +110,9 @@ class World:
             self.pods[pod.name] = dataclasses.replace(pod, blocked="ImagePullBackOff")
         else:
             state = WorkerState(0, False, "ucx:tcp")
-            self.pods[pod.name] = dataclasses.replace(pod, ready=True, address="127.0.0.1:1", state=state)
+            self.pods[pod.name] = dataclasses.replace(
+                pod, ready=True, address="127.0.0.1:1", state=state, unschedulable=False
+            )
 
     def work(self, pod):
         """A sequence begins there."""
@@ -120,6 +122,10 @@ class World:
         """All sequences end."""
         for pod in [pod for pod in self.pods.values() if pod.state]:
             self.pods[pod.name] = dataclasses.replace(pod, state=dataclasses.replace(pod.state, busy=0))
+
+    def find_no_node(self, pod):
+        """Until it comes up after all."""
+        self.pods[pod.name] = dataclasses.replace(pod, unschedulable=True)
 
     def crash(self, pod):
         self.pods[pod.name] = dataclasses.replace(pod, ready=False, address="", state=None)

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from service_world import GOOD, OTHER, POOLS, World
 
-from legato_operator.api import conditions, pool_sizes, roles
+from legato_operator.api import pool_sizes, roles
 from legato_operator.observing.observed import Pod
 from legato_operator.planning import limits
 from legato_operator.planning.actions import Apply, Delete
@@ -45,9 +45,11 @@ def _starts(action):
     return isinstance(action, Apply) and action.item["kind"] == "Pod" and "spec" in action.item
 
 
-def _deleted(world):
-    """Who is deleted in this pass, after others are started."""
-    return {action.ref.name for phase in world.made.phases for action in phase.actions if isinstance(action, Delete)}
+def _going(world, pods):
+    """How many of them are deleted in this pass, after others are started."""
+    actions = [action for phase in world.made.phases for action in phase.actions]
+    deleted = {action.ref.name for action in actions if isinstance(action, Delete)}
+    return sum(pod.name in deleted for pod in pods)
 
 
 def _workers(world, pool):
@@ -58,18 +60,22 @@ def _checked_look(world, broken_off=None):
     """A pass: after each of its actions the budget holds, and no pool that it enlarges breaks the ratio by that."""
     spec, budget = world.service.spec, world.service.spec.scaling.gpu_budget
     before = {pool: _workers(world, pool) for pool in POOLS}
+    waiting = {(pool, pod.revision) for pool in POOLS for pod in before[pool] if pod.unschedulable and not pod.ready}
     held, ready = _gpus(world), {pool: len(world.ready(pool)) for pool in POOLS}
     for action in world.steps(broken_off):
         assert _gpus(world) <= max(budget, held)
         sizes = {pool: len(_workers(world, pool)) for pool in POOLS}
-        for pool, target in _targets(world).items():
-            going = {pool: sum(pod.name in _deleted(world) for pod in before[pool]) for pool in POOLS}
-            other, size = pool_sizes.other(pool), sizes[pool] - going[pool]
-            if _starts(action) and len(before[pool]) < size <= target:
-                beside = sizes[other], sizes[other] - going[other]
-                assert any(pool_sizes.keeps_ratio(spec, pool, size, count) for count in beside)
-    rolling = conditions.find(world.made.status, "Progressing")["reason"] == conditions.ROLLING_OUT
+        if not _starts(action):
+            continue
+        started = world.pods[action.item["metadata"]["name"]]
+        pool, revision = started.pool, started.revision
+        assert (pool, revision) not in waiting, "one like it has no place"
+        if pool in POOLS and len(before[pool]) < sizes[pool] - _going(world, before[pool]) <= _targets(world)[pool]:
+            other, size = pool_sizes.other(pool), sizes[pool] - _going(world, before[pool])
+            beside = sizes[other], sizes[other] - _going(world, before[other])
+            assert any(pool_sizes.keeps_ratio(spec, pool, size, count) for count in beside)
     for pool, target in _targets(world).items():
+        rolling = any(pod.revision != world.made.status["pools"][pool]["revision"] for pod in before[pool])
         fewest = roles.bounds(spec, pool).min - (_spare(world) if rolling else 0)
         assert len(_workers(world, pool)) >= min(len(before[pool]), fewest)
         taken = 1 if _sizes_differ(world, pool) else 0  # old workers hold what more of the new ones need
@@ -90,6 +96,7 @@ def _disturb(world, data):
     events = [(world.come_up, pod) for pod in world.starting()] + [(world.go, pod) for pod in world.going()]
     events += [(world.crash, pod) for pool in POOLS for pod in world.ready(pool)[:1]]
     events += [(world.work, pod) for pool in POOLS for pod in world.ready(pool)[:1]]
+    events += [(world.find_no_node, pod) for pod in world.starting()[:1]]
     events += [(world.end, pod) for pool in POOLS for pod in world.staying(pool)[:1]]
     happen, about = data.draw(st.sampled_from(events)) if events else (None, None)
     if happen is not None:
