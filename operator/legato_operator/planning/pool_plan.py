@@ -13,7 +13,7 @@ from legato_operator.planning import failure
 from legato_operator.planning.actions import Action, Apply, Delete, DrainWorker, RecallWorker
 from legato_operator.planning.limits import PoolTarget
 from legato_operator.planning.revisions import Revisions
-from legato_operator.planning.rollout import Count, Pace, RollingUpdate, Standing, next_step, paces
+from legato_operator.planning.rollout import Count, Pace, RollingUpdate, Standing, Step, next_step, paces
 
 REPLACE_FAILED_AFTER = 10.0  # seconds of age: where every pod fails at once, they are not replaced faster than that
 
@@ -94,22 +94,11 @@ def plan_pool(
         new = replace(new, starting=new.starting + len(recalled))
     leaving = sum(pod.on_its_way_out and not pod.lost for pod in pods) + len(workers.useless) - len(recalled)
     step = next_step(old, new, leaving, target, bounds, pace)
-    good = common.revision_of(revisions.good) if revisions.good is not None else ""
-    starting = _starting(workers.new)
-    if pace is Pace.PAUSE:  # what shows the failure goes last: without it the same would be tried again
-        deadline = observed.service.spec.rollout.progress_deadline
-        starting.sort(key=lambda pod: failure.find([pod], deadline) is not None)
-    victims = [
-        *workers.useless,
-        *_starting(workers.old)[: step.remove_old_starting],
-        *_idlest(workers.old, good)[: step.remove_old_ready],
-        *starting[: step.remove_new_starting],
-        *_idlest(workers.new)[: step.remove_new_ready],
-    ]
+    victims = _victims(observed, workers, revisions, step, pace)
     templates = [revisions.template] * step.create
     templates += [revisions.good] * step.create_old if revisions.good is not None else []
-    stuck = {pod.revision for pod in (*workers.new, *workers.old) if pod.placeless}
-    tried = [template for template in templates if common.revision_of(template) not in stuck]
+    placeless = {pod.revision for pod in (*workers.new, *workers.old) if pod.placeless}
+    tried = [template for template in templates if common.revision_of(template) not in placeless]
     return PoolPlan(
         start=tuple(_starts(observed, pool, tried)),
         recall=tuple(_recall(observed, pod) for pod in recalled),
@@ -124,6 +113,22 @@ def plan_pool(
         held_back=len(templates) - len(tried),
         waiting=_waiting((*workers.new, *workers.old)),
     )
+
+
+def _victims(observed: Observed, workers: _Workers, revisions: Revisions, step: Step, pace: Pace) -> list[Pod]:
+    """Whom the step sends away."""
+    good = common.revision_of(revisions.good) if revisions.good is not None else ""
+    starting = _starting(workers.new)
+    if pace is Pace.PAUSE:  # what shows the failure goes last: without it the same would be tried again
+        deadline = observed.service.spec.rollout.progress_deadline
+        starting.sort(key=lambda pod: failure.find([pod], deadline) is not None)
+    return [
+        *workers.useless,
+        *_starting(workers.old)[: step.remove_old_starting],
+        *_idlest(workers.old, good)[: step.remove_old_ready],
+        *starting[: step.remove_new_starting],
+        *_idlest(workers.new)[: step.remove_new_ready],
+    ]
 
 
 def _waiting(pods: Sequence[Pod]) -> tuple[Pod, ...]:
