@@ -1,0 +1,1 @@
+"""How many workers each pool should have: pure, from what gateways and workers tell."""
