@@ -78,6 +78,7 @@ class WorkerSignals:
     blocks: Blocks | None = None
     running: int | None = None  # sequences that decode
     waiting: int | None = None  # sequences accepted that do not decode yet
+    slots: int | None = None  # sequences that can decode at once
     context_tokens: int | None = None  # before the rows that decode, all together
 
 
@@ -104,9 +105,12 @@ class Traffic:
 
     seconds: float  # over which `arrivals` are counted, the last ones; about 60
     arrivals: tuple[PromptLengths, ...]  # requests admitted or held; refused ones are not served by any number
+    recent_seconds: float  # about 10
+    recent_tokens: int  # uncached prompt tokens that arrived in these
     waiting: tuple[PromptLengths, ...] = ()  # requests without a first token, wherever they are now
-    held_tokens: int = 0  # uncached prompt tokens of requests that are in no worker's queue yet
-    held_prompt_tokens: int = 0  # all prompt tokens of these: what they need room for in decode workers
+    held: int = 0  # requests that no worker has accepted
+    held_tokens: int = 0  # uncached prompt tokens of these
+    held_prompt_tokens: int = 0  # all of their prompt tokens: what they need room for in decode workers
     output: OutputLengths | None = None  # None before any request has finished
     head_wait: Mapping[WaitCause, float] = field(default_factory=dict)  # seconds, lately, that the head of the queue
     # waited, by what it waited for
