@@ -195,12 +195,15 @@ class Bounds(ManifestPart):
 
 
 class Scaling(ManifestPart):
-    mode: Literal["Managed", "External", "Fixed"] = "Managed"
-    """Who sets the pools' replicas: Managed (the operator), External (an HPA, for example) or Fixed (the manifest)."""
+    mode: Literal["Managed", "Advisory", "External", "Fixed"] = "Managed"
+    """Who sets the pools' replicas: Managed (the operator), External (an HPA, for example) or Fixed (the manifest).
+    Advisory is External, and the operator tells in `status.scaling` what it would have set."""
     prefill: Bounds = Bounds()
-    """Bounds of the prefill pool, with Managed and External."""
+    """Bounds of the prefill pool, except with Fixed."""
     decode: Bounds = Bounds()
-    """Bounds of the decode pool, with Managed and External."""
+    """Bounds of the decode pool, except with Fixed."""
+    scale_down_stabilization: Duration = 900.0
+    """A pool shrinks only to the largest size that was wanted in this time, with Managed and Advisory."""
     gpu_budget: Annotated[int, Field(ge=1)] | None = None
     """Maximum number of GPUs of both pools together; no limit if not given."""
     max_prefill_per_decode: Annotated[int, Field(ge=1)] = 4

@@ -84,9 +84,9 @@ class WorkerSignals:
 
 @dataclass(frozen=True)
 class PromptLengths:
-    """Requests of similar length: those with more uncached prompt tokens than the entry before and at most `most`."""
+    """Requests of similar length: those with `least` or more uncached prompt tokens, and less than twice as many."""
 
-    most: int  # tokens
+    least: int  # tokens; a power of two
     requests: int
     tokens: int  # uncached, of all of them together
 
@@ -101,12 +101,12 @@ class OutputLengths:
 
 @dataclass(frozen=True)
 class Traffic:
-    """What gateways tell, all together. Buckets of lengths ascend (powers of two, for example); empty is zero."""
+    """What gateways tell, all together. An empty tuple is zero."""
 
     seconds: float  # over which `arrivals` are counted, the last ones; about 60
     arrivals: tuple[PromptLengths, ...]  # requests admitted or held; refused ones are not served by any number
     recent_seconds: float  # about 10
-    recent_tokens: int  # uncached prompt tokens that arrived in these
+    recent: tuple[PromptLengths, ...]  # what arrived in these
     waiting: tuple[PromptLengths, ...] = ()  # requests without a first token, wherever they are now
     held: int = 0  # requests that no worker has accepted
     held_tokens: int = 0  # uncached prompt tokens of these
@@ -121,7 +121,6 @@ class Signals:
     """All that a decision is made from."""
 
     workers: tuple[WorkerSignals, ...]
-    block_size: int | None = None  # tokens in a block
     traffic: Traffic | None = None  # None: not all gateways answered
 
     def of_pool(self, pool: Pool) -> tuple[WorkerSignals, ...]:

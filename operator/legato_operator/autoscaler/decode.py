@@ -1,0 +1,123 @@
+"""How many workers decoding needs: for KV blocks, for the time of a step, and for sequences at once.
+
+All is summed over the pool. One hot worker in a roomy pool is the router's affair: another worker would not help it.
+"""
+
+import math
+import statistics
+from collections.abc import Sequence
+
+from legato_operator.api.resources import Spec
+from legato_operator.autoscaler.decision import DECODE_ROOM, KV_BLOCKS, SLOTS, STEP_TIME, Term
+from legato_operator.autoscaler.prefill import decode_share
+from legato_operator.autoscaler.signals import DecodeCost, Signals, WorkerSignals
+
+FULL = 0.9  # of a worker's blocks and slots: sequences do not divide evenly among workers
+WITHIN = 0.9  # of the objective for a step
+DEVIATIONS = 1.645  # standard deviations above the expected blocks: the 95th percentile of a sum of many sequences
+MOSTLY = 0.5  # part of the head's wait from which on decode workers are what it waits for
+
+BLOCKS_EQUATION = "(used + pending + growth + held + deviations * deviation * sqrt(sequences)) / (capacity * full)"
+STEP_EQUATION = "(perRow * rows + perContext * context) / (within * objective - fixed)"
+SLOTS_EQUATION = "sequences / (slots * full)"
+ROOM_EQUATION = "serving + 1"
+
+
+def terms(signals: Signals, workers: Sequence[WorkerSignals], spec: Spec) -> tuple[Term, ...]:
+    """What workers of this pool are needed for."""
+    if signals.traffic is None:
+        return (Term.unknown(KV_BLOCKS, "what is held (a gateway did not answer)"), *_resident(signals, workers, spec))
+    return (*_resident(signals, workers, spec), *_room(signals, workers))
+
+
+def _resident(signals: Signals, workers: Sequence[WorkerSignals], spec: Spec) -> tuple[Term, ...]:
+    """A draining worker's sequences count: they move to the others. Its capacity does not."""
+    silent = [worker.name for worker in workers if worker.ready and (worker.blocks is None or worker.running is None)]
+    unknown = Term.unknown(KV_BLOCKS, f"the load of {', '.join(silent)}")
+    load = [worker for worker in signals.workers if worker.pool == "decode"]
+    return (
+        *_blocks(signals, workers, load, spec.engine.block_size),
+        *_slots(signals, workers, load),
+        *_step_time(workers, load, spec.slo.tpot),
+        *((unknown,) if silent else ()),
+    )
+
+
+def _blocks(
+    signals: Signals, workers: Sequence[WorkerSignals], load: Sequence[WorkerSignals], size: int
+) -> tuple[Term, ...]:
+    known = [worker.blocks for worker in workers if worker.blocks is not None]
+    capacities = [each.total - each.quarantined for each in known if each.total > each.quarantined]
+    if not capacities:
+        return ()
+    blocks = [worker.blocks for worker in load if worker.blocks is not None]
+    traffic = signals.traffic
+    output = traffic.output if traffic is not None else None
+    numbers = {
+        "used": float(sum(each.used for each in blocks)),
+        "pending": float(sum(each.pending for each in blocks)),
+        "growth": float(sum(each.growth for each in blocks)),
+        "held": math.ceil(traffic.held_prompt_tokens / size) if traffic is not None else 0.0,
+        "sequences": _sequences(signals, load),
+        "deviation": output.deviation / size if output is not None else 0.0,
+        "deviations": DEVIATIONS,
+        "capacity": statistics.median(capacities),
+        "full": FULL,
+    }
+    return (Term.of(KV_BLOCKS, BLOCKS_EQUATION, numbers),)
+
+
+def _slots(signals: Signals, workers: Sequence[WorkerSignals], load: Sequence[WorkerSignals]) -> tuple[Term, ...]:
+    slots = [worker.slots for worker in workers if worker.slots]
+    if not slots:
+        return ()
+    numbers = {"sequences": _sequences(signals, load), "slots": statistics.median(slots), "full": FULL}
+    return (Term.of(SLOTS, SLOTS_EQUATION, numbers),)
+
+
+def _sequences(signals: Signals, load: Sequence[WorkerSignals]) -> float:
+    """Those that decode or will, as far as they are not kept from it by prefill."""
+    accepted = sum((worker.running or 0) + (worker.waiting or 0) for worker in load)
+    if signals.traffic is None:
+        return float(accepted)
+    return accepted + signals.traffic.held * decode_share(signals.traffic)
+
+
+def _step_time(workers: Sequence[WorkerSignals], load: Sequence[WorkerSignals], tpot: float) -> tuple[Term, ...]:
+    """At N workers each has an Nth of rows and context. Nothing where an empty step already exceeds the objective: no
+    number of workers meets it."""
+    rows = sum(worker.running or 0 for worker in load)
+    if not rows:
+        return ()
+    costs = [worker.decode_cost for worker in workers if worker.decode_cost is not None]
+    if not costs:
+        return (Term.unknown(STEP_TIME, "the time of a step (none was measured)"),)
+    context = sum(worker.context_tokens or 0 for worker in load)
+    found = [_step_term(cost, rows, context, tpot) for cost in costs if cost.fixed < WITHIN * tpot]
+    found.sort(key=lambda term: term.known)
+    return (found[len(found) // 2],) if found else ()
+
+
+def _step_term(cost: DecodeCost, rows: int, context: int, tpot: float) -> Term:
+    numbers = {
+        "perRow": cost.per_row,
+        "rows": float(rows),
+        "perContext": cost.per_context,
+        "context": float(context),
+        "within": WITHIN,
+        "objective": tpot,
+        "fixed": cost.fixed,
+    }
+    return Term.of(STEP_TIME, STEP_EQUATION, numbers)
+
+
+def _room(signals: Signals, workers: Sequence[WorkerSignals]) -> tuple[Term, ...]:
+    """A queue that waits for decode workers needs one more of them, whatever kept it out of those there are.
+
+    Of those that serve: while one starts, no further one is asked for.
+    """
+    assert signals.traffic is not None
+    serving = sum(worker.ready for worker in workers)
+    if not serving or not signals.traffic.held or decode_share(signals.traffic) < MOSTLY:
+        return ()
+    return (Term.of(DECODE_ROOM, ROOM_EQUATION, {"serving": float(serving)}),)

@@ -1,0 +1,26 @@
+"""What would change a wish, in words. Pure."""
+
+from legato_operator.autoscaler.decision import METRICS_MISSING, REASONS, STABILIZING, PoolDecision
+
+
+def change(decision: PoolDecision, reason: str, left: float) -> str:
+    """`left`: seconds until the window's maximum is old."""
+    return "; ".join(part for part in (_up(decision), _down(decision, reason, left)) if part)
+
+
+def _up(decision: PoolDecision) -> str:
+    if decision.capped_by.endswith(".max"):
+        return f"grows with a larger {decision.capped_by}: {decision.needed} are needed"
+    known = [term for term in decision.terms if term.workers is not None]
+    if not known:
+        return ""
+    largest = max(known, key=lambda term: term.known)
+    return f"grows when more than {decision.wish} are needed: now {largest.known:.2f} for {REASONS[largest.reason]}"
+
+
+def _down(decision: PoolDecision, reason: str, left: float) -> str:
+    if reason == METRICS_MISSING:
+        return f"shrinks only when it is known again: {', '.join(decision.missing)}"
+    if reason == STABILIZING:
+        return f"shrinks in {max(0.0, left):.0f} s, if no more than {decision.needed} are needed until then"
+    return ""

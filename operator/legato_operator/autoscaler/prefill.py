@@ -1,0 +1,183 @@
+"""How many workers prompts need: those that arrive, and those that will be left over when another worker serves.
+
+Offered load comes first. Below saturation a queue is empty at any load, so a queue alone would let a worker go and
+then take it back. All is counted in seconds of work: one second of work in a second is one worker at full load.
+"""
+
+import dataclasses
+import itertools
+import math
+import statistics
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from legato_operator.autoscaler.decision import ARRIVALS, BACKLOG, QUEUEING, Term
+from legato_operator.autoscaler.equation import evaluate
+from legato_operator.autoscaler.signals import PromptLengths, Signals, Traffic, WorkerSignals
+
+UTILISATION = 0.75  # of a worker's measured rate: with a rate that is 30 % too high, load is still below capacity
+LATE = 0.05  # of the prompts may wait longer than that
+LEAST_QUEUEING = 0.1  # of the objective: the part that is left for queueing is never taken to be less
+USUAL_START = 60.0  # seconds, where no start was measured
+_LONGEST_PROMPT = 1 << 24  # tokens
+
+ARRIVALS_EQUATION = (
+    "max(min(1, oversizedWork / window), fittingWork / window / utilisation + max(0, oversizedWork / window - 1))"
+)
+LATE_EQUATION = "(load / workers) ** (sqrt(2 * (workers + 1)) - 1) * exp(-queueing * (workers - load) / residual)"
+BACKLOG_EQUATION = (
+    "arrivals + max(0, max(0, backlogWork + load * start - capacity) - queueing * arrivals) / max(start, queueing)"
+)
+
+_Cost = Callable[[float], float]  # seconds of a prompt with so many uncached tokens
+
+
+@dataclass(frozen=True)
+class _Work:
+    """Prompts, apart by whether one alone exceeds the objective."""
+
+    fitting: float = 0.0  # seconds
+    oversized: float = 0.0  # seconds
+    oversized_tokens: int = 0
+    squared: float = 0.0  # seconds², summed over those that fit
+    longest: float = 0.0  # seconds that the longest of those that fit takes at least
+
+
+def terms(signals: Signals, workers: Sequence[WorkerSignals], ttft: float) -> tuple[Term, ...]:
+    """What workers of this pool are needed for. `ttft` is the objective in seconds."""
+    traffic = signals.traffic
+    if traffic is None:
+        return (Term.unknown(ARRIVALS, "what arrives (a gateway did not answer)"),)
+    queued = _queued_tokens(traffic, workers)
+    if not queued and not any(bucket.tokens for bucket in traffic.arrivals):
+        return (Term(ARRIVALS, 0.0, "0", {}), *_unknown_queues(workers))
+    cost = _cost(workers)
+    if cost is None:
+        return (Term.unknown(ARRIVALS, "the prefill rate (no step was measured)"),)
+    arrived = _work(traffic.arrivals, cost, ttft)
+    arrivals = _arrivals(arrived, traffic)
+    backlog = max(0, queued - _work(traffic.waiting, cost, ttft).oversized_tokens)
+    recent = _work(traffic.recent, cost, ttft).fitting / traffic.recent_seconds
+    numbers = {
+        "arrivals": arrivals.known,
+        "backlogTokens": float(backlog),
+        "backlogWork": backlog * _per_token(cost, ttft),
+        "load": max(arrived.fitting / traffic.seconds, recent),
+        "start": start_seconds(workers),
+        "capacity": _capacity(workers, start_seconds(workers)),
+        "queueing": max(LEAST_QUEUEING * ttft, ttft - arrived.longest),
+        "ready": float(sum(worker.ready for worker in workers)),
+    }
+    queueing = _queueing(arrived, traffic.seconds, numbers["queueing"])
+    return (arrivals, *queueing, *_backlog(numbers), *_unknown_queues(workers))
+
+
+def start_seconds(workers: Iterable[WorkerSignals]) -> float:
+    """What a worker takes from its creation until it serves, as measured."""
+    known = [worker.start_seconds for worker in workers if worker.start_seconds is not None]
+    return statistics.median(known) if known else USUAL_START
+
+
+def decode_share(traffic: Traffic) -> float:
+    """The part of the head's wait that was for room in decode workers, from 0 to 1."""
+    total = sum(traffic.head_wait.values())
+    return traffic.head_wait.get("decode_room", 0.0) / total if total > 0 else 0.0
+
+
+def _arrivals(arrived: _Work, traffic: Traffic) -> Term:
+    """Oversized prompts need what works them off, but for one worker's worth: no number of workers serves one of them
+    within the objective, and one alone must not add any."""
+    numbers = {
+        "fittingWork": arrived.fitting,
+        "oversizedWork": arrived.oversized,
+        "window": traffic.seconds,
+        "utilisation": UTILISATION,
+        "tokens": float(sum(bucket.tokens for bucket in traffic.arrivals)),
+        "oversizedTokens": float(arrived.oversized_tokens),
+    }
+    return Term.of(ARRIVALS, ARRIVALS_EQUATION, numbers)
+
+
+def _queueing(arrived: _Work, window: float, queueing: float) -> tuple[Term, ...]:
+    """The smallest pool in which at most `LATE` of the prompts wait longer than the objective leaves for queueing.
+
+    Few workers meet by chance what many share out, so they need more room. Sakasegawa's approximation of the M/G/c
+    queue for the part that waits at all, and an exponential wait of these with its mean.
+    """
+    if not arrived.fitting:
+        return ()
+    numbers = {
+        "load": arrived.fitting / window,
+        "residual": arrived.squared / arrived.fitting / 2,
+        "queueing": queueing,
+        "late": LATE,
+    }
+    for workers in itertools.count(math.floor(numbers["load"]) + 1):
+        numbers["workers"] = float(workers)
+        if evaluate(LATE_EQUATION, numbers) <= LATE:
+            break
+    return (Term(QUEUEING, numbers["workers"], LATE_EQUATION, numbers),)
+
+
+def _backlog(numbers: dict[str, float]) -> tuple[Term, ...]:
+    """What is left over when a worker started now would serve, done in as long as that takes.
+
+    Nothing while ready workers do what waits within the objective's part for queueing: so little is noise.
+    """
+    if numbers["backlogWork"] <= numbers["queueing"] * numbers["ready"]:
+        return ()
+    return (Term.of(BACKLOG, BACKLOG_EQUATION, numbers),)
+
+
+def _queued_tokens(traffic: Traffic, workers: Sequence[WorkerSignals]) -> int:
+    """Uncached tokens that wait for prefill, and not for a decode worker's room."""
+    queues = sum(max(0, (worker.queue_tokens or 0) - (worker.parked_tokens or 0)) for worker in workers)
+    return queues + round(traffic.held_tokens * (1 - decode_share(traffic)))
+
+
+def _unknown_queues(workers: Sequence[WorkerSignals]) -> tuple[Term, ...]:
+    silent = [worker.name for worker in workers if worker.ready and worker.queue_tokens is None]
+    return (Term.unknown(BACKLOG, f"the queue of {', '.join(silent)}"),) if silent else ()
+
+
+def _capacity(workers: Sequence[WorkerSignals], start: float) -> float:
+    """Seconds of work that can be done until a worker started now would serve."""
+    return sum(start if worker.ready else min(start, worker.age) for worker in workers)
+
+
+def _cost(workers: Sequence[WorkerSignals]) -> _Cost | None:
+    """The median of all workers' costs: one whose fit is off does not move it."""
+    costs = [worker.prefill_cost for worker in workers if worker.prefill_cost is not None]
+    if not costs:
+        return None
+    return lambda tokens: statistics.median(cost.seconds(tokens) for cost in costs)
+
+
+def _work(buckets: Iterable[PromptLengths], cost: _Cost, ttft: float) -> _Work:
+    """A bucket is oversized when the shortest prompt that belongs into it is: so it does not depend on the load."""
+    work = _Work()
+    for bucket in buckets:
+        if bucket.requests:
+            work = _with(work, bucket, cost, cost(bucket.least), ttft)
+    return work
+
+
+def _with(work: _Work, bucket: PromptLengths, cost: _Cost, least: float, ttft: float) -> _Work:
+    seconds = bucket.requests * cost(bucket.tokens / bucket.requests)
+    if least > ttft:
+        oversized, tokens = work.oversized + seconds, work.oversized_tokens + bucket.tokens
+        return dataclasses.replace(work, oversized=oversized, oversized_tokens=tokens)
+    squared = work.squared + seconds * seconds / bucket.requests
+    return dataclasses.replace(work, fitting=work.fitting + seconds, squared=squared, longest=max(work.longest, least))
+
+
+def _per_token(cost: _Cost, ttft: float) -> float:
+    """Seconds a token, of a prompt half as long as the objective allows: what waits is known in tokens alone."""
+    shortest, longest = 1, _LONGEST_PROMPT
+    while shortest < longest:
+        middle = (shortest + longest + 1) // 2
+        if cost(middle) <= ttft:
+            shortest = middle
+        else:
+            longest = middle - 1
+    return cost(max(1, shortest // 2)) / max(1, shortest // 2)

@@ -1,0 +1,173 @@
+"""What a decision is, by example, with numbers that can be recomputed by hand."""
+
+import dataclasses
+
+import pytest
+from known_signals import NO_TRAFFIC, arriving, decoder, prefiller, prompts, spec
+
+from legato_operator.autoscaler import decision
+from legato_operator.autoscaler.decide import decide
+from legato_operator.autoscaler.signals import Blocks, DecodeCost, OutputLengths, Signals, Traffic
+from legato_operator.autoscaler.window import Window
+
+ONE = {"prefill": 1, "decode": 1}
+QUIET = {pool: Window(((0.0, 0),)) for pool in ONE}  # nothing was wished lately
+
+
+def _decide(known, current=ONE, windows=QUIET, now=1.0, **parts):
+    return decide(known, windows, spec(**parts), current, now).pools
+
+
+def _term(made, reason):
+    return next(term for term in made.terms if term.reason == reason)
+
+
+def test_prefill_follows_what_arrives_before_any_queue_builds_up():
+    """600 prompts of 2,000 tokens a minute are 20,000 tokens/s: 20,000 / (8,000 x 0.75) = 3.33 workers."""
+    made = _decide(Signals((prefiller(), decoder()), arriving(600, 2000)))["prefill"]
+    assert _term(made, decision.ARRIVALS).workers == pytest.approx(20_000 / 8_000 / 0.75)
+    assert made.wish == 4
+
+
+def test_a_queue_is_added_as_far_as_it_is_left_when_a_worker_started_now_would_serve():
+    """4,000 tokens/s need 0.67; 800,000 queued ones are 100 s of work, of which 70 s are left in 60 s."""
+    known = Signals((prefiller(queue_tokens=800_000), decoder()), arriving(120, 2000))
+    made = _decide(known)["prefill"]
+    assert _term(made, decision.BACKLOG).workers == pytest.approx(4 / 6 + (70 - 0.872 * 4 / 6) / 60, rel=1e-3)
+    assert (made.wish, made.reason) == (2, decision.BACKLOG)
+
+
+def test_a_queue_that_ready_workers_do_within_the_objective_is_noise():
+    made = _decide(Signals((prefiller(queue_tokens=4_000), decoder()), arriving(120, 2000)))["prefill"]
+    assert decision.BACKLOG not in {term.reason for term in made.terms}
+
+
+def test_workers_that_start_count_for_what_they_will_do_meanwhile():
+    """So a pod that cannot be scheduled asks for no further one."""
+    queued = Signals((prefiller(queue_tokens=800_000), decoder()), arriving(120, 2000))
+    starting = prefiller("prefill-1", ready=False, age=50.0, start_seconds=None, sample_age=None)
+    more = dataclasses.replace(queued, workers=(*queued.workers, starting))
+    before, after = _decide(queued)["prefill"], _decide(more)["prefill"]
+    assert _term(after, decision.BACKLOG).workers < _term(before, decision.BACKLOG).workers
+
+
+def test_a_prompt_that_alone_exceeds_the_objective_starts_no_worker():
+    """100,000 tokens take 12.5 s where 1 s is the objective: counted apart."""
+    traffic = arriving(1, 100_000, waiting=prompts(1, 100_000))
+    made = _decide(Signals((prefiller(queue_tokens=100_000), decoder()), traffic))["prefill"]
+    assert (made.wish, _term(made, decision.ARRIVALS).numbers["oversizedTokens"]) == (1, 100_000)
+
+
+def test_many_of_them_are_worked_off_all_the_same():
+    """24 a minute are 5 workers' work: without them the queue would grow for ever."""
+    made = _decide(Signals((prefiller(), decoder()), arriving(24, 100_000)))["prefill"]
+    assert _term(made, decision.ARRIVALS).workers == pytest.approx(5 - 1)
+
+
+def test_a_queue_that_waits_for_decode_room_scales_decode_and_not_prefill():
+    held = {"held": 50, "held_tokens": 400_000, "held_prompt_tokens": 400_000, "head_wait": {"decode_room": 2.0}}
+    full = decoder(blocks=Blocks(20, 0, 980), running=20)
+    made = _decide(Signals((prefiller(), full), arriving(120, 2000, **held)))
+    assert made["prefill"].wish == 1
+    assert made["decode"].wish == 29  # (980 + 25,000 + 0) / (1,000 x 0.9) = 28.9
+
+
+def test_a_queue_that_waits_for_prefill_does_not_scale_decode():
+    held = {"held": 50, "held_tokens": 1_600_000, "head_wait": {"prefill": 2.0}}
+    made = _decide(Signals((prefiller(), decoder()), arriving(120, 2000, **held)))
+    assert made["decode"].wish == 1
+    assert made["prefill"].wish > 1
+
+
+def test_one_hot_worker_in_a_roomy_pool_is_no_reason_to_grow():
+    hot = decoder(blocks=Blocks(0, 0, 1000), running=10)
+    cold = [decoder(f"decode-{i}", blocks=Blocks(900, 0, 100), running=1) for i in range(1, 4)]
+    made = _decide(Signals((prefiller(), hot, *cold), NO_TRAFFIC), {"prefill": 1, "decode": 4})["decode"]
+    assert made.wish == 2  # (1,000 + 3 x 100) / 900
+
+
+def test_decode_counts_what_is_promised_and_the_spread_of_output_lengths():
+    """(100 + 200 + 600 + 1.645 x 160 / 16 x 10) / 900 for 100 sequences: 1.18."""
+    blocks = Blocks(900, 0, 100, pending=200, growth=600)
+    traffic = arriving(60, 100, output=OutputLengths(200, 160))
+    worker = decoder(blocks=blocks, running=60, waiting=40, slots=1000)
+    made = _decide(Signals((prefiller(), worker), traffic))["decode"]
+    assert _term(made, decision.KV_BLOCKS).workers == pytest.approx((900 + 164.5) / 900)
+
+
+def test_decode_grows_when_a_step_would_exceed_the_objective():
+    """100 rows at 1 ms beside 10 ms: 100 / (0.9 x 100 - 10) = 1.25 workers."""
+    made = _decide(Signals((prefiller(), decoder(running=100, slots=1000)), NO_TRAFFIC))["decode"]
+    assert (_term(made, decision.STEP_TIME).workers, made.wish) == (pytest.approx(1.25), 2)
+
+
+def test_an_objective_below_an_empty_step_scales_nothing():
+    worker = decoder(running=100, slots=1000, decode_cost=DecodeCost(0.2, 0.001))
+    assert _decide(Signals((prefiller(), worker), NO_TRAFFIC))["decode"].wish == 1
+
+
+def test_sequences_of_a_draining_worker_count_and_its_room_does_not():
+    leaving = decoder("decode-1", draining=True, blocks=Blocks(0, 0, 1000), running=10)
+    made = _decide(Signals((prefiller(), decoder(), leaving), NO_TRAFFIC))["decode"]
+    assert _term(made, decision.KV_BLOCKS).workers == pytest.approx(1000 / 900)
+
+
+def test_unified_workers_do_both():
+    """0.67 for prompts and 0.5 for steps are more than one worker."""
+    worker = decoder(prefill_cost=prefiller().prefill_cost, running=40, slots=1000)
+    made = decide(
+        Signals((worker,), arriving(120, 2000)), {}, spec(scaling={"prefill": {"max": 0}}), {"decode": 1}, 0.0
+    ).pools
+    assert list(made) == ["decode"]
+    assert made["decode"].wish == 2
+
+
+def test_bounds_cap_the_wish_and_are_named():
+    made = _decide(Signals((prefiller(), decoder()), arriving(6000, 2000)), scaling={"prefill": {"min": 1, "max": 3}})
+    assert (made["prefill"].wish, made["prefill"].capped_by) == (3, "scaling.prefill.max")
+    assert "scaling.prefill.max" in made["prefill"].change
+
+
+def test_a_wish_goes_down_when_its_maximum_is_old_and_not_before():
+    idle = Signals((prefiller(), decoder()), NO_TRAFFIC)
+    windows, size = {}, {"prefill": 5, "decode": 1}
+    for now in range(0, 900, 20):
+        made = decide(idle, windows, spec(), size, float(now))
+        windows = made.windows
+        assert made.pools["prefill"].wish == 5
+    last = decide(idle, windows, spec(), size, 900.0).pools["prefill"]
+    assert (last.wish, last.reason) == (0, decision.IDLE)
+
+
+def test_a_gap_without_decisions_begins_the_window_anew():
+    """An operator that was away does not know what would have been wished."""
+    idle = Signals((prefiller(), decoder()), NO_TRAFFIC)
+    windows = {"prefill": Window().add(0.0, 1, 1, 900.0)}
+    assert decide(idle, windows, spec(), {"prefill": 5, "decode": 1}, 1000.0).pools["prefill"].wish == 5
+
+
+def test_what_a_worker_told_long_ago_is_not_known():
+    old = prefiller(sample_age=11.0)
+    made = _decide(Signals((old, decoder()), NO_TRAFFIC), {"prefill": 3, "decode": 1})["prefill"]
+    assert (made.wish, made.reason) == (3, decision.METRICS_MISSING)
+    assert "prefill-0" in made.missing[0]
+
+
+def test_what_is_known_may_still_grow_a_pool_while_something_is_missing():
+    silent = prefiller("prefill-1", sample_age=None)
+    made = _decide(Signals((prefiller(), silent, decoder()), arriving(600, 2000)))["prefill"]
+    assert (made.wish, made.missing) == (4, ("the queue of prefill-1",))
+
+
+def test_few_large_requests_and_many_small_ones_of_equal_work_need_much_the_same():
+    known = [
+        Signals((prefiller(), decoder()), arriving(count, tokens)) for count, tokens in ((600, 6000), (36_000, 100))
+    ]
+    few, many = (_decide(each)["prefill"] for each in known)
+    assert few.terms[0].workers == pytest.approx(many.terms[0].workers)
+    assert many.wish <= few.wish <= many.wish + 4  # a few large ones meet more often
+
+
+def test_without_any_request_the_last_second_of_traffic_is_zero_and_not_missing():
+    made = _decide(Signals((prefiller(), decoder()), Traffic(60.0, (), 10.0, ())), {"prefill": 3, "decode": 3})
+    assert {pool: each.wish for pool, each in made.items()} == {"prefill": 0, "decode": 1}

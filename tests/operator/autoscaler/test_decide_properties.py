@@ -1,0 +1,182 @@
+"""What holds of every decision, whatever is known."""
+
+import dataclasses
+import math
+
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from known_signals import changed, signals, spec, traffics
+
+from legato_operator.autoscaler.decide import decide
+from legato_operator.autoscaler.equation import evaluate
+from legato_operator.autoscaler.prefill import LATE_EQUATION
+from legato_operator.autoscaler.signals import PrefillCost, PromptLengths, Signals, Traffic
+from legato_operator.autoscaler.window import Window
+
+SPEC = spec()
+POOLS = ("prefill", "decode")
+many = settings(max_examples=60, deadline=None)
+sizes = st.fixed_dictionaries({pool: st.integers(1, 50) for pool in POOLS})
+
+
+def _wishes(known, current, windows=None, now=0.0):
+    made = decide(known, windows or {}, SPEC, current, now)
+    return {pool: each.wish for pool, each in made.pools.items()}
+
+
+def _grown(known: Signals, factor: int) -> Signals:
+    """The same mix, more of it."""
+
+    def more(lengths):
+        return tuple(PromptLengths(each.least, each.requests * factor, each.tokens * factor) for each in lengths)
+
+    traffic = known.traffic
+    return dataclasses.replace(
+        known,
+        traffic=dataclasses.replace(
+            traffic, arrivals=more(traffic.arrivals), recent=more(traffic.recent), held=traffic.held * factor,
+            held_tokens=traffic.held_tokens * factor, held_prompt_tokens=traffic.held_prompt_tokens * factor,
+        ),
+    )  # fmt: skip
+
+
+@many
+@given(signals(), sizes, st.lists(st.integers(0, 60), min_size=1, max_size=12))
+def test_a_pool_shrinks_only_to_the_highest_wish_of_the_whole_window(known, current, earlier):
+    """And to nothing less than what is needed now."""
+    window = Window()
+    for number, wish in enumerate(earlier):
+        window = window.add(10.0 * number, wish, 0, SPEC.scaling.scale_down_stabilization)
+    made = decide(known, dict.fromkeys(POOLS, window), SPEC, current, 10.0 * len(earlier))
+    for pool, each in made.pools.items():
+        assert each.wish >= min(current[pool], max(earlier)), pool
+        assert each.wish >= min(each.needed, 10_000)
+
+
+@many
+@given(signals(), sizes)
+def test_after_a_restart_nothing_shrinks(known, current):
+    made = _wishes(known, current)
+    assert all(made[pool] >= current[pool] for pool in POOLS)
+
+
+@many
+@given(signals(), st.integers(1, 40))
+def test_one_worker_less_never_crosses_the_threshold_for_growing(known, current):
+    """With a window that allows everything, what was decided is decided again at the new size."""
+    window = dict.fromkeys(POOLS, Window(((0.0, 0),)))
+    first = _wishes(known, dict.fromkeys(POOLS, current), window, 1.0)
+    again = decide(known, window, SPEC, first, 1.0)
+    assert not any(each.changes for each in again.pools.values())
+
+
+@many
+@given(signals(), sizes, st.sampled_from(("traffic", "prefill", "decode")))
+def test_what_is_missing_never_lowers_a_wish(known, current, missing):
+    window = dict.fromkeys(POOLS, Window(((0.0, 0),)))
+    if missing == "traffic":
+        silent = dataclasses.replace(known, traffic=None)
+        pools = POOLS
+    else:
+        silent, pools = changed(known, missing, sample_age=None), (missing,)
+    made = _wishes(silent, current, window, 1.0)
+    assert all(made[pool] >= current[pool] for pool in pools)
+
+
+@many
+@given(signals(), sizes, st.integers(2, 9))
+def test_more_load_never_lowers_a_wish(known, current, factor):
+    before, after = _wishes(known, current), _wishes(_grown(known, factor), current)
+    assert all(after[pool] >= before[pool] for pool in POOLS)
+
+
+def _loaded(worker, tokens, blocks):
+    more = {"queue_tokens": worker.queue_tokens + tokens}
+    if worker.blocks is not None:
+        full, moved = worker.blocks, min(blocks, worker.blocks.free)
+        more["running"] = worker.running and worker.running + blocks
+        more["blocks"] = dataclasses.replace(
+            full, free=full.free - moved, used=full.used + moved, pending=full.pending + blocks
+        )
+    return dataclasses.replace(worker, **more)
+
+
+@many
+@given(signals(), sizes, st.integers(0, 100_000), st.integers(0, 500))
+def test_longer_queues_and_fuller_caches_never_lower_a_wish(known, current, tokens, blocks):
+    workers = [_loaded(worker, tokens, blocks) for worker in known.workers]
+    loaded = dataclasses.replace(known, workers=tuple(workers))
+    before, after = _wishes(known, current), _wishes(loaded, current)
+    assert all(after[pool] >= before[pool] for pool in POOLS)
+
+
+@many
+@given(signals(), sizes, st.sampled_from((2, 4, 8)))
+def test_workers_so_many_times_as_fast_with_prompts_so_many_times_as_long_need_the_same(known, current, factor):
+    def longer(lengths):
+        return tuple(PromptLengths(each.least * factor, each.requests, each.tokens * factor) for each in lengths)
+
+    traffic = known.traffic
+    scaled = dataclasses.replace(
+        known,
+        workers=tuple(
+            dataclasses.replace(
+                worker,
+                queue_tokens=worker.queue_tokens * factor,
+                prefill_cost=worker.prefill_cost and PrefillCost(worker.prefill_cost.per_token / factor),
+            )
+            for worker in known.workers
+        ),
+        traffic=dataclasses.replace(
+            traffic,
+            arrivals=longer(traffic.arrivals),
+            recent=longer(traffic.recent),
+            waiting=longer(traffic.waiting),
+            held_tokens=traffic.held_tokens * factor,
+            head_wait={},
+        ),
+    )
+    plain = dataclasses.replace(
+        known,
+        workers=tuple(
+            dataclasses.replace(worker, prefill_cost=worker.prefill_cost and PrefillCost(worker.prefill_cost.per_token))
+            for worker in known.workers
+        ),
+        traffic=dataclasses.replace(traffic, head_wait={}),
+    )
+    # Where a bucket begins is a whole number of tokens: costs right at its edge may fall on either side.
+    assume(not _at_the_edge(plain))
+    assert _wishes(scaled, current)["prefill"] == _wishes(plain, current)["prefill"]
+
+
+def _at_the_edge(known: Signals) -> bool:
+    costs = [worker.prefill_cost.per_token for worker in known.workers if worker.prefill_cost is not None]
+    edges = [1 << power for power in range(3, 22)]
+    return any(math.isclose(cost * edge, SPEC.slo.ttft, rel_tol=1e-6) for cost in costs for edge in edges)
+
+
+@many
+@given(signals(), sizes)
+def test_each_term_follows_from_the_numbers_it_tells(known, current):
+    made = decide(known, {}, SPEC, current, 0.0)
+    for each in made.pools.values():
+        assert each.needed == math.ceil(max(term.known for term in each.terms) - 1e-6)
+        for term in each.terms:
+            if term.equation == LATE_EQUATION:
+                assert evaluate(term.equation, term.numbers) <= term.numbers["late"]
+            elif term.workers is not None:
+                assert evaluate(term.equation, term.numbers) == term.workers
+
+
+@many
+@given(traffics(), sizes)
+def test_without_a_worker_prompts_that_arrive_keep_the_pool_as_it_is(traffic, current):
+    assume(traffic.arrivals)
+    made = _wishes(Signals((), traffic), current, dict.fromkeys(POOLS, Window(((0.0, 0),))), 1.0)
+    assert made["prefill"] >= current["prefill"]
+
+
+def test_no_traffic_lets_a_pool_shrink_to_its_minimum():
+    known = Signals((), Traffic(60.0, (), 10.0, ()))
+    window = dict.fromkeys(POOLS, Window(((0.0, 0),)))
+    assert _wishes(known, {"prefill": 9, "decode": 9}, window, 1.0) == {"prefill": 0, "decode": 1}
