@@ -2,10 +2,10 @@
 
     PYTHONPATH=tests/support .venv/bin/python benchmarks/autoscaling.py TRACE [--copies 4] [--ttft 2]
 
-TRACE is a file in Mooncake's or Azure's format, of which `--copies` are laid over each other, each begun at another time.
-Attainment is the share of all requests offered whose TTFT and mean
-TPOT are within the objectives; worker-hours count from the wish to the removal. Fixed pools are the smallest with at
-least that attainment, and those of the autoscaler's mean size, rounded up.
+TRACE is a file in Mooncake's or Azure's format, of which `--copies` are laid over each other, each begun at another
+time. Attainment is the share of all requests offered whose TTFT and mean TPOT are within the objectives; worker-hours
+count from the wish to the removal. Fixed pools are the smallest that are as good, with the largest decode pool that the
+autoscaler had, and those of its mean sizes.
 """
 
 import argparse

@@ -11,6 +11,7 @@ from pydantic import BaseModel
 
 from legato_operator.api import conditions, field_errors
 from legato_operator.api.resources import InferenceService
+from legato_operator.autoscaler import decision
 
 ROOT = Path(__file__).parents[1]
 SOURCE_ROOTS = ("protocol", "engine", "gateway", "operator", "cli")
@@ -54,8 +55,14 @@ def test_docs_know_condition_reason(reason):
     assert f"| `{reason}` |" in (ROOT / "docs" / "status.md").read_text()
 
 
+@pytest.mark.parametrize("reason", sorted(decision.REASONS))
+def test_docs_know_what_a_size_follows_from(reason):
+    assert f"`{reason}` |" in (ROOT / "docs" / "autoscaling.md").read_text()
+
+
 def test_every_reason_constant_is_explained():
     types = {"READY", "PREFILL_READY", "DECODE_READY", "GATEWAY_READY", "KV_TRANSPORT_READY", "PROGRESSING"}
+    types |= {"SCALING_ACTIVE"}
     constants = {value for name, value in vars(conditions).items() if name.isupper() and isinstance(value, str)}
     assert constants - {vars(conditions)[name] for name in types} == set(conditions.REASONS)
 

@@ -15,6 +15,9 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     pool, replicas = flags.one_of("POOL", ("prefill", "decode")), flags.whole("REPLICAS", 0, MOST_REPLICAS)
     parser.add_argument("pool", type=pool, metavar=pool.metavar, help="prefill or decode")
     parser.add_argument("replicas", type=replicas, metavar=replicas.metavar, help="how many workers it should have")
+    flags.option(
+        parser, "--for", kind=flags.DURATION, help="with mode Managed: how long the autoscaler pauses (default: 30m)"
+    )
     flags.option(parser, "--service", kind=flags.text("NAME"), help="name of the service, if several are running")
     parser.set_defaults(run=run)
 
@@ -24,7 +27,8 @@ def run(args: argparse.Namespace) -> int:
     from legato_cli import admin
 
     try:
-        answer = admin.ask(args.service, {"do": "scale", "pool": args.pool, "replicas": args.replicas})
+        order = {"do": "scale", "pool": args.pool, "replicas": args.replicas, "for": getattr(args, "for")}
+        answer = admin.ask(args.service, order)
     except (admin.NotRunning, admin.CannotListen, OSError) as error:
         answer = {"error": str(error)}
     if "error" in answer:

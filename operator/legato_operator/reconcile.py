@@ -8,6 +8,7 @@ from legato_operator.api import conditions, parsing
 from legato_operator.api.conditions import Condition
 from legato_operator.api.resources import Drain
 from legato_operator.apply import apply, hold, is_held, release
+from legato_operator.autoscaling import Autoscaler, Scaled, with_scaling
 from legato_operator.clock import Clock
 from legato_operator.cluster import Cluster, Object, Ref, is_leaving, uid_of
 from legato_operator.errors import ClusterError, Conflict, ManifestError, NotLeading, ObjectNotFound, Unavailable
@@ -32,12 +33,15 @@ class Reconciler:
         clock: Clock,
         placement: PodPlacement,
         recorder: Recorder | None = None,
+        autoscaler: Autoscaler | None = None,
     ) -> None:
+        """Without an autoscaler, pools keep the sizes that others give them, whatever the mode."""
         self._cluster = cluster
         self._workers = workers
         self._clock = clock
         self._placement = placement
         self._recorder = recorder or NullRecorder()
+        self._autoscaler = autoscaler
 
     async def reconcile(self, ref: Ref) -> float | None:
         """One pass. Seconds until the next one is due at the latest, or None when the service is gone.
@@ -91,7 +95,8 @@ class Reconciler:
     async def _move(self, ref: Ref, stored: Object) -> float:
         """One step towards the spec. What the API server refuses keeps nothing else from being done and told."""
         observed = await observe(self._cluster, self._workers, self._clock, stored)
-        made = plan(observed, self._placement)
+        scaled = await self._autoscaler.look(observed) if self._autoscaler is not None else Scaled()
+        made = with_scaling(plan(observed, self._placement), observed, scaled)
         try:
             await apply(self._cluster, self._workers, observed, made.phases)
         except (Conflict, NotLeading, Unavailable):
@@ -102,6 +107,8 @@ class Reconciler:
             await self._write_status(ref, stored, {**made.status, "conditions": list(told.values())})
             raise
         await self._write_status(ref, stored, made.status)
+        for reason, note in scaled.news:
+            await self._recorder.record(stored, False, reason, note)
         return made.requeue_after
 
     async def _end_unread(self, ref: Ref) -> float:

@@ -11,6 +11,7 @@ import pytest
 
 from legato_cli import admin, main, scale, up
 from legato_cli.local.operations import Operations
+from legato_operator.clock import SystemClock
 from legato_operator.cluster import Ref
 from legato_operator.local.store import Store
 
@@ -83,7 +84,7 @@ async def _service(store, **spec):
         "spec": {"model": model, **spec},
     }
     await store.apply(item, "user")
-    return Operations(store, Ref("InferenceService", "default", "demo"))
+    return Operations(store, Ref("InferenceService", "default", "demo"), SystemClock())
 
 
 @pytest.mark.parametrize(
@@ -104,6 +105,13 @@ async def _service(store, **spec):
             {"scaling": {"mode": "Fixed"}, "prefill": {"replicas": 1}, "decode": {"replicas": 1}},
             {"do": "scale", "pool": "decode", "replicas": 2},
             "scaling.mode is Fixed",
+        ),
+        ({}, {"do": "scale", "pool": "decode", "replicas": 2}, "the autoscaler is paused for 30m"),
+        ({}, {"do": "scale", "pool": "decode", "replicas": 2, "for": 60.0}, "the autoscaler is paused for 1m"),
+        (
+            {"scaling": {"mode": "External"}},
+            {"do": "scale", "pool": "decode", "replicas": 2, "for": 60.0},
+            "spec.scaling.mode External does not use",
         ),
         ({}, {"do": "dance"}, "unknown command"),
         ({}, {"do": "status"}, "conditions"),

@@ -1,13 +1,17 @@
 """What `legato scale` and `legato status` ask of a running `legato up`."""
 
+import datetime
 from collections.abc import Mapping
 from typing import Any
 
 from legato_operator.api import parsing, roles
-from legato_operator.api.resources import Spec
+from legato_operator.api.resources import InferenceService, Spec
+from legato_operator.clock import Clock
 from legato_operator.cluster import Cluster, Ref, labels_of
 from legato_operator.manifests import common, pool
-from legato_protocol import names
+from legato_protocol import durations, names
+
+PAUSE = 1800.0  # seconds for which `legato scale` pauses the autoscaler, where it does not say
 
 
 class OrderRefused(Exception):
@@ -17,27 +21,35 @@ class OrderRefused(Exception):
 class Operations:
     """Orders for one service."""
 
-    def __init__(self, cluster: Cluster, ref: Ref) -> None:
+    def __init__(self, cluster: Cluster, ref: Ref, clock: Clock) -> None:
         self._cluster = cluster
+        self._clock = clock
         self._ref = ref
 
     async def answer(self, order: Mapping[str, Any]) -> dict[str, Any]:
         """Do what is asked, or say in `error` why not."""
         try:
             match order:
-                case {"do": "scale", "pool": str(name), "replicas": int(replicas)}:
-                    return {"message": await self._scale(name, replicas)}
+                case {"do": "scale", "pool": str(name), "replicas": int(replicas), **rest}:
+                    return {"message": await self._scale(name, replicas, rest.get("for"))}
                 case {"do": "status"}:
                     return {"status": await self._status()}
             raise OrderRefused("unknown command (is the running `legato up` of the same version?)")
         except OrderRefused as refusal:
             return {"error": str(refusal)}
 
-    async def _scale(self, name: str, replicas: int) -> str:
+    async def _scale(self, name: str, replicas: int, seconds: float | None) -> str:
+        """With mode Managed, the autoscaler pauses for so many seconds: else it would take the size back."""
         service = parsing.service_from_object(await self._cluster.get(self._ref))
-        _check(service.spec, name, replicas)
+        _check(service.spec, name, replicas, seconds)
+        told = f"{common.pool_name(service, name)}: {replicas} workers desired"
+        if service.spec.scaling.mode == "Managed":
+            pause = PAUSE if seconds is None else seconds
+            until = datetime.datetime.fromtimestamp(self._clock.now() + pause, datetime.UTC)
+            await self._cluster.apply(_paused(service, until.isoformat(timespec="seconds")), common.SCALER, force=True)
+            told += f"; the autoscaler is paused for {durations.text(pause)}"
         await self._cluster.apply(pool.scale(service, name, replicas), common.SCALER, force=True)
-        return f"{common.pool_name(service, name)}: {replicas} workers desired"
+        return told
 
     async def _status(self) -> dict[str, Any]:
         stored = await self._cluster.get(self._ref)
@@ -45,11 +57,25 @@ class Operations:
         pods = (await self._cluster.list("Pod", self._ref.namespace, mine)).items
         return {
             "conditions": stored.get("status", {}).get("conditions", []),
+            "scaling": stored.get("status", {}).get("scaling"),
             "pods": [_pod(item) for item in pods if names.LABEL_ROLE in labels_of(item)],
         }
 
 
-def _check(spec: Spec, name: str, replicas: int) -> None:
+def _paused(service: InferenceService, until: str) -> dict[str, Any]:
+    """As much of the service as pauses its autoscaler."""
+    metadata = {"name": service.metadata.name, "namespace": service.metadata.namespace}
+    annotations = {common.ANNOTATION_PAUSED: until}
+    return {
+        "apiVersion": names.API_VERSION,
+        "kind": names.INFERENCE_SERVICE,
+        "metadata": {**metadata, "annotations": annotations},
+    }
+
+
+def _check(spec: Spec, name: str, replicas: int, seconds: float | None) -> None:
+    if seconds is not None and spec.scaling.mode != "Managed":
+        raise OrderRefused(f"--for pauses the autoscaler, which spec.scaling.mode {spec.scaling.mode} does not use")
     if name not in roles.of(spec):
         raise OrderRefused(f"the service has no {name} pool: scaling.{name}.max or {name}.replicas is 0")
     if spec.scaling.mode == "Fixed":

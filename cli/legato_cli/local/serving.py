@@ -20,6 +20,7 @@ from legato_cli.local.progress import Progress
 from legato_cli.local.terminal import Terminal
 from legato_operator.api import conditions, parsing, yaml_text
 from legato_operator.api.resources import InferenceService
+from legato_operator.autoscaling import Autoscaler
 from legato_operator.clock import SystemClock
 from legato_operator.cluster import Cluster, Object, Ref
 from legato_operator.controller import Controller
@@ -30,6 +31,7 @@ from legato_operator.local.logs import Logs
 from legato_operator.local.settings import LocalSettings
 from legato_operator.manifests.common import model_argument
 from legato_operator.manifests.placement import local
+from legato_operator.observing.signal_source import WorkerSignalSource
 from legato_operator.observing.worker_api import HttpWorkers
 from legato_operator.planning import checks
 from legato_operator.reconcile import Reconciler
@@ -89,7 +91,8 @@ async def _serve(path: Path, manifest: Manifest, listener: socket.socket, verbos
     ):
         workers = HttpWorkers(session)
         placement = local(PROGRAM, len(os.sched_getaffinity(0)))
-        controller = Controller(Reconciler(cluster.store, workers, clock, placement))
+        autoscaler = Autoscaler(WorkerSignalSource())
+        controller = Controller(Reconciler(cluster.store, workers, clock, placement, autoscaler=autoscaler))
         return await _Serving(cluster, controller, path, manifest, listener, terminal).run()
 
 
@@ -121,7 +124,7 @@ class _Serving:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, self._on_signal)
-        operations = Operations(self._store, self._ref)
+        operations = Operations(self._store, self._ref, SystemClock())
         async with admin.listening(self._manifest.service.metadata.name, operations.answer):
             await self._store.apply(self._manifest.written, USER)
             controller = asyncio.create_task(following.run(self._store, self._controller))

@@ -10,21 +10,26 @@ DECODE_READY = "DecodeReady"
 GATEWAY_READY = "GatewayReady"
 KV_TRANSPORT_READY = "KVTransportReady"
 PROGRESSING = "Progressing"
+SCALING_ACTIVE = "ScalingActive"
 
+ADVISORY = "Advisory"
 ALL_READY = "AllReady"
 API_REFUSED = "APIRefused"
+AUTOSCALING = "Autoscaling"
 CAPACITY_UNAVAILABLE = "CapacityUnavailable"
 CAPPED = "Capped"
 CONNECTED = "Connected"
 DELETING = "Deleting"
 DOWNLOADING = "Downloading"
 INVALID = "Invalid"
+METRICS_STALE = "MetricsStale"
 NOT_AVAILABLE = "NotAvailable"
 NOT_FOUND = "NotFound"
 NOT_NEEDED = "NotNeeded"
 NO_READY_WORKER = "NoReadyWorker"
 NO_TRANSPORT = "NoTransport"
 OPERATOR_FAULT = "OperatorFault"
+PAUSED = "Paused"
 PROGRESS_DEADLINE_EXCEEDED = "ProgressDeadlineExceeded"
 ROLLING_OUT = "RollingOut"
 ROLLOUT_FAILED = "RolloutFailed"
@@ -36,20 +41,24 @@ UP_TO_DATE = "UpToDate"
 WORKER_REFUSED = "WorkerRefused"
 
 REASONS = {
+    ADVISORY: "`scaling.mode` is `Advisory`: the autoscaler tells what it would set and changes nothing",
     ALL_READY: "all components needed to serve requests are ready",
     API_REFUSED: "the API server rejected a write of the operator: a quota, an admission policy or missing permissions",
+    AUTOSCALING: "the autoscaler sets the pools' replicas by what it measures",
     CAPACITY_UNAVAILABLE: "no place for one more worker like those that run; no others are started meanwhile",
     CAPPED: "the desired number of workers is outside the scaling bounds, the ratio of the pools or the GPU budget",
     CONNECTED: "workers can hand off KV over the transport named in the message",
     DELETING: "the service is being deleted",
     DOWNLOADING: "a pod is downloading its model; see the log of its container `model` for progress",
     INVALID: "the manifest is invalid",
+    METRICS_STALE: "a worker or gateway has not told its load for 30 s, so no pool shrinks; the message names it",
     NOT_AVAILABLE: "the manifest uses a feature that is not available yet or not on this platform",
     NOT_FOUND: "a PersistentVolumeClaim or Secret that the manifest names does not exist; running workers stay",
     NOT_NEEDED: "the service has no such pool, or no hand-offs",
     NO_READY_WORKER: "no worker of this pool is ready",
     NO_TRANSPORT: "a worker has no transport for hand-offs",
     OPERATOR_FAULT: "the operator failed to reconcile this object and will retry; see its log",
+    PAUSED: "the autoscaler is paused until the time in the message, by `legato scale` or an annotation",
     PROGRESS_DEADLINE_EXCEEDED: "a worker of the latest revision was not ready within `rollout.progressDeadline`",
     ROLLING_OUT: "workers of an older revision are being replaced",
     ROLLOUT_FAILED: "a worker of the latest revision cannot start; workers of the last good revision keep serving",
@@ -63,7 +72,8 @@ REASONS = {
 
 # With status False these raise no warning: they are transient, or what was requested.
 CALM = frozenset(
-    {DELETING, DOWNLOADING, NOT_NEEDED, NO_READY_WORKER, ROLLING_OUT, SCALING, STARTING, UNKNOWN, UP_TO_DATE}
+    {ADVISORY, DELETING, DOWNLOADING, NOT_NEEDED, NO_READY_WORKER}
+    | {PAUSED, ROLLING_OUT, SCALING, STARTING, UNKNOWN, UP_TO_DATE}
 )
 
 # With any status these raise a warning: somebody has to act.

@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 from pydantic import BaseModel
 
-from legato_operator.api import quantities, rules
+from legato_operator.api import quantities, rules, scaling_status
 from legato_operator.api.resources import LONGEST_SERVICE_NAME, InferenceService, WorkerPool
 from legato_protocol import durations, names, sizes
 
@@ -102,6 +102,7 @@ def inference_service() -> Schema:
                 "description": "State of the pools.",
                 "properties": {"prefill": pool, "decode": pool},
             },
+            "scaling": scaling_status.schema(),
             "model": {"type": "string", "description": "Model name that clients put into requests."},
             "url": {"type": "string", "description": "URL of the gateway inside the cluster."},
         },

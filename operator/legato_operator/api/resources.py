@@ -286,7 +286,7 @@ class WorkerPoolSpec(ManifestPart):
     role: Literal["prefill", "decode"]
     """Role of its workers."""
     replicas: Count | None = None
-    """Desired number of workers, set by the operator with scaling.mode Managed, by an HPA or a person with External."""
+    """Desired number of workers: set by the autoscaler with scaling.mode Managed, otherwise by an HPA or a person."""
 
 
 class WorkerPool(ManifestPart):

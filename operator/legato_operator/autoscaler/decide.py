@@ -16,6 +16,7 @@ from legato_operator.autoscaler.decision import (
     METRICS_MISSING,
     PREFILL_AND_DECODE,
     STABILIZING,
+    STEP_TIME,
     WITHIN_BOUNDS,
     Decision,
     PoolDecision,
@@ -66,7 +67,7 @@ def _terms(signals: Signals, pool: str, spec: Spec) -> tuple[Term, ...]:
 
 def _both(prompts: Sequence[Term], decoding: Sequence[Term]) -> tuple[Term, ...]:
     """Unified workers do one beside the other, so the time that both take adds up."""
-    steps = sum(term.known for term in decoding if term.reason == decode.STEP_TIME)
+    steps = max((term.known for term in decoding if term.reason == STEP_TIME), default=0.0)
     numbers = {"prefill": max((term.known for term in prompts), default=0.0), "decode": steps}
     return (Term.of(PREFILL_AND_DECODE, "prefill + decode", numbers),) if steps and numbers["prefill"] else ()
 

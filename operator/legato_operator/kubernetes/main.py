@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import aiohttp
 from kubernetes.client import Configuration
 
+from legato_operator.autoscaling import Autoscaler
 from legato_operator.clock import SystemClock
 from legato_operator.cluster import Object
 from legato_operator.controller import Controller, Reconciles, Retries, service_of
@@ -25,6 +26,7 @@ from legato_operator.kubernetes.sightings import Sightings
 from legato_operator.kubernetes.token_access import Account, TokenAccess
 from legato_operator.kubernetes.watchdog import AUDIT_SECONDS, Watchdog
 from legato_operator.manifests import placement
+from legato_operator.observing.signal_source import WorkerSignalSource
 from legato_operator.observing.worker_api import HttpWorkers
 from legato_operator.reconcile import Reconciler
 from legato_protocol import names
@@ -118,7 +120,8 @@ class _Process:
             settings.gpu_resources,
         )
         recorder = Events(led, settings.identity)
-        reconciler: Reconciles = Reconciler(led, HttpWorkers(session), SystemClock(), where, recorder)
+        autoscaler = Autoscaler(WorkerSignalSource(), metrics)
+        reconciler: Reconciles = Reconciler(led, HttpWorkers(session), SystemClock(), where, recorder, autoscaler)
         if settings.token_role:
             account = Account(settings.lease_namespace, settings.service_account)
             reconciler = TokenAccess(reconciler, led, settings.token_role, account)

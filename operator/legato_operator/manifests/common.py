@@ -13,9 +13,11 @@ from legato_protocol import names
 # Field managers of server-side apply.
 MANAGER = "legato-operator"
 SCALER = "legato-scaler"  # applies the initial `spec.replicas` of a pool, and later ones for `legato scale`
+AUTOSCALER = "legato-autoscaler"  # applies `spec.replicas` of pools with `scaling.mode: Managed`
 DRAINER = "legato-drain"  # marks workers that were chosen to leave
 
 ANNOTATION_DRAINING = f"{names.API_GROUP}/draining-since"  # when the operator chose this worker to leave
+ANNOTATION_PAUSED = f"{names.API_GROUP}/scaling-paused-until"  # RFC 3339, on a service: until then nothing is scaled
 ANNOTATION_APPLIED = f"{names.API_GROUP}/applied-hash"  # hash of the applied object: removing a field changes it too
 GATEWAY = "gateway"
 DEPLOYMENT = "Deployment"

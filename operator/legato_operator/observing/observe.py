@@ -55,6 +55,7 @@ async def observe(cluster: Cluster, workers: Workers, clock: Clock, stored: Obje
         now=clock.now(),
         timestamp=clock.timestamp(),
         missing=tuple(problem for problem in missing if problem),
+        annotations=stored["metadata"].get("annotations", {}),
     )
 
 

@@ -44,9 +44,10 @@ def read(item: Object, now: float) -> Pod:
         refused=_refused(status),
         blocked=_blocked(status),
         downloading=_download(status) != "",
-        restarts=max((c.get("restartCount", 0) for c in _all_containers(status)), default=0),
+        restarts=_restarts(status),
         ended=_ended(status),
         waiting=0.0 if ready else now - _seconds(_not_ready_since(item)),
+        start_seconds=_start_seconds(item) if ready and not _restarts(status) else None,
         address=_control_address(item) if pool != common.GATEWAY else "",
         draining_since=_draining_since(item),
         age=now - _seconds(item["metadata"]["creationTimestamp"]),
@@ -134,6 +135,15 @@ def _not_ready_since(item: Object) -> str:
     """When it was ready last; of one that never was, when it came to be."""
     since = _condition(item.get("status", {}), "Ready").get("lastTransitionTime")
     return str(since or item["metadata"]["creationTimestamp"])
+
+
+def _restarts(status: Mapping[str, Any]) -> int:
+    return max((int(c.get("restartCount", 0)) for c in _all_containers(status)), default=0)
+
+
+def _start_seconds(item: Object) -> float:
+    """Of one that is ready, and did not become so by a restart."""
+    return _seconds(_not_ready_since(item)) - _seconds(item["metadata"]["creationTimestamp"])
 
 
 def _control_address(item: Object) -> str:

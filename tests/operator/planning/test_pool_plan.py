@@ -192,7 +192,7 @@ def test_when_a_worker_is_told_to_leave_and_when_it_is_deleted(planned, pod, tar
 
 
 def _draining(chunk=NEW, busy=1, since=999.0, stopping=False, **more):
-    state = WorkerState(busy, True, "ucx:tcp", stopping)
+    state = WorkerState(busy, True, "ucx:tcp", stopping=stopping)
     return _pod(chunk, **{"ready": False, "draining_since": since, "state": state} | more)
 
 

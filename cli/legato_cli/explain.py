@@ -1,0 +1,105 @@
+"""`legato explain scaling`: why the pools of a running service have the sizes they have, with the arithmetic."""
+
+import argparse
+import sys
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from legato_protocol import flags
+
+FAILED = 1
+
+
+def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Register `legato explain`."""
+    parser = subparsers.add_parser("explain", help="show what the autoscaler decided, and from which numbers")
+    topic = flags.one_of("TOPIC", ("scaling",))
+    parser.add_argument("topic", type=topic, metavar=topic.metavar, help="scaling")
+    flags.option(parser, "--service", kind=flags.text("NAME"), help="name of the service, if several are running")
+    namespace = flags.text("NAMESPACE")
+    flags.option(
+        parser, "--namespace", kind=namespace, help="of a service on Kubernetes; without it, one of `legato up`"
+    )
+    flags.option(parser, "--records", kind=flags.whole("COUNT", 0, 20), default=5, help="how many changes to show")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Ask the running `legato up`, or the API server. Exit code 1: it cannot be asked, or nothing was decided."""
+    try:
+        scaling = _on_kubernetes(args.namespace, args.service) if args.namespace else _local(args.service)
+    except LookupError as error:
+        print(f"legato explain: {error.args[0]}", file=sys.stderr)
+        return FAILED
+    print("\n".join(lines(scaling, args.records)))
+    return 0
+
+
+def _local(service: str | None) -> Mapping[str, Any]:
+    from legato_cli import admin
+
+    try:
+        answer = admin.ask(service, {"do": "status"})
+    except (admin.NotRunning, admin.CannotListen, OSError) as error:
+        raise LookupError(str(error)) from None
+    if "error" in answer:
+        raise LookupError(answer["error"])
+    return _decided(answer["status"].get("scaling"))
+
+
+def _on_kubernetes(namespace: str, service: str | None) -> Mapping[str, Any]:
+    import asyncio
+
+    from legato_operator.cluster import Ref
+    from legato_operator.errors import ClusterError
+    from legato_operator.kubernetes import connection
+    from legato_operator.kubernetes.api import KubernetesCluster
+    from legato_protocol import names
+
+    if service is None:
+        raise LookupError("--service is required with --namespace")
+    try:
+        cluster = KubernetesCluster(connection.client(connection.load()))
+        try:
+            stored = asyncio.run(cluster.get(Ref(names.INFERENCE_SERVICE, namespace, service)))
+        finally:
+            cluster.close()
+    except (connection.NoConnection, ClusterError) as error:
+        raise LookupError(str(error)) from None
+    return _decided(stored.get("status", {}).get("scaling"))
+
+
+def _decided(scaling: Mapping[str, Any] | None) -> Mapping[str, Any]:
+    if not scaling:
+        raise LookupError("nothing was decided: scaling.mode must be Managed or Advisory, and a pass takes 2 s")
+    return scaling
+
+
+def lines(scaling: Mapping[str, Any], records: int) -> Iterator[str]:
+    """`status.scaling` as people read it: each pool with its terms, then the last changes."""
+    if "pausedUntil" in scaling:
+        yield f"paused until {scaling['pausedUntil']}"
+    for name, pool in scaling["pools"].items():
+        yield from _pool(name, pool)
+    changes = list(scaling.get("records", ()))[-records:] if records else []
+    if changes:
+        yield "changes, the oldest first:"
+    for change in changes:
+        capped = f", capped by {change['cappedBy']}" if change["cappedBy"] else ""
+        numbers = f"{change['needed']} needed{capped}"
+        yield f"  {change['time']}  {change['pool']} {change['current']} -> {change['wish']}  {change['reason']}: {numbers}"
+
+
+def _pool(name: str, pool: Mapping[str, Any]) -> Iterator[str]:
+    capped = f", capped by {pool['cappedBy']}" if pool["cappedBy"] else ""
+    yield f"{name}: {pool['current']} -> {pool['wish']} ({pool['reason']}{capped}), decided {pool['time']}"
+    for term in sorted(pool["terms"], key=lambda term: -float(term["workers"])):
+        yield f"  {term['reason']}: {term['workers']:.2f} workers"
+        if term["numbers"]:
+            yield f"    {term['equation']}"
+            yield f"    {', '.join(f'{key} {value:g}' for key, value in term['numbers'].items())}"
+    yield f"  needed {pool['needed']}, highest of the window {pool['highest']}"
+    for missing in pool["missing"]:
+        yield f"  not known: {missing}"
+    if pool["change"]:
+        yield f"  {pool['change']}"

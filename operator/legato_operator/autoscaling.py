@@ -1,0 +1,197 @@
+"""The autoscaler at work: asks for the signals, decides, and says what to write. The reconcile loop writes it.
+
+Windows are kept in memory alone: after a restart they begin with the present sizes, so nothing shrinks too soon.
+"""
+
+import datetime
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
+
+from legato_operator.api import conditions, roles
+from legato_operator.api.conditions import Condition
+from legato_operator.autoscaler import record
+from legato_operator.autoscaler.decide import decide
+from legato_operator.autoscaler.decision import Decision, PoolDecision
+from legato_operator.autoscaler.window import Window
+from legato_operator.cluster import Ref
+from legato_operator.manifests import common, pool
+from legato_operator.observing.observed import Observed
+from legato_operator.observing.signal_source import SignalSource
+from legato_operator.planning.actions import Apply, Phase
+from legato_operator.planning.plan import Plan
+from legato_protocol import names
+
+DECIDE_EVERY = 2.0  # seconds
+REFRESH_EVERY = 30.0  # seconds, in the status: numbers alone change with every look, and each write wakes watches
+STALE_AFTER = 30.0  # seconds without a signal before the condition says so: a worker that starts has none yet
+MODES = ("Managed", "Advisory")
+SCALED_DOWN, SCALED_UP = "ScaledDown", "ScaledUp"  # reasons of Events
+
+
+class ScalingJournal(Protocol):
+    """Who counts what the autoscaler does."""
+
+    def wished(self, service: Ref, decision: PoolDecision) -> None: ...
+
+    def forgot(self, service: Ref) -> None: ...
+
+
+class NullScalingJournal:
+    """Counts nothing."""
+
+    def wished(self, service: Ref, decision: PoolDecision) -> None:
+        return
+
+    def forgot(self, service: Ref) -> None:
+        return
+
+
+@dataclass(frozen=True)
+class Scaled:
+    """What one look leaves to do. Empty where nobody scales: then the status loses what it told."""
+
+    actions: tuple[Apply, ...] = ()
+    status: Mapping[str, Any] | None = None  # `status.scaling`
+    condition: Condition | None = None
+    news: tuple[tuple[str, str], ...] = ()  # reason and note of Events
+    due: float = float("inf")  # seconds until the next look
+
+
+@dataclass
+class _Memory:
+    """Of one service."""
+
+    name: Ref
+    windows: Mapping[str, Window] = field(default_factory=dict)
+    wished: dict[str, int] = field(default_factory=dict)
+    decided: float = float("-inf")
+    known: float = float("-inf")  # when nothing was missing last
+    scaled: Scaled = field(default_factory=Scaled)
+    changes: deque[dict[str, Any]] = field(default_factory=lambda: deque(maxlen=record.MOST_RECORDS))
+
+
+class Autoscaler:
+    """Of all services of a cluster."""
+
+    def __init__(self, source: SignalSource, journal: ScalingJournal | None = None) -> None:
+        self._source = source
+        self._journal = journal or NullScalingJournal()
+        self._services: dict[str, _Memory] = {}
+
+    async def look(self, observed: Observed) -> Scaled:
+        """Decide, if it is time and the service's mode asks for it."""
+        spec, current = observed.service.spec, observed.desired_replicas
+        metadata = observed.service.metadata
+        if observed.deleting or spec.scaling.mode not in MODES:
+            self.forget(observed.uid)
+            return Scaled()
+        if not all(role in current for role in roles.of(spec)):
+            return Scaled(due=DECIDE_EVERY)
+        name = Ref(names.INFERENCE_SERVICE, metadata.namespace, metadata.name)
+        memory = self._services.setdefault(observed.uid, _Memory(name, known=observed.now))
+        left = memory.decided + DECIDE_EVERY - observed.now
+        if 0 < left <= DECIDE_EVERY:
+            return replace(memory.scaled, actions=(), news=(), due=left)
+        memory.scaled = await self._decide(observed, memory, current)
+        return memory.scaled
+
+    def forget(self, uid: str) -> None:
+        """A service has ended, or is not scaled any more."""
+        memory = self._services.pop(uid, None)
+        self._source.forget(uid)
+        if memory is not None:
+            self._journal.forgot(memory.name)
+
+    async def _decide(self, observed: Observed, memory: _Memory, current: Mapping[str, int]) -> Scaled:
+        """A size that somebody else has set begins the window anew, as a restart does."""
+        signals = await self._source.signals(observed)
+        windows = {pool: window for pool, window in memory.windows.items() if memory.wished.get(pool) == current[pool]}
+        decision = decide(signals, windows, observed.service.spec, current, observed.now)
+        missing = [text for made in decision.pools.values() for text in made.missing]
+        memory.known = memory.known if missing else observed.now
+        paused = paused_until(observed)
+        acts = observed.service.spec.scaling.mode == "Managed" and not paused
+        changed = [made for made in decision.pools.values() if made.changes] if acts else []
+        memory.windows, memory.decided = decision.windows, observed.now
+        memory.wished = {pool: made.wish if acts else current[pool] for pool, made in decision.pools.items()}
+        for made in decision.pools.values():
+            self._journal.wished(memory.name, made)
+        memory.changes.extend({"pool": made.pool, **record.of(made, observed.timestamp)} for made in changed)
+        stale = missing if observed.now - memory.known >= STALE_AFTER else []
+        return Scaled(
+            actions=tuple(_action(observed, made) for made in changed),
+            status=_status(observed, decision, memory.changes, paused),
+            condition=_condition(observed, stale, paused),
+            news=tuple(_event(made) for made in changed),
+            due=DECIDE_EVERY,
+        )
+
+
+def paused_until(observed: Observed) -> str:
+    """The time until which the autoscaler is paused; empty where it is not. What is no time is no pause."""
+    text = observed.annotations.get(common.ANNOTATION_PAUSED, "")
+    try:
+        until = datetime.datetime.fromisoformat(text)
+    except ValueError:
+        return ""
+    if until.tzinfo is None:
+        until = until.replace(tzinfo=datetime.UTC)
+    return text if until.timestamp() > observed.now else ""
+
+
+def _action(observed: Observed, made: PoolDecision) -> Apply:
+    return Apply(pool.scale(observed.service, made.pool, made.wish), manager=common.AUTOSCALER)
+
+
+def _event(made: PoolDecision) -> tuple[str, str]:
+    """The same text each time, so that a repeat is a count; the numbers are in the status."""
+    grows = made.wish > made.current
+    reason = SCALED_UP if grows else SCALED_DOWN
+    return reason, f"{made.pool} pool has {'more' if grows else 'fewer'} workers desired: see status.scaling.records"
+
+
+def _status(
+    observed: Observed, decision: Decision, changes: Iterable[Mapping[str, Any]], paused: str
+) -> Mapping[str, Any]:
+    """What is told already stays as long as only numbers differ, up to `REFRESH_EVERY`.
+
+    A change whose status could not be written stands in a later one.
+    """
+    known = observed.status.get("scaling") or {}
+    records, told = known.get("records", []), known.get("pools", {})
+    pools = {name: record.of(made, observed.timestamp) for name, made in decision.pools.items()}
+    pools = {name: told[name] if _is_told(told.get(name), now, observed.now) else now for name, now in pools.items()}
+    status = {"pools": pools, "records": record.kept(records, [each for each in changes if each not in records])}
+    return {**status, "pausedUntil": paused} if paused else status
+
+
+def _is_told(told: Mapping[str, Any] | None, now: Mapping[str, Any], seconds: float) -> bool:
+    if told is None or any(told.get(key) != now[key] for key in ("current", "wish", "cappedBy", "missing")):
+        return False
+    return seconds - datetime.datetime.fromisoformat(told["time"]).timestamp() < REFRESH_EVERY
+
+
+def _condition(observed: Observed, stale: Sequence[str], paused: str) -> Condition:
+    kind = conditions.SCALING_ACTIVE
+    if paused:
+        return Condition(kind, False, conditions.PAUSED, f"until {paused}")
+    if stale:
+        return Condition(kind, False, conditions.METRICS_STALE, "; ".join(stale))
+    if observed.service.spec.scaling.mode == "Advisory":
+        return Condition(kind, False, conditions.ADVISORY)
+    return Condition(kind, True, conditions.AUTOSCALING)
+
+
+def with_scaling(made: Plan, observed: Observed, scaled: Scaled) -> Plan:
+    """A plan that also writes what the autoscaler wishes. The next pass, which the write wakes, acts on it."""
+    phases = made.phases
+    if scaled.actions:
+        phases = (*phases, Phase("scale", scaled.actions))
+    told = [each for each in made.status["conditions"] if each["type"] != conditions.SCALING_ACTIVE]
+    if scaled.condition is not None:
+        known = conditions.known(observed.status)
+        told += conditions.update(known, [scaled.condition], observed.generation, observed.timestamp)
+    status = {**made.status, "conditions": told, "scaling": scaled.status}
+    return Plan(phases, status, min(made.requeue_after, scaled.due))

@@ -1,0 +1,156 @@
+"""The autoscaler at work: what it writes, what it tells, and when it keeps its hands off."""
+
+import asyncio
+import dataclasses
+
+import pytest
+import yaml
+from known_signals import NO_TRAFFIC, arriving, decoder, prefiller
+
+from legato_operator.api import conditions, parsing
+from legato_operator.autoscaler import record
+from legato_operator.autoscaler.signals import Signals
+from legato_operator.autoscaling import SCALED_UP, Autoscaler, with_scaling
+from legato_operator.manifests import common, pool
+from legato_operator.observing.observed import Observed
+from legato_operator.planning.plan import Plan
+
+BUSY = Signals((prefiller(), decoder()), arriving(600, 2000))
+IDLE = Signals((prefiller(), decoder()), NO_TRAFFIC)
+BLIND = Signals((prefiller(sample_age=None), decoder()), None)
+UNTIL = "1970-01-01T00:30:00Z"  # 1,800 s
+
+
+class _Source:
+    """Tells what it is given."""
+
+    def __init__(self, known=BUSY):
+        self.known = known
+        self.forgotten = []
+
+    async def signals(self, observed):
+        return self.known
+
+    def forget(self, uid):
+        self.forgotten.append(uid)
+
+
+def _observed(build, now=1000.0, prefill=1, decode=1, status=None, mode="Managed", **changes):
+    service = parsing.parse(yaml.safe_dump(build(scaling={"mode": mode, "prefill": {"max": 10}})))
+    pools = tuple(
+        {**pool.scale(service, role, count), "spec": {"role": role, "replicas": count}}
+        for role, count in (("prefill", prefill), ("decode", decode))
+    )
+    stamp = f"1970-01-01T00:{int(now // 60):02}:{now % 60:09.6f}+00:00"
+    empty = Observed(service, "uid", 1, status or {}, False, pools, (), True, now, stamp)
+    return dataclasses.replace(empty, **changes)
+
+
+def _look(autoscaler, observed):
+    return asyncio.run(autoscaler.look(observed))
+
+
+def test_managed_writes_the_wish_as_its_own_field_manager_and_says_why(build):
+    scaled = _look(Autoscaler(_Source()), _observed(build))
+    (action,) = scaled.actions
+    assert (action.manager, action.item["spec"], action.force) == (common.AUTOSCALER, {"replicas": 4}, True)
+    assert scaled.status["records"][0]["pool"] == "prefill"
+    assert scaled.status["pools"]["prefill"]["reason"] == "Arrivals"
+    assert scaled.condition.reason == conditions.AUTOSCALING
+    assert [reason for reason, _ in scaled.news] == [SCALED_UP]
+
+
+def test_advisory_decides_and_changes_nothing(build):
+    scaled = _look(Autoscaler(_Source()), _observed(build, mode="Advisory"))
+    assert not scaled.actions
+    assert not scaled.news
+    assert not scaled.status["records"]
+    assert scaled.status["pools"]["prefill"]["wish"] == 4
+    assert scaled.condition.reason == conditions.ADVISORY
+
+
+@pytest.mark.parametrize("mode", ["External", "Managed"])
+def test_nobody_scales_a_service_that_others_scale_or_that_ends(build, mode):
+    source = _Source()
+    autoscaler = Autoscaler(source)
+    observed = _observed(build, mode=mode, deleting=mode == "Managed")
+    assert _look(autoscaler, observed) == type(_look(autoscaler, observed))()
+    assert source.forgotten == ["uid", "uid"]
+
+
+def test_a_pause_ends_by_itself(build):
+    autoscaler = Autoscaler(_Source())
+    paused = {common.ANNOTATION_PAUSED: UNTIL}
+    during = _look(autoscaler, _observed(build, now=1799.0, annotations=paused))
+    assert (during.actions, during.condition.reason) == ((), conditions.PAUSED)
+    assert during.status["pausedUntil"] == UNTIL
+    assert _look(autoscaler, _observed(build, now=1801.0, annotations=paused)).actions
+
+
+def test_a_pause_that_is_no_time_is_none(build):
+    assert _look(Autoscaler(_Source()), _observed(build, annotations={common.ANNOTATION_PAUSED: "soon"})).actions
+
+
+def test_decisions_are_two_seconds_apart_however_often_passes_are(build):
+    autoscaler = Autoscaler(_Source())
+    assert _look(autoscaler, _observed(build)).actions
+    again = _look(autoscaler, _observed(build, now=1000.5))
+    assert (again.actions, again.news) == ((), ())
+    assert again.due == pytest.approx(1.5)
+    assert _look(autoscaler, _observed(build, now=1002.0)).actions
+
+
+def test_a_size_that_somebody_else_set_is_kept_for_the_window(build):
+    """`kubectl scale` with mode Managed: more workers than needed stay as if they had been wished now."""
+    autoscaler = Autoscaler(_Source(IDLE))
+    for now in range(0, 1000, 2):
+        _look(autoscaler, _observed(build, now=float(now)))
+    assert not _look(autoscaler, _observed(build, now=1000.0, prefill=6)).actions
+    assert not _look(autoscaler, _observed(build, now=1002.0, prefill=6)).actions
+
+
+def test_metrics_are_stale_after_thirty_seconds_without_and_nothing_shrinks(build):
+    autoscaler = Autoscaler(_Source(BLIND))
+    assert _look(autoscaler, _observed(build, prefill=3)).condition.reason == conditions.AUTOSCALING
+    late = _look(autoscaler, _observed(build, now=1030.0, prefill=3))
+    assert late.condition.reason == conditions.METRICS_STALE
+    assert not late.actions
+
+
+def test_records_are_the_last_twenty_and_none_is_lost_with_a_write(build):
+    source = _Source()
+    autoscaler = Autoscaler(source)
+    status, sizes = {}, [1, 2] * 15
+    for number, size in enumerate(sizes):
+        source.known = Signals((prefiller(), decoder()), arriving(600 * size, 2000))
+        scaled = _look(autoscaler, _observed(build, now=1000.0 + 2 * number, status=status))
+        if number != 27:  # that write fails
+            status = {"scaling": scaled.status}
+    assert len(status["scaling"]["records"]) == record.MOST_RECORDS
+    times = [each["time"] for each in status["scaling"]["records"]]
+    assert times == sorted(set(times))
+    assert any(time.startswith("1970-01-01T00:17:34") for time in times)  # of the write that failed
+
+
+def test_numbers_alone_do_not_change_the_status_more_often_than_every_thirty_seconds(build):
+    source = _Source()
+    autoscaler = Autoscaler(source)
+    first = _look(autoscaler, _observed(build, prefill=4)).status
+    source.known = Signals((prefiller(), decoder()), arriving(610, 2000))
+    soon = _look(autoscaler, _observed(build, now=1028.0, prefill=4, status={"scaling": first})).status
+    later = _look(autoscaler, _observed(build, now=1030.0, prefill=4, status={"scaling": first})).status
+    assert soon["pools"] == first["pools"]
+    assert later["pools"]["prefill"] != first["pools"]["prefill"]
+
+
+def test_a_plan_tells_of_scaling_and_stops_telling_when_nobody_scales(build):
+    plain = Plan((), {"conditions": []}, 30.0)
+    observed = _observed(build)
+    autoscaler = Autoscaler(_Source())
+    made = with_scaling(plain, observed, _look(autoscaler, observed))
+    assert [phase.name for phase in made.phases] == ["scale"]
+    assert made.requeue_after == 2.0
+    assert [each["type"] for each in made.status["conditions"]] == [conditions.SCALING_ACTIVE]
+    after = _observed(build, mode="External")
+    stopped = with_scaling(Plan((), made.status, 30.0), after, _look(autoscaler, after))
+    assert stopped.status == {"conditions": [], "scaling": None}
