@@ -86,8 +86,8 @@ def lines(scaling: Mapping[str, Any], records: int) -> Iterator[str]:
         yield "changes, the oldest first:"
     for change in changes:
         capped = f", capped by {change['cappedBy']}" if change["cappedBy"] else ""
-        numbers = f"{change['needed']} needed{capped}"
-        yield f"  {change['time']}  {change['pool']} {change['current']} -> {change['wish']}  {change['reason']}: {numbers}"
+        size = f"{change['pool']} {change['current']} -> {change['wish']}"
+        yield f"  {change['time']}  {size}  {change['reason']}: {change['needed']} needed{capped}"
 
 
 def _pool(name: str, pool: Mapping[str, Any]) -> Iterator[str]:
