@@ -10,7 +10,7 @@ from legato_protocol import names
 
 
 @dataclass(frozen=True)
-class WorkerLoad:
+class ReportedLoad:
     """How busy a worker is, in the words of its `/state`."""
 
     epoch: str
@@ -33,7 +33,7 @@ class WorkerState:
     busy: int  # sequences running or waiting
     draining: bool
     transport: str  # empty when it has none
-    load: WorkerLoad | None = None  # None: its core has not told
+    load: ReportedLoad | None = None  # None: its core has not told
     stopping: bool = False  # its process was told to end, or does not say that it was not
 
 

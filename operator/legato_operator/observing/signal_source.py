@@ -10,7 +10,7 @@ from typing import Protocol
 
 from legato_operator.api import roles
 from legato_operator.autoscaler.signals import Blocks, Pool, PrefillCost, PromptLengths, Signals, Traffic, WorkerSignals
-from legato_operator.observing.observed import Observed, Pod, WorkerLoad
+from legato_operator.observing.observed import Observed, Pod, ReportedLoad
 
 WINDOW = 60.0  # seconds over which arrivals are counted
 RECENT = 10.0
@@ -95,7 +95,7 @@ def _worker(pod: Pod) -> WorkerSignals:
     return known if load is None else _with_load(known, load)
 
 
-def _with_load(known: WorkerSignals, load: WorkerLoad) -> WorkerSignals:
+def _with_load(known: WorkerSignals, load: ReportedLoad) -> WorkerSignals:
     return WorkerSignals(
         known.name,
         known.pool,

@@ -5,7 +5,7 @@ from typing import Any
 
 import aiohttp
 
-from legato_operator.observing.observed import WorkerLoad, WorkerState
+from legato_operator.observing.observed import ReportedLoad, WorkerState
 
 TIMEOUT = 2.0  # seconds for a whole answer; one slow worker must not hold up a pass for longer
 MAX_CONCURRENT = 64  # requests; others wait outside of the timeout and of the client
@@ -56,12 +56,12 @@ def _read(state: dict[str, Any]) -> WorkerState:
     return WorkerState(busy, draining, str(state.get("transport", "")), _load(state), stopping)
 
 
-def _load(state: dict[str, Any]) -> WorkerLoad | None:
+def _load(state: dict[str, Any]) -> ReportedLoad | None:
     """None before the core has told any."""
     if "blocks" not in state:
         return None
     blocks = state["blocks"]
-    return WorkerLoad(
+    return ReportedLoad(
         epoch=str(state["epoch"]),
         queue_tokens=int(state["queue_tokens"]),
         waiting=int(state["waiting"]),

@@ -4,10 +4,10 @@ import asyncio
 import dataclasses
 
 from legato_operator.api import parsing
-from legato_operator.observing.observed import Observed, Pod, WorkerLoad, WorkerState
+from legato_operator.observing.observed import Observed, Pod, ReportedLoad, WorkerState
 from legato_operator.observing.signal_source import WorkerSignalSource
 
-LOAD = WorkerLoad("epoch", 0, 0, 0, 90, 5, 5, 0, prefill_rate=8000.0, step_time=0.01, prompt_tokens=0)
+LOAD = ReportedLoad("epoch", 0, 0, 0, 90, 5, 5, 0, prefill_rate=8000.0, step_time=0.01, prompt_tokens=0)
 
 
 def _pod(name="demo-prefill-0", pool="prefill", **load):
