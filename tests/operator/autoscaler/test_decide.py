@@ -65,7 +65,7 @@ def test_many_of_them_are_worked_off_all_the_same():
 
 
 def test_a_queue_that_waits_for_decode_room_scales_decode_and_not_prefill():
-    held = {"held": 50, "held_tokens": 400_000, "held_prompt_tokens": 400_000, "head_wait": {"decode_room": 2.0}}
+    held = {"held": 50, "held_tokens": 4_000_000, "held_prompt_tokens": 400_000, "head_wait": {"decode_room": 2.0}}
     full = decoder(blocks=Blocks(20, 0, 980), running=20)
     made = _decide(Signals((prefiller(), full), arriving(120, 2000, **held)))
     assert made["prefill"].wish == 1
@@ -101,8 +101,9 @@ def test_decode_grows_when_a_step_would_exceed_the_objective():
     assert (_term(made, decision.STEP_TIME).workers, made.wish) == (pytest.approx(1.25), 2)
 
 
-def test_an_objective_below_an_empty_step_scales_nothing():
-    worker = decoder(running=100, slots=1000, decode_cost=DecodeCost(0.2, 0.001))
+@pytest.mark.parametrize("fixed", [0.9 * 0.1, 0.2])
+def test_an_objective_below_an_empty_step_scales_nothing(fixed):
+    worker = decoder(running=100, slots=1000, decode_cost=DecodeCost(fixed, 0.001))
     assert _decide(Signals((prefiller(), worker), NO_TRAFFIC))["decode"].wish == 1
 
 
