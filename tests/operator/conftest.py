@@ -14,6 +14,7 @@ import aiohttp
 import control_plane
 import pytest
 
+from legato_operator.autoscaling import Autoscaler
 from legato_operator.clock import SystemClock
 from legato_operator.cluster import Object, Ref
 from legato_operator.controller import Controller
@@ -87,7 +88,7 @@ class Fakes:
 
 
 @contextlib.asynccontextmanager
-async def _fakes(folder: Path, reconciled: bool = True) -> AsyncIterator[Fakes]:
+async def _fakes(folder: Path, reconciled: bool = True, autoscaler: Autoscaler | None = None) -> AsyncIterator[Fakes]:
     lines: list[str] = []
     clock = SystemClock()
     environment = {**os.environ, "FAKE_FOLDER": str(folder)}
@@ -95,7 +96,7 @@ async def _fakes(folder: Path, reconciled: bool = True) -> AsyncIterator[Fakes]:
         open_cluster(Logs(lines.append), clock, environment, QUICK) as cluster,
         aiohttp.ClientSession() as session,
     ):
-        reconciler = Reconciler(cluster.store, HttpWorkers(session), clock, placement.local(PROGRAM))
+        reconciler = Reconciler(cluster.store, HttpWorkers(session), clock, placement.local(PROGRAM), None, autoscaler)
         running = following.run(cluster.store, Controller(reconciler)) if reconciled else _idle()
         controller = asyncio.create_task(running)
         try:
@@ -127,4 +128,4 @@ def build() -> Callable[..., Object]:
 @pytest.fixture
 def fakes(tmp_path: Path) -> Callable[..., contextlib.AbstractAsyncContextManager[Fakes]]:
     """Opens a local cluster of fakes: `async with fakes() as f`."""
-    return lambda reconciled=True: _fakes(tmp_path, reconciled)
+    return lambda reconciled=True, autoscaler=None: _fakes(tmp_path, reconciled, autoscaler)

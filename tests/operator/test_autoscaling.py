@@ -154,3 +154,27 @@ def test_a_plan_tells_of_scaling_and_stops_telling_when_nobody_scales(build):
     after = _observed(build, mode="External")
     stopped = with_scaling(Plan((), made.status, 30.0), after, _look(autoscaler, after))
     assert stopped.status == {"conditions": [], "scaling": None}
+
+
+def test_what_is_wished_runs_and_is_told_until_others_scale(fakes, build):
+    async def check():
+        async with fakes(autoscaler=Autoscaler(_Source())) as f:
+            await f.cluster.store.apply(build(), "user")
+
+            async def has_grown():
+                return len(await f.ready("prefill")) == 4
+
+            await f.wait(has_grown)
+            assert set(await f.ready("decode")) == {"demo-decode-0"}
+            records = (await f.service())["status"]["scaling"]["records"]
+            assert [(each["pool"], each["current"], each["wish"]) for each in records] == [("prefill", 1, 4)]
+            await f.cluster.store.apply(build(scaling={"mode": "External"}), "user")
+
+            async def is_silent():
+                status = (await f.service())["status"]
+                return "scaling" not in status and not conditions.find(status, conditions.SCALING_ACTIVE)
+
+            await f.wait(is_silent)
+            assert len(await f.pods("prefill")) == 4
+
+    asyncio.run(check())

@@ -1,0 +1,27 @@
+"""What the autoscaler tells survives the API server as it was told: the CRD knows every field of it."""
+
+import asyncio
+
+from known_signals import arriving, decoder, prefiller, spec
+
+from legato_operator.autoscaler import record
+from legato_operator.autoscaler.decide import decide
+from legato_operator.autoscaler.signals import Signals
+from legato_operator.cluster import Ref
+
+
+def test_no_field_of_a_decision_is_pruned(space, build):
+    known = Signals((prefiller(queue_tokens=10**6), decoder(running=9, blocks=None)), arriving(600, 2000))
+    made = decide(known, {}, spec(largest=3), {"prefill": 1, "decode": 1}, 0.0).pools
+    pools = {name: record.of(each, "2026-12-01T09:00:00Z") for name, each in made.items()}
+    records = [{"pool": name, **told} for name, told in pools.items()]
+    scaling = {"pools": pools, "records": records, "pausedUntil": "2026-12-01T10:00:00Z"}
+
+    async def check():
+        async with space() as s:
+            await s.make(build())
+            ref = Ref("InferenceService", s.name, "demo")
+            await s.cluster.patch_status(ref, {"scaling": scaling})
+            assert (await s.cluster.get(ref))["status"]["scaling"] == scaling
+
+    asyncio.run(check())
