@@ -16,7 +16,11 @@ _GAUGES = {
     "cached_blocks": "KV blocks that are findable and not used.",
     "used_blocks": "KV blocks of sequences.",
     "quarantined_blocks": "KV blocks that an unreachable peer might still write to.",
-    "prefill_rate": "Prompt tokens computed in a second, measured.",
+    "parked": "Prefills that are computed and wait for a receiver's blocks.",
+    "granted_blocks": "KV blocks of hand-offs that are not committed yet; part of the used ones.",
+    "pending_blocks": "KV blocks that waiting sequences ask for.",
+    "growth_blocks": "KV blocks that sequences are expected to need beyond those they have or ask for.",
+    "prefill_rate": "Prompt tokens in a second of full steps, fitted to steps of all sizes.",
     "step_time": "Seconds of a step that decodes, smoothed.",
 }
 _COUNTERS = {
@@ -26,6 +30,7 @@ _COUNTERS = {
     "received_handoffs": "Sequences taken over.",
     "sent_handoffs": "Sequences handed over.",
     "failed_handoffs": "Hand-offs that failed, either side.",
+    "preemptions": "Sequences whose blocks were taken for others, to be computed again.",
 }
 
 

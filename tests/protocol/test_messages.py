@@ -15,6 +15,7 @@ PARAMS = stream.SamplingParams(max_tokens=64, seed=2**62, temperature=0.7, logit
 SEQUENCE = stream.Sequence(stream.pack_tokens(range(100)), 100, PARAMS, 30.0, choices=(0, 1))
 PEER = stream.Peer("decode-0", "00ff", b"\x01\x02")
 ITEM = stream.TokenItem("r1", 1, 0, 7, (42,), (stream.TokenLogprobs(-0.5, (stream.TopLogprob(42, -0.5),)),), "stop", 16)
+PREFILL = stream.PrefillCoefficients(0.006, 5e-4, 1.5e-7, 512, 256.0)
 TO_WORKER = [
     stream.Greeting("gw"),
     stream.Generate("r1", 1, SEQUENCE),
@@ -28,7 +29,18 @@ TO_WORKER = [
 FROM_WORKER = [
     stream.Hello("w", "e", "decode", "kv", "weights", "layout", 16, 100, 4096, b"addr", "ucx:tcp"),
     stream.Tokens((ITEM,)),
-    stream.Load(1, 2, 3, 4, 5, 6, 7, tokens_by_tenant={"a": 5}),
+    stream.Load(
+        1,
+        2,
+        3,
+        4,
+        5,
+        6,
+        7,
+        tokens_by_tenant={"a": 5},
+        prefill_cost=PREFILL,
+        decode_cost=stream.DecodeCoefficients(1, 2, 3),
+    ),
     stream.HandoffReport("r1", 1, 9, "prefill-0", 16, 0, 1 << 20, 0.01, 0.002, "ucx:tcp"),
     stream.Failed("r1", 1, "transfer", "checksum of block 3", "transfer", True),
     stream.Begun("r", 1),
@@ -208,3 +220,18 @@ def test_packed_tokens_unpack(tokens: list[int]) -> None:
     packed = stream.pack_tokens(tokens)
     assert stream.unpack_tokens(packed) == tokens
     assert packed == b"".join(t.to_bytes(4, "little", signed=True) for t in tokens)
+
+
+def test_the_prefill_rate_is_that_of_full_steps_at_the_context_of_late() -> None:
+    assert PREFILL.rate == pytest.approx(512 / (0.006 + 512 * 5e-4 + 512 * 256 * 1.5e-7))
+
+
+def test_a_step_that_takes_no_time_has_a_rate_all_the_same() -> None:
+    assert stream.PrefillCoefficients(0.0, 0.0, 0.0, 512).rate == 0.0
+    load = stream.Load(1, 2, 3, 4, 5, 6, 7, prefill_rate=stream.PrefillCoefficients(0.0, 1e-300, 0.0, 512).rate)
+    assert stream.decode_from_worker(stream.encode(load)) == load
+
+
+def test_a_load_of_an_earlier_version_lacks_what_came_later() -> None:
+    raw = msgspec.msgpack.decode(stream.encode(stream.Load(1, 2, 3, 4, 5, 6, 7)))
+    assert stream.decode_from_worker(msgspec.msgpack.encode(raw[:13])) == stream.Load(1, 2, 3, 4, 5, 6, 7)

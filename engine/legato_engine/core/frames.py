@@ -87,6 +87,7 @@ class CoreTotals(Value, frozen=True):
     received_handoffs: int = 0
     sent_handoffs: int = 0
     failed_handoffs: int = 0
+    preemptions: int = 0
     tokens_by_tenant: dict[str, int] = msgspec.field(default_factory=dict)
     transfer: dict[str, int] = msgspec.field(default_factory=dict)  # `transfer.agent.Counts`
 

@@ -54,7 +54,7 @@ class LoadReporter:
         self._check(idle, quiet)
         load = self._handler.scheduler.load()
         order = self._handler.order
-        status = CoreStatus(self._load(load), self._totals(load), idle, load.kv_utilization, self._mismatch, order)
+        status = CoreStatus(self._load(load, now), self._totals(load), idle, load.kv_utilization, self._mismatch, order)
         self._tenants = load.tokens_by_tenant
         return status
 
@@ -66,7 +66,7 @@ class LoadReporter:
         elif quiet and not self._checked:
             self._mismatch, self._checked = self._handler.scheduler.mismatch(), True
 
-    def _load(self, load: SchedulerLoad) -> Load:
+    def _load(self, load: SchedulerLoad, now: float) -> Load:
         handler, before = self._handler, self._tenants
         credits = 0 if handler.draining else max(0, self._max_waiting - load.waiting) // max(1, handler.gateways)
         return Load(
@@ -77,11 +77,23 @@ class LoadReporter:
             cached_blocks=load.cached_blocks,
             used_blocks=load.used_blocks,
             quarantined_blocks=load.quarantined_blocks,
-            prefill_rate=self._rates.prefill,
+            prefill_rate=load.prefill_cost.rate if load.prefill_cost is not None else 0.0,
             step_time=self._rates.step_time,
             draining=handler.draining,
             tokens_by_tenant={t: count for t, count in load.tokens_by_tenant.items() if before.get(t) != count},
             credits=credits,
+            parked=load.parked,
+            parked_tokens=load.parked_tokens,
+            granted_blocks=load.granted_blocks,
+            pending_blocks=load.pending_blocks,
+            growth_blocks=load.growth_blocks,
+            decoding=load.decoding,
+            context_tokens=load.context_tokens,
+            preemptions=load.preemptions,
+            prefill_age=self._rates.prefill_age(now),
+            decode_age=self._rates.decode_age(now),
+            prefill_cost=load.prefill_cost,
+            decode_cost=load.decode_cost,
         )
 
     def _totals(self, load: SchedulerLoad) -> CoreTotals:
@@ -94,6 +106,7 @@ class LoadReporter:
             sent_handoffs=senders.sent if senders is not None else 0,
             failed_handoffs=(senders.failed if senders is not None else 0)
             + (receivers.failed if receivers is not None else 0),
+            preemptions=load.preemptions,
             tokens_by_tenant=load.tokens_by_tenant,
             transfer=asdict(agent.counts()) if agent else {},
         )

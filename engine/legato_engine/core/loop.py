@@ -160,7 +160,7 @@ class Core:
         self._handler.end_faulted(result.faulted)
         if self._senders is not None:
             self._senders.stepped(result.advanced, result.prefilled)
-        self._rates.measured(result.prompt_tokens, result.decode_rows, now - self._launched)
+        self._rates.measured(result.prompt_tokens, result.decode_rows, now - self._launched, now)
         self._reporter.stepped(result)
 
     def _schedule(self) -> Batch | None:

@@ -1,5 +1,6 @@
 """Who may start: slots, blocks, room to grow, and prefixes that somebody else is computing right now."""
 
+from collections.abc import Iterable
 from enum import Enum
 
 from legato_engine.request import Request
@@ -43,10 +44,19 @@ class AdmissionControl:
         sequence may fill the worker, so that the next one can always start."""
         growing = self._growing()
         if growing or self.reserved:
-            growth += sum([self.growth(request, len(request.blocks)) for request in growing])
-            growth += sum([self.growth(r, self._limits.blocks_for(self._limits.reserved(r))) for r in self.reserved])
-            missing += growth
+            missing += growth + self._growth(growing)
         return missing <= self._tables.pool.available
+
+    def expected_growth(self, pending: Iterable[Request]) -> int:
+        """Blocks that all sequences which decode here will still ask for, also the waiting ones and those of `pending`
+        transfers: beyond the blocks that they have or begin with."""
+        waiting = [self.growth(r, self.first_blocks(r)) for r in self._registry.queue if r.room is None]
+        return self._growth(self._growing(), pending) + sum(waiting)
+
+    def first_blocks(self, request: Request) -> int:
+        """Blocks that a waiting request gets when it starts, those from the cache included."""
+        known = len(request.tokens)
+        return self._limits.blocks_for(known if request.room is not None else known + 1)
 
     def growth(self, request: Request, held: int) -> int:
         """Blocks that `request` will still ask for when it holds `held`, those of all its choices together."""
@@ -65,7 +75,7 @@ class AdmissionControl:
         matched = self._tables.match(request, (known - 1) // self._limits.block_size)
         if self._tables.awaited(request, len(matched)):
             return Verdict.SKIPPED
-        blocks = self._limits.blocks_for(known if request.room is not None else known + 1)
+        blocks = self.first_blocks(request)
         growth = self.growth(request, blocks) if request.room is None else 0
         if not self.fits(self._tables.missing(matched, blocks), growth):
             return Verdict.FULL
@@ -75,6 +85,12 @@ class AdmissionControl:
         self._tables.announce(request)
         self._registry.run(request)
         return Verdict.STARTED
+
+    def _growth(self, growing: list[Request], pending: Iterable[Request] = ()) -> int:
+        """Of these, of incoming transfers with blocks and of `pending` ones."""
+        limits, transfers = self._limits, (*self.reserved, *pending)
+        reserved = sum([self.growth(request, limits.blocks_for(limits.reserved(request))) for request in transfers])
+        return reserved + sum([self.growth(request, len(request.blocks)) for request in growing])
 
     def _growing(self) -> list[Request]:
         """What runs and makes tokens; a paused one, whose blocks are the first to be taken, only if all is reserved."""

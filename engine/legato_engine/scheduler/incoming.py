@@ -47,6 +47,16 @@ class IncomingHandoffs:
         return len(self._pending)
 
     @property
+    def waiting(self) -> tuple[Request, ...]:
+        """The sequences of transfers that wait for blocks, in order."""
+        return tuple([transfer.request for _, transfer in self._pending])
+
+    @property
+    def granted_blocks(self) -> int:
+        """Blocks that sources may write to, of transfers that are not over."""
+        return sum([transfer.fresh for transfer in self._holding if not transfer.over])
+
+    @property
     def idle(self) -> bool:
         return not (self._pending or self._holding)
 

@@ -19,6 +19,7 @@ class RequestRegistry:
         self._by_id: dict[str, list[Request]] = {}
         self._tables = tables
         self._number = 0
+        self.preemptions = 0  # so far
         self.earliest_deadline = inf  # no deadline of a request or incoming transfer is before it
 
     def __len__(self) -> int:
@@ -69,6 +70,7 @@ class RequestRegistry:
     def preempt(self, request: Request) -> None:
         """Take its blocks; it is recomputed later, from what is left of them in the cache."""
         request.preemptions += 1
+        self.preemptions += 1
         self.wait(request)
 
     def run(self, request: Request) -> None:

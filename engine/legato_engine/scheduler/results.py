@@ -7,7 +7,7 @@ import msgspec
 from legato_engine.request import Request
 from legato_engine.scheduler.batch import Sampled
 from legato_engine.scheduler.transfers import IncomingTransfer
-from legato_protocol.stream import Finish
+from legato_protocol.stream import DecodeCoefficients, Finish, PrefillCoefficients
 
 
 class Emission(msgspec.Struct, frozen=True, gc=False):
@@ -63,7 +63,7 @@ class Ended:
 
 @dataclass(frozen=True, slots=True)
 class SchedulerLoad:
-    """Numbers for `stream.Load`."""
+    """Numbers for `stream.Load`, which says what those of the same name are."""
 
     queue_tokens: int  # known tokens that are not computed and not cached, of all that wait or are being prefilled
     waiting: int  # requests and incoming transfers without blocks
@@ -74,3 +74,13 @@ class SchedulerLoad:
     quarantined_blocks: int
     kv_utilization: float  # share of the used blocks' slots that hold KV; 1 without used blocks
     tokens_by_tenant: dict[str, int]  # computed so far, of some: see `tenants`
+    parked: int
+    parked_tokens: int
+    granted_blocks: int
+    pending_blocks: int
+    growth_blocks: int
+    decoding: int
+    context_tokens: int
+    preemptions: int
+    prefill_cost: PrefillCoefficients | None
+    decode_cost: DecodeCoefficients | None

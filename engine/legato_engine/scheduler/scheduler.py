@@ -158,6 +158,7 @@ class Scheduler:
     def load(self) -> SchedulerLoad:
         counts = self.pool.counts()
         prefilling = sum(r.remaining for r in self._registry.running if r.remaining > 1)
+        decoding = [r.computed for r in self._registry.running if r.remaining == 1 and r.room is None]
         return SchedulerLoad(
             queue_tokens=self._queue.tokens + prefilling,
             waiting=len(self._queue) + self.incoming.pending,
@@ -168,6 +169,16 @@ class Scheduler:
             quarantined_blocks=counts.quarantined,
             kv_utilization=self._utilization(counts.used),
             tokens_by_tenant=self._tenants.counts(),
+            parked=len(self._registry.parked),
+            parked_tokens=self._parked_tokens(),
+            granted_blocks=self.incoming.granted_blocks,
+            pending_blocks=self._pending_blocks(),
+            growth_blocks=self._admission.expected_growth(self.incoming.waiting),
+            decoding=len(decoding),
+            context_tokens=sum(decoding),
+            preemptions=self._registry.preemptions,
+            prefill_cost=self._cost.prefill(self.limits.chunk_tokens),
+            decode_cost=self._cost.decode(),
         )
 
     @property
@@ -197,6 +208,18 @@ class Scheduler:
         empty = sum(len(request.blocks) * size - request.computed for request in self._registry)
         empty += sum(transfer.fresh * size for transfer in self.incoming)
         return max(0.0, 1 - empty / slots) if slots else 1.0
+
+    def _parked_tokens(self) -> int:
+        """Uncached tokens of prompts that may not begin: enough is computed that no receiver has blocks for."""
+        if self._admission.parkable() > 0:
+            return 0
+        return sum(request.uncached for request in self._queue if request.ungranted)
+
+    def _pending_blocks(self) -> int:
+        """What those that wait would take from the pool: prompts what no cache covers, transfers all they reserve."""
+        limits, first = self.limits, self._admission.first_blocks
+        prompts = sum([first(r) - (len(r.tokens) - r.uncached) // limits.block_size for r in self._queue])
+        return prompts + sum([limits.blocks_for(limits.reserved(r)) for r in self.incoming.waiting])
 
     def _end(self, requests: list[Request], incoming: list[IncomingTransfer]) -> Ended:
         alive = tuple(request for request in requests if request.state is not RequestState.ENDED)

@@ -9,10 +9,12 @@ they also follow a machine that becomes slower. Pure: times are passed in.
 from itertools import combinations_with_replacement
 
 from legato_engine.scheduler.chunk_budget import LEAST_CHUNK, ChunkBudget
+from legato_protocol.stream import DecodeCoefficients, PrefillCoefficients
 
 COLD_STEPS = 2  # of each kind: the first ones load code and touch memory for the first time
 FORGET = 1 / 32  # weight of a new step against all before it, of its kind
 RIDGE = 1e-3  # relative: directions in which the steps so far say nothing are split evenly
+REMEMBERED = 0.1  # of a new step's weight: what steps of each size keep, so that they tell only what others do not
 REACH = 2  # a chunk is at most so many times the largest one measured: farther, the fit is a guess
 
 _DECODE, _PROMPT = 3, 5  # features of a step: 1, rows, context[, tokens, pairs]
@@ -24,77 +26,122 @@ class StepCost:
     Relative errors: a step that took ten times as long for a reason of its own weighs a hundredth, and small steps,
     which show the fixed part, weigh as much as large ones. Steps with and without prompts are forgotten apart, so that
     a long phase of one kind leaves what is known of the other.
+
+    For the next step, recent ones count. What prompts cost in steps of another size follows from steps of all sizes,
+    none of which (in powers of two) is quite forgotten: one size alone does not tell which part of its time is fixed.
     """
 
     def __init__(self) -> None:
         self._decode = _Moments(_DECODE)
         self._prompt = _Moments(_PROMPT)
+        self._sizes: dict[int, _Moments] = {}
+        self._steps = {False: 0, True: 0}  # without and with prompts
+        self._tokens = 0.0  # of recent steps with prompts: mean
+        self._pairs = 0.0
+        self._decoded = False
         self._largest = 0
-        self._fit: list[float] | None = None
+        self._next_fit: list[float] | None = None
+        self._prefill_fit: list[float] | None = None
 
     def measured(self, rows: int, context: int, tokens: int, pairs: float, seconds: float) -> None:
         """A step took `seconds`: it decoded `rows` with `context` tokens before them in all, and computed `tokens` of
         prompts with so many `pairs` of a token and one that it attends to."""
-        if seconds <= 0:
+        if seconds <= 0 or self._is_cold(tokens > 0):
             return
-        self._fit = None
-        if not tokens:
+        self._next_fit = self._prefill_fit = None
+        self._decoded |= rows > 0
+        if tokens:
+            self._measured_prompts((1.0, rows, context, tokens, pairs), tokens, pairs, seconds)
+        else:
+            self._decode.fade()
             self._decode.add((1.0, rows, context), seconds)
-        elif self._prompt.add((1.0, rows, context, tokens, pairs), seconds):
-            self._largest = max(self._largest, tokens)
 
     def budget(self, tokens: int, rows: int, context: int, seconds: float) -> ChunkBudget:
         """For prompts beside `rows` that decode with `context` tokens before them in all, so that the step takes
         `seconds`: at most `tokens`, and LEAST_CHUNK as long as no prompt was measured."""
-        fixed, per_row, per_context, per_token, per_pair = self._coefficients()
+        fixed, per_row, per_context, per_token, per_pair = self._next_step()
         left = seconds - fixed - per_row * rows - per_context * context
         most = max(LEAST_CHUNK, REACH * self._largest)
         return ChunkBudget(min(tokens, most), left, per_token, per_pair)
 
-    def _coefficients(self) -> list[float]:
-        if self._fit is None:
-            self._fit = _solve(self._normal())
-        return self._fit
+    def prefill(self, chunk_tokens: int) -> PrefillCoefficients | None:
+        """What prompts cost in steps of at most `chunk_tokens`, without what decodes beside them cost; None before any
+        was measured."""
+        if not self._sizes:
+            return None
+        if self._prefill_fit is None:
+            sizes = [(size, FORGET * max(REMEMBERED, size.count)) for size in self._sizes.values()]
+            self._prefill_fit = _solve(_normal((self._decode, 1.0), *sizes))
+        fixed, _, _, per_token, per_pair = self._prefill_fit
+        chunk = min(chunk_tokens, max(LEAST_CHUNK, REACH * self._largest))
+        return PrefillCoefficients(fixed, per_token, per_pair, chunk, self._pairs / self._tokens)
 
-    def _normal(self) -> list[list[float]]:
-        """The normal equations of both kinds of steps together, with the right side as the last column."""
-        equations = [[0.0] * (_PROMPT + 1) for _ in range(_PROMPT)]
-        for moments in (self._decode, self._prompt):
-            for (i, j), value in moments.items():
-                if i < _PROMPT:
-                    equations[i][j] += value
-                if i != j < _PROMPT:
-                    equations[j][i] += value
-        for i in range(_PROMPT):
-            equations[i][i] *= 1 + RIDGE
-        return equations
+    def decode(self) -> DecodeCoefficients | None:
+        """What decodes cost; None before any was measured."""
+        return DecodeCoefficients(*self._next_step()[:_DECODE]) if self._decoded else None
+
+    def _is_cold(self, prompts: bool) -> bool:
+        self._steps[prompts] += 1
+        return self._steps[prompts] <= COLD_STEPS
+
+    def _measured_prompts(self, features: tuple[float, ...], tokens: int, pairs: float, seconds: float) -> None:
+        self._largest = max(self._largest, tokens)
+        size = self._sizes.setdefault(tokens.bit_length(), _Moments(_PROMPT))
+        for moments in (self._prompt, *self._sizes.values()):
+            moments.fade()
+        self._prompt.add(features, seconds)
+        size.add(features, seconds)
+        self._tokens += (tokens - self._tokens) / self._prompt.count
+        self._pairs += (pairs - self._pairs) / self._prompt.count
+
+    def _next_step(self) -> list[float]:
+        if self._next_fit is None:
+            self._next_fit = _solve(_normal((self._decode, 1.0), (self._prompt, 1.0)))
+        return self._next_fit
 
 
 class _Moments:
-    """Exponentially weighted sums of the products of steps' features, each over the step's seconds. The last "feature"
-    is the seconds themselves, so 1."""
+    """Means of the products of steps' features, each over the step's seconds, recent steps first. The last "feature" is
+    the seconds themselves, so 1."""
 
     def __init__(self, features: int) -> None:
         columns = [*range(features), _PROMPT]
         self._pairs = list(combinations_with_replacement(range(features + 1), 2))
         self._places = [(columns[i], columns[j]) for i, j in self._pairs]
-        self._sums = [0.0] * len(self._pairs)
-        self._cold = COLD_STEPS
+        self._means = [0.0] * len(self._pairs)
+        self.count = 0.0  # steps: older ones count less
 
-    def add(self, features: tuple[float, ...], seconds: float) -> bool:
-        """Whether it counts."""
-        if self._cold:
-            self._cold -= 1
-            return False
+    def fade(self) -> None:
+        """A step of this kind, or of one that is forgotten with it, comes after those so far."""
+        self.count *= 1 - FORGET
+
+    def add(self, features: tuple[float, ...], seconds: float) -> None:
+        """A step with these features took `seconds`."""
+        self.count += 1
+        weight = 1 / self.count
         x = [feature / seconds for feature in features]
         x.append(1.0)
-        self._sums = [
-            total + FORGET * (x[i] * x[j] - total) for total, (i, j) in zip(self._sums, self._pairs, strict=True)
+        self._means = [
+            mean + weight * (x[i] * x[j] - mean) for mean, (i, j) in zip(self._means, self._pairs, strict=True)
         ]
-        return True
 
-    def items(self) -> list[tuple[tuple[int, int], float]]:
-        return list(zip(self._places, self._sums, strict=True))
+    def add_to(self, equations: list[list[float]], weight: float) -> None:
+        """Adds these means to normal equations."""
+        for (i, j), mean in zip(self._places, self._means, strict=True):
+            if i < _PROMPT:
+                equations[i][j] += weight * mean
+            if i != j < _PROMPT:
+                equations[j][i] += weight * mean
+
+
+def _normal(*kinds: tuple[_Moments, float]) -> list[list[float]]:
+    """The normal equations of weighted kinds of steps together, with the right side as the last column."""
+    equations = [[0.0] * (_PROMPT + 1) for _ in range(_PROMPT)]
+    for moments, weight in kinds:
+        moments.add_to(equations, weight)
+    for i in range(_PROMPT):
+        equations[i][i] *= 1 + RIDGE
+    return equations
 
 
 def _solve(equations: list[list[float]]) -> list[float]:

@@ -8,8 +8,10 @@ from legato_engine.core.load_reporter import IDLE_INTERVAL, LoadReporter
 from legato_engine.core.rates import Rates
 from legato_engine.kvcache.block_pool import BlockPool
 from legato_engine.kvcache.events import EventLog
+from legato_engine.request import Request
 from legato_engine.scheduler.limits import SchedulerLimits
 from legato_engine.scheduler.scheduler import Scheduler
+from legato_protocol.stream import SamplingParams
 
 
 class Quiet:
@@ -29,7 +31,8 @@ class Quiet:
             receivers=None,
             agent=None,
         )
-        self.reporter = LoadReporter(self.handler, Rates(), max_waiting=4)  # type: ignore[arg-type]
+        self.rates = Rates()
+        self.reporter = LoadReporter(self.handler, self.rates, max_waiting=4)  # type: ignore[arg-type]
         self.now = 0.0
 
     def mismatch(self) -> str:
@@ -91,3 +94,15 @@ def test_a_mismatch_is_told_until_the_owners_agree_again(quiet: Quiet) -> None:
     quiet.work()
     quiet.pool.release(blocks)
     assert quiet.mismatch() == ""
+
+
+def test_demand_and_the_age_of_measurements_are_told(quiet: Quiet) -> None:
+    quiet.rates.measured(32, 2, 0.1, now=1.0)
+    quiet.pool.events.take()
+    request = Request("r", 1, [1, 2, 3, 4, 5], 5, SamplingParams(max_tokens=4, seed=1), 100.0)
+    quiet.handler.scheduler.add(request, 1.0)
+    status = quiet.reporter.status_if_due(3.5)
+    assert status is not None
+    assert (status.load.pending_blocks, status.load.growth_blocks) == (2, 0)
+    assert (status.load.prefill_age, status.load.decode_age) == (2.5, 2.5)
+    assert (status.load.prefill_rate, status.load.prefill_cost) == (0.0, None)

@@ -1,0 +1,94 @@
+"""What a scheduler tells of demand beyond what runs: blocks asked for, expected growth, prompts that wait elsewhere."""
+
+import pytest
+
+
+def prompt(length, start=0):
+    return tuple(range(start, start + length))
+
+
+def test_granted_blocks_are_those_of_hand_offs_until_they_commit(make_worker, make_client):
+    worker = make_worker(num_blocks=16, growth_tokens=0)
+    transfer = worker.reserve(make_client(prompt(9)).request(room=1), 0.0)
+    assert (worker.scheduler.load().granted_blocks, worker.scheduler.load().pending_blocks) == (0, 4)
+    worker.scheduler.incoming.grants()
+    load = worker.scheduler.load()
+    assert (load.granted_blocks, load.pending_blocks, load.used_blocks) == (4, 0, 4)
+    worker.scheduler.incoming.abandon(transfer)
+    assert worker.scheduler.load().granted_blocks == 0
+
+
+def test_pending_blocks_are_those_that_waiting_prompts_ask_for(make_worker, make_client):
+    worker = make_worker(num_blocks=8)
+    worker.add(make_client(prompt(20), max_tokens=2))
+    worker.run()  # 5 blocks of it stay cached
+    worker.add(make_client(prompt(9, 500)))
+    assert worker.scheduler.load().pending_blocks == 3
+    worker.add(make_client((*prompt(16), 900), max_tokens=1))
+    assert worker.scheduler.load().pending_blocks == 3 + 1
+    worker.begin()
+    assert worker.scheduler.load().pending_blocks == 0
+    worker.end()
+
+
+def test_growth_is_what_all_sequences_that_decode_here_will_ask_for(make_worker, make_client):
+    """12 tokens more of each, beyond 2 blocks: of one that runs, one that is granted and one that waits."""
+    worker = make_worker(num_blocks=32, growth_tokens=12)
+    assert worker.scheduler.load().growth_blocks == 0
+    worker.add(make_client(prompt(4), max_tokens=40))
+    worker.step()
+    assert worker.scheduler.load().growth_blocks == 2
+    worker.reserve(make_client(prompt(4, 100), max_tokens=40).request(room=1), 0.0)
+    assert worker.scheduler.load().growth_blocks == 4
+    worker.scheduler.incoming.grants()
+    assert worker.scheduler.load().growth_blocks == 4
+    worker.add(make_client(prompt(4, 200), max_tokens=40))
+    assert worker.scheduler.load().growth_blocks == 6
+
+
+def test_prefills_for_others_do_not_grow_here(make_worker, make_client):
+    worker = make_worker(role="prefill")
+    worker.add(make_client(prompt(12), max_tokens=40), room=1)
+    assert worker.scheduler.load().growth_blocks == 0
+    worker.step()
+    assert worker.scheduler.load().growth_blocks == 0
+
+
+def test_parked_prefills_and_the_prompts_behind_them_wait_for_a_receiver(make_worker, make_client):
+    worker = make_worker(role="prefill", max_parked=2)
+    requests = [worker.add(make_client(prompt(8, 100 * n)), room=n) for n in range(4)]
+    assert (worker.scheduler.load().parked, worker.scheduler.load().parked_tokens) == (0, 0)
+    worker.run()
+    load = worker.scheduler.load()
+    assert (load.parked, load.parked_tokens, load.queue_tokens) == (2, 16, 16)
+    worker.grant(requests[0])
+    assert (worker.scheduler.load().parked, worker.scheduler.load().parked_tokens) == (1, 0)
+
+
+def test_decoding_sequences_and_their_context_are_told_apart_from_prompts(make_worker, make_client):
+    worker = make_worker(num_blocks=32, chunk_tokens=8)
+    worker.add(make_client(prompt(6), max_tokens=20))
+    worker.step()
+    worker.add(make_client(prompt(20, 100), max_tokens=20))
+    worker.step()
+    load = worker.scheduler.load()
+    assert (load.running, load.decoding, load.context_tokens) == (2, 1, 7)
+
+
+def test_preemptions_are_counted_over_all_requests(make_worker, make_client):
+    worker = make_worker(num_blocks=6, growth_tokens=0)
+    for n in range(2):
+        worker.add(make_client(prompt(8, 100 * n), max_tokens=12))
+    worker.run()
+    assert worker.scheduler.load().preemptions > 0
+
+
+def test_what_decoding_costs_is_told_once_it_was_measured(make_worker, make_client):
+    worker = make_worker(num_blocks=32)
+    assert worker.scheduler.load().decode_cost is None
+    worker.add(make_client(prompt(6), max_tokens=20))
+    while worker.begin():
+        worker.now += 0.1 + 0.01 * len(worker.flight.rows)
+        worker.end()
+    cost = worker.scheduler.load().decode_cost
+    assert cost.per_step + cost.per_row + 15 * cost.per_context == pytest.approx(0.11, rel=0.05)

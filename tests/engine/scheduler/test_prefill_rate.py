@@ -1,0 +1,173 @@
+"""The prefill rate is that of full steps, whatever steps a worker has seen lately. Steps take what formulas say."""
+
+from dataclasses import dataclass
+from itertools import count
+from random import Random
+
+import pytest
+
+from legato_engine.kvcache.block_pool import BlockPool
+from legato_engine.kvcache.events import EventLog
+from legato_engine.request import Request
+from legato_engine.scheduler.batch import Sampled
+from legato_engine.scheduler.chunk_budget import pairs
+from legato_engine.scheduler.limits import SchedulerLimits
+from legato_engine.scheduler.scheduler import Scheduler
+from legato_protocol.stream import SamplingParams
+
+CHUNK, BLOCK = 512, 16
+PROMPTS = {"short": (32,), "long": (512,), "mixed": (32, 48, 200, 512, 1500)}
+
+
+@dataclass(frozen=True)
+class Device:
+    """Seconds of a step: of itself, a prompt's token, a pair of tokens, a sequence that decodes, a token of context."""
+
+    step: float
+    token: float
+    pair: float
+    row: float
+    context: float
+
+    def rate(self, kind: str) -> float:
+        """Tokens per second of full chunks of such prompts."""
+        lengths = PROMPTS[kind]
+        tokens, attended = sum(lengths), sum(pairs(length, 0) for length in lengths)
+        return tokens / (self.step * tokens / CHUNK + self.token * tokens + self.pair * attended)
+
+    def seconds(self, batch) -> float:
+        total = self.step
+        for row in batch.rows:
+            if len(row.tokens) == 1:
+                total += self.row + self.context * row.start
+            else:
+                total += self.token * len(row.tokens) + self.pair * pairs(len(row.tokens), row.start)
+        return total
+
+
+CPU = Device(6e-3, 5e-4, 1.5e-7, 1.5e-3, 2e-7)
+GPU = Device(12e-3, 4e-5, 2e-9, 3e-5, 2e-8)  # a small step takes almost as long as a full one
+DEVICES = {"cpu": CPU, "gpu": GPU}
+
+
+class Machine:
+    """A worker on which requests arrive at random, as many as keep it busy for a part of the time."""
+
+    def __init__(self, device: Device = CPU, noise: float = 0.0, outputs: int = 1, **limits: object) -> None:
+        self.device = device
+        limits = {"role": "unified", "chunk_tokens": CHUNK, "max_length": 4000, "max_running": 32, **limits}
+        pool = BlockPool(4000, EventLog("epoch"))
+        self.scheduler = Scheduler(SchedulerLimits(block_size=BLOCK, **limits), pool, "revision")  # type: ignore[arg-type]
+        self.random, self.noise, self.outputs, self.now = Random(7), noise, outputs, 0.0
+        self.ids = count()
+
+    @property
+    def rate(self):
+        cost = self.scheduler.load().prefill_cost
+        return cost.rate if cost is not None else 0.0
+
+    def serve(self, kind: str, requests: int, utilisation: float = 0.5, slowness: float = 1.0) -> None:
+        lengths = PROMPTS[kind]
+        between = sum(lengths) / len(lengths) / self.device.rate(kind) / utilisation
+        due = self.now
+        while requests or not self.scheduler.idle:
+            while requests and due <= self.now:
+                self.arrive(self.random.choice(lengths))
+                requests -= 1
+                due += self.random.expovariate(1 / between)
+            batch = self.scheduler.schedule(self.now)
+            if batch is None:
+                self.now = due
+                continue
+            self.now += self.device.seconds(batch) * slowness * self.random.uniform(1 - self.noise, 1 + self.noise)
+            output = tuple(tuple(Sampled(1) for _ in row.draws) for row in batch.rows)
+            self.scheduler.process(batch, output, self.now)
+
+    def arrive(self, length: int) -> None:
+        number = next(self.ids)
+        tokens = [10_000 + number, *range(1, length)]  # no other prompt begins so: nothing is cached
+        params = SamplingParams(max_tokens=self.outputs, seed=1)
+        self.scheduler.add(Request(f"r{number}", 1, tokens, length, params, self.now + 1e6), self.now)
+
+    def rates(self, kind: str, slowness: float = 1.0):
+        """Whether the rate that it tells is the true one, within 15 %."""
+        return self.rate == pytest.approx(self.device.rate(kind) / slowness, rel=0.15)
+
+
+@pytest.fixture(params=["cpu", "gpu"])
+def device(request):
+    return DEVICES[request.param]
+
+
+@pytest.fixture(params=[0.0, 0.1], ids=["exact", "noisy"])
+def noise(request):
+    return request.param
+
+
+@pytest.fixture(params=["prefill", "unified"])
+def machine(request, device, noise):
+    """One that only prefills, or one whose prompts are computed beside sequences that decode."""
+    return Machine(device, noise) if request.param == "prefill" else Machine(device, noise, outputs=40, tpot=0.15)
+
+
+@pytest.mark.parametrize("kind", PROMPTS)
+def test_the_rate_of_a_fresh_worker_is_true_for_all_kinds_of_prompts(machine, kind):
+    machine.serve(kind, 150)
+    assert machine.rates(kind)
+
+
+def test_the_rate_stays_true_when_prompts_change(machine):
+    for kind in ("long", "short", "mixed", "short", "long"):
+        machine.serve(kind, 300)
+        assert machine.rates(kind), kind
+
+
+def test_small_steps_one_at_a_time_leave_what_large_ones_told(device, noise):
+    """Thousands of equal ones say nothing about larger steps, and are not asked."""
+    machine = Machine(device, noise)
+    machine.serve("mixed", 100)
+    for _ in range(2000):
+        machine.serve("short", 1)
+    assert machine.rates("short")
+
+
+def test_cold_steps_do_not_lower_the_rate(device):
+    machine = Machine(device)
+    machine.serve("long", 2, slowness=50.0)
+    machine.serve("mixed", 60)
+    assert machine.rates("mixed")
+
+
+def test_one_slow_step_of_a_size_says_little(device):
+    """Its first step may load code of its own."""
+    machine = Machine(device)
+    machine.serve("short", 100)
+    machine.serve("long", 1, slowness=10.0)
+    machine.serve("short", 30)
+    machine.serve("long", 20)
+    assert machine.rates("long")
+
+
+@pytest.mark.parametrize("kind", ["mixed", "long"])
+def test_the_rate_follows_a_machine_that_becomes_slower(device, kind):
+    """Also when steps of other sizes were seen last while it was faster."""
+    machine = Machine(device, noise=0.1)
+    machine.serve("mixed", 150)
+    machine.serve(kind, 200, slowness=2.0)
+    assert machine.rates(kind, slowness=2.0)
+
+
+def test_from_small_steps_alone_nothing_is_concluded_of_much_larger_ones():
+    machine = Machine()
+    for _ in range(50):
+        machine.serve("short", 1)
+    assert machine.scheduler.load().prefill_cost.chunk_tokens == 2 * 32
+
+
+def test_before_any_prompt_there_is_no_rate():
+    machine = Machine()
+    assert machine.scheduler.load().prefill_cost is None
+    machine.serve("short", 2)  # cold
+    assert machine.scheduler.load().prefill_cost is None
+    machine.serve("short", 1)
+    assert machine.rate > 0
