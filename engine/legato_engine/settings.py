@@ -6,7 +6,6 @@ The one place of the engine that looks at the environment. No torch is imported,
 from argparse import SUPPRESS, ArgumentParser, Namespace
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from ipaddress import ip_address
 from typing import Final
 
 from legato_protocol import flags, names, sizes, values
@@ -133,18 +132,14 @@ def _check_together(settings: WorkerSettings) -> None:
         raise SettingsError("--dtype: Float16 needs --device cuda (on cpu: Auto, Float32 or BFloat16)")
     if settings.token:
         return
-    if not _is_loopback(settings.host):
+    if not values.is_loopback(settings.host):
         raise SettingsError(
             f"--host: {settings.host} is not a loopback address, and {names.ENV_TOKEN} is not set: the control port "
             f"would be open to everyone (set {names.ENV_TOKEN}, or listen on 127.0.0.1)"
         )
     transfer_host = settings.transfer_host or settings.host
-    if settings.transport != "None" and not _is_loopback(transfer_host):
+    if settings.transport != "None" and not values.is_loopback(transfer_host):
         raise SettingsError(
             f"--transfer-host: {transfer_host} is not a loopback address, and {names.ENV_TOKEN} is not set: hand-offs "
             f"would be open to everyone (set {names.ENV_TOKEN}, listen on 127.0.0.1, or use --transport None)"
         )
-
-
-def _is_loopback(host: str) -> bool:
-    return ip_address(host).is_loopback if values.is_address(host) else host == "localhost"

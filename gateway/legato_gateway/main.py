@@ -18,7 +18,9 @@ import uvloop
 from legato_gateway.admission.queue import Admission, AdmissionLimits, Quota
 from legato_gateway.discovery import Discovery, FileDiscovery, StaticDiscovery, WorkerAddress
 from legato_gateway.errors import InternalFault, Overloaded
-from legato_gateway.http import app, server
+from legato_gateway.http import app, control, server
+from legato_gateway.http.control import ByPort
+from legato_gateway.http.demand_report import DemandReporter
 from legato_gateway.http.protocol import BoundedProtocol
 from legato_gateway.http.state import State
 from legato_gateway.metrics import Metrics
@@ -74,15 +76,17 @@ class Gateway:
             ),
         )
         self.discovery = _discovery(settings)
+        demand = DemandReporter(name, self.relay, fleet, timers.time)
         parts = app.Parts(
             tokens=tokens,
             relay=self.relay,
-            status=State(fleet, index, admission, history, metrics, self.relay, self.discovery),
+            status=State(fleet, index, admission, history, metrics, self.relay, self.discovery, demand),
             model=ServedModel(settings.served_name, settings.max_length),
             default_deadline=settings.default_deadline,
             max_body_bytes=settings.max_body_bytes,
         )
         self.app = app.create(parts)
+        self.control = control.create(demand.report, settings.token)
 
     async def follow(self) -> None:
         """Keeps streams to the workers until cancelled. A fault of ours ends all requests, and is raised."""
@@ -116,7 +120,7 @@ async def _serve(settings: GatewaySettings, tokens: ModelTokenizer, model: str, 
     loop = asyncio.get_running_loop()
     gateway = Gateway(settings, tokens, model, loop)
     config = uvicorn.Config(
-        gateway.app,
+        ByPort(gateway.app, gateway.control, listeners.ports.get("control")),
         http=BoundedProtocol,
         ws="none",
         lifespan="off",

@@ -1,11 +1,18 @@
 """The gateway's Prometheus metrics, in a registry of its own."""
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from collections.abc import Iterator, Mapping
 
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from legato_protocol.demand import DemandReport, LengthBucket
 from legato_protocol.stream import HandoffReport
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
+LENGTHS = tuple(1 << power for power in range(18))  # tokens
+NO_DEMAND = DemandReport("", 0.0, (), {}, (), 0.0, {}, (), 0, 0, 0, ())
 
 
 class Metrics:
@@ -14,6 +21,8 @@ class Metrics:
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
         registry = self.registry
+        self._demand = _Demand()
+        registry.register(self._demand)
         self._active = Gauge("legato_gateway_active_requests", "Requests under way", registry=registry)
         self._ended = Counter("legato_gateway_requests", "Requests ended, by finish", ["finish"], registry=registry)
         self._tokens = Counter("legato_gateway_output_tokens", "Tokens accepted for clients", registry=registry)
@@ -42,8 +51,9 @@ class Metrics:
             buckets=SECONDS,
         )
 
-    def render(self) -> tuple[bytes, str]:
+    def render(self, demand: DemandReport) -> tuple[bytes, str]:
         """All metrics as Prometheus text, and its content type."""
+        self._demand.report = demand
         return generate_latest(self.registry), CONTENT_TYPE
 
     def started(self) -> None:
@@ -76,3 +86,39 @@ class Metrics:
     def handed_over(self, report: HandoffReport) -> None:
         self._handoff.observe(report.seconds)
         self._boundary.observe(report.boundary)
+
+
+class _Demand(Collector):
+    """What the report of demand says, as metrics."""
+
+    def __init__(self) -> None:
+        self.report = NO_DEMAND
+
+    def collect(self) -> Iterator[Metric]:
+        told, prefix = self.report, "legato_gateway_"
+        gauges = {
+            "held_requests": ("Requests without a token that no worker has", told.held_requests),
+            "held_tokens": ("Their prompt tokens that no cache covers", told.held_tokens),
+        }
+        for name, (text, value) in gauges.items():
+            yield GaugeMetricFamily(prefix + name, text, value=value)
+        yield _lengths(prefix + "arrived_prompt_tokens", "Uncached prompt tokens of a request", told.arrivals)
+        yield _lengths(prefix + "output_length_tokens", "Tokens of a choice that finished", told.outputs)
+        causes = {str(cause): seconds for cause, seconds in told.head_wait.items()}
+        labelled: dict[str, tuple[str, str, Mapping[str, float]]] = {
+            "refused_requests": ("Requests refused here, by drop reason", "reason", told.refused),
+            "head_wait_seconds": ("What the first held request waited for", "cause", causes),
+        }
+        for name, (text, label, values) in labelled.items():
+            family = CounterMetricFamily(prefix + name, text, labels=[label])
+            for key, count in sorted(values.items()):
+                family.add_metric([key], count)
+            yield family
+
+
+def _lengths(name: str, text: str, buckets: tuple[LengthBucket, ...]) -> Metric:
+    total = sum(bucket.requests for bucket in buckets)
+    below = [(str(float(most)), float(sum(b.requests for b in buckets if b.most <= most))) for most in LENGTHS]
+    family = HistogramMetricFamily(name, text)
+    family.add_metric([], [*below, ("+Inf", float(total))], float(sum(bucket.tokens for bucket in buckets)))
+    return family

@@ -31,6 +31,7 @@ class GatewaySettings:
     port: int = names.GATEWAY_PORT
     listen_fd: int | None = None  # a listening socket that was inherited: `port` is not used
     health_port: int | None = None  # None: probes are answered at `port` alone
+    control_port: int | None = None  # None: nobody is told of demand
     announce: Path | None = None
     workers_file: Path | None = None
     workers: tuple[tuple[str, str], ...] = ()  # name, host:port
@@ -84,6 +85,7 @@ _FLAGS: Final = (
     Flag("--port", flags.PORT_OR_FREE, "port to listen on; 0 takes a free one"),
     Flag("--listen-fd", flags.whole("NUMBER", 3, 10**6), "inherited listening socket to serve on, instead of --port"),
     Flag("--health-port", flags.PORT_OR_FREE, "port for probes of this process alone; 0 takes a free one"),
+    Flag("--control-port", flags.PORT_OR_FREE, "port on which the operator asks for demand; 0 takes a free one"),
     Flag("--announce", flags.FILE, "write the ports in use to this file, as JSON"),
     Flag("--workers-file", flags.FILE, 'JSON list of {"worker", "address"}, watched for changes'),
     Flag("--worker", flags.ValueKind("NAME=HOST:PORT", _worker), "a worker", field="workers", repeated=True),
@@ -140,12 +142,18 @@ def read(given: Namespace, environ: Mapping[str, str]) -> GatewaySettings:
     found = flags.given(given, GatewaySettings)
     _check_together(found)
     model = found["model"]
-    return GatewaySettings(
+    settings = GatewaySettings(
         **{"served_name": Path(model.partition(":")[2] or model).stem} | found,
         kubeconfig=environ.get(_KUBECONFIG, ""),
         token=environ.get(names.ENV_TOKEN, ""),
         parent=flags.parent(environ),
     )
+    if settings.control_port is not None and not settings.token and not values.is_loopback(settings.host):
+        raise SettingsError(
+            f"--host: {settings.host} is not a loopback address, and {names.ENV_TOKEN} is not set: the control port "
+            f"would be open to everyone (set {names.ENV_TOKEN}, or listen on 127.0.0.1)"
+        )
+    return settings
 
 
 def _check_together(found: Mapping[str, Any]) -> None:

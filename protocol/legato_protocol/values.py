@@ -98,6 +98,11 @@ def is_address(text: str) -> bool:
     return True
 
 
+def is_loopback(text: str) -> bool:
+    """Whether this host is reached from this machine alone."""
+    return ip_address(text).is_loopback if is_address(text) else text == "localhost"
+
+
 def printable(text: str, kind: str) -> str:
     """Any text of at least one visible character, without control characters."""
     if not text.strip() or not text.isprintable():

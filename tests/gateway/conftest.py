@@ -13,6 +13,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from legato_gateway.admission.queue import Admission
 from legato_gateway.discovery import Discovery, StaticDiscovery, WorkerAddress
+from legato_gateway.http.demand_report import DemandReporter
 from legato_gateway.http.state import State
 from legato_gateway.metrics import Metrics
 from legato_gateway.relay.dispatcher import Dispatcher
@@ -118,7 +119,10 @@ class Gateway:
             timers=loop,
             policy=RelayPolicy(retry=retry, **relay),
         )
-        self.state = State(self.fleet, self.index, self.admission, self.history, self.metrics, self.relay, discovery)
+        self.demand = DemandReporter("gateway-1", self.relay, self.fleet, loop.time)
+        self.state = State(
+            self.fleet, self.index, self.admission, self.history, self.metrics, self.relay, discovery, self.demand
+        )
 
     def submit(self, **overrides: Any) -> Reader:
         return Reader(self.relay.submit(request(**overrides)))

@@ -16,7 +16,8 @@ from legato_gateway.main import Gateway
 from legato_gateway.settings import GatewaySettings
 from legato_gateway.testing.fake_worker import FakeWorker
 from legato_gateway.tokenizer.tokens import ModelTokenizer
-from legato_protocol import model_digest
+from legato_protocol import demand, model_digest
+from legato_protocol.demand import LengthBucket
 from legato_protocol.stream import Generate
 
 LEGATO = [sys.executable, "-m", "legato_cli.main", "gateway"]
@@ -82,6 +83,37 @@ def test_serves_follows_its_workers_and_finishes_streams_on_sigterm(lab, model, 
                 worker.release()
                 assert (await streaming).text.rstrip().endswith("data: [DONE]")
                 assert await process.wait() == 0
+
+    lab.run(test)
+
+
+def test_demand_is_told_on_the_control_port_alone_and_to_who_has_the_token(lab, model, tmp_path):
+    async def test():
+        async with asyncio.timeout(60), _worker(lab, model) as worker:
+            flags = "--port", "0", "--control-port", "0", "--worker", f"{worker.name}={worker.address}"
+            process, ports = await _announced(tmp_path / "announced.json", model, *flags)
+            public, control = (f"http://127.0.0.1:{ports[name]}" for name in ("http", "control"))
+            token = {"authorization": "Bearer secret"}
+            async with httpx.AsyncClient(trust_env=False, timeout=30) as client:
+                while (await client.get(f"{public}/readyz")).status_code != 200:  # noqa: ASYNC110 – another process
+                    await asyncio.sleep(0.01)
+                body = {"model": "m", "prompt": "hello", "max_tokens": 30, "seed": 7, "temperature": 0}
+                await client.post(f"{public}/v1/completions", json=body)
+                report = demand.decode((await client.get(f"{control}/demand", headers=token)).content)
+                assert report.arrivals == (LengthBucket(8, 1, 5),)
+                assert report.outputs == (LengthBucket(32, 1, 30),)
+                assert [(told.worker, told.role) for told in report.workers] == [("u0", "unified")]
+                assert (await client.get(f"{public}/demand", headers=token)).status_code == 404
+                assert (await client.get(f"{control}/demand")).status_code == 401
+                assert (await client.get(f"{control}/demand", headers={"authorization": "Bearer x"})).status_code == 401
+                for path in ("/v1/models", "/state", "/metrics"):
+                    assert (await client.get(f"{control}{path}", headers=token)).status_code == 404
+                metrics = (await client.get(f"{public}/metrics")).text
+                assert "legato_gateway_arrived_prompt_tokens_sum 5.0" in metrics
+                assert 'legato_gateway_output_length_tokens_bucket{le="32.0"} 1.0' in metrics
+                assert 'legato_gateway_output_length_tokens_bucket{le="16.0"} 0.0' in metrics
+            process.terminate()
+            assert await process.wait() == 0
 
     lab.run(test)
 

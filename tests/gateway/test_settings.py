@@ -101,3 +101,12 @@ def test_a_service_of_workers_has_a_namespace():
     for alone in (("--workers-service", "s-workers"), ("--namespace", "n")):
         with pytest.raises(SettingsError, match="must be given together"):
             _read(*NEEDED, *alone)
+
+
+def test_a_control_port_that_everyone_reaches_needs_a_token():
+    assert _read(*NEEDED, "--control-port", "0").control_port == 0
+    assert _read(*NEEDED, "--host", "0.0.0.0").control_port is None
+    told = _read(*NEEDED, "--host", "0.0.0.0", "--control-port", "0", environ={names.ENV_TOKEN: "secret"})
+    assert told.control_port == 0
+    with pytest.raises(SettingsError, match=r"--host: 0\.0\.0\.0 is not a loopback address"):
+        _read(*NEEDED, "--host", "0.0.0.0", "--control-port", "0")

@@ -6,6 +6,7 @@ from dataclasses import replace
 from legato_gateway.routing import filters, scorers
 from legato_gateway.routing.filters import Matches, Need
 from legato_gateway.routing.fleet_snapshot import FleetSnapshot, WorkerView
+from legato_protocol.demand import WaitCause
 
 
 class Capacity:
@@ -45,6 +46,18 @@ class Capacity:
         )
         self._backlog += uncached
         return True
+
+    def obstacle(self, need: Need, matches: Matches) -> WaitCause:
+        """What a sequence waits for that was not taken. Room to decode comes first: prompts queue for want of it, too,
+        and then more workers that prefill would not help."""
+        there = [w for w in self._decoders.values() if w.ready and not w.draining and not filters.never(w, need)]
+        if not there:
+            return "no_worker"
+        open_ = [worker for worker in there if filters.has_credit(worker)]
+        if not open_:
+            return "credits"
+        room = [w for w in open_ if filters.full(w, need, filters.matched(w, need, matches)) is None]
+        return "prefill" if room else "decode_room"
 
     def never_fits(self, need: Need) -> str | None:
         """Why no known worker could hold this sequence even when empty, or None. With no workers, nobody knows."""

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from legato_gateway.admission.capacity import Capacity
 from legato_gateway.routing.filters import Matches, Need
 from legato_gateway.routing.fleet_snapshot import FleetSnapshot
+from legato_protocol.demand import WaitCause
 
 QUEUE_FULL = "queue_full"
 DEADLINE = "deadline_unmeetable"
@@ -119,6 +120,7 @@ class Admission:
         self._classes: dict[int, _Class] = {}
         self._held: dict[str, Ticket] = {}
         self._held_tokens = 0
+        self._obstacle: WaitCause = "no_worker"  # of the first held one
         self._started: dict[str, _Started] = {}
         self._counters: dict[str, float] = {}  # tokens served by tenant, weighted and lifted
         self._floor = 0.0  # the highest counter at which a tenant was started
@@ -138,6 +140,8 @@ class Admission:
             return Admit()
         if full := self._queue_full(ticket, capacity):
             return full
+        if not self._held:
+            self._obstacle = capacity.obstacle(ticket.need, ticket.matches)
         self._hold(ticket)
         return Hold()
 
@@ -145,9 +149,11 @@ class Admission:
         """Ids of the held requests that start now, in order. Call it whenever the fleet or its load has changed."""
         capacity = self._capacity(snapshot)
         started = []
+        self._obstacle = "no_worker"
         while (found := self._turn(capacity)) is not None:
             priority, ticket = found
             if not capacity.take(ticket.need, ticket.uncached, ticket.matches):
+                self._obstacle = capacity.obstacle(ticket.need, ticket.matches)
                 break
             self._pass_over(priority)
             self._drop(ticket)
@@ -182,6 +188,11 @@ class Admission:
     def held_tokens(self) -> int:
         """Uncached prompt tokens waiting here: the gateway's part of the queue tokens."""
         return self._held_tokens
+
+    @property
+    def obstacle(self) -> WaitCause | None:
+        """What the first of the held requests waits for, as of the last look; None when nobody is held."""
+        return self._obstacle if self._held else None
 
     def check_integrity(self) -> None:
         """Raises AssertionError unless the books agree."""

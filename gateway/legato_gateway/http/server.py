@@ -25,19 +25,21 @@ LOOK = 0.05
 
 @dataclass(frozen=True)
 class Listeners:
-    """`public` is for clients; `health` is this process's own, for probes, where there is one."""
+    """`public` is for clients; `health` and `control` are this process's own, for probes and the operator, where there
+    are such."""
 
     public: socket.socket
     health: socket.socket | None
+    control: socket.socket | None
 
     @property
     def sockets(self) -> list[socket.socket]:
-        return [self.public] if self.health is None else [self.public, self.health]
+        return [listener for listener in (self.public, self.health, self.control) if listener is not None]
 
     @property
     def ports(self) -> dict[str, int]:
         """What is announced."""
-        named = {"http": self.public, "health": self.health}
+        named = {"http": self.public, "health": self.health, "control": self.control}
         return {name: listener.getsockname()[1] for name, listener in named.items() if listener is not None}
 
 
@@ -48,7 +50,8 @@ def listeners(settings: GatewaySettings) -> Listeners:
     else:
         public = _bound(settings.host, settings.port, "--port")
     health = None if settings.health_port is None else _bound(settings.host, settings.health_port, "--health-port")
-    return Listeners(public, health)
+    control = None if settings.control_port is None else _bound(settings.host, settings.control_port, "--control-port")
+    return Listeners(public, health, control)
 
 
 def _bound(host: str, port: int, flag: str) -> socket.socket:

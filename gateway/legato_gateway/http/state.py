@@ -5,6 +5,7 @@ from typing import Any
 
 from legato_gateway.admission.queue import Admission
 from legato_gateway.discovery import Discovery
+from legato_gateway.http.demand_report import DemandReporter
 from legato_gateway.metrics import Metrics
 from legato_gateway.relay.history import History
 from legato_gateway.relay.lifecycle import Stage
@@ -26,7 +27,9 @@ class State:
         metrics: Metrics,
         relay: RequestRelay,
         discovery: Discovery,
+        demand: DemandReporter,
     ) -> None:
+        self._demand = demand
         self._metrics = metrics
         self._relay = relay
         self._fleet = fleet
@@ -62,7 +65,7 @@ class State:
 
     def metrics(self) -> tuple[bytes, str]:
         """What `/metrics` shows, and its content type."""
-        return self._metrics.render()
+        return self._metrics.render(self._demand.report())
 
     def _worker(self, worker: Worker) -> dict[str, Any]:
         shown: dict[str, Any] = {

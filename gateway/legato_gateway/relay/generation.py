@@ -33,6 +33,7 @@ class RunningGeneration:
         self.route = RouteRecord(request.id, prompt_tokens=len(request.prompt))
         self.deaths: set[tuple[str, str]] = set()  # (worker, epoch) that went away while computing it
         self.faults = 0  # attempts at which its logits were not finite
+        self.uncached = len(request.prompt)  # prompt tokens that no worker held when it was offered
         self.id = ""  # its own among all of this gateway, which the client's need not be
         self.expires = 0.0  # on the clock of timers
         self.timer: Timer | None = None
@@ -81,6 +82,11 @@ class RunningGeneration:
     @property
     def completion_tokens(self) -> int:
         return sum(len(choice.tokens) for choice in self.choices)
+
+    @property
+    def has_token(self) -> bool:
+        """A first token came, of any choice."""
+        return any(choice.tokens for choice in self.choices)
 
     @property
     def unread(self) -> int:

@@ -11,7 +11,7 @@ import logging
 from dataclasses import dataclass, field
 from typing import Literal
 
-from legato_gateway.admission.queue import Admission, Admit, Refuse, Ticket
+from legato_gateway.admission.queue import Admission, Admit, Decision, Refuse, Ticket
 from legato_gateway.errors import (
     DeadlineExceeded,
     GatewayError,
@@ -23,6 +23,7 @@ from legato_gateway.errors import (
 )
 from legato_gateway.metrics import Metrics
 from legato_gateway.relay.choice import Vocabulary
+from legato_gateway.relay.demand import Demand
 from legato_gateway.relay.dispatcher import Dispatcher
 from legato_gateway.relay.driver import SubRequestDriver
 from legato_gateway.relay.generation import RunningGeneration
@@ -80,6 +81,7 @@ class RequestRelay:
         self._timers = timers
         self._policy = policy or RelayPolicy()
         self._registry = Registry()
+        self.demand = Demand()
         self._driver = SubRequestDriver(
             registry=self._registry,
             dispatcher=dispatcher,
@@ -160,6 +162,14 @@ class RequestRelay:
         """Those of a request that have not ended."""
         return self._registry.of(generation)
 
+    def without_token(self) -> list[RunningGeneration]:
+        """Requests that no token came of yet."""
+        return [generation for generation in self._generations.values() if not generation.has_token]
+
+    def unplaced(self) -> list[RunningGeneration]:
+        """Of these, those that no worker has."""
+        return [g for g in self.without_token() if all(sub.place is None for sub in self._registry.of(g))]
+
     @property
     def active(self) -> int:
         """Requests that have not ended."""
@@ -204,7 +214,10 @@ class RequestRelay:
         ticket = Ticket(
             request.tenant, self._dispatcher.need(sub), uncached, generation.expires, request.priority, matches
         )
+        generation.uncached = uncached
         decision = self._admission.offer(ticket, snapshot, now)
+        self.demand.head(self._admission.obstacle, now)
+        self._count(decision, uncached)
         if isinstance(decision, Admit):
             self._driver.step(sub, LifecycleEvent.ADMITTED)
         elif isinstance(decision, Refuse):
@@ -213,6 +226,12 @@ class RequestRelay:
             self._finish(generation, error)
         else:
             self._driver.step(sub, LifecycleEvent.HELD)
+
+    def _count(self, decision: Decision, uncached: int) -> None:
+        if isinstance(decision, Refuse):
+            self.demand.refused[decision.reason] += 1
+        else:
+            self.demand.arrivals.add(uncached)
 
     # ── the turn ────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -236,6 +255,7 @@ class RequestRelay:
                 (sub,) = self._registry.of(self._generations[id])
                 self._driver.step(sub, LifecycleEvent.ADMITTED)
         now = self._timers.time()
+        self.demand.head(self._admission.obstacle, now)
         self._next_turn = now + max(BETWEEN_TURNS, REST * (now - start))
 
     # ── ends ────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -269,5 +289,9 @@ class RequestRelay:
             self._driver.step(sub, LifecycleEvent.STOPPED)
         self._admission.finished(generation.id, generation.completion_tokens)
         self._admission.cancel(generation.id)
+        self.demand.head(self._admission.obstacle, self._timers.time())
+        for choice in generation.choices:
+            if choice.finish is not None:
+                self.demand.finished(len(choice.tokens))
         generation.end(error)
         self._metrics.ended(generation.route.finish, isinstance(error, WorkerFailed))

@@ -36,6 +36,7 @@ class Worker:
     connection: Connection = "connecting"
     hello: Hello | None = None
     load: Load | None = None
+    loaded_at: float = 0.0  # when it told that, on the fleet's clock
     problem: str = ""
     listed: bool = True
     foreign: bool = False  # it serves another model than this gateway: it is given nothing
@@ -122,7 +123,7 @@ class Fleet:
     def loaded(self, name: str, load: Load) -> None:
         """It told how busy it is."""
         worker = self._workers[name]
-        worker.load = load
+        worker.load, worker.loaded_at = load, self._clock()
         worker.pending_before, worker.pending = worker.pending, Pending()
         self._changed(name)
 

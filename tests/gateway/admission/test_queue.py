@@ -450,3 +450,52 @@ def test_backlogged_tenants_never_drift_apart(seed: int) -> None:
         served[tenant] += prompt + 2 * output
         left[tenant] -= 1
         assert abs(served["a"] - served["b"]) <= 100 + 2 * 100
+
+
+def decoder(name: str = "d0", **overrides: Any) -> WorkerView:
+    fields = {"num_blocks": 100, "free_blocks": 100, "max_length": 5000, **overrides}
+    return WorkerView(name, "decode", "e", "r", 10, **fields)
+
+
+def prefiller(queue_tokens: int = 0) -> WorkerView:
+    return WorkerView("p0", "prefill", "e", "r", 10, 100, 5000, free_blocks=100, queue_tokens=queue_tokens)
+
+
+@pytest.mark.parametrize(
+    ("workers", "cause"),
+    [
+        ((), "no_worker"),
+        ((prefiller(),), "no_worker"),
+        ((prefiller(), decoder(ready=False)), "no_worker"),
+        ((prefiller(), decoder(draining=True)), "no_worker"),
+        ((prefiller(), decoder(credits=0)), "credits"),
+        ((prefiller(), decoder(credits=0), decoder("d1", free_blocks=0)), "decode_room"),
+        ((prefiller(20_000), decoder(free_blocks=0)), "decode_room"),  # prompts queue since nobody has room for them
+        ((prefiller(20_000), decoder()), "prefill"),
+        ((prefiller(20_000), decoder(max_length=50), decoder("d1", free_blocks=0)), "decode_room"),
+    ],
+)
+def test_what_the_first_held_request_waits_for_is_known(workers: tuple[WorkerView, ...], cause: str) -> None:
+    queue, fleet = Admission(), FleetSnapshot(workers)
+    assert queue.obstacle is None
+    assert isinstance(queue.offer(ticket("a"), fleet, 0), Hold)
+    assert queue.obstacle == cause
+    assert queue.next(fleet, 1) == []
+    assert queue.obstacle == cause
+
+
+def test_the_obstacle_is_that_of_the_last_look() -> None:
+    queue = held(ticket("a"))
+    assert queue.obstacle == "decode_room"
+    assert queue.next(snapshot(queue_tokens=20_000), 1) == []
+    assert queue.obstacle == "prefill"
+    assert queue.next(FleetSnapshot(), 2) == []
+    assert queue.obstacle == "no_worker"
+    assert queue.next(FREE, 3) == ["a"]
+    assert queue.obstacle is None
+
+
+def test_who_comes_later_does_not_change_what_the_first_waits_for() -> None:
+    queue = held(ticket("a"))
+    assert isinstance(queue.offer(ticket("b"), snapshot(queue_tokens=20_000), 1), Hold)
+    assert queue.obstacle == "decode_room"

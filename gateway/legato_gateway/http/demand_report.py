@@ -1,0 +1,47 @@
+"""The report of demand (`legato_protocol.demand`), put together from the gateway's parts. Reads, changes nothing."""
+
+from collections.abc import Callable, Iterator
+
+from legato_gateway.relay.demand import LengthCounter
+from legato_gateway.relay.relay import RequestRelay
+from legato_gateway.workers.fleet import Fleet
+from legato_protocol.demand import DemandReport, WorkerLoad
+
+
+class DemandReporter:
+    """Of the gateway of that name, which begins now on the clock."""
+
+    def __init__(self, gateway: str, relay: RequestRelay, fleet: Fleet, clock: Callable[[], float]) -> None:
+        self._gateway = gateway
+        self._relay = relay
+        self._fleet = fleet
+        self._clock = clock
+        self._began = clock()
+
+    def report(self) -> DemandReport:
+        """As of now."""
+        now, demand = self._clock(), self._relay.demand
+        waiting, held = LengthCounter(), self._relay.unplaced()
+        for generation in self._relay.without_token():
+            waiting.add(generation.uncached)
+        return DemandReport(
+            gateway=self._gateway,
+            uptime=now - self._began,
+            arrivals=demand.arrivals.buckets(),
+            refused=dict(demand.refused),
+            outputs=demand.outputs.buckets(),
+            output_squares=float(demand.output_squares),
+            head_wait=dict(demand.head_wait(now)),
+            waiting=waiting.buckets(),
+            held_requests=len(held),
+            held_tokens=sum(generation.uncached for generation in held),
+            held_prompt_tokens=sum(len(generation.request.prompt) for generation in held),
+            workers=tuple(self._loads(now)),
+        )
+
+    def _loads(self, now: float) -> Iterator[WorkerLoad]:
+        for worker in self._fleet:
+            hello, load = worker.hello, worker.load
+            if hello is not None and load is not None and not worker.foreign:
+                age = max(0.0, now - worker.loaded_at)
+                yield WorkerLoad(worker.name, hello.epoch, hello.role, hello.block_size, age, load)

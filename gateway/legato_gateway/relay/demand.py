@@ -1,0 +1,54 @@
+"""What is asked of this gateway, counted since its start. Pure: time is passed in."""
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import get_args
+
+from legato_protocol.demand import LengthBucket, WaitCause
+
+
+class LengthCounter:
+    """Sequences and their tokens, by length in powers of two."""
+
+    def __init__(self) -> None:
+        self._requests: Counter[int] = Counter()
+        self._tokens: Counter[int] = Counter()
+
+    def add(self, tokens: int) -> None:
+        """One more of that length."""
+        most = 1 << (tokens - 1).bit_length() if tokens else 0
+        self._requests[most] += 1
+        self._tokens[most] += tokens
+
+    def buckets(self) -> tuple[LengthBucket, ...]:
+        """Those with an entry, shortest first."""
+        return tuple(LengthBucket(most, self._requests[most], self._tokens[most]) for most in sorted(self._requests))
+
+
+class Demand:
+    """Arrivals, refusals, lengths of answers, and what the first of the held requests waited for."""
+
+    def __init__(self) -> None:
+        self.arrivals = LengthCounter()  # by uncached prompt tokens
+        self.refused: Counter[str] = Counter()  # by drop reason
+        self.outputs = LengthCounter()
+        self.output_squares = 0
+        self._head_wait: dict[WaitCause, float] = dict.fromkeys(get_args(WaitCause), 0.0)
+        self._cause: WaitCause | None = None
+        self._since = 0.0
+
+    def finished(self, tokens: int) -> None:
+        """A choice ended with so many tokens."""
+        self.outputs.add(tokens)
+        self.output_squares += tokens * tokens
+
+    def head(self, cause: WaitCause | None, now: float) -> None:
+        """From now on the first of the held requests waits for this; None: nobody is held."""
+        if self._cause is not None:
+            self._head_wait[self._cause] += max(0.0, now - self._since)
+        self._cause, self._since = cause, now
+
+    def head_wait(self, now: float) -> Mapping[WaitCause, float]:
+        """Seconds so far, by cause."""
+        self.head(self._cause, now)
+        return dict(self._head_wait)
