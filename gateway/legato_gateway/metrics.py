@@ -11,7 +11,7 @@ from legato_protocol.stream import HandoffReport
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
-LENGTHS = tuple(1 << power for power in range(18))  # tokens
+LENGTHS = tuple((1 << power) - 1 for power in range(1, 18))  # tokens: the most of each bucket of a report
 NO_DEMAND = DemandReport("", 0.0, (), {}, (), 0.0, {}, (), 0, 0, 0, ())
 
 
@@ -118,7 +118,7 @@ class _Demand(Collector):
 
 def _lengths(name: str, text: str, buckets: tuple[LengthBucket, ...]) -> Metric:
     total = sum(bucket.requests for bucket in buckets)
-    below = [(str(float(most)), float(sum(b.requests for b in buckets if b.most <= most))) for most in LENGTHS]
+    below = [(str(float(most)), float(sum(b.requests for b in buckets if b.least <= most))) for most in LENGTHS]
     family = HistogramMetricFamily(name, text)
     family.add_metric([], [*below, ("+Inf", float(total))], float(sum(bucket.tokens for bucket in buckets)))
     return family

@@ -22,14 +22,14 @@ WaitCause = Literal[
 
 
 class LengthBucket(msgspec.Struct, frozen=True):
-    """Sequences with at most `most` tokens (a power of two), and more than half of that; 0 stands for itself."""
+    """Sequences with `least` or more tokens, a power of two, and less than twice as many; 0 stands for itself."""
 
-    most: Count
+    least: Count
     requests: Count
     tokens: Count  # of all of them together
 
 
-class WorkerLoad(msgspec.Struct, frozen=True):
+class ReportedLoad(msgspec.Struct, frozen=True):
     """What a worker said last to this gateway, `age` seconds ago. `load` is the frame itself."""
 
     worker: str
@@ -54,7 +54,7 @@ class DemandReport(msgspec.Struct, frozen=True):
     held_requests: Count  # now: of these, requests that no worker has
     held_tokens: Count  # their uncached tokens
     held_prompt_tokens: Count  # all tokens of their prompts
-    workers: tuple[WorkerLoad, ...]
+    workers: tuple[ReportedLoad, ...]
 
 
 class BadReport(ValueError):

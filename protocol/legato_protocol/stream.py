@@ -292,6 +292,7 @@ class Load(Message, tag="load", frozen=True):
     granted_blocks: Count = 0  # of `used_blocks`: for hand-offs that are not committed yet
     pending_blocks: Count = 0  # that sequences here ask for which have none
     growth_blocks: Count = 0  # that all sequences here are expected to need beyond that until they end
+    slots: Count = 0  # sequences that can run at once; 0: it did not say
     decoding: Count = 0  # of `running`: sequences whose prompt is computed
     context_tokens: Count = 0  # of these, all together
     preemptions: Count = 0  # since this epoch began

@@ -100,8 +100,8 @@ def test_demand_is_told_on_the_control_port_alone_and_to_who_has_the_token(lab, 
                 body = {"model": "m", "prompt": "hello", "max_tokens": 30, "seed": 7, "temperature": 0}
                 await client.post(f"{public}/v1/completions", json=body)
                 report = demand.decode((await client.get(f"{control}/demand", headers=token)).content)
-                assert report.arrivals == (LengthBucket(8, 1, 5),)
-                assert report.outputs == (LengthBucket(32, 1, 30),)
+                assert report.arrivals == (LengthBucket(4, 1, 5),)
+                assert report.outputs == (LengthBucket(16, 1, 30),)
                 assert [(told.worker, told.role) for told in report.workers] == [("u0", "unified")]
                 assert (await client.get(f"{public}/demand", headers=token)).status_code == 404
                 assert (await client.get(f"{control}/demand")).status_code == 401
@@ -110,8 +110,8 @@ def test_demand_is_told_on_the_control_port_alone_and_to_who_has_the_token(lab, 
                     assert (await client.get(f"{control}{path}", headers=token)).status_code == 404
                 metrics = (await client.get(f"{public}/metrics")).text
                 assert "legato_gateway_arrived_prompt_tokens_sum 5.0" in metrics
-                assert 'legato_gateway_output_length_tokens_bucket{le="32.0"} 1.0' in metrics
-                assert 'legato_gateway_output_length_tokens_bucket{le="16.0"} 0.0' in metrics
+                assert 'legato_gateway_output_length_tokens_bucket{le="31.0"} 1.0' in metrics
+                assert 'legato_gateway_output_length_tokens_bucket{le="15.0"} 0.0' in metrics
             process.terminate()
             assert await process.wait() == 0
 

@@ -8,6 +8,7 @@ import socket
 import sys
 from collections.abc import Coroutine
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,9 @@ from legato_operator.local.logs import Logs
 from legato_operator.local.settings import LocalSettings
 from legato_operator.manifests.common import model_argument
 from legato_operator.manifests.placement import local
-from legato_operator.observing.signal_source import WorkerSignalSource
+from legato_operator.observing.gateway_api import HttpGateways
+from legato_operator.observing.gateway_signals import GatewaySignalSource
+from legato_operator.observing.observe import read_token
 from legato_operator.observing.worker_api import HttpWorkers
 from legato_operator.planning import checks
 from legato_operator.reconcile import Reconciler
@@ -91,7 +94,7 @@ async def _serve(path: Path, manifest: Manifest, listener: socket.socket, verbos
     ):
         workers = HttpWorkers(session)
         placement = local(PROGRAM, len(os.sched_getaffinity(0)))
-        autoscaler = Autoscaler(WorkerSignalSource())
+        autoscaler = Autoscaler(GatewaySignalSource(HttpGateways(session), partial(read_token, cluster.store)))
         controller = Controller(Reconciler(cluster.store, workers, clock, placement, autoscaler=autoscaler))
         return await _Serving(cluster, controller, path, manifest, listener, terminal).run()
 

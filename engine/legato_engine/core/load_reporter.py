@@ -87,6 +87,7 @@ class LoadReporter:
             granted_blocks=load.granted_blocks,
             pending_blocks=load.pending_blocks,
             growth_blocks=load.growth_blocks,
+            slots=handler.scheduler.limits.max_running,
             decoding=load.decoding,
             context_tokens=load.context_tokens,
             preemptions=load.preemptions,

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from legato_gateway.relay.demand import LengthCounter
 from legato_gateway.relay.relay import RequestRelay
 from legato_gateway.workers.fleet import Fleet
-from legato_protocol.demand import DemandReport, WorkerLoad
+from legato_protocol.demand import DemandReport, ReportedLoad
 
 
 class DemandReporter:
@@ -39,9 +39,9 @@ class DemandReporter:
             workers=tuple(self._loads(now)),
         )
 
-    def _loads(self, now: float) -> Iterator[WorkerLoad]:
+    def _loads(self, now: float) -> Iterator[ReportedLoad]:
         for worker in self._fleet:
             hello, load = worker.hello, worker.load
             if hello is not None and load is not None and not worker.foreign:
                 age = max(0.0, now - worker.loaded_at)
-                yield WorkerLoad(worker.name, hello.epoch, hello.role, hello.block_size, age, load)
+                yield ReportedLoad(worker.name, hello.epoch, hello.role, hello.block_size, age, load)

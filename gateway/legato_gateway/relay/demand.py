@@ -16,13 +16,15 @@ class LengthCounter:
 
     def add(self, tokens: int) -> None:
         """One more of that length."""
-        most = 1 << (tokens - 1).bit_length() if tokens else 0
-        self._requests[most] += 1
-        self._tokens[most] += tokens
+        least = 1 << (tokens.bit_length() - 1) if tokens else 0
+        self._requests[least] += 1
+        self._tokens[least] += tokens
 
     def buckets(self) -> tuple[LengthBucket, ...]:
         """Those with an entry, shortest first."""
-        return tuple(LengthBucket(most, self._requests[most], self._tokens[most]) for most in sorted(self._requests))
+        return tuple(
+            LengthBucket(least, self._requests[least], self._tokens[least]) for least in sorted(self._requests)
+        )
 
 
 class Demand:

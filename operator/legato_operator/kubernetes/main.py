@@ -5,6 +5,7 @@ import logging
 import signal
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 
 import aiohttp
 from kubernetes.client import Configuration
@@ -26,7 +27,9 @@ from legato_operator.kubernetes.sightings import Sightings
 from legato_operator.kubernetes.token_access import Account, TokenAccess
 from legato_operator.kubernetes.watchdog import AUDIT_SECONDS, Watchdog
 from legato_operator.manifests import placement
-from legato_operator.observing.signal_source import WorkerSignalSource
+from legato_operator.observing.gateway_api import HttpGateways
+from legato_operator.observing.gateway_signals import GatewaySignalSource
+from legato_operator.observing.observe import read_token
 from legato_operator.observing.worker_api import HttpWorkers
 from legato_operator.reconcile import Reconciler
 from legato_protocol import names
@@ -120,7 +123,7 @@ class _Process:
             settings.gpu_resources,
         )
         recorder = Events(led, settings.identity)
-        autoscaler = Autoscaler(WorkerSignalSource(), metrics)
+        autoscaler = Autoscaler(GatewaySignalSource(HttpGateways(session), partial(read_token, led)), metrics)
         reconciler: Reconciles = Reconciler(led, HttpWorkers(session), SystemClock(), where, recorder, autoscaler)
         if settings.token_role:
             account = Account(settings.lease_namespace, settings.service_account)

@@ -58,7 +58,11 @@ def _in_container(
 ) -> dict[str, Any]:
     gateway["resources"] = {"requests": _REQUESTS}
     gateway["lifecycle"] = {"preStop": {"sleep": {"seconds": STOP_SENDING}}}
-    ports = {"http": names.GATEWAY_PORT, "health": placement.health_port}
+    ports = {
+        "http": names.GATEWAY_PORT,
+        "health": placement.health_port,
+        "control": placement.control_port,
+    }
     return container.contained(gateway, containers, containers.gateway_image, ports, delivery) | {
         "serviceAccountName": common.pool_name(service, common.GATEWAY),
         "topologySpreadConstraints": [common.spread(common.selector(service, role=common.GATEWAY))],
@@ -74,6 +78,8 @@ def _process(service: InferenceService, placement: PodPlacement) -> list[str]:
         *placement.listen_flags,
         "--health-port",
         str(placement.health_port),
+        "--control-port",
+        str(placement.control_port),
         *placement.announce,
         *(text.format(**mine) for text in placement.discovery),
     ]

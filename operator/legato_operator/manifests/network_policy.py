@@ -13,24 +13,28 @@ def workers(service: InferenceService, operator_namespace: str) -> dict[str, Any
     control = _port(names.WORKER_CONTROL_PORT)
     transfer = {**_port(first), "endPort": last}
     own = [{"podSelector": {"matchLabels": common.selector(service, app=app)}} for app in _OWN]
-    where = {"matchLabels": {_NAMESPACE: operator_namespace}} if operator_namespace else {}
-    operator = {"namespaceSelector": where, "podSelector": {"matchLabels": {names.LABEL_APP: names.APP_OPERATOR}}}
     ingress = [
         {"from": [own[0]], "ports": [control, transfer]},
-        {"from": [own[1], operator], "ports": [control]},
+        {"from": [own[1], _operator(operator_namespace)], "ports": [control]},
         {"ports": [_port(names.WORKER_HEALTH_PORT)]},
     ]
     return _policy(service, "workers", names.APP_WORKER, ingress)
 
 
-def gateway(service: InferenceService) -> dict[str, Any]:
-    """Clients and probes reach a gateway."""
-    ports = [_port(names.GATEWAY_PORT), _port(names.WORKER_HEALTH_PORT)]
-    return _policy(service, common.GATEWAY, names.APP_GATEWAY, [{"ports": ports}])
+def gateway(service: InferenceService, operator_namespace: str) -> dict[str, Any]:
+    """Clients and probes reach a gateway; its control port is for the operator."""
+    open_to_all = [_port(names.GATEWAY_PORT), _port(names.WORKER_HEALTH_PORT)]
+    control = {"from": [_operator(operator_namespace)], "ports": [_port(names.WORKER_CONTROL_PORT)]}
+    return _policy(service, common.GATEWAY, names.APP_GATEWAY, [{"ports": open_to_all}, control])
 
 
 _NAMESPACE = "kubernetes.io/metadata.name"
 _OWN = (names.APP_WORKER, names.APP_GATEWAY)
+
+
+def _operator(namespace: str) -> dict[str, Any]:
+    where = {"matchLabels": {_NAMESPACE: namespace}} if namespace else {}
+    return {"namespaceSelector": where, "podSelector": {"matchLabels": {names.LABEL_APP: names.APP_OPERATOR}}}
 
 
 def _port(number: int) -> dict[str, Any]:

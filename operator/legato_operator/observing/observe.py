@@ -103,6 +103,6 @@ async def read_token(cluster: Cluster, service: resources.InferenceService) -> s
 
 
 async def _asked(pod: Pod, workers: Workers, token: str) -> Pod:
-    if not pod.address or pod.failed or pod.lost:
+    if pod.pool == common.GATEWAY or not pod.address or pod.failed or pod.lost:
         return pod
     return dataclasses.replace(pod, state=await workers.state(pod.address, token))

@@ -10,30 +10,12 @@ from legato_protocol import names
 
 
 @dataclass(frozen=True)
-class ReportedLoad:
-    """How busy a worker is, in the words of its `/state`."""
-
-    epoch: str
-    queue_tokens: int
-    waiting: int
-    running: int
-    free_blocks: int
-    cached_blocks: int
-    used_blocks: int
-    quarantined_blocks: int
-    prefill_rate: float  # tokens per second; 0 before there was any
-    step_time: float  # seconds
-    prompt_tokens: int  # computed in this epoch
-
-
-@dataclass(frozen=True)
 class WorkerState:
     """What a worker says of itself on its control port."""
 
     busy: int  # sequences running or waiting
     draining: bool
     transport: str  # empty when it has none
-    load: ReportedLoad | None = None  # None: its core has not told
     stopping: bool = False  # its process was told to end, or does not say that it was not
 
 
@@ -56,7 +38,7 @@ class Pod:
     ended: str = ""  # how its process ended last
     waiting: float = 0.0  # seconds that it has not been ready; 0 when it is
     start_seconds: float | None = None  # from its creation until it was ready, as of now
-    address: str = ""  # host:port of a worker's control port, once known
+    address: str = ""  # host:port of its control port, once known
     draining_since: float | None = None
     state: WorkerState | None = None  # None: it did not answer
     age: float = 0.0  # seconds

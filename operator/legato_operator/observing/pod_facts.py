@@ -48,7 +48,7 @@ def read(item: Object, now: float) -> Pod:
         ended=_ended(status),
         waiting=0.0 if ready else now - _seconds(_not_ready_since(item)),
         start_seconds=_start_seconds(item) if ready and not _restarts(status) else None,
-        address=_control_address(item) if pool != common.GATEWAY else "",
+        address=_control_address(item),
         draining_since=_draining_since(item),
         age=now - _seconds(item["metadata"]["creationTimestamp"]),
         failed=status.get("phase") in ("Failed", "Succeeded"),

@@ -5,7 +5,7 @@ from typing import Any
 
 import aiohttp
 
-from legato_operator.observing.observed import ReportedLoad, WorkerState
+from legato_operator.observing.observed import WorkerState
 
 TIMEOUT = 2.0  # seconds for a whole answer; one slow worker must not hold up a pass for longer
 MAX_CONCURRENT = 64  # requests; others wait outside of the timeout and of the client
@@ -53,24 +53,4 @@ def _read(state: dict[str, Any]) -> WorkerState:
     sequences = int(state.get("running", 0)) + int(state.get("waiting", 0))
     busy = max(sequences, 0 if state.get("idle", True) else 1)
     stopping = bool(state.get("stopping", True))  # an older worker does not know how to serve again
-    return WorkerState(busy, draining, str(state.get("transport", "")), _load(state), stopping)
-
-
-def _load(state: dict[str, Any]) -> ReportedLoad | None:
-    """None before the core has told any."""
-    if "blocks" not in state:
-        return None
-    blocks = state["blocks"]
-    return ReportedLoad(
-        epoch=str(state["epoch"]),
-        queue_tokens=int(state["queue_tokens"]),
-        waiting=int(state["waiting"]),
-        running=int(state["running"]),
-        free_blocks=int(blocks["free"]),
-        cached_blocks=int(blocks["cached"]),
-        used_blocks=int(blocks["used"]),
-        quarantined_blocks=int(blocks["quarantined"]),
-        prefill_rate=float(state["prefill_rate"]),
-        step_time=float(state["step_time"]),
-        prompt_tokens=int(state["totals"]["prompt_tokens"]),
-    )
+    return WorkerState(busy, draining, str(state.get("transport", "")), stopping)

@@ -39,7 +39,7 @@ def desired(service_: InferenceService, placement: PodPlacement) -> list[dict[st
         service.workers(service_),
         service.gateway(service_),
         network_policy.workers(service_, placement.containers.operator_namespace),
-        network_policy.gateway(service_),
+        network_policy.gateway(service_, placement.containers.operator_namespace),
         *(disruption_budget.of_pool(service_, name) for name in pools),
         disruption_budget.gateway(service_),
         *found,

@@ -15,11 +15,10 @@ def test_lengths_are_counted_in_powers_of_two():
     assert counter.buckets() == (
         LengthBucket(0, 1, 0),
         LengthBucket(1, 1, 1),
-        LengthBucket(2, 1, 2),
-        LengthBucket(4, 2, 7),
-        LengthBucket(8, 2, 13),
-        LengthBucket(16, 1, 9),
-        LengthBucket(1024, 1, 1000),
+        LengthBucket(2, 2, 5),
+        LengthBucket(4, 2, 9),
+        LengthBucket(8, 2, 17),
+        LengthBucket(512, 1, 1000),
     )
 
 
@@ -38,7 +37,7 @@ def test_squares_give_the_deviation_of_lengths():
     demand = Demand()
     for tokens in (3, 4):
         demand.finished(tokens)
-    assert (demand.outputs.buckets(), demand.output_squares) == ((LengthBucket(4, 2, 7),), 25)
+    assert (demand.outputs.buckets(), demand.output_squares) == ((LengthBucket(2, 1, 3), LengthBucket(4, 1, 4)), 25)
 
 
 def test_a_request_is_counted_once_however_it_ends(lab):
@@ -49,8 +48,8 @@ def test_a_request_is_counted_once_however_it_ends(lab):
             assert [bucket.requests for bucket in gateway.demand.report().waiting] == [1]
             await reader.generation.cancel()
             report = gateway.demand.report()
-            assert report.arrivals == (LengthBucket(128, 2, 200),)
-            assert report.outputs == (LengthBucket(32, 1, 20),)
+            assert report.arrivals == (LengthBucket(64, 2, 200),)
+            assert report.outputs == (LengthBucket(16, 1, 20),)
             assert (report.waiting, report.held_requests) == ((), 0)
 
     lab.run(test)

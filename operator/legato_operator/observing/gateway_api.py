@@ -1,0 +1,45 @@
+"""Gateways' control ports over HTTP: what they tell of demand."""
+
+import asyncio
+
+import aiohttp
+
+from legato_protocol import demand
+from legato_protocol.demand import BadReport, DemandReport
+
+TIMEOUT = 1.5  # seconds for a whole answer: the next time they are asked comes soon
+MAX_CONCURRENT = 32  # requests; others wait outside of the timeout and of the client
+MAX_BYTES = 8 << 20  # of an answer
+
+
+class HttpGateways:
+    """Asks gateways. One that does not answer in time, or answers nonsense, has no report."""
+
+    def __init__(self, session: aiohttp.ClientSession, timeout: float = TIMEOUT) -> None:
+        self._session = session
+        self._timeout = aiohttp.ClientTimeout(total=timeout)
+        self._turns = asyncio.Semaphore(MAX_CONCURRENT)
+
+    async def report(self, address: str, token: str) -> DemandReport | None:
+        """Of the gateway whose control port is there."""
+        url, headers = f"http://{address}{demand.DEMAND_PATH}", {"authorization": f"Bearer {token}"}
+        try:
+            async with (
+                self._turns,
+                self._session.get(url, headers=headers, timeout=self._timeout, allow_redirects=False) as answer,
+            ):
+                if answer.status != 200:
+                    return None
+                return demand.decode(await _body(answer.content))
+        except (aiohttp.ClientError, TimeoutError, BadReport):
+            return None
+
+
+async def _body(content: aiohttp.StreamReader) -> bytes:
+    """Raises BadReport for one that is too long."""
+    body = bytearray()
+    async for piece in content.iter_any():
+        body += piece
+        if len(body) > MAX_BYTES:
+            raise BadReport(f"more than {MAX_BYTES} bytes")
+    return bytes(body)

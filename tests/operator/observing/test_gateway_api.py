@@ -1,0 +1,90 @@
+"""Gateways' control ports, as the operator asks them."""
+
+import asyncio
+import contextlib
+
+import aiohttp
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+
+from legato_operator.observing import gateway_api
+from legato_operator.observing.gateway_api import MAX_CONCURRENT, HttpGateways
+from legato_protocol import demand
+from legato_protocol.demand import DemandReport
+
+REPORT = DemandReport("g", 1.0, (), {}, (), 0.0, {"prefill": 1.5}, (), 0, 0, 0, ())
+
+
+@contextlib.asynccontextmanager
+async def asking(answer, **settings):
+    """Gateways behind a server that answers so, and its address."""
+    application = web.Application()
+    application.router.add_route("*", "/{path:.*}", answer)
+    async with TestServer(application) as server, aiohttp.ClientSession() as session:
+        yield HttpGateways(session, **settings), f"{server.host}:{server.port}"
+
+
+def test_all_gateways_are_asked_at_once_but_for_a_bound():
+    under_way, most, asked = 0, 0, set()
+
+    async def answer(request):
+        nonlocal under_way, most
+        asked.add((request.method, request.path, request.headers["authorization"]))
+        under_way += 1
+        most = max(most, under_way)
+        await asyncio.sleep(0)
+        under_way -= 1
+        return web.Response(body=demand.encode(REPORT))
+
+    async def check():
+        async with asking(answer, timeout=60.0) as (gateways, address):
+            reports = await asyncio.gather(*(gateways.report(address, "t") for _ in range(10 * MAX_CONCURRENT)))
+        assert reports == [REPORT] * (10 * MAX_CONCURRENT)
+        assert asked == {("GET", "/demand", "Bearer t")}
+        assert 1 < most <= MAX_CONCURRENT
+
+    asyncio.run(check())
+
+
+@pytest.mark.parametrize(
+    "response",
+    [
+        lambda: web.Response(body=demand.encode(REPORT), status=401),
+        lambda: web.Response(body=b"{"),
+        lambda: web.Response(body=b"[]"),
+        lambda: web.Response(body=b"\xff"),
+        lambda: web.Response(body=demand.encode(REPORT).replace(b"1.5", b"-1.5")),
+        lambda: web.Response(body=demand.encode(REPORT) + b" " * gateway_api.MAX_BYTES),
+        lambda: web.Response(status=302, headers={"Location": "/elsewhere"}),
+    ],
+    ids=["unauthorized", "no JSON", "a list", "no text", "a negative time", "too long", "a redirect"],
+)
+def test_an_answer_that_makes_no_sense_is_none(response):
+    async def answer(_request):
+        return response()
+
+    async def check():
+        async with asking(answer) as (gateways, address):
+            assert await gateways.report(address, "t") is None
+
+    asyncio.run(check())
+
+
+def test_a_gateway_that_does_not_answer_in_time_has_no_report():
+    async def answer(_request):
+        await asyncio.sleep(60)
+
+    async def check():
+        async with asking(answer, timeout=0.05) as (gateways, address):
+            assert await gateways.report(address, "t") is None
+
+    asyncio.run(check())
+
+
+def test_where_nobody_listens_there_is_no_report():
+    async def check():
+        async with aiohttp.ClientSession() as session:
+            assert await HttpGateways(session).report("127.0.0.1:9", "t") is None
+
+    asyncio.run(check())
