@@ -3,7 +3,8 @@
 Run as `python fake_legato.py worker|gateway FLAGS`. Files in $FAKE_FOLDER steer it: `NAME.busy` holds the number of
 running sequences, `NAME.sick` fails liveness (a word is added each time), `NAME.refuse` makes it end with exit code 2
 and its text, and `NAME.stubborn` makes it ignore SIGTERM. `argument.refuse` and `argument.crash` hold an argument with
-which workers refuse, or end with exit code 1. It notes every start in `NAME.starts`.
+which workers refuse, or end with exit code 1. It notes every start in `NAME.starts`,
+and where it finds workers in `NAME.follows`.
 """
 
 import ctypes
@@ -94,10 +95,11 @@ def main() -> None:
             sys.exit(code)
     with (FOLDER / f"{NAME}.starts").open("a") as starts:
         starts.write(f"{os.getpid()}\n")
+    (FOLDER / f"{NAME}.follows").write_text(flag("--workers-file"))
     signal.signal(signal.SIGTERM, lambda *_: stop())
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     port = server.server_address[1]
-    ports = {"http": port, "health": port} if sys.argv[1] == "gateway" else {"health": port, "control": port}
+    ports = {"health": port, "control": port} | ({"http": port} if sys.argv[1] == "gateway" else {})
     announce = Path(flag("--announce"))
     fresh = announce.with_suffix(".new")
     fresh.write_text(json.dumps(ports))

@@ -52,12 +52,12 @@ class Kubelet:
 
     def _life(self, pod: Object) -> PodLife:
         workers = self._workers_file(pod)
-        name = ref_of(pod).name
+        name, is_worker = ref_of(pod).name, labels_of(pod).get(names.LABEL_APP) == names.APP_WORKER
 
         def reachable(ports: dict[str, int] | None) -> None:
             if ports is None:
                 workers.remove(name)
-            elif "control" in ports:
+            elif is_worker and "control" in ports:
                 workers.add(name, f"{HOST}:{ports['control']}")
 
         return PodLife(pod, self._around, {ENV_WORKERS: str(workers.path)}, reachable)

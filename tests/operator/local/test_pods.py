@@ -1,6 +1,7 @@
 """Pods as processes: probed, restarted with back-off, drained, and gone when their parent is gone."""
 
 import asyncio
+import json
 import os
 import signal
 import sys
@@ -37,6 +38,11 @@ async def _gone(pid):
     return not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
 
 
+def _listed(f):
+    """Workers that gateways find."""
+    return {entry["worker"] for entry in json.loads(Path((f.folder / "gateway.follows").read_text()).read_text())}
+
+
 def _program(f):
     return (sys.executable, str(Path(__file__).parents[1] / "fake_legato.py"))
 
@@ -54,6 +60,22 @@ def test_readiness_tells_what_the_process_says(fakes, build):
             assert not await f.ready()
             (f.folder / "w.loading").unlink()
             await f.wait(lambda: _is_ready(f))
+
+    asyncio.run(check())
+
+
+def test_gateways_are_told_of_workers_alone(fakes, build):
+    """A gateway has a control port, too."""
+
+    async def check():
+        async with fakes() as f:
+            await f.cluster.store.apply(parsing.to_object(parsing.read_service(build()), build()), "test")
+
+            async def all_ready():
+                return len(await f.ready()) == len(await f.pods()) == 3
+
+            await f.wait(all_ready)
+            assert _listed(f) == {*await f.pods("prefill"), *await f.pods("decode")}
 
     asyncio.run(check())
 
