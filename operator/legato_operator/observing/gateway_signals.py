@@ -54,7 +54,7 @@ class GatewaySignalSource:
             log.warning("%s: gateways that do not answer: %s", observed.service.metadata.name, list(silent) or "none")
             memory.silent = silent
         reports = tuple(told.values())
-        traffic = _traffic(memory.window, reports) if needed and not silent else None
+        traffic = _traffic(memory.window, reports) if told and not silent else None
         return Signals(_workers(observed.pods, reports), traffic)
 
     def forget(self, uid: str) -> None:

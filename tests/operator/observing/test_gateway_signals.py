@@ -126,6 +126,12 @@ def test_gateways_that_start_or_leave_may_be_silent(gateways, build, fields):
     assert signals.traffic is not None
 
 
+def test_a_gateway_that_is_not_ready_for_want_of_workers_tells_of_demand(gateways, build):
+    waiting = pod(ready=False)
+    gateways.look(build, waiting, gateway_0=told())
+    assert gateways.look(build, waiting, gateway_0=told(7, held_requests=7)).traffic.held == 7
+
+
 def test_a_gateway_that_leaves_still_counts(gateways, build):
     leaving = pod("gateway-1", leaving=True)
     gateways.look(build, pod(), leaving, gateway_0=told(), gateway_1=told(5, "old"))
