@@ -170,6 +170,8 @@ def _status(
 def _is_told(told: Mapping[str, Any] | None, now: Mapping[str, Any], seconds: float) -> bool:
     if told is None or any(told.get(key) != now[key] for key in ("current", "wish", "cappedBy", "missing")):
         return False
+    if all(told.get(key) == now[key] for key in ("needed", "highest", "reason", "terms")):
+        return True  # at rest nothing is written
     return seconds - datetime.datetime.fromisoformat(told["time"]).timestamp() < REFRESH_EVERY
 
 

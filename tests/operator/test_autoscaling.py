@@ -143,6 +143,12 @@ def test_numbers_alone_do_not_change_the_status_more_often_than_every_thirty_sec
     assert later["pools"]["prefill"] != first["pools"]["prefill"]
 
 
+def test_at_rest_nothing_is_written(build):
+    autoscaler = Autoscaler(_Source(IDLE))
+    first = _look(autoscaler, _observed(build)).status
+    assert _look(autoscaler, _observed(build, now=1500.0, status={"scaling": first})).status == first
+
+
 def test_a_plan_tells_of_scaling_and_stops_telling_when_nobody_scales(build):
     plain = Plan((), {"conditions": []}, 30.0)
     observed = _observed(build)

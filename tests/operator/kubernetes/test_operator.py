@@ -63,9 +63,11 @@ def test_deleted_and_edited_objects_come_back_and_foreign_fields_stay(space, bui
 
 
 def test_settled_service_is_not_written_to(space, build):
+    """With a mode that tells nothing: these pods answer no question, which the autoscaler's status would tell of."""
+
     async def check():
         async with space() as s, s.operator():
-            await s.make(build())
+            await s.make(build(scaling={"mode": "External"}))
             await s.wait(lambda: _settled(s))
             before = await _versions(s)
             for name in ("other", "third"):
