@@ -102,12 +102,14 @@ class ApiServer:
     def call(
         self, method: str, path: str, body: object = None, content_type: str = "application/json"
     ) -> tuple[int, Any]:
-        """Status code and content of one plain call."""
+        """Status code and content of one plain call; a path that is not served yet is answered by plain text."""
         client = self.client()
         headers = {"Content-Type": content_type}
         call = client.param_serialize(method, path, header_params=headers, body=body, auth_settings=["BearerToken"])
         response = client.call_api(*call, _request_timeout=30)
-        return response.status, json.loads(response.read())
+        text = response.read().decode()
+        is_json = response.headers.get("content-type", "").startswith("application/json")
+        return response.status, json.loads(text) if is_json else text
 
     def forget(self, version: int) -> None:
         """Drop the history of what the server does not keep in memory, as it happens to every cluster in time."""

@@ -347,7 +347,10 @@ def test_a_client_that_leaves_while_its_prompt_is_computed(service: Any) -> None
             prompt = [1000 + i % 7919 for i in range(3900)]
             asked = asyncio.create_task(client.completions.create(model="smollm2", prompt=prompt, max_tokens=20))
             begun = await asyncio.to_thread(
-                service.until, lambda: (r := record()) and r["stage"] == "prefilling", "its prompt is computed", 0.002
+                service.until,
+                lambda: (r := record()) and r["stage"] == "prefilling",
+                lambda: f"its prompt is computed: {record()}, {asked}",
+                0.002,
             )
             assert begun
             asked.cancel()

@@ -31,7 +31,7 @@ from legato_protocol.stream import Hello
 Progress = Callable[[str, float], None]
 Clock = Callable[[], float]
 
-PREFILL_NICENESS = 10  # a tenth of the weight of a thread that decodes
+PREFILL_NICENESS = 5  # a third of the weight of a thread that decodes, or of any other program's
 
 
 @dataclass(frozen=True)
