@@ -133,7 +133,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--kv", choices=("float32", "bfloat16"), default="bfloat16")
+    parser.add_argument("--kv", choices=("float32", "bfloat16"), default="float32")
     chosen = parser.parse_args()
     numba.set_num_threads(chosen.threads)
     torch.set_num_threads(chosen.threads)

@@ -13,7 +13,7 @@ from legato_engine.processor import Processor
 from legato_engine.weights.checkpoint import Checkpoint
 
 # Who computes: torch in one dtype; or kernels for processors: float32 alone, float32 from the file's own 4-bit and
-# 8-bit codes, the same with 8-bit activations and KV in bfloat16, or bfloat16 tiles.
+# 8-bit codes, the same with 8-bit activations, or bfloat16 tiles.
 Kernels = Literal["torch", "float32", "codes", "int8", "tiles"]
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 
@@ -61,7 +61,7 @@ def choose(dtype: str, processor: Processor, device: torch.device, config: Model
         why = f"bfloat16 tiles, and the file's own codes for one or two rows; KV in bfloat16 ({processor})"
         return Formats("tiles", "tiles", torch.float32, "bfloat16", why)
     if processor.vnni:
-        why = "float32; 8-bit activations times 4-bit and 8-bit codes where the file has them; KV in bfloat16"
-        return Formats("int8", "int8", torch.float32, "bfloat16", f"{why} ({processor})")
+        why = f"float32; 8-bit activations times 4-bit and 8-bit codes where the file has them ({processor})"
+        return Formats("int8", "int8", torch.float32, "float32", why)
     why = f"float32, from 4-bit and 8-bit codes where the file has them ({processor})"
     return Formats("codes", "codes", torch.float32, "float32", why)
