@@ -211,7 +211,7 @@ def test_auto_without_tiles_is_float32_from_the_codes_of_the_file(smollm2, promp
 
 
 @pytest.mark.skipif(not processor.detect().vnni, reason="this processor has no AVX-512 VNNI")
-def test_auto_with_vnni_rounds_activations_and_kv(smollm2, prompts, sequences, oracle):
+def test_auto_with_vnni_rounds_activations_alone(smollm2, prompts, sequences, oracle):
     """Greedy tokens are transformers' wherever the choice is not close."""
     instructions = replace(PLAIN, vnni=True)
     int8 = Runner.load(
@@ -230,7 +230,7 @@ def test_auto_with_vnni_rounds_activations_and_kv(smollm2, prompts, sequences, o
     run.decode(range(5))
 
     assert int8.formats.startswith("int8: float32")
-    assert int8.layout.dtype == "bfloat16"
+    assert int8.layout.dtype == "float32"
     close = sum(oracle.check(prompt, output, tie=1.0) for prompt, output in zip(chosen, run.outputs, strict=True))
     assert close <= 0.1 * 5 * 24
 
@@ -244,4 +244,3 @@ def test_sizes_that_kernels_cannot_count_in_are_left_to_torch(smollm2):
     assert odd.kernels == "torch"
     assert "head_dim 20 is no multiple of 32" in str(odd)
     assert formats.choose("Float32", PLAIN, torch.device("cpu"), smollm2.config, 16).kernels == "float32"
-    assert formats.choose("auto", replace(PLAIN, vnni=True), torch.device("cpu"), smollm2.config, 16).kv == "float32"
