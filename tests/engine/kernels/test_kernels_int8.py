@@ -7,6 +7,7 @@ import torch
 from legato_engine import processor
 from legato_engine.backends.cpu.codes import Codes
 from legato_engine.kernels.linear import naive
+from legato_engine.kernels.linear.numba_int8 import round_rows
 from legato_engine.weights.packed import Packed, Scales
 
 pytestmark = pytest.mark.skipif(not processor.detect().vnni, reason="this processor has no AVX-512 VNNI")
@@ -53,6 +54,15 @@ def test_products_are_those_of_rounded_rows(kind, rows):
     packed, x = weight(kind), torch.randn(40, INPUTS) * torch.rand(40, 1).exp()
     expected = naive.linear(naive.rounded(x[:rows]), packed.floats())
     torch.testing.assert_close(product(packed, x, rows), expected, atol=2e-5 * float(expected.abs().max()), rtol=1e-5)
+
+
+def test_rows_are_rounded_as_written_down():
+    """Also where a number is about half-way between two codes, as one in a million is."""
+    x = torch.randn(1 << 14, INPUTS, generator=torch.Generator().manual_seed(0))
+    codes, parts = round_rows(x.numpy(), len(x), INPUTS // 32, 8, False)
+    scaled = torch.from_numpy(codes.astype(np.float32) * parts[:, :, 0, :, None])
+    expected = naive.rounded(x)
+    torch.testing.assert_close(scaled.transpose(1, 2).reshape(x.shape), expected, atol=0, rtol=1e-6)
 
 
 def test_rounding_costs_about_half_a_percent():

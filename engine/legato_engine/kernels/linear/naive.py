@@ -18,5 +18,6 @@ def rounded(x: torch.Tensor) -> torch.Tensor:
     """x [rows, in] as 8-bit codes, times one scale for each group of 32 inputs."""
     groups = x.view(len(x), -1, 32)
     most = groups.abs().amax(2, keepdim=True)
-    codes = torch.where(most > 0, groups * (127 / most), 0.0).round()
+    by = torch.full_like(most, 127) / most  # not `127 / most`, which torch computes as a reciprocal, rounded twice
+    codes = torch.where(most > 0, groups * by, 0.0).round()
     return (codes * (most / 127)).view(x.shape)

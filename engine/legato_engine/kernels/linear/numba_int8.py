@@ -50,7 +50,7 @@ def round_block(x, rows, block, four, codes, parts):
 
 
 @njit(cache=True, parallel=True, nogil=True)
-def _rounded(x, rows, groups, width, four):
+def round_rows(x, rows, groups, width, four):
     """x of all rows by blocks of `width`: codes int8 [blocks, groups, width, 32], parts [blocks, groups, 2, width]."""
     blocks = (rows + width - 1) // width
     whole = np.empty((blocks, groups, width, GROUP), np.int8)
@@ -70,7 +70,7 @@ def multiply(x, rows, codes, values, factors, minima, least_factors, out, first,
     """
     four, groups, summed = codes.itemsize == 4, values.shape[1], minima.shape[1] > 0
     scales = values, factors, minima, least_factors
-    whole, parts = _rounded(x, rows, groups, 1 if rows == 1 else ROWS, four)
+    whole, parts = round_rows(x, rows, groups, 1 if rows == 1 else ROWS, four)
     blocks = len(whole)
     if blocks < FEW:
         for panel in prange(codes.shape[0]):
