@@ -11,8 +11,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from legato_operator.autoscaler.signals import OutputLengths, PromptLengths, WaitCause
-from legato_protocol.demand import DemandReport, LengthBucket
+from legato_operator.autoscaler.signals import OutputLengths, PromptLengths
+from legato_protocol.demand import DemandReport, LengthBucket, WaitCause
 
 WINDOW = 60.0  # seconds
 RECENT = 10.0

@@ -10,8 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from legato_protocol.demand import WaitCause
+
 Pool = Literal["prefill", "decode"]  # without a prefill pool, the decode pool holds `unified` workers
-WaitCause = Literal["prefill", "decode_room", "credits", "no_worker"]
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,5 @@
 """What is counted of demand, and how long the first held request waited for what."""
 
-import asyncio
-
 import pytest
 
 from legato_gateway.relay.demand import Demand, LengthCounter
@@ -77,7 +75,6 @@ def test_requests_without_a_worker_are_held_for_want_of_one(lab):
             reader = gateway.submit()
             report = gateway.demand.report()
             assert (report.held_requests, report.held_tokens, report.held_prompt_tokens) == (1, 100, 100)
-            await asyncio.sleep(0)
             before = gateway.demand.report().head_wait["no_worker"]
             await gateway.until(lambda: gateway.demand.report().head_wait["no_worker"] > before)
             await worker.start()
