@@ -3,6 +3,7 @@
 EngineError
 ├── TooLittleMemory            the KV arena cannot hold one sequence of the longest length; permanent
 ├── NoDevice                   torch cannot use the device that was asked for; permanent
+├── UnusableFormat             a number format that what computes here does not have; permanent
 ├── StartFailed                the core said why it will never start; permanent
 ├── RequestRejected            a request that is not taken (`scheduler.limits`); its code says which it is
 └── ModelError                 the model given cannot be served; said before anything serves; permanent
@@ -32,6 +33,12 @@ class StartFailed(EngineError):
 
 class NoDevice(EngineError):
     """torch cannot use the device that was asked for. The text says which it is."""
+
+    permanent = True
+
+
+class UnusableFormat(EngineError):
+    """A number format that what computes here does not have. The text says which ones it has."""
 
     permanent = True
 

@@ -14,6 +14,7 @@ from legato_protocol.stream import Role
 
 ROLES = ("prefill", "decode", "unified")
 DTYPES = ("Auto", "Float32", "BFloat16", "Float16")
+KV_DTYPES = ("Auto", "Float32", "BFloat16")
 NUMERICS = ("Fast",)  # Invariant is not computed yet
 DEVICES = ("cpu", "cuda")
 OUTPUT_RESERVATIONS = ("Expected", "Maximum")
@@ -41,6 +42,7 @@ class WorkerSettings:
     max_length: int | None = None
     max_batch: int = 64
     dtype: str = "Auto"
+    kv_cache_dtype: str = "Auto"
     numerics: str = "Fast"
     device: str = "cpu"
     threads: int | None = None
@@ -90,6 +92,7 @@ _FLAGS: Final = (
     Flag("--max-length", flags.whole("TOKENS", 2, 1 << 24), "longest sequence; the model's limit if not given"),
     Flag("--max-batch", flags.whole("SEQUENCES", 1, 4096), "most sequences that run at once"),
     Flag("--dtype", flags.one_of("DTYPE", DTYPES), "number format: " + ", ".join(DTYPES)),
+    Flag("--kv-cache-dtype", flags.one_of("DTYPE", KV_DTYPES), "number format of KV: " + ", ".join(KV_DTYPES)),
     Flag("--numerics", flags.one_of("MODE", NUMERICS), "how logits are computed: " + ", ".join(NUMERICS)),
     Flag("--device", flags.one_of("DEVICE", DEVICES), "cpu or cuda"),
     Flag("--threads", flags.whole("COUNT", 1, 1024), "compute threads; one per core if not given"),

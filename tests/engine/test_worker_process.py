@@ -337,6 +337,7 @@ def test_settings_and_models_that_cannot_work_end_the_start_with_2(tmp_path: Pat
         ),
         (["--device", "cuda", "--transport", "TCP"], "--device: cuda computes, but cannot hand KV off yet"),
         (["--model", "/no/such/model"], "/no/such/model"),
+        (["--dtype", "BFloat16", "--kv-cache-dtype", "Float32"], "KV cannot be Float32 with bfloat16"),
     ):
         process = start(tmp_path, *flags)
         assert process.popen.wait(PATIENCE) == 2

@@ -55,6 +55,7 @@ CHANGES: dict[str, Any] = {
     "engine.chunkTokens": 256,
     "engine.outputReservation": "Maximum",
     "engine.dtype": "Float32",
+    "engine.kvCacheDtype": "BFloat16",
     "engine.numerics": "Invariant",
     "gateway.replicas": 2,
     "gateway.defaultDeadline": "1m",

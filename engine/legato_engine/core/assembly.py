@@ -120,6 +120,7 @@ def _runner(settings: WorkerSettings, checkpoint: Checkpoint, max_length: int, p
         block_size=settings.block_size,
         kv_cache_bytes=settings.kv_cache_memory,
         dtype=settings.dtype,
+        kv_dtype=settings.kv_cache_dtype,
         device=settings.device,
         threads=settings.threads,
         max_length=max_length,

@@ -2,12 +2,13 @@
 two workers on equal machines must choose alike, since they exchange KV.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
 
 from legato_engine.backends.cpu.numerics import Float32, Tiles
+from legato_engine.errors import UnusableFormat
 from legato_engine.models.config import ModelConfig
 from legato_engine.processor import Processor
 from legato_engine.weights.checkpoint import Checkpoint
@@ -16,6 +17,7 @@ from legato_engine.weights.checkpoint import Checkpoint
 # 8-bit codes, the same with 8-bit activations, or bfloat16 tiles.
 Kernels = Literal["torch", "float32", "codes", "int8", "tiles"]
 DTYPES = ("auto", "float32", "bfloat16", "float16")
+READS_BOTH = ("float32", "codes", "int8")  # kernels whose attention reads KV in float32 and in bfloat16
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,3 +67,13 @@ def choose(dtype: str, processor: Processor, device: torch.device, config: Model
         return Formats("int8", "int8", torch.float32, "float32", why)
     why = f"float32, from 4-bit and 8-bit codes where the file has them ({processor})"
     return Formats("codes", "codes", torch.float32, "float32", why)
+
+
+def with_kv(chosen: Formats, kv_dtype: str) -> Formats:
+    """The same with KV in another format, a setting of DTYPES, case aside. Raises UnusableFormat where it cannot be."""
+    kv = kv_dtype.lower()
+    if kv in ("auto", chosen.kv):
+        return chosen
+    if chosen.kernels not in READS_BOTH or kv not in ("float32", "bfloat16"):
+        raise UnusableFormat(f"KV cannot be {kv_dtype} with {chosen}; allowed: Auto, {chosen.kv}")
+    return replace(chosen, kv=kv, why=f"{chosen.why}; KV in {kv} instead")

@@ -66,6 +66,7 @@ class Runner:
         block_size: int,
         kv_cache_bytes: int | None,
         dtype: str,
+        kv_dtype: str = "auto",
         device: str = "cpu",
         threads: int | None = None,
         max_length: int,
@@ -75,7 +76,8 @@ class Runner:
         progress: Progress | None = None,
         instructions: Processor | None = None,
     ) -> "Runner":
-        """Reads the weights and allocates the arena. Raises NoDevice and TooLittleMemory before any weight is read.
+        """Reads the weights and allocates the arena. Raises NoDevice, UnusableFormat and TooLittleMemory before any
+        weight is read.
 
         `available` bytes are what all of it may take; None: that is not checked. `kv_cache_bytes` None takes what is
         left of them. `chunk_tokens` and `max_batch` say how large a step will be.
@@ -87,6 +89,7 @@ class Runner:
             numba.set_num_threads(min(threads, numba.config.NUMBA_NUM_THREADS))
         config, place = checkpoint.config, _device(device)
         chosen = formats.choose(dtype, instructions or processor.detect(), place, config, block_size)
+        chosen = formats.with_kv(chosen, kv_dtype)
         layout = KVLayout(config.layers, config.kv_heads, block_size, config.head_dim, chosen.kv)
         if available is not None:
             needs = sizing.needs(checkpoint, chosen, chunk_tokens, max_batch)

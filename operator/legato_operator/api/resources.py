@@ -119,6 +119,8 @@ class Engine(ManifestPart):
     """Output that KV cache is left for before a sequence starts: as much as Expected, or the Maximum (max_tokens)."""
     dtype: Literal["Auto", "BFloat16", "Float16", "Float32"] = "Auto"
     """Data type of weights and KV. Auto selects the fastest that the processor supports."""
+    kv_cache_dtype: Literal["Auto", "BFloat16", "Float32"] = "Auto"
+    """Data type of the KV cache, where it is to be another one than that which dtype selects. On CPUs without AMX."""
     numerics: Literal["Fast", "Invariant"] = "Fast"
     """Fast uses the fastest kernels; Invariant makes a token's logits independent of batch, chunking and cache."""
 

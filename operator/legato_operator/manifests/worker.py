@@ -104,7 +104,7 @@ def _engine(service: InferenceService, delivery: Delivery) -> list[str]:
     flags += ["--block-size", str(engine.block_size), "--kv-cache-memory"]
     flags += ["Auto"] if engine.kv_cache_memory is None else [str(engine.kv_cache_memory)]
     flags += ["--chunk-tokens", str(engine.chunk_tokens), "--dtype", engine.dtype, "--numerics", engine.numerics]
-    flags += ["--transport", transfer.transport]
+    flags += ["--kv-cache-dtype", engine.kv_cache_dtype, "--transport", transfer.transport]
     return flags if transfer.checksum else [*flags, "--no-checksum"]
 
 

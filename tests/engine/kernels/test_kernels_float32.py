@@ -9,6 +9,7 @@ import torch
 from legato_engine import processor
 from legato_engine.backends.cpu.numerics import Float32
 from legato_engine.backends.cpu.step import parts as work_of
+from legato_engine.errors import UnusableFormat
 from legato_engine.kernels.attention import naive as naive_attention
 from legato_engine.kernels.attention import numba_float32 as attention
 from legato_engine.kernels.rms_norm import naive as naive_rms_norm
@@ -211,7 +212,8 @@ def test_auto_without_tiles_is_float32_from_the_codes_of_the_file(smollm2, promp
 
 
 @pytest.mark.skipif(not processor.detect().vnni, reason="this processor has no AVX-512 VNNI")
-def test_auto_with_vnni_rounds_activations_alone(smollm2, prompts, sequences, oracle):
+@pytest.mark.parametrize(("asked", "kv"), [("Auto", "float32"), ("BFloat16", "bfloat16")])
+def test_auto_with_vnni_rounds_activations_and_kv_only_if_asked(smollm2, prompts, sequences, oracle, asked, kv):
     """Greedy tokens are transformers' wherever the choice is not close."""
     instructions = replace(PLAIN, vnni=True)
     int8 = Runner.load(
@@ -219,6 +221,7 @@ def test_auto_with_vnni_rounds_activations_alone(smollm2, prompts, sequences, or
         block_size=16,
         kv_cache_bytes=64 << 20,
         dtype="auto",
+        kv_dtype=asked,
         threads=1,
         max_length=512,
         instructions=instructions,
@@ -230,7 +233,7 @@ def test_auto_with_vnni_rounds_activations_alone(smollm2, prompts, sequences, or
     run.decode(range(5))
 
     assert int8.formats.startswith("int8: float32")
-    assert int8.layout.dtype == "float32"
+    assert int8.layout.dtype == kv
     close = sum(oracle.check(prompt, output, tie=1.0) for prompt, output in zip(chosen, run.outputs, strict=True))
     assert close <= 0.1 * 5 * 24
 
@@ -244,3 +247,19 @@ def test_sizes_that_kernels_cannot_count_in_are_left_to_torch(smollm2):
     assert odd.kernels == "torch"
     assert "head_dim 20 is no multiple of 32" in str(odd)
     assert formats.choose("Float32", PLAIN, torch.device("cpu"), smollm2.config, 16).kernels == "float32"
+
+
+@pytest.mark.parametrize(
+    ("dtype", "processor", "kv", "allowed"),
+    [
+        ("BFloat16", PLAIN, "Float32", "Auto, bfloat16"),
+        ("auto", replace(PLAIN, amx=True), "Float32", "Auto, bfloat16"),
+        ("Float32", PLAIN, "Float16", "Auto, float32"),
+    ],
+    ids=["torch", "tiles", "no such KV"],
+)
+def test_kv_in_a_format_that_nothing_reads_is_refused(smollm2, dtype, processor, kv, allowed):
+    chosen = formats.choose(dtype, processor, torch.device("cpu"), smollm2.config, 16)
+    assert formats.with_kv(chosen, "Auto") is chosen
+    with pytest.raises(UnusableFormat, match=f"KV cannot be {kv} with {chosen.name}.*allowed: {allowed}$"):
+        formats.with_kv(chosen, kv)
