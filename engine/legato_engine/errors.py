@@ -4,6 +4,7 @@ EngineError
 ├── TooLittleMemory            the KV arena cannot hold one sequence of the longest length; permanent
 ├── NoDevice                   torch cannot use the device that was asked for; permanent
 ├── UnusableFormat             a number format that what computes here does not have; permanent
+├── UnusableProfile            a file that is no profile of a worker; permanent
 ├── StartFailed                the core said why it will never start; permanent
 ├── RequestRejected            a request that is not taken (`scheduler.limits`); its code says which it is
 └── ModelError                 the model given cannot be served; said before anything serves; permanent
@@ -39,6 +40,12 @@ class NoDevice(EngineError):
 
 class UnusableFormat(EngineError):
     """A number format that what computes here does not have. The text says which ones it has."""
+
+    permanent = True
+
+
+class UnusableProfile(EngineError):
+    """The file is no profile of a worker. The text names it and says what is wrong in it."""
 
     permanent = True
 

@@ -1,0 +1,48 @@
+"""What a worker can do, from a file: for workers that are paced instead of computing, and for the simulator.
+
+A step takes a fixed time, and more for each sequence that decodes, each token of their context, each prompt token, and
+each pair of a prompt token and one that it attends to: the coefficients that `scheduler.step_cost` fits to running
+steps.
+"""
+
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from legato_engine.errors import UnusableProfile
+
+Seconds = Annotated[float, Meta(ge=0)]
+
+
+class StepTimes(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+    """Coefficients of a step's time."""
+
+    per_step: Annotated[float, Meta(gt=0)]
+    per_row: Seconds  # for each sequence that decodes
+    per_context: Seconds  # for each token before these
+    per_token: Seconds  # of prompts
+    per_pair: Seconds  # of a prompt token and one that it attends to
+
+    def seconds(self, rows: int, context: int, tokens: int, pairs: float) -> float:
+        """Of a step that decodes `rows` with `context` tokens before them in all, and computes prompt tokens."""
+        decoding = self.per_row * rows + self.per_context * context
+        return self.per_step + decoding + self.per_token * tokens + self.per_pair * pairs
+
+
+class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+    """One kind of worker: a model on a machine."""
+
+    source: str  # where the numbers come from: measured how and when, or published where
+    step: StepTimes
+    kv_tokens: Annotated[int, Meta(gt=0)]  # that the KV cache holds
+    start_seconds: Seconds  # from the creation of a worker until it serves
+
+
+def read(path: Path) -> Profile:
+    """The profile in a JSON file. Raises UnusableProfile."""
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=Profile)
+    except (OSError, msgspec.MsgspecError) as error:
+        raise UnusableProfile(f"{path}: {error}") from None
