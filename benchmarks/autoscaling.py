@@ -1,6 +1,6 @@
 """What the autoscaler makes of a recorded workload, against pools of a fixed size, in a simple fluid model.
 
-    PYTHONPATH=tests/support .venv/bin/python benchmarks/autoscaling.py TRACE [--copies 4] [--ttft 2]
+    PYTHONPATH=tests/support python benchmarks/autoscaling.py TRACE [--copies 4] [--ttft 2]
 
 TRACE is a file in Mooncake's or Azure's format, of which `--copies` are laid over each other, each begun at another
 time. Attainment is the share of all requests offered whose TTFT and mean TPOT are within the objectives; worker-hours

@@ -1,7 +1,7 @@
 """What the prefill → decode boundary costs: times of hand-offs of a running disaggregated service.
 
     legato up -f benchmarks/manifests/disaggregated.yaml --port 8080
-    benchmarks/boundary.py http://127.0.0.1:8080 --input-tokens 256 --requests 100
+    python benchmarks/boundary.py http://127.0.0.1:8080 --input-tokens 256 --requests 100
 
 `boundary` runs from the sender's last message to the emission of the first token by the decode worker: the time that
 a client's first token waits because prefill and decode are apart. `handoff` runs from grant to commit, most of it

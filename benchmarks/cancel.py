@@ -1,7 +1,7 @@
 """How long a client that is gone keeps blocks: from closing its stream until every worker's blocks are free.
 
     legato up -f benchmarks/manifests/disaggregated.yaml --port 8080
-    benchmarks/cancel.py http://127.0.0.1:8080 --cancels 30
+    python benchmarks/cancel.py http://127.0.0.1:8080 --cancels 30
 
 Two cases: the stream is closed while tokens are decoded, and while a long prompt is computed and pushed (both workers
 hold blocks for it then). Blocks are looked at through the gateway's `/state`, which shows what workers last told: a

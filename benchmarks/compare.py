@@ -1,6 +1,6 @@
 """Compares OpenAI-compatible servers on this machine in one run, by ratios of medians.
 
-    benchmarks/compare.py --server 'legato=legato up -f benchmarks/manifests/unified.yaml --port {port}' \
+    python benchmarks/compare.py --server 'legato=legato up -f benchmarks/manifests/unified.yaml --port {port}' \
                           --server 'other=start-other {port}' --rounds 3 --shape 256/64 --shape 1024/32
 
 All servers are started first and stay up; each is warmed with one request at each concurrency. Then every cell

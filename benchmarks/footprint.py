@@ -1,6 +1,6 @@
 """Starts `legato up` and tells how long it took to the first token and what memory each process holds.
 
-    benchmarks/footprint.py -f benchmarks/manifests/disaggregated.yaml
+    python benchmarks/footprint.py -f benchmarks/manifests/disaggregated.yaml
 
 RSS includes pages of mapped files (libraries, that several processes share), as `ps` counts it. Of a core, weights are
 what its own log says, KV is what of it is resident (only a core's KV is shared memory), and the rest is "beyond".

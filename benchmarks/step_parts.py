@@ -2,7 +2,7 @@
 """Where the time of a step goes: attention, linear layers, the output head, other operators, sampling, scheduling, and
 what is left, which is Python.
 
-    benchmarks/step_parts.py --threads 2
+    python benchmarks/step_parts.py --threads 2
 
 A real scheduler schedules, and the runner computes, steps of the built-in model: decoding at several batch sizes and
 contexts, and chunks of a prompt at several positions. Every operator of the model is wrapped in a clock, and called by

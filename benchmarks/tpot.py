@@ -1,7 +1,7 @@
 """What long prompts cost running streams: time per output token alone, and beside prompts that come one after another.
 
     legato up -f benchmarks/manifests/unified-long.yaml --port 8080
-    benchmarks/tpot.py http://127.0.0.1:8080 --slo-tpot 100ms
+    python benchmarks/tpot.py http://127.0.0.1:8080 --slo-tpot 100ms
 
 Streams follow each other too, `--streams` at a time, as long as there are prompts; those that the end of the prompts
 cut into do not count. `tpot` is a stream's mean time per token after the first, `gap` the time between two of its
