@@ -6,8 +6,8 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from legato_engine import processor
+from legato_engine.backends.cpu.attention_work import tiles as work_of
 from legato_engine.backends.cpu.codes import Codes
-from legato_engine.backends.cpu.step import tiles as work_of
 from legato_engine.backends.torch.step import MASK_ENTRIES, group_rows
 from legato_engine.kernels.attention import naive as naive_attention
 from legato_engine.kernels.attention import torch as attention

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from legato_engine import processor
+from legato_engine.backends.cpu.attention_work import parts as work_of
 from legato_engine.backends.cpu.numerics import Float32
-from legato_engine.backends.cpu.step import parts as work_of
 from legato_engine.errors import UnusableFormat
 from legato_engine.kernels.attention import naive as naive_attention
 from legato_engine.kernels.attention import numba_float32 as attention

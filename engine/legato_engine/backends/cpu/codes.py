@@ -1,7 +1,6 @@
 """The file's own 4-bit and 8-bit codes of weights: multiplied as they are, or dequantized in parts for many rows."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import numba
 import numpy as np
@@ -9,13 +8,13 @@ import torch
 
 from legato_engine.backends import projections
 from legato_engine.backends.cpu.program import Program
+from legato_engine.backends.cpu.workspace import Array
 from legato_engine.kernels import program as operators
 from legato_engine.kernels.linear import numba_codes4, numba_codes8, numba_int8
 from legato_engine.kernels.linear.packing import COLUMNS, pack_codes4, pack_codes8, pack_scales
 from legato_engine.weights.checkpoint import Checkpoint
 from legato_engine.weights.packed import Packed, Scales, together
 
-Array = np.ndarray[Any, Any]
 NO_FACTORS = np.zeros((1, 1, COLUMNS), np.uint16)
 NO_MINIMA = np.zeros((1, 0, COLUMNS), np.uint16)
 

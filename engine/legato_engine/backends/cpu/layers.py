@@ -1,22 +1,20 @@
-"""Implements `layers.interface` by compiled kernels. The residual stream is float32; what linear layers and attention
-compute in is `numerics`.
+"""Implements `layers.interface` by the operators of a step. The residual stream is float32; what linear layers and
+attention compute in is `numerics`.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
 
-from legato_engine.backends.cpu.linear_float32 import LinearFloat32
-from legato_engine.backends.cpu.numerics import Numerics, Projection, Table
+from legato_engine.backends.cpu.numerics import Numerics, Table
 from legato_engine.backends.cpu.program import Program
-from legato_engine.backends.cpu.step import Array, Buffer, CpuStep, Workspace, room
+from legato_engine.backends.cpu.step import CpuStep, Operators, Projection
+from legato_engine.backends.cpu.workspace import Array, Buffer, Workspace, room
 from legato_engine.backends.interface import Forward, Progress
-from legato_engine.kernels import program as operators
-from legato_engine.kernels.rms_norm.numba import add_rms_norm, norm_heads
-from legato_engine.kernels.rope.numba import rotate_and_write
-from legato_engine.kernels.silu_mul.numba import silu_mul
+from legato_engine.kernels.rms_norm.numba import add_rms_norm
 from legato_engine.layers import rotary
 from legato_engine.layers.inputs import StepInputs
 from legato_engine.layers.interface import AttentionShape
@@ -28,12 +26,9 @@ class CpuEmbedding:
     table: Table
     out: Buffer
 
-    def __call__(self, step: CpuStep | Program) -> Array:
+    def __call__(self, step: Operators) -> Array:
         residual = self.out.take(step.rows)
-        if isinstance(step, Program):
-            step.call(lambda later: self._fill(later, residual))
-        else:
-            self._fill(step, residual)
+        step.call(lambda step: self._fill(step, residual))
         return residual
 
     def _fill(self, step: CpuStep, residual: Array) -> None:
@@ -47,14 +42,9 @@ class CpuNorm:
     nothing: Buffer  # zeros, to add where nothing is to be added
     out: Buffer
 
-    def __call__(self, step: CpuStep | Program, x: Array | None, residual: Array) -> Array:
-        if x is None:
-            x = self.nothing.take(step.rows)
+    def __call__(self, step: Operators, x: Array | None, residual: Array) -> Array:
         out = self.out.take(step.rows)
-        if isinstance(step, Program):
-            step.add(operators.NORM, x, residual, out, self.weight, len(self.weight), self.eps)
-            return out
-        add_rms_norm(x, residual, step.rows, self.weight, self.eps, out)
+        step.norm(self.nothing.take(step.rows) if x is None else x, residual, self.weight, self.eps, out)
         return out
 
 
@@ -63,19 +53,14 @@ class CpuLinear:
     projection: Projection
     out: Buffer
 
-    def __call__(self, step: CpuStep | Program, x: Array) -> Array:
+    def __call__(self, step: Operators, x: Array) -> Array:
         out = self.out.take(step.rows)
-        if isinstance(step, Program):
-            assert isinstance(self.projection, LinearFloat32)  # no others are recorded
-            self.projection.record(step, x, out)
-        else:
-            self.projection(x, step.rows, out)
+        step.linear(self.projection, x, out)
         return out
 
 
 @dataclass(frozen=True, slots=True)
 class CpuAttention:
-    numerics: Numerics
     layer: int
     shape: AttentionShape
     cos: Array
@@ -84,43 +69,25 @@ class CpuAttention:
     eps: np.float32
     out: Buffer
 
-    def __call__(self, step: CpuStep | Program, qkv: Array) -> Array:
-        if isinstance(step, Program):
-            return self._record(step, qkv)
-        shape, rows, inputs = self.shape, step.rows, step.inputs
-        parts = qkv[:rows].reshape(rows, -1, shape.head_dim)
+    def __call__(self, step: Operators, qkv: Array) -> Array:
+        shape, out = self.shape, self.out.take(step.rows)
+        parts = qkv.reshape(len(qkv), -1, shape.head_dim)
         if self.norms is not None:
             queries, keys = self.norms
-            norm_heads(parts, 0, shape.heads, queries, self.eps)
-            norm_heads(parts, shape.heads, shape.kv_heads, keys, self.eps)
-        rotate_and_write(parts, shape.heads, inputs.positions, self.cos, self.sin, step.arena, self.layer, inputs.slots)
-        found = self.out.take(rows)
-        out = found[:rows].reshape(rows, shape.heads, shape.head_dim)
-        self.numerics.attend(parts, step.work, inputs.tables, shape.window or 0, step.arena, self.layer, out)
-        return found
-
-    def _record(self, program: Program, qkv: Array) -> Array:
-        shape, found = self.shape, self.out.take(program.rows)
-        heads, dim = shape.heads + 2 * shape.kv_heads, shape.head_dim
-        if self.norms is not None:
-            end = shape.heads + shape.kv_heads
-            program.add(operators.NORM_HEADS, qkv, self.norms[0], heads, 0, shape.heads, dim, self.eps)
-            program.add(operators.NORM_HEADS, qkv, self.norms[1], heads, shape.heads, end, dim, self.eps)
-        program.add(operators.ROTATE, qkv, heads, shape.heads, dim, self.cos, self.sin, self.layer)
-        program.add(operators.ATTEND, qkv, heads, shape.heads, dim, found, shape.window or 0, self.layer)
-        return found
+            step.norm_heads(parts, 0, shape.heads, queries, self.eps)
+            step.norm_heads(parts, shape.heads, shape.kv_heads, keys, self.eps)
+        step.rotate(parts, shape.heads, self.cos, self.sin, self.layer)
+        step.attend(parts, shape.heads, shape.window or 0, self.layer, out)
+        return out
 
 
 @dataclass(frozen=True, slots=True)
 class CpuActivation:
     out: Buffer
 
-    def __call__(self, step: CpuStep | Program, gate_up: Array) -> Array:
+    def __call__(self, step: Operators, gate_up: Array) -> Array:
         out = self.out.take(step.rows)
-        if isinstance(step, Program):
-            step.add(operators.SILU_MUL, gate_up, out, out.shape[1])
-        else:
-            silu_mul(gate_up, step.rows, out)
+        step.silu_mul(gate_up, out)
         return out
 
 
@@ -132,10 +99,11 @@ class CpuHead:
     table: Table
     rows: int
 
-    def __call__(self, step: CpuStep | Program, x: Array, residual: Array) -> torch.Tensor:
-        if isinstance(step, Program):
-            step.call(lambda later: self(later, x, residual))
-            return torch.empty(0)  # nothing is known yet
+    def __call__(self, step: Operators, x: Array, residual: Array) -> Any:
+        """The logits; None where they are only recorded."""
+        return step.call(lambda step: self._logits(step, x, residual))
+
+    def _logits(self, step: CpuStep, x: Array, residual: Array) -> torch.Tensor:
         sampled = step.inputs.sampled
         count = len(sampled)
         logits = np.empty((room(count), self.table.outputs), np.float32)
@@ -166,7 +134,8 @@ class CpuBackend:
     def begin(self, inputs: StepInputs, arena: torch.Tensor) -> CpuStep:
         """What the layers need to compute a step, each by itself."""
         shared = self._config.heads // self._config.kv_heads
-        return CpuStep(inputs, self._numerics.work(inputs, shared), self._numerics.held(arena))
+        numerics = self._numerics
+        return CpuStep(inputs, numerics.work(inputs, shared), numerics.held(arena), numerics.attend)
 
     def logits(self, forward: Forward, inputs: StepInputs, arena: torch.Tensor) -> torch.Tensor:
         step = self.begin(inputs, arena)
@@ -196,7 +165,7 @@ class CpuBackend:
         if shape.query_norm and shape.key_norm:
             norms = self._vector(shape.query_norm), self._vector(shape.key_norm)
         out = self._out("attention", shape.heads * shape.head_dim)
-        return CpuAttention(self._numerics, layer, shape, self._cos, self._sin, norms, self._eps, out)
+        return CpuAttention(layer, shape, self._cos, self._sin, norms, self._eps, out)
 
     def silu_mul(self, width: int) -> CpuActivation:
         return CpuActivation(self._out("activation", width))

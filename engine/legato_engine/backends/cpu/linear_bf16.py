@@ -1,7 +1,6 @@
 """Linear layers on a processor with AMX: bfloat16 tiles for many rows, the file's codes for few."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import torch
@@ -9,10 +8,10 @@ import torch
 from legato_engine.backends import projections
 from legato_engine.backends.cpu import codes
 from legato_engine.backends.cpu.codes import Codes
+from legato_engine.backends.cpu.workspace import Array
 from legato_engine.kernels.linear import numba_tiles as kernels
 from legato_engine.weights.checkpoint import Checkpoint
 
-Array = np.ndarray[Any, Any]
 CODES_UP_TO = 2  # rows: beyond that, tiles are faster than unpacking codes
 
 

@@ -6,7 +6,6 @@ large as its codes.
 """
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import torch
@@ -15,10 +14,10 @@ from legato_engine.backends import projections
 from legato_engine.backends.cpu import codes
 from legato_engine.backends.cpu.codes import Codes
 from legato_engine.backends.cpu.program import Call, Program
+from legato_engine.backends.cpu.workspace import Array
 from legato_engine.kernels import program as operators
 from legato_engine.weights.checkpoint import Checkpoint
 
-Array = np.ndarray[Any, Any]
 CODES_UP_TO = 32  # rows: beyond that, weights are dequantized once for many rows
 _PART = 1 << 18  # weights dequantized at a time: they stay in a core's cache until they are multiplied
 _OUTPUTS = 128  # of a part at least, and a multiple of these: few columns make slow products

@@ -4,29 +4,21 @@ Sums, softmax and the residual stream are float32 in all of them.
 """
 
 from collections.abc import Sequence
-from typing import Any, Literal, Protocol
+from typing import Literal, Protocol
 
 import numba
 import numpy as np
 import torch
 
-from legato_engine.backends.cpu import linear_bf16, linear_float32, step
+from legato_engine.backends.cpu import attention_work, linear_bf16, linear_float32
 from legato_engine.backends.cpu.linear_float32 import Scratch
+from legato_engine.backends.cpu.step import Projection
+from legato_engine.backends.cpu.workspace import Array
 from legato_engine.kernels.attention import numba_bf16, numba_float32
 from legato_engine.kernels.linear.numba_tiles import SHAPES
 from legato_engine.layers.inputs import Ints, StepInputs
 from legato_engine.models.config import ModelConfig
 from legato_engine.weights.checkpoint import Checkpoint
-
-Array = np.ndarray[Any, Any]
-
-
-class Projection(Protocol):
-    """Computes x [room, in] → out [room, out] for the first `rows`; `nbytes` is the memory of its weights."""
-
-    def __call__(self, x: Array, rows: int, out: Array) -> None: ...
-    @property
-    def nbytes(self) -> int: ...
 
 
 class Table(Projection, Protocol):
@@ -81,7 +73,7 @@ class Float32:
         return _bits(arena) if arena.dtype == torch.bfloat16 else arena.numpy()
 
     def work(self, inputs: StepInputs, shared: int) -> Ints:
-        return step.parts(inputs, shared)
+        return attention_work.parts(inputs, shared)
 
     def attend(self, qkv: Array, work: Array, tables: Array, window: int, held: Array, layer: int, out: Array) -> None:
         numba_float32.attention(qkv, work, tables, window, held, layer, numba.get_num_threads(), out)
@@ -108,7 +100,7 @@ class Tiles:
         return _bits(arena)
 
     def work(self, inputs: StepInputs, shared: int) -> Ints:
-        return step.tiles(inputs, shared)
+        return attention_work.tiles(inputs, shared)
 
     def attend(self, qkv: Array, work: Array, tables: Array, window: int, held: Array, layer: int, out: Array) -> None:
         numba_bf16.attention(qkv, work, tables, window, SHAPES, held, layer, out)

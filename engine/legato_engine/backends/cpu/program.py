@@ -1,24 +1,32 @@
 """What the layers of a model compute for few rows, recorded once and then computed by one call for each step.
 
-A model is told once, as layers that call each other (`models`). Called with a `Program` instead of a step, the layers
-of this backend add their operators to it, with the addresses of their weights and of the memory they compute into, and
-compute nothing. What `kernels.program` has no operator for is kept as a function and called in between.
+A model is told once, as layers that call each other (`models`). Called with a `Program` instead of a step, its
+operators are added to a table, with the addresses of weights and of the memory they compute into, and nothing is
+computed. What `kernels.program` has no operator for is kept as a function and called in between.
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import numba
 import numpy as np
 
-from legato_engine.backends.cpu.step import Array, CpuStep
+from legato_engine.backends.cpu.step import CpuStep, Projection
+from legato_engine.backends.cpu.workspace import Array
 from legato_engine.kernels import program as kernels
 
 Call = Callable[[CpuStep], Any]
 
 
+@runtime_checkable
+class Recordable(Protocol):
+    """A projection that a program has operators for."""
+
+    def record(self, program: "Program", x: Array, out: Array) -> None: ...
+
+
 class Program:
-    """Memory whose address is in it lives as long as it does."""
+    """Implements `Operators` by recording. Memory whose address is in it lives as long as it does."""
 
     rows = kernels.MOST  # for layers: the room they take
 
@@ -37,6 +45,26 @@ class Program:
         """What the last of these returns is the result."""
         self._close()
         self._parts.append(work)
+
+    def norm(self, x: Array, residual: Array, weight: Array, eps: np.float32, out: Array) -> None:
+        self.add(kernels.NORM, x, residual, out, weight, len(weight), eps)
+
+    def norm_heads(self, parts: Array, first: int, count: int, weight: Array, eps: np.float32) -> None:
+        _, heads, dim = parts.shape
+        self.add(kernels.NORM_HEADS, parts, weight, heads, first, first + count, dim, eps)
+
+    def linear(self, projection: Projection, x: Array, out: Array) -> None:
+        assert isinstance(projection, Recordable)  # `Numerics.recorded`
+        projection.record(self, x, out)
+
+    def rotate(self, parts: Array, heads: int, cos: Array, sin: Array, layer: int) -> None:
+        self.add(kernels.ROTATE, parts, parts.shape[1], heads, parts.shape[2], cos, sin, layer)
+
+    def attend(self, parts: Array, heads: int, window: int, layer: int, out: Array) -> None:
+        self.add(kernels.ATTEND, parts, parts.shape[1], heads, parts.shape[2], out, window, layer)
+
+    def silu_mul(self, gate_up: Array, out: Array) -> None:
+        self.add(kernels.SILU_MUL, gate_up, out, out.shape[1])
 
     def rounded(self, inputs: int) -> tuple[Array, Array]:
         """Memory for rows of so many 8-bit activations, and for their scales."""

@@ -1,101 +1,89 @@
-"""One step on a processor: its inputs and work for attention; and the buffers that layers compute into."""
+"""One step on a processor: its inputs, and the operators that layers are made of."""
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Protocol
 
 import numpy as np
 
+from legato_engine.backends.cpu.workspace import Array
+from legato_engine.kernels.rms_norm.numba import add_rms_norm, norm_heads
+from legato_engine.kernels.rope.numba import rotate_and_write
+from legato_engine.kernels.silu_mul.numba import silu_mul
 from legato_engine.layers.inputs import Ints, StepInputs
 
-Array = np.ndarray[Any, Any]
-LANES = 16  # of a tile of attention with AMX
-WIDE = 32  # of a tile in float32
-PART = 256  # positions that one thread takes of a row with few tiles
-FEW = 4  # tiles
+Attend = Callable[[Array, Ints, Ints, int, Array, int, Array], None]  # `Numerics.attend`
 
 
-class Buffer:
-    """Memory of one intermediate result, of as many rows as were ever asked for: rows that tiles compute beyond a
-    step's own hold what was there before.
+class Projection(Protocol):
+    """Computes x [room, in] → out [room, out] for the first `rows`; `nbytes` is the memory of its weights."""
+
+    def __call__(self, x: Array, rows: int, out: Array) -> None: ...
+    @property
+    def nbytes(self) -> int: ...
+
+
+class Operators(Protocol):
+    """What the layers of this backend call: a step computes it, a `Program` records it.
+
+    All arrays have room for `rows` rows. x, residual and qkv are float32; out is what linear layers take.
     """
 
-    __slots__ = ("_array",)
+    @property
+    def rows(self) -> int: ...
 
-    def __init__(self, width: int, kind: Any) -> None:
-        self._array: Array = np.zeros((room(1), width), kind)
+    def call(self, work: "Callable[[CpuStep], Any]") -> Any:
+        """Does what has no operator, and returns what that does; None where it is only recorded."""
 
-    def take(self, rows: int) -> Array:
-        """[room, width], with room for `rows`."""
-        if len(self._array) < rows:
-            self._array = np.zeros((room(rows), self._array.shape[1]), self._array.dtype)
-        return self._array
+    def norm(self, x: Array, residual: Array, weight: Array, eps: np.float32, out: Array) -> None:
+        """residual += x; out = RMSNorm of it."""
 
+    def norm_heads(self, parts: Array, first: int, count: int, weight: Array, eps: np.float32) -> None:
+        """RMSNorm of `count` heads of parts [rows, heads, dim], in place."""
 
-class Workspace:
-    """Buffers by operator and width: all layers of a model use the same. A result is valid until that operator computes
-    another one of that width.
-    """
+    def linear(self, projection: Projection, x: Array, out: Array) -> None: ...
 
-    def __init__(self) -> None:
-        self._buffers: dict[tuple[str, int], Buffer] = {}
+    def rotate(self, parts: Array, heads: int, cos: Array, sin: Array, layer: int) -> None:
+        """RoPE on parts [rows, heads + 2 · kv_heads, dim], in place; keys and values go into the arena."""
 
-    def buffer(self, operator: str, width: int, kind: Any = np.float32) -> Buffer:
-        key = operator, width
-        if key not in self._buffers:
-            self._buffers[key] = Buffer(width, kind)
-        return self._buffers[key]
+    def attend(self, parts: Array, heads: int, window: int, layer: int, out: Array) -> None:
+        """parts as `rotate` left it → out [rows, heads · dim]. A window of 0 is none."""
+
+    def silu_mul(self, gate_up: Array, out: Array) -> None: ...
 
 
 class CpuStep:
-    """What layers read. `arena` as the kernels take it, in KVLayout's shape."""
+    """Implements `Operators` by computing. `arena` as the kernels take it, in KVLayout's shape."""
 
-    __slots__ = ("arena", "inputs", "rows", "work")
+    __slots__ = ("_attend", "arena", "inputs", "rows", "work")
 
-    def __init__(self, inputs: StepInputs, work: Ints, arena: Array) -> None:
-        """`work` is what attention has to do, as its kernel takes it."""
+    def __init__(self, inputs: StepInputs, work: Ints, arena: Array, attend: Attend) -> None:
+        """`work` is what attention has to do, as `attend` takes it."""
         self.inputs = inputs
         self.rows = len(inputs.tokens)
         self.work = work
         self.arena = arena
+        self._attend = attend
 
+    def call(self, work: "Callable[[CpuStep], Any]") -> Any:
+        return work(self)
 
-def room(rows: int) -> int:
-    """`rows` rounded up to what tiles compute."""
-    return -(-rows // 32) * 32
+    def norm(self, x: Array, residual: Array, weight: Array, eps: np.float32, out: Array) -> None:
+        add_rms_norm(x, residual, self.rows, weight, eps, out)
 
+    def norm_heads(self, parts: Array, first: int, count: int, weight: Array, eps: np.float32) -> None:
+        norm_heads(parts[: self.rows], first, count, weight, eps)
 
-def tiles(inputs: StepInputs, shared: int) -> Ints:
-    """Work for attention with AMX, int64 [tiles, 5]: row, its first token, its start position, first lane, lanes.
+    def linear(self, projection: Projection, x: Array, out: Array) -> None:
+        projection(x, self.rows, out)
 
-    A lane is one query of one of the `shared` heads on a KV head.
-    """
-    work = list[tuple[int, int, int, int, int]]()
-    starts, lengths = inputs.starts.tolist(), inputs.lengths.tolist()
-    for row, length in enumerate(lengths):
-        first, count = starts[row], starts[row + 1] - starts[row]
-        lanes, start = count * shared, length - count
-        work += [(row, first, start, lane, min(LANES, lanes - lane)) for lane in range(0, lanes, LANES)]
-    return np.array(work, np.int64)
+    def rotate(self, parts: Array, heads: int, cos: Array, sin: Array, layer: int) -> None:
+        inputs = self.inputs
+        rotate_and_write(parts[: self.rows], heads, inputs.positions, cos, sin, self.arena, layer, inputs.slots)
 
+    def attend(self, parts: Array, heads: int, window: int, layer: int, out: Array) -> None:
+        rows, tables = self.rows, self.inputs.tables
+        found = out[:rows].reshape(rows, heads, parts.shape[2])
+        self._attend(parts[:rows], self.work, tables, window, self.arena, layer, found)
 
-def parts(inputs: StepInputs, shared: int) -> Ints:
-    """Work for attention in float32, int64 [tasks, 10], as its kernel says; longest first.
-
-    A row with few tiles is cut along its positions, so that several threads take one. Where, depends on nothing but the
-    row: its result is the same beside other rows and with any number of threads.
-    """
-    work, slots = list[tuple[int, ...]](), 0
-    starts, lengths = inputs.starts.tolist(), inputs.lengths.tolist()
-    for row, length in enumerate(lengths):
-        token, count = starts[row], starts[row + 1] - starts[row]
-        width, start = shared if count == 1 else WIDE, length - count
-        for lane in range(0, count * shared, width):
-            lanes = min(width, count * shared - lane)
-            end = start + (lane + lanes - 1) // shared + 1
-            begins = range(0, end, PART if count * shared <= FEW * width else end)
-            pieces = len(begins) if len(begins) > 1 else 0
-            for part, begin in enumerate(begins):
-                stop = min(begin + begins.step, end)
-                work.append((row, token, start, lane, lanes, begin, stop, part, pieces, slots))
-            slots += lanes * pieces
-    work.sort(key=lambda task: (task[6] - task[5]) * (1 if task[4] == shared else 8), reverse=True)
-    return np.array(work, np.int64)
+    def silu_mul(self, gate_up: Array, out: Array) -> None:
+        silu_mul(gate_up, self.rows, out)
