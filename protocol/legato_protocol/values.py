@@ -38,7 +38,7 @@ def whole(text: str, least: int, most: int, kind: str = "number", also: str = ""
 
 def real(text: str, least: float, most: float) -> float:
     """A number in plain digits, such as `0.5`, from `least` to `most`."""
-    if not re.fullmatch(r"[0-9]{1,15}(\.[0-9]{1,15})?", text) or not least <= float(text) <= most:
+    if not re.fullmatch(r"[0-9]{1,15}(\.[0-9]{1,30})?", text) or not least <= float(text) <= most:
         raise invalid("number", text, f"{least:g} to {most:g}")
     return float(text)
 

@@ -109,7 +109,8 @@ def test_no_real_numbers(text: str) -> None:
 
 
 def test_real_numbers_within_bounds() -> None:
-    assert [values.real(text, 0, 1) for text in ("0", "0.5", "1.000")] == [0.0, 0.5, 1.0]
+    texts = ("0", "0.5", "1.000", repr(512 / 576))
+    assert [values.real(text, 0, 1) for text in texts] == [0.0, 0.5, 1.0, 512 / 576]
 
 
 @pytest.mark.parametrize("text", ["a", "a-1", "0", "a" * 63])
