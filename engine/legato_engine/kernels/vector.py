@@ -107,6 +107,19 @@ def store(_context: Any, address: Any, value: Any) -> Any:
     return types.void(types.int64, REGISTER), emit
 
 
+@njit(cache=True)
+def store_eight(rows, out, stride):
+    """Eight rows of 64 bytes, `stride` bytes apart; `rows` is a tuple."""
+    store(out, rows[0])
+    store(out + stride, rows[1])
+    store(out + 2 * stride, rows[2])
+    store(out + 3 * stride, rows[3])
+    store(out + 4 * stride, rows[4])
+    store(out + 5 * stride, rows[5])
+    store(out + 6 * stride, rows[6])
+    store(out + 7 * stride, rows[7])
+
+
 @intrinsic
 def broadcast(_context: Any, address: Any) -> Any:
     """The 32 bits at `address`, in each of 16 lanes."""

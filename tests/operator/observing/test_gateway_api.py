@@ -1,12 +1,11 @@
 """Gateways' control ports, as the operator asks them."""
 
 import asyncio
-import contextlib
 
 import aiohttp
 import pytest
 from aiohttp import web
-from aiohttp.test_utils import TestServer
+from answering_server import asking
 
 from legato_operator.observing import gateway_api
 from legato_operator.observing.gateway_api import MAX_CONCURRENT, HttpGateways
@@ -14,15 +13,6 @@ from legato_protocol import demand
 from legato_protocol.demand import DemandReport
 
 REPORT = DemandReport("g", 1.0, (), {}, (), 0.0, {"prefill": 1.5}, (), 0, 0, 0, ())
-
-
-@contextlib.asynccontextmanager
-async def asking(answer, **settings):
-    """Gateways behind a server that answers so, and its address."""
-    application = web.Application()
-    application.router.add_route("*", "/{path:.*}", answer)
-    async with TestServer(application) as server, aiohttp.ClientSession() as session:
-        yield HttpGateways(session, **settings), f"{server.host}:{server.port}"
 
 
 def test_all_gateways_are_asked_at_once_but_for_a_bound():
@@ -40,7 +30,7 @@ def test_all_gateways_are_asked_at_once_but_for_a_bound():
         return web.Response(body=demand.encode(REPORT))
 
     async def check():
-        async with asking(answer, timeout=60.0) as (gateways, address):
+        async with asking(HttpGateways, answer, timeout=60.0) as (gateways, address):
             reports = await asyncio.gather(*(gateways.report(address, "t") for _ in range(10 * MAX_CONCURRENT)))
         assert reports == [REPORT] * (10 * MAX_CONCURRENT)
         assert asked == {("GET", "/demand", "Bearer t")}
@@ -67,7 +57,7 @@ def test_an_answer_that_makes_no_sense_is_none(response):
         return response()
 
     async def check():
-        async with asking(answer) as (gateways, address):
+        async with asking(HttpGateways, answer) as (gateways, address):
             assert await gateways.report(address, "t") is None
 
     asyncio.run(check())
@@ -78,7 +68,7 @@ def test_a_gateway_that_does_not_answer_in_time_has_no_report():
         await asyncio.sleep(60)
 
     async def check():
-        async with asking(answer, timeout=0.05) as (gateways, address):
+        async with asking(HttpGateways, answer, timeout=0.05) as (gateways, address):
             assert await gateways.report(address, "t") is None
 
     asyncio.run(check())

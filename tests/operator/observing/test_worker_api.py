@@ -1,13 +1,12 @@
 """Workers' control ports, as the operator asks them."""
 
 import asyncio
-import contextlib
 import json
 
 import aiohttp
 import pytest
 from aiohttp import web
-from aiohttp.test_utils import TestServer
+from answering_server import asking
 
 from legato_operator.observing.observed import WorkerState
 from legato_operator.observing.worker_api import MAX_CONCURRENT, HttpWorkers
@@ -33,21 +32,12 @@ class Fleet:
         return web.Response(body=json.dumps(STATE))  # of no content type that says so
 
 
-@contextlib.asynccontextmanager
-async def _asking(answer, **settings):
-    """The workers behind a server that answers so, and its address."""
-    application = web.Application()
-    application.router.add_route("*", "/{path:.*}", answer)
-    async with TestServer(application) as server, aiohttp.ClientSession() as session:
-        yield HttpWorkers(session, **settings), f"{server.host}:{server.port}"
-
-
 def test_thousands_of_workers_are_asked_by_turns_and_all_are_heard():
     """Two thousand requests at once kept an HTTP client busy for a minute and timed out, every one."""
 
     async def check():
         fleet = Fleet()
-        async with _asking(fleet.answer, timeout=60.0) as (workers, address):
+        async with asking(HttpWorkers, fleet.answer, timeout=60.0) as (workers, address):
             states = await asyncio.gather(*(workers.state(address, "t") for _ in range(WORKERS)))
         assert states == [WorkerState(3, False, "tcp")] * WORKERS
         assert set(fleet.asked) == {("GET", "/state", "Bearer t")}
@@ -67,7 +57,7 @@ def test_a_worker_is_recalled_if_it_agrees(code, recalled):
             asked.append((request.method, request.path, request.headers["authorization"]))
             return web.json_response({"draining": not recalled}, status=code)
 
-        async with _asking(answer) as (workers, address):
+        async with asking(HttpWorkers, answer) as (workers, address):
             assert await workers.recall(address, "t") is recalled
         assert asked == [("DELETE", "/drain", "Bearer t")]
         async with aiohttp.ClientSession() as session:
@@ -85,7 +75,7 @@ def test_a_worker_that_does_not_say_that_it_stays_is_taken_to_stop(told, stoppin
         async def older(_request):
             return web.json_response({key: value for key, value in STATE.items() if key != "stopping"})
 
-        async with _asking(answer if told else older) as (workers, address):
+        async with asking(HttpWorkers, answer if told else older) as (workers, address):
             assert (await workers.state(address, "t")).stopping is stopping
 
     asyncio.run(check())
@@ -94,7 +84,7 @@ def test_a_worker_that_does_not_say_that_it_stays_is_taken_to_stop(told, stoppin
 def test_a_worker_is_told_to_drain():
     async def check():
         fleet = Fleet()
-        async with _asking(fleet.answer) as (workers, address):
+        async with asking(HttpWorkers, fleet.answer) as (workers, address):
             await workers.drain(address, "t")
         assert fleet.asked == [("POST", "/drain", "Bearer t")]
 
@@ -118,7 +108,7 @@ def test_a_worker_that_answers_nonsense_has_no_state(response):
         async def answer(request):
             return web.json_response(STATE) if request.path == "/elsewhere" else response()
 
-        async with _asking(answer) as (workers, address):
+        async with asking(HttpWorkers, answer) as (workers, address):
             assert await workers.state(address, "t") is None
             await workers.drain(address, "t")
 
@@ -133,7 +123,7 @@ def test_a_worker_that_does_not_answer_in_time_has_no_state():
             await closing.wait()
             return web.json_response(STATE)
 
-        async with _asking(answer, timeout=0.02) as (workers, address):
+        async with asking(HttpWorkers, answer, timeout=0.02) as (workers, address):
             assert await workers.state(address, "t") is None
             await workers.drain(address, "t")
             closing.set()

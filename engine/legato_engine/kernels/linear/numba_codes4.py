@@ -11,7 +11,7 @@ from legato_engine.kernels.lanes import masked_floats, nibble_floats, top_floats
 from legato_engine.kernels.linear.numba_scales import minimum_of, of_panel, scale_of
 from legato_engine.kernels.linear.packing import COLUMNS
 from legato_engine.kernels.scalar import RELAXED, read
-from legato_engine.kernels.vector import address, broadcast, load, multiply_add, store, zero
+from legato_engine.kernels.vector import address, broadcast, load, multiply_add, store, store_eight, zero
 
 # What x is multiplied with, so that a code need not be shifted down: it stands at bit 4i of its word, the last alone
 # would touch the sign and is shifted.
@@ -121,15 +121,7 @@ def _codes4_8(x, stride, sums, sums_stride, codes, scales, groups, out, out_stri
         codes += 256
         x += 128
         sums += 4
-    store(out, t0)
-    store(out + out_stride, t1)
-    store(out + 2 * out_stride, t2)
-    store(out + 3 * out_stride, t3)
-    out += 4 * out_stride
-    store(out, t4)
-    store(out + out_stride, t5)
-    store(out + 2 * out_stride, t6)
-    store(out + 3 * out_stride, t7)
+    store_eight((t0, t1, t2, t3, t4, t5, t6, t7), out, out_stride)
 
 
 @njit(cache=True, parallel=True, nogil=True)

@@ -9,7 +9,7 @@ from numba import njit
 
 from legato_engine.kernels.lanes import floats_of, load_quads, nibbles, prefetch, times
 from legato_engine.kernels.linear.numba_scales import minimum_of, scale_of
-from legato_engine.kernels.vector import add, broadcast, dot_bytes, load, multiply_add, store, zero
+from legato_engine.kernels.vector import add, broadcast, dot_bytes, load, multiply_add, store, store_eight, zero
 
 _AHEAD = 4096  # bytes of codes
 
@@ -91,15 +91,7 @@ def eight_rows(x, parts, codes, four, scales, summed, groups, out, stride):
         codes += step
         x += 256
         parts += 64
-    store(out, t0)
-    store(out + stride, t1)
-    store(out + 2 * stride, t2)
-    store(out + 3 * stride, t3)
-    out += 4 * stride
-    store(out, t4)
-    store(out + stride, t5)
-    store(out + 2 * stride, t6)
-    store(out + 3 * stride, t7)
+    store_eight((t0, t1, t2, t3, t4, t5, t6, t7), out, stride)
 
 
 @njit(cache=True)
