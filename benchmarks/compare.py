@@ -75,6 +75,7 @@ class Server:
 
 def main() -> int:
     args = arguments()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that the servers are stopped
     print(f"load average before: {os.getloadavg()[0]:.2f}, {os.cpu_count()} cores", file=sys.stderr)
     with ExitStack() as up:
         servers: dict[str, Server] = {}

@@ -1,7 +1,7 @@
 """What a worker's prefix cache holds, told to gateways on `/events`.
 
 A connection begins with the gateway's `Greeting`, then the worker sends one `Snapshot` in pages and after it
-`Stored`/`Removed`/`Cleared` with contiguous `number`s that follow the snapshot's. A gap, another epoch or a number
+`Stored`/`Removed` with contiguous `number`s that follow the snapshot's. A gap, another epoch or a number
 that goes back means that events were lost: the reader must treat the worker as holding nothing, until it has sent
 `SnapshotRequest` and a new snapshot is complete. Hashes travel joined (`block_hash.join`).
 """
@@ -41,14 +41,7 @@ class Removed(Message, tag="del", frozen=True):
     hashes: bytes
 
 
-class Cleared(Message, tag="clear", frozen=True):
-    """Nothing can be found any more."""
-
-    epoch: str
-    number: int
-
-
-KVEvent = Snapshot | Stored | Removed | Cleared
+KVEvent = Snapshot | Stored | Removed
 
 _events: "msgspec.msgpack.Decoder[KVEvent]" = msgspec.msgpack.Decoder(KVEvent)
 _requests: "msgspec.msgpack.Decoder[SnapshotRequest | Greeting]" = msgspec.msgpack.Decoder(SnapshotRequest | Greeting)
@@ -57,7 +50,7 @@ _requests: "msgspec.msgpack.Decoder[SnapshotRequest | Greeting]" = msgspec.msgpa
 def decode_event(data: bytes) -> KVEvent:
     """A worker's event. Raises BadFrame for anything else."""
     event = decode_with(_events, data)
-    if not isinstance(event, Cleared) and len(event.hashes) % 16:
+    if len(event.hashes) % 16:
         raise BadFrame(f"{len(event.hashes)} bytes are no whole number of block hashes")
     return event
 

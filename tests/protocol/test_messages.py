@@ -50,7 +50,6 @@ EVENTS = [
     kv_events.Snapshot("e", 5, 0, True, b"h" * 32),
     kv_events.Stored("e", 6, b"h" * 16),
     kv_events.Removed("e", 7, b"h" * 16),
-    kv_events.Cleared("e", 8),
 ]
 REQUESTS = [kv_events.SnapshotRequest(), stream.Greeting("gw")]
 PEER_MESSAGES = [

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from legato_protocol import block_hash, stream
-from legato_protocol.kv_events import Cleared, KVEvent, Removed, Snapshot, Stored
+from legato_protocol.kv_events import KVEvent, Removed, Snapshot, Stored
 
 PAGE_HASHES = 1 << 15
 
@@ -30,8 +30,6 @@ class StoredHashes:
             case Removed():
                 for gone in block_hash.split(event.hashes):
                     self._hashes.pop(gone, None)
-            case Cleared():
-                self._hashes.clear()
 
     def snapshot(self) -> list[bytes]:
         """Encoded pages; one empty page where nothing is held."""

@@ -19,7 +19,7 @@ from itertools import accumulate, pairwise, repeat
 from operator import and_
 
 from legato_protocol.block_hash import split
-from legato_protocol.kv_events import Cleared, KVEvent, Removed, Snapshot, Stored
+from legato_protocol.kv_events import KVEvent, Removed, Snapshot, Stored
 
 RUN = 32
 SWEEP = 1024  # hashes looked at per event
@@ -196,14 +196,12 @@ class KVIndex:
             worker.pages = 0
         return False
 
-    def _change(self, worker: _Worker, event: Stored | Removed | Cleared) -> None:
+    def _change(self, worker: _Worker, event: Stored | Removed) -> None:
         if isinstance(event, Stored):
             self._add(worker, split(event.hashes))
-        elif isinstance(event, Removed):
+        else:
             for block in split(event.hashes):
                 self._remove(worker, block)
-        else:
-            self._erase(worker)
 
     # ── the table ───────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from legato_gateway.routing.kv_index import RUN, SWEEP, KVIndex
 from legato_protocol.block_hash import chain, join, root
-from legato_protocol.kv_events import Cleared, KVEvent, Removed, Snapshot, Stored
+from legato_protocol.kv_events import KVEvent, Removed, Snapshot, Stored
 from legato_protocol.stream import pack_tokens
 
 
@@ -47,12 +47,6 @@ class Worker:
         self._note()
         return Removed(self.epoch, self.number, join(blocks))
 
-    def clear(self) -> Cleared:
-        self.held = set()
-        self.number += 1
-        self._note()
-        return Cleared(self.epoch, self.number)
-
     def snapshot(self, pages: int = 1) -> list[Snapshot]:
         blocks = sorted(self.held)
         size = -(-len(blocks) // pages) or 1
@@ -87,7 +81,7 @@ def test_snapshot_then_events_give_the_workers_truth() -> None:
     assert index.match(prompt) == {"w": 8}
     index.apply("w", worker.remove(prompt[6:8]))
     assert index.match(prompt) == {"w": 6}
-    index.apply("w", worker.clear())
+    index.apply("w", worker.remove(prompt[:6]))
     assert index.match(prompt) == {}
     assert index.blocks == 0
     assert not index.apply("w", worker.store(prompt))
@@ -101,7 +95,7 @@ def test_a_doubtful_event_makes_the_worker_count_as_empty_until_a_snapshot(fault
     first = worker.store(prompt[:3])
     index.apply("w", first)
     lost = worker.store(prompt[3:4])
-    event = {"gap": worker.store(prompt[4:]), "repeat": first, "epoch": Cleared("other", lost.number)}[fault]
+    event = {"gap": worker.store(prompt[4:]), "repeat": first, "epoch": Removed("other", lost.number, b"")}[fault]
     assert index.apply("w", event), "the loss is reported, once"
     assert index.match(prompt) == {}
     assert not index.apply("w", event)
@@ -322,9 +316,8 @@ def one_change(source: random.Random, worker: Worker) -> KVEvent:
     if kind < 0.65 or not worker.held:
         have = unbroken(prompt, worker.held)
         return worker.store(prompt[have : have + source.randint(1, RUN)] or prompt[-1:])
-    if kind < 0.97:
-        return worker.remove(source.sample(sorted(worker.held), min(len(worker.held), source.randint(1, 5))))
-    return worker.clear()
+    most = 5 if kind < 0.97 else len(worker.held)
+    return worker.remove(source.sample(sorted(worker.held), min(len(worker.held), source.randint(1, most))))
 
 
 @settings(max_examples=100, deadline=None)
