@@ -51,6 +51,16 @@ def test_bad_manifest_ends_with_2(tmp_path, capsys, text, message):
     assert message in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("mark", ["", "\ufeff"])
+def test_a_manifest_is_utf_8_in_any_locale(tmp_path, mark):
+    """In the C locale without Python's UTF-8 mode, files are ASCII unless said otherwise."""
+    path = tmp_path / "service.yaml"
+    path.write_text(f"{mark}{up.QUICKSTART.read_text()}  engine: {{numerics: Für}}\n", encoding="utf-8")
+    run = _legato("up", "-f", str(path), LC_ALL="C", PYTHONUTF8="0", PYTHONCOERCECLOCALE="0", PYTHONIOENCODING="utf-8")
+    assert run.returncode == 2
+    assert "spec.engine.numerics" in run.stderr
+
+
 def test_port_taken_ends_with_2(capsys):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))

@@ -63,7 +63,7 @@ class Manifest:
 def read_manifest(path: Path) -> Manifest:
     """A manifest that this machine can serve. Raises ManifestError."""
     try:
-        text = path.read_text()
+        text = path.read_text(encoding="utf-8-sig")  # whatever the locale; some editors write a mark
     except OSError as error:
         raise ManifestError([("", error.strerror or str(error))]) from None
     except UnicodeDecodeError as error:
