@@ -37,8 +37,8 @@ class ModelTokenizer:
     def __init__(self, files: TokenizerFiles) -> None:
         self._tokenizer = files.tokenizer
         self.eos_ids: tuple[int, ...] = files.eos_ids
-        self.vocab_size: int = files.tokenizer.get_vocab_size(with_added_tokens=True)
         self._bytes = _byte_table(files)
+        self.vocab_size = len(self._bytes)  # the largest id + 1: ids may have holes
         self._longest = max(map(len, self._bytes)) * (1 if files.tokenizer.normalizer is None else _COMPOSED)
         added = files.tokenizer.get_added_tokens_decoder()
         special = frozenset(id for id, token in added.items() if token.special)

@@ -114,6 +114,17 @@ def test_ids_of_random_text_equal_the_reference(
     assert tokens.encode(text) == reference(text)["input_ids"]
 
 
+def test_the_vocabulary_reaches_to_the_largest_id(trained: Tokenizer, tmp_path: Path) -> None:
+    described = json.loads(trained.to_str())
+    vocabulary = described["model"]["vocab"]
+    last = max(vocabulary, key=vocabulary.__getitem__)
+    vocabulary[last] += 7
+    tokens = ModelTokenizer.load(write_folder(tmp_path, Tokenizer.from_str(json.dumps(described))))
+    assert tokens.vocab_size == vocabulary[last] + 1
+    assert tokens.token_bytes(vocabulary[last])
+    assert tokens.token_bytes(vocabulary[last] - 1) == b""
+
+
 COMPOSED = ["e\u0301" * 200, "\u1112\u1161\u11ab" * 200, "\u03b1\u0314\u0342\u0345" * 200, "\uff21" * 200]
 
 
