@@ -5,6 +5,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from legato_engine.core.frames import CoreStatus, CoreTotals
+from legato_protocol.stream import Load
 
 REFUSALS = ("malformed", "oversized", "version", "text", "greeting", "invalid", "unauthorized", "slow")
 
@@ -20,8 +21,6 @@ _GAUGES = {
     "granted_blocks": "KV blocks of hand-offs that are not committed yet; part of the used ones.",
     "pending_blocks": "KV blocks that waiting sequences ask for.",
     "growth_blocks": "KV blocks that sequences are expected to need beyond those they have or ask for.",
-    "prefill_rate": "Prompt tokens in a second of full steps, fitted to steps of all sizes.",
-    "step_time": "Seconds of a step that decodes, smoothed.",
 }
 _COUNTERS = {
     "steps": "Steps computed.",
@@ -85,6 +84,10 @@ class WorkerMetrics:
         if self._current is not None:
             load = self._current.load
             gauges.update({name: (text, getattr(load, name)) for name, text in _GAUGES.items()})
+            rate = "Prompt tokens in a second of full steps, fitted to steps of all sizes."
+            gauges["prefill_tokens_per_second"] = (rate, load.prefill_rate)
+            gauges["step_time_seconds"] = ("Duration of a step that decodes, smoothed.", load.step_time)
+            gauges["kv_cache_usage_ratio"] = ("Share of the KV blocks that cannot be had for others now.", _usage(load))
             gauges["draining"] = ("1 when it takes nothing new.", load.draining)
             leaked = load.used_blocks if self._current.idle else 0
             mismatch = (
@@ -120,6 +123,12 @@ class _Core(Collector):
 
     def collect(self) -> list[Metric]:
         return self._metrics.families()
+
+
+def _usage(load: Load) -> float:
+    """Cached blocks are given up for others at once."""
+    taken, free = load.used_blocks + load.quarantined_blocks, load.free_blocks + load.cached_blocks
+    return taken / (taken + free) if taken else 0.0
 
 
 def _gauge(name: str, text: str, value: float) -> Metric:

@@ -1,16 +1,61 @@
 """The gateway's Prometheus metrics, in a registry of its own."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from legato_gateway.histogram import UnlockedCounter, UnlockedHistogram
+from legato_gateway.relay.timing import FirstTokenPhases
 from legato_protocol.demand import DemandReport, LengthBucket
 from legato_protocol.stream import HandoffReport
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
+STEPS = (
+    0.0025,
+    0.005,
+    0.01,
+    0.015,
+    0.02,
+    0.025,
+    0.03,
+    0.04,
+    0.05,
+    0.075,
+    0.1,
+    0.15,
+    0.2,
+    0.3,
+    0.5,
+    1.0,
+    2.5,
+    5.0,
+    10.0,
+)
+WAITS = (
+    0.01,
+    0.025,
+    0.05,
+    0.1,
+    0.2,
+    0.3,
+    0.5,
+    0.75,
+    1.0,
+    1.5,
+    2.0,
+    3.0,
+    5.0,
+    7.5,
+    10.0,
+    20.0,
+    40.0,
+    80.0,
+    160.0,
+    640.0,
+)
 LENGTHS = tuple((1 << power) - 1 for power in range(1, 18))  # tokens: the most of each bucket of a report
 NO_DEMAND = DemandReport("", 0.0, (), {}, (), 0.0, {}, (), 0, 0, 0, ())
 
@@ -25,7 +70,6 @@ class Metrics:
         registry.register(self._demand)
         self._active = Gauge("legato_gateway_active_requests", "Requests under way", registry=registry)
         self._ended = Counter("legato_gateway_requests", "Requests ended, by finish", ["finish"], registry=registry)
-        self._tokens = Counter("legato_gateway_output_tokens", "Tokens accepted for clients", registry=registry)
         self._late = Counter("legato_gateway_late_items", "Token items of attempts that are over", registry=registry)
         self._redispatched = Counter(
             "legato_gateway_redispatches", "New attempts after a failure, by its code", ["reason"], registry=registry
@@ -41,15 +85,33 @@ class Metrics:
             ["worker"],
             registry=registry,
         )
-        self._handoff = Histogram(
-            "legato_gateway_handoff_seconds", "From grant to commit", registry=registry, buckets=SECONDS
-        )
-        self._boundary = Histogram(
-            "legato_gateway_handoff_boundary_seconds",
-            "From the sender's last message to the first token",
-            registry=registry,
-            buckets=SECONDS,
-        )
+        self.output_tokens = self._counter("output_tokens", "Tokens accepted for clients")
+        self._cached = self._counter("prompt_tokens_cached", "Prompt tokens that a worker's prefix cache held")
+        self._prompts = self._histogram("request_prompt_tokens", "Prompt tokens of requests that had a token", LENGTHS)
+        times = {
+            "time_to_first_token_seconds": ("From a request's arrival to its first token", WAITS),
+            "request_queue_time_seconds": ("From its arrival to the step in which its prefill begins", WAITS),
+            "request_prefill_time_seconds": ("From that step to the end of its prefill", WAITS),
+            "request_handoff_time_seconds": ("From the end of its prefill to its first token elsewhere", SECONDS),
+            "request_first_decode_time_seconds": ("From the first to the second token of a choice", STEPS),
+            "inter_token_latency_seconds": ("From one token of a choice to the next", STEPS),
+            "request_time_per_output_token_seconds": ("Mean of that over a choice that is complete", STEPS),
+            "e2e_request_latency_seconds": ("From a request's arrival to its end, of complete ones", WAITS),
+            "handoff_seconds": ("From grant to commit", SECONDS),
+            "handoff_boundary_seconds": ("From the sender's last message to the first token", SECONDS),
+        }
+        self._times = {name: self._histogram(name, text, bounds) for name, (text, bounds) in times.items()}
+        self._inter_token = self._times["inter_token_latency_seconds"]
+
+    def _counter(self, name: str, text: str) -> UnlockedCounter:
+        made = UnlockedCounter(f"legato_gateway_{name}", text)
+        self.registry.register(made)
+        return made
+
+    def _histogram(self, name: str, text: str, bounds: Sequence[float]) -> UnlockedHistogram:
+        made = UnlockedHistogram(f"legato_gateway_{name}", text, bounds)
+        self.registry.register(made)
+        return made
 
     def render(self, demand: DemandReport) -> tuple[bytes, str]:
         """All metrics as Prometheus text, and its content type."""
@@ -65,8 +127,30 @@ class Metrics:
         if worker_fault:
             self._failed.inc()
 
-    def tokens(self, count: int) -> None:
-        self._tokens.inc(count)
+    def first_token(self, seconds: float, prompt: int, cached: int) -> None:
+        """The first token of a request, whose prompt has so many tokens, came so long after it."""
+        self._times["time_to_first_token_seconds"].observe(seconds)
+        self._prompts.observe(prompt)
+        self._cached.value += cached
+
+    def phases(self, phases: FirstTokenPhases) -> None:
+        """What the time to the first token went to."""
+        self._times["request_queue_time_seconds"].observe(phases.queue)
+        self._times["request_prefill_time_seconds"].observe(phases.prefill)
+        if phases.handoff is not None:
+            self._times["request_handoff_time_seconds"].observe(phases.handoff)
+
+    def next_token(self, seconds: float, second: bool) -> None:
+        """A token of a choice came so long after the one before; `second`: that was its first."""
+        self._inter_token.observe(seconds)
+        if second:
+            self._times["request_first_decode_time_seconds"].observe(seconds)
+
+    def completed(self, seconds: float, per_token: Iterable[float]) -> None:
+        """A request got all it asked for, so long after it came; its choices took that long for each token."""
+        self._times["e2e_request_latency_seconds"].observe(seconds)
+        for each in per_token:
+            self._times["request_time_per_output_token_seconds"].observe(each)
 
     def late_item(self) -> None:
         self._late.inc()
@@ -84,8 +168,8 @@ class Metrics:
         self._foreign.labels(worker).inc()
 
     def handed_over(self, report: HandoffReport) -> None:
-        self._handoff.observe(report.seconds)
-        self._boundary.observe(report.boundary)
+        self._times["handoff_seconds"].observe(report.seconds)
+        self._times["handoff_boundary_seconds"].observe(report.boundary)
 
 
 class _Demand(Collector):

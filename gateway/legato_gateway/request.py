@@ -9,7 +9,8 @@ from legato_protocol.stream import SamplingParams, TokenLogprobs
 
 @dataclass(frozen=True, slots=True)
 class GenerationRequest:
-    """One prompt, already tokenized. `deadline` is seconds from now; `choices` is OpenAI's `n`.
+    """One prompt, already tokenized. `deadline` is seconds from now, `elapsed` seconds since the HTTP request arrived;
+    `choices` is OpenAI's `n`.
 
     `params.stop_token_ids` ends a sequence in the worker; `stop` strings end it here. `params.seed` is set already:
     the user's, or one drawn at random.
@@ -25,6 +26,7 @@ class GenerationRequest:
     priority: int = 0
     cache_salt: str = ""
     explain: bool = False
+    elapsed: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +77,7 @@ class RouteRecord:
     handoffs: list[dict[str, object]] = field(default_factory=list)
     output_tokens: int = 0  # of all choices, once it has ended
     finish: str = ""
+    seconds: dict[str, float] = field(default_factory=dict)  # first_token, and of it queue, prefill, handoff; total
 
 
 class Generation(Protocol):

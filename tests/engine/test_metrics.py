@@ -21,3 +21,12 @@ def test_what_a_core_says_of_its_blocks_is_told(mismatch: str, value: float) -> 
     text = WorkerMetrics().exposition(status, ready=True, gateways=1).decode()
     assert f"legato_worker_kv_mismatch {value}\n" in text
     assert "legato_worker_kv_utilization 0.75\n" in text
+
+
+@pytest.mark.parametrize(("used", "quarantined", "ratio"), [(0, 0, 0.0), (20, 5, 0.25), (90, 10, 1.0)])
+def test_blocks_that_others_cannot_have(used: int, quarantined: int, ratio: float) -> None:
+    """Cached ones they can."""
+    left = 100 - used - quarantined
+    load = Load(0, 0, 0, left // 2, left - left // 2, used, quarantined)
+    text = WorkerMetrics().exposition(CoreStatus(load, CoreTotals(), False), ready=True, gateways=1).decode()
+    assert f"legato_worker_kv_cache_usage_ratio {ratio}\n" in text

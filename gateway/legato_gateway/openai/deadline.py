@@ -10,10 +10,15 @@ from legato_gateway.errors import DeadlineExceeded
 
 @dataclass(frozen=True, slots=True)
 class Deadline:
-    """`ends` is on `clock`, in seconds."""
+    """`arrived` and `ends` are on `clock`, in seconds."""
 
+    arrived: float
     ends: float
     clock: Callable[[], float]
+
+    def elapsed(self) -> float:
+        """Seconds since the request arrived."""
+        return self.clock() - self.arrived
 
     def left(self) -> float:
         """Seconds, more than 0. Raises DeadlineExceeded."""

@@ -103,6 +103,7 @@ def request(
         priority=options.priority,
         cache_salt=body.cache_salt or "",
         explain=options.explain,
+        elapsed=options.deadline.elapsed(),
     )
 
 

@@ -68,7 +68,8 @@ class OpenAIServing:
     def deadline(self, headers: Mapping[str, str]) -> Deadline:
         """That of a request that arrives now. Raises BadRequest."""
         said = headers.get(names.HEADER_DEADLINE)
-        return Deadline(self.clock() + (self.default_deadline if said is None else params.seconds(said)), self.clock)
+        now, seconds = self.clock(), self.default_deadline if said is None else params.seconds(said)
+        return Deadline(now, now + seconds, self.clock)
 
     @contextmanager
     def tokenizing(self, param: str) -> Iterator[None]:

@@ -49,18 +49,30 @@ class _Details:
 
 
 class Choice:
-    """`tokens` is all output so far, the token that ended it included; `finish` is OpenAI's finish_reason."""
+    """`tokens` is all output so far, the token that ended it included; `finish` is OpenAI's finish_reason. Its first
+    and last tokens came at `first_at` and `last_at`, moved on by the time for which the client did not read."""
 
-    __slots__ = ("_details", "_detokenizer", "_said", "_stop", "finish", "index", "tokens")
+    __slots__ = ("_details", "_detokenizer", "_said", "_stop", "finish", "first_at", "index", "last_at", "tokens")
 
     def __init__(self, index: int, request: GenerationRequest, vocabulary: Vocabulary) -> None:
         self.index = index
         self.tokens: list[int] = []
         self.finish: str | None = None
+        self.first_at = self.last_at = 0.0
         self._detokenizer = vocabulary.detokenizer()
         self._stop = StopStrings(request.stop) if request.stop else None
         self._details = _Details(vocabulary) if request.params.logprobs is not None else None
         self._said = 0  # characters
+
+    @property
+    def time_per_output_token(self) -> float | None:
+        """Seconds, of all but the first; None where there are no others."""
+        return (self.last_at - self.first_at) / (len(self.tokens) - 1) if len(self.tokens) > 1 else None
+
+    def stood_still(self, since: float, now: float) -> None:
+        """The client did not read from then on until now."""
+        still = now - max(since, self.last_at)
+        self.first_at, self.last_at = self.first_at + still, self.last_at + still
 
     def take(self, item: TokenItem) -> Delta | None:
         """What is new in `item`, whose first token is a known one or the next. None when there is nothing to show."""

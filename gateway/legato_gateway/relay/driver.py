@@ -9,6 +9,7 @@ from legato_gateway.relay.choice import Choice
 from legato_gateway.relay.dispatcher import Dispatcher
 from legato_gateway.relay.generation import RunningGeneration
 from legato_gateway.relay.history import History
+from legato_gateway.relay.latency import LatencyRecorder
 from legato_gateway.relay.lifecycle import LifecycleAction, LifecycleEvent, Stage
 from legato_gateway.relay.registry import Registry
 from legato_gateway.relay.retry import End, RetryPolicy
@@ -35,6 +36,7 @@ class SubRequestDriver:
         fleet: Fleet,
         history: History,
         metrics: Metrics,
+        latency: LatencyRecorder,
         policy: RetryPolicy,
         timers: Timers,
         finish: Finish,
@@ -44,6 +46,7 @@ class SubRequestDriver:
         self._fleet = fleet
         self._history = history
         self._metrics = metrics
+        self._latency = latency
         self._policy = policy
         self._timers = timers
         self._finish = finish
@@ -74,6 +77,7 @@ class SubRequestDriver:
         sub = self._registry.get(frame.id)
         if sub is not None and sub.place is not None and sub.place.attempt == frame.attempt:
             sub.begun.add(worker)
+            self._latency.begun(sub.generation, frame)
             self.step(sub, E.BEGUN)
 
     def token(self, worker: str, item: TokenItem) -> None:
@@ -99,7 +103,9 @@ class SubRequestDriver:
         if first:
             self._progressed(sub)
         generation.take(choice, item)
-        self._metrics.tokens(len(choice.tokens) - known)
+        if len(choice.tokens) > known:
+            self._metrics.output_tokens.value += len(choice.tokens) - known
+            self._latency.token(generation, choice, known)
         if choice.finish is not None and not generation.ended:
             self._choice_done(sub, choice, by_worker=item.finish is not None)
         if first and sub.stage is Stage.DECODING:
@@ -120,6 +126,8 @@ class SubRequestDriver:
     def handed_over(self, report: HandoffReport) -> None:
         """The receiver of a hand-off has it."""
         sub = self._registry.get(report.id)
+        if sub is not None:
+            self._latency.handed_off(sub.generation, report)
         if sub is not None and sub.target is not None and sub.target.attempt == report.attempt:
             self._committed(sub)
 
@@ -264,6 +272,7 @@ class SubRequestDriver:
         if worker is not None and worker.hello is not None:
             sub.kv_revision = worker.hello.kv_revision
         self._registry.place(sub, outcome)
+        sub.generation.timing.placed(outcome.attempt, bool(outcome.prefill))
         self.step(sub, E.PLACED)
         return True
 

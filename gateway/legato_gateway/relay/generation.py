@@ -6,6 +6,7 @@ from typing import Protocol
 
 from legato_gateway.errors import GatewayError
 from legato_gateway.relay.choice import Choice, Vocabulary
+from legato_gateway.relay.timing import RequestTiming
 from legato_gateway.request import Delta, GenerationRequest, RouteRecord, Usage
 from legato_gateway.routing.prefix_hashes import PrefixHashes
 from legato_gateway.timers import Timer
@@ -34,10 +35,12 @@ class RunningGeneration:
         self.deaths: set[tuple[str, str]] = set()  # (worker, epoch) that went away while computing it
         self.faults = 0  # attempts at which its logits were not finite
         self.uncached = len(request.prompt)  # prompt tokens that no worker held when it was offered
+        self.timing = RequestTiming(0.0)
         self.id = ""  # its own among all of this gateway, which the client's need not be
         self.expires = 0.0  # on the clock of timers
         self.timer: Timer | None = None
         self.paused = False
+        self.paused_at = 0.0  # on the clock of timers
         self.ended = False
         self.unfinished = request.choices
         self._owner = owner

@@ -28,11 +28,13 @@ from legato_gateway.relay.dispatcher import Dispatcher
 from legato_gateway.relay.driver import SubRequestDriver
 from legato_gateway.relay.generation import RunningGeneration
 from legato_gateway.relay.history import History
+from legato_gateway.relay.latency import LatencyRecorder
 from legato_gateway.relay.lifecycle import LifecycleEvent, Stage
 from legato_gateway.relay.listener import Snapshots, WorkerListener
 from legato_gateway.relay.registry import Registry
 from legato_gateway.relay.retry import RetryPolicy
 from legato_gateway.relay.sub_request import SubRequest
+from legato_gateway.relay.timing import RequestTiming
 from legato_gateway.request import GenerationRequest, RouteRecord
 from legato_gateway.routing.kv_index import KVIndex
 from legato_gateway.timers import Timers
@@ -81,6 +83,7 @@ class RequestRelay:
         self._timers = timers
         self._policy = policy or RelayPolicy()
         self._registry = Registry()
+        self._latency = LatencyRecorder(metrics, timers)
         self.demand = Demand()
         self._driver = SubRequestDriver(
             registry=self._registry,
@@ -88,6 +91,7 @@ class RequestRelay:
             fleet=fleet,
             history=history,
             metrics=metrics,
+            latency=self._latency,
             policy=self._policy.retry,
             timers=timers,
             finish=self._finish,
@@ -117,7 +121,9 @@ class RequestRelay:
         generation = RunningGeneration(request, self._vocabulary, self, self._policy.buffer_tokens)
         generation.id = f"{request.id}.{next(self._serial)}"
         self._history.add(generation.id, generation.route)
-        generation.expires = self._timers.time() + request.deadline
+        now = self._timers.time()
+        generation.timing = RequestTiming(now - request.elapsed)
+        generation.expires = now + request.deadline
         generation.timer = self._timers.call_at(generation.expires, self._expire, generation)
         self._generations[generation.id] = generation
         self._metrics.started()
@@ -139,6 +145,7 @@ class RequestRelay:
             text = f"the client left {generation.unread} tokens unread"
             self._finish(generation, SlowClient(text))
             return
+        (self._latency.paused if on else self._latency.resumed)(generation)
         for sub in self._registry.of(generation):
             self._dispatcher.pause(sub, on)
 
@@ -295,3 +302,4 @@ class RequestRelay:
                 self.demand.finished(len(choice.tokens))
         generation.end(error)
         self._metrics.ended(generation.route.finish, isinstance(error, WorkerFailed))
+        self._latency.ended(generation)

@@ -1,0 +1,67 @@
+"""Tells metrics and routes how long requests and tokens took."""
+
+from legato_gateway.metrics import Metrics
+from legato_gateway.relay.choice import Choice
+from legato_gateway.relay.generation import RunningGeneration
+from legato_gateway.timers import Timers
+from legato_protocol.stream import Begun, HandoffReport
+
+
+class LatencyRecorder:
+    """Of all requests of a gateway."""
+
+    def __init__(self, metrics: Metrics, timers: Timers) -> None:
+        self._metrics = metrics
+        self._timers = timers
+
+    def begun(self, generation: RunningGeneration, frame: Begun) -> None:
+        """A worker has that attempt in a step."""
+        generation.timing.began(frame.attempt, self._timers.time())
+
+    def token(self, generation: RunningGeneration, choice: Choice, known: int) -> None:
+        """Tokens of `choice` came beyond those known. Called for each of them, so it is short."""
+        now = self._timers.time()
+        if known:
+            self._metrics.next_token(now - choice.last_at, known == 1)
+        else:
+            choice.first_at = now
+            if generation.timing.first_token is None:
+                self._first_token(generation, now)
+        choice.last_at = now
+
+    def handed_off(self, generation: RunningGeneration, report: HandoffReport) -> None:
+        """A receiver committed a hand-off of it."""
+        generation.timing.handed_off(report.attempt, report.boundary)
+        self._phases(generation)
+
+    def paused(self, generation: RunningGeneration) -> None:
+        """Its client reads too slowly."""
+        generation.paused_at = self._timers.time()
+
+    def resumed(self, generation: RunningGeneration) -> None:
+        """It reads again: the time between is not the workers'."""
+        for choice in generation.choices:
+            choice.stood_still(generation.paused_at, self._timers.time())
+
+    def ended(self, generation: RunningGeneration) -> None:
+        """Only a whole answer counts: one that was cut off took less."""
+        if generation.unfinished:
+            return
+        total = generation.route.seconds["total"] = self._timers.time() - generation.timing.arrived
+        per_token = (choice.time_per_output_token for choice in generation.choices)
+        self._metrics.completed(total, [seconds for seconds in per_token if seconds is not None])
+
+    def _first_token(self, generation: RunningGeneration, now: float) -> None:
+        timing, usage = generation.timing, generation.usage
+        timing.first_token = now
+        generation.route.seconds["first_token"] = now - timing.arrived
+        self._metrics.first_token(now - timing.arrived, usage.prompt_tokens, usage.cached_tokens)
+        self._phases(generation)
+
+    def _phases(self, generation: RunningGeneration) -> None:
+        phases = generation.timing.phases()
+        if phases is None:
+            return
+        named = {"queue": phases.queue, "prefill": phases.prefill, "handoff": phases.handoff}
+        generation.route.seconds |= {name: seconds for name, seconds in named.items() if seconds is not None}
+        self._metrics.phases(phases)
