@@ -33,15 +33,23 @@ SCALED_DOWN, SCALED_UP = "ScaledDown", "ScaledUp"  # reasons of Events
 class ScalingJournal(Protocol):
     """Who counts what the autoscaler does."""
 
-    def wished(self, service: Ref, decision: PoolDecision) -> None: ...
+    def wished(self, service: Ref, decision: PoolDecision) -> None:
+        """It has decided about a pool."""
 
-    def forgot(self, service: Ref) -> None: ...
+    def changed(self, service: Ref, decision: PoolDecision) -> None:
+        """And gives it another size."""
+
+    def forgot(self, service: Ref) -> None:
+        """A service has ended, or is not scaled any more."""
 
 
 class NullScalingJournal:
     """Counts nothing."""
 
     def wished(self, service: Ref, decision: PoolDecision) -> None:
+        return
+
+    def changed(self, service: Ref, decision: PoolDecision) -> None:
         return
 
     def forgot(self, service: Ref) -> None:
@@ -118,6 +126,8 @@ class Autoscaler:
         memory.wished = {pool: made.wish if acts else current[pool] for pool, made in decision.pools.items()}
         for made in decision.pools.values():
             self._journal.wished(memory.name, made)
+        for made in changed:
+            self._journal.changed(memory.name, made)
         memory.changes.extend({"pool": made.pool, **record.of(made, observed.timestamp)} for made in changed)
         stale = missing if observed.now - memory.known >= STALE_AFTER else []
         return Scaled(

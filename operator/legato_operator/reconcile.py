@@ -2,7 +2,7 @@
 
 import datetime
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from legato_operator.api import conditions, parsing
 from legato_operator.api.conditions import Condition
@@ -15,12 +15,39 @@ from legato_operator.errors import ClusterError, Conflict, ManifestError, NotLea
 from legato_operator.manifests import common
 from legato_operator.manifests.placement import PodPlacement
 from legato_operator.observing.observe import Workers, observe
+from legato_operator.observing.observed import Observed
 from legato_operator.planning.plan import plan
 from legato_operator.recorder import NullRecorder, Recorder, record_changes
 from legato_protocol import names
 
 _END_SLACK = 10.0  # seconds beyond its drain deadline and its pods' last words before a service goes without them
 _MOST_TEXT = 1000  # characters of an error in a condition
+
+
+class StatusJournal(Protocol):
+    """Who follows what is known of services."""
+
+    def observed(self, service: Ref, observed: Observed) -> None:
+        """A pass has looked at it."""
+
+    def told(self, service: Ref, status: Mapping[str, Any]) -> None:
+        """These fields of its status are as given now."""
+
+    def gone(self, service: Ref) -> None:
+        """It is not there any more."""
+
+
+class NullStatusJournal:
+    """Follows nothing."""
+
+    def observed(self, service: Ref, observed: Observed) -> None:
+        return
+
+    def told(self, service: Ref, status: Mapping[str, Any]) -> None:
+        return
+
+    def gone(self, service: Ref) -> None:
+        return
 
 
 class Reconciler:
@@ -34,6 +61,7 @@ class Reconciler:
         placement: PodPlacement,
         recorder: Recorder | None = None,
         autoscaler: Autoscaler | None = None,
+        journal: StatusJournal | None = None,
     ) -> None:
         """Without an autoscaler, pools keep the sizes that others give them, whatever the mode."""
         self._cluster = cluster
@@ -42,6 +70,7 @@ class Reconciler:
         self._placement = placement
         self._recorder = recorder or NullRecorder()
         self._autoscaler = autoscaler
+        self._journal = journal or NullStatusJournal()
 
     async def reconcile(self, ref: Ref) -> float | None:
         """One pass. Seconds until the next one is due at the latest, or None when the service is gone.
@@ -75,6 +104,7 @@ class Reconciler:
         try:
             return await self._cluster.get(ref)
         except ObjectNotFound:
+            self._journal.gone(ref)
             return None
 
     async def _pass(self, ref: Ref, stored: Object) -> float:
@@ -95,6 +125,7 @@ class Reconciler:
     async def _move(self, ref: Ref, stored: Object) -> float:
         """One step towards the spec. What the API server refuses keeps nothing else from being done and told."""
         observed = await observe(self._cluster, self._workers, self._clock, stored)
+        self._journal.observed(ref, observed)
         scaled = await self._autoscaler.look(observed) if self._autoscaler is not None else Scaled()
         made = with_scaling(plan(observed, self._placement), observed, scaled)
         try:
@@ -144,6 +175,7 @@ class Reconciler:
         return conditions.update(known, news, stored["metadata"]["generation"], self._clock.timestamp())
 
     async def _write_status(self, ref: Ref, stored: Object, status: Mapping[str, Any]) -> None:
+        self._journal.told(ref, status)
         known = stored.get("status", {})
         if all(known.get(key) == value for key, value in status.items()):
             return

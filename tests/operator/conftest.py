@@ -24,7 +24,7 @@ from legato_operator.local.logs import Logs
 from legato_operator.local.settings import LocalSettings
 from legato_operator.manifests import placement
 from legato_operator.observing.worker_api import HttpWorkers
-from legato_operator.reconcile import Reconciler
+from legato_operator.reconcile import Reconciler, StatusJournal
 
 CRDS = Path(__file__).parents[2] / "crds"
 FAKE = Path(__file__).with_name("fake_legato.py")
@@ -88,7 +88,12 @@ class Fakes:
 
 
 @contextlib.asynccontextmanager
-async def _fakes(folder: Path, reconciled: bool = True, autoscaler: Autoscaler | None = None) -> AsyncIterator[Fakes]:
+async def _fakes(
+    folder: Path,
+    reconciled: bool = True,
+    autoscaler: Autoscaler | None = None,
+    journal: StatusJournal | None = None,
+) -> AsyncIterator[Fakes]:
     lines: list[str] = []
     clock = SystemClock()
     environment = {**os.environ, "FAKE_FOLDER": str(folder)}
@@ -96,7 +101,8 @@ async def _fakes(folder: Path, reconciled: bool = True, autoscaler: Autoscaler |
         open_cluster(Logs(lines.append), clock, environment, QUICK) as cluster,
         aiohttp.ClientSession() as session,
     ):
-        reconciler = Reconciler(cluster.store, HttpWorkers(session), clock, placement.local(PROGRAM), None, autoscaler)
+        where = placement.local(PROGRAM)
+        reconciler = Reconciler(cluster.store, HttpWorkers(session), clock, where, None, autoscaler, journal)
         running = following.run(cluster.store, Controller(reconciler)) if reconciled else _idle()
         controller = asyncio.create_task(running)
         try:
@@ -128,4 +134,4 @@ def build() -> Callable[..., Object]:
 @pytest.fixture
 def fakes(tmp_path: Path) -> Callable[..., contextlib.AbstractAsyncContextManager[Fakes]]:
     """Opens a local cluster of fakes: `async with fakes() as f`."""
-    return lambda reconciled=True, autoscaler=None: _fakes(tmp_path, reconciled, autoscaler)
+    return lambda *given, **named: _fakes(tmp_path, *given, **named)

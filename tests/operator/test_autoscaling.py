@@ -184,3 +184,24 @@ def test_what_is_wished_runs_and_is_told_until_others_scale(fakes, build):
             assert len(await f.pods("prefill")) == 4
 
     asyncio.run(check())
+
+
+def test_what_it_decides_and_changes_is_told_to_its_journal(build):
+    heard = []
+
+    class Journal:
+        def wished(self, service, decision):
+            heard.append(("wished", service.name, decision.pool))
+
+        def changed(self, service, decision):
+            heard.append(("changed", decision.pool, decision.wish))
+
+        def forgot(self, service):
+            heard.append(("forgot", service.name))
+
+    autoscaler = Autoscaler(_Source(), Journal())
+    _look(autoscaler, _observed(build))
+    _look(autoscaler, _observed(build, now=1002.0, prefill=4, mode="Advisory"))
+    autoscaler.forget("uid")
+    wishes = [("wished", "demo", "decode"), ("wished", "demo", "prefill")]
+    assert heard == [*wishes, ("changed", "prefill", 4), *wishes, ("forgot", "demo")]

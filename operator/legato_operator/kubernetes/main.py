@@ -123,8 +123,10 @@ class _Process:
             settings.gpu_resources,
         )
         recorder = Events(led, settings.identity)
-        autoscaler = Autoscaler(GatewaySignalSource(HttpGateways(session), partial(read_token, led)), metrics)
-        reconciler: Reconciles = Reconciler(led, HttpWorkers(session), SystemClock(), where, recorder, autoscaler)
+        autoscaler = Autoscaler(GatewaySignalSource(HttpGateways(session), partial(read_token, led)), metrics.services)
+        reconciler: Reconciles = Reconciler(
+            led, HttpWorkers(session), SystemClock(), where, recorder, autoscaler, metrics.services
+        )
         if settings.token_role:
             account = Account(settings.lease_namespace, settings.service_account)
             reconciler = TokenAccess(reconciler, led, settings.token_role, account)
@@ -141,6 +143,7 @@ class _Process:
             metrics.missed,
             self._remembered.trust,
         )
+        metrics.services.leads = self._leader.holds
         metrics.leader.set_function(lambda: float(self._leader.holds()))
 
     async def serve(self, told_port: Callable[[int], None]) -> None:

@@ -1,16 +1,12 @@
 """What the operator counts about itself."""
 
-import contextlib
-
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
-from legato_operator.api import roles
-from legato_operator.autoscaler.decision import PoolDecision
-from legato_operator.cluster import Ref
+from legato_operator.kubernetes.service_metrics import ServiceMetrics
 
 
 class OperatorMetrics:
-    """A `controller.Journal` and a `ScalingJournal`, with counters for the API and for what is seen of it."""
+    """A `controller.Journal`, and counters for the API and for what is seen of it. `services` tells of each service."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
@@ -35,22 +31,8 @@ class OperatorMetrics:
         self._missed = Counter(
             "legato_operator_missed_events", "Changes that no watch told of in time", registry=self.registry
         )
-        pool = ("namespace", "service", "pool")
-        self._wish = Gauge(
-            "legato_operator_scaling_wish",
-            "Workers that the autoscaler sets, or would",
-            pool,
-            registry=self.registry,
-        )
-        self._needed = Gauge(
-            "legato_operator_scaling_needed", "Workers that the signals ask for", pool, registry=self.registry
-        )
-        self._missing = Gauge(
-            "legato_operator_scaling_missing_signals",
-            "Signals without which the pool does not shrink",
-            pool,
-            registry=self.registry,
-        )
+        self.services = ServiceMetrics()
+        self.registry.register(self.services)
         self.leader = Gauge("legato_operator_leader", "1 when this replica leads", registry=self.registry)
 
     def passed(self, seconds: float) -> None:
@@ -73,20 +55,6 @@ class OperatorMetrics:
     def missed(self, count: int) -> None:
         """So many changes were found that no watch told of."""
         self._missed.inc(count)
-
-    def wished(self, service: Ref, decision: PoolDecision) -> None:
-        """The autoscaler has decided about a pool."""
-        labels = (service.namespace, service.name, decision.pool)
-        self._wish.labels(*labels).set(decision.wish)
-        self._needed.labels(*labels).set(decision.needed)
-        self._missing.labels(*labels).set(len(decision.missing))
-
-    def forgot(self, service: Ref) -> None:
-        """A service is not scaled any more."""
-        for gauge in (self._wish, self._needed, self._missing):
-            for role in roles.BOTH:
-                with contextlib.suppress(KeyError):
-                    gauge.remove(service.namespace, service.name, role)
 
     def text(self) -> bytes:
         """As Prometheus reads it."""
