@@ -37,9 +37,9 @@ class WorkerMetrics:
     """One registry per worker, nothing global."""
 
     def __init__(self) -> None:
-        self._registry = CollectorRegistry()
+        self.registry = CollectorRegistry()
         self._refused = Counter(
-            "legato_worker_refused_frames", "Frames and connections refused.", ["reason"], registry=self._registry
+            "legato_worker_refused_frames", "Frames and connections refused.", ["reason"], registry=self.registry
         )
         for reason in REFUSALS:
             self._refused.labels(reason)
@@ -48,7 +48,7 @@ class WorkerMetrics:
         self._current: CoreStatus | None = None
         self.gateways = 0
         self.ready = False
-        self._registry.register(_Core(self))
+        self.registry.register(_Core(self))
 
     def refused(self, reason: str) -> None:
         """A frame or connection was refused for one of REFUSALS."""
@@ -67,7 +67,7 @@ class WorkerMetrics:
     def exposition(self, status: CoreStatus | None, *, ready: bool, gateways: int) -> bytes:
         """The text that Prometheus reads."""
         self._current, self.ready, self.gateways = status, ready, gateways
-        return generate_latest(self._registry)
+        return generate_latest(self.registry)
 
     def families(self) -> list[Metric]:
         """What the core counts, as of its last word."""

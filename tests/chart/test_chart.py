@@ -1,6 +1,7 @@
 """The chart as real Helm renders it: how the operator is started, what it may do, and which values are refused."""
 
 import json
+import re
 import shutil
 import subprocess
 import tarfile
@@ -19,6 +20,7 @@ from legato_protocol import names
 ROOT = Path(__file__).parents[2]
 CHART = ROOT / "charts" / "legato"
 NAMESPACED = ("--set", "watchNamespaces={models,other}")
+RULES = sorted((CHART / "files" / "rules").glob("*.yaml"))
 PROMETHEUS = ("--api-versions", "monitoring.coreos.com/v1")
 Object = dict[str, Any]
 
@@ -172,8 +174,44 @@ def test_monitors_are_made_where_wanted_and_possible():
     objects = render(*wanted, *PROMETHEUS)
     assert made & {item["kind"] for item in objects} == made
     (rule,) = of_kind(objects, "PrometheusRule").values()
-    alerts = {alert["alert"]: alert["expr"] for alert in rule["spec"]["groups"][0]["rules"]}
-    assert "legato_worker_kv_mismatch" in alerts["LegatoWorkerBlocks"]
+    groups = {group["name"]: group["rules"] for group in rule["spec"]["groups"]}
+    assert groups.keys() == {"legato-operator", "legato-serving", "legato-scaling", "legato-external"}
+    written = {group["name"]: group["rules"] for file in RULES for group in yaml.safe_load(file.read_text())["groups"]}
+    assert {name: groups[name] for name in written} == written
+
+
+def test_alerts_link_to_their_part_of_the_runbook_where_that_is_published():
+    url = "https://docs.example.com/runbook/"
+    values = f"monitoring.prometheusRule.enabled=true,monitoring.prometheusRule.runbookUrl={url}"
+    (rule,) = of_kind(render("--set", values, *PROMETHEUS), "PrometheusRule").values()
+    alerts = [each for group in rule["spec"]["groups"] for each in group["rules"] if "alert" in each]
+    assert len(alerts) > 10
+    for alert in alerts:
+        assert alert["annotations"]["runbook_url"] == f"{url}#{alert['alert'].lower()}"
+
+
+def test_metrics_have_the_labels_that_alerts_join_by():
+    """The operator's own `namespace` is that of the service it tells of."""
+    monitors = of_kind(render("--set", "monitoring.podMonitor.enabled=true", *PROMETHEUS), "PodMonitor")
+    (operator,) = monitors["legato"]["spec"]["podMetricsEndpoints"]
+    (services,) = monitors["legato-services"]["spec"]["podMetricsEndpoints"]
+    assert operator["honorLabels"]
+    assert {each["targetLabel"]: each["sourceLabels"] for each in services["relabelings"]} == {
+        "service": [f"__meta_kubernetes_pod_label_{re.sub('[./-]', '_', names.LABEL_SERVICE)}"],
+        "role": [f"__meta_kubernetes_pod_label_{re.sub('[./-]', '_', names.LABEL_ROLE)}"],
+    }
+
+
+def test_dashboards_reach_grafana_as_they_are():
+    assert of_kind(render(), "ConfigMap") == {}
+    values = "monitoring.dashboards.enabled=true,monitoring.dashboards.annotations.grafana_folder=Legato"
+    made = of_kind(render("--set", values), "ConfigMap")
+    assert made.keys() == {"legato-dashboard-scaling", "legato-dashboard-serving"}
+    for item in made.values():
+        assert item["metadata"]["labels"]["grafana_dashboard"] == "1"
+        assert item["metadata"]["annotations"] == {"grafana_folder": "Legato"}
+        ((file, text),) = item["data"].items()
+        assert json.loads(text) == json.loads((CHART / "files" / "dashboards" / file).read_text())
 
 
 def test_ways_in_from_outside():

@@ -81,3 +81,21 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- define "legato.testNamespace" -}}
 {{- .Values.test.namespace | default (first (append .Values.watchNamespaces .Release.Namespace)) }}
 {{- end }}
+
+{{/* Alerts that name this release. All others are in files/rules. */}}
+{{- define "legato.operatorAlerts" -}}
+name: legato-operator
+rules:
+  - alert: LegatoOperatorGone
+    expr: absent(up{namespace={{ .Release.Namespace | quote }}, pod=~{{ printf "%s-.*" (include "legato.fullname" .) | quote }}} == 1)
+    for: 5m
+    labels: {severity: critical}
+    annotations:
+      summary: No Legato operator is running. Services keep serving, but nothing is repaired or scaled.
+  - alert: LegatoOperatorFails
+    expr: sum by (error) (increase(legato_operator_reconcile_errors_total{namespace={{ .Release.Namespace | quote }}}[10m])) > 0
+    for: 15m
+    labels: {severity: warning}
+    annotations:
+      summary: The Legato operator fails to reconcile a service. See the service's conditions and the operator's log.
+{{- end }}

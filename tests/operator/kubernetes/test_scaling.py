@@ -9,7 +9,7 @@ import yaml
 
 from legato_operator.cluster import Ref
 
-DOCS = Path(__file__).parents[3] / "docs" / "kubernetes.md"
+DOCS = Path(__file__).parents[3] / "docs"
 HPA = "/apis/autoscaling/v2/namespaces/{}/horizontalpodautoscalers"
 EXTERNAL = {"mode": "External", "prefill": {"max": 0}, "decode": {"min": 1, "max": 5}}
 
@@ -92,10 +92,28 @@ def test_horizontal_pod_autoscaler_scales_a_pool_and_is_never_overwritten(space,
     asyncio.run(check())
 
 
+def test_the_autoscaler_of_the_docs_is_one_that_kubernetes_takes(space):
+    async def check():
+        async with space() as s:
+            item = _documented("autoscaling-external.md")
+            item["metadata"]["namespace"] = s.name
+            path = f"{HPA.format(s.name)}/{item['metadata']['name']}?fieldManager=user&fieldValidation=Strict"
+            status, stored = await asyncio.to_thread(s.api.call, "PATCH", path, item, "application/apply-patch+yaml")
+            assert status == 201, stored
+            assert stored["spec"]["metrics"] == item["spec"]["metrics"]
+
+    asyncio.run(check())
+
+
+def _documented(page):
+    """The HPA of a page."""
+    (text,) = [block for block in (DOCS / page).read_text().split("```") if "kind: HorizontalPodAutoscaler" in block]
+    return yaml.safe_load(text.removeprefix("yaml\n"))
+
+
 async def _autoscale(s, least, most):
     """The HPA of the docs, with these bounds and for this service, and quick to scale down."""
-    (text,) = [block for block in DOCS.read_text().split("```") if "kind: HorizontalPodAutoscaler" in block]
-    item = yaml.safe_load(text.removeprefix("yaml\n"))
+    item = _documented("kubernetes.md")
     item["metadata"]["name"] = "demo"
     item["spec"]["scaleTargetRef"]["name"] = "demo-decode"
     behavior = {"scaleDown": {"stabilizationWindowSeconds": 0}}

@@ -1,0 +1,38 @@
+"""Every metric that some process of Legato emits, by its name in PromQL."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from prometheus_client import Metric
+
+from legato_engine.core.frames import CoreStatus, CoreTotals
+from legato_engine.metrics import WorkerMetrics
+from legato_gateway.metrics import Metrics
+from legato_operator.kubernetes.metrics import OperatorMetrics
+from legato_protocol.stream import Load
+
+SUFFIXES = {"counter": ("_total",), "histogram": ("_bucket", "_sum", "_count"), "gauge": ("",)}
+
+
+def worker() -> WorkerMetrics:
+    """A worker's metrics after its core spoke."""
+    metrics = WorkerMetrics()
+    load = Load(1, 2, 3, 40, 5, 6, 7, 1000.0, 0.01)
+    totals = CoreTotals(1, 2, 3, 4, 5, 6, 7, {"a": 8}, {"sending": 1})
+    metrics.exposition(CoreStatus(load, totals, False), ready=True, gateways=1)
+    return metrics
+
+
+def registries() -> dict[str, Any]:
+    """By process."""
+    return {"gateway": Metrics().registry, "worker": worker().registry, "operator": OperatorMetrics().registry}
+
+
+def families() -> Iterator[Metric]:
+    for registry in registries().values():
+        yield from registry.collect()
+
+
+def names() -> set[str]:
+    """As queries write them."""
+    return {family.name + suffix for family in families() for suffix in SUFFIXES[family.type]}
