@@ -15,6 +15,7 @@ from pathlib import Path
 import uvicorn
 import uvloop
 
+from legato_gateway import access_log
 from legato_gateway.admission.queue import Admission, AdmissionLimits, Quota
 from legato_gateway.discovery import Discovery, FileDiscovery, StaticDiscovery, WorkerAddress
 from legato_gateway.errors import InternalFault, Overloaded
@@ -84,6 +85,7 @@ class Gateway:
             model=ServedModel(settings.served_name, settings.max_length),
             default_deadline=settings.default_deadline,
             max_body_bytes=settings.max_body_bytes,
+            log_access=access_log.writer(settings.access_log),
         )
         self.app = app.create(parts)
         self.control = control.create(demand.report, settings.token)

@@ -15,6 +15,7 @@ from legato_protocol.flags import Flag, SettingsError
 
 SLOW_CLIENT = ("Pause", "Disconnect")
 UNAVAILABLE = ("Local", "Wait", "Fail")
+ACCESS_LOG = ("Text", "JSON", "Off")
 ON_FAILURE = ("Retry", "Recompute", "Fail")
 
 _KUBECONFIG: Final = "KUBECONFIG"  # as all clients of Kubernetes call it
@@ -51,6 +52,7 @@ class GatewaySettings:
     max_retries: int = 8
     max_body_bytes: int = 8 << 20
     index_blocks: int = 262_144
+    access_log: Literal["Text", "JSON", "Off"] = "Text"
     tenant_quotas: tuple[tuple[str, int], ...] = ()  # tenant ("*" is every other one), its tokens per minute
     token: str = field(default="", repr=False)
     parent: int = 0  # process id that this one must not outlive; 0: it may outlive all
@@ -122,6 +124,7 @@ _FLAGS: Final = (
     ),
     Flag("--max-body-bytes", flags.whole("BYTES", 1024, _MOST), "largest request body"),
     Flag("--index-blocks", flags.whole("BLOCKS", 0, _MOST), "most blocks in the KV index"),
+    Flag("--access-log", flags.one_of("FORMAT", ACCESS_LOG), "a line for each request: " + ", ".join(ACCESS_LOG)),
     Flag(
         "--tenant-quota",
         flags.ValueKind("TENANT=TOKENS", _quota),

@@ -33,11 +33,11 @@ async def _gateway(folder, model, *flags):
     return process, f"http://127.0.0.1:{ports['http']}"
 
 
-async def _announced(path, model, *flags, inherited=()):
+async def _announced(path, model, *flags, inherited=(), output=None):
     """The process and the ports it announced."""
     command = [*LEGATO, "--model", str(model), "--max-length", "4096", "--served-name", "m", "--announce", str(path)]
     environ = os.environ | {"LEGATO_TOKEN": "secret"}
-    process = await asyncio.create_subprocess_exec(*command, *flags, env=environ, pass_fds=inherited)
+    process = await asyncio.create_subprocess_exec(*command, *flags, env=environ, pass_fds=inherited, stdout=output)
     while not path.exists():
         assert process.returncode is None, "the gateway ended"
         await asyncio.sleep(0.01)
@@ -83,6 +83,29 @@ def test_serves_follows_its_workers_and_finishes_streams_on_sigterm(lab, model, 
                 worker.release()
                 assert (await streaming).text.rstrip().endswith("data: [DONE]")
                 assert await process.wait() == 0
+
+    lab.run(test)
+
+
+@pytest.mark.parametrize(("flags", "lines"), [((), 1), (("--access-log", "Off"), 0)])
+def test_requests_are_logged_to_standard_output_unless_told_otherwise(lab, model, tmp_path, flags, lines):
+    async def test():
+        async with asyncio.timeout(60), _worker(lab, model) as worker:
+            flagged = ("--port", "0", "--worker", f"{worker.name}={worker.address}", *flags)
+            announced = tmp_path / "announced.json"
+            process, ports = await _announced(announced, model, *flagged, output=asyncio.subprocess.PIPE)
+            async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{ports['http']}", trust_env=False) as client:
+                await _until_ready(client)
+                body = {"model": "m", "prompt": "hello", "max_tokens": 3, "stream": True}
+                answer = await client.post("/v1/completions", json=body)
+            process.send_signal(signal.SIGTERM)
+            said = (await process.communicate())[0].decode().splitlines()
+            assert len(said) == lines
+            for line in said:
+                assert " POST /v1/completions 200 " in line
+                assert f" id={answer.headers['x-request-id']} model=m prompt_tokens=5 " in line
+                assert " output_tokens=3 first_token_seconds=" in line
+                assert line.endswith(" finish=length")
 
     lab.run(test)
 

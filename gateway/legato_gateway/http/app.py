@@ -13,6 +13,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from legato_gateway import errors
+from legato_gateway.access_log import CLIENT_LEFT, AccessEntry, AccessLog
 from legato_gateway.errors import GatewayError, HeadersTooLarge, InternalFault, NotFound
 from legato_gateway.openai import routes
 from legato_gateway.openai.preparation import PreparationPool
@@ -24,7 +25,6 @@ MAX_HEADERS = 100
 MAX_HEADER_BYTES = 32_768
 MAX_BODY_BYTES = 8 << 20
 _CODES = {404: "not_found", 405: "method_not_allowed"}
-CLIENT_LEFT = 499  # what proxies log for it; nobody is there to read it
 
 
 class StatusSource(Protocol):
@@ -42,7 +42,8 @@ class StatusSource(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """The collaborators of the application. `default_deadline` and `clock` are in seconds."""
+    """The collaborators of the application. `default_deadline` and `clock` are in seconds; `log_access` is given an
+    entry for each request."""
 
     tokens: Tokenizer
     relay: Relay
@@ -51,6 +52,7 @@ class Parts:
     default_deadline: float = 600.0
     max_body_bytes: int = MAX_BODY_BYTES
     clock: Callable[[], float] = time.monotonic
+    log_access: Callable[[AccessEntry], None] | None = None
 
 
 def create(parts: Parts) -> FastAPI:
@@ -69,6 +71,8 @@ def create(parts: Parts) -> FastAPI:
     _add_probes(app, parts.status)
     _add_error_handlers(app)
     app.add_middleware(HeaderLimit)
+    if parts.log_access is not None:
+        app.add_middleware(AccessLog, write=parts.log_access, clock=parts.clock)
     return app
 
 

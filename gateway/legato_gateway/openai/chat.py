@@ -43,6 +43,7 @@ def prepare(serving: OpenAIServing, raw: bytes, headers: Mapping[str, str], dead
         stream=bool(body.stream),
         explain=options.explain,
         id=head.id,
+        model=serving.model.name,
     )
 
 

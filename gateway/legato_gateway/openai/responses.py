@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from legato_gateway.access_log import ENTRY, AccessEntry
 from legato_gateway.errors import GatewayError, InternalFault
 from legato_gateway.openai import sse
 from legato_gateway.openai.sse import CollectedChoice, Writer
@@ -31,6 +32,7 @@ class PreparedRequest:
     stream: bool
     explain: bool
     id: str
+    model: str
 
 
 Batch = list[tuple[int, Delta]]  # (index of the choice over all prompts, what is new of it)
@@ -58,6 +60,17 @@ class GenerationResponse(Response):
             gone.cancel()
             await asyncio.gather(*(generation.cancel() for generation in self._generations))
             await asyncio.gather(run, gone, return_exceptions=True)
+            if (entry := scope.get(ENTRY)) is not None:
+                self._describe(entry)
+
+    def _describe(self, entry: AccessEntry) -> None:
+        usage, routes = self._usage(), [generation.route for generation in self._generations]
+        entry.id, entry.model = self._prepared.id, self._prepared.model
+        entry.prompt_tokens, entry.output_tokens = usage.prompt_tokens, usage.completion_tokens
+        entry.cached_tokens = usage.cached_tokens
+        entry.finish = ",".join(route.finish for route in routes if route.finish) or None
+        first = [route.seconds["first_token"] for route in routes if "first_token" in route.seconds]
+        entry.first_token_seconds = round(min(first), 6) if first else None
 
     async def _whole(self, send: Send) -> None:
         answers: dict[int, CollectedChoice] = {}

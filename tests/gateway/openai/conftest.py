@@ -10,6 +10,7 @@ import openai
 import pytest
 from fastapi import FastAPI
 
+from legato_gateway.access_log import AccessEntry
 from legato_gateway.http import app as application
 from legato_gateway.openai.serving import ServedModel
 from legato_gateway.request import Delta, GenerationRequest, RouteRecord, TokenText, Usage
@@ -152,6 +153,7 @@ class Gateway:
     relay: ScriptedRelay
     status: ScriptedStatus
     app: FastAPI
+    entries: list[AccessEntry]
     http: httpx.AsyncClient
     client: openai.AsyncOpenAI
 
@@ -175,12 +177,15 @@ def build() -> Gateway:
     relay, status = ScriptedRelay(), ScriptedStatus()
     model = ServedModel("tiny", context=1000, created=7, fingerprint="fp")
     tokens, clock = ByteTokens(), Clock()
-    parts = application.Parts(tokens, relay, status, model, max_body_bytes=1 << 20, clock=clock)
+    entries: list[AccessEntry] = []
+    parts = application.Parts(
+        tokens, relay, status, model, max_body_bytes=1 << 20, clock=clock, log_access=entries.append
+    )
     app = application.create(parts)
     transport = httpx.ASGITransport(app, raise_app_exceptions=False)
     http = httpx.AsyncClient(transport=transport, base_url="http://gateway")
     client = openai.AsyncOpenAI(base_url="http://gateway/v1", api_key="-", http_client=http, max_retries=0)
-    return Gateway(tokens, clock, relay, status, app, http, client)
+    return Gateway(tokens, clock, relay, status, app, entries, http, client)
 
 
 @pytest.fixture

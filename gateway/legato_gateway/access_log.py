@@ -1,0 +1,100 @@
+"""One line for each request, once its response has ended: what it was and how it went, and nothing of its content.
+
+Probes and scrapes are left out, and so are query strings, which clients may put anything into.
+"""
+
+import logging
+import sys
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from typing import Any, Final, Literal
+from urllib.parse import quote
+
+import msgspec
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+AccessLogFormat = Literal["Text", "JSON", "Off"]
+
+ENTRY: Final = "legato.access"  # key of a scope: what is generated for it fills it in
+LEFT_OUT: Final = frozenset({"/healthz", "/readyz", "/metrics"})
+LONGEST_PATH: Final = 200
+CLIENT_LEFT: Final = 499  # what proxies log for it; nobody is there to read it
+_log = logging.getLogger("legato.access")
+
+
+@dataclass(slots=True)
+class AccessEntry:
+    """Of one request. Durations in seconds; what it has not is None."""
+
+    time: str
+    method: str
+    path: str
+    status: int = CLIENT_LEFT
+    seconds: float = 0.0
+    id: str | None = None
+    model: str | None = None
+    prompt_tokens: int | None = None
+    cached_tokens: int | None = None
+    output_tokens: int | None = None
+    first_token_seconds: float | None = None
+    finish: str | None = None
+
+    def json(self) -> str:
+        return msgspec.json.encode({key: value for key, value in asdict(self).items() if value is not None}).decode()
+
+    def text(self) -> str:
+        """As web servers write it, and then what this one knows beyond."""
+        known = {"id": self.id, "model": self.model, "prompt_tokens": self.prompt_tokens}
+        known |= {"cached_tokens": self.cached_tokens, "output_tokens": self.output_tokens}
+        known |= {"first_token_seconds": self.first_token_seconds, "finish": self.finish}
+        rest = "".join(f" {key}={value}" for key, value in known.items() if value is not None)
+        return f"{self.time} {self.method} {self.path} {self.status} {self.seconds}{rest}"
+
+
+class AccessLog:
+    """The outermost part of the application. `write` takes each entry; `clock` is in seconds."""
+
+    def __init__(self, app: ASGIApp, write: Callable[[AccessEntry], None], clock: Callable[[], float]) -> None:
+        self._app = app
+        self._write = write
+        self._clock = clock
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["path"] in LEFT_OUT:
+            await self._app(scope, receive, send)
+            return
+        began, entry = self._clock(), _entry(scope)
+        scope[ENTRY] = entry
+
+        async def noting(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                entry.status = message["status"]
+            await send(message)
+
+        try:
+            await self._app(scope, receive, noting)
+        except Exception:
+            entry.status = 500  # that is what is answered, further out
+            raise
+        finally:
+            entry.seconds = round(self._clock() - began, 6)
+            self._write(entry)
+
+
+def _entry(scope: dict[str, Any]) -> AccessEntry:
+    """With its path escaped again: a client may have put line breaks into it."""
+    now = datetime.now(UTC).isoformat(timespec="milliseconds").removesuffix("+00:00")
+    return AccessEntry(f"{now}Z", scope["method"], quote(scope["path"])[:LONGEST_PATH])
+
+
+def writer(kind: AccessLogFormat) -> Callable[[AccessEntry], None] | None:
+    """Writes to standard output; None where nothing is to be written."""
+    if kind == "Off":
+        return None
+    handler = logging.StreamHandler(sys.stdout)
+    handler.setFormatter(logging.Formatter("%(message)s"))
+    _log.handlers, _log.propagate = [handler], False
+    _log.setLevel(logging.INFO)
+    spell = AccessEntry.json if kind == "JSON" else AccessEntry.text
+    return lambda entry: _log.info("%s", spell(entry))

@@ -1,0 +1,117 @@
+"""The line of a request: how it went, nothing of what was said, and one line alone."""
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+
+from legato_gateway import access_log
+from legato_gateway.access_log import AccessEntry
+from legato_gateway.errors import WorkerFailed
+from legato_gateway.request import Delta
+
+pytestmark = pytest.mark.anyio
+SECRET = "swordfish"
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_a_generation_s_line_tells_its_tokens_and_times(gateway: Any, stream: bool) -> None:
+    hangs = gateway.gate()
+    gateway.script(Delta(0, "a"), hangs, Delta(0, SECRET, finish="stop"))
+    asked = asyncio.create_task(gateway.complete(prompt=SECRET, stream=stream, user=SECRET))
+    await hangs.reached.wait()
+    assert gateway.entries == []
+    (generation,) = gateway.relay.generations
+    generation.route.finish, generation.route.seconds["first_token"] = "stop", 0.25
+    gateway.clock.now += 2.5
+    hangs.set()
+    await asked
+    (entry,) = gateway.entries
+    assert (entry.method, entry.path, entry.status, entry.seconds) == ("POST", "/v1/completions", 200, 2.5)
+    assert (entry.model, entry.finish, entry.first_token_seconds) == ("tiny", "stop", 0.25)
+    assert (entry.prompt_tokens, entry.cached_tokens, entry.output_tokens) == (len(SECRET), 4, 2)
+    assert entry.id.startswith("cmpl-")
+    assert SECRET not in entry.text() + entry.json()
+
+
+async def test_prompts_of_one_request_share_a_line(gateway: Any) -> None:
+    await gateway.complete(prompt=["a", "bc"])
+    (entry,) = gateway.entries
+    assert (entry.prompt_tokens, entry.output_tokens) == (3, 6)
+
+
+async def test_what_is_refused_has_its_status(gateway: Any) -> None:
+    await gateway.complete(model="other")
+    gateway.script(WorkerFailed("it died", part="prefill"))
+    await gateway.chat()
+    await gateway.http.get("/nowhere")
+    assert [(entry.path, entry.status) for entry in gateway.entries] == [
+        ("/v1/completions", 404),
+        ("/v1/chat/completions", 502),
+        ("/nowhere", 404),
+    ]
+
+
+async def test_a_fault_of_ours_is_500(gateway: Any) -> None:
+    gateway.script(RuntimeError("a bug"))
+    assert (await gateway.chat()).status_code == 500
+    assert [entry.status for entry in gateway.entries] == [500]
+
+
+async def test_a_client_that_left_before_the_response_is_499(gateway: Any) -> None:
+    hangs = gateway.gate()
+    gateway.script(hangs)
+    left = asyncio.Event()
+    sent = iter([{"type": "http.request", "body": b'{"model": "tiny", "prompt": "hi"}'}])
+
+    async def receive() -> Any:
+        if (message := next(sent, None)) is not None:
+            return message
+        await left.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(message: Any) -> None:
+        raise AssertionError(message)
+
+    scope = {"type": "http", "method": "POST", "path": "/v1/completions", "headers": [], "query_string": b""}
+    serving = asyncio.create_task(gateway.app({**scope, "http_version": "1.1"}, receive, send))
+    await hangs.reached.wait()
+    left.set()
+    await serving
+    assert [(entry.status, entry.output_tokens) for entry in gateway.entries] == [(499, 0)]
+
+
+@pytest.mark.parametrize("path", ["/healthz", "/readyz", "/metrics"])
+async def test_probes_are_left_out(gateway: Any, path: str) -> None:
+    await gateway.http.get(path)
+    assert gateway.entries == []
+
+
+async def test_a_path_stays_on_one_line_of_bounded_length_without_its_query(gateway: Any) -> None:
+    await gateway.http.get("/a%0A2026 GET /forged 200" + "x" * 10_000 + f"?key={SECRET}")
+    (entry,) = gateway.entries
+    assert entry.path.startswith("/a%0A2026%20GET")
+    assert len(entry.path) <= access_log.LONGEST_PATH
+    assert "\n" not in entry.text()
+    assert SECRET not in entry.text()
+
+
+def test_both_formats(capsys: pytest.CaptureFixture[str]) -> None:
+    entry = AccessEntry("2026-01-01T00:00:00.000Z", "GET", "/v1/models", 200, 0.5, finish="stop", output_tokens=0)
+    for kind in ("Text", "JSON"):
+        write = access_log.writer(kind)
+        assert write is not None
+        write(entry)
+    text, line = capsys.readouterr().out.splitlines()
+    assert text == "2026-01-01T00:00:00.000Z GET /v1/models 200 0.5 output_tokens=0 finish=stop"
+    assert json.loads(line) == {
+        "time": "2026-01-01T00:00:00.000Z",
+        "method": "GET",
+        "path": "/v1/models",
+        "status": 200,
+        "seconds": 0.5,
+        "output_tokens": 0,
+        "finish": "stop",
+    }
+    assert access_log.writer("Off") is None
