@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
-from typing import Any, Final, Literal
+from typing import Final, Literal
 from urllib.parse import quote
 
 import msgspec
@@ -20,6 +20,7 @@ ENTRY: Final = "legato.access"  # key of a scope: what is generated for it fills
 LEFT_OUT: Final = frozenset({"/healthz", "/readyz", "/metrics"})
 LONGEST_PATH: Final = 200
 CLIENT_LEFT: Final = 499  # what proxies log for it; nobody is there to read it
+_OF_EVERY_SERVER: Final = ("time", "method", "path", "status", "seconds")
 _log = logging.getLogger("legato.access")
 
 
@@ -45,10 +46,8 @@ class AccessEntry:
 
     def text(self) -> str:
         """As web servers write it, and then what this one knows beyond."""
-        known = {"id": self.id, "model": self.model, "prompt_tokens": self.prompt_tokens}
-        known |= {"cached_tokens": self.cached_tokens, "output_tokens": self.output_tokens}
-        known |= {"first_token_seconds": self.first_token_seconds, "finish": self.finish}
-        rest = "".join(f" {key}={value}" for key, value in known.items() if value is not None)
+        beyond = [(key, value) for key, value in asdict(self).items() if key not in _OF_EVERY_SERVER]
+        rest = "".join(f" {key}={value}" for key, value in beyond if value is not None)
         return f"{self.time} {self.method} {self.path} {self.status} {self.seconds}{rest}"
 
 
@@ -82,7 +81,7 @@ class AccessLog:
             self._write(entry)
 
 
-def _entry(scope: dict[str, Any]) -> AccessEntry:
+def _entry(scope: Scope) -> AccessEntry:
     """With its path escaped again: a client may have put line breaks into it."""
     now = datetime.now(UTC).isoformat(timespec="milliseconds").removesuffix("+00:00")
     return AccessEntry(f"{now}Z", scope["method"], quote(scope["path"])[:LONGEST_PATH])
