@@ -35,6 +35,8 @@ from legato_gateway.routing.kv_index import KVIndex
 from legato_gateway.settings import GatewaySettings
 from legato_gateway.timers import Timers
 from legato_gateway.tokenizer.tokens import ModelTokenizer
+from legato_gateway.ui.load_samples import LoadSampler
+from legato_gateway.ui.ui_state import UIState
 from legato_gateway.workers.fleet import Fleet
 from legato_gateway.workers.links import Links, opener
 from legato_gateway.workers.worker_stream import StreamLimits
@@ -78,25 +80,32 @@ class Gateway:
         )
         self.discovery = _discovery(settings)
         demand = DemandReporter(name, self.relay, fleet, timers.time)
+        self.samples = LoadSampler(fleet, self.relay)
+        state = State(fleet, index, admission, history, metrics, self.relay, self.discovery, demand)
+        served = ServedModel(settings.served_name, settings.max_length)
         parts = app.Parts(
             tokens=tokens,
             relay=self.relay,
-            status=State(fleet, index, admission, history, metrics, self.relay, self.discovery, demand),
-            model=ServedModel(settings.served_name, settings.max_length),
+            status=state,
+            model=served,
             default_deadline=settings.default_deadline,
             max_body_bytes=settings.max_body_bytes,
             log_access=access_log.writer(settings.access_log),
         )
         self.app = app.create(parts)
-        self.control = control.create(demand.report, settings.token)
+        shown = UIState(name, served, state, self.relay, self.samples)
+        self.control = control.create(demand.report, shown.report, self.app, settings.token)
 
     async def follow(self) -> None:
         """Keeps streams to the workers until cancelled. A fault of ours ends all requests, and is raised."""
+        sampling = asyncio.create_task(self.samples.run())
         try:
             await self.links.follow(self.discovery, self.relay.workers)
         except Exception:
             self.relay.end_all(InternalFault("this gateway has a fault and stops"))
             raise
+        finally:
+            sampling.cancel()
 
 
 def run(settings: GatewaySettings, model: Path) -> int:

@@ -1,5 +1,6 @@
 """A generation request as the relay runs it, and what it gives back. Tokens in, text out; no HTTP in here."""
 
+import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -78,6 +79,12 @@ class RouteRecord:
     output_tokens: int = 0  # of all choices, once it has ended
     finish: str = ""
     seconds: dict[str, float] = field(default_factory=dict)  # first_token, and of it queue, prefill, handoff; total
+    workers: list[str] = field(default_factory=list)  # all that were given a part of it, in that order
+    arrived: float = field(default_factory=time.time)  # Unix seconds
+
+    def given(self, *names: str) -> None:
+        """Those workers have a part of it now."""
+        self.workers += [name for name in names if name and name not in self.workers]
 
 
 class Generation(Protocol):

@@ -96,6 +96,8 @@ class State:
                 "queue_tokens": load.queue_tokens,
                 "waiting": load.waiting,
                 "running": load.running,
+                "slots": load.slots,
+                "preemptions": load.preemptions,
                 "prefill_rate": load.prefill_rate,
                 "step_time": load.step_time,
             }

@@ -228,6 +228,7 @@ class Dispatcher:
         record = sub.generation.route
         record.attempt = max(record.attempt, sub.attempt)
         record.prefill, record.decode, record.why = route.prefill or "local", route.decode, route.why
+        record.given(route.prefill or "", route.decode)
         record.cached_tokens = dict(route.cached)
         record.transport = self._hello(route.decode).transport if route.prefill else ""
 

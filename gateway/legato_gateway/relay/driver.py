@@ -307,6 +307,7 @@ class SubRequestDriver:
         sub.migrations_failed = 0
         record = sub.generation.route
         record.decode, record.attempt = place.decode, max(record.attempt, place.attempt)
+        record.given(place.decode)
         self._metrics.migrated()
 
     def _cancel_target(self, sub: SubRequest) -> None:

@@ -45,9 +45,9 @@ class LatencyRecorder:
 
     def ended(self, generation: RunningGeneration) -> None:
         """Only a whole answer counts: one that was cut off took less."""
+        total = generation.route.seconds["total"] = self._timers.time() - generation.timing.arrived
         if generation.unfinished:
             return
-        total = generation.route.seconds["total"] = self._timers.time() - generation.timing.arrived
         per_token = (choice.time_per_output_token for choice in generation.choices)
         self._metrics.completed(total, [seconds for seconds in per_token if seconds is not None])
 

@@ -1,0 +1,83 @@
+"""How loaded the service was lately: one small sample every few seconds, for the page's timeline."""
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from legato_gateway.relay.relay import RequestRelay
+from legato_gateway.workers.fleet import Fleet, Worker
+
+INTERVAL = 2.0  # seconds, as often as the autoscaler decides
+KEPT = 450  # samples: a quarter of an hour
+
+
+@dataclass(frozen=True, slots=True)
+class PoolSample:
+    """Of all workers of a role that are connected. Blocks are KV blocks."""
+
+    ready: int
+    queue_tokens: int
+    running: int
+    used_blocks: int
+    total_blocks: int
+
+
+@dataclass(frozen=True, slots=True)
+class LoadSample:
+    """`time` is in Unix seconds; `held` and `held_tokens` are of requests without a worker; `pools` are by role."""
+
+    time: float
+    active: int
+    held: int
+    held_tokens: int
+    pools: dict[str, PoolSample]
+
+
+class LoadSampler:
+    """Keeps the last `KEPT` samples, oldest first. `wall` is the clock of their times, in Unix seconds."""
+
+    def __init__(self, fleet: Fleet, relay: RequestRelay, wall: Callable[[], float] = time.time) -> None:
+        self._fleet = fleet
+        self._relay = relay
+        self._wall = wall
+        self._samples: deque[LoadSample] = deque(maxlen=KEPT)
+
+    async def run(self) -> None:
+        """Samples until cancelled."""
+        while True:
+            self.sample()
+            await asyncio.sleep(INTERVAL)
+
+    def sample(self) -> None:
+        """One more, of now."""
+        held = self._relay.unplaced()
+        by_role: dict[str, list[Worker]] = {}
+        for worker in self._fleet:
+            if worker.hello is not None and not worker.foreign:
+                by_role.setdefault(worker.hello.role, []).append(worker)
+        self._samples.append(
+            LoadSample(
+                time=self._wall(),
+                active=self._relay.active,
+                held=len(held),
+                held_tokens=sum(generation.uncached for generation in held),
+                pools={role: _pool(workers) for role, workers in by_role.items()},
+            )
+        )
+
+    def since(self, time: float) -> list[LoadSample]:
+        """Those after that time."""
+        return [sample for sample in self._samples if sample.time > time]
+
+
+def _pool(workers: Sequence[Worker]) -> PoolSample:
+    told = [(w.hello, w.load) for w in workers if w.ready and w.hello is not None and w.load is not None]
+    return PoolSample(
+        ready=sum(1 for w in workers if w.ready and not w.draining),
+        queue_tokens=sum(load.queue_tokens for _, load in told),
+        running=sum(load.running for _, load in told),
+        used_blocks=sum(load.used_blocks for _, load in told),
+        total_blocks=sum(hello.num_blocks for hello, _ in told),
+    )

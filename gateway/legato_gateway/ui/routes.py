@@ -1,0 +1,58 @@
+"""The paths under `/ui`. The page itself holds no data, so browsers may load it without a token; `/ui/state` does."""
+
+import math
+from collections.abc import Callable
+from importlib import resources
+from typing import Any, Final
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from legato_gateway.openai.sse import encode
+
+PAGE: Final = "/ui"
+STATE: Final = "/ui/state"
+FILES: Final = {
+    "index.html": "text/html; charset=utf-8",
+    "style.css": "text/css; charset=utf-8",
+    "app.js": "text/javascript; charset=utf-8",
+    "dom.js": "text/javascript; charset=utf-8",
+    "fleet.js": "text/javascript; charset=utf-8",
+    "playground.js": "text/javascript; charset=utf-8",
+    "requests.js": "text/javascript; charset=utf-8",
+    "timeline.js": "text/javascript; charset=utf-8",
+}
+OPEN: Final = frozenset({PAGE, *(f"{PAGE}/{name}" for name in FILES if name != "index.html")})
+HEADERS: Final = {
+    "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
+    "img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cache-control": "no-cache",
+}
+
+
+def routes(report: Callable[[float], dict[str, Any]]) -> list[Route]:
+    """The page's files, which are read once, and what it shows: `report` is asked with Unix seconds."""
+    static = resources.files("legato_gateway.ui") / "static"
+    found = {name: (static / name).read_bytes() for name in FILES}
+
+    async def state(request: Request) -> Response:
+        since = request.query_params.get("since", "0")
+        try:
+            seconds = float(since)
+        except ValueError:
+            seconds = math.nan
+        if not math.isfinite(seconds):
+            return JSONResponse({"error": f"since: not a time: {since[:40]!r} (Unix seconds)"}, 400)
+        return Response(encode(report(seconds)), media_type="application/json", headers=dict(HEADERS))
+
+    def file(name: str) -> Callable[[Request], Any]:
+        async def answer(_request: Request) -> Response:
+            return Response(found[name], headers={**HEADERS, "content-type": FILES[name]})
+
+        return answer
+
+    named = [Route(PAGE if name == "index.html" else f"{PAGE}/{name}", file(name)) for name in FILES]
+    return [Route(STATE, state), *named]

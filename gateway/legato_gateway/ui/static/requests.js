@@ -1,0 +1,69 @@
+// The last requests, and where the time of each went.
+
+import { byId, clock, count, keyed, make, seconds, setBar, setText } from "./dom.js";
+
+const SHOWN = 15;
+const PHASES = [["queue", "queue"], ["prefill", "fill"], ["handoff", "handoff"], ["decode", "tokens"]];
+
+export function show(view) {
+  const requests = view.requests.slice(0, SHOWN).map((request) => ({ ...request, spent: spent(request, view.now) }));
+  byId("none").hidden = requests.length > 0;
+  const longest = Math.max(...requests.map((request) => request.spent.total), 0.001);
+  keyed(byId("recent"), requests, (request) => request.key, row, (element, request) => update(element, request, longest));
+}
+
+// Seconds by phase. One that has no token yet has waited for it until now.
+export function spent(request, now) {
+  const told = request.seconds ?? {};
+  const over = request.stage === "ended";
+  const total = told.total ?? (over ? told.first_token ?? 0 : Math.max(0, now - request.arrived));
+  const first = told.first_token ?? total;
+  const known = (told.queue ?? 0) + (told.prefill ?? 0) + (told.handoff ?? 0);
+  return {
+    total, queue: told.queue ?? Math.max(0, first - known), prefill: told.prefill, handoff: told.handoff,
+    decode: told.first_token === undefined ? undefined : Math.max(0, total - told.first_token),
+  };
+}
+
+// Which workers had a part of it, as in "prefill-0 → decode-1".
+export function servedBy(request) {
+  return (request.workers ?? []).join(" → ") || "no worker yet";
+}
+
+function row() {
+  return make("li", {}, make("details", {},
+    make("summary", {}, make("span", { class: "what" }), make("span", { class: "bar", role: "img" }),
+      make("span", { class: "time" })),
+    make("dl")));
+}
+
+function update(element, request, longest) {
+  const [summary, facts] = element.firstChild.children;
+  const [what, bar, time] = summary.children;
+  setText(what, servedBy(request));
+  setBar(bar, PHASES.map(([phase, kind]) => [kind, (request.spent[phase] ?? 0) / longest]));
+  bar.setAttribute("aria-label", PHASES.filter(([phase]) => request.spent[phase] !== undefined)
+    .map(([phase]) => `${phase === "handoff" ? "hand-off" : phase} ${seconds(request.spent[phase])}`).join(", "));
+  const state = request.stage === "ended" ? request.finish : request.stage;
+  setText(time, `${count(request.output_tokens)} tokens, ${seconds(request.spent.total)}`);
+  keyed(facts, listed(request, state), ([name]) => name,
+    ([name]) => make("div", {}, make("dt", {}, name), make("dd")),
+    (pair, [, value]) => setText(pair.lastChild, value));
+}
+
+function listed(request, state) {
+  const told = request.seconds ?? {}, shown = request.spent;
+  return [
+    ["Request", request.id], ["Arrived", clock(request.arrived)], ["State", state],
+    ["Workers", servedBy(request)], ["Attempts", count(request.attempt)],
+    ["Prompt", `${count(request.prompt_tokens)} tokens`], ["Answer", `${count(request.output_tokens)} tokens`],
+    ["First token", seconds(told.first_token)], ["Queue", seconds(shown.queue)], ["Prefill", seconds(shown.prefill)],
+    ["Hand-off", seconds(shown.handoff)], ["Decode", seconds(shown.decode)],
+    ["KV handed off", handedOff(request)], ["Route", request.why || "–"],
+  ];
+}
+
+function handedOff(request) {
+  return request.handoffs.map((each) => `${each.source} → ${each.target}: ${count(each.blocks)} blocks, ` +
+    `${count(each.bytes / 1024)} KiB in ${seconds(each.seconds)}`).join("; ") || "nothing";
+}

@@ -1,0 +1,49 @@
+"""What the page at `/ui` shows, as plain JSON values: no prompt and no answer is among them."""
+
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import Any
+
+from legato_gateway.http.state import State
+from legato_gateway.openai.serving import ServedModel
+from legato_gateway.relay.relay import RequestRelay
+from legato_gateway.ui.load_samples import LoadSampler
+
+REQUESTS = 64  # the last ones
+
+
+class UIState:
+    """Of the gateway of that name. `wall` is a clock in Unix seconds."""
+
+    def __init__(
+        self,
+        gateway: str,
+        model: ServedModel,
+        state: State,
+        relay: RequestRelay,
+        samples: LoadSampler,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        self._gateway = gateway
+        self._model = model
+        self._state = state
+        self._relay = relay
+        self._samples = samples
+        self._wall = wall
+
+    def report(self, since: float) -> dict[str, Any]:
+        """As of now, with the samples after `since`, in Unix seconds. `service` is known to `legato ui` alone."""
+        state = self._state.state()
+        gateway = {
+            "gateway": self._gateway,
+            "time": self._wall(),
+            "model": {"name": self._model.name, "context": self._model.context},
+            "active": self._relay.active,
+            "queue": state["queue"],
+            "problem": state["discovery"]["problem"],
+            "workers": state["workers"],
+            "requests": state["requests"][-REQUESTS:],
+            "samples": [asdict(sample) for sample in self._samples.since(since)],
+        }
+        return {"gateways": [gateway], "service": None}
