@@ -1,9 +1,10 @@
-"""What `legato scale` and `legato status` ask of a running `legato up`."""
+"""What `legato scale`, `legato status` and `legato ui` ask of a running `legato up`."""
 
 import datetime
 from collections.abc import Mapping
 from typing import Any
 
+from legato_cli.ui import target
 from legato_operator.api import parsing, roles
 from legato_operator.api.resources import InferenceService, Spec
 from legato_operator.clock import Clock
@@ -34,6 +35,8 @@ class Operations:
                     return {"message": await self._scale(name, replicas, rest.get("for"))}
                 case {"do": "status"}:
                     return {"status": await self._status()}
+                case {"do": "ui"}:
+                    return {"target": (await target.read(self._cluster, self._ref)).message()}
             raise OrderRefused("unknown command (is the running `legato up` of the same version?)")
         except OrderRefused as refusal:
             return {"error": str(refusal)}

@@ -1,0 +1,58 @@
+"""The command line of `legato ui`."""
+
+import argparse
+import sys
+from contextlib import AbstractAsyncContextManager
+from typing import TYPE_CHECKING
+
+from legato_protocol import flags
+
+if TYPE_CHECKING:
+    from legato_cli.ui.target import TargetSource
+
+FAILED = 1
+
+
+def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Register `legato ui`."""
+    parser = subparsers.add_parser("ui", help="show a running service in a browser")
+    flags.option(parser, "--service", kind=flags.text("NAME"), help="name of the service, if several are running")
+    namespace = flags.text("NAMESPACE")
+    flags.option(
+        parser, "--namespace", kind=namespace, help="of a service on Kubernetes; without it, one of `legato up`"
+    )
+    flags.option(
+        parser, "--port", kind=flags.PORT_OR_FREE, default=0, help="port of the page on 127.0.0.1; 0 takes a free one"
+    )
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Serve the page until Ctrl-C. Exit code 1: there is no such service, or the port cannot be used."""
+    import asyncio
+
+    from legato_cli.ui import proxy
+    from legato_cli.ui.target import NoTarget
+
+    try:
+        asyncio.run(proxy.serve(_source(args.namespace, args.service), args.port))
+    except NoTarget as error:
+        print(f"legato ui: {error}", file=sys.stderr)
+        return FAILED
+    except OSError as error:
+        print(f"legato ui: cannot listen on 127.0.0.1:{args.port}: {error.strerror}", file=sys.stderr)
+        return FAILED
+    return 0
+
+
+def _source(namespace: str | None, service: str | None) -> "AbstractAsyncContextManager[TargetSource]":
+    if namespace is None:
+        from legato_cli.ui import local
+
+        return local.source(service)
+    from legato_cli.ui import kubernetes
+    from legato_cli.ui.target import NoTarget
+
+    if service is None:
+        raise NoTarget("--service is required with --namespace")
+    return kubernetes.source(namespace, service)

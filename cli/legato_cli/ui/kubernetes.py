@@ -1,0 +1,141 @@
+"""A service on Kubernetes, read with the user's kubeconfig. Its gateways are reached by `kubectl port-forward`."""
+
+import asyncio
+import contextlib
+import re
+from collections.abc import AsyncIterator
+from dataclasses import replace
+
+from legato_cli.ui.target import GatewayTarget, NoTarget, UITarget, read
+from legato_operator.cluster import Cluster, Ref
+from legato_operator.errors import ClusterError, ManifestError
+from legato_operator.kubernetes import connection
+from legato_operator.kubernetes.api import KubernetesCluster
+from legato_protocol import names
+
+START = 15.0  # seconds that kubectl has to reach a pod
+STOP = 5.0  # seconds that it has to end
+MOST = 8  # gateways that are reached
+_TOLD = re.compile(rb"Forwarding from (127\.0\.0\.1:\d+) ")
+
+
+@contextlib.asynccontextmanager
+async def source(namespace: str, service: str) -> AsyncIterator["KubernetesSource"]:
+    """Raises NoTarget where there is no kubeconfig."""
+    try:
+        cluster = KubernetesCluster(connection.client(connection.load()))
+    except connection.NoConnection as error:
+        raise NoTarget(str(error)) from None
+    found = KubernetesSource(cluster, Ref(names.INFERENCE_SERVICE, namespace, service))
+    try:
+        yield found
+    finally:
+        await found.close()
+        cluster.close()
+
+
+class KubernetesSource:
+    """A `TargetSource`. Owns one `kubectl` for each gateway that is ready."""
+
+    def __init__(self, cluster: Cluster, ref: Ref) -> None:
+        self._cluster = cluster
+        self._ref = ref
+        self._forwards: dict[str, PortForward] = {}
+        self._turn = asyncio.Lock()  # two pages that ask at once start one forward
+
+    async def find(self) -> UITarget:
+        try:
+            target = await read(self._cluster, self._ref)
+        except (ClusterError, ManifestError) as error:
+            raise NoTarget(str(error)) from None
+        async with self._turn:
+            reached = await self._reach(target.gateways[:MOST])
+        return replace(target, gateways=reached)
+
+    async def close(self) -> None:
+        """Ends all that was started."""
+        await asyncio.gather(*(forward.end() for forward in self._forwards.values()))
+        self._forwards.clear()
+
+    async def _reach(self, gateways: tuple[GatewayTarget, ...]) -> tuple[GatewayTarget, ...]:
+        wanted = {gateway.name: gateway for gateway in gateways}
+        for name, forward in list(self._forwards.items()):
+            if name not in wanted or forward.ended:
+                del self._forwards[name]
+                await forward.end()
+        for name, gateway in wanted.items():
+            if name not in self._forwards:
+                port = gateway.address.rpartition(":")[2]
+                self._forwards[name] = await forward_port(self._ref.namespace, name, port)
+        return tuple(GatewayTarget(name, self._forwards[name].address) for name in wanted)
+
+
+class PortForward:
+    """A running `kubectl port-forward`, and the address here that leads to the pod."""
+
+    def __init__(self, process: asyncio.subprocess.Process, address: str, reading: "asyncio.Task[None]") -> None:
+        self._process = process
+        self._reading = reading
+        self.address = address
+
+    @property
+    def ended(self) -> bool:
+        """It reaches nothing any more."""
+        return self._process.returncode is not None
+
+    async def end(self) -> None:
+        """Returns once the process is gone."""
+        self._reading.cancel()
+        await _end(self._process)
+
+
+async def forward_port(namespace: str, pod: str, port: str) -> PortForward:
+    """Raises NoTarget: there is no kubectl, or it does not reach the pod in time."""
+    command = ("kubectl", "--namespace", namespace, "port-forward", "--address", "127.0.0.1", f"pod/{pod}", f":{port}")
+    pipe = asyncio.subprocess.PIPE
+    try:
+        process = await asyncio.create_subprocess_exec(*command, stdout=pipe, stderr=pipe)
+    except OSError as error:
+        raise NoTarget(
+            f"kubectl cannot be started: {error.strerror} (it forwards the gateway's control port)"
+        ) from None
+    assert process.stdout is not None
+    assert process.stderr is not None
+    try:
+        async with asyncio.timeout(START):
+            line = await process.stdout.readline()
+            told = _TOLD.match(line)
+            if told is None:
+                said = (line or await process.stderr.read()).decode(errors="replace").strip()
+                raise NoTarget(f"kubectl does not reach pod {pod}: {said}")
+    except TimeoutError:
+        await _end(process)
+        raise NoTarget(f"kubectl did not reach pod {pod} within {START:g} s") from None
+    except BaseException:
+        await _end(process)
+        raise
+    reading = asyncio.create_task(_drain(process.stdout, process.stderr))
+    return PortForward(process, told[1].decode(), reading)
+
+
+async def _drain(*streams: asyncio.StreamReader) -> None:
+    """A process whose output nobody reads stops once the pipe is full."""
+
+    async def read_all(stream: asyncio.StreamReader) -> None:
+        while await stream.read(1 << 16):
+            pass
+
+    await asyncio.gather(*(read_all(stream) for stream in streams))
+
+
+async def _end(process: asyncio.subprocess.Process) -> None:
+    if process.returncode is not None:
+        return
+    with contextlib.suppress(ProcessLookupError):
+        process.terminate()
+    try:
+        await asyncio.wait_for(process.wait(), STOP)
+    except TimeoutError:
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()
+        await process.wait()

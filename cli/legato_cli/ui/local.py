@@ -1,0 +1,30 @@
+"""A service of `legato up`, read through its admin socket."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+
+from legato_cli import admin
+from legato_cli.ui.target import NoTarget, UITarget, from_message
+
+
+@contextlib.asynccontextmanager
+async def source(service: str | None) -> AsyncIterator["LocalSource"]:
+    """Of the service named, or of the only one that runs."""
+    yield LocalSource(service)
+
+
+class LocalSource:
+    """A `TargetSource`."""
+
+    def __init__(self, service: str | None) -> None:
+        self._service = service
+
+    async def find(self) -> UITarget:
+        try:
+            answer = await asyncio.to_thread(admin.ask, self._service, {"do": "ui"})
+        except (admin.NotRunning, admin.CannotListen, OSError) as error:
+            raise NoTarget(str(error)) from None
+        if "error" in answer:
+            raise NoTarget(answer["error"])
+        return from_message(answer["target"])

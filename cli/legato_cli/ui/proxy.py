@@ -1,0 +1,176 @@
+"""The page on a loopback port: files and API of a gateway, and the state of all gateways with what was decided.
+
+Whoever asks for data must show a token that is drawn at each start; the service's own token never leaves this process.
+"""
+
+import asyncio
+import contextlib
+import hmac
+import secrets
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AbstractAsyncContextManager
+from typing import Any, Final
+
+import aiohttp
+from aiohttp import web
+
+from legato_cli.ui.target import GatewayTarget, NoTarget, TargetSource, UITarget
+
+HOST: Final = "127.0.0.1"
+PATIENCE: Final = aiohttp.ClientTimeout(total=5.0)
+STREAMING: Final = aiohttp.ClientTimeout(total=None, sock_connect=5.0)
+MAX_BODY: Final = 8 << 20  # bytes, of a question to the playground
+GOODBYE: Final = 1.0  # seconds for answers under way when it ends
+FRESH: Final = 0.9  # seconds for which a service is not read again: pages ask every second
+_SHOWN: Final = frozenset(
+    {
+        "cache-control",
+        "content-security-policy",
+        "content-type",
+        "referrer-policy",
+        "retry-after",
+        "x-content-type-options",
+        "x-request-id",
+    }
+)
+
+
+async def serve(source: AbstractAsyncContextManager[TargetSource], port: int) -> None:
+    """Until it is cancelled. Raises NoTarget when there is no such service at the start, and OSError for the port."""
+    async with source as targets, listening(targets, port) as url:
+        print(f"{url}\nThe link holds the key to this page. Ctrl-C ends it.", flush=True)
+        await asyncio.Event().wait()
+
+
+@contextlib.asynccontextmanager
+async def listening(targets: TargetSource, port: int) -> AsyncIterator[str]:
+    """The page's URL, its token in the fragment. Raises NoTarget, OSError."""
+    await targets.find()
+    token = secrets.token_urlsafe(24)
+    async with aiohttp.ClientSession(auto_decompress=False) as session:
+        proxy = UIProxy(session, targets, token)
+        runner = web.AppRunner(proxy.app(), handler_cancellation=True, access_log=None, shutdown_timeout=GOODBYE)
+        await runner.setup()
+        try:
+            site = web.TCPSite(runner, HOST, port)
+            await site.start()
+            yield f"http://{HOST}:{runner.addresses[0][1]}/ui#token={token}"
+        finally:
+            await runner.cleanup()
+
+
+class UIProxy:
+    """The handlers. `token` is what a browser must show."""
+
+    def __init__(self, session: aiohttp.ClientSession, targets: TargetSource, token: str) -> None:
+        self._session = session
+        self._targets = targets
+        self._expected = f"Bearer {token}".encode()
+        self._found: UITarget | None = None
+        self._found_at = 0.0  # on the loop's clock
+
+    def app(self) -> web.Application:
+        """The routes: the page, its state, and the API for its playground."""
+        app = web.Application(client_max_size=MAX_BODY)
+        app.router.add_get("/", self._root)
+        app.router.add_get("/ui/state", self._state)
+        app.router.add_get("/ui", self._page)
+        app.router.add_get("/ui/{file}", self._page)
+        app.router.add_route("*", "/v1/{path:.*}", self._api)
+        return app
+
+    async def _root(self, _request: web.Request) -> web.StreamResponse:
+        raise web.HTTPFound("/ui")
+
+    async def _page(self, request: web.Request) -> web.StreamResponse:
+        """Files without data: no token is asked for, and none is sent."""
+        try:
+            target = await self._target()
+            return await self._forward(request, target, {}, PATIENCE)
+        except NoTarget as error:
+            return _failed(502, str(error))
+
+    async def _api(self, request: web.Request) -> web.StreamResponse:
+        if not self._is_authorized(request):
+            return _failed(401, "missing or invalid token: open the link that `legato ui` printed")
+        try:
+            target = await self._target()
+            return await self._forward(request, target, _authorization(target), STREAMING)
+        except NoTarget as error:
+            return _failed(502, str(error))
+
+    async def _state(self, request: web.Request) -> web.StreamResponse:
+        if not self._is_authorized(request):
+            return _failed(401, "missing or invalid token: open the link that `legato ui` printed")
+        try:
+            target = await self._target()
+        except NoTarget as error:
+            return _failed(502, str(error))
+        query = request.query_string
+        asked = await asyncio.gather(*(self._ask(gateway, target, query) for gateway in target.gateways))
+        gateways = [shown for answer in asked if answer is not None for shown in answer["gateways"]]
+        if not gateways:
+            return _failed(502, "no gateway of this service answers")
+        pairs = zip(target.gateways, asked, strict=True)
+        silent = [gateway.name for gateway, answer in pairs if answer is None]
+        problem = f"does not answer: {', '.join(silent)}" if silent else ""
+        return web.json_response({"gateways": gateways, "service": dict(target.service), "problem": problem})
+
+    async def _target(self) -> UITarget:
+        """Read once for what a page asks at a time. Raises NoTarget."""
+        now = asyncio.get_running_loop().time()
+        if self._found is None or now >= self._found_at + FRESH:
+            self._found, self._found_at = await self._targets.find(), now
+        return self._found
+
+    async def _ask(self, gateway: GatewayTarget, target: UITarget, query: str) -> dict[str, Any] | None:
+        """A gateway's own state; None when it does not tell it."""
+        url = f"http://{gateway.address}/ui/state?{query}"
+        try:
+            async with self._session.get(url, headers=_authorization(target), timeout=PATIENCE) as answer:
+                told: dict[str, Any] | None = await answer.json() if answer.status == 200 else None
+                return told
+        except (aiohttp.ClientError, TimeoutError, ValueError):
+            return None
+
+    async def _forward(
+        self, request: web.Request, target: UITarget, headers: Mapping[str, str], timeout: aiohttp.ClientTimeout
+    ) -> web.StreamResponse:
+        """To the first gateway, and its answer as it comes. Raises NoTarget."""
+        if not target.gateways:
+            raise NoTarget("no gateway of this service is ready")
+        url, body = f"http://{target.gateways[0].address}{request.path_qs}", await request.read()
+        sent = dict(headers) | {"content-type": request.headers.get("content-type", "application/json")}
+        try:
+            async with self._session.request(
+                request.method, url, data=body, headers=sent, timeout=timeout, allow_redirects=False
+            ) as answer:
+                kept = {name: value for name, value in answer.headers.items() if name.lower() in _SHOWN}
+                response = web.StreamResponse(status=answer.status, headers=kept)
+                await response.prepare(request)
+                await _copy(answer.content, response, request)
+                return response
+        except (aiohttp.ClientConnectorError, TimeoutError) as error:
+            raise NoTarget(f"gateway {target.gateways[0].name} does not answer: {error}") from None
+
+    def _is_authorized(self, request: web.Request) -> bool:
+        return hmac.compare_digest(request.headers.get("authorization", "").encode(), self._expected)
+
+
+async def _copy(content: aiohttp.StreamReader, response: web.StreamResponse, request: web.Request) -> None:
+    """An answer that breaks off does so for the browser, too: a clean end would look complete."""
+    try:
+        async for piece in content.iter_any():
+            await response.write(piece)
+        await response.write_eof()
+    except aiohttp.ClientPayloadError:
+        if request.transport is not None:
+            request.transport.abort()
+
+
+def _authorization(target: UITarget) -> dict[str, str]:
+    return {"authorization": f"Bearer {target.token}"}
+
+
+def _failed(status: int, text: str) -> web.Response:
+    return web.json_response({"error": text}, status=status)

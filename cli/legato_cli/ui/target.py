@@ -1,0 +1,70 @@
+"""What `legato ui` needs of a service: where its gateways' control ports are, its token, and what was decided."""
+
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Protocol
+
+from legato_operator.api import parsing
+from legato_operator.cluster import Cluster, Ref
+from legato_operator.manifests import common
+from legato_operator.observing import observe, pod_facts
+from legato_protocol import names
+
+
+class NoTarget(Exception):
+    """There is no such service, or it cannot be asked. The text says why."""
+
+
+@dataclass(frozen=True)
+class GatewayTarget:
+    """`address` is host:port of its control port, as reached from where this was read."""
+
+    name: str
+    address: str
+
+
+@dataclass(frozen=True)
+class UITarget:
+    """A service. `service` is what the page is told of it: name, namespace, conditions, and `status.scaling`."""
+
+    gateways: tuple[GatewayTarget, ...]
+    token: str
+    service: Mapping[str, Any]
+
+    def message(self) -> dict[str, Any]:
+        """For another process."""
+        return asdict(self)
+
+
+def from_message(told: Mapping[str, Any]) -> UITarget:
+    """What `message` made."""
+    return UITarget(tuple(GatewayTarget(**each) for each in told["gateways"]), told["token"], told["service"])
+
+
+class TargetSource(Protocol):
+    """Where a service is read."""
+
+    async def find(self) -> UITarget:
+        """As it is now. Raises NoTarget."""
+
+
+async def read(cluster: Cluster, ref: Ref) -> UITarget:
+    """The service of that name, with its gateways that are ready. Raises ClusterError."""
+    stored = await cluster.get(ref)
+    service = parsing.service_from_object(stored)
+    mine = {names.LABEL_SERVICE: ref.name, names.LABEL_APP: names.APP_GATEWAY}
+    items = (await cluster.list("Pod", ref.namespace, mine)).items
+    pods = [pod_facts.read(item, time.time()) for item in items if pod_facts.belongs(item)]
+    ready = [pod for pod in pods if pod.pool == common.GATEWAY and pod.ready and not pod.leaving and pod.address]
+    status = stored.get("status", {})
+    return UITarget(
+        tuple(GatewayTarget(pod.name, pod.address) for pod in sorted(ready, key=lambda pod: pod.name)),
+        await observe.read_token(cluster, service),
+        {
+            "name": ref.name,
+            "namespace": ref.namespace,
+            "conditions": status.get("conditions", []),
+            "scaling": status.get("scaling"),
+        },
+    )
