@@ -1,0 +1,186 @@
+"""The page in a real browser, under load: with a keyboard alone, on a phone, and without a token."""
+
+import asyncio
+import contextlib
+import json
+import os
+import shutil
+import sys
+
+import browser
+import httpx
+import pytest
+
+from legato_protocol import model_digest
+
+PROGRAM = browser.program()
+pytestmark = pytest.mark.skipif(
+    PROGRAM is None, reason=f"no browser: none of {', '.join(browser.PROGRAMS)} is installed"
+)
+LIMIT = 90  # seconds: a hang is a failure
+NARROW = "document.documentElement.scrollWidth <= document.documentElement.clientWidth"
+WIDE = "[...document.querySelectorAll('body *')].filter(e => e.getBoundingClientRect().right > innerWidth + 1).length"
+
+
+@pytest.fixture(scope="module", name="model")
+def _chat_model(model, tmp_path_factory):
+    """One with a chat template."""
+    folder = tmp_path_factory.mktemp("chat") / "model"
+    shutil.copytree(model, folder)
+    template = "{% for message in messages %}{{ message.content }}{% endfor %}"
+    (folder / "tokenizer_config.json").write_text(json.dumps({"chat_template": template}))
+    return folder
+
+
+@contextlib.asynccontextmanager
+async def _gateway(lab, model, folder):
+    """A gateway process in front of scripted workers, under load; the URL of its control port."""
+    async with contextlib.AsyncExitStack() as stack:
+        workers = lab.pools(1, 2, model=model_digest.of(model), pace=0.005)
+        for worker in workers:
+            await stack.enter_async_context(worker)
+        announced = folder / "announced.json"
+        command = ["--model", str(model), "--max-length", "4096", "--served-name", "m", "--announce", str(announced)]
+        command += ["--port", "0", "--control-port", "0", "--local-prefill-below-tokens", "0"]
+        command += [flag for worker in workers for flag in ("--worker", f"{worker.name}={worker.address}")]
+        environ = os.environ | {"LEGATO_TOKEN": lab.token}
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "legato_cli.main", "gateway", *command, env=environ
+        )
+        try:
+            while not announced.exists():
+                assert process.returncode is None, "the gateway ended"
+                await asyncio.sleep(0.01)
+            ports = json.loads(announced.read_text())
+            async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{ports['http']}", trust_env=False) as client:
+                load = asyncio.create_task(_load(client))
+                try:
+                    yield f"http://127.0.0.1:{ports['control']}"
+                finally:
+                    load.cancel()
+                    await asyncio.gather(load, return_exceptions=True)
+        finally:
+            process.terminate()
+            await process.wait()
+
+
+async def _load(client):
+    """Three clients that ask one after the other."""
+
+    async def ask(number):
+        while True:
+            body = {"model": "m", "prompt": f"{number} " * 40, "max_tokens": 60}
+            await client.post("/v1/completions", json=body, timeout=60)
+
+    await asyncio.gather(*(ask(number) for number in range(3)))
+
+
+@contextlib.asynccontextmanager
+async def _page(lab, model, folder, fragment):
+    async with (
+        asyncio.timeout(LIMIT),
+        _gateway(lab, model, folder) as url,
+        browser.opened(PROGRAM, folder / "profile", f"{url}/ui{fragment}") as page,
+    ):
+        await page.resize(1100, 900)
+        yield page
+
+
+def test_page_shows_the_fleet_and_requests_under_load_and_hides_its_token(lab, model, tmp_path):
+    async def test():
+        async with _page(lab, model, tmp_path, f"#token={lab.token}") as page:
+            await page.until("document.querySelectorAll('#workers tr').length === 3")
+            fleet = await page.value("document.querySelector('#workers').innerText")
+            assert all(word in fleet for word in ("p0", "d0", "d1", "ready"))
+            await page.until("document.querySelectorAll('#recent .bar .handoff').length > 0")
+            await page.until("/under way/.test(document.querySelector('#readout').textContent)")
+            await page.until("document.querySelectorAll('#chart path').length >= 4")
+            assert lab.token not in await page.value("location.href")
+            assert not page.problems
+            host = (await page.value("location.origin")) + "/"
+            assert all(url.startswith((host, "data:")) for url in page.requested), page.requested
+            assert not any(lab.token in url.partition("#")[0] for url in page.requested)
+
+    lab.run(test)
+
+
+def test_the_playground_works_with_the_keyboard_alone_and_names_the_workers(lab, model, tmp_path):
+    async def test():
+        async with _page(lab, model, tmp_path, f"#token={lab.token}") as page:
+            await page.until("document.querySelectorAll('#model option').length === 1")
+            way = await page.tab_to("prompt")
+            assert way[0] == "Skip to the fleet"
+            assert "cursor" in way
+            await page.type("hello ")
+            assert [(await page.tab_to(id))[-1] for id in ("model", "temperature", "most", "send")][-1] == "send"
+            await page.press("Enter")
+            await page.until("document.querySelector('#answer').textContent.length > 20")
+            served = await page.until("document.querySelector('#served').textContent")
+            assert served.startswith("Served by p0 → d")
+            numbers = await page.until(
+                "(t => t.includes('tokens/s') && t)(document.querySelector('#numbers').textContent)"
+            )
+            assert "first token after" in numbers
+            assert await page.value("document.querySelector('#answer').getAttribute('aria-busy')") == "false"
+
+    lab.run(test)
+
+
+def test_escape_stops_an_answer(lab, model, tmp_path):
+    async def test():
+        async with _page(lab, model, tmp_path, f"#token={lab.token}") as page:
+            await page.until("document.querySelectorAll('#model option').length === 1")
+            await page.value("document.querySelector('#most').value = 3000; document.querySelector('#prompt').focus()")
+            await page.press("Enter", modifiers=2)
+            await page.until("document.querySelector('#answer').textContent.length > 5")
+            assert await page.value("document.querySelector('#send').disabled")
+            await page.press("Escape")
+            await page.until("document.querySelector('#numbers').textContent.startsWith('stopped; first token')")
+            assert await page.value("document.querySelector('#stop').disabled")
+
+    lab.run(test)
+
+
+def test_arrow_keys_read_the_timeline(lab, model, tmp_path):
+    async def test():
+        async with _page(lab, model, tmp_path, f"#token={lab.token}") as page:
+            await page.until("document.querySelector('#readout').textContent.includes('decode: 2 ready')")
+            await page.tab_to("cursor")
+            for _ in range(3):
+                await page.press("ArrowLeft")
+            value, spoken, shown = await page.value(
+                "[cursor.value, cursor.getAttribute('aria-valuetext'), readout.textContent]"
+            )
+            assert value == "997"
+            assert "under way" in spoken
+            assert spoken == shown
+
+    lab.run(test)
+
+
+def test_a_phone_needs_no_sideways_scrolling(lab, model, tmp_path):
+    async def test():
+        async with _page(lab, model, tmp_path, f"#token={lab.token}") as page:
+            await page.resize(360, 740, dark=True)
+            await page.until("document.querySelectorAll('#recent li').length > 3")
+            assert await page.value(NARROW)
+            assert await page.value(WIDE) == 0
+            await page.value("document.querySelectorAll('#recent details').forEach(each => each.open = true)")
+            assert await page.value(NARROW)
+            assert await page.value(WIDE) == 0
+
+    lab.run(test)
+
+
+def test_without_a_token_the_page_asks_for_one_and_shows_nothing(lab, model, tmp_path):
+    async def test():
+        async with _page(lab, model, tmp_path, "") as page:
+            await page.until("!document.querySelector('#login').hidden")
+            assert await page.value("document.querySelector('#main').hidden")
+            assert await page.value("document.querySelectorAll('#workers tr').length") == 0
+            assert await page.value("document.activeElement.id") == "token"
+            await page.type(lab.token)
+            await page.press("Enter")
+            await page.until("document.querySelectorAll('#workers tr').length === 3")
+
+    lab.run(test)
