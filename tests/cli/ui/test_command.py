@@ -8,9 +8,11 @@ from legato_cli import admin, main, up
 from legato_cli.local import serving
 from legato_cli.local.operations import Operations
 from legato_cli.ui import local
+from legato_cli.ui.target import GatewayTarget
 from legato_operator.clock import SystemClock
-from legato_operator.cluster import Ref
+from legato_operator.cluster import Ref, ref_of
 from legato_operator.local.store import Store
+from legato_operator.manifests import common, secret
 from legato_protocol import names
 
 NOW = "2026-01-01T00:00:00Z"
@@ -34,13 +36,13 @@ def test_a_service_on_kubernetes_needs_its_name(capsys):
 def _pod(service, name, ready=True, role=common.GATEWAY, app=names.APP_GATEWAY):
     labels = {names.LABEL_SERVICE: service.metadata.name, names.LABEL_ROLE: role, names.LABEL_APP: app}
     condition = {"type": "Ready", "status": str(ready), "lastTransitionTime": NOW}
+    """And its status."""
     return {
         "apiVersion": "v1",
         "kind": "Pod",
         "metadata": {"name": name, "namespace": service.metadata.namespace, "labels": labels},
         "spec": {"containers": [{"name": "gateway"}]},
-        "status": {"podIP": "127.0.0.1", "ports": {"control": 4321}, "conditions": [condition]},
-    }
+    }, {"podIP": "127.0.0.1", "ports": {"control": 4321}, "conditions": [condition]}
 
 
 def test_a_running_service_tells_its_ready_gateways_its_token_and_what_was_decided():
@@ -49,11 +51,16 @@ def test_a_running_service_tells_its_ready_gateways_its_token_and_what_was_decid
         service = manifest.service
         ref = Ref(names.INFERENCE_SERVICE, service.metadata.namespace, service.metadata.name)
         scaling = {"pools": {}, "records": []}
-        await store.apply(manifest.written | {"status": {"scaling": scaling}}, "test")
+        await store.apply(manifest.written, "test")
+        await store.patch_status(ref, {"scaling": scaling})
         await store.apply(secret.token(service, "the token"), "test")
-        await store.apply(_pod(service, "gateway-b"), "test")
-        await store.apply(_pod(service, "gateway-a", ready=False), "test")
-        await store.apply(_pod(service, "decode-0", role="decode", app=names.APP_WORKER), "test")
+        for pod, status in (
+            _pod(service, "gateway-b"),
+            _pod(service, "gateway-a", ready=False),
+            _pod(service, "decode-0", role="decode", app=names.APP_WORKER),
+        ):
+            await store.apply(pod, "test")
+            await store.patch_status(ref_of(pod), status)
         async with admin.listening(ref.name, Operations(store, ref, SystemClock()).answer):
             found = await local.LocalSource(None).find()
         assert found.gateways == (GatewayTarget("gateway-b", "127.0.0.1:4321"),)

@@ -22,7 +22,7 @@ function totals(view) {
 export const poolOf = (worker) => (worker.role === "prefill" ? "prefill" : "decode");
 
 export function stateOf(worker) {
-  if (worker.connection !== "connected") return [worker.connection, "bad"];
+  if (worker.connection !== "connected") return [worker.connection, worker.connection === "connecting" ? "warn" : "bad"];
   if (worker.problem) return ["unused", "bad"];
   return worker.draining ? ["draining", "warn"] : ["ready", "good"];
 }
