@@ -7,10 +7,16 @@ for the wrong tokens, do not pass.
 """
 
 from collections.abc import Sequence
+from functools import cached_property
 from hashlib import blake2b
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
-import torch
+
+if TYPE_CHECKING:
+    import torch
+
+Words: TypeAlias = "np.ndarray[Any, Any]"
 
 _WORD = 8
 _MASK = (1 << 64) - 1
@@ -36,21 +42,22 @@ def weights(words: int) -> "np.ndarray[tuple[int], np.dtype[np.uint64]]":
 class ArenaMemory:
     """A worker's KV arena as the hand-off sees it: `num_blocks` spans of `block_bytes`, one after the other."""
 
-    def __init__(self, arena: torch.Tensor, num_blocks: int) -> None:
+    def __init__(self, arena: "torch.Tensor | Words", num_blocks: int) -> None:
         """`arena` is contiguous, on any device; a block's bytes are a multiple of 8. Raises ValueError otherwise."""
-        size = arena.numel() * arena.element_size()
-        if not arena.is_contiguous() or size % num_blocks or size // num_blocks % _WORD:
+        contiguous = arena.flags.c_contiguous if isinstance(arena, np.ndarray) else arena.is_contiguous()
+        size = int(arena.nbytes)
+        if not contiguous or size % num_blocks or size // num_blocks % _WORD:
             raise ValueError(f"an arena of {size} bytes does not hold {num_blocks} blocks of whole 64-bit words")
         self._arena = arena  # keeps the memory alive
-        self.address = arena.data_ptr()
+        self.address = arena.ctypes.data if isinstance(arena, np.ndarray) else arena.data_ptr()
         self.num_blocks = num_blocks
         self.block_bytes = size // num_blocks
-        words = arena.view(-1).view(torch.int64).view(num_blocks, -1)
-        factors = weights(self.block_bytes // _WORD)
-        self._device = None if arena.device.type == "cpu" else words
-        self._factors = torch.from_numpy(factors.view(np.int64)).to(arena.device)
-        if self._device is None:
-            self._words, self._weights = words.numpy().view(np.uint64), factors
+        self._words: Words | None = None
+        if isinstance(arena, np.ndarray):
+            self._words = arena.reshape(-1).view(np.uint64).reshape(num_blocks, -1)
+        elif arena.device.type == "cpu":
+            self._words = _signed(arena, num_blocks).numpy().view(np.uint64)
+        self._weights = weights(self.block_bytes // _WORD)
 
     @property
     def length(self) -> int:
@@ -58,7 +65,28 @@ class ArenaMemory:
 
     def sums(self, blocks: Sequence[int]) -> list[int]:
         """The sum of each block's bytes, as they are now."""
-        if self._device is not None:
-            rows = self._device[torch.tensor(blocks, device=self._device.device)]
-            return [total & _MASK for total in (rows * self._factors).sum(1).tolist()]
-        return [int(np.einsum("i,i", self._words[block], self._weights)) for block in blocks]
+        if self._words is not None:
+            return [int(np.einsum("i,i", self._words[block], self._weights)) for block in blocks]
+        return self._device_sums(blocks)
+
+    def _device_sums(self, blocks: Sequence[int]) -> list[int]:
+        import torch
+
+        assert isinstance(self._arena, torch.Tensor)
+        rows = _signed(self._arena, self.num_blocks)[torch.tensor(blocks, device=self._arena.device)]
+        return [total & _MASK for total in (rows * self._factors).sum(1).tolist()]
+
+    @cached_property
+    def _factors(self) -> "torch.Tensor":
+        """The weights where a device reads them."""
+        import torch
+
+        assert isinstance(self._arena, torch.Tensor)
+        return torch.from_numpy(self._weights.view(np.int64)).to(self._arena.device)
+
+
+def _signed(arena: "torch.Tensor", num_blocks: int) -> "torch.Tensor":
+    """The words of each block; torch knows no unsigned ones that it can multiply."""
+    import torch  # whoever has a tensor has loaded it
+
+    return arena.view(-1).view(torch.int64).view(num_blocks, -1)
