@@ -13,6 +13,9 @@ from msgspec import Meta
 
 from legato_engine.errors import UnusableProfile
 
+_SUFFIX = ".json"
+_SHIPPED = Path(__file__).parents[1] / "profiles"
+
 Seconds = Annotated[float, Meta(ge=0)]
 
 
@@ -37,12 +40,28 @@ class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="c
     source: str  # where the numbers come from: measured how and when, or published where
     step: StepTimes
     kv_tokens: Annotated[int, Meta(gt=0)]  # that the KV cache holds
-    start_seconds: Seconds  # from the creation of a worker until it serves
+    start_seconds: Seconds  # that a model takes to load, until the worker serves
+
+
+def find(profile: str) -> Profile:
+    """That of a file, or the shipped one of that name. Raises UnusableProfile."""
+    if "/" in profile or profile.endswith(_SUFFIX):
+        return read(Path(profile))
+    if profile not in (names := shipped()):
+        raise UnusableProfile(f"no such profile: {profile} (a JSON file, or one of {', '.join(names)})")
+    return read(_SHIPPED / f"{profile}{_SUFFIX}")
+
+
+def shipped() -> list[str]:
+    """Names of the profiles in this package."""
+    return sorted(path.stem for path in _SHIPPED.glob(f"*{_SUFFIX}"))
 
 
 def read(path: Path) -> Profile:
     """The profile in a JSON file. Raises UnusableProfile."""
     try:
         return msgspec.json.decode(path.read_bytes(), type=Profile)
-    except (OSError, msgspec.MsgspecError) as error:
+    except OSError as error:
+        raise UnusableProfile(f"{path}: {error.strerror or error}") from None
+    except msgspec.MsgspecError as error:
         raise UnusableProfile(f"{path}: {error}") from None
