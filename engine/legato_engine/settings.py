@@ -17,6 +17,7 @@ DTYPES = ("Auto", "Float32", "BFloat16", "Float16")
 KV_DTYPES = ("Auto", "Float32", "BFloat16")
 NUMERICS = ("Fast",)  # Invariant is not computed yet
 DEVICES = ("cpu", "cuda")
+RUNNERS = ("model", "paced")
 OUTPUT_RESERVATIONS = ("Expected", "Maximum")
 TRANSPORTS = ("Auto", "TCP", "SharedMemory", "RDMA", "None")
 
@@ -45,6 +46,8 @@ class WorkerSettings:
     kv_cache_dtype: str = "Auto"
     numerics: str = "Fast"
     device: str = "cpu"
+    runner: str = "model"
+    profile: str | None = None
     threads: int | None = None
     transport: str = "Auto"
     transfer_ports: tuple[int, int] | None = None
@@ -57,6 +60,12 @@ class WorkerSettings:
     pod_revision: str = ""
     token: str = field(default="", repr=False)
     parent: int = 0  # process id that this one must not outlive; 0: it may outlive all
+
+    def length_limit(self, most: int) -> int:
+        """Tokens of the longest sequence, of a model that allows `most`. Raises SettingsError."""
+        if self.max_length is not None and self.max_length > most:
+            raise SettingsError(f"--max-length is {self.max_length}; this model allows at most {most}")
+        return self.max_length or most
 
 
 _BLOCK_SIZES: Final = tuple(str(1 << power) for power in range(11))
@@ -95,6 +104,12 @@ _FLAGS: Final = (
     Flag("--kv-cache-dtype", flags.one_of("DTYPE", KV_DTYPES), "number format of KV: " + ", ".join(KV_DTYPES)),
     Flag("--numerics", flags.one_of("MODE", NUMERICS), "how logits are computed: " + ", ".join(NUMERICS)),
     Flag("--device", flags.one_of("DEVICE", DEVICES), "cpu or cuda"),
+    Flag(
+        "--runner",
+        flags.one_of("RUNNER", RUNNERS),
+        "model computes; paced computes nothing and takes the time that --profile says, for capacity tests",
+    ),
+    Flag("--profile", flags.text("PROFILE"), "for --runner paced: a JSON file, or the name of a shipped profile"),
     Flag("--threads", flags.whole("COUNT", 1, 1024), "compute threads; one per core if not given"),
     Flag("--transport", flags.one_of("TRANSPORT", TRANSPORTS), "transport of hand-offs: " + ", ".join(TRANSPORTS)),
     Flag("--transfer-ports", flags.PORT_RANGE, "ports for hand-offs; any free ones if not given"),
@@ -133,6 +148,10 @@ def read(given: Namespace, environ: Mapping[str, str]) -> WorkerSettings:
 def _check_together(settings: WorkerSettings) -> None:
     if settings.dtype == "Float16" and settings.device == "cpu":
         raise SettingsError("--dtype: Float16 needs --device cuda (on cpu: Auto, Float32 or BFloat16)")
+    if settings.runner == "paced" and settings.profile is None:
+        raise SettingsError("--profile: required with --runner paced")
+    if settings.runner != "paced" and settings.profile is not None:
+        raise SettingsError("--profile: only allowed with --runner paced")
     if settings.token:
         return
     if not values.is_loopback(settings.host):

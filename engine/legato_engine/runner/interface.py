@@ -1,7 +1,8 @@
 """What the core needs from a runner, whatever computes in it. No torch in here."""
 
 from collections.abc import Callable
-from typing import Protocol
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 from legato_engine.kvcache.layout import KVLayout
 from legato_engine.scheduler.batch import Batch, StepOutput
@@ -16,6 +17,10 @@ class KVArena(Protocol):
     def address(self) -> int: ...
     @property
     def nbytes(self) -> int: ...
+    @property
+    def blocks(self) -> Any:
+        """All of it, as `transfer.checksum.ArenaMemory` takes it."""
+
     def block(self, index: int) -> memoryview: ...
 
 
@@ -30,4 +35,14 @@ class StepRunner(Protocol):
     @property
     def arena(self) -> KVArena: ...
     def step(self, batch: Batch) -> StepOutput: ...
-    def warm_up(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedModel:
+    """A runner that is ready, and what is known of its model. `weights` is equal for workers that may continue one
+    another's sequences; `max_length` is the model's limit, or the lower one of the settings."""
+
+    runner: StepRunner
+    weights: str
+    vocab_size: int
+    max_length: int

@@ -11,6 +11,7 @@ from safetensors import SafetensorError, safe_open
 from legato_engine.errors import CorruptModel, MissingTensor, ModelNotFound, UnsupportedFormat
 from legato_engine.models import config as configs
 from legato_engine.weights.checkpoint import Checkpoint
+from legato_engine.weights.config_file import CONFIG, read_json
 from legato_engine.weights.fingerprint import FileSpan
 
 DTYPES = ("F32", "F16", "BF16")
@@ -22,13 +23,13 @@ class HuggingFaceFolder(Checkpoint):
     """A folder as `save_pretrained` writes it. Shards are mapped; pages are read when a tensor is."""
 
     def __init__(self, path: Path) -> None:
-        raw = _json(path / "config.json")
+        raw = read_json(path / CONFIG)
         if method := raw.get("quantization_config"):
             raise UnsupportedFormat(
-                f"{path}/config.json: quantization {method} is not supported; give plain safetensors or a GGUF file"
+                f"{path}/{CONFIG}: quantization {method} is not supported; give plain safetensors or a GGUF file"
             )
         self.path = path
-        self.config = configs.from_huggingface(raw, f"{path}/config.json")
+        self.config = configs.from_huggingface(raw, f"{path}/{CONFIG}")
         where = _shards(path)
         self._files = tuple(sorted(set(where.values()) if where else {path / _SINGLE}))
         shards = {file: _open(file) for file in self._files}
@@ -69,23 +70,11 @@ class HuggingFaceFolder(Checkpoint):
             raise UnsupportedFormat(f"{self.path}: tensor {name} has type {dtype}; supported: {allowed}")
 
 
-def _json(path: Path) -> dict[str, Any]:
-    try:
-        found = json.loads(path.read_bytes())
-    except FileNotFoundError:
-        raise ModelNotFound(f"{path}: no such file; a model folder needs config.json and *.safetensors") from None
-    except ValueError as error:
-        raise CorruptModel(f"{path}: no JSON: {error}") from None
-    if not isinstance(found, dict):
-        raise CorruptModel(f"{path}: a JSON object is needed")
-    return found
-
-
 def _shards(path: Path) -> dict[str, Path]:
     """Which file holds which tensor, as the index tells; empty for a folder with one file and no index."""
     if not (path / _INDEX).exists():
         return {}
-    names = _json(path / _INDEX).get("weight_map")
+    names = read_json(path / _INDEX).get("weight_map")
     if not isinstance(names, dict) or not all(isinstance(file, str) and "/" not in file for file in names.values()):
         raise CorruptModel(f"{path / _INDEX}: weight_map has to map tensor names to file names")
     return {name: path / file for name, file in names.items()}

@@ -23,3 +23,8 @@ def test_limits_of_the_scheduler_are_those_of_the_settings() -> None:
 )
 def test_prompts_of_prefill_workers_give_way_to_tokens_of_others(role, device, lower):
     assert (niceness(WorkerSettings(role, "w0", "m", device=device)) > 0) == lower
+
+
+def test_a_paced_worker_shares_no_cores_with_what_it_would_give_way_to():
+    settings = WorkerSettings("prefill", "p0", "m", runner="paced", profile="x")
+    assert niceness(settings) == 0

@@ -1,0 +1,59 @@
+"""A runner that computes, from a worker's settings: opens the weights, loads them, makes a token."""
+
+from pathlib import Path
+
+import torch
+
+from legato_engine import memory
+from legato_engine.runner import population
+from legato_engine.runner.interface import LoadedModel, Progress
+from legato_engine.runner.runner import Runner
+from legato_engine.settings import WorkerSettings
+from legato_engine.weights.checkpoint import Checkpoint
+from legato_engine.weights.opening import open_weights
+from legato_protocol.flags import SettingsError
+
+
+def load(settings: WorkerSettings, path: Path, progress: Progress) -> LoadedModel:
+    """The model at `path`, which has made a token. Raises EngineError, SettingsError."""
+    checkpoint = open_weights(path)
+    max_length = settings.length_limit(checkpoint.config.max_length)
+    if settings.device != "cpu" and settings.transport != "None":
+        raise SettingsError(
+            f"--device: {settings.device} computes, but cannot hand KV off yet: hand-off reads the host's memory (use "
+            "--transport None and a unified worker, or --device cpu)"
+        )
+    runner = _runner(settings, checkpoint, max_length, progress)
+    return LoadedModel(runner, checkpoint.fingerprint, checkpoint.config.vocab_size, max_length)
+
+
+def _runner(settings: WorkerSettings, checkpoint: Checkpoint, max_length: int, progress: Progress) -> Runner:
+    """The model, which has made a token."""
+    runner = Runner.load(
+        checkpoint,
+        block_size=settings.block_size,
+        kv_cache_bytes=settings.kv_cache_memory,
+        dtype=settings.dtype,
+        kv_dtype=settings.kv_cache_dtype,
+        device=settings.device,
+        threads=settings.threads,
+        max_length=max_length,
+        available=_available(settings),
+        chunk_tokens=settings.chunk_tokens,
+        max_batch=settings.max_batch,
+        progress=lambda _what, share: progress("loading", share),
+    )
+    if settings.device == "cpu":
+        population.start(runner.arena)  # not before: workers that start together first find out what is free
+    progress("warming up", 0.0)
+    runner.warm_up()
+    memory.give_back()
+    return runner
+
+
+def _available(settings: WorkerSettings) -> int:
+    """Bytes that this worker may take: with Auto its share of what is free, else all of that."""
+    free = memory.available()
+    if settings.device == "cuda" and torch.cuda.is_available():  # `Runner.load` refuses one that is not there
+        free = torch.cuda.mem_get_info()[0]
+    return free // settings.memory_share if settings.kv_cache_memory is None else free

@@ -1,0 +1,143 @@
+"""A runner that computes nothing: a step takes the time that a profile says, and tokens follow from the seed.
+
+Everything around it is real: scheduler, block pool, prefix cache, streams, and hand-offs over UCX, of a few bytes for
+each token. Many such workers fit on one machine, to test capacity and scaling. No torch in here.
+"""
+
+import math
+import mmap
+import time
+import zlib
+from collections.abc import Callable
+from hashlib import sha256
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from legato_engine.errors import UnusableProfile
+from legato_engine.kvcache.layout import KVLayout
+from legato_engine.runner import inputs, profile
+from legato_engine.runner.interface import LoadedModel, Progress
+from legato_engine.runner.profile import Profile
+from legato_engine.scheduler.batch import Batch, Draw, Sampled, StepOutput
+from legato_engine.scheduler.chunk_budget import pairs
+from legato_engine.settings import WorkerSettings
+from legato_engine.weights import config_file
+from legato_protocol import model_digest
+from legato_protocol.stream import SamplingParams, TokenLogprobs, TopLogprob
+
+_LOOKS = 0.5  # seconds between two reports of a start
+
+Clock = Callable[[], float]
+Sleep = Callable[[float], None]
+
+
+def load(
+    settings: WorkerSettings,
+    path: Path,
+    progress: Progress,
+    clock: Clock = time.monotonic,
+    sleep: Sleep = time.sleep,
+) -> LoadedModel:
+    """Takes as long as the profile's start. Of the model it reads config and tokenizer, and no weights. Raises
+    ModelError, SettingsError, UnusableProfile."""
+    began = clock()
+    assert settings.profile is not None
+    given = profile.find(settings.profile)
+    config = config_file.read(path)
+    max_length = settings.length_limit(config.max_length)
+    runner = PacedRunner(given, settings.block_size, config.vocab_size, model_digest.of(path), clock, sleep)
+    if runner.layout.blocks_for(max_length) > runner.num_blocks:
+        raise UnusableProfile(
+            f"{settings.profile}: kvTokens: {given.kv_tokens} hold {runner.num_blocks} blocks of {settings.block_size} "
+            f"tokens; one sequence of {max_length} tokens needs more: give a --max-length of at most "
+            f"{runner.num_blocks * settings.block_size}"
+        )
+    while (left := began + given.start_seconds - clock()) > 0:
+        progress("loading", 1 - left / given.start_seconds)
+        sleep(min(left, _LOOKS))
+    return LoadedModel(runner, runner.weights, config.vocab_size, max_length)
+
+
+class PacedArena:
+    """Implements `KVArena`. The KV of a token is its id, so that a checksum tells whether it arrived."""
+
+    def __init__(self, layout: KVLayout, num_blocks: int) -> None:
+        self._size = layout.block_bytes
+        self._memory = mmap.mmap(-1, num_blocks * self._size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        self.slots = np.frombuffer(self._memory, np.int64)  # [num_blocks · block_size]
+        self.blocks = self.slots.reshape(num_blocks, -1)
+
+    @property
+    def address(self) -> int:
+        return int(self.slots.ctypes.data)
+
+    @property
+    def nbytes(self) -> int:
+        return self.slots.nbytes
+
+    def block(self, index: int) -> memoryview:
+        """The bytes of one block, writable."""
+        return memoryview(self._memory)[index * self._size : (index + 1) * self._size]
+
+
+class PacedRunner:
+    """Implements `StepRunner`. `digest` is that of the model, whose tokenizer the tokens are of."""
+
+    def __init__(
+        self, given: Profile, block_size: int, vocab_size: int, digest: str, clock: Clock, sleep: Sleep
+    ) -> None:
+        self.layout = KVLayout(layers=1, kv_heads=1, block_size=block_size, head_dim=1, dtype="float32")
+        self.num_blocks = given.kv_tokens // block_size
+        self.arena = PacedArena(self.layout, self.num_blocks)
+        self.formats = f"paced, computes nothing; times of: {given.source}; KV in {self.num_blocks} blocks"
+        self.kv_revision = _digest("paced KV", msgspec.json.encode(given).decode(), digest, str(self.layout))
+        self.weights = _digest("paced", digest)  # not the profile's: the tokens are the same with any
+        self._times = given.step
+        self._vocab_size = vocab_size
+        self._clock = clock
+        self._sleep = sleep
+
+    def step(self, batch: Batch) -> StepOutput:
+        """Ends when the step's time is over, whatever share of it was spent here."""
+        due = self._clock() + self._seconds(batch)
+        for source, target in batch.copies:
+            self.arena.blocks[target] = self.arena.blocks[source]
+        if batch.rows:
+            step = inputs.build(batch.rows, self.layout.block_size)
+            self.arena.slots[step.slots] = step.tokens
+        output = tuple(tuple(self._draw(draw) for draw in row.draws) for row in batch.rows)
+        if (left := due - self._clock()) > 0:
+            self._sleep(left)
+        return output
+
+    def _seconds(self, batch: Batch) -> float:
+        """A row of one token that draws decodes, as in what the scheduler measures."""
+        rows, context, tokens, attended = 0, 0, 0, 0.0
+        for row in batch.rows:
+            if len(row.tokens) == 1 and row.draws:
+                rows, context = rows + 1, context + row.start
+            else:
+                tokens, attended = tokens + len(row.tokens), attended + pairs(len(row.tokens), row.start)
+        return self._times.seconds(rows, context, tokens, attended)
+
+    def _draw(self, draw: Draw) -> Sampled:
+        token = token_at(draw.params, draw.choice, draw.position, self._vocab_size)
+        if draw.params.logprobs is None:
+            return Sampled(token)
+        logprob = -math.log(self._vocab_size)  # each token is as likely as any other
+        best = ((token + rank) % self._vocab_size for rank in range(draw.params.logprobs))
+        return Sampled(token, TokenLogprobs(logprob, tuple(TopLogprob(each, logprob) for each in best)))
+
+
+def token_at(params: SamplingParams, choice: int, position: int, vocab_size: int) -> int:
+    """The token of that choice at an absolute position, the same on every worker; none that would stop it."""
+    token = zlib.crc32(b"%d/%d/%d" % (params.seed, choice, position)) % vocab_size
+    while token in params.stop_token_ids:
+        token = (token + 1) % vocab_size
+    return token
+
+
+def _digest(*parts: str) -> str:
+    return sha256("\0".join(parts).encode()).hexdigest()[:32]

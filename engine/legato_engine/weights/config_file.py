@@ -1,0 +1,51 @@
+"""A model's config without its weights: from a folder's `config.json` or a GGUF file's header. No torch in here."""
+
+import json
+from mmap import ACCESS_READ, mmap
+from pathlib import Path
+from typing import Any
+
+from legato_engine.errors import CorruptModel, ModelNotFound, UnsupportedFormat
+from legato_engine.models import config as configs
+from legato_engine.models.config import ModelConfig
+from legato_protocol import gguf_header
+
+CONFIG = "config.json"
+
+
+def read(path: Path) -> ModelConfig:
+    """Sizes and constants of the model at `path`; a folder need not hold weights. Raises ModelError.
+
+    Of a GGUF file that scales rotary embeddings by frequency, the factors are a tensor and not read.
+    """
+    if path.is_dir():
+        return configs.from_huggingface(read_json(path / CONFIG), f"{path}/{CONFIG}")
+    if not path.is_file():
+        raise ModelNotFound(f"{path}: no such file or folder")
+    if path.suffix == ".safetensors":
+        raise UnsupportedFormat(f"{path}: give the folder that holds this file and its {CONFIG}")
+    header = _header(path)
+    return configs.from_gguf(header.metadata, frozenset(header.tensors), None, str(path))
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """An object in one of the files of a model's folder. Raises ModelNotFound, CorruptModel."""
+    try:
+        found = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        raise ModelNotFound(f"{path}: no such file; a model folder needs config.json and *.safetensors") from None
+    except ValueError as error:
+        raise CorruptModel(f"{path}: no JSON: {error}") from None
+    if not isinstance(found, dict):
+        raise CorruptModel(f"{path}: a JSON object is needed")
+    return found
+
+
+def _header(path: Path) -> gguf_header.Header:
+    if not path.stat().st_size:
+        raise CorruptModel(f"{path}: the file is empty")
+    with path.open("rb") as file, mmap(file.fileno(), 0, access=ACCESS_READ) as data:
+        try:
+            return gguf_header.parse(data)
+        except gguf_header.BadGguf as error:
+            raise CorruptModel(f"{path}: {error}") from None

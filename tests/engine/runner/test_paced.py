@@ -1,0 +1,184 @@
+"""The runner that computes nothing: its times, its tokens, its KV."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from legato_engine.errors import ModelNotFound, UnusableProfile
+from legato_engine.runner import paced
+from legato_engine.runner.paced import PacedRunner, token_at
+from legato_engine.runner.profile import Profile, StepTimes
+from legato_engine.scheduler.batch import Batch, Draw, Row
+from legato_engine.settings import WorkerSettings
+from legato_engine.transfer.checksum import ArenaMemory
+from legato_protocol.flags import SettingsError
+from legato_protocol.stream import SamplingParams
+
+TIMES = StepTimes(0.5, 0.25, 0.001, 0.01, 0.0001)
+PROFILE = Profile("a test", TIMES, kv_tokens=64, start_seconds=4)
+CONFIG = {
+    "architectures": ["LlamaForCausalLM"],
+    "num_hidden_layers": 2,
+    "hidden_size": 16,
+    "num_attention_heads": 2,
+    "intermediate_size": 32,
+    "vocab_size": 300,
+    "max_position_embeddings": 48,
+}
+
+
+class Time:
+    """A clock that goes on by a little whenever it is read, as real work takes time; and while something sleeps."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.slept: list[float] = []
+
+    def clock(self) -> float:
+        self.now += 0.001
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
+        self.now += seconds
+
+
+def runner(given: Profile = PROFILE, time: Time | None = None, block_size: int = 4, digest: str = "m") -> PacedRunner:
+    time = time or Time()
+    return PacedRunner(given, block_size, 300, digest, time.clock, time.sleep)
+
+
+def draw(position: int = 9, **params: object) -> Draw:
+    wanted = SamplingParams(**{"max_tokens": 5, "seed": 7, **params})
+    return Draw(0, position, wanted, [1], 1)
+
+
+def decoding(start: int) -> Row:
+    return Row([7], start, range(16), (draw(start + 1),))
+
+
+@pytest.mark.parametrize(
+    ("rows", "seconds"),
+    [
+        ((), 0.5),
+        ((decoding(10),), 0.5 + 0.25 + 0.001 * 10),
+        ((decoding(10), decoding(30)), 0.5 + 0.5 + 0.001 * 40),
+        ((Row(range(20), 4, range(16)),), 0.5 + 0.01 * 20 + 0.0001 * 20 * 14),
+        ((decoding(10), Row(range(20), 4, range(16), (draw(),))), 0.5 + 0.25 + 0.01 + 0.2 + 0.0001 * 20 * 14),
+        ((Row([1], 4, range(16)),), 0.5 + 0.01 * 1 + 0.0001 * 4.5),
+    ],
+)
+def test_a_step_takes_what_its_profile_says_whatever_it_did_meanwhile(rows: tuple[Row, ...], seconds: float) -> None:
+    time = Time()
+    runner(time=time).step(Batch(rows))
+    assert time.now == pytest.approx(0.001 + seconds, abs=1e-9)
+    assert len(time.slept) == 1
+
+
+def test_a_step_that_is_late_does_not_sleep() -> None:
+    time, quick = Time(), msgspec.structs.replace(PROFILE, step=StepTimes(1e-6, 0, 0, 0, 0))
+    runner(quick, time).step(Batch((decoding(3),)))
+    assert time.slept == []
+
+
+def test_a_token_follows_from_seed_choice_and_position_alone() -> None:
+    one, other = runner(), runner(msgspec.structs.replace(PROFILE, source="another"), block_size=8)
+    alone = one.step(Batch((Row([1], 8, range(16), (draw(),)),)))[0]
+    beside = other.step(Batch((decoding(3), Row([1, 2, 3], 6, range(8), (draw(),)))))[1]
+    assert alone == beside
+    assert alone[0].token == token_at(draw().params, 0, 9, 300)
+    tokens = {
+        token_at(draw(seed=seed).params, choice, position, 300)
+        for seed, choice, position in ((7, 0, 9), (8, 0, 9), (7, 1, 9), (7, 0, 10))
+    }
+    assert len(tokens) == 4
+    assert all(0 <= token_at(draw(seed=seed).params, 0, 9, 300) < 300 for seed in range(2000))
+
+
+def test_no_token_ends_a_sequence_before_its_length() -> None:
+    free = token_at(draw().params, 0, 9, 300)
+    stops = (free, (free + 1) % 300)
+    assert token_at(draw(stop_token_ids=stops).params, 0, 9, 300) == (free + 2) % 300
+
+
+def test_logprobs_are_those_of_tokens_equally_likely() -> None:
+    ((sampled,),) = runner().step(Batch((Row([1], 8, range(16), (draw(logprobs=3),)),)))
+    assert sampled.logprobs is not None
+    assert sampled.logprobs.logprob == pytest.approx(-5.70378, abs=1e-5)  # ln(1/300)
+    best = [top.token for top in sampled.logprobs.top]
+    assert (best[0], len(set(best))) == (sampled.token, 3)
+    assert all(0 <= token < 300 for token in best)
+
+
+def test_the_kv_of_a_token_lies_in_its_block_and_is_copied_whole() -> None:
+    given = runner()
+    given.step(Batch((Row([11, 12, 13, 14, 15], 2, (3, 1)),)))
+    assert given.arena.blocks[3].tolist() == [0, 0, 11, 12]
+    assert given.arena.blocks[1].tolist() == [13, 14, 15, 0]
+    given.step(Batch((), copies=((1, 5),)))
+    assert given.arena.blocks[5].tolist() == [13, 14, 15, 0]
+    memory = ArenaMemory(given.arena.blocks, given.num_blocks)
+    assert (memory.address, memory.length) == (given.arena.address, given.arena.nbytes)
+    assert memory.block_bytes == given.layout.block_bytes == len(given.arena.block(5))
+    assert memory.sums([1]) == memory.sums([5]) != memory.sums([3])
+    assert bytes(given.arena.block(5)[:8]) == (13).to_bytes(8, "little")
+
+
+def test_only_workers_of_one_profile_and_model_exchange_kv() -> None:
+    slower = msgspec.structs.replace(PROFILE, step=StepTimes(0.6, 0.25, 0.001, 0.01, 0.0001))
+    assert runner().kv_revision == runner().kv_revision
+    others = [runner(slower), runner(digest="n"), runner(block_size=8)]
+    assert len({runner().kv_revision, *(other.kv_revision for other in others)}) == 4
+    assert runner().weights == runner(slower).weights != runner(digest="n").weights
+
+
+def settings(profile: Path, **given: object) -> WorkerSettings:
+    return WorkerSettings("decode", "d0", "m", **{"runner": "paced", "profile": str(profile), "block_size": 4, **given})
+
+
+@pytest.fixture
+def profile(tmp_path: Path) -> Path:
+    path = tmp_path / "profile.json"
+    path.write_bytes(msgspec.json.encode(PROFILE))
+    (tmp_path / "config.json").write_text(json.dumps(CONFIG))
+    return path
+
+
+def test_a_start_takes_what_the_profile_says_and_reads_no_weights(profile: Path) -> None:
+    time, told = Time(), list[float]()
+    loaded = paced.load(
+        settings(profile), profile.parent, lambda _what, share: told.append(share), time.clock, time.sleep
+    )
+    assert time.now == pytest.approx(4, abs=0.05)
+    assert told == sorted(told)
+    assert len(told) >= 8, "a start that says nothing is taken for stuck"
+    assert (loaded.vocab_size, loaded.max_length, loaded.runner.num_blocks) == (300, 48, 16)
+
+
+def test_what_cannot_be_served_is_refused(profile: Path, tmp_path: Path) -> None:
+    def load(folder: Path = tmp_path, **given: object) -> None:
+        time = Time()
+        paced.load(settings(profile, **given), folder, lambda *_: None, time.clock, time.sleep)
+
+    with pytest.raises(SettingsError, match="--max-length is 99; this model allows at most 48"):
+        load(max_length=99)
+    with pytest.raises(ModelNotFound, match=r"config\.json"):
+        load(folder=tmp_path.parent)
+    few = msgspec.structs.replace(PROFILE, kv_tokens=47)
+    profile.write_bytes(msgspec.json.encode(few))
+    with pytest.raises(UnusableProfile, match=r"kvTokens: 47 hold 11 blocks of 4 tokens.*--max-length of at most 44"):
+        load()
+    load(max_length=44)
+
+
+def test_what_a_paced_core_loads_has_no_torch() -> None:
+    program = """
+import sys
+sys.modules |= dict.fromkeys(("torch", "numba", "triton"))  # importing them fails
+import legato_engine.core.__main__, legato_engine.core.assembly, legato_engine.runner.paced, legato_engine.transfer.ucx
+"""
+    subprocess.run([sys.executable, "-c", program], check=True)

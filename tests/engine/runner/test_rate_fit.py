@@ -1,0 +1,109 @@
+"""What a worker tells of its costs is what its profile says: the real scheduler on a paced runner, in virtual time."""
+
+import random
+from collections import deque
+from collections.abc import Iterable
+
+import pytest
+
+from legato_engine.kvcache.block_pool import BlockPool
+from legato_engine.kvcache.events import EventLog
+from legato_engine.request import Request
+from legato_engine.runner import profile
+from legato_engine.runner.paced import PacedRunner
+from legato_engine.runner.profile import Profile
+from legato_engine.scheduler.limits import SchedulerLimits
+from legato_engine.scheduler.results import SchedulerLoad
+from legato_engine.scheduler.scheduler import Scheduler
+from legato_protocol.stream import SamplingParams
+
+VOCABULARY = 49_152
+CHUNK = 512
+RATE = 0.15  # relative error: the autoscaler has no number that matters more
+
+
+class VirtualWorker:
+    """Computes until nothing is left; time passes in steps alone."""
+
+    def __init__(self, given: Profile) -> None:
+        self.now = 0.0
+        self.runner = PacedRunner(given, 16, VOCABULARY, "m", lambda: self.now, self._sleep)
+        limits = SchedulerLimits("unified", 16, 8192, chunk_tokens=CHUNK, max_waiting=1000)
+        self.scheduler = Scheduler(limits, BlockPool(self.runner.num_blocks, EventLog("e")), "kv")
+        self._times = given.step
+        self._rng = random.Random(0)
+
+    def _sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+    def serve(self, prompts: Iterable[int], output: int, utilization: float) -> SchedulerLoad:
+        """Prompts of so many tokens, which come at random times and keep it busy for this share of its time."""
+        arrivals, at = deque[tuple[float, int]](), 0.0
+        for prompt in prompts:
+            alone = self._times.seconds(0, 0, prompt, prompt * prompt / 2)
+            at += self._rng.expovariate(utilization / alone)
+            arrivals.append((at, prompt))
+        while arrivals or not self.scheduler.idle:
+            if self.scheduler.idle:
+                self.now = max(self.now, arrivals[0][0])
+            while arrivals and arrivals[0][0] <= self.now:
+                self._add(arrivals.popleft()[1], output)
+            batch = self.scheduler.schedule(self.now)
+            assert batch is not None
+            self.scheduler.process(batch, self.runner.step(batch), self.now)
+        return self.scheduler.load()
+
+    def _add(self, prompt: int, output: int) -> None:
+        tokens = self._rng.choices(range(VOCABULARY), k=prompt)
+        params = SamplingParams(max_tokens=output, seed=0)
+        name = str(self._rng.random())
+        self.scheduler.add(Request(name, 1, tokens, prompt, params, deadline=1e9), self.now)
+
+
+@pytest.mark.parametrize("name", profile.shipped())
+@pytest.mark.parametrize(
+    ("prompts", "utilization"),
+    [
+        ([32] * 200, 0.5),
+        ([32] * 200, 0.9),
+        ([512] * 100, 0.2),
+        ([512] * 100, 0.9),
+        ([32, 512, 100, 1500, 32, 300, 4000] * 15, 0.5),
+    ],
+    ids=["32", "32, busy", "512, idle", "512, busy", "mixed"],
+)
+@pytest.mark.parametrize("output", [1, 20], ids=["prompts alone", "beside decodes"])
+def test_the_rate_is_that_of_the_profile(name: str, prompts: list[int], utilization: float, output: int) -> None:
+    given = profile.find(name)
+    cost = VirtualWorker(given).serve(prompts, output, utilization).prefill_cost
+    assert cost is not None
+    assert cost.rate == pytest.approx(true_rate(given, cost.chunk_tokens, cost.context), rel=RATE)
+
+
+@pytest.mark.parametrize("name", profile.shipped())
+def test_short_prompts_that_come_alone_give_a_rate_that_is_rather_too_low(name: str) -> None:
+    """Steps of nearly one size do not tell which part of their time is fixed."""
+    given = profile.find(name)
+    cost = VirtualWorker(given).serve([32] * 200, 1, 0.2).prefill_cost
+    assert cost is not None
+    assert 0.75 < cost.rate / true_rate(given, cost.chunk_tokens, cost.context) < 1 + RATE
+
+
+def test_with_mixed_prompts_each_coefficient_is_that_of_the_profile() -> None:
+    for given in map(profile.find, profile.shipped()):
+        load = VirtualWorker(given).serve([32, 512, 100, 1500, 32, 300, 4000] * 15, 20, 0.5)
+        prefill, decode, step = load.prefill_cost, load.decode_cost, given.step
+        assert prefill is not None
+        assert decode is not None
+        assert prefill.per_step == pytest.approx(step.per_step, rel=RATE)
+        assert prefill.per_token == pytest.approx(step.per_token, rel=RATE)
+        assert prefill.per_pair == pytest.approx(step.per_pair, rel=RATE)
+        assert decode.per_step == pytest.approx(step.per_step, rel=RATE)
+        for rows in (1, 8):
+            fitted = decode.per_step + rows * (decode.per_row + 1000 * decode.per_context)
+            assert fitted == pytest.approx(step.seconds(rows, 1000 * rows, 0, 0), rel=RATE)
+
+
+def true_rate(given: Profile, tokens: int, context: float) -> float:
+    """Prompt tokens per second of steps with so many, each of which attends to so many on average."""
+    return tokens / given.step.seconds(0, 0, tokens, tokens * context)

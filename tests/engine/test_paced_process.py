@@ -1,0 +1,54 @@
+"""Real workers that are paced: processes, streams and UCX as ever, and nothing that computes."""
+
+import asyncio
+from pathlib import Path
+
+from worker_process import PATIENCE, PROMPT, generate, hand_over_twice, start, until
+
+from legato_engine.runner.paced import token_at
+
+PROFILE = """{"source": "a test", "kvTokens": 4096, "startSeconds": 0, "step":
+{"perStep": 0.004, "perRow": 1e-4, "perContext": 1e-8, "perToken": 1e-5, "perPair": 1e-9}}"""
+VOCABULARY = 49_152
+
+
+def test_a_sequence_goes_from_one_paced_worker_to_another_and_on_to_a_third(tmp_path: Path) -> None:
+    profile = tmp_path / "profile.json"
+    profile.write_text(PROFILE)
+    names = ("p0", "d0", "d1")
+    for name in names:
+        (tmp_path / name).mkdir()
+    flags = ("--transport", "TCP", "--runner", "paced", "--profile", str(profile))
+    workers = [start(tmp_path / name, "--name", name, *flags) for name in names]
+    try:
+        for process in workers:
+            until(lambda process=process: process.ready)
+        alone, travelled = asyncio.run(hand_over_twice(*workers))
+        maps = Path(f"/proc/{workers[0].core()}/maps").read_text()
+    finally:
+        for process in workers:
+            process.popen.kill()
+            process.popen.wait()
+    params = generate("r", 24).sequence.params
+    assert alone == [token_at(params, 0, len(PROMPT) + index, VOCABULARY) for index in range(24)]
+    assert travelled == alone
+    assert "libtorch" not in maps
+    assert "llvmlite" not in maps
+
+
+def test_profiles_that_cannot_work_end_the_start_with_2(tmp_path: Path) -> None:
+    negative = tmp_path / "negative.json"
+    negative.write_text(PROFILE.replace("1e-4", "-1"))
+    for flags, said in (
+        (["--runner", "paced"], "--profile: required with --runner paced"),
+        (["--profile", "x"], "--profile: only allowed with --runner paced"),
+        (["--runner", "paced", "--profile", "/no/such.json"], "/no/such.json: No such file"),
+        (
+            ["--runner", "paced", "--profile", str(negative)],
+            f"{negative}: Expected `float` >= 0.0 - at `$.step.perRow`",
+        ),
+        (["--runner", "paced", "--profile", "h1"], "no such profile: h1 (a JSON file, or one of cpu-2-cores"),
+    ):
+        process = start(tmp_path, *flags)
+        assert process.popen.wait(PATIENCE) == 2
+        assert said in process.log.read_text()
