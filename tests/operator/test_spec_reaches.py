@@ -36,6 +36,7 @@ BASE: dict[str, Any] = {
     "transfer": {"transport": "TCP"},
     "scaling": {"prefill": {"min": 2, "max": 3}, "decode": {"min": 2, "max": 3}, "gpuBudget": 8},
 }
+PACED = {"engine": {"runner": "Paced", "profile": "one"}}
 FIXED = {"prefill": {"replicas": 2}, "decode": {"replicas": 2}, "scaling": {"mode": "Fixed"}}
 
 CHANGES: dict[str, Any] = {
@@ -57,6 +58,8 @@ CHANGES: dict[str, Any] = {
     "engine.dtype": "Float32",
     "engine.kvCacheDtype": "BFloat16",
     "engine.numerics": "Invariant",
+    "engine.runner": "Paced",
+    "engine.profile": "other",
     "gateway.replicas": 2,
     "gateway.defaultDeadline": "1m",
     "gateway.tenantTokensPerMinute": {"team a": 600, "*": 60},
@@ -125,10 +128,12 @@ def _with(spec: dict[str, Any], path: str, value: Any) -> dict[str, Any]:
     for parent in parents:
         part = part.setdefault(parent, {})
     part[last] = value
-    return spec
+    return _merged(PACED, spec) if path == "engine.runner" else spec
 
 
 def _base(path: str) -> dict[str, Any]:
+    if path == "engine.profile":
+        return BASE | PACED
     if not path.endswith(".replicas") or path.startswith("gateway"):
         return BASE
     return _merged({key: value for key, value in BASE.items() if key != "scaling"}, FIXED)

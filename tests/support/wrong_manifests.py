@@ -23,6 +23,8 @@ WRONG = [
     ({"engine": {"kvCacheMemory": "1e3"}}, "spec.engine.kvCacheMemory", "not a valid size: 1e3"),
     ({"engine": {"dtype": "float32"}}, "spec.engine.dtype", "'Auto', 'BFloat16', 'Float16' or 'Float32'"),
     ({"engine": {"kvCacheDtype": "Float16"}}, "spec.engine.kvCacheDtype", "'Auto', 'BFloat16' or 'Float32'"),
+    ({"engine": {"runner": "paced"}}, "spec.engine.runner", "'Model' or 'Paced'"),
+    ({"engine": {"runner": "Paced", "profile": "--x"}}, "spec.engine.profile", "does not match"),
     ({"engine": "fast"}, "spec.engine", "must be a mapping, not 'fast'"),
     ({"engine": None}, "spec.engine", "must be a mapping, not nothing"),
     ({"drain": {"deadline": 120}}, "spec.drain.deadline", "not a valid duration: 120 (write 90s"),

@@ -123,6 +123,10 @@ class Engine(ManifestPart):
     """Data type of the KV cache, where it is to be another one than that which dtype selects. On CPUs without AMX."""
     numerics: Literal["Fast", "Invariant"] = "Fast"
     """Fast uses the fastest kernels; Invariant makes a token's logits independent of batch, chunking and cache."""
+    runner: Literal["Model", "Paced"] = "Model"
+    """Model computes. Paced computes nothing and takes the time that profile says: its text means nothing."""
+    profile: Annotated[str, Field(min_length=1, pattern=r"^[^-]")] | None = None
+    """With runner Paced, a shipped profile, or the path of a JSON file where the worker runs."""
 
 
 class Resources(ManifestPart):

@@ -185,6 +185,20 @@ RULES: tuple[Rule, ...] = (
         cel="self.chunkTokens >= self.blockSize",
     ),
     Rule(
+        at="spec.engine",
+        field="profile",
+        message="required with runner Paced",
+        holds=lambda engine: engine.runner != "Paced" or engine.profile is not None,
+        cel="self.runner != 'Paced' || has(self.profile)",
+    ),
+    Rule(
+        at="spec.engine",
+        field="profile",
+        message="only allowed with runner Paced",
+        holds=lambda engine: engine.runner == "Paced" or engine.profile is None,
+        cel="self.runner == 'Paced' || !has(self.profile)",
+    ),
+    Rule(
         at="spec.transfer",
         field="required",
         message="only allowed with a transport other than Auto",

@@ -67,6 +67,11 @@ CASES = {
         {"model": {"source": {**BUILTIN, "path": "/m"}}},
         {"model": {"source": {"path": "/m"}}},
     ),
+    ("spec.engine.profile", "required"): (
+        {"engine": {"runner": "Paced"}},
+        {"engine": {"runner": "Paced", "profile": "h200-llama-3.1-8b-bf16"}},
+    ),
+    ("spec.engine.profile", "only allowed"): ({"engine": {"profile": "/profiles/own.json"}}, {}),
     ("spec.engine.chunkTokens", "must be at least"): (
         {"engine": {"chunkTokens": 31, "blockSize": 32}},
         {"engine": {"chunkTokens": 32, "blockSize": 32}},
