@@ -118,7 +118,8 @@ class Autoscaler:
         windows = {pool: window for pool, window in memory.windows.items() if memory.wished.get(pool) == current[pool]}
         decision = decide(signals, windows, observed.service.spec, current, observed.now)
         missing = [text for made in decision.pools.values() for text in made.missing]
-        memory.known = memory.known if missing else observed.now
+        blind = bool(missing) and (signals.traffic is None or any(worker.ready for worker in signals.workers))
+        memory.known = memory.known if blind else observed.now
         paused = paused_until(observed)
         acts = observed.service.spec.scaling.mode == "Managed" and not paused
         changed = [made for made in decision.pools.values() if made.changes] if acts else []

@@ -117,6 +117,16 @@ def test_metrics_are_stale_after_thirty_seconds_without_and_nothing_shrinks(buil
     assert not late.actions
 
 
+def test_while_no_worker_is_ready_none_could_tell_and_nothing_is_stale(build):
+    """A model that loads for minutes, while prompts arrive."""
+    starting = decoder(ready=False, sample_age=None, prefill_cost=None)
+    autoscaler = Autoscaler(_Source(Signals((starting,), arriving(60, 100))))
+    _look(autoscaler, _observed(build))
+    late = _look(autoscaler, _observed(build, now=1040.0))
+    assert late.status["pools"]["prefill"]["missing"]
+    assert late.condition.reason == conditions.AUTOSCALING
+
+
 def test_records_are_the_last_twenty_and_none_is_lost_with_a_write(build):
     source = _Source()
     autoscaler = Autoscaler(source)

@@ -73,6 +73,7 @@ CHANGES: dict[str, Any] = {
     "slo.tpot": "200ms",
     "scaling.mode": "External",
     "scaling.scaleDownStabilization": "5m",
+    "scaling.idleAfter": "5m",
     "scaling.gpuBudget": 4,
     "scaling.maxPrefillPerDecode": 1,
     "scaling.maxDecodePerPrefill": 1,
@@ -208,7 +209,7 @@ def test_field_reaches_a_process_or_is_refused_or_comes_later(path):
     if refused:
         assert any(f"spec.{path}".startswith(problem) for problem, _ in refused)
         assert all(not made.phases for made in _plans(service))
-    elif path in ("scaling.mode", "slo.ttft", "scaling.scaleDownStabilization"):
+    elif path in ("scaling.mode", "slo.ttft", "scaling.scaleDownStabilization", "scaling.idleAfter"):
         assert not reaches  # for whoever sets the replicas
     else:
         assert reaches is not _later(path)

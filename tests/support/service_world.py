@@ -42,6 +42,16 @@ def _service(chunk, surge, unavailable, rollback, scaling=(), gpus=(0, 0)):
     return parsing.parse(yaml.safe_dump(item))
 
 
+class ScalingItems(tuple):
+    """Fields of `spec.scaling`, hashable by their text."""
+
+    def __new__(cls, given):
+        return super().__new__(cls, tuple(given.items()))
+
+    def __hash__(self):
+        return hash(str(tuple(self)))
+
+
 class World:
     """`broken` are the pools whose workers fail with the broken setting; `scaling` are fields of `spec.scaling`, with a
     tuple of items in place of a mapping, and `gpus` those of a worker of each pool.

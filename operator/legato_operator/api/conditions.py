@@ -33,6 +33,7 @@ PAUSED = "Paused"
 PROGRESS_DEADLINE_EXCEEDED = "ProgressDeadlineExceeded"
 ROLLING_OUT = "RollingOut"
 ROLLOUT_FAILED = "RolloutFailed"
+SCALED_TO_ZERO = "ScaledToZero"
 SCALING = "Scaling"
 STARTING = "Starting"
 UNKNOWN = "Unknown"
@@ -62,6 +63,7 @@ REASONS = {
     PROGRESS_DEADLINE_EXCEEDED: "a worker of the latest revision was not ready within `rollout.progressDeadline`",
     ROLLING_OUT: "workers of an older revision are being replaced",
     ROLLOUT_FAILED: "a worker of the latest revision cannot start; workers of the last good revision keep serving",
+    SCALED_TO_ZERO: "no worker is desired; gateways hold requests until the autoscaler has started one",
     SCALING: "workers are being added or drained",
     STARTING: "pods are still starting",
     UNKNOWN: "no ready worker has reported its state yet",

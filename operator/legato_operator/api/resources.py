@@ -188,7 +188,7 @@ class Slo(ManifestPart):
 
 class Bounds(ManifestPart):
     min: Count = 1
-    """Minimum number of workers, and the initial number; 1 if not given (0 if max is 0)."""
+    """Minimum number of workers; 1 if not given (0 if max is 0). A pool begins with it, and with 1 where it is 0."""
     max: Count = 4
     """Maximum number of workers; 4 if not given."""
 
@@ -210,6 +210,8 @@ class Scaling(ManifestPart):
     """Bounds of the decode pool, except with Fixed."""
     scale_down_stabilization: Duration = 900.0
     """A pool shrinks only to the largest size that was wanted in this time, with Managed and Advisory."""
+    idle_after: Duration = 600.0
+    """A pool with min 0 loses its last worker when nothing arrived or ran for this time, with Managed and Advisory."""
     gpu_budget: Annotated[int, Field(ge=1)] | None = None
     """Maximum number of GPUs of both pools together; no limit if not given."""
     max_prefill_per_decode: Annotated[int, Field(ge=1)] = 4

@@ -29,9 +29,17 @@ def bounds(spec: Spec, role: str) -> Bounds:
 
 
 def initial_replicas(spec: Spec, role: str) -> int:
-    """How many workers a role has before anyone scaled it."""
+    """How many workers a role has before anyone scaled it.
+
+    One where there may be none: so a revision that cannot start is noticed when it is applied, and not by a request.
+    """
     fewest = bounds(spec, role).min
     return fewest if spec.scaling.mode == "Fixed" else max(fewest, 1)
+
+
+def may_be_empty(spec: Spec) -> bool:
+    """Whether the service may be without any worker."""
+    return spec.scaling.mode != "Fixed" and spec.scaling.decode.min == 0
 
 
 def gpus(spec: Spec, role: str, names: Sequence[str] = (quantities.GPU,)) -> int:

@@ -75,6 +75,21 @@ def _decode_pool_is_not_empty(scaling: Scaling) -> bool:
     return scaling.mode == "Fixed" or scaling.decode.max >= 1
 
 
+def _prefill_has_decode(scaling: Scaling) -> bool:
+    return scaling.mode == "Fixed" or scaling.decode.min >= 1 or scaling.prefill.min == 0
+
+
+def _minima(scaling: Scaling) -> str:
+    return (
+        f"decode {scaling.decode.min} beside prefill {scaling.prefill.min}, and prefill workers need one that decodes"
+    )
+
+
+def _prefill_may_be_absent(spec: Spec) -> bool:
+    usual = spec.scaling.mode == "Fixed" or not spec.disaggregated or spec.scaling.prefill.min >= 1
+    return usual or spec.routing.when_prefill_unavailable == "Local"
+
+
 def _fixed_decode_pool_is_not_empty(spec: Spec) -> bool:
     return spec.scaling.mode != "Fixed" or spec.decode.replicas != 0
 
@@ -218,6 +233,24 @@ RULES: tuple[Rule, ...] = (
         message=_EMPTY_DECODE,
         holds=_decode_pool_is_not_empty,
         cel="self.mode == 'Fixed' || !has(self.decode) || self.decode.max >= 1",
+    ),
+    Rule(
+        at="spec.scaling",
+        field="decode.min",
+        message="can be 0 only if prefill.min is 0, too",
+        holds=_prefill_has_decode,
+        cel="self.mode == 'Fixed' || !has(self.decode) || !has(self.decode.min) || self.decode.min >= 1 || "
+        "(has(self.prefill) && (has(self.prefill.min) ? self.prefill.min : self.prefill.max) == 0)",
+        arithmetic=_minima,
+    ),
+    Rule(
+        at="spec",
+        field="scaling.prefill.min",
+        message="can be 0 only if routing.whenPrefillUnavailable is Local: nobody would prefill",
+        holds=_prefill_may_be_absent,
+        cel="self.scaling.mode == 'Fixed' || self.routing.whenPrefillUnavailable == 'Local' || "
+        "!has(self.scaling.prefill) || !has(self.scaling.prefill.min) || self.scaling.prefill.min >= 1 || "
+        "self.scaling.prefill.max == 0",
     ),
     Rule(
         at="spec",

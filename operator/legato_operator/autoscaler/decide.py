@@ -1,7 +1,8 @@
 """The decision: from what is known and what was wished lately to how many workers each pool should have. Pure.
 
 Up at once, to what the terms ask for; down only to the highest wish of the window. So a pool shrinks only to a size
-that none of the window's moments would have grown. What is missing never lets a pool shrink.
+that none of the window's moments would have grown. What is missing never lets a pool shrink. The last worker of a pool
+goes when nothing has arrived or run for a while, and comes back with the first request.
 """
 
 import dataclasses
@@ -9,9 +10,10 @@ import math
 from collections.abc import Mapping, Sequence
 
 from legato_operator.api import roles
-from legato_operator.api.resources import Spec
+from legato_operator.api.resources import Bounds, Spec
 from legato_operator.autoscaler import decode, outlook, prefill
 from legato_operator.autoscaler.decision import (
+    COOLING_DOWN,
     IDLE,
     METRICS_MISSING,
     PREFILL_AND_DECODE,
@@ -39,10 +41,12 @@ def decide(
     fresh = dataclasses.replace(signals, workers=tuple(_fresh(worker) for worker in signals.workers))
     made: dict[str, PoolDecision] = {}
     kept: dict[str, Window] = {}
-    for pool in roles.of(spec):
-        pool_terms = _terms(fresh, pool, spec)
-        kept[pool], made[pool] = _decide(pool, pool_terms, windows.get(pool, Window()), spec, current[pool], now)
-    return Decision(made, kept)
+    for pool in reversed(roles.of(spec)):  # prefill first: beside its workers there is one that decodes
+        pool_terms = _terms(fresh, pool, spec, current[pool])
+        kept[pool] = _window(windows.get(pool, Window()), pool_terms, fresh, pool, spec, current[pool], now)
+        beside = any(each.wish for each in made.values())
+        made[pool] = _decide(pool, pool_terms, kept[pool], beside, spec, current[pool], now)
+    return Decision({pool: made[pool] for pool in roles.of(spec)}, kept)
 
 
 def _fresh(worker: WorkerSignals) -> WorkerSignals:
@@ -54,14 +58,25 @@ def _fresh(worker: WorkerSignals) -> WorkerSignals:
     )
 
 
-def _terms(signals: Signals, pool: str, spec: Spec) -> tuple[Term, ...]:
+def _is_idle(signals: Signals, pool: str) -> bool:
+    """Whether nothing arrives, waits or runs that the pool could be needed for. Prompts need decode workers, too."""
+    traffic = signals.traffic
+    if traffic is None or traffic.held or any(each.requests for each in (*traffic.recent, *traffic.waiting)):
+        return False
+    workers = [worker for worker in signals.workers if pool != roles.PREFILL or worker.pool == "prefill"]
+    if any(worker.ready and worker.queue_tokens is None for worker in workers):
+        return False
+    return not any(worker.running or worker.waiting or worker.queue_tokens for worker in workers)
+
+
+def _terms(signals: Signals, pool: str, spec: Spec, current: int) -> tuple[Term, ...]:
     if pool == roles.PREFILL:
-        return prefill.terms(signals, signals.of_pool("prefill"), spec.slo.ttft)
+        return prefill.terms(signals, signals.of_pool("prefill"), spec.slo.ttft, current)
     workers = signals.of_pool("decode")
     decoding = decode.terms(signals, workers, spec)
     if spec.disaggregated:
         return decoding
-    prompts = prefill.terms(signals, workers, spec.slo.ttft)
+    prompts = prefill.terms(signals, workers, spec.slo.ttft, current)
     return (*decoding, *prompts, *_both(prompts, decoding))
 
 
@@ -72,29 +87,53 @@ def _both(prompts: Sequence[Term], decoding: Sequence[Term]) -> tuple[Term, ...]
     return (Term.of(PREFILL_AND_DECODE, "prefill + decode", numbers),) if steps and numbers["prefill"] else ()
 
 
+def _missing(terms: Sequence[Term]) -> tuple[str, ...]:
+    return tuple(term.missing for term in terms if term.missing)
+
+
+def _needed(terms: Sequence[Term]) -> int:
+    return math.ceil(max((term.known for term in terms), default=0.0) - _ROUNDING)
+
+
+def _asked(terms: Sequence[Term], current: int) -> int:
+    """What is needed, and no less than there is while something is missing."""
+    return max(_needed(terms), current) if _missing(terms) else _needed(terms)
+
+
+def _window(
+    before: Window, terms: Sequence[Term], signals: Signals, pool: str, spec: Spec, current: int, now: float
+) -> Window:
+    wish = _within(roles.bounds(spec, pool), _asked(terms, current))
+    return before.add(now, wish, current, spec.scaling.scale_down_stabilization, _is_idle(signals, pool))
+
+
 def _decide(
-    pool: str, terms: tuple[Term, ...], before: Window, spec: Spec, current: int, now: float
-) -> tuple[Window, PoolDecision]:
-    bounds, missing = roles.bounds(spec, pool), tuple(term.missing for term in terms if term.missing)
-    needed = math.ceil(max((term.known for term in terms), default=0.0) - _ROUNDING)
-    asked = max(needed, current) if missing else needed
-    allowed = min(max(asked, bounds.min), bounds.max)
-    window = before.add(now, allowed, current, spec.scaling.scale_down_stabilization)
-    lowest = min(max(window.highest, bounds.min), bounds.max)
+    pool: str, terms: tuple[Term, ...], window: Window, beside: bool, spec: Spec, current: int, now: float
+) -> PoolDecision:
+    """`beside`: there are to be workers of another pool, which need one of this."""
+    bounds, asked = roles.bounds(spec, pool), _asked(terms, current)
+    allowed = _within(bounds, asked)
+    lowest = _within(bounds, max(window.allows(now, spec.scaling.idle_after), int(beside)))
     decision = PoolDecision(
         pool="prefill" if pool == roles.PREFILL else "decode",
         current=current,
         wish=allowed if allowed >= current else min(lowest, current),
-        needed=needed,
+        needed=_needed(terms),
         highest=window.highest,
         reason="",
         terms=terms,
-        missing=missing,
+        missing=_missing(terms),
         capped_by="" if asked == allowed else f"scaling.{pool}.{'max' if asked > allowed else 'min'}",
     )
     reason = _reason(decision)
     left = window.since + spec.scaling.scale_down_stabilization - now
-    return window, dataclasses.replace(decision, reason=reason, change=outlook.change(decision, reason, left))
+    if reason == COOLING_DOWN:
+        left = window.busy + spec.scaling.idle_after - now
+    return dataclasses.replace(decision, reason=reason, change=outlook.change(decision, reason, left))
+
+
+def _within(bounds: Bounds, replicas: int) -> int:
+    return min(max(replicas, bounds.min), bounds.max)
 
 
 def _reason(decision: PoolDecision) -> str:
@@ -104,4 +143,6 @@ def _reason(decision: PoolDecision) -> str:
         return largest.reason if largest is not None and largest.known > 0 else IDLE
     if decision.missing and decision.wish >= decision.current:
         return METRICS_MISSING
-    return WITHIN_BOUNDS if decision.wish > decision.highest or decision.capped_by else STABILIZING
+    if decision.capped_by:
+        return WITHIN_BOUNDS
+    return STABILIZING if decision.highest > 1 else COOLING_DOWN

@@ -14,9 +14,11 @@ KV_BLOCKS = "KVBlocks"
 STEP_TIME = "StepTime"
 SLOTS = "Slots"
 DECODE_ROOM = "DecodeRoom"
+ACTIVATION = "Activation"
 PREFILL_AND_DECODE = "PrefillAndDecode"
 IDLE = "Idle"
 STABILIZING = "Stabilizing"
+COOLING_DOWN = "CoolingDown"
 METRICS_MISSING = "MetricsMissing"
 WITHIN_BOUNDS = "Bounds"
 
@@ -28,9 +30,11 @@ REASONS = {
     STEP_TIME: "predicted time of a decode step",
     SLOTS: "sequences that decode at once",
     DECODE_ROOM: "a queue whose head waits for room in decode workers",
+    ACTIVATION: "requests for which no decode worker is ready",
     PREFILL_AND_DECODE: "prompts and decode steps of unified workers together",
     IDLE: "nothing needs a worker",
     STABILIZING: "a higher wish is still within `scaling.scaleDownStabilization`",
+    COOLING_DOWN: "the last worker stays until nothing has arrived or run for `scaling.idleAfter`",
     METRICS_MISSING: "a signal is missing, so the pool does not shrink",
     WITHIN_BOUNDS: "`min` or `max` of the pool",
 }

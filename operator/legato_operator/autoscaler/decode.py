@@ -8,9 +8,9 @@ import statistics
 from collections.abc import Sequence
 
 from legato_operator.api.resources import Spec
-from legato_operator.autoscaler.decision import DECODE_ROOM, KV_BLOCKS, SLOTS, STEP_TIME, Term
+from legato_operator.autoscaler.decision import ACTIVATION, DECODE_ROOM, KV_BLOCKS, SLOTS, STEP_TIME, Term
 from legato_operator.autoscaler.prefill import decode_share
-from legato_operator.autoscaler.signals import DecodeCost, Signals, WorkerSignals
+from legato_operator.autoscaler.signals import DecodeCost, Signals, Traffic, WorkerSignals
 
 FULL = 0.9  # of a worker's blocks and slots: sequences do not divide evenly among workers
 WITHIN = 0.9  # of the objective for a step
@@ -21,13 +21,14 @@ BLOCKS_EQUATION = "(used + pending + growth + held + deviations * deviation * sq
 STEP_EQUATION = "(perRow * rows + perContext * context) / (within * objective - fixed)"
 SLOTS_EQUATION = "sequences / (slots * full)"
 ROOM_EQUATION = "serving + 1"
+ACTIVATION_EQUATION = "min(1, held + arrived)"
 
 
 def terms(signals: Signals, workers: Sequence[WorkerSignals], spec: Spec) -> tuple[Term, ...]:
     """What workers of this pool are needed for."""
     if signals.traffic is None:
         return (Term.unknown(KV_BLOCKS, "what is held (a gateway did not answer)"), *_resident(signals, workers, spec))
-    return (*_resident(signals, workers, spec), *_room(signals, workers))
+    return (*_resident(signals, workers, spec), *_room(signals, workers), *_activation(signals.traffic, workers))
 
 
 def _resident(signals: Signals, workers: Sequence[WorkerSignals], spec: Spec) -> tuple[Term, ...]:
@@ -121,3 +122,11 @@ def _room(signals: Signals, workers: Sequence[WorkerSignals]) -> tuple[Term, ...
     if not serving or not signals.traffic.held or decode_share(signals.traffic) < MOSTLY:
         return ()
     return (Term.of(DECODE_ROOM, ROOM_EQUATION, {"serving": float(serving)}),)
+
+
+def _activation(traffic: Traffic, workers: Sequence[WorkerSignals]) -> tuple[Term, ...]:
+    """The first worker, of which nothing is known yet: any request asks for it, one whose client has left, too."""
+    arrived = sum(bucket.requests for bucket in traffic.recent)
+    if any(worker.ready for worker in workers) or not (traffic.held or arrived):
+        return ()
+    return (Term.of(ACTIVATION, ACTIVATION_EQUATION, {"held": float(traffic.held), "arrived": float(arrived)}),)

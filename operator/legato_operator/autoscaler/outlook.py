@@ -1,10 +1,10 @@
 """What would change a wish, in words. Pure."""
 
-from legato_operator.autoscaler.decision import METRICS_MISSING, REASONS, STABILIZING, PoolDecision
+from legato_operator.autoscaler.decision import COOLING_DOWN, METRICS_MISSING, REASONS, STABILIZING, PoolDecision
 
 
 def change(decision: PoolDecision, reason: str, left: float) -> str:
-    """`left`: seconds until the window's maximum is old."""
+    """`left`: seconds until the window's maximum is old, or nothing has run for long enough."""
     return "; ".join(part for part in (_up(decision), _down(decision, reason, left)) if part)
 
 
@@ -13,7 +13,7 @@ def _up(decision: PoolDecision) -> str:
         return f"grows with a larger {decision.capped_by}: {decision.needed} are needed"
     known = [term for term in decision.terms if term.workers is not None]
     if not known:
-        return ""
+        return "" if decision.wish else "grows with the first request"
     largest = max(known, key=lambda term: term.known)
     return f"grows when more than {decision.wish} are needed: now {largest.known:.2f} for {REASONS[largest.reason]}"
 
@@ -23,4 +23,6 @@ def _down(decision: PoolDecision, reason: str, left: float) -> str:
         return f"shrinks only when it is known again: {', '.join(decision.missing)}"
     if reason == STABILIZING:
         return f"shrinks in {max(0.0, left):.0f} s, if no more than {decision.needed} are needed until then"
+    if reason == COOLING_DOWN:
+        return f"shrinks to 0 in {max(0.0, left):.0f} s, if nothing arrives or runs until then"
     return ""

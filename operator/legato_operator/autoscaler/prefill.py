@@ -43,15 +43,21 @@ class _Work:
     longest: float = 0.0  # seconds that the longest of those that fit takes at least
 
 
-def terms(signals: Signals, workers: Sequence[WorkerSignals], ttft: float) -> tuple[Term, ...]:
-    """What workers of this pool are needed for. `ttft` is the objective in seconds."""
+def terms(signals: Signals, workers: Sequence[WorkerSignals], ttft: float, current: int) -> tuple[Term, ...]:
+    """What workers of this pool, of which `current` are desired, are needed for. `ttft` is the objective in seconds.
+
+    An empty pool is measured by workers of the other one, which prefill meanwhile. They come first where they have not
+    done so yet.
+    """
     traffic = signals.traffic
     if traffic is None:
         return (Term.unknown(ARRIVALS, "what arrives (a gateway did not answer)"),)
     queued = _queued_tokens(traffic, workers)
     if not queued and not any(bucket.tokens for bucket in traffic.arrivals):
         return (Term(ARRIVALS, 0.0, "0", {}), *_unknown_queues(workers))
-    cost = _cost(workers)
+    cost = _cost(workers) or _cost(() if any(worker.ready for worker in workers) else signals.of_pool("decode"))
+    if cost is None and not current:
+        return (Term(ARRIVALS, 0.0, "0", {}),)
     if cost is None:
         return (Term.unknown(ARRIVALS, "the prefill rate (no step was measured)"),)
     arrived = _work(traffic.arrivals, cost, ttft)

@@ -29,13 +29,18 @@ def of(
     gateway = _gateway(observed)
     transport = _transport(observed)
     parts = (prefill, decode, gateway)
-    waiting = next((part for part in parts if not part.status), None)
+    needed = (decode, gateway) if roles.bounds(observed.service.spec, roles.PREFILL).min == 0 else parts
+    waiting = next((part for part in needed if not part.status), None)
     ready = Condition(conditions.READY, True, conditions.ALL_READY)
-    if waiting is not None:
+    if waiting is None and decode.reason == conditions.SCALED_TO_ZERO:
+        ready = Condition(conditions.READY, True, conditions.SCALED_TO_ZERO, decode.message)
+    elif waiting is not None:
         ready = Condition(conditions.READY, False, waiting.reason, f"{waiting.type}: {waiting.message}")
     elif transport.status is False and observed.service.spec.transfer.required:
         ready = Condition(conditions.READY, False, transport.reason, transport.message)
     progressing = _progressing(observed, targets, found, {**pools, common.GATEWAY: deployment})
+    if waiting is decode and _is_activated(observed, decode, gateway, progressing):
+        ready = Condition(conditions.READY, True, conditions.SCALED_TO_ZERO, f"the first starts: {decode.message}")
     if observed.missing and waiting is not None:
         ready = Condition(conditions.READY, False, progressing.reason, progressing.message)
     news = (ready, *parts, transport, progressing)
@@ -105,7 +110,16 @@ def _pool(observed: Observed, pool: str, revisions: Revisions, made: PoolPlan, t
 def _pool_ready(observed: Observed, kind: str, pool: str, pools: Mapping[str, PoolPlan]) -> Condition:
     if pool not in pools:
         return Condition(kind, True, conditions.NOT_NEEDED, "decode workers prefill")
+    if not pools[pool].target:
+        return Condition(kind, True, conditions.SCALED_TO_ZERO, "no worker is desired")
     return _any_ready(kind, [pod for pod in observed.of_pool(pool) if pod.draining_since is None])
+
+
+def _is_activated(observed: Observed, decode: Condition, gateway: Condition, progressing: Condition) -> bool:
+    """Whether gateways hold requests as they did at zero, while the first decode worker starts as it should."""
+    at_zero = conditions.find(observed.status, conditions.READY).get("reason") == conditions.SCALED_TO_ZERO
+    starts = decode.reason in (conditions.STARTING, conditions.DOWNLOADING, conditions.NO_READY_WORKER)
+    return bool(at_zero and starts and gateway.status and progressing.status)
 
 
 def _gateway(observed: Observed) -> Condition:

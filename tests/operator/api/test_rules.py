@@ -85,8 +85,16 @@ CASES = {
         {"rollout": {"maxSurge": 0, "maxUnavailable": 1}},
     ),
     ("spec.scaling.decode.max", "must be at least 1"): (
-        {"scaling": {"decode": {"min": 0, "max": 0}}},
-        {"scaling": {"decode": {"min": 0, "max": 1}}},
+        {"scaling": {"prefill": {"min": 0}, "decode": {"min": 0, "max": 0}}},
+        {"scaling": {"prefill": {"min": 0}, "decode": {"min": 0, "max": 1}}},
+    ),
+    ("spec.scaling.decode.min", "can be 0 only"): (
+        {"scaling": {"prefill": {"min": 1}, "decode": {"min": 0}}},
+        {"scaling": {"prefill": {"min": 0}, "decode": {"min": 0}}},
+    ),
+    ("spec.scaling.prefill.min", "can be 0 only"): (
+        {"scaling": {"prefill": {"min": 0}}, "routing": {"whenPrefillUnavailable": "Wait"}},
+        {"scaling": {"prefill": {"min": 0}}, "routing": {"whenPrefillUnavailable": "Local"}},
     ),
     ("spec.decode.replicas", "must be at least 1"): (_fixed(decode=0), _fixed(decode=1)),
     ("spec.scaling.gpuBudget", "must be at least"): (_budget(3), _budget(4)),
@@ -178,6 +186,11 @@ ARITHMETIC = {
         "cannot be kept: the minimum of decode is more than it allows beside the other pool's maximum: "
         "7 decode workers at least > maxDecodePerPrefill 2 × 3 prefill workers at most",
     ),
+    "nobody would decode": (
+        {"scaling": {"decode": {"min": 0}}},
+        "spec.scaling.decode.min",
+        "can be 0 only if prefill.min is 0, too: decode 0 beside prefill 1, and prefill workers need one that decodes",
+    ),
     "fixed": (
         _fixed(1, 5),
         "spec.scaling.maxDecodePerPrefill",
@@ -201,7 +214,14 @@ def test_api_server_holds_fixed_sizes_to_the_ratio(api_server, build, sizes, kep
     assert status == (201 if kept else 422), answer
 
 
-@pytest.mark.parametrize("scaling", [{"decode": {"max": 9}}, {"prefill": {"max": 0}, "decode": {"min": 9, "max": 9}}])
+@pytest.mark.parametrize(
+    "scaling",
+    [
+        {"decode": {"max": 9}},
+        {"prefill": {"max": 0}, "decode": {"min": 9, "max": 9}},
+        {"prefill": {"max": 0}, "decode": {"min": 0}},
+    ],
+)
 def test_bounds_that_are_left_out_keep_the_ratio(api_server, build, scaling):
     assert _problems(build(scaling=scaling)) == []
     status, answer = api_server.call("POST", SERVICES, build(scaling=scaling))

@@ -143,7 +143,7 @@ def test_a_wish_goes_down_when_its_maximum_is_old_and_not_before():
 def test_a_gap_without_decisions_begins_the_window_anew():
     """An operator that was away does not know what would have been wished."""
     idle = Signals((prefiller(), decoder()), NO_TRAFFIC)
-    windows = {"prefill": Window().add(0.0, 1, 1, 900.0)}
+    windows = {"prefill": Window().add(0.0, 1, 1, 900.0, idle=True)}
     assert decide(idle, windows, spec(), {"prefill": 5, "decode": 1}, 1000.0).pools["prefill"].wish == 5
 
 

@@ -14,9 +14,10 @@ from legato_operator.autoscaler.signals import PrefillCost, PromptLengths, Signa
 from legato_operator.autoscaler.window import Window
 
 SPEC = spec()
+EMPTY = spec(scaling={"decode": {"min": 0, "max": 100}})  # either pool may be
 POOLS = ("prefill", "decode")
 many = settings(max_examples=60, deadline=None)
-sizes = st.fixed_dictionaries({pool: st.integers(1, 50) for pool in POOLS})
+sizes = st.fixed_dictionaries({pool: st.integers(0, 50) for pool in POOLS})
 
 
 def _wishes(known, current, windows=None, now=0.0):
@@ -46,7 +47,7 @@ def test_a_pool_shrinks_only_to_the_highest_wish_of_the_whole_window(known, curr
     """And to nothing less than what is needed now."""
     window = Window()
     for number, wish in enumerate(earlier):
-        window = window.add(10.0 * number, wish, 0, SPEC.scaling.scale_down_stabilization)
+        window = window.add(10.0 * number, wish, 0, SPEC.scaling.scale_down_stabilization, idle=False)
     made = decide(known, dict.fromkeys(POOLS, window), SPEC, current, 10.0 * len(earlier))
     for pool, each in made.pools.items():
         assert each.wish >= min(current[pool], max(earlier)), pool
@@ -174,6 +175,25 @@ def test_without_a_worker_prompts_that_arrive_keep_the_pool_as_it_is(traffic, cu
     assume(traffic.arrivals)
     made = _wishes(Signals((), traffic), current, dict.fromkeys(POOLS, Window(((0.0, 0),))), 1.0)
     assert made["prefill"] >= current["prefill"]
+
+
+@many
+@given(traffics())
+def test_an_empty_service_gets_a_decode_worker_for_any_request_and_nothing_without(traffic):
+    made = decide(Signals((), traffic), {}, EMPTY, {"prefill": 0, "decode": 0}, 0.0).pools
+    asked = bool(traffic.held or any(each.requests for each in traffic.recent))
+    assert {pool: each.wish for pool, each in made.items()} == {"decode": int(asked), "prefill": 0}
+
+
+@many
+@given(signals(), sizes, st.dictionaries(st.sampled_from(POOLS), st.booleans()))
+def test_prefill_workers_never_stay_without_one_that_decodes(known, current, silent):
+    """Whatever is known, and when everything was idle for long."""
+    for pool, cold in silent.items():
+        known = changed(known, pool, sample_age=None) if cold else known
+    windows = dict.fromkeys(POOLS, Window(((0.0, 0),)))
+    wishes = {pool: each.wish for pool, each in decide(known, windows, EMPTY, current, 1.0).pools.items()}
+    assert wishes["decode"] >= min(current["decode"], 1) or not wishes["prefill"]
 
 
 def test_no_traffic_lets_a_pool_shrink_to_its_minimum():

@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from service_world import GOOD, OTHER, POOLS, World
+from service_world import GOOD, OTHER, POOLS, ScalingItems, World
 
 from legato_operator.api import pool_sizes, roles
 from legato_operator.observing.observed import Pod
@@ -28,17 +28,7 @@ def _scaling(budget, least=(1, 1), most=(9, 9), ratios=(4, 4)):
     """`spec.scaling` as `World` takes it."""
     bounds = {pool: {"min": low, "max": high} for pool, low, high in zip(POOLS, least, most, strict=True)}
     given = {"gpuBudget": budget, "maxPrefillPerDecode": ratios[0], "maxDecodePerPrefill": ratios[1], **bounds}
-    return _Scaling(given)
-
-
-class _Scaling(tuple):
-    """Items of a mapping, hashable by their text."""
-
-    def __new__(cls, given):
-        return super().__new__(cls, tuple(given.items()))
-
-    def __hash__(self):
-        return hash(str(tuple(self)))
+    return ScalingItems(given)
 
 
 def _starts(action):

@@ -1,0 +1,145 @@
+"""A pool without workers, and the way there and back."""
+
+import dataclasses
+
+import pytest
+from known_signals import NO_TRAFFIC, arriving, decoder, prefiller, prompts, spec
+
+from legato_operator.autoscaler import decision
+from legato_operator.autoscaler.decide import decide
+from legato_operator.autoscaler.signals import Signals
+from legato_operator.autoscaler.window import Window
+
+ONE, NONE = {"prefill": 1, "decode": 1}, {"prefill": 0, "decode": 0}
+MINUTE = 60.0
+HELD = {"held": 3, "held_tokens": 300, "held_prompt_tokens": 300, "head_wait": {"no_worker": 2.0}}
+IDLE = Signals((prefiller(), decoder()), NO_TRAFFIC)
+EMPTY = Signals((), NO_TRAFFIC)
+
+
+def _spec(**scaling):
+    bounds = {"min": 0, "max": 9}
+    given = {"prefill": bounds, "decode": bounds, "idleAfter": "5m", "scaleDownStabilization": "10m"}
+    return spec(scaling={**given, **scaling})
+
+
+def _until(until, known, current=ONE, windows=None, since=0.0, **scaling):
+    """The decision at that time, after one every two seconds, of which each saw `known`."""
+    windows, now = windows or {}, since
+    while True:
+        made = decide(known, windows, _spec(**scaling), current, now)
+        if now >= until:
+            return made
+        windows, now = made.windows, now + 2.0
+
+
+def _wishes(made):
+    return {pool: each.wish for pool, each in made.pools.items()}
+
+
+def test_a_service_at_which_nothing_arrives_or_runs_goes_to_zero_after_idle_after_and_not_before():
+    late, in_time = _until(298.0, IDLE), _until(300.0, IDLE)
+    assert _wishes(late) == ONE
+    assert late.pools["decode"].reason == decision.COOLING_DOWN
+    assert late.pools["decode"].change.endswith("shrinks to 0 in 2 s, if nothing arrives or runs until then")
+    assert _wishes(in_time) == NONE
+    assert in_time.pools["decode"].reason == decision.IDLE
+
+
+@pytest.mark.parametrize(("idle_after", "sizes"), [("5m", (5, 5, 0)), ("15m", (5, 1, 0))])
+def test_more_than_one_worker_go_by_the_window_and_the_last_one_by_idle_after(idle_after, sizes):
+    """A burst that comes back finds the workers of the last one, however early nothing runs."""
+    five = {"prefill": 1, "decode": 5}
+    at = (590.0, 600.0 if idle_after == "15m" else 598.0, 900.0)
+    found = [_until(now, IDLE, five, idleAfter=idle_after).pools["decode"].wish for now in at]
+    assert tuple(found) == sizes
+
+
+@pytest.mark.parametrize(
+    "known",
+    [
+        pytest.param(dataclasses.replace(IDLE, traffic=arriving(60, 100)), id="it arrives"),
+        pytest.param(dataclasses.replace(IDLE, traffic=dataclasses.replace(NO_TRAFFIC, held=1)), id="it is held"),
+        pytest.param(
+            dataclasses.replace(IDLE, traffic=dataclasses.replace(NO_TRAFFIC, waiting=prompts(1, 10))), id="it waits"
+        ),
+        pytest.param(Signals((prefiller(), decoder(running=1)), NO_TRAFFIC), id="it runs"),
+        pytest.param(Signals((prefiller(), decoder(waiting=1)), NO_TRAFFIC), id="it waits for blocks"),
+        pytest.param(Signals((prefiller(queue_tokens=1), decoder()), NO_TRAFFIC), id="it is prefilled"),
+        pytest.param(Signals((prefiller(), decoder(sample_age=None)), NO_TRAFFIC), id="a worker is silent"),
+        pytest.param(Signals((prefiller(), decoder()), None), id="a gateway is silent"),
+    ],
+)
+def test_whatever_is_left_of_a_request_keeps_the_last_decode_worker(known):
+    assert _until(1000.0, known).pools["decode"].wish == 1
+
+
+def test_a_long_answer_does_not_keep_a_prefill_worker():
+    made = _until(300.0, Signals((prefiller(), decoder(running=1, context_tokens=9)), NO_TRAFFIC))
+    assert _wishes(made) == {"prefill": 0, "decode": 1}
+
+
+def test_no_decode_worker_leaves_before_the_last_prefill_worker():
+    """Of prefill there were four in the last minutes."""
+    windows = {"prefill": Window(((0.0, 4), (2.0, 0))), "decode": Window(((2.0, 0),))}
+    made = decide(IDLE, windows, _spec(), {"prefill": 4, "decode": 1}, 4.0)
+    assert _wishes(made) == {"prefill": 4, "decode": 1}
+
+
+@pytest.mark.parametrize("traffic", [dataclasses.replace(NO_TRAFFIC, **HELD), arriving(6, 100)])
+def test_the_first_request_gets_a_decode_worker_at_once(traffic):
+    """And no prefill worker yet: of what that would be good for nothing is known."""
+    made = decide(Signals((), traffic), {}, _spec(), NONE, 0.0)
+    assert _wishes(made) == {"prefill": 0, "decode": 1}
+    assert made.pools["decode"].reason == decision.ACTIVATION
+    assert not made.pools["prefill"].missing
+
+
+def test_it_is_kept_while_it_starts_and_asks_for_no_second_one():
+    starting = decoder(ready=False, sample_age=None, start_seconds=None)
+    waiting = Signals((starting,), dataclasses.replace(NO_TRAFFIC, **HELD))
+    made = _until(1000.0, waiting, {"prefill": 0, "decode": 1})
+    assert _wishes(made) == {"prefill": 0, "decode": 1}
+    assert made.pools["decode"].reason == decision.ACTIVATION
+
+
+def test_prefill_workers_follow_once_decode_workers_tell_what_prompts_cost():
+    """600 prompts of 2,000 tokens a minute: 3.33 workers, by the rate of the decode worker that prefills meanwhile."""
+    alone = decoder(prefill_cost=prefiller().prefill_cost)
+    made = decide(Signals((alone,), arriving(600, 2000)), {}, _spec(), {"prefill": 0, "decode": 1}, 0.0)
+    assert (made.pools["prefill"].wish, made.pools["prefill"].reason) == (4, decision.ARRIVALS)
+
+
+def test_nothing_at_zero_is_zero_and_not_missing():
+    made = _until(100.0, EMPTY, NONE)
+    assert _wishes(made) == NONE
+    assert not any(each.missing for each in made.pools.values())
+    assert made.pools["decode"].change == "grows with the first request"
+
+
+def test_a_silent_gateway_at_zero_is_missing_and_changes_nothing():
+    made = _until(100.0, Signals((), None), NONE)
+    assert _wishes(made) == NONE
+    assert all(each.missing for each in made.pools.values())
+
+
+@pytest.mark.parametrize(("current", "after"), [(ONE, ONE), (NONE, NONE)])
+def test_an_operator_that_starts_anew_waits_for_idle_after_again_and_zero_stays_zero(current, after):
+    known = EMPTY if current == NONE else IDLE
+    assert _wishes(decide(known, {}, _spec(), current, 1e6)) == after
+    assert _wishes(_until(1e6 + 300.0, known, current, since=1e6)) == NONE
+
+
+def test_a_minimum_of_one_is_kept_however_long_nothing_runs():
+    bounds = {"min": 1, "max": 9}
+    made = _until(2000.0, IDLE, prefill=bounds, decode=bounds)
+    assert _wishes(made) == ONE
+    assert made.pools["decode"].reason == decision.WITHIN_BOUNDS
+
+
+def test_unified_workers_go_to_zero_and_come_back():
+    worker, scaling = decoder(prefill_cost=prefiller().prefill_cost), {"prefill": {"max": 0}}
+    assert _until(300.0, Signals((worker,), NO_TRAFFIC), {"decode": 1}, **scaling).pools["decode"].wish == 0
+    held = dataclasses.replace(arriving(60, 100), **HELD)
+    made = decide(Signals((), held), {}, _spec(**scaling), {"decode": 0}, 0.0).pools["decode"]
+    assert (made.wish, made.missing) == (1, ())
