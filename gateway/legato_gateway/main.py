@@ -81,7 +81,9 @@ class Gateway:
         self.discovery = _discovery(settings)
         demand = DemandReporter(name, self.relay, fleet, timers.time)
         self.samples = LoadSampler(fleet, self.relay)
-        state = State(fleet, index, admission, history, metrics, self.relay, self.discovery, demand)
+        state = State(
+            fleet, index, admission, history, metrics, self.relay, self.discovery, demand, settings.hold_without_workers
+        )
         served = ServedModel(settings.served_name, settings.max_length)
         parts = app.Parts(
             tokens=tokens,

@@ -4,7 +4,7 @@ The one place of the gateway that looks at the environment. Only the standard li
 that the command line stays quick.
 """
 
-from argparse import ArgumentParser, Namespace
+from argparse import SUPPRESS, ArgumentParser, Namespace
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -44,6 +44,7 @@ class GatewaySettings:
     local_prefill_below_tokens: int = 64
     when_prefill_unavailable: Literal["Local", "Wait", "Fail"] = "Local"
     transfer_on_failure: Literal["Retry", "Recompute", "Fail"] = "Retry"
+    hold_without_workers: bool = False
     max_queued_requests: int = 2048
     max_queued_tokens: int = 4_000_000
     slow_client: Literal["Pause", "Disconnect"] = "Pause"
@@ -138,6 +139,12 @@ _FLAGS: Final = (
 def add_flags(parser: ArgumentParser) -> None:
     """Every setting as a flag. argparse refuses a bad value; what flags mean together is judged by `read`."""
     flags.add(parser, _FLAGS, GatewaySettings)
+    parser.add_argument(
+        "--hold-without-workers",
+        action="store_true",
+        default=SUPPRESS,
+        help="be ready before the first worker is, and hold requests for it",
+    )
 
 
 def read(given: Namespace, environ: Mapping[str, str]) -> GatewaySettings:

@@ -105,6 +105,7 @@ class Gateway:
         self.history, self.metrics = History(), Metrics()
         self.links = Links(self.fleet, opener("gateway-1", TOKEN, limits))
         discovery = options.pop("discovery", StaticDiscovery(()))
+        hold = options.pop("hold_without_workers", False)
         policy = Policy(**options)
         dispatcher = Dispatcher(self.fleet, self.index, policy, self.links.send, random.Random(1), loop.time)
         self.relay = RequestRelay(
@@ -121,7 +122,7 @@ class Gateway:
         )
         self.demand = DemandReporter("gateway-1", self.relay, self.fleet, loop.time)
         self.state = State(
-            self.fleet, self.index, self.admission, self.history, self.metrics, self.relay, discovery, self.demand
+            self.fleet, self.index, self.admission, self.history, self.metrics, self.relay, discovery, self.demand, hold
         )
 
     def submit(self, **overrides: Any) -> Reader:
@@ -160,7 +161,7 @@ async def following(found: Discovery | list[tuple[str, FakeWorker | str]], **opt
         gateway = Gateway(workers, discovery=found, **options)
         task = asyncio.create_task(gateway.links.follow(found, gateway.relay.workers))
         try:
-            await gateway.until(lambda: bool(list(gateway.fleet)))
+            await gateway.until(lambda: gateway.fleet.has_tried_all or bool(list(gateway.fleet)))
             yield gateway
             gateway.relay.check_integrity()
             gateway.fleet.check_integrity()

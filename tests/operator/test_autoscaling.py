@@ -127,6 +127,12 @@ def test_while_no_worker_is_ready_none_could_tell_and_nothing_is_stale(build):
     assert late.condition.reason == conditions.AUTOSCALING
 
 
+def test_a_silent_gateway_is_stale_without_workers_too(build):
+    autoscaler = Autoscaler(_Source(Signals((), None)))
+    _look(autoscaler, _observed(build))
+    assert _look(autoscaler, _observed(build, now=1040.0)).condition.reason == conditions.METRICS_STALE
+
+
 def test_records_are_the_last_twenty_and_none_is_lost_with_a_write(build):
     source = _Source()
     autoscaler = Autoscaler(source)

@@ -28,7 +28,9 @@ class State:
         relay: RequestRelay,
         discovery: Discovery,
         demand: DemandReporter,
+        hold_without_workers: bool = False,
     ) -> None:
+        self._hold_without_workers = hold_without_workers
         self._demand = demand
         self._metrics = metrics
         self._relay = relay
@@ -53,11 +55,13 @@ class State:
         """Why requests had better not come here, or None.
 
         One that lost its last worker holds them for the next, as every other gateway would: without a ready one the
-        Service would refuse them. Not so when workers are another model's: then it is other gateways' turn.
+        Service would refuse them. So does one that never had a worker where there may be none, once it has tried all
+        that are listed. Not so when workers are another model's: then it is other gateways' turn.
         """
         decoders = [w for w in self._fleet if w.hello is not None and w.hello.role != "prefill"]
         replaced = any(worker.connection == "connected" and worker.foreign for worker in decoders)
-        if any(worker.ready for worker in decoders) or (self._fleet.has_served and not replaced):
+        holds = self._fleet.has_served or (self._hold_without_workers and self._fleet.has_tried_all)
+        if any(worker.ready for worker in decoders) or (holds and not replaced):
             return None
         problems = [f"{w.name}: {w.problem or w.connection}" for w in self._fleet] or ["none is listed"]
         problems += [self._discovery.problem] if self._discovery.problem else []

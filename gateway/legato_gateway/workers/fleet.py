@@ -82,6 +82,8 @@ class Fleet:
         self._broken: dict[str, float] = {}  # until when, on the clock
         self._openings = 0
         self.has_served = False  # some worker could generate for this gateway, now or before
+        self._is_listed = False
+        self.has_tried_all = False  # every listed worker was spoken to, or tried: whoever serves now is known
 
     def __iter__(self) -> Iterator[Worker]:
         return iter(self._workers.values())
@@ -96,6 +98,11 @@ class Fleet:
         self._changed(name)
         return worker
 
+    def listed(self) -> None:
+        """Discovery has told of all workers there are."""
+        self._is_listed = True
+        self._try_all()
+
     def list(self, name: str, listed: bool) -> None:
         """Discovery names it, or does so no more."""
         self._workers[name].listed = listed
@@ -104,6 +111,7 @@ class Fleet:
     def remove(self, name: str) -> None:
         """Nothing connects this gateway to it any more."""
         self._workers.pop(name, None)
+        self._try_all()
         self._changed(name)
 
     def greeted(self, name: str, hello: Hello) -> None:
@@ -118,6 +126,7 @@ class Fleet:
         told = f"it serves another model ({hello.model or 'untold'}) than this gateway ({self._model})"
         worker.connection, worker.problem = "connected", told if worker.foreign else ""
         self.has_served |= not worker.foreign and hello.role != "prefill"
+        self._try_all()
         self._changed(name)
 
     def loaded(self, name: str, load: Load) -> None:
@@ -131,6 +140,7 @@ class Fleet:
         """It cannot be used, and why."""
         worker = self._workers[name]
         worker.connection, worker.problem = connection, problem
+        self._try_all()
         self._changed(name)
 
     def spoke(self, name: str) -> None:
@@ -182,6 +192,10 @@ class Fleet:
         self.snapshot()
         views = {w.name: self._view(w, w.hello) for w in self._workers.values() if w.hello and not w.foreign}
         assert self._views == views, "a view is not what its worker is"
+
+    def _try_all(self) -> None:
+        if self._is_listed and all(worker.hello or worker.problem for worker in self._workers.values()):
+            self.has_tried_all = True
 
     def _close_breakers(self) -> None:
         if not self._broken:

@@ -76,6 +76,7 @@ class Links:
                 self._remove(stream, listener)
         for name, address in listed.items():
             self._list(name, address, listener)
+        self._fleet.listed()
 
     def _list(self, name: str, address: WorkerAddress, listener: StreamListener) -> None:
         known = self._streams.get(name)

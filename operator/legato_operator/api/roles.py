@@ -39,7 +39,7 @@ def initial_replicas(spec: Spec, role: str) -> int:
 
 def may_be_empty(spec: Spec) -> bool:
     """Whether the service may be without any worker."""
-    return spec.scaling.mode != "Fixed" and spec.scaling.decode.min == 0
+    return bounds(spec, DECODE).min == 0
 
 
 def gpus(spec: Spec, role: str, names: Sequence[str] = (quantities.GPU,)) -> int:

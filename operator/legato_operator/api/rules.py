@@ -76,7 +76,7 @@ def _decode_pool_is_not_empty(scaling: Scaling) -> bool:
 
 
 def _prefill_has_decode(scaling: Scaling) -> bool:
-    return scaling.mode == "Fixed" or scaling.decode.min >= 1 or scaling.prefill.min == 0
+    return scaling.decode.min >= 1 or scaling.prefill.min == 0
 
 
 def _minima(scaling: Scaling) -> str:
@@ -86,8 +86,8 @@ def _minima(scaling: Scaling) -> str:
 
 
 def _prefill_may_be_absent(spec: Spec) -> bool:
-    usual = spec.scaling.mode == "Fixed" or not spec.disaggregated or spec.scaling.prefill.min >= 1
-    return usual or spec.routing.when_prefill_unavailable == "Local"
+    prefill = spec.scaling.prefill
+    return prefill.min >= 1 or prefill.max == 0 or spec.routing.when_prefill_unavailable == "Local"
 
 
 def _fixed_decode_pool_is_not_empty(spec: Spec) -> bool:
@@ -239,7 +239,7 @@ RULES: tuple[Rule, ...] = (
         field="decode.min",
         message="can be 0 only if prefill.min is 0, too",
         holds=_prefill_has_decode,
-        cel="self.mode == 'Fixed' || !has(self.decode) || !has(self.decode.min) || self.decode.min >= 1 || "
+        cel="!has(self.decode) || !has(self.decode.min) || self.decode.min >= 1 || "
         "(has(self.prefill) && (has(self.prefill.min) ? self.prefill.min : self.prefill.max) == 0)",
         arithmetic=_minima,
     ),
@@ -248,7 +248,7 @@ RULES: tuple[Rule, ...] = (
         field="scaling.prefill.min",
         message="can be 0 only if routing.whenPrefillUnavailable is Local: nobody would prefill",
         holds=_prefill_may_be_absent,
-        cel="self.scaling.mode == 'Fixed' || self.routing.whenPrefillUnavailable == 'Local' || "
+        cel="self.routing.whenPrefillUnavailable == 'Local' || "
         "!has(self.scaling.prefill) || !has(self.scaling.prefill.min) || self.scaling.prefill.min >= 1 || "
         "self.scaling.prefill.max == 0",
     ),

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from legato_operator.api import roles
 from legato_operator.api.resources import InferenceService
 from legato_operator.manifests import common, container, model
 from legato_operator.manifests.model import Delivery
@@ -104,5 +105,6 @@ def _policy(service: InferenceService, delivery: Delivery) -> list[str]:
         spec.transfer.on_failure,
         "--drain-deadline",
         durations.text(spec.drain.deadline),
+        *(["--hold-without-workers"] if roles.may_be_empty(spec) else []),
         *(f"--tenant-quota={tenant}={tokens}" for tenant, tokens in spec.gateway.tenant_tokens_per_minute.items()),
     ]

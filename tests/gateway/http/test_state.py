@@ -1,5 +1,25 @@
 """What probes are told: when a Service may send requests to a gateway."""
 
+import asyncio
+
+from legato_gateway.discovery import WorkerAddress
+
+
+class Discovered:
+    """Tells what a test says, when it says so."""
+
+    problem = ""
+
+    def __init__(self):
+        self._lists = asyncio.Queue()
+
+    def tell(self, *workers):
+        self._lists.put_nowait(tuple(WorkerAddress(name, address) for name, address in workers))
+
+    async def watch(self):
+        while True:
+            yield await self._lists.get()
+
 
 def test_a_gateway_waits_for_its_first_worker(lab):
     async def test():
@@ -35,5 +55,57 @@ def test_a_gateway_whose_workers_serve_another_model_now_is_unready(lab):
             await worker.start()
             await gateway.until(lambda: gateway.fleet.worker("u0").foreign)
             assert "another model" in gateway.state.unready()
+
+    lab.run(test)
+
+
+def test_a_fresh_gateway_that_may_have_no_worker_holds_requests_for_the_first(lab):
+    """Also while that one is listed and does not answer yet."""
+
+    async def test():
+        found = Discovered()
+        found.tell()
+        async with lab.following(found, hold_without_workers=True) as gateway:
+            assert gateway.state.unready() is None
+            reader = gateway.submit()
+            (worker,) = lab.unified(1)
+            async with worker:
+                await worker.kill()
+                found.tell((worker.name, worker.address))
+                await gateway.until(lambda: gateway.fleet.worker("u0") is not None)
+                assert gateway.state.unready() is None
+                await gateway.until(lambda: gateway.fleet.worker("u0").problem)
+                assert gateway.state.unready() is None
+                await worker.start()
+                assert (await reader.read()).text == lab.text_of(7, 20)
+
+    lab.run(test)
+
+
+def test_it_is_not_ready_beside_workers_of_another_model(lab):
+    """Their gateways are to stay."""
+
+    async def test():
+        found = Discovered()
+        async with lab.unified(1)[0] as worker:
+            worker._model = "another"
+            found.tell((worker.name, worker.address))
+            async with lab.following(found, hold_without_workers=True) as gateway:
+                await gateway.until(lambda: gateway.fleet.worker("u0").foreign)
+                assert "another model" in gateway.state.unready()
+                await worker.kill()
+                found.tell()
+                await gateway.until(lambda: not list(gateway.fleet))
+                assert gateway.state.unready() is None
+
+    lab.run(test)
+
+
+def test_without_that_setting_a_fresh_gateway_waits_for_its_first_worker(lab):
+    async def test():
+        found = Discovered()
+        found.tell()
+        async with lab.following(found) as gateway:
+            assert "no decode worker" in gateway.state.unready()
 
     lab.run(test)

@@ -135,3 +135,35 @@ def test_that_very_process_lives_only_while_its_epoch_is_connected(fleet):
     assert not fleet.lives("u0", "e1")
     fleet.greeted("u0", hello(epoch="e2"))
     assert not fleet.lives("u0", "e1")
+
+
+def test_it_is_known_who_serves_when_every_listed_worker_was_tried():
+    """What appears later changes nothing about that."""
+    fleet = Fleet(Clock(), "m")
+    fleet.add("u0", "address")
+    fleet.add("u1", "address")
+    fleet.greeted("u0", hello())
+    fleet.gone("u1", "connecting", "refused")
+    assert not fleet.has_tried_all
+    other = Fleet(Clock(), "m")
+    other.add("u0", "address")
+    other.add("u1", "address")
+    other.listed()
+    other.greeted("u0", hello())
+    assert not other.has_tried_all
+    other.gone("u1", "connecting", "refused")
+    assert other.has_tried_all
+    other.add("u2", "address")
+    other.greeted("u0", hello(epoch="e2"))
+    assert other.has_tried_all
+    fleet.listed()
+    assert fleet.has_tried_all
+
+
+def test_a_worker_that_is_listed_no_more_need_not_be_tried():
+    fleet = Fleet(Clock(), "m")
+    fleet.add("u0", "address")
+    fleet.listed()
+    assert not fleet.has_tried_all
+    fleet.remove("u0")
+    assert fleet.has_tried_all

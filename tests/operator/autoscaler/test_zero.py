@@ -7,7 +7,7 @@ from known_signals import NO_TRAFFIC, arriving, decoder, prefiller, prompts, spe
 
 from legato_operator.autoscaler import decision
 from legato_operator.autoscaler.decide import decide
-from legato_operator.autoscaler.signals import Signals
+from legato_operator.autoscaler.signals import DecodeCost, Signals
 from legato_operator.autoscaler.window import Window
 
 ONE, NONE = {"prefill": 1, "decode": 1}, {"prefill": 0, "decode": 0}
@@ -15,6 +15,7 @@ MINUTE = 60.0
 HELD = {"held": 3, "held_tokens": 300, "held_prompt_tokens": 300, "head_wait": {"no_worker": 2.0}}
 IDLE = Signals((prefiller(), decoder()), NO_TRAFFIC)
 EMPTY = Signals((), NO_TRAFFIC)
+UNMEASURED = {"slots": None, "decode_cost": DecodeCost(1.0, 0.0)}  # no term asks for it
 
 
 def _spec(**scaling):
@@ -63,8 +64,9 @@ def test_more_than_one_worker_go_by_the_window_and_the_last_one_by_idle_after(id
         pytest.param(
             dataclasses.replace(IDLE, traffic=dataclasses.replace(NO_TRAFFIC, waiting=prompts(1, 10))), id="it waits"
         ),
-        pytest.param(Signals((prefiller(), decoder(running=1)), NO_TRAFFIC), id="it runs"),
-        pytest.param(Signals((prefiller(), decoder(waiting=1)), NO_TRAFFIC), id="it waits for blocks"),
+        pytest.param(Signals((prefiller(), decoder(running=1, **UNMEASURED)), NO_TRAFFIC), id="it runs"),
+        pytest.param(Signals((prefiller(), decoder(waiting=1, **UNMEASURED)), NO_TRAFFIC), id="it waits for blocks"),
+        pytest.param(Signals((prefiller(waiting=1), decoder()), NO_TRAFFIC), id="it waits for a decode worker"),
         pytest.param(Signals((prefiller(queue_tokens=1), decoder()), NO_TRAFFIC), id="it is prefilled"),
         pytest.param(Signals((prefiller(), decoder(sample_age=None)), NO_TRAFFIC), id="a worker is silent"),
         pytest.param(Signals((prefiller(), decoder()), None), id="a gateway is silent"),
@@ -72,6 +74,27 @@ def test_more_than_one_worker_go_by_the_window_and_the_last_one_by_idle_after(id
 )
 def test_whatever_is_left_of_a_request_keeps_the_last_decode_worker(known):
     assert _until(1000.0, known).pools["decode"].wish == 1
+
+
+@pytest.mark.parametrize(
+    "known",
+    [
+        pytest.param(Signals((decoder(),), arriving(60, 100)), id="it was short"),
+        pytest.param(
+            Signals((prefiller(draining=True, queue_tokens=9), decoder()), NO_TRAFFIC), id="a prefill worker drains"
+        ),
+    ],
+)
+def test_also_where_prefill_workers_are_gone(known):
+    assert _until(1000.0, known, {"prefill": 0, "decode": 1}).pools["decode"].wish == 1
+
+
+@pytest.mark.parametrize("silent", [Signals((prefiller(), decoder(sample_age=None)), NO_TRAFFIC), Signals((), None)])
+def test_nobody_knows_what_ran_while_a_worker_or_gateway_was_silent(silent):
+    windows = _until(290.0, IDLE).windows
+    windows = decide(silent, windows, _spec(), ONE, 292.0).windows
+    assert _wishes(_until(590.0, IDLE, windows=windows, since=294.0))["decode"] == 1
+    assert _wishes(_until(592.0, IDLE, windows=windows, since=294.0)) == NONE
 
 
 def test_a_long_answer_does_not_keep_a_prefill_worker():
@@ -108,6 +131,7 @@ def test_prefill_workers_follow_once_decode_workers_tell_what_prompts_cost():
     alone = decoder(prefill_cost=prefiller().prefill_cost)
     made = decide(Signals((alone,), arriving(600, 2000)), {}, _spec(), {"prefill": 0, "decode": 1}, 0.0)
     assert (made.pools["prefill"].wish, made.pools["prefill"].reason) == (4, decision.ARRIVALS)
+    assert decision.ACTIVATION not in {term.reason for term in made.pools["decode"].terms}
 
 
 def test_nothing_at_zero_is_zero_and_not_missing():

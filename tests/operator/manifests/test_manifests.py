@@ -33,6 +33,12 @@ def _with_source(build, **source):
     return build(model={"source": source})
 
 
+@pytest.mark.parametrize(("least", "holds"), [(0, True), (1, False)])
+def test_gateways_hold_requests_without_ever_having_seen_a_worker_where_there_may_be_none(build, least, holds):
+    item = build(scaling={"prefill": {"min": 0}, "decode": {"min": least}})
+    assert ("--hold-without-workers" in _main(gateway.template(_service(item), PLACEMENT))["args"]) is holds
+
+
 @pytest.mark.parametrize(
     ("source", "argument", "volume", "at"),
     [
