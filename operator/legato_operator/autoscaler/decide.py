@@ -58,13 +58,19 @@ def _fresh(worker: WorkerSignals) -> WorkerSignals:
     )
 
 
-def _is_idle(signals: Signals, pool: str) -> bool:
-    """Whether nothing arrives, waits or runs that the pool could be needed for. Prompts need decode workers, too."""
+def _is_idle(signals: Signals, pool: str, spec: Spec) -> bool:
+    """Whether nothing arrives, waits or runs that the pool could be needed for. Prompts need decode workers, too.
+
+    A worker that starts is to serve first: else one that loads for longer than `idleAfter` never would.
+    """
     traffic = signals.traffic
     if traffic is None or traffic.held or any(each.requests for each in (*traffic.recent, *traffic.waiting)):
         return False
     workers = [worker for worker in signals.workers if pool != roles.PREFILL or worker.pool == "prefill"]
     if any(worker.ready and worker.queue_tokens is None for worker in workers):
+        return False
+    starts = [worker for worker in workers if not (worker.ready or worker.draining)]
+    if any(worker.age < spec.rollout.progress_deadline for worker in starts):
         return False
     return not any(worker.running or worker.waiting or worker.queue_tokens for worker in workers)
 
@@ -104,7 +110,7 @@ def _window(
     before: Window, terms: Sequence[Term], signals: Signals, pool: str, spec: Spec, current: int, now: float
 ) -> Window:
     wish = _within(roles.bounds(spec, pool), _asked(terms, current))
-    return before.add(now, wish, current, spec.scaling.scale_down_stabilization, _is_idle(signals, pool))
+    return before.add(now, wish, current, spec.scaling.scale_down_stabilization, _is_idle(signals, pool, spec))
 
 
 def _decide(

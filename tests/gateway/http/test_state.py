@@ -82,6 +82,19 @@ def test_a_fresh_gateway_that_may_have_no_worker_holds_requests_for_the_first(la
     lab.run(test)
 
 
+def test_it_is_not_ready_before_it_has_tried_the_workers_that_are_listed(lab):
+    """They may be another model's."""
+
+    async def test():
+        silent = await asyncio.start_server(lambda *_: None, "127.0.0.1", 0)
+        async with silent:
+            host, port = silent.sockets[0].getsockname()
+            async with lab.following([("u0", f"{host}:{port}")], hold_without_workers=True) as gateway:
+                assert "u0: connecting" in gateway.state.unready()
+
+    lab.run(test)
+
+
 def test_it_is_not_ready_beside_workers_of_another_model(lab):
     """Their gateways are to stay."""
 

@@ -89,6 +89,21 @@ def test_also_where_prefill_workers_are_gone(known):
     assert _until(1000.0, known, {"prefill": 0, "decode": 1}).pools["decode"].wish == 1
 
 
+@pytest.mark.parametrize(("age", "size"), [(1799.0, 1), (1800.0, 0)])
+def test_a_worker_that_starts_stays_until_it_has_served_or_had_its_time(age, size):
+    """Whoever asked for it may have left meanwhile."""
+    starting = decoder(ready=False, sample_age=None, start_seconds=None, age=age)
+    made = _until(1000.0, Signals((starting,), NO_TRAFFIC), {"prefill": 0, "decode": 1})
+    assert made.pools["decode"].wish == size
+
+
+@pytest.mark.parametrize("leaving", [True, False])
+def test_one_that_leaves_before_it_was_ready_does_not_count(leaving):
+    starting = decoder("decode-1", ready=False, draining=leaving, sample_age=None, start_seconds=None, age=5.0)
+    made = _until(1000.0, Signals((decoder(), starting), NO_TRAFFIC), {"prefill": 0, "decode": 1})
+    assert made.pools["decode"].wish == (0 if leaving else 1)
+
+
 @pytest.mark.parametrize("silent", [Signals((prefiller(), decoder(sample_age=None)), NO_TRAFFIC), Signals((), None)])
 def test_nobody_knows_what_ran_while_a_worker_or_gateway_was_silent(silent):
     windows = _until(290.0, IDLE).windows
