@@ -37,9 +37,10 @@ spec:
   gateway: {{defaultDeadline: 2m}}
   routing: {{localPrefillBelowTokens: 16}}
   transfer: {{transport: {transport}}}
-  scaling: {{mode: External, prefill: {{min: {prefill}, max: {prefill}}}, decode: {{min: 1, max: 4}}}}
+  scaling: {scaling}
   drain: {{deadline: 60s}}
 """
+SCALING = "{{mode: External, prefill: {{min: {prefill}, max: {prefill}}}, decode: {{min: 1, max: 4}}}}"
 
 
 @dataclass
@@ -67,6 +68,7 @@ class Service:
 
     def __init__(self, folder: Path, **manifest: Any) -> None:
         settings = {"name": "test", "prefill": 1, "chunk": 128, "transport": "TCP"} | manifest
+        settings.setdefault("scaling", SCALING.format(**settings))
         self.file = folder / "inferenceservice.yaml"
         self.file.write_text(MANIFEST.format(**settings))
         self._log = folder / "up.log"

@@ -19,6 +19,8 @@ from legato_operator.kubernetes import main
 from legato_operator.kubernetes.api import KubernetesCluster
 from legato_operator.kubernetes.leader import Terms
 from legato_operator.kubernetes.settings import OperatorSettings
+from legato_protocol import demand
+from legato_protocol.demand import DemandReport
 
 CRDS = Path(__file__).parents[3] / "crds"
 CONTROL_PORT = 8082  # fixed on Kubernetes; every pod has a loopback address of its own
@@ -40,6 +42,8 @@ class Kubelet:
     namespace: str
     busy: dict[str, int] = field(default_factory=dict)  # by pod: what a worker says that it runs
     asleep: set[str] = field(default_factory=set)  # pods that do not become ready, and do not end
+    demand: Callable[[], DemandReport] | None = None  # what every gateway tells; none: it does not answer
+    up: set[str] = field(default_factory=set)  # pods that run
     schedules: bool = True  # else it starts only what a scheduler gave a node
     drained: set[str] = field(default_factory=set)
     _servers: dict[str, asyncio.Server] = field(default_factory=dict)
@@ -66,6 +70,7 @@ class Kubelet:
         if is_leaving(pod):
             if uid in self._servers:
                 self._servers.pop(uid).close()
+                self.up.discard(name)
             await self._call("DELETE", f"pods/{name}", {"gracePeriodSeconds": 0})
         elif uid not in self._servers and (self.schedules or pod["spec"].get("nodeName")):
             await self._start(pod, name, uid)
@@ -83,6 +88,7 @@ class Kubelet:
         ready = [{"type": kind, "status": "True"} for kind in ("PodScheduled", "ContainersReady", "Ready")]
         status = {"phase": "Running", "podIP": address, "podIPs": [{"ip": address}], "conditions": ready}
         await self.cluster.patch_status(Ref("Pod", self.namespace, name), status, uid)
+        self.up.add(name)
 
     async def _answer(self, name: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
@@ -94,6 +100,8 @@ class Kubelet:
                 running, draining = self.busy.get(name, 0), name in self.drained
                 state = {"running": running, "idle": not running, "draining": draining, "stopping": False}
                 body = json.dumps(state | {"transport": "fake"}).encode()
+                if head.startswith(b"GET /demand") and self.demand is not None:
+                    body = demand.encode(self.demand())
                 writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body))
         writer.close()
 

@@ -1,0 +1,60 @@
+"""Pools without workers: real workers go, and come when they are needed."""
+
+from collections.abc import Callable
+from typing import Any
+
+import psutil
+import pytest
+
+TOKENS = 8
+
+
+@pytest.fixture(scope="module")
+def service(start: Callable[..., Any]) -> Any:
+    """That is scaled to zero after two seconds."""
+    bounds = "prefill: {min: 0, max: 1}, decode: {min: 0, max: 1}"
+    return start(scaling=f"{{{bounds}, idleAfter: 2s, scaleDownStabilization: 2s}}")
+
+
+def _until_zero(service: Any) -> None:
+    service.until(lambda: not service.workers(), "the last worker is gone")
+    service.until(lambda: "ScaledToZero" in service.command("status").stdout, "the service is at zero")
+
+
+def _answers(service: Any, count: int) -> list[Any]:
+    """Of as many requests at once."""
+    streams = [service.stream(f"Number {i} is", TOKENS, temperature=0, logprobs=1) for i in range(count)]
+    for stream in streams:
+        stream.result()
+    return streams
+
+
+def test_requests_at_zero_are_held_and_answered(service: Any) -> None:
+    _until_zero(service)
+    assert service.http.get("/readyz").status_code == 200
+    assert all(stream.finish for stream in _answers(service, 20))
+
+
+def test_a_gateway_that_has_never_seen_a_worker_holds_them_too(service: Any) -> None:
+    _until_zero(service)
+    (gateway,) = [p for p in psutil.Process(service.process.pid).children() if "gateway" in p.cmdline()]
+    gateway.kill()
+    gateway.wait()
+    (stream,) = _answers(service, 1)
+    assert stream.finish
+
+
+def test_decode_workers_prefill_until_a_prefill_worker_is_there_again(start: Callable[..., Any]) -> None:
+    """With requests under way all the time, of which none fails and none gives other tokens."""
+    service = start(name="alone", scaling="{mode: External, prefill: {min: 0, max: 1}}")
+    service.scale("prefill", 1)
+    texts, prefilled_by = set(), []
+    for turn, size in enumerate((1, 0, 1)):
+        running = [service.stream("A story:", 100, temperature=0, extra_body={"ignore_eos": True}) for _ in range(3)]
+        service.scale("prefill", size)
+        fresh = list(range(1000 * turn, 1000 * turn + 100))  # that nobody has cached
+        answer = service.client.completions.create(model="smollm2", prompt=fresh, max_tokens=TOKENS, temperature=0)
+        prefilled_by.append(service.record(answer.id)["prefill"])
+        texts |= {stream.result() for stream in running}
+    assert prefilled_by == ["alone-prefill-0", "local", "alone-prefill-0"]
+    assert len(texts) == 1
