@@ -119,6 +119,11 @@ async def _service(store, **spec):
         ({}, {"do": "scale", "pool": "decode", "replicas": 2}, "the autoscaler is paused for 30m"),
         ({}, {"do": "scale", "pool": "decode", "replicas": 2, "for": 60.0}, "the autoscaler is paused for 1m"),
         (
+            {"scaling": {"prefill": {"min": 0}, "decode": {"min": 0}}},
+            {"do": "scale", "pool": "decode", "replicas": 0},
+            "paused for 30m; requests are held until there is a decode worker again",
+        ),
+        (
             {"scaling": {"mode": "External"}},
             {"do": "scale", "pool": "decode", "replicas": 2, "for": 60.0},
             "spec.scaling.mode External does not use",

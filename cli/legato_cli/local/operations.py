@@ -51,6 +51,8 @@ class Operations:
             until = datetime.datetime.fromtimestamp(self._clock.now() + pause, datetime.UTC)
             await self._cluster.apply(_paused(service, until.isoformat(timespec="seconds")), common.SCALER, force=True)
             told += f"; the autoscaler is paused for {durations.text(pause)}"
+        if name == roles.DECODE and not replicas:
+            told += "; requests are held until there is a decode worker again"
         await self._cluster.apply(pool.scale(service, name, replicas), common.SCALER, force=True)
         return told
 
