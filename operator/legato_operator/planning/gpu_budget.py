@@ -93,24 +93,39 @@ def admit(
 
     Pools below their minimum come first, and decode before prefill. None breaks the ratio, also for a moment.
     """
-    order: list[Apply] = []
-    spec = observed.service.spec
     room = math.inf if budget.total is None else budget.total - budget.held(observed.pods)
-    waiting = {pool: list(made.start) for pool, made in plans.items()}
+    needs = {pool: [budget.of(start) for start in made.start] for pool, made in plans.items()}
     counts = {pool: made.staying for pool, made in plans.items()}
+    targets = {pool: made.target for pool, made in plans.items()}
+    order = starting_order(observed.service.spec, needs, counts, targets, room)
+    waiting = {pool: iter(made.start) for pool, made in plans.items()}
+    starts = tuple(next(waiting[pool]) for pool in order)
+    left = {pool: len(made.start) - order.count(pool) for pool, made in plans.items()}
+    return {pool: made.holding_back(left[pool]) for pool, made in plans.items()}, starts
+
+
+def starting_order(
+    spec: Spec, needs: Mapping[str, Sequence[int]], counts: Mapping[str, int], targets: Mapping[str, int], room: float
+) -> tuple[str, ...]:
+    """Which pool may start its next worker, again and again, as long as there is room for one and the ratio allows it.
+
+    `needs` are the GPUs of each that is to start, by pool; `counts` the workers that stay; `room` the GPUs left.
+    """
+    order: list[str] = []
+    staying, left = dict(counts), {pool: list(each) for pool, each in needs.items()}
     while fitting := [
         pool
-        for pool, starts in waiting.items()
-        if starts and budget.of(starts[0]) <= room and _keeps_ratio(spec, pool, plans[pool], counts)
+        for pool, each in left.items()
+        if each and each[0] <= room and _keeps_ratio(spec, pool, targets[pool], staying)
     ]:
-        pool = min(fitting, key=lambda pool: (counts[pool] >= roles.bounds(spec, pool).min, pool != roles.DECODE))
-        order.append(waiting[pool].pop(0))
-        room -= budget.of(order[-1])
-        counts[pool] += 1
-    return {pool: made.holding_back(len(waiting[pool])) for pool, made in plans.items()}, tuple(order)
+        pool = min(fitting, key=lambda pool: (staying[pool] >= roles.bounds(spec, pool).min, pool != roles.DECODE))
+        room -= left[pool].pop(0)
+        staying[pool] += 1
+        order.append(pool)
+    return tuple(order)
 
 
-def _keeps_ratio(spec: Spec, pool: str, made: PoolPlan, counts: Mapping[str, int]) -> bool:
+def _keeps_ratio(spec: Spec, pool: str, target: int, counts: Mapping[str, int]) -> bool:
     """What replaces another, or surges, is beyond its target: it makes no pool larger."""
     beside = counts.get(pool_sizes.other(pool), 0)
-    return counts[pool] >= made.target or pool_sizes.keeps_ratio(spec, pool, counts[pool] + 1, beside)
+    return counts[pool] >= target or pool_sizes.keeps_ratio(spec, pool, counts[pool] + 1, beside)
