@@ -1,0 +1,121 @@
+"""The gateway in virtual time: which requests start now, and on which workers. The rules are admission's and routing's.
+
+Held requests start in order of arrival, and none overtakes the first. Hand-offs take no time.
+"""
+
+from collections import deque
+from collections.abc import Sequence
+
+from legato_cli.simulation.request import Answers, SimulatedRequest
+from legato_cli.simulation.simulated_worker import SimulatedWorker
+from legato_gateway.admission.queue import AdmissionLimits
+from legato_gateway.routing import scorers
+from legato_operator.api.resources import Spec
+from legato_protocol.demand import WaitCause
+
+LIMITS = AdmissionLimits()
+
+
+class Dispatcher:
+    """`workers` is the list of all of them, as it changes."""
+
+    def __init__(self, spec: Spec, workers: Sequence[SimulatedWorker], answers: Answers, prefix_block: int) -> None:
+        self._spec, self._workers, self._answers, self._block = spec, workers, answers, prefix_block
+        self.held: deque[SimulatedRequest] = deque()
+        self.held_tokens = 0  # uncached, as was expected when they were held
+        self.decoders: dict[SimulatedRequest, SimulatedWorker] = {}  # where what is being prefilled will decode
+        self.obstacle: WaitCause = "prefill"  # what the first held one waits for
+
+    def refuses(self, request: SimulatedRequest) -> bool:
+        """Whether the gateway keeps no more."""
+        return len(self.held) >= LIMITS.max_held or self.held_tokens + request.uncached > LIMITS.max_held_tokens
+
+    def expect(self, request: SimulatedRequest, now: float) -> None:
+        """Sets how many tokens there will be to compute, by the worker that holds most of its prefix."""
+        matches = [worker.prefixes.matched(request.arrival.blocks) for worker in self._prefillers(now)]
+        self._count(request, max(matches, default=0))
+
+    def hold(self, request: SimulatedRequest, first: bool = False) -> None:
+        """It waits, behind all others or, as it ran already, before them."""
+        (self.held.appendleft if first else self.held.append)(request)
+        self.held_tokens += request.uncached
+
+    def dispatch(self, now: float) -> None:
+        """Start as many as can."""
+        while self.held and self._start(self.held[0], now):
+            pass
+
+    def expire(self, now: float) -> list[SimulatedRequest]:
+        """Takes out the held ones whose deadline has passed."""
+        before = now - self._spec.gateway.default_deadline
+        expired = [request for request in self.held if request.arrival.at < before]
+        for request in expired:
+            self.held.remove(request)
+            self.held_tokens -= request.uncached
+        return expired
+
+    def migrate(self, request: SimulatedRequest, now: float) -> bool:
+        """Whether another decode worker took a sequence with its KV."""
+        fitting = self._fitting(request, now)
+        if fitting:
+            best = min(fitting, key=lambda worker: self._decode_load(worker, request))
+            best.growth += self._answers.expected(request.made)
+            best.decode(request, now)
+        return bool(fitting)
+
+    def _start(self, request: SimulatedRequest, now: float) -> bool:
+        prefillers = self._prefillers(now)
+        backlog, kept = sum(worker.backlog for worker in prefillers), request.uncached
+        rate = sum(worker.kind.rate for worker in prefillers)
+        fitting = self._fitting(request, now)
+        if not fitting or not prefillers:
+            serving = any(worker.takes(now) and worker.pool == "decode" for worker in self._workers)
+            self.obstacle = "decode_room" if serving and prefillers else "no_worker"
+            return False
+        if backlog and backlog + kept > max(LIMITS.min_backlog_tokens, rate * LIMITS.backlog_seconds):
+            self.obstacle = "prefill"
+            return False
+        self.held.popleft()
+        self.held_tokens -= kept
+        prefiller, decoder = self._route(request, prefillers, fitting)
+        self._count(request, prefiller.prefixes.matched(request.arrival.blocks))
+        self.decoders[request] = decoder
+        decoder.reserve(request, self._answers)
+        prefiller.compute(request, now)
+        return True
+
+    def _route(
+        self, request: SimulatedRequest, prefillers: Sequence[SimulatedWorker], fitting: Sequence[SimulatedWorker]
+    ) -> tuple[SimulatedWorker, SimulatedWorker]:
+        """Where it is computed, and where it decodes."""
+        if prefillers[0].pool == "decode":
+            best = min(fitting, key=lambda w: self._prefill_seconds(w, request) + self._decode_load(w, request))
+            return best, best
+        decoder = min(fitting, key=lambda worker: self._decode_load(worker, request))
+        if request.known + decoder.backlog < self._spec.routing.local_prefill_below_tokens:
+            return decoder, decoder
+        return min(prefillers, key=lambda worker: self._prefill_seconds(worker, request)), decoder
+
+    def _prefillers(self, now: float) -> list[SimulatedWorker]:
+        """Without prefill workers, decode workers prefill, unless the manifest says otherwise."""
+        taking = [worker for worker in self._workers if worker.takes(now)]
+        found = [worker for worker in taking if worker.pool == "prefill"]
+        if found or (self._spec.disaggregated and self._spec.routing.when_prefill_unavailable != "Local"):
+            return found
+        return taking
+
+    def _fitting(self, request: SimulatedRequest, now: float) -> list[SimulatedWorker]:
+        tokens, answers = request.known, self._answers
+        return [w for w in self._workers if w.pool == "decode" and w.takes(now) and w.fits(tokens, answers)]
+
+    def _prefill_seconds(self, worker: SimulatedWorker, request: SimulatedRequest) -> float:
+        cached = worker.prefixes.matched(request.arrival.blocks) * self._block
+        return (worker.backlog + max(1.0, request.known - cached)) / worker.kind.rate
+
+    def _decode_load(self, worker: SimulatedWorker, request: SimulatedRequest) -> float:
+        fullness = (worker.used + request.known) / worker.kind.kv_tokens
+        return scorers.FULLNESS_WEIGHT * fullness**2 + scorers.RUNNING_WEIGHT * worker.in_flight
+
+    def _count(self, request: SimulatedRequest, matched: int) -> None:
+        """The last known token is always computed, to have logits to sample from."""
+        request.computed, request.uncached = 0, max(1, int(request.known) - matched * self._block)

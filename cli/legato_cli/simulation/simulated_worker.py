@@ -1,0 +1,268 @@
+"""One worker in virtual time: it computes the steps that the scheduler would, as fast as a profile says.
+
+Prompts are computed in chunks, in the order of the scheduler's queue, and what decodes shortens them to keep the
+objective. Steps that are all alike, those of a long prompt alone and those that only decode, are computed at once.
+"""
+
+import heapq
+import math
+from collections import deque
+from dataclasses import dataclass, field
+
+from legato_cli.simulation.request import Answers, RecentPrefixes, Rows, SimulatedRequest
+from legato_engine.runner.profile import StepTimes
+from legato_engine.scheduler.chunk_budget import ChunkBudget, pairs
+from legato_operator.autoscaler.signals import Pool
+
+
+@dataclass(frozen=True)
+class WorkerKind:
+    """What all workers of a service share. `told` is the error of the prefill rate that they tell: told ÷ true."""
+
+    times: StepTimes
+    kv_tokens: int
+    chunk_tokens: int
+    block_size: int
+    tpot: float
+    slots: int
+    prefix_block: int  # tokens that one id of a prefix stands for
+    start: float  # seconds
+    told: float = 1.0
+
+    @property
+    def rate(self) -> float:
+        """Prompt tokens a second in full steps, without context."""
+        return 1 / (self.times.per_token + self.times.per_step / self.chunk_tokens)
+
+
+@dataclass
+class Ended:
+    """What an event of a worker leaves to do."""
+
+    prefilled: list[SimulatedRequest] = field(default_factory=list)
+    finished: list[SimulatedRequest] = field(default_factory=list)
+    preempted: list[SimulatedRequest] = field(default_factory=list)
+
+
+class SimulatedWorker:
+    """`ends` is when the next thing happens here, which `happens` then does."""
+
+    def __init__(self, name: str, pool: Pool, number: int, kind: WorkerKind, created: float) -> None:
+        self.name, self.pool, self.number, self.kind = name, pool, number, kind
+        self.created, self.serves_at = created, created + kind.start
+        self.draining_since: float | None = None
+        self.prefixes = RecentPrefixes(kind.kv_tokens // kind.prefix_block)
+        self.backlog = 0  # prompt tokens that wait or are being computed
+        self.reserved: dict[SimulatedRequest, float] = {}  # tokens of sequences that are to decode here
+        self.reserved_tokens = 0.0
+        self.growth = 0.0  # tokens that all of them will still get, as was expected lately
+        self.rows = Rows()
+        self.ends = math.inf
+        self.has_prefilled = self.has_decoded = False
+        self._waiting: list[tuple[float, int, SimulatedRequest]] = []
+        self._computing: deque[SimulatedRequest] = deque()
+        self._chunks: list[tuple[SimulatedRequest, int]] = []  # of the steps until `ends`; none where it only decodes
+        self._entering: list[SimulatedRequest] = []
+        self._began = 0.0
+
+    def serves(self, now: float) -> bool:
+        """Whether it is ready; also while it drains."""
+        return now >= self.serves_at
+
+    def takes(self, now: float) -> bool:
+        """Whether requests may be sent to it."""
+        return now >= self.serves_at and self.draining_since is None
+
+    @property
+    def in_flight(self) -> int:
+        """Sequences that decode here or will."""
+        return len(self.rows) + len(self._entering) + len(self.reserved)
+
+    @property
+    def prompts(self) -> int:
+        """Requests that are queued or computed here."""
+        return len(self._waiting) + len(self._computing)
+
+    @property
+    def idle(self) -> bool:
+        return not (self.in_flight or self.prompts)
+
+    @property
+    def used(self) -> float:
+        """Tokens of KV that are taken. A sequence's last block is half empty."""
+        return self.rows.context + self.reserved_tokens + self.in_flight * self.kind.block_size / 2
+
+    def queue_tokens(self, now: float) -> int:
+        """Prompt tokens left to compute."""
+        if not self._chunks or self.ends <= self._began:
+            return self.backlog
+        share = (now - self._began) / (self.ends - self._began)
+        return round(self.backlog - share * sum(count for _, count in self._chunks))
+
+    def fits(self, tokens: float, answers: Answers) -> bool:
+        """Whether a sequence of so many tokens may come beside what is expected of the others. Alone, it may fill the
+        worker, so that the next one can always start."""
+        if self.in_flight >= self.kind.slots:
+            return False
+        growth = self.growth + answers.expected() if self.in_flight else 0.0
+        return self.used + tokens + self.kind.block_size / 2 + growth <= self.kind.kv_tokens
+
+    def reserve(self, request: SimulatedRequest, answers: Answers) -> None:
+        """It is going to decode here."""
+        self.reserved[request] = request.known
+        self.reserved_tokens += request.known
+        self.growth += answers.expected()
+
+    def release(self, request: SimulatedRequest) -> None:
+        """It is not, or does already."""
+        self.reserved_tokens -= self.reserved.pop(request)
+        if not self.reserved:
+            self.reserved_tokens = 0.0
+
+    def estimate_growth(self, answers: Answers) -> None:
+        """As is expected now."""
+        entering = (len(self.reserved) + len(self._entering)) * answers.expected()
+        self.growth = self.rows.growth(answers) + entering
+
+    def compute(self, request: SimulatedRequest, now: float) -> None:
+        """A prompt is sent here."""
+        order = now if self.pool == "decode" else now + request.left / self.kind.rate
+        heapq.heappush(self._waiting, (order, request.number, request))
+        self.backlog += request.left
+        self._changed(now)
+
+    def decode(self, request: SimulatedRequest, now: float) -> None:
+        """A sequence whose KV is here goes on."""
+        self._entering.append(request)
+        self._changed(now)
+
+    def happens(self, now: float) -> Ended:
+        """What was due at `ends`."""
+        ended = Ended()
+        self._advance(now)
+        self._end_chunks(ended)
+        ended.finished = self.rows.ended()
+        self._enter()
+        while self.used > self.kind.kv_tokens and len(self.rows) > 1:
+            ended.preempted.append(self.rows.newest())
+            self.rows.remove(ended.preempted[-1])
+        self._begin(now)
+        return ended
+
+    def evict(self, now: float) -> list[SimulatedRequest]:
+        """Takes away all sequences that decode here, with their KV."""
+        self._advance(now)
+        self._enter()
+        rows = self.rows.all()
+        for request in rows:
+            self.rows.remove(request)
+        if not self._chunks:
+            self._begin(now)
+        return rows
+
+    def give_up(self, now: float) -> list[SimulatedRequest]:
+        """Ends: what is computed or decodes here starts again elsewhere."""
+        rows = self.evict(now)
+        prompts = [*self._computing, *(entry[2] for entry in self._waiting)]
+        self.ends = math.inf
+        return [*rows, *prompts]
+
+    def _changed(self, now: float) -> None:
+        """Steps with prompts go on; those that only decode may become others now."""
+        if self._chunks and self.ends < math.inf:
+            return
+        self._advance(now)
+        self._enter()
+        self._begin(now)
+
+    def _enter(self) -> None:
+        for request in self._entering:
+            self.rows.add(request)
+        self._entering.clear()
+
+    def _advance(self, now: float) -> None:
+        """Decode up to now."""
+        if self._chunks:
+            if now >= self.ends and len(self.rows):
+                self.rows.advance(1.0)
+        elif len(self.rows) and now > self._began:
+            self.rows.advance(min(self._steps(now - self._began), self._most_steps()))
+            self._began = now
+
+    def _steps(self, seconds: float) -> float:
+        """Steps in so many seconds, the positive root of `_seconds(steps) = seconds`."""
+        rows, times = len(self.rows), self.kind.times
+        step = times.seconds(rows, 0, 0, 0) + times.per_context * self.rows.context
+        return 2 * seconds / (step + math.sqrt(step * step + 2 * times.per_context * rows * seconds))
+
+    def _seconds(self, steps: float) -> float:
+        """Of so many steps, each with one token of context more for every row."""
+        rows, times = len(self.rows), self.kind.times
+        step = times.seconds(rows, 0, 0, 0) + times.per_context * self.rows.context
+        return steps * (step + times.per_context * rows * steps / 2)
+
+    def _most_steps(self) -> float:
+        """Until a row ends or the KV cache is full."""
+        room = self.kind.kv_tokens - self.used
+        return self.rows.until_end if len(self.rows) == 1 else min(self.rows.until_end, max(0.5, room / len(self.rows)))
+
+    def _end_chunks(self, ended: Ended) -> None:
+        for request, count in self._chunks:
+            request.computed += count
+            self.backlog -= count
+            if not request.left:
+                self._computing.remove(request)
+                self.prefixes.add(request.arrival.blocks)
+                ended.prefilled.append(request)
+        self.has_prefilled |= bool(self._chunks)
+
+    def _begin(self, now: float) -> None:
+        self._began, self._chunks = now, []
+        rows = len(self.rows)
+        self.has_decoded |= rows > 0
+        if self.prompts:
+            self.ends = now + self._begin_chunks()
+        else:
+            self.ends = now + self._seconds(self._most_steps()) if rows else math.inf
+
+    def _begin_chunks(self) -> float:
+        """Choose what prompts compute next; how long that takes."""
+        kind, rows = self.kind, len(self.rows)
+        times = kind.times
+        decoding = times.seconds(rows, 0, 0, 0) + times.per_context * self.rows.context
+        if self.pool == "prefill" and (alone := self._alone()):
+            return alone
+        budget = ChunkBudget(
+            kind.chunk_tokens, kind.tpot - decoding if rows else math.inf, times.per_token, times.per_pair
+        )
+        seconds = decoding
+        for request in self._in_turn(budget):
+            start = int(request.known) - request.left
+            count = budget.count(start, request.left)
+            if not count:
+                break
+            budget.spend(count, start)
+            seconds += times.per_token * count + times.per_pair * pairs(count, start)
+            self._chunks.append((request, count))
+        return seconds
+
+    def _in_turn(self, budget: ChunkBudget) -> "list[SimulatedRequest]":
+        """Those begun, and as many that wait as the step has tokens for."""
+        tokens = sum(request.left for request in self._computing)
+        while self._waiting and tokens < budget.tokens:
+            request = heapq.heappop(self._waiting)[2]
+            self._computing.append(request)
+            tokens += request.left
+        return list(self._computing)
+
+    def _alone(self) -> float:
+        """All full steps of the prompt whose turn it is, which nobody else can join; 0 where there is none."""
+        if not self._computing:
+            self._computing.append(heapq.heappop(self._waiting)[2])
+        first, times = self._computing[0], self.kind.times
+        steps, start = first.left // self.kind.chunk_tokens, int(first.known) - first.left
+        if not steps:
+            return 0.0
+        count = steps * self.kind.chunk_tokens
+        self._chunks.append((first, count))
+        return times.seconds(0, 0, count, pairs(count, start)) + (steps - 1) * times.per_step
