@@ -1,14 +1,12 @@
 """What to ask: prompts as token ids, so that every server computes exactly the same, and when to ask it."""
 
-import csv
-import json
 import random
-from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
-TRACE_BLOCK = 512  # tokens behind one hash id in a Mooncake trace
+from legato_cli.simulation import traces
+from legato_cli.simulation.workload import Arrival
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,59 +52,29 @@ def trace(
 ) -> list[WorkloadRequest]:
     """The first `count` requests of a trace, lengths scaled so that the longest of them fits `max_tokens`.
 
-    Reads Mooncake's JSON lines (equal hash ids become equal tokens, so that prefixes are shared as in the trace) and
-    Azure's CSV. `speed` 2 plays it twice as fast. Raises ValueError for a file that is neither.
+    Equal hash ids become equal tokens, so that prefixes are shared as in the trace. `speed` 2 plays it twice as fast.
+    Raises TraceError, a ValueError, for a file that is no trace.
     """
     if count < 1:
         return []
-    rows = list(islice(_mooncake(path) if path.suffix == ".jsonl" else _azure(path), count))
-    if not rows:
-        raise ValueError(f"{path} has no requests")
-    scale = min(1.0, max_tokens / max(row.input + row.output for row in rows))
+    rows = list(islice(traces.arrivals(path), count))
+    scale = min(1.0, max_tokens / max(row.prompt + row.output for row in rows))
     rng = random.Random(seed)
     return [
         WorkloadRequest(
-            _prompt(row, max(1, int(row.input * scale)), scale, tokens, rng, seed),
+            _prompt(row, max(1, int(row.prompt * scale)), scale, tokens, rng, seed),
             max(1, int(row.output * scale)),
-            (row.at - rows[0].at) / speed,
+            row.at / speed,
         )
         for row in rows
     ]
 
 
-@dataclass(frozen=True, slots=True)
-class _Row:
-    at: float
-    input: int
-    output: int
-    blocks: tuple[int, ...] = ()
-
-
-def _prompt(row: _Row, length: int, scale: float, tokens: TokenRange, rng: random.Random, seed: int) -> tuple[int, ...]:
+def _prompt(
+    row: Arrival, length: int, scale: float, tokens: TokenRange, rng: random.Random, seed: int
+) -> tuple[int, ...]:
     if not row.blocks:
         return tokens.draw(rng, length)
-    per_block = max(1, int(TRACE_BLOCK * scale))
+    per_block = max(1, int(traces.BLOCK * scale))
     prompt = [t for block in row.blocks for t in tokens.draw(random.Random(f"{seed}/{block}"), per_block)]
     return (*prompt, *tokens.draw(rng, max(0, length - len(prompt))))[:length]
-
-
-def _mooncake(path: Path) -> Iterator[_Row]:
-    with path.open() as lines:
-        for number, line in enumerate(lines, 1):
-            try:
-                row = json.loads(line)
-                yield _Row(row["timestamp"] / 1e3, row["input_length"], row["output_length"], tuple(row["hash_ids"]))
-            except (ValueError, KeyError, TypeError) as error:
-                raise ValueError(f"{path}:{number}: not a request of a Mooncake trace ({error})") from None
-
-
-def _azure(path: Path) -> Iterator[_Row]:
-    from datetime import datetime
-
-    with path.open(newline="") as lines:
-        for number, row in enumerate(csv.DictReader(lines), 2):
-            try:
-                at = datetime.fromisoformat(row["TIMESTAMP"][:26]).timestamp()
-                yield _Row(at, int(row["ContextTokens"]), int(row["GeneratedTokens"]))
-            except (ValueError, KeyError) as error:
-                raise ValueError(f"{path}:{number}: not a request of an Azure trace ({error})") from None

@@ -1,0 +1,160 @@
+"""Traces: what is read from a file, and that a bad line is named instead of being skipped."""
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from legato_cli.simulation import traces
+from legato_cli.simulation.traces import TraceError
+from legato_cli.simulation.workload import Arrival
+
+MOONCAKE = '{"timestamp": 500, "input_length": 600, "output_length": 7, "hash_ids": [3, 9]}'
+LATER = '{"timestamp": 2500, "input_length": 20, "output_length": 0, "hash_ids": [3]}'
+HEADER = "TIMESTAMP,ContextTokens,GeneratedTokens"
+
+
+def written(tmp_path: Path, *lines: str, end: str = "\n") -> Path:
+    path = tmp_path / "some.trace"
+    path.write_bytes("".join(line + end for line in lines).encode())
+    return path
+
+
+def test_mooncake_begins_at_zero_and_keeps_prefixes(tmp_path):
+    workload = traces.read(written(tmp_path, MOONCAKE, "", LATER))
+    assert workload.name == "some"
+    assert workload.block == 512
+    assert workload.arrivals == (Arrival(0, 600, 7, (3, 9)), Arrival(2, 20, 1, (3,)))
+
+
+def test_azure_is_told_by_its_content_whatever_the_file_is_called(tmp_path):
+    rows = (HEADER, "2023-11-16 18:17:03.9799600,4808,10", "2023-11-16 18:17:05,3180,8")
+    first, second = traces.read(written(tmp_path, *rows, end="\r\n")).arrivals
+    assert (first.at, first.prompt, first.output, first.blocks) == (0, 4808, 10, ())
+    assert second.at == pytest.approx(1.02004)
+
+
+def test_azure_of_2024_has_time_zones(tmp_path):
+    rows = (HEADER, "2024-05-10 00:00:00.009930+00:00,2162,5", "2024-05-10 02:00:01.009930+02:00,2399,6")
+    assert [arrival.at for arrival in traces.read(written(tmp_path, *rows)).arrivals] == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ('{"timestamp": 600, "input_length": 600}', "missing required field `output_length`"),
+        ('{"timestamp": -1, "input_length": 600, "output_length": 1}', ">= 0"),
+        ('{"timestamp": 600, "input_length": -6, "output_length": 1}', ">= 1"),
+        ('{"timestamp": 600, "input_length": 0, "output_length": 1}', ">= 1"),
+        ('{"timestamp": 600, "input_length": 6, "output_length": -1}', ">= 0"),
+        ('{"timestamp": 600, "input_length": 1.5, "output_length": 1}', "Expected `int`"),
+        ('{"timestamp": NaN, "input_length": 6, "output_length": 1}', "invalid character"),
+        ('{"timestamp": 1e999, "input_length": 6, "output_length": 1}', "out of range"),
+        ('{"timestamp": 600, "input_length": 10000001, "output_length": 1}', "<= 10000000"),
+        ('{"timestamp": 499, "input_length": 6, "output_length": 1}', "0.001 s before the line above it"),
+        (
+            '{"timestamp": 600, "input_length": 512, "output_length": 1, "hash_ids": [1, 2]}',
+            "2 hash_ids for 512 tokens",
+        ),
+        ('{"timestamp": 600, "input_length"', "truncated"),
+        ("[" * 100_000, ""),
+        ("hello", ""),
+    ],
+)
+def test_bad_mooncake_line_is_named(tmp_path, line, reason):
+    with pytest.raises(TraceError, match=r"some\.trace:2: not a request") as caught:
+        traces.read(written(tmp_path, MOONCAKE, line))
+    assert reason in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ("2023-11-16 18:17:03,4808", "2 fields (expected 3)"),
+        ("2023-11-16 18:17:03,4808,10,1", "4 fields (expected 3)"),
+        ("yesterday,4808,10", "yesterday"),
+        ("2023-11-16 18:17:03,-4808,10", "ContextTokens: not a number of tokens: -4808 (1 to 10000000)"),
+        ("2023-11-16 18:17:03,0,10", "not a number of tokens: 0"),
+        ("2023-11-16 18:17:03,nan,10", "not a number of tokens: nan"),
+        ("2023-11-16 18:17:03,4,inf", "GeneratedTokens: not a number of tokens: inf (0 to"),
+        ("2023-11-16 18:17:03," + "9" * 30 + ",1", "not a number of tokens: 999"),
+        ("2023-11-16 18:17:02,4808,10", "1 s before the line above it"),
+    ],
+)
+def test_bad_azure_line_is_named(tmp_path, line, reason):
+    with pytest.raises(TraceError, match=r"some\.trace:3: ") as caught:
+        traces.read(written(tmp_path, HEADER, "2023-11-16 18:17:03,1,1", line))
+    assert reason in str(caught.value)
+
+
+@pytest.mark.parametrize("lines", [(), ("", " "), (HEADER,)])
+def test_empty_file_is_no_trace(tmp_path, lines):
+    with pytest.raises(TraceError, match="no requests"):
+        traces.read(written(tmp_path, *lines))
+
+
+def test_other_file_is_no_trace(tmp_path):
+    with pytest.raises(TraceError, match=r":1: .*expected a JSON object"):
+        traces.read(written(tmp_path, "a,b,c"))
+
+
+def test_missing_file_is_named(tmp_path):
+    with pytest.raises(TraceError, match=r"absent\.jsonl: No such file"):
+        traces.read(tmp_path / "absent.jsonl")
+
+
+def test_huge_line_is_not_read_whole(tmp_path):
+    with pytest.raises(TraceError, match=":2: longer than 1048576 bytes"):
+        traces.read(written(tmp_path, MOONCAKE, "x" * (traces.MOST_LINE + 1)))
+
+
+@pytest.mark.parametrize("limit", ["MOST_REQUESTS", "MOST_BLOCKS"])
+def test_huge_trace_is_refused_with_its_limit(tmp_path, monkeypatch, limit):
+    monkeypatch.setattr(traces, limit, 2)
+    with pytest.raises(TraceError, match=r":[23]: .*too large \(at most"):
+        traces.read(written(tmp_path, MOONCAKE, LATER, LATER))
+
+
+def test_requests_come_one_by_one(tmp_path):
+    """A reader of the first requests meets no error of later lines, and holds no later ones."""
+    assert next(traces.arrivals(written(tmp_path, MOONCAKE, "broken"))).prompt == 600
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(lines=st.lists(st.binary(max_size=60) | st.sampled_from([MOONCAKE.encode(), HEADER.encode()]), max_size=6))
+def test_any_bytes_give_a_trace_or_an_error_with_the_file(tmp_path, lines):
+    path = tmp_path / "any"
+    path.write_bytes(b"\n".join(lines))
+    try:
+        found = traces.read(path).arrivals
+    except TraceError as error:
+        assert str(path) in str(error)  # noqa: PT017
+    else:
+        assert found[0].at == 0
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(
+    field=st.sampled_from(["timestamp", "input_length", "output_length", "hash_ids"]),
+    value=st.none() | st.booleans() | st.text(max_size=5) | st.integers(max_value=-1) | st.lists(st.text(), min_size=1),
+)
+def test_wrong_value_of_any_field_is_named_with_its_line(tmp_path, field, value):
+    path = written(tmp_path, MOONCAKE, json.dumps({**json.loads(LATER), field: value}))
+    with pytest.raises(TraceError, match=":2: "):
+        traces.read(path)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(
+    rows=st.lists(
+        st.tuples(st.integers(0, 10**9), st.integers(1, 10**6), st.integers(1, 10**6)), min_size=1, max_size=20
+    )
+)
+def test_what_was_written_is_read(tmp_path, rows):
+    rows.sort(key=lambda row: row[0])
+    names = ("timestamp", "input_length", "output_length")
+    found = traces.read(written(tmp_path, *(json.dumps(dict(zip(names, row, strict=True))) for row in rows))).arrivals
+    assert [(a.prompt, a.output) for a in found] == [row[1:] for row in rows]
+    assert [a.at for a in found] == pytest.approx([(row[0] - rows[0][0]) / 1e3 for row in rows])
