@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from legato_cli import bench, doctor, explain, gateway, operator, prepare, scale, status, ui, up, worker
+from legato_cli.simulation import arguments as simulate
 
 BAD_ARGUMENTS = 2
 INTERRUPTED = 130  # as shells say it
@@ -24,7 +25,7 @@ def parser() -> argparse.ArgumentParser:
     top = _Parser(prog="legato", description="LLM serving with prefill and decode in separate pools")
     top.add_argument("--version", action="version", version=f"legato {importlib.metadata.version('legato')}")
     subparsers = top.add_subparsers(metavar="COMMAND", required=True)
-    for command in (up, scale, status, explain, ui, doctor, prepare, bench, worker, gateway, operator):
+    for command in (up, scale, status, explain, ui, doctor, prepare, bench, simulate, worker, gateway, operator):
         command.add_parser(subparsers)
     return top
 

@@ -6,17 +6,20 @@ Prompts are computed step by step where steps differ; what decodes flows between
 import math
 import operator
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 from legato_cli.simulation.dispatch import Dispatcher
-from legato_cli.simulation.pods import Pods
+from legato_cli.simulation.pods import POOLS, Pods
 from legato_cli.simulation.request import DEFAULTS, Answers, SimulatedRequest
 from legato_cli.simulation.result import Result
-from legato_cli.simulation.scaler import Observation, Scaler
+from legato_cli.simulation.rivals.ground import Ground
+from legato_cli.simulation.scaler import LegatoScaler, Observation, Scaler
 from legato_cli.simulation.simulated_worker import SimulatedWorker, WorkerKind
 from legato_cli.simulation.tally import Tally
 from legato_cli.simulation.telemetry import Telemetry
 from legato_cli.simulation.workload import Arrival, Workload
 from legato_engine.runner.profile import Profile
+from legato_operator.api import roles
 from legato_operator.api.resources import Spec
 from legato_operator.autoscaling import DECIDE_EVERY
 
@@ -24,22 +27,32 @@ SLOTS = DEFAULTS.max_running
 _ENDS = operator.attrgetter("ends")
 
 
-def simulate(
-    spec: Spec,
-    workload: Workload,
-    profile: Profile,
-    scaler: Scaler,
-    *,
-    start: float | None = None,
-    told: float = 1.0,
-    progress: Callable[[float], None] = lambda now: None,
-) -> Result:
-    """One workload under one scaler. Pools begin with the manifest's initial sizes, all of their workers ready.
+@dataclass(frozen=True)
+class FluidSimulator:
+    """A service to be simulated, as often as one likes. Picklable without `progress`.
 
-    `start` are the seconds that a worker takes to serve, the profile's if not given; `told` is the prefill rate that
-    workers tell ÷ the true one. `progress` hears of the seconds simulated.
+    Pools begin with the manifest's initial sizes, all of their workers ready.
     """
-    return FluidEngine(spec, workload, profile, scaler, start, told).run(progress)
+
+    spec: Spec
+    profile: Profile
+    start: float | None = None  # seconds that a worker takes to serve; the profile's if None
+    since: float = 0.0  # seconds of the workload from which on results count
+    progress: Callable[[float], None] | None = None  # hears of seconds simulated, as they pass
+
+    def simulate(self, workload: Workload, scaler: Scaler) -> Result:
+        """One workload under one scaler, which has seen nothing yet."""
+        engine = FluidEngine(self.spec, workload, self.profile, scaler, start=self.start, since=self.since)
+        return engine.run(self.progress)
+
+    def legato(self) -> Scaler:
+        """The operator's decisions."""
+        return LegatoScaler(self.spec)
+
+    def ground(self, workload: Workload) -> Ground:
+        """Where settings of other scalers are looked for."""
+        most = {POOLS[pool]: roles.bounds(self.spec, pool).max for pool in roles.of(self.spec)}
+        return Ground(workload, self.profile, self.spec.slo.ttft, self.spec.slo.tpot, most)
 
 
 class FluidEngine:
@@ -51,9 +64,13 @@ class FluidEngine:
         workload: Workload,
         profile: Profile,
         scaler: Scaler,
+        *,
         start: float | None = None,
         told: float = 1.0,
+        since: float = 0.0,
     ) -> None:
+        """`told` is the prefill rate that workers tell ÷ the true one; the others are those of `FluidSimulator`."""
+        self._since = since
         self._spec, self._workload, self._scaler = spec, workload, scaler
         self.kind = WorkerKind(
             times=profile.step,
@@ -67,14 +84,14 @@ class FluidEngine:
             told=told,
         )
         self.pods = Pods(spec, self.kind)
-        self.tally = Tally(spec.slo)
+        self.tally = Tally(spec.slo, since)
         self._answers = Answers()
         self._dispatcher = Dispatcher(spec, self.pods.all, self._answers, workload.block)
         self._telemetry = Telemetry(self._answers)
         self._open = 0  # requests that neither ended nor were refused
         self._gpu_seconds = 0.0
 
-    def run(self, progress: Callable[[float], None] = lambda now: None) -> Result:
+    def run(self, progress: Callable[[float], None] | None = None) -> Result:
         """The whole workload, and then until every request has ended or its deadline has passed.
 
         GPU-hours count up to the last arrival, so that they compare however long the rest takes.
@@ -92,7 +109,8 @@ class FluidEngine:
                 self._happens(worker, worker.ends)
             else:
                 self._look(tick, seconds)
-                progress(min(tick, seconds))
+                if progress is not None and tick < seconds:
+                    progress(min(DECIDE_EVERY, seconds - tick))
                 tick += DECIDE_EVERY
         return self.tally.result(self._scaler.name, self._workload.name, self._gpu_seconds, seconds)
 
@@ -102,7 +120,7 @@ class FluidEngine:
         longest, most = arrival.prompt + arrival.output, min(self._spec.model.max_length, self.kind.kv_tokens)
         self._dispatcher.expect(request, now)
         if longest > most or self._dispatcher.refuses(request):
-            self.tally.refused += 1
+            self.tally.refuse(request)
             return
         self._open += 1
         self._telemetry.arrived(request, now)
@@ -165,10 +183,11 @@ class FluidEngine:
                 self._drain(worker, now)
         for request in self._dispatcher.expire(now):
             self._open -= 1
-            self.tally.refused += 1
+            self.tally.refuse(request)
             self._telemetry.waits_no_more(request)
         self._dispatcher.dispatch(now)
-        self._gpu_seconds += self.pods.billed * max(0.0, min(DECIDE_EVERY, end - now))
+        counted = min(now + DECIDE_EVERY, end) - max(now, self._since)
+        self._gpu_seconds += self.pods.billed * max(0.0, counted)
 
     def _drain(self, worker: SimulatedWorker, now: float) -> None:
         """Its sequences go where there is room; the others stay as long as they may."""

@@ -13,10 +13,10 @@ MOST_SAMPLES = 720
 
 
 class Tally:
-    """Of one run. Times in seconds."""
+    """Of one run. Times in seconds; of requests that arrived before `since`, and of wishes then, nothing counts."""
 
-    def __init__(self, slo: Slo) -> None:
-        self._slo = slo
+    def __init__(self, slo: Slo, since: float = 0.0) -> None:
+        self._slo, self._since = slo, since
         self.offered = self.finished = self.refused = self.good = 0
         self.requests = self.tokens = 0  # that arrived since the last sample
         self._ttft: list[float] = []
@@ -26,12 +26,18 @@ class Tally:
         self.wishes: list[tuple[float, Mapping[str, int]]] = []  # those that differ from the one before
 
     def arrived(self, request: SimulatedRequest) -> None:
-        self.offered += 1
+        self.offered += request.arrival.at >= self._since
         self.requests += 1
         self.tokens += request.arrival.prompt
 
+    def refuse(self, request: SimulatedRequest) -> None:
+        """Nobody serves it."""
+        self.refused += request.arrival.at >= self._since
+
     def ended(self, request: SimulatedRequest) -> None:
         """With all of its tokens."""
+        if request.arrival.at < self._since:
+            return
         self.finished += 1
         self._ttft.append(request.ttft)
         self._tpot.append(request.tpot)
@@ -69,7 +75,7 @@ class Tally:
             gpu_hours=gpu_seconds / 3600,
             ttft=quantiles(self._ttft),
             tpot=quantiles(self._tpot),
-            reversals=reversals(self.wishes, seconds),
+            reversals=reversals(self.wishes, self._since, seconds),
             timeline=tuple(self.timeline),
             offered=self.offered,
             finished=self.finished,
@@ -85,15 +91,15 @@ def quantiles(seconds: Sequence[float]) -> Quantiles:
     return Quantiles(*(ordered[max(0, -(-len(ordered) * percent // 100) - 1)] for percent in (50, 90, 99)))
 
 
-def reversals(wishes: Sequence[tuple[float, Mapping[str, int]]], seconds: float) -> dict[str, float]:
+def reversals(wishes: Sequence[tuple[float, Mapping[str, int]]], since: float, until: float) -> dict[str, float]:
     """By pool and hour: changes opposite to the one before, less than 600 s after it."""
-    if not wishes:
-        return {}
-    counts = {}
-    for pool in wishes[0][1]:
-        moves = [(at, now[pool] - before[pool]) for (_, before), (at, now) in itertools.pairwise(wishes)]
-        moves = [(at, by) for at, by in moves if by]
-        counts[pool] = sum(
-            by * before < 0 and at - then < REVERSAL for (then, before), (at, by) in itertools.pairwise(moves)
-        )
-    return {pool: count * 3600 / seconds if seconds else 0.0 for pool, count in counts.items()}
+    hours = max(0.0, until - since) / 3600
+    counts = {pool: _reversals(wishes, pool, since) for pool in wishes[0][1]} if wishes else {}
+    return {pool: count / hours if hours else 0.0 for pool, count in counts.items()}
+
+
+def _reversals(wishes: Sequence[tuple[float, Mapping[str, int]]], pool: str, since: float) -> int:
+    moves = [(at, now[pool] - before[pool]) for (_, before), (at, now) in itertools.pairwise(wishes)]
+    moves = [(at, by) for at, by in moves if by]
+    pairs = itertools.pairwise(moves)
+    return sum(by * before < 0 and at - then < REVERSAL and at >= since for (then, before), (at, by) in pairs)

@@ -1,0 +1,56 @@
+"""Arguments of `legato simulate`; importing this costs nothing, so that `legato --help` stays quick."""
+
+import argparse
+from functools import partial
+
+from legato_protocol import flags
+
+WORKLOADS = ("trace", "superposed", "steady", "mix-shift", "decode-shift", "hit-rate-shift", "step", "idle-burst")
+SCALERS = ("fixed", "request-rate", "schedule", "concurrency", "aibrix", "llm-d", "dynamo", "clairvoyant")
+_MOST = 10**9
+
+
+def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Adds `simulate` to the `legato` command."""
+    parser = subparsers.add_parser(
+        "simulate",
+        help="run a workload through a manifest in virtual time",
+        description="Runs workloads through a manifest in virtual time, with the operator's own decisions and limits, "
+        "and prints attainment, GPU-hours and latencies.",
+    )
+    add, repeated = partial(flags.option, parser), partial(_repeated, parser)
+    parser.add_argument(
+        "-f", "--file", type=flags.FILE, metavar="FILE", required=True, help="the manifest (required)"
+    )
+    add("--profile", kind=flags.text("PROFILE"), help="what a worker can do: a JSON file (required)")
+    repeated("--trace", flags.FILE, "a recorded workload: JSON lines as Mooncake's, CSV as Azure's")
+    repeated("--workload", flags.one_of("WORKLOAD", WORKLOADS), "trace if one is given, or a made one")
+    add("--rate", kind=flags.real("RATE", 0.001, 100_000), default=4.0, help="of made workloads: requests per second")
+    add("--input-tokens", kind=flags.whole("TOKENS", 1, _MOST), default=4096, help="of made workloads: mean prompt")
+    add("--output-tokens", kind=flags.whole("TOKENS", 1, _MOST), default=192, help="of made workloads: mean answer")
+    add("--duration", kind=flags.DURATION, default=3600.0, help="of made workloads")
+    add("--seed", kind=flags.whole("NUMBER", 0, _MOST), default=0, help="of made workloads")
+    add("--start", kind=flags.DURATION, help="what a worker takes to start; as the profile says if not given")
+    add("--skip", kind=flags.DURATION, default=0.0, help="the first part of each workload, which does not count")
+    repeated("--scaler", flags.one_of("SCALER", SCALERS), "another autoscaler to compare with, tuned to each workload")
+    parser.add_argument("--compare", action="store_true", help="compare with all of them")
+    parser.add_argument(
+        "--elsewhere", action="store_true", help="run each of them with what suits another workload, too"
+    )
+    add("--jobs", kind=flags.whole("COUNT", 1, 256), default=1, help="processes that simulate")
+    add("--json", kind=flags.FILE, help="write all results with their timelines to this file")
+    add("--html", kind=flags.FILE, help="write a report with plots to this file")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Exit code 2: a file, a flag or the profile cannot be used."""
+    from legato_cli.simulation import command
+
+    return command.run(args)
+
+
+def _repeated(parser: argparse.ArgumentParser, name: str, kind: flags.ValueKind[object], text: str) -> None:
+    parser.add_argument(
+        name, type=kind, metavar=kind.metavar, action="append", default=[], help=f"{text} (may be repeated)"
+    )

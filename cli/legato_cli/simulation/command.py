@@ -1,0 +1,129 @@
+"""The `legato simulate` subcommand."""
+
+import argparse
+import dataclasses
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from tqdm import tqdm
+
+from legato_cli.simulation import comparison, report, table, traces, workloads
+from legato_cli.simulation.comparison import Comparison, Entry
+from legato_cli.simulation.fluid import FluidSimulator
+from legato_cli.simulation.rivals import RIVALS
+from legato_cli.simulation.workload import Workload
+from legato_engine.errors import UnusableProfile
+from legato_engine.runner import profile
+from legato_operator.api import parsing
+from legato_operator.api.resources import InferenceService, Spec
+from legato_operator.errors import ManifestError
+
+BAD_INPUT = 2
+
+
+class UnusableArguments(ValueError):
+    """Flags that do not go together. The text says which, and what is allowed."""
+
+
+def run(args: argparse.Namespace) -> int:
+    """Simulates and prints; files are written when all is known. Exit code 2: something given cannot be used."""
+    try:
+        service = _manifest(args.file)
+        if args.profile is None:
+            raise UnusableArguments("--profile is required: what a worker can do, as a JSON file")
+        worker = profile.read(Path(args.profile))
+        asked = _workloads(args)
+        _check(args, service.spec, asked)
+        simulator = FluidSimulator(service.spec, worker, args.start, args.skip)
+        found = _simulate(args, simulator, asked)
+        print(table.of(found))
+        for workload in asked:
+            print("", f"{workload.name}: {table.about(workload, service.spec, worker)}", sep="\n")
+            print(table.timeline(found.of(workload.name)[0].result))
+        _write(args, found)
+    except ManifestError as error:
+        for path, message in error.problems:
+            print(f"{args.file}: {path}: {message}" if path else f"{args.file}: {message}", file=sys.stderr)
+        return BAD_INPUT
+    except (UnusableArguments, UnusableProfile, traces.TraceError, OSError) as error:
+        print(f"legato simulate: {error}", file=sys.stderr)
+        return BAD_INPUT
+    return 0
+
+
+def _manifest(path: Path) -> InferenceService:
+    """Raises ManifestError."""
+    try:
+        return parsing.parse(path.read_text())
+    except OSError as error:
+        raise ManifestError([("", error.strerror or str(error))]) from None
+    except UnicodeDecodeError as error:
+        raise ManifestError([("", f"not UTF-8 text: {error.reason}")]) from None
+
+
+def _workloads(args: argparse.Namespace) -> list[Workload]:
+    """All of them, each with a name of its own. Raises TraceError and UnusableArguments."""
+    read = [traces.read(path) for path in args.trace]
+    traffic = workloads.Traffic(args.rate, args.input_tokens, args.output_tokens, args.duration)
+    asked: list[Workload] = []
+    for name in args.workload or (["trace"] if read else []):
+        if name in workloads.PHASES:
+            asked.append(workloads.named(name, args.seed, traffic, None))
+        elif not read:
+            raise UnusableArguments(f"--workload {name} needs --trace FILE")
+        asked += [workloads.named(name, args.seed, traffic, trace) for trace in read if name not in workloads.PHASES]
+    if not asked:
+        raise UnusableArguments("nothing to simulate: give --trace FILE or --workload NAME")
+    if len({workload.name for workload in asked}) < len(asked):
+        raise UnusableArguments("two workloads of the same name: each --trace needs another file name")
+    return asked
+
+
+def _check(args: argparse.Namespace, spec: Spec, asked: Sequence[Workload]) -> None:
+    """What would end a long simulation with nothing to show, before it begins."""
+    for workload in asked:
+        if not workload.arrivals or workload.arrivals[-1].at <= args.skip:
+            raise UnusableArguments(f"no request of {workload.name} counts: it ends within --skip")
+    for path in (args.json, args.html):
+        if path is not None and not path.absolute().parent.is_dir():
+            raise UnusableArguments(f"cannot write {path}: there is no folder {path.absolute().parent}")
+    if not spec.disaggregated and (args.compare or args.scaler):
+        raise UnusableArguments("--scaler and --compare need a manifest with a prefill pool")
+
+
+def _simulate(args: argparse.Namespace, simulator: FluidSimulator, asked: Sequence[Workload]) -> Comparison:
+    chosen = tuple(RIVALS) if args.compare else tuple(dict.fromkeys(args.scaler))
+    alone = not chosen
+    total = sum(workload.arrivals[-1].at for workload in asked) if alone else len(asked) * (len(chosen) + 1)
+    unit = "s" if alone else "result"
+    with tqdm(total=round(total), unit=unit, unit_scale=alone, file=sys.stderr, leave=False) as bar:
+
+        def passed(seconds: float) -> None:
+            bar.update(seconds)
+
+        def made(entry: Entry) -> None:
+            bar.set_postfix_str(f"{entry.result.workload}, {entry.name}")
+            bar.update()
+
+        if alone:
+            simulator = dataclasses.replace(simulator, progress=passed)
+        elsewhere = chosen if args.elsewhere else ()
+        return comparison.compare(simulator, asked, chosen, elsewhere, args.jobs if chosen else 1, None if alone else made)
+
+
+def _write(args: argparse.Namespace, found: Comparison) -> None:
+    if args.json:
+        args.json.write_text(json.dumps(as_json(found), indent=1) + "\n")
+    if args.html:
+        title = f"{args.file.stem}: simulated"
+        args.html.write_text(report.html(found, title))
+
+
+def as_json(found: Comparison) -> dict[str, Any]:
+    """All results, with timelines. Same input, same bytes."""
+    told = comparison.as_json(found)
+    timelines = [[dataclasses.asdict(sample) for sample in entry.result.timeline] for entry in found.entries]
+    return {"results": [{**entry, "timeline": timeline} for entry, timeline in zip(told, timelines, strict=True)]}

@@ -1,0 +1,72 @@
+"""What a simulation found, as text."""
+
+from legato_cli.simulation.comparison import Comparison, Entry
+from legato_cli.simulation.result import Quantiles, Result, Sample
+from legato_cli.simulation.workload import Workload
+from legato_engine.runner.profile import Profile
+from legato_operator.api.resources import Spec
+
+MOST_ROWS = 20  # of a timeline
+
+
+def of(found: Comparison) -> str:
+    """A Markdown table, a row for each scaler on each workload."""
+    head = ["workload", "scaler", "good", "GPU-hours", "TTFT p50/p90/p99 s", "TPOT ms", "reversals/h", "not served"]
+    return _markdown([head, *map(_row, found.entries)])
+
+
+def _row(entry: Entry) -> list[str]:
+    result = entry.result
+    return [
+        result.workload,
+        f"{entry.name} ({entry.chosen})" if entry.chosen else entry.name,
+        f"{result.attainment:.1%}",
+        f"{result.gpu_hours:.2f}",
+        _quantiles(result.ttft, 1, 2),
+        _quantiles(result.tpot, 1000, 1),
+        ", ".join(f"{pool} {count:.1f}" for pool, count in sorted(result.reversals.items(), reverse=True)),
+        f"{result.refused + result.unfinished} of {result.offered}",
+    ]
+
+
+def about(workload: Workload, spec: Spec, profile: Profile) -> str:
+    """How large it is, and what can be said of it beforehand."""
+    lengths = [arrival.prompt + arrival.output for arrival in workload.arrivals]
+    text = f"{len(lengths)} requests in {workload.arrivals[-1].at / 60:.0f} min"
+    for most, name in ((spec.model.max_length, "model.maxLength"), (profile.kv_tokens, "the profile's kvTokens")):
+        if longer := sum(length > most for length in lengths):
+            text += f"; {longer} are longer than {name}, {most} tokens, and are refused"
+    return text
+
+
+def timeline(result: Result) -> str:
+    """Moments at even distances: load, queue, KV, wishes and workers that serve."""
+    samples = result.timeline
+    chosen = [samples[i * len(samples) // MOST_ROWS] for i in range(MOST_ROWS)] if len(samples) > MOST_ROWS else samples
+    pools = sorted(samples[0].wish, reverse=True)
+    head = ["time", "requests/s", "tokens/s", "queue tokens", "KV", *(f"{pool} wish/ready" for pool in pools), "good"]
+    return _markdown([head, *(_moment(sample, pools) for sample in chosen)])
+
+
+def _moment(sample: Sample, pools: list[str]) -> list[str]:
+    hours, rest = divmod(round(sample.at), 3600)
+    return [
+        f"{hours}:{rest // 60:02}:{rest % 60:02}",
+        f"{sample.arrivals_per_second:.2f}",
+        f"{sample.tokens_per_second:.0f}",
+        str(sample.queue_tokens),
+        f"{sample.kv_usage:.0%}",
+        *(f"{sample.wish[pool]}/{sample.ready[pool]}" for pool in pools),
+        f"{sample.attainment_so_far:.1%}",
+    ]
+
+
+def _quantiles(latency: Quantiles, unit: float, digits: int) -> str:
+    return " / ".join(f"{value * unit:.{digits}f}" for value in (latency.p50, latency.p90, latency.p99))
+
+
+def _markdown(rows: list[list[str]]) -> str:
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    lines = [[cell.ljust(width) for cell, width in zip(row, widths, strict=True)] for row in rows]
+    lines.insert(1, ["-" * width for width in widths])
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
