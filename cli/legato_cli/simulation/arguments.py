@@ -2,6 +2,7 @@
 
 import argparse
 from functools import partial
+from typing import Any
 
 from legato_protocol import flags
 
@@ -19,10 +20,15 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         "and prints attainment, GPU-hours and latencies.",
     )
     add, repeated = partial(flags.option, parser), partial(_repeated, parser)
+    parser.add_argument("-f", "--file", type=flags.FILE, metavar="FILE", required=True, help="the manifest (required)")
+    profile = flags.text("PROFILE")
     parser.add_argument(
-        "-f", "--file", type=flags.FILE, metavar="FILE", required=True, help="the manifest (required)"
+        "--profile",
+        type=profile,
+        metavar=profile.metavar,
+        required=True,
+        help="what a worker can do: a JSON file (required)",
     )
-    add("--profile", kind=flags.text("PROFILE"), help="what a worker can do: a JSON file (required)")
     repeated("--trace", flags.FILE, "a recorded workload: JSON lines as Mooncake's, CSV as Azure's")
     repeated("--workload", flags.one_of("WORKLOAD", WORKLOADS), "trace if one is given, or a made one")
     add("--rate", kind=flags.real("RATE", 0.001, 100_000), default=4.0, help="of made workloads: requests per second")
@@ -50,7 +56,7 @@ def run(args: argparse.Namespace) -> int:
     return command.run(args)
 
 
-def _repeated(parser: argparse.ArgumentParser, name: str, kind: flags.ValueKind[object], text: str) -> None:
+def _repeated(parser: argparse.ArgumentParser, name: str, kind: flags.ValueKind[Any], text: str) -> None:
     parser.add_argument(
         name, type=kind, metavar=kind.metavar, action="append", default=[], help=f"{text} (may be repeated)"
     )

@@ -6,7 +6,7 @@ import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from tqdm import tqdm
 
@@ -32,8 +32,6 @@ def run(args: argparse.Namespace) -> int:
     """Simulates and prints; files are written when all is known. Exit code 2: something given cannot be used."""
     try:
         service = _manifest(args.file)
-        if args.profile is None:
-            raise UnusableArguments("--profile is required: what a worker can do, as a JSON file")
         worker = profile.read(Path(args.profile))
         asked = _workloads(args)
         _check(args, service.spec, asked)
@@ -96,22 +94,30 @@ def _check(args: argparse.Namespace, spec: Spec, asked: Sequence[Workload]) -> N
 
 def _simulate(args: argparse.Namespace, simulator: FluidSimulator, asked: Sequence[Workload]) -> Comparison:
     chosen = tuple(RIVALS) if args.compare else tuple(dict.fromkeys(args.scaler))
-    alone = not chosen
-    total = sum(workload.arrivals[-1].at for workload in asked) if alone else len(asked) * (len(chosen) + 1)
-    unit = "s" if alone else "result"
-    with tqdm(total=round(total), unit=unit, unit_scale=alone, file=sys.stderr, leave=False) as bar:
+    if chosen:
+        return _compare(args, simulator, asked, chosen)
+    seconds = sum(workload.arrivals[-1].at for workload in asked)
+    with tqdm(total=round(seconds), unit="s", unit_scale=True, file=sys.stderr, leave=False) as bar:
+        shown = dataclasses.replace(simulator, progress=lambda passed: _passed(bar, passed))
+        return comparison.compare(shown, asked, ())
 
-        def passed(seconds: float) -> None:
-            bar.update(seconds)
+
+def _passed(bar: "tqdm[NoReturn]", seconds: float) -> None:
+    bar.update(seconds)
+
+
+def _compare(
+    args: argparse.Namespace, simulator: FluidSimulator, asked: Sequence[Workload], chosen: tuple[str, ...]
+) -> Comparison:
+    elsewhere = chosen if args.elsewhere and len(asked) > 1 else ()
+    runs = len(asked) * (1 + len(chosen) + len(elsewhere))
+    with tqdm(total=runs, unit="result", file=sys.stderr, leave=False) as bar:
 
         def made(entry: Entry) -> None:
             bar.set_postfix_str(f"{entry.result.workload}, {entry.name}")
             bar.update()
 
-        if alone:
-            simulator = dataclasses.replace(simulator, progress=passed)
-        elsewhere = chosen if args.elsewhere else ()
-        return comparison.compare(simulator, asked, chosen, elsewhere, args.jobs if chosen else 1, None if alone else made)
+        return comparison.compare(simulator, asked, chosen, elsewhere, args.jobs, made)
 
 
 def _write(args: argparse.Namespace, found: Comparison) -> None:

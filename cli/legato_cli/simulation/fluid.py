@@ -51,7 +51,7 @@ class FluidSimulator:
 
     def ground(self, workload: Workload) -> Ground:
         """Where settings of other scalers are looked for."""
-        most = {POOLS[pool]: roles.bounds(self.spec, pool).max for pool in roles.of(self.spec)}
+        most: dict[str, int] = {POOLS[pool]: roles.bounds(self.spec, pool).max for pool in roles.of(self.spec)}
         return Ground(workload, self.profile, self.spec.slo.ttft, self.spec.slo.tpot, most)
 
 
