@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 from legato_cli import bench, prepare, up
+from legato_cli.simulation import arguments as simulate
 from legato_engine import metrics as worker_metrics
 from legato_engine import settings as worker_settings
 from legato_engine.core.frames import CoreStatus, CoreTotals
@@ -45,6 +46,7 @@ def test_docs_know_every_flag(command, module):
     ("module", "page", "heading"),
     [
         (bench, "bench.md", "Every flag"),
+        (simulate, "simulate.md", "Every flag"),
         (prepare, "settings.md", "`legato prepare`"),
         (up, "settings.md", "`legato up`"),
     ],
