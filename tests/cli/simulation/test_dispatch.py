@@ -1,0 +1,115 @@
+"""Which requests start, and where."""
+
+import pytest
+from known_signals import spec
+from simulated_service import profile
+
+from legato_cli.simulation.dispatch import Dispatcher
+from legato_cli.simulation.request import Answers, SimulatedRequest
+from legato_cli.simulation.simulated_worker import SimulatedWorker, WorkerKind
+from legato_cli.simulation.workload import Arrival
+
+KIND = WorkerKind(profile().step, 64_000, 512, 16, 0.1, 4, 512, 30.0)
+UNIFIED = {"scaling": {"prefill": {"min": 0, "max": 0}}}
+
+
+def _worker(pool, number=0, created=-100.0):
+    return SimulatedWorker(f"{pool}-{number}", pool, number, KIND, created)
+
+
+def _dispatcher(*workers, **parts):
+    return Dispatcher(spec(**parts), workers, Answers(), 512)
+
+
+def _send(dispatcher, *lengths, blocks=(), now=1.0):
+    requests = [SimulatedRequest(i, Arrival(now, tokens, 10, blocks), tokens) for i, tokens in enumerate(lengths)]
+    for request in requests:
+        dispatcher.expect(request, now)
+        dispatcher.hold(request)
+    dispatcher.dispatch(now)
+    return requests
+
+
+def test_prompts_go_to_the_shortest_queue():
+    workers = [_worker("prefill", 0), _worker("prefill", 1), _worker("decode")]
+    _send(_dispatcher(*workers), 1000, 600, 300)
+    assert [worker.backlog for worker in workers] == [1000, 900, 0]
+
+
+def test_a_known_prefix_draws_a_prompt_to_its_worker():
+    workers = [_worker("prefill", 0), _worker("prefill", 1), _worker("decode")]
+    workers[1].prefixes.add((1, 2))
+    _send(_dispatcher(*workers), 2000, blocks=(1, 2))
+    assert [worker.backlog for worker in workers] == [0, 2000 - 1024, 0]
+
+
+def test_sequences_spread_over_decode_workers():
+    workers = [_worker("prefill"), _worker("decode", 1), _worker("decode", 2)]
+    _send(_dispatcher(*workers), 1000, 1000, 1000, 1000)
+    assert [worker.in_flight for worker in workers[1:]] == [2, 2]
+
+
+def test_no_more_is_queued_than_two_seconds_and_the_rest_is_held():
+    """8,376 tokens a second: 16,752."""
+    dispatcher = _dispatcher(prefill := _worker("prefill"), _worker("decode", 1), _worker("decode", 2))
+    _send(dispatcher, *([4000] * 6))
+    assert (prefill.backlog, len(dispatcher.held), dispatcher.held_tokens) == (16_000, 2, 8000)
+    assert dispatcher.obstacle == "prefill"
+
+
+def test_a_prompt_waits_for_room_to_decode_and_nothing_overtakes_it():
+    """64,000 tokens: 20,000, 20,000 and 32 + 8 for each fit beside 20,000, but no third one with what is expected."""
+    dispatcher = _dispatcher(*(_worker("prefill", i) for i in range(9)), _worker("decode"))
+    _send(dispatcher, 20_000, 20_000, 30_000, 100)
+    assert [request.arrival.prompt for request in dispatcher.held] == [30_000, 100]
+    assert dispatcher.obstacle == "decode_room"
+
+
+def test_a_worker_decodes_no_more_at_once_than_it_has_slots():
+    dispatcher = _dispatcher(_worker("prefill"), _worker("decode"))
+    _send(dispatcher, *([100] * 6))
+    assert (len(dispatcher.held), dispatcher.obstacle) == (2, "decode_room")
+
+
+@pytest.mark.parametrize("missing", ["decode", "prefill"])
+def test_without_a_worker_of_a_pool_requests_wait_for_one(missing):
+    """With `Wait`, decode workers do not prefill."""
+    there = "prefill" if missing == "decode" else "decode"
+    workers = [_worker(there), _worker(missing, 1, created=-28.8)]
+    dispatcher = _dispatcher(*workers, routing={"whenPrefillUnavailable": "Wait"})
+    _send(dispatcher, 1000)
+    assert (len(dispatcher.held), dispatcher.obstacle) == (1, "no_worker")
+    dispatcher.dispatch(1.5)
+    assert not dispatcher.held
+
+
+def test_decode_workers_prefill_where_nobody_else_does():
+    dispatcher = _dispatcher(decode := _worker("decode"), _worker("prefill", 1, created=0.0))
+    _send(dispatcher, 1000)
+    assert decode.backlog == 1000
+
+
+def test_short_prompts_are_computed_where_they_decode():
+    dispatcher = _dispatcher(prefill := _worker("prefill"), decode := _worker("decode"))
+    _send(dispatcher, 63, 64)
+    assert (prefill.backlog, decode.backlog) == (64, 63)
+
+
+def test_unified_workers_compute_what_they_decode():
+    workers = [_worker("decode", 0), _worker("decode", 1)]
+    _send(_dispatcher(*workers, **UNIFIED), 1000, 500)
+    assert [(worker.backlog, worker.in_flight) for worker in workers] == [(1000, 1), (500, 1)]
+
+
+def test_held_requests_leave_at_their_deadline():
+    dispatcher = _dispatcher(gateway={"defaultDeadline": "30s"})
+    _send(dispatcher, 1000, 500)
+    assert dispatcher.expire(31.0) == []
+    assert len(dispatcher.expire(31.1)) == 2
+    assert dispatcher.held_tokens == 0
+
+
+def test_a_full_gateway_refuses():
+    dispatcher = _dispatcher()
+    requests = _send(dispatcher, *([1] * 2048))
+    assert dispatcher.refuses(requests[0])
