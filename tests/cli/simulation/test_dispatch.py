@@ -65,6 +65,13 @@ def test_a_prompt_waits_for_room_to_decode_and_nothing_overtakes_it():
     assert dispatcher.obstacle == "decode_room"
 
 
+def test_room_is_left_for_the_answers_that_are_expected():
+    """Four times 15,970 tokens and half a block fit into 64,000, but 32 tokens of output for each do not."""
+    dispatcher = _dispatcher(*(_worker("prefill", i) for i in range(9)), _worker("decode"))
+    _send(dispatcher, *([15_970] * 4))
+    assert len(dispatcher.held) == 1
+
+
 def test_a_worker_decodes_no_more_at_once_than_it_has_slots():
     dispatcher = _dispatcher(_worker("prefill"), _worker("decode"))
     _send(dispatcher, *([100] * 6))

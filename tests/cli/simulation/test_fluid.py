@@ -10,10 +10,8 @@ from known_signals import spec
 from simulated_service import SteadyScaler, engine, profile, steady, workload
 
 from legato_cli.simulation.workload import Arrival
-from legato_operator.api import pool_sizes, roles
 
 ONE = SteadyScaler((0.0, {"prefill": 1, "decode": 1}))
-GPU = {"resources": {"limits": {"nvidia.com/gpu": 1}}}
 
 
 def _serve(*arrivals, scaler=ONE, **given):
@@ -57,7 +55,7 @@ def test_unified_workers_shorten_chunks_to_keep_the_objective_beside_what_decode
         Arrival(1.0, 100, 501), Arrival(2.0, 1000, 1), spec=spec(**alone), scaler=SteadyScaler((0, {}))
     )
     longest = next(request for request in ended if request.arrival.prompt == 1000)
-    assert longest.ttft == pytest.approx(3 * 0.0101 + 0.1, abs=0.012)
+    assert longest.ttft == pytest.approx(3 * 0.0101 + 0.1)
 
 
 def test_a_prefix_that_a_worker_holds_is_not_computed_again():
@@ -110,25 +108,44 @@ def test_a_draining_worker_is_recalled_before_another_starts():
 
 
 def test_sequences_of_a_draining_worker_go_on_elsewhere():
+    """So it is gone at the next look, although they decode for 30 s each."""
     wishes = ((0.0, {"decode": 2, "prefill": 1}), (60.0, {"decode": 1}))
-    _, result, ended = _serve(*steady(60.0, each=2.0, output=3000, tokens=100), scaler=SteadyScaler(*wishes))
+    arrivals = [*steady(58.0, each=2.0, output=3000, tokens=100), Arrival(100.0, 10, 1)]
+    _, result, ended = _serve(*arrivals, scaler=SteadyScaler(*wishes))
     assert result.finished == result.offered == 30
-    assert all(request.tpot < 0.02 for request in ended)
-    assert result.timeline[-1].ready["decode"] in (1, 2)
+    assert max(request.tpot for request in ended) < 0.015
+    assert result.gpu_hours * 3600 == pytest.approx(3 * 62 + 2 * 38)
 
 
-def test_what_is_in_a_worker_at_its_drain_deadline_starts_again():
-    """No room elsewhere for 600 s of decoding; the deadline is 20 s."""
+def test_what_decodes_in_a_worker_at_its_drain_deadline_starts_again():
+    """No room elsewhere for 50 s of decoding; at the deadline, 20 s more are left, for which it waits 20 s."""
     wishes = ((0.0, {"decode": 2, "prefill": 1}), (60.0, {"decode": 1}))
-    arrivals = [Arrival(40.0, 1000, 3000), Arrival(40.0, 1000, 3000), Arrival(200.0, 10, 1)]
-    _, result, _ = _serve(
+    arrivals = [Arrival(50.0, 3000, 1000), Arrival(50.0, 3000, 1000), Arrival(200.0, 10, 1)]
+    _, result, ended = _serve(
         *arrivals,
         scaler=SteadyScaler(*wishes),
-        profile=profile(kv_tokens=4032, start=1.0),
-        spec=spec(largest=50, drain={"deadline": "20s"}),
+        profile=profile(kv_tokens=4032, start=1.0, per_step=0.05),
+        spec=spec(drain={"deadline": "20s"}),
     )
     assert result.finished == 3
-    assert result.gpu_hours * 3600 < 2 * 200 + 90
+    assert sorted(request.arrival.at for request in ended) == [50.0, 50.0, 200.0]
+    assert max(request.done for request in ended if request.arrival.at == 50.0) > 115
+    assert result.gpu_hours * 3600 == pytest.approx(3 * 80 + 2 * 120)
+
+
+def test_what_is_computed_for_a_worker_that_is_gone_starts_again():
+    """40 s for each prompt: the second one is done 40 s after the deadline of the worker that was to decode it."""
+    wishes = ((0.0, {"decode": 2, "prefill": 1}), (60.0, {"decode": 1}))
+    made, result, ended = _serve(
+        Arrival(40.0, 4000, 9),
+        Arrival(40.0, 4000, 9),
+        scaler=SteadyScaler(*wishes),
+        profile=profile(per_token=0.01),
+        spec=spec(drain={"deadline": "20s"}, engine={"chunkTokens": 4096}),
+    )
+    assert result.finished == 2
+    assert [request.done > 160 for request in ended] == [False, True]
+    assert len(made.pods.all) == 2
 
 
 def test_requests_wait_no_longer_than_their_deadline():
@@ -154,40 +171,20 @@ ARRIVALS = st.builds(
 SIZES = st.fixed_dictionaries({"prefill": st.integers(0, 6), "decode": st.integers(0, 6)})
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(
     st.lists(ARRIVALS, max_size=60),
     st.lists(st.tuples(st.integers(0, 150), SIZES), max_size=5),
-    st.sampled_from((2, 5, None)),
     st.booleans(),
     st.sampled_from((5000, 20_000)),
 )
-def test_whatever_is_wished_every_request_is_accounted_for_and_no_limit_is_broken(
-    arrivals, wishes, budget, unified, kv_tokens
-):
-    """Budget, ratio and minima, at every look."""
+def test_whatever_is_wished_every_request_is_accounted_for(arrivals, wishes, unified, kv_tokens):
+    """And nothing is left anywhere."""
     bounds = {"prefill": {"min": 0, "max": 0 if unified else 5}, "decode": {"min": 1, "max": 5}}
-    parts = {"scaling": {**bounds, "gpuBudget": budget, "maxPrefillPerDecode": 2}, "prefill": GPU, "decode": GPU}
-    service = spec(**parts, drain={"deadline": "10s"})
+    service = spec(scaling=bounds, drain={"deadline": "10s"})
     start = (0, {"prefill": 1, "decode": 1})
     scaler = SteadyScaler(*sorted((start, *wishes), key=lambda wish: wish[0]))
     made = engine(workload(arrivals), scaler, service, profile=profile(kv_tokens, 7.0))
-    reconcile = made.pods.reconcile
-
-    def checked(now):
-        before = {pool: len(made.pods.of_pool(pool)) for pool in roles.of(service)}
-        gone = reconcile(now)
-        assert budget is None or made.pods.gpus <= budget
-        staying = {
-            pool: sum(worker.draining_since is None for worker in made.pods.of_pool(pool)) for pool in roles.of(service)
-        }
-        assert staying["decode"] >= 1
-        for pool, count in staying.items():
-            if len(made.pods.of_pool(pool)) > before[pool]:
-                assert pool_sizes.keeps_ratio(service, pool, count, staying.get(pool_sizes.other(pool), 0))
-        return gone
-
-    made.pods.reconcile = checked
     result = made.run()
     assert result.offered == len(arrivals) == result.finished + result.refused + result.unfinished
     assert result.unfinished == 0
