@@ -54,10 +54,10 @@ class Pods:
 
     def reconcile(self, now: float) -> list[SimulatedWorker]:
         """One pass of the plan: who was deleted, with what may still be in it."""
-        gone = [worker for worker in self.all if self._ends(worker, now)]
         targets = limits.targets(self._spec, self.desired)
         for pool, target in targets.items():
             self._recall(pool, target.replicas)
+        gone = [worker for worker in self.all if self._ends(worker, now)]
         steps = {pool: self._step(pool, target.replicas, now) for pool, target in targets.items()}
         for pool in self._order(targets, steps):
             self._create(pool, now)

@@ -75,6 +75,18 @@ def test_the_busiest_draining_worker_is_recalled_and_nothing_is_created():
     assert (len(_staying(pods, "decode")), pods.created, busiest.draining_since) == (2, 4, None)
 
 
+def test_an_idle_draining_worker_is_recalled_too_and_not_deleted():
+    pods = Pods(_service(), KIND)
+    pods.wish({"decode": 2})
+    pods.reconcile(2.0)
+    pods.reconcile(10.0)
+    pods.wish({"decode": 1})
+    pods.reconcile(12.0)
+    pods.wish({"decode": 2})
+    assert pods.reconcile(14.0) == []
+    assert len(_staying(pods, "decode")) == 2
+
+
 def test_a_busy_worker_is_deleted_at_its_drain_deadline():
     pods = Pods(_service(), KIND)
     pods.wish({"decode": 2})
