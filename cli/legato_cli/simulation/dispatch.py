@@ -65,7 +65,7 @@ class Dispatcher:
 
     def _start(self, request: SimulatedRequest, now: float) -> bool:
         prefillers = self._prefillers(now)
-        backlog, kept = sum(worker.backlog for worker in prefillers), request.uncached
+        backlog, kept = sum(worker.queue_tokens(now) for worker in prefillers), request.uncached
         rate = sum(worker.kind.rate for worker in prefillers)
         fitting = self._fitting(request, now)
         if not fitting or not prefillers:
@@ -77,7 +77,7 @@ class Dispatcher:
             return False
         self.held.popleft()
         self.held_tokens -= kept
-        prefiller, decoder = self._route(request, prefillers, fitting)
+        prefiller, decoder = self._route(request, prefillers, fitting, now)
         self._count(request, prefiller.prefixes.matched(request.arrival.blocks))
         self.decoders[request] = decoder
         decoder.reserve(request, self._answers)
@@ -85,16 +85,20 @@ class Dispatcher:
         return True
 
     def _route(
-        self, request: SimulatedRequest, prefillers: Sequence[SimulatedWorker], fitting: Sequence[SimulatedWorker]
+        self,
+        request: SimulatedRequest,
+        prefillers: Sequence[SimulatedWorker],
+        fitting: Sequence[SimulatedWorker],
+        now: float,
     ) -> tuple[SimulatedWorker, SimulatedWorker]:
         """Where it is computed, and where it decodes."""
         if prefillers[0].pool == "decode":
-            best = min(fitting, key=lambda w: self._prefill_seconds(w, request) + self._decode_load(w, request))
+            best = min(fitting, key=lambda w: self._prefill_seconds(w, request, now) + self._decode_load(w, request))
             return best, best
         decoder = min(fitting, key=lambda worker: self._decode_load(worker, request))
         if request.known + decoder.backlog < self._spec.routing.local_prefill_below_tokens:
             return decoder, decoder
-        return min(prefillers, key=lambda worker: self._prefill_seconds(worker, request)), decoder
+        return min(prefillers, key=lambda worker: self._prefill_seconds(worker, request, now)), decoder
 
     def _prefillers(self, now: float) -> list[SimulatedWorker]:
         """Without prefill workers, decode workers prefill, unless the manifest says otherwise."""
@@ -108,9 +112,9 @@ class Dispatcher:
         tokens, answers = request.known, self._answers
         return [w for w in self._workers if w.pool == "decode" and w.takes(now) and w.fits(tokens, answers)]
 
-    def _prefill_seconds(self, worker: SimulatedWorker, request: SimulatedRequest) -> float:
+    def _prefill_seconds(self, worker: SimulatedWorker, request: SimulatedRequest, now: float) -> float:
         cached = worker.prefixes.matched(request.arrival.blocks) * self._block
-        return (worker.backlog + max(1.0, request.known - cached)) / worker.kind.rate
+        return (worker.queue_tokens(now) + max(1.0, request.known - cached)) / worker.kind.rate
 
     def _decode_load(self, worker: SimulatedWorker, request: SimulatedRequest) -> float:
         fullness = (worker.used + request.known) / worker.kind.kv_tokens

@@ -57,6 +57,16 @@ def test_no_more_is_queued_than_two_seconds_and_the_rest_is_held():
     assert dispatcher.obstacle == "prefill"
 
 
+def test_what_is_computed_of_a_prompt_waits_no_more():
+    """Two seconds are 16,732 tokens, so the second prompt has room when 11,268 of the first one are computed."""
+    worker = _worker("prefill")
+    dispatcher = _dispatcher(worker, _worker("decode"))
+    _send(dispatcher, 16_000, 12_000)
+    assert len(dispatcher.held) == 1
+    dispatcher.dispatch(1.0 + (worker.ends - 1.0) * 0.75)
+    assert not dispatcher.held
+
+
 def test_a_prompt_waits_for_room_to_decode_and_nothing_overtakes_it():
     """64,000 tokens: 20,000, 20,000 and 32 + 8 for each fit beside 20,000, but no third one with what is expected."""
     dispatcher = _dispatcher(*(_worker("prefill", i) for i in range(9)), _worker("decode"))
