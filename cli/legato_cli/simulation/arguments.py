@@ -27,7 +27,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         type=profile,
         metavar=profile.metavar,
         required=True,
-        help="what a worker can do: a JSON file (required)",
+        help="what a worker can do: a shipped profile, or a JSON file (required)",
     )
     repeated("--trace", flags.FILE, "a recorded workload: JSON lines as Mooncake's, CSV as Azure's")
     repeated("--workload", flags.one_of("WORKLOAD", WORKLOADS), "trace if one is given, or a made one")

@@ -32,7 +32,7 @@ def run(args: argparse.Namespace) -> int:
     """Simulates and prints; files are written when all is known. Exit code 2: something given cannot be used."""
     try:
         service = _manifest(args.file)
-        worker = profile.read(Path(args.profile))
+        worker = profile.find(args.profile)
         asked = _workloads(args)
         _check(args, service.spec, asked)
         simulator = FluidSimulator(service.spec, worker, args.start, args.skip)
