@@ -46,7 +46,8 @@ def _overview(comparison: Comparison) -> str:
         for name in names
     )
     return (
-        f"<h2>Overview</h2><p>GPU-hours, and below them the attainment; ✗ is less than {ATTAINMENT:.0%}. Bold: the best tuned rival.</p>"
+        "<h2>Overview</h2><p>GPU-hours, and below them the attainment; "
+        f"✗ is less than {ATTAINMENT:.0%}. Bold: the best tuned rival.</p>"
         f'<div class="wide"><table><thead><tr><th></th>{head}</tr></thead><tbody>{rows}</tbody></table></div>'
     )
 
