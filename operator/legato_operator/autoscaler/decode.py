@@ -58,7 +58,7 @@ def _blocks(
         "used": float(sum(each.used for each in blocks)),
         "pending": float(sum(each.pending for each in blocks)),
         "growth": float(sum(each.growth for each in blocks)),
-        "held": math.ceil(traffic.held_prompt_tokens / size) if traffic is not None else 0.0,
+        "held": _held_blocks(traffic, size) if traffic is not None else 0.0,
         "sequences": _sequences(signals, load),
         "deviation": output.deviation / size if output is not None else 0.0,
         "deviations": DEVIATIONS,
@@ -66,6 +66,12 @@ def _blocks(
         "full": FULL,
     }
     return (Term.of(KV_BLOCKS, BLOCKS_EQUATION, numbers),)
+
+
+def _held_blocks(traffic: Traffic, size: int) -> float:
+    """Those that held prompts will need, as far as they are not kept from it by prefill: that lets through a few at a
+    time, and what has left by then needs none any more."""
+    return float(math.ceil(traffic.held_prompt_tokens * decode_share(traffic) / size))
 
 
 def _slots(signals: Signals, workers: Sequence[WorkerSignals], load: Sequence[WorkerSignals]) -> tuple[Term, ...]:
