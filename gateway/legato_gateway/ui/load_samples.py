@@ -15,7 +15,7 @@ KEPT = 450  # samples: a quarter of an hour
 
 @dataclass(frozen=True, slots=True)
 class PoolSample:
-    """Of all workers of a role that are connected. Blocks are KV blocks."""
+    """Of all workers of a role that this gateway can use. Blocks are KV blocks."""
 
     ready: int
     queue_tokens: int
@@ -55,7 +55,7 @@ class LoadSampler:
         held = self._relay.unplaced()
         by_role: dict[str, list[Worker]] = {}
         for worker in self._fleet:
-            if worker.hello is not None and not worker.foreign:
+            if worker.hello is not None:
                 by_role.setdefault(worker.hello.role, []).append(worker)
         self._samples.append(
             LoadSample(

@@ -41,3 +41,10 @@ def test_the_last_routes_are_kept_and_the_last_ids():
     for record in records:
         history.handed_over("d0", report(record.id))
     assert [record for record in records if not record.handoffs] == records[:1]
+
+
+def test_a_worker_that_is_given_a_part_again_is_named_once():
+    record = RouteRecord("r")
+    for names in (("", "d0"), ("p0", "d1"), ("", "d0")):
+        record.given(*names)
+    assert record.workers == ["d0", "p0", "d1"]

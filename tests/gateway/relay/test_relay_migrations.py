@@ -17,6 +17,7 @@ def test_a_draining_worker_hands_its_sequence_on(lab):
             assert reader.text == lab.text_of(7, 400)
             target = lab.worker(gateway, reader.generation.route.decode)
             assert target is not source
+            assert reader.generation.route.workers == ["p0", source.name, target.name]
             assert len(source.got(Handoff)) == 1
             assert target.got(Generate) == []
             assert not source.engine.jobs

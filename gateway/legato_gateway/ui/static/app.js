@@ -23,7 +23,7 @@ const headers = () => {
 };
 
 async function poll() {
-  let kind = "good", text = "";
+  let kind, text;
   try {
     const response = await fetch(`/ui/state?since=${timeline.known()}`, {
       headers: headers(), signal: AbortSignal.timeout(PATIENCE),

@@ -15,8 +15,7 @@ export function show(view) {
 // Seconds by phase. One that has no token yet has waited for it until now.
 export function spent(request, now) {
   const told = request.seconds ?? {};
-  const over = request.stage === "ended";
-  const total = told.total ?? (over ? told.first_token ?? 0 : Math.max(0, now - request.arrived));
+  const total = told.total ?? Math.max(0, now - request.arrived);
   const first = told.first_token ?? total;
   const known = (told.queue ?? 0) + (told.prefill ?? 0) + (told.handoff ?? 0);
   return {

@@ -79,8 +79,6 @@ function wishes(scaling) {
 
 const wishAt = (pool, time) => shown.wishes[pool]?.findLast(([since]) => since <= time)?.[1];
 
-// ── drawing ─────────────────────────────────────────────────────────────────────────────────────────────────────────
-
 const pressure = (pool) => (pool && pool.total_blocks ? (100 * pool.used_blocks) / pool.total_blocks : 0);
 
 const LANES = [
@@ -150,10 +148,6 @@ function area(points, value, x, y, bottom) {
   return `M${x(points[0].time)} ${bottom}${top.replace("M", "L")}L${x(points.at(-1).time)} ${bottom}Z`;
 }
 
-// ── the time that is read out ───────────────────────────────────────────────────────────────────────────────────────
-
-const timeShown = () => shown.from + (byId("cursor").value / 1000) * (shown.until - shown.from);
-
 function move(share) {
   byId("cursor").value = Math.round(Math.max(0, Math.min(1, share)) * 1000);
   readout();
@@ -166,7 +160,7 @@ function placeMark() {
 }
 
 function readout() {
-  const time = timeShown();
+  const time = shown.from + (byId("cursor").value / 1000) * (shown.until - shown.from);
   const point = shown.points.findLast((each) => each.time <= time) ?? shown.points[0];
   placeMark();
   if (!point) return;
