@@ -17,10 +17,7 @@ function takeToken() {
   history.replaceState(null, "", location.pathname);
 }
 
-const headers = () => {
-  const token = sessionStorage.getItem(KEY);
-  return token ? { authorization: `Bearer ${token}` } : {};
-};
+const headers = () => ({ authorization: `Bearer ${sessionStorage.getItem(KEY) ?? ""}` });
 
 async function poll() {
   let kind, text;
