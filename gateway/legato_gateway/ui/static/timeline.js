@@ -114,7 +114,7 @@ function paintLane(lane, top, x, width) {
     if (points.length) parts.push(draw("path", { class: `a-${kind}`, d: area(points, value, x, y, y(0)) }));
   }
   for (const pool of lane.lines ? POOLS : []) {
-    const value = lane.lines(pool), at = (size) => y(size) - (pool === "prefill" ? 3 : 0); // equal lines: both seen
+    const value = lane.lines(pool), at = (size) => y(size) - (lane.steps && pool === "prefill" ? 3 : 0); // both are seen
     const some = points.filter((point) => point.pools[pool]);
     parts.push(draw("path", { class: `line s-${pool}`, d: path(some.map((p) => [x(p.time), at(value(p))]), lane.steps) }));
     if (lane.wish && shown.wishes[pool]) parts.push(...paintWish(pool, x, at));
