@@ -63,11 +63,16 @@ class KubernetesSource:
             if name not in wanted or forward.ended:
                 del self._forwards[name]
                 await forward.end()
-        for name, gateway in wanted.items():
-            if name not in self._forwards:
-                port = gateway.address.rpartition(":")[2]
+        failed: list[NoTarget] = []
+        for name in [name for name in wanted if name not in self._forwards]:
+            port = wanted[name].address.rpartition(":")[2]
+            try:
                 self._forwards[name] = await forward_port(self._ref.namespace, name, port)
-        return tuple(GatewayTarget(name, self._forwards[name].address) for name in wanted)
+            except NoTarget as error:
+                failed.append(error)
+        if failed and not self._forwards:
+            raise failed[0]
+        return tuple(GatewayTarget(name, self._forwards[name].address) for name in wanted if name in self._forwards)
 
 
 class PortForward:

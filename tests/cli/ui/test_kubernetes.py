@@ -90,6 +90,16 @@ def test_what_kubectl_says_is_told(kubectl, pods):
     asyncio.run(asyncio.wait_for(test(), 30))
 
 
+def test_a_gateway_that_cannot_be_reached_hides_no_other(kubectl, pods):
+    async def test():
+        pods[:] = ["broken-0", "gateway-1"]
+        source = KubernetesSource(None, REF)
+        assert [gateway.name for gateway in (await source.find()).gateways] == ["gateway-1"]
+        await source.close()
+
+    asyncio.run(asyncio.wait_for(test(), 30))
+
+
 def test_without_kubectl_the_reason_is_told(pods, monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
 
