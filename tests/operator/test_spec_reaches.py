@@ -63,6 +63,7 @@ CHANGES: dict[str, Any] = {
     "gateway.replicas": 2,
     "gateway.defaultDeadline": "1m",
     "gateway.tenantTokensPerMinute": {"team a": 600, "*": 60},
+    "gateway.accessLog": "JSON",
     "routing.localPrefillBelowTokens": 0,
     "routing.whenPrefillUnavailable": "Wait",
     "transfer.transport": "SharedMemory",

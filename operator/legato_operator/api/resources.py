@@ -159,6 +159,8 @@ class GatewaySpec(ManifestPart):
     """Deadline of requests without the header x-legato-deadline."""
     tenant_tokens_per_minute: dict[Tenant, Annotated[int, Field(ge=1, le=10**12)]] = {}
     """Quota of tokens per minute by tenant; "*" applies to each other tenant. No limit if not given."""
+    access_log: Literal["Text", "JSON", "Off"] = "Text"
+    """Format of the line that gateways log for each request, or Off."""
 
 
 class Routing(ManifestPart):

@@ -106,5 +106,6 @@ def _policy(service: InferenceService, delivery: Delivery) -> list[str]:
         "--drain-deadline",
         durations.text(spec.drain.deadline),
         *(["--hold-without-workers"] if roles.may_be_empty(spec) else []),
+        *([f"--access-log={spec.gateway.access_log}"] if spec.gateway.access_log != "Text" else ()),
         *(f"--tenant-quota={tenant}={tokens}" for tenant, tokens in spec.gateway.tenant_tokens_per_minute.items()),
     ]
