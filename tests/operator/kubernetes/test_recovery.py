@@ -179,6 +179,24 @@ def test_health_is_told(space):
     asyncio.run(check())
 
 
+def test_services_are_told_of_by_the_leader_alone_until_they_are_gone(space, build):
+    async def check():
+        async with space() as s, s.operator() as one:
+            ready = {"service": "demo", "type": "Ready", "status": "True"}
+            await s.make(build())
+            await s.wait(lambda: _is(_metric(one, "legato_operator_condition", **ready), 1))
+            assert await _metric(one, "legato_operator_pool_ready_replicas", pool="decode") == 1
+            taken = {"holderIdentity": "other", "leaseDurationSeconds": 3600}
+            await s.cluster.apply(_lease(s, taken), "thief", force=True)
+            await s.wait(lambda: _is(_metric(one, "legato_operator_condition"), 0))
+            await s.cluster.apply(_lease(s, {"leaseDurationSeconds": 1}), "thief", force=True)
+            await s.wait(lambda: _is(_metric(one, "legato_operator_condition", **ready), 1))
+            await s.cluster.delete(s.ref())
+            await s.wait(lambda: _is(_metric(one, "legato_operator_condition"), 0))
+
+    asyncio.run(check())
+
+
 _PORT = {"ports": [{"port": 1}]}
 
 
