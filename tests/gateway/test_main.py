@@ -110,6 +110,37 @@ def test_requests_are_logged_to_standard_output_unless_told_otherwise(lab, model
     lab.run(test)
 
 
+def test_of_many_requests_at_zero_those_in_the_buffer_are_answered_and_the_others_told_to_come_back(
+    lab, model, tmp_path
+):
+    async def test():
+        workers = tmp_path / "workers.json"
+        workers.write_text("[]")
+        flags = ("--workers-file", str(workers), "--hold-without-workers", "--max-queued-requests", "150")
+        process, base = await _gateway(tmp_path, model, *flags)
+        worker, body = _worker(lab, model), {"model": "m", "prompt": "hello", "max_tokens": 5}
+        limits = httpx.Limits(max_connections=None)
+        async with (
+            asyncio.timeout(60),
+            httpx.AsyncClient(base_url=base, trust_env=False, timeout=60, limits=limits) as client,
+        ):
+            await _until_ready(client)
+            asked = [asyncio.create_task(client.post("/v1/completions", json=body)) for _ in range(200)]
+            while sum(task.done() for task in asked) < 50:  # noqa: ASYNC110 – another process
+                await asyncio.sleep(0.01)
+            async with worker:
+                workers.write_text(json.dumps([{"worker": worker.name, "address": worker.address}]))
+                answers = await asyncio.gather(*asked)
+        process.send_signal(signal.SIGTERM)
+        assert await process.wait() == 0
+        refused = [answer for answer in answers if answer.status_code == 503]
+        assert sorted(answer.status_code for answer in answers) == [200] * 150 + [503] * 50
+        assert all(int(answer.headers["retry-after"]) >= 1 for answer in refused)
+        assert {answer.headers["x-legato-drop-reason"] for answer in refused} == {"queue_full"}
+
+    lab.run(test)
+
+
 def test_demand_is_told_on_the_control_port_alone_and_to_who_has_the_token(lab, model, tmp_path):
     async def test():
         async with asyncio.timeout(60), _worker(lab, model) as worker:
