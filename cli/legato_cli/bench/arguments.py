@@ -58,6 +58,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     add("--slo-tpot", kind=flags.DURATION, default=0.1, help="for goodput: objective for the time per output token")
     add("--timeout", kind=flags.DURATION, default=600.0, help="fail a request after this long without a byte")
     add("--seed", kind=flags.whole("NUMBER", 0, _MOST), default=0, help="seed of prompts and arrival times")
+    add("--profile", kind=flags.FILE, help="instead: prompts and answers of many sizes, and a profile of the workers")
     add("--json", kind=flags.FILE, help="also write all figures to this file")
     parser.set_defaults(run=_run)
 

@@ -8,9 +8,10 @@ from pathlib import Path
 from time import strftime
 
 import httpx
+import msgspec
 from tqdm import tqdm
 
-from legato_cli.bench import load, report, workload
+from legato_cli.bench import load, profile, report, workload
 from legato_cli.bench.client import Record, complete
 
 
@@ -40,6 +41,8 @@ async def _measure(args: argparse.Namespace) -> list[report.Summary]:
     limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)
     async with httpx.AsyncClient(base_url=args.url, timeout=args.timeout, limits=limits) as client:
         model = args.model or await _first_model(client)
+        if args.profile:
+            return await _profile(args, client, model, slo)
         summaries = []
         for number, (name, concurrency, rate) in enumerate(_loads(args)):
             count = args.requests or max(8, 3 * (concurrency or 8))
@@ -49,6 +52,19 @@ async def _measure(args: argparse.Namespace) -> list[report.Summary]:
             found = await _load(client, model, requests, name, concurrency, rate, args.seed)
             summaries.append(report.summarize(name, found, slo))
         return summaries
+
+
+async def _profile(
+    args: argparse.Namespace, client: httpx.AsyncClient, model: str, slo: report.Objectives
+) -> list[report.Summary]:
+    """Loads of its own, and then the file."""
+    summaries = []
+    for name, concurrency, requests in profile.loads(args.context, workload.TokenRange(*args.token_ids), args.seed):
+        found = await _load(client, model, requests, name, concurrency, None, args.seed)
+        summaries.append(report.summarize(name, found, slo))
+    made = await profile.read(client)
+    args.profile.write_bytes(msgspec.json.format(msgspec.json.encode(made)) + b"\n")
+    return summaries
 
 
 async def _first_model(client: httpx.AsyncClient) -> str:

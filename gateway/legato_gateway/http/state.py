@@ -3,6 +3,8 @@
 from dataclasses import asdict
 from typing import Any
 
+from msgspec import structs
+
 from legato_gateway.admission.queue import Admission
 from legato_gateway.discovery import Discovery
 from legato_gateway.http.demand_report import DemandReporter
@@ -13,6 +15,7 @@ from legato_gateway.relay.relay import RequestRelay
 from legato_gateway.request import RouteRecord
 from legato_gateway.routing.kv_index import KVIndex
 from legato_gateway.workers.fleet import Fleet, Worker
+from legato_protocol.stream import DecodeCoefficients, PrefillCoefficients
 
 
 class State:
@@ -88,6 +91,7 @@ class State:
                 "weights": hello.weights,
                 "layout": hello.layout,
                 "transport": hello.transport,
+                "block_size": hello.block_size,
                 "total_blocks": hello.num_blocks,
                 "indexed_blocks": self._index.held(worker.name),
             }
@@ -104,8 +108,15 @@ class State:
                 "preemptions": load.preemptions,
                 "prefill_rate": load.prefill_rate,
                 "step_time": load.step_time,
+                "prefill_cost": _fields(load.prefill_cost),
+                "decode_cost": _fields(load.decode_cost),
             }
         return shown
+
+
+def _fields(costs: PrefillCoefficients | DecodeCoefficients | None) -> dict[str, Any] | None:
+    """By name: between processes they are arrays."""
+    return structs.asdict(costs) if costs is not None else None
 
 
 def _request(record: RouteRecord, progress: tuple[Stage, int] | None) -> dict[str, Any]:

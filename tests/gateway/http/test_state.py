@@ -2,7 +2,10 @@
 
 import asyncio
 
+from msgspec import structs
+
 from legato_gateway.discovery import WorkerAddress
+from legato_protocol.stream import PrefillCoefficients
 
 
 class Discovered:
@@ -120,5 +123,20 @@ def test_without_that_setting_a_fresh_gateway_waits_for_its_first_worker(lab):
         found.tell()
         async with lab.following(found) as gateway:
             assert "no decode worker" in gateway.state.unready()
+
+    lab.run(test)
+
+
+def test_state_has_what_workers_say_of_their_costs_by_name(lab):
+    async def test():
+        async with lab.running(lab.unified(1)) as gateway:
+            worker = gateway.fleet.worker("u0")
+            await gateway.until(lambda: worker.load is not None)
+            costs = {"prefill_cost": PrefillCoefficients(0.1, 0.2, 0.3, 512), "decode_cost": None}
+            worker.load = structs.replace(worker.load, **costs)
+            (shown,) = gateway.state.state()["workers"]
+            assert shown["prefill_cost"] | {"per_token": 0.2, "per_pair": 0.3} == shown["prefill_cost"]
+            assert shown["decode_cost"] is None
+            assert shown["block_size"] == worker.hello.block_size
 
     lab.run(test)

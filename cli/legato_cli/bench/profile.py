@@ -1,0 +1,78 @@
+"""A profile of running workers: prompts and answers of many sizes, and then what the workers fitted to their steps."""
+
+from collections.abc import Mapping, Sequence
+from statistics import fmean
+from time import strftime
+from typing import Any
+
+import httpx
+
+from legato_cli.bench import workload
+from legato_cli.bench.workload import TokenRange, WorkloadRequest
+from legato_engine.runner.profile import Profile, StepTimes
+
+PROMPTS = (32, 96, 256, 512, 1024, 2048)  # tokens; those that fit twice into the context
+EACH = 8  # prompts of each size
+ANSWER = 64  # tokens
+ROWS = (1, 4, 16, 32)  # answers at once
+
+Load = tuple[str, int, list[WorkloadRequest]]  # name, concurrency, requests
+
+
+def loads(context: int, tokens: TokenRange, seed: int) -> list[Load]:
+    """Prompts alone and together, then answers to short and long prompts, so many at once."""
+    sizes = [size for size in PROMPTS if 2 * size <= context] or [max(1, context // 2)]
+    found: list[Load] = []
+    for concurrency in (1, 3):
+        prompts = [
+            request
+            for n in range(EACH)
+            for size in sizes
+            for request in workload.fixed(1, size, 1, tokens, seed + n * 100_000 + concurrency * 10_000 + size)
+        ]
+        found.append((f"prompts, c = {concurrency}", concurrency, prompts))
+    for rows in ROWS:
+        for size in (sizes[0], sizes[-1] // 2 or 1):
+            answers = workload.fixed(rows, size, min(ANSWER, context // 4 or 1), tokens, seed + rows * 1_000_000 + size)
+            found.append((f"answers to {size} tokens, c = {rows}", rows, answers))
+    return found
+
+
+async def read(client: httpx.AsyncClient) -> Profile:
+    """What the workers behind a gateway of Legato say of themselves now. Raises ValueError."""
+    url = client.base_url.join("/state")
+    response = await client.get("/state")
+    try:
+        workers = response.json()["workers"]
+    except (ValueError, LookupError, TypeError):
+        raise ValueError(
+            f"{url} answered {response.status_code} and no state of workers: not a gateway of Legato"
+        ) from None
+    return of_workers(workers, f"measured by legato bench {strftime('%Y-%m-%d')}; the start was not measured")
+
+
+def of_workers(workers: Sequence[Mapping[str, Any]], source: str) -> Profile:
+    """The mean of what prefill workers tell of prompts, and workers that decode of decoding. Raises ValueError.
+
+    The fixed part of a step is that of steps that decode: it weighs most there.
+    """
+    prefill = [found for worker in workers if worker.get("role") != "decode" and (found := worker.get("prefill_cost"))]
+    prefill = prefill or [found for worker in workers if (found := worker.get("prefill_cost"))]
+    decoding = [worker for worker in workers if worker.get("decode_cost")]
+    if not prefill or not decoding:
+        what = "decoding costs" if prefill else "prompts cost"
+        raise ValueError(f"no worker has told yet what {what}")
+
+    def mean(costs: Sequence[Mapping[str, float]], name: str) -> float:
+        return fmean(cost[name] for cost in costs)
+
+    decode = [worker["decode_cost"] for worker in decoding]
+    step = StepTimes(
+        max(mean(decode, "per_step"), 1e-9),
+        mean(decode, "per_row"),
+        mean(decode, "per_context"),
+        mean(prefill, "per_token"),
+        mean(prefill, "per_pair"),
+    )
+    kv_tokens = min(worker["total_blocks"] * worker["block_size"] for worker in decoding)
+    return Profile(source, step, kv_tokens, start_seconds=0.0)
