@@ -56,6 +56,7 @@ def test_another_server_is_named() -> None:
 def test_loads_fit_the_context_and_repeat_nothing(context: int) -> None:
     requests = [request for _, _, each in profile.loads(context, TOKENS, 1) for request in each]
     assert all(len(request.prompt) + request.output_tokens <= context for request in requests)
+    assert all(2 * len(request.prompt) <= context for request in requests)
     if context > 100:
         assert len({request.prompt for request in requests}) == len(requests)
         assert len({len(request.prompt) for request in requests}) > 1
