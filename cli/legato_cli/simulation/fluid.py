@@ -52,7 +52,7 @@ class FluidSimulator:
     def ground(self, workload: Workload) -> Ground:
         """Where settings of other scalers are looked for."""
         most: dict[str, int] = {POOLS[pool]: roles.bounds(self.spec, pool).max for pool in roles.of(self.spec)}
-        return Ground(workload, self.profile, self.spec.slo.ttft, self.spec.slo.tpot, most)
+        return Ground(workload, self.profile, self.spec.slo.ttft, self.spec.slo.tpot, most, SLOTS)
 
 
 class FluidEngine:

@@ -26,7 +26,7 @@ class NeedSimulator:
         return Fixed(3, 3).scaler()
 
     def ground(self, workload):
-        return Ground(workload, PROFILE, 1.0, 0.1, {"prefill": 4, "decode": 4})
+        return Ground(workload, PROFILE, 1.0, 0.1, {"prefill": 4, "decode": 4}, 256)
 
     def simulate(self, workload, scaler):
         sizes = scaler._sizes

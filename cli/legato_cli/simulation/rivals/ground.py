@@ -11,8 +11,6 @@ from functools import cached_property
 from legato_cli.simulation.workload import Arrival, Workload
 from legato_engine.runner.profile import Profile
 
-MOST_ROWS = 256  # sequences that decode at once
-
 
 @dataclass(frozen=True)
 class Ground:
@@ -23,6 +21,7 @@ class Ground:
     ttft: float  # objectives, seconds
     tpot: float
     most: Mapping[str, int]  # `max` of each pool
+    slots: int  # sequences that a worker decodes at once
 
     @cached_property
     def rate(self) -> float:
@@ -74,7 +73,7 @@ class Ground:
         """Sequences that one decode worker can hold without a step longer than the objective."""
         step = self.profile.step
         in_time = (self.tpot - step.per_step) / (step.per_row + step.per_context * self.context or 1e-12)
-        return max(1.0, min(in_time, self.profile.kv_tokens / self.context, MOST_ROWS))
+        return max(1.0, min(in_time, self.profile.kv_tokens / self.context, self.slots))
 
     @cached_property
     def full(self) -> float:

@@ -12,7 +12,7 @@ def test_plan_is_the_work_of_each_half_minute():
     step = StepTimes(per_step=0.0001, per_row=0.00999, per_context=0, per_token=0.06, per_pair=0)
     profile = Profile("test", step, 10**9, 60.0)
     arrivals = (Arrival(15, 100, 300), Arrival(60, 100, 1))
-    found = plan(Ground(Workload("w", arrivals), profile, 1.0, 0.1, {"prefill": 4, "decode": 4}))
+    found = plan(Ground(Workload("w", arrivals), profile, 1.0, 0.1, {"prefill": 4, "decode": 4}, 256))
     assert [slot[0] for slot in found] == pytest.approx([0.2, 0, 0.2], abs=1e-3)
     assert [slot[1] for slot in found] == pytest.approx([0.05, 0.05, 0.1 * 0.1 / 30], abs=1e-4)
 

@@ -11,7 +11,7 @@ STEP = StepTimes(per_step=0.01, per_row=0.001, per_context=0.0, per_token=0.001,
 
 def ground(arrivals, step=STEP, kv_tokens=10_000, tpot=0.05) -> Ground:
     profile = Profile("test", step, kv_tokens, 60.0)
-    return Ground(Workload("w", tuple(arrivals), 512), profile, 1.0, tpot, {"prefill": 4, "decode": 4})
+    return Ground(Workload("w", tuple(arrivals), 512), profile, 1.0, tpot, {"prefill": 4, "decode": 4}, 256)
 
 
 def test_busy_prefill_worker():

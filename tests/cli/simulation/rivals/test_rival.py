@@ -17,6 +17,7 @@ GROUND = Ground(
     2.0,
     0.05,
     {"prefill": 8, "decode": 8},
+    64,
 )
 
 
