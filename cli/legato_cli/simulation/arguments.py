@@ -7,7 +7,10 @@ from typing import Any
 from legato_protocol import flags
 
 WORKLOADS = ("trace", "superposed", "steady", "mix-shift", "decode-shift", "hit-rate-shift", "step", "idle-burst")
-SCALERS = ("fixed", "request-rate", "schedule", "concurrency", "aibrix", "llm-d", "dynamo", "clairvoyant")
+SCALERS = (
+    *("fixed", "fixed-unified", "request-rate", "schedule", "concurrency", "aibrix", "llm-d", "dynamo"),
+    "clairvoyant",
+)
 _MOST = 10**9
 
 

@@ -33,6 +33,10 @@ class Simulator(Protocol):
         """Where grids of rivals lie."""
         ...
 
+    def unified(self) -> "Simulator":
+        """The same service without a prefill pool, with as many workers at most."""
+        ...
+
 
 @dataclass(frozen=True)
 class Entry:
@@ -59,7 +63,7 @@ class Entry:
         if self.settings is None:
             return ""
         fields = dataclasses.asdict(self.settings)  # type: ignore[call-overload]
-        return ", ".join(f"{name} {fields[name]:.3g}" for name in ("prefill", "decode"))
+        return ", ".join(f"{name} {fields[name]:.3g}" for name in ("prefill", "decode") if fields[name])
 
 
 @dataclass(frozen=True)
@@ -153,10 +157,13 @@ def _entries(simulator: Simulator, tasks: Sequence[_Task], jobs: int) -> Iterato
 def _entry(simulator: Simulator, name: str, moved: bool, workload: Workload, source: Entry | None) -> Entry:
     if name == LEGATO:
         return Entry(simulator.simulate(workload, simulator.legato()))
+    rival = RIVALS[name]
+    if rival.unified:
+        simulator = simulator.unified()
     if moved and source and source.settings:
         result = simulator.simulate(workload, source.settings.scaler())
         return Entry(result, source.settings, source.tuned_on)
-    found = tune(RIVALS[name], simulator.ground(workload), lambda scaler: simulator.simulate(workload, scaler))
+    found = tune(rival, simulator.ground(workload), lambda scaler: simulator.simulate(workload, scaler))
     return Entry(found.result, found.settings, workload.name, found.runs)
 
 

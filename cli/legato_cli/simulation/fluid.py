@@ -3,6 +3,7 @@
 Prompts are computed step by step where steps differ; what decodes flows between two events. Same input, same result.
 """
 
+import dataclasses
 import math
 import operator
 from collections.abc import Callable, Mapping
@@ -20,7 +21,7 @@ from legato_cli.simulation.telemetry import Telemetry
 from legato_cli.simulation.workload import Arrival, Workload
 from legato_engine.runner.profile import Profile
 from legato_operator.api import roles
-from legato_operator.api.resources import Spec
+from legato_operator.api.resources import Bounds, Spec
 from legato_operator.autoscaling import DECIDE_EVERY
 
 SLOTS = DEFAULTS.max_running
@@ -53,6 +54,13 @@ class FluidSimulator:
         """Where settings of other scalers are looked for."""
         most: dict[str, int] = {POOLS[pool]: roles.bounds(self.spec, pool).max for pool in roles.of(self.spec)}
         return Ground(workload, self.profile, self.spec.slo.ttft, self.spec.slo.tpot, most, SLOTS)
+
+    def unified(self) -> "FluidSimulator":
+        """With one pool of workers that both prefill and decode, as large as both pools may be."""
+        scaling = self.spec.scaling
+        decode = Bounds(min=scaling.decode.min, max=scaling.prefill.max + scaling.decode.max)
+        scaling = scaling.model_copy(update={"prefill": Bounds(min=0, max=0), "decode": decode})
+        return dataclasses.replace(self, spec=self.spec.model_copy(update={"scaling": scaling}))
 
 
 class FluidEngine:

@@ -28,6 +28,9 @@ class NeedSimulator:
     def ground(self, workload):
         return Ground(workload, PROFILE, 1.0, 0.1, {"prefill": 4, "decode": 4}, 256)
 
+    def unified(self):
+        return NeedSimulator({"easy": 2, "hard": 4})
+
     def simulate(self, workload, scaler):
         sizes = scaler._sizes
         enough = min(sizes.values()) >= self.need[workload.name]
@@ -60,6 +63,13 @@ def test_what_was_tuned_elsewhere_misses_here():
     assert moved is not None
     assert moved.elsewhere
     assert moved.result.attainment == 0.5
+
+
+def test_unified_workers_are_another_service():
+    """It needs 2 workers where two pools need 1 each."""
+    found = compare(NeedSimulator(), (EASY,), ("fixed-unified",)).entry("easy", "fixed-unified")
+    assert found is not None
+    assert (found.result.gpu_hours, found.chosen) == (2, "decode 2")
 
 
 def test_one_workload_has_no_elsewhere():

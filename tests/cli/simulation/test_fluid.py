@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 from known_signals import spec
 from simulated_service import SteadyScaler, engine, profile, steady, workload
 
+from legato_cli.simulation.fluid import FluidSimulator
+from legato_cli.simulation.rivals.fixed import FixedUnified
 from legato_cli.simulation.workload import Arrival
 
 ONE = SteadyScaler((0.0, {"prefill": 1, "decode": 1}))
@@ -192,3 +194,11 @@ def test_whatever_is_wished_every_request_is_accounted_for(arrivals, wishes, uni
         assert worker.idle
         assert worker.backlog == 0
         assert worker.used == pytest.approx(0, abs=1e-6)
+
+
+def test_unified_service_has_one_pool_as_large_as_both():
+    simulator = FluidSimulator(spec(scaling={"prefill": {"max": 3}, "decode": {"min": 2, "max": 5}}), profile())
+    assert simulator.ground(workload(steady(10))).most == {"prefill": 3, "decode": 5}
+    unified = simulator.unified()
+    assert unified.ground(workload(steady(10))).most == {"decode": 8}
+    assert unified.simulate(workload(steady(10)), FixedUnified(0, 8).scaler()).timeline[-1].ready == {"decode": 2}

@@ -12,7 +12,17 @@ from legato_cli.simulation.rivals import (
 )
 
 RIVALS = {
-    module.RIVAL.name: module.RIVAL
-    for module in (fixed, request_rate, schedule, concurrency, aibrix, llm_d, dynamo, clairvoyant)
+    rival.name: rival
+    for rival in (
+        fixed.RIVAL,
+        fixed.UNIFIED,
+        request_rate.RIVAL,
+        schedule.RIVAL,
+        concurrency.RIVAL,
+        aibrix.RIVAL,
+        llm_d.RIVAL,
+        dynamo.RIVAL,
+        clairvoyant.RIVAL,
+    )
 }
 BOUND = clairvoyant.RIVAL.name  # no autoscaler, and so not what others are compared with

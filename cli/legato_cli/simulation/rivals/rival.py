@@ -32,3 +32,4 @@ class Rival:
     name: str
     about: str  # what it scales by, in a few words
     grids: Callable[[Ground], tuple[Grid, ...]]
+    unified: bool = False  # it scales workers that both prefill and decode, instead of two pools
