@@ -50,7 +50,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     add("--warmup", kind=flags.whole("COUNT", 0, _MOST), default=1, help="uncounted requests before each load")
     add("--prefixes", kind=_COUNT, default=4, help="shared-prefix: number of different prefixes")
     add("--prefix-share", kind=flags.real("SHARE", 0, 1), default=0.75, help="shared-prefix: shared part of a prompt")
-    add("--trace", kind=flags.FILE, help="trace: a Mooncake .jsonl or an Azure .csv file")
+    add("--trace", kind=flags.FILE, help="trace: a file in the format of Mooncake (JSON lines) or Azure (CSV)")
     add("--context", kind=_TOKENS, default=4096, help="trace: scale lengths to fit this many tokens")
     add("--speed", kind=flags.real("FACTOR", 0.001, 100_000), default=1.0, help="trace: play it this many times faster")
     add("--token-ids", kind=_TOKEN_IDS, default=(100, 40_000), help="range of random token ids")
