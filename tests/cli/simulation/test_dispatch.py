@@ -93,7 +93,8 @@ def test_without_a_worker_of_a_pool_requests_wait_for_one(missing):
     """With `Wait`, decode workers do not prefill."""
     there = "prefill" if missing == "decode" else "decode"
     workers = [_worker(there), _worker(missing, 1, created=-28.8)]
-    dispatcher = _dispatcher(*workers, routing={"whenPrefillUnavailable": "Wait"})
+    bounds = {"prefill": {"min": 1, "max": 4}}
+    dispatcher = _dispatcher(*workers, routing={"whenPrefillUnavailable": "Wait"}, scaling=bounds)
     _send(dispatcher, 1000)
     assert (len(dispatcher.held), dispatcher.obstacle) == (1, "no_worker")
     dispatcher.dispatch(1.5)
