@@ -202,3 +202,17 @@ def test_unified_service_has_one_pool_as_large_as_both():
     unified = simulator.unified()
     assert unified.ground(workload(steady(10))).most == {"decode": 8}
     assert unified.simulate(workload(steady(10)), FixedUnified(0, 8).scaler()).timeline[-1].ready == {"decode": 2}
+
+
+def test_an_idle_service_goes_to_zero_and_a_request_wakes_it():
+    """Held until a decode worker has started, and computed by it as long as no prefill worker serves."""
+    zero = {"prefill": {"min": 0, "max": 2}, "decode": {"min": 0, "max": 2}}
+    service = spec(scaling={**zero, "idleAfter": "5m"})
+    made = engine(workload([Arrival(10.0, 1000, 20), Arrival(2500.0, 1000, 20), Arrival(2600.0, 10, 1)]), spec=service)
+    result = made.run()
+    at_rest = [sample for sample in result.timeline if 2000 < sample.at < 2500]
+    assert {(sample.wish["prefill"], sample.wish["decode"], sample.ready["decode"]) for sample in at_rest} == {
+        (0, 0, 0)
+    }
+    assert result.finished == 3
+    assert 30 < result.ttft.p99 < 30 + 2 * 2.0 + 1
