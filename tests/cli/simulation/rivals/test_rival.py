@@ -21,7 +21,7 @@ GROUND = Ground(
 )
 
 
-@pytest.mark.parametrize("rival", RIVALS.values(), ids=str)
+@pytest.mark.parametrize("rival", RIVALS.values(), ids=RIVALS.keys())
 def test_scaler_is_fresh_has_the_rivals_name_and_knows_its_pools(rival):
     pools = ("decode",) if rival.unified else ("decode", "prefill")
     for grid in rival.grids(GROUND):
@@ -32,14 +32,14 @@ def test_scaler_is_fresh_has_the_rivals_name_and_knows_its_pools(rival):
         assert set(scaler.sizes(observed(sizes=dict.fromkeys(pools, 1)))) == set(pools)
 
 
-@pytest.mark.parametrize("rival", RIVALS.values(), ids=str)
+@pytest.mark.parametrize("rival", RIVALS.values(), ids=RIVALS.keys())
 def test_settings_go_to_other_processes(rival):
     for grid in rival.grids(GROUND):
         settings = grid.make(grid.prefill[-1], grid.decode[1])
         assert pickle.loads(pickle.dumps(settings)) == settings
 
 
-@pytest.mark.parametrize("rival", RIVALS.values(), ids=str)
+@pytest.mark.parametrize("rival", RIVALS.values(), ids=RIVALS.keys())
 def test_grids_go_from_generous_to_frugal(rival):
     """More of a target, and fewer workers, the further one goes."""
     for grid in rival.grids(GROUND):
