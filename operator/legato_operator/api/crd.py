@@ -135,6 +135,8 @@ def worker_pool() -> Schema:
                 "type": "string",
                 "description": "Label selector of the pool's workers; draining workers do not match it.",
             },
+            "wish": {**count, "description": "Desired number of workers by the autoscaler; else that of the spec."},
+            "reason": {"type": "string", "description": "Why: the autoscaler's reason; else the scaling mode."},
             "conditions": _CONDITIONS,
         },
     }
@@ -142,8 +144,10 @@ def worker_pool() -> Schema:
         _column("Service", "string", ".spec.service"),
         _column("Role", "string", ".spec.role"),
         _column("Desired", "integer", ".spec.replicas"),
-        _column("Workers", "integer", ".status.replicas"),
+        _column("Wish", "integer", ".status.wish"),
         _column("Ready", "integer", ".status.readyReplicas"),
+        _column("Why", "string", ".status.reason"),
+        _column("Workers", "integer", ".status.replicas", priority=1),
         _column("Age", "date", ".metadata.creationTimestamp"),
     ]
     scale = {
