@@ -65,24 +65,28 @@ class Dispatcher:
 
     def _start(self, request: SimulatedRequest, now: float) -> bool:
         prefillers = self._prefillers(now)
-        backlog, kept = sum(worker.queue_tokens(now) for worker in prefillers), request.uncached
-        rate = sum(worker.kind.rate for worker in prefillers)
         fitting = self._fitting(request, now)
         if not fitting or not prefillers:
             serving = any(worker.takes(now) and worker.pool == "decode" for worker in self._workers)
             self.obstacle = "decode_room" if serving and prefillers else "no_worker"
             return False
-        if backlog and backlog + kept > max(LIMITS.min_backlog_tokens, rate * LIMITS.backlog_seconds):
+        if not self._has_room(request, prefillers, now):
             self.obstacle = "prefill"
             return False
         self.held.popleft()
-        self.held_tokens -= kept
+        self.held_tokens -= request.uncached
         prefiller, decoder = self._route(request, prefillers, fitting, now)
         self._count(request, prefiller.prefixes.matched(request.arrival.blocks))
         self.decoders[request] = decoder
         decoder.reserve(request, self._answers)
         prefiller.compute(request, now)
         return True
+
+    def _has_room(self, request: SimulatedRequest, prefillers: Sequence[SimulatedWorker], now: float) -> bool:
+        """Whether the shortest queue has."""
+        queued, rate = min((worker.queue_tokens(now), worker.kind.rate) for worker in prefillers)
+        most = max(LIMITS.min_backlog_tokens / len(prefillers), rate * LIMITS.backlog_seconds)
+        return not queued or queued + request.uncached <= most
 
     def _route(
         self,

@@ -12,7 +12,9 @@ from legato_protocol.demand import WaitCause
 class Capacity:
     """Room for sequences on decoding workers, and for prompt tokens in the queues of those that prefill.
 
-    What fits is for `filters` to say. What is taken counts as sent: it is pending at the worker with most room.
+    What fits is for `filters` to say. What is taken counts as sent: it is pending at the worker with most room, and
+    queued at the one with the shortest queue. That queue decides, not all of them together: else a long prompt would
+    wait until the whole fleet is nearly idle.
     """
 
     def __init__(self, snapshot: FleetSnapshot, backlog_seconds: float, min_backlog_tokens: int) -> None:
@@ -22,13 +24,15 @@ class Capacity:
         usual = scorers.usual_rate(snapshot)
         self._decoders = {worker.name: worker for worker in snapshot.workers if worker.decodes}
         self._measured = any(worker.prefill_rate > 0 for worker in prefillers)
-        self._rate = sum(worker.prefill_rate or usual for worker in prefillers)
-        self._backlog = sum(worker.backlog for worker in prefillers)
-        self._max_backlog = max(min_backlog_tokens, int(self._rate * backlog_seconds))
+        self._rates = {worker.name: worker.prefill_rate or usual for worker in prefillers}
+        self._queues = {worker.name: worker.backlog for worker in prefillers}  # tokens
+        self._backlog_seconds = backlog_seconds
+        self._min_backlog = min_backlog_tokens / max(1, len(prefillers))
 
     def take(self, need: Need, uncached: int, matches: Matches) -> bool:
         """Takes what `need` wants and says True, or leaves everything as it was."""
-        if self._backlog and self._backlog + uncached > self._max_backlog:
+        shortest = min(self._queues, key=lambda name: self._queues[name] / self._rates[name], default=None)
+        if shortest is None or not self._has_room(shortest, uncached):
             return False
         decoders = tuple(self._decoders.values())
         fitting = _fitting(decoders, need, matches)
@@ -44,8 +48,12 @@ class Capacity:
             pending_blocks=worker.pending_blocks + blocks,
             pending_sequences=worker.pending_sequences + 1,
         )
-        self._backlog += uncached
+        self._queues[shortest] += uncached
         return True
+
+    def _has_room(self, name: str, uncached: int) -> bool:
+        queued = self._queues[name]
+        return not queued or queued + uncached <= max(self._min_backlog, self._rates[name] * self._backlog_seconds)
 
     def obstacle(self, need: Need, matches: Matches) -> WaitCause:
         """What a sequence waits for that was not taken. Room to decode comes first: prompts queue for want of it, too,
@@ -68,7 +76,7 @@ class Capacity:
 
     def seconds(self, tokens: int) -> float:
         """About how long the fleet needs until `tokens` more are computed; 0 where no rate was measured yet."""
-        return (self._backlog + tokens) / self._rate if self._measured else 0.0
+        return (sum(self._queues.values()) + tokens) / sum(self._rates.values()) if self._measured else 0.0
 
 
 def _fitting(workers: Iterable[WorkerView], need: Need, matches: Matches) -> list[WorkerView]:
