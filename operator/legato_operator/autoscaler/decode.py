@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from legato_operator.api.resources import Spec
 from legato_operator.autoscaler.decision import ACTIVATION, DECODE_ROOM, KV_BLOCKS, SLOTS, STEP_TIME, Term
-from legato_operator.autoscaler.prefill import decode_share
+from legato_operator.autoscaler.prefill import decode_share, start_seconds
 from legato_operator.autoscaler.signals import DecodeCost, Signals, Traffic, WorkerSignals
 
 FULL = 0.9  # of a worker's blocks and slots: sequences do not divide evenly among workers
@@ -36,16 +36,17 @@ def _resident(signals: Signals, workers: Sequence[WorkerSignals], spec: Spec) ->
     silent = [worker.name for worker in workers if worker.ready and (worker.blocks is None or worker.running is None)]
     unknown = Term.unknown(KV_BLOCKS, f"the load of {', '.join(silent)}")
     load = [worker for worker in signals.workers if worker.pool == "decode"]
+    share = _held_share(signals.traffic, workers, spec.slo.tpot)
     return (
-        *_blocks(signals, workers, load, spec.engine.block_size),
-        *_slots(signals, workers, load),
+        *_blocks(signals, workers, load, share, spec.engine.block_size),
+        *_slots(signals, workers, load, share),
         *_step_time(workers, load, spec.slo.tpot),
         *((unknown,) if silent else ()),
     )
 
 
 def _blocks(
-    signals: Signals, workers: Sequence[WorkerSignals], load: Sequence[WorkerSignals], size: int
+    signals: Signals, workers: Sequence[WorkerSignals], load: Sequence[WorkerSignals], share: float, size: int
 ) -> tuple[Term, ...]:
     known = [worker.blocks for worker in workers if worker.blocks is not None]
     capacities = [each.total - each.quarantined for each in known if each.total > each.quarantined]
@@ -58,8 +59,8 @@ def _blocks(
         "used": float(sum(each.used for each in blocks)),
         "pending": float(sum(each.pending for each in blocks)),
         "growth": float(sum(each.growth for each in blocks)),
-        "held": _held_blocks(traffic, size) if traffic is not None else 0.0,
-        "sequences": _sequences(signals, load),
+        "held": float(math.ceil(traffic.held_prompt_tokens * share / size)) if traffic is not None else 0.0,
+        "sequences": _sequences(signals, load, share),
         "deviation": output.deviation / size if output is not None else 0.0,
         "deviations": DEVIATIONS,
         "capacity": statistics.median(capacities),
@@ -68,26 +69,32 @@ def _blocks(
     return (Term.of(KV_BLOCKS, BLOCKS_EQUATION, numbers),)
 
 
-def _held_blocks(traffic: Traffic, size: int) -> float:
-    """Those that held prompts will need, as far as they are not kept from it by prefill: that lets through a few at a
-    time, and what has left by then needs none any more."""
-    return float(math.ceil(traffic.held_prompt_tokens * decode_share(traffic) / size))
+def _held_share(traffic: Traffic | None, workers: Sequence[WorkerSignals], tpot: float) -> float:
+    """The part of the held requests that will decode at once, from 0 to 1.
+
+    Those that wait for prefill are let through in about the time that a worker takes to start, as `prefill` adds
+    workers for; each then decodes for as long as its output takes.
+    """
+    if traffic is None:
+        return 0.0
+    decoding = traffic.output.mean * tpot if traffic.output is not None else 0.0
+    return max(decode_share(traffic), min(1.0, decoding / start_seconds(workers)))
 
 
-def _slots(signals: Signals, workers: Sequence[WorkerSignals], load: Sequence[WorkerSignals]) -> tuple[Term, ...]:
+def _slots(
+    signals: Signals, workers: Sequence[WorkerSignals], load: Sequence[WorkerSignals], share: float
+) -> tuple[Term, ...]:
     slots = [worker.slots for worker in workers if worker.slots]
     if not slots:
         return ()
-    numbers = {"sequences": _sequences(signals, load), "slots": statistics.median(slots), "full": FULL}
+    numbers = {"sequences": _sequences(signals, load, share), "slots": statistics.median(slots), "full": FULL}
     return (Term.of(SLOTS, SLOTS_EQUATION, numbers),)
 
 
-def _sequences(signals: Signals, load: Sequence[WorkerSignals]) -> float:
-    """Those that decode or will, as far as they are not kept from it by prefill."""
+def _sequences(signals: Signals, load: Sequence[WorkerSignals], share: float) -> float:
+    """Those that decode or will, with that share of the held ones."""
     accepted = sum((worker.running or 0) + (worker.waiting or 0) for worker in load)
-    if signals.traffic is None:
-        return float(accepted)
-    return accepted + signals.traffic.held * decode_share(signals.traffic)
+    return accepted + share * (signals.traffic.held if signals.traffic is not None else 0)
 
 
 def _step_time(workers: Sequence[WorkerSignals], load: Sequence[WorkerSignals], tpot: float) -> tuple[Term, ...]:
