@@ -78,7 +78,8 @@ def _held_share(traffic: Traffic | None, workers: Sequence[WorkerSignals], tpot:
     if traffic is None:
         return 0.0
     decoding = traffic.output.mean * tpot if traffic.output is not None else 0.0
-    return max(decode_share(traffic), min(1.0, decoding / start_seconds(workers)))
+    start = start_seconds(workers)
+    return max(decode_share(traffic), decoding / start if decoding < start else 1.0)
 
 
 def _slots(

@@ -81,12 +81,18 @@ def test_a_queue_that_waits_for_prefill_does_not_scale_decode():
 
 @pytest.mark.parametrize(("output", "blocks"), [(None, 0), (120, 2000), (600, 10_000), (6000, 10_000)])
 def test_held_prompts_that_wait_for_prefill_count_for_as_long_as_they_decode(output, blocks):
-    """160,000 tokens in 10,000 blocks: 120 tokens at 0.1 s are a fifth of the 60 s in which prefill lets them through."""
+    """160,000 tokens in 10,000 blocks: 120 tokens at 0.1 s are a fifth of the 60 s in which prefill takes them on."""
     held = {"held": 50, "held_tokens": 160_000, "held_prompt_tokens": 160_000, "head_wait": {"prefill": 2.0}}
     traffic = arriving(120, 2000, **held, output=None if output is None else OutputLengths(output, 0))
     made = _decide(Signals((prefiller(), decoder()), traffic))["decode"]
     assert _term(made, decision.KV_BLOCKS).numbers["held"] == blocks
     assert _term(made, decision.SLOTS).numbers["sequences"] == pytest.approx(50 * blocks / 10_000)
+
+
+def test_where_workers_start_at_once_all_held_prompts_count():
+    traffic = arriving(120, 2000, held=50, held_prompt_tokens=160_000)
+    made = _decide(Signals((prefiller(), decoder(start_seconds=0.0)), traffic))["decode"]
+    assert _term(made, decision.KV_BLOCKS).numbers["held"] == 10_000
 
 
 def test_one_hot_worker_in_a_roomy_pool_is_no_reason_to_grow():
