@@ -19,6 +19,7 @@ AccessLogFormat = Literal["Text", "JSON", "Off"]
 ENTRY: Final = "legato.access"  # key of a scope: what is generated for it fills it in
 LEFT_OUT: Final = frozenset({"/healthz", "/readyz", "/metrics"})
 LONGEST_PATH: Final = 200
+LINE: Final = "%(levelname)s %(name)s: %(message)s"  # of all that a gateway logs, so that it is filtered alike
 CLIENT_LEFT: Final = 499  # what proxies log for it; nobody is there to read it
 _OF_EVERY_SERVER: Final = ("time", "method", "path", "status", "seconds")
 _log = logging.getLogger("legato.access")
@@ -92,7 +93,7 @@ def writer(kind: AccessLogFormat) -> Callable[[AccessEntry], None] | None:
     if kind == "Off":
         return None
     handler = logging.StreamHandler(sys.stdout)
-    handler.setFormatter(logging.Formatter("%(message)s"))
+    handler.setFormatter(logging.Formatter("%(message)s" if kind == "JSON" else LINE))
     _log.handlers, _log.propagate = [handler], False
     _log.setLevel(logging.INFO)
     spell = AccessEntry.json if kind == "JSON" else AccessEntry.text

@@ -114,7 +114,7 @@ def run(settings: GatewaySettings, model: Path) -> int:
     """Serves the model at that path until SIGTERM or SIGINT. Raises SettingsError, TokenizeError."""
     if settings.parent and not die_with_parent(settings.parent):
         return 1
-    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s", stream=sys.stderr)
+    logging.basicConfig(level=logging.INFO, format=access_log.LINE, stream=sys.stderr)
     listeners = server.listeners(settings)
     tokens = ModelTokenizer.load(model)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:

@@ -104,7 +104,7 @@ def test_both_formats(capsys: pytest.CaptureFixture[str]) -> None:
         assert write is not None
         write(entry)
     text, line = capsys.readouterr().out.splitlines()
-    assert text == "2026-01-01T00:00:00.000Z GET /v1/models 200 0.5 output_tokens=0 finish=stop"
+    assert text == "INFO legato.access: 2026-01-01T00:00:00.000Z GET /v1/models 200 0.5 output_tokens=0 finish=stop"
     assert json.loads(line) == {
         "time": "2026-01-01T00:00:00.000Z",
         "method": "GET",
