@@ -53,6 +53,32 @@ def test_queues_of_prompts_grow_up_to_their_limit_in_seconds() -> None:
     assert not takes(fleet, 1)
 
 
+def test_a_long_prompt_goes_to_an_idle_worker_however_busy_the_others_are() -> None:
+    fleet = capacity(worker("u0", queue_tokens=9000), worker("u1"), backlog_seconds=2.0)
+    assert takes(fleet, 900)
+    assert takes(fleet, 900)  # 1.8 s at u1, which is still the shortest queue
+    assert not takes(fleet, 300)
+
+
+def test_an_idle_worker_takes_a_prompt_of_any_length() -> None:
+    fleet = capacity(worker("u0"), backlog_seconds=0.5)
+    assert takes(fleet, 900)
+    assert not takes(fleet, 1)
+
+
+def test_the_shortest_queue_is_the_one_that_is_done_first() -> None:
+    fast = worker("u0", queue_tokens=1500, prefill_rate=8000.0, num_blocks=1000, free_blocks=1000)
+    fleet = capacity(fast, worker("u1", queue_tokens=900), backlog_seconds=1.0)
+    assert [takes(fleet, 990) for _ in range(7)] == [True] * 6 + [False]
+
+
+def test_queues_may_have_their_least_length_together() -> None:
+    """A fleet of slow workers takes no more than one of them would."""
+    fleet = capacity(*(worker(f"u{i}", queue_tokens=10, prefill_rate=1.0) for i in range(4)), backlog_seconds=2.0)
+    assert not takes(fleet, 16)
+    assert [takes(fleet, 15) for _ in range(5)] == [True] * 4 + [False]
+
+
 def test_a_sequence_takes_its_blocks_at_the_worker_with_most_room() -> None:
     """Else the last one here would find none."""
     fleet = capacity(worker("d0", free_blocks=20), worker("d1", free_blocks=30))
