@@ -135,8 +135,8 @@ def worker_pool() -> Schema:
                 "type": "string",
                 "description": "Label selector of the pool's workers; draining workers do not match it.",
             },
-            "wish": {**count, "description": "Desired number of workers by the autoscaler; else that of the spec."},
-            "reason": {"type": "string", "description": "Why: the autoscaler's reason; else the scaling mode."},
+            "wish": {**count, "description": "Desired number of workers by the autoscaler."},
+            "reason": {"type": "string", "description": "The autoscaler's reason for it."},
             "conditions": _CONDITIONS,
         },
     }

@@ -54,7 +54,7 @@ def of(
 
 
 def of_pool(observed: Observed, pool: str, item: Object) -> dict[str, Any]:
-    """The status of a pool's own object: what its scaler looks at, and what the autoscaler decided last."""
+    """The status of a pool's own object: what its scaler looks at, and what the autoscaler decided last, if it did."""
     decided = (observed.status.get("scaling") or {}).get("pools", {}).get(pool, {})
     staying = [pod for pod in observed.of_pool(pool) if not pod.leaving and pod.draining_since is None]
     selector = common.selector(observed.service, role=pool, serving="true")
@@ -63,8 +63,8 @@ def of_pool(observed: Observed, pool: str, item: Object) -> dict[str, Any]:
         "replicas": len(staying),
         "readyReplicas": sum(pod.ready for pod in staying),
         "selector": ",".join(f"{key}={value}" for key, value in sorted(selector.items())),
-        "wish": decided.get("wish", item["spec"]["replicas"]),
-        "reason": decided.get("reason", observed.service.spec.scaling.mode),
+        "wish": decided.get("wish"),
+        "reason": decided.get("reason"),
     }
 
 

@@ -192,8 +192,8 @@ def test_pool_status_counts_workers_that_stay(build):
         "replicas": 2,
         "readyReplicas": 1,
         "selector": "serving.legato.dev/role=decode,serving.legato.dev/service=demo,serving.legato.dev/serving=true",
-        "wish": 1,
-        "reason": "Managed",
+        "wish": None,
+        "reason": None,
     }
 
 
@@ -203,6 +203,15 @@ def test_pool_status_tells_what_the_autoscaler_decided(build):
     made = plan(_observed(item, _living(item), _pods(item), status=status), PLACEMENT)
     told = {action.ref.name: (action.status["wish"], action.status["reason"]) for action in _actions(made, PatchStatus)}
     assert told == {"demo-decode": (3, "KVBlocks")}  # that of the other pool is as it was
+
+
+def test_pool_status_loses_what_nobody_decides_any_more(build):
+    item = build()
+    objects = _living(item)
+    _find(objects, "WorkerPool", "demo-decode")["status"] |= {"wish": 3, "reason": "KVBlocks"}
+    made = plan(_observed(item, objects, _pods(item)), PLACEMENT)
+    (told,) = _actions(made, PatchStatus)
+    assert (told.status["wish"], told.status["reason"]) == (None, None)
 
 
 def test_drained_worker_leaves_its_pools_selector(build):
