@@ -13,7 +13,8 @@ import msgspec
 
 from legato_protocol.stream import Message, TokenItem, decode_with
 
-VERSION = 1
+VERSION = 1  # grows with whatever an older reader must not skip
+OLDEST = 1  # version understood; at least that of the last release
 
 
 class PeerHello(Message, tag="hi", frozen=True):
@@ -32,6 +33,7 @@ class PeerHello(Message, tag="hi", frozen=True):
     rkey: bytes
     proof: bytes
     version: int = VERSION
+    oldest: int = 0  # version understood; 0: `version` alone
 
 
 class SessionMessage(Message, frozen=True):
@@ -111,5 +113,5 @@ _messages: "msgspec.msgpack.Decoder[HandoffMessage]" = msgspec.msgpack.Decoder(H
 
 
 def decode(data: bytes) -> HandoffMessage:
-    """A peer's message. Raises BadFrame for anything else."""
+    """A peer's message. Raises UnknownKind for a later version's, and BadFrame for anything else."""
     return decode_with(_messages, data)

@@ -42,19 +42,21 @@ class Removed(Message, tag="del", frozen=True):
 
 
 KVEvent = Snapshot | Stored | Removed
+EventRequest = SnapshotRequest | Greeting
 
 _events: "msgspec.msgpack.Decoder[KVEvent]" = msgspec.msgpack.Decoder(KVEvent)
-_requests: "msgspec.msgpack.Decoder[SnapshotRequest | Greeting]" = msgspec.msgpack.Decoder(SnapshotRequest | Greeting)
+_requests: "msgspec.msgpack.Decoder[EventRequest]" = msgspec.msgpack.Decoder(EventRequest)
 
 
 def decode_event(data: bytes) -> KVEvent:
-    """A worker's event. Raises BadFrame for anything else."""
+    """A worker's event. Raises UnknownKind for a later version's, and BadFrame for anything else."""
     event = decode_with(_events, data)
     if len(event.hashes) % 16:
         raise BadFrame(f"{len(event.hashes)} bytes are no whole number of block hashes")
     return event
 
 
-def decode_request(data: bytes) -> SnapshotRequest | Greeting:
-    """What a gateway may send on `/events`. Raises BadFrame for anything else."""
+def decode_request(data: bytes) -> EventRequest:
+    """What a gateway may send on `/events`. Raises UnknownKind for what a later version may, and BadFrame for
+    anything else."""
     return decode_with(_requests, data)

@@ -25,12 +25,17 @@ ENV_CACHE = "LEGATO_CACHE"  # folder for prepared models
 ENV_PREPARED = "LEGATO_PREPARED"  # folder with models that were prepared when an image was built; only read
 ENV_PARENT = "LEGATO_PARENT"  # process id that a process of the local cluster must not outlive
 
+TLS_CERTIFICATE = "tls.crt"  # keys of a Secret of the type kubernetes.io/tls, and names of its files
+TLS_KEY = "tls.key"
+API_KEYS = "api-keys.json"  # key of the Secret with hashes of API keys, and name of its file
+
 HEADER_DEADLINE = "x-legato-deadline"  # seconds, or a duration such as 30s
 HEADER_EXPLAIN = "x-legato-explain"
 HEADER_ROUTE = "x-legato-route"
 HEADER_DROP_REASON = "x-legato-drop-reason"
 HEADER_TENANT = "x-legato-tenant"
 HEADER_PRIORITY = "x-legato-priority"
+HEADER_TRACE = "traceparent"  # W3C Trace Context
 
 STREAM_PATH = "/stream"
 EVENTS_PATH = "/events"

@@ -1,7 +1,11 @@
 """Frames between gateway and worker on `/stream`, and how they are encoded.
 
-The first frame in each direction is a greeting (`Greeting` from the gateway, `Hello` from the worker); both carry
-`VERSION`, and a side that reads another version closes. After that, many requests share the connection. Every frame
+The first frame in each direction is a greeting (`Greeting` from the gateway, `Hello` from the worker); both carry the
+versions that their sender understands, and a side that has none in common with them closes. Within a version, messages
+only grow: fields are appended, and an older reader skips them; a frame of a kind that it does not know it skips too. So
+gateways and workers of two releases work together during an upgrade (`docs/architecture.md`, Versions).
+
+After the greetings, many requests share the connection. Every frame
 about a request names it by `id` and `attempt`; only the gateway raises `attempt`. `id` is the gateway's own: it may
 stand for all choices of a request (`Sequence.choices`) or, after a failure or a `Split`, for one of them.
 
@@ -11,11 +15,12 @@ All durations are seconds left from now: clocks of two machines are never compar
 import sys
 from array import array
 from collections.abc import Sequence as Items
-from typing import Annotated, Literal, TypeVar
+from typing import Annotated, Literal, TypeVar, get_args
 
 import msgspec
 
-VERSION = 2  # grows with whatever an older reader may not skip
+VERSION = 2  # grows with whatever an older reader must not skip
+OLDEST = 2  # version understood; at least that of the last release
 MAX_FRAME_BYTES = 16 << 20
 
 Role = Literal["prefill", "decode", "unified"]
@@ -88,6 +93,7 @@ class Sequence(Value, frozen=True):
     tenant: str = ""
     cache_salt: str = ""
     adapter: str = ""  # reserved
+    trace: str = ""  # W3C traceparent of the attempt; empty: it is not traced
 
 
 class Peer(Value, frozen=True):
@@ -106,6 +112,7 @@ class Greeting(Message, tag="greet", frozen=True):
 
     gateway: str
     version: int = VERSION
+    oldest: int = 0  # version understood; 0: `version` alone
 
 
 class Generate(Message, tag="gen", frozen=True):
@@ -207,6 +214,7 @@ class Hello(Message, tag="hello", frozen=True):
     pod_revision: str = ""
     version: int = VERSION
     model: str = ""  # `model_digest.of` what it loaded: a gateway of another model takes ids for other words
+    oldest: int = 0  # version understood; 0: `version` alone
 
 
 class TopLogprob(Value, frozen=True):
@@ -272,6 +280,13 @@ class DecodeCoefficients(Value, frozen=True):
     per_context: Measure
 
 
+class TenantService(Value, frozen=True):
+    """Tokens that a tenant was served: of prompts, computed, and of answers, emitted."""
+
+    prompt: Count = 0
+    output: Count = 0
+
+
 class Load(Message, tag="load", frozen=True):
     """How busy this worker is. free + cached + used + quarantined blocks = all blocks, always."""
 
@@ -285,7 +300,7 @@ class Load(Message, tag="load", frozen=True):
     prefill_rate: Measure = 0.0  # tokens per second, of `prefill_cost`; 0 before there was any
     step_time: Measure = 0.0  # seconds, smoothed, of steps that decoded
     draining: bool = False
-    tokens_by_tenant: dict[str, Count] = {}  # served so far, of those served since the last Load; at most a few dozen
+    tokens_by_tenant: dict[str, Count] = {}  # of release 0.1.0; not sent any more: no gateway reads it
     credits: Count = 0  # how many more sequences this gateway may send before it is told again
     parked: Count = 0  # prefills that are computed, and wait for a receiver's blocks
     parked_tokens: Count = 0  # of `queue_tokens`: of prompts that do not begin before a receiver has blocks
@@ -300,6 +315,11 @@ class Load(Message, tag="load", frozen=True):
     decode_age: Measure = 0.0  # seconds since the last step that decoded
     prefill_cost: PrefillCoefficients | None = None  # None before there was any
     decode_cost: DecodeCoefficients | None = None
+    step_age: Measure = 0.0  # seconds for which the step under way has been computed; 0: none is
+    step_expected: Measure = 0.0  # seconds that it should take, by the steps before it; 0: nothing is known yet
+    core_silence: Measure = 0.0  # above 0, the server repeats this for a core that has said nothing for so many seconds
+    served_elsewhere: dict[str, TenantService] = {}  # since its last Load, to tenants through other gateways than this
+    paused_blocks: Count = 0  # of `used_blocks`: those of paused sequences, which give way to others
 
 
 class HandoffReport(Message, tag="moved", frozen=True):
@@ -361,13 +381,24 @@ class BadFrame(ValueError):
     """Bytes that are no frame of this version: malformed, oversized or impossible. The text says which."""
 
 
+class UnknownKind(BadFrame):
+    """A well-formed frame of a kind that this version does not have: of a newer peer, and to be skipped."""
+
+
+def in_common(version: int, oldest: int, own: tuple[int, int] = (OLDEST, VERSION)) -> bool:
+    """Whether a peer that greets with these understands a version that this side, from `own`'s first to its second,
+    understands too."""
+    return (oldest or version) <= own[1] and version >= own[0]
+
+
 def encode(message: msgspec.Struct) -> bytes:
     """One frame as bytes."""
     return _encoder.encode(message)
 
 
 def decode_to_worker(data: bytes) -> ToWorker:
-    """A gateway's frame. Raises BadFrame for anything else, before any of it is acted on."""
+    """A gateway's frame. Raises UnknownKind for a later version's, and BadFrame for anything else, before any of it is
+    acted on."""
     frame = decode_with(_to_worker, data)
     if isinstance(frame, Generate | Prefill | Decode):
         _check(frame.sequence)
@@ -375,10 +406,12 @@ def decode_to_worker(data: bytes) -> ToWorker:
 
 
 def decode_from_worker(data: bytes) -> FromWorker:
-    """A worker's frame; a failure whose code only a later version knows is "internal". Raises BadFrame for anything
-    else."""
+    """A worker's frame; a failure whose code only a later version knows is "internal". Raises UnknownKind for a kind
+    that only a later version knows, and BadFrame for anything else."""
     try:
         return decode_with(_from_worker, data)
+    except UnknownKind:
+        raise
     except BadFrame as error:
         try:
             later = decode_with(_later_failed, data)
@@ -391,13 +424,34 @@ _T = TypeVar("_T")
 
 
 def decode_with(decoder: "msgspec.msgpack.Decoder[_T]", data: bytes) -> _T:
-    """What `decoder` reads in `data`. Raises BadFrame where it reads nothing."""
+    """What `decoder`, one of messages, reads in `data`. Raises UnknownKind, or BadFrame where it reads nothing."""
     if len(data) > MAX_FRAME_BYTES:
         raise BadFrame(f"frame of {len(data)} bytes; at most {MAX_FRAME_BYTES} are allowed")
     try:
         return decoder.decode(data)
+    except msgspec.ValidationError as error:
+        kind = _kind(data)
+        if kind and kind not in _kinds(decoder.type):
+            raise UnknownKind(f"no frame of this version has the kind {kind[:32]!r}") from None
+        raise BadFrame(str(error)) from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise BadFrame(str(error)) from None
+
+
+def _kind(data: bytes) -> str:
+    """What the array in `data` begins with; empty where that is no kind."""
+    try:
+        match msgspec.msgpack.decode(data):
+            case [str() as kind, *_]:
+                return kind
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, TypeError):  # the last: a map's key is a map
+        pass
+    return ""
+
+
+def _kinds(messages: object) -> frozenset[str]:
+    """The kinds of a message, or of all of a union of them."""
+    return frozenset(str(each.__struct_config__.tag) for each in get_args(messages) or (messages,))
 
 
 def _check(sequence: Sequence) -> None:

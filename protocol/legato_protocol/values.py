@@ -5,9 +5,10 @@ have modules of their own.
 """
 
 import re
-from ipaddress import ip_address
+from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
 
 PORTS = (1, 65535)
+COLLECTOR = r"^https?://[^\s/]+(/\S*)?$"  # address of a collector of traces
 
 _SHOWN = 60  # characters of a value that an error repeats
 _HOST = re.compile(
@@ -96,6 +97,14 @@ def is_address(text: str) -> bool:
     except ValueError:
         return False
     return True
+
+
+def network(text: str) -> IPv4Network | IPv6Network:
+    """Addresses with a common prefix, or a single one; `10.1.2.3/8` is 10.0.0.0/8."""
+    try:
+        return ip_network(text, strict=False)
+    except ValueError:
+        raise invalid("network", text, "an address and the length of its prefix, such as 10.0.0.0/8") from None
 
 
 def is_loopback(text: str) -> bool:

@@ -7,63 +7,11 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sample_messages import EVENTS, FROM_WORKER, ITEM, PARAMS, PEER_MESSAGES, PREFILL, REQUESTS, SEQUENCE, TO_WORKER
 
 from legato_protocol import handoff, kv_events, stream
-from legato_protocol.stream import BadFrame
+from legato_protocol.stream import BadFrame, UnknownKind
 
-PARAMS = stream.SamplingParams(max_tokens=64, seed=2**62, temperature=0.7, logit_bias={5: -100.0}, stop_token_ids=(2,))
-SEQUENCE = stream.Sequence(stream.pack_tokens(range(100)), 100, PARAMS, 30.0, choices=(0, 1))
-PEER = stream.Peer("decode-0", "00ff", b"\x01\x02")
-ITEM = stream.TokenItem("r1", 1, 0, 7, (42,), (stream.TokenLogprobs(-0.5, (stream.TopLogprob(42, -0.5),)),), "stop", 16)
-PREFILL = stream.PrefillCoefficients(0.006, 5e-4, 1.5e-7, 512, 256.0)
-TO_WORKER = [
-    stream.Greeting("gw"),
-    stream.Generate("r1", 1, SEQUENCE),
-    stream.Prefill("r1", 1, 9, SEQUENCE, PEER),
-    stream.Decode("r1", 1, 9, SEQUENCE, PEER),
-    stream.Handoff("r1", 2, 10, PEER),
-    stream.Cancel("r1", 2, (0, 3)),
-    stream.Split("r1", 2, {0: "r1/0", 2: "r1/2"}),
-    stream.Pause("r1", 2, True),
-]
-FROM_WORKER = [
-    stream.Hello("w", "e", "decode", "kv", "weights", "layout", 16, 100, 4096, b"addr", "ucx:tcp"),
-    stream.Tokens((ITEM,)),
-    stream.Load(
-        1,
-        2,
-        3,
-        4,
-        5,
-        6,
-        7,
-        tokens_by_tenant={"a": 5},
-        prefill_cost=PREFILL,
-        decode_cost=stream.DecodeCoefficients(1, 2, 3),
-    ),
-    stream.HandoffReport("r1", 1, 9, "prefill-0", 16, 0, 1 << 20, 0.01, 0.002, "ucx:tcp"),
-    stream.Failed("r1", 1, "transfer", "checksum of block 3", "transfer", True),
-    stream.Begun("r", 1),
-    stream.Lost("e", "killed by signal 9"),
-]
-EVENTS = [
-    kv_events.Snapshot("e", 5, 0, True, b"h" * 32),
-    kv_events.Stored("e", 6, b"h" * 16),
-    kv_events.Removed("e", 7, b"h" * 16),
-]
-REQUESTS = [kv_events.SnapshotRequest(), stream.Greeting("gw")]
-PEER_MESSAGES = [
-    handoff.PeerHello("w", "e", "kv", "layout", b"addr", 1 << 47, b"rkey", b"proof"),
-    handoff.Grant("e", 9, 1, (4, 5, 6), 2, 10.0, 3),
-    handoff.Revoke("e", 9, 1, 3),
-    handoff.Revoked("e", 9, 1, 3),
-    handoff.Written("e", 9, 1, 2, (2**64 - 1, 0)),
-    handoff.Final("e", 9, 1, stream.pack_tokens([1, 2]), 1, (ITEM,), 1),
-    handoff.Renew("e", 9, 1),
-    handoff.Commit("e", 9, 1),
-    handoff.Abort("e", 9, 1, "cancelled"),
-    handoff.AbortAck("e", 9, 1),
-]
 CASES = [
     (decode, message)
     for decode, messages in (
@@ -127,6 +75,28 @@ def test_a_failure_code_of_a_later_version_is_an_internal_failure() -> None:
     )
     with pytest.raises(stream.BadFrame, match="Expected `int` >= 0"):
         stream.decode_from_worker(msgspec.msgpack.encode(["fail", "r1", -1, "out of tune", "", "decode", True]))
+
+
+@pytest.mark.parametrize("decode", DECODERS, ids=lambda d: f"{d.__module__}.{d.__name__}")
+def test_a_kind_of_a_later_version_is_told_from_a_frame_that_is_wrong(decode: Callable[[bytes], object]) -> None:
+    with pytest.raises(UnknownKind, match="'later'"):
+        decode(msgspec.msgpack.encode(["later", "r1", 1]))
+    for wrong in ([], ["", 1], [5], {"later": 1}, "later"):
+        with pytest.raises(BadFrame) as caught:
+            decode(msgspec.msgpack.encode(wrong))
+        assert not isinstance(caught.value, UnknownKind)
+
+
+def test_a_map_whose_key_is_a_map_is_a_bad_frame() -> None:
+    for frame in (b"\x81\x81\x01\x02\x03", b"\x92\xa1x\x81\x81\x01\x02\x03"):
+        with pytest.raises(BadFrame):
+            stream.decode_to_worker(frame)
+
+
+def test_a_known_kind_with_wrong_fields_is_not_skipped() -> None:
+    with pytest.raises(BadFrame) as caught:
+        stream.decode_to_worker(msgspec.msgpack.encode(["cancel", 5]))
+    assert not isinstance(caught.value, UnknownKind)
 
 
 def test_tokens_of_a_step_are_small() -> None:
@@ -204,6 +174,8 @@ def test_an_impossible_sequence_is_refused(changes: dict[str, object], text: str
         (FROM_WORKER[2], {"prefill_rate": float("inf")}),
         (FROM_WORKER[2], {"step_time": -0.1}),
         (FROM_WORKER[2], {"tokens_by_tenant": {"a": -1}}),
+        (FROM_WORKER[2], {"served_elsewhere": {"a": stream.TenantService(-1, 0)}}),
+        (FROM_WORKER[2], {"served_elsewhere": {"a": stream.TenantService(0, -1)}}),
     ],
 )
 def test_numbers_of_a_worker_that_make_no_sense_are_refused(

@@ -1,0 +1,24 @@
+"""The limit of open files: raised as far as a process may, and checked before anything fails for want of one."""
+
+import resource
+from typing import Final
+
+from legato_protocol.flags import SettingsError
+
+MOST: Final = 1 << 20  # more than a process here can use; "unlimited" is no number that can be set
+LEAST: Final = 256  # of any process: sockets, pipes and files of its own, and some connections
+
+
+def raise_limit(least: int = LEAST) -> int:
+    """Raises the soft limit to the hard one and returns it. Raises SettingsError if that is below `least`."""
+    soft, hard = (
+        MOST if limit == resource.RLIM_INFINITY else limit for limit in resource.getrlimit(resource.RLIMIT_NOFILE)
+    )
+    if soft < min(hard, MOST):
+        soft = min(hard, MOST)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+    if soft < least:
+        raise SettingsError(
+            f"the limit of open files is {soft}, and at least {least} are needed: raise it (ulimit -n {least})"
+        )
+    return soft

@@ -1,0 +1,62 @@
+"""The limit of open files is raised as far as it goes, and said when that is too little."""
+
+import resource
+import subprocess
+import sys
+
+import pytest
+
+from legato_protocol.open_files import LEAST
+
+CODE = """
+import resource, sys
+resource.setrlimit(resource.RLIMIT_NOFILE, ({soft}, {hard}))
+from legato_protocol import open_files
+from legato_protocol.flags import SettingsError
+try:
+    print(open_files.raise_limit(), *resource.getrlimit(resource.RLIMIT_NOFILE))
+except SettingsError as error:
+    print(error)
+"""
+
+
+def said(soft: int, hard: int) -> str:
+    """What a process with these limits finds."""
+    code = CODE.format(soft=soft, hard=hard)
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
+
+
+def test_the_soft_limit_is_raised_to_the_hard_one() -> None:
+    assert said(64, LEAST + 7) == f"{LEAST + 7} {LEAST + 7} {LEAST + 7}"
+
+
+def test_too_low_a_hard_limit_is_named_with_what_is_needed() -> None:
+    assert (
+        said(16, 32) == f"the limit of open files is 32, and at least {LEAST} are needed: raise it (ulimit -n {LEAST})"
+    )
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["gateway", "--model", "builtin:smollm2-135m-instruct", "--max-length", "64", "--port", "0"],
+        ["worker", "--role", "unified", "--name", "u", "--model", "builtin:smollm2-135m-instruct"],
+        ["up", "--port", "0"],
+    ],
+)
+def test_a_process_that_cannot_have_enough_ends_with_one_line_and_code_2(command: list[str]) -> None:
+    def limit() -> None:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (16, 16))
+
+    ended = subprocess.run(
+        [sys.executable, "-m", "legato_cli.main", *command],
+        capture_output=True,
+        text=True,
+        preexec_fn=limit,
+        timeout=60,
+    )
+    (line,) = ended.stderr.splitlines()
+    assert line.endswith(
+        f"the limit of open files is 16, and at least {LEAST} are needed: raise it (ulimit -n {LEAST})"
+    )
+    assert ended.returncode == 2
