@@ -10,6 +10,7 @@ from legato_engine.errors import EngineError
 from legato_engine.server import core_link
 from legato_engine.server.worker import Resolve, WorkerServer
 from legato_engine.settings import WorkerSettings
+from legato_protocol import open_files
 from legato_protocol.flags import SettingsError
 from legato_protocol.parent import die_with_parent
 
@@ -20,6 +21,7 @@ def run(settings: WorkerSettings, resolve: Resolve) -> int:
         return 1
     log = logger(settings.role)
     try:
+        open_files.raise_limit()
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(_serve(settings, resolve, log))
     except (EngineError, SettingsError) as error:

@@ -7,7 +7,19 @@ from prometheus_client.registry import Collector
 from legato_engine.core.frames import CoreStatus, CoreTotals
 from legato_protocol.stream import Load
 
-REFUSALS = ("malformed", "oversized", "version", "text", "greeting", "invalid", "unauthorized", "slow")
+REFUSALS = (
+    "malformed",
+    "oversized",
+    "version",
+    "text",
+    "greeting",
+    "invalid",
+    "unauthorized",
+    "slow",
+    "unknown_kind",
+    "late",
+    "connections",
+)
 
 _GAUGES = {
     "queue_tokens": "Prompt tokens waiting that no cache covers.",
@@ -48,6 +60,7 @@ class WorkerMetrics:
         self._current: CoreStatus | None = None
         self.gateways = 0
         self.ready = False
+        self.abandoned = 0
         self.registry.register(_Core(self))
 
     def refused(self, reason: str) -> None:
@@ -64,9 +77,9 @@ class WorkerMetrics:
             for name in _COUNTERS:
                 self._earlier[name] += getattr(last.totals, name)
 
-    def exposition(self, status: CoreStatus | None, *, ready: bool, gateways: int) -> bytes:
-        """The text that Prometheus reads."""
-        self._current, self.ready, self.gateways = status, ready, gateways
+    def exposition(self, status: CoreStatus | None, *, ready: bool, gateways: int, abandoned: int = 0) -> bytes:
+        """The text that Prometheus reads; for `abandoned` see `server.transfer_port`."""
+        self._current, self.ready, self.gateways, self.abandoned = status, ready, gateways, abandoned
         return generate_latest(self.registry)
 
     def families(self) -> list[Metric]:
@@ -75,6 +88,10 @@ class WorkerMetrics:
         gauges: dict[str, tuple[str, float]] = {
             "ready": ("1 when this worker serves.", self.ready),
             "gateways": ("Gateways connected.", self.gateways),
+            "transfer_abandoned_connections": (
+                "Connections to the transfer port that strangers opened and closed, and that UCX keeps.",
+                self.abandoned,
+            ),
         }
         counters: dict[str, tuple[str, float]] = {
             "core_restarts": ("Compute processes that were replaced.", max(0, self._starts - 1))

@@ -53,6 +53,7 @@ class Request:
     tenant: str = ""
     cache_salt: str = ""
     adapter: str = ""
+    trace: str = ""  # as in `stream.Sequence`
     room: int | None = None
     handed_off: bool = False  # another worker computed its prompt
 
@@ -71,6 +72,8 @@ class Request:
     arrival: float = 0.0
     number: int = 0  # order of arrival at this worker
     uncached: int = 0  # known tokens that no cache covered when it was queued
+    virtual_start: float = 0.0  # of its tenant's, when it began: see `scheduler.tenant_turns`
+    turn: float | None = None  # of its prompt among those of all tenants, since it began
     preemptions: int = 0  # since it last made progress
     farthest: int = 0  # most tokens it ever had computed
 
@@ -89,6 +92,7 @@ class Request:
             tenant=sequence.tenant,
             cache_salt=sequence.cache_salt,
             adapter=sequence.adapter,
+            trace=sequence.trace,
             room=room,
             arrival=now,
         )
@@ -140,6 +144,7 @@ class Request:
             tenant=self.tenant,
             cache_salt=self.cache_salt,
             adapter=self.adapter,
+            trace=self.trace,
             handed_off=self.handed_off,
             state=RequestState.RUNNING,
             begun=True,

@@ -11,6 +11,7 @@ from typing import Final
 from legato_protocol import flags, names, sizes, values
 from legato_protocol.flags import Flag, SettingsError, ValueKind
 from legato_protocol.stream import Role
+from legato_telemetry import switch
 
 ROLES = ("prefill", "decode", "unified")
 DTYPES = ("Auto", "Float32", "BFloat16", "Float16")
@@ -53,11 +54,12 @@ class WorkerSettings:
     transfer_ports: tuple[int, int] | None = None
     checksum: bool = True
     drain_deadline: float = 120.0
-    lease: float = 10.0
-    core_silence: float = 10.0
+    lease: float = 15.0
+    core_silence: float = 15.0
     step_limit: float = 120.0
     start_limit: float = 600.0
     pod_revision: str = ""
+    traces: bool = False  # sent where the standard variables of OpenTelemetry say
     token: str = field(default="", repr=False)
     parent: int = 0  # process id that this one must not outlive; 0: it may outlive all
 
@@ -140,6 +142,7 @@ def read(given: Namespace, environ: Mapping[str, str]) -> WorkerSettings:
         **flags.given(given, WorkerSettings),
         token=environ.get(names.ENV_TOKEN, ""),
         parent=flags.parent(environ),
+        traces=switch.is_on(environ),
     )
     _check_together(settings)
     return settings

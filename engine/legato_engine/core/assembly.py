@@ -18,7 +18,7 @@ from legato_engine.settings import WorkerSettings
 from legato_engine.transfer.agent import TransferAgent
 from legato_engine.transfer.checksum import ArenaMemory
 from legato_protocol import model_digest
-from legato_protocol.stream import Hello
+from legato_protocol.stream import OLDEST, Hello
 
 Clock = Callable[[], float]
 Load = Callable[[WorkerSettings, Path, Progress], LoadedModel]
@@ -148,4 +148,5 @@ def _hello(settings: WorkerSettings, model: LoadedModel, epoch: str, digest: str
         transport=agent.transport if agent else "none",
         pod_revision=settings.pod_revision,
         model=digest,
+        oldest=OLDEST,
     )

@@ -5,6 +5,7 @@ what the core decodes. No torch in here: the server reads it.
 """
 
 import struct
+from typing import Literal
 
 import msgspec
 
@@ -12,6 +13,8 @@ from legato_engine.settings import WorkerSettings
 from legato_protocol.stream import HandoffReport, Hello, Load, Message, Value
 
 _LENGTH = struct.Struct("<I")
+
+PhaseName = Literal["queue", "prefill", "handoff", "decode"]
 
 # ── server → core ───────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -67,10 +70,12 @@ class Ready(Message, tag="ready", frozen=True):
 
 class Beat(Message, tag="beat", frozen=True):
     """The process lives, however long its step takes: turn number `turn` began `busy` seconds ago; 0 between turns.
-    Turn 0 is the start: it last came further `busy` seconds ago."""
+    Turn 0 is the start: it last came further `busy` seconds ago.
+    The step should take `expected` seconds; 0: unknown."""
 
     turn: int = 0
     busy: float = 0.0
+    expected: float = 0.0
 
 
 class ForGateway(Value, frozen=True):
@@ -103,6 +108,18 @@ class CoreStatus(Value, frozen=True):
     order: int = 0  # the last order to drain or to serve again that it has carried out
 
 
+class TracedPhase(Value, frozen=True):
+    """A part of a traced request's life in the core, between two readings of the machine's monotonic clock. `trace` is
+    its traceparent; `error` the code that it failed with."""
+
+    trace: str
+    name: PhaseName
+    began: float
+    ended: float
+    details: dict[str, str | int] = msgspec.field(default_factory=dict)
+    error: str = ""
+
+
 class Turn(Message, tag="turn", frozen=True):
     """What one turn of the loop has to tell. `events` are encoded `kv_events`, in order."""
 
@@ -111,6 +128,7 @@ class Turn(Message, tag="turn", frozen=True):
     events: tuple[bytes, ...] = ()
     handoffs: tuple[HandoffReport, ...] = ()
     status: CoreStatus | None = None
+    phases: tuple[TracedPhase, ...] = ()
 
 
 ToCore = Start | Inbox

@@ -2,41 +2,51 @@
 
 from dataclasses import asdict
 
-from legato_engine.core.frames import CoreStatus, CoreTotals
+import msgspec
+
+from legato_engine.core import load_frame
+from legato_engine.core.frames import CoreStatus, CoreTotals, ForGateway
+from legato_engine.core.heartbeat import Pulse
+from legato_engine.core.load_frame import BUSY_INTERVAL, IDLE_INTERVAL
+from legato_engine.core.outbox import split_key
 from legato_engine.core.rates import Rates
 from legato_engine.core.request_handler import RequestHandler
-from legato_engine.scheduler.results import SchedulerLoad, StepResult
+from legato_engine.core.served_tokens import ServedTokens
+from legato_engine.scheduler.results import Emission, SchedulerLoad, StepResult
+from legato_protocol import stream
 from legato_protocol.stream import Load
-
-BUSY_INTERVAL = 0.05  # seconds between two reports while something changes
-IDLE_INTERVAL = 0.5  # and while nothing does: gateways take silence for death
 
 
 class LoadReporter:
-    def __init__(self, handler: RequestHandler, rates: Rates, *, max_waiting: int) -> None:
+    def __init__(self, handler: RequestHandler, rates: Rates, pulse: Pulse, *, max_waiting: int) -> None:
         self._handler = handler
         self._rates = rates
+        self._pulse = pulse
         self._max_waiting = max_waiting
         self._told = float("-inf")
         self._changed = True
         self._steps = 0
         self._prompt_tokens = 0
         self._output_tokens = 0
-        self._tenants: dict[str, int] = {}  # as told last
+        self._served = ServedTokens()
         self._checked = True  # the blocks' owners, since it became idle
         self._mismatch = ""
 
     def stepped(self, result: StepResult) -> None:
         self._steps += 1
         self._prompt_tokens += result.prompt_tokens
+        for request, tokens in result.prompts:
+            self._served.prompt(split_key(request.id)[0], request.tenant, tokens)
         self._changed = True
 
     def changed(self) -> None:
         """A hand-off took blocks or gave them back."""
         self._changed = True
 
-    def emitted(self, tokens: int) -> None:
+    def emitted(self, emission: Emission) -> None:
+        request, tokens = emission.request, len(emission.sampled)
         self._output_tokens += tokens
+        self._served.output(split_key(request.id)[0], request.tenant, tokens)
         self._changed = True
 
     def due_in(self, now: float) -> float:
@@ -54,9 +64,17 @@ class LoadReporter:
         self._check(idle, quiet)
         load = self._handler.scheduler.load()
         order = self._handler.order
-        status = CoreStatus(self._load(load, now), self._totals(load), idle, load.kv_utilization, self._mismatch, order)
-        self._tenants = load.tokens_by_tenant
-        return status
+        return CoreStatus(self._load(load, now), self._totals(load), idle, load.kv_utilization, self._mismatch, order)
+
+    def frames(self, load: Load) -> tuple[tuple[ForGateway, ...], tuple[bytes, ...]]:
+        """`load` for gateways: those that differ, or one for everyone."""
+        gateways = self._handler.gateways
+        served = self._served.take(gateways)
+        if not served:
+            return (), (stream.encode(load),)
+        replace = msgspec.structs.replace
+        loads = {gateway: replace(load, served_elsewhere=served.get(gateway, {})) for gateway in gateways}
+        return tuple([ForGateway(gateway, stream.encode(each)) for gateway, each in loads.items()]), ()
 
     def _check(self, idle: bool, quiet: bool) -> None:
         """Look at the owners of blocks once in each phase without work, and not before it has lasted a while: it takes
@@ -67,34 +85,18 @@ class LoadReporter:
             self._mismatch, self._checked = self._handler.scheduler.mismatch(), True
 
     def _load(self, load: SchedulerLoad, now: float) -> Load:
-        handler, before = self._handler, self._tenants
-        credits = 0 if handler.draining else max(0, self._max_waiting - load.waiting) // max(1, handler.gateways)
-        return Load(
-            queue_tokens=load.queue_tokens,
-            waiting=load.waiting,
-            running=load.running,
-            free_blocks=load.free_blocks,
-            cached_blocks=load.cached_blocks,
-            used_blocks=load.used_blocks,
-            quarantined_blocks=load.quarantined_blocks,
-            prefill_rate=load.prefill_cost.rate if load.prefill_cost is not None else 0.0,
-            step_time=self._rates.step_time,
+        handler, beat = self._handler, self._pulse.beat()
+        credits = 0 if handler.draining else max(0, self._max_waiting - load.waiting) // max(1, len(handler.gateways))
+        slots = handler.scheduler.limits.max_running
+        return load_frame.of(
+            load,
+            self._rates,
+            now,
             draining=handler.draining,
-            tokens_by_tenant={t: count for t, count in load.tokens_by_tenant.items() if before.get(t) != count},
             credits=credits,
-            parked=load.parked,
-            parked_tokens=load.parked_tokens,
-            granted_blocks=load.granted_blocks,
-            pending_blocks=load.pending_blocks,
-            growth_blocks=load.growth_blocks,
-            slots=handler.scheduler.limits.max_running,
-            decoding=load.decoding,
-            context_tokens=load.context_tokens,
-            preemptions=load.preemptions,
-            prefill_age=self._rates.prefill_age(now),
-            decode_age=self._rates.decode_age(now),
-            prefill_cost=load.prefill_cost,
-            decode_cost=load.decode_cost,
+            slots=slots,
+            step_age=0.0 if handler.scheduler.expected is None else beat.busy,
+            step_expected=beat.expected,
         )
 
     def _totals(self, load: SchedulerLoad) -> CoreTotals:

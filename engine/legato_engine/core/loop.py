@@ -14,6 +14,7 @@ from legato_engine.core.frames import Inbox, Turn
 from legato_engine.core.heartbeat import Pulse
 from legato_engine.core.load_reporter import LoadReporter
 from legato_engine.core.outbox import Outbox
+from legato_engine.core.phases import PhaseLog
 from legato_engine.core.rates import Rates
 from legato_engine.core.receivers import HandoffReceivers
 from legato_engine.core.request_handler import RequestHandler
@@ -61,7 +62,7 @@ class Core:
         self._events = events
         self._agent = agent
         self._clock = clock
-        self._outbox = Outbox()
+        self._outbox = Outbox(PhaseLog(clock))
         self._rates = Rates()
         block_size = runner.layout.block_size
         self._senders: HandoffSenders | None = None
@@ -72,10 +73,10 @@ class Core:
             )
             self._receivers = HandoffReceivers(scheduler.incoming, agent, self._outbox, kv_revision=kv_revision)
         self._handler = RequestHandler(scheduler, agent, self._outbox, self._senders, self._receivers)
-        self._reporter = LoadReporter(self._handler, self._rates, max_waiting=max_waiting)
+        self._pulse = pulse or Pulse(clock)
+        self._reporter = LoadReporter(self._handler, self._rates, self._pulse, max_waiting=max_waiting)
         self._in_flight: Batch | None = None
         self._launched = 0.0
-        self._pulse = pulse or Pulse(clock)
         self._selector = selectors.DefaultSelector()
         self._selector.register(channel, selectors.EVENT_READ)
         self._selector.register(compute, selectors.EVENT_READ)
@@ -157,6 +158,7 @@ class Core:
         result = self._scheduler.process(batch, output, now)
         for emission in result.emissions:
             self._emit(emission)
+        self._outbox.phases.prefilled(result.prefilled)
         self._handler.end_faulted(result.faulted)
         if self._senders is not None:
             self._senders.stepped(result.advanced, result.prefilled)
@@ -170,8 +172,9 @@ class Core:
             self._senders.continue_migrations()
         if self._in_flight is None:
             batch = self._scheduler.schedule(self._clock())
+            self._pulse.expect(self._scheduler.expected or 0.0)
             for request in self._scheduler.begun():
-                self._outbox.begun(request.id, request.attempt)
+                self._outbox.begun(request)
         if self._receivers is not None:
             self._receivers.grant()
         return batch
@@ -182,7 +185,7 @@ class Core:
 
     def _emit(self, emission: Emission) -> None:
         self._outbox.emit(emission)
-        self._reporter.emitted(len(emission.sampled))
+        self._reporter.emitted(emission)
         if self._senders is not None:
             self._senders.keep(emission)
 
@@ -191,10 +194,11 @@ class Core:
     def _tell(self) -> None:
         """Send what there is to say; nothing, if there is nothing."""
         frames, handoffs = self._outbox.take()
+        phases = self._outbox.phases.take()
         events = tuple(stream.encode(event) for event in self._events.take())
         status = self._reporter.status_if_due(self._clock())
-        if frames or events or handoffs or status:
-            everyone = (stream.encode(status.load),) if status else ()
-            self._channel.send(Turn(frames, everyone, events, handoffs, status))
+        if frames or events or handoffs or status or phases:
+            loads, everyone = self._reporter.frames(status.load) if status else ((), ())
+            self._channel.send(Turn((*frames, *loads), everyone, events, handoffs, status, phases))
         if status:
             self._handler.forget_finished()

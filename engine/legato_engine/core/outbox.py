@@ -7,6 +7,8 @@ from collections import defaultdict
 from itertools import groupby
 
 from legato_engine.core.frames import ForGateway
+from legato_engine.core.phases import PhaseLog
+from legato_engine.request import Request
 from legato_engine.scheduler.batch import Sampled
 from legato_engine.scheduler.results import Emission
 from legato_engine.transfer.events import Aborted, Arrived
@@ -30,7 +32,8 @@ def split_key(key: str) -> tuple[int, str]:
 class Outbox:
     """Frames by gateway; tokens go before what else is said of them."""
 
-    def __init__(self) -> None:
+    def __init__(self, phases: PhaseLog) -> None:
+        self.phases = phases
         self._items: defaultdict[int, list[TokenItem]] = defaultdict(list)
         self._frames: list[ForGateway] = []
         self._reports: list[HandoffReport] = []
@@ -38,24 +41,27 @@ class Outbox:
     def emit(self, emission: Emission) -> None:
         gateway, id = split_key(emission.request.id)
         self._items[gateway] += token_items(emission, id)
+        self.phases.emitted(emission)
 
     def fail(self, key: str, attempt: int, code: FailureCode, message: str, part: Part, retry: bool) -> None:
         gateway, id = split_key(key)
         self._say(gateway, Failed(id, attempt, code, message, part, retry))
+        self.phases.failed(key, attempt, code)
 
-    def begun(self, key: str, attempt: int) -> None:
+    def begun(self, request: Request) -> None:
         """Its first step is about to run."""
-        gateway, id = split_key(key)
-        self._say(gateway, Begun(id, attempt))
+        gateway, id = split_key(request.id)
+        self._say(gateway, Begun(id, request.attempt))
+        self.phases.begun(request)
 
     def aborted(self, key: str, event: Aborted) -> None:
         """A hand-off failed. Another pair may always succeed: an abort's own `retry` is about these two workers."""
         code: FailureCode = "peer_lost" if event.cause in _PEER_LOST else "transfer"
         self.fail(key, event.attempt, code, event.reason, "transfer", True)
 
-    def report(self, key: str, event: Arrived, now: float, transport: str) -> None:
+    def report(self, request: Request, event: Arrived, now: float, transport: str) -> None:
         """A hand-off was received."""
-        gateway, id = split_key(key)
+        gateway, id = split_key(request.id)
         report = HandoffReport(
             id=id,
             attempt=event.attempt,
@@ -70,6 +76,7 @@ class Outbox:
         )
         self._reports.append(report)
         self._say(gateway, report)
+        self.phases.received(request, event)
 
     def take(self) -> tuple[tuple[ForGateway, ...], tuple[HandoffReport, ...]]:
         """Everything since the last call."""

@@ -100,7 +100,7 @@ class HandoffReceivers:
             self._outbox.fail(request.id, event.attempt, "transfer", f"hand-off refused: {error}", "transfer", True)
             return ()
         self.received += 1
-        self._outbox.report(request.id, event, now, self._agent.transport)
+        self._outbox.report(request, event, now, self._agent.transport)
         return emissions
 
     def aborted(self, event: Aborted) -> None:

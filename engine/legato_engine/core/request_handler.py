@@ -1,6 +1,6 @@
 """What gateways ask of the core: each frame becomes calls of the scheduler and of the hand-offs."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from legato_engine.core.frames import Inbox
 from legato_engine.core.outbox import Outbox, key_of
@@ -19,7 +19,7 @@ _ROOM_IN_USE = "room {} is that of another hand-off here"
 
 
 class RequestHandler:
-    """Takes frames in; answers refusals. `gateways` are the connections there are."""
+    """Takes frames in; answers refusals."""
 
     def __init__(
         self,
@@ -42,8 +42,9 @@ class RequestHandler:
         self._attempts: dict[int, dict[str, int]] = {}  # of each gateway's requests, by key
 
     @property
-    def gateways(self) -> int:
-        return len(self._attempts)
+    def gateways(self) -> Collection[int]:
+        """The connections there are."""
+        return self._attempts.keys()
 
     @property
     def idle(self) -> bool:
@@ -124,6 +125,7 @@ class RequestHandler:
             self._fail(request, refusal.code, str(refusal), part, retry=refusal.retry)
             return
         self._attempts.setdefault(gateway, {})[key] = frame.attempt
+        self._outbox.phases.arrived(request)
 
     def _hand_on(self, request: Request, frame: Generate | Prefill | Decode, now: float) -> None:
         if isinstance(frame, Decode):
@@ -169,6 +171,7 @@ class RequestHandler:
             self.senders.ended(ended.requests, reason)
         if self.receivers is not None and ended.incoming:
             self.receivers.ended(ended.incoming, reason)
+        self._outbox.phases.ended(transfer.request for transfer in ended.incoming)
 
     def _holds(self, key: str) -> bool:
         return bool(self.scheduler.requests(key)) or (self.receivers is not None and self.receivers.holds(key))

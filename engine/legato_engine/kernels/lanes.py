@@ -16,6 +16,8 @@ from legato_engine.kernels.vector import REGISTER
 _I8, _I32, _FLOAT = ir.IntType(8), ir.IntType(32), ir.FloatType()
 _FLOATS, _LANES = ir.VectorType(_FLOAT, 16), ir.VectorType(_I32, 16)
 
+BIAS = 12582912.0  # 1.5 · 2^23: floats near it are whole numbers, which stand in their lowest bits
+
 # 2^x for x in -½ … ½, highest power first: a polynomial of least relative error (2e-9), fitted in float64.
 _POWER = (1.5345811e-4, 1.33999312e-3, 9.618488961e-3, 5.5503287770e-2, 2.4022646895e-1, 6.93147205738e-1, 1.0)
 
@@ -138,10 +140,10 @@ def power_of_two(_context: Any, x: Any) -> Any:
 
         (x,) = _floats(builder, values)
         x = _larger(builder, constant(-127.0), x)
-        # 1.5 · 2^23: what is added to it is rounded to a whole number, which then stands in the lowest bits. With 127
-        # more these are the exponent's, and those of 0 where it is -127.
-        rounded = builder.fadd(x, constant(12582912.0 + 127))
-        rest = builder.fsub(x, builder.fsub(rounded, constant(12582912.0 + 127)))
+        # What is added to BIAS is rounded to a whole number. With 127 more, the lowest bits are the exponent's, and
+        # those of 0 where it is -127.
+        rounded = builder.fadd(x, constant(BIAS + 127))
+        rest = builder.fsub(x, builder.fsub(rounded, constant(BIAS + 127)))
         fused = cgutils.get_or_insert_function(
             builder.module, ir.FunctionType(_FLOATS, [_FLOATS] * 3), "llvm.fma.v16f32"
         )
@@ -259,6 +261,16 @@ def floats_of(_context: Any, words: Any) -> Any:
         return builder.bitcast(builder.sitofp(values[0], _FLOATS), _LANES)
 
     return REGISTER(REGISTER), emit
+
+
+@intrinsic
+def biased(_context: Any) -> Any:
+    """16 times BIAS. An int32 below 2^22, added to its bits, is added to the float, too."""
+
+    def emit(_context: Any, builder: Any, _signature: Any, _values: Any) -> Any:
+        return builder.bitcast(ir.Constant(_FLOATS, [BIAS] * 16), _LANES)
+
+    return REGISTER(), emit
 
 
 @intrinsic

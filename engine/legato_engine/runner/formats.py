@@ -63,8 +63,8 @@ def choose(dtype: str, processor: Processor, device: torch.device, config: Model
         why = f"bfloat16 tiles, and the file's own codes for one or two rows; KV in bfloat16 ({processor})"
         return Formats("tiles", "tiles", torch.float32, "bfloat16", why)
     if processor.vnni:
-        why = f"float32; 8-bit activations times 4-bit and 8-bit codes where the file has them ({processor})"
-        return Formats("int8", "int8", torch.float32, "float32", why)
+        why = f"float32; 8-bit activations times the file's own codes where it has them; KV in bfloat16 ({processor})"
+        return Formats("int8", "int8", torch.float32, "bfloat16", why)
     why = f"float32, from 4-bit and 8-bit codes where the file has them ({processor})"
     return Formats("codes", "codes", torch.float32, "float32", why)
 

@@ -21,7 +21,6 @@ from legato_engine.runner import inputs, profile
 from legato_engine.runner.interface import LoadedModel, Progress
 from legato_engine.runner.profile import Profile
 from legato_engine.scheduler.batch import Batch, Draw, Sampled, StepOutput
-from legato_engine.scheduler.chunk_budget import pairs
 from legato_engine.settings import WorkerSettings
 from legato_engine.weights import config_file
 from legato_protocol import model_digest
@@ -101,7 +100,7 @@ class PacedRunner:
 
     def step(self, batch: Batch) -> StepOutput:
         """Ends when the step's time is over, whatever share of it was spent here."""
-        due = self._clock() + self._seconds(batch)
+        due = self._clock() + self._times.of(batch)
         for source, target in batch.copies:
             self.arena.blocks[target] = self.arena.blocks[source]
         if batch.rows:
@@ -111,16 +110,6 @@ class PacedRunner:
         if (left := due - self._clock()) > 0:
             self._sleep(left)
         return output
-
-    def _seconds(self, batch: Batch) -> float:
-        """A row of one token that draws decodes, as in what the scheduler measures."""
-        rows, context, tokens, attended = 0, 0, 0, 0.0
-        for row in batch.rows:
-            if len(row.tokens) == 1 and row.draws:
-                rows, context = rows + 1, context + row.start
-            else:
-                tokens, attended = tokens + len(row.tokens), attended + pairs(len(row.tokens), row.start)
-        return self._times.seconds(rows, context, tokens, attended)
 
     def _draw(self, draw: Draw) -> Sampled:
         token = token_at(draw.params, draw.choice, draw.position, self._vocab_size)

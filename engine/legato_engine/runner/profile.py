@@ -12,6 +12,8 @@ import msgspec
 from msgspec import Meta
 
 from legato_engine.errors import UnusableProfile
+from legato_engine.scheduler.batch import Batch
+from legato_engine.scheduler.chunk_budget import pairs
 
 _SUFFIX = ".json"
 _SHIPPED = Path(__file__).parents[1] / "profiles"
@@ -28,10 +30,21 @@ class StepTimes(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename=
     per_token: Seconds  # of prompts
     per_pair: Seconds  # of a prompt token and one that it attends to
 
-    def seconds(self, rows: int, context: int, tokens: int, pairs: float) -> float:
-        """Of a step that decodes `rows` with `context` tokens before them in all, and computes prompt tokens."""
+    def seconds(self, rows: int, context: int, tokens: int, attended: float) -> float:
+        """Of a step that decodes `rows` with `context` tokens before them in all, and computes prompt tokens, with
+        so many pairs of one and what it attends to."""
         decoding = self.per_row * rows + self.per_context * context
-        return self.per_step + decoding + self.per_token * tokens + self.per_pair * pairs
+        return self.per_step + decoding + self.per_token * tokens + self.per_pair * attended
+
+    def of(self, batch: Batch) -> float:
+        """Seconds of this step. A row of one token that draws decodes, as in what the scheduler measures."""
+        rows, context, tokens, attended = 0, 0, 0, 0.0
+        for row in batch.rows:
+            if (count := len(row.tokens)) == 1 and row.draws:
+                rows, context = rows + 1, context + row.start
+            else:
+                tokens, attended = tokens + count, attended + pairs(count, row.start)
+        return self.seconds(rows, context, tokens, attended)
 
 
 class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):

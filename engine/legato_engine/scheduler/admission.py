@@ -47,6 +47,28 @@ class AdmissionControl:
             missing += growth + self._growth(growing)
         return missing <= self._tables.pool.available
 
+    def make_room(self, request: Request, matched: list[int], blocks: int, growth: int) -> bool:
+        """Whether there are slots and blocks for `request`, of which `matched` are stored: those of paused sequences,
+        which are preempted for it, count where they are enough."""
+
+        def has_room() -> bool:
+            return len(request.choices) <= self.slots() and self.fits(self._tables.missing(matched, blocks), growth)
+
+        if has_room():
+            return True
+        victims = self._paused()
+        slots = self.slots() + sum(len(victim.choices) for victim in victims)
+        missing = self._tables.missing(matched, blocks) - self._tables.owned_alone(victims)
+        if len(request.choices) > slots or not self.fits(missing, growth):
+            return False
+        while victims and not has_room():
+            self._registry.preempt(victims.pop())
+        return has_room()
+
+    def paused_blocks(self) -> int:
+        """Blocks that paused sequences hold and would give to others."""
+        return self._tables.owned_alone(self._paused())
+
     def expected_growth(self, pending: Iterable[Request]) -> int:
         """Blocks that all sequences which decode here will still ask for, also the waiting ones and those of `pending`
         transfers: beyond the blocks that they have or begin with."""
@@ -69,15 +91,13 @@ class AdmissionControl:
 
     def start(self, request: Request) -> Verdict:
         """Give `request`, which waits and is not paused, its blocks."""
-        if len(request.choices) > self.slots():
-            return Verdict.FULL
         known = len(request.tokens)
         matched = self._tables.match(request, (known - 1) // self._limits.block_size)
         if self._tables.awaited(request, len(matched)):
             return Verdict.SKIPPED
         blocks = self.first_blocks(request)
         growth = self.growth(request, blocks) if request.room is None else 0
-        if not self.fits(self._tables.missing(matched, blocks), growth):
+        if not self.make_room(request, matched, blocks, growth):
             return Verdict.FULL
         self._tables.open(request, matched, blocks)
         if not request.farthest:
@@ -85,6 +105,14 @@ class AdmissionControl:
         self._tables.announce(request)
         self._registry.run(request)
         return Verdict.STARTED
+
+    def _paused(self) -> list[Request]:
+        """Paused sequences that may give way, in order of precedence: nobody reads or writes their blocks now. Where
+        their maximum is reserved, they do so only if nothing else runs that will give its own back."""
+        running = self._registry.running
+        if self._limits.reserve_maximum and any(request.schedulable for request in running):
+            return []
+        return [r for r in running if r.paused and not (r.sending or self._tables.in_flight(r))]
 
     def _growth(self, growing: list[Request], pending: Iterable[Request] = ()) -> int:
         """Of these, of incoming transfers with blocks and of `pending` ones."""

@@ -72,6 +72,11 @@ class BlockTables:
         evictable = sum(1 for block in matched if not self.pool.references(block))
         return blocks - len(matched) + evictable
 
+    def owned_alone(self, requests: list[Request]) -> int:
+        """Blocks that only `requests` hold: available once all of these have given them back."""
+        owners = Counter(block for request in requests for block in request.blocks)
+        return sum(self.pool.references(block) == count for block, count in owners.items())
+
     # ── tables ──
 
     def open(self, request: Request, matched: list[int], blocks: int) -> None:

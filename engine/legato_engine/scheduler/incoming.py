@@ -200,13 +200,11 @@ class IncomingHandoffs:
 
     def _allocate(self, transfer: IncomingTransfer) -> bool:
         request = transfer.request
-        if len(request.choices) > self._admission.slots():
-            return False
         known = len(request.tokens)
         matched = self._tables.match(request, known // self._limits.block_size)
         blocks = self._limits.blocks_for(self._limits.reserved(request))
         growth = self._admission.growth(request, blocks)
-        if not self._admission.fits(self._tables.missing(matched, blocks), growth):
+        if not self._admission.make_room(request, matched, blocks, growth):
             return False
         transfer.move(IncomingState.ALLOCATED)
         self._tables.open(request, matched, blocks)

@@ -1,5 +1,6 @@
 """Makes a step: running requests first, then waiting ones; takes blocks from others where they are short."""
 
+from collections.abc import Iterable, Sequence
 from math import inf
 
 from legato_engine.request import Request
@@ -42,17 +43,41 @@ class Planner:
         """The rows of the next step and whose they are. Copies are left in the tables."""
         self._rows, self._flight, self._chunks = [], [], None
         self._tables.begin_step()
-        preempted, stalled = self._run_on(MOST_PREEMPTIONS)
+        running, later = self._in_turn()
+        preempted, stalled = self._run_on(running, MOST_PREEMPTIONS)
+        if later:
+            if not preempted:
+                self._start_waiting(self._registry.queue.turn(later[0]))
+            preempted_later, stalled_later = self._run_on(later, MOST_PREEMPTIONS)
+            preempted, stalled = preempted or preempted_later, stalled or stalled_later
         if stalled and not self._rows:  # everyone waits for blocks of everyone: somebody must give way after all
-            preempted = self._run_on(None)[0] or preempted
+            preempted = self._run_on(tuple(self._registry.running), None)[0] or preempted
         if not (preempted and self._rows):  # what was just taken is not given away again
-            self._start_waiting()
+            self._start_waiting(inf)
         return self._rows, self._flight
 
-    def _run_on(self, most: int | None) -> tuple[bool, bool]:
-        """Rows for running requests; whether some were preempted, whether some got no row for want of blocks."""
+    def _in_turn(self) -> tuple[Sequence[Request], Sequence[Request]]:
+        """Running requests in the order in which they get rows: those that go before all that wait, and prompts of
+        tenants whose turn comes after that of one that waits."""
+        running, queue = tuple(self._registry.running), self._registry.queue
+        prompts = [request for request in running if request.remaining > 1]
+        tenants = {request.tenant for request in prompts}
+        if not prompts or len(tenants | queue.tenants.keys()) <= 1:
+            return running, ()
+        prompts.sort(key=queue.turn)
+        first = next(queue.in_turn(), None)
+        later = [
+            request
+            for request in prompts
+            if first is not None and request.tenant != first.tenant and queue.turn(request) > queue.turn(first)
+        ]
+        before = [request for request in prompts if request not in later]
+        return [request for request in running if request.remaining <= 1] + before, later
+
+    def _run_on(self, running: Iterable[Request], most: int | None) -> tuple[bool, bool]:
+        """Rows for `running`; whether some were preempted, whether some got no row for want of blocks."""
         preempted = stalled = False
-        for request in tuple(self._registry.running):
+        for request in running:
             if not request.schedulable:
                 continue
             count = request.remaining
@@ -99,9 +124,12 @@ class Planner:
             last = last or other
         return last
 
-    def _start_waiting(self) -> None:
-        looked_at, parkable = 0, self._admission.parkable()
-        for request in self._registry.queue:
+    def _start_waiting(self, before: float) -> None:
+        """Begin requests that wait, as far as their turn is `before` that of a running prompt."""
+        looked_at, parkable, queue = 0, self._admission.parkable(), self._registry.queue
+        for request in queue.in_turn():
+            if queue.turn(request) > before:
+                return
             if (self._chunks is not None and self._chunks.exhausted) or looked_at >= MOST_LOOKED_AT:
                 return
             if request.paused or (request.ungranted and parkable <= 0):
@@ -110,8 +138,6 @@ class Planner:
             if not self._incoming.grant_before(self._registry.queue.key(request)):
                 return
             verdict = self._admission.start(request)
-            if verdict is Verdict.FULL and self._free_paused():
-                verdict = self._admission.start(request)
             if verdict is Verdict.FULL:
                 if request.sending:
                     self._incoming.reclaim(self._limits.blocks_for(len(request.tokens)))
@@ -121,16 +147,6 @@ class Planner:
                 if count := self._budget().count(request.computed, request.remaining):
                     self._add(request, count)
         self._incoming.grant_before(None)
-
-    def _free_paused(self) -> bool:
-        """Take the blocks of a paused request when nothing else runs that would ever give some back."""
-        running = self._registry.running
-        if any(request.schedulable for request in running):
-            return False
-        paused = [request for request in running if request.paused and not request.sending]
-        if paused:
-            self._registry.preempt(paused[-1])
-        return bool(paused)
 
     def _budget(self) -> ChunkBudget:
         """What prompts may still take of this step: `chunk_tokens`, and no more time than decodes leave of `tpot`."""

@@ -1,12 +1,19 @@
-"""In which order waiting requests start. Keys never change while a request waits, so aging costs nothing."""
+"""In which order waiting requests start. Keys never change while a request waits, so aging costs nothing.
+
+Keys order the requests of a tenant. Where several tenants wait, these take turns (`tenant_turns`).
+"""
 
 from bisect import bisect_left, insort
-from collections.abc import Iterator
+from collections import Counter, deque
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import IntEnum
+from heapq import heapify, heappop, heappush
+from itertools import groupby
 
 from legato_engine.request import Request
 from legato_engine.scheduler.limits import SchedulerLimits
+from legato_engine.scheduler.tenant_turns import TenantTurns
 
 PATIENCE_WEIGHT = 0.1  # seconds of waiting that one second until the deadline is worth
 PATIENCE_LIMIT = 60.0  # deadlines farther away are all alike
@@ -41,6 +48,10 @@ class Order:
             start += PATIENCE_WEIGHT * min(request.deadline - request.arrival, PATIENCE_LIMIT)
         return (self._tier(request), start, request.number)
 
+    def advantage(self, request: Request, tokens_per_second: float) -> float:
+        """Tokens of other tenants that its priority is worth."""
+        return request.priority * self.limits.aging * tokens_per_second
+
     def _tier(self, request: Request) -> Tier:
         if request.sending:
             return Tier.GRANTED
@@ -54,6 +65,8 @@ class WaitingQueue:
         self._order = order
         self._entries: list[tuple[Key, Request]] = []
         self._keys: dict[Request, Key] = {}
+        self.tenants: Counter[str] = Counter()  # of those that wait
+        self.turns = TenantTurns()
         self.tokens = 0
         self.tokens_per_second = 1000.0  # how fast prompts are computed here, as measured
 
@@ -72,6 +85,13 @@ class WaitingQueue:
         self._keys[request] = key
         insort(self._entries, (key, request), key=lambda entry: entry[0])
         self.tokens += request.uncached
+        self.tenants[request.tenant] += 1
+
+    def begin(self, request: Request) -> None:
+        """It waits no more: it is computed from now on. KeyError when it does not wait."""
+        self.remove(request)
+        if request.turn is None:
+            self.turns.begin(request, self._advantage(request))
 
     def remove(self, request: Request) -> None:
         """KeyError when it does not wait."""
@@ -81,6 +101,36 @@ class WaitingQueue:
             index += 1
         del self._entries[index]
         self.tokens -= request.uncached
+        self.tenants[request.tenant] -= 1
+        if not self.tenants[request.tenant]:
+            del self.tenants[request.tenant]
+
+    def in_turn(self) -> Iterator[Request]:
+        """In the order in which they are to begin, while those that were given out may begin."""
+        if len(self.tenants) <= 1:
+            yield from self
+            return
+        for _, entries in groupby(self._entries.copy(), lambda entry: entry[0][0]):
+            yield from self._tenants_in_turn(request for _, request in entries)
+
+    def turn(self, request: Request) -> float:
+        """When its turn is among the prompts of all tenants, waiting or begun."""
+        return self.turns.turn(request, self._advantage(request)) if request.turn is None else request.turn
+
+    def _tenants_in_turn(self, requests: Iterable[Request]) -> Iterator[Request]:
+        waiting: dict[str, deque[Request]] = {}
+        for request in requests:
+            waiting.setdefault(request.tenant, deque()).append(request)
+        heads = [(self.turn(queue[0]), queue[0].number, queue) for queue in waiting.values()]
+        heapify(heads)
+        while heads:
+            _, _, queue = heappop(heads)
+            yield queue.popleft()
+            if queue:
+                heappush(heads, (self.turn(queue[0]), queue[0].number, queue))
+
+    def _advantage(self, request: Request) -> float:
+        return self._order.advantage(request, self.tokens_per_second)
 
     def key(self, request: Request) -> Key:
         return self._order.key(request, self.tokens_per_second)

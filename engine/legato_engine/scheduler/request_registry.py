@@ -64,6 +64,8 @@ class RequestRegistry:
         full = (len(request.tokens) - 1) // self._tables.block_size
         cached = len(self._tables.match(request, full)) * self._tables.block_size
         request.uncached = len(request.tokens) - cached
+        if request.tenant not in self.queue.tenants:
+            self.queue.turns.come(request.tenant, self._present())
         self.queue.push(request)
         self._enter(request)
 
@@ -76,7 +78,7 @@ class RequestRegistry:
     def run(self, request: Request) -> None:
         """It owns blocks from here on: it waited, was adopted or forked."""
         if request in self.queue:
-            self.queue.remove(request)
+            self.queue.begin(request)
         request.state = RequestState.RUNNING
         insort(self.running, request, key=_precedence)
         self._enter(request)
@@ -110,6 +112,11 @@ class RequestRegistry:
         self._leave(request)
         request.id = id
         self._enter(request)
+
+    def _present(self) -> dict[str, float]:
+        """The tenants with prompts here, and their virtual times: of a prompt that is being computed, when it began."""
+        waiting = {tenant: self.queue.turns[tenant] for tenant in self.queue.tenants}
+        return waiting | {r.tenant: r.virtual_start for r in self.running if r.remaining > 1}
 
     def _enter(self, request: Request) -> None:
         same = self._by_id.setdefault(request.id, [])

@@ -37,6 +37,7 @@ class StepResult:
     advanced: list[Request] = field(default_factory=list)
     prefilled: list[Request] = field(default_factory=list)
     prompt_tokens: int = 0  # computed in rows that were not plain decodes, for the prefill rate
+    prompts: list[tuple[Request, int]] = field(default_factory=list)  # and the tokens of each that nobody had computed
     decode_rows: int = 0
 
 
@@ -82,5 +83,6 @@ class SchedulerLoad:
     decoding: int
     context_tokens: int
     preemptions: int
+    paused_blocks: int
     prefill_cost: PrefillCoefficients | None
     decode_cost: DecodeCoefficients | None

@@ -88,6 +88,11 @@ class Scheduler:
             request.begun = True
         return fresh
 
+    @property
+    def expected(self) -> float | None:
+        """Seconds that the step in flight should take, by those before it; 0: unknown. None when no step is."""
+        return None if self._batch is None else self._cost.expected(*_work(self._batch))
+
     def process(self, batch: Batch, output: StepOutput, now: float) -> StepResult:
         """Take in what the runner made of the step in flight. Its KV events are in `pool.events.take()` after it.
 
@@ -97,17 +102,14 @@ class Scheduler:
         flight, self._flight, self._batch = self._flight, [], None
         self._tables.end_step()
         result = StepResult()
+        result.decode_rows, context, result.prompt_tokens, attended = _work(batch)
         served: defaultdict[str, int] = defaultdict(int)
-        context, attended = 0, 0.0
         for request, row, sampled in zip(flight, batch.rows, output, strict=True):
             computed = len(row.tokens)
             served[request.tenant] += computed
-            if computed == 1 and row.draws:
-                result.decode_rows += 1
-                context += row.start
-            else:
-                result.prompt_tokens += computed
-                attended += pairs(computed, row.start)
+            if row.start < request.prompt_len:
+                fresh = min(row.start + computed, request.prompt_len) - max(row.start, request.farthest)
+                result.prompts.append((request, max(0, fresh)))
             self._output.row(request, computed, sampled, result)
         self._tenants.add(served)
         self._queue.measured(result.prompt_tokens, now - self._began)
@@ -177,6 +179,7 @@ class Scheduler:
             decoding=len(decoding),
             context_tokens=sum(decoding),
             preemptions=self._registry.preemptions,
+            paused_blocks=self._admission.paused_blocks(),
             prefill_cost=self._cost.prefill(self.limits.chunk_tokens),
             decode_cost=self._cost.decode(),
         )
@@ -229,3 +232,17 @@ class Scheduler:
         for transfer in incoming:
             self.incoming.abandon(transfer)
         return Ended(alive, tuple(incoming))
+
+
+def _work(batch: Batch) -> tuple[int, int, int, float]:
+    """As `StepCost` counts it: rows that decode, tokens before them, tokens of prompts, pairs."""
+    rows, context, tokens, attended = 0, 0, 0, 0.0
+    for row in batch.rows:
+        computed = len(row.tokens)
+        if computed == 1 and row.draws:
+            rows += 1
+            context += row.start
+        else:
+            tokens += computed
+            attended += pairs(computed, row.start)
+    return rows, context, tokens, attended

@@ -14,10 +14,13 @@ from legato_protocol.stream import DecodeCoefficients, PrefillCoefficients
 COLD_STEPS = 2  # of each kind: the first ones load code and touch memory for the first time
 FORGET = 1 / 32  # weight of a new step against all before it, of its kind
 RIDGE = 1e-3  # relative: directions in which the steps so far say nothing are split evenly
+PAIRS_RIDGE = 0.03  # for prompts of any length: the first steps tell little of pairs, which a long prompt has most of
 REMEMBERED = 0.1  # of a new step's weight: what steps of each size keep, so that they tell only what others do not
+REFIT = 8  # steps after which `expected` looks at them: a fit takes tens of microseconds
 REACH = 2  # a chunk is at most so many times the largest one measured: farther, the fit is a guess
 
 _DECODE, _PROMPT = 3, 5  # features of a step: 1, rows, context[, tokens, pairs]
+_PAIRS = 4
 
 
 class StepCost:
@@ -42,6 +45,8 @@ class StepCost:
         self._largest = 0
         self._next_fit: list[float] | None = None
         self._prefill_fit: list[float] | None = None
+        self._expected_fit = [0.0] * _PROMPT
+        self._since_expected = REFIT
 
     def measured(self, rows: int, context: int, tokens: int, pairs: float, seconds: float) -> None:
         """A step took `seconds`: it decoded `rows` with `context` tokens before them in all, and computed `tokens` of
@@ -49,6 +54,7 @@ class StepCost:
         if seconds <= 0 or self._is_cold(tokens > 0):
             return
         self._next_fit = self._prefill_fit = None
+        self._since_expected += 1
         self._decoded |= rows > 0
         if tokens:
             self._measured_prompts((1.0, rows, context, tokens, pairs), tokens, pairs, seconds)
@@ -64,6 +70,15 @@ class StepCost:
         most = max(LEAST_CHUNK, REACH * self._largest)
         return ChunkBudget(min(tokens, most), left, per_token, per_pair)
 
+    def expected(self, rows: int, context: int, tokens: int, pairs: float) -> float:
+        """Seconds that a step should take, described as in `measured`; 0 before any of its kind was measured."""
+        if not (self._sizes if tokens else self._decoded):
+            return 0.0
+        if self._since_expected >= REFIT:
+            self._expected_fit, self._since_expected = self._next_step(), 0
+        features = (1, rows, context, tokens, pairs)
+        return sum(cost * feature for cost, feature in zip(self._expected_fit, features, strict=True))
+
     def prefill(self, chunk_tokens: int) -> PrefillCoefficients | None:
         """What prompts cost in steps of at most `chunk_tokens`, without what decodes beside them cost; None before any
         was measured."""
@@ -71,7 +86,7 @@ class StepCost:
             return None
         if self._prefill_fit is None:
             sizes = [(size, FORGET * max(REMEMBERED, size.count)) for size in self._sizes.values()]
-            self._prefill_fit = _solve(_normal((self._decode, 1.0), *sizes))
+            self._prefill_fit = _solve(_normal((self._decode, 1.0), *sizes, pairs_ridge=PAIRS_RIDGE))
         fixed, _, _, per_token, per_pair = self._prefill_fit
         chunk = min(chunk_tokens, max(LEAST_CHUNK, REACH * self._largest))
         return PrefillCoefficients(fixed, per_token, per_pair, chunk, self._pairs / self._tokens)
@@ -134,13 +149,13 @@ class _Moments:
                 equations[j][i] += weight * mean
 
 
-def _normal(*kinds: tuple[_Moments, float]) -> list[list[float]]:
+def _normal(*kinds: tuple[_Moments, float], pairs_ridge: float = RIDGE) -> list[list[float]]:
     """The normal equations of weighted kinds of steps together, with the right side as the last column."""
     equations = [[0.0] * (_PROMPT + 1) for _ in range(_PROMPT)]
     for moments, weight in kinds:
         moments.add_to(equations, weight)
     for i in range(_PROMPT):
-        equations[i][i] *= 1 + RIDGE
+        equations[i][i] *= 1 + (pairs_ridge if i == _PAIRS else RIDGE)
     return equations
 
 

@@ -12,6 +12,7 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route, WebSocketRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from legato_engine.server import transfer_port
 from legato_engine.server.connections import Connections
 from legato_engine.server.hub import CoreView, Hub
 from legato_engine.settings import WorkerSettings
@@ -21,7 +22,10 @@ _EXPOSITION = "text/plain; version=0.0.4; charset=utf-8"
 
 
 def health(hub: Hub) -> Starlette:
-    """`/healthz`, `/readyz`, `/metrics`."""
+    """`/healthz`, `/readyz`, `/metrics`.
+
+    A worker that drains stays ready: it works, gateways are told not to send it more, and it may be recalled at once.
+    """
 
     async def healthz(_request: Request) -> Response:
         return PlainTextResponse("ok\n")
@@ -29,11 +33,16 @@ def health(hub: Hub) -> Starlette:
     async def readyz(_request: Request) -> Response:
         if hub.core is None:
             return PlainTextResponse(hub.phase + "\n", 503)
-        return PlainTextResponse("draining\n" if hub.draining else "ready\n", 503 if hub.draining else 200)
+        return PlainTextResponse("stopping\n" if hub.stopping else "ready\n", 503 if hub.stopping else 200)
 
     async def metrics(_request: Request) -> Response:
         core = hub.core
-        text = hub.metrics.exposition(core.status if core else None, ready=core is not None, gateways=hub.gateways)
+        text = hub.metrics.exposition(
+            core.status if core else None,
+            ready=core is not None,
+            gateways=hub.gateways,
+            abandoned=transfer_port.abandoned(core.ready.hello.address) if core else 0,
+        )
         return Response(text, media_type=_EXPOSITION)
 
     return Starlette(

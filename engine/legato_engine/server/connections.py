@@ -9,7 +9,7 @@ from legato_engine.server.hub import Hub
 from legato_engine.server.send_queue import SendQueue, SlowConsumer
 from legato_protocol import kv_events, stream
 from legato_protocol.kv_events import SnapshotRequest
-from legato_protocol.stream import BadFrame, Greeting
+from legato_protocol.stream import BadFrame, Greeting, UnknownKind
 
 STREAM_BYTES = 16 << 20  # waiting for a gateway that does not read, before it is cut off
 EVENT_BYTES = 64 << 20
@@ -57,6 +57,8 @@ class Connections:
                 data = await _receive(socket)
                 try:
                     self._hub.frame(gateway, data)
+                except UnknownKind:
+                    self._hub.metrics.refused("unknown_kind")
                 except BadFrame as error:
                     raise _bad(error) from None
 
@@ -78,6 +80,9 @@ class Connections:
                 data = await _receive(socket)
                 try:
                     request = kv_events.decode_request(data)
+                except UnknownKind:
+                    self._hub.metrics.refused("unknown_kind")
+                    continue
                 except BadFrame as error:
                     raise _bad(error) from None
                 if not isinstance(request, SnapshotRequest):
@@ -108,7 +113,7 @@ class Connections:
             raise ConnectionRejected(
                 _PROTOCOL, "greeting", f"the first frame is {type(greeting).__name__}, not Greeting"
             )
-        if greeting.version != stream.VERSION:
+        if not stream.in_common(greeting.version, greeting.oldest):
             text = f"protocol version {greeting.version} is not supported; this worker speaks {stream.VERSION}"
             raise ConnectionRejected(_POLICY, "version", text)
 

@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from legato_engine.core.frames import CoreStatus, FromGateway, Inbox, Loading, Ready, Turn
+from legato_engine.core.frames import Beat, CoreStatus, FromGateway, Inbox, Loading, Ready, Turn
 from legato_engine.metrics import WorkerMetrics
+from legato_engine.server.phase_spans import PhaseSpans
 from legato_engine.server.send_queue import SendQueue
 from legato_engine.server.stored_hashes import StoredHashes
 from legato_engine.validity import frame_fault
@@ -45,13 +46,14 @@ class CoreView:
 class Hub:
     """`core` is None while none serves. `wake` is called when `take_inbox` has something."""
 
-    def __init__(self, metrics: WorkerMetrics, wake: Callable[[], None]) -> None:
+    def __init__(self, metrics: WorkerMetrics, wake: Callable[[], None], spans: PhaseSpans | None = None) -> None:
         self.phase = "starting"
         self.core: CoreView | None = None
         self.draining = False
         self.stopping = False  # its process was told to end: it serves never again
         self.metrics = metrics
         self._wake = wake
+        self._spans = spans
         self._numbers = 0
         self._gateways: dict[int, SendQueue] = {}
         self._listeners: set[SendQueue] = set()
@@ -97,6 +99,19 @@ class Hub:
         core.handoffs.extend(turn.handoffs)
         if turn.status:
             core.status = turn.status
+        if turn.phases and self._spans is not None:
+            self._spans.add(turn.phases)
+
+    def core_quiet(self, seconds: float, beat: Beat) -> None:
+        """The core has told nothing for so long; `beat` is its last one. Gateways are to hear that this server lives,
+        and what the core is doing, as far as it is known."""
+        status = self.core.status if self.core is not None else None
+        if status is None:
+            return
+        told = {"step_age": beat.busy, "step_expected": beat.expected, "core_silence": seconds}
+        data = stream.encode(msgspec.structs.replace(status.load, **told))
+        for queue in self._gateways.values():
+            queue.put(data)
 
     def core_lost(self, reason: str) -> None:
         """The core is gone, and all it held."""
@@ -139,9 +154,12 @@ class Hub:
         self._wake()
 
     def frame(self, gateway: int, data: bytes) -> None:
-        """One frame of a gateway; what makes no sense is answered here. Raises BadFrame for what cannot be answered."""
+        """One frame of a gateway; what makes no sense is answered here. Raises UnknownKind for what is to be skipped,
+        and BadFrame for what cannot be answered."""
         try:
             decoded = stream.decode_to_worker(data)
+        except stream.UnknownKind:
+            raise
         except stream.BadFrame as error:
             self._answer_malformed(gateway, data, str(error))
             return
@@ -221,6 +239,6 @@ def _named_in(data: bytes) -> tuple[str, int] | None:
         match msgspec.msgpack.decode(data):
             case [str(), str(id), int(attempt), *_] if 0 <= attempt < 1 << 63:
                 return id, attempt
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, TypeError):  # the last: a map's key is a map
         return None
     return None

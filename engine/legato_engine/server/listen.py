@@ -5,7 +5,7 @@ import json
 import os
 import socket
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import uvicorn
@@ -13,6 +13,7 @@ from starlette.types import ASGIApp
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from websockets.http11 import Request
 
+from legato_engine.server import http_protocol
 from legato_protocol.flags import SettingsError
 from legato_protocol.stream import MAX_FRAME_BYTES
 
@@ -42,11 +43,11 @@ def bind(flag: str, host: str, port: int) -> socket.socket:
         raise SettingsError(f"{flag} is {port}, but {host}:{port} cannot be listened on: {reason}") from None
 
 
-def server(app: ASGIApp) -> uvicorn.Server:
-    """Serve with `serve(sockets=[…])`; ends after `should_exit` is set."""
+def server(app: ASGIApp, refused: Callable[[str], None]) -> uvicorn.Server:
+    """Serve with `serve(sockets=[…])`; ends after `should_exit` is set. `refused` counts connections."""
     config = uvicorn.Config(
         app,
-        http="h11",
+        http=http_protocol.counting(refused),
         ws=_Protocol,
         lifespan="off",
         log_config=None,

@@ -10,7 +10,9 @@ from legato_engine.errors import StartFailed
 from legato_engine.server.core_link import CoreLink, Launch
 from legato_engine.server.hub import Hub
 from legato_engine.settings import WorkerSettings
+from legato_protocol import hang
 
+_QUIET = 1.0  # seconds without news of the core, after which gateways hear from the server instead
 _FAREWELL = 2.0  # seconds a core gets to end its hand-offs
 _SLICE = 0.05  # of the silence allowed; of a wait that oversleeps no more than this counts
 
@@ -40,6 +42,8 @@ class Supervisor:
         self._backoff = backoff or Backoff()
         self._link: CoreLink | None = None
         self._ready_at: float | None = None
+        self._beat = Beat()  # the last one
+        self._news_at = 0.0  # when the core's loop said something last
         self._told = ""
         self._mismatch = ""
         self._stopping = False
@@ -49,7 +53,7 @@ class Supervisor:
         delay = self._backoff.first
         clock = asyncio.get_running_loop().time
         while True:
-            self._ready_at = None
+            self._ready_at, self._beat = None, Beat()
             self._link = await self._launch()
             epoch = secrets.token_hex(8)
             try:
@@ -91,9 +95,10 @@ class Supervisor:
     async def _listen(self, link: CoreLink) -> str | None:
         """Until the core ends; why, if it was not by itself."""
         while True:
-            received = await _receive(link, self._settings.core_silence)
+            silence = hang.limit(self._settings.core_silence, self._beat.expected)
+            received = await _receive(link, silence, self._tell_quiet)
             if received is None:
-                return f"the core was silent for {self._settings.core_silence:g} seconds"
+                return f"the core was silent for {silence:.3g} seconds"
             if not received:
                 return None
             for frame in received:
@@ -103,9 +108,17 @@ class Supervisor:
                 self._take(frame)
 
     def _limit(self, beat: Beat) -> float:
-        return self._settings.step_limit if beat.turn else self._settings.start_limit
+        return hang.limit(self._settings.step_limit, beat.expected) if beat.turn else self._settings.start_limit
+
+    def _tell_quiet(self) -> None:
+        """Gateways hear of a core that says nothing from here, so that they wait for what it computes."""
+        quiet = asyncio.get_running_loop().time() - self._news_at
+        if quiet >= _QUIET:
+            self._hub.core_quiet(quiet, self._beat)
 
     def _take(self, frame: FromCore) -> None:
+        if not isinstance(frame, Beat):
+            self._news_at = asyncio.get_running_loop().time()
         match frame:
             case Turn():
                 self._hub.core_said(frame)
@@ -122,7 +135,8 @@ class Supervisor:
             case NotStarting():
                 raise StartFailed(frame.reason)
             case Beat():
-                pass
+                self._beat = frame
+                self._tell_quiet()
 
     def _say_mismatch(self, mismatch: str) -> None:
         if mismatch and mismatch != self._mismatch:
@@ -137,8 +151,9 @@ class Supervisor:
             self._log("INFO", line)
 
 
-async def _receive(link: CoreLink, silence: float) -> list[FromCore] | None:
-    """What the core says, or None after `silence` seconds during which this process could have heard it.
+async def _receive(link: CoreLink, silence: float, quiet: Callable[[], None]) -> list[FromCore] | None:
+    """What the core says, or None after `silence` seconds during which this process could have heard it. `quiet` is
+    called now and then meanwhile.
 
     A process that was stopped (a frozen container, a suspended laptop) wakes up with all its timers due, before it has
     read anything. So silence is counted in slices, and a stop counts as one of them, however long it was.
@@ -153,6 +168,7 @@ async def _receive(link: CoreLink, silence: float) -> list[FromCore] | None:
             if receiving.done():
                 return receiving.result()
             left -= min(clock() - began, slice)
+            quiet()
         return None
     finally:
         receiving.cancel()

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from legato_engine.errors import EngineError
 from legato_engine.metrics import WorkerMetrics
@@ -13,8 +14,12 @@ from legato_engine.server import apps, listen
 from legato_engine.server.connections import Connections
 from legato_engine.server.core_link import Launch
 from legato_engine.server.hub import Hub
+from legato_engine.server.phase_spans import PhaseSpans
 from legato_engine.server.supervisor import Supervisor
 from legato_engine.settings import WorkerSettings
+
+if TYPE_CHECKING:
+    from legato_telemetry.spans import Tracing
 
 Resolve = Callable[[str, Callable[[str], None]], Path]
 Log = Callable[[str, str], None]
@@ -31,7 +36,9 @@ class WorkerServer:
         self._resolve = resolve
         self._log = log
         self._flushing = False
-        self.hub = Hub(WorkerMetrics(), self._wake)
+        self._tracing = _tracing(settings, log)
+        spans = PhaseSpans(self._tracing, settings.name, settings.role) if self._tracing is not None else None
+        self.hub = Hub(WorkerMetrics(), self._wake, spans)
         self._supervisor = Supervisor(settings, self.hub, launch, log)
         self._stopping = asyncio.Event()
         self._stop_at_once = asyncio.Event()
@@ -43,8 +50,13 @@ class WorkerServer:
         control = listen.bind("--control-port", settings.host, settings.control_port)
         connections = Connections(self.hub, self._supervisor.wait_writable)
         servers = [
-            (listen.server(apps.health(self.hub)), health),
-            (listen.server(apps.control(self.hub, settings, self.drain, self.recall, connections)), control),
+            (listen.server(apps.health(self.hub), self.hub.metrics.refused), health),
+            (
+                listen.server(
+                    apps.control(self.hub, settings, self.drain, self.recall, connections), self.hub.metrics.refused
+                ),
+                control,
+            ),
         ]
         serving = [asyncio.create_task(server.serve(sockets=[end])) for server, end in servers]
         if settings.announce:
@@ -56,6 +68,8 @@ class WorkerServer:
             for server, _ in servers:
                 server.should_exit = True
             await asyncio.gather(*serving)
+            if self._tracing is not None:
+                await asyncio.to_thread(self._tracing.close)
 
     def drain(self) -> None:
         """Take nothing new from now on."""
@@ -129,6 +143,14 @@ class WorkerServer:
     def _flush(self) -> None:
         self._flushing = False
         self._supervisor.flush()
+
+
+def _tracing(settings: WorkerSettings, log: Log) -> "Tracing | None":
+    if not settings.traces:
+        return None
+    from legato_telemetry.spans import Tracing
+
+    return Tracing("legato-worker", settings.name, lambda message: log("WARNING", message))
 
 
 async def _in_thread(work: Callable[[], Path]) -> Path:

@@ -64,6 +64,7 @@ class TransferAgent:
             arena=memory.address,
             rkey=link.rkey,
             proof=prove(token, worker, epoch),
+            oldest=handoff.OLDEST,
         )
         self._peers = Peers(link, self._hello, token, _LEASES_TO_GREET * lease, clock)
         self._context = TransferContext(link, self._peers, memory, block_size, epoch, checksum, lease, clock)

@@ -1,7 +1,7 @@
 """Connections to other workers: who is at the other end, and may it be trusted?
 
 Every message is sealed with a keyed digest, so that a flipped byte or a stranger's message is seen. Nothing is taken
-from a connection before its `PeerHello`: proof of the token, same version, KV revision and layout.
+from a connection before its `PeerHello`: proof of the token, a common version, same KV revision and layout.
 """
 
 import hmac
@@ -12,7 +12,7 @@ from hashlib import blake2b, sha256
 
 from legato_engine.transfer.link import Link
 from legato_protocol import handoff
-from legato_protocol.stream import BadFrame, Peer, encode
+from legato_protocol.stream import BadFrame, Peer, encode, in_common
 
 _SEAL_BYTES = 8
 _MOST_STRANGERS = 64  # connections of peers that have not said who they are
@@ -162,7 +162,9 @@ class Peers:
         own = self._hello
         if not hmac.compare_digest(hello.proof, prove(self._token, hello.worker, hello.epoch)):
             return "its proof of the token is wrong"
-        for name in ("version", "kv_revision", "layout"):
+        if not in_common(hello.version, hello.oldest, (handoff.OLDEST, handoff.VERSION)):
+            return f"its version is {hello.version}, ours is {handoff.VERSION}"
+        for name in ("kv_revision", "layout"):
             if getattr(hello, name) != getattr(own, name):
                 return f"its {name} is {getattr(hello, name)!r}, ours is {getattr(own, name)!r}"
         if not connection.accepted and (hello.worker, hello.epoch) != (connection.worker, connection.epoch):

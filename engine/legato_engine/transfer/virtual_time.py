@@ -3,6 +3,7 @@
 import heapq
 from collections.abc import Callable
 from itertools import count
+from math import inf
 
 
 class VirtualTime:
@@ -15,6 +16,11 @@ class VirtualTime:
 
     def clock(self) -> float:
         return self.now
+
+    @property
+    def due(self) -> float:
+        """When the next thing happens; infinite where nothing will."""
+        return self._due[0][0] if self._due else inf
 
     def after(self, seconds: float, act: Callable[[], None]) -> None:
         """Lets `act` happen in a while; what is due at the same time happens in the order of these calls."""

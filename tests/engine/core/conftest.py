@@ -136,11 +136,13 @@ class Worker:
     peer: Peer
     pulse: Pulse
     heard: list[msgspec.Struct] = field(default_factory=list)
+    others: dict[int, list[msgspec.Struct]] = field(default_factory=dict)  # what further gateways heard
+    phases: list[frames.TracedPhase] = field(default_factory=list)
     status: CoreStatus | None = None
     splitter: Splitter = field(default_factory=Splitter)
 
-    def tell(self, *said: stream.ToWorker, **inbox: object) -> None:
-        forwarded = tuple(FromGateway(GATEWAY, stream.encode(frame)) for frame in said)
+    def tell(self, *said: stream.ToWorker, gateway: int = GATEWAY, **inbox: object) -> None:
+        forwarded = tuple(FromGateway(gateway, stream.encode(frame)) for frame in said)
         self.end.sendall(frames.encode(Inbox(forwarded, **inbox)))
 
     def turn(self) -> None:
@@ -154,10 +156,12 @@ class Worker:
                 turn = frames.decode_from_core(body)
                 assert isinstance(turn, Turn)
                 self.status = turn.status or self.status
+                self.phases += turn.phases
                 if turn.status is not None and turn.status.idle:
                     assert turn.status.load.used_blocks == 0, "metrics would call these leaked"
-                assert all(frame.gateway == GATEWAY for frame in turn.frames)
-                self.heard += [stream.decode_from_worker(frame.data) for frame in turn.frames]
+                for frame in turn.frames:
+                    heard = self.heard if frame.gateway == GATEWAY else self.others.setdefault(frame.gateway, [])
+                    heard.append(stream.decode_from_worker(frame.data))
 
     def items(self, id: str = "r", attempt: int = 1, choice: int = 0) -> list[TokenItem]:
         told = [item for frame in self.heard if isinstance(frame, Tokens) for item in frame.items]

@@ -35,6 +35,46 @@ def test_a_beat_tells_the_turn_and_how_long_it_lasts():
     assert pulse.beat() == Beat(2, 0.0)
 
 
+def test_a_beat_tells_what_the_step_should_take():
+    pulse = Pulse(lambda: 5.0)
+    pulse.begin()
+    pulse.expect(2.5)
+    assert pulse.beat() == Beat(1, 0.0, 2.5)
+    pulse.begin()
+    assert pulse.beat() == Beat(2, 0.0)
+
+
+def test_time_in_which_the_process_was_stopped_is_not_counted():
+    """A stop of 100 s between two beats, during a step and before the next one."""
+    now = [0.0]
+    pulse = Pulse(lambda: now[0])
+    ours, theirs = socket.socketpair()
+    theirs.settimeout(PATIENCE)
+    pulse.begin()
+    now[0] = 1.0
+    heartbeat = Heartbeat(Channel(ours), pulse, 0.001, lambda: now[0])
+    heartbeat.start()
+    splitter, beats = Splitter(), []
+
+    def beat():
+        while not beats:
+            beats.extend(decode_from_core(body) for body in splitter.feed(theirs.recv(4096)))
+        return beats.pop(0)
+
+    assert beat().busy == 1.0
+    now[0] = 101.0
+    while (last := beat()).busy == 1.0:
+        pass
+    assert 1.0 < last.busy < 1.1
+    pulse.begin()
+    now[0] = 101.5
+    assert pulse.beat().busy == 0.5
+    heartbeat.stop()
+    heartbeat.join(PATIENCE)
+    ours.close()
+    theirs.close()
+
+
 def test_it_beats_until_the_server_is_gone():
     ours, theirs = socket.socketpair()
     theirs.settimeout(PATIENCE)

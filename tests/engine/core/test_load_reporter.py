@@ -4,6 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from legato_engine.core.heartbeat import Pulse
 from legato_engine.core.load_reporter import IDLE_INTERVAL, LoadReporter
 from legato_engine.core.rates import Rates
 from legato_engine.kvcache.block_pool import BlockPool
@@ -25,14 +26,14 @@ class Quiet:
             idle=True,
             news=False,
             draining=False,
-            gateways=1,
+            gateways=(1,),
             order=0,
             senders=None,
             receivers=None,
             agent=None,
         )
         self.rates = Rates()
-        self.reporter = LoadReporter(self.handler, self.rates, max_waiting=4)  # type: ignore[arg-type]
+        self.reporter = LoadReporter(self.handler, self.rates, Pulse(), max_waiting=4)  # type: ignore[arg-type]
         self.now = 0.0
 
     def mismatch(self) -> str:

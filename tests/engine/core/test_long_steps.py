@@ -64,6 +64,21 @@ def test_a_deadline_is_told_during_a_step(make_world):
     world.close()
 
 
+def test_a_step_under_way_is_told_with_what_it_should_take(make_world):
+    world, turns = make_world(), iter([2] * 12)
+    worker = world.worker("u", step_turns=lambda: next(turns, 30))
+    worker.tell(Generate("r", 1, world.sequence(max_tokens=20)))
+    world.run(1)
+    while worker.status.load.step_age < 20:
+        world.run(1)
+    expected = worker.status.load.step_expected
+    assert expected == pytest.approx(3.0, rel=0.2)  # a turn to launch it, and two
+    assert worker.pulse.beat().expected == expected
+    world.run(700)
+    assert (worker.status.load.step_age, worker.status.load.step_expected) == (0, 0)
+    world.close()
+
+
 def test_the_pulse_counts_from_the_launch_of_a_step_to_its_end(make_world):
     world = make_world()
     worker = world.worker("u", step_turns=lambda: 5)

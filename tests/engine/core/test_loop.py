@@ -12,6 +12,7 @@ from legato_protocol.stream import (
     Decode,
     Generate,
     Handoff,
+    Load,
     Pause,
     Peer,
     Prefill,
@@ -106,16 +107,48 @@ def test_a_cancel_is_told_with_the_blocks_it_frees_at_once(world):
     assert worker.status.load.used_blocks == 0
 
 
-def test_gateways_are_told_of_the_tenants_served_since_they_were_told_last(world):
-    worker = world.worker("u")
-    first, second = (msgspec.structs.replace(world.sequence(max_tokens=150), tenant=name) for name in "ab")
-    worker.tell(Generate("r", 1, first))
-    world.run(3)
-    assert set(worker.status.load.tokens_by_tenant) == {"a"}
-    worker.tell(Cancel("r", 1), Generate("s", 1, second))
-    world.run(3)
-    assert set(worker.status.load.tokens_by_tenant) == {"b"}
-    assert set(worker.status.totals.tokens_by_tenant) == {"a", "b"}
+def test_a_gateway_is_told_what_tenants_were_served_through_others(world):
+    """Each token once: of the prompt when it was computed, of the answer when it was emitted."""
+    worker, other = world.worker("u"), world.gateway + 1
+    worker.tell(joined=(world.gateway, other))
+    world.run(1)
+    wanted = msgspec.structs.replace(world.sequence(max_tokens=6), tenant="a")
+    worker.tell(Generate("r", 1, wanted))
+    world.run()
+    assert served(worker.heard) == {}
+    assert served(worker.others[other]) == {"a": (len(world.prompt), 6)}
+    assert set(worker.status.totals.tokens_by_tenant) == {"a"}
+
+
+def test_prompts_and_answers_count_where_they_are_computed(world):
+    prefill, decode, other = world.worker("p"), world.worker("d"), world.gateway + 1
+    for worker in (prefill, decode):
+        worker.tell(joined=(world.gateway, other))
+    world.run(1)
+    world.hand_off(prefill, decode, msgspec.structs.replace(world.sequence(max_tokens=6), tenant="a"))
+    world.run(40)
+    assert served(prefill.others[other]) == {"a": (len(world.prompt), 0)}
+    assert served(decode.others[other]) == {"a": (0, 6)}
+
+
+def test_a_gateway_that_connects_again_is_not_told_its_own_tokens(world):
+    worker, again = world.worker("u"), world.gateway + 1
+    worker.tell(joined=(world.gateway,))
+    worker.tell(Generate("r", 1, msgspec.structs.replace(world.sequence(max_tokens=150), tenant="a")))
+    world.run(8)
+    worker.tell(left=(world.gateway,), joined=(again,))
+    world.run(8)
+    assert served(worker.others.get(again, [])) == {}
+
+
+def served(frames) -> dict[str, tuple[int, int]]:
+    """Tokens of prompts and answers by tenant, of all Loads together."""
+    sums: dict[str, tuple[int, int]] = {}
+    for load in [frame for frame in frames if isinstance(frame, Load)]:
+        for tenant, service in load.served_elsewhere.items():
+            prompt, output = sums.get(tenant, (0, 0))
+            sums[tenant] = (prompt + service.prompt, output + service.output)
+    return sums
 
 
 def test_a_deadline_ends_a_sequence_with_a_typed_failure(world):

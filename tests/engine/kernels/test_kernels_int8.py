@@ -72,11 +72,20 @@ def test_rounding_costs_about_half_a_percent():
     assert 0.001 < error < 0.01
 
 
-def test_a_row_is_the_same_in_any_batch():
-    packed, x = weight("Q4_1"), torch.randn(40, INPUTS)
+@pytest.mark.parametrize("kind", ["Q4_1", "Q4_K", "Q8_0"])
+def test_a_row_is_the_same_in_any_batch(kind):
+    packed, x = weight(kind), torch.randn(40, INPUTS)
     alone = torch.cat([product(packed, x[row : row + 8], 1) for row in range(33)])
     for rows in (2, 8, 17, 33):
         assert torch.equal(product(packed, x, rows), alone[:rows])
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_the_largest_sums_are_the_same_in_any_batch(sign):
+    packed = weight("Q8_0")
+    packed.codes.fill_(127)
+    x = torch.full((40, INPUTS), float(sign))
+    assert torch.equal(product(packed, x, 33), product(packed, x, 1).expand(33, -1))
 
 
 @pytest.mark.parametrize("number", [torch.nan, torch.inf, -torch.inf])

@@ -178,23 +178,77 @@ def test_who_gave_way_holds_nothing_and_goes_before_newcomers(crowded, make_clie
     assert next(iter(worker.scheduler._queue)) is preempted
 
 
-def test_only_a_paused_sequence_gives_way_to_one_who_waits(make_worker, make_client):
-    """And only when nothing else runs that would give its blocks back by itself."""
+@pytest.fixture
+def slow(make_worker, make_client):
+    """A worker of 8 blocks with a paused sequence, which holds 4 of them, and one that runs and holds 2."""
     worker = make_worker(num_blocks=8, growth_tokens=0)
-    slow, running = make_client(prompt(11), max_tokens=8), make_client(prompt(6, 100), max_tokens=8)
-    paused = worker.add(slow)
-    worker.add(running)
-    worker.step()
-    worker.scheduler.pause(slow.id, 1, True)
-    eager = make_client(prompt(23, 200), max_tokens=1)
-    worker.add(eager)
-    while not running.complete:
+    worker.paused = worker.add(make_client(prompt(11), max_tokens=8))
+    worker.running = worker.add(make_client(prompt(4, 100), max_tokens=20))
+    for _ in range(4):
         worker.step()
-        assert paused.state is RequestState.RUNNING
-    worker.step()
-    assert paused.state is RequestState.WAITING
-    worker.run()
+    worker.scheduler.pause(worker.paused.id, 1, True)
+    assert (len(worker.paused.blocks), len(worker.running.blocks)) == (4, 2)
+    assert worker.scheduler.load().paused_blocks == 4
+    return worker
+
+
+def test_a_paused_sequence_gives_way_to_one_who_waits(slow, make_client):
+    """It may be long until whatever else runs gives its blocks back."""
+    eager = make_client(prompt(15, 200), max_tokens=1)
+    slow.add(eager)
+    slow.step()
+    assert slow.paused.state is RequestState.WAITING
     assert eager.complete
+    assert slow.running.state is RequestState.RUNNING
+    assert slow.scheduler.load().paused_blocks == 0
+
+
+def test_a_paused_sequence_gives_way_to_one_that_comes_from_elsewhere(slow, make_client):
+    """Before, hand-offs waited for as long as its client did not read."""
+    transfer = slow.reserve(make_client(prompt(11, 200)).request(room=1), 0.0)
+    assert slow.scheduler.incoming.grants() == (transfer,)
+    assert slow.paused.state is RequestState.WAITING
+    slow.check()
+
+
+def test_a_paused_sequence_keeps_its_blocks_where_they_are_not_enough(slow, make_client):
+    slow.add(make_client(prompt(27, 200), max_tokens=1))
+    transfer = slow.reserve(make_client(prompt(27, 300)).request(room=1), 0.0)
+    slow.step()
+    assert slow.scheduler.incoming.grants() == ()
+    assert slow.paused.state is RequestState.RUNNING
+    assert transfer.fresh == 0
+
+
+def test_a_paused_sequence_keeps_its_blocks_while_the_step_in_flight_writes_to_them(slow, make_client):
+    slow.scheduler.pause(slow.paused.id, 1, False)
+    slow.begin()
+    slow.scheduler.pause(slow.paused.id, 1, True)
+    transfer = slow.reserve(make_client(prompt(11, 200)).request(room=1), 0.0)
+    assert slow.scheduler.incoming.grants() == ()
+    slow.end()
+    assert slow.scheduler.incoming.grants() == (transfer,)
+
+
+def test_a_paused_sequence_gives_its_slot_to_one_who_waits(make_worker, make_client):
+    worker = make_worker(max_running=2)
+    paused, eager = worker.add(make_client(prompt(7), max_tokens=8)), make_client(prompt(7, 200), max_tokens=1)
+    worker.add(make_client(prompt(7, 100), max_tokens=20))
+    worker.step()
+    worker.scheduler.pause(paused.id, 1, True)
+    worker.add(eager)
+    worker.step()
+    assert eager.complete
+
+
+def test_blocks_that_others_share_are_none_that_a_paused_sequence_could_give(make_worker, make_client):
+    worker = make_worker(num_blocks=16, growth_tokens=0)
+    paused = worker.add(make_client(prompt(11), max_tokens=8))
+    worker.step()
+    worker.add(make_client(prompt(11), max_tokens=20))
+    worker.step()
+    worker.scheduler.pause(paused.id, 1, True)
+    assert worker.scheduler.load().paused_blocks == len(paused.blocks) - 2
 
 
 def test_a_paused_sequence_that_migrates_keeps_its_blocks_from_those_who_wait(make_worker, make_client):
@@ -204,6 +258,7 @@ def test_a_paused_sequence_that_migrates_keeps_its_blocks_from_those_who_wait(ma
     worker.scheduler.pause(paused.id, 1, True)
     worker.migrate(paused, 3)
     worker.add(make_client(prompt(14, 200), max_tokens=1))
+    assert worker.scheduler.load().paused_blocks == 0
     assert worker.step() is None
     assert paused.state is RequestState.RUNNING
 

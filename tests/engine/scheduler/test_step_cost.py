@@ -50,6 +50,29 @@ def test_chunks_become_smaller_with_their_context_and_with_more_decodes():
     assert chunk(cost, 1, 0) > chunk(cost, 16, 0) > chunk(cost, 48, 0)
 
 
+@pytest.mark.parametrize("tokens", [0, 128])
+def test_what_a_step_should_take_follows_from_those_before_it(tokens):
+    step = 6, 1800, tokens, pairs(tokens, 500)
+    assert trained().expected(*step) == pytest.approx(seconds(*step), rel=0.1)
+    assert trained(speed=0.1).expected(*step) == pytest.approx(seconds(*step, speed=0.1), rel=0.1)
+
+
+def test_a_machine_that_becomes_slower_is_expected_to_be_slow():
+    cost = trained()
+    before = cost.expected(6, 1800, 0, 0)
+    for _ in range(200):
+        measure(cost, 6, speed=0.1)
+    assert cost.expected(6, 1800, 0, 0) > 5 * before
+
+
+def test_nothing_is_expected_of_a_kind_of_step_that_was_never_measured():
+    cost = StepCost()
+    for _ in range(10):
+        measure(cost, 4)
+    assert cost.expected(4, 1200, 64, pairs(64, 0)) == 0
+    assert cost.expected(4, 1200, 0, 0) > 0
+
+
 def test_before_any_prompt_was_measured_a_chunk_is_the_least_one():
     cost = StepCost()
     for _ in range(10):
@@ -137,3 +160,12 @@ def test_noise_leaves_a_chunk_near_the_time():
         cost.measured(*work, seconds(*work) * random.uniform(0.8, 1.2))
     for rows, start in ((1, 0), (4, 2000), (16, 4000)):
         assert 0.7 * TPOT < taken(rows, start, chunk(cost, rows, start)) < 1.2 * TPOT
+
+
+def test_the_first_step_does_not_make_a_long_prompt_dear():
+    """All of it may be due to tokens or to pairs. By pairs, a prompt that is 30 times as long would cost 900 times."""
+    cost = StepCost()
+    for step in range(COLD_STEPS + 1):
+        cost.measured(0, 0, 64, 64 * (64 * step + 32), 0.5)
+    found = cost.prefill(64)
+    assert 80 * 0.5 * 0.9 < 80 * found.per_step + 5120 * found.per_token + 5120**2 / 2 * found.per_pair < 80 * 0.5 * 1.5

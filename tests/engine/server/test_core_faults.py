@@ -17,6 +17,7 @@ from legato_protocol.kv_events import Snapshot
 from legato_protocol.stream import (
     Greeting,
     Hello,
+    Load,
     Lost,
 )
 
@@ -49,6 +50,50 @@ def test_a_core_that_dies_is_reported_at_once_and_replaced(run: Any) -> None:
     run(test)
 
 
+async def _until_lost(bench: Any, gateway: Any) -> list[Any]:
+    """What the gateway heard before it heard that the core is lost."""
+    heard = [await bench.heard(gateway)]
+    while not isinstance(heard[-1], Lost):
+        heard.append(await bench.heard(gateway))
+    return heard[:-1]
+
+
+def test_gateways_hear_from_the_server_while_a_core_is_silent_or_computes(run: Any) -> None:
+    """Whatever the core does: a beat tells how far its step is, and without one the server knows that it waits."""
+
+    async def test(bench: Any) -> None:
+        core = await bench.core()
+        async with bench.dial("/stream") as gateway:
+            await bench.greet(gateway)
+            await core.say(Turn((), (stream.encode(bench.status().load),), status=bench.status()))
+            assert (await bench.heard(gateway)).core_silence == 0
+            await bench.stay_silent(0.2 * bench.silence)
+            await core.say(Beat(turn=4, busy=3.0, expected=2.5))
+            repeats = [await bench.heard(gateway)]
+            while not repeats[-1].step_age:
+                repeats.append(await bench.heard(gateway))
+            assert (repeats[-1].step_age, repeats[-1].step_expected) == (3.0, 2.5)
+            assert all(repeat.core_silence >= 1 for repeat in repeats)
+            assert repeats[-1].free_blocks == bench.status().load.free_blocks
+
+    run(test)
+
+
+def test_a_core_whose_steps_take_long_is_waited_for_longer(run: Any) -> None:
+    async def test(bench: Any) -> None:
+        core = await bench.core()
+        async with bench.dial("/stream") as gateway:
+            await bench.greet(gateway)
+            await core.say(Beat(turn=4, busy=32.9, expected=10.0))
+            await core.say(Turn(status=bench.status()))
+            await bench.until(lambda: bool(bench.worker.hub.core is None or bench.worker.hub.core.status))
+            assert bench.worker.hub.core is not None
+            await core.say(Beat(turn=4, busy=33.1, expected=10.0))
+            await _until_lost(bench, gateway)
+
+    run(test, step_limit=3.0)
+
+
 def test_a_silent_core_is_replaced_and_one_that_beats_is_not(run: Any) -> None:
     async def test(bench: Any) -> None:
         core = await bench.core()
@@ -61,7 +106,7 @@ def test_a_silent_core_is_replaced_and_one_that_beats_is_not(run: Any) -> None:
             assert bench.worker.hub.core is not None
             await bench.stay_silent(1.1 * bench.silence)
             lost = await bench.heard(gateway)
-            assert isinstance(lost, Lost)
+            assert isinstance(lost, Lost), "without a Load before, there was nothing to repeat"
             assert "silent" in lost.reason
             await bench.core()
 
@@ -82,7 +127,8 @@ def test_a_server_that_was_stopped_itself_does_not_take_its_core_for_silent(run:
             await bench.until(lambda: bool(bench.worker.hub.core is None or bench.worker.hub.core.status))
             assert bench.worker.hub.core is not None
             await bench.stay_silent(1.1 * bench.silence)
-            assert isinstance(await bench.heard(gateway), Lost)  # a silence of its own is still noticed
+            repeats = await _until_lost(bench, gateway)  # a silence of its own is still noticed
+            assert all(isinstance(frame, Load) for frame in repeats)
 
     run(test)
 

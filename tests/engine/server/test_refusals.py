@@ -12,7 +12,7 @@ from websockets.exceptions import ConnectionClosed
 from legato_engine.core.frames import (
     Turn,
 )
-from legato_protocol import stream
+from legato_protocol import kv_events, stream
 from legato_protocol.stream import (
     Cancel,
     Failed,
@@ -77,6 +77,26 @@ def test_garbage_closes_the_offenders_connection_only(
             assert await bench.refused(counted) == 1
             await bystander.send(stream.encode(bench.generate(tokens=(-1,))))
             assert isinstance(await bench.heard(bystander), Failed)
+
+    run(test)
+
+
+@pytest.mark.parametrize("path", ["/stream", "/events"])
+def test_a_frame_of_a_kind_that_only_a_later_version_knows_is_skipped_and_counted(run: Any, path: str) -> None:
+    async def test(bench: Any) -> None:
+        core = await bench.core()
+        async with bench.dial(path) as gateway:
+            await gateway.send(stream.encode(Greeting("g1", stream.VERSION + 1, stream.VERSION)))
+            await gateway.recv()
+            await gateway.send(msgspec.msgpack.encode(["later", "x", 1]))
+            if path == "/stream":
+                await gateway.send(stream.encode(Cancel("x", 1)))
+                (only,) = await core.hear_frames()
+                assert stream.decode_to_worker(only.data) == Cancel("x", 1)
+            else:
+                await gateway.send(stream.encode(kv_events.SnapshotRequest()))
+                assert isinstance(kv_events.decode_event(await gateway.recv()), kv_events.Snapshot)
+        assert await bench.refused("unknown_kind") == 1
 
     run(test)
 

@@ -140,6 +140,16 @@ def test_another_one_than_was_called_is_refused_but_anyone_may_call(own, worker,
     assert own.peers.receive(7, there.sealed(there.hello)) == there.hello
 
 
+def test_a_peer_of_the_next_version_that_still_speaks_this_one_is_trusted_and_its_new_messages_are_skipped(own, other):
+    own.peers.connected(7, accepted=True)
+    hello = msgspec.structs.replace(other.hello, version=handoff.VERSION + 1, oldest=handoff.VERSION)
+    own.peers.receive(7, other.sealed(hello))
+    assert own.peers.trusted(7)
+    assert own.peers.receive(7, other.peers._seal(msgspec.msgpack.encode(["later", "e1", 1, 1]))) is None
+    assert own.peers.bad_messages == 1
+    assert own.peers.receive(7, other.sealed(RENEW)) == RENEW
+
+
 def test_a_message_with_a_wrong_seal_is_counted_and_ends_a_connection_that_is_not_trusted(own, other):
     number = greeted(own, other)
     good = other.sealed(RENEW)

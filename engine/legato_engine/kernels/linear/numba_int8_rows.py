@@ -7,7 +7,7 @@ rows: codes, and the scale and scale · sum of each group.
 import numpy as np
 from numba import njit
 
-from legato_engine.kernels.lanes import floats_of, load_quads, nibbles, prefetch, times
+from legato_engine.kernels.lanes import floats_of, load_quads, multiply, nibbles, prefetch, times
 from legato_engine.kernels.linear.numba_scales import minimum_of, scale_of
 from legato_engine.kernels.vector import add, broadcast, dot_bytes, load, multiply_add, store, store_eight, zero
 
@@ -108,5 +108,5 @@ def _products(s, c, x):
 @njit(cache=True)
 def _add(sums, total, by, least, scale, product):
     """To the totals of one row, adds those of a group."""
-    total = multiply_add(floats_of(sums), multiply_add(by, broadcast(scale), zero()), total)
+    total = multiply_add(multiply(floats_of(sums), by), broadcast(scale), total)
     return multiply_add(least, broadcast(product), total)

@@ -1,0 +1,58 @@
+"""uvicorn's connection as a worker uses it: bounds how many there are and how long one takes to send a request."""
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final, cast
+
+import h11
+from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
+
+MOST: Final = 512  # of one port: two of each gateway, and probes
+PATIENCE: Final = 30.0  # seconds between looks; requests here are short
+
+
+class BoundedConnection(H11Protocol):
+    """One connection. `refused` is told the reason when one is closed that sends nothing, or is too many."""
+
+    _watch: asyncio.TimerHandle | None = None
+    _seen: RequestResponseCycle | None = None  # the request under way at the last look
+
+    def __init__(self, refused: Callable[[str], None], *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._refused = refused
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        if len(self.connections) > MOST:
+            self._refused("connections")
+            transport.abort()
+        else:
+            self._watch = self.loop.call_later(PATIENCE, self._look)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._unwatch()
+        super().connection_lost(exc)
+
+    def handle_websocket_upgrade(self, event: h11.Request) -> None:
+        self._unwatch()
+        super().handle_websocket_upgrade(event)
+
+    def _look(self) -> None:
+        """Closes a connection that was waited for since the last look, and sent no whole request."""
+        cycle = self.cycle
+        if cycle is self._seen and (cycle is None or cycle.more_body or cycle.response_complete):
+            self._refused("late")
+            self.transport.abort()
+            return
+        self._seen = cycle
+        self._watch = self.loop.call_later(PATIENCE, self._look)
+
+    def _unwatch(self) -> None:
+        if self._watch is not None:
+            self._watch.cancel()
+
+
+def counting(refused: Callable[[str], None]) -> type[asyncio.Protocol]:
+    """What uvicorn makes connections with."""
+    return cast("type[asyncio.Protocol]", partial(BoundedConnection, refused))

@@ -1,0 +1,48 @@
+"""Connections at a worker's ports that send no request, or are too many, are closed and counted; others stay."""
+
+import asyncio
+import contextlib
+from typing import Any
+
+import pytest
+
+from legato_engine.server import http_protocol
+from legato_engine.server.http_protocol import PATIENCE
+
+
+@pytest.mark.parametrize("port", ["health", "control"])
+@pytest.mark.parametrize("sent", [b"", b"GET /state HTT"])
+def test_a_connection_that_sends_no_whole_request_is_closed(run: Any, port: str, sent: bytes) -> None:
+    async def test(bench: Any) -> None:
+        await bench.core()
+        async with bench.dial("/stream") as gateway:
+            await bench.greet(gateway)
+            reader, writer = await asyncio.open_connection("127.0.0.1", bench.ports[port])
+            writer.write(sent)
+            assert (await bench.get("health", "/healthz"))[0] == 200  # what was sent before was read by then
+            await bench.skip(PATIENCE)
+            await bench.skip(PATIENCE)
+            with contextlib.suppress(ConnectionResetError):
+                await asyncio.wait_for(reader.read(), 10)
+            assert await bench.refused("late") == 1
+            await gateway.ping()
+            assert (await bench.get("control", "/state"))[0] == 200
+
+    run(test, core_silence=1000.0)
+
+
+def test_connections_beyond_the_most_are_closed_and_places_come_back(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test(bench: Any) -> None:
+        monkeypatch.setattr(http_protocol, "MOST", 2)
+        address = ("127.0.0.1", bench.ports["control"])
+        kept = [await asyncio.open_connection(*address) for _ in range(2)]
+        reader, _ = await asyncio.open_connection(*address)
+        with contextlib.suppress(ConnectionResetError):
+            assert await asyncio.wait_for(reader.read(), 10) == b""
+        assert await bench.refused("connections") == 1  # at the other port, which has places of its own
+        for _, writer in kept:
+            writer.close()
+            await writer.wait_closed()
+        assert (await bench.get("control", "/state"))[0] == 200
+
+    run(test)
