@@ -5,6 +5,8 @@
     │   ├── ContextLengthExceeded 400
     │   ├── Unsupported          400  a feature that is not there
     │   ├── NotComputable        400  its own logits are not finite, wherever it is computed
+    │   ├── InvalidAPIKey        401
+    │   ├── PriorityNotAllowed   403
     │   ├── NotFound             404  no such path, method (405) or model
     │   ├── BodyTooLarge         413
     │   └── HeadersTooLarge      431
@@ -16,6 +18,7 @@
     ├── WorkerFailed             502  a worker failed and no other could take over; `part` says which
     │   └── SuspectedPoison      500  it was running at two worker deaths
     ├── SlowClient               408  the client read too slowly and the policy is to end it
+    ├── LateRequest              408  its head or body was sent too slowly
     └── InternalFault            500  a fault of ours
 
 Every error is written in OpenAI's shape: `{"error": {"message", "type", "param", "code"}}`.
@@ -78,6 +81,24 @@ class NotComputable(BadRequest):
 
     code = "not_computable"
     again = False
+
+
+class InvalidAPIKey(BadRequest):
+    """Keys are asked for, and this request has none that is known."""
+
+    status = 401
+    code = "invalid_api_key"
+
+    @property
+    def headers(self) -> dict[str, str]:
+        return {**super().headers, "www-authenticate": "Bearer"}
+
+
+class PriorityNotAllowed(BadRequest):
+    """Higher than the client's API key allows."""
+
+    status = 403
+    code = "priority_not_allowed"
 
 
 class NotFound(BadRequest):
@@ -165,6 +186,14 @@ class SlowClient(GatewayError):
 
     status = 408
     code = "slow_client"
+
+
+class LateRequest(GatewayError):
+    """The client sent its request too slowly."""
+
+    status = 408
+    type = "invalid_request_error"
+    code = "request_timeout"
 
 
 class InternalFault(GatewayError):

@@ -11,27 +11,40 @@ import socket
 import sys
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import uvicorn
 import uvloop
+from starlette.types import ASGIApp
 
 from legato_gateway import access_log
-from legato_gateway.admission.queue import Admission, AdmissionLimits, Quota
+from legato_gateway.admission.limits import AdmissionLimits
+from legato_gateway.admission.queue import Admission
+from legato_gateway.clients.identify import Clients, Quotas
+from legato_gateway.clients.key_file import KeyFile
 from legato_gateway.discovery import Discovery, FileDiscovery, StaticDiscovery, WorkerAddress
 from legato_gateway.errors import InternalFault, Overloaded
-from legato_gateway.http import app, control, server
+from legato_gateway.followed_files import InvalidFile
+from legato_gateway.http import app, connections, control, health, protocol, server
+from legato_gateway.http.certificate import Certificate
+from legato_gateway.http.connections import ConnectionLimits, Connections
 from legato_gateway.http.control import ByPort
 from legato_gateway.http.demand_report import DemandReporter
-from legato_gateway.http.protocol import BoundedProtocol
 from legato_gateway.http.state import State
+from legato_gateway.http.tls import TLSServer
 from legato_gateway.metrics import Metrics
+from legato_gateway.openai.body_budget import BodyBudget
+from legato_gateway.openai.event_stream import StreamPolicy
+from legato_gateway.openai.preparation_forks import PreparationForks
 from legato_gateway.openai.serving import ServedModel
 from legato_gateway.relay.dispatcher import Dispatcher
 from legato_gateway.relay.history import History
 from legato_gateway.relay.relay import RelayPolicy, RequestRelay
 from legato_gateway.relay.retry import RetryPolicy
+from legato_gateway.relay.trace import RequestTracer
 from legato_gateway.routing.choose import Policy
 from legato_gateway.routing.kv_index import KVIndex
+from legato_gateway.routing.scorers import Weights
 from legato_gateway.settings import GatewaySettings
 from legato_gateway.timers import Timers
 from legato_gateway.tokenizer.tokens import ModelTokenizer
@@ -39,11 +52,16 @@ from legato_gateway.ui.load_samples import LoadSampler
 from legato_gateway.ui.ui_state import UIState
 from legato_gateway.workers.fleet import Fleet
 from legato_gateway.workers.links import Links, opener
+from legato_gateway.workers.silence import SilenceLimits
 from legato_gateway.workers.worker_stream import StreamLimits
-from legato_protocol import model_digest
+from legato_protocol import model_digest, open_files
 from legato_protocol.flags import SettingsError
 from legato_protocol.parent import die_with_parent
 
+if TYPE_CHECKING:
+    from legato_telemetry.spans import Tracing
+
+_log = logging.getLogger(__name__)
 STOPPING = "stopping"  # drop reason: this gateway is about to end
 LAST_WORDS = 2.0  # seconds beyond the drain deadline in which clients are told
 
@@ -51,17 +69,32 @@ LAST_WORDS = 2.0  # seconds beyond the drain deadline in which clients are told
 class Gateway:
     """All parts of one gateway, put together. `model` is the digest of what `tokens` were loaded from."""
 
-    def __init__(self, settings: GatewaySettings, tokens: ModelTokenizer, model: str, timers: Timers) -> None:
-        fleet, index, history, metrics = Fleet(timers.time, model), KVIndex(settings.index_blocks), History(), Metrics()
+    def __init__(
+        self,
+        settings: GatewaySettings,
+        tokens: ModelTokenizer,
+        model: str,
+        timers: Timers,
+        forks: PreparationForks | None = None,
+    ) -> None:
+        keys = _api_keys(settings.api_keys_file)
+        clients = Clients(keys, settings.trusted_proxies)
+        fleet, index, history = Fleet(timers.time, model), KVIndex(settings.index_blocks), History()
+        self.certificate = _certificate(settings)
+        metrics = Metrics(index, clients, self.certificate)
         limits = AdmissionLimits(
             max_held=settings.max_queued_requests,
             max_held_tokens=settings.max_queued_tokens,
-            quotas={tenant: Quota(tokens / 60, tokens) for tenant, tokens in settings.tenant_quotas},
+            quotas=Quotas(dict(settings.tenant_quotas), keys),
         )
         admission = Admission(limits)
+        self._keys = keys
         name = f"{socket.gethostname()}-{secrets.token_hex(4)}"
-        self.links = Links(fleet, opener(name, settings.token, StreamLimits(silence=settings.worker_silence)))
-        policy = Policy(settings.local_prefill_below_tokens, settings.when_prefill_unavailable)
+        weights = Weights(settings.prefix_cache_weight, settings.kv_cache_utilization_weight, settings.step_time_weight)
+        policy = Policy(settings.local_prefill_below_tokens, settings.when_prefill_unavailable, weights)
+        self.links = Links(fleet, opener(name, settings.token, StreamLimits(SilenceLimits(settings.worker_silence))))
+        self.tracing = _tracing(settings, name)
+        self.metrics = metrics
         self.relay = RequestRelay(
             fleet=fleet,
             index=index,
@@ -77,6 +110,7 @@ class Gateway:
                 settings.buffer_tokens,
                 RetryPolicy(on_transfer_failure=settings.transfer_on_failure, max_failures=settings.max_retries),
             ),
+            tracer=RequestTracer(self.tracing, settings.served_name) if self.tracing is not None else None,
         )
         self.discovery = _discovery(settings)
         demand = DemandReporter(name, self.relay, fleet, timers.time)
@@ -92,22 +126,33 @@ class Gateway:
             model=served,
             default_deadline=settings.default_deadline,
             max_body_bytes=settings.max_body_bytes,
+            pending_bodies=BodyBudget(settings.max_pending_body_bytes),
+            streams=StreamPolicy(settings.stream_start == "Admission", settings.stream_keep_alive),
+            clients=clients,
             log_access=access_log.writer(settings.access_log),
+            tracing=self.tracing,
+            forks=forks,
         )
         self.app = app.create(parts)
         shown = UIState(name, served, state, self.relay, self.samples)
-        self.control = control.create(demand.report, shown.report, self.app, settings.token)
+        self.health = health.create(state)
+        self.control = control.create(demand.report, state.state, shown.report, self.app, settings.token)
 
     async def follow(self) -> None:
         """Keeps streams to the workers until cancelled. A fault of ours ends all requests, and is raised."""
-        sampling = asyncio.create_task(self.samples.run())
+        beside = [asyncio.create_task(self.samples.run())]
+        if self._keys is not None:
+            beside.append(asyncio.create_task(self._keys.follow()))
+        if self.certificate is not None:
+            beside.append(asyncio.create_task(self.certificate.follow()))
         try:
             await self.links.follow(self.discovery, self.relay.workers)
         except Exception:
             self.relay.end_all(InternalFault("this gateway has a fault and stops"))
             raise
         finally:
-            sampling.cancel()
+            for task in beside:
+                task.cancel()
 
 
 def run(settings: GatewaySettings, model: Path) -> int:
@@ -115,10 +160,12 @@ def run(settings: GatewaySettings, model: Path) -> int:
     if settings.parent and not die_with_parent(settings.parent):
         return 1
     logging.basicConfig(level=logging.INFO, format=access_log.LINE, stream=sys.stderr)
+    limits = _connection_limits(settings, open_files.raise_limit())
     listeners = server.listeners(settings)
     tokens = ModelTokenizer.load(model)
+    forks = PreparationForks(tokens)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(_serve(settings, tokens, model_digest.of(model), listeners))
+        runner.run(_serve(settings, tokens, model_digest.of(model), listeners, limits, forks))
     return 0
 
 
@@ -129,19 +176,43 @@ def _tune_garbage_collection() -> None:
     gc.set_threshold(20_000, 10, 10)
 
 
-async def _serve(settings: GatewaySettings, tokens: ModelTokenizer, model: str, listeners: server.Listeners) -> None:
+def _connection_limits(settings: GatewaySettings, open_files: int) -> ConnectionLimits:
+    return ConnectionLimits(
+        most=connections.places(settings.max_connections, open_files),
+        head=settings.head_timeout,
+        body_rate=settings.min_body_rate,
+        idle=settings.idle_timeout,
+    )
+
+
+async def _serve(
+    settings: GatewaySettings,
+    tokens: ModelTokenizer,
+    model: str,
+    listeners: server.Listeners,
+    limits: ConnectionLimits,
+    forks: PreparationForks,
+) -> None:
     loop = asyncio.get_running_loop()
-    gateway = Gateway(settings, tokens, model, loop)
+    gateway = Gateway(settings, tokens, model, loop, forks)
+    ports = listeners.ports
+    own: dict[str, ASGIApp] = {"health": gateway.health, "control": gateway.control}
+    places = Connections(limits, ports["http"], gateway.metrics.connection_closed)
     config = uvicorn.Config(
-        ByPort(gateway.app, gateway.control, listeners.ports.get("control")),
-        http=BoundedProtocol,
+        ByPort(gateway.app, {ports[name]: app for name, app in own.items() if name in ports}),
+        http=protocol.of(places),
         ws="none",
         lifespan="off",
         log_config=None,
         access_log=False,
+        callback_notify=places.check_descriptors,
+        timeout_notify=1,
+        proxy_headers=False,  # peers are who connects: proxies that may say more are named in the settings
         timeout_graceful_shutdown=max(1, round(settings.drain_deadline + LAST_WORDS)),
     )
-    serving = server.Server(config, listeners, settings.announce, min(server.LINGER, settings.drain_deadline))
+    tls = partial(TLSServer, certificate=gateway.certificate, places=places) if gateway.certificate else None
+    linger = min(server.LINGER, settings.drain_deadline)
+    serving = server.Server(config, listeners, settings.announce, linger, tls)
 
     def stop() -> None:
         serving.should_exit = True
@@ -162,6 +233,34 @@ async def _serve(settings: GatewaySettings, tokens: ModelTokenizer, model: str, 
         following.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await following
+        if gateway.tracing is not None:
+            await asyncio.to_thread(gateway.tracing.close)
+
+
+def _tracing(settings: GatewaySettings, name: str) -> "Tracing | None":
+    if not settings.traces:
+        return None
+    from legato_telemetry.spans import Tracing
+
+    return Tracing("legato-gateway", name, _log.warning)
+
+
+def _api_keys(path: Path | None) -> KeyFile | None:
+    """Raises SettingsError for a file that cannot be used."""
+    try:
+        return KeyFile(path) if path is not None else None
+    except InvalidFile as error:
+        raise SettingsError(f"--api-keys-file {error}") from None
+
+
+def _certificate(settings: GatewaySettings) -> Certificate | None:
+    """Raises SettingsError for files that cannot be used."""
+    if settings.tls_certificate_file is None or settings.tls_key_file is None:
+        return None
+    try:
+        return Certificate(settings.tls_certificate_file, settings.tls_key_file)
+    except InvalidFile as error:
+        raise SettingsError(f"--tls-certificate-file {error}") from None
 
 
 def _discovery(settings: GatewaySettings) -> Discovery:

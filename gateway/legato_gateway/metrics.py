@@ -1,13 +1,17 @@
 """The gateway's Prometheus metrics, in a registry of its own."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from legato_gateway.clients.identify import Clients
+from legato_gateway.followed_files import FollowedFiles
 from legato_gateway.histogram import UnlockedCounter, UnlockedHistogram
 from legato_gateway.relay.timing import FirstTokenPhases
+from legato_gateway.routing.kv_index import KVIndex
 from legato_protocol.demand import DemandReport, LengthBucket
 from legato_protocol.stream import HandoffReport
 
@@ -61,11 +65,20 @@ NO_DEMAND = DemandReport("", 0.0, (), {}, (), 0.0, {}, (), 0, 0, 0, ())
 
 
 class Metrics:
-    """What the relay counts."""
+    """What the relay counts, and how large `index` is."""
 
-    def __init__(self) -> None:
+    def __init__(
+        self,
+        index: KVIndex | None = None,
+        clients: Clients | None = None,
+        certificate: FollowedFiles[Any] | None = None,
+    ) -> None:
         self.registry = CollectorRegistry()
         registry = self.registry
+        if index is not None:
+            registry.register(_Index(index))
+        registry.register(_Clients(clients or Clients()))
+        registry.register(_Certificate(certificate))
         self._demand = _Demand()
         registry.register(self._demand)
         self._active = Gauge("legato_gateway_active_requests", "Requests under way", registry=registry)
@@ -79,10 +92,22 @@ class Metrics:
         )
         self._failed = Counter("legato_gateway_worker_failures", "Requests that a worker failed", registry=registry)
         self._bad = Counter("legato_gateway_bad_frames", "Frames refused, by worker", ["worker"], registry=registry)
+        self._unknown = Counter(
+            "legato_gateway_unknown_frames",
+            "Frames of later versions skipped, by worker",
+            ["worker"],
+            registry=registry,
+        )
         self._foreign = Counter(
             "legato_gateway_foreign_workers",
             "Greetings of workers that serve another model, by worker",
             ["worker"],
+            registry=registry,
+        )
+        self._connections = Counter(
+            "legato_gateway_closed_connections",
+            "Connections closed or not let in, by reason",
+            ["reason"],
             registry=registry,
         )
         self.output_tokens = self._counter("output_tokens", "Tokens accepted for clients")
@@ -152,6 +177,9 @@ class Metrics:
         for each in per_token:
             self._times["request_time_per_output_token_seconds"].observe(each)
 
+    def connection_closed(self, reason: str) -> None:
+        self._connections.labels(reason).inc()
+
     def late_item(self) -> None:
         self._late.inc()
 
@@ -164,12 +192,55 @@ class Metrics:
     def bad_frame(self, worker: str) -> None:
         self._bad.labels(worker).inc()
 
+    def unknown_kind(self, worker: str) -> None:
+        self._unknown.labels(worker).inc()
+
     def foreign(self, worker: str) -> None:
         self._foreign.labels(worker).inc()
 
     def handed_over(self, report: HandoffReport) -> None:
         self._times["handoff_seconds"].observe(report.seconds)
         self._times["handoff_boundary_seconds"].observe(report.boundary)
+
+
+class _Index(Collector):
+    """What the KV index holds, and what it has no room for."""
+
+    def __init__(self, index: KVIndex) -> None:
+        self._index = index
+
+    def collect(self) -> Iterator[Metric]:
+        index, prefix = self._index, "legato_gateway_kv_index_"
+        yield GaugeMetricFamily(prefix + "blocks", "Distinct blocks in the KV index", value=index.blocks)
+        yield GaugeMetricFamily(prefix + "max_blocks", "Most blocks it may hold", value=index.max_blocks)
+        yield CounterMetricFamily(prefix + "evicted_blocks", "Blocks forgotten for newer ones", value=index.evicted)
+        yield CounterMetricFamily(prefix + "dropped_blocks", "Blocks of snapshots not taken in", value=index.dropped)
+
+
+class _Clients(Collector):
+    """What is known of API keys."""
+
+    def __init__(self, clients: Clients) -> None:
+        self._clients = clients
+
+    def collect(self) -> Iterator[Metric]:
+        prefix, clients = "legato_gateway_", self._clients
+        text = "Requests refused for want of a known API key"
+        yield CounterMetricFamily(prefix + "unauthenticated_requests", text, value=clients.refused)
+        text = "1 while the file with API keys cannot be read, and those of before stay in force"
+        yield GaugeMetricFamily(prefix + "api_keys_invalid", text, value=bool(clients.problem))
+
+
+class _Certificate(Collector):
+    """Whether the files of TLS are good."""
+
+    def __init__(self, certificate: FollowedFiles[Any] | None) -> None:
+        self._certificate = certificate
+
+    def collect(self) -> Iterator[Metric]:
+        name = "legato_gateway_tls_certificate_invalid"
+        text = "1 while the files with certificate and key cannot be read, and those of before stay in use"
+        yield GaugeMetricFamily(name, text, value=bool(self._certificate and self._certificate.problem))
 
 
 class _Demand(Collector):

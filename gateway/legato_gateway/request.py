@@ -3,9 +3,11 @@
 import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Literal, Protocol
 
 from legato_protocol.stream import SamplingParams, TokenLogprobs
+
+Operation = Literal["chat", "text_completion"]  # as traces name it
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +30,8 @@ class GenerationRequest:
     cache_salt: str = ""
     explain: bool = False
     elapsed: float = 0.0
+    operation: Operation = "text_completion"
+    trace: str = ""  # W3C traceparent of the HTTP request's span; empty: it is not traced
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +109,9 @@ class Generation(Protocol):
     @property
     def route(self) -> RouteRecord:
         """What is known of the route so far."""
+
+    async def wait_admitted(self) -> bool:
+        """Returns once it may start, True, or has ended without."""
 
     def ready(self) -> list[Delta]:
         """Deltas that can be had without waiting, in order (they are taken: iteration goes on after them)."""

@@ -1,20 +1,23 @@
 """What a gateway is told at its start: flags and their meaning, read once into frozen `GatewaySettings`.
 
-The one place of the gateway that looks at the environment. Only the standard library and the protocol are imported, so
-that the command line stays quick.
+The one place of the gateway that looks at the environment. Only the standard library, the protocol and the switch of
+traces are imported, so that the command line stays quick.
 """
 
 from argparse import SUPPRESS, ArgumentParser, Namespace
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from ipaddress import IPv4Network, IPv6Network
 from pathlib import Path
 from typing import Any, Final, Literal
 
 from legato_protocol import flags, names, values
 from legato_protocol.flags import Flag, SettingsError
+from legato_telemetry import switch
 
 SLOW_CLIENT = ("Pause", "Disconnect")
 UNAVAILABLE = ("Local", "Wait", "Fail")
+STREAM_START = ("Admission", "FirstToken")
 ACCESS_LOG = ("Text", "JSON", "Off")
 ON_FAILURE = ("Retry", "Recompute", "Fail")
 
@@ -31,8 +34,8 @@ class GatewaySettings:
     host: str = "127.0.0.1"
     port: int = names.GATEWAY_PORT
     listen_fd: int | None = None  # a listening socket that was inherited: `port` is not used
-    health_port: int | None = None  # None: probes are answered at `port` alone
-    control_port: int | None = None  # None: nobody is told of demand
+    health_port: int | None = None  # None: probes are answered at `port` alone, and metrics nowhere
+    control_port: int | None = None  # None: nobody is told of demand and state
     announce: Path | None = None
     workers_file: Path | None = None
     workers: tuple[tuple[str, str], ...] = ()  # name, host:port
@@ -43,18 +46,33 @@ class GatewaySettings:
     drain_deadline: float = 120.0
     local_prefill_below_tokens: int = 64
     when_prefill_unavailable: Literal["Local", "Wait", "Fail"] = "Local"
+    prefix_cache_weight: float = 2.0
+    kv_cache_utilization_weight: float = 1.0
+    step_time_weight: float = 20.0
     transfer_on_failure: Literal["Retry", "Recompute", "Fail"] = "Retry"
     hold_without_workers: bool = False
     max_queued_requests: int = 2048
     max_queued_tokens: int = 4_000_000
     slow_client: Literal["Pause", "Disconnect"] = "Pause"
     buffer_tokens: int = 1024
-    worker_silence: float = 5.0
+    worker_silence: float = 15.0
     max_retries: int = 8
     max_body_bytes: int = 8 << 20
-    index_blocks: int = 262_144
+    index_blocks: int = 1 << 20
+    max_pending_body_bytes: int = 96 << 20
+    max_connections: int = 4096
+    head_timeout: float = 30.0
+    min_body_rate: int = 1024
+    idle_timeout: float = 620.0
+    stream_start: Literal["Admission", "FirstToken"] = "Admission"
+    stream_keep_alive: float = 15.0
     access_log: Literal["Text", "JSON", "Off"] = "Text"
     tenant_quotas: tuple[tuple[str, int], ...] = ()  # tenant ("*" is every other one), its tokens per minute
+    traces: bool = False  # sent where the standard variables of OpenTelemetry say
+    api_keys_file: Path | None = None  # None: clients need no key
+    tls_certificate_file: Path | None = None  # with its key: clients connect with TLS
+    tls_key_file: Path | None = None
+    trusted_proxies: tuple[IPv4Network | IPv6Network, ...] = ()
     token: str = field(default="", repr=False)
     parent: int = 0  # process id that this one must not outlive; 0: it may outlive all
 
@@ -78,6 +96,7 @@ def _quota(text: str) -> tuple[str, int]:
 
 
 _MOST: Final = 10**12
+_MOST_WEIGHT: Final = 1000.0
 _FLAGS: Final = (
     Flag("--model", flags.text("MODEL"), "path, hf:REPO@COMMIT or builtin:NAME; its tokenizer is used"),
     Flag(
@@ -87,8 +106,16 @@ _FLAGS: Final = (
     Flag("--host", flags.HOST, "address to listen on"),
     Flag("--port", flags.PORT_OR_FREE, "port to listen on; 0 takes a free one"),
     Flag("--listen-fd", flags.whole("NUMBER", 3, 10**6), "inherited listening socket to serve on, instead of --port"),
-    Flag("--health-port", flags.PORT_OR_FREE, "port for probes of this process alone; 0 takes a free one"),
-    Flag("--control-port", flags.PORT_OR_FREE, "port on which the operator asks for demand; 0 takes a free one"),
+    Flag(
+        "--health-port",
+        flags.PORT_OR_FREE,
+        "port for probes of this process alone and for /metrics; 0 takes a free one",
+    ),
+    Flag(
+        "--control-port",
+        flags.PORT_OR_FREE,
+        "port of /demand, /state and /ui, for who has the service's token; 0 takes a free one",
+    ),
     Flag("--announce", flags.FILE, "write the ports in use to this file, as JSON"),
     Flag("--workers-file", flags.FILE, 'JSON list of {"worker", "address"}, watched for changes'),
     Flag("--worker", flags.ValueKind("NAME=HOST:PORT", _worker), "a worker", field="workers", repeated=True),
@@ -105,6 +132,21 @@ _FLAGS: Final = (
         "--when-prefill-unavailable",
         flags.one_of("POLICY", UNAVAILABLE),
         "without a prefill worker: " + ", ".join(UNAVAILABLE),
+    ),
+    Flag(
+        "--prefix-cache-weight",
+        flags.real("WEIGHT", 0, _MOST_WEIGHT),
+        "in routing, what a second of computing counts against one of waiting in a queue",
+    ),
+    Flag(
+        "--kv-cache-utilization-weight",
+        flags.real("WEIGHT", 0, _MOST_WEIGHT),
+        "in routing, how many seconds of waiting a full KV cache counts for",
+    ),
+    Flag(
+        "--step-time-weight",
+        flags.real("TOKENS", 0, _MOST_WEIGHT),
+        "in routing, for how many output tokens the time of decode steps counts",
     ),
     Flag(
         "--transfer-on-failure", flags.one_of("POLICY", ON_FAILURE), "after a failed hand-off: " + ", ".join(ON_FAILURE)
@@ -124,6 +166,25 @@ _FLAGS: Final = (
         "most faults in a row, without a token between them, of a request",
     ),
     Flag("--max-body-bytes", flags.whole("BYTES", 1024, _MOST), "largest request body"),
+    Flag(
+        "--max-pending-body-bytes",
+        flags.whole("BYTES", 2048, _MOST),
+        "most bytes of all bodies that are received or prepared; at least twice --max-body-bytes",
+    ),
+    Flag("--max-connections", flags.whole("COUNT", 1, _MOST), "most connections of clients"),
+    Flag("--head-timeout", flags.DURATION, "most time for a request's head, and before that for a TLS handshake"),
+    Flag("--min-body-rate", flags.whole("BYTES", 0, _MOST), "least bytes per second of a body, over 30 s; 0: none"),
+    Flag("--idle-timeout", flags.DURATION, "close a connection that is idle for this long between two requests"),
+    Flag(
+        "--stream-start",
+        flags.one_of("EVENT", STREAM_START),
+        "when the response of a stream begins: " + ", ".join(STREAM_START),
+    ),
+    Flag(
+        "--stream-keep-alive",
+        flags.real("SECONDS", 0, 3600),
+        "send a comment line when nothing was sent on a stream for this many seconds; 0: never",
+    ),
     Flag("--index-blocks", flags.whole("BLOCKS", 0, _MOST), "most blocks in the KV index"),
     Flag("--access-log", flags.one_of("FORMAT", ACCESS_LOG), "a line for each request: " + ", ".join(ACCESS_LOG)),
     Flag(
@@ -131,6 +192,20 @@ _FLAGS: Final = (
         flags.ValueKind("TENANT=TOKENS", _quota),
         "a tenant's tokens per minute; * stands for each tenant without its own quota",
         field="tenant_quotas",
+        repeated=True,
+    ),
+    Flag(
+        "--api-keys-file",
+        flags.FILE,
+        "JSON file with hashes of the API keys that clients need, read again when it changes",
+    ),
+    Flag("--tls-certificate-file", flags.FILE, "PEM file with the certificate for clients, and those that signed it"),
+    Flag("--tls-key-file", flags.FILE, "PEM file with its private key; both are read again when they change"),
+    Flag(
+        "--trusted-proxy",
+        flags.ValueKind("NETWORK", values.network),
+        "network of proxies whose x-legato-tenant is believed, such as 10.0.0.0/8",
+        field="trusted_proxies",
         repeated=True,
     ),
 )
@@ -157,7 +232,13 @@ def read(given: Namespace, environ: Mapping[str, str]) -> GatewaySettings:
         kubeconfig=environ.get(_KUBECONFIG, ""),
         token=environ.get(names.ENV_TOKEN, ""),
         parent=flags.parent(environ),
+        traces=switch.is_on(environ),
     )
+    if settings.max_pending_body_bytes < 2 * settings.max_body_bytes:
+        raise SettingsError(
+            f"--max-pending-body-bytes is {settings.max_pending_body_bytes}: at least twice --max-body-bytes "
+            f"({settings.max_body_bytes}) is needed, so that the largest body fits"
+        )
     if settings.control_port is not None and not settings.token and not values.is_loopback(settings.host):
         raise SettingsError(
             f"--host: {settings.host} is not a loopback address, and {names.ENV_TOKEN} is not set: the control port "
@@ -171,5 +252,7 @@ def _check_together(found: Mapping[str, Any]) -> None:
         given = [flag.name for flag in _FLAGS if flag.dest in found and flag.dest in exclusive]
         if len(given) > 1:
             raise SettingsError(f"{' and '.join(given)} cannot be given together")
-    if ("workers_service" in found) != ("namespace" in found):
-        raise SettingsError("--workers-service and --namespace must be given together")
+    for first, second in (("workers_service", "namespace"), ("tls_certificate_file", "tls_key_file")):
+        if (first in found) != (second in found):
+            named = [flag.name for flag in _FLAGS if flag.dest in (first, second)]
+            raise SettingsError(f"{' and '.join(named)} must be given together")

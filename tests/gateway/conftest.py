@@ -29,6 +29,7 @@ from legato_gateway.testing.fake_worker import FakeWorker
 from legato_gateway.tokenizer.detokenizer import Detokenizer
 from legato_gateway.workers.fleet import Fleet
 from legato_gateway.workers.links import Links, opener
+from legato_gateway.workers.silence import SilenceLimits
 from legato_gateway.workers.worker_stream import StreamLimits
 from legato_protocol.stream import SamplingParams
 
@@ -94,9 +95,8 @@ class Gateway:
     def __init__(self, workers: list[FakeWorker], **options: Any) -> None:
         retry = RetryPolicy(**{k: options.pop(k) for k in list(options) if k in RetryPolicy.__dataclass_fields__})
         relay = {k: options.pop(k) for k in list(options) if k in RelayPolicy.__dataclass_fields__}
-        limits = StreamLimits(
-            silence=options.pop("silence", 5.0), backoff_first=0.01, backoff_most=0.05, **options.pop("limits", {})
-        )
+        silence = SilenceLimits(options.pop("hang", 15.0))
+        limits = StreamLimits(silence, backoff_first=0.01, backoff_most=0.05, **options.pop("limits", {}))
         self.workers = workers
         loop = asyncio.get_running_loop()
         self.fleet = Fleet(loop.time, "fake")
@@ -106,6 +106,7 @@ class Gateway:
         self.links = Links(self.fleet, opener("gateway-1", TOKEN, limits))
         discovery = options.pop("discovery", StaticDiscovery(()))
         hold = options.pop("hold_without_workers", False)
+        tracer = options.pop("tracer", None)
         policy = Policy(**options)
         dispatcher = Dispatcher(self.fleet, self.index, policy, self.links.send, random.Random(1), loop.time)
         self.relay = RequestRelay(
@@ -119,6 +120,7 @@ class Gateway:
             metrics=self.metrics,
             timers=loop,
             policy=RelayPolicy(retry=retry, **relay),
+            tracer=tracer,
         )
         self.demand = DemandReporter("gateway-1", self.relay, self.fleet, loop.time)
         self.state = State(

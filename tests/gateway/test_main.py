@@ -27,10 +27,24 @@ def _worker(lab, model):
     return lab.unified(1, model=model_digest.of(model))[0]
 
 
+TOKEN = {"authorization": "Bearer secret"}
+
+
 async def _gateway(folder, model, *flags):
     """The process and its base URL, once it has announced itself."""
     process, ports = await _announced(folder / "announced.json", model, "--port", "0", *flags)
-    return process, f"http://127.0.0.1:{ports['http']}"
+    return process, _url(ports, "http")
+
+
+async def _with_own_ports(folder, model, *flags):
+    """The process, and the base URLs of its three ports."""
+    flags = ("--port", "0", "--health-port", "0", "--control-port", "0", *flags)
+    process, ports = await _announced(folder / "announced.json", model, *flags)
+    return process, *(_url(ports, name) for name in ("http", "health", "control"))
+
+
+def _url(ports, name):
+    return f"http://127.0.0.1:{ports[name]}"
 
 
 async def _announced(path, model, *flags, inherited=(), output=None):
@@ -61,20 +75,29 @@ def test_serves_follows_its_workers_and_finishes_streams_on_sigterm(lab, model, 
     async def test():
         listed = tmp_path / "workers.json"
         async with asyncio.timeout(60), _worker(lab, model) as worker:
-            process, url = await _gateway(tmp_path, model, "--workers-file", str(listed))
+            process, url, health, control = await _with_own_ports(tmp_path, model, "--workers-file", str(listed))
             async with httpx.AsyncClient(base_url=url, trust_env=False, timeout=30) as client:
                 assert (await client.get("/readyz")).status_code == 503
                 draft = tmp_path / "draft"
                 draft.write_text(json.dumps([{"worker": worker.name, "address": worker.address}]))
                 draft.replace(listed)
                 await _until_ready(client)
-                body = {"model": "m", "prompt": "hello", "max_tokens": 30, "seed": 7, "temperature": 0}
+                body = {
+                    "model": "m",
+                    "prompt": "hello",
+                    "max_tokens": 30,
+                    "seed": 7,
+                    "temperature": 0,
+                    "user": "zanzibar",
+                }
                 answer = (await client.post("/v1/completions", json=body)).json()
                 assert answer["usage"]["completion_tokens"] == 30
-                state = (await client.get("/state")).json()
+                state = (await client.get(f"{control}/state", headers=TOKEN)).json()
                 assert state["workers"][0]["role"] == "unified"
                 assert state["requests"][0]["decode"] == "u0"
-                assert "legato_gateway_output_tokens_total 30.0" in (await client.get("/metrics")).text
+                metrics = (await client.get(f"{health}/metrics")).text
+                assert "legato_gateway_output_tokens_total 30.0" in metrics
+                assert "zanzibar" not in metrics, "a client chooses its user: as a label it would grow without bounds"
                 worker.hold("decoding", after=5)
                 streaming = asyncio.create_task(client.post("/v1/completions", json=body | {"stream": True}))
                 await worker.wait_at("decoding")
@@ -129,7 +152,9 @@ def test_of_many_requests_at_zero_those_in_the_buffer_are_answered_and_the_other
             while sum(task.done() for task in asked) < 50:  # noqa: ASYNC110 – another process
                 await asyncio.sleep(0.01)
             async with worker:
-                workers.write_text(json.dumps([{"worker": worker.name, "address": worker.address}]))
+                draft = tmp_path / "draft"
+                draft.write_text(json.dumps([{"worker": worker.name, "address": worker.address}]))
+                draft.replace(workers)
                 answers = await asyncio.gather(*asked)
         process.send_signal(signal.SIGTERM)
         assert await process.wait() == 0
@@ -141,31 +166,50 @@ def test_of_many_requests_at_zero_those_in_the_buffer_are_answered_and_the_other
     lab.run(test)
 
 
-def test_demand_is_told_on_the_control_port_alone_and_to_who_has_the_token(lab, model, tmp_path):
+def test_demand_and_state_are_told_on_the_control_port_alone_and_to_who_has_the_token(lab, model, tmp_path):
     async def test():
         async with asyncio.timeout(60), _worker(lab, model) as worker:
-            flags = "--port", "0", "--control-port", "0", "--worker", f"{worker.name}={worker.address}"
-            process, ports = await _announced(tmp_path / "announced.json", model, *flags)
-            public, control = (f"http://127.0.0.1:{ports[name]}" for name in ("http", "control"))
-            token = {"authorization": "Bearer secret"}
+            flag = f"--worker={worker.name}={worker.address}"
+            process, public, health, control = await _with_own_ports(tmp_path, model, flag)
             async with httpx.AsyncClient(trust_env=False, timeout=30) as client:
                 while (await client.get(f"{public}/readyz")).status_code != 200:  # noqa: ASYNC110 – another process
                     await asyncio.sleep(0.01)
                 body = {"model": "m", "prompt": "hello", "max_tokens": 30, "seed": 7, "temperature": 0}
                 await client.post(f"{public}/v1/completions", json=body)
-                report = demand.decode((await client.get(f"{control}/demand", headers=token)).content)
+                report = demand.decode((await client.get(f"{control}/demand", headers=TOKEN)).content)
                 assert report.arrivals == (LengthBucket(4, 1, 5),)
                 assert report.outputs == (LengthBucket(16, 1, 30),)
                 assert [(told.worker, told.role) for told in report.workers] == [("u0", "unified")]
-                assert (await client.get(f"{public}/demand", headers=token)).status_code == 404
-                assert (await client.get(f"{control}/demand")).status_code == 401
-                assert (await client.get(f"{control}/demand", headers={"authorization": "Bearer x"})).status_code == 401
-                for path in ("/state", "/metrics"):
-                    assert (await client.get(f"{control}{path}", headers=token)).status_code == 404
-                metrics = (await client.get(f"{public}/metrics")).text
+                for path in ("/demand", "/state"):
+                    assert (await client.get(f"{public}{path}", headers=TOKEN)).status_code == 404
+                    assert (await client.get(f"{health}{path}", headers=TOKEN)).status_code == 404
+                    assert (await client.get(f"{control}{path}")).status_code == 401
+                    wrong = {"authorization": "Bearer x"}
+                    assert (await client.get(f"{control}{path}", headers=wrong)).status_code == 401
+                metrics = (await client.get(f"{health}/metrics")).text
                 assert "legato_gateway_arrived_prompt_tokens_sum 5.0" in metrics
                 assert 'legato_gateway_output_length_tokens_bucket{le="31.0"} 1.0' in metrics
                 assert 'legato_gateway_output_length_tokens_bucket{le="15.0"} 0.0' in metrics
+            process.terminate()
+            assert await process.wait() == 0
+
+    lab.run(test)
+
+
+def test_metrics_are_on_the_health_port_alone_which_knows_nothing_else_but_probes(lab, model, tmp_path):
+    async def test():
+        async with asyncio.timeout(60):
+            process, public, health, control = await _with_own_ports(tmp_path, model)
+            async with httpx.AsyncClient(trust_env=False, timeout=30) as client:
+                for path in ("/healthz", "/readyz"):
+                    asked = [await client.get(f"{url}{path}") for url in (public, health)]
+                    assert asked[0].status_code == asked[1].status_code != 404
+                    assert asked[0].json() == asked[1].json()
+                assert (await client.get(f"{health}/metrics")).headers["content-type"].startswith("text/plain")
+                assert (await client.get(f"{public}/metrics")).status_code == 404
+                assert (await client.get(f"{control}/metrics", headers=TOKEN)).status_code == 404
+                assert (await client.get(f"{health}/v1/models")).status_code == 404
+                assert (await client.get(f"{public}/v1/models")).status_code == 200
             process.terminate()
             assert await process.wait() == 0
 
@@ -189,13 +233,15 @@ def test_workers_of_another_model_are_given_nothing_and_named(lab, model, tmp_pa
         other = FakeWorker("other", token=lab.token, model="another")
         async with asyncio.timeout(60), other, _worker(lab, model) as worker:
             listed.write_text(json.dumps([{"worker": "other", "address": other.address}]))
-            process, url = await _gateway(tmp_path, model, "--workers-file", str(listed))
+            process, url, health, control = await _with_own_ports(tmp_path, model, "--workers-file", str(listed))
             async with httpx.AsyncClient(base_url=url, trust_env=False, timeout=30) as client:
                 while "another model (another)" not in (said := await client.get("/readyz")).text:  # noqa: ASYNC110
                     await asyncio.sleep(0.01)
                 assert said.status_code == 503
-                assert "another model" in (await client.get("/state")).json()["workers"][0]["problem"]
-                assert 'legato_gateway_foreign_workers_total{worker="other"} 1.0' in (await client.get("/metrics")).text
+                state = (await client.get(f"{control}/state", headers=TOKEN)).json()
+                assert "another model" in state["workers"][0]["problem"]
+                metrics = (await client.get(f"{health}/metrics")).text
+                assert 'legato_gateway_foreign_workers_total{worker="other"} 1.0' in metrics
                 draft = tmp_path / "draft"
                 workers = [{"worker": each.name, "address": each.address} for each in (other, worker)]
                 draft.write_text(json.dumps(workers))

@@ -103,6 +103,15 @@ def test_a_service_of_workers_has_a_namespace():
             _read(*NEEDED, *alone)
 
 
+def test_a_certificate_has_a_key():
+    read = _read(*NEEDED, "--tls-certificate-file", "tls.crt", "--tls-key-file", "tls.key")
+    assert (str(read.tls_certificate_file), str(read.tls_key_file)) == ("tls.crt", "tls.key")
+    said = "--tls-certificate-file and --tls-key-file must be given together"
+    for alone in (("--tls-certificate-file", "tls.crt"), ("--tls-key-file", "tls.key")):
+        with pytest.raises(SettingsError, match=said):
+            _read(*NEEDED, *alone)
+
+
 def test_a_control_port_that_everyone_reaches_needs_a_token():
     assert _read(*NEEDED, "--control-port", "0").control_port == 0
     assert _read(*NEEDED, "--host", "0.0.0.0").control_port is None

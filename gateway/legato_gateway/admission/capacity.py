@@ -28,22 +28,21 @@ class Capacity:
         self._queues = {worker.name: worker.backlog for worker in prefillers}  # tokens
         self._backlog_seconds = backlog_seconds
         self._min_backlog = min_backlog_tokens / max(1, len(prefillers))
+        self._most_room: int | None = None  # tokens, at one worker, before anything was taken; None: to be counted
 
-    def take(self, need: Need, uncached: int, matches: Matches) -> bool:
-        """Takes what `need` wants and says True, or leaves everything as it was."""
-        shortest = min(self._queues, key=lambda name: self._queues[name] / self._rates[name], default=None)
-        if shortest is None or not self._has_room(shortest, uncached):
+    def fits(self, need: Need, uncached: int, matches: Matches) -> bool:
+        """Whether `take` would take it."""
+        return self._place(need, uncached, matches) is not None
+
+    def take(self, need: Need, uncached: int, matches: Matches, backlogs: int = 1) -> bool:
+        """Takes what `need` wants and says True, or leaves everything as it was. Queues may become `backlogs` times as
+        long as otherwise."""
+        place = self._place(need, uncached, matches, backlogs)
+        if place is None:
             return False
-        decoders = tuple(self._decoders.values())
-        fitting = _fitting(decoders, need, matches)
-        if not fitting and any(worker.broken for worker in decoders):
-            fitting = _fitting(filters.forgiven(FleetSnapshot(decoders), need).workers, need, matches)
-        if not fitting:
-            return False
-        name = max(fitting, key=lambda worker: worker.room).name
-        worker = self._decoders[name]
+        worker, shortest = place
         blocks = filters.wanted(worker, need, filters.matched(worker, need, matches))
-        self._decoders[name] = replace(
+        self._decoders[worker.name] = replace(
             worker,
             pending_blocks=worker.pending_blocks + blocks,
             pending_sequences=worker.pending_sequences + 1,
@@ -51,9 +50,43 @@ class Capacity:
         self._queues[shortest] += uncached
         return True
 
-    def _has_room(self, name: str, uncached: int) -> bool:
-        queued = self._queues[name]
-        return not queued or queued + uncached <= max(self._min_backlog, self._rates[name] * self._backlog_seconds)
+    def prompts_queue(self, uncached: int) -> bool:
+        """Whether the queues of prompts are too long for `uncached` tokens more."""
+        return self._queue_for(uncached) is None
+
+    def spare_tokens(self, need: Need) -> int:
+        """What the largest worker that can take the sequence holds beyond it when nothing else is there."""
+        able = [w for w in self._decoders.values() if w.ready and not w.draining and not filters.never(w, need)]
+        return max(((w.num_blocks - filters.wanted(w, need, 0)) * w.block_size for w in able), default=0)
+
+    def _place(self, need: Need, uncached: int, matches: Matches, backlogs: int = 1) -> tuple[WorkerView, str] | None:
+        """The worker that would decode it, and the one whose queue would get longer."""
+        shortest = self._queue_for(uncached, backlogs)
+        if shortest is None or uncached > self._room():
+            return None
+        decoders = tuple(self._decoders.values())
+        fitting = _fitting(decoders, need, matches)
+        if not fitting and any(worker.broken for worker in decoders):
+            fitting = _fitting(filters.forgiven(FleetSnapshot(decoders), need).workers, need, matches)
+        if not fitting:
+            return None
+        name = max(fitting, key=lambda worker: worker.room).name
+        return self._decoders[name], shortest
+
+    def _room(self) -> int:
+        """More uncached tokens than that fit nowhere: a quick answer for many that wait."""
+        if self._most_room is None:
+            self._most_room = max(filters.most_room(FleetSnapshot(tuple(self._decoders.values()))).values(), default=0)
+        return self._most_room
+
+    def _queue_for(self, uncached: int, backlogs: int = 1) -> str | None:
+        """The shortest queue of prompts, if it has room for so many more tokens."""
+        shortest = min(self._queues, key=lambda name: self._queues[name] / self._rates[name], default=None)
+        return shortest if shortest is not None and self._has_room(shortest, uncached, backlogs) else None
+
+    def _has_room(self, name: str, uncached: int, backlogs: int) -> bool:
+        queued, most = self._queues[name], max(self._min_backlog, self._rates[name] * self._backlog_seconds)
+        return not queued or queued + uncached <= most * backlogs
 
     def obstacle(self, need: Need, matches: Matches) -> WaitCause:
         """What a sequence waits for that was not taken. Room to decode comes first: prompts queue for want of it, too,
@@ -73,6 +106,12 @@ class Capacity:
         if not reasons or not all(reasons.values()):
             return None
         return "; ".join(f"{name} {reason}" for name, reason in reasons.items())
+
+    @property
+    def most_choices(self) -> int | None:
+        """How many choices of one request can run at once, at the worker with most room for them; None: not known."""
+        slots = [worker.slots for worker in self._decoders.values()]
+        return max(slots) if slots and all(slots) else None
 
     def seconds(self, tokens: int) -> float:
         """About how long the fleet needs until `tokens` more are computed; 0 where no rate was measured yet."""

@@ -1,98 +1,44 @@
 """Who may start now, who waits in the gateway, who is refused. Pure: time and fleet are arguments, nothing is awaited.
 
-Order. Of the held requests the highest priority goes first, but a priority passed over `patience` times in a row while
-somebody waits in it has the next turn: no priority starves another. Within a priority, the tenant that was served
-the fewest tokens goes first (the virtual token counter of Sheng et al., "Fairness in Serving Large Language Models",
-OSDI 2024: prompt tokens count 1, output tokens `output_weight`; a tenant that comes back from idleness is lifted to
-the least of those waiting, so that idleness earns no credit). Within a tenant, first come, first served. When the
-next request does not fit, nothing overtakes it: large requests do not starve either.
+Order. Priorities are weights, see `priority_shares`. Within a level of priority, the tenant that was served the fewest
+tokens goes first (the virtual token counter of Sheng et al., "Fairness in Serving Large Language Models", OSDI 2024:
+prompt tokens count 1, output tokens `output_weight`; a tenant that comes back from idleness is lifted to the least of
+those waiting, so that idleness earns no credit). What workers served a tenant through other gateways counts as well.
+Within a tenant, the earliest deadline goes first; those more than `urgent_within` seconds away on arrival are all
+alike, so that whoever waits so long is passed by nobody new. When the next request has no room, smaller ones may start
+before it, as `backfill` says.
 """
 
-import itertools
-from collections import deque
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import islice
 
+from legato_gateway.admission.backfill import Reservation
 from legato_gateway.admission.capacity import Capacity
-from legato_gateway.routing.filters import Matches, Need
+from legato_gateway.admission.held_tickets import HeldTickets
+from legato_gateway.admission.limits import AdmissionLimits
+from legato_gateway.admission.tenant_counters import TenantCounters
+from legato_gateway.admission.ticket import (
+    DEADLINE,
+    QUEUE_FULL,
+    QUOTA,
+    TOO_LARGE,
+    TOO_MANY_CHOICES,
+    Admit,
+    Decision,
+    Hold,
+    Refuse,
+    Ticket,
+)
+from legato_gateway.admission.token_buckets import TokenBuckets
 from legato_gateway.routing.fleet_snapshot import FleetSnapshot
 from legato_protocol.demand import WaitCause
+from legato_protocol.stream import TenantService
 
-QUEUE_FULL = "queue_full"
-DEADLINE = "deadline_unmeetable"
-TOO_LARGE = "too_large"
-QUOTA = "tenant_quota"
-
-MAX_TENANTS = 8192  # whose service is remembered, beside those with requests here
-
-
-@dataclass(frozen=True, slots=True)
-class Ticket:
-    """A request that wants to start. `uncached` prompt tokens no worker holds; `deadline` is on the clock of `now`.
-
-    `matches` are the leading blocks of it that workers hold, by worker: they need no room there.
-    """
-
-    tenant: str
-    need: Need  # its `id` is the ticket's
-    uncached: int
-    deadline: float
-    priority: int = 0  # higher goes first
-    matches: Matches = field(default_factory=dict)
-
-    @property
-    def id(self) -> str:
-        return self.need.id
-
-
-@dataclass(frozen=True, slots=True)
-class Admit:
-    """It starts now."""
-
-
-@dataclass(frozen=True, slots=True)
-class Hold:
-    """It waits here; a later `next` names it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Refuse:
-    """It is not kept. `quota`: the tenant's own doing (429); otherwise the service is overloaded (503)."""
-
-    reason: str
-    message: str
-    retry_after: float
-    quota: bool = False
-
-
-Decision = Admit | Hold | Refuse
-
-
-@dataclass(frozen=True, slots=True)
-class Quota:
-    """A tenant's token bucket: `rate` tokens per second, at most `burst` saved up."""
-
-    rate: float
-    burst: float
-
-
-@dataclass(frozen=True, slots=True)
-class AdmissionLimits:
-    """How much is held, and how service is shared."""
-
-    max_held: int = 2048
-    max_held_tokens: int = 4_000_000
-    backlog_seconds: float = 2.0  # of prefill work that workers may have queued before requests are held here
-    min_backlog_tokens: int = 8192  # … but never less than this
-    patience: int = 8
-    output_weight: float = 2.0
-    quotas: Mapping[str, Quota] = field(default_factory=dict)  # by tenant; "*" is everyone else's
-
-
-@dataclass(slots=True)
-class _Bucket:
-    level: float
-    at: float
+LOOKS = 16  # at requests without room, in one turn, so that a long queue costs no more …
+LOOKS_PER_TENANT = 8  # … and a tenant's large ones leave some for the others
+FIRST_PROMPT_BACKLOGS = 2  # times the usual backlog, for the only prompt of a tenant
 
 
 @dataclass(slots=True)
@@ -101,30 +47,18 @@ class _Started:
     completion: int = 0
 
 
-class _Class:
-    """Held tickets of one priority, by tenant, each tenant's in order of arrival."""
-
-    def __init__(self) -> None:
-        self.tenants: dict[str, deque[Ticket]] = {}
-        self.passed_over = 0
-
-    def tokens_of(self, tenant: str) -> int:
-        return sum(ticket.uncached for ticket in self.tenants.get(tenant, ()))
-
-
 class Admission:
     """The queue of one gateway."""
 
     def __init__(self, limits: AdmissionLimits | None = None) -> None:
         self._limits = limits or AdmissionLimits()
-        self._classes: dict[int, _Class] = {}
-        self._held: dict[str, Ticket] = {}
-        self._held_tokens = 0
+        self._held = HeldTickets(self._limits.urgent_within)
+        self._reservation: Reservation | None = None
         self._obstacle: WaitCause = "no_worker"  # of the first held one
         self._started: dict[str, _Started] = {}
-        self._counters: dict[str, float] = {}  # tokens served by tenant, weighted and lifted
-        self._floor = 0.0  # the highest counter at which a tenant was started
-        self._buckets: dict[str, _Bucket] = {}
+        self._prompts: Counter[str] = Counter()  # started and without a token, by tenant
+        self._counters = TenantCounters()
+        self._buckets = TokenBuckets(self._limits.quotas)
 
     # ── what the relay calls ────────────────────────────────────────────────────────────────────────────────────────
 
@@ -134,50 +68,67 @@ class Admission:
         refusal = self._over_quota(ticket, now) or self._unservable(ticket, capacity, now)
         if refusal:
             return refusal
-        if not self._held and capacity.take(ticket.need, ticket.uncached, ticket.matches):
+        first = ticket.tenant not in self._held.tenants and self._has_turn(ticket.tenant)
+        passes = not self._held or (first and self._obstacle == "prefill")
+        backlogs = FIRST_PROMPT_BACKLOGS if first else 1
+        if passes and capacity.take(ticket.need, ticket.uncached, ticket.matches, backlogs):
             self._lift(ticket.tenant)
             self._start(ticket, now)
             return Admit()
         if full := self._queue_full(ticket, capacity):
             return full
-        if not self._held:
-            self._obstacle = capacity.obstacle(ticket.need, ticket.matches)
-        self._hold(ticket)
+        self._hold(ticket, now)
+        may_fit = len(self._held) == 1 or capacity.fits(ticket.need, ticket.uncached, ticket.matches)
+        if may_fit and self._turn(capacity, now, set()) is ticket:
+            self._start_held(ticket, now)
+            return Admit()
         return Hold()
 
     def next(self, snapshot: FleetSnapshot, now: float) -> list[str]:
         """Ids of the held requests that start now, in order. Call it whenever the fleet or its load has changed."""
         capacity = self._capacity(snapshot)
-        started = []
+        started: list[str] = []
+        without_room: set[str] = set()
         self._obstacle = "no_worker"
-        while (found := self._turn(capacity)) is not None:
-            priority, ticket = found
-            if not capacity.take(ticket.need, ticket.uncached, ticket.matches):
-                self._obstacle = capacity.obstacle(ticket.need, ticket.matches)
-                break
-            self._pass_over(priority)
-            self._drop(ticket)
-            self._start(ticket, now)
+        while (ticket := self._turn(capacity, now, without_room)) is not None:
+            self._start_held(ticket, now)
             started.append(ticket.id)
-        return started
+        return started + self._start_first_prompts(capacity, now)
 
     def progress(self, id: str, completion_tokens: int) -> None:
         """A started request has `completion_tokens` so far, over all its choices: its tenant was served them."""
         started = self._started.get(id)
         if started is not None and completion_tokens > started.completion:
-            self._charge(started.tenant, self._limits.output_weight * (completion_tokens - started.completion))
+            if not started.completion:
+                self._computed(started)
+            made = completion_tokens - started.completion
+            self._charge(started.tenant, self._limits.output_weight * made)
+            if self._reservation is not None:
+                self._reservation.progress(id, made)
             started.completion = completion_tokens
 
     def finished(self, id: str, completion_tokens: int) -> None:
         """A started request ended, in whatever way."""
         self.progress(id, completion_tokens)
-        self._started.pop(id, None)
+        self._end(id)
+
+    def served_elsewhere(self, served: Mapping[str, TenantService], now: float) -> None:
+        """Tenants were served through other gateways: it counts as if their requests had started here."""
+        for tenant, service in served.items():
+            if tenant not in self._counters:
+                self._lift(tenant)
+            self._buckets.open(tenant, now, self._busy)
+            self._charge(tenant, service.prompt + self._limits.output_weight * service.output)
+            if service.prompt:
+                self._counters.started(tenant)
+        self._counters.bound(self._busy)
 
     def cancel(self, id: str) -> None:
         """A request is wanted no more, held or started. Unknown ids are no error."""
         if (ticket := self._held.get(id)) is not None:
-            self._drop(ticket)
-        self._started.pop(id, None)
+            self._held.remove(ticket)
+            self._release(ticket)
+        self._end(id)
 
     @property
     def held(self) -> int:
@@ -187,7 +138,7 @@ class Admission:
     @property
     def held_tokens(self) -> int:
         """Uncached prompt tokens waiting here: the gateway's part of the queue tokens."""
-        return self._held_tokens
+        return self._held.tokens
 
     @property
     def obstacle(self) -> WaitCause | None:
@@ -196,12 +147,13 @@ class Admission:
 
     def check_integrity(self) -> None:
         """Raises AssertionError unless the books agree."""
-        queued = [t for c in self._classes.values() for tickets in c.tenants.values() for t in tickets]
-        assert {t.id for t in queued} == set(self._held), "held tickets and queues differ"
-        assert len(queued) == len(self._held), "a ticket is queued twice"
-        assert sum(t.uncached for t in queued) == self._held_tokens, "held tokens are miscounted"
-        assert not self._held.keys() & self._started.keys(), "a ticket is held and started"
-        assert all(c.tenants and all(c.tenants.values()) for c in self._classes.values()), "an empty queue is kept"
+        self._held.check_integrity(self._counters)
+        assert all(id not in self._held for id in self._started), "a ticket is held and started"
+        if self._reservation is not None:
+            assert self._reservation.ticket.id in self._held, "a reservation is kept for nobody"
+            assert self._reservation.passed.keys() <= self._started.keys(), "who passed and has ended is kept"
+        prompts = Counter(started.tenant for started in self._started.values() if not started.completion)
+        assert prompts == self._prompts, "prompts at workers are miscounted"
 
     # ── refusing ────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -209,144 +161,154 @@ class Admission:
         return Capacity(snapshot, self._limits.backlog_seconds, self._limits.min_backlog_tokens)
 
     def _over_quota(self, ticket: Ticket, now: float) -> Refuse | None:
-        quota = self._quota(ticket.tenant)
-        if quota is None or (level := self._bucket(ticket.tenant, quota, now).level) > 0:
+        """What the tenant has waiting here counts as if it had started: a full fleet is no way around a quota."""
+        if not self._buckets.limits(ticket.tenant):
             return None
-        wait = (1 - level) / quota.rate if quota.rate > 0 else 3600.0
+        wait = self._buckets.seconds_short(ticket.tenant, self._held.tokens_of(ticket.tenant), now)
+        if wait is None:
+            return None
         return Refuse(QUOTA, f"the token quota of tenant {ticket.tenant!r} is used up", wait, quota=True)
 
     def _unservable(self, ticket: Ticket, capacity: Capacity, now: float) -> Refuse | None:
+        choices, most = ticket.need.choices, capacity.most_choices
+        if most is not None and choices > most:
+            return Refuse(TOO_MANY_CHOICES, f"{choices} choices of one prompt; at most {most} run at once", 60.0)
         if why := capacity.never_fits(ticket.need):
             return Refuse(TOO_LARGE, f"no worker can hold this request: {why}", 60.0)
-        wait = capacity.seconds(self._tokens_before(ticket) + ticket.uncached)
         left = ticket.deadline - now
+        if capacity.seconds(self._held.tokens + ticket.uncached) <= left:
+            return None  # in whatever order the held ones start
+        wait = capacity.seconds(self._held.tokens_before(ticket, self._counters, now) + ticket.uncached)
         if wait <= left:
             return None
         text = f"the first token is about {wait:.1f} s away, beyond the deadline in {max(0.0, left):.1f} s"
         return Refuse(DEADLINE, text, max(1.0, wait - left))
 
     def _queue_full(self, ticket: Ticket, capacity: Capacity) -> Refuse | None:
-        limits = self._limits
-        too_many = len(self._held) >= limits.max_held
-        if not too_many and self._held_tokens + ticket.uncached <= limits.max_held_tokens:
+        limits, held = self._limits, self._held
+        if len(held) < limits.max_held and held.tokens + ticket.uncached <= limits.max_held_tokens:
             return None
-        text = f"{len(self._held)} requests with {self._held_tokens} prompt tokens are waiting already"
-        return Refuse(QUEUE_FULL, text, max(1.0, capacity.seconds(self._held_tokens)))
+        text = f"{len(held)} requests with {held.tokens} prompt tokens are waiting already"
+        return Refuse(QUEUE_FULL, text, max(1.0, capacity.seconds(held.tokens)))
 
-    def _tokens_before(self, ticket: Ticket) -> int:
-        """Held prompt tokens that will be started before `ticket`, as fair sharing goes."""
-        before = 0.0
-        for priority, group in self._classes.items():
-            if priority > ticket.priority:
-                before += sum(group.tokens_of(tenant) for tenant in group.tenants)
-            elif priority == ticket.priority:
-                own = group.tokens_of(ticket.tenant)
-                mine = max(self._counters.get(ticket.tenant, 0.0), self._least_waiting()) + own
-                others = (tenant for tenant in group.tenants if tenant != ticket.tenant)
-                before += own
-                before += sum(min(group.tokens_of(t), max(0.0, mine - self._counters[t])) for t in others)
-        return int(before)
+    # ── starting ────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    # ── the queue ───────────────────────────────────────────────────────────────────────────────────────────────────
-
-    def _hold(self, ticket: Ticket) -> None:
-        self._lift(ticket.tenant)
-        group = self._classes.setdefault(ticket.priority, _Class())
-        group.tenants.setdefault(ticket.tenant, deque()).append(ticket)
-        self._held[ticket.id] = ticket
-        self._held_tokens += ticket.uncached
-        self._bound_memory()
-
-    def _drop(self, ticket: Ticket) -> None:
-        group = self._classes[ticket.priority]
-        queue = group.tenants[ticket.tenant]
-        queue.remove(ticket)
-        if not queue:
-            del group.tenants[ticket.tenant]
-        if not group.tenants:
-            del self._classes[ticket.priority]
-        del self._held[ticket.id]
-        self._held_tokens -= ticket.uncached
-
-    def _turn(self, capacity: Capacity) -> tuple[int, Ticket] | None:
-        """Whose turn it is. A request that no worker of this fleet could ever take holds up nobody."""
-        impatient = [p for p, group in self._classes.items() if group.passed_over >= self._limits.patience]
-        order = sorted(impatient, key=lambda p: -self._classes[p].passed_over) + sorted(self._classes, reverse=True)
-        for priority in order:
-            tenants = self._classes[priority].tenants
-            for tenant in sorted(tenants, key=lambda name: (self._counters[name], name)):
-                for ticket in tenants[tenant]:
-                    if not capacity.never_fits(ticket.need):
-                        return priority, ticket
+    def _turn(self, capacity: Capacity, now: float, without_room: set[str]) -> Ticket | None:
+        """Takes room for the ticket whose turn it is. Those `without_room` found none in this capacity before."""
+        for ticket in self._candidates(capacity, now):
+            if ticket.id in without_room:
+                continue
+            if len(without_room) > LOOKS:
+                return None
+            if self._may_start(ticket, capacity, now):
+                if capacity.take(ticket.need, ticket.uncached, ticket.matches):
+                    return ticket
+                if not without_room:
+                    self._block(ticket, capacity, now)
+                if self._obstacle == "prefill" or capacity.prompts_queue(ticket.uncached):
+                    return None  # this room comes soon, for whoever is next
+            without_room.add(ticket.id)
         return None
 
-    def _pass_over(self, chosen: int) -> None:
-        for priority, group in self._classes.items():
-            if priority < chosen:
-                group.passed_over += 1
-        self._classes[chosen].passed_over = 0
+    def _candidates(self, capacity: Capacity, now: float) -> Iterator[Ticket]:
+        """In the order in which they are to start. One that no worker of this fleet could ever take holds up nobody."""
 
-    # ── fairness and quota ──────────────────────────────────────────────────────────────────────────────────────────
+        def startable(ticket: Ticket) -> bool:
+            return not capacity.never_fits(ticket.need)
+
+        if (reservation := self._reservation) is not None and now >= reservation.until:
+            if startable(reservation.ticket):
+                yield reservation.ticket
+            else:
+                self._reservation = None
+        yield from self._held.tickets(LOOKS_PER_TENANT, startable)
+
+    def _block(self, ticket: Ticket, capacity: Capacity, now: float) -> None:
+        """`ticket` is the first one, and has no room. As long as there is no worker for it, it holds up nobody."""
+        self._obstacle = capacity.obstacle(ticket.need, ticket.matches)
+        if self._obstacle == "no_worker":
+            self._release(ticket)
+        elif self._reservation is None:
+            self._reservation = Reservation(ticket, now + self._limits.backfill_seconds)
+
+    def _may_start(self, ticket: Ticket, capacity: Capacity, now: float) -> bool:
+        """Whether it may start if there is room: there is no reservation, or it is its own, or it may pass."""
+        if self._reservation is None or self._reservation.ticket is ticket:
+            return True
+        first = self._reservation.ticket
+        if self._counters[ticket.tenant] > self._counters[first.tenant] + first.uncached:
+            return False
+        if ticket.priority < first.priority and self._held.ahead(ticket) > first.uncached:
+            return False
+        return self._reservation.leaves_room(ticket, capacity, now)
+
+    def _hold(self, ticket: Ticket, now: float) -> None:
+        self._lift(ticket.tenant)
+        self._held.add(ticket, self._counters[ticket.tenant], now)
+        self._counters.bound(self._busy)
+
+    def _start_held(self, ticket: Ticket, now: float) -> None:
+        self._held.started(ticket)
+        self._release(ticket)
+        if self._reservation is not None:
+            self._reservation.pass_by(ticket)
+        self._start(ticket, now)
+
+    def _release(self, ticket: Ticket) -> None:
+        """It is not held any more, nor is anything for it."""
+        if self._reservation is not None and self._reservation.ticket is ticket:
+            self._reservation = None
 
     def _start(self, ticket: Ticket, now: float) -> None:
         self._started[ticket.id] = _Started(ticket.tenant)
-        quota = self._quota(ticket.tenant)
-        if quota is not None:
-            self._buckets[ticket.tenant] = self._bucket(ticket.tenant, quota, now)
-            self._bound_buckets(now)
+        self._prompts[ticket.tenant] += 1
+        self._buckets.open(ticket.tenant, now, self._busy)
         self._charge(ticket.tenant, ticket.uncached)
-        self._floor = max(self._floor, self._counters[ticket.tenant])
-        self._bound_memory()
+        self._counters.started(ticket.tenant)
+        self._counters.bound(self._busy)
+
+    def _start_first_prompts(self, capacity: Capacity, now: float) -> list[str]:
+        """One each of tenants that wait for nothing but shorter queues, and have no prompt in these."""
+        if self._obstacle != "prefill":
+            return []
+        started = []
+        for tenant in [each for each in islice(self._held.tenants, LOOKS) if self._has_turn(each)]:
+            ticket = self._held.first_of(tenant)
+            if capacity.take(ticket.need, ticket.uncached, ticket.matches, FIRST_PROMPT_BACKLOGS):
+                self._start_held(ticket, now)
+                started.append(ticket.id)
+        return started
+
+    def _has_turn(self, tenant: str) -> bool:
+        """Whether there are other tenants, and no prompt of this one is at a worker. Workers compute prompts of tenants
+        in turn: what others have queued there is not in its way, so it need not wait until that is short."""
+        return not self._prompts[tenant] and len(self._counters) > (tenant in self._counters)
+
+    def _computed(self, started: _Started) -> None:
+        """The prompt of a request is computed."""
+        self._prompts[started.tenant] -= 1
+        if not self._prompts[started.tenant]:
+            del self._prompts[started.tenant]
+
+    def _end(self, id: str) -> None:
+        started = self._started.pop(id, None)
+        if started is not None and not started.completion:
+            self._computed(started)
+        if self._reservation is not None:
+            self._reservation.passed.pop(id, None)
+
+    # ── the books of tenants ────────────────────────────────────────────────────────────────────────────────────────
 
     def _charge(self, tenant: str, tokens: float) -> None:
-        self._counters[tenant] += tokens
-        if tenant in self._buckets:
-            self._buckets[tenant].level -= tokens
+        self._counters.charge(tenant, tokens)
+        self._held.reorder(tenant, self._counters[tenant])
+        self._buckets.charge(tenant, tokens)
 
     def _lift(self, tenant: str) -> None:
         """A tenant with nothing waiting gets no credit for the time it was idle."""
-        if not any(tenant in group.tenants for group in self._classes.values()):
-            self._counters[tenant] = max(self._counters.get(tenant, 0.0), self._least_waiting())
-
-    def _waiting(self) -> set[str]:
-        return set(itertools.chain.from_iterable(group.tenants for group in self._classes.values()))
-
-    def _least_waiting(self) -> float:
-        return min((self._counters[tenant] for tenant in self._waiting()), default=self._floor)
+        if tenant not in self._held.tenants:
+            self._counters.lift(tenant, self._held.tenants.least)
 
     def _busy(self) -> set[str]:
         """Tenants with requests here."""
-        return self._waiting() | {started.tenant for started in self._started.values()}
-
-    def _bound_memory(self) -> None:
-        """Tenants are named by clients, so their number is bounded: the least served idle ones are forgotten."""
-        if len(self._counters) <= MAX_TENANTS:
-            return
-        busy = self._busy()
-        idle = sorted((tenant for tenant in self._counters if tenant not in busy), key=self._counters.__getitem__)
-        for tenant in idle[: MAX_TENANTS // 2]:
-            del self._counters[tenant]
-
-    def _bound_buckets(self, now: float) -> None:
-        """A bucket that is full again need not be kept. If that is not enough, those that lack least are forgotten."""
-        if len(self._buckets) <= MAX_TENANTS:
-            return
-        busy = self._busy() | self._limits.quotas.keys()  # whose quota is their own: not named at random
-        lacking = {}
-        for tenant in self._buckets.keys() - busy:
-            if (quota := self._quota(tenant)) is not None:
-                lacking[tenant] = 1 - self._bucket(tenant, quota, now).level / quota.burst
-        for count, tenant in enumerate(sorted(lacking, key=lacking.__getitem__)):
-            if lacking[tenant] > 0 and count >= MAX_TENANTS // 2:
-                break
-            del self._buckets[tenant]
-
-    def _quota(self, tenant: str) -> Quota | None:
-        return self._limits.quotas.get(tenant) or self._limits.quotas.get("*")
-
-    def _bucket(self, tenant: str, quota: Quota, now: float) -> _Bucket:
-        """The tenant's bucket at `now`; a full one where none is kept."""
-        bucket = self._buckets.get(tenant) or _Bucket(quota.burst, now)
-        bucket.level = min(quota.burst, bucket.level + quota.rate * max(0.0, now - bucket.at))
-        bucket.at = max(bucket.at, now)
-        return bucket
+        return {*self._held.tenants} | {started.tenant for started in self._started.values()}

@@ -1,9 +1,9 @@
-"""The gateway's HTTP application: routes, probes and the mapping of errors, composed from what it is given."""
+"""The gateway's HTTP application for clients: the API and the mapping of errors, composed from what it is given."""
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, Protocol
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from fastapi import FastAPI, Request
 from starlette.datastructures import Headers
@@ -14,30 +14,26 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from legato_gateway import errors
 from legato_gateway.access_log import CLIENT_LEFT, AccessEntry, AccessLog
+from legato_gateway.clients.identify import Clients
 from legato_gateway.errors import GatewayError, HeadersTooLarge, InternalFault, NotFound
+from legato_gateway.http import health
+from legato_gateway.http.health import StatusSource
+from legato_gateway.http.tracing import TraceRequests
 from legato_gateway.openai import routes
+from legato_gateway.openai.body_budget import BodyBudget
+from legato_gateway.openai.event_stream import StreamPolicy
 from legato_gateway.openai.preparation import PreparationPool
-from legato_gateway.openai.serving import OpenAIServing, ServedModel, Tokenizer
-from legato_gateway.openai.sse import encode
+from legato_gateway.openai.preparation_forks import PreparationForks
+from legato_gateway.openai.serving import ModelServing, OpenAIServing, ServedModel, Tokenizer
 from legato_gateway.request import Relay
+
+if TYPE_CHECKING:
+    from legato_telemetry.spans import Tracing
 
 MAX_HEADERS = 100
 MAX_HEADER_BYTES = 32_768
 MAX_BODY_BYTES = 8 << 20
 _CODES = {404: "not_found", 405: "method_not_allowed"}
-
-
-class StatusSource(Protocol):
-    """What the probes ask."""
-
-    def unready(self) -> str | None:
-        """Why no worker can serve now, or None."""
-
-    def state(self) -> dict[str, Any]:
-        """What `/state` shows."""
-
-    def metrics(self) -> tuple[bytes, str]:
-        """What `/metrics` shows, and its content type."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,26 +47,35 @@ class Parts:
     model: ServedModel
     default_deadline: float = 600.0
     max_body_bytes: int = MAX_BODY_BYTES
+    pending_bodies: BodyBudget = field(default_factory=BodyBudget)
+    streams: StreamPolicy = field(default_factory=StreamPolicy)
     clock: Callable[[], float] = time.monotonic
+    clients: Clients = field(default_factory=Clients)
     log_access: Callable[[AccessEntry], None] | None = None
+    tracing: "Tracing | None" = None
+    forks: PreparationForks | None = None
 
 
 def create(parts: Parts) -> FastAPI:
-    """The application. Serve it with `protocol.BoundedProtocol`."""
+    """The application. Serve it with `protocol.of`."""
     app = FastAPI(title="Legato gateway", docs_url=None, redoc_url=None, redirect_slashes=False)
     serving = OpenAIServing(
-        tokens=parts.tokens,
+        of_model=ModelServing(parts.tokens, parts.model),
         relay=parts.relay,
-        model=parts.model,
         default_deadline=parts.default_deadline,
         max_body_bytes=parts.max_body_bytes,
+        pending_bodies=parts.pending_bodies,
+        streams=parts.streams,
         clock=parts.clock,
-        preparation=PreparationPool(),
+        preparation=PreparationPool(parts.forks),
+        clients=parts.clients,
     )
     app.include_router(routes.router(serving))
-    _add_probes(app, parts.status)
+    app.router.routes.extend(health.probes(parts.status))
     _add_error_handlers(app)
     app.add_middleware(HeaderLimit)
+    if parts.tracing is not None:
+        app.add_middleware(TraceRequests, tracing=parts.tracing)
     if parts.log_access is not None:
         app.add_middleware(AccessLog, write=parts.log_access, clock=parts.clock)
     return app
@@ -96,34 +101,6 @@ class HeaderLimit:
 def error_response(error: GatewayError) -> Response:
     """`error` as HTTP says it."""
     return Response(errors.body(error), error.http_status, error.headers, "application/json")
-
-
-def _add_probes(app: FastAPI, status: StatusSource) -> None:
-    @app.get("/healthz", response_model=None)
-    async def healthz() -> Response:
-        """This process lives."""
-        return _json({"status": "ok"})
-
-    @app.get("/readyz", response_model=None)
-    async def readyz() -> Response:
-        """Requests are served, or held for the next worker; else 503 with the reason."""
-        why = status.unready()
-        return _json({"ready": why is None, "why": why or ""}, 200 if why is None else 503)
-
-    @app.get("/metrics", response_model=None)
-    async def metrics() -> Response:
-        """For Prometheus."""
-        body, kind = status.metrics()
-        return Response(body, media_type=kind)
-
-    @app.get("/state", response_model=None)
-    async def state() -> Response:
-        """Workers and recent requests."""
-        return _json(status.state())
-
-
-def _json(value: Any, status: int = 200) -> Response:
-    return Response(encode(value), status, media_type="application/json")
 
 
 def _add_error_handlers(app: FastAPI) -> None:

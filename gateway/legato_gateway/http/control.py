@@ -1,10 +1,10 @@
-"""The gateway's control port, for the operator and `legato ui`: it answers only those who have the service's token.
+"""The gateway's control port, for the operator, `legato ui` and `legato state`: it asks for the service's token.
 
-It is served beside the public port by one server. Which of the two a connection came in on decides what it can ask.
+It is served beside the public port by one server. The port that a connection came in on decides what it can ask.
 """
 
 import hmac
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final
 
 from starlette.applications import Starlette
@@ -14,6 +14,8 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from legato_gateway.clients.identify import TRUSTED
+from legato_gateway.openai.sse import encode
 from legato_gateway.ui import routes
 from legato_protocol import demand
 from legato_protocol.demand import DEMAND_PATH, DemandReport
@@ -22,17 +24,24 @@ API: Final = "/v1/"
 
 
 def create(
-    report: Callable[[], DemandReport], ui: Callable[[float], dict[str, Any]], public: ASGIApp, token: str
+    report: Callable[[], DemandReport],
+    state: Callable[[], dict[str, Any]],
+    ui: Callable[[float], dict[str, Any]],
+    public: ASGIApp,
+    token: str,
 ) -> ASGIApp:
-    """`GET /demand`, the page at `/ui`, and for its playground the API of `public`.
+    """`GET /demand`, `GET /state`, the page at `/ui`, and for its playground the API of `public`.
 
     Without a token everyone is let in; settings then allow loopback only.
     """
 
-    async def answer(_request: Request) -> Response:
+    async def get_demand(_request: Request) -> Response:
         return Response(demand.encode(report()), media_type="application/json")
 
-    own = Starlette(routes=[Route(DEMAND_PATH, answer), *routes.routes(ui)])
+    async def get_state(_request: Request) -> Response:
+        return Response(encode(state()), media_type="application/json")
+
+    own = Starlette(routes=[Route(DEMAND_PATH, get_demand), Route("/state", get_state), *routes.routes(ui)])
     return TokenRequired(WithAPI(own, public), token, routes.OPEN)
 
 
@@ -44,8 +53,10 @@ class WithAPI:
         self._public = public
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        app = self._public if scope.get("path", "").startswith(API) else self._own
-        await app(scope, receive, send)
+        if scope.get("path", "").startswith(API):
+            await self._public({**scope, TRUSTED: True}, receive, send)
+        else:
+            await self._own(scope, receive, send)
 
 
 class TokenRequired:
@@ -69,14 +80,12 @@ class TokenRequired:
 
 
 class ByPort:
-    """Gives what came in on `port` to `control`, and everything else to `public`."""
+    """Gives what came in on one of the ports of `own` to the application there, and everything else to `public`."""
 
-    def __init__(self, public: ASGIApp, control: ASGIApp, port: int | None) -> None:
+    def __init__(self, public: ASGIApp, own: Mapping[int, ASGIApp]) -> None:
         self._public = public
-        self._control = control
-        self._port = port
+        self._own = own
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         server = scope.get("server")
-        at_control = self._port is not None and server is not None and server[1] == self._port
-        await (self._control if at_control else self._public)(scope, receive, send)
+        await (self._own.get(server[1], self._public) if server is not None else self._public)(scope, receive, send)

@@ -1,43 +1,93 @@
-"""The HTTP server's connection: bounds what a client can make it keep before the application sees anything.
+"""The HTTP server's connection: bounds what a client can make it keep before the application sees it, and for how long.
 
-uvicorn's parser collects the lines of a request's head without a limit, and answers what is no HTTP in plain text. An
-idle connection it closes after 5 s, which is just when `openai` and httpx let go of theirs: a request that is sent at
-that moment is lost. So this end waits for longer than clients and load balancers do.
+uvicorn's parser collects the lines of a request's head without a limit and waits for them forever, and answers what is
+no HTTP in plain text. `connections` says how many there may be and for how long one is waited for.
 """
 
-from typing import Any
+import asyncio
+from collections.abc import Callable
+from functools import partial
+from typing import Any, cast
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from legato_gateway import errors
-from legato_gateway.errors import BadRequest, GatewayError, HeadersTooLarge
+from legato_gateway.errors import BadRequest, GatewayError, HeadersTooLarge, LateRequest, Overloaded
+from legato_gateway.http.connections import LATE_HEAD, SLOW_BODY, Connections, Waiting
+from legato_gateway.http.half_closed import HalfClosed, can_be_asked
 
 MAX_HEAD_BYTES = 131_072  # the application refuses less than that with more to say; this only bounds memory
-KEEP_ALIVE = 620  # seconds; the most patient load balancers keep connections for 600
-_REASONS = {400: "Bad Request", 431: "Request Header Fields Too Large"}
+CONNECTIONS_FULL = "connections_full"  # drop reason
+LAST_FLUSH = 5.0  # seconds for what was written to a connection that is closed
+_REASONS = {400: "Bad Request", 408: "Request Timeout", 431: "Request Header Fields Too Large"}
+_REASONS[503] = "Service Unavailable"
 
 
 class BoundedProtocol(HttpToolsProtocol):
-    """One connection."""
+    """One connection. A process has one `Connections`: serve with `of(connections)`."""
 
-    _in_head = True
+    handshake: Waiting | None = None  # of TLS: it gives its place to this connection
+    _in_head = False
+    _in_body = False
     _progress = False  # this piece of data completed a head, a message or a part of a body
     _kept = 0  # bytes of pieces that did not: of a head, of trailers
+    _received = 0  # bytes of a body, in this window
+    _watch: asyncio.TimerHandle | None = None  # ends the wait for a head or a body
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
+    def __init__(self, connections: Connections, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.timeout_keep_alive = KEEP_ALIVE
+        self._places = connections
+        self._limits = connections.limits
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        if self.handshake is not None:
+            self._places.leave(self.handshake)
+        if self._places.enter(self, self.server[1] if self.server else None):
+            self._watch_head()
+        else:
+            text = "this gateway has as many connections as it may"
+            self._refuse(Overloaded(text, reason=CONNECTIONS_FULL))
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._unwatch()
+        self._unset_keepalive_if_required()
+        self._places.leave(self)
+        super().connection_lost(exc)
+
+    def make_room(self) -> None:
+        """Closes a connection that waits for a request."""
+        if self.scheme == "https":
+            self.transport.abort()  # to take leave of a client that is silent takes as long as it likes
+        else:
+            self._end()
 
     def data_received(self, data: bytes) -> None:
+        if self.transport.is_closing():
+            return
         self._progress = False
         super().data_received(data)
         self._kept = 0 if self._progress else self._kept + len(data)
+        if self._watch is None and not self._in_body and not self._progress:
+            self._watch_head()  # also for line breaks before one, which the parser does not tell of
         if self._kept > MAX_HEAD_BYTES and not self.transport.is_closing():
-            part = "head" if self._in_head else "trailer"
+            part = "trailer" if self._in_body else "head"
             self._refuse(HeadersTooLarge(f"the {part} of the request is longer than {MAX_HEAD_BYTES} bytes"))
+
+    def eof_received(self) -> bool:  # type: ignore[override]
+        """Whether the connection stays open: with a whole request under way, until it is known to be gone."""
+        cycle = self.cycle
+        idle = cycle is None or cycle.response_complete or self._in_head or self._in_body
+        if idle or self.pipeline or not can_be_asked(cycle):
+            return False
+        cycle.keep_alive = False
+        HalfClosed(self.transport, cycle)
+        return True
 
     def on_message_begin(self) -> None:
         self._in_head = True
+        if self._watch is None:
+            self._watch_head()
         super().on_message_begin()
 
     def on_header(self, name: bytes, value: bytes) -> None:
@@ -45,27 +95,96 @@ class BoundedProtocol(HttpToolsProtocol):
             super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
-        self._in_head, self._progress = False, True
+        self._in_head, self._in_body, self._progress = False, True, True
+        self._places.waits(self, False)
+        self._received = 0
+        self._watch_for(self._limits.body_window, self._check_body)
         super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
         self._progress = True
+        self._received += len(body)
         super().on_body(body)
 
     def on_message_complete(self) -> None:
-        self._progress = True
+        self._in_body, self._progress = False, True
+        self._unwatch()
         super().on_message_complete()
+        if self.cycle.response_complete:  # it was refused before its body had come
+            self._idle()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if not self._in_body and self.timeout_keep_alive_task is not None:
+            self._idle()
+
+    def _idle(self) -> None:
+        self._places.waits(self, True)
+        self._unset_keepalive_if_required()
+        self.timeout_keep_alive_task = self.loop.call_later(self._limits.idle, self.timeout_keep_alive_handler)
+
+    def timeout_keep_alive_handler(self) -> None:
+        self._end()
 
     def send_400_response(self, msg: str) -> None:
         self._refuse(BadRequest(msg))
 
+    # ── waiting ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _watch_head(self) -> None:
+        self._watch_for(self._limits.head, self._check_head)
+
+    def _watch_for(self, seconds: float, check: Callable[[], None]) -> None:
+        self._unwatch()
+        self._watch = self.loop.call_later(seconds, check)
+
+    def _unwatch(self) -> None:
+        if self._watch is not None:
+            self._watch.cancel()
+            self._watch = None
+
+    def _check_head(self) -> None:
+        if self.cycle is not None and not self.cycle.response_complete:
+            self._watch_head()  # what was sent behind a request waits for its answer; and may be a mere line break
+            return
+        text = f"the head of a request did not arrive within {self._limits.head:g} s"
+        self._places.refused(LATE_HEAD, text)
+        if self._in_head:
+            self._refuse(LateRequest(text))
+        else:  # it sent nothing: an answer would be taken for that to its next request
+            self._end()
+
+    def _check_body(self) -> None:
+        due = self._limits.body_rate * self._limits.body_window
+        if self.flow.read_paused or self._received >= due:
+            self._received = 0
+            self._watch_for(self._limits.body_window, self._check_body)
+            return
+        text = f"{self._received} bytes of a body arrived in {self._limits.body_window:g} s; at least {due:g} have to"
+        self._places.refused(SLOW_BODY, text)
+        self._refuse(LateRequest(text))
+
+    # ── ending ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
     def _refuse(self, error: GatewayError) -> None:
         if self.cycle is None or not self.cycle.response_started or self.cycle.response_complete:
             self._answer(error)
+        self._end()
+
+    def _end(self) -> None:
+        """Closes, and does not wait for a client that reads nothing."""
         self.transport.close()
+        if self.transport.get_write_buffer_size():
+            self.loop.call_later(LAST_FLUSH, self.transport.abort)
 
     def _answer(self, error: GatewayError) -> None:
         body = errors.body(error)
-        status = f"HTTP/1.1 {error.http_status} {_REASONS[error.http_status]}\r\n"
-        head = f"{status}content-type: application/json\r\ncontent-length: {len(body)}\r\nconnection: close\r\n\r\n"
+        headers = {"content-type": "application/json", "content-length": str(len(body)), "connection": "close"}
+        lines = [f"{name}: {value}\r\n" for name, value in (error.headers | headers).items()]
+        head = f"HTTP/1.1 {error.http_status} {_REASONS[error.http_status]}\r\n{''.join(lines)}\r\n"
         self.transport.write(head.encode() + body)
+
+
+def of(connections: Connections) -> type[asyncio.Protocol]:
+    """What uvicorn makes connections with."""
+    return cast("type[asyncio.Protocol]", partial(BoundedProtocol, connections))

@@ -9,12 +9,16 @@ import contextlib
 import json
 import os
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import cast
 
 import uvicorn
 
+from legato_gateway.http.protocol import BoundedProtocol
+from legato_gateway.http.tls import TLSServer
 from legato_gateway.settings import GatewaySettings
 from legato_protocol.flags import SettingsError
 
@@ -81,8 +85,17 @@ def _inherited(number: int) -> socket.socket:
 class Server(uvicorn.Server):
     """Announces itself once it serves. Signals are handled by who runs it, by setting `should_exit`."""
 
-    def __init__(self, config: uvicorn.Config, listeners: Listeners, announced: Path | None, linger: float) -> None:
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        listeners: Listeners,
+        announced: Path | None,
+        linger: float,
+        tls: Callable[..., TLSServer] | None = None,
+    ) -> None:
+        """`tls` makes the server of the public port where that has TLS; other ports have none."""
         super().__init__(config)
+        self._tls = tls
         self._listeners = listeners
         self._announced = announced
         self._linger = linger
@@ -93,7 +106,14 @@ class Server(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         ports = self._listeners.ports
-        await super().startup(sockets)
+        public = self._listeners.public if self._tls is not None else None
+        await super().startup([listener for listener in sockets or () if listener is not public])
+        if self._tls is not None:
+            of_uvicorn = cast("Callable[..., BoundedProtocol]", self.config.http_protocol_class)
+            make = partial(of_uvicorn, self.config, self.server_state, self.lifespan.state)
+            tls = self._tls(self._listeners.public, pending=self.server_state.connections, make=make)
+            tls.start()
+            self.servers.append(cast("asyncio.Server", tls))
         if self._announced is not None:
             _announce(self._announced, ports)
 

@@ -1,4 +1,4 @@
-"""What probes and `GET /state` show: the fleet, the queue and the last requests, as plain JSON values."""
+"""What probes, `/metrics` and `GET /state` show: the fleet, the queue and the last requests, as plain JSON values."""
 
 from dataclasses import asdict
 from typing import Any
@@ -19,7 +19,7 @@ from legato_protocol.stream import DecodeCoefficients, PrefillCoefficients
 
 
 class State:
-    """Implements `app.StatusSource`: reads the gateway's parts, changes nothing."""
+    """Implements `health.StatusSource`, and tells `/state`: reads the gateway's parts, changes nothing."""
 
     def __init__(
         self,
@@ -50,7 +50,12 @@ class State:
             "workers": [self._worker(worker) for worker in self._fleet],
             "discovery": {"problem": self._discovery.problem},
             "queue": {"held": self._admission.held, "held_tokens": self._admission.held_tokens},
-            "kv_index": {"blocks": self._index.blocks, "dropped": self._index.dropped},
+            "kv_index": {
+                "blocks": self._index.blocks,
+                "max_blocks": self._index.max_blocks,
+                "evicted": self._index.evicted,
+                "dropped": self._index.dropped,
+            },
             "requests": [_request(record, progress.get(record)) for record in self._history.records],
         }
 

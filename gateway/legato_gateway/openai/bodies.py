@@ -4,6 +4,7 @@ What a client sends is never built as objects before it is known to be small: th
 JSON, and only the fields of the schema are decoded, each up to `MAX_FIELD_BYTES`. Decoding stops at the first fault.
 """
 
+import asyncio
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from msgspec import UNSET, Meta, Raw, UnsetType
 from starlette.requests import Request
 
 from legato_gateway.errors import BadRequest, BodyTooLarge
+from legato_gateway.openai.body_budget import SMALL, HeldBody
 from legato_gateway.openai.schemas import SamplingBody
 
 MAX_FIELD_BYTES = 262_144  # of JSON; 16 stop strings of 1024 escaped characters are 196,608
@@ -26,20 +28,26 @@ _B = TypeVar("_B", bound=SamplingBody)
 _T = TypeVar("_T")
 
 
-async def read(request: Request, limit: int) -> bytes:
-    """The body. Raises BodyTooLarge as soon as it is known to be longer than `limit`, without keeping it."""
+async def read(request: Request, limit: int, held: HeldBody, turns: asyncio.Lock) -> bytearray:
+    """The body. Large ones take turns: each time the event loop has looked at all connections, one of them may go on
+    for a piece, so that their copying holds up nobody. Raises BodyTooLarge as soon as it is known to be longer than
+    `limit`, without keeping it, and Overloaded where `held` has no room for it."""
     announced = request.headers.get("content-length", "")
     if announced.isdigit() and int(announced) > limit:
         raise _too_large(limit)
     body = bytearray()
     async for piece in request.stream():
-        body += piece
-        if len(body) > limit:
+        if len(body) + len(piece) > limit:
             raise _too_large(limit)
-    return bytes(body)
+        held.grow(len(piece))
+        body += piece
+        if len(body) > SMALL:
+            async with turns:
+                await asyncio.sleep(0)
+    return body
 
 
-def parse(schema: type[_B], body: bytes) -> _B:
+def parse(schema: type[_B], body: bytearray) -> _B:
     """The body as `schema`. Raises BadRequest, which names the first field at fault."""
     outline, fields = _plan(schema)
     found = _outlined(outline, body)
@@ -112,7 +120,7 @@ def _parts(annotation: Any) -> Iterator[Any]:
         yield from _parts(part)
 
 
-def _outlined(outline: "msgspec.json.Decoder[Any]", body: bytes) -> Any:
+def _outlined(outline: "msgspec.json.Decoder[Any]", body: bytearray) -> Any:
     try:
         if not body.isascii():
             body.decode()

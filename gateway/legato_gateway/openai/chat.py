@@ -1,17 +1,17 @@
 """`POST /v1/chat/completions`: from its body to a request of the relay, and how its answers are spelled."""
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
 
 from legato_gateway.errors import BadRequest
 from legato_gateway.openai import bodies, params, unsupported
-from legato_gateway.openai.deadline import Deadline
+from legato_gateway.openai.params import Asked
 from legato_gateway.openai.responses import PreparedRequest
 from legato_gateway.openai.schemas import ChatBody, ChatMessage, Messages
-from legato_gateway.openai.serving import OpenAIServing, new_id
+from legato_gateway.openai.serving import ModelServing, new_id
 from legato_gateway.openai.sse import ChunkEncoder, CollectedChoice, ResponseHead, encode, finite, usage_fields
 from legato_gateway.request import Delta, TokenText, Usage
 from legato_protocol.stream import TokenLogprobs
@@ -21,15 +21,16 @@ _MESSAGES = msgspec.json.Decoder(Messages)
 _NOTHING = b'"delta":{}'
 
 
-def prepare(serving: OpenAIServing, raw: bytes, headers: Mapping[str, str], deadline: Deadline) -> PreparedRequest:
-    """Checks and tokenizes; slow for long prompts, so it runs off the event loop. Raises what the client is told."""
+def prepare(serving: ModelServing, asked: Asked, raw: bytearray) -> PreparedRequest:
+    """Checks and tokenizes. Slow for long prompts: it runs in another thread or process, so all that it is given is
+    picklable. Raises what the client is told."""
     body = bodies.parse(ChatBody, raw)
     serving.check_model(body.model)
     unsupported.check_chat(body)
     messages = bodies.decode(_MESSAGES, body.messages, "messages")
     for number, message in enumerate(messages):
         unsupported.check_message(message, f"messages[{number}]")
-    options = params.options(headers, body, deadline)
+    options = params.options(asked, body)
     logprobs = _logprobs(body)
     prompt = _prompt(serving, messages)
     wanted = body.max_completion_tokens or body.max_tokens
@@ -47,7 +48,7 @@ def prepare(serving: OpenAIServing, raw: bytes, headers: Mapping[str, str], dead
     )
 
 
-def _prompt(serving: OpenAIServing, messages: Sequence[ChatMessage]) -> tuple[int, ...]:
+def _prompt(serving: ModelServing, messages: Sequence[ChatMessage]) -> tuple[int, ...]:
     with serving.tokenizing("messages"):
         templated = [_templated(message) for message in messages]
         prompt = tuple(serving.tokens.encode_chat(templated, most=serving.model.context))

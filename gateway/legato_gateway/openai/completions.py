@@ -1,15 +1,15 @@
 """`POST /v1/completions`: from its body to requests of the relay, one per prompt, and how its answers are spelled."""
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from legato_gateway.openai import bodies, params, unsupported
-from legato_gateway.openai.deadline import Deadline
+from legato_gateway.openai.params import Asked
 from legato_gateway.openai.prompts import Prompt, prompts
 from legato_gateway.openai.responses import PreparedRequest
 from legato_gateway.openai.schemas import CompletionBody
-from legato_gateway.openai.serving import OpenAIServing, new_id
+from legato_gateway.openai.serving import ModelServing, new_id
 from legato_gateway.openai.sse import ChunkEncoder, CollectedChoice, ResponseHead, encode, finite, usage_fields
 from legato_gateway.request import Delta, TokenText, Usage
 
@@ -17,12 +17,13 @@ KIND = "text_completion"
 DEFAULT_MAX_TOKENS = 16  # OpenAI's
 
 
-def prepare(serving: OpenAIServing, raw: bytes, headers: Mapping[str, str], deadline: Deadline) -> PreparedRequest:
-    """Checks and tokenizes; slow for long prompts, so it runs off the event loop. Raises what the client is told."""
+def prepare(serving: ModelServing, asked: Asked, raw: bytearray) -> PreparedRequest:
+    """Checks and tokenizes. Slow for long prompts: it runs in another thread or process, so all that it is given is
+    picklable. Raises what the client is told."""
     body = bodies.parse(CompletionBody, raw)
     serving.check_model(body.model)
     unsupported.check_completion(body)
-    options = params.options(headers, body, deadline)
+    options = params.options(asked, body)
     given = prompts(body.prompt, serving.model.context)
     params.check_choices(len(given), body.n or 1)
     head = ResponseHead(new_id("cmpl"), int(time.time()), serving.model)
@@ -46,14 +47,14 @@ def prepare(serving: OpenAIServing, raw: bytes, headers: Mapping[str, str], dead
     )
 
 
-def _ids(serving: OpenAIServing, prompt: Prompt) -> tuple[int, ...]:
+def _ids(serving: ModelServing, prompt: Prompt) -> tuple[int, ...]:
     with serving.tokenizing("prompt"):
         ids = tuple(serving.tokens.encode(prompt, True, serving.model.context)) if isinstance(prompt, str) else prompt
     serving.check_prompt(ids, "prompt")
     return ids
 
 
-def _echo(serving: OpenAIServing, prompt: Prompt) -> str:
+def _echo(serving: ModelServing, prompt: Prompt) -> str:
     if isinstance(prompt, str):
         return prompt
     return b"".join(map(serving.tokens.token_bytes, prompt)).decode(errors="replace")

@@ -5,9 +5,10 @@ import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from legato_gateway.clients.client import Client
 from legato_gateway.errors import BadRequest, ContextLengthExceeded
 from legato_gateway.openai.deadline import Deadline
-from legato_gateway.openai.schemas import MAX_NAME_CHARACTERS, PRIORITY, SamplingBody
+from legato_gateway.openai.schemas import PRIORITY, ChatBody, SamplingBody
 from legato_gateway.request import GenerationRequest
 from legato_protocol import durations, names
 from legato_protocol.sampling_limits import MAX_CHOICES, RANGES
@@ -24,26 +25,38 @@ class ModelLimits:
 
 
 @dataclass(frozen=True, slots=True)
+class Asked:
+    """What is known of a request apart from its body: who sent it, its headers, and by when it has to end."""
+
+    client: Client
+    headers: Mapping[str, str]
+    deadline: Deadline
+
+
+@dataclass(frozen=True, slots=True)
 class RequestOptions:
     """What a request asks for apart from its content: from headers, with the body's fields as fallback."""
 
     deadline: Deadline
     tenant: str
     priority: int
+    cache_salt: str
     explain: bool
+    trace: str
 
 
-def options(headers: Mapping[str, str], body: SamplingBody, deadline: Deadline) -> RequestOptions:
-    """Raises BadRequest for a header with a value that is not allowed."""
-    tenant = headers.get(names.HEADER_TENANT) or body.user or ""
-    if len(tenant) > MAX_NAME_CHARACTERS:
-        allowed = f"up to {MAX_NAME_CHARACTERS} characters"
-        raise _invalid(names.HEADER_TENANT, tenant, allowed)
+def options(asked: Asked, body: SamplingBody) -> RequestOptions:
+    """Raises BadRequest for a header with a value that is not allowed, or not to this client."""
+    headers, client = asked.headers, asked.client
+    priority = _priority(headers.get(names.HEADER_PRIORITY), body.priority)
+    client.check_priority(priority)
     return RequestOptions(
-        deadline=deadline,
-        tenant=tenant,
-        priority=_priority(headers.get(names.HEADER_PRIORITY), body.priority),
+        deadline=asked.deadline,
+        tenant=client.tenant,
+        priority=priority,
+        cache_salt=client.cache_salt(body.cache_salt or ""),
         explain=headers.get(names.HEADER_EXPLAIN, "").lower() in ("true", "1", "yes"),
+        trace=headers.get(names.HEADER_TRACE, ""),
     )
 
 
@@ -101,9 +114,11 @@ def request(
         stop=tuple(dict.fromkeys(stop)),
         tenant=options.tenant,
         priority=options.priority,
-        cache_salt=body.cache_salt or "",
+        cache_salt=options.cache_salt,
         explain=options.explain,
         elapsed=options.deadline.elapsed(),
+        operation="chat" if isinstance(body, ChatBody) else "text_completion",
+        trace=options.trace,
     )
 
 

@@ -1,7 +1,7 @@
 """Answers on their way: runs a prepared request and writes what comes of it, streamed or whole.
 
-The response begins with the first thing to say, so that whatever fails before it has an HTTP status of its own. When
-the client leaves, all work for it is cancelled at once, streamed or not.
+A stream begins when its request is admitted, or else with the first thing to say, as `StreamPolicy` has it; whatever
+fails before has an HTTP status of its own. When the client leaves, all work for it is cancelled at once.
 """
 
 import asyncio
@@ -16,6 +16,7 @@ from starlette.types import Receive, Scope, Send
 from legato_gateway.access_log import ENTRY, AccessEntry
 from legato_gateway.errors import GatewayError, InternalFault
 from legato_gateway.openai import sse
+from legato_gateway.openai.event_stream import EventStream, StreamPolicy
 from legato_gateway.openai.sse import CollectedChoice, Writer
 from legato_gateway.request import Delta, Generation, GenerationRequest, Relay, Usage
 from legato_protocol import names
@@ -41,16 +42,18 @@ Batch = list[tuple[int, Delta]]  # (index of the choice over all prompts, what i
 class GenerationResponse(Response):
     """Runs `prepared` when it is sent."""
 
-    def __init__(self, prepared: PreparedRequest, relay: Relay) -> None:
+    def __init__(self, prepared: PreparedRequest, relay: Relay, policy: StreamPolicy) -> None:
         super().__init__()
+        self._policy = policy
         self._prepared = prepared
         self._relay = relay
         self._generations: list[Generation] = []
+        self._events: EventStream | None = None  # of a streamed answer
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         self._generations = [self._relay.submit(request) for request in self._prepared.requests]
         run = asyncio.create_task(self._stream(send) if self._prepared.stream else self._whole(send))
-        gone = asyncio.create_task(wait_disconnect(receive))
+        gone = asyncio.create_task(self._wait_gone(receive))
         try:
             await asyncio.wait((run, gone), return_when=asyncio.FIRST_COMPLETED)
             if run.done():
@@ -87,31 +90,49 @@ class GenerationResponse(Response):
         await send({"type": "http.response.body", "body": body})
 
     async def _stream(self, send: Send) -> None:
-        begun = False
+        events = self._events = EventStream(send, lambda: self._begin(send, _STREAM_HEADERS))
         writer = self._prepared.writer
+        keeping = asyncio.create_task(self._keep(events))
         try:
             async with aclosing(self._batches()) as batches:
                 async for batch in batches:
-                    said = b"".join([writer.delta(index, delta) for index, delta in batch])
-                    if not said:
-                        continue
-                    if not begun:
-                        begun = True
-                        await self._begin(send, _STREAM_HEADERS)
-                    await send({"type": "http.response.body", "body": said, "more_body": True})
+                    if said := b"".join([writer.delta(index, delta) for index, delta in batch]):
+                        await events.write(said)
+            last = writer.usage(self._usage()) + sse.DONE
         except GatewayError as error:
-            if not begun:
+            if not events.begun:
                 raise
-            await send({"type": "http.response.body", "body": sse.error_event(error)})
-            return
+            last = sse.error_event(error)
         except Exception:
-            if begun:  # the server logs what is raised, but the client sees only what is sent
+            if events.begun:  # the server logs what is raised, but the client sees only what is sent
                 fault = InternalFault("the gateway failed while streaming this answer")
-                await send({"type": "http.response.body", "body": sse.error_event(fault)})
+                await events.write(sse.error_event(fault), last=True)
             raise
-        if not begun:
-            await self._begin(send, _STREAM_HEADERS)
-        await send({"type": "http.response.body", "body": writer.usage(self._usage()) + sse.DONE})
+        finally:
+            keeping.cancel()
+            await asyncio.gather(keeping, return_exceptions=True)
+        await events.write(last, last=True)
+
+    async def _keep(self, events: EventStream) -> None:
+        """Begins the response when all of the request is admitted, and keeps it from being silent."""
+        seconds = self._policy.keep_alive
+        if self._policy.at_admission and not self._prepared.explain:  # its route is not known before the first token
+            try:
+                async with asyncio.timeout(seconds or None):
+                    if not all([await generation.wait_admitted() for generation in self._generations]):
+                        return
+            except TimeoutError:
+                pass  # nor may one be silent that waits to be admitted
+            await events.begin()
+        else:
+            await events.wait_begun()
+        await events.keep_alive(seconds)
+
+    async def _wait_gone(self, receive: Receive) -> None:
+        """Returns when the client is gone. A message behind the body's end asks whether it is, see `half_closed`."""
+        while (await receive())["type"] != "http.disconnect":
+            if self._events is not None:
+                self._events.ask()
 
     async def _begin(self, send: Send, headers: Sequence[tuple[bytes, bytes]]) -> None:
         own = [(b"x-request-id", self._prepared.id.encode())]
@@ -180,9 +201,3 @@ async def merged(generations: Sequence[Generation], choices: int) -> AsyncGenera
         for task in pumps:
             task.cancel()
         await asyncio.gather(*pumps, return_exceptions=True)
-
-
-async def wait_disconnect(receive: Receive) -> None:
-    """Returns when the client is gone."""
-    while (await receive())["type"] != "http.disconnect":
-        pass

@@ -1,6 +1,6 @@
 """The paths of OpenAI's API. Bodies are read here, not by FastAPI: their size is limited while they arrive."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -8,12 +8,12 @@ from fastapi import APIRouter, Request
 
 from legato_gateway.errors import DeadlineExceeded, LateBody, Unsupported
 from legato_gateway.openai import bodies, chat, completions
-from legato_gateway.openai.deadline import Deadline
+from legato_gateway.openai.params import Asked
 from legato_gateway.openai.responses import GenerationResponse, PreparedRequest
 from legato_gateway.openai.schemas import ChatBody, CompletionBody, SamplingBody, json_schema
-from legato_gateway.openai.serving import OpenAIServing, ServedModel
+from legato_gateway.openai.serving import ModelServing, OpenAIServing, ServedModel
 
-Prepare = Callable[[OpenAIServing, bytes, Mapping[str, str], Deadline], PreparedRequest]
+Prepare = Callable[[ModelServing, Asked, bytearray], PreparedRequest]
 
 
 def router(serving: OpenAIServing) -> APIRouter:
@@ -38,26 +38,30 @@ def _add_generation(
 
     @routes.post(path, response_model=None, openapi_extra=shown, name=path.strip("/").replace("/", "_"))
     async def generate(request: Request) -> GenerationResponse:
+        client = serving.clients.of(request.scope)
         deadline = serving.deadline(request.headers)
-        async with deadline.limit(LateBody("the body did not arrive before the deadline")):
-            raw = await bodies.read(request, serving.max_body_bytes)
-        async with deadline.limit(DeadlineExceeded("the prompt was not tokenized before the deadline")):
-            work = partial(prepare, serving, raw, request.headers, deadline)
-            prepared = await serving.preparation.run(len(raw), work)
-        return GenerationResponse(prepared, serving.relay)
+        with serving.pending_bodies.body() as held:
+            async with deadline.limit(LateBody("the body did not arrive before the deadline")):
+                raw = await bodies.read(request, serving.max_body_bytes, held, serving.body_turns)
+            async with deadline.limit(DeadlineExceeded("the prompt was not tokenized before the deadline")):
+                work = partial(prepare, serving.of_model, Asked(client, request.headers, deadline))
+                prepared = await serving.preparation.run(work, raw)
+        return GenerationResponse(prepared, serving.relay, serving.streams)
 
 
 def _add_models(routes: APIRouter, serving: OpenAIServing) -> None:
     @routes.get("/models")
-    async def models() -> dict[str, Any]:
+    async def models(request: Request) -> dict[str, Any]:
         """The one model that is served."""
-        return {"object": "list", "data": [_model_fields(serving.model)]}
+        serving.clients.of(request.scope)
+        return {"object": "list", "data": [_model_fields(serving.of_model.model)]}
 
     @routes.get("/models/{name:path}")
-    async def model(name: str) -> dict[str, Any]:
+    async def model(request: Request, name: str) -> dict[str, Any]:
         """The model of this name."""
-        serving.check_model(name)
-        return _model_fields(serving.model)
+        serving.clients.of(request.scope)
+        serving.of_model.check_model(name)
+        return _model_fields(serving.of_model.model)
 
 
 def _model_fields(model: ServedModel) -> dict[str, Any]:

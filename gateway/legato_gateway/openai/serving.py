@@ -1,5 +1,6 @@
 """What the handlers share: their collaborators, how a checked request becomes a running one, and how ids are made."""
 
+import asyncio
 import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -7,9 +8,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from legato_gateway.clients.identify import Clients
 from legato_gateway.errors import BadRequest, ContextLengthExceeded, NotFound
 from legato_gateway.openai import params
+from legato_gateway.openai.body_budget import BodyBudget
 from legato_gateway.openai.deadline import Deadline
+from legato_gateway.openai.event_stream import StreamPolicy
 from legato_gateway.openai.params import ModelLimits
 from legato_gateway.openai.preparation import PreparationPool
 from legato_gateway.request import Relay
@@ -44,16 +48,11 @@ class ServedModel:
 
 
 @dataclass(frozen=True, slots=True)
-class OpenAIServing:
-    """The collaborators of the handlers. `default_deadline` is in seconds."""
+class ModelServing:
+    """The model that is served, with its tokens: what it takes to check a request. Picklable but for `tokens`."""
 
     tokens: Tokenizer
-    relay: Relay
     model: ServedModel
-    default_deadline: float
-    max_body_bytes: int
-    clock: Callable[[], float]
-    preparation: PreparationPool
 
     @property
     def limits(self) -> ModelLimits:
@@ -64,12 +63,6 @@ class OpenAIServing:
         if name != self.model.name:
             text = f"the model {name[:200]!r} does not exist; {self.model.name!r} does"
             raise NotFound(text, param="model", code="model_not_found")
-
-    def deadline(self, headers: Mapping[str, str]) -> Deadline:
-        """That of a request that arrives now. Raises BadRequest."""
-        said = headers.get(names.HEADER_DEADLINE)
-        now, seconds = self.clock(), self.default_deadline if said is None else params.seconds(said)
-        return Deadline(now, now + seconds, self.clock)
 
     @contextmanager
     def tokenizing(self, param: str) -> Iterator[None]:
@@ -89,6 +82,28 @@ class OpenAIServing:
         if max(prompt) >= self.tokens.vocab_size:
             text = f"not a valid token id in {param}: {max(prompt)} (0 to {self.tokens.vocab_size - 1})"
             raise BadRequest(text, param=param)
+
+
+@dataclass(frozen=True, slots=True)
+class OpenAIServing:
+    """The collaborators of the handlers. `default_deadline` is in seconds."""
+
+    of_model: ModelServing
+    relay: Relay
+    default_deadline: float
+    max_body_bytes: int
+    pending_bodies: BodyBudget
+    streams: StreamPolicy
+    clock: Callable[[], float]
+    preparation: PreparationPool
+    clients: Clients
+    body_turns: asyncio.Lock = field(default_factory=asyncio.Lock)  # for `bodies.read`
+
+    def deadline(self, headers: Mapping[str, str]) -> Deadline:
+        """That of a request that arrives now. Raises BadRequest."""
+        said = headers.get(names.HEADER_DEADLINE)
+        now, seconds = self.clock(), self.default_deadline if said is None else params.seconds(said)
+        return Deadline(now, now + seconds, self.clock)
 
 
 def new_id(prefix: str) -> str:

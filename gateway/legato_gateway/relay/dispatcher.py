@@ -12,6 +12,7 @@ from legato_gateway.routing.choose import NoRoute, Policy, Route, choose
 from legato_gateway.routing.filters import Need
 from legato_gateway.routing.fleet_snapshot import FleetSnapshot
 from legato_gateway.routing.kv_index import KVIndex
+from legato_gateway.routing.predicted_prefixes import PREDICTED_SECONDS, SETTLING_SECONDS, PredictedPrefixes
 from legato_gateway.workers.fleet import Fleet
 from legato_protocol.stream import (
     Cancel,
@@ -51,6 +52,7 @@ class Dispatcher:
         self._local = replace(policy, local_prefill_below_tokens=EVERYTHING)
         self._send = send
         self._random = source
+        self._predicted = PredictedPrefixes()
         self._roomy_in: FleetSnapshot | None = None  # the snapshot of which `_roomy` tells
         self._roomy: dict[str, int] = {}
 
@@ -118,6 +120,7 @@ class Dispatcher:
             return NoRoute(f"{' or '.join(names)} has just gone", lasting=False, stale=True)
         if sub.generation.paused:
             self._send(route.decode, Pause(sub.id, sub.attempt, True))
+        self._predict(sub, route)
         self._record(sub, route)
         epochs = {name: self._hello(name).epoch for name in names}
         return AttemptPlace(sub.attempt, route.prefill or "", route.decode, epochs)
@@ -145,8 +148,13 @@ class Dispatcher:
 
     def cancel(self, sub: SubRequest) -> None:
         """Stops all work for it everywhere."""
+        self._predicted.remove(sub.id)
         for worker in sub.workers:
             self._send(worker, Cancel(sub.id, sub.attempt))
+
+    def computed(self, sub: SubRequest) -> None:
+        """Its prompt is computed."""
+        self._predicted.shorten(sub.id, self._clock() + SETTLING_SECONDS)
 
     def cancel_at(self, worker: str, sub: SubRequest) -> None:
         """Stops what a worker that it left may still have of it."""
@@ -172,6 +180,10 @@ class Dispatcher:
             if place is not None:
                 self._send(place.decode, Pause(sub.id, place.attempt, on))
 
+    def check_integrity(self) -> None:
+        """Raises AssertionError unless what is predicted agrees with itself."""
+        self._predicted.check_integrity()
+
     # ── parts ───────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _most_room(self, snapshot: FleetSnapshot, revision: str) -> int:
@@ -186,25 +198,42 @@ class Dispatcher:
         """A worker that failed it, or that fails often, is used where no other is left."""
         need, policy = self.need(sub), self._local if sub.recompute else self._policy
         snapshot = self._fleet.snapshot()
-        matches = self.matches(sub, snapshot)
-        route = choose(need, snapshot, matches, policy)
+        matches, predicted = self.matches(sub, snapshot), self._predictions(sub, snapshot)
+        route = choose(need, snapshot, matches, policy, predicted)
         if isinstance(route, NoRoute) and need.avoid:
             need = replace(need, avoid=frozenset())
-            route = choose(need, snapshot, matches, policy)
+            route = choose(need, snapshot, matches, policy, predicted)
         if isinstance(route, NoRoute) and any(worker.broken for worker in snapshot.workers):
-            route = choose(need, filters.forgiven(snapshot, need), matches, policy)
+            route = choose(need, filters.forgiven(snapshot, need), matches, policy, predicted)
         return route
+
+    def _predictions(self, sub: SubRequest, snapshot: FleetSnapshot) -> dict[str, int]:
+        """Leading blocks of its prompt that each worker will hold soon."""
+        found: dict[tuple[str, str], int] = {}
+        if len(self._predicted):
+            for revision, size in _hashings(snapshot):
+                prompt = sub.generation.hashes.of(sub.generation.prompt, revision, size)
+                found |= self._predicted.match(prompt, self._clock())
+        return {w.name: found[w.name, w.epoch] for w in snapshot.workers if (w.name, w.epoch) in found}
+
+    def _predict(self, sub: SubRequest, route: Route) -> None:
+        """Whoever computes its prompt will hold it."""
+        worker = route.prefill or route.decode
+        hello = self._hello(worker)
+        if route.to_compute >= hello.block_size:
+            prompt = sub.generation.hashes.of(sub.generation.prompt, hello.kv_revision, hello.block_size)
+            self._predicted.add(sub.id, worker, hello.epoch, prompt, self._clock() + PREDICTED_SECONDS)
 
     def _send_local(self, sub: SubRequest, route: Route) -> bool:
         sequence = self._sequence(sub)
         tokens = len(sequence.token_ids) // 4
-        self._fleet.sent(route.decode, queued=tokens - route.cached[route.decode], held=tokens)
+        self._fleet.sent(route.decode, queued=route.to_compute, held=tokens)
         return self._send(route.decode, Generate(sub.id, sub.attempt, sequence))
 
     def _send_pair(self, sub: SubRequest, route: Route, prefill: str) -> bool:
         sequence, room = self._sequence(sub), self._room()
         tokens = len(sequence.token_ids) // 4
-        self._fleet.sent(prefill, queued=tokens - route.cached[prefill], held=tokens)
+        self._fleet.sent(prefill, queued=route.to_compute, held=tokens)
         self._fleet.sent(route.decode, queued=0, held=tokens)
         there = Prefill(sub.id, sub.attempt, room, sequence, self._peer(route.decode))
         here = Decode(sub.id, sub.attempt, room, sequence, self._peer(prefill))
@@ -222,6 +251,7 @@ class Dispatcher:
             priority=request.priority,
             tenant=request.tenant,
             cache_salt=request.cache_salt,
+            trace=generation.trace.dispatched(sub) if generation.trace is not None else "",
         )
 
     def _record(self, sub: SubRequest, route: Route) -> None:

@@ -65,6 +65,8 @@ class SubRequestDriver:
     def step(self, sub: SubRequest, event: LifecycleEvent) -> None:
         """Moves `sub` on and does what follows. Raises IllegalEvent where the table has no row."""
         transition = lifecycle.step(sub.stage, event)
+        if sub.generation.trace is not None:
+            sub.generation.trace.stepped(sub, event)
         sub.stage = transition.stage
         self._registry.staged(sub)
         for action in transition.actions:
@@ -184,10 +186,12 @@ class SubRequestDriver:
         if sub.faulted_at and sub.faulted_at not in sub.workers:
             self._fleet.failed(sub.faulted_at, sub.generation.id)
         sub.failures, sub.faulted_at, sub.avoid = 0, "", set()
+        self._dispatcher.computed(sub)
         self.step(sub, E.FIRST_TOKEN)
 
     def _committed(self, sub: SubRequest) -> None:
         self.step(sub, E.COMMITTED)
+        sub.begun = set()  # those of the place that it has left: their death is not its doing
         self._leave_if_draining(sub)
 
     def _leave_if_draining(self, sub: SubRequest) -> None:

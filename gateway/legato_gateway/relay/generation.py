@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import deque
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from legato_gateway.errors import GatewayError
 from legato_gateway.relay.choice import Choice, Vocabulary
@@ -11,6 +11,9 @@ from legato_gateway.request import Delta, GenerationRequest, RouteRecord, Usage
 from legato_gateway.routing.prefix_hashes import PrefixHashes
 from legato_gateway.timers import Timer
 from legato_protocol.stream import TokenItem, pack_tokens
+
+if TYPE_CHECKING:
+    from legato_gateway.relay.trace import RequestTrace
 
 
 class Owner(Protocol):
@@ -36,6 +39,7 @@ class RunningGeneration:
         self.faults = 0  # attempts at which its logits were not finite
         self.uncached = len(request.prompt)  # prompt tokens that no worker held when it was offered
         self.timing = RequestTiming(0.0)
+        self.trace: RequestTrace | None = None
         self.id = ""  # its own among all of this gateway, which the client's need not be
         self.expires = 0.0  # on the clock of timers
         self.timer: Timer | None = None
@@ -50,6 +54,8 @@ class RunningGeneration:
         self._unread = 0
         self._error: GatewayError | None = None
         self._waiter: asyncio.Future[None] | None = None
+        self._admitted = False
+        self._decided = asyncio.Event()
 
     # ── for the client's handler ────────────────────────────────────────────────────────────────────────────────
 
@@ -70,6 +76,11 @@ class RunningGeneration:
     def ready(self) -> list[Delta]:
         """Deltas that can be had without waiting."""
         return [self._pop() for _ in range(len(self._deltas))]
+
+    async def wait_admitted(self) -> bool:
+        """Returns once it may start, True, or has ended without."""
+        await self._decided.wait()
+        return self._admitted
 
     async def cancel(self) -> None:
         """Stops all work for it at once."""
@@ -112,10 +123,16 @@ class RunningGeneration:
                 self.paused = True
                 self._owner.pause(self, True)
 
+    def admit(self) -> None:
+        """It may start."""
+        self._admitted = True
+        self._decided.set()
+
     def end(self, error: GatewayError | None = None) -> None:
         """Nothing more comes. `error` is raised after what was made before it."""
         self.ended = True
         self._error = error
+        self._decided.set()
         self.route.output_tokens = self.completion_tokens
         self.route.finish = (
             (error.code or "error") if error else ",".join(c.finish or "cancelled" for c in self.choices)

@@ -87,6 +87,13 @@ class WorkerListener:
         if known is None or not known.ready:
             return  # its core is gone: that is why it says nothing
         self._fleet.gone(worker, "silent", "it sends nothing")
+        self._fleet_changed()
+
+    def hung(self, worker: str) -> None:
+        known = self._fleet.worker(worker)
+        if known is None or known.connection != "silent":
+            return
+        self._fleet.gone(worker, "hung", "it sends nothing")
         self._driver.lost(worker, f"{worker} hangs", died=False)
         self._fleet_changed()
 
@@ -110,6 +117,9 @@ class WorkerListener:
     def kv_event(self, worker: str, event: KVEvent) -> bool:
         return self._index.apply(worker, event)
 
+    def kv_read_on(self, worker: str) -> bool:
+        return self._index.read_on(worker)
+
     def kv_lost(self, worker: str) -> None:
         known = self._fleet.worker(worker)
         if known is not None and known.epoch:
@@ -117,6 +127,9 @@ class WorkerListener:
 
     def bad_frame(self, worker: str, reason: str) -> None:
         self._metrics.bad_frame(worker)
+
+    def unknown_kind(self, worker: str, reason: str) -> None:
+        self._metrics.unknown_kind(worker)
 
     def _loaded(self, worker: str, load: Load) -> None:
         known = self._fleet.worker(worker)
@@ -126,6 +139,7 @@ class WorkerListener:
         self._fleet.loaded(worker, load)
         for sub in self._registry.at(worker):
             self._admission.progress(sub.generation.id, sub.generation.completion_tokens)
+        self._admission.served_elsewhere(load.served_elsewhere, known.loaded_at)
         if known.leaving and not left_before:
             self._driver.drained(worker)
         self._fleet_changed()

@@ -11,8 +11,10 @@ import logging
 from dataclasses import dataclass, field
 from typing import Literal
 
-from legato_gateway.admission.queue import Admission, Admit, Decision, Refuse, Ticket
+from legato_gateway.admission.queue import Admission
+from legato_gateway.admission.ticket import TOO_MANY_CHOICES, Admit, Decision, Refuse, Ticket
 from legato_gateway.errors import (
+    BadRequest,
     DeadlineExceeded,
     GatewayError,
     InternalFault,
@@ -35,6 +37,7 @@ from legato_gateway.relay.registry import Registry
 from legato_gateway.relay.retry import RetryPolicy
 from legato_gateway.relay.sub_request import SubRequest
 from legato_gateway.relay.timing import RequestTiming
+from legato_gateway.relay.trace import RequestTracer
 from legato_gateway.request import GenerationRequest, RouteRecord
 from legato_gateway.routing.kv_index import KVIndex
 from legato_gateway.timers import Timers
@@ -73,6 +76,7 @@ class RequestRelay:
         metrics: Metrics,
         timers: Timers,
         policy: RelayPolicy | None = None,
+        tracer: RequestTracer | None = None,
     ) -> None:
         self._fleet = fleet
         self._admission = admission
@@ -82,6 +86,7 @@ class RequestRelay:
         self._metrics = metrics
         self._timers = timers
         self._policy = policy or RelayPolicy()
+        self._tracer = tracer
         self._registry = Registry()
         self._latency = LatencyRecorder(metrics, timers)
         self.demand = Demand()
@@ -123,6 +128,7 @@ class RequestRelay:
         self._history.add(generation.id, generation.route)
         now = self._timers.time()
         generation.timing = RequestTiming(now - request.elapsed)
+        generation.trace = self._tracer.begin(request) if self._tracer is not None else None
         generation.expires = now + request.deadline
         generation.timer = self._timers.call_at(generation.expires, self._expire, generation)
         self._generations[generation.id] = generation
@@ -191,6 +197,7 @@ class RequestRelay:
         """Raises AssertionError unless the books of all parts agree."""
         self._registry.check_integrity()
         self._admission.check_integrity()
+        self._dispatcher.check_integrity()
         running = self._generations.values()
         assert all(not generation.ended for generation in running), "an ended request is kept"
         assert all(self._registry.of(generation) for generation in running), "a request has no sub-request"
@@ -226,17 +233,17 @@ class RequestRelay:
         self.demand.head(self._admission.obstacle, now)
         self._count(decision, uncached)
         if isinstance(decision, Admit):
+            generation.admit()
             self._driver.step(sub, LifecycleEvent.ADMITTED)
         elif isinstance(decision, Refuse):
-            kind = QuotaExceeded if decision.quota else Overloaded
-            error = kind(decision.message, reason=decision.reason, retry_after=decision.retry_after)
-            self._finish(generation, error)
+            self._finish(generation, _refusal(decision))
         else:
             self._driver.step(sub, LifecycleEvent.HELD)
 
     def _count(self, decision: Decision, uncached: int) -> None:
         if isinstance(decision, Refuse):
-            self.demand.refused[decision.reason] += 1
+            if decision.reason != TOO_MANY_CHOICES:  # more workers would not help
+                self.demand.refused[decision.reason] += 1
         else:
             self.demand.arrivals.add(uncached)
 
@@ -260,6 +267,7 @@ class RequestRelay:
         if self._admission.held:
             for id in self._admission.next(self._fleet.snapshot(), start):
                 (sub,) = self._registry.of(self._generations[id])
+                sub.generation.admit()
                 self._driver.step(sub, LifecycleEvent.ADMITTED)
         now = self._timers.time()
         self.demand.head(self._admission.obstacle, now)
@@ -303,3 +311,12 @@ class RequestRelay:
         generation.end(error)
         self._metrics.ended(generation.route.finish, isinstance(error, WorkerFailed))
         self._latency.ended(generation)
+        if generation.trace is not None:
+            generation.trace.ended(generation.route, generation.usage, error)
+
+
+def _refusal(decision: Refuse) -> GatewayError:
+    if decision.reason == TOO_MANY_CHOICES:
+        return BadRequest(decision.message, param="n")
+    kind = QuotaExceeded if decision.quota else Overloaded
+    return kind(decision.message, reason=decision.reason, retry_after=decision.retry_after)

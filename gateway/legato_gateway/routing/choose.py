@@ -1,4 +1,4 @@
-"""The routing decision: `choose(need, snapshot, matches, policy)` is a pure function.
+"""The routing decision: `choose(need, snapshot, matches, policy, predicted)` is a pure function.
 
 Prefill and decode worker of a route have the same KV revision. A route without a prefill worker is *local*: the
 decode worker computes the prompt itself, as unified workers always do, and as a decode worker does when it holds so
@@ -6,15 +6,20 @@ long a prefix that a hand-off would cost more than it saves, or when no prefill 
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Literal
 from zlib import crc32
 
 from legato_gateway.routing import filters, scorers
 from legato_gateway.routing.filters import Matches, Need
 from legato_gateway.routing.fleet_snapshot import FleetSnapshot, WorkerView
+from legato_gateway.routing.scorers import Weights
 
 WhenPrefillUnavailable = Literal["Local", "Wait", "Fail"]
+
+
+NOTHING: Matches = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,16 +28,19 @@ class Policy:
 
     local_prefill_below_tokens: int = 64
     when_prefill_unavailable: WhenPrefillUnavailable = "Local"
+    weights: Weights = field(default_factory=Weights)
 
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """`prefill` is None where the decode worker prefills. `cached` are tokens, by worker of the route."""
+    """`prefill` is None where the decode worker prefills. `cached` are tokens, by worker of the route; `to_compute`
+    those that will be left, as far as can be predicted, when its prefill begins."""
 
     prefill: str | None
     decode: str
     cached: Mapping[str, int]
     why: str
+    to_compute: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,24 +62,28 @@ class _Candidate:
     worker: WorkerView
     cached: int
     uncached: int
+    to_compute: int  # of the uncached: some of them others before it are predicted to compute
     cost: float
     rank: int  # the cost, as far as it counts
 
 
-def choose(need: Need, snapshot: FleetSnapshot, matches: Matches, policy: Policy) -> Route | NoRoute:
-    """The route for `need` over the fleet as it is now."""
-    usual = scorers.usual_rate(snapshot)
+def choose(
+    need: Need, snapshot: FleetSnapshot, matches: Matches, policy: Policy, predicted: Matches = NOTHING
+) -> Route | NoRoute:
+    """The route for `need` over the fleet as it is now. `matches` is the truth, by which room and short prompts are
+    judged; `predicted` are blocks that workers will hold soon, which only makes their prefill cheaper."""
+    costs = _Costs(need, predicted, policy.weights, scorers.usual_rate(snapshot), scorers.usual_step(snapshot))
     prefillers, split, unified = [], [], []
     for worker in snapshot.workers:
         matched = filters.matched(worker, need, matches)
         if filters.why_not(worker, need, matched) is not None:
             continue
         if worker.role == "prefill":
-            prefillers.append(_prefiller(worker, need, matched, usual))
+            prefillers.append(costs.prefiller(worker, matched))
         elif worker.role == "decode":
-            split.append(_decoder(worker, need, matched))
+            split.append(costs.decoder(worker, matched))
         else:
-            unified.append(_unified(worker, need, matched, usual))
+            unified.append(costs.unified(worker, matched))
     if not split and not unified:
         return _no_decoder(need, snapshot, matches)
     if local := _cheap_local(need, split, policy):
@@ -80,28 +92,46 @@ def choose(need: Need, snapshot: FleetSnapshot, matches: Matches, policy: Policy
         return pair
     if unified:
         return _local(_best(need, unified), "unified worker")
-    return _without_prefill(need, snapshot, split, policy)
+    return _without_prefill(costs, snapshot, split, policy)
 
 
-def _candidate(worker: WorkerView, need: Need, cached: int, cost: float) -> _Candidate:
-    return _Candidate(worker, cached, need.tokens - cached, cost, scorers.rounded(cost))
+@dataclass(frozen=True, slots=True)
+class _Costs:
+    """Makes candidates of the workers that could take `need`, which hold `matched` blocks of it."""
 
+    need: Need
+    predicted: Matches
+    weights: Weights
+    usual_rate: float
+    usual_step: float
 
-def _prefiller(worker: WorkerView, need: Need, matched: int, usual: float) -> _Candidate:
-    cached = matched * worker.block_size
-    return _candidate(worker, need, cached, scorers.prefill_seconds(worker, need.tokens - cached, usual))
+    def prefiller(self, worker: WorkerView, matched: int) -> _Candidate:
+        left = self._to_compute(worker, matched)
+        return self._candidate(worker, matched, left, self._prefill(worker, left))
 
+    def decoder(self, worker: WorkerView, matched: int) -> _Candidate:
+        left = self.need.tokens - matched * worker.block_size
+        return self._candidate(worker, matched, left, self._decode(worker, matched) + scorers.transfer_seconds(left))
 
-def _decoder(worker: WorkerView, need: Need, matched: int) -> _Candidate:
-    cached = matched * worker.block_size
-    load = scorers.decode_load(worker, worker.blocks_for(need.tokens) - matched)
-    return _candidate(worker, need, cached, load + scorers.transfer_seconds(need.tokens - cached))
+    def unified(self, worker: WorkerView, matched: int) -> _Candidate:
+        left = self._to_compute(worker, matched)
+        return self._candidate(worker, matched, left, self._decode(worker, matched) + self._prefill(worker, left))
 
+    def _to_compute(self, worker: WorkerView, matched: int) -> int:
+        """Tokens that are left for it to compute when its turn comes."""
+        if worker.name in self.predicted:
+            matched = max(matched, filters.matched(worker, self.need, self.predicted))
+        return self.need.tokens - matched * worker.block_size
 
-def _unified(worker: WorkerView, need: Need, matched: int, usual: float) -> _Candidate:
-    cached = matched * worker.block_size
-    load = scorers.decode_load(worker, worker.blocks_for(need.tokens) - matched)
-    return _candidate(worker, need, cached, load + scorers.prefill_seconds(worker, need.tokens - cached, usual))
+    def _prefill(self, worker: WorkerView, left: int) -> float:
+        return scorers.prefill_cost(worker, self.need.tokens, left, self.usual_rate, self.weights)
+
+    def _decode(self, worker: WorkerView, matched: int) -> float:
+        return scorers.decode_load(worker, self.need.tokens, matched, self.usual_step, self.weights)
+
+    def _candidate(self, worker: WorkerView, matched: int, left: int, cost: float) -> _Candidate:
+        cached = matched * worker.block_size
+        return _Candidate(worker, cached, self.need.tokens - cached, left, cost, scorers.rounded(cost))
 
 
 def _best(need: Need, candidates: list[_Candidate]) -> _Candidate:
@@ -116,7 +146,8 @@ def _best(need: Need, candidates: list[_Candidate]) -> _Candidate:
 
 def _cheap_local(need: Need, split: list[_Candidate], policy: Policy) -> Route | None:
     """The decode worker with the longest prefix, if what is left for it to compute, queue included, is little."""
-    few = [c for c in split if c.uncached + c.worker.backlog < policy.local_prefill_below_tokens]
+    most = policy.local_prefill_below_tokens
+    few = [c for c in split if c.uncached < most and c.uncached + c.worker.backlog < most]
     if not few:
         return None
     fewest = min(candidate.uncached for candidate in few)
@@ -150,10 +181,14 @@ def _pair_rank(pair: tuple[_Candidate, _Candidate]) -> tuple[float, str]:
     return pair[0].cost + pair[1].cost, pair[0].worker.name
 
 
-def _without_prefill(need: Need, snapshot: FleetSnapshot, split: list[_Candidate], policy: Policy) -> Route | NoRoute:
+def _without_prefill(
+    costs: "_Costs", snapshot: FleetSnapshot, split: list[_Candidate], policy: Policy
+) -> Route | NoRoute:
     """No prefill worker can take it: the policy says what then."""
+    need = costs.need
     if policy.when_prefill_unavailable == "Local":
-        return _local(_best(need, split), "no prefill worker available")
+        unified = [costs.unified(each.worker, each.cached // each.worker.block_size) for each in split]
+        return _local(_best(need, unified), "no prefill worker available")
     reasons = _reasons(need, (worker for worker in snapshot.workers if worker.prefills), {})
     why = f"no prefill worker available ({reasons}), and the policy is {policy.when_prefill_unavailable}"
     return NoRoute(why, lasting=policy.when_prefill_unavailable == "Fail")
@@ -176,17 +211,18 @@ def _reasons(need: Need, workers: Iterable[WorkerView], matches: Matches) -> str
 
 def _local(chosen: _Candidate, reason: str) -> Route:
     worker = chosen.worker
-    return Route(None, worker.name, {worker.name: chosen.cached}, f"local: {reason}; {_decode_text(chosen)}")
+    why = f"local: {reason}; {_decode_text(chosen)}"
+    return Route(None, worker.name, {worker.name: chosen.cached}, why, chosen.to_compute)
 
 
 def _handoff(prefill: _Candidate, decode: _Candidate) -> Route:
     worker = prefill.worker
     text = (
-        f"prefill {worker.name}: {prefill.cached} tokens cached, {prefill.uncached} to compute, "
+        f"prefill {worker.name}: {prefill.cached} tokens cached, {prefill.to_compute} to compute, "
         f"{worker.backlog} queued, {prefill.cost:.2f} s; {_decode_text(decode)}"
     )
     cached = {worker.name: prefill.cached, decode.worker.name: decode.cached}
-    return Route(worker.name, decode.worker.name, cached, text)
+    return Route(worker.name, decode.worker.name, cached, text, prefill.to_compute)
 
 
 def _decode_text(decode: _Candidate) -> str:

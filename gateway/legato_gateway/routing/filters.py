@@ -22,11 +22,13 @@ class Need:
 
 def too_small(worker: WorkerView, need: Need) -> str | None:
     """Why `worker` could not hold the sequence even if it held nothing else, or None."""
-    longest = need.tokens + need.growth if worker.decodes else need.tokens
+    longest = need.tokens if worker.role == "prefill" else need.tokens + need.growth
     if longest > worker.max_length:
         return f"takes at most {worker.max_length} tokens"
     if longest > worker.num_blocks * worker.block_size:
         return f"has {worker.num_blocks} blocks in all"
+    if worker.slots and need.choices > worker.slots:
+        return f"runs at most {worker.slots} choices at once"
     return None
 
 
@@ -51,7 +53,9 @@ def why_not(worker: WorkerView, need: Need, matched: int) -> str | None:
         return "to be avoided"
     if not has_credit(worker):
         return "takes no more sequences from this gateway"
-    return full(worker, need, matched) if worker.decodes else None  # prefill workers queue: they need no room now
+    return (
+        None if worker.role == "prefill" else full(worker, need, matched)
+    )  # prefill workers queue: no room needed now
 
 
 def forgiven(snapshot: FleetSnapshot, need: Need) -> FleetSnapshot:
@@ -65,8 +69,8 @@ def forgiven(snapshot: FleetSnapshot, need: Need) -> FleetSnapshot:
 
 def full(worker: WorkerView, need: Need, matched: int) -> str | None:
     """Whether there are blocks for what is known of the sequence, and one for each choice to grow into."""
-    needed = wanted(worker, need, matched)
-    return None if needed <= worker.room else f"has room for {worker.room} of {needed} blocks"
+    needed, room = wanted(worker, need, matched), worker.room
+    return None if needed <= room else f"has room for {room} of {needed} blocks"
 
 
 def most_room(snapshot: FleetSnapshot) -> dict[str, int]:
@@ -86,7 +90,8 @@ def most_room(snapshot: FleetSnapshot) -> dict[str, int]:
 
 def has_credit(worker: WorkerView) -> bool:
     """Whether it takes one more sequence from this gateway."""
-    return worker.credits_left is None or worker.credits_left > 0
+    left = worker.credits_left
+    return left is None or left > 0
 
 
 def wanted(worker: WorkerView, need: Need, matched: int) -> int:

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from legato_protocol.stream import Role
+from legato_protocol.stream import DecodeCoefficients, PrefillCoefficients, Role
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +30,13 @@ class WorkerView:
     running: int = 0
     free_blocks: int = 0
     cached_blocks: int = 0  # can be evicted when room is needed
+    paused_blocks: int = 0  # of sequences that give way to others, since their clients read too slowly
     prefill_rate: float = 0.0  # tokens per second; 0 when not measured yet
+    prefill_cost: PrefillCoefficients | None = None  # None when not measured yet
     step_time: float = 0.0  # seconds
+    decode_cost: DecodeCoefficients | None = None
+    context_tokens: int = 0  # of sequences that decode
+    slots: int = 0  # sequences that it can run at once; 0: it did not say
     credits: int | None = None  # how many more sequences it takes; None: it sets no limit
     pending_tokens: int = 0
     pending_blocks: int = 0
@@ -64,7 +69,7 @@ class WorkerView:
     @property
     def room(self) -> int:
         """Blocks that a new sequence could have."""
-        return max(0, self.free_blocks + self.cached_blocks - self.pending_blocks)
+        return max(0, self.free_blocks + self.cached_blocks + self.paused_blocks - self.pending_blocks)
 
     @property
     def in_flight(self) -> int:

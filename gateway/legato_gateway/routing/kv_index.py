@@ -10,19 +10,28 @@ the run each worker's prefix reaches. Any event about a block of the run makes i
 once, so a match never claims more or less than the unbroken prefix that is there; a worker is not trusted to evict
 leaves first.
 
+A full index forgets the blocks that were matched or stored least recently. A worker that is forgotten for a block
+counts as not holding it, which only costs time. Order of use is kept by block, where a run in use stands for its
+blocks: it is spared once when its first block's turn comes (the CLOCK algorithm), so that a match has no more to do
+than to mark its runs.
+
 A worker that holds nothing any more gets another bit: the old one means nobody, and is swept out of the hashes a few
 at a time, since a look at all of them would hold up every stream of the gateway.
 """
 
+from collections import OrderedDict
 from dataclasses import dataclass, field
 from itertools import accumulate, pairwise, repeat
 from operator import and_
 
-from legato_protocol.block_hash import split
+from legato_protocol.block_hash import HASH_BYTES, split
 from legato_protocol.kv_events import KVEvent, Removed, Snapshot, Stored
 
+MAX_BLOCKS = 1 << 20
 RUN = 32
 SWEEP = 1024  # hashes looked at per event
+PIECE = 1024  # hashes of a snapshot that are taken in without a pause: half a millisecond
+CHANCES = 4  # runs in use that are spared before a block goes all the same
 
 
 @dataclass(slots=True)
@@ -33,6 +42,7 @@ class _Run:
     known: int = 0  # the workers looked at: each is in `whole`, or in one of `parts`
     whole: int = 0  # those that hold every block
     parts: dict[int, int] = field(default_factory=dict)  # blocks held without a hole → workers that hold so many
+    used: bool = False  # since its blocks' turn to be forgotten came last
 
 
 @dataclass(slots=True)
@@ -44,20 +54,25 @@ class _Worker:
     blocks: int = 0  # hashes with its bit
     pages: int = 0  # of the snapshot being read; they count when it is complete
     page_number: int = -1
+    last_page: bool = False
+    page: bytes = b""  # hashes of the page that is being taken in
+    position: int = 0  # in it, of what is left
 
 
 class KVIndex:
-    """The index of one gateway. `max_blocks` bounds its memory (about 250 bytes each); what is beyond is not held."""
+    """The index of one gateway. `max_blocks` bounds its memory (about 300 bytes each). It is never larger than the
+    caches of the fleet together."""
 
-    def __init__(self, max_blocks: int = 262_144) -> None:
-        self._max_blocks = max_blocks
-        self._holders: dict[bytes, int] = {}
+    def __init__(self, max_blocks: int = MAX_BLOCKS) -> None:
+        self.max_blocks = max_blocks
+        self._holders: OrderedDict[bytes, int] = OrderedDict()  # next to be forgotten first
         self._runs: dict[bytes, _Run] = {}  # by the last hash
         self._run_of: dict[bytes, _Run] = {}  # by every hash
         self._workers: dict[str, _Worker] = {}
         self._names: dict[int, str] = {}  # of workers, by bit
         self._valid = 0  # bits of workers whose snapshot is complete and was followed without a gap
-        self._dropped = 0
+        self.evicted = 0  # blocks forgotten for want of memory, so far
+        self.dropped = 0  # blocks of snapshots that were not taken in for want of memory, so far
         self._retired = 0  # bits that mean nobody, and are in some hashes still
         self._sweeping = 0  # those of them that `_unswept` is looked through for
         self._unswept: list[bytes] = []
@@ -85,7 +100,10 @@ class KVIndex:
             self._sweep()
 
     def apply(self, worker: str, event: KVEvent) -> bool:
-        """Takes in an event. True: it shows that events were lost; ask the worker for a snapshot now."""
+        """Takes in an event. True: it shows that events were lost; ask the worker for a snapshot now.
+
+        Of a snapshot's page it may take in the beginning alone: `read_on` does the rest.
+        """
         known = self._workers.get(worker)
         if known is None:
             return False
@@ -93,7 +111,17 @@ class KVIndex:
         self._sweep()
         return lost
 
+    def read_on(self, worker: str) -> bool:
+        """Takes in more of the worker's last event. False: nothing of it was left. Else call it again after a pause."""
+        known = self._workers.get(worker)
+        if known is None or not known.page:
+            return False
+        self._read(known)
+        return True
+
     def _follow(self, known: _Worker, event: KVEvent) -> bool:
+        while known.page:
+            self._read(known)
         if event.epoch != known.epoch:
             return self._doubt(known)
         if isinstance(event, Snapshot):
@@ -115,13 +143,18 @@ class KVIndex:
         """
         alive = self._holders.get(hashes[0], 0) & self._valid if hashes else 0
         found: dict[str, int] = {}
-        for start in range(0, len(hashes), RUN):
+        runs, size = self._runs, len(hashes)
+        for start in range(0, size, RUN):
             if not alive:
                 break
             last = start + RUN - 1
-            run = self._runs.get(hashes[last]) if last < len(hashes) else None
+            run = runs.get(hashes[last]) if last < size else None
+            if run is not None and alive & run.whole == alive:
+                run.used = True
+                continue
             if run is None or alive & ~run.known:
                 run = self._look(run or _Run(hashes[start : start + RUN]), alive)
+            run.used = True
             if alive & ~run.whole:
                 for blocks, workers in run.parts.items():
                     self._note(alive & workers, start + blocks, found)
@@ -134,11 +167,6 @@ class KVIndex:
         """Distinct hashes kept, those of nobody that were not swept out yet included."""
         return len(self._holders)
 
-    @property
-    def dropped(self) -> int:
-        """Hashes that were not taken in for want of memory, so far."""
-        return self._dropped
-
     def held(self, worker: str) -> int:
         """How many hashes `worker` is known to hold."""
         known = self._workers.get(worker)
@@ -146,7 +174,7 @@ class KVIndex:
 
     def check_integrity(self) -> None:
         """Raises AssertionError unless the index agrees with itself."""
-        assert len(self._holders) <= self._max_blocks, "more blocks than allowed"
+        assert len(self._holders) <= self.max_blocks, "more blocks than allowed"
         assert all(self._holders.values()), "a hash without a holder is kept"
         known = sum(w.bit for w in self._workers.values() if w.pages or w.bit & self._valid)
         assert not known & self._retired, "a worker has a bit that means nobody"
@@ -190,11 +218,20 @@ class KVIndex:
             return True
         worker.pages = page.page + 1
         worker.page_number = worker.number = page.number
-        self._add(worker, split(page.hashes))
-        if page.last:
+        worker.page, worker.position, worker.last_page = page.hashes, 0, page.last
+        self._read(worker)
+        return False
+
+    def _read(self, worker: _Worker) -> None:
+        """Takes in the next hashes of the page."""
+        start, worker.position = worker.position, worker.position + PIECE * HASH_BYTES
+        self._add(worker, split(worker.page[start : worker.position]))
+        if worker.position < len(worker.page):
+            return
+        worker.page = b""
+        if worker.last_page:
             self._valid |= worker.bit
             worker.pages = 0
-        return False
 
     def _change(self, worker: _Worker, event: Stored | Removed) -> None:
         if isinstance(event, Stored):
@@ -207,14 +244,24 @@ class KVIndex:
 
     def _add(self, worker: _Worker, hashes: list[bytes]) -> None:
         holders, bit = self._holders, worker.bit
+        missing = sum(block not in holders for block in hashes)
+        if len(holders) + missing > self.max_blocks:
+            self._touch(hashes)
+            self._make_room(min(missing, self._share(worker)))
         for block in hashes:
             known = holders.get(block, 0)
-            if not known and len(holders) >= self._max_blocks and not self._make_room():
-                self._dropped += 1
+            if not known and len(holders) >= self.max_blocks:
+                self.dropped += 1
             elif not known & bit:
                 worker.blocks += 1
                 holders[block] = known | bit
                 self._unsettle(block, bit)
+        self._touch(hashes)
+
+    def _share(self, worker: _Worker) -> int:
+        """How many blocks it may have that others' are to be forgotten for. What it stores now is of use now; of a
+        snapshot nobody knows when it was."""
+        return self.max_blocks // len(self._workers) - worker.blocks if worker.pages else self.max_blocks
 
     def _remove(self, worker: _Worker, block: bytes) -> None:
         if self._holders.get(block, 0) & worker.bit:
@@ -246,21 +293,46 @@ class KVIndex:
         self._names[bit] = worker
         return bit
 
-    def _make_room(self) -> bool:
-        """Whether there is room for one more hash, with what is held by nobody swept out as far as need be."""
-        while len(self._holders) >= self._max_blocks and self._retired:
-            self._sweep()
-        return len(self._holders) < self._max_blocks
+    def _make_room(self, blocks: int) -> None:
+        """Room for so many more. What is held by nobody goes first, as far as it is found soon."""
+        most = max(self.max_blocks - blocks, 0)
+        while len(self._holders) > most:
+            self._sweep(SWEEP // 16)
+            if len(self._holders) > most:
+                self._evict()
 
-    def _sweep(self) -> None:
+    def _evict(self) -> None:
+        """Forgets the block that was of use least recently."""
+        for _ in range(CHANCES):
+            run = self._run_of.get(next(iter(self._holders)))
+            if run is None or not run.used:
+                break
+            run.used = False
+            self._touch(run.hashes)
+        block, holders = next(iter(self._holders.items()))
+        for worker in self._workers.values():
+            if worker.bit & holders:
+                worker.blocks -= 1
+        self.evicted += bool(holders & ~self._retired)
+        self._clear(block, holders)
+
+    def _touch(self, hashes: list[bytes]) -> None:
+        """These are of use now. Their end is to be forgotten first: without its beginning a prefix is worth nothing."""
+        holders = self._holders
+        for block in reversed(hashes):
+            if block in holders:
+                holders.move_to_end(block)
+
+    def _sweep(self, blocks: int = SWEEP) -> None:
         """Takes retired bits out of the next few hashes."""
         if not self._unswept:
             self._sweeping = self._retired
-            self._unswept = list(self._holders) if self._retired else []
-        for block in self._unswept[-SWEEP:]:
+            # In no order: that of use takes a hundred times as long to walk.
+            self._unswept = list(dict.keys(self._holders)) if self._retired else []
+        for block in self._unswept[-blocks:]:
             if bits := self._holders.get(block, 0) & self._sweeping:
                 self._clear(block, bits)
-        del self._unswept[-SWEEP:]
+        del self._unswept[-blocks:]
         if not self._unswept:
             self._retired &= ~self._sweeping
 
@@ -284,7 +356,7 @@ class KVIndex:
         return list(accumulate(map(self._holders.get, hashes, repeat(0)), and_, initial=workers))
 
     def _look(self, run: _Run, workers: int) -> _Run:
-        """`run`, with what `workers` hold of it; remembered if some hold all of it."""
+        """`run`, with what `workers` hold of it; remembered if some hold all of it, and no other run has its blocks."""
         holding = self._holding(run.hashes, workers & ~run.known)
         run.known |= workers
         run.whole |= holding[-1]
@@ -292,15 +364,13 @@ class KVIndex:
             for blocks, (before, after) in enumerate(pairwise(holding)):
                 if before != after:
                     run.parts[blocks] = run.parts.get(blocks, 0) | (before ^ after)
-        if run.whole and len(run.hashes) == RUN:
-            self._remember(run)
-        return run
-
-    def _remember(self, run: _Run) -> None:
-        """Prompts that part within a run share its first block; the first of them to be asked for is remembered."""
-        if run.hashes[0] not in self._run_of:
+        # Prompts that part within a run share its first block; the first of them to be asked for is remembered.
+        if run.whole and len(run.hashes) == RUN and run.hashes[0] not in self._run_of:
             self._runs[run.hashes[-1]] = run
             self._run_of.update(dict.fromkeys(run.hashes, run))
+        elif run.hashes[-1] not in self._runs:
+            self._touch(run.hashes)
+        return run
 
     def _note(self, workers: int, blocks: int, found: dict[str, int]) -> None:
         """The prefixes of `workers` are `blocks` long."""

@@ -1,13 +1,29 @@
 """What a sequence would cost on a worker, in seconds or in terms that are added to seconds. Lower is better."""
 
+from dataclasses import dataclass
+
 from legato_gateway.routing.fleet_snapshot import FleetSnapshot, WorkerView
+from legato_protocol.stream import PrefillCoefficients
 
 UNMEASURED_RATE = 1000.0  # tokens per second, of workers in a fleet where none has measured its rate yet
 RESOLUTION = 0.01  # seconds: costs closer than this are equal, so that load and not noise breaks the tie
 
-FULLNESS_WEIGHT = 1.0  # a full arena counts like a second of waiting: preemption costs about a prefill
 RUNNING_WEIGHT = 0.02  # each sequence of a batch makes every step of the others a little longer
 TRANSFER_RATE = 50_000.0  # tokens per second that a hand-off carries: blocks held already need no sending
+
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """The manifest's `routing.weights`: what counts how much against a second of waiting in a queue.
+
+    `prefix_cache`: a second of computing what no cache holds. Others wait for it too, so a prompt had better wait for a
+    prefix than have it computed again, unless the queue there is long. `kv_cache_utilization`: an arena that is full;
+    preemption costs about a prefill. `step_time`: output tokens, of an answer, whose steps count.
+    """
+
+    prefix_cache: float = 2.0
+    kv_cache_utilization: float = 1.0
+    step_time: float = 20.0
 
 
 def usual_rate(snapshot: FleetSnapshot) -> float:
@@ -16,15 +32,43 @@ def usual_rate(snapshot: FleetSnapshot) -> float:
     return rates[len(rates) // 2] if rates else UNMEASURED_RATE
 
 
-def prefill_seconds(worker: WorkerView, uncached: int, usual: float) -> float:
-    """Seconds until `uncached` tokens, sent now, are computed: the queue, then they themselves."""
-    return (worker.backlog + uncached) / (worker.prefill_rate or usual)
+def usual_step(snapshot: FleetSnapshot) -> float:
+    """Seconds that a step is assumed to take of a worker that has measured none: the median of the others."""
+    times = sorted(worker.step_time for worker in snapshot.workers if worker.step_time > 0)
+    return times[len(times) // 2] if times else 0.0
 
 
-def decode_load(worker: WorkerView, blocks: int) -> float:
-    """How crowded the worker is with `blocks` more: share of its arena that is taken, and sequences per step."""
-    fullness = 1 - (worker.room - blocks) / max(1, worker.num_blocks)
-    return FULLNESS_WEIGHT * fullness**2 + RUNNING_WEIGHT * worker.in_flight
+def prefill_cost(worker: WorkerView, tokens: int, to_compute: int, usual: float, weights: Weights) -> float:
+    """Seconds until a prompt of `tokens`, sent now, is computed: the queue, then what is left of it, weighted."""
+    rate = worker.prefill_rate or usual
+    cost = worker.prefill_cost
+    seconds = compute_seconds(cost, tokens, to_compute) if cost else to_compute / rate
+    return worker.backlog / rate + weights.prefix_cache * seconds
+
+
+def compute_seconds(cost: PrefillCoefficients, tokens: float, to_compute: float) -> float:
+    """Seconds to compute the last `to_compute` of a prompt's tokens, each of which attends to all before it."""
+    steps = -(-to_compute // cost.chunk_tokens)
+    context = tokens - to_compute / 2  # of a token, on average
+    return steps * cost.per_step + to_compute * (cost.per_token + cost.per_pair * context)
+
+
+def decode_load(worker: WorkerView, tokens: int, matched: int, usual: float, weights: Weights) -> float:
+    """How crowded the worker is with a sequence of `tokens`, `matched` blocks of which it holds: share of its arena
+    that is taken, sequences per step, and what its steps then take."""
+    fullness = 1 - (worker.room - worker.blocks_for(tokens) + matched) / max(1, worker.num_blocks)
+    running = worker.in_flight
+    load = weights.kv_cache_utilization * fullness * fullness + RUNNING_WEIGHT * running
+    return load + weights.step_time * step_seconds(worker, running + 1, tokens, usual)
+
+
+def step_seconds(worker: WorkerView, rows: int, tokens: int, usual: float) -> float:
+    """Seconds of its steps with so many sequences, one of them of `tokens`. What its last steps took says less: they
+    may be long past, and of another batch."""
+    cost = worker.decode_cost
+    if cost is None:
+        return worker.step_time or usual
+    return cost.per_step + cost.per_row * rows + cost.per_context * (worker.context_tokens + tokens)
 
 
 def transfer_seconds(uncached: int) -> float:

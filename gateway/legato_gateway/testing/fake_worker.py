@@ -51,6 +51,7 @@ class FakeWorker:
         kv_revision: str = "fake-1",
         num_blocks: int = 10_000,
         credits: int = 10_000,
+        slots: int = 0,
         tokens: TokenAt = token_at,
         model: str = "fake",
     ) -> None:
@@ -64,6 +65,7 @@ class FakeWorker:
         self._kv_revision = kv_revision
         self._num_blocks = num_blocks
         self.credits = credits
+        self._slots = slots
         self.full = False  # it says that it has no room
         self._tokens = tokens
         self._model = model
@@ -283,6 +285,7 @@ class FakeWorker:
             quarantined_blocks=0,
             draining=self.engine.draining,
             credits=max(0, self.credits - len(jobs)),
+            slots=self._slots,
         )
 
     # ── steps ───────────────────────────────────────────────────────────────────────────────────────────────────

@@ -7,7 +7,7 @@ from typing import Literal
 from legato_gateway.routing.fleet_snapshot import FleetSnapshot, WorkerView
 from legato_protocol.stream import Hello, Load
 
-Connection = Literal["connecting", "connected", "silent", "lost"]
+Connection = Literal["connecting", "connected", "silent", "hung", "lost"]
 
 BREAKER_FAILURES = 3  # so many requests failed …
 BREAKER_WINDOW = 10.0  # … within so many seconds, and the worker is used only where no other is left
@@ -29,7 +29,8 @@ class Pending:
 
 @dataclass(slots=True)
 class Worker:
-    """One known worker. `lost` means: connected, but its core died and has not come back."""
+    """One known worker. `silent` means: it is given nothing new, and what it has is waited for; `hung`: what it had
+    goes elsewhere; `lost`: connected, but its core died and has not come back."""
 
     name: str
     address: str
@@ -146,7 +147,7 @@ class Fleet:
     def spoke(self, name: str) -> None:
         """It was silent and is not any more."""
         worker = self._workers[name]
-        if worker.connection == "silent":
+        if worker.connection in ("silent", "hung"):
             worker.connection, worker.problem = "connected", ""
             self._changed(name)
 
@@ -172,7 +173,7 @@ class Fleet:
     def lives(self, name: str, epoch: str) -> bool:
         """Whether that very process is connected (so that it cannot have died)."""
         worker = self._workers.get(name)
-        return worker is not None and worker.connection in ("connected", "silent") and worker.epoch == epoch
+        return worker is not None and worker.connection in ("connected", "silent", "hung") and worker.epoch == epoch
 
     @property
     def openings(self) -> int:
@@ -235,8 +236,13 @@ class Fleet:
             running=load.running if load else 0,
             free_blocks=load.free_blocks if load else hello.num_blocks,
             cached_blocks=load.cached_blocks if load else 0,
+            paused_blocks=load.paused_blocks if load else 0,
             prefill_rate=load.prefill_rate if load else 0.0,
+            prefill_cost=load.prefill_cost if load else None,
             step_time=load.step_time if load else 0.0,
+            decode_cost=load.decode_cost if load else None,
+            context_tokens=load.context_tokens if load else 0,
+            slots=load.slots if load else 0,
             credits=load.credits if load else None,
             pending_tokens=now.tokens + before.tokens,
             pending_blocks=now.blocks + before.blocks,

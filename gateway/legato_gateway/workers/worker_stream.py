@@ -7,16 +7,17 @@ import asyncio
 import random
 from collections import deque
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import InvalidHandshake, InvalidStatus, WebSocketException
 
+from legato_gateway.workers.silence import Silence, SilenceLimits
 from legato_protocol import kv_events, stream
 from legato_protocol.kv_events import KVEvent
 from legato_protocol.names import EVENTS_PATH, STREAM_PATH
-from legato_protocol.stream import BadFrame, FromWorker, Hello, ToWorker
+from legato_protocol.stream import BadFrame, FromWorker, Hello, Load, ToWorker, UnknownKind
 
 
 class StreamListener(Protocol):
@@ -29,16 +30,22 @@ class StreamListener(Protocol):
         """Any other frame."""
 
     def silent(self, worker: str) -> None:
-        """Nothing came for `StreamLimits.silence` seconds: the worker may hang."""
+        """Its core said nothing for `SilenceLimits.silence` seconds: it may hang, or go on."""
+
+    def hung(self, worker: str) -> None:
+        """Nothing at all came for `SilenceLimits.hang` seconds, and longer where its steps take long."""
 
     def spoke(self, worker: str) -> None:
-        """The first sign of life after `silent`; the frame itself follows."""
+        """The first word of its core after `silent`; the frame itself follows."""
 
     def disconnected(self, worker: str, reason: str) -> None:
         """The stream broke or could not be opened. Reconnecting goes on by itself."""
 
     def kv_event(self, worker: str, event: KVEvent) -> bool:
         """An event of its prefix cache. True asks the worker for a new snapshot."""
+
+    def kv_read_on(self, worker: str) -> bool:
+        """Does more of the work that its last event makes. False: there was none left."""
 
     def kv_lost(self, worker: str) -> None:
         """The event connection broke: what it told before is worth nothing now."""
@@ -49,13 +56,15 @@ class StreamListener(Protocol):
     def bad_frame(self, worker: str, reason: str) -> None:
         """It sent something that is no frame; its connection was closed for that."""
 
+    def unknown_kind(self, worker: str, reason: str) -> None:
+        """It is of a later version, and sent a frame that this one skips."""
+
 
 @dataclass(frozen=True, slots=True)
 class StreamLimits:
     """Times in seconds, sizes in frames."""
 
-    silence: float = 5.0
-    give_up_after: float = 4.0  # silences in a row, after which the connection is opened anew
+    silence: SilenceLimits = field(default_factory=SilenceLimits)
     open_timeout: float = 5.0
     hello_timeout: float = 60.0  # a worker that still loads its model says Hello when it is ready
     backoff_first: float = 0.05
@@ -85,7 +94,7 @@ class WorkerStream:
         self.address = address
         self.retired = False  # listed no more: a connection that breaks is not opened again
         self._listener = listener
-        self._greeting = stream.encode(stream.Greeting(gateway))
+        self._greeting = stream.encode(stream.Greeting(gateway, oldest=stream.OLDEST))
         self._headers = {"Authorization": f"Bearer {token}"}
         self._limits = limits or StreamLimits()
         self._random = random_source or random.Random()
@@ -93,8 +102,7 @@ class WorkerStream:
         self._outbox: deque[bytes] = deque()
         self._outgoing = asyncio.Event()
         self._snapshot_wanted = asyncio.Event()
-        self._heard = 0.0
-        self._silent = False
+        self._silence = Silence(self._limits.silence)
         self._tasks: list[asyncio.Task[None]] = []
         self._faulty: Callable[[BaseException], None]
 
@@ -173,7 +181,7 @@ class WorkerStream:
         delays.reset()
         self._outbox.clear()
         self._connection = connection
-        self._hear()
+        self._silence = Silence(self._limits.silence)
         writer = self._spawn(self._write(connection))
         watch = self._spawn(self._watch(connection))
         try:
@@ -182,7 +190,6 @@ class WorkerStream:
             await self._read(connection)
         finally:
             self._connection = None
-            self._silent = False
             for task in (writer, watch):
                 task.cancel()
             await asyncio.gather(writer, watch, return_exceptions=True)
@@ -190,7 +197,7 @@ class WorkerStream:
     def _check(self, hello: FromWorker) -> None:
         if not isinstance(hello, Hello):
             raise BadFrame(f"the first frame is {type(hello).__name__}, not Hello")
-        if hello.version != stream.VERSION:
+        if not stream.in_common(hello.version, hello.oldest):
             raise _Refused(f"it speaks version {hello.version}, this gateway {stream.VERSION}")
         if hello.worker != self.worker:
             raise _Refused(f"worker {hello.worker!r} answers at {self.address}, not {self.worker!r}")
@@ -198,13 +205,22 @@ class WorkerStream:
     async def _read(self, connection: ClientConnection) -> None:
         received, greeted, worker = self._listener.received, self._listener.greeted, self.worker
         async for data in connection:
-            frame = stream.decode_from_worker(_binary(data))
-            self._hear()
+            try:
+                frame = stream.decode_from_worker(_binary(data))
+            except UnknownKind as error:
+                self._hear(None)
+                self._listener.unknown_kind(worker, str(error))
+                continue
+            self._hear(frame)
             if isinstance(frame, Hello):
                 self._check(frame)
                 greeted(worker, frame)
-            else:
+            elif not (isinstance(frame, Load) and frame.core_silence):
                 received(worker, frame)
+
+    def _hear(self, frame: FromWorker | None) -> None:
+        if self._silence.heard(frame):
+            self._listener.spoke(self.worker)
 
     async def _write(self, connection: ClientConnection) -> None:
         while True:
@@ -213,26 +229,18 @@ class WorkerStream:
             while self._outbox:
                 await connection.send(self._outbox.popleft())
 
-    def _hear(self) -> None:
-        self._heard = asyncio.get_running_loop().time()
-        if self._silent:
-            self._silent = False
-            self._listener.spoke(self.worker)
-
     async def _watch(self, connection: ClientConnection) -> None:
         """Tell of silence once it is long enough, and start over with a connection that stays silent."""
-        loop = asyncio.get_running_loop()
-        limit = self._limits.silence
         while True:
-            quiet = loop.time() - self._heard
-            if quiet >= limit and not self._silent:
-                self._silent = True
-                self._listener.silent(self.worker)
-            if quiet >= limit * self._limits.give_up_after:
-                connection.transport.abort()
-                return
-            target = limit * self._limits.give_up_after if self._silent else limit
-            await asyncio.sleep(max(target - quiet, 0.001))
+            await asyncio.sleep(self._limits.silence.slice)
+            for verdict in self._silence.passed():
+                if verdict == "silent":
+                    self._listener.silent(self.worker)
+                elif verdict == "hung":
+                    self._listener.hung(self.worker)
+                else:
+                    connection.transport.abort()
+                    return
 
     # ── /events ─────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -255,8 +263,17 @@ class WorkerStream:
         try:
             async for data in connection:
                 delays.reset()
-                if self._listener.kv_event(self.worker, kv_events.decode_event(_binary(data))):
+                try:
+                    event = kv_events.decode_event(_binary(data))
+                except UnknownKind as error:
+                    self._listener.unknown_kind(self.worker, str(error))
+                    continue
+                if self._listener.kv_event(self.worker, event):
                     self._snapshot_wanted.set()
+                more = True
+                while more:
+                    await asyncio.sleep(0)  # tokens first: a snapshot may be large, and there may be many events
+                    more = self._listener.kv_read_on(self.worker)
         finally:
             asking.cancel()
             await asyncio.gather(asking, return_exceptions=True)

@@ -25,6 +25,12 @@ def takes(fleet: Capacity, tokens: int) -> bool:
     return fleet.take(Need("r", tokens, 10), tokens, {})
 
 
+@pytest.mark.parametrize(("slots", "most"), [((), None), ((8,), 8), ((8, 16), 16), ((8, 0), None)])
+def test_choices_that_can_run_at_once(slots: tuple[int, ...], most: int | None) -> None:
+    fleet = capacity(worker("p0", slots=100), *(worker(f"d{i}", slots=count) for i, count in enumerate(slots)))
+    assert fleet.most_choices == most
+
+
 @pytest.mark.parametrize(
     ("others", "seconds"),
     [
@@ -83,6 +89,12 @@ def test_a_sequence_takes_its_blocks_at_the_worker_with_most_room() -> None:
     """Else the last one here would find none."""
     fleet = capacity(worker("d0", free_blocks=20), worker("d1", free_blocks=30))
     assert [takes(fleet, tokens) for tokens in (80, 200, 190, 1)] == [True, True, True, False]
+
+
+def test_blocks_of_paused_sequences_can_be_had() -> None:
+    """Their clients read too slowly; the worker preempts them for others."""
+    fleet = capacity(worker("u0", free_blocks=2, cached_blocks=3, paused_blocks=10))
+    assert [takes(fleet, 130), takes(fleet, 1)] == [True, False]
 
 
 def test_a_worker_takes_no_more_sequences_than_it_said() -> None:

@@ -29,12 +29,13 @@ async def _unready(client, why):
     return why in (await client.get("/readyz")).text
 
 
-async def _troubled(client):
-    return (await client.get("/state")).json()["discovery"]["problem"]
+async def _troubled(client, control, token):
+    state = await client.get(f"{control}/state", headers={"authorization": f"Bearer {token}"})
+    return state.json()["discovery"]["problem"]
 
 
-async def _untroubled(client):
-    return not await _troubled(client)
+async def _untroubled(client, control, token):
+    return not await _troubled(client, control, token)
 
 
 def own_address():
@@ -49,7 +50,18 @@ def test_a_gateway_serves_by_workers_of_a_service(cluster, config, lab, model, t
     """It goes on while the API server is away, and a watch that waits does not hold it up when it stops."""
     announced = tmp_path / "announced"
     command = [sys.executable, "-m", "legato_cli.main", "gateway", "--model", str(model), "--max-length", "4096"]
-    command += ["--host", "0.0.0.0", "--port", "0", "--announce", str(announced), "--served-name", "m"]
+    command += [
+        "--host",
+        "0.0.0.0",
+        "--port",
+        "0",
+        "--control-port",
+        "0",
+        "--announce",
+        str(announced),
+        "--served-name",
+        "m",
+    ]
     command += ["--workers-service", "s-workers", "--namespace", "demo"]
     environ = os.environ | {"LEGATO_TOKEN": lab.token, "KUBECONFIG": str(config)}
     body = {"model": "m", "prompt": "hello", "max_tokens": 30}
@@ -62,19 +74,20 @@ def test_a_gateway_serves_by_workers_of_a_service(cluster, config, lab, model, t
             while not announced.exists():
                 assert gateway.returncode is None
                 await asyncio.sleep(0.01)
-            url = f"http://127.0.0.1:{json.loads(announced.read_text())['http']}"
+            ports = json.loads(announced.read_text())
+            url, control = (f"http://127.0.0.1:{ports[name]}" for name in ("http", "control"))
             async with httpx.AsyncClient(base_url=url, trust_env=False, timeout=30) as client:
                 await until(lambda: _unready(client, "none is listed)"))
                 cluster.put("a", ("u0", host), port=way.port)
                 await until(lambda: _ready(client))
                 cluster.server.kill()
                 try:
-                    await until(lambda: _troubled(client))
+                    await until(lambda: _troubled(client, control, lab.token))
                     answer = (await client.post("/v1/completions", json=body)).json()
                 finally:
                     await asyncio.to_thread(cluster.server.start)
                 assert answer["usage"]["completion_tokens"] == 30
-                await until(lambda: _untroubled(client))
+                await until(lambda: _untroubled(client, control, lab.token))
             gateway.send_signal(signal.SIGTERM)
             assert await gateway.wait() == 0
 

@@ -2,7 +2,9 @@
 
 import asyncio
 import contextlib
+import functools
 import json
+from collections import Counter
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -11,6 +13,8 @@ import pytest
 import uvicorn
 from openai._constants import DEFAULT_CONNECTION_LIMITS
 
+from legato_gateway.http import protocol
+from legato_gateway.http.connections import LATE_HEAD, SLOW_BODY, ConnectionLimits, Connections
 from legato_gateway.http.protocol import MAX_HEAD_BYTES, BoundedProtocol
 
 pytestmark = pytest.mark.anyio
@@ -33,13 +37,17 @@ async def names(scope: Any, receive: Any, send: Any) -> None:
 
 
 @contextlib.asynccontextmanager
-async def connected(reading: asyncio.Event) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+async def connected(
+    reading: asyncio.Event, places: Connections | None = None, app: Any = names
+) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
     """A connection to a server that sets `reading` when it reads a body."""
-    config = uvicorn.Config(names, http=BoundedProtocol, log_config=None, lifespan="off")
+    owner = places or Connections()
+    config = uvicorn.Config(app, http=protocol.of(owner), log_config=None, lifespan="off")
     config.load()
     state = uvicorn.server.ServerState()
     loop = asyncio.get_running_loop()
-    server = await loop.create_server(lambda: BoundedProtocol(config, state, {"reading": reading}), "127.0.0.1", 0)
+    made = functools.partial(BoundedProtocol, owner, config, state, {"reading": reading})
+    server = await loop.create_server(made, "127.0.0.1", 0)
     reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
     try:
         yield reader, writer
@@ -111,3 +119,164 @@ async def test_a_trailer_is_no_header_and_a_long_body_no_head() -> None:
     head, _, body = (await talk(last + b"0\r\nx-legato-tenant: other\r\n\r\n")).partition(b"\r\n\r\n")
     assert head.startswith(b"HTTP/1.1 200")
     assert body == b"host connection transfer-encoding"
+
+
+class Passing:
+    """The clock of the running loop, which can be set forward."""
+
+    def __init__(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._clock, self._passed = loop.time, 0.0
+        loop.time = lambda: self._clock() + self._passed  # type: ignore[method-assign]
+
+    async def by(self, seconds: float) -> None:
+        """What is due by then happens."""
+        self._passed += seconds
+        for _ in range(9):
+            await asyncio.sleep(0)
+
+
+async def arrived(connection: Any) -> None:
+    """Until the server has read what was sent to it."""
+    await connection[1].drain()
+    for _ in range(100):
+        await asyncio.sleep(0)
+
+
+LIMITS = ConnectionLimits(head=30.0, body_rate=100, body_window=30.0, idle=620.0)
+
+
+@pytest.mark.parametrize("sent", [b"", b"\r\n", b"POST / HTTP/1.1\r\nhost"])
+async def test_a_head_that_does_not_come_in_time_ends_the_connection(sent: bytes) -> None:
+    passing, counted = Passing(), Counter[str]()
+    places = Connections(LIMITS, count=lambda reason: counted.update([reason]))
+    async with connected(asyncio.Event(), places) as connection:
+        connection[1].write(sent)
+        await arrived(connection)
+        await passing.by(LIMITS.head - 1)
+        assert not connection[0].at_eof()
+        connection[1].write(b"o" if sent.startswith(b"POST") else b"")  # a byte now and then does not help
+        await arrived(connection)
+        await passing.by(1)
+        answer = await asyncio.wait_for(connection[0].read(), 10)
+        assert answer.startswith(b"HTTP/1.1 408") if sent.startswith(b"POST") else answer == b""
+        assert counted == {LATE_HEAD: 1}
+    assert places.open == 0
+
+
+@pytest.mark.parametrize("head", [START + b"content-length: 9999999\r\n\r\n", CHUNKED])
+async def test_a_body_has_to_keep_up_a_rate_whatever_was_sent_before(head: bytes) -> None:
+    passing, counted, reading = Passing(), Counter[str](), asyncio.Event()
+    places = Connections(LIMITS, count=lambda reason: counted.update([reason]))
+    enough = b"bb8\r\n" + b"x" * 3000 + b"\r\n"
+    async with connected(reading, places) as connection:
+        connection[1].write(head + enough * 5)
+        await asyncio.wait_for(reading.wait(), 10)
+        await passing.by(LIMITS.body_window)
+        connection[1].write(enough)
+        await arrived(connection)
+        await passing.by(LIMITS.body_window)
+        assert not connection[0].at_eof()
+        connection[1].write(enough[:100])
+        await arrived(connection)
+        await passing.by(LIMITS.body_window)
+        answer = await asyncio.wait_for(connection[0].read(), 10)
+        assert answer.startswith(b"HTTP/1.1 408")
+        assert json.loads(answer.partition(b"\r\n\r\n")[2])["error"]["code"] == "request_timeout"
+        assert counted == {SLOW_BODY: 1}
+
+
+async def test_an_answer_that_takes_long_is_not_ended_by_what_is_sent_behind_its_request() -> None:
+    passing, go_on, begun = Passing(), asyncio.Event(), asyncio.Event()
+
+    async def slow(scope: Any, receive: Any, send: Any) -> None:
+        begun.set()
+        await go_on.wait()
+        await names(scope, receive, send)
+
+    async with connected(asyncio.Event(), Connections(LIMITS), slow) as connection:
+        connection[1].write(START + b"content-length: 0\r\n\r\n\r\nPOST")
+        await asyncio.wait_for(begun.wait(), 10)
+        await arrived(connection)
+        await passing.by(10 * LIMITS.head)
+        go_on.set()
+        assert (await asyncio.wait_for(connection[0].readuntil(b"content-length"), 10)).startswith(b"HTTP/1.1 200")
+        await passing.by(LIMITS.head)
+        assert b"408" in await asyncio.wait_for(connection[0].read(), 10)
+
+
+async def test_without_a_place_the_answer_is_503_and_says_when_to_come_back() -> None:
+    places = Connections(ConnectionLimits(most=0))
+    async with connected(asyncio.Event(), places) as (reader, _):
+        head, _, body = (await asyncio.wait_for(reader.read(), 10)).partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 503")
+    assert b"retry-after: " in head
+    assert b"x-legato-drop-reason: connections_full" in head
+    assert json.loads(body)["error"]["code"] == "overloaded"
+    assert places.open == 0
+
+
+async def test_an_idle_connection_makes_room_and_one_with_a_request_does_not() -> None:
+    passing, go_on, begun = Passing(), asyncio.Event(), asyncio.Event()
+    loop = asyncio.get_running_loop()
+    places = Connections(ConnectionLimits(most=1), clock=lambda: loop.time())
+
+    async def slow(scope: Any, receive: Any, send: Any) -> None:
+        begun.set()
+        await go_on.wait()
+        await names(scope, receive, send)
+
+    async with connected(asyncio.Event(), places, slow) as (reader, writer):
+        writer.write(START + b"content-length: 0\r\n\r\n")
+        await asyncio.wait_for(begun.wait(), 10)
+        await passing.by(2)
+        server = writer.get_extra_info("peername")
+        refused, _ = await asyncio.open_connection(*server)
+        assert (await asyncio.wait_for(refused.read(), 10)).startswith(b"HTTP/1.1 503")
+        go_on.set()
+        await asyncio.wait_for(reader.readuntil(b"content-length"), 10)
+        await passing.by(2)
+        new, sending = await asyncio.open_connection(*server)
+        assert (await asyncio.wait_for(reader.read(), 10)).endswith(b"content-length")
+        sending.write(START + b"content-length: 0\r\n\r\n")
+        assert (await asyncio.wait_for(new.readuntil(b"content-length"), 10)).startswith(b"HTTP/1.1 200")
+        sending.close()
+
+
+async def test_a_connection_whose_body_was_refused_is_idle_once_that_has_come() -> None:
+    """Or else nothing would ever end it."""
+    passing, answered, places = Passing(), asyncio.Event(), Connections(LIMITS)
+
+    async def refuses(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 413, "headers": [(b"content-length", b"0")]})
+        await send({"type": "http.response.body", "body": b""})
+        answered.set()
+
+    async with connected(asyncio.Event(), places, refuses) as connection:
+        connection[1].write(START + b"content-length: 4\r\n\r\nab")
+        await asyncio.wait_for(answered.wait(), 10)
+        connection[1].write(b"cd")
+        await arrived(connection)
+        await passing.by(LIMITS.idle - 1)
+        assert places.open == 1
+        await passing.by(1)
+        assert b"413" in await asyncio.wait_for(connection[0].read(), 10)
+
+
+async def test_a_client_that_reads_nothing_cannot_keep_a_connection_that_is_closed() -> None:
+    passing, places, answered = Passing(), Connections(LIMITS), asyncio.Event()
+
+    async def says_much(scope: Any, receive: Any, send: Any) -> None:
+        body = b"x" * (32 << 20)
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"%d" % len(body))]})
+        await send({"type": "http.response.body", "body": body})
+        answered.set()
+
+    async with connected(asyncio.Event(), places, says_much) as connection:
+        connection[1].transport.pause_reading()
+        connection[1].write(START + b"content-length: 0\r\n\r\n")
+        await asyncio.wait_for(answered.wait(), 10)
+        await passing.by(LIMITS.idle)
+        assert places.open == 1
+        await passing.by(protocol.LAST_FLUSH)
+        assert places.open == 0

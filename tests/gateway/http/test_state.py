@@ -133,7 +133,7 @@ def test_state_has_what_workers_say_of_their_costs_by_name(lab):
             worker = gateway.fleet.worker("u0")
             await gateway.until(lambda: worker.load is not None)
             costs = {"prefill_cost": PrefillCoefficients(0.1, 0.2, 0.3, 512), "decode_cost": None}
-            worker.load = structs.replace(worker.load, **costs)
+            gateway.fleet.loaded("u0", structs.replace(worker.load, **costs))
             (shown,) = gateway.state.state()["workers"]
             assert shown["prefill_cost"] | {"per_token": 0.2, "per_pair": 0.3} == shown["prefill_cost"]
             assert shown["decode_cost"] is None

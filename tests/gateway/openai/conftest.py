@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
+from ipaddress import ip_network
 from typing import Any
 
 import httpx
@@ -11,13 +12,17 @@ import pytest
 from fastapi import FastAPI
 
 from legato_gateway.access_log import AccessEntry
+from legato_gateway.clients.identify import Clients
 from legato_gateway.http import app as application
+from legato_gateway.openai.body_budget import BodyBudget
+from legato_gateway.openai.event_stream import StreamPolicy
 from legato_gateway.openai.serving import ServedModel
 from legato_gateway.request import Delta, GenerationRequest, RouteRecord, TokenText, Usage
 from legato_gateway.tokenizer.tokens import TextTooLong
 from legato_protocol.stream import TokenLogprobs, TopLogprob
 
 END = 256
+PROXIED = Clients(proxies=[ip_network("127.0.0.0/8")])  # whence the clients here come
 
 
 class Gate(asyncio.Event):
@@ -67,6 +72,8 @@ class ScriptedGeneration:
     usage: Usage = field(default_factory=Usage)
     route: RouteRecord = field(default_factory=lambda: RouteRecord("id"))
     cancelled: asyncio.Event = field(default_factory=asyncio.Event)
+    admitted: asyncio.Event = field(default_factory=asyncio.Event)
+    admits: bool = True
 
     def __aiter__(self) -> "ScriptedGeneration":
         return self
@@ -90,6 +97,10 @@ class ScriptedGeneration:
             found.append(self.steps.pop(0))
             self.usage.completion_tokens += 1
         return found
+
+    async def wait_admitted(self) -> bool:
+        await self.admitted.wait()
+        return self.admits
 
     async def cancel(self) -> None:
         self.cancelled.set()
@@ -126,9 +137,6 @@ class ScriptedStatus:
     def unready(self) -> str | None:
         return self.why
 
-    def state(self) -> dict[str, Any]:
-        return {"workers": [], "requests": []}
-
     def metrics(self) -> tuple[bytes, str]:
         return b"# nothing\n", "text/plain; version=0.0.4"
 
@@ -152,6 +160,7 @@ class Gateway:
 
     relay: ScriptedRelay
     status: ScriptedStatus
+    budget: BodyBudget
     app: FastAPI
     entries: list[AccessEntry]
     http: httpx.AsyncClient
@@ -173,24 +182,39 @@ class Gateway:
         self.relay.script = lambda _: list(steps)
 
 
-def build() -> Gateway:
+def build(streams: StreamPolicy | None = None, clients: Clients = PROXIED) -> Gateway:
     relay, status = ScriptedRelay(), ScriptedStatus()
     model = ServedModel("tiny", context=1000, created=7, fingerprint="fp")
     tokens, clock = ByteTokens(), Clock()
     entries: list[AccessEntry] = []
+    budget = BodyBudget(2 << 20)
     parts = application.Parts(
-        tokens, relay, status, model, max_body_bytes=1 << 20, clock=clock, log_access=entries.append
+        tokens,
+        relay,
+        status,
+        model,
+        max_body_bytes=1 << 20,
+        pending_bodies=budget,
+        streams=streams or StreamPolicy(),
+        clock=clock,
+        clients=clients,
+        log_access=entries.append,
     )
     app = application.create(parts)
     transport = httpx.ASGITransport(app, raise_app_exceptions=False)
     http = httpx.AsyncClient(transport=transport, base_url="http://gateway")
     client = openai.AsyncOpenAI(base_url="http://gateway/v1", api_key="-", http_client=http, max_retries=0)
-    return Gateway(tokens, clock, relay, status, app, entries, http, client)
+    return Gateway(tokens, clock, relay, status, budget, app, entries, http, client)
 
 
 @pytest.fixture
 def anyio_backend() -> str:
     return "asyncio"
+
+
+@pytest.fixture
+def make() -> Callable[..., Gateway]:
+    return build
 
 
 @pytest.fixture

@@ -117,7 +117,7 @@ async def test_parameters_reach_the_relay_as_meant(gateway: Any) -> None:
     (request,) = gateway.relay.requests
     params = request.params
     assert bytes(request.prompt) == b"user: hi\n"
-    assert (request.deadline, request.tenant, request.priority, request.cache_salt) == (120, "team", 3, "salt")
+    assert (request.deadline, request.tenant, request.priority, request.cache_salt) == (120, "team", 3, "shared\0salt")
     assert (request.choices, request.stop) == (2, ("a", "b"))
     assert (params.temperature, params.top_p, params.top_k, params.min_p) == (0, 0.5, 0, 0.1)
     assert (params.max_tokens, params.min_tokens, params.seed) == (9, 2, 2**64 - 1)
@@ -136,7 +136,7 @@ async def test_defaults_fill_the_context_draw_a_seed_and_stop_at_the_end_of_sequ
     assert first.params.seed != second.params.seed
     assert first.params.stop_token_ids == (256,)
     assert third.params.stop_token_ids == ()
-    assert (first.tenant, first.deadline) == ("u", 600)
+    assert (first.tenant, first.deadline) == ("", 600)
 
 
 async def test_text_parts_are_joined_and_developer_is_system(gateway: Any) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from legato_gateway.openai.preparation import LONG, THREADS
+from legato_gateway.openai.preparation import AT_ONCE, LONG
 
 pytestmark = pytest.mark.anyio
 SOON = {"x-legato-deadline": "50ms"}
@@ -71,7 +71,7 @@ class Gate:
             return
         with self._lock:
             self.inside += 1
-            if self.inside == THREADS:
+            if self.inside == AT_ONCE:
                 self._loop.call_soon_threadsafe(self._full.set)
         assert self.open.wait(20)
 
@@ -82,14 +82,14 @@ class Gate:
 async def test_few_long_requests_are_prepared_at_once_and_short_ones_pass_them(gateway: Any) -> None:
     gate = Gate(gateway)
     try:
-        long = [asyncio.create_task(gateway.complete(prompt=["x" * 900] * 80)) for _ in range(THREADS + 2)]
+        long = [asyncio.create_task(gateway.complete(prompt=["x" * 900] * 80)) for _ in range(AT_ONCE + 2)]
         assert len(json.dumps(["x" * 900] * 80)) > LONG
         await gate.wait_full()
         assert (await asyncio.wait_for(gateway.complete(), 10)).status_code == 200
         waited = await asyncio.wait_for(gateway.complete(SOON, prompt=["x" * 900] * 80), 10)
         assert (waited.status_code, waited.json()["error"]["code"]) == (504, "deadline_exceeded")
-        assert gate.inside == THREADS
+        assert gate.inside == AT_ONCE
     finally:
         gate.open.set()
-    assert [answer.status_code for answer in await asyncio.gather(*long)] == [200] * (THREADS + 2)
-    assert gate.inside == 80 * (THREADS + 2)  # what was given up was never begun
+    assert [answer.status_code for answer in await asyncio.gather(*long)] == [200] * (AT_ONCE + 2)
+    assert gate.inside == 80 * (AT_ONCE + 2)  # what was given up was never begun

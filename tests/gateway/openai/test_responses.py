@@ -10,6 +10,7 @@ import pytest
 import uvicorn
 
 from legato_gateway.errors import DeadlineExceeded, GatewayError, SuspectedPoison, WorkerFailed
+from legato_gateway.openai.event_stream import COMMENT, StreamPolicy
 from legato_gateway.request import Delta
 
 pytestmark = pytest.mark.anyio
@@ -131,9 +132,11 @@ async def test_probes(gateway: Any) -> None:
     response = await gateway.http.get("/readyz")
     assert response.status_code == 503
     assert response.json()["why"] == "no worker is connected"
-    assert (await gateway.http.get("/state")).json() == {"workers": [], "requests": []}
-    metrics = await gateway.http.get("/metrics")
-    assert metrics.headers["content-type"].startswith("text/plain")
+
+
+@pytest.mark.parametrize("path", ["/state", "/metrics", "/demand"])
+async def test_clients_are_told_nothing_of_workers_and_load(gateway: Any, path: str) -> None:
+    assert (await gateway.http.get(path)).status_code == 404
 
 
 async def test_models(gateway: Any) -> None:
@@ -164,5 +167,45 @@ async def test_over_a_real_server_the_official_client_cancels_mid_stream(gateway
             break
         await stream.close()
         await asyncio.wait_for(gateway.relay.generations[0].cancelled.wait(), 5)
+    server.should_exit = True
+    await serving
+
+
+async def test_the_official_client_reads_over_comments(make: Any) -> None:
+    gateway = make(StreamPolicy(keep_alive=0.001))
+    gate = gateway.gate()
+    gateway.script(Delta(0, "a"), gate, Delta(0, "b", finish="stop"))
+    server = Server(uvicorn.Config(gateway.app, port=0, log_config=None, lifespan="off"))
+    serving = asyncio.create_task(server.serve())
+    await server.up.wait()
+    port = server.servers[0].sockets[0].getsockname()[1]
+    commented = asyncio.Event()
+
+    class Watching(httpx.AsyncHTTPTransport):
+        async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+            response = await super().handle_async_request(request)
+            inner = response.stream
+
+            class Stream(httpx.AsyncByteStream):
+                async def __aiter__(self) -> Any:
+                    async for piece in inner:
+                        if COMMENT in piece:
+                            commented.set()
+                        yield piece
+
+            response.stream = Stream()
+            return response
+
+    async with httpx.AsyncClient(transport=Watching()) as http:
+        client = openai.AsyncOpenAI(base_url=f"http://127.0.0.1:{port}/v1", api_key="-", http_client=http)
+        stream = await client.completions.create(model="tiny", prompt="hi", stream=True)
+
+        async def go_on() -> None:
+            await asyncio.wait_for(commented.wait(), 10)
+            gate.set()
+
+        going = asyncio.create_task(go_on())
+        assert [chunk.choices[0].text async for chunk in stream if chunk.choices] == ["a", "b"]
+        await going
     server.should_exit = True
     await serving

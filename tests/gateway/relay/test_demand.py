@@ -2,6 +2,7 @@
 
 import pytest
 
+from legato_gateway.errors import BadRequest
 from legato_gateway.relay.demand import Demand, LengthCounter
 from legato_protocol.demand import LengthBucket
 
@@ -94,6 +95,19 @@ def test_refused_requests_are_no_arrivals(lab):
                 await reader.read()
             report = gateway.demand.report()
             assert (report.arrivals, report.refused) == ((), {"too_large": 1})
+
+    lab.run(test)
+
+
+def test_more_choices_than_any_worker_runs_at_once_are_the_requests_own_fault(lab):
+    async def test():
+        async with lab.running([*lab.unified(1, slots=4), *lab.pools(0, 1, slots=6)]) as gateway:
+            await gateway.until(lambda: all(worker.slots for worker in gateway.fleet.snapshot().workers))
+            with pytest.raises(BadRequest, match="7 choices of one prompt; at most 6 run at once") as refused:
+                await gateway.submit(choices=7).read()
+            assert refused.value.param == "n"
+            assert not gateway.demand.report().refused
+            await gateway.submit(choices=6).read()  # not by the one that could not
 
     lab.run(test)
 

@@ -4,9 +4,10 @@ import pytest
 from msgspec.structs import replace
 from relay_script import Scripted, count
 
+from legato_gateway.admission.limits import Quota
 from legato_gateway.relay.lifecycle import Stage
 from legato_protocol import block_hash, kv_events
-from legato_protocol.stream import HandoffReport, Lost
+from legato_protocol.stream import HandoffReport, Lost, TenantService
 
 
 def _store(run, name, number):
@@ -23,6 +24,7 @@ def test_workers_that_are_not_known_change_nothing(lab):
         lambda: workers.received("u9", run.workers["u0"].load()),
         lambda: workers.received("u9", Lost("", "scripted")),
         lambda: workers.silent("u9"),
+        lambda: workers.hung("u9"),
         lambda: workers.disconnected("u9", "scripted"),
         lambda: workers.kv_lost("u9"),
         lambda: workers.removed("u9"),
@@ -35,7 +37,7 @@ def test_workers_that_are_not_known_change_nothing(lab):
 @pytest.mark.parametrize(
     ("happens", "connection", "problem", "message"),
     [
-        (lambda run: run.hang(run.workers["u0"]), "silent", "it sends nothing", "u0 hangs"),
+        (lambda run: run.hang(run.workers["u0"]), "hung", "it sends nothing", "u0 hangs"),
         (lambda run: run.cut(run.workers["u0"]), "connecting", "scripted", "the connection to u0 broke: scripted"),
         (
             lambda run: run.relay.workers.received("u0", Lost(run.workers["u0"].engine.epoch, "scripted")),
@@ -91,7 +93,24 @@ def test_a_worker_whose_core_is_gone_is_not_merely_silent(lab):
     run = Scripted(lab, "u")
     run.relay.workers.received("u0", Lost(run.workers["u0"].engine.epoch, "scripted"))
     run.relay.workers.silent("u0")
+    run.relay.workers.hung("u0")
     assert run.fleet.worker("u0").connection == "lost"
+
+
+def test_a_silent_worker_is_given_nothing_new_and_keeps_what_it_has(lab):
+    run = Scripted(lab, "u", "u")
+    generation = run.start(max_tokens=50)
+    worker = run.decoding(generation)
+    run.pause(worker)
+    known = run.fleet.worker(worker.name)
+    assert (known.connection, known.ready) == ("silent", False)
+    assert (run.sub(generation).stage, run.sub(generation).attempt) == (Stage.DECODING, 1)
+    second = run.start(id="second")
+    assert run.sub(second).place.decode != worker.name
+    run.wake(worker)
+    run.until(lambda: generation.ended)
+    assert run.fleet.worker(worker.name).ready
+    assert generation.route.attempt == 1
 
 
 def test_after_lost_events_a_worker_holds_nothing_until_its_snapshot(lab):
@@ -152,3 +171,11 @@ def test_a_committed_hand_off_moves_its_sequence_and_is_noted(lab):
     assert (generation.route.decode, generation.route.attempt) == (target, 2)
     assert [handoff["target"] for handoff in generation.route.handoffs] == [target, target]
     assert (count("migrations_total"), count("handoff_seconds_count")) == (before[0] + 1, before[1] + 2)
+
+
+def test_what_other_gateways_serve_a_tenant_counts_against_its_quota(lab):
+    run = Scripted(lab, "u", quotas={"a": Quota(rate=1, burst=100)})
+    served = {"a": TenantService(prompt=100)}
+    run.relay.workers.received("u0", replace(run.workers["u0"].load(), served_elsewhere=served))
+    generation = run.start(tenant="a")
+    assert generation.route.finish == "rate_limit_exceeded"

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 from relay_script import Scripted, count, error_of
 
-from legato_gateway.admission.queue import Admit, Refuse
+from legato_gateway.admission.ticket import Admit, Refuse
 from legato_gateway.errors import (
     DeadlineExceeded,
     InternalFault,

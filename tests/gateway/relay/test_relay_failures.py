@@ -67,7 +67,7 @@ def test_a_broken_connection_at_any_stage_fails_no_stream(lab, name, stage):
 @pytest.mark.parametrize(("name", "stage"), STAGES)
 def test_a_worker_that_hangs_is_left_and_its_late_frames_are_dropped(lab, name, stage):
     async def test():
-        async with lab.running(lab.pools(2, 2), silence=0.3) as gateway:
+        async with lab.running(lab.pools(2, 2), hang=0.3) as gateway:
             if name == "p0":
                 await lab.worker(gateway, "p1").drain()
                 await gateway.until(lambda: gateway.fleet.worker("p1").draining)
@@ -338,7 +338,7 @@ def test_random_disturbances_change_no_text(lab, seed):
 
     async def test():
         workers = lab.pools(2, 3, heartbeat=0.02)
-        async with lab.running(workers, silence=0.2, poison_deaths=1000, buffer_tokens=16) as gateway:
+        async with lab.running(workers, hang=0.3, poison_deaths=1000, buffer_tokens=16) as gateway:
             chance = random.Random(seed)
             readers = [gateway.submit(seed=n, max_tokens=300, choices=1 + n % 2) for n in range(16)]
             tasks = [asyncio.create_task(reader.read()) for reader in readers]

@@ -3,7 +3,7 @@
 import pytest
 from relay_script import Scripted, error_of
 
-from legato_gateway.admission.queue import QUEUE_FULL
+from legato_gateway.admission.ticket import QUEUE_FULL
 from legato_gateway.errors import DeadlineExceeded, Overloaded
 from legato_gateway.http.demand_report import DemandReporter
 from legato_gateway.relay.lifecycle import Stage

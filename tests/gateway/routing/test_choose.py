@@ -6,11 +6,14 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace as replace_struct
 
-from legato_gateway.routing import filters
+from legato_gateway.routing import filters, scorers
 from legato_gateway.routing.choose import NoRoute, Policy, Route, choose
 from legato_gateway.routing.filters import Need
 from legato_gateway.routing.fleet_snapshot import FleetSnapshot, WorkerView
+from legato_gateway.routing.scorers import Weights
+from legato_protocol.stream import DecodeCoefficients, PrefillCoefficients
 
 BLOCK = 16
 ALWAYS_SPLIT = Policy(local_prefill_below_tokens=0)
@@ -58,7 +61,74 @@ def test_prefill_and_decode_are_apart_and_the_route_says_why() -> None:
 def test_the_longest_prefix_wins_until_its_queue_costs_more() -> None:
     workers = worker("p0"), worker("p1", queue_tokens=100), worker("d0")
     assert routed(need(), fleet(*workers), p1=10).prefill == "p1"
-    assert routed(need(), fleet(workers[0], replace(workers[1], queue_tokens=200), workers[2]), p1=10).prefill == "p0"
+    for queued, chosen in ((300, "p1"), (340, "p0")):  # 160 tokens to compute and the queue, against 320 tokens
+        there = replace(workers[1], queue_tokens=queued)
+        assert routed(need(), fleet(workers[0], there, workers[2]), p1=10).prefill == chosen
+
+
+def test_a_predicted_prefix_counts_in_the_cost_of_a_prefill_alone() -> None:
+    workers = worker("p0"), worker("p1"), worker("d0", free_blocks=19)
+    route = choose(need(), fleet(*workers[:2], worker("d0")), {}, ALWAYS_SPLIT, {"p1": 10})
+    assert isinstance(route, Route)
+    assert (route.prefill, route.cached["p1"], route.to_compute) == ("p1", 0, 160)
+    assert isinstance(choose(need(), fleet(*workers), {}, ALWAYS_SPLIT, {"d0": 19}), NoRoute), "no room is predicted"
+    local = choose(need(), fleet(worker("p0"), worker("d0")), {}, Policy(64), {"d0": 19})
+    assert isinstance(local, Route)
+    assert local.prefill == "p0", "what is not there yet is not a short prompt"
+    assert choose(need(), fleet(worker("u0"), worker("u1")), {}, Policy(), {"u1": 10}).decode == "u1"  # type: ignore
+
+
+@pytest.mark.parametrize(
+    ("tokens", "chosen"),
+    [(320, "p0"), (6400, "p1")],
+)
+def test_a_long_prompt_costs_what_its_attention_does(tokens: int, chosen: str) -> None:
+    """p1 is slower for a token, but attends faster: 1 ms and 1 µs against 2 ms and 10 ns."""
+    quadratic = worker("p0", prefill_cost=PrefillCoefficients(0.0, 1e-3, 1e-6, 512))
+    linear = worker("p1", prefill_cost=PrefillCoefficients(0.0, 2e-3, 1e-8, 512))
+    assert routed(need(tokens), fleet(quadratic, linear, worker("d0"))).prefill == chosen
+
+
+def test_what_is_cached_is_attended_to() -> None:
+    cost = PrefillCoefficients(0.5, 0.0, 1e-6, 100)
+    assert scorers.compute_seconds(cost, 1000, 250) == pytest.approx(3 * 0.5 + 1e-6 * 250 * (750 + 125))
+
+
+def test_decode_workers_with_slower_steps_are_avoided_by_what_they_cost_now_not_by_their_last_step() -> None:
+    cost = DecodeCoefficients(0.02, 1e-3, 1e-6)
+    slow = worker("d0", decode_cost=replace_struct(cost, per_step=0.03), step_time=0.02)
+    fast = worker("d1", decode_cost=cost, step_time=0.1)
+    assert routed(need(), fleet(worker("p0"), slow, fast)).decode == "d1"
+    crowded = replace(fast, context_tokens=50_000)
+    assert routed(need(), fleet(worker("p0"), slow, crowded)).decode == "d0"
+    unmeasured = worker("d1", step_time=0.05), worker("d2", running=1)
+    assert routed(need(), fleet(worker("p0"), *unmeasured)).decode == "d1", "an unmeasured one is taken for usual"
+
+
+@pytest.mark.parametrize(
+    ("weights", "prefill", "decode"),
+    [
+        (Weights(), "p1", "d1"),
+        (Weights(prefix_cache=1.0), "p0", "d1"),
+        (Weights(kv_cache_utilization=0.0), "p1", "d0"),
+    ],
+)
+def test_weights_say_what_counts(weights: Weights, prefill: str, decode: str) -> None:
+    workers = worker("p0"), worker("p1", queue_tokens=200), worker("d0", free_blocks=300), worker("d1", running=9)
+    route = routed(need(), fleet(*workers), Policy(0, weights=weights), p1=10)
+    assert (route.prefill, route.decode) == (prefill, decode)
+
+
+def test_without_prefill_workers_what_decode_workers_hold_counts_as_in_a_prefill() -> None:
+    workers = worker("d0", running=5), worker("d1")
+    assert routed(need(3200), fleet(*workers), d0=150).decode == "d0"
+    assert routed(need(3200), fleet(worker("d0", running=5, queue_tokens=9000), workers[1]), d0=150).decode == "d1"
+
+
+def test_truth_counts_where_less_is_predicted() -> None:
+    route = choose(need(), fleet(worker("p0"), worker("d0")), {"p0": 10}, ALWAYS_SPLIT, {"p0": 5})
+    assert isinstance(route, Route)
+    assert route.to_compute == 160
 
 
 def test_a_faster_worker_may_have_the_longer_queue() -> None:

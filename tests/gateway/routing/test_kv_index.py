@@ -1,13 +1,14 @@
 """The index is the worker's truth at its newest event, or nothing; a match is an unbroken prefix that is there."""
 
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from legato_gateway.routing.kv_index import RUN, SWEEP, KVIndex
+from legato_gateway.routing.kv_index import PIECE, RUN, SWEEP, KVIndex
 from legato_protocol.block_hash import chain, join, root
 from legato_protocol.kv_events import KVEvent, Removed, Snapshot, Stored
 from legato_protocol.stream import pack_tokens
@@ -69,6 +70,8 @@ def started(worker: Worker, name: str = "w", index: KVIndex | None = None) -> KV
     index.expect(name, worker.epoch)
     for page in worker.snapshot():
         index.apply(name, page)
+    while index.read_on(name):
+        pass
     return index
 
 
@@ -226,11 +229,124 @@ def test_memory_is_bounded_and_what_is_left_out_is_only_missed() -> None:
     index = started(worker, index=KVIndex(max_blocks=20))
     index.apply("w", worker.store(prompt))
     assert index.blocks == 20
-    assert index.dropped == 30
+    assert (index.dropped, index.evicted) == (30, 0)
     assert index.match(prompt) == {"w": 20}
     index.apply("w", worker.remove(prompt[:10] + prompt[40:]))
     assert index.match(prompt) == {}
     assert (index.blocks, index.held("w")) == (10, 10)
+    index.check_integrity()
+
+
+def test_a_full_index_forgets_what_was_used_least_recently_ends_of_prefixes_first() -> None:
+    """A shared beginning shorter than a run, runs, and ends of prompts: what is matched stays."""
+    shared = hashes(RUN // 2)
+    prompts = [hashes(3 * RUN + 5, seed, shared) for seed in range(4)]
+    worker, index = Worker(), KVIndex(max_blocks=4 * len(prompts[0]) - 3 * len(shared))
+    started(worker, index=index)
+    for prompt in prompts:
+        index.apply("w", worker.store(prompt))
+    for _ in range(5):
+        assert index.match(prompts[0]) == {"w": len(prompts[0])}
+        index.apply("w", worker.store(hashes(RUN, 100 + _)))
+        index.check_integrity()
+    assert index.blocks == index.max_blocks
+    assert index.evicted == 5 * RUN
+    assert index.dropped == 0
+    left = [index.match(prompt).get("w", 0) for prompt in prompts]
+    assert left == [len(prompts[0]), len(shared), len(prompts[2]) - 5 * RUN + 3 * RUN + 5, len(prompts[3])]
+    assert index.match(hashes(RUN, 104)) == {"w": RUN}
+
+
+def test_what_was_matched_long_ago_is_forgotten_too() -> None:
+    worker, index = Worker(), KVIndex(max_blocks=3 * RUN)
+    started(worker, index=index)
+    index.apply("w", worker.store(hashes(RUN, 0)))
+    assert index.match(hashes(RUN, 0)) == {"w": RUN}
+    for seed in range(1, 8):
+        index.apply("w", worker.store(hashes(RUN, seed)))
+    assert [index.match(hashes(RUN, seed)) for seed in (0, 5, 6, 7)] == [{}, *[{"w": RUN}] * 3]
+    index.check_integrity()
+
+
+def test_a_snapshot_takes_no_more_than_an_equal_share_from_others() -> None:
+    mine, theirs = Worker(epoch="mine"), Worker(epoch="theirs")
+    mine.store(hashes(40, 1))
+    theirs.store(hashes(100, 2))
+    index = started(mine, "mine", KVIndex(max_blocks=40))
+    started(theirs, "theirs", index)
+    assert (index.held("mine"), index.held("theirs")) == (20, 20)
+    assert (index.evicted, index.dropped) == (20, 80)
+    index.check_integrity()
+
+
+def test_a_worker_of_which_blocks_were_forgotten_may_store_and_remove_them_again() -> None:
+    worker, index = Worker(), KVIndex(max_blocks=10)
+    started(worker, index=index)
+    first, second = hashes(10, 1), hashes(10, 2)
+    index.apply("w", worker.store(first))
+    index.apply("w", worker.store(second))
+    assert index.match(first) == {}
+    index.apply("w", worker.remove(first))
+    assert index.match(second) == {"w": 10}
+    index.apply("w", worker.store(first))
+    assert index.match(first) == {"w": 10}
+    assert index.held("w") == 10
+    index.check_integrity()
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 2**32))
+def test_a_small_index_says_no_more_than_is_true_and_keeps_what_is_asked_for_often(seed: int) -> None:
+    source = random.Random(seed)
+    index, workers = KVIndex(max_blocks=6 * RUN), {name: Worker(epoch=name) for name in "abc"}
+    favourite = hashes(RUN + 7, 999)
+    workers["a"].store(favourite)
+    for name, worker in workers.items():
+        started(worker, name, index)
+    for _ in range(40):
+        name = source.choice("abc")
+        index.apply(name, one_change(source, workers[name], spared=favourite))
+        assert index.match(favourite) == {"a": len(favourite)}
+        prompt = source.choice(PROMPTS)
+        for holder, blocks in index.match(prompt).items():
+            assert blocks <= unbroken(prompt, workers[holder].held)
+        index.check_integrity()
+
+
+def test_a_large_page_is_taken_in_by_pieces_and_counts_when_it_is_whole() -> None:
+    worker, prompt = Worker(), hashes(5 * PIECE + 1)
+    worker.store(prompt)
+    index = KVIndex()
+    index.expect("w", worker.epoch)
+    (page,) = worker.snapshot()
+    assert not index.apply("w", page)
+    for pieces in range(1, 6):
+        assert index.blocks == pieces * PIECE
+        assert index.match(prompt) == {}
+        assert index.read_on("w")
+    assert not index.read_on("w")
+    assert index.match(prompt) == {"w": len(prompt)}
+    index.check_integrity()
+
+
+@pytest.mark.parametrize("event", ["stored", "expected", "forgotten", "epoch"])
+def test_what_happens_between_two_pieces_of_a_page_is_followed(event: str) -> None:
+    worker, prompt = Worker(), hashes(3 * PIECE)
+    worker.store(prompt)
+    index = KVIndex()
+    index.expect("w", worker.epoch)
+    index.apply("w", worker.snapshot()[0])
+    if event == "stored":
+        assert not index.apply("w", worker.store(hashes(1, 5)))
+        assert index.match(prompt) == {"w": len(prompt)}
+    elif event == "expected":
+        index.expect("w", worker.epoch)
+    elif event == "forgotten":
+        index.forget("w")
+    else:
+        index.apply("w", Stored("another", 9, b""))
+    assert not index.read_on("w")
+    assert index.held("w") == (3 * PIECE + 1 if event == "stored" else 0)
     index.check_integrity()
 
 
@@ -310,14 +426,16 @@ def shuffled_channel(source: random.Random, queue: list[KVEvent], past: list[KVE
     return [] if fate < 0.04 else [event, event] if fate > 0.97 else [event]
 
 
-def one_change(source: random.Random, worker: Worker) -> KVEvent:
+def one_change(source: random.Random, worker: Worker, spared: Sequence[bytes] = ()) -> KVEvent:
+    """A change of what it holds, but of `spared`."""
+    held = worker.held.difference(spared)
     prompt = source.choice(PROMPTS)
     kind = source.random()
-    if kind < 0.65 or not worker.held:
+    if kind < 0.65 or not held:
         have = unbroken(prompt, worker.held)
         return worker.store(prompt[have : have + source.randint(1, RUN)] or prompt[-1:])
-    most = 5 if kind < 0.97 else len(worker.held)
-    return worker.remove(source.sample(sorted(worker.held), min(len(worker.held), source.randint(1, most))))
+    most = 5 if kind < 0.97 else len(held)
+    return worker.remove(source.sample(sorted(held), min(len(held), source.randint(1, most))))
 
 
 @settings(max_examples=100, deadline=None)

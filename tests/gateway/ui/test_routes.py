@@ -24,7 +24,7 @@ async def _public(scope, receive, send):
 
 
 def _client(report, token="secret"):
-    app = control.create(lambda: None, report, _public, token)
+    app = control.create(lambda: None, lambda: {"workers": []}, report, _public, token)
     return httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://gateway")
 
 
@@ -36,7 +36,9 @@ def _get(path, report=lambda since: {"since": since}, headers=TOKEN):
     return asyncio.run(get())
 
 
-@pytest.mark.parametrize("path", ["/ui/state", "/demand", "/v1/models", "/v1/chat/completions", "/ui/nothing"])
+@pytest.mark.parametrize(
+    "path", ["/ui/state", "/demand", "/state", "/v1/models", "/v1/chat/completions", "/ui/nothing"]
+)
 def test_without_the_token_nothing_but_the_page_is_served(path):
     assert _get(path, headers={}).status_code == 401
     assert _get(path, headers={"authorization": "Bearer other"}).status_code == 401
@@ -72,7 +74,11 @@ def test_the_scripts_are_small_enough_to_be_read():
 
 def test_the_api_of_the_playground_is_the_public_one():
     assert _get("/v1/models").text == "public /v1/models"
-    assert _get("/state").status_code == 404
+    assert _get("/healthz").status_code == 404
+
+
+def test_the_gateway_s_whole_state_is_told():
+    assert _get("/state").json() == {"workers": []}
 
 
 def test_state_is_asked_with_the_time_up_to_which_samples_are_known():

@@ -98,6 +98,7 @@ def test_a_snapshot_is_kept_while_nothing_changes_and_other_views_always(fleet):
         (lambda fleet: fleet.sent("u0", queued=1, held=1), False),
         (lambda fleet: fleet.loaded("u0", load(free_blocks=101)), True),
         (lambda fleet: fleet.loaded("u0", load(cached_blocks=1)), True),
+        (lambda fleet: fleet.loaded("u0", load(paused_blocks=1)), True),
         (lambda fleet: fleet.loaded("u0", load(credits=9)), True),
         (lambda fleet: fleet.loaded("u0", load(prefill_rate=1.0)), True),
         (lambda fleet: fleet.loaded("u0", load(draining=True)), True),  # others may be forgiven now

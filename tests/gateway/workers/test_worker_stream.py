@@ -1,14 +1,22 @@
 """Connecting to workers, and what happens when they are not what was expected."""
 
 import asyncio
+import contextlib
 import json
+import random
 
+import msgspec
 import pytest
+import virtual_loop
+from msgspec.structs import replace
 from websockets.asyncio.server import serve
 
 from legato_gateway.discovery import BadWorkersFile, FileDiscovery, WorkerAddress, parse_workers
+from legato_gateway.routing.kv_index import PIECE
+from legato_gateway.workers import worker_stream
+from legato_gateway.workers.silence import SilenceLimits
 from legato_gateway.workers.worker_stream import StreamLimits, WorkerStream
-from legato_protocol import stream
+from legato_protocol import kv_events, stream
 from legato_protocol.stream import Greeting
 
 
@@ -61,12 +69,92 @@ def test_bad_frames_close_the_connection_and_are_counted(lab, answer):
     lab.run(test)
 
 
+@pytest.mark.parametrize("kind", ["/stream", "/events"])
+def test_a_frame_of_a_kind_that_only_a_later_version_knows_is_skipped_and_counted(lab, kind):
+    """The worker is of the next version, and says that it understands this one."""
+    later = msgspec.msgpack.encode(["later", 1, "x"])
+
+    async def test():
+        worker = lab.unified(1)[0]
+        hello = replace(worker._hello(), version=stream.VERSION + 1, oldest=stream.VERSION)
+        stored = kv_events.Snapshot(hello.epoch, 0, 0, True, bytes(16))
+
+        async def talk(connection):
+            await connection.recv()
+            frames = [stream.encode(hello)] if connection.request.path == "/stream" else []
+            frames += [later] if connection.request.path == kind else []
+            frames += [stream.encode(stored)] if connection.request.path == "/events" else []
+            for frame in frames:
+                await connection.send(frame)
+            await connection.wait_closed()
+
+        async with serve(talk, "127.0.0.1", 0) as server:
+            port = next(iter(server.sockets)).getsockname()[1]
+            async with lab.following([("u0", f"127.0.0.1:{port}")]) as gateway:
+                await gateway.until(lambda: gateway.count("unknown_frames_total", worker="u0") == 1)
+                await gateway.until(lambda: gateway.fleet.worker("u0").ready)
+                assert gateway.count("bad_frames_total", worker="u0") == 0
+
+    lab.run(test)
+
+
+@pytest.mark.parametrize("page", [100_000, 1000])
+def test_a_large_snapshot_is_taken_in_a_few_blocks_a_turn_of_the_loop(lab, page):
+    """Whatever the size of its pages: a token that comes meanwhile has its turn."""
+    hello = lab.unified(1)[0]._hello()
+    pages = range(0, 100_000, page)
+    frames = [
+        kv_events.Snapshot(
+            hello.epoch, 0, number, start == pages[-1], b"".join(i.to_bytes(16) for i in range(start, start + page))
+        )
+        for number, start in enumerate(pages)
+    ]
+
+    async def test():
+        async def talk(connection):
+            await connection.recv()
+            for frame in [hello] if connection.request.path == "/stream" else frames:
+                await connection.send(stream.encode(frame))
+            await connection.wait_closed()
+
+        async with serve(talk, "127.0.0.1", 0) as server:
+            port = next(iter(server.sockets)).getsockname()[1]
+            async with lab.following([("u0", f"127.0.0.1:{port}")]) as gateway:
+                most = 0
+                while gateway.index.held("u0") < 100_000:
+                    before = gateway.index.blocks
+                    await asyncio.sleep(0)
+                    most = max(most, gateway.index.blocks - before)
+        assert 0 < most <= PIECE
+
+    lab.run(test)
+
+
+@pytest.mark.parametrize(("version", "oldest"), [(stream.VERSION + 1, 0), (stream.OLDEST - 1, 0), (9, 8)])
+def test_a_worker_of_no_version_in_common_is_named_and_not_used(lab, version, oldest):
+    async def test():
+        async def talk(connection):
+            await connection.recv()
+            await connection.send(stream.encode(replace(hello, version=version, oldest=oldest)))
+            await connection.wait_closed()
+
+        hello = lab.unified(1)[0]._hello()
+        async with serve(talk, "127.0.0.1", 0) as server:
+            port = next(iter(server.sockets)).getsockname()[1]
+            async with lab.following([("u0", f"127.0.0.1:{port}")]) as gateway:
+                await gateway.until(lambda: "speaks version" in gateway.fleet.worker("u0").problem)
+                assert not gateway.fleet.worker("u0").ready
+
+    lab.run(test)
+
+
 def test_silence_and_the_first_word_after_it_are_noticed(lab):
     async def test():
-        async with lab.running(lab.unified(1), silence=0.2) as gateway:
+        async with lab.running(lab.unified(1), hang=0.3) as gateway:
             worker, known = gateway.workers[0], gateway.fleet.worker("u0")
             worker.hang()
             await gateway.until(lambda: known.connection == "silent")
+            await gateway.until(lambda: known.connection == "hung")
             worker.wake()
             await gateway.until(lambda: known.ready)
 
@@ -75,7 +163,7 @@ def test_silence_and_the_first_word_after_it_are_noticed(lab):
 
 def test_a_worker_that_stays_silent_is_connected_anew(lab):
     async def test():
-        async with lab.running(lab.unified(1), silence=0.1) as gateway:
+        async with lab.running(lab.unified(1), hang=0.3) as gateway:
             worker = gateway.workers[0]
             worker.hang()
             first = worker._gateways[0]
@@ -84,6 +172,131 @@ def test_a_worker_that_stays_silent_is_connected_anew(lab):
             await gateway.until(lambda: gateway.fleet.worker("u0").ready)
 
     lab.run(test)
+
+
+class Heard:
+    """A listener that notes what it is told of silence."""
+
+    def __init__(self):
+        self.told = []
+
+    def silent(self, worker):
+        self.told.append("silent")
+
+    def hung(self, worker):
+        self.told.append("hung")
+
+    def spoke(self, worker):
+        self.told.append("spoke")
+
+    def __getattr__(self, name):
+        return lambda *_: False
+
+
+class Connection:
+    """One end of a stream whose other end says what a test puts into `frames`."""
+
+    def __init__(self):
+        self.frames = asyncio.Queue()
+        self.aborted = False
+        self.transport = self
+
+    async def send(self, data):
+        pass
+
+    async def recv(self):
+        return await self.frames.get()
+
+    def abort(self):
+        self.aborted = True
+
+    def __aiter__(self):
+        return self
+
+    __anext__ = recv
+
+
+@contextlib.asynccontextmanager
+async def quiet_stream(worker, hang):
+    """A stream that has heard Hello, its connection, and what its listener was told."""
+    connection, listener = Connection(), Heard()
+    limits = StreamLimits(SilenceLimits(hang))
+    stream_ = WorkerStream("u0", "", listener, gateway="g", token="", limits=limits)
+    connection.frames.put_nowait(stream.encode(worker._hello()))
+    running = asyncio.create_task(stream_._run_stream(connection, worker_stream._Backoff(limits, random.Random(1))))
+    try:
+        yield connection, listener.told
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+
+def test_silence_is_told_twice_and_a_connection_without_an_end_is_given_up(lab):
+    async def test():
+        async with quiet_stream(lab.unified(1)[0], hang=15.0) as (connection, told):
+            await asyncio.sleep(4.9)
+            assert told == []
+            await asyncio.sleep(1.2)
+            assert told == ["silent"]
+            await asyncio.sleep(8.8)
+            assert told == ["silent"]
+            await asyncio.sleep(1.2)
+            assert told == ["silent", "hung"]
+            assert not connection.aborted
+            await asyncio.sleep(5.0)
+            assert connection.aborted
+
+    virtual_loop.run(test())
+
+
+def test_a_core_for_which_its_server_speaks_is_given_nothing_new_and_is_not_given_up(lab):
+    async def test():
+        worker = lab.unified(1)[0]
+        async with quiet_stream(worker, hang=15.0) as (connection, told):
+            repeated = stream.encode(replace(worker._load(), core_silence=2.0))
+            for _ in range(60):
+                await asyncio.sleep(1.0)
+                connection.frames.put_nowait(repeated)
+            assert told == ["silent"]
+            connection.frames.put_nowait(stream.encode(worker._load()))
+            await asyncio.sleep(0.1)
+            assert told == ["silent", "spoke"]
+
+    virtual_loop.run(test())
+
+
+def test_a_worker_whose_step_should_take_long_is_waited_for_longer(lab):
+    async def test():
+        worker = lab.unified(1)[0]
+        async with quiet_stream(worker, hang=15.0) as (connection, told):
+            connection.frames.put_nowait(stream.encode(replace(worker._load(), step_expected=20.0)))
+            await asyncio.sleep(74.0)  # 15 s and three steps
+            assert told == ["silent"]
+            await asyncio.sleep(2.0)
+            assert told == ["silent", "hung"]
+
+    virtual_loop.run(test())
+
+
+@pytest.mark.parametrize("stop", [1.1, 5.0, 20.0, 3600.0])
+def test_a_gateway_that_was_stopped_itself_hears_its_workers_before_it_judges_them(lab, stop):
+    """All timers are due when it wakes up, and nothing that came meanwhile was read."""
+
+    async def test():
+        worker = lab.unified(1)[0]
+        async with quiet_stream(worker, hang=15.0) as (connection, told):
+            load = stream.encode(worker._load())
+            await asyncio.sleep(0.5)
+            loop, clock = asyncio.get_running_loop(), asyncio.get_running_loop().time
+            loop.time = lambda: clock() + stop
+            await asyncio.sleep(0.5)
+            connection.frames.put_nowait(load)
+            await asyncio.sleep(4.0)
+            assert told == []
+            await asyncio.sleep(16.0)
+            assert told == ["silent", "hung"]  # a silence of its own is still noticed
+
+    virtual_loop.run(test())
 
 
 def test_a_fault_while_it_watches_for_silence_is_told(lab):
@@ -96,7 +309,7 @@ def test_a_fault_while_it_watches_for_silence_is_told(lab):
 
     async def test():
         fault = asyncio.get_running_loop().create_future()
-        limits = StreamLimits(silence=0.05)
+        limits = StreamLimits(SilenceLimits(0.1))
         async with asyncio.timeout(20), lab.unified(1)[0] as worker:
             worker.hang()
             stream = WorkerStream("u0", worker.address, Listener(), gateway="g", token=lab.token, limits=limits)

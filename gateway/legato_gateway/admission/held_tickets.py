@@ -1,0 +1,132 @@
+"""The requests that wait here, by priority and tenant. Pure: part of `admission`."""
+
+from collections.abc import Callable, Iterator
+from itertools import count
+
+from legato_gateway.admission.priority_level import Place, PriorityLevel
+from legato_gateway.admission.priority_shares import RANKS, RATIO, PriorityShares
+from legato_gateway.admission.tenant_counters import TenantCounters
+from legato_gateway.admission.tenant_order import TenantOrder
+from legato_gateway.admission.ticket import Ticket
+
+
+class HeldTickets:
+    """All of them, and whose turn it is. Deadlines of a tenant's requests that are more than `urgent_within` seconds
+    away when they come are all alike."""
+
+    def __init__(self, urgent_within: float) -> None:
+        self._urgent_within = urgent_within
+        self._numbers = count()
+        self._levels: dict[int, PriorityLevel] = {}
+        self._shares = PriorityShares()
+        self._waiting = TenantOrder()  # those with held tickets, of any priority
+        self._places: dict[str, Place] = {}
+        self.tokens = 0  # uncached, of all of them
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def __contains__(self, id: str) -> bool:
+        return id in self._places
+
+    def get(self, id: str) -> Ticket | None:
+        """The ticket that is held by this id."""
+        place = self._places.get(id)
+        return None if place is None else place.ticket
+
+    @property
+    def tenants(self) -> TenantOrder:
+        """Those that wait."""
+        return self._waiting
+
+    def add(self, ticket: Ticket, counter: float, now: float) -> None:
+        """`counter` is its tenant's."""
+        place = self._places[ticket.id] = self._place(ticket, now)
+        level = self._levels.get(ticket.priority)
+        if level is None:
+            level = self._levels[ticket.priority] = PriorityLevel(place.number)
+        level.add(place, counter)
+        self._waiting.put(ticket.tenant, counter)
+        self.tokens += ticket.uncached
+
+    def remove(self, ticket: Ticket) -> None:
+        """KeyError when it is not held."""
+        level = self._levels[ticket.priority]
+        level.remove(self._places.pop(ticket.id))
+        if not level.tenants:
+            del self._levels[ticket.priority]
+        if not any(ticket.tenant in other.tenants for other in self._levels.values()):
+            self._waiting.discard(ticket.tenant)
+        self.tokens -= ticket.uncached
+
+    def started(self, ticket: Ticket) -> None:
+        """It starts: its level is charged, and it is not held any more."""
+        self._shares.started(self._rank(ticket.priority), len(self._levels), ticket.uncached)
+        self._levels[ticket.priority].turn = next(self._numbers)
+        self.remove(ticket)
+
+    def reorder(self, tenant: str, counter: float) -> None:
+        """Its counter has changed."""
+        if tenant in self._waiting:
+            levels = (level.order for level in self._levels.values() if tenant in level.tenants)
+            for order in (self._waiting, *levels):
+                order.put(tenant, counter)
+
+    def tickets(self, most: int, startable: Callable[[Ticket], bool]) -> Iterator[Ticket]:
+        """Those `startable`, in the order in which they are to start; of each tenant and level the first `most`."""
+        priorities = sorted(self._levels, reverse=True)
+        rank = self._shares.turn(len(priorities))
+        if rank == RANKS - 1:
+            first = min(priorities[rank:], key=lambda priority: self._levels[priority].turn)
+        else:
+            first = priorities[rank] if priorities else 0
+        for priority in sorted(priorities, key=lambda priority: priority != first):
+            yield from self._levels[priority].tickets(most, startable)
+
+    def ahead(self, ticket: Ticket) -> float:
+        """Tokens that its level and those below have had beyond their share; at most 0: none."""
+        rank = self._rank(ticket.priority)
+        return -self._shares.owed(rank) if rank else 0.0
+
+    def first_of(self, tenant: str) -> Ticket:
+        """The first to start of a tenant that waits."""
+        priority = max(priority for priority, level in self._levels.items() if tenant in level.tenants)
+        return self._levels[priority].tenants[tenant][0].ticket
+
+    def tokens_of(self, tenant: str) -> int:
+        """Of one tenant."""
+        return sum(level.tokens.get(tenant, 0) for level in self._levels.values())
+
+    def tokens_before(self, ticket: Ticket, counters: TenantCounters, now: float) -> int:
+        """Tokens that will be started before `ticket`, as far as shares and counters tell."""
+        priorities = sorted({*self._levels, ticket.priority}, reverse=True)
+        rank = min(priorities.index(ticket.priority), RANKS - 1)
+        before = 0
+        if (level := self._levels.get(ticket.priority)) is not None:
+            counter = counters.lifted(ticket.tenant, self._waiting.least)
+            before = level.tokens_before(self._place(ticket, now), counter, counters)
+        others = [self._levels[p].total for p in priorities[rank:] if p != ticket.priority]
+        before += sum(min(total, before) for total in others) if rank == RANKS - 1 else 0
+        for above in reversed(range(rank)):
+            level = self._levels[priorities[above]]
+            first = level.first.uncached
+            due = RATIO * (before - self._shares.owed(above + 1))
+            before += min(level.total, max(first, int(due)))
+        return before
+
+    def check_integrity(self, counters: TenantCounters) -> None:
+        """Raises AssertionError unless the books agree."""
+        queued = [p for level in self._levels.values() for places in level.tenants.values() for p in places]
+        assert {place.ticket.id: place for place in queued} == self._places, "held tickets and queues differ"
+        assert len(queued) == len(self), "a ticket is queued twice"
+        assert sum(place.ticket.uncached for place in queued) == self.tokens, "held tokens are miscounted"
+        assert set(self._waiting) == {place.ticket.tenant for place in queued}, "waiting tenants are miscounted"
+        assert self._waiting.least == min((counters[t] for t in self._waiting), default=None), "not the least"
+        for level in self._levels.values():
+            level.check_integrity(counters)
+
+    def _place(self, ticket: Ticket, now: float) -> Place:
+        return Place(min(ticket.deadline, now + self._urgent_within), next(self._numbers), ticket)
+
+    def _rank(self, priority: int) -> int:
+        return min(sum(other > priority for other in self._levels), RANKS - 1)

@@ -1,0 +1,50 @@
+"""What each tenant was served: the virtual token counters. Pure: part of `admission`."""
+
+from collections.abc import Callable
+
+MAX_TENANTS = 8192  # that are remembered, beside those with requests here
+
+Busy = Callable[[], set[str]]  # tenants with requests here
+
+
+class TenantCounters:
+    """Tokens served by tenant, weighted and lifted (Sheng et al., "Fairness in Serving Large Language Models")."""
+
+    def __init__(self) -> None:
+        self._counters: dict[str, float] = {}
+        self._floor = 0.0  # the highest counter at which a tenant was started
+
+    def __getitem__(self, tenant: str) -> float:
+        return self._counters[tenant]
+
+    def __contains__(self, tenant: str) -> bool:
+        return tenant in self._counters
+
+    def __len__(self) -> int:
+        return len(self._counters)
+
+    def lifted(self, tenant: str, least_waiting: float | None) -> float:
+        """Its counter if it had nothing waiting and came now: it gets no credit for the time it was idle."""
+        least = self._floor if least_waiting is None else least_waiting
+        return max(self._counters.get(tenant, 0.0), least)
+
+    def lift(self, tenant: str, least_waiting: float | None) -> None:
+        """It comes, and had nothing waiting. `least_waiting` is the least counter of those that have."""
+        self._counters[tenant] = self.lifted(tenant, least_waiting)
+
+    def charge(self, tenant: str, tokens: float) -> None:
+        """It was served `tokens`. KeyError when it was never lifted."""
+        self._counters[tenant] += tokens
+
+    def started(self, tenant: str) -> None:
+        """A request of it was started, and charged."""
+        self._floor = max(self._floor, self._counters[tenant])
+
+    def bound(self, busy: Busy) -> None:
+        """Tenants are named by clients, so their number is bounded: the least served idle ones are forgotten."""
+        if len(self._counters) <= MAX_TENANTS:
+            return
+        kept = busy()
+        idle = sorted((tenant for tenant in self._counters if tenant not in kept), key=self._counters.__getitem__)
+        for tenant in idle[: MAX_TENANTS // 2]:
+            del self._counters[tenant]

@@ -1,0 +1,77 @@
+"""The file with the hashes of API keys, and whose they are.
+
+    {"tenants": {"team-a": {"keys": ["sha256:9f86…"], "maxPriority": 10, "tokensPerMinute": 60000}}}
+
+Keys are random, so that a plain SHA-256 is enough: there is nothing to guess.
+"""
+
+import hashlib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Final
+
+import msgspec
+from msgspec import Meta
+
+from legato_gateway.clients.client import Client
+from legato_gateway.followed_files import InvalidFile
+from legato_gateway.openai.schemas import MAX_NAME_CHARACTERS, PRIORITY
+
+MOST_TOKENS: Final = 10**12
+_DIGEST: Final = re.compile(r"sha256:[0-9a-f]{64}")
+
+
+class InvalidAPIKeys(InvalidFile):
+    """A file that is not as above. The text says where and why."""
+
+
+class _Tenant(msgspec.Struct, forbid_unknown_fields=True, rename="camel", frozen=True):
+    keys: Annotated[list[str], Meta(min_length=1)]
+    max_priority: Annotated[int, Meta(ge=int(PRIORITY.least), le=int(PRIORITY.most))] = 0
+    tokens_per_minute: Annotated[int, Meta(ge=1, le=MOST_TOKENS)] | None = None
+    shared_prefix_cache: bool = False
+
+
+class _File(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    tenants: dict[str, _Tenant]
+
+
+@dataclass(frozen=True, slots=True)
+class APIKeys:
+    """`clients` by the digest of their keys; `quotas` in tokens per minute by tenant."""
+
+    clients: Mapping[str, Client] = field(default_factory=dict)
+    quotas: Mapping[str, int] = field(default_factory=dict)
+
+    def client(self, key: str) -> Client | None:
+        """Whose key this is."""
+        return self.clients.get(digest(key))
+
+
+def digest(key: str) -> str:
+    """How a key stands in the file."""
+    return f"sha256:{hashlib.sha256(key.encode('utf-8', 'surrogateescape')).hexdigest()}"
+
+
+def parse(content: bytes) -> APIKeys:
+    """The keys in a file. Raises InvalidAPIKeys."""
+    try:
+        tenants = msgspec.json.decode(content, type=_File).tenants
+    except msgspec.DecodeError as error:
+        raise InvalidAPIKeys(str(error)) from None
+    clients: dict[str, Client] = {}
+    for name, tenant in tenants.items():
+        if not (name.isprintable() and 1 <= len(name) <= MAX_NAME_CHARACTERS) or name == "*":
+            allowed = f"1 to {MAX_NAME_CHARACTERS} printable characters, and not *"
+            raise InvalidAPIKeys(f"not a valid tenant: {name[:60]!r} ({allowed})")
+        for number, key in enumerate(tenant.keys):
+            at = f"$.tenants[{name!r}].keys[{number}]"
+            if not _DIGEST.fullmatch(key):
+                # Not repeated: it may be the key itself.
+                raise InvalidAPIKeys(f"not a hash at {at} (sha256: and 64 hex digits, as `legato api-key` prints)")
+            if key in clients:
+                raise InvalidAPIKeys(f"the key at {at} is also one of {clients[key].tenant!r}")
+            clients[key] = Client(name, tenant.max_priority, not tenant.shared_prefix_cache)
+    limited = {name: tenant.tokens_per_minute for name, tenant in tenants.items()}
+    return APIKeys(clients, {name: tokens for name, tokens in limited.items() if tokens is not None})

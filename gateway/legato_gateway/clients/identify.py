@@ -1,0 +1,85 @@
+"""Who sent a request: by its API key, or by the word of a proxy that is trusted."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from ipaddress import IPv4Network, IPv6Network, ip_address
+from typing import Any, Final
+
+from starlette.datastructures import Headers
+
+from legato_gateway.admission.limits import Quota
+from legato_gateway.clients.client import Client
+from legato_gateway.clients.key_file import KeyFile
+from legato_gateway.errors import BadRequest, InvalidAPIKey
+from legato_gateway.openai.schemas import MAX_NAME_CHARACTERS
+from legato_protocol import names
+
+TRUSTED: Final = "legato.trusted"  # in a scope: it came in at a port that asked for the service's token
+Network = IPv4Network | IPv6Network
+
+
+class Clients:
+    """`keys`: where keys are asked for; `proxies`: networks whose requests say themselves which tenant they are of."""
+
+    def __init__(self, keys: KeyFile | None = None, proxies: Sequence[Network] = ()) -> None:
+        self._keys = keys
+        self._proxies = tuple(proxies)
+        self.refused = 0  # requests without a key that is known
+
+    @property
+    def problem(self) -> str:
+        """Why the file with keys cannot be read now, if so."""
+        return self._keys.problem if self._keys is not None else ""
+
+    def of(self, scope: Mapping[str, Any]) -> Client:
+        """The client of a request. Raises InvalidAPIKey, BadRequest."""
+        headers = Headers(raw=scope["headers"])
+        if scope.get(TRUSTED):
+            return Client(_named(headers))
+        from_proxy = self._is_proxy(scope)
+        if from_proxy and headers.get(names.HEADER_TENANT):
+            return Client(_named(headers))
+        if self._keys is None:
+            return Client()
+        kind, _, key = headers.get("authorization", "").partition(" ")
+        client = self._keys.keys.client(key.strip()) if kind.lower() == "bearer" else None
+        if client is None:
+            shown = "is not known here" if key else "is missing: send it as `Authorization: Bearer KEY`"
+            self.refused += 1
+            raise InvalidAPIKey(f"the API key {shown}")
+        return client
+
+    def _is_proxy(self, scope: Mapping[str, Any]) -> bool:
+        if not self._proxies or not scope.get("client"):
+            return False
+        address = ip_address(scope["client"][0])
+        mapped = getattr(address, "ipv4_mapped", None)  # what an IPv6 socket calls an IPv4 peer
+        return any((mapped or address) in network for network in self._proxies)
+
+
+class Quotas(Mapping[str, Quota]):
+    """By tenant: those of the file with keys, which may change, before those of the settings."""
+
+    def __init__(self, settings: Mapping[str, int], keys: KeyFile | None) -> None:
+        self._settings = settings
+        self._keys = keys
+
+    def __getitem__(self, tenant: str) -> Quota:
+        tokens = self._of_keys().get(tenant) or self._settings[tenant]
+        return Quota(tokens / 60, tokens)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter({**self._settings, **self._of_keys()})
+
+    def __len__(self) -> int:
+        return len({**self._settings, **self._of_keys()})
+
+    def _of_keys(self) -> Mapping[str, int]:
+        return self._keys.keys.quotas if self._keys is not None else {}
+
+
+def _named(headers: Headers) -> str:
+    tenant = headers.get(names.HEADER_TENANT, "")
+    if len(tenant) > MAX_NAME_CHARACTERS:
+        text = f"not a valid {names.HEADER_TENANT}: {tenant[:40]!r} (up to {MAX_NAME_CHARACTERS} characters)"
+        raise BadRequest(text, param=names.HEADER_TENANT)
+    return tenant

@@ -1,0 +1,20 @@
+"""Follows the file with API keys, so that they change without a restart."""
+
+from pathlib import Path
+
+from legato_gateway.clients import api_keys
+from legato_gateway.clients.api_keys import APIKeys
+from legato_gateway.followed_files import INTERVAL, FollowedFiles
+
+
+class KeyFile(FollowedFiles[APIKeys]):
+    """`keys` are those of the last good file."""
+
+    def __init__(self, path: Path, interval: float = INTERVAL) -> None:
+        """Raises InvalidFile: a gateway does not start without the keys that it was told to ask for."""
+        super().__init__("API keys", (path,), api_keys.parse, interval)
+
+    @property
+    def keys(self) -> APIKeys:
+        """Those that are known now."""
+        return self.value

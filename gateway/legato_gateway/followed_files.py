@@ -1,0 +1,62 @@
+"""Files that are read again when they change, so that what they hold changes without a restart."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+INTERVAL = 1.0  # seconds; a kubelet takes up to a minute to bring a changed Secret
+_log = logging.getLogger(__name__)
+
+
+class InvalidFile(Exception):
+    """A file does not hold what it should. The text says what is wrong."""
+
+
+class FollowedFiles(Generic[T]):
+    """`value` is what `read` made of the last good files. While one is missing or wrong, `problem` says why.
+
+    `read` gets the content of each, and raises InvalidFile.
+    """
+
+    def __init__(self, name: str, paths: Sequence[Path], read: Callable[..., T], interval: float = INTERVAL) -> None:
+        """Raises InvalidFile: without them a gateway does not start."""
+        self._name = name
+        self._paths = tuple(paths)
+        self._read = read
+        self._interval = interval
+        self._contents: list[bytes] = []
+        self.problem = ""
+        self._look()
+        if self.problem:
+            raise InvalidFile(self.problem)
+
+    value: T
+
+    async def follow(self) -> None:
+        """Takes in what the files say from here on, until cancelled."""
+        while True:
+            await asyncio.sleep(self._interval)
+            before = self.problem
+            self._look()
+            if self.problem and self.problem != before:
+                _log.error("%s stay as they were: %s", self._name, self.problem)
+            elif before and not self.problem:
+                _log.info("%s are read again from %s", self._name, self._paths[0])
+
+    def _look(self) -> None:
+        path = self._paths[0]
+        try:
+            contents = []
+            for path in self._paths:
+                contents.append(path.read_bytes())
+            if contents != self._contents or self.problem:
+                self.value = self._read(*contents)
+                self._contents = contents
+            self.problem = ""
+        except OSError as error:
+            self.problem = f"{path}: {error.strerror}"
+        except InvalidFile as error:
+            self.problem = f"{self._paths[0]}: {error}"

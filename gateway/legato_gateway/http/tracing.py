@@ -1,0 +1,63 @@
+"""A span for each request that generates, from its arrival to the last byte of its answer: goes on with the client's.
+
+What handles the request finds the span as its parent in the header `traceparent`, as if this were a hop of its own.
+"""
+
+from typing import TYPE_CHECKING, Final
+
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from legato_protocol import names
+
+if TYPE_CHECKING:
+    from legato_telemetry.spans import OpenSpan, Tracing
+
+TRACED: Final = frozenset({"/v1/chat/completions", "/v1/completions"})
+_PARENT: Final = names.HEADER_TRACE.encode()
+_SERVER_FAULT: Final = 500  # statuses from here on are errors of a server's span
+
+
+class TraceRequests:
+    """A part of the application. The name and attributes are OpenTelemetry's conventions for HTTP servers."""
+
+    def __init__(self, app: ASGIApp, tracing: "Tracing") -> None:
+        self._app = app
+        self._tracing = tracing
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["path"] not in TRACED:
+            await self._app(scope, receive, send)
+            return
+        span = self._begin(scope)
+        headers = [pair for pair in scope["headers"] if pair[0] != _PARENT]
+        if span is None:  # the client, or the sampler, does not want it
+            await self._app({**scope, "headers": headers}, receive, send)
+            return
+        headers.append((_PARENT, span.traceparent.encode()))
+
+        async def noting(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                _answered(span, message["status"])
+            await send(message)
+
+        try:
+            await self._app({**scope, "headers": headers}, receive, noting)
+        except Exception:
+            _answered(span, _SERVER_FAULT)  # that is what is answered, further out
+            raise
+        finally:
+            span.end()
+
+    def _begin(self, scope: Scope) -> "OpenSpan | None":
+        headers = Headers(scope=scope)
+        method, path = scope["method"], scope["path"]
+        attributes = {"http.request.method": method, "http.route": path, "url.path": path, "url.scheme": "http"}
+        parent, state = headers.get(names.HEADER_TRACE, ""), headers.get("tracestate", "")
+        return self._tracing.start(f"{method} {path}", "server", parent, attributes, state=state)
+
+
+def _answered(span: "OpenSpan", status: int) -> None:
+    span.set({"http.response.status_code": status})
+    if status >= _SERVER_FAULT:
+        span.fail(str(status))

@@ -1,0 +1,186 @@
+"""Spans of requests: the request, its admission, and each attempt on workers, which make spans of their own below it.
+
+Names and attributes are OpenTelemetry's conventions for GenAI
+(https://github.com/open-telemetry/semantic-conventions/tree/main/docs/gen-ai), `gen_ai.latency.*` is vLLM's, and
+`legato.*` is what neither has a name for. No text and no token of a request is in them, and no tenant.
+"""
+
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from legato_gateway.errors import GatewayError
+from legato_gateway.relay.lifecycle import LifecycleEvent
+from legato_gateway.relay.sub_request import AttemptPlace, SubRequest
+from legato_gateway.request import GenerationRequest, RouteRecord, Usage
+
+if TYPE_CHECKING:
+    from legato_telemetry.spans import Attribute, OpenSpan, Tracing
+
+E = LifecycleEvent
+_LATENCIES = {
+    "first_token": ("gen_ai.response.time_to_first_chunk", "gen_ai.latency.time_to_first_token"),
+    "queue": ("gen_ai.latency.time_in_queue",),
+    "prefill": ("gen_ai.latency.time_in_model_prefill",),
+    "handoff": ("legato.latency.time_in_handoff",),
+    "total": ("gen_ai.latency.e2e",),
+}
+
+
+class RequestTracer:
+    """Begins the traces of a gateway's requests for `model`."""
+
+    def __init__(self, tracing: "Tracing", model: str) -> None:
+        self._tracing = tracing
+        self._model = model
+
+    def begin(self, request: GenerationRequest) -> "RequestTrace | None":
+        """None for a request that is not traced."""
+        if not request.trace:
+            return None
+        name = f"{request.operation} {self._model}"
+        arrived = time.time_ns() - round(request.elapsed * 1e9)
+        span = self._tracing.start(name, "internal", request.trace, attributes=_asked(request, self._model), at=arrived)
+        return RequestTrace(self._tracing, span) if span is not None else None
+
+
+@dataclass(slots=True)
+class _Attempt:
+    span: "OpenSpan"
+    placed: bool = False
+
+
+class RequestTrace:
+    """The open spans of one request. The driver tells of every event in the life of its sub-requests."""
+
+    def __init__(self, tracing: "Tracing", span: "OpenSpan") -> None:
+        self._tracing = tracing
+        self._span = span
+        self._admission = tracing.start("legato.admission", "internal", span.traceparent)
+        self._attempts: dict[tuple[str, int], _Attempt] = {}  # by sub-request and attempt
+        self._last: dict[str, OpenSpan] = {}  # the attempt that a sub-request is in, or was in last
+
+    def dispatched(self, sub: SubRequest) -> str:
+        """The traceparent for the workers of the attempt that is about to be sent to them."""
+        self._drop_unplaced(sub)
+        before = self._last.get(sub.id) or self._last.get(sub.parent)
+        attributes: dict[str, Attribute] = {"legato.attempt": sub.attempt, "legato.sub_request": sub.id}
+        links = (before,) if before is not None else ()
+        span = self._tracing.start("legato.attempt", "client", self._span.traceparent, attributes, links)
+        if span is None:
+            return ""
+        self._attempts[sub.id, sub.attempt] = _Attempt(span)
+        self._last[sub.id] = span
+        return span.traceparent
+
+    def stepped(self, sub: SubRequest, event: LifecycleEvent) -> None:
+        """`event` moves `sub` on; what follows from it has not been done yet."""
+        match event:
+            case E.ADMITTED:
+                self._end_admission()
+            case E.HELD if self._admission is not None:
+                self._admission.event("held")
+            case E.PLACED:
+                self._placed(sub, sub.place)
+            case E.MIGRATION_BEGUN:
+                self._placed(sub, sub.target)
+                self._span.event("migration", {"legato.attempt": sub.attempt})
+            case E.FIRST_TOKEN:
+                if sub.place is not None and (attempt := self._attempts.get((sub.id, sub.place.attempt))):
+                    attempt.span.event("first_token")
+            case E.COMMITTED:
+                self._ended(sub, sub.place)
+            case E.MIGRATION_FAILED:
+                self._ended(sub, sub.target, "migration_failed")
+            case E.FAILED | E.FAILED_OFTEN | E.WORKER_LOST:
+                self._failed(sub)
+
+    def ended(self, route: RouteRecord, usage: Usage, error: GatewayError | None) -> None:
+        """The request is over, and so is whatever is open of it."""
+        code = _code(error)
+        self._end_admission(code)
+        for attempt in self._attempts.values():
+            _end(attempt.span, code)
+        self._attempts, self._last = {}, {}
+        self._span.set(_came(route, usage, error))
+        _end(self._span, code)
+
+    def _placed(self, sub: SubRequest, place: AttemptPlace | None) -> None:
+        if place is None or (attempt := self._attempts.get((sub.id, place.attempt))) is None:
+            return
+        attempt.placed = True
+        attempt.span.set({"legato.decode.worker": place.decode})
+        if place.prefill:
+            attempt.span.set({"legato.prefill.worker": place.prefill})
+
+    def _failed(self, sub: SubRequest) -> None:
+        """The sub-request starts over: what it had on workers is over."""
+        code = sub.last_failure.code if sub.last_failure is not None else "internal"
+        attributes: dict[str, Attribute] = {"error.type": code}
+        if sub.place is not None:
+            attributes["legato.attempt"] = sub.place.attempt
+        self._span.event("redispatch", attributes)
+        self._ended(sub, sub.place, code)
+        self._ended(sub, sub.target, code)
+
+    def _ended(self, sub: SubRequest, place: AttemptPlace | None, code: str = "") -> None:
+        """That attempt is over. One that choices share which went apart stays until the request ends."""
+        if place is not None and (attempt := self._attempts.pop((sub.id, place.attempt), None)) is not None:
+            _end(attempt.span, code)
+
+    def _drop_unplaced(self, sub: SubRequest) -> None:
+        """Attempts whose workers had just gone."""
+        for key in [key for key, attempt in self._attempts.items() if key[0] == sub.id and not attempt.placed]:
+            _end(self._attempts.pop(key).span, "stale")
+
+    def _end_admission(self, code: str = "") -> None:
+        if self._admission is not None:
+            _end(self._admission, code)
+            self._admission = None
+
+
+def _end(span: "OpenSpan", code: str) -> None:
+    if code:
+        span.fail(code)
+    span.end()
+
+
+def _code(error: GatewayError | None) -> str:
+    return "" if error is None else error.code or error.type
+
+
+def _asked(request: GenerationRequest, model: str) -> "dict[str, Attribute]":
+    params = request.params
+    asked: dict[str, Attribute] = {
+        "gen_ai.operation.name": request.operation,
+        "gen_ai.provider.name": "legato",
+        "gen_ai.request.model": model,
+        "gen_ai.response.model": model,
+        "gen_ai.response.id": request.id,
+        "gen_ai.request.max_tokens": params.max_tokens,
+        "gen_ai.request.temperature": params.temperature,
+        "gen_ai.request.top_p": params.top_p,
+        "gen_ai.usage.input_tokens": len(request.prompt),
+    }
+    if request.choices > 1:
+        asked["gen_ai.request.choice.count"] = request.choices
+    if params.top_k:
+        asked["gen_ai.request.top_k"] = params.top_k
+    if params.presence_penalty:
+        asked["gen_ai.request.presence_penalty"] = params.presence_penalty
+    if params.frequency_penalty:
+        asked["gen_ai.request.frequency_penalty"] = params.frequency_penalty
+    return asked
+
+
+def _came(route: RouteRecord, usage: Usage, error: GatewayError | None) -> "dict[str, Attribute]":
+    came: dict[str, Attribute] = {
+        "gen_ai.usage.output_tokens": usage.completion_tokens,
+        "gen_ai.usage.cache_read.input_tokens": usage.cached_tokens,
+    }
+    if error is None:
+        came["gen_ai.response.finish_reasons"] = route.finish.split(",")
+    for phase, names in _LATENCIES.items():
+        if phase in route.seconds:
+            came |= dict.fromkeys(names, route.seconds[phase])
+    return came

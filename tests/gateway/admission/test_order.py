@@ -1,0 +1,89 @@
+"""Whose turn it is: tenants by their service, priorities by weight, deadlines."""
+
+from collections import Counter
+from itertools import pairwise
+
+import pytest
+from tests.support.admission import BUSY, UNMEASURED, drained, held, room, ticket
+
+from legato_gateway.admission.limits import AdmissionLimits
+
+
+def test_two_tenants_share_evenly_however_many_requests_each_has() -> None:
+    queue = held(*(ticket(f"a{i}", "a") for i in range(50)), *(ticket(f"b{i}", "b") for i in range(10)))
+    assert Counter(id[0] for id in drained(queue, 20)) == {"a": 10, "b": 10}
+
+
+def test_shares_are_in_tokens_not_requests() -> None:
+    queue = held(*(ticket(f"a{i}", "a", 100) for i in range(60)), *(ticket(f"b{i}", "b", 20) for i in range(200)))
+    served: Counter[str] = Counter()
+    for _ in range(100):
+        for id in queue.next(room(11), 0):
+            served[id[0]] += 100 if id[0] == "a" else 20
+        assert abs(served["a"] - served["b"]) <= 100 + 60  # one large request, or what fits of small ones
+    assert min(served.values()) > 1000
+
+
+def test_idleness_earns_no_credit() -> None:
+    queue = held(*(ticket(f"a{i}", "a") for i in range(100)))
+    drained(queue, 50)
+    for i in range(50):
+        queue.offer(ticket(f"b{i}", "b"), BUSY, 0)
+    assert Counter(id[0] for id in drained(queue, 20))["b"] <= 11
+
+
+@pytest.mark.parametrize("levels", [1, 2, 80, 1000])
+def test_a_level_has_its_share_however_many_are_below_it(levels: int) -> None:
+    """80 lower levels took 242 of 250 turns when each of them was next after it was passed over 8 times."""
+    low = [ticket(f"low{i}", "other", priority=-1 - i % levels) for i in range(1000)]
+    queue = held(*(ticket(f"top{i}") for i in range(300)), *low)
+    assert Counter(id[:3] for id in drained(queue, 250)) == {"top": 200, "low": 50}
+
+
+def test_each_level_in_use_has_a_quarter_of_what_those_above_it_have() -> None:
+    """As many tokens, not as many requests; the lowest ranks share theirs evenly."""
+    tickets = [ticket(f"{p}-{i}", tokens=10 * (1 + p % 3), priority=p) for i in range(1300) for p in range(5)]
+    queue = held(*tickets, limits=AdmissionLimits(max_held=len(tickets)))
+    served: Counter[str] = Counter()
+    while served.total() < 30_000:
+        for id in queue.next(room(4), 0):
+            served[id[0]] += 10 * (1 + int(id[0]) % 3)
+    shares = {level: tokens / served.total() for level, tokens in served.items()}
+    assert shares == pytest.approx({"4": 0.8, "3": 0.16, "2": 0.032, "1": 0.004, "0": 0.004}, abs=0.004)
+
+
+def test_a_large_request_of_low_priority_pays_for_its_size() -> None:
+    """In turns alone, long prompts of low priority would have most of the service."""
+    low = [ticket(f"low{i}", tokens=500, priority=-1) for i in range(5)]
+    queue = held(*(ticket(f"top{i}", tokens=50) for i in range(200)), *low)
+    order = [id for _ in range(40) for id in queue.next(room(51), 0)]
+    turns = [i for i, id in enumerate(order) if id.startswith("low")]
+    assert turns[0] <= 8, "what it is owed is paid, and more, as soon as it has room"
+    assert all(later - earlier > 4 * 500 // 50 for earlier, later in pairwise(turns))
+
+
+def test_a_higher_priority_that_comes_now_and_then_goes_first_each_time() -> None:
+    """What lower ones are served while nobody else waits is nobody's loss, and no claim of those above."""
+    queue = held(*(ticket(f"low{i}", priority=-1) for i in range(100)))
+    late = 0
+    for number in range(20):
+        drained(queue, 3)
+        queue.offer(ticket(f"top{number}"), BUSY, 0)
+        late += drained(queue, 1) != [f"top{number}"]
+        queue.cancel(f"top{number}")
+    assert late <= 4, "one in five"
+
+
+def test_the_earliest_deadline_of_a_tenant_goes_first() -> None:
+    seconds = {"a": 50, "b": 10, "c": 30, "d": 10}
+    queue = held(*(ticket(id, deadline=deadline) for id, deadline in seconds.items()), ticket("other", "u"))
+    assert drained(queue) == ["b", "other", "d", "c", "a"]
+
+
+def test_whoever_waits_is_passed_by_no_later_one_after_a_while() -> None:
+    """Deadlines far away are all alike, and an urgent one comes before those that came a minute earlier at most."""
+    queue = held(ticket("a", deadline=600), ticket("b", deadline=300))
+    queue.offer(ticket("urgent", deadline=69), UNMEASURED, 9)
+    queue.offer(ticket("late", deadline=71), UNMEASURED, 51)
+    queue.offer(ticket("early", deadline=59), UNMEASURED, 51)
+    assert drained(queue) == ["early", "a", "b", "urgent", "late"]

@@ -1,0 +1,138 @@
+"""Places for connections: who makes room for whom, what is counted, and what is logged."""
+
+import errno
+import logging
+import os
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from legato_gateway.http import connections
+from legato_gateway.http.connections import (
+    BETWEEN_LINES,
+    LATE_HEAD,
+    MADE_ROOM,
+    NO_DESCRIPTORS,
+    NO_ROOM,
+    OWN_PORTS,
+    YOUNG,
+    ConnectionLimits,
+    Connections,
+)
+
+PUBLIC, HEALTH = 8080, 8081
+
+
+class Client:
+    def __init__(self) -> None:
+        self.closed = False
+
+    def make_room(self) -> None:
+        self.closed = True
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def owner(most: int) -> tuple[Connections, Clock, Counter[str]]:
+    clock, counted = Clock(), Counter[str]()
+    return Connections(ConnectionLimits(most=most), PUBLIC, lambda r: counted.update([r]), clock), clock, counted
+
+
+def test_the_connection_that_waits_longest_for_a_request_makes_room_and_no_busy_one() -> None:
+    places, clock, counted = owner(3)
+    busy, first, second, new = Client(), Client(), Client(), Client()
+    for client in (busy, first, second):
+        assert places.enter(client, PUBLIC)
+    places.waits(busy, False)
+    clock.now += YOUNG
+    assert places.enter(new, PUBLIC)
+    assert [client.closed for client in (busy, first, second, new)] == [False, True, False, False]
+    assert (places.open, counted) == (3, {MADE_ROOM: 1})
+    places.check_integrity()
+
+
+def test_a_new_one_is_refused_where_all_have_requests_or_are_young() -> None:
+    places, _, counted = owner(2)
+    busy, young = Client(), Client()
+    assert places.enter(busy, PUBLIC)
+    places.waits(busy, False)
+    assert places.enter(young, PUBLIC)
+    assert not places.enter(Client(), PUBLIC)
+    assert (busy.closed, young.closed, counted) == (False, False, {NO_ROOM: 1})
+    places.leave(busy)
+    assert places.enter(Client(), PUBLIC)
+
+
+def test_other_ports_have_places_of_their_own() -> None:
+    places, _, _ = owner(1)
+    assert places.enter(Client(), PUBLIC)
+    assert not places.enter(Client(), PUBLIC)
+    probes = [places.enter(Client(), HEALTH) for _ in range(OWN_PORTS + 1)]
+    assert probes == [True] * OWN_PORTS + [False]
+
+
+@given(st.lists(st.tuples(st.sampled_from(["enter", "leave", "busy", "waits", "later"]), st.integers(0, 7))))
+def test_the_books_agree_after_any_steps(steps: list[tuple[str, int]]) -> None:
+    places, clock, _ = owner(4)
+    clients = [Client() for _ in range(8)]
+    inside: set[Client] = set()
+    for what, which in steps:
+        client = clients[which]
+        if what == "enter" and client not in inside:
+            client.closed = False
+            inside |= {client} if places.enter(client, PUBLIC) else set()
+        elif what == "leave":
+            places.leave(client)
+            inside.discard(client)
+        elif what == "later":
+            clock.now += YOUNG
+        else:
+            places.waits(client, what == "waits")
+        inside = {each for each in inside if not each.closed}
+        assert places.open == len(inside) <= 4
+        places.check_integrity()
+
+
+def test_every_one_is_counted_and_a_flood_of_them_is_a_few_lines(caplog: pytest.LogCaptureFixture) -> None:
+    places, clock, counted = owner(1)
+    for _ in range(100):
+        places.refused(LATE_HEAD, "late")
+    clock.now += BETWEEN_LINES
+    places.refused(LATE_HEAD, "late")
+    assert counted == {LATE_HEAD: 101}
+    assert [record.levelno for record in caplog.records] == [logging.WARNING] * 2
+    assert "99 more" in caplog.text
+
+
+@pytest.mark.anyio
+async def test_descriptors_that_ran_out_are_told(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    places, _, counted = owner(1)
+    await places.check_descriptors()
+    assert not counted
+
+    def dup(_: int) -> int:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(os, "dup", dup)
+    await places.check_descriptors()
+    assert counted == {NO_DESCRIPTORS: 1}
+    assert "no file descriptor is left" in caplog.text
+
+
+@pytest.mark.parametrize(("files", "most"), [(256, 128), (1024, 768), (1 << 20, 4096)])
+def test_places_leave_descriptors_for_the_gateways_own(files: int, most: int) -> None:
+    assert connections.places(4096, files) == most
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"

@@ -1,0 +1,163 @@
+"""A client that has said all it has to say gets its answer; one that is gone ends its request at once."""
+
+import asyncio
+import contextlib
+import functools
+import socket
+import struct
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+import uvicorn
+import uvloop
+
+from legato_gateway.http import protocol
+from legato_gateway.http.connections import Connections
+from legato_gateway.http.protocol import BoundedProtocol
+
+pytestmark = pytest.mark.anyio
+GET = b"GET / HTTP/1.1\r\nhost: x\r\n\r\n"
+POST = b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 9\r\n\r\n"
+CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+
+
+@pytest.fixture(params=[asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
+def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, Any]]:
+    return "asyncio", {"loop_factory": request.param}
+
+
+@dataclass
+class Application:
+    """Answers when it is let, unless the client is gone before."""
+
+    begins: bool = False  # a streamed answer, whose head is sent at once
+    running: asyncio.Event = field(default_factory=asyncio.Event)
+    answers: asyncio.Event = field(default_factory=asyncio.Event)
+    heard: asyncio.Queue[str] = field(default_factory=asyncio.Queue)
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        while (await receive())["more_body"]:
+            pass
+        if self.begins:
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+        self.running.set()
+        run = asyncio.create_task(self._answer(send))
+        while (message := await receive())["type"] != "http.disconnect":
+            self.heard.put_nowait(message["type"])
+            await send({"type": "http.response.body", "body": b"probe ", "more_body": True})
+        if not run.done():
+            self.heard.put_nowait("gone")
+        run.cancel()
+        await asyncio.gather(run, return_exceptions=True)
+
+    async def _answer(self, send: Any) -> None:
+        await self.answers.wait()
+        if not self.begins:
+            await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"6")]})
+        await send({"type": "http.response.body", "body": b"answer"})
+
+
+@contextlib.asynccontextmanager
+async def client(app: Application, sent: bytes = GET) -> AsyncIterator[socket.socket]:
+    """A connected socket that has sent so much."""
+    loop, owner = asyncio.get_running_loop(), Connections()
+    config = uvicorn.Config(app, http=protocol.of(owner), log_config=None, lifespan="off")
+    config.load()
+    server = await loop.create_server(
+        functools.partial(BoundedProtocol, owner, config, uvicorn.server.ServerState(), {}), "127.0.0.1", 0
+    )
+    with socket.socket() as own:
+        own.setblocking(False)
+        await loop.sock_connect(own, server.sockets[0].getsockname())
+        await loop.sock_sendall(own, sent)
+        yield own
+    server.close()
+
+
+async def read_all(own: socket.socket) -> bytes:
+    loop, found = asyncio.get_running_loop(), b""
+    async with asyncio.timeout(20):
+        while piece := await loop.sock_recv(own, 65536):
+            found += piece
+    return found
+
+
+async def test_it_gets_its_answer_and_the_connection_is_closed() -> None:
+    app = Application()
+    async with client(app) as own:
+        await app.running.wait()
+        own.shutdown(socket.SHUT_WR)
+        assert (await asyncio.get_running_loop().sock_recv(own, len(CONTINUE))) == CONTINUE
+        app.answers.set()
+        answer = (await read_all(own)).replace(CONTINUE, b"")
+    assert answer.startswith(b"HTTP/1.1 200 OK\r\n")
+    assert b"connection: close\r\n" in answer
+    assert answer.endswith(b"\r\n\r\nanswer")
+
+
+async def test_a_stream_that_has_begun_is_asked_to_say_something_and_goes_on() -> None:
+    app = Application(begins=True)
+    async with client(app) as own:
+        await app.running.wait()
+        own.shutdown(socket.SHUT_WR)
+        assert await asyncio.wait_for(app.heard.get(), 20) == "http.request"
+        app.answers.set()
+        answer = await read_all(own)
+    assert b"answer\r\n0\r\n\r\n" in answer
+    assert CONTINUE not in answer
+
+
+def leave(own: socket.socket) -> None:
+    own.close()
+
+
+def half_close_and_leave(own: socket.socket) -> None:
+    own.shutdown(socket.SHUT_WR)
+    own.close()
+
+
+def reset(own: socket.socket) -> None:
+    own.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    own.close()
+
+
+@pytest.mark.parametrize("begins", [False, True])
+@pytest.mark.parametrize("goes", [leave, half_close_and_leave, reset])
+async def test_a_client_that_is_gone_is_told_from_it(begins: bool, goes: Callable[[socket.socket], None]) -> None:
+    app = Application(begins=begins)
+    async with client(app) as own:
+        await app.running.wait()
+        goes(own)
+        async with asyncio.timeout(20):
+            while await app.heard.get() != "gone":
+                pass
+
+
+async def test_a_client_that_leaves_long_after_it_half_closed_is_noticed() -> None:
+    app = Application()
+    async with client(app) as own:
+        await app.running.wait()
+        own.shutdown(socket.SHUT_WR)
+        assert await asyncio.get_running_loop().sock_recv(own, len(CONTINUE)) == CONTINUE
+        own.close()
+        assert await asyncio.wait_for(app.heard.get(), 20) == "gone"
+
+
+@pytest.mark.parametrize("sent", [b"", GET[:-2], POST, POST + b"12345"])
+async def test_without_a_whole_request_it_is_gone(sent: bytes) -> None:
+    app = Application()
+    async with client(app, sent) as own:
+        own.shutdown(socket.SHUT_WR)
+        assert CONTINUE not in await read_all(own)
+    assert not app.running.is_set()
+
+
+async def test_an_old_client_may_be_sent_no_interim_answer_so_it_counts_as_gone() -> None:
+    app = Application()
+    async with client(app, GET.replace(b"HTTP/1.1", b"HTTP/1.0")) as own:
+        await app.running.wait()
+        own.shutdown(socket.SHUT_WR)
+        assert await read_all(own) == b""
+    assert await asyncio.wait_for(app.heard.get(), 20) == "gone"

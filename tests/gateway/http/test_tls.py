@@ -1,0 +1,279 @@
+"""TLS at the public port: handshakes have places and a limited time, and files are taken in without a restart."""
+
+import asyncio
+import contextlib
+import errno
+import functools
+import socket
+import ssl
+from collections import Counter
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import certificates
+import pytest
+import uvicorn
+from certificates import TLSFiles
+
+from legato_gateway.followed_files import InvalidFile
+from legato_gateway.http import protocol, tls
+from legato_gateway.http.certificate import Certificate
+from legato_gateway.http.connections import BAD_HANDSHAKE, LATE_HANDSHAKE, MADE_ROOM, ConnectionLimits, Connections
+from legato_gateway.http.protocol import BoundedProtocol
+from legato_gateway.http.tls import Handshake, TLSServer
+
+pytestmark = pytest.mark.anyio
+ASK = b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n"
+LOOPS = [pytest.param(("asyncio", {"use_uvloop": on}), id=name) for name, on in (("asyncio", False), ("uvloop", True))]
+
+
+@pytest.fixture(params=LOOPS)
+def anyio_backend(request: Any) -> Any:
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> TLSFiles:
+    return certificates.make(tmp_path_factory.mktemp("tls") / "first")
+
+
+@pytest.fixture(scope="module")
+def others(tmp_path_factory: pytest.TempPathFactory) -> TLSFiles:
+    return certificates.make(tmp_path_factory.mktemp("tls") / "second")
+
+
+async def length(scope: Any, receive: Any, send: Any) -> None:
+    """Reads the whole body, then answers with how long it was."""
+    size, more = 0, True
+    while more:
+        message = await receive()
+        size, more = size + len(message.get("body", b"")), message.get("more_body", False)
+    body = f"{scope['scheme']} {size}".encode()
+    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"%d" % len(body))]})
+    await send({"type": "http.response.body", "body": body})
+
+
+class Serving:
+    """A server, what it counted, and its pending handshakes."""
+
+    def __init__(self, certificate: Certificate, limits: ConnectionLimits, app: Any) -> None:
+        self.counted = Counter[str]()
+        self.now = 0.0
+        self.places = Connections(limits, None, lambda reason: self.counted.update([reason]), lambda: self.now)
+        config = uvicorn.Config(app, http=protocol.of(self.places), log_config=None, lifespan="off")
+        config.load()
+        state = uvicorn.server.ServerState()
+        self.pending: set[Any] = state.connections
+        make = functools.partial(BoundedProtocol, self.places, config, state, {})
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.server = TLSServer(self.listener, certificate, self.places, self.pending, make)
+        self.port = self.listener.getsockname()[1]
+
+    async def connect(self, authority: Path) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        context = ssl.create_default_context(cafile=authority)
+        return await asyncio.open_connection("127.0.0.1", self.port, ssl=context, server_hostname="localhost")
+
+    async def silent(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """One that was accepted and says nothing."""
+        before = self.places.open
+        connection = await asyncio.open_connection("127.0.0.1", self.port)
+        await until(lambda: self.places.open > before)
+        return connection
+
+    async def asked(self, authority: Path, size: int = 3) -> bytes:
+        """What a new connection is answered to a body of that size."""
+        reader, writer = await self.connect(authority)
+        writer.write(ASK % size + b"x" * size)
+        head = await reader.readuntil(b"\r\n\r\n")
+        answer = await reader.readexactly(int(head.partition(b"content-length: ")[2].split(b"\r")[0]))
+        writer.close()
+        return answer
+
+
+@contextlib.asynccontextmanager
+async def serving(
+    files: TLSFiles, limits: ConnectionLimits | None = None, app: Any = length, certificate: Certificate | None = None
+) -> AsyncIterator[Serving]:
+    made = Serving(certificate or Certificate(files.certificate, files.key), limits or ConnectionLimits(), app)
+    made.server.start()
+    async with asyncio.timeout(20):
+        try:
+            yield made
+        finally:
+            made.server.close()
+            made.listener.close()
+            for each in list(made.pending):
+                each.shutdown()
+
+
+async def until(condition: Any) -> None:
+    async with asyncio.timeout(10):
+        while not condition():  # noqa: ASYNC110 - of another end, or of a file
+            await asyncio.sleep(0.001)
+
+
+@pytest.mark.parametrize("size", [3, 3 << 20])
+async def test_what_a_client_sends_at_once_after_its_handshake_is_read_whole(files: TLSFiles, size: int) -> None:
+    async with serving(files) as server:
+        asked = [server.asked(files.authority, size) for _ in range(4)]
+        assert await asyncio.gather(*asked) == [b"https %d" % size] * 4
+        await until(lambda: server.places.open == 0)
+        assert not server.pending
+        server.places.check_integrity()
+
+
+@pytest.mark.parametrize("sent", [b"", b"\x16\x03\x01"])
+async def test_a_handshake_that_is_not_over_in_time_ends(files: TLSFiles, sent: bytes) -> None:
+    async with serving(files, ConnectionLimits(head=0.05)) as server:
+        reader, writer = await server.silent()
+        writer.write(sent)
+        assert await reader.read() == b""
+        await until(lambda: server.places.open == 0)
+        assert server.counted == {LATE_HANDSHAKE: 1}
+        assert not server.pending
+        writer.close()
+
+
+async def test_a_handshake_takes_a_place_and_makes_room(files: TLSFiles) -> None:
+    async with serving(files, ConnectionLimits(most=1)) as server:
+        reader, writer = await server.silent()
+        server.now += 2.0
+        assert await server.asked(files.authority) == b"https 3"
+        assert await reader.read() == b""
+        assert server.counted == {MADE_ROOM: 1}
+        server.places.check_integrity()
+        writer.close()
+
+
+async def test_a_connection_that_is_idle_makes_room_at_once_though_its_client_says_nothing(
+    files: TLSFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its place was that of its handshake: it is not counted twice. A leave that TLS takes is not waited for."""
+    monkeypatch.setattr(tls, "LAST_FLUSH", 600.0)
+    async with serving(files, ConnectionLimits(most=1)) as server:
+        _, writer = await server.connect(files.authority)
+        await until(lambda: not any(isinstance(each, Handshake) for each in server.pending))
+        writer.transport.pause_reading()  # type: ignore[attr-defined]
+        assert server.places.open == 1
+        server.now += 2.0
+        assert await server.asked(files.authority) == b"https 3"
+        await until(lambda: not server.pending)
+        assert server.places.open == 0
+        assert server.counted == {MADE_ROOM: 1}
+        writer.transport.abort()
+
+
+async def test_where_all_are_busy_a_new_connection_is_closed(files: TLSFiles) -> None:
+    begun, go_on = asyncio.Event(), asyncio.Event()
+
+    async def slow(scope: Any, receive: Any, send: Any) -> None:
+        begun.set()
+        await go_on.wait()
+        await length(scope, receive, send)
+
+    async with serving(files, ConnectionLimits(most=1), slow) as server:
+        busy = asyncio.create_task(server.asked(files.authority))
+        await begun.wait()
+        server.now += 2.0
+        with pytest.raises((ConnectionError, ssl.SSLError)):
+            await server.connect(files.authority)
+        go_on.set()
+        assert await busy == b"https 3"
+        assert server.counted == {"no_room": 1}
+
+
+async def test_plain_http_is_counted_and_who_leaves_without_a_word_is_not(files: TLSFiles) -> None:
+    async with serving(files) as server:
+        reader, writer = await server.silent()
+        writer.write(ASK % 0)
+        await reader.read()
+        await until(lambda: server.counted[BAD_HANDSHAKE] == 1)
+        writer.close()
+        await until(lambda: server.places.open == 0)
+        _, probing = await server.silent()  # as a load balancer that probes
+        probing.close()
+        await until(lambda: server.places.open == 0)
+        assert server.counted == {BAD_HANDSHAKE: 1}
+
+
+async def test_a_server_that_ends_ends_handshakes_and_accepts_none(files: TLSFiles) -> None:
+    async with serving(files) as server:
+        reader, writer = await server.silent()
+        server.server.close()
+        (handshake,) = server.pending
+        handshake.shutdown()
+        assert await reader.read() == b""
+        assert not server.pending
+        assert server.places.open == 0
+        writer.close()
+
+
+async def test_without_a_descriptor_it_tries_again_later(files: TLSFiles, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And does not ask again and again meanwhile, since the connection is still there to be accepted."""
+
+    class Exhausted(socket.socket):
+        attempts, exhausted = 0, True
+
+        def accept(self) -> Any:
+            self.attempts += 1
+            if self.exhausted:
+                raise OSError(errno.EMFILE, "Too many open files")
+            return super().accept()
+
+    async with serving(files) as server:
+        server.server.close()
+        listener = server.server._listener = server.listener = Exhausted(fileno=server.listener.detach())
+        retries: list[Any] = []
+        monkeypatch.setattr(tls, "AGAIN", 0.05)
+        monkeypatch.setattr(server.server, "start", lambda: retries.append(1))
+        TLSServer.start(server.server)
+        asked = asyncio.create_task(server.asked(files.authority))
+        await until(lambda: retries)
+        assert listener.attempts == 1
+        listener.exhausted = False
+        TLSServer.start(server.server)
+        assert await asked == b"https 3"
+
+
+async def test_a_new_certificate_is_for_new_connections_and_a_bad_one_for_none(
+    files: TLSFiles, others: TLSFiles, tmp_path: Path, caplog: Any
+) -> None:
+    installed = files.install(tmp_path)
+    certificate = Certificate(installed.certificate, installed.key, interval=0.001)
+    following = asyncio.create_task(certificate.follow())
+    async with serving(installed, certificate=certificate) as server:
+        reader, writer = await server.connect(files.authority)
+        first = certificate.context
+        installed.certificate.write_bytes(others.certificate.read_bytes())
+        await until(lambda: "key values mismatch" in certificate.problem)
+        assert await server.asked(files.authority) == b"https 3"
+        assert certificate.context is first
+        installed.key.write_bytes(others.key.read_bytes())
+        await until(lambda: not certificate.problem)
+        assert await server.asked(others.authority) == b"https 3"
+        with pytest.raises(ssl.SSLCertVerificationError):
+            await server.connect(files.authority)
+        writer.write(ASK % 0)
+        assert (await reader.readuntil(b"https 0")).startswith(b"HTTP/1.1 200")
+        writer.close()
+    following.cancel()
+    assert [record.levelname for record in caplog.records if "TLS certificate" in record.message] == ["ERROR"]
+
+
+def test_files_that_are_none_are_named_and_no_password_is_asked_for(
+    files: TLSFiles, others: TLSFiles, tmp_path: Path
+) -> None:
+    garbage = tmp_path / "garbage"
+    garbage.write_text("-----BEGIN CERTIFICATE-----\nnothing\n")
+    encrypted = certificates.make(tmp_path / "encrypted", password="secret")
+    wrong = {
+        "No such file": (tmp_path / "none", files.key),
+        "none: No such file": (files.certificate, tmp_path / "none"),
+        "no certificate in PEM": (garbage, files.key),
+        "key values mismatch": (files.certificate, others.key),
+        str(encrypted.key): (encrypted.certificate, encrypted.key),
+    }
+    for said, (certificate, key) in wrong.items():
+        with pytest.raises(InvalidFile, match=said):
+            Certificate(certificate, key)
