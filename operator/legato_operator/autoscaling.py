@@ -15,7 +15,7 @@ from legato_operator.autoscaler import record
 from legato_operator.autoscaler.decide import decide
 from legato_operator.autoscaler.decision import Decision, PoolDecision
 from legato_operator.autoscaler.window import Window
-from legato_operator.cluster import Ref
+from legato_operator.cluster import Ref, ref_of
 from legato_operator.manifests import common, pool
 from legato_operator.observing.observed import Observed
 from legato_operator.observing.signal_source import SignalSource
@@ -65,6 +65,11 @@ class Scaled:
     condition: Condition | None = None
     news: tuple[tuple[str, str], ...] = ()  # reason and note of Events
     due: float = float("inf")  # seconds until the next look
+
+    @property
+    def phases(self) -> tuple[Phase, ...]:
+        """The sizes to write, before anything is planned."""
+        return (Phase("scale", self.actions),) if self.actions else ()
 
 
 @dataclass
@@ -197,14 +202,24 @@ def _condition(observed: Observed, stale: Sequence[str], paused: str) -> Conditi
     return Condition(kind, True, conditions.AUTOSCALING)
 
 
+def with_wishes(observed: Observed, scaled: Scaled) -> Observed:
+    """What was observed, with the sizes that were written since: the plan of the same pass acts on them.
+
+    So a worker whose drain ends now is recalled, and not deleted.
+    """
+    sizes = {ref_of(action.item): action.item["spec"] for action in scaled.actions}
+    objects = tuple(
+        {**item, "spec": {**item["spec"], **sizes[ref_of(item)]}} if ref_of(item) in sizes else item
+        for item in observed.objects
+    )
+    return replace(observed, objects=objects)
+
+
 def with_scaling(made: Plan, observed: Observed, scaled: Scaled) -> Plan:
-    """A plan that also writes what the autoscaler wishes. The next pass, which the write wakes, acts on it."""
-    phases = made.phases
-    if scaled.actions:
-        phases = (*phases, Phase("scale", scaled.actions))
+    """A plan that also tells of scaling, and comes back for the next look."""
     told = [each for each in made.status["conditions"] if each["type"] != conditions.SCALING_ACTIVE]
     if scaled.condition is not None:
         known = conditions.known(observed.status)
         told += conditions.update(known, [scaled.condition], observed.generation, observed.timestamp)
     status = {**made.status, "conditions": told, "scaling": scaled.status}
-    return Plan(phases, status, min(made.requeue_after, scaled.due))
+    return Plan(made.phases, status, min(made.requeue_after, scaled.due))

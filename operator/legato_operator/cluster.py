@@ -1,4 +1,4 @@
-"""What the operator needs of a cluster, and no more: six calls with the semantics of Kubernetes' API.
+"""What the operator needs of a cluster, and no more: seven calls with the semantics of Kubernetes' API.
 
 `local` implements it on one machine; the conformance suite says what every implementation must do.
 """
@@ -53,6 +53,10 @@ class Cluster(Protocol):
         A field that another manager holds with another value raises Conflict, unless `force` takes it over. A
         `metadata.uid` in `item` must be the object's, else Conflict. An apply that changes nothing writes nothing.
         """
+        ...
+
+    async def check(self, item: Mapping[str, Any]) -> None:
+        """Raises Invalid where an object breaks a rule of its kind. Nothing is written."""
         ...
 
     async def patch_status(self, ref: Ref, status: Mapping[str, Any], uid: str | None = None) -> Object:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from legato_operator.cluster import Object, Ref, labels_of, ref_of
-from legato_operator.errors import NotLeading, Unavailable
+from legato_operator.errors import ClusterError, NotLeading, Unavailable
 from legato_protocol import names
 
 log = logging.getLogger(__name__)
@@ -164,11 +164,13 @@ class Controller:
         return due
 
     async def _note(self, ref: Ref, error: Exception, failures: int) -> None:
-        """A cluster that cannot be asked cannot be told either."""
+        """A cluster that cannot be asked cannot be told either. What it refuses, its own words explain."""
         if isinstance(error, Unavailable):
             log.warning("%s/%s: %s", ref.namespace, ref.name, error)
             return
-        log.error("%s/%s: pass failed, %d in a row", ref.namespace, ref.name, failures, exc_info=error)
+        fault = None if isinstance(error, ClusterError) else error
+        told = "%s/%s: pass failed, %d in a row: %s"
+        log.error(told, ref.namespace, ref.name, failures, error, exc_info=fault)
         try:
             await self._reconciler.record_failure(ref, error)
         except Exception:  # what is wrong with the object may be wrong with its status too

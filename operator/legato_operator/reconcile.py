@@ -4,18 +4,22 @@ import datetime
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
+from legato_operator.acceptance import accept
 from legato_operator.api import conditions, parsing
 from legato_operator.api.conditions import Condition
 from legato_operator.api.resources import Drain
 from legato_operator.apply import apply, hold, is_held, release
-from legato_operator.autoscaling import Autoscaler, Scaled, with_scaling
+from legato_operator.autoscaling import Autoscaler, Scaled, with_scaling, with_wishes
 from legato_operator.clock import Clock
 from legato_operator.cluster import Cluster, Object, Ref, is_leaving, uid_of
 from legato_operator.errors import ClusterError, Conflict, ManifestError, NotLeading, ObjectNotFound, Unavailable
 from legato_operator.manifests import common
 from legato_operator.manifests.placement import PodPlacement
+from legato_operator.observing import pod_facts
 from legato_operator.observing.observe import Workers, observe
-from legato_operator.observing.observed import Observed
+from legato_operator.observing.observed import Accepted, Observed
+from legato_operator.planning import status
+from legato_operator.planning.actions import Phase
 from legato_operator.planning.plan import plan
 from legato_operator.recorder import NullRecorder, Recorder, record_changes
 from legato_protocol import names
@@ -114,43 +118,57 @@ class Reconciler:
                 return self._placement.requeue_after
         elif not is_held(stored):
             await hold(self._cluster, ref, uid_of(stored))
-        try:
-            return await self._move(ref, stored)
-        except ManifestError as error:
-            if is_leaving(stored):
-                return await self._end_unread(ref)
-            await self._write_stalled(ref, stored, conditions.INVALID, str(error))
-            return self._placement.resync_after
+        accepted = await accept(self._cluster, stored, self._placement)
+        if isinstance(accepted, Accepted):
+            return await self._move(ref, stored, accepted)
+        if is_leaving(stored):
+            return await self._end_unread(ref)
+        pods = [pod_facts.read(item, self._clock.now()) for item in await self._pods(ref) if pod_facts.belongs(item)]
+        told = status.refused(pods, stored.get("status", {}), accepted, self._clock.timestamp())
+        await self._write_status(ref, stored, told)
+        return self._placement.resync_after
 
-    async def _move(self, ref: Ref, stored: Object) -> float:
+    async def _move(self, ref: Ref, stored: Object, accepted: Accepted) -> float:
         """One step towards the spec. What the API server refuses keeps nothing else from being done and told."""
-        observed = await observe(self._cluster, self._workers, self._clock, stored)
+        observed = await observe(self._cluster, self._workers, self._clock, stored, accepted)
         self._journal.observed(ref, observed)
         scaled = await self._autoscaler.look(observed) if self._autoscaler is not None else Scaled()
-        made = with_scaling(plan(observed, self._placement), observed, scaled)
-        try:
-            await apply(self._cluster, self._workers, observed, made.phases)
-        except (Conflict, NotLeading, Unavailable):
-            raise
-        except ClusterError as refusal:
+        unscaled = await self._try(observed, scaled.phases)
+        found = observed if unscaled is not None else with_wishes(observed, scaled)
+        made = with_scaling(plan(found, self._placement), observed, scaled)
+        refusal = await self._try(found, made.phases) or unscaled
+        if refusal is not None:
             stuck = self._stalled(stored, conditions.API_REFUSED, str(refusal))
             told = {condition["type"]: condition for condition in (*made.status["conditions"], *stuck)}
             await self._write_status(ref, stored, {**made.status, "conditions": list(told.values())})
-            raise
+            raise refusal
         await self._write_status(ref, stored, made.status)
         for reason, note in scaled.news:
             await self._recorder.record(stored, False, reason, note)
         return made.requeue_after
 
+    async def _try(self, observed: Observed, phases: tuple[Phase, ...]) -> ClusterError | None:
+        """Carry out all that can be; what was refused for good. Raises what the next look may mend."""
+        try:
+            await apply(self._cluster, self._workers, observed, phases)
+        except (Conflict, NotLeading, Unavailable):
+            raise
+        except ClusterError as refusal:
+            return refusal
+        return None
+
     async def _end_unread(self, ref: Ref) -> float:
         """Let a service go whose manifest cannot be read: its pods first, without the order that needs the manifest."""
-        pods = (await self._cluster.list("Pod", ref.namespace, {names.LABEL_SERVICE: ref.name})).items
+        pods = await self._pods(ref)
         for pod in pods:
             if not is_leaving(pod):
                 await self._cluster.delete(Ref("Pod", ref.namespace, pod["metadata"]["name"]), uid_of(pod))
         if not pods:
             await release(self._cluster, ref)
         return self._placement.requeue_after
+
+    async def _pods(self, ref: Ref) -> Sequence[Object]:
+        return (await self._cluster.list("Pod", ref.namespace, {names.LABEL_SERVICE: ref.name})).items
 
     def _is_overdue(self, stored: Object) -> bool:
         """Whether its pods had their time: a node that is lost must not hold up a namespace's deletion.

@@ -244,6 +244,7 @@ def test_ways_in_from_outside():
         ("watchNamespaces=models", "watchNamespaces"),
         ("gpuResources={gpu}", "gpuResources"),
         ("gpuResources={}", "gpuResources"),
+        ("tracingEndpoint=collector:4318", "tracingEndpoint"),
         ("networkPolicy.apiServerPorts={}", "apiServerPorts"),
         ("ingresses[0].service=a", "hosts"),
         ("httpRoutes[0].service=a", "parentRefs"),
@@ -288,6 +289,11 @@ def test_logs_of_every_hook_are_those_of_a_pod():
     hooks = [item for item in render() if item["metadata"].get("annotations", {}).get("helm.sh/hook") == "test"]
     assert {item["kind"] for item in hooks} == {"InferenceService", "Pod"}
     assert {item["metadata"]["name"] for item in hooks} == {"legato-test"}
+
+
+def test_a_collector_reaches_the_operator():
+    assert read_settings(render()).tracing_endpoint == ""
+    assert read_settings(render("--set", "tracingEndpoint=http://otel:4318")).tracing_endpoint == "http://otel:4318"
 
 
 def test_gpu_resources_reach_the_operator():

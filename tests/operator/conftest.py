@@ -15,8 +15,8 @@ import control_plane
 import pytest
 
 from legato_operator.autoscaling import Autoscaler
-from legato_operator.clock import SystemClock
-from legato_operator.cluster import Object, Ref
+from legato_operator.clock import Clock, SystemClock
+from legato_operator.cluster import Cluster, Object, Ref
 from legato_operator.controller import Controller
 from legato_operator.local import following
 from legato_operator.local.cluster import LocalCluster, open_cluster
@@ -57,6 +57,7 @@ class Fakes:
 
     cluster: LocalCluster
     folder: Path
+    reconciler: Reconciler
     lines: list[str] = field(default_factory=list)
     misses: int = QUICK.liveness_misses
 
@@ -93,20 +94,26 @@ async def _fakes(
     reconciled: bool = True,
     autoscaler: Autoscaler | None = None,
     journal: StatusJournal | None = None,
+    clock: Clock | None = None,
+    seen: Callable[[Cluster], Cluster] = lambda cluster: cluster,
 ) -> AsyncIterator[Fakes]:
+    """`clock` is the reconciler's, and `seen` is the cluster as it finds it. Without `reconciled`, passes are the
+    test's own.
+    """
     lines: list[str] = []
-    clock = SystemClock()
     environment = {**os.environ, "FAKE_FOLDER": str(folder)}
     async with (
-        open_cluster(Logs(lines.append), clock, environment, QUICK) as cluster,
+        open_cluster(Logs(lines.append), SystemClock(), environment, QUICK) as cluster,
         aiohttp.ClientSession() as session,
     ):
         where = placement.local(PROGRAM)
-        reconciler = Reconciler(cluster.store, HttpWorkers(session), clock, where, None, autoscaler, journal)
+        reconciler = Reconciler(
+            seen(cluster.store), HttpWorkers(session), clock or SystemClock(), where, None, autoscaler, journal
+        )
         running = following.run(cluster.store, Controller(reconciler)) if reconciled else _idle()
         controller = asyncio.create_task(running)
         try:
-            yield Fakes(cluster, folder, lines)
+            yield Fakes(cluster, folder, reconciler, lines)
         finally:
             controller.cancel()
             await asyncio.wait((controller,))  # a pass that runs writes to the cluster, which is closed next

@@ -40,7 +40,7 @@ class Handler(BaseHTTPRequestHandler):
                 (FOLDER / f"{NAME}.sick").write_text(sick + "asked ")
             return self.answer(200 if sick is None else 503, "ok")
         if self.path == "/readyz":
-            loading = steered("loading") or ("draining" if draining.is_set() else None)
+            loading = steered("loading") or ("stopping" if stopping.is_set() else None)
             return self.answer(503 if loading else 200, loading or "ready")
         if self.headers["authorization"] != f"Bearer {os.environ['LEGATO_TOKEN']}":
             return self.answer(401, "no")

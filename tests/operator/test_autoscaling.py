@@ -10,7 +10,10 @@ from known_signals import NO_TRAFFIC, arriving, decoder, prefiller
 from legato_operator.api import conditions, parsing
 from legato_operator.autoscaler import record
 from legato_operator.autoscaler.signals import Signals
-from legato_operator.autoscaling import SCALED_UP, Autoscaler, with_scaling
+from legato_operator.autoscaling import DECIDE_EVERY, SCALED_UP, Autoscaler, with_scaling, with_wishes
+from legato_operator.clock import SystemClock
+from legato_operator.cluster import Ref, is_leaving
+from legato_operator.errors import Forbidden
 from legato_operator.manifests import common, pool
 from legato_operator.observing.observed import Observed
 from legato_operator.planning.plan import Plan
@@ -169,13 +172,106 @@ def test_a_plan_tells_of_scaling_and_stops_telling_when_nobody_scales(build):
     plain = Plan((), {"conditions": []}, 30.0)
     observed = _observed(build)
     autoscaler = Autoscaler(_Source())
-    made = with_scaling(plain, observed, _look(autoscaler, observed))
-    assert [phase.name for phase in made.phases] == ["scale"]
+    scaled = _look(autoscaler, observed)
+    made = with_scaling(plain, observed, scaled)
+    assert [phase.name for phase in scaled.phases] == ["scale"]
+    assert with_wishes(observed, scaled).desired_replicas == {"prefill": 4, "decode": 1}
     assert made.requeue_after == 2.0
     assert [each["type"] for each in made.status["conditions"]] == [conditions.SCALING_ACTIVE]
     after = _observed(build, mode="External")
     stopped = with_scaling(Plan((), made.status, 30.0), after, _look(autoscaler, after))
     assert stopped.status == {"conditions": [], "scaling": None}
+
+
+class _Ahead(SystemClock):
+    """Passes wait for nothing: each is as late as the last one asked for."""
+
+    ahead = 0.0
+
+    def now(self):
+        return super().now() + self.ahead
+
+
+async def _pass(f, clock):
+    clock.ahead += await f.reconciler.reconcile(Ref("InferenceService", "default", "demo"))
+
+
+async def _pass_until(f, clock, condition):
+    async def passed():
+        await _pass(f, clock)
+        return await condition()
+
+    await f.wait(passed)
+
+
+def test_the_pass_that_wishes_for_more_recalls_who_would_have_gone_in_it(fakes, build):
+    """Its drain is over, and nothing runs there any more: with another look first it would be deleted."""
+
+    async def check():
+        source, clock = _Source(), _Ahead()
+        async with fakes(reconciled=False, autoscaler=Autoscaler(source), clock=clock) as f:
+            f.steer("demo-prefill-0", "busy", "2")
+            f.steer("demo-prefill-1", "busy", "1")
+            scaling = {"mode": "Managed", "prefill": {"max": 2}, "scaleDownStabilization": "1s"}
+            await f.cluster.store.apply(build(scaling=scaling), "user")
+            await _pass_until(f, clock, lambda: _are_ready(f, "demo-prefill-0", "demo-prefill-1"))
+            source.known = IDLE
+            await _pass_until(f, clock, lambda: _exists(f.folder / "demo-prefill-1.drained"))
+            f.steer("demo-prefill-1", "busy", "0")
+            source.known = BUSY
+            clock.ahead += DECIDE_EVERY
+            await _pass(f, clock)
+            assert (f.folder / "demo-prefill-1.recalled").exists()
+            pod = (await f.pods("prefill"))["demo-prefill-1"]
+            assert not is_leaving(pod)
+            assert pod["metadata"]["labels"]["serving.legato.dev/serving"] == "true"
+            pool = await f.cluster.store.get(Ref("WorkerPool", "default", "demo-prefill"))
+            assert pool["spec"]["replicas"] == 2
+
+    asyncio.run(check())
+
+
+class _Unscalable:
+    """A cluster that lets the autoscaler write nothing."""
+
+    def __init__(self, cluster):
+        self._cluster = cluster
+
+    async def apply(self, item, manager, force=False):
+        if manager == common.AUTOSCALER:
+            raise Forbidden("no sizes")
+        return await self._cluster.apply(item, manager, force)
+
+    def __getattr__(self, name):
+        return getattr(self._cluster, name)
+
+
+def test_a_size_that_cannot_be_written_starts_nobody_and_the_rest_is_done(fakes, build):
+    async def check():
+        source, clock = _Source(IDLE), _Ahead()
+        async with fakes(False, Autoscaler(source), clock=clock, seen=_Unscalable) as f:
+            await f.cluster.store.apply(build(scaling={"mode": "Managed"}), "user")
+            await _pass_until(f, clock, lambda: _are_ready(f, "demo-prefill-0"))
+            source.known = BUSY
+            clock.ahead += DECIDE_EVERY
+            (pod,) = (await f.pods("decode")).values()
+            await f.cluster.store.remove(Ref("Pod", "default", "demo-decode-0"), pod["metadata"]["uid"])
+            with pytest.raises(Forbidden, match="no sizes"):
+                await _pass(f, clock)
+            assert set(await f.pods("decode")) == {"demo-decode-0"}
+            assert set(await f.pods("prefill")) == {"demo-prefill-0"}
+            told = conditions.find((await f.service())["status"], conditions.PROGRESSING)
+            assert (told["reason"], told["message"]) == (conditions.API_REFUSED, "no sizes")
+
+    asyncio.run(check())
+
+
+async def _are_ready(f, *names):
+    return await f.ready("prefill") == set(names)
+
+
+async def _exists(path):
+    return path.exists()
 
 
 def test_what_is_wished_runs_and_is_told_until_others_scale(fakes, build):
@@ -184,10 +280,10 @@ def test_what_is_wished_runs_and_is_told_until_others_scale(fakes, build):
             await f.cluster.store.apply(build(), "user")
 
             async def has_grown():
-                return len(await f.ready("prefill")) == 4
+                return len(await f.ready("prefill")) == 4 and await f.ready("decode") == {"demo-decode-0"}
 
             await f.wait(has_grown)
-            assert set(await f.ready("decode")) == {"demo-decode-0"}
+            assert set(await f.pods("decode")) == {"demo-decode-0"}
             records = (await f.service())["status"]["scaling"]["records"]
             assert [(each["pool"], each["current"], each["wish"]) for each in records] == [("prefill", 1, 4)]
             await f.cluster.store.apply(build(scaling={"mode": "External"}), "user")

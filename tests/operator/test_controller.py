@@ -7,7 +7,7 @@ import virtual_loop
 
 from legato_operator.cluster import Ref
 from legato_operator.controller import Controller, Retries
-from legato_operator.errors import Unavailable
+from legato_operator.errors import Invalid, Unavailable
 
 GOOD = Ref("InferenceService", "default", "good")
 BAD = Ref("InferenceService", "default", "bad")
@@ -245,3 +245,19 @@ def test_time_between_tries_grows_and_is_bounded(failures):
     retries = Retries(first=0.5, longest=30.0)
     wanted = min(30.0, 0.5 * 2.0 ** min(failures - 1, 30))
     assert all(wanted / 2 <= retries.after(failures) <= wanted for _ in range(20))
+
+
+@pytest.mark.parametrize(
+    ("fault", "traced"), [(Invalid("422: Pod demo is invalid"), False), (KeyError("conditions"), True)]
+)
+def test_refusal_of_the_cluster_is_a_line_of_the_log_and_a_fault_a_traceback(caplog, fault, traced):
+    passes = Passes(bad=fault)
+
+    async def check(controller, _task):
+        controller.wake(BAD)
+        await passes.until(lambda: passes.told)
+
+    _run(check, passes)
+    first = caplog.records[0]
+    assert str(fault) in first.getMessage()
+    assert bool(first.exc_info) is traced

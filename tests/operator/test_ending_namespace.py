@@ -5,10 +5,12 @@ import asyncio
 import pytest
 
 from legato_operator import apply
+from legato_operator.api import parsing
 from legato_operator.clock import SystemClock
 from legato_operator.cluster import ObjectList, Ref
 from legato_operator.errors import Forbidden, ObjectNotFound
 from legato_operator.observing.observe import observe
+from legato_operator.observing.observed import Accepted
 
 REF = Ref("InferenceService", "ending", "demo")
 
@@ -22,6 +24,7 @@ class Ending:
         source = {"source": {"builtin": "smollm2-135m-instruct"}}
         self.service = {"apiVersion": "serving.legato.dev/v1alpha1", "kind": REF.kind, "metadata": metadata}
         self.service["spec"] = {"model": source}
+        self.accepted = Accepted(parsing.service_from_object(self.service), 1, self.service["spec"])
         self.finalizers = None
 
     async def get(self, ref):
@@ -49,7 +52,7 @@ class NullWorkers:
 
 def test_a_leaving_service_is_let_go_without_its_token():
     cluster = Ending(leaving=True)
-    observed = asyncio.run(observe(cluster, NullWorkers(), SystemClock(), cluster.service))
+    observed = asyncio.run(observe(cluster, NullWorkers(), SystemClock(), cluster.service, cluster.accepted))
     assert observed.deleting
     assert not observed.has_token
     asyncio.run(apply.release(cluster, REF))
@@ -60,4 +63,4 @@ def test_a_service_that_stays_is_not_taken_for_one_without_a_token():
     """Else its token would be made anew, under workers that know the old one."""
     cluster = Ending(leaving=False)
     with pytest.raises(Forbidden):
-        asyncio.run(observe(cluster, NullWorkers(), SystemClock(), cluster.service))
+        asyncio.run(observe(cluster, NullWorkers(), SystemClock(), cluster.service, cluster.accepted))

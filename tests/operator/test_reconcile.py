@@ -101,8 +101,10 @@ def test_burst_while_two_workers_drain_recalls_both(fakes, build):
             await f.wait(lambda: _has_ready(f, "decode", names))
             await _scale(f, "decode", 2)
             leaving = {"demo-decode-2", "demo-decode-3"}  # of equals the newest
-            await f.wait(lambda: _are_ready(f, "decode", names - leaving))
-            assert all((f.folder / f"{name}.drained").exists() for name in leaving)
+            await f.wait(lambda: _are_marked(f, leaving))
+            for name in leaving:
+                await f.wait(lambda name=name: _exists(f.folder / f"{name}.drained"))
+            assert await f.ready("decode") == names, "who drains stays ready, so that it serves at once again"
             await _scale(f, "decode", 4)
             await f.wait(lambda: _has_ready(f, "decode", names))
             await f.wait(lambda: _are_marked(f, set()))

@@ -55,6 +55,7 @@ CHANGES: dict[str, Any] = {
     "engine.kvCacheMemory": "1Gi",
     "engine.chunkTokens": 256,
     "engine.outputReservation": "Maximum",
+    "engine.hangTimeout": "30s",
     "engine.dtype": "Float32",
     "engine.kvCacheDtype": "BFloat16",
     "engine.numerics": "Invariant",
@@ -62,14 +63,24 @@ CHANGES: dict[str, Any] = {
     "engine.profile": "other",
     "gateway.replicas": 2,
     "gateway.defaultDeadline": "1m",
-    "gateway.tenantTokensPerMinute": {"team a": 600, "*": 60},
+    "gateway.tenantTokensPerMinute": {"*": 60},
+    "gateway.apiKeys.path": "/keys.json",
+    "gateway.apiKeys.secret": "keys",
+    "gateway.tls.path": "/tls",
+    "gateway.tls.secret": "certificate",
+    "gateway.trustedProxies": ["10.0.0.0/8"],
     "gateway.accessLog": "JSON",
     "routing.localPrefillBelowTokens": 0,
     "routing.whenPrefillUnavailable": "Wait",
+    "routing.weights.prefixCache": 1.5,
+    "routing.weights.kvCacheUtilization": 0,
+    "routing.weights.stepTime": 0.5,
     "transfer.transport": "SharedMemory",
     "transfer.required": True,
     "transfer.onFailure": "Fail",
     "transfer.checksum": False,
+    "tracing.endpoint": "http://collector:4318",
+    "tracing.samplingRatePerMillion": 1000,
     "slo.ttft": "2s",
     "slo.tpot": "200ms",
     "scaling.mode": "External",
@@ -134,6 +145,8 @@ def _with(spec: dict[str, Any], path: str, value: Any) -> dict[str, Any]:
 
 
 def _base(path: str) -> dict[str, Any]:
+    if path == "tracing.samplingRatePerMillion":
+        return BASE | {"tracing": {"endpoint": "https://collector"}}
     if path == "engine.profile":
         return BASE | PACED
     if not path.endswith(".replicas") or path.startswith("gateway"):

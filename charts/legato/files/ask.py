@@ -11,7 +11,7 @@ question = {
     "model": model,
     "temperature": 0,
     "max_tokens": 16,
-    "messages": [{"role": "user", "content": "What is the capital of France?"}],
+    "messages": [{"role": "user", "content": "Name the capital of France."}],
 }
 request = urllib.request.Request(
     f"{url}/v1/chat/completions",

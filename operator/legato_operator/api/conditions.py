@@ -19,6 +19,7 @@ AUTOSCALING = "Autoscaling"
 CAPACITY_UNAVAILABLE = "CapacityUnavailable"
 CAPPED = "Capped"
 CONNECTED = "Connected"
+DEGRADED = "Degraded"
 DELETING = "Deleting"
 DOWNLOADING = "Downloading"
 INVALID = "Invalid"
@@ -31,6 +32,7 @@ NO_TRANSPORT = "NoTransport"
 OPERATOR_FAULT = "OperatorFault"
 PAUSED = "Paused"
 PROGRESS_DEADLINE_EXCEEDED = "ProgressDeadlineExceeded"
+RETRYING = "Retrying"
 ROLLING_OUT = "RollingOut"
 ROLLOUT_FAILED = "RolloutFailed"
 SCALED_TO_ZERO = "ScaledToZero"
@@ -49,11 +51,12 @@ REASONS = {
     CAPACITY_UNAVAILABLE: "no place for one more worker like those that run; no others are started meanwhile",
     CAPPED: "the desired number of workers is outside the scaling bounds, the ratio of the pools or the GPU budget",
     CONNECTED: "workers can hand off KV over the transport named in the message",
+    DEGRADED: "no prefill worker is ready: decode workers prefill, so requests are served, and may wait for longer",
     DELETING: "the service is being deleted",
     DOWNLOADING: "a pod is downloading its model; see the log of its container `model` for progress",
-    INVALID: "the manifest is invalid",
+    INVALID: "the newest manifest is invalid; the last usable one stays in use",
     METRICS_STALE: "a worker or gateway has not told its load for 30 s, so no pool shrinks; the message names it",
-    NOT_AVAILABLE: "the manifest uses a feature that is not available yet or not on this platform",
+    NOT_AVAILABLE: "the newest manifest uses a feature that is not available yet or not on this platform",
     NOT_FOUND: "a PersistentVolumeClaim or Secret that the manifest names does not exist; running workers stay",
     NOT_NEEDED: "the service has no such pool, or no hand-offs",
     NO_READY_WORKER: "no worker of this pool is ready",
@@ -61,6 +64,7 @@ REASONS = {
     OPERATOR_FAULT: "the operator failed to reconcile this object and will retry; see its log",
     PAUSED: "the autoscaler is paused until the time in the message, by `legato scale` or an annotation",
     PROGRESS_DEADLINE_EXCEEDED: "a worker of the latest revision was not ready within `rollout.progressDeadline`",
+    RETRYING: "a container cannot be created, for want of its image for one; the kubelet tries again for 5 minutes",
     ROLLING_OUT: "workers of an older revision are being replaced",
     ROLLOUT_FAILED: "a worker of the latest revision cannot start; workers of the last good revision keep serving",
     SCALED_TO_ZERO: "no worker is desired; gateways hold requests until the autoscaler has started one",
@@ -79,7 +83,7 @@ CALM = frozenset(
 )
 
 # With any status these raise a warning: somebody has to act.
-ALARMING = frozenset({CAPACITY_UNAVAILABLE, UNSCHEDULABLE})
+ALARMING = frozenset({CAPACITY_UNAVAILABLE, DEGRADED, RETRYING, UNSCHEDULABLE})
 
 
 @dataclass(frozen=True)

@@ -24,12 +24,28 @@ _DROPPED = {"title", "additionalProperties", "propertyNames", "$defs"}
 
 # Objects that the API server fills in. `scaling.prefill` and `.decode` stay out: whether they were given decides
 # whether they contradict `mode: Fixed`, and `min` follows from `max`.
-_NOT_FILLED_IN = {"spec.scaling.prefill", "spec.scaling.decode"}
+_NOT_FILLED_IN = {"spec.scaling.prefill", "spec.scaling.decode", "spec.prefill.template", "spec.decode.template"}
 
 _VALIDATIONS = "x-kubernetes-validations"
-_NAME: Schema = {
-    "rule": f"size(self.metadata.name) <= {LONGEST_SERVICE_NAME}",
-    "message": f"metadata.name must be at most {LONGEST_SERVICE_NAME} characters: pods are named after it",
+_NAMES: list[Schema] = [
+    {
+        "rule": f"size(self.metadata.name) <= {LONGEST_SERVICE_NAME}",
+        "message": f"metadata.name must be at most {LONGEST_SERVICE_NAME} characters: pods are named after it",
+    },
+    {
+        "rule": "self.metadata.name.matches('^[a-z][-a-z0-9]*$')",
+        "message": "metadata.name must start with a letter and have no dots: a Service is named after it",
+    },
+]
+# Where processes see the operator's own files, a path may be relative.
+_POD_RULES: Rules = {
+    "spec.model.source": [
+        {
+            "rule": "!has(self.path) || self.path.startsWith('/')",
+            "message": "must be absolute: it is a path of every node",
+            "fieldPath": ".path",
+        }
+    ]
 }
 # Of a change, which only the API server sees.
 _POOL_RULES: Rules = {
@@ -67,6 +83,12 @@ _CONDITIONS: Schema = {
         },
     },
 }
+_REVISION: Schema = {
+    "revision": {"type": "string", "description": "Pod revision of the current spec."},
+    "failedRevision": {"type": "string", "description": "That revision, if its pods cannot start."},
+    "failureReason": {"type": "string", "description": "Machine-readable reason why they cannot start."},
+    "failure": {"type": "string", "description": "Human-readable details of why they cannot start."},
+}
 _GENERATION: Schema = {
     "type": "integer",
     "format": "int64",
@@ -85,12 +107,10 @@ def inference_service() -> Schema:
             "ready": {**count, "description": "Workers that are ready."},
             "desired": {**count, "description": "Desired number of workers."},
             "cappedBy": {"type": "string", "description": "Field that keeps it from being what its scaler asks for."},
-            "revision": {"type": "string", "description": "Pod revision of the current spec."},
-            "failedRevision": {"type": "string", "description": "That revision, if its workers cannot start."},
-            "failureReason": {"type": "string", "description": "Machine-readable reason why they cannot start."},
-            "failure": {"type": "string", "description": "Human-readable details of why they cannot start."},
+            **_REVISION,
         },
     }
+    gateway = {"type": "object", "description": "State of the gateway's rollout.", "properties": _REVISION}
     status = {
         "type": "object",
         "description": "Observed state of the service.",
@@ -102,6 +122,7 @@ def inference_service() -> Schema:
                 "description": "State of the pools.",
                 "properties": {"prefill": pool, "decode": pool},
             },
+            "gateway": gateway,
             "scaling": scaling_status.schema(),
             "model": {"type": "string", "description": "Model name that clients put into requests."},
             "url": {"type": "string", "description": "URL of the gateway inside the cluster."},
@@ -212,7 +233,7 @@ def _resource(model: type[BaseModel], description: str, status: Schema, validati
 
 
 def _service_rules() -> Rules:
-    found: dict[str, list[Schema]] = {"": [_NAME]}
+    found: dict[str, list[Schema]] = {"": _NAMES, **{path: [*given] for path, given in _POD_RULES.items()}}
     for rule in rules.RULES:
         if rule.cel:
             found.setdefault(rule.at, []).append(rule.validation())

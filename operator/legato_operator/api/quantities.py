@@ -1,4 +1,4 @@
-"""Kubernetes' quantities, such as a number of cores: `2`, `500m`. How sizes and durations are read is in `protocol`."""
+"""Kubernetes' quantities, such as a number of cores: `2`, `500m`. How other values are read is in `protocol`."""
 
 import re
 from decimal import Decimal
@@ -10,19 +10,34 @@ _UNITS = {"m": Decimal("0.001"), **{unit: Decimal(size) for unit, size in sizes.
 _QUANTITY = re.compile(r"([0-9]+(?:\.[0-9]+)?)(m|k|M|G|T|P|Ki|Mi|Gi|Ti|Pi|)")
 
 _SHORTEST, _LONGEST = durations.text(durations.SHORTEST), durations.text(durations.LONGEST)
-_LARGEST = sizes.text(sizes.LARGEST)
+LEAST_MEMORY = 1 << 20  # bytes: no model's KV cache is smaller
+_LEAST, _LARGEST = sizes.text(LEAST_MEMORY), sizes.text(sizes.LARGEST)
+MEMORY_RANGE = f"{_LEAST} to {_LARGEST}"
 _DURATION_RANGE = {
     "rule": f"duration(self) >= duration('{_SHORTEST}') && duration(self) <= duration('{_LONGEST}')",
     "message": f"{_SHORTEST} to {_LONGEST}",
 }
 _MEMORY_RANGE = {
-    "rule": f"string(self) == '{sizes.AUTO}' || (quantity(string(self)).isGreaterThan(quantity('0')) && "
+    "rule": f"string(self) == '{sizes.AUTO}' || (quantity(string(self)).compareTo(quantity('{_LEAST}')) >= 0 && "
     f"quantity(string(self)).compareTo(quantity('{_LARGEST}')) <= 0)",
-    "message": f"above 0, at most {_LARGEST}",
+    "message": MEMORY_RANGE,
 }
 
-# How a CRD spells the three. Numbers are quantities too: `cpu: 1`.
-QUANTITY_SCHEMA = {"x-kubernetes-int-or-string": True, "pattern": r"^[0-9]+(\.[0-9]+)?(m|k|M|G|T|P|Ki|Mi|Gi|Ti|Pi)?$"}
+_BYTE = "(25[0-5]|2[0-4][0-9]|1?[0-9]?[0-9])"
+_IPV4 = rf"({_BYTE}\.){{3}}{_BYTE}(/(3[0-2]|[12]?[0-9]))?"
+_IPV6 = r"[0-9a-fA-F:]*:[0-9a-fA-F:.]*(/(12[0-8]|1[01][0-9]|[1-9]?[0-9]))?"
+
+# An image's name, with registry, tag and digest where it has them.
+_PART = "[a-z0-9]+(([.]|_|__|-+)[a-z0-9]+)*"
+_REGISTRY = "[A-Za-z0-9]([-A-Za-z0-9.]*[A-Za-z0-9])?(:[0-9]+)?/"
+IMAGE = f"^({_REGISTRY})?{_PART}(/{_PART})*(:[A-Za-z0-9_][-A-Za-z0-9_.]{{0,127}})?(@sha256:[0-9a-f]{{64}})?$"
+
+# How a CRD spells them. Numbers are quantities too: `cpu: 1`.
+QUANTITY_SCHEMA = {
+    "x-kubernetes-int-or-string": True,
+    "maxLength": 40,
+    "pattern": r"^[0-9]+(\.[0-9]+)?(m|k|M|G|T|P|Ki|Mi|Gi|Ti|Pi)?$",
+}
 MEMORY_OR_AUTO_SCHEMA = {
     "x-kubernetes-int-or-string": True,
     "pattern": f"^{sizes.AUTO}$|{sizes.PATTERN}",
@@ -33,6 +48,7 @@ DURATION_SCHEMA = {
     "pattern": durations.PATTERN,
     "x-kubernetes-validations": [_DURATION_RANGE],
 }
+NETWORK_SCHEMA = {"type": "string", "maxLength": 49, "pattern": f"^({_IPV4}|{_IPV6})$"}
 
 
 def quantity(text: str) -> Decimal:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from legato_operator.api.resources import Spec
+from legato_protocol import names
 
 CLAIM = "PersistentVolumeClaim"
 SECRET = "Secret"
@@ -24,7 +25,8 @@ class Reference:
 
 def of(spec: Spec) -> tuple[Reference, ...]:
     """Everything that has to be there."""
-    return (*_source(spec), *_template("prefill", spec.prefill.template), *_template("decode", spec.decode.template))
+    templates = (*_template("prefill", spec.prefill.template), *_template("decode", spec.decode.template))
+    return (*_source(spec), *_api_keys(spec), *_tls(spec), *templates)
 
 
 def _source(spec: Spec) -> Iterator[Reference]:
@@ -33,6 +35,19 @@ def _source(spec: Spec) -> Iterator[Reference]:
         yield Reference("spec.model.source.pvc.claim", CLAIM, source.pvc.claim)
     if source.hugging_face and source.hugging_face.token_secret:
         yield Reference("spec.model.source.huggingFace.tokenSecret", SECRET, source.hugging_face.token_secret, "token")
+
+
+def _api_keys(spec: Spec) -> Iterator[Reference]:
+    keys = spec.gateway.api_keys
+    if keys and keys.secret:
+        yield Reference("spec.gateway.apiKeys.secret", SECRET, keys.secret, names.API_KEYS)
+
+
+def _tls(spec: Spec) -> Iterator[Reference]:
+    tls = spec.gateway.tls
+    if tls and tls.secret:
+        for key in (names.TLS_CERTIFICATE, names.TLS_KEY):
+            yield Reference("spec.gateway.tls.secret", SECRET, tls.secret, key)
 
 
 def _template(role: str, template: Mapping[str, Any]) -> Iterator[Reference]:

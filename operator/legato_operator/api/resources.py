@@ -4,6 +4,7 @@ The text below a field is its description, also in the CRDs that `crd` makes fro
 fields are in `rules`; how a refusal is worded is in `field_errors`.
 """
 
+import contextlib
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
@@ -18,8 +19,8 @@ from pydantic import (
 )
 from pydantic.alias_generators import to_camel
 
-from legato_operator.api import quantities
-from legato_protocol import durations, sizes
+from legato_operator.api import pod_template, quantities
+from legato_protocol import durations, sizes, values
 
 LONGEST_SERVICE_NAME = 40  # leaves room for -prefill-123
 
@@ -41,8 +42,18 @@ def _check_quantity(text: str) -> str:
     return text
 
 
+def _check_network(text: str) -> str:
+    values.network(text)
+    return text
+
+
 def _bytes_or_auto(value: object) -> int | None:
-    return sizes.parse_or_auto(str(value) if isinstance(value, int) and not isinstance(value, bool) else value)
+    text = str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+    with contextlib.suppress(ValueError):
+        size = sizes.parse_or_auto(text)
+        if size is None or size >= quantities.LEAST_MEMORY:
+            return size
+    raise values.invalid("size", text, f"write 512Mi, 1.5Gi or 1073741824; {quantities.MEMORY_RANGE}, or {sizes.AUTO}")
 
 
 Quantity = Annotated[
@@ -53,17 +64,21 @@ MemoryOrAuto = Annotated[  # bytes; None: Auto
     int | None, BeforeValidator(_bytes_or_auto), WithJsonSchema(quantities.MEMORY_OR_AUTO_SCHEMA)
 ]
 Name = Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9]{0,48}[a-z0-9])?$")]
-ObjectName = Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$", max_length=253)]  # any Kubernetes object
-ServiceName = Annotated[str, Field(pattern=rf"^[a-z0-9]([-a-z0-9]{{0,{LONGEST_SERVICE_NAME - 2}}}[a-z0-9])?$")]
+ObjectName = Annotated[  # any Kubernetes object
+    str, Field(pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$", max_length=253)
+]
+ServiceName = Annotated[str, Field(pattern=rf"^[a-z]([-a-z0-9]{{0,{LONGEST_SERVICE_NAME - 2}}}[a-z0-9])?$")]
+Amounts = Annotated[dict[str, Quantity], Field(max_length=16)]  # by resource
 ServedName = Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[A-Za-z0-9][-A-Za-z0-9._:/@+ ]*$")]
 Tenant = Annotated[str, Field(min_length=1, max_length=512)]
+Network = Annotated[str, AfterValidator(_check_network), WithJsonSchema(quantities.NETWORK_SCHEMA)]
 Count = Annotated[int, Field(ge=0, le=10_000)]
 
 
 class HuggingFace(ManifestPart):
     """A repository on the Hugging Face hub."""
 
-    repo: Annotated[str, Field(pattern=r"^[^/\s]+/[^/\s]+$", max_length=200)]
+    repo: Annotated[str, Field(pattern=r"^[A-Za-z0-9_][-A-Za-z0-9_.]*/[A-Za-z0-9_][-A-Za-z0-9_.]*$", max_length=200)]
     """The repository's name, `owner/name`."""
     revision: Annotated[str, Field(pattern=r"^[0-9a-f]{40}$")]
     """A commit of 40 hex digits, so that all workers load the same weights."""
@@ -78,7 +93,7 @@ class Claim(ManifestPart):
 
     claim: ObjectName
     """The PersistentVolumeClaim, in the service's namespace."""
-    path: str = ""
+    path: Annotated[str, Field(max_length=4096)] = ""
     """Path of the GGUF file or Hugging Face directory in the volume; its root if not given."""
 
 
@@ -91,9 +106,9 @@ class Source(ManifestPart):
     """A repository on the Hugging Face hub, at one commit."""
     pvc: Claim | None = None
     """A directory on a PersistentVolumeClaim."""
-    path: Annotated[str, Field(min_length=1, pattern=r"^[^-]")] | None = None
+    path: Annotated[str, Field(min_length=1, max_length=4096, pattern=r"^[^-]")] | None = None
     """A GGUF file, or a Hugging Face directory with safetensors, on the machine (on Kubernetes: on every node)."""
-    image: Annotated[str, Field(min_length=1)] | None = None
+    image: Annotated[str, Field(max_length=500, pattern=quantities.IMAGE)] | None = None
     """An image that holds the weights, mounted as an image volume."""
 
 
@@ -127,12 +142,14 @@ class Engine(ManifestPart):
     """Model computes. Paced computes nothing and takes the time that profile says: its text means nothing."""
     profile: Annotated[str, Field(min_length=1, pattern=r"^[^-]")] | None = None
     """With runner Paced, a shipped profile, or the path of a JSON file where the worker runs."""
+    hang_timeout: Duration = 15.0
+    """Time without a sign of life after which a worker has hung, and longer where its steps take long."""
 
 
 class Resources(ManifestPart):
-    requests: dict[str, Quantity] = {}
+    requests: Amounts = {}
     """Resource requests of one worker. `cpu` also sets its number of compute threads."""
-    limits: dict[str, Quantity] = {}
+    limits: Amounts = {}
     """Resource limits of one worker, enforced on Kubernetes."""
 
 
@@ -146,21 +163,58 @@ class Pool(ManifestPart):
     """CPU, memory and GPUs of one worker."""
     parallelism: Parallelism = Parallelism()
     """How a worker is sharded over GPUs."""
-    template: dict[str, Any] = {}
+    template: Annotated[dict[str, Any], WithJsonSchema(pod_template.schema())] = {}
     """Merged into the pods: metadata.labels, metadata.annotations, and fields of a pod's spec."""
     replicas: Count | None = None
     """Number of workers; required with scaling.mode Fixed, not allowed otherwise."""
 
 
+class APIKeys(ManifestPart):
+    """Where the hashes of API keys are; exactly one field must be set."""
+
+    secret: ObjectName | None = None
+    """The Secret that holds them, under the key `api-keys.json`. Changes take effect without a restart."""
+    path: Annotated[str, Field(min_length=1, pattern=r"^[^-]")] | None = None
+    """The file that holds them, where the gateway is a process of this machine."""
+
+
+class GatewayTLS(ManifestPart):
+    """Where the certificate for clients and its private key are; exactly one field must be set."""
+
+    secret: ObjectName | None = None
+    """The Secret that holds them, of the type kubernetes.io/tls. Changes take effect without a restart."""
+    path: Annotated[str, Field(min_length=1, pattern=r"^[^-]")] | None = None
+    """The folder that holds them as tls.crt and tls.key, where the gateway is a process of this machine."""
+
+
 class GatewaySpec(ManifestPart):
-    replicas: Annotated[int, Field(ge=1, le=1000)] = 1
+    replicas: Annotated[int, Field(ge=1, le=100)] = 1
     """Number of gateways."""
     default_deadline: Duration = 600.0
     """Deadline of requests without the header x-legato-deadline."""
     tenant_tokens_per_minute: dict[Tenant, Annotated[int, Field(ge=1, le=10**12)]] = {}
     """Quota of tokens per minute by tenant; "*" applies to each other tenant. No limit if not given."""
+    api_keys: APIKeys | None = None
+    """API keys that clients need, and the tenants that they are of. Without it, everyone may ask."""
+    tls: GatewayTLS | None = None
+    """Certificate for clients, which then connect with TLS. Without it, gateways serve plain HTTP."""
+    trusted_proxies: Annotated[list[Network], Field(max_length=64)] = []
+    """Networks of proxies that say in the header x-legato-tenant whose request it is."""
     access_log: Literal["Text", "JSON", "Off"] = "Text"
     """Format of the line that gateways log for each request, or Off."""
+
+
+Weight = Annotated[float, Field(ge=0, le=1000)]
+
+
+class RoutingWeights(ManifestPart):
+    prefix_cache: Weight = 2.0
+    """What a second of computing a prompt counts against one of waiting in a queue. Higher values avoid computing a
+    prefix again that another worker holds; lower values spread load."""
+    kv_cache_utilization: Weight = 1.0
+    """How many seconds of waiting a full KV cache counts for."""
+    step_time: Weight = 20.0
+    """For how many output tokens the time of a worker's decode steps counts."""
 
 
 class Routing(ManifestPart):
@@ -168,6 +222,8 @@ class Routing(ManifestPart):
     """Prompts with fewer uncached tokens than this are prefilled by the decode worker itself."""
     when_prefill_unavailable: Literal["Local", "Wait", "Fail"] = "Local"
     """What happens without a prefill worker: Local (decode workers prefill), Wait or Fail."""
+    weights: RoutingWeights = RoutingWeights()
+    """What counts how much when a worker is chosen."""
 
 
 class Transfer(ManifestPart):
@@ -202,6 +258,13 @@ class Bounds(ManifestPart):
         return value
 
 
+class TracingSpec(ManifestPart):
+    endpoint: Annotated[str, Field(pattern=values.COLLECTOR, max_length=500)] | None = None
+    """Address of an OpenTelemetry collector (OTLP over HTTP), which gets traces at /v1/traces. None if not given."""
+    sampling_rate_per_million: Annotated[int, Field(ge=0, le=1_000_000)] = 1_000_000
+    """How many of a million requests are traced, of those whose client has not decided."""
+
+
 class Scaling(ManifestPart):
     mode: Literal["Managed", "Advisory", "External", "Fixed"] = "Managed"
     """Who sets the pools' replicas: Managed (the operator), External (an HPA, for example) or Fixed (the manifest).
@@ -214,11 +277,11 @@ class Scaling(ManifestPart):
     """A pool shrinks only to the largest size that was wanted in this time, with Managed and Advisory."""
     idle_after: Duration = 600.0
     """A pool with min 0 loses its last worker when nothing arrived or ran for this time, with Managed and Advisory."""
-    gpu_budget: Annotated[int, Field(ge=1)] | None = None
+    gpu_budget: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
     """Maximum number of GPUs of both pools together; no limit if not given."""
-    max_prefill_per_decode: Annotated[int, Field(ge=1)] = 4
+    max_prefill_per_decode: Annotated[int, Field(ge=1, le=10_000)] = 4
     """Maximum number of prefill workers for each decode worker."""
-    max_decode_per_prefill: Annotated[int, Field(ge=1)] = 4
+    max_decode_per_prefill: Annotated[int, Field(ge=1, le=10_000)] = 4
     """Maximum number of decode workers for each prefill worker."""
 
 
@@ -253,6 +316,8 @@ class Spec(ManifestPart):
     """How requests are routed to workers."""
     transfer: Transfer = Transfer()
     """Hand-offs of KV between workers."""
+    tracing: TracingSpec = TracingSpec()
+    """Traces of requests."""
     slo: Slo = Slo()
     """Latency objectives."""
     scaling: Scaling = Scaling()

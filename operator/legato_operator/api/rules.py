@@ -3,16 +3,30 @@
 Each entry states a rule twice: as a predicate for manifests that no API server has seen, and in CEL for the CRD.
 """
 
-import operator
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from pydantic.alias_generators import to_snake
+
 from legato_operator.api import pool_sizes, quantities, roles
 from legato_operator.api.quantities import GPU
-from legato_operator.api.resources import Bounds, Engine, Resources, Rollout, Scaling, Source, Spec, Transfer
+from legato_operator.api.resources import (
+    Bounds,
+    Engine,
+    GatewaySpec,
+    Resources,
+    Rollout,
+    Scaling,
+    Source,
+    Spec,
+    Transfer,
+)
 
 MAX_CPUS = 1024  # of one worker
+_DEVICE = "[a-z0-9][-a-z0-9.]*/[A-Za-z0-9][-A-Za-z0-9_.]*"
+_RESOURCE = re.compile(f"(cpu|memory|ephemeral-storage|hugepages-[0-9]+[KMGT]i|{_DEVICE})")
 
 
 @dataclass(frozen=True)
@@ -44,11 +58,15 @@ class Rule:
 def problems(spec: Spec) -> list[tuple[str, str]]:
     """(path, message) of every rule that a spec breaks."""
     given = [(rule, _object(spec, rule.at)) for rule in RULES]
-    return [(rule.path, rule.told(part)) for rule, part in given if not rule.holds(part)]
+    return [(rule.path, rule.told(part)) for rule, part in given if part is not None and not rule.holds(part)]
 
 
 def _object(spec: Spec, path: str) -> Any:
-    return spec if path == "spec" else operator.attrgetter(path.removeprefix("spec."))(spec)
+    """What stands at a path; None where nothing does."""
+    found: Any = spec
+    for name in path.split(".")[1:]:
+        found = found and getattr(found, to_snake(name))
+    return found
 
 
 def _one_source(source: Source) -> bool:
@@ -61,6 +79,11 @@ def _bounds_are_ordered(bounds: Bounds) -> bool:
 
 def _chunk_holds_a_block(engine: Engine) -> bool:
     return engine.chunk_tokens >= engine.block_size
+
+
+def _hang_can_be_told(engine: Engine) -> bool:
+    """Workers report every half second, and a third of it is silence; at most, so that a step's limit is a duration."""
+    return 3 <= engine.hang_timeout <= 3600
 
 
 def _required_transport_is_named(transfer: Transfer) -> bool:
@@ -103,6 +126,44 @@ def _is_whole(kind: str) -> str:
     """In CEL. Not `isInteger`, for which 2000m is no integer; Kubernetes accepts 2000m of a device."""
     amount = f"quantity(string(self.{kind}['{GPU}'])).asApproximateFloat()"
     return f"double(int({amount})) == {amount}"
+
+
+def _are_known(amounts: Mapping[str, str]) -> bool:
+    return all(_RESOURCE.fullmatch(name) for name in amounts)
+
+
+def _limits_hold_requests(resources: Resources) -> bool:
+    asked, most = resources.requests, resources.limits
+    return all(quantities.quantity(asked[name]) <= quantities.quantity(most[name]) for name in asked.keys() & most)
+
+
+def _devices_are_equal(resources: Resources) -> bool:
+    asked, most = resources.requests, resources.limits
+    both = [name for name in asked.keys() & most if "/" in name]
+    return all(quantities.quantity(asked[name]) == quantities.quantity(most[name]) for name in both)
+
+
+def _compared(names: str, comparison: str) -> str:
+    """In CEL: what is requested against its limit, of every resource that has both."""
+    asked, most = (f"quantity(string(self.{kind}[name]))" for kind in ("requests", "limits"))
+    skipped = f"!(name in self.limits){names}"
+    both = f"self.requests.all(name, {skipped} || {asked}.compareTo({most}) {comparison} 0)"
+    return f"!has(self.requests) || !has(self.limits) || {both}"
+
+
+def _stays_below(path: str | None) -> bool:
+    return path is None or ".." not in path.split("/")
+
+
+def _no_way_up(at: str, field: str) -> Rule:
+    """Kubernetes mounts no path with `..`, and a volume's would leave the volume."""
+    return Rule(
+        at=at,
+        field=field,
+        message="must not contain ..",
+        holds=lambda given: _stays_below(getattr(given, to_snake(field))),
+        cel=f"!has(self.{field}) || !self.{field}.matches('(^|/)[.][.](/|$)')",
+    )
 
 
 def _countable_cpus(resources: Resources) -> bool:
@@ -160,6 +221,30 @@ def _of_role(role: str) -> tuple[Rule, ...]:
             cel=_ratio_can_hold(role),
             arithmetic=lambda spec: pool_sizes.unfit_ratio(spec, role),
         ),
+        Rule(
+            at=f"spec.{role}.resources",
+            field="limits",
+            message="must not be below requests",
+            holds=_limits_hold_requests,
+            cel=_compared("", "<="),
+        ),
+        Rule(
+            at=f"spec.{role}.resources",
+            field="limits",
+            message="of devices must be the same as requested",
+            holds=_devices_are_equal,
+            cel=_compared(" || !name.contains('/')", "=="),
+        ),
+        *(
+            Rule(
+                at=f"spec.{role}.resources",
+                field=kind,
+                message="names must be cpu, memory, ephemeral-storage, hugepages-SIZE or like nvidia.com/gpu",
+                holds=lambda resources, kind=kind: _are_known(getattr(resources, kind)),  # type: ignore[misc]
+                cel=f"!has(self.{kind}) || self.{kind}.all(name, name.matches('^{_RESOURCE.pattern}$'))",
+            )
+            for kind in ("requests", "limits")
+        ),
         *(
             Rule(
                 at=f"spec.{role}.resources",
@@ -182,6 +267,20 @@ def _of_role(role: str) -> tuple[Rule, ...]:
     )
 
 
+def _one_place_of_keys(gateway: GatewaySpec) -> bool:
+    keys = gateway.api_keys
+    return keys is None or (keys.secret is None) != (keys.path is None)
+
+
+def _one_place_of_certificate(gateway: GatewaySpec) -> bool:
+    tls = gateway.tls
+    return tls is None or (tls.secret is None) != (tls.path is None)
+
+
+def _tenants_are_known(gateway: GatewaySpec) -> bool:
+    return not gateway.tenant_tokens_per_minute.keys() - {"*"} or bool(gateway.api_keys or gateway.trusted_proxies)
+
+
 _EMPTY_DECODE = "must be at least 1: without decode workers nothing can be served"
 RULES: tuple[Rule, ...] = (
     Rule(
@@ -191,6 +290,16 @@ RULES: tuple[Rule, ...] = (
         holds=_one_source,
         cel="[has(self.builtin), has(self.huggingFace), has(self.pvc), has(self.path), has(self.image)]"
         ".filter(given, given).size() == 1",
+    ),
+    _no_way_up("spec.model.source", "path"),
+    _no_way_up("spec.model.source.pvc", "path"),
+    _no_way_up("spec.model.source.huggingFace", "nodeCache"),
+    Rule(
+        at="spec.engine",
+        field="hangTimeout",
+        message="must be from 3s to 1h",
+        holds=_hang_can_be_told,
+        cel="duration(self.hangTimeout) >= duration('3s') && duration(self.hangTimeout) <= duration('1h')",
     ),
     Rule(
         at="spec.engine",
@@ -212,6 +321,28 @@ RULES: tuple[Rule, ...] = (
         message="only allowed with runner Paced",
         holds=lambda engine: engine.runner == "Paced" or engine.profile is None,
         cel="self.runner == 'Paced' || !has(self.profile)",
+    ),
+    Rule(
+        at="spec.gateway",
+        field="apiKeys",
+        message="exactly one of secret and path must be set",
+        holds=_one_place_of_keys,
+        cel="!has(self.apiKeys) || has(self.apiKeys.secret) != has(self.apiKeys.path)",
+    ),
+    Rule(
+        at="spec.gateway",
+        field="tls",
+        message="exactly one of secret and path must be set",
+        holds=_one_place_of_certificate,
+        cel="!has(self.tls) || has(self.tls.secret) != has(self.tls.path)",
+    ),
+    Rule(
+        at="spec.gateway",
+        field="tenantTokensPerMinute",
+        message='needs apiKeys or trustedProxies for tenants other than "*": without them, tenants are not told apart',
+        holds=_tenants_are_known,
+        cel="!has(self.tenantTokensPerMinute) || self.tenantTokensPerMinute.all(tenant, tenant == '*') || "
+        "has(self.apiKeys) || (has(self.trustedProxies) && self.trustedProxies.size() > 0)",
     ),
     Rule(
         at="spec.transfer",

@@ -42,7 +42,8 @@ def decide(
     made: dict[str, PoolDecision] = {}
     kept: dict[str, Window] = {}
     for pool in reversed(roles.of(spec)):  # prefill first: beside its workers there is one that decodes
-        pool_terms = _terms(fresh, pool, spec, current[pool])
+        prompts = made[roles.PREFILL].terms if roles.PREFILL in made else ()
+        pool_terms = _terms(fresh, pool, spec, current[pool], prompts)
         kept[pool] = _window(windows.get(pool, Window()), pool_terms, fresh, pool, spec, current[pool], now)
         beside = any(each.wish for each in made.values())
         made[pool] = _decide(pool, pool_terms, kept[pool], beside, spec, current[pool], now)
@@ -75,11 +76,12 @@ def _is_idle(signals: Signals, pool: str, spec: Spec) -> bool:
     return not any(worker.running or worker.waiting or worker.queue_tokens for worker in workers)
 
 
-def _terms(signals: Signals, pool: str, spec: Spec, current: int) -> tuple[Term, ...]:
+def _terms(signals: Signals, pool: str, spec: Spec, current: int, beside: tuple[Term, ...]) -> tuple[Term, ...]:
+    """`beside`: those of the prefill pool, for another one."""
     if pool == roles.PREFILL:
         return prefill.terms(signals, signals.of_pool("prefill"), spec.slo.ttft, current)
     workers = signals.of_pool("decode")
-    decoding = decode.terms(signals, workers, spec)
+    decoding = decode.terms(signals, workers, spec, beside)
     if spec.disaggregated:
         return decoding
     prompts = prefill.terms(signals, workers, spec.slo.ttft, current)
@@ -120,16 +122,18 @@ def _decide(
     bounds, asked = roles.bounds(spec, pool), _asked(terms, current)
     allowed = _within(bounds, asked)
     lowest = _within(bounds, max(window.allows(now, spec.scaling.idle_after), int(beside)))
+    wish = allowed if allowed >= current else min(lowest, current)
+    is_capped = wish == allowed != asked  # else something else keeps the pool larger than its bounds do
     decision = PoolDecision(
         pool="prefill" if pool == roles.PREFILL else "decode",
         current=current,
-        wish=allowed if allowed >= current else min(lowest, current),
+        wish=wish,
         needed=_needed(terms),
         highest=window.highest,
         reason="",
         terms=terms,
         missing=_missing(terms),
-        capped_by="" if asked == allowed else f"scaling.{pool}.{'max' if asked > allowed else 'min'}",
+        capped_by=f"scaling.{pool}.{'max' if asked > allowed else 'min'}" if is_capped else "",
     )
     reason = _reason(decision)
     left = window.since + spec.scaling.scale_down_stabilization - now

@@ -8,8 +8,9 @@ import statistics
 from collections.abc import Sequence
 
 from legato_operator.api.resources import Spec
+from legato_operator.autoscaler import held
 from legato_operator.autoscaler.decision import ACTIVATION, DECODE_ROOM, KV_BLOCKS, SLOTS, STEP_TIME, Term
-from legato_operator.autoscaler.prefill import decode_share, start_seconds
+from legato_operator.autoscaler.prefill import decode_share
 from legato_operator.autoscaler.signals import DecodeCost, Signals, Traffic, WorkerSignals
 
 FULL = 0.9  # of a worker's blocks and slots: sequences do not divide evenly among workers
@@ -24,19 +25,24 @@ ROOM_EQUATION = "serving + 1"
 ACTIVATION_EQUATION = "min(1, held + arrived)"
 
 
-def terms(signals: Signals, workers: Sequence[WorkerSignals], spec: Spec) -> tuple[Term, ...]:
-    """What workers of this pool are needed for."""
+def terms(
+    signals: Signals, workers: Sequence[WorkerSignals], spec: Spec, prompts: Sequence[Term] = ()
+) -> tuple[Term, ...]:
+    """What workers of this pool are needed for, beside a prefill pool with the terms `prompts`."""
+    resident = _resident(signals, workers, spec, prompts)
     if signals.traffic is None:
-        return (Term.unknown(KV_BLOCKS, "what is held (a gateway did not answer)"), *_resident(signals, workers, spec))
-    return (*_resident(signals, workers, spec), *_room(signals, workers), *_activation(signals.traffic, workers))
+        return (Term.unknown(KV_BLOCKS, "what is held (a gateway did not answer)"), *resident)
+    return (*resident, *_room(signals, workers), *_activation(signals.traffic, workers))
 
 
-def _resident(signals: Signals, workers: Sequence[WorkerSignals], spec: Spec) -> tuple[Term, ...]:
+def _resident(
+    signals: Signals, workers: Sequence[WorkerSignals], spec: Spec, prompts: Sequence[Term]
+) -> tuple[Term, ...]:
     """A draining worker's sequences count: they move to the others. Its capacity does not."""
     silent = [worker.name for worker in workers if worker.ready and (worker.blocks is None or worker.running is None)]
     unknown = Term.unknown(KV_BLOCKS, f"the load of {', '.join(silent)}")
     load = [worker for worker in signals.workers if worker.pool == "decode"]
-    share = _held_share(signals.traffic, workers, spec.slo.tpot)
+    share = held.share(signals, workers, spec, prompts)
     return (
         *_blocks(signals, workers, load, share, spec.engine.block_size),
         *_slots(signals, workers, load, share),
@@ -67,19 +73,6 @@ def _blocks(
         "full": FULL,
     }
     return (Term.of(KV_BLOCKS, BLOCKS_EQUATION, numbers),)
-
-
-def _held_share(traffic: Traffic | None, workers: Sequence[WorkerSignals], tpot: float) -> float:
-    """The part of the held requests that will decode at once, from 0 to 1.
-
-    Those that wait for prefill are let through in about the time that a worker takes to start, as `prefill` adds
-    workers for; each then decodes for as long as its output takes.
-    """
-    if traffic is None:
-        return 0.0
-    decoding = traffic.output.mean * tpot if traffic.output is not None else 0.0
-    start = start_seconds(workers)
-    return max(decode_share(traffic), decoding / start if decoding < start else 1.0)
 
 
 def _slots(

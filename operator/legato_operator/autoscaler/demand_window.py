@@ -16,6 +16,7 @@ from legato_protocol.demand import DemandReport, LengthBucket, WaitCause
 
 WINDOW = 60.0  # seconds
 RECENT = 10.0
+NEWEST = 4.0
 MOST_KNOWN = 1024  # processes of gateways whose counters are remembered
 
 _K = TypeVar("_K")

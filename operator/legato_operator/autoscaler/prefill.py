@@ -12,17 +12,20 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from legato_operator.autoscaler.decision import ARRIVALS, BACKLOG, QUEUEING, Term
+from legato_operator.autoscaler.demand_window import WINDOW
 from legato_operator.autoscaler.equation import evaluate
 from legato_operator.autoscaler.signals import PromptLengths, Signals, Traffic, WorkerSignals
 
 UTILISATION = 0.75  # of a worker's measured rate: with a rate that is 30 % too high, load is still below capacity
 LATE = 0.05  # of the prompts may wait longer than that
+DEVIATIONS = 0.5  # standard deviations that what arrives in the last seconds may be off by chance
 LEAST_QUEUEING = 0.1  # of the objective: the part that is left for queueing is never taken to be less
 USUAL_START = 60.0  # seconds, where no start was measured
 _LONGEST_PROMPT = 1 << 24  # tokens
 
+LOAD_EQUATION = "max(fittingWork / minute, (fittingWork - chance) / window)"
 ARRIVALS_EQUATION = (
-    "max(min(1, oversizedWork / window), fittingWork / window / utilisation + max(0, oversizedWork / window - 1))"
+    f"max(min(1, oversizedWork / minute), {LOAD_EQUATION} / utilisation + max(0, oversizedWork / minute - 1))"
 )
 LATE_EQUATION = "(load / workers) ** (sqrt(2 * (workers + 1)) - 1) * exp(-queueing * (workers - load) / residual)"
 BACKLOG_EQUATION = (
@@ -41,6 +44,11 @@ class _Work:
     oversized_tokens: int = 0
     squared: float = 0.0  # seconds², summed over those that fit
     longest: float = 0.0  # seconds that the longest of those that fit takes at least
+
+    @property
+    def chance(self) -> float:
+        """Seconds by which those that fit differ from the usual: a standard deviation, if they come independently."""
+        return math.sqrt(self.squared)
 
 
 def terms(signals: Signals, workers: Sequence[WorkerSignals], ttft: float, current: int) -> tuple[Term, ...]:
@@ -62,19 +70,20 @@ def terms(signals: Signals, workers: Sequence[WorkerSignals], ttft: float, curre
         return (Term.unknown(ARRIVALS, "the prefill rate (no step was measured)"),)
     arrived = _work(traffic.arrivals, cost, ttft)
     arrivals = _arrivals(arrived, traffic)
-    backlog = max(0, queued - _work(traffic.waiting, cost, ttft).oversized_tokens)
-    recent = _work(traffic.recent, cost, ttft).fitting / traffic.recent_seconds
+    elsewhere = _queued_at([worker for worker in signals.workers if worker not in workers])
+    backlog = _fitting_tokens(traffic, queued, elsewhere, _work(traffic.waiting, cost, ttft).oversized_tokens)
+    load = evaluate(LOAD_EQUATION, arrivals.numbers)
     numbers = {
-        "arrivals": arrivals.known,
+        "arrivals": max(arrivals.known, _lately(_work(traffic.recent, cost, ttft), traffic.recent_seconds)),
         "backlogTokens": float(backlog),
         "backlogWork": backlog * _per_token(cost, ttft),
-        "load": max(arrived.fitting / traffic.seconds, recent),
+        "load": max(load, _recent_load(traffic, cost, ttft)),
         "start": start_seconds(workers),
         "capacity": _capacity(workers, start_seconds(workers)),
         "queueing": max(LEAST_QUEUEING * ttft, ttft - arrived.longest),
         "ready": float(sum(worker.ready for worker in workers)),
     }
-    queueing = _queueing(arrived, traffic.seconds, numbers["queueing"])
+    queueing = _queueing(arrived, load, numbers["queueing"])
     return (arrivals, *queueing, *_backlog(numbers), *_unknown_queues(workers))
 
 
@@ -84,19 +93,43 @@ def start_seconds(workers: Iterable[WorkerSignals]) -> float:
     return statistics.median(known) if known else USUAL_START
 
 
+def requests_per_second(traffic: Traffic, workers: Sequence[WorkerSignals], ttft: float) -> float:
+    """Of what arrived in the last seconds, that one prefill worker computes; 0 where nothing did, or nothing is
+    known."""
+    cost = _cost(workers)
+    work = _work(traffic.recent, cost, ttft) if cost is not None else _Work()
+    seconds = work.fitting + work.oversized
+    return sum(bucket.requests for bucket in traffic.recent) / seconds if seconds else 0.0
+
+
 def decode_share(traffic: Traffic) -> float:
     """The part of the head's wait that was for room in decode workers, from 0 to 1."""
     total = sum(traffic.head_wait.values())
     return traffic.head_wait.get("decode_room", 0.0) / total if total > 0 else 0.0
 
 
+def _lately(recent: _Work, seconds: float) -> float:
+    """Workers that what arrived lately keeps busy, as far as it is not chance. A minute's mean rises slowly."""
+    return max(0.0, recent.fitting - DEVIATIONS * recent.chance) / seconds
+
+
+def _recent_load(traffic: Traffic, cost: _Cost, ttft: float) -> float:
+    """Of the last seconds. A step is known by the newest of them first, as far as these are not chance."""
+    newest, recent = _work(traffic.newest, cost, ttft), _work(traffic.recent, cost, ttft)
+    sure = (newest.fitting - newest.chance) / traffic.newest_seconds if traffic.newest_seconds else 0.0
+    return max(recent.fitting / traffic.recent_seconds, sure)
+
+
 def _arrivals(arrived: _Work, traffic: Traffic) -> Term:
     """Oversized prompts need what works them off, but for one worker's worth: no number of workers serves one of them
-    within the objective, and one alone must not add any."""
+    within the objective, and one alone must not add any. Nor may one or two of the first seconds after a restart: only
+    a whole window tells what lasts."""
     numbers = {
         "fittingWork": arrived.fitting,
+        "chance": arrived.chance,
         "oversizedWork": arrived.oversized,
         "window": traffic.seconds,
+        "minute": max(traffic.seconds, WINDOW),
         "utilisation": UTILISATION,
         "tokens": float(sum(bucket.tokens for bucket in traffic.arrivals)),
         "oversizedTokens": float(arrived.oversized_tokens),
@@ -104,7 +137,7 @@ def _arrivals(arrived: _Work, traffic: Traffic) -> Term:
     return Term.of(ARRIVALS, ARRIVALS_EQUATION, numbers)
 
 
-def _queueing(arrived: _Work, window: float, queueing: float) -> tuple[Term, ...]:
+def _queueing(arrived: _Work, load: float, queueing: float) -> tuple[Term, ...]:
     """The smallest pool in which at most `LATE` of the prompts wait longer than the objective leaves for queueing.
 
     Few workers meet by chance what many share out, so they need more room. Sakasegawa's approximation of the M/G/c
@@ -113,7 +146,7 @@ def _queueing(arrived: _Work, window: float, queueing: float) -> tuple[Term, ...
     if not arrived.fitting:
         return ()
     numbers = {
-        "load": arrived.fitting / window,
+        "load": load,
         "residual": arrived.squared / arrived.fitting / 2,
         "queueing": queueing,
         "late": LATE,
@@ -137,8 +170,22 @@ def _backlog(numbers: dict[str, float]) -> tuple[Term, ...]:
 
 def _queued_tokens(traffic: Traffic, workers: Sequence[WorkerSignals]) -> int:
     """Uncached tokens that wait for prefill, and not for a decode worker's room."""
-    queues = sum(max(0, (worker.queue_tokens or 0) - (worker.parked_tokens or 0)) for worker in workers)
-    return queues + round(traffic.held_tokens * (1 - decode_share(traffic)))
+    return _queued_at(workers) + round(traffic.held_tokens * (1 - decode_share(traffic)))
+
+
+def _queued_at(workers: Iterable[WorkerSignals]) -> int:
+    return sum(max(0, (worker.queue_tokens or 0) - (worker.parked_tokens or 0)) for worker in workers)
+
+
+def _fitting_tokens(traffic: Traffic, queued: int, elsewhere: int, oversized: int) -> int:
+    """Of the tokens that wait here, those of prompts that do not exceed the objective alone.
+
+    Gateways know of a prompt that waits neither how far it is nor where: what is queued beyond the others is left of
+    the `oversized` ones, and it is first that of workers `elsewhere`. Those that drain have had theirs for the longest.
+    """
+    others = sum(bucket.tokens for bucket in traffic.waiting) - oversized
+    left = min(oversized, max(0, queued + elsewhere - round(others * (1 - decode_share(traffic)))))
+    return max(0, queued - max(0, left - elsewhere))
 
 
 def _unknown_queues(workers: Sequence[WorkerSignals]) -> tuple[Term, ...]:

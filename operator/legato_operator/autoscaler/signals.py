@@ -115,6 +115,8 @@ class Traffic:
     output: OutputLengths | None = None  # None before any request has finished
     head_wait: Mapping[WaitCause, float] = field(default_factory=dict)  # seconds, lately, that the head of the queue
     # waited, by what it waited for
+    newest_seconds: float = 0.0  # about 4; 0 where it is not known
+    newest: tuple[PromptLengths, ...] = ()  # what arrived in these
 
 
 @dataclass(frozen=True)

@@ -41,6 +41,8 @@ _JSON_PATCH = "application/json-patch+json"
 _MERGE = "application/merge-patch+json"
 _METADATA = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 _ERRORS = {403: Forbidden, 404: ObjectNotFound, 409: Conflict, 410: Gone, 422: Invalid}
+# An apply whose fields are not those of its kind, which the server answers with 500, as if the fault were its own.
+_UNTYPED = ("failed to create typed patch object", "strict decoding error")
 _Result = TypeVar("_Result")
 Count = Callable[[str, str, str], None]  # verb, kind, outcome
 
@@ -85,8 +87,7 @@ class KubernetesCluster:
         return await self._list(kind, namespace, labels, _METADATA)
 
     async def apply(self, item: Mapping[str, Any], manager: str, force: bool = False) -> Object:
-        metadata = item["metadata"]
-        path = kinds.path(item["kind"], metadata.get("namespace", "default"), metadata["name"])
+        path = _path(item)
         query = {"fieldManager": manager, "force": str(force).lower(), "fieldValidation": "Strict"}
         try:
             return await self._call("apply", item["kind"], "PATCH", path, query, item, _APPLY)
@@ -95,6 +96,10 @@ class KubernetesCluster:
                 raise
             await self._overwrite(item, path, manager, contradiction)
         return await self._call("apply", item["kind"], "PATCH", path, query, item, _APPLY)
+
+    async def check(self, item: Mapping[str, Any]) -> None:
+        query = {"fieldManager": "check", "force": "true", "fieldValidation": "Strict", "dryRun": "All"}
+        await self._call("check", item["kind"], "PATCH", _path(item), query, item, _APPLY)
 
     async def _overwrite(self, item: Mapping[str, Any], path: str, manager: str, contradiction: Invalid) -> None:
         """Set the fields given, lists as a whole; where that does not do, drop what is beside them in the spec.
@@ -256,6 +261,11 @@ def _mapped() -> Iterator[None]:
         raise Unavailable(f"the API server cannot be asked: {error}") from None
 
 
+def _path(item: Mapping[str, Any]) -> str:
+    metadata = item["metadata"]
+    return kinds.path(item["kind"], metadata.get("namespace", "default"), metadata["name"])
+
+
 def _selector(labels: Mapping[str, str]) -> str:
     """Labels as a selector; an empty value asks only whether the label is there."""
     return ",".join(f"{key}={value}" if value else key for key, value in sorted(labels.items()))
@@ -275,6 +285,8 @@ def _message(body: bytes) -> str:
 
 def _error(status: int, message: str) -> ClusterError:
     kind = _ERRORS.get(status, Unavailable if status >= 500 else ClusterError)
+    if any(text in message for text in _UNTYPED):
+        kind = Invalid
     if status == 422 and "metadata.uid" in message:
         kind = Conflict  # the object of that name is another one
     return kind(f"{status}: {message}")

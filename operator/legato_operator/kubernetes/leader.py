@@ -166,6 +166,9 @@ class LedCluster:
         self._check()
         return await self._cluster.apply(item, manager, force)
 
+    async def check(self, item: Mapping[str, Any]) -> None:
+        await self._cluster.check(item)
+
     async def patch_status(self, ref: Ref, status: Mapping[str, Any], uid: str | None = None) -> Object:
         self._check()
         return await self._cluster.patch_status(ref, status, uid)

@@ -121,6 +121,7 @@ class _Process:
             settings.image_pull_secrets,
             settings.own_namespace,
             settings.gpu_resources,
+            settings.tracing_endpoint,
         )
         recorder = Events(led, settings.identity)
         autoscaler = Autoscaler(GatewaySignalSource(HttpGateways(session), partial(read_token, led)), metrics.services)

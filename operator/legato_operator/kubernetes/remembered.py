@@ -70,6 +70,9 @@ class Remembered:
         finally:
             self._forget(ref_of(item), labels_of(item))
 
+    async def check(self, item: Mapping[str, Any]) -> None:
+        await self._cluster.check(item)
+
     async def patch_status(self, ref: Ref, status: Mapping[str, Any], uid: str | None = None) -> Object:
         try:
             return await self._cluster.patch_status(ref, status, uid)

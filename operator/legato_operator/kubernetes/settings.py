@@ -32,6 +32,7 @@ class OperatorSettings:
     image_pull_policy: str = "IfNotPresent"
     image_pull_secrets: tuple[str, ...] = ()
     gpu_resources: tuple[str, ...] = (GPU,)
+    tracing_endpoint: str = ""
     http_port: int = names.OPERATOR_PORT
     own_namespace: str = ""  # empty where it is not a pod
     token_role: str = ""
@@ -47,6 +48,12 @@ def _image(text: str) -> str:
 def _resource(text: str) -> str:
     if not _RESOURCE.fullmatch(text):
         raise values.invalid("resource", text, f"DOMAIN/NAME, such as {GPU}")
+    return text
+
+
+def _endpoint(text: str) -> str:
+    if not re.fullmatch(values.COLLECTOR, text):
+        raise values.invalid("address", text, "http:// or https:// and a host, such as http://otel-collector:4318")
     return text
 
 
@@ -84,6 +91,11 @@ _FLAGS: Final = (
         f"a resource that is a GPU, for budgets and devices; {GPU} if not given",
         "gpu_resources",
         repeated=True,
+    ),
+    Flag(
+        "--tracing-endpoint",
+        flags.ValueKind("URL", _endpoint),
+        "OTLP collector for traces of services whose manifest names none",
     ),
     Flag(
         "--lease-namespace",

@@ -11,6 +11,7 @@ HOST = "127.0.0.1"
 class PodStatus:
     ready: bool = False
     since: str = ""  # when `ready` changed last
+    began: str = ""  # when its process was started
     message: str = "starting"
     ports: tuple[tuple[str, int], ...] = ()
     pid: int | None = None
@@ -29,7 +30,8 @@ class PodStatus:
 
     def stamped(self, before: "PodStatus", now: str) -> "PodStatus":
         """As it is told at `now`, after `before`."""
-        return replace(self, since=before.since if before.since and before.ready == self.ready else now)
+        since = before.since if before.since and before.ready == self.ready else now
+        return replace(self, since=since, began=before.began if before.pid == self.pid else now)
 
     def ended(self, exit_code: int, last_words: str, delay: float) -> "PodStatus":
         """The process ended and is started again in `delay` seconds."""
@@ -61,6 +63,7 @@ class PodStatus:
                     "name": container,
                     "ready": self.ready,
                     "restartCount": self.restarts,
+                    "state": {"running": {"startedAt": self.began}} if self.pid is not None else {},
                     "lastState": ended if self.exit_code is not None else {},
                 }
             ],

@@ -65,6 +65,9 @@ class Store:
         self._owned[ref] = {name: paths - taken for name, paths in owned.items()} | {manager: set(given)}
         return await self._settle(ref, before, after)
 
+    async def check(self, item: Mapping[str, Any]) -> None:
+        """Kinds have no rules here."""
+
     async def patch_status(self, ref: Ref, status: Mapping[str, Any], uid: str | None = None) -> Object:
         before = self._stored(ref, uid)
         after = copy.deepcopy(before)

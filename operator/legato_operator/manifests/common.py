@@ -8,7 +8,9 @@ from typing import Any
 
 from legato_operator.api.resources import InferenceService
 from legato_operator.cluster import Object, is_leaving
+from legato_operator.manifests.placement import PodPlacement
 from legato_protocol import names
+from legato_telemetry import switch
 
 # Field managers of server-side apply.
 MANAGER = "legato-operator"
@@ -17,9 +19,11 @@ AUTOSCALER = "legato-autoscaler"  # applies `spec.replicas` of pools with `scali
 DRAINER = "legato-drain"  # marks workers that were chosen to leave
 
 ANNOTATION_DRAINING = f"{names.API_GROUP}/draining-since"  # when the operator chose this worker to leave
+ANNOTATION_FAILURES = f"{names.API_GROUP}/failures"  # how many workers in a row failed whose place this one takes
 ANNOTATION_PAUSED = f"{names.API_GROUP}/scaling-paused-until"  # RFC 3339, on a service: until then nothing is scaled
 ANNOTATION_APPLIED = f"{names.API_GROUP}/applied-hash"  # hash of the applied object: removing a field changes it too
 GATEWAY = "gateway"
+MANIFEST = "manifest"  # the role, so to speak, of the ControllerRevision that keeps the last usable spec
 DEPLOYMENT = "Deployment"
 REVISION = "ControllerRevision"
 OWNED_KINDS = (
@@ -33,6 +37,7 @@ OWNED_KINDS = (
     DEPLOYMENT,
     REVISION,
 )  # what a service owns beside pods and the token
+MILLION = 1_000_000
 LAST_WORDS = 5  # seconds beyond the drain deadline in which a process tells its clients and ends by itself
 
 
@@ -110,6 +115,24 @@ def token_variable(service: InferenceService) -> dict[str, Any]:
     """The environment entry that brings the service's token into a container."""
     secret = {"name": token_name(service), "key": "token"}
     return {"name": names.ENV_TOKEN, "valueFrom": {"secretKeyRef": secret}}
+
+
+def tracing_variables(service: InferenceService, placement: PodPlacement) -> list[dict[str, Any]]:
+    """The environment entries that say where a process sends traces: none, where nobody names an endpoint."""
+    endpoint = service.spec.tracing.endpoint or placement.tracing_endpoint
+    return [{"name": switch.ENDPOINT, "value": endpoint}] if endpoint else []
+
+
+def sampling_variables(service: InferenceService, placement: PodPlacement) -> list[dict[str, Any]]:
+    """Those that say which requests a gateway traces; workers trace the same."""
+    rate = service.spec.tracing.sampling_rate_per_million
+    if rate == MILLION or not tracing_variables(service, placement):
+        return []
+    ratio = f"{rate / MILLION:.6f}"
+    return [
+        {"name": switch.SAMPLER, "value": "parentbased_traceidratio"},
+        {"name": switch.SAMPLER_ARGUMENT, "value": ratio},
+    ]
 
 
 def field_variable(name: str, path: str) -> dict[str, Any]:

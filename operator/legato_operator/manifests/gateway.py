@@ -1,15 +1,21 @@
 """The gateway's pod, and the Deployment that runs it where there are Deployments."""
 
+import posixpath
+from collections.abc import Iterator
 from typing import Any
 
 from legato_operator.api import roles
-from legato_operator.api.resources import InferenceService
+from legato_operator.api.resources import APIKeys, GatewayTLS, InferenceService, RoutingWeights
 from legato_operator.manifests import common, container, model
 from legato_operator.manifests.model import Delivery
 from legato_operator.manifests.placement import Containers, PodPlacement
 from legato_protocol import durations, names
 
 STOP_SENDING = 3  # seconds in which a Service's proxies learn that a gateway leaves, before it accepts no more
+_KEYS = "api-keys"
+_KEYS_FOLDER = "/etc/legato/api-keys"
+_TLS = "tls"
+_TLS_FOLDER = "/etc/legato/tls"
 _REQUESTS = {"cpu": "100m", "memory": "256Mi"}
 
 
@@ -17,7 +23,12 @@ def template(service: InferenceService, placement: PodPlacement) -> dict[str, An
     """The pod's metadata and spec."""
     delivery = model.delivery(service, placement)
     arguments = ["gateway", *_process(service, placement), *_policy(service, delivery)]
-    gateway = container.process("gateway", placement, arguments, [common.token_variable(service)])
+    env = [
+        common.token_variable(service),
+        *common.tracing_variables(service, placement),
+        *common.sampling_variables(service, placement),
+    ]
+    gateway = container.process("gateway", placement, arguments, env)
     spec: dict[str, Any] = {"containers": [gateway], "terminationGracePeriodSeconds": common.grace_period(service)}
     if placement.containers:
         spec = _in_container(service, placement, placement.containers, gateway, delivery)
@@ -32,9 +43,10 @@ def pod(service: InferenceService, name: str, template: dict[str, Any]) -> dict[
 
 
 def deployment(service: InferenceService, template: dict[str, Any]) -> dict[str, Any]:
-    """All gateway replicas: another revision serves before one of the old goes."""
+    """All gateway replicas: another revision serves before one of the old goes. Its pods tell theirs."""
     name = common.pool_name(service, common.GATEWAY)
-    labels = common.metadata(service, name, template["metadata"]["labels"])["labels"]
+    revision = {names.LABEL_POD_REVISION: common.revision_of(template)}
+    labels = common.metadata(service, name, {**template["metadata"]["labels"], **revision})["labels"]
     spec = {
         "replicas": service.spec.gateway.replicas,
         "revisionHistoryLimit": 2,
@@ -64,10 +76,43 @@ def _in_container(
         "health": placement.health_port,
         "control": placement.control_port,
     }
-    return container.contained(gateway, containers, containers.gateway_image, ports, delivery) | {
+    pod = container.contained(gateway, containers, containers.gateway_image, ports, delivery)
+    keys = service.spec.gateway.api_keys
+    if keys and keys.secret:
+        pod = _with_secret(pod, _KEYS, _KEYS_FOLDER, keys.secret)
+    tls = service.spec.gateway.tls
+    if tls and tls.secret:
+        pod = _with_secret(pod, _TLS, _TLS_FOLDER, tls.secret)
+    return pod | {
         "serviceAccountName": common.pool_name(service, common.GATEWAY),
         "topologySpreadConstraints": [common.spread(common.selector(service, role=common.GATEWAY))],
         "terminationGracePeriodSeconds": common.grace_period(service) + STOP_SENDING,
+    }
+
+
+def _api_keys_file(keys: APIKeys) -> str:
+    return keys.path or posixpath.join(_KEYS_FOLDER, names.API_KEYS)
+
+
+def _tls_flags(tls: GatewayTLS | None) -> list[str]:
+    if tls is None:
+        return []
+    folder = tls.path or _TLS_FOLDER
+    return [
+        f"--tls-certificate-file={posixpath.join(folder, names.TLS_CERTIFICATE)}",
+        f"--tls-key-file={posixpath.join(folder, names.TLS_KEY)}",
+    ]
+
+
+def _with_secret(pod: dict[str, Any], name: str, folder: str, secret: str) -> dict[str, Any]:
+    """A whole folder is mounted: the kubelet brings changes of the Secret to such ones alone."""
+    (gateway,) = pod["containers"]
+    mount = {"name": name, "mountPath": folder, "readOnly": True}
+    volume = {"name": name, "secret": {"secretName": secret}}
+    return {
+        **pod,
+        "containers": [{**gateway, "volumeMounts": [*gateway["volumeMounts"], mount]}],
+        "volumes": [*pod["volumes"], volume],
     }
 
 
@@ -101,11 +146,24 @@ def _policy(service: InferenceService, delivery: Delivery) -> list[str]:
         str(spec.routing.local_prefill_below_tokens),
         "--when-prefill-unavailable",
         spec.routing.when_prefill_unavailable,
+        *_weights(spec.routing.weights),
         "--transfer-on-failure",
         spec.transfer.on_failure,
+        "--worker-silence",
+        durations.text(spec.engine.hang_timeout),
         "--drain-deadline",
         durations.text(spec.drain.deadline),
         *(["--hold-without-workers"] if roles.may_be_empty(spec) else []),
         *([f"--access-log={spec.gateway.access_log}"] if spec.gateway.access_log != "Text" else ()),
+        *([f"--api-keys-file={_api_keys_file(spec.gateway.api_keys)}"] if spec.gateway.api_keys else ()),
+        *_tls_flags(spec.gateway.tls),
+        *(f"--trusted-proxy={network}" for network in spec.gateway.trusted_proxies),
         *(f"--tenant-quota={tenant}={tokens}" for tenant, tokens in spec.gateway.tenant_tokens_per_minute.items()),
     ]
+
+
+def _weights(weights: RoutingWeights) -> Iterator[str]:
+    """Flags for those that are not the default."""
+    for name in RoutingWeights.model_fields:
+        if (weight := getattr(weights, name)) != getattr(RoutingWeights(), name):
+            yield f"--{name.replace('_', '-')}-weight={weight:g}"

@@ -3,15 +3,10 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from legato_protocol import names
+from legato_operator.api import pod_template
 
 Problem = tuple[str, str]
 
-_OUR_LABELS = (f"{names.API_GROUP}/", names.LABEL_APP)
-_OUR_VARIABLES = "LEGATO_"
-_OUR_CONTAINER = ("command", "args", "ports", "startupProbe", "readinessProbe", "livenessProbe", "lifecycle")
-_OUR_SPEC = ("restartPolicy", "terminationGracePeriodSeconds", "hostname", "subdomain")
-_WORKER = "worker"
 _LISTED = ("containers", "initContainers", "volumes")
 _KEYS = {"volumeMounts": "mountPath", "volumeDevices": "devicePath"}  # other lists of maps go by name
 _WHOLE = ("volumes", "env")  # an entry is one thing or another: theirs takes the place of ours
@@ -61,7 +56,7 @@ def _metadata(template: Mapping[str, Any]) -> Iterator[Problem]:
             yield f"metadata.{kind}", "must be a mapping of texts"
             continue
         for name in entries:
-            if str(name).startswith(_OUR_LABELS):
+            if str(name).startswith(pod_template.LABELS):
                 yield f"metadata.{kind}.{name}", "belongs to the operator"
 
 
@@ -70,7 +65,7 @@ def _spec(template: Mapping[str, Any]) -> Iterator[Problem]:
     if not isinstance(spec, Mapping):
         yield "spec", "must be a mapping"
         return
-    for name in _OUR_SPEC:
+    for name in pod_template.SPEC:
         if name in spec:
             yield f"spec.{name}", "belongs to the operator"
     for kind in _LISTED:
@@ -83,10 +78,10 @@ def _spec(template: Mapping[str, Any]) -> Iterator[Problem]:
 
 def _worker(containers: Sequence[Mapping[str, Any]]) -> Iterator[Problem]:
     for container in containers:
-        if container["name"] != _WORKER:
+        if container["name"] != pod_template.WORKER:
             continue
-        here = f"spec.containers[{_WORKER}]"
-        for name in _OUR_CONTAINER:
+        here = f"spec.containers[{pod_template.WORKER}]"
+        for name in pod_template.CONTAINER:
             if name in container:
                 yield f"{here}.{name}", "belongs to the operator"
         env = container.get("env", [])
@@ -94,7 +89,7 @@ def _worker(containers: Sequence[Mapping[str, Any]]) -> Iterator[Problem]:
             yield f"{here}.env", "must be a list of mappings that each have a name"
             continue
         for variable in env:
-            if str(variable["name"]).startswith(_OUR_VARIABLES):
+            if str(variable["name"]).startswith(pod_template.VARIABLES):
                 yield f"{here}.env.{variable['name']}", "belongs to the operator"
 
 

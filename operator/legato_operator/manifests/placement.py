@@ -22,7 +22,7 @@ class PodPlacement:
     """`program` starts `legato`; empty where the image does. Port 0 lets a process choose and announce its port.
 
     `$(NAME)` in arguments is expanded by whoever runs the pod, as Kubernetes does, from the container's environment;
-    `{service}` and `{namespace}` stand for the service's own.
+    `{service}`, `{namespace}` and, in `url`, `{scheme}` stand for the service's own.
     """
 
     program: tuple[str, ...]
@@ -35,6 +35,7 @@ class PodPlacement:
     transfer: tuple[str, ...] = ()  # the worker's flags that say where hand-offs reach it
     shared_cores: int | None = None  # that all workers have among them; None where each has a machine to itself
     containers: Containers | None = None  # None: pods are processes, which see the machine's own files
+    tracing_endpoint: str = ""  # where traces of services go whose manifest names no collector; empty: nowhere
     url: str = ""  # where clients reach a service; empty where that is not the operator's to say
     gpu_resources: tuple[str, ...] = (GPU,)  # names of resources that are GPUs
     requeue_after: float = 0.5  # seconds, while something is moving: workers' own state sends no events
@@ -65,6 +66,7 @@ def kubernetes(
     pull_secrets: tuple[str, ...] = (),
     operator_namespace: str = "",
     gpu_resources: tuple[str, ...] = (GPU,),
+    tracing_endpoint: str = "",
 ) -> PodPlacement:
     """Pods of a cluster: each has an address and ports of its own, and events tell when to look again."""
     low, high = names.TRANSFER_PORTS
@@ -78,7 +80,8 @@ def kubernetes(
         transfer=("--transfer-host", "$(LEGATO_POD_IP)", "--transfer-ports", f"{low}-{high}"),
         containers=Containers(engine_image, gateway_image, pull_policy, pull_secrets, operator_namespace),
         gpu_resources=gpu_resources,
-        url="http://{service}.{namespace}.svc/v1",
+        tracing_endpoint=tracing_endpoint,
+        url="{scheme}://{service}.{namespace}.svc/v1",
         requeue_after=1.0,
         resync_after=30.0,
     )

@@ -1,5 +1,6 @@
-"""ControllerRevision: a pod template of which all pods ran well, kept as StatefulSets keep theirs."""
+"""ControllerRevision: a pod template of which all pods ran well, kept as StatefulSets keep theirs; or a usable spec."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from legato_operator.api.resources import InferenceService
@@ -8,15 +9,15 @@ from legato_operator.manifests import common
 from legato_protocol import names
 
 
-def controller_revision(service: InferenceService, role: str, template: dict[str, Any], number: int) -> dict[str, Any]:
+def controller_revision(service: InferenceService, role: str, data: Mapping[str, Any], number: int) -> dict[str, Any]:
     """The higher the number, the newer."""
-    revision = common.revision_of(template)
+    revision = common.revision_of(data)
     labels = {names.LABEL_ROLE: role, names.LABEL_POD_REVISION: revision}
     return {
         "apiVersion": "apps/v1",
         "kind": common.REVISION,
         "metadata": common.metadata(service, f"{common.pool_name(service, role)}-{revision}", labels),
-        "data": template,
+        "data": data,
         "revision": number,
     }
 

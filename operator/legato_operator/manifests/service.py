@@ -6,13 +6,16 @@ from legato_operator.api.resources import InferenceService
 from legato_operator.manifests import common
 from legato_protocol import names
 
+_HTTP = {"name": "http", "port": 80}
+_HTTPS = {"name": "https", "port": 443}
+
 
 def gateway(service: InferenceService) -> dict[str, Any]:
     """Where clients inside the cluster reach the gateway."""
     spec = {
         "type": "ClusterIP",
         "selector": common.selector(service, role=common.GATEWAY),
-        "ports": [{"name": "http", "port": 80, "targetPort": "http", "protocol": "TCP"}],
+        "ports": [{**(_HTTPS if service.spec.gateway.tls else _HTTP), "targetPort": "http", "protocol": "TCP"}],
     }
     return _service(service, service.metadata.name, spec)
 

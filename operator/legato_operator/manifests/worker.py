@@ -14,13 +14,17 @@ from legato_protocol import durations, names
 POD_NAME = "LEGATO_POD_NAME"
 POD_IP = "LEGATO_POD_IP"
 POD_REVISION = "LEGATO_POD_REVISION"
+LEASE_PATIENCE = 2  # gateways, who know more, give up a worker before its peers do
+STEP_PATIENCE = 8  # a step may take so many times as long as a silence: kernels compile, memory is touched first
 _SPREAD = "topologySpreadConstraints"  # two of them for the same topology are refused: a user's take the place of ours
 
 
 def template(service: InferenceService, pool: str, placement: PodPlacement) -> dict[str, Any]:
     """The pod's metadata and spec, the same for all workers of a pool."""
     delivery = model.delivery(service, placement)
-    worker = container.process("worker", placement, _arguments(service, pool, placement, delivery), _env(service))
+    worker = container.process(
+        "worker", placement, _arguments(service, pool, placement, delivery), _env(service, placement)
+    )
     worker["resources"] = _resources(roles.pool(service.spec, pool))
     spec: dict[str, Any] = {"containers": [worker]}
     if placement.containers:
@@ -36,11 +40,12 @@ def template(service: InferenceService, pool: str, placement: PodPlacement) -> d
     return overlay.merged(ours, roles.pool(service.spec, pool).template)
 
 
-def pod(service: InferenceService, name: str, template: dict[str, Any]) -> dict[str, Any]:
-    """One worker of a pool."""
+def pod(service: InferenceService, name: str, template: dict[str, Any], failures: int = 0) -> dict[str, Any]:
+    """One worker of a pool, in place of one that failed after so many others."""
     revision = {names.LABEL_POD_REVISION: common.revision_of(template)}
     metadata = common.metadata(service, name, {**template["metadata"]["labels"], **revision})
-    annotations = template["metadata"].get("annotations")
+    annotations = dict(template["metadata"].get("annotations", {}))
+    annotations |= {common.ANNOTATION_FAILURES: str(failures)} if failures else {}
     metadata |= {"annotations": annotations} if annotations else {}
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": template["spec"]}
 
@@ -75,11 +80,12 @@ def _resources(pool: Pool) -> dict[str, Any]:
     return {kind: amounts for kind, amounts in given.items() if amounts}
 
 
-def _env(service: InferenceService) -> list[dict[str, Any]]:
+def _env(service: InferenceService, placement: PodPlacement) -> list[dict[str, Any]]:
     return [
         common.token_variable(service),
         common.field_variable(POD_NAME, "metadata.name"),
         common.field_variable(POD_REVISION, f"metadata.labels['{names.LABEL_POD_REVISION}']"),
+        *common.tracing_variables(service, placement),
     ]
 
 
@@ -89,6 +95,7 @@ def _arguments(service: InferenceService, pool: str, placement: PodPlacement, de
         *_identity(service, pool),
         *_engine(service, delivery),
         *_decoding(service, pool),
+        *_hang(service),
         *_process(service, pool, placement),
     ]
 
@@ -116,6 +123,13 @@ def _decoding(service: InferenceService, pool: str) -> list[str]:
         return []
     flags = ["--slo-tpot", durations.text(service.spec.slo.tpot)]
     return [*flags, "--output-reservation", service.spec.engine.output_reservation]
+
+
+def _hang(service: InferenceService) -> list[str]:
+    """One patience for all who wait for a worker: its server, its peers, and (see `gateway`) the gateways."""
+    patience = service.spec.engine.hang_timeout
+    silence, step, lease = (durations.text(times * patience) for times in (1, STEP_PATIENCE, LEASE_PATIENCE))
+    return ["--core-silence", silence, "--step-limit", step, "--lease", lease]
 
 
 def _process(service: InferenceService, pool: str, placement: PodPlacement) -> list[str]:

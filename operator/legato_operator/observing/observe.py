@@ -4,13 +4,13 @@ import asyncio
 import dataclasses
 from typing import Protocol
 
-from legato_operator.api import parsing, references, resources
+from legato_operator.api import references, resources
 from legato_operator.clock import Clock
 from legato_operator.cluster import Cluster, Object, Ref, is_leaving, ref_of, uid_of
 from legato_operator.errors import ClusterError, Forbidden, ObjectNotFound, Unavailable
 from legato_operator.manifests import common, secret
 from legato_operator.observing import pod_facts
-from legato_operator.observing.observed import Observed, Pod, WorkerState
+from legato_operator.observing.observed import Accepted, Observed, Pod, WorkerState
 from legato_protocol import names
 
 
@@ -30,10 +30,10 @@ class Workers(Protocol):
         ...
 
 
-async def observe(cluster: Cluster, workers: Workers, clock: Clock, stored: Object) -> Observed:
-    """All that concerns the service that is stored so. Raises ManifestError when it cannot be read."""
+async def observe(cluster: Cluster, workers: Workers, clock: Clock, stored: Object, accepted: Accepted) -> Observed:
+    """All that concerns the service that is stored so, of which this spec is reconciled."""
     ref = ref_of(stored)
-    service = parsing.service_from_object(stored)
+    service = accepted.service
     mine = {names.LABEL_SERVICE: ref.name}
     token = await _token(cluster, service, is_leaving(stored))
     kinds = ("Pod", *common.OWNED_KINDS)
@@ -46,7 +46,7 @@ async def observe(cluster: Cluster, workers: Workers, clock: Clock, stored: Obje
     return Observed(
         service=service,
         uid=uid_of(stored),
-        generation=stored["metadata"]["generation"],
+        generation=accepted.generation,
         status=stored.get("status", {}),
         deleting=is_leaving(stored),
         objects=tuple(item for listing in lists for item in listing.items),
@@ -56,6 +56,8 @@ async def observe(cluster: Cluster, workers: Workers, clock: Clock, stored: Obje
         timestamp=clock.timestamp(),
         missing=tuple(problem for problem in missing if problem),
         annotations=stored["metadata"].get("annotations", {}),
+        written=accepted.written,
+        refusal=accepted.refusal,
     )
 
 

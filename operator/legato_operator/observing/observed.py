@@ -33,6 +33,9 @@ class Pod:
     message: str = ""  # why it is not ready
     refused: str = ""  # the last words of a process that ended with a permanent error
     blocked: str = ""  # why one of its containers cannot be made
+    blocked_for: float = 0.0  # seconds, at most, that this is so
+    doomed: bool = False  # and trying again does not help
+    was_ready: bool = False  # its processes run on since it was ready last, and it is not ready now
     downloading: bool = False  # its model is on its way
     restarts: int = 0
     ended: str = ""  # how its process ended last
@@ -43,6 +46,7 @@ class Pod:
     state: WorkerState | None = None  # None: it did not answer
     age: float = 0.0  # seconds
     failed: bool = False  # it ended for good: nothing will start it again
+    failures: int = 0  # how many in a row failed before it in its place
     unschedulable: bool = False  # no node takes it
     devices: Mapping[str, int] = field(default_factory=dict)  # that it holds or will, GPUs among them, by resource name
     lost: bool = False  # it had to be gone by now, and its node does not say so
@@ -56,9 +60,12 @@ class Pod:
 
     @property
     def recallable(self) -> bool:
-        """Whether it was chosen to leave, and can serve again: nobody asked for its end."""
-        gone = self.leaving or self.failed or self.lost
-        return self.draining_since is not None and not gone and self.state is not None and not self.state.stopping
+        """Whether it was chosen to leave, and may serve again: nobody asked for its end.
+
+        One that did not answer now but is ready is asked to, before another takes its place.
+        """
+        able = self.ready if self.state is None else not self.state.stopping
+        return self.draining_since is not None and able and not (self.leaving or self.failed or self.lost)
 
     @property
     def on_its_way_out(self) -> bool:
@@ -67,10 +74,29 @@ class Pod:
 
 
 @dataclass(frozen=True)
+class Refusal:
+    """Why a generation of a service's spec is not reconciled."""
+
+    generation: int
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True)
+class Accepted:
+    """What a pass works with: the newest spec, or the last usable one beside the newer one's `refusal`."""
+
+    service: InferenceService
+    generation: int  # of its spec
+    written: Mapping[str, Any]  # that spec, as the cluster has it
+    refusal: Refusal | None = None
+
+
+@dataclass(frozen=True)
 class Observed:
     service: InferenceService
     uid: str  # of the service
-    generation: int
+    generation: int  # of its spec
     status: Mapping[str, Any]
     deleting: bool
     objects: tuple[Object, ...]  # what the operator owns, but for pods and the token
@@ -80,6 +106,8 @@ class Observed:
     timestamp: str  # the same, as the API spells it
     missing: tuple[tuple[str, str], ...] = ()  # fields that name what is not there, and what that is
     annotations: Mapping[str, str] = field(default_factory=dict)  # of the service
+    written: Mapping[str, Any] = field(default_factory=dict)  # its spec, as the cluster has it
+    refusal: Refusal | None = None  # of a newer generation
 
     def of_pool(self, pool: str) -> tuple[Pod, ...]:
         """The pods of one pool, oldest first."""

@@ -1,6 +1,7 @@
 """From a pod, as the API spells it, to the facts that plans are made of. Pure."""
 
 import datetime
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -20,6 +21,7 @@ _BLOCKED = {  # why a kubelet makes no container of what it was given
     "ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "ImageInspectError",
     "CreateContainerConfigError", "CreateContainerError", "RunContainerError",
 }  # fmt: skip
+_DOOMED = "InvalidImageName"  # the only one of these that no registry, node or Secret can mend
 
 
 def belongs(item: Object) -> bool:
@@ -43,6 +45,9 @@ def read(item: Object, now: float) -> Pod:
         message="" if ready else _message(status),
         refused=_refused(status),
         blocked=_blocked(status),
+        blocked_for=now - _blocked_since(item) if _blocked(status) else 0.0,
+        doomed=_blocked(status).startswith(_DOOMED),
+        was_ready=not ready and _was_ready(status),
         downloading=_download(status) != "",
         restarts=_restarts(status),
         ended=_ended(status),
@@ -52,6 +57,7 @@ def read(item: Object, now: float) -> Pod:
         draining_since=_draining_since(item),
         age=now - _seconds(item["metadata"]["creationTimestamp"]),
         failed=status.get("phase") in ("Failed", "Succeeded"),
+        failures=_failures(item),
         unschedulable=_condition(status, "PodScheduled").get("reason") == "Unschedulable",
         devices=devices.of(item["spec"]),
         lost=_is_lost(item, now),
@@ -115,6 +121,24 @@ def _blocked(status: Mapping[str, Any]) -> str:
     return ""
 
 
+def _blocked_since(item: Object) -> float:
+    """Not before: since it is not ready, and since another container of it ended last."""
+    ended = (
+        container.get(state, {}).get("terminated", {}).get("finishedAt")
+        for container in _all_containers(item.get("status", {}))
+        for state in ("state", "lastState")
+    )
+    return max(_seconds(time) for time in (_not_ready_since(item), *ended) if time)
+
+
+def _was_ready(status: Mapping[str, Any]) -> bool:
+    """Whether its readiness changed after all its containers had started: before, it was never there."""
+    since = _condition(status, "Ready").get("lastTransitionTime")
+    running = [container.get("state", {}).get("running", {}) for container in status.get("containerStatuses", ())]
+    started = [_seconds(state["startedAt"]) for state in running if "startedAt" in state]
+    return since is not None and 0 < len(started) == len(running) and _seconds(since) > max(started)
+
+
 def _ended(status: Mapping[str, Any]) -> str:
     """The exit code of the container that was started most often, and its last line."""
     containers = sorted(_all_containers(status), key=lambda c: int(c.get("restartCount", 0)), reverse=True)
@@ -170,6 +194,12 @@ def _draining_since(item: Object) -> float | None:
         return float(since)
     except ValueError:
         return 0.0
+
+
+def _failures(item: Object) -> int:
+    """What somebody else wrote there counts as none."""
+    told = item["metadata"].get("annotations", {}).get(common.ANNOTATION_FAILURES, "")
+    return int(told) if re.fullmatch(r"[0-9]{1,4}", told) else 0
 
 
 def _is_lost(item: Object, now: float) -> bool:

@@ -2,11 +2,27 @@
 
 from collections.abc import Callable, Iterator, Sequence
 
-from legato_operator.api import pool_sizes
+from legato_operator.api import conditions, pool_sizes
 from legato_operator.api.resources import Spec
 from legato_operator.manifests import overlay
+from legato_operator.manifests.placement import PodPlacement
+from legato_operator.observing.observed import Refusal
 
 Problem = tuple[str, str]
+
+
+def refusal(spec: Spec, generation: int, placement: PodPlacement) -> Refusal | None:
+    """Why a valid spec of this generation cannot be reconciled."""
+    if problems := unavailable(spec, in_containers=placement.containers is not None):
+        return Refusal(generation, conditions.NOT_AVAILABLE, text(problems))
+    if problems := contradictions(spec, placement.gpu_resources):
+        return Refusal(generation, conditions.INVALID, text(problems))
+    return None
+
+
+def text(problems: Sequence[Problem]) -> str:
+    """As a condition tells them."""
+    return "; ".join(f"{path}: {message}" if path else message for path, message in problems)
 
 
 def unavailable(spec: Spec, in_containers: bool = False) -> list[Problem]:
@@ -56,10 +72,36 @@ def _gateway_replicas(spec: Spec) -> Iterator[Problem]:
         yield "spec.gateway.replicas", "more than 1 is only available on Kubernetes: here one gateway owns the port"
 
 
+def _api_keys_secret(spec: Spec) -> Iterator[Problem]:
+    if spec.gateway.api_keys and spec.gateway.api_keys.secret:
+        yield "spec.gateway.apiKeys.secret", "only available on Kubernetes; use path with a local file"
+
+
+def _api_keys_path(spec: Spec) -> Iterator[Problem]:
+    if spec.gateway.api_keys and spec.gateway.api_keys.path:
+        yield "spec.gateway.apiKeys.path", "only available where the gateway is a local process; use secret"
+
+
+def _tls_secret(spec: Spec) -> Iterator[Problem]:
+    if spec.gateway.tls and spec.gateway.tls.secret:
+        yield "spec.gateway.tls.secret", "only available on Kubernetes; use path with a local folder"
+
+
+def _tls_path(spec: Spec) -> Iterator[Problem]:
+    if spec.gateway.tls and spec.gateway.tls.path:
+        yield "spec.gateway.tls.path", "only available where the gateway is a local process; use secret"
+
+
 def _additions(spec: Spec) -> Iterator[Problem]:
     for role, pool in (("prefill", spec.prefill), ("decode", spec.decode)):
         for path, message in overlay.problems(pool.template):
             yield f"spec.{role}.template.{path}", message
+
+
+def _absolute_path(spec: Spec) -> Iterator[Problem]:
+    path = spec.model.source.path
+    if path is not None and not path.startswith("/"):
+        yield "spec.model.source.path", "must be absolute: it is a path of every node"
 
 
 def _shared_memory(spec: Spec) -> Iterator[Problem]:
@@ -69,5 +111,5 @@ def _shared_memory(spec: Spec) -> Iterator[Problem]:
 
 _Check = Callable[[Spec], Iterator[Problem]]
 _EVERYWHERE: tuple[_Check, ...] = (_numerics, _tensor_parallel)
-_AS_PROCESSES: tuple[_Check, ...] = (_source, _pod_template, _gateway_replicas)
-_IN_CONTAINERS: tuple[_Check, ...] = (_additions, _shared_memory)
+_AS_PROCESSES: tuple[_Check, ...] = (_source, _pod_template, _gateway_replicas, _api_keys_secret, _tls_secret)
+_IN_CONTAINERS: tuple[_Check, ...] = (_additions, _absolute_path, _shared_memory, _api_keys_path, _tls_path)

@@ -1,6 +1,7 @@
 """Why a worker cannot come up: checks on one pod, each of which gives a reason and a message or nothing. Pure.
 
-What passes by itself in a moment, a node that is being made or an image on its way, is for the deadline to judge.
+What passes by itself in a moment, a node that is being made or an image on its way, is for the deadline to judge. What
+a kubelet tries again, with pauses of up to five minutes, has that time: registries have outages.
 """
 
 from collections.abc import Callable, Sequence
@@ -11,6 +12,8 @@ from legato_operator.observing.observed import Pod
 from legato_protocol import durations
 
 CRASHES = 3  # restarts, without being ready after them
+PATIENCE = 300.0  # seconds in which a kubelet tries five times to make a container
+BLIP = 30.0  # seconds without readiness that say nothing yet of a worker that was ready
 
 
 @dataclass(frozen=True)
@@ -22,12 +25,22 @@ class Failure:
 def find(pods: Sequence[Pod], deadline: float) -> Failure | None:
     """What the first of these pods that cannot come up has; None where all can. The deadline is in seconds."""
     for pod in pods:
-        if pod.ready:
+        if pod.ready or blinks(pod):
             continue
         for check in _CHECKS:
             if found := check(pod, deadline):
                 return found
     return None
+
+
+def blinks(pod: Pod) -> bool:
+    """Whether it was ready a moment ago and runs on: whatever it went through before, it came up."""
+    return pod.was_ready and pod.waiting <= BLIP
+
+
+def tries_again(pod: Pod) -> bool:
+    """Whether one of its containers cannot be made, and there is time left for it."""
+    return bool(pod.blocked) and not pod.ready and not pod.doomed and pod.blocked_for <= PATIENCE
 
 
 def _refused(pod: Pod, _deadline: float) -> Failure | None:
@@ -37,7 +50,7 @@ def _refused(pod: Pod, _deadline: float) -> Failure | None:
 
 def _blocked(pod: Pod, _deadline: float) -> Failure | None:
     """A container cannot be made: its image or what its configuration names is not to be had."""
-    return _failed(pod, pod.blocked) if pod.blocked else None
+    return _failed(pod, pod.blocked) if pod.blocked and not tries_again(pod) else None
 
 
 def _crashes(pod: Pod, _deadline: float) -> Failure | None:

@@ -1,5 +1,6 @@
 """The plan for a service's gateway: one that serves, and beside it those of older revisions as they end. Pure."""
 
+from dataclasses import replace
 from typing import Any
 
 from legato_operator.cluster import Ref
@@ -9,14 +10,16 @@ from legato_operator.observing.observed import Observed
 from legato_operator.planning import owned
 from legato_operator.planning.actions import Apply, Delete
 from legato_operator.planning.pool_plan import PoolPlan, count, free_names
+from legato_operator.planning.revisions import Revisions
 from legato_operator.planning.rollout import RollingUpdate, next_step
 
 REPLICAS = 1  # of processes: they share one listening socket
 
 
-def plan_gateway(observed: Observed, placement: PodPlacement, template: dict[str, Any]) -> PoolPlan:
-    """Bring the gateway one step closer to its template."""
-    return _of_pods(observed, template) if placement.containers is None else _of_deployment(observed, template)
+def plan_gateway(observed: Observed, placement: PodPlacement, revisions: Revisions) -> PoolPlan:
+    """Bring the gateway one step closer to its template. Where that fails, old ones stay beside what shows it."""
+    planned = _of_pods if placement.containers is None else _of_deployment
+    return replace(planned(observed, revisions.template), paused=revisions.failure is not None)
 
 
 def _of_deployment(observed: Observed, template: dict[str, Any]) -> PoolPlan:

@@ -3,8 +3,6 @@
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from legato_operator.api import roles
-from legato_operator.api.resources import InferenceService
 from legato_operator.cluster import ref_of, uid_of
 from legato_operator.manifests import (
     access,
@@ -19,16 +17,16 @@ from legato_operator.manifests.placement import PodPlacement
 from legato_operator.observing.observed import Observed
 from legato_operator.planning import drift, status
 from legato_operator.planning.actions import Action, Apply, Delete, MakeToken, PatchStatus
-from legato_operator.planning.limits import PoolTarget
+from legato_operator.planning.limits import Targets
 from legato_protocol import names
 
 _ELSEWHERE = (common.DEPLOYMENT, common.REVISION)  # kinds whose desired state is computed elsewhere
 
 
-def desired(service_: InferenceService, placement: PodPlacement) -> list[dict[str, Any]]:
+def desired(observed: Observed, targets: Targets, placement: PodPlacement) -> list[dict[str, Any]]:
     """The desired objects, except the gateway's Deployment, revisions and the token."""
-    pools = roles.of(service_.spec)
-    found = [pool.worker_pool(service_, name) for name in pools]
+    service_ = observed.service
+    found = [pool.worker_pool(service_, name) for name in targets]
     if placement.containers is None:
         return found  # pods that are processes of one machine need no more
     return [
@@ -40,20 +38,25 @@ def desired(service_: InferenceService, placement: PodPlacement) -> list[dict[st
         service.gateway(service_),
         network_policy.workers(service_, placement.containers.operator_namespace),
         network_policy.gateway(service_, placement.containers.operator_namespace),
-        *(disruption_budget.of_pool(service_, name) for name in pools),
+        *(_budget(observed, name, target.replicas) for name, target in targets.items()),
         disruption_budget.gateway(service_),
         *found,
     ]
 
 
-def make(observed: Observed, targets: dict[str, PoolTarget], placement: PodPlacement) -> Iterator[Action]:
+def _budget(observed: Observed, pool_name: str, target: int) -> dict[str, Any]:
+    ready = sum(pod.ready and not pod.leaving for pod in observed.of_pool(pool_name))
+    return disruption_budget.of_pool(observed.service, pool_name, target, ready)
+
+
+def make(observed: Observed, targets: Targets, placement: PodPlacement) -> Iterator[Action]:
     """The token, and every object that differs from its desired state.
 
     A pool's `spec.replicas` is applied once; afterwards it belongs to whoever scales, unless `scaling.mode` is Fixed.
     """
     if not observed.has_token:
         yield MakeToken()
-    for item in desired(observed.service, placement):
+    for item in desired(observed, targets, placement):
         yield from apply(observed, item)
     fixed = observed.service.spec.scaling.mode == "Fixed"
     for name, target in targets.items():
@@ -81,9 +84,9 @@ def report(observed: Observed, pools: Sequence[str]) -> Iterator[PatchStatus]:
             yield PatchStatus(ref_of(item), current, uid_of(item))
 
 
-def obsolete(observed: Observed, placement: PodPlacement) -> Iterator[Delete]:
+def obsolete(observed: Observed, targets: Targets, placement: PodPlacement) -> Iterator[Delete]:
     """Objects that are no longer desired; pools only once their workers are gone."""
-    keep = {ref_of(item) for item in desired(observed.service, placement)}
+    keep = {ref_of(item) for item in desired(observed, targets, placement)}
     for item in observed.objects:
         if ref_of(item) in keep or item["kind"] in _ELSEWHERE or not common.is_ours(item):
             continue

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from legato_operator.api import conditions, roles
+from legato_operator.api import roles
 from legato_operator.cluster import Ref, is_leaving, ref_of, uid_of
 from legato_operator.manifests import common
 from legato_operator.manifests.placement import PodPlacement
@@ -17,7 +17,7 @@ from legato_operator.planning.actions import Action, Delete, Phase, Release
 from legato_operator.planning.gpu_budget import GpuBudget
 from legato_operator.planning.pool_plan import PoolPlan, configured, plan_pool, plan_pools, standings
 from legato_operator.planning.revisions import Revisions
-from legato_operator.planning.rollout import is_proven
+from legato_operator.planning.rollout import is_proven, stopped
 
 RECHECK_MISSING_AFTER = 3.0  # seconds: nothing tells when what a manifest names is made
 _HARMLESS = ("own", "report")  # phases in which no pod comes or goes
@@ -35,16 +35,18 @@ def plan(observed: Observed, placement: PodPlacement) -> Plan:
     if observed.deleting:
         return _plan_end(observed, placement)
     spec = observed.service.spec
-    if problems := checks.unavailable(spec, in_containers=placement.containers is not None):
-        return Plan((), status.refused(observed, problems), placement.resync_after)
-    if problems := checks.contradictions(spec, placement.gpu_resources):
-        return Plan((), status.refused(observed, problems, conditions.INVALID), placement.resync_after)
+    if refusal := checks.refusal(spec, observed.generation, placement):
+        told = status.refused(observed.pods, observed.status, refusal, observed.timestamp)
+        return Plan((), told, placement.resync_after)
     targets = limits.targets(spec, observed.desired_replicas, placement.gpu_resources)
     found = revisions.of(observed, targets, placement)
     at = standings(observed, found, targets)
-    held = not is_proven(at) or any(each.taken_back for each in found.values())
-    gateways = revisions.of_gateway(observed, placement, held)
-    deployment = gateway_plan.plan_gateway(observed, placement, gateways.template)
+    proven, pools_back = is_proven(at), any(each.taken_back for each in found.values())
+    gateways = revisions.of_gateway(observed, placement, proven, pools_back)
+    at = stopped(at) if gateways.failure else at
+    everything = {**found, common.GATEWAY: gateways}
+    deployment = gateway_plan.plan_gateway(observed, placement, gateways)
+    held = not proven or pools_back or gateways.taken_back
     gateway_ready = deployment.settled and not deployment.start and not held
     budget = GpuBudget(spec.scaling.gpu_budget, placement.gpu_resources)
     bounds = gpu_budget.bounds(observed, budget, found, at)
@@ -55,18 +57,18 @@ def plan(observed: Observed, placement: PodPlacement) -> Plan:
         pools, starts = gpu_budget.admit(observed, budget, plan_pools(observed, found, at, ready, bounds))
     good = gateway_ready and _are_whole(pools)
     phases: tuple[Phase, ...] = (
-        Phase("own", tuple(owned.make(observed, targets, placement))),
+        Phase("own", (*revisions.keep_spec(observed), *owned.make(observed, targets, placement))),
         Phase("recall", tuple(action for made in pools.values() for action in made.recall)),
         Phase("start", starts),
         Phase("gateway", deployment.start + deployment.leave),
         Phase("leave", tuple(action for made in pools.values() for action in made.leave)),
-        Phase("keep", tuple(revisions.keep(observed, {**found, common.GATEWAY: gateways})) if good else ()),
-        Phase("clear", (*_clear(observed, found, pools), *owned.obsolete(observed, placement))),
+        Phase("keep", tuple(revisions.keep(observed, everything)) if good else ()),
+        Phase("clear", (*_clear(observed, everything, pools), *owned.obsolete(observed, targets, placement))),
         Phase("report", tuple(owned.report(observed, tuple(pools)))),
     )
-    new_status = status.of(observed, targets, {**found, common.GATEWAY: gateways}, pools, deployment, placement)
+    new_status = status.of(observed, targets, everything, pools, deployment, placement)
     rests = all(made.settled or made.resting for made in (deployment, *pools.values()))
-    rests = rests and not _is_to_be_taken_back(observed, found)
+    rests = rests and not _is_to_be_taken_back(observed, everything)
     again = placement.resync_after if rests else placement.requeue_after
     if observed.missing:
         phases, again = tuple(phase for phase in phases if phase.name in _HARMLESS), RECHECK_MISSING_AFTER
@@ -109,7 +111,8 @@ def _plan_end(observed: Observed, placement: PodPlacement) -> Plan:
     ending = [] if deployment is None or is_leaving(deployment) else [Delete(ref_of(deployment), uid_of(deployment))]
     gateways = [pod for pod in waiting if pod.pool == common.GATEWAY]
     namespace = observed.service.metadata.namespace
-    # Gateways without a revision are their Deployment's: they go with it.
-    pods = [pod for pod in gateways if pod.revision] if gateways or deployment else waiting
+    pods = gateways or waiting
+    if placement.containers is not None and (gateways or deployment):
+        pods = []  # gateways go with their Deployment
     ending += [Delete(Ref("Pod", namespace, pod.name), pod.uid) for pod in pods if not pod.leaving]
     return Plan((Phase("end", tuple(ending)),) if ending else (), new_status, placement.requeue_after)

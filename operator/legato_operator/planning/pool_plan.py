@@ -1,5 +1,6 @@
 """The plan for one pool: which workers to start, whom to drain, whom to delete. Pure."""
 
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -9,13 +10,11 @@ from legato_operator.api.resources import Spec
 from legato_operator.cluster import Object, Ref
 from legato_operator.manifests import common, worker
 from legato_operator.observing.observed import Observed, Pod
-from legato_operator.planning import failure
+from legato_operator.planning import failure, replacement
 from legato_operator.planning.actions import Action, Apply, Delete, DrainWorker, RecallWorker
 from legato_operator.planning.limits import PoolTarget
-from legato_operator.planning.revisions import Revisions
+from legato_operator.planning.revisions import Revisions, Template
 from legato_operator.planning.rollout import Count, Pace, RollingUpdate, Standing, Step, next_step, paces
-
-REPLACE_FAILED_AFTER = 10.0  # seconds of age: where every pod fails at once, they are not replaced faster than that
 
 
 @dataclass(frozen=True)
@@ -97,10 +96,11 @@ def plan_pool(
     victims = _victims(observed, workers, revisions, step, pace)
     templates = [revisions.template] * step.create
     templates += [revisions.good] * step.create_old if revisions.good is not None else []
+    failures = [replacement.failures(pod) for pod in pods if replacement.is_due(pod) and not pod.on_its_way_out]
     placeless = {pod.revision for pod in (*workers.new, *workers.old) if pod.placeless}
     tried = [template for template in templates if common.revision_of(template) not in placeless]
     return PoolPlan(
-        start=tuple(_starts(observed, pool, tried)),
+        start=tuple(_starts(observed, pool, tried, failures)),
         recall=tuple(_recall(observed, pod) for pod in recalled),
         leave=tuple(_leave(observed, [pod for pod in pods if pod not in recalled], victims)),
         target=target,
@@ -145,7 +145,7 @@ def _recalled(pods: Sequence[Pod], workers: _Workers, revisions: Revisions, targ
         missing = target - len(workers.old) - count(workers.new).ready
     wanted = common.revision_of(template)
     able = [pod for pod in pods if pod.recallable and pod.revision == wanted]
-    able.sort(key=lambda pod: pod.state.busy if pod.state else 0, reverse=True)
+    able.sort(key=lambda pod: pod.state.busy if pod.state else -1, reverse=True)
     return able[: max(0, missing)]
 
 
@@ -155,7 +155,7 @@ def _recall(observed: Observed, pod: Pod) -> RecallWorker:
 
 def _sorted_out(observed: Observed, pool: str, revisions: Revisions) -> _Workers:
     newest = common.revision_of(revisions.template)
-    staying = [pod for pod in observed.of_pool(pool) if not pod.on_its_way_out]
+    staying = [pod for pod in observed.of_pool(pool) if not (pod.on_its_way_out or replacement.is_due(pod))]
     new = [pod for pod in staying if pod.revision == newest]
     others = [pod for pod in staying if pod.revision != newest]
     useless = [pod for pod in others if revisions.is_useless(pod)]
@@ -178,19 +178,22 @@ def _standing(observed: Observed, pool: str, revisions: Revisions, target: int) 
         changing=revisions.changing,
         failing=revisions.failure is not None,
         returnable=bool(workers.old) or revisions.good is not None,
+        blinking=sum(failure.blinks(pod) for pod in workers.new),
     )
 
 
-def _starts(observed: Observed, pool: str, templates: Sequence[dict[str, Any]]) -> Iterator[Apply]:
+def _starts(observed: Observed, pool: str, templates: Sequence[Template], failures: Sequence[int]) -> Iterator[Apply]:
+    """Some of them take the places of workers that failed, so many in a row."""
     owner = observed.pools.get(pool)
     if owner is not None:
         names = free_names(common.pool_name(observed.service, pool), observed.of_pool(pool))
-        yield from (_start(observed, owner, next(names), template) for template in templates)
+        for template, failed in zip(templates, itertools.chain(failures, itertools.repeat(0)), strict=False):
+            yield _start(observed, owner, next(names), template, failed)
 
 
-def _start(observed: Observed, owner: Object, name: str, template: dict[str, Any]) -> Apply:
+def _start(observed: Observed, owner: Object, name: str, template: dict[str, Any], failures: int) -> Apply:
     """Without force: a pod of that name that does not carry the service's labels is somebody else's."""
-    return Apply(common.owned(worker.pod(observed.service, name, template), owner), force=False)
+    return Apply(common.owned(worker.pod(observed.service, name, template, failures), owner), force=False)
 
 
 def count(pods: Sequence[Pod]) -> Count:
@@ -235,7 +238,7 @@ def _leave(observed: Observed, pods: Sequence[Pod], victims: Sequence[Pod]) -> I
         else:
             yield Delete(Ref("Pod", namespace, pod.name), pod.uid)
     for pod in pods:
-        if pod.failed and not pod.leaving and pod.age >= REPLACE_FAILED_AFTER:
+        if replacement.is_due(pod) and not pod.leaving:
             yield Delete(Ref("Pod", namespace, pod.name), pod.uid)
         if pod.draining_since is None or pod.leaving or pod.failed:
             continue

@@ -4,7 +4,7 @@ The latter are kept in ControllerRevisions, those of pools and gateway at once: 
 manifest's has failed is remembered in the status, and known again until the manifest makes another one.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -53,33 +53,43 @@ class Revisions:
 
 
 def of(observed: Observed, targets: Mapping[str, PoolTarget], placement: PodPlacement) -> dict[str, Revisions]:
-    """Of every pool of the manifest. With `autoRollback`, all are taken back where one is known to have failed."""
+    """Of every pool of the manifest. With `autoRollback`, all are taken back where one is known to have failed, or the
+    gateway is.
+    """
     service = observed.service
     desired = {pool: worker.template(service, pool, placement) for pool in targets}
     failures = {pool: _remembered(observed, pool, template) for pool, template in desired.items()}
-    taken_back = service.spec.rollout.auto_rollback and any(failures.values())
+    front = _remembered(observed, common.GATEWAY, gateway.template(service, placement))
+    taken_back = service.spec.rollout.auto_rollback and any((*failures.values(), front))
     return {
         pool: _of_pool(observed, pool, template, failures[pool] if taken_back else None, taken_back)
         for pool, template in desired.items()
     }
 
 
-def of_gateway(observed: Observed, placement: PodPlacement, held: bool) -> Revisions:
-    """A gateway of another model speaks to none of the workers there are: `held`, it stays as it is."""
+def of_gateway(observed: Observed, placement: PodPlacement, proven: bool, pools_back: bool) -> Revisions:
+    """A gateway of another model speaks to none of the workers there are: until the new revision is `proven` in the
+    pools, and where they are taken back, it stays as it is. One that fails stays beside it: it shows that.
+    """
     desired = gateway.template(observed.service, placement)
-    newest = _newest(observed, common.GATEWAY)
+    newest = newest_of(observed.objects, common.GATEWAY)
     good = revision.template_of(newest) if newest else None
-    if good is not None and (held or common.revision_of(good) == common.revision_of(desired)):
-        return Revisions(desired, good, taken_back=held)
-    revisions = ("", common.revision_of(desired))  # those of a Deployment are told apart by nothing
-    pods = [pod for pod in observed.of_pool(common.GATEWAY) if pod.revision in revisions and not pod.on_its_way_out]
-    return Revisions(desired, good, failure.find(pods, observed.service.spec.rollout.progress_deadline))
+    name = common.revision_of(desired)
+    if good is not None and common.revision_of(good) == name:
+        return Revisions(desired, good)
+    rollout = observed.service.spec.rollout
+    pods = [pod for pod in observed.of_pool(common.GATEWAY) if pod.revision == name and not pod.on_its_way_out]
+    seen = failure.find(pods, rollout.progress_deadline)
+    remembered = _remembered(observed, common.GATEWAY, desired) if rollout.auto_rollback else None
+    if good is not None and (pools_back or remembered or not (proven or seen)):
+        return Revisions(desired, good, remembered, taken_back=True)
+    return Revisions(desired, good, seen)
 
 
 def _of_pool(
     observed: Observed, pool: str, desired: Template, remembered: Failure | None, taken_back: bool
 ) -> Revisions:
-    newest = _newest(observed, pool)
+    newest = newest_of(observed.objects, pool)
     good = revision.template_of(newest) if newest else None
     name = common.revision_of(desired)
     if good is not None and common.revision_of(good) == name:
@@ -92,25 +102,28 @@ def _of_pool(
 
 
 def _fails(pod: Pod) -> bool:
-    return failure.find([pod], float("inf")) is not None
+    return bool(pod.blocked) or failure.find([pod], float("inf")) is not None
 
 
 def _remembered(observed: Observed, pool: str, desired: Template) -> Failure | None:
-    known = (observed.status.get("pools") or {}).get(pool) or {}
+    """Why a pool's, or the gateway's, revision failed in an earlier pass."""
+    told = {common.GATEWAY: observed.status.get(common.GATEWAY), **(observed.status.get("pools") or {})}
+    known = told.get(pool) or {}
     if known.get("failedRevision") != common.revision_of(desired):
         return None
     return Failure(known.get("failureReason", conditions.ROLLOUT_FAILED), known.get("failure", ""))
 
 
-def _kept(observed: Observed, role: str) -> list[Object]:
+def _kept(objects: Iterable[Object], role: str) -> list[Object]:
     """The oldest first. One that somebody else made may hold anything."""
-    mine = (item for item in observed.objects if item["kind"] == common.REVISION and common.is_ours(item))
+    mine = (item for item in objects if item["kind"] == common.REVISION and common.is_ours(item))
     found = [item for item in mine if labels_of(item).get(names.LABEL_ROLE) == role]
     return sorted(found, key=lambda item: int(item["revision"]))
 
 
-def _newest(observed: Observed, role: str) -> Object | None:
-    return next(reversed(_kept(observed, role)), None)
+def newest_of(objects: Iterable[Object], role: str) -> Object | None:
+    """The newest that is kept for a role."""
+    return next(reversed(_kept(objects, role)), None)
 
 
 def keep(observed: Observed, found: Mapping[str, Revisions]) -> Iterator[Apply]:
@@ -119,25 +132,40 @@ def keep(observed: Observed, found: Mapping[str, Revisions]) -> Iterator[Apply]:
         owner = _owner(observed, role)
         if owner is None:
             continue
-        newest = _newest(observed, role)
+        newest = newest_of(observed.objects, role)
         number = int(newest["revision"]) if newest else 0
-        made = revision.controller_revision(observed.service, role, revisions.template, number + revisions.changing)
-        whole = common.signed(common.owned(made, owner))
-        live = observed.find(common.REVISION, made["metadata"]["name"])
-        if not drift.contained(whole, live):
-            yield Apply(whole, force=live is not None)
+        yield from _keep(observed, owner, role, revisions.template, number + revisions.changing)
+
+
+def keep_spec(observed: Observed) -> Iterator[Apply]:
+    """Note that this spec is usable, numbered by its generation: it is reconciled while a newer one is refused.
+
+    As it was written, and in an object of its own: a status would double the size of each of its many writes, and an
+    annotation has no room for the largest spec.
+    """
+    if observed.refusal is None and observed.written:
+        owner = common.service_object(observed.service, observed.uid)
+        yield from _keep(observed, owner, common.MANIFEST, observed.written, observed.generation)
+
+
+def _keep(observed: Observed, owner: Object, role: str, data: Mapping[str, Any], number: int) -> Iterator[Apply]:
+    made = revision.controller_revision(observed.service, role, data, number)
+    whole = common.signed(common.owned(made, owner))
+    live = observed.find(common.REVISION, made["metadata"]["name"])
+    if not drift.contained(whole, live):
+        yield Apply(whole, force=live is not None)
 
 
 def _owner(observed: Observed, role: str) -> Object | None:
     """Whose end is theirs."""
-    if role == common.GATEWAY:
+    if role in (common.GATEWAY, common.MANIFEST):
         return common.service_object(observed.service, observed.uid)
     return observed.pools.get(role)
 
 
 def superseded(observed: Observed) -> Iterator[Delete]:
     """Those that a newer one has replaced, and those of pools that are gone."""
-    for role in (*roles.BOTH, common.GATEWAY):
-        kept = _kept(observed, role)
+    for role in (*roles.BOTH, common.GATEWAY, common.MANIFEST):
+        kept = _kept(observed.objects, role)
         for item in kept[:-1] if _owner(observed, role) else kept:
             yield Delete(ref_of(item), uid_of(item))

@@ -1,7 +1,7 @@
 """How workers of an old pod revision are exchanged for new ones, one safe step at a time. Pure."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 
@@ -54,6 +54,12 @@ class Standing:
     changing: bool  # its newest revision was never whole
     failing: bool  # and cannot be
     returnable: bool  # there is an older revision to stay with
+    blinking: int = 0  # new workers that were ready a moment ago
+
+    @property
+    def shown(self) -> bool:
+        """Whether the newest revision can run here. A moment without readiness takes nothing back."""
+        return bool(self.new.ready or self.blinking)
 
 
 def is_proven(pools: Mapping[str, Standing]) -> bool:
@@ -61,7 +67,12 @@ def is_proven(pools: Mapping[str, Standing]) -> bool:
 
     A pool without old workers proves nothing any more, whatever becomes of its new ones: there is no way back.
     """
-    return all((pool.new.ready or not pool.old.total) and not pool.failing for pool in _changing(pools).values())
+    return all((pool.shown or not pool.old.total) and not pool.failing for pool in _changing(pools).values())
+
+
+def stopped(pools: Mapping[str, Standing]) -> dict[str, Standing]:
+    """The same where the gateway of their newest revision fails: nobody could reach its workers."""
+    return {name: replace(pool, failing=pool.failing or pool.changing) for name, pool in pools.items()}
 
 
 def paces(pools: Mapping[str, Standing], first: str, gateway_ready: bool = True) -> dict[str, Pace]:
@@ -87,7 +98,7 @@ def _pace(name: str, pool: Standing, changing: Mapping[str, Standing], first: st
         return Pace.PAUSE
     if proven:
         return Pace.FREE
-    leads = first == name or first not in changing or changing[first].new.ready
+    leads = first == name or first not in changing or changing[first].shown
     return Pace.PROVE if leads else Pace.WAIT
 
 

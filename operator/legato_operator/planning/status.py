@@ -1,6 +1,7 @@
 """A service's status: counts and conditions, from the same observation as the plan. Pure."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from legato_operator.api import conditions, roles
@@ -8,11 +9,19 @@ from legato_operator.api.conditions import Condition
 from legato_operator.cluster import Object
 from legato_operator.manifests import common
 from legato_operator.manifests.placement import PodPlacement
-from legato_operator.observing.observed import Observed, Pod
+from legato_operator.observing.observed import Observed, Pod, Refusal
+from legato_operator.planning import checks, failure
 from legato_operator.planning.failure import Failure
 from legato_operator.planning.limits import PoolTarget
 from legato_operator.planning.pool_plan import PoolPlan
 from legato_operator.planning.revisions import Revisions
+
+_PARTS = {
+    conditions.PREFILL_READY: roles.PREFILL,
+    conditions.DECODE_READY: roles.DECODE,
+    conditions.GATEWAY_READY: common.GATEWAY,
+}
+_NEEDED = {conditions.DECODE_READY, conditions.GATEWAY_READY}
 
 
 def of(
@@ -29,7 +38,9 @@ def of(
     gateway = _gateway(observed)
     transport = _transport(observed)
     parts = (prefill, decode, gateway)
-    needed = (decode, gateway) if roles.bounds(observed.service.spec, roles.PREFILL).min == 0 else parts
+    degraded = not prefill.status and not _is_beginning(found, prefill) and _prefills_locally(observed)
+    without = degraded or roles.bounds(observed.service.spec, roles.PREFILL).min == 0
+    needed = (decode, gateway) if without else parts
     waiting = next((part for part in needed if not part.status), None)
     ready = Condition(conditions.READY, True, conditions.ALL_READY)
     if waiting is None and decode.reason == conditions.SCALED_TO_ZERO:
@@ -38,6 +49,9 @@ def of(
         ready = Condition(conditions.READY, False, waiting.reason, f"{waiting.type}: {waiting.message}")
     elif transport.status is False and observed.service.spec.transfer.required:
         ready = Condition(conditions.READY, False, transport.reason, transport.message)
+    elif degraded:
+        text = f"decode workers prefill: {prefill.type}: {prefill.message}"
+        ready = Condition(conditions.READY, True, conditions.DEGRADED, text)
     progressing = _progressing(observed, targets, found, {**pools, common.GATEWAY: deployment})
     if waiting is decode and _is_activated(observed, decode, gateway, progressing):
         ready = Condition(conditions.READY, True, conditions.SCALED_TO_ZERO, f"the first starts: {decode.message}")
@@ -45,12 +59,27 @@ def of(
         ready = Condition(conditions.READY, False, progressing.reason, progressing.message)
     news = (ready, *parts, transport, progressing)
     service = observed.service
-    mine = {"service": service.metadata.name, "namespace": service.metadata.namespace}
+    scheme = "https" if service.spec.gateway.tls else "http"
+    mine = {"scheme": scheme, "service": service.metadata.name, "namespace": service.metadata.namespace}
     return _status(observed, news) | {
         "pools": {name: _pool(observed, name, found[name], made, targets[name]) for name, made in pools.items()},
+        common.GATEWAY: _revision(found[common.GATEWAY]),
         "model": service.served_name,
         **({"url": placement.url.format(**mine)} if placement.url else {}),
     }
+
+
+def _prefills_locally(observed: Observed) -> bool:
+    """Whether decode workers do it where no prefill worker is ready, though there are to be some."""
+    spec = observed.service.spec
+    return spec.routing.when_prefill_unavailable == "Local" and roles.bounds(spec, roles.PREFILL).min > 0
+
+
+def _is_beginning(found: Mapping[str, Revisions], prefill: Condition) -> bool:
+    """Whether a new service's prefill workers start as they should: it is ready when they are."""
+    begun = any(revisions.good is not None or revisions.failure is not None for revisions in found.values())
+    starts = prefill.reason in (conditions.STARTING, conditions.DOWNLOADING, conditions.NO_READY_WORKER)
+    return starts and not begun
 
 
 def of_pool(observed: Observed, pool: str, item: Object) -> dict[str, Any]:
@@ -68,15 +97,17 @@ def of_pool(observed: Observed, pool: str, item: Object) -> dict[str, Any]:
     }
 
 
-def refused(
-    observed: Observed, problems: Sequence[tuple[str, str]], reason: str = conditions.NOT_AVAILABLE
-) -> dict[str, Any]:
-    """The status of a service that asks for what cannot be done. What runs already goes on."""
-    message = _problems(problems)
-    news = [Condition(conditions.PROGRESSING, False, reason, message)]
-    if not conditions.find(observed.status, conditions.READY):
-        news.append(Condition(conditions.READY, False, reason, message))
-    return _status(observed, news)
+def refused(pods: Sequence[Pod], status: Mapping[str, Any], refusal: Refusal, timestamp: str) -> dict[str, Any]:
+    """The status of a service of which no spec can be reconciled: what runs is told, and what nobody knows is not."""
+    known = conditions.known(status)
+    progressing = Condition(conditions.PROGRESSING, False, refusal.reason, refusal.message)
+    parts = {kind: _any_ready(kind, mine) for kind, pool in _PARTS.items() if (mine := _of_pool(pods, pool))}
+    serves = parts.keys() >= _NEEDED and all(part.status for part in parts.values())
+    ready = replace(progressing, type=conditions.READY)
+    if serves:
+        ready = Condition(conditions.READY, True, conditions.ALL_READY)
+    told = conditions.update(known, [ready, *parts.values(), progressing], refusal.generation, timestamp)
+    return {"observedGeneration": refusal.generation, "conditions": told}
 
 
 def deleting(observed: Observed) -> dict[str, Any]:
@@ -86,28 +117,46 @@ def deleting(observed: Observed) -> dict[str, Any]:
     return _status(observed, news)
 
 
-def _problems(problems: Sequence[tuple[str, str]]) -> str:
-    return "; ".join(f"{path}: {text}" for path, text in problems)
+def _of_pool(pods: Sequence[Pod], pool: str) -> list[Pod]:
+    return [pod for pod in pods if pod.pool == pool and pod.draining_since is None]
 
 
 def _status(observed: Observed, news: Sequence[Condition]) -> dict[str, Any]:
+    """Each condition is of the generation that it was found for, which is not the newest where that is refused."""
     known = conditions.known(observed.status)
+    updated = conditions.update(known, news, observed.generation, observed.timestamp)
+    newest = observed.generation
+    if refusal := observed.refusal:
+        newest = refusal.generation
+        told = [_set_back(observed, refusal, news[-1])]
+        updated = [*updated[:-1], *conditions.update(known, told, newest, observed.timestamp)]
     updated_types = {condition.type for condition in news}
     kept = [condition for condition in known if condition["type"] not in updated_types]
-    updated = conditions.update(known, news, observed.generation, observed.timestamp)
-    return {"observedGeneration": observed.generation, "conditions": [*updated, *kept]}
+    return {"observedGeneration": newest, "conditions": [*updated, *kept]}
+
+
+def _set_back(observed: Observed, refusal: Refusal, progressing: Condition) -> Condition:
+    """That the newest spec is refused, and how the last usable one gets on."""
+    ahead = ": ".join(text for text in (progressing.reason, progressing.message) if text)
+    text = f"{refusal.message}; generation {observed.generation} stays in use ({ahead})"
+    return Condition(conditions.PROGRESSING, False, refusal.reason, text)
 
 
 def _pool(observed: Observed, pool: str, revisions: Revisions, made: PoolPlan, target: PoolTarget) -> dict[str, Any]:
     pods = observed.of_pool(pool)
-    counts = {"replicas": len(pods), "ready": sum(pod.ready for pod in pods), "desired": made.target}
-    desired = common.revision_of(revisions.desired)
-    failed: dict[str, str] = {}
-    if revisions.failure is not None:
-        reason, message = revisions.failure.reason, revisions.failure.message
-        failed = {"failedRevision": desired, "failureReason": reason, "failure": message}
+    ready = sum(pod.ready and not pod.on_its_way_out for pod in pods)
+    counts = {"replicas": len(pods), "ready": ready, "desired": made.target}
     capped = {"cappedBy": target.capped_by} if target.capped_by else {}
-    return {**counts, **capped, "revision": desired, **failed}
+    return {**counts, **capped, **_revision(revisions)}
+
+
+def _revision(revisions: Revisions) -> dict[str, Any]:
+    """Which one the manifest asks for, and why it cannot be had."""
+    desired = common.revision_of(revisions.desired)
+    if revisions.failure is None:
+        return {"revision": desired}
+    reason, message = revisions.failure.reason, revisions.failure.message
+    return {"revision": desired, "failedRevision": desired, "failureReason": reason, "failure": message}
 
 
 def _pool_ready(observed: Observed, kind: str, pool: str, pools: Mapping[str, PoolPlan]) -> Condition:
@@ -154,7 +203,7 @@ def _any_ready(kind: str, pods: Sequence[Pod]) -> Condition:
 
 
 def _messages(pods: Sequence[Pod]) -> str:
-    return "; ".join(f"{pod.name}: {text}" for pod in pods if (text := pod.refused or pod.message))
+    return "; ".join(f"{pod.name}: {text}" for pod in pods if (text := pod.refused or pod.blocked or pod.message))
 
 
 def _transport(observed: Observed) -> Condition:
@@ -179,7 +228,7 @@ def _progressing(
 ) -> Condition:
     kind = conditions.PROGRESSING
     if observed.missing:
-        return Condition(kind, False, conditions.NOT_FOUND, _problems(observed.missing))
+        return Condition(kind, False, conditions.NOT_FOUND, checks.text(observed.missing))
     if failures := {pool: each.failure for pool, each in found.items() if each.failure is not None}:
         return _failed(failures, found)
     unschedulable = [pod for pod in observed.pods if pod.unschedulable and not pod.leaving]
@@ -190,6 +239,9 @@ def _progressing(
         return Condition(kind, True, conditions.CAPACITY_UNAVAILABLE, _messages(waiting))
     if moving and unschedulable:
         return Condition(kind, True, conditions.UNSCHEDULABLE, _messages(unschedulable))
+    retrying = [pod for pod in observed.pods if failure.tries_again(pod) and not pod.leaving]
+    if moving and retrying:
+        return Condition(kind, True, conditions.RETRYING, _messages(retrying))
     if any(made.old for made in moving.values()):
         return Condition(kind, True, conditions.ROLLING_OUT, counts)
     if moving:
@@ -212,8 +264,7 @@ def _capped(observed: Observed, targets: Mapping[str, PoolTarget]) -> str:
 def _failed(failures: Mapping[str, Failure], found: Mapping[str, Revisions]) -> Condition:
     """What keeps the manifest's revision from being had, and what is done about it."""
     messages = [
-        f"{pool}: revision {common.revision_of(found[pool].desired)}: {failure.message}"
-        for pool, failure in failures.items()
+        f"{pool}: revision {common.revision_of(found[pool].desired)}: {each.message}" for pool, each in failures.items()
     ]
     if any(found[pool].taken_back for pool in failures):
         messages.append("rolling back to the last good revision")

@@ -6,6 +6,8 @@ import pytest
 from wrong_manifests import WRONG
 
 from legato_operator.api import crd, parsing
+from legato_operator.errors import ManifestError
+from legato_operator.planning import checks
 
 CRDS = Path(__file__).parents[3] / "crds"
 SERVICES = "/apis/serving.legato.dev/v1alpha1/namespaces/default/inferenceservices"
@@ -48,7 +50,7 @@ def test_defaults_are_those_of_the_types(api_server, build):
         {"gateway": {"tenantTokensPerMinute": {"*": 6000}}},
         {"engine": {"kvCacheMemory": "0.5Gi"}, "drain": {"deadline": "168h"}},
         {"engine": {"kvCacheMemory": "1Pi"}, "drain": {"deadline": "30s1m"}},
-        {"engine": {"kvCacheMemory": "64.5"}, "slo": {"tpot": "1ms"}},
+        {"engine": {"kvCacheMemory": "10000000.5"}, "slo": {"tpot": "1ms"}},
         {"engine": {"kvCacheMemory": "Auto"}},
     ],
 )
@@ -64,6 +66,84 @@ def test_a_long_name_is_refused(api_server, build):
     status, answer = api_server.call("POST", SERVICES + STRICT, item)
     assert status == 422
     assert "at most 40 characters" in answer["message"]
+
+
+@pytest.mark.parametrize("name", ["1model", "a.b", "-a"])
+def test_a_name_that_no_service_can_have_is_refused(api_server, build, name):
+    item = build() | {"metadata": {"name": name}}
+    with pytest.raises(ManifestError):
+        parsing.read_service(item)
+    status, answer = api_server.call("POST", SERVICES + STRICT, item)
+    assert status == 422, answer
+
+
+def test_path_of_a_node_is_absolute(api_server, build):
+    """Processes of one machine may be given one from where they were started."""
+    item = build(model={"source": {"path": "models/a"}})
+    assert parsing.read_service(item)
+    status, answer = api_server.call("POST", SERVICES + STRICT, item)
+    assert status == 422
+    assert "spec.model.source.path" in answer["message"]
+    assert "must be absolute" in answer["message"]
+
+
+@pytest.mark.parametrize(
+    "image",
+    [
+        "models",
+        "registry.example:5000/team/a-b__c.d:v1.2_x",
+        "Host/a",
+        "a/b@sha256:" + "0" * 64,
+        "a:1@sha256:" + "f" * 64,
+    ],
+)
+def test_names_of_images(api_server, build, image):
+    item = build(model={"source": {"image": image}})
+    assert parsing.read_service(item).spec.model.source.image == image
+    assert api_server.call("POST", SERVICES + STRICT, item)[0] == 201
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        {"kind": "Pod"},
+        {"metadata": {"name": "x"}},
+        {"metadata": {"labels": {"a": 1}}},
+        {"metadata": {"labels": {"serving.legato.dev/role": "x"}}},
+        {"metadata": {"annotations": {"app.kubernetes.io/name": "x"}}},
+        *({"spec": {name: "x"}} for name in ("restartPolicy", "hostname", "subdomain")),
+        *({"spec": {name: 1}} for name in ("terminationGracePeriodSeconds", "activeDeadlineSeconds")),
+        *({"spec": {name: [{"image": "x"}]}} for name in ("containers", "initContainers", "volumes")),
+        *({"spec": {"containers": [{"name": "worker", name: ["x"]}]}} for name in ("args", "command")),
+        {"spec": {"containers": [{"name": "worker", "ports": [{"containerPort": 1}]}]}},
+        {"spec": {"containers": [{"name": "worker", "livenessProbe": {}}]}},
+        {"spec": {"containers": [{"name": "worker", "env": [{"name": "LEGATO_TOKEN", "value": "x"}]}]}},
+    ],
+)
+def test_what_the_operator_relies_on_is_refused_in_templates(api_server, build, template):
+    """By the operator, too, of an object that came in before."""
+    item = build(decode={"template": template})
+    assert checks.unavailable(parsing.read_service(item).spec, in_containers=True)
+    status, answer = api_server.call("POST", SERVICES + STRICT, item)
+    assert status in {400, 422}, answer
+    assert "template" in answer["message"]
+
+
+def test_whatever_else_a_pod_has_is_stored_as_it_is(api_server, build):
+    spec = {
+        "nodeSelector": {"a": "b"},
+        "hostNetwork": True,
+        "containers": [
+            {"name": "worker", "image": "x", "env": [{"name": "A", "valueFrom": {"fieldRef": {"fieldPath": "x"}}}]},
+            {"name": "beside", "args": ["a"], "ports": [{"containerPort": 1}], "env": [{"name": "LEGATO_X"}]},
+        ],
+        "volumes": [{"name": "a", "emptyDir": {"medium": "Memory"}}],
+    }
+    template = {"metadata": {"labels": {"a": "b"}, "annotations": {"x/y": "z"}}, "spec": spec}
+    status, stored = api_server.call("POST", SERVICES + STRICT, build(decode={"template": template}))
+    assert status == 201, stored
+    assert stored["spec"]["decode"]["template"] == template
+    assert "template" not in stored["spec"]["prefill"]
 
 
 def test_every_field_explains_itself():

@@ -44,7 +44,14 @@ def test_durations(build, text, seconds):
 
 @pytest.mark.parametrize(
     ("text", "size"),
-    [("512Mi", 512 << 20), ("1Gi", 1 << 30), ("500M", 500_000_000), ("1.5Gi", 3 << 29), (1024, 1024), ("Auto", None)],
+    [
+        ("512Mi", 512 << 20),
+        ("1Gi", 1 << 30),
+        ("500M", 500_000_000),
+        ("1.5Gi", 3 << 29),
+        (1 << 20, 1 << 20),
+        ("Auto", None),
+    ],
 )
 def test_memory(build, text, size):
     assert _parse(build(engine={"kvCacheMemory": text})).spec.engine.kv_cache_memory == size

@@ -9,6 +9,7 @@ from legato_operator.errors import ManifestError
 SERVICES = "/apis/serving.legato.dev/v1alpha1/namespaces/default/inferenceservices?fieldValidation=Strict&dryRun=All"
 BUILTIN = {"builtin": "smollm2-135m-instruct"}
 GPU = "nvidia.com/gpu"
+HUB = {"repo": "a/b", "revision": "0" * 40}
 
 
 def _fixed(prefill=1, decode=1):
@@ -46,6 +47,21 @@ def _of_role(role):
             {"scaling": {role: {"min": 2, "max": 2}}},
         ),
         (f"spec.scaling.{RATIOS[role]}", "cannot be kept"): (_bounds(role, 7), _bounds(role, 6)),
+        (f"{here}.limits", "must not be below"): (
+            {role: {"resources": {"requests": {"memory": "4Gi"}, "limits": {"memory": "4095Mi"}}}},
+            {role: {"resources": {"requests": {"memory": "4Gi"}, "limits": {"memory": "4096Mi", "cpu": 1}}}},
+        ),
+        (f"{here}.limits", "of devices"): (
+            {role: {"resources": {"requests": {GPU: 1}, "limits": {GPU: 2}}}},
+            {role: {"resources": {"requests": {GPU: 2}, "limits": {GPU: "2000m"}}}},
+        ),
+        **{
+            (f"{here}.{kind}", "names must"): (
+                _resources(role, kind, **{"intel.com": 1}),
+                _resources(role, kind, **{"intel.com/qat_A-1.b": 1, "hugepages-2Mi": "4Mi", "ephemeral-storage": 1}),
+            )
+            for kind in ("requests", "limits")
+        },
         (f"{here}.requests", GPU): (
             _resources(role, "requests", **{GPU: "500m"}),
             _resources(role, "requests", **{GPU: "2"}),
@@ -67,11 +83,39 @@ CASES = {
         {"model": {"source": {**BUILTIN, "path": "/m"}}},
         {"model": {"source": {"path": "/m"}}},
     ),
+    ("spec.model.source.path", "must not contain"): (
+        {"model": {"source": {"path": "/a/../b"}}},
+        {"model": {"source": {"path": "/a/..b/c..."}}},
+    ),
+    ("spec.model.source.pvc.path", "must not contain"): (
+        {"model": {"source": {"pvc": {"claim": "a.b", "path": "../b"}}}},
+        {"model": {"source": {"pvc": {"claim": "a.b", "path": "..b/.c"}}}},
+    ),
+    ("spec.model.source.huggingFace.nodeCache", "must not contain"): (
+        {"model": {"source": {"huggingFace": HUB | {"nodeCache": "/a/.."}}}},
+        {"model": {"source": {"huggingFace": HUB | {"nodeCache": "/a/..."}}}},
+    ),
     ("spec.engine.profile", "required"): (
         {"engine": {"runner": "Paced"}},
         {"engine": {"runner": "Paced", "profile": "h200-llama-3.1-8b-bf16"}},
     ),
     ("spec.engine.profile", "only allowed"): ({"engine": {"profile": "/profiles/own.json"}}, {}),
+    ("spec.gateway.apiKeys", "exactly one"): (
+        {"gateway": {"apiKeys": {"secret": "keys", "path": "/keys.json"}}},
+        {"gateway": {"apiKeys": {"secret": "keys"}}},
+    ),
+    ("spec.gateway.tls", "exactly one"): (
+        {"gateway": {"tls": {"secret": "certificate", "path": "/tls"}}},
+        {"gateway": {"tls": {"secret": "certificate"}}},
+    ),
+    ("spec.gateway.tenantTokensPerMinute", "needs apiKeys"): (
+        {"gateway": {"tenantTokensPerMinute": {"*": 1, "a": 1}}},
+        {"gateway": {"tenantTokensPerMinute": {"*": 1, "a": 1}, "trustedProxies": ["10.0.0.0/8"]}},
+    ),
+    ("spec.engine.hangTimeout", "must be from"): (
+        {"engine": {"hangTimeout": "2999ms"}},
+        {"engine": {"hangTimeout": "3s"}},
+    ),
     ("spec.engine.chunkTokens", "must be at least"): (
         {"engine": {"chunkTokens": 31, "blockSize": 32}},
         {"engine": {"chunkTokens": 32, "blockSize": 32}},
@@ -151,7 +195,9 @@ RANGES = [
     ({"drain": {"deadline": "168h1ms"}}, "1ms to 168h"),
     ({"engine": {"kvCacheMemory": "1Pi"}}, ""),
     ({"engine": {"kvCacheMemory": "Auto"}}, ""),
-    ({"engine": {"kvCacheMemory": "1025Ti"}}, "above 0, at most 1Pi"),
+    ({"engine": {"kvCacheMemory": "1025Ti"}}, "1Mi to 1Pi"),
+    ({"engine": {"kvCacheMemory": "1Mi"}}, ""),
+    ({"engine": {"kvCacheMemory": "1023.9Ki"}}, "1Mi to 1Pi"),
 ]
 
 

@@ -5,6 +5,8 @@ import pytest
 from known_signals import spec
 from simulated_service import engine, profile, steady, workload
 
+from legato_engine.runner.profile import find
+
 HOUR = 3600.0
 MACHINE = profile(per_step=0.01, per_token=1 / 8000 - 0.01 / 512, per_row=0.0005)  # 8,000 tokens/s in full steps
 
@@ -46,12 +48,22 @@ def test_a_step_of_the_load_is_answered_within_five_seconds_and_the_pool_returns
     assert max(_sizes(looks, "decode")) <= 2
 
 
+def test_a_small_step_is_answered_within_five_seconds_too():
+    """The last ten seconds would call it half of what it is."""
+    cpu = find("cpu-2-cores-smollm2-135m")
+    step = workload(
+        steady(180.0, each=2.0, tokens=500, output=8), steady(30.0, each=0.125, tokens=500, output=8, since=180.0)
+    )
+    looks, _ = _run(step, machine=cpu)
+    assert next(at for at, sizes in looks if sizes["prefill"] > 1) - 180.0 <= 5.0
+
+
 def test_prompts_that_wait_for_prefill_grow_decode_only_by_what_it_lets_through():
-    """30 s of held prompts would fill nine decode workers. The head waits for prefill at first, and the new prefill
-    workers then fill the one decode worker for a while."""
+    """30 s of held prompts would fill nine decode workers. One starts beside the new prefill workers, for what these
+    will send, so that nobody waits for it when they serve."""
     looks, _ = _run(BURST)
     decode = _sizes(looks, "decode")
-    assert set(decode[300:315]) == {1}
+    assert set(decode[300:315]) == {1, 2}
     assert max(decode) <= 3
 
 

@@ -37,6 +37,14 @@ def test_a_queue_is_added_as_far_as_it_is_left_when_a_worker_started_now_would_s
     assert (made.wish, made.reason) == (2, decision.BACKLOG)
 
 
+def test_a_backlog_counts_what_the_last_seconds_bring_if_not_by_chance():
+    """200 prompts of 0.25 s in 10 s: 50 s of work, of which half a deviation, the root of 200 x 0.25 ^ 2, is chance."""
+    traffic = dataclasses.replace(arriving(60, 2000), recent=prompts(200, 2000))
+    made = _decide(Signals((prefiller(queue_tokens=800_000), decoder()), traffic))["prefill"]
+    numbers = _term(made, decision.BACKLOG).numbers
+    assert numbers["arrivals"] == pytest.approx((50 - 0.5 * 12.5**0.5) / 10)
+
+
 def test_a_queue_that_ready_workers_do_within_the_objective_is_noise():
     made = _decide(Signals((prefiller(queue_tokens=4_000), decoder()), arriving(120, 2000)))["prefill"]
     assert decision.BACKLOG not in {term.reason for term in made.terms}
@@ -56,6 +64,46 @@ def test_a_prompt_that_alone_exceeds_the_objective_starts_no_worker():
     traffic = arriving(1, 100_000, waiting=prompts(1, 100_000))
     made = _decide(Signals((prefiller(queue_tokens=100_000), decoder()), traffic))["prefill"]
     assert (made.wish, _term(made, decision.ARRIVALS).numbers["oversizedTokens"]) == (1, 100_000)
+
+
+def test_nor_does_it_when_the_operator_has_only_just_begun_to_look():
+    """12.5 s of work within the first 4 s: one of a kind that lasts for a minute, as far as is known."""
+    traffic = dataclasses.replace(arriving(1, 100_000, waiting=prompts(1, 100_000)), seconds=4.0, recent_seconds=4.0)
+    made = _decide(Signals((prefiller(queue_tokens=100_000), decoder()), traffic))["prefill"]
+    assert made.wish == 1
+
+
+@pytest.mark.parametrize("seconds", [2.0, 10.0])
+def test_a_prompt_or_two_in_a_young_window_are_no_rate(seconds):
+    """0.9 s of work each: a rate of 0.45 workers, if two seconds told one."""
+    traffic = Traffic(seconds, prompts(1, 7200), seconds, prompts(1, 7200))
+    made = _decide(Signals((prefiller(), decoder()), traffic))["prefill"]
+    assert (made.wish, made.needed) == (1, 1)
+
+
+def test_many_in_a_young_window_are_one_less_what_may_be_chance():
+    """100 prompts of 0.25 s within 10 s: 25 s of work, give or take sqrt(100) x 0.25 s."""
+    traffic = Traffic(10.0, prompts(100, 2000), 10.0, prompts(100, 2000))
+    made = _decide(Signals((prefiller(), decoder()), traffic))["prefill"]
+    assert _term(made, decision.ARRIVALS).workers == pytest.approx((25 - 2.5) / 10 / 0.75)
+    assert made.wish == 3
+
+
+def test_what_came_in_the_last_seconds_counts_for_a_backlog_less_what_may_be_chance():
+    """26 prompts of 0.25 s in 4 s are 1.3 workers' work more or less, of which 10 s tell 0.65."""
+    traffic = Traffic(60.0, prompts(26, 2000), 10.0, prompts(26, 2000), newest_seconds=4.0, newest=prompts(26, 2000))
+    made = _decide(Signals((prefiller(queue_tokens=20_000), decoder()), traffic))["prefill"]
+    load = _term(made, decision.BACKLOG).numbers["load"]
+    assert load == pytest.approx((26 - 26**0.5) * 0.25 / 4)
+
+
+def test_what_waits_behind_one_counts_however_far_it_is_and_whoever_else_drains_with_one():
+    """Three of 100,000 tokens are half done, two of them on workers that drain; 20 of 2,000 wait behind the third."""
+    waiting = (*prompts(20, 2000), *prompts(3, 100_000))
+    draining = [prefiller(f"prefill-{n}", queue_tokens=50_000, draining=True) for n in (1, 2)]
+    workers = (prefiller(queue_tokens=90_000), *draining, decoder())
+    made = _decide(Signals(workers, arriving(60, 2000, waiting=waiting)))["prefill"]
+    assert _term(made, decision.BACKLOG).numbers["backlogTokens"] == 40_000
 
 
 def test_many_of_them_are_worked_off_all_the_same():
@@ -87,6 +135,38 @@ def test_held_prompts_that_wait_for_prefill_count_for_as_long_as_they_decode(out
     made = _decide(Signals((prefiller(), decoder()), traffic))["decode"]
     assert _term(made, decision.KV_BLOCKS).numbers["held"] == blocks
     assert _term(made, decision.SLOTS).numbers["sequences"] == pytest.approx(50 * blocks / 10_000)
+
+
+def _overrun(*, prefillers=1, held=100, outputs=200, **parts):
+    """10 requests/s of 0.25 s each, far more than is worked off."""
+    waiting = {"held": held, "held_tokens": 200_000, "held_prompt_tokens": 200_000, "head_wait": {"prefill": 2.0}}
+    traffic = arriving(600, 2000, **waiting, output=OutputLengths(outputs, 0))
+    workers = [prefiller(f"prefill-{i}", queue_tokens=800_000 // prefillers) for i in range(prefillers)]
+    made = _decide(Signals((*workers, decoder()), traffic), {"prefill": prefillers, "decode": 1}, **parts)
+    return _term(made["decode"], decision.SLOTS).numbers["sequences"], made["prefill"].wish
+
+
+def test_decode_workers_for_what_added_prefill_workers_will_send_are_wished_with_them():
+    """Each of the six sends 4 requests/s, which stay for 2 s of queueing and 200 steps of a full worker, of 74 ms."""
+    sequences, prefillers = _overrun()
+    assert prefillers == 7
+    assert sequences == pytest.approx(6 * 4 * (2 + 200 * 0.074))
+
+
+def test_no_more_are_wished_than_will_be_held_until_they_serve():
+    """100 now, and 10 a second for the 60 s that a worker takes to start."""
+    assert _overrun(outputs=100_000)[0] == pytest.approx(100 + 10 * 60)
+
+
+def test_nor_for_prefill_workers_that_their_bound_does_not_allow():
+    assert _overrun(scaling={"prefill": {"max": 3}})[0] == pytest.approx(2 * 4 * (2 + 200 * 0.074))
+
+
+def test_what_prefill_workers_send_that_serve_already_is_there():
+    """A third of the held ones decode at once: 200 tokens at 0.1 s, of the 60 s in which they are let through."""
+    sequences, prefillers = _overrun(prefillers=9)
+    assert prefillers <= 9
+    assert sequences == pytest.approx(100 / 3)
 
 
 def test_where_workers_start_at_once_all_held_prompts_count():
@@ -154,6 +234,16 @@ def test_a_wish_goes_down_when_its_maximum_is_old_and_not_before():
         assert made.pools["prefill"].wish == 5
     last = decide(idle, windows, spec(), size, 900.0).pools["prefill"]
     assert (last.wish, last.reason) == (0, decision.IDLE)
+
+
+@pytest.mark.parametrize(
+    ("wished", "told"), [(3, (3, decision.STABILIZING, "")), (1, (1, decision.WITHIN_BOUNDS, "scaling.decode.min"))]
+)
+def test_a_bound_is_the_reason_only_of_the_size_that_it_sets(wished, told):
+    """At rest nothing is needed, and one worker must stay; that three do is due to what was wished lately."""
+    windows = {**QUIET, "decode": Window(((0.0, wished),))}
+    made = _decide(Signals((prefiller(), decoder()), NO_TRAFFIC), {"prefill": 1, "decode": 4}, windows)["decode"]
+    assert (made.wish, made.reason, made.capped_by) == told
 
 
 def test_a_gap_without_decisions_begins_the_window_anew():

@@ -35,7 +35,8 @@ def _grown(known: Signals, factor: int) -> Signals:
     return dataclasses.replace(
         known,
         traffic=dataclasses.replace(
-            traffic, arrivals=more(traffic.arrivals), recent=more(traffic.recent), held=traffic.held * factor,
+            traffic, arrivals=more(traffic.arrivals), recent=more(traffic.recent), newest=more(traffic.newest),
+            held=traffic.held * factor,
             held_tokens=traffic.held_tokens * factor, held_prompt_tokens=traffic.held_prompt_tokens * factor,
         ),
     )  # fmt: skip
@@ -132,6 +133,7 @@ def test_workers_so_many_times_as_fast_with_prompts_so_many_times_as_long_need_t
             traffic,
             arrivals=longer(traffic.arrivals),
             recent=longer(traffic.recent),
+            newest=longer(traffic.newest),
             waiting=longer(traffic.waiting),
             held_tokens=traffic.held_tokens * factor,
             head_wait={},

@@ -71,6 +71,7 @@ class Kubelet:
             if uid in self._servers:
                 self._servers.pop(uid).close()
                 self.up.discard(name)
+                self.drained.discard(name)
             await self._call("DELETE", f"pods/{name}", {"gracePeriodSeconds": 0})
         elif uid not in self._servers and (self.schedules or pod["spec"].get("nodeName")):
             await self._start(pod, name, uid)

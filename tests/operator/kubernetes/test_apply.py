@@ -3,6 +3,7 @@
 import asyncio
 
 from legato_operator import apply
+from legato_operator.acceptance import accept
 from legato_operator.clock import SystemClock
 from legato_operator.cluster import ref_of
 from legato_operator.errors import Forbidden
@@ -31,7 +32,8 @@ def test_everything_applied_twice_changes_nothing(space, build):
             written = {}
             for _ in range(3):  # pods start in the pass after their pools
                 stored = await s.cluster.get(s.ref())
-                observed = await observe(s.cluster, NoWorkers(), SystemClock(), stored)
+                accepted = await accept(s.cluster, stored, PLACE)
+                observed = await observe(s.cluster, NoWorkers(), SystemClock(), stored, accepted)
                 phases = plan(observed, PLACE).phases
                 await apply.apply(s.cluster, NoWorkers(), observed, phases)
                 done = [action for phase in phases for action in phase.actions if isinstance(action, Apply)]

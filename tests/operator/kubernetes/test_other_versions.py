@@ -64,7 +64,7 @@ def test_child_edited_beyond_recognition_is_mended_and_stops_nobody(space, build
             front["spec"]["selector"] = {}
             await s.cluster.replace(front)
             budget = await s.cluster.get(Ref("PodDisruptionBudget", s.name, "torn-decode"))
-            budget["spec"] = {"minAvailable": "100%", "selector": {}}
+            budget["spec"] = {"maxUnavailable": "100%", "selector": {}}
             await s.cluster.replace(budget)
             await s.wait(lambda: _mended(s))
             await s.make(build(engine={"chunkTokens": 64}), "good")
@@ -112,7 +112,7 @@ async def _mended(s):
     front = await s.cluster.get(Ref("Service", s.name, "torn"))
     budget = await s.cluster.get(Ref("PodDisruptionBudget", s.name, "torn-decode"))
     names = [port["port"] for port in front["spec"]["ports"]]
-    return 80 in names and front["spec"].get("selector") and budget["spec"].get("maxUnavailable") == 1
+    return 80 in names and front["spec"].get("selector") and budget["spec"].get("minAvailable") == 0
 
 
 async def _is(asked, wanted):

@@ -61,6 +61,7 @@ async def _lease(s):
         (("--lease-namespace=x", "--ignore-namespace=No_Name"), "--ignore-namespace"),
         (("--lease-namespace=x", "--ignore-namespace=a", "--namespace=b"), "--ignore-namespace"),
         (("--lease-namespace=x", "--gpu-resource=gpu"), "--gpu-resource"),
+        (("--lease-namespace=x", "--tracing-endpoint=collector:4318"), "--tracing-endpoint"),
     ],
 )
 def test_wrong_setting_is_refused_by_its_name(flags, told, monkeypatch, capsys):

@@ -29,8 +29,8 @@ def _service(build, chunk, **rollout):
 
 
 async def _fail(s, name):
-    """Tell of a pod what a kubelet tells that cannot have its image."""
-    waiting = {"reason": "ImagePullBackOff", "message": "no such tag"}
+    """Tell of a pod what a kubelet tells of an image that cannot be."""
+    waiting = {"reason": "InvalidImageName", "message": "couldn't parse it"}
     container = {"name": "worker", "image": "i", "imageID": "", "ready": False, "restartCount": 0}
     status = {"containerStatuses": [{**container, "state": {"waiting": waiting}}]}
     await s.wait(lambda: s.exists("Pod", name))
@@ -63,7 +63,7 @@ def test_failed_revision_is_taken_back_by_whoever_leads_then(space, build):
 
                 await s.wait(stopped)
                 assert {_chunk(pod) for pod in (await s.pods("decode")).values()} == {512}
-                assert await s.ready() is False, "no prefill worker, and no surge to keep one"
+                assert await s.condition("Ready") == ("True", conditions.DEGRADED), "and no surge to keep one"
             async with s.operator("two"):
                 await s.make(_service(build, 256, autoRollback=True, **surge))
 

@@ -33,6 +33,20 @@ def _with_source(build, **source):
     return build(model={"source": source})
 
 
+@pytest.mark.parametrize(
+    ("tracing", "endpoint"), [({}, "http://shared:4318"), ({"endpoint": "http://own:4318"}, "http://own:4318")]
+)
+def test_a_shared_collector_gets_the_traces_of_services_that_name_none(build, tracing, endpoint):
+    placed = placement.kubernetes("engine:1", "gateway:1", tracing_endpoint="http://shared:4318")
+    service = _service(build(tracing={**tracing, "samplingRatePerMillion": 0}))
+    for made in (worker.template(service, "decode", placed), gateway.template(service, placed)):
+        variables = {each["name"]: each.get("value") for each in _main(made)["env"]}
+        assert variables["OTEL_EXPORTER_OTLP_ENDPOINT"] == endpoint
+    assert variables["OTEL_TRACES_SAMPLER_ARG"] == "0.000000"
+    plain = _main(worker.template(_service(build()), "decode", PLACEMENT))["env"]
+    assert "OTEL_EXPORTER_OTLP_ENDPOINT" not in {each["name"] for each in plain}
+
+
 @pytest.mark.parametrize(("least", "holds"), [(0, True), (1, False)])
 def test_gateways_hold_requests_without_ever_having_seen_a_worker_where_there_may_be_none(build, least, holds):
     item = build(scaling={"prefill": {"min": 0}, "decode": {"min": least}})

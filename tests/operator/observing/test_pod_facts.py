@@ -64,6 +64,53 @@ def test_exit_code_of_a_permanent_error_is_a_refusal(container, refused):
     assert pod_facts.read(_pod(status), NOW).refused == refused
 
 
+LATER = "2026-01-01T00:00:40Z"
+
+
+@pytest.mark.parametrize(
+    ("status", "seconds"),
+    [
+        (_waiting("ErrImagePull"), 60.0),
+        (_waiting("CrashLoopBackOff"), 0.0),
+        ({}, 0.0),
+        (
+            _waiting("ErrImagePull")
+            | {"initContainerStatuses": [{"name": "model", "state": {"terminated": {"finishedAt": LATER}}}]},
+            20.0,
+        ),
+        (
+            _waiting("RunContainerError")
+            | {"conditions": [{"type": "Ready", "status": "False", "lastTransitionTime": LATER}]},
+            20.0,
+        ),
+    ],
+)
+def test_container_is_blocked_since_the_pod_began_or_another_ended_or_it_was_ready(status, seconds):
+    assert pod_facts.read(_pod(status), NOW).blocked_for == seconds
+
+
+@pytest.mark.parametrize(("reason", "doomed"), [("InvalidImageName", True), ("ErrImagePull", False), ("x", False)])
+def test_only_a_name_that_is_none_cannot_be_mended_from_outside(reason, doomed):
+    assert pod_facts.read(_pod(_waiting(reason)), NOW).doomed is doomed
+
+
+@pytest.mark.parametrize(
+    ("ready", "since", "states", "was"),
+    [
+        ("False", LATER, [{"running": {"startedAt": CREATED}}], True),
+        ("False", CREATED, [{"running": {"startedAt": LATER}}], False),  # it has not been ready yet
+        ("False", LATER, [{"running": {"startedAt": LATER}}], False),  # nor since it began anew
+        ("False", LATER, [{"running": {"startedAt": CREATED}}, {"terminated": {"exitCode": 1}}], False),
+        ("False", LATER, [], False),
+        ("True", LATER, [{"running": {"startedAt": CREATED}}], False),
+    ],
+)
+def test_pod_whose_readiness_changed_after_its_processes_began_was_ready(ready, since, states, was):
+    told = [{"type": "Ready", "status": ready, "lastTransitionTime": since}]
+    containers = [{"name": f"c{number}", "state": state} for number, state in enumerate(states)]
+    assert pod_facts.read(_pod({"conditions": told, "containerStatuses": containers}), NOW).was_ready is was
+
+
 def test_control_address_is_announced_or_fixed():
     fixed, announced = {"podIP": "10.0.0.7"}, {"podIP": "127.0.0.1", "ports": {"control": 4711}}
     assert pod_facts.read(_pod(fixed), NOW).address == "10.0.0.7:8082"
@@ -76,6 +123,11 @@ def test_control_address_is_announced_or_fixed():
 def test_pod_that_ended_for_good_is_told_with_its_age(phase, failed):
     read = pod_facts.read(_pod({"phase": phase}), NOW)
     assert (read.failed, read.age) == (failed, 60.0)
+
+
+@pytest.mark.parametrize(("written", "failures"), [("3", 3), ("", 0), ("many", 0), ("-1", 0), ("9" * 50, 0)])
+def test_failures_before_a_pod_are_written_on_it(written, failures):
+    assert pod_facts.read(_pod(annotations={"serving.legato.dev/failures": written}), NOW).failures == failures
 
 
 @pytest.mark.parametrize(

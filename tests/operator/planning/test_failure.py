@@ -16,9 +16,14 @@ STARTING = Pod("demo-decode-1", "uid", "decode", "new", "1", False, False, messa
     [
         ({"refused": "weights are truncated"}, conditions.ROLLOUT_FAILED, "demo-decode-1: weights are truncated"),
         (
-            {"blocked": "ImagePullBackOff: no such tag"},
+            {"blocked": "ImagePullBackOff: no such tag", "blocked_for": 301.0},
             conditions.ROLLOUT_FAILED,
             "demo-decode-1: ImagePullBackOff: no such tag",
+        ),
+        (
+            {"blocked": "InvalidImageName: UPPER", "doomed": True},
+            conditions.ROLLOUT_FAILED,
+            "demo-decode-1: InvalidImageName: UPPER",
         ),
         (
             {"restarts": 3, "ended": "worker exited with code 1: KeyError: 'x'"},
@@ -39,6 +44,46 @@ def test_worker_that_cannot_come_up_says_why(pod, reason, message):
     assert failure.find([dataclasses.replace(failing, ready=True)], 60.0) is None
 
 
-@pytest.mark.parametrize("pod", [{}, {"restarts": 2, "ended": "worker exited with code 1"}, {"waiting": 60.0}])
+BLOCKED = {"blocked": "ErrImagePull: connection refused"}
+
+
+@pytest.mark.parametrize(
+    "pod",
+    [
+        {},
+        {"restarts": 2, "ended": "worker exited with code 1"},
+        {"waiting": 60.0},
+        BLOCKED | {"blocked_for": 5.0},
+        BLOCKED | {"blocked_for": 300.0},
+    ],
+)
 def test_worker_that_may_come_up_has_its_time(pod):
     assert failure.find([dataclasses.replace(STARTING, **pod)], 60.0) is None
+
+
+@pytest.mark.parametrize(
+    ("pod", "again"),
+    [
+        (BLOCKED | {"blocked_for": 300.0}, True),
+        (BLOCKED | {"blocked_for": 301.0}, False),
+        (BLOCKED | {"blocked_for": 5.0, "doomed": True}, False),
+        (BLOCKED | {"blocked_for": 5.0, "ready": True}, False),
+        ({}, False),
+    ],
+)
+def test_what_a_kubelet_tries_again_is_told_for_as_long_as_it_is_no_failure(pod, again):
+    assert failure.tries_again(dataclasses.replace(STARTING, **pod)) is again
+
+
+def test_blocked_worker_is_late_all_the_same():
+    blocked = dataclasses.replace(STARTING, **BLOCKED, blocked_for=61.0, waiting=61.0)
+    assert failure.find([blocked], 60.0).reason == conditions.PROGRESS_DEADLINE_EXCEEDED
+
+
+@pytest.mark.parametrize("history", [{"restarts": 3, "ended": "exited"}, {"refused": "no memory"}])
+def test_moment_without_readiness_says_nothing_of_a_worker_that_came_up(history):
+    """Whatever it went through before. It is another matter where it never was ready, or is not for long."""
+    blinking = dataclasses.replace(STARTING, **history, was_ready=True, waiting=30.0)
+    assert failure.find([blinking], 60.0) is None
+    for change in ({"was_ready": False}, {"waiting": 31.0}):
+        assert failure.find([dataclasses.replace(blinking, **change)], 60.0)

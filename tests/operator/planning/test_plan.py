@@ -144,6 +144,15 @@ def test_draining_worker_is_deleted_when_nothing_runs_or_the_deadline_passed(bui
     assert [a.ref.name for a in _actions(made, Delete)] == (["demo-decode-1"] if ended else [])
 
 
+def test_workers_that_leave_are_not_counted_as_ready(build):
+    item = build()
+    leaving = _worker(item, "demo-decode-1", "decode", draining=True, draining_since=990.0)
+    made = plan(_observed(item, [*_running(item), leaving], SETTLED), PLACEMENT)
+    assert made.status["pools"]["decode"] | {"revision": ""} == {
+        "replicas": 2, "ready": 1, "desired": 1, "revision": ""
+    }  # fmt: skip
+
+
 def test_draining_worker_that_forgot_is_told_again(build):
     item = build()
     leaving = _worker(item, "demo-decode-1", "decode", draining=False, draining_since=990.0)
@@ -217,6 +226,21 @@ def test_what_is_not_available_is_refused_and_told(build, spec, path):
     assert not made.phases
     assert _condition(made, "Progressing")["reason"] == conditions.NOT_AVAILABLE
     assert path in _condition(made, "Progressing")["message"]
+
+
+def test_service_without_any_usable_manifest_tells_of_its_pods_and_nothing_old(build):
+    """As after an upgrade of an operator that kept none."""
+    item = build(decode={"parallelism": {"tensor": 2}})
+    before = plan(_observed(build(), _running(build()), SETTLED), PLACEMENT).status
+    whole = plan(_observed(item, _running(build()), SETTLED, status=before), PLACEMENT)
+    assert not whole.phases
+    parts = ["Ready", "PrefillReady", "DecodeReady", "GatewayReady"]
+    assert [c["type"] for c in whole.status["conditions"]] == [*parts, "Progressing"]
+    assert {_condition(whole, kind)["status"] for kind in parts} == {"True"}
+    less = [pod for pod in _running(build()) if pod.pool != "decode"]
+    told = plan(_observed(item, less, SETTLED, status=whole.status), PLACEMENT)
+    assert _condition(told, "Ready")["status"] == "False"
+    assert "DecodeReady" not in {c["type"] for c in told.status["conditions"]}
 
 
 def test_transition_time_changes_only_with_the_status(build):

@@ -12,7 +12,7 @@ from legato_operator.apply import apply
 from legato_operator.cluster import Ref
 from legato_operator.errors import ClusterError
 from legato_operator.local.store import Store
-from legato_operator.manifests import common, placement, worker
+from legato_operator.manifests import common, gateway, placement, worker
 from legato_operator.observing.observed import Observed, Pod, WorkerState
 from legato_operator.planning.actions import Apply, Delete, PatchStatus, Release
 from legato_operator.planning.plan import plan
@@ -95,6 +95,12 @@ def test_settled_service_costs_no_writes(build):
     assert made.status["model"] == "demo"
 
 
+def test_the_url_of_a_service_with_a_certificate_is_https(build):
+    made = build(gateway={"tls": {"secret": "certificate"}})
+    made = plan(_observed(made, _living(made), _pods(made)), PLACEMENT)
+    assert made.status["url"] == "https://demo.default.svc/v1"
+
+
 @pytest.mark.parametrize("kind", [kind for kind in common.OWNED_KINDS if kind != "WorkerPool"])
 def test_deleted_object_comes_back(build, kind):
     item = build()
@@ -115,7 +121,7 @@ def test_edited_object_comes_back_and_additions_of_others_stay(build):
 
 def test_removed_field_is_a_change(build):
     """Every desired field may still be there; the hash says that there was another one."""
-    item = build(gateway={"tenantTokensPerMinute": {"a": 1}})
+    item = build(gateway={"tenantTokensPerMinute": {"*": 1}})
     objects = _living(item)
     _find(objects, "Deployment")["spec"]["template"]["spec"]["containers"][0]["args"].pop()
     made = plan(_observed(build(), objects, _pods(item)), PLACEMENT)
@@ -218,7 +224,7 @@ def test_drained_worker_leaves_its_pools_selector(build):
     item = build()
     pods = [*_pods(item), _pod(item, "decode", 1)]
     made = plan(_observed(item, _living(item), pods), PLACEMENT)
-    (mark,) = [a.item for a in _actions(made, Apply)]
+    (mark,) = [a.item for a in _actions(made, Apply) if a.item["kind"] == "Pod"]
     assert mark["metadata"]["name"] == "demo-decode-1"
     assert mark["metadata"]["labels"] == {"serving.legato.dev/serving": "false"}
 
@@ -241,14 +247,44 @@ def test_gateway_is_ready_by_its_deployment(build, status, ready, settled):
     assert (made.requeue_after == PLACEMENT.resync_after) is settled
 
 
-def test_failed_worker_is_deleted_when_it_is_old_enough(build):
-    """A node that refuses every pod gets the next one only then; the name is free when the pod is gone."""
+@pytest.mark.parametrize(("unavailable", "ready"), [("Local", ("True", "Degraded")), ("Wait", ("False", "Starting"))])
+def test_service_whose_decode_workers_prefill_is_degraded_without_prefill_workers(build, unavailable, ready):
+    item = build(routing={"whenPrefillUnavailable": unavailable})
+    lost = _pod(item, "prefill", ready=False, state=None, message="node lost")
+    made = plan(_observed(item, _living(item), [lost, _pod(item, "decode")]), PLACEMENT)
+    told = _condition(made, "Ready")
+    assert (told["status"], told["reason"]) == ready
+    assert "PrefillReady: demo-prefill-0: node lost" in told["message"]
+    assert _condition(made, "PrefillReady")["status"] == "False"
+    none = plan(_observed(item, _living(item), [lost]), PLACEMENT)
+    assert _condition(none, "Ready")["status"] == "False", "nobody decodes"
+
+
+@pytest.mark.parametrize(
+    ("prefill", "ready"),
+    [
+        ({"message": "loading"}, ("False", "Starting")),
+        ({"downloading": True}, ("False", "Downloading")),
+        ({"refused": "no such flag"}, ("True", "Degraded")),
+        ({"unschedulable": True}, ("True", "Degraded")),
+    ],
+)
+def test_new_service_is_ready_when_all_its_pools_are_or_prefill_cannot_be(build, prefill, ready):
     item = build()
-    for age, deleted in ((1.0, set()), (11.0, {("Pod", "demo-decode-0")})):
+    objects = [i for i in _living(item) if i["kind"] != "ControllerRevision"]
+    pods = [_pod(item, "prefill", ready=False, state=None, **prefill), _pod(item, "decode")]
+    told = _condition(plan(_observed(item, objects, pods), PLACEMENT), "Ready")
+    assert (told["status"], told["reason"]) == ready
+
+
+def test_failed_worker_is_replaced_when_it_is_old_enough(build):
+    """A node that refuses every pod gets the next one only then."""
+    item = build()
+    for age, deleted, started in ((1.0, set(), []), (11.0, {("Pod", "demo-decode-0")}, ["demo-decode-1"])):
         failed = _pod(item, "decode", ready=False, failed=True, age=age, state=None)
         made = plan(_observed(item, _living(item), [_pod(item, "prefill"), failed]), PLACEMENT)
         assert _deleted(made) == deleted
-        assert not [a for a in _actions(made, Apply) if a.item["kind"] == "Pod"]
+        assert [a.item["metadata"]["name"] for a in _actions(made, Apply) if a.item["kind"] == "Pod"] == started
 
 
 def test_worker_of_a_lost_node_is_waited_for_by_nobody(build):
@@ -284,6 +320,38 @@ def test_fixed_replicas_are_written_again_and_others_never(build):
         _find(objects, "WorkerPool", "demo-decode")["spec"]["replicas"] = 2
         made = plan(_observed(item, objects, _pods(item)), PLACEMENT)
         assert [a.item["spec"]["replicas"] for a in _actions(made, Apply) if a.manager == "legato-scaler"] == desired
+
+
+@pytest.mark.parametrize(("wish", "available"), [(4, 1), (1, 1), (2, 1)])
+def test_disruption_budget_follows_what_the_pool_gets(build, wish, available):
+    """A budget that follows the wish never lets a drain end, or lets it take all workers at once."""
+    item = build(scaling={"mode": "External", "prefill": {"max": 0}, "decode": {"min": 2, "max": 2}})
+    objects = _living(item)
+    _find(objects, "WorkerPool", "demo-decode")["spec"]["replicas"] = wish
+    pods = [_pod(item, "decode"), _pod(item, "decode", 1)]
+    objects = _applied(plan(_observed(item, objects, pods), PLACEMENT), objects)
+    budget = _find(objects, "PodDisruptionBudget", "demo-decode")["spec"]
+    assert (budget["minAvailable"], budget.get("maxUnavailable")) == (available, None)
+
+
+def test_disruption_budget_is_lowered_with_the_pool(build):
+    item = build(scaling={"mode": "External", "prefill": {"max": 0}, "decode": {"min": 0, "max": 4}})
+    objects = _living(item)
+    for wish, available in ((4, 3), (1, 0), (0, 0)):
+        _find(objects, "WorkerPool", "demo-decode")["spec"]["replicas"] = wish
+        objects = _applied(plan(_observed(item, objects, [_pod(item, "decode")]), PLACEMENT), objects)
+        assert _find(objects, "PodDisruptionBudget", "demo-decode")["spec"]["minAvailable"] == available
+
+
+def test_disruption_budget_lets_one_go_of_all_that_are_ready_while_some_drain(build):
+    """Those that drain are ready, and leave anyway: counted as spare, they would let all that stay go at once."""
+    item = build(scaling={"mode": "External", "prefill": {"max": 0}, "decode": {"min": 2, "max": 4}})
+    objects = _living(item)
+    _find(objects, "WorkerPool", "demo-decode")["spec"]["replicas"] = 2
+    for ready, available in ((4, 3), (2, 1)):
+        pods = [_pod(item, "decode", number) for number in range(ready)]
+        objects = _applied(plan(_observed(item, objects, pods), PLACEMENT), objects)
+        assert _find(objects, "PodDisruptionBudget", "demo-decode")["spec"]["minAvailable"] == available
 
 
 def _with_model(build, path):
@@ -324,6 +392,47 @@ def test_gateway_does_not_go_back_when_a_pool_that_has_changed_loses_its_workers
     assert "Deployment" in {a.item["kind"] for a in _actions(early, Apply)}, "the old workers serve together"
 
 
+def test_moment_without_readiness_takes_no_gateway_back(build):
+    """The new revision has shown that it can run; a gateway that goes to and fro cuts all it could reach."""
+    before, after = _with_model(build, "/models/a.gguf"), _with_model(build, "/models/b.gguf")
+    objects, new = _living(before), [_pod(after, pool, 1) for pool in ("prefill", "decode")]
+    objects = _applied(plan(_observed(after, objects, [*_pods(before), *new]), PLACEMENT), objects)
+    _find(objects, "Deployment")["status"] = SERVING
+    blinking = dataclasses.replace(new[0], ready=False, was_ready=True, waiting=2.0, restarts=3)
+    made = plan(_observed(after, objects, [*_pods(before), blinking, new[1]]), PLACEMENT)
+    assert "Deployment" not in {a.item["kind"] for a in _actions(made, Apply)}
+    assert _condition(made, "Progressing")["reason"] == conditions.ROLLING_OUT
+
+
+@pytest.mark.parametrize("rollback", [False, True])
+def test_short_outage_of_a_registry_is_no_failed_revision(build, rollback):
+    """It is told, and the kubelet has its time to try again; then the revision has failed."""
+    rollout = {"autoRollback": rollback}
+    before, after = build(rollout=rollout), build(rollout=rollout, engine={"chunkTokens": 256})
+    objects = _living(before)
+    blocked = _pod(after, "decode", 1, ready=False, state=None, blocked="ErrImagePull: refused", blocked_for=5.0)
+    made = plan(_observed(after, objects, [*_pods(before), blocked]), PLACEMENT)
+    told = _condition(made, "Progressing")
+    assert (told["status"], told["reason"]) == ("True", conditions.RETRYING)
+    assert told["message"] == "demo-decode-1: ErrImagePull: refused"
+    assert "failedRevision" not in made.status["pools"]["decode"]
+    assert not _deleted(made)
+    up = dataclasses.replace(blocked, ready=True, blocked="", blocked_for=0.0, state=WorkerState(0, False, "ucx:tcp"))
+    made = plan(_observed(after, objects, [*_pods(before), up], status=made.status), PLACEMENT)
+    assert _condition(made, "Progressing")["reason"] == conditions.ROLLING_OUT
+    late = dataclasses.replace(blocked, blocked_for=301.0)
+    made = plan(_observed(after, objects, [*_pods(before), late]), PLACEMENT)
+    assert _condition(made, "Progressing")["reason"] == conditions.ROLLOUT_FAILED
+
+
+def test_manifest_that_is_mended_before_anything_ran_waits_for_no_kubelet(build):
+    before, after = build(), build(engine={"chunkTokens": 256})
+    objects = [i for i in _living(before) if i["kind"] != "ControllerRevision"]
+    blocked = _pod(before, "decode", ready=False, state=None, blocked="ErrImagePull: refused", blocked_for=5.0)
+    made = plan(_observed(after, objects, [blocked]), PLACEMENT)
+    assert _deleted(made) == {("Pod", "demo-decode-0")}
+
+
 def test_what_is_good_is_kept_with_its_pool_and_the_one_before_goes(build):
     before, after = build(), build(engine={"chunkTokens": 256})
     objects = _living(before)
@@ -351,20 +460,78 @@ def test_failure_is_told_by_pool_revision_and_cause(build):
     assert _condition(made, "Ready")["status"] == "True"
 
 
-def test_gateway_that_cannot_come_up_is_told(build):
-    """Its Deployment keeps the old one, and so do the pools."""
-    before, after = _with_model(build, "/models/a.gguf"), _with_model(build, "/models/b.gguf")
+def _gateway(item, name, **changes):
+    revision = common.revision_of(gateway.template(_service(item), PLACEMENT))
+    return dataclasses.replace(Pod(name, f"uid-{name}", "gateway", revision, name, True, False), **changes)
+
+
+def _with_broken_gateway(build, **rollout):
+    """A service of another model: its workers came up, and its gateway does not."""
+    before, after = (build(model={"source": {"path": f"/models/{name}.gguf"}}, rollout=rollout) for name in ("a", "b"))
     objects, new = _living(before), [_pod(after, pool, 1) for pool in ("prefill", "decode")]
     objects = _applied(plan(_observed(after, objects, [*_pods(before), *new]), PLACEMENT), objects)
     _find(objects, "Deployment")["status"] = SERVING | {"replicas": 2, "availableReplicas": 1}
-    serving = Pod("demo-gateway-x", "uid-x", "gateway", "", "0", True, False)
-    broken = Pod("demo-gateway-y", "uid-y", "gateway", "", "1", False, False, refused="no tokenizer")
-    made = plan(_observed(after, objects, [*_pods(before), *new, serving, broken]), PLACEMENT)
+    front = _gateway(before, "demo-gateway-x"), _gateway(after, "demo-gateway-y", ready=False, refused="no tokenizer")
+    return before, after, objects, [*_pods(before), *new, *front]
+
+
+def test_gateway_that_cannot_come_up_fails_the_revision(build):
+    """Its Deployment keeps the old one, and so do the pools."""
+    _, after, objects, pods = _with_broken_gateway(build)
+    made = plan(_observed(after, objects, pods), PLACEMENT)
     told = _condition(made, "Progressing")
     assert (told["status"], told["reason"]) == ("False", conditions.ROLLOUT_FAILED)
     assert "demo-gateway-y: no tokenizer; the last good revision keeps serving" in told["message"]
+    assert made.status["gateway"]["failedRevision"] == made.status["gateway"]["revision"] == pods[-1].revision
     assert not _actions(made, Apply)
     assert not _deleted(made)
+    assert made.requeue_after == PLACEMENT.resync_after
+
+
+def test_gateway_that_cannot_come_up_is_taken_back_with_its_pools(build):
+    """And is not tried again until the manifest makes another one."""
+    before, after, objects, pods = _with_broken_gateway(build, autoRollback=True)
+    failed = plan(_observed(after, objects, pods), PLACEMENT)
+    made = plan(_observed(after, objects, pods, status=failed.status), PLACEMENT)
+    (front,) = [a.item for a in _actions(made, Apply) if a.item["kind"] == "Deployment"]
+    assert "/model/a.gguf" in front["spec"]["template"]["spec"]["containers"][0]["args"]
+    drained = {a.item["metadata"]["name"] for a in _actions(made, Apply) if a.item["kind"] == "Pod"}
+    assert drained == {"demo-prefill-1", "demo-decode-1"}
+    objects = _applied(made, objects)
+    _find(objects, "Deployment")["status"] = SERVING
+    whole = [*_pods(before), _gateway(before, "demo-gateway-x")]
+    again = plan(_observed(after, objects, whole, status=made.status), PLACEMENT)
+    assert {action.item["kind"] for action in _actions(again, Apply)} == {"PodDisruptionBudget"}, "fewer are ready"
+    assert not _deleted(again)
+    told = _condition(again, "Progressing")
+    assert (told["status"], told["reason"]) == ("False", conditions.ROLLOUT_FAILED)
+    assert "gateway: " in told["message"]
+    mended = build(model={"source": {"path": "/models/c.gguf"}}, rollout={"autoRollback": True})
+    third = plan(_observed(mended, objects, whole, status=again.status), PLACEMENT)
+    assert {a.item["metadata"]["name"] for a in _actions(third, Apply) if a.item["kind"] == "Pod"} == drained
+    assert "failedRevision" not in third.status["gateway"]
+
+
+def test_gateway_that_fails_alone_goes_back_alone(build):
+    """An edit that changes nothing of the workers."""
+    rollout = {"autoRollback": True}
+    before, after = build(rollout=rollout), build(rollout=rollout, gateway={"defaultDeadline": "7s"})
+    objects = _applied(plan(_observed(after, _living(before), _pods(before)), PLACEMENT), _living(before))
+    _find(objects, "Deployment")["status"] = SERVING | {"replicas": 2, "availableReplicas": 1}
+    pods = [*_pods(before), _gateway(before, "x"), _gateway(after, "y", ready=False, refused="no such flag")]
+    failed = plan(_observed(after, objects, pods), PLACEMENT)
+    made = plan(_observed(after, objects, pods, status=failed.status), PLACEMENT)
+    assert [a.item["kind"] for a in _actions(made, Apply)] == ["Deployment"]
+    assert made.status["pools"]["decode"].get("failedRevision") is None
+    back = _applied(made, objects)
+    assert _find(back, "Deployment")["spec"] == _find(_living(before), "Deployment")["spec"]
+
+
+def test_old_gateway_that_fails_says_nothing_of_the_new_revision(build):
+    _, after, objects, pods = _with_broken_gateway(build)
+    old, new = pods[-2:]
+    pods = [*pods[:-2], dataclasses.replace(old, ready=False, refused="x"), dataclasses.replace(new, refused="")]
+    assert _condition(plan(_observed(after, objects, pods), PLACEMENT), "Progressing")["reason"] == "RollingOut"
 
 
 def test_worker_that_shows_a_failure_outlives_one_that_may_still_come_up(build):

@@ -172,8 +172,9 @@ DRAIN = DrainWorker("demo-decode-0", "127.0.0.1:1")
         ({}, 1, []),
         ({"ready": False}, 0, [DELETE]),
         # What ended for good is deleted once, when it is old enough, whether chosen to leave or not.
-        (FAILED | {"age": 10.0}, 1, [DELETE]),
         (FAILED | {"age": 10.0}, 0, [DELETE]),
+        (FAILED | {"age": 20.0, "failures": 1}, 0, [DELETE]),
+        (FAILED | {"age": 19.0, "failures": 1}, 0, []),
         (FAILED | {"age": 9.0}, 1, []),
         (FAILED | {"age": 9.0}, 0, []),
         (FAILED | {"age": 10.0, "leaving": True}, 1, []),
@@ -191,9 +192,45 @@ def test_when_a_worker_is_told_to_leave_and_when_it_is_deleted(planned, pod, tar
     assert list(planned(_pod(NEW, **pod), target=target).leave) == acts
 
 
+def _failures(made):
+    """What is written on the workers that are started."""
+    return [a.item["metadata"].get("annotations", {}).get(common.ANNOTATION_FAILURES) for a in made.start]
+
+
+@pytest.mark.parametrize(
+    ("before", "age", "written"),
+    [
+        (0, 9.0, []),
+        (0, 10.0, ["1"]),
+        (1, 19.0, []),
+        (1, 20.0, ["2"]),
+        (4, 159.0, []),
+        (4, 160.0, ["5"]),
+        (5, 299.0, []),
+        (5, 300.0, ["6"]),
+        (9999, 300.0, ["10000"]),
+        (0, 599.0, ["1"]),
+        (5, 600.0, ["1"]),  # it lived long enough
+    ],
+)
+def test_worker_that_failed_is_replaced_after_a_time_that_doubles(planned, before, age, written):
+    """A node that refuses or evicts all that is started would have a new one every ten seconds, for ever."""
+    made = planned(_pod(NEW, **FAILED, failures=before, age=age), target=1, bounds=(0, 1))
+    assert _failures(made) == written
+    assert _deleted(made) == ["demo-decode-0"] * len(written)
+    assert [a.item["metadata"]["name"] for a in made.start] == ["demo-decode-1"] * len(written)
+
+
+def test_only_those_that_take_the_place_of_one_that_failed_wait_for_longer(planned):
+    failed = _pod(NEW, **FAILED, failures=3, age=100.0)
+    assert _failures(planned(failed, _pod(NEW), target=4, bounds=(2, 0))) == ["4", None, None]
+    gone = _pod(NEW, **FAILED, failures=3, age=100.0, leaving=True)
+    assert _failures(planned(gone, target=1)) == [None]
+
+
 def _draining(chunk=NEW, busy=1, since=999.0, stopping=False, **more):
     state = WorkerState(busy, True, "ucx:tcp", stopping=stopping)
-    return _pod(chunk, **{"ready": False, "draining_since": since, "state": state} | more)
+    return _pod(chunk, **{"draining_since": since, "state": state} | more)
 
 
 def test_draining_workers_are_recalled_before_others_start(planned):
@@ -216,6 +253,12 @@ def test_recall_needs_no_surge_and_tells_again_until_the_mark_is_gone(planned):
     assert (made.start, made.leave) == ((), ()), "and nobody is told to drain again"
 
 
+def test_draining_worker_that_did_not_answer_once_is_asked_to_serve_again_before_another_starts(planned):
+    """Last, since nobody knows what it holds."""
+    made = planned(_pod(NEW), _draining(state=None), _draining(busy=0), target=3)
+    assert (_recalled(made), made.start, made.leave) == (["demo-decode-2", "demo-decode-1"], (), ())
+
+
 @pytest.mark.parametrize(
     "ended",
     [
@@ -223,7 +266,7 @@ def test_recall_needs_no_surge_and_tells_again_until_the_mark_is_gone(planned):
         {"leaving": True},
         {"failed": True},
         {"lost": True},
-        {"state": None},
+        {"state": None, "ready": False},
         {"draining_since": None},
         {"chunk": GOOD},
     ],

@@ -19,14 +19,14 @@ def _serving(*given, **more):
 def _checked_look(world, broken_off):
     """A pass: it keeps the bounds of every pool, and takes no pair of pools apart that can serve together."""
     before = {pool: (world.existing(pool), len(world.ready(pool))) for pool in POOLS}
-    paired = world.chunks("prefill") & world.chunks("decode")
+    paired = world.paired()
     world.look(broken_off)
     for pool, (existing, ready) in before.items():
         target = world.targets[pool]
         assert world.existing(pool) <= max(existing, target + world.surge)
         assert len(world.ready(pool)) >= min(ready, target - world.unavailable)
     if world.surge and paired:
-        assert world.chunks("prefill") & world.chunks("decode")
+        assert world.paired()
 
 
 def _disturb(world, data):
@@ -42,7 +42,7 @@ def _disturb(world, data):
 
 targets = st.tuples(st.integers(1, 3), st.integers(1, 3))
 bounds = st.tuples(st.integers(0, 2), st.integers(0, 2)).filter(any)
-broken = st.sampled_from([("prefill",), ("decode",), POOLS])
+broken = st.sampled_from([("prefill",), ("decode",), POOLS, ("gateway",)])
 lengths = st.integers(0, 25)
 broken_off = st.one_of(st.none(), st.integers(0, 4))
 

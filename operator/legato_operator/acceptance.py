@@ -1,0 +1,107 @@
+"""Which spec a pass works with: the newest, or where that cannot be had, the last one that could.
+
+A cluster keeps the latter in a ControllerRevision of the service (`revisions.keep_spec`), so that a restart finds it.
+"""
+
+import re
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Any
+
+from legato_operator.api import conditions, parsing, roles
+from legato_operator.api.resources import InferenceService
+from legato_operator.cluster import Cluster, Object, is_leaving, ref_of, uid_of
+from legato_operator.errors import ClusterError, Invalid, ManifestError, Unavailable
+from legato_operator.manifests import common, worker
+from legato_operator.manifests.placement import PodPlacement
+from legato_operator.observing.observed import Accepted, Refusal
+from legato_operator.planning import checks, revisions
+from legato_operator.planning.checks import Problem
+from legato_protocol import names
+
+_TEMPLATE = re.compile(r"\.?\bspec\.template\.")  # where the trial of a pod template has it
+
+
+async def accept(cluster: Cluster, stored: Object, placement: PodPlacement) -> Accepted | Refusal:
+    """What to reconcile of the service that is stored so; a Refusal where no spec of it can be."""
+    ref = ref_of(stored)
+    listing = await cluster.list(common.REVISION, ref.namespace, {names.LABEL_SERVICE: ref.name})
+    kept = revisions.newest_of((item for item in listing.items if _is_of(item, stored)), common.MANIFEST)
+    found = await _newest(cluster, stored, placement, kept)
+    if isinstance(found, Accepted) or kept is None:
+        return found
+    before = _read({**stored, "spec": kept["data"]}, kept["revision"], placement)
+    if isinstance(before, Refusal):  # by an operator that knows other rules than the one that kept it
+        return found
+    return Accepted(before.service, before.generation, before.written, None if is_leaving(stored) else found)
+
+
+def _is_of(item: Object, stored: Object) -> bool:
+    """Not of an earlier service of the same name."""
+    return any(owner["uid"] == uid_of(stored) for owner in item["metadata"].get("ownerReferences", ()))
+
+
+async def _newest(cluster: Cluster, stored: Object, placement: PodPlacement, kept: Object | None) -> Accepted | Refusal:
+    found = _read(stored, stored["metadata"]["generation"], placement)
+    if isinstance(found, Refusal) or is_leaving(stored) or (kept and kept["data"] == found.written):
+        return found
+    problems = [problem async for problem in _tried(cluster, found.service, placement)]
+    return Refusal(found.generation, conditions.INVALID, checks.text(problems)) if problems else found
+
+
+def _read(stored: Object, generation: int, placement: PodPlacement) -> Accepted | Refusal:
+    """What of the object itself can be told. One that is leaving needs no more than that it can be read."""
+    try:
+        service = parsing.service_from_object(stored)
+    except ManifestError as error:
+        return Refusal(generation, conditions.INVALID, checks.text(error.problems))
+    refusal = None if is_leaving(stored) else checks.refusal(service.spec, generation, placement)
+    return refusal or Accepted(service, generation, stored["spec"])
+
+
+async def _tried(cluster: Cluster, service: InferenceService, placement: PodPlacement) -> AsyncIterator[Problem]:
+    """What the cluster itself says of the parts of a manifest that become parts of pods as they are.
+
+    Tried once: a spec that stood the trial is kept. A refusal for another reason than the object's fields is told when
+    pods are made.
+    """
+    for role in roles.of(service.spec):
+        pool = roles.pool(service.spec, role)
+        if placement.containers is None or not (pool.template or pool.resources.requests or pool.resources.limits):
+            continue
+        try:
+            await cluster.check(_trial(service, role, placement))
+        except Unavailable:
+            raise
+        except Invalid as error:
+            yield _located(role, pool.template, str(error))
+        except ClusterError:
+            continue
+
+
+def _trial(service: InferenceService, role: str, placement: PodPlacement) -> dict[str, Any]:
+    """A Deployment with a pool's template: a pod itself would be measured by quotas, and want its account first."""
+    name = f"{common.pool_name(service, role)}-trial"
+    made = worker.pod(service, name, worker.template(service, role, placement))
+    metadata = {key: made["metadata"][key] for key in ("labels", "annotations") if key in made["metadata"]}
+    spec = {
+        "replicas": 0,
+        "selector": {"matchLabels": common.selector(service, role=role)},
+        "template": {"metadata": metadata, "spec": made["spec"]},
+    }
+    return {
+        "apiVersion": "apps/v1",
+        "kind": common.DEPLOYMENT,
+        "metadata": common.metadata(service, name),
+        "spec": spec,
+    }
+
+
+def _located(role: str, template: Mapping[str, Any], refusal: str) -> Problem:
+    """The field of the manifest that a cluster's refusal of its trial is about, and what it says."""
+    parts: Sequence[str] = _TEMPLATE.split(refusal, maxsplit=1)
+    if len(parts) == 1:
+        return f"spec.{role}", refusal
+    field, _, message = parts[1].partition(": ")
+    here = f"spec.{role}.template." if template else f"spec.{role}."
+    path = f"{here}{field}" if template else here + field.removeprefix("spec.containers[0].")
+    return path, _TEMPLATE.sub(here, message).strip()

@@ -1,0 +1,61 @@
+"""How many of the requests that gateways hold will decode at once.
+
+Known before prefill lets them through: decode workers that are asked for only then keep all waiting until they serve.
+"""
+
+import math
+import statistics
+from collections.abc import Sequence
+
+from legato_operator.api.resources import Spec
+from legato_operator.autoscaler.decision import BACKLOG, Term
+from legato_operator.autoscaler.prefill import decode_share, requests_per_second, start_seconds
+from legato_operator.autoscaler.signals import Signals, Traffic, WorkerSignals
+
+AHEAD = 2.0  # seconds that a request has room in a decode worker before it decodes: gateways let prompts queue so long
+
+
+def share(signals: Signals, workers: Sequence[WorkerSignals], spec: Spec, prompts: Sequence[Term]) -> float:
+    """As a part of the held requests. Above 1 where many will be held until a worker started now would serve.
+
+    `prompts` are the terms of the prefill pool; none where there is no such pool.
+    """
+    traffic = signals.traffic
+    if traffic is None or not traffic.held:
+        return 0.0
+    start = start_seconds(workers)
+    lasting = max(decode_share(traffic), _let_through(traffic, spec.slo.tpot, start))
+    arriving = sum(bucket.requests for bucket in traffic.recent) / traffic.recent_seconds
+    coming = min(_sent(signals, workers, spec, prompts), traffic.held + arriving * start)
+    return max(lasting, coming / traffic.held)
+
+
+def _let_through(traffic: Traffic, tpot: float, start: float) -> float:
+    """Those that wait for prefill are let through in about the time that a worker takes to start; each then decodes for
+    as long as its output takes."""
+    decoding = traffic.output.mean * tpot if traffic.output is not None else 0.0
+    return decoding / start if decoding < start else 1.0
+
+
+def _sent(signals: Signals, workers: Sequence[WorkerSignals], spec: Spec, prompts: Sequence[Term]) -> float:
+    """Sequences that the prefill workers which a backlog adds will keep decoding, by Little's law. What those that
+    serve send is there already."""
+    backlog = next((term.known for term in prompts if term.reason == BACKLOG), 0.0)
+    prefill = signals.of_pool("prefill")
+    added = min(math.ceil(backlog), spec.scaling.prefill.max) - sum(worker.ready for worker in prefill)
+    traffic = signals.traffic
+    if added <= 0 or traffic is None or traffic.output is None:
+        return 0.0
+    seconds = AHEAD + traffic.output.mean * _step_seconds(workers, spec)
+    return added * requests_per_second(traffic, prefill, spec.slo.ttft) * seconds
+
+
+def _step_seconds(workers: Sequence[WorkerSignals], spec: Spec) -> float:
+    """Of a full worker, within the objective."""
+    size, tpot = spec.engine.block_size, spec.slo.tpot
+    known = [
+        min(tpot, worker.decode_cost.seconds(worker.slots or 0, worker.blocks.total * size))
+        for worker in workers
+        if worker.decode_cost is not None and worker.blocks is not None
+    ]
+    return statistics.median(known) if known else tpot

@@ -1,0 +1,89 @@
+"""The autoscaler's signals from what gateways told: added up, each worker counted once. Pure."""
+
+from collections.abc import Iterable, Sequence
+
+from legato_operator.api import roles
+from legato_operator.autoscaler.demand_window import NEWEST, RECENT, WINDOW, DemandWindow, merged
+from legato_operator.autoscaler.signals import Blocks, DecodeCost, Pool, PrefillCost, Traffic, WorkerSignals
+from legato_operator.observing.observed import Pod
+from legato_protocol.demand import DemandReport, ReportedLoad
+from legato_protocol.stream import Load
+
+
+def traffic(window: DemandWindow, reports: Sequence[DemandReport]) -> Traffic | None:
+    """None until gateways were asked twice."""
+    minute, recent, newest = window.last(WINDOW), window.last(RECENT), window.last(NEWEST)
+    if minute is None or recent is None or newest is None:
+        return None
+    return Traffic(
+        seconds=minute[0],
+        arrivals=minute[1].arrivals(),
+        recent_seconds=recent[0],
+        recent=recent[1].arrivals(),
+        waiting=merged(bucket for report in reports for bucket in report.waiting),
+        held=sum(report.held_requests for report in reports),
+        held_tokens=sum(report.held_tokens for report in reports),
+        held_prompt_tokens=sum(report.held_prompt_tokens for report in reports),
+        output=minute[1].output(),
+        head_wait=minute[1].head_wait,
+        newest_seconds=newest[0],
+        newest=newest[1].arrivals(),
+    )
+
+
+def workers(pods: Iterable[Pod], reports: Iterable[DemandReport]) -> tuple[WorkerSignals, ...]:
+    newest: dict[str, ReportedLoad] = {}
+    for report in reports:
+        for told in report.workers:
+            if told.worker not in newest or told.age < newest[told.worker].age:
+                newest[told.worker] = told
+    return tuple(_worker(pod, newest.get(pod.name)) for pod in pods if pod.pool in roles.BOTH)
+
+
+def _worker(pod: Pod, told: ReportedLoad | None) -> WorkerSignals:
+    pool: Pool = "prefill" if pod.pool == roles.PREFILL else "decode"
+    draining = pod.on_its_way_out or pod.failed or pod.lost
+    if told is None:
+        return WorkerSignals(pod.name, pool, pod.ready, draining, pod.age, pod.start_seconds)
+    load = told.load
+    return WorkerSignals(
+        pod.name,
+        pool,
+        pod.ready,
+        draining or load.draining,
+        pod.age,
+        pod.start_seconds,
+        sample_age=told.age,
+        queue_tokens=load.queue_tokens,
+        parked_tokens=load.parked_tokens,
+        prefill_cost=_prefill_cost(load),
+        decode_cost=_decode_cost(load),
+        blocks=_blocks(load),
+        running=load.decoding,
+        waiting=load.waiting + max(0, load.running - load.decoding),
+        slots=load.slots or None,
+        context_tokens=load.context_tokens,
+    )
+
+
+def _prefill_cost(load: Load) -> PrefillCost | None:
+    """What a step costs by itself is shared by the tokens of a full one: a pool that needs another worker has such."""
+    cost = load.prefill_cost
+    return None if cost is None else PrefillCost(cost.per_token + cost.per_step / cost.chunk_tokens, cost.per_pair)
+
+
+def _decode_cost(load: Load) -> DecodeCost | None:
+    cost = load.decode_cost
+    return None if cost is None else DecodeCost(cost.per_step, cost.per_row, cost.per_context)
+
+
+def _blocks(load: Load) -> Blocks:
+    return Blocks(
+        load.free_blocks,
+        load.cached_blocks,
+        load.used_blocks,
+        load.quarantined_blocks,
+        load.granted_blocks,
+        load.pending_blocks,
+        load.growth_blocks,
+    )
