@@ -27,12 +27,17 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
 def run(args: argparse.Namespace) -> int:
     """Ask the running `legato up`, or the API server. Exit code 1: it cannot be asked, or nothing was decided."""
     try:
-        scaling = _on_kubernetes(args.namespace, args.service) if args.namespace else _local(args.service)
+        scaling = read(args.namespace, args.service)
     except LookupError as error:
         print(f"legato explain: {error.args[0]}", file=sys.stderr)
         return FAILED
     print("\n".join(lines(scaling, args.records)))
     return 0
+
+
+def read(namespace: str | None, service: str | None) -> Mapping[str, Any]:
+    """`status.scaling` of a service in a namespace of Kubernetes; without one, of `legato up`. Raises LookupError."""
+    return _on_kubernetes(namespace, service) if namespace else _local(service)
 
 
 def _local(service: str | None) -> Mapping[str, Any]:

@@ -6,7 +6,8 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-from legato_cli import bench, doctor, explain, gateway, operator, prepare, scale, status, ui, up, worker
+from legato_cli import api_key, bench, doctor, explain, gateway, operator, prepare, scale, state, status, ui, up, worker
+from legato_cli.recording import arguments as record
 from legato_cli.simulation import arguments as simulate
 
 BAD_ARGUMENTS = 2
@@ -25,7 +26,23 @@ def parser() -> argparse.ArgumentParser:
     top = _Parser(prog="legato", description="LLM serving with prefill and decode in separate pools")
     top.add_argument("--version", action="version", version=f"legato {importlib.metadata.version('legato')}")
     subparsers = top.add_subparsers(metavar="COMMAND", required=True)
-    for command in (up, scale, status, explain, ui, doctor, prepare, bench, simulate, worker, gateway, operator):
+    for command in (
+        up,
+        scale,
+        status,
+        state,
+        explain,
+        ui,
+        doctor,
+        prepare,
+        api_key,
+        bench,
+        record,
+        simulate,
+        worker,
+        gateway,
+        operator,
+    ):
         command.add_parser(subparsers)
     return top
 

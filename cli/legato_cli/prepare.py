@@ -1,6 +1,7 @@
 """`legato prepare`: what would otherwise happen at the first start, done ahead: at install, or in an image's build."""
 
 import argparse
+import itertools
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -8,6 +9,7 @@ from pathlib import Path
 from legato_protocol import flags
 
 DTYPES = ("Auto", "Float32", "BFloat16", "Float16")
+KV_DTYPES = ("Auto", "Float32", "BFloat16")
 MAX_LENGTH = 256  # tokens; enough to run every kernel once
 KV_BYTES = 64 << 20
 
@@ -35,6 +37,15 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         action="append",
         help=f"number format to compile for: {', '.join(DTYPES)}; Auto if not given (may be repeated)",
     )
+    kv_dtype = flags.one_of("DTYPE", KV_DTYPES)
+    parser.add_argument(
+        "--kv-cache-dtype",
+        type=kv_dtype,
+        metavar=kv_dtype.metavar,
+        action="append",
+        help=f"number format of KV to compile for, with each --dtype: {', '.join(KV_DTYPES)}; Auto if not given "
+        "(may be repeated)",
+    )
     parser.add_argument("--header-only", action="store_true", help="prepare only what a gateway needs: no weights")
     flags.option(
         parser,
@@ -60,23 +71,28 @@ def run(args: argparse.Namespace) -> int:
         if args.header_only:
             _say(f"wrote {model.prepare_header(args.model, _say)}")
             return 0
-        return _compile(model.resolve(args.model, _say), args.dtype or ["Auto"])
+        return _compile(model.resolve(args.model, _say), args.dtype or ["Auto"], args.kv_cache_dtype or ["Auto"])
     except model.ModelUnavailable as error:
         _refuse(error)
         return 1 if isinstance(error, model.ModelAway) else 2
 
 
-def _compile(path: Path, dtypes: Sequence[str]) -> int:
+def _compile(path: Path, dtypes: Sequence[str], kv_dtypes: Sequence[str]) -> int:
     from legato_engine.errors import EngineError
     from legato_engine.runner.runner import Runner
     from legato_engine.weights.opening import open_weights
 
     try:
         checkpoint = open_weights(path)
-        for dtype in dtypes:
-            _say(f"compiling kernels for {dtype}")
+        for dtype, kv_dtype in itertools.product(dtypes, kv_dtypes):
+            _say(f"compiling kernels for {dtype}, KV {kv_dtype}")
             runner = Runner.load(
-                checkpoint, block_size=16, kv_cache_bytes=KV_BYTES, dtype=dtype.lower(), max_length=MAX_LENGTH
+                checkpoint,
+                block_size=16,
+                kv_cache_bytes=KV_BYTES,
+                dtype=dtype.lower(),
+                kv_dtype=kv_dtype,
+                max_length=MAX_LENGTH,
             )
             runner.warm_up()
             _say(runner.formats)

@@ -42,8 +42,11 @@ def run(args: argparse.Namespace) -> int:
     from legato_cli.local import serving
     from legato_operator.errors import ManifestError
     from legato_operator.manifests.common import model_argument
+    from legato_protocol import open_files
+    from legato_protocol.flags import SettingsError
 
     try:
+        open_files.raise_limit()
         manifest = serving.read_manifest(args.file)
         with _listen(args.port) as listener:
             model.resolve(model_argument(manifest.service), lambda text: print(f"legato: {text}", flush=True))
@@ -51,7 +54,7 @@ def run(args: argparse.Namespace) -> int:
     except ManifestError as error:
         for path, message in error.problems:
             print(f"{args.file}: {path}: {message}" if path else f"{args.file}: {message}", file=sys.stderr)
-    except (model.ModelUnavailable, serving.CannotServe, CannotUsePort) as error:
+    except (model.ModelUnavailable, serving.CannotServe, CannotUsePort, SettingsError) as error:
         print(f"legato up: {error}", file=sys.stderr)
     return BAD_INPUT
 

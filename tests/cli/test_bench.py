@@ -8,6 +8,8 @@ from pathlib import Path
 
 import httpx
 import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
 
 from legato_cli.bench import add_parser, client, load, report, workload
 from legato_cli.bench.client import Record
@@ -181,3 +183,30 @@ def test_contradictions_exit_with_2(arguments: list[str], capsys: pytest.Capture
     args = parser.parse_args(["bench", "--model", "m", *arguments])
     assert args.run(args) == 2
     assert "legato bench:" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("key", "sent"), [("sk-1", "Bearer sk-1"), (None, None)])
+def test_requests_carry_the_api_key_of_the_environment(
+    key: str | None, sent: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    if key is not None:
+        monkeypatch.setenv("OPENAI_API_KEY", key)
+    heard = []
+
+    async def answer(request: web.Request) -> web.Response:
+        heard.append(request.headers.get("Authorization"))
+        return web.json_response({"data": [{"id": "m"}]} if request.method == "GET" else {})
+
+    async def test() -> None:
+        application = web.Application()
+        application.router.add_route("*", "/{path:.*}", answer)
+        async with TestServer(application) as server:
+            parser = argparse.ArgumentParser()
+            add_parser(parser.add_subparsers())
+            url = f"http://{server.host}:{server.port}"
+            args = parser.parse_args(["bench", "--url", url, "--concurrency", "1", "--requests", "1", "--warmup", "0"])
+            await asyncio.to_thread(args.run, args)
+
+    asyncio.run(test())
+    assert heard == [sent, sent]  # for the list of models, and for the completion

@@ -1,10 +1,9 @@
 """A profile is what running workers say of themselves."""
 
 import asyncio
-import json
+from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 
 from legato_cli.bench import profile, workload
@@ -42,14 +41,10 @@ def test_what_nobody_measured_is_not_written(workers: list[dict[str, Any]], said
         profile.of_workers(workers, "a test")
 
 
-def test_another_server_is_named() -> None:
-    async def read() -> None:
-        transport = httpx.MockTransport(lambda _request: httpx.Response(404, text=json.dumps({"error": "no"})))
-        async with httpx.AsyncClient(base_url="http://other:1", transport=transport) as client:
-            await profile.read(client)
-
-    with pytest.raises(ValueError, match=r"http://other:1/state answered 404.*not a gateway of Legato"):
-        asyncio.run(read())
+def test_without_a_service_there_is_no_profile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    with pytest.raises(ValueError, match="no profile: no service is running"):
+        asyncio.run(profile.read(None, None))
 
 
 @pytest.mark.parametrize("context", [16, 300, 4096])

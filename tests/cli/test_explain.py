@@ -20,7 +20,7 @@ def _scaling():
 def test_every_term_is_printed_with_its_equation_and_its_numbers():
     text = "\n".join(explain.lines(_scaling(), 5))
     assert "prefill: 1 -> 3 (Arrivals, capped by scaling.prefill.max)" in text
-    assert "fittingWork / window / utilisation" in text
+    assert "max(fittingWork / minute, (fittingWork - chance) / window) / utilisation" in text
     assert "fittingWork 150" in text
     assert "Arrivals: 3.33 workers" in text
     assert "grows with a larger scaling.prefill.max: 4 are needed" in text

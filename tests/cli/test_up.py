@@ -8,10 +8,9 @@ import subprocess
 import sys
 
 import pytest
+from recordings import operations
 
 from legato_cli import admin, main, scale, up
-from legato_cli.local.operations import Operations
-from legato_operator.clock import SystemClock
 from legato_operator.cluster import Ref
 from legato_operator.local.store import Store
 
@@ -94,7 +93,7 @@ async def _service(store, **spec):
         "spec": {"model": model, **spec},
     }
     await store.apply(item, "user")
-    return Operations(store, Ref("InferenceService", "default", "demo"), SystemClock())
+    return operations(store, Ref("InferenceService", "default", "demo"))
 
 
 @pytest.mark.parametrize(

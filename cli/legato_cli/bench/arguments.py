@@ -31,6 +31,16 @@ _TOKEN_IDS = flags.ValueKind("FIRST,LAST", _token_ids, lambda ids: f"{ids[0]},{i
 _RATE = flags.real("RATE", 0.001, 100_000)
 
 
+def _phase(text: str) -> tuple[float, float]:
+    rate, colon, seconds = text.partition(":")
+    if not colon:
+        raise values.invalid("phase", text, "RATE:DURATION, such as 8:60s")
+    return _RATE.parse(rate), flags.DURATION.parse(seconds)
+
+
+_PHASE = flags.ValueKind("RATE:DURATION", _phase, lambda phase: f"{phase[0]:g}:{flags.DURATION.text(phase[1])}")
+
+
 def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Adds `bench` to the `legato` command."""
     parser = subparsers.add_parser(
@@ -46,6 +56,13 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     add("--output-tokens", kind=_TOKENS, default=64, help="tokens of each answer")
     add("--concurrency", kind=flags.list_of(_COUNT), help="closed loop: requests in flight; 1,8,32 if not given")
     add("--rate", kind=flags.list_of(_RATE), help="open loop: requests per second, such as 0.5,1,2")
+    add("--burst", kind=flags.list_of(_PHASE), help="open loop whose rate steps, such as 1:30s,8:1m,1:1m")
+    add("--service", kind=flags.text("NAME"), help="burst, profile: the service that is asked, if several are running")
+    add(
+        "--namespace",
+        kind=flags.text("NAMESPACE"),
+        help="burst, profile: its namespace on Kubernetes; otherwise `legato up`",
+    )
     add("--requests", kind=_COUNT, help="requests per load; 3 × concurrency, but at least 8, if not given")
     add("--warmup", kind=flags.whole("COUNT", 0, _MOST), default=1, help="uncounted requests before each load")
     add("--prefixes", kind=_COUNT, default=4, help="shared-prefix: number of different prefixes")

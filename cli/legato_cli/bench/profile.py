@@ -5,10 +5,11 @@ from statistics import fmean
 from time import strftime
 from typing import Any
 
-import httpx
-
+from legato_cli import state
 from legato_cli.bench import workload
 from legato_cli.bench.workload import TokenRange, WorkloadRequest
+from legato_cli.ui import sources
+from legato_cli.ui.target import NoTarget
 from legato_engine.runner.profile import Profile, StepTimes
 
 PROMPTS = (32, 96, 256, 512, 1024, 2048)  # tokens; those that fit twice into the context
@@ -38,17 +39,15 @@ def loads(context: int, tokens: TokenRange, seed: int) -> list[Load]:
     return found
 
 
-async def read(client: httpx.AsyncClient) -> Profile:
-    """What the workers behind a gateway of Legato say of themselves now. Raises ValueError."""
-    url = client.base_url.join("/state")
-    response = await client.get("/state")
+async def read(namespace: str | None, service: str | None) -> Profile:
+    """What the workers of a running service say of themselves now. Raises ValueError."""
     try:
-        workers = response.json()["workers"]
-    except (ValueError, LookupError, TypeError):
-        raise ValueError(
-            f"{url} answered {response.status_code} and no state of workers: not a gateway of Legato"
-        ) from None
-    return of_workers(workers, f"measured by legato bench {strftime('%Y-%m-%d')}; the start was not measured")
+        told = await state.read(sources.source(namespace, service))
+    except NoTarget as error:
+        raise ValueError(f"no profile: {error}") from None
+    return of_workers(
+        told[0]["workers"], f"measured by legato bench {strftime('%Y-%m-%d')}; the start was not measured"
+    )
 
 
 def of_workers(workers: Sequence[Mapping[str, Any]], source: str) -> Profile:

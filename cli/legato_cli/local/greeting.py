@@ -5,7 +5,7 @@ import json
 from legato_operator.api.resources import InferenceService
 from legato_operator.manifests.common import model_argument
 
-QUESTION = "What is the capital of France?"
+QUESTION = "Name the capital of France."
 
 
 def curl(url: str, model: str) -> str:
@@ -19,15 +19,15 @@ def starting(service: InferenceService) -> str:
     return f"starting {service.metadata.name}: {model_argument(service)}, served as {service.served_name}"
 
 
-def text(url: str, model: str) -> str:
-    """What can be done now, and as its last line that the service is ready."""
+def text(url: str, model: str, page: str) -> str:
+    """What can be done now, and as its last line that the service is ready. `page` is the link to the UI."""
     return "\n".join(
         (
             "",
             "Try:",
             f"  {curl(url, model)}",
             "",
-            f"{url}/state shows requests and workers. Ctrl-C stops the service.",
+            f"{page} shows requests and workers. Ctrl-C stops the service.",
             f"Ready: {url} serves {model}",
         )
     )

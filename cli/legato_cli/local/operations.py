@@ -1,9 +1,11 @@
-"""What `legato scale`, `legato status` and `legato ui` ask of a running `legato up`."""
+"""What `legato scale`, `legato status`, `legato ui` and `legato record` ask of a running `legato up`."""
 
 import datetime
 from collections.abc import Mapping
 from typing import Any
 
+from legato_cli.recording import signal_round
+from legato_cli.recording.reader import RoundReader
 from legato_cli.ui import target
 from legato_operator.api import parsing, roles
 from legato_operator.api.resources import InferenceService, Spec
@@ -22,8 +24,9 @@ class OrderRefused(Exception):
 class Operations:
     """Orders for one service."""
 
-    def __init__(self, cluster: Cluster, ref: Ref, clock: Clock) -> None:
+    def __init__(self, cluster: Cluster, ref: Ref, clock: Clock, rounds: RoundReader) -> None:
         self._cluster = cluster
+        self._rounds = rounds
         self._clock = clock
         self._ref = ref
 
@@ -37,6 +40,8 @@ class Operations:
                     return {"status": await self._status()}
                 case {"do": "ui"}:
                     return {"target": (await target.read(self._cluster, self._ref)).message()}
+                case {"do": "signals"}:
+                    return {"round": signal_round.encode(await self._rounds.read()).decode()}
             raise OrderRefused("unknown command (is the running `legato up` of the same version?)")
         except OrderRefused as refusal:
             return {"error": str(refusal)}

@@ -19,6 +19,9 @@ from legato_cli.local import greeting
 from legato_cli.local.operations import Operations
 from legato_cli.local.progress import Progress
 from legato_cli.local.terminal import Terminal
+from legato_cli.recording.reader import RoundReader
+from legato_cli.ui import proxy
+from legato_cli.ui.local import OwnSource
 from legato_operator.api import conditions, parsing, yaml_text
 from legato_operator.api.resources import InferenceService
 from legato_operator.autoscaling import Autoscaler
@@ -94,9 +97,13 @@ async def _serve(path: Path, manifest: Manifest, listener: socket.socket, verbos
     ):
         workers = HttpWorkers(session)
         placement = local(PROGRAM, len(os.sched_getaffinity(0)))
-        autoscaler = Autoscaler(GatewaySignalSource(HttpGateways(session), partial(read_token, cluster.store)))
+        gateways = HttpGateways(session)
+        autoscaler = Autoscaler(GatewaySignalSource(gateways, partial(read_token, cluster.store)))
         controller = Controller(Reconciler(cluster.store, workers, clock, placement, autoscaler=autoscaler))
-        return await _Serving(cluster, controller, path, manifest, listener, terminal).run()
+        metadata = manifest.service.metadata
+        ref = Ref(names.INFERENCE_SERVICE, metadata.namespace, metadata.name)
+        operations = Operations(cluster.store, ref, clock, RoundReader(cluster.store, ref, gateways, clock))
+        return await _Serving(cluster, controller, path, manifest, listener, terminal, operations).run()
 
 
 class _Serving:
@@ -110,6 +117,7 @@ class _Serving:
         manifest: Manifest,
         listener: socket.socket,
         terminal: Terminal,
+        operations: Operations,
     ) -> None:
         self._local = cluster
         self._store: Cluster = cluster.store
@@ -118,6 +126,7 @@ class _Serving:
         self._manifest = manifest
         self._listener = listener
         self._terminal = terminal
+        self._operations = operations
         self._stop = asyncio.Event()
         self._stop_now = asyncio.Event()  # asked twice: nothing more is waited for
         metadata = manifest.service.metadata
@@ -127,8 +136,7 @@ class _Serving:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, self._on_signal)
-        operations = Operations(self._store, self._ref, SystemClock())
-        async with admin.listening(self._manifest.service.metadata.name, operations.answer):
+        async with admin.listening(self._manifest.service.metadata.name, self._operations.answer):
             await self._store.apply(self._manifest.written, USER)
             controller = asyncio.create_task(following.run(self._store, self._controller))
             try:
@@ -156,9 +164,11 @@ class _Serving:
             await self._first(self._wait_ready(), controller, watching, following, stoppable=True)
             if not self._stop.is_set():
                 await progress.started()
-                port = self._listener.getsockname()[1]
-                self._terminal.say(greeting.text(f"http://127.0.0.1:{port}", self._manifest.service.served_name))
-                await self._first(self._stop.wait(), controller, watching, following)
+                scheme = "https" if self._manifest.service.spec.gateway.tls else "http"
+                url = f"{scheme}://127.0.0.1:{self._listener.getsockname()[1]}"
+                async with proxy.listening(OwnSource(self._store, self._ref), 0) as page:
+                    self._terminal.say(greeting.text(url, self._manifest.service.served_name, page))
+                    await self._first(self._stop.wait(), controller, watching, following)
         finally:
             await _cancel(following, watching)
 

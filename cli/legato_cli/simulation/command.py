@@ -3,6 +3,7 @@
 import argparse
 import dataclasses
 import json
+import math
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,10 +11,12 @@ from typing import Any, NoReturn
 
 from tqdm import tqdm
 
-from legato_cli.simulation import comparison, report, table, traces, workloads
+from legato_cli.simulation import comparison, manifest_tuning, replaying, report, table, traces, tuning_text, workloads
 from legato_cli.simulation.comparison import Comparison, Entry
-from legato_cli.simulation.fluid import FluidSimulator
+from legato_cli.simulation.recorded import RecordingError
+from legato_cli.simulation.replay import UnusableReplay
 from legato_cli.simulation.rivals import RIVALS
+from legato_cli.simulation.simulator import ServiceSimulator
 from legato_cli.simulation.workload import Workload
 from legato_engine.errors import UnusableProfile
 from legato_engine.runner import profile
@@ -32,10 +35,22 @@ def run(args: argparse.Namespace) -> int:
     """Simulates and prints; files are written when all is known. Exit code 2: something given cannot be used."""
     try:
         service = _manifest(args.file)
+        _check_files(args)
+        if args.signals:
+            _check_replay(args)
+            replaying.run(args, service.spec)
+            return 0
+        if args.profile is None:
+            raise UnusableArguments("--profile is required (but for --signals)")
         worker = profile.find(args.profile)
         asked = _workloads(args)
         _check(args, service.spec, asked)
-        simulator = FluidSimulator(service.spec, worker, args.start, args.skip)
+        simulator = ServiceSimulator(
+            service.spec, worker, args.start, args.skip, engine=args.engine, handoff_rate=args.handoff_rate or math.inf
+        )
+        if args.tune:
+            _tune(args, simulator, asked)
+            return 0
         found = _simulate(args, simulator, asked)
         print(table.of(found))
         for workload in asked:
@@ -46,7 +61,7 @@ def run(args: argparse.Namespace) -> int:
         for path, message in error.problems:
             print(f"{args.file}: {path}: {message}" if path else f"{args.file}: {message}", file=sys.stderr)
         return BAD_INPUT
-    except (UnusableArguments, UnusableProfile, traces.TraceError, OSError) as error:
+    except (UnusableArguments, UnusableProfile, UnusableReplay, RecordingError, traces.TraceError, OSError) as error:
         print(f"legato simulate: {error}", file=sys.stderr)
         return BAD_INPUT
     return 0
@@ -80,19 +95,50 @@ def _workloads(args: argparse.Namespace) -> list[Workload]:
     return asked
 
 
+def _check_files(args: argparse.Namespace) -> None:
+    for path in (args.json, args.html):
+        if path is not None and not path.absolute().parent.is_dir():
+            raise UnusableArguments(f"cannot write {path}: there is no folder {path.absolute().parent}")
+
+
+def _check_replay(args: argparse.Namespace) -> None:
+    """Nothing that asks for a workload or a profile: a replay has neither."""
+    names = ("trace", "workload", "scaler", "compare", "elsewhere", "tune", "profile", "start", "skip", "handoff_rate")
+    given = {"--" + name.replace("_", "-"): getattr(args, name) for name in names}
+    if unused := [name for name, value in given.items() if value]:
+        raise UnusableArguments(f"{', '.join(unused)} cannot be used with --signals, which replays what was recorded")
+
+
 def _check(args: argparse.Namespace, spec: Spec, asked: Sequence[Workload]) -> None:
     """What would end a long simulation with nothing to show, before it begins."""
     for workload in asked:
         if not workload.arrivals or workload.arrivals[-1].at <= args.skip:
             raise UnusableArguments(f"no request of {workload.name} counts: it ends within --skip")
-    for path in (args.json, args.html):
-        if path is not None and not path.absolute().parent.is_dir():
-            raise UnusableArguments(f"cannot write {path}: there is no folder {path.absolute().parent}")
     if not spec.disaggregated and (args.compare or args.scaler):
         raise UnusableArguments("--scaler and --compare need a manifest with a prefill pool")
 
 
-def _simulate(args: argparse.Namespace, simulator: FluidSimulator, asked: Sequence[Workload]) -> Comparison:
+def _tune(args: argparse.Namespace, simulator: ServiceSimulator, asked: Sequence[Workload]) -> None:
+    if args.scaler or args.compare or args.elsewhere:
+        raise UnusableArguments("--tune searches the manifest's own fields: leave out --scaler and --compare")
+    if simulator.spec.scaling.mode == "Fixed":
+        raise UnusableArguments("spec.scaling.mode is Fixed: there are no bounds to tune (use Managed)")
+    with tqdm(unit="result", file=sys.stderr, leave=False) as bar:
+        found = manifest_tuning.tune(
+            simulator.spec,
+            lambda spec: dataclasses.replace(simulator, spec=spec),
+            asked,
+            args.jobs,
+            lambda: _passed(bar, 1),
+        )
+    print(tuning_text.text(found))
+    if args.json:
+        args.json.write_text(json.dumps(tuning_text.as_json(found), indent=1) + "\n")
+    if args.html:
+        args.html.write_text(tuning_text.html(found, f"{args.file.stem}: tuned"))
+
+
+def _simulate(args: argparse.Namespace, simulator: ServiceSimulator, asked: Sequence[Workload]) -> Comparison:
     chosen = tuple(RIVALS) if args.compare else tuple(dict.fromkeys(args.scaler))
     if chosen:
         return _compare(args, simulator, asked, chosen)
@@ -107,7 +153,7 @@ def _passed(bar: "tqdm[NoReturn]", seconds: float) -> None:
 
 
 def _compare(
-    args: argparse.Namespace, simulator: FluidSimulator, asked: Sequence[Workload], chosen: tuple[str, ...]
+    args: argparse.Namespace, simulator: ServiceSimulator, asked: Sequence[Workload], chosen: tuple[str, ...]
 ) -> Comparison:
     elsewhere = chosen if args.elsewhere and len(asked) > 1 else ()
     runs = len(asked) * (1 + len(chosen) + len(elsewhere))

@@ -8,10 +8,11 @@ from collections.abc import Sequence
 
 from legato_cli.simulation.request import Answers, SimulatedRequest
 from legato_cli.simulation.simulated_worker import SimulatedWorker
-from legato_gateway.admission.queue import AdmissionLimits
+from legato_gateway.admission.limits import AdmissionLimits
 from legato_gateway.routing import scorers
 from legato_operator.api.resources import Spec
 from legato_protocol.demand import WaitCause
+from legato_protocol.stream import PrefillCoefficients
 
 LIMITS = AdmissionLimits()
 
@@ -84,7 +85,7 @@ class Dispatcher:
 
     def _has_room(self, request: SimulatedRequest, prefillers: Sequence[SimulatedWorker], now: float) -> bool:
         """Whether the shortest queue has."""
-        queued, rate = min((worker.queue_tokens(now), worker.kind.rate) for worker in prefillers)
+        queued, rate = min((worker.queue_tokens(now), worker.rate) for worker in prefillers)
         most = max(LIMITS.min_backlog_tokens / len(prefillers), rate * LIMITS.backlog_seconds)
         return not queued or queued + request.uncached <= most
 
@@ -117,12 +118,18 @@ class Dispatcher:
         return [w for w in self._workers if w.pool == "decode" and w.takes(now) and w.fits(tokens, answers)]
 
     def _prefill_seconds(self, worker: SimulatedWorker, request: SimulatedRequest, now: float) -> float:
-        cached = worker.prefixes.matched(request.arrival.blocks) * self._block
-        return (worker.queue_tokens(now) + max(1.0, request.known - cached)) / worker.kind.rate
+        kind, times = worker.kind, worker.kind.times
+        uncached = max(1.0, request.known - worker.prefixes.matched(request.arrival.blocks) * self._block)
+        cost = PrefillCoefficients(times.per_step, times.per_token, times.per_pair, kind.chunk_tokens)
+        seconds = scorers.compute_seconds(cost, request.known, uncached)
+        return worker.queue_tokens(now) / worker.rate + self._spec.routing.weights.prefix_cache * seconds
 
     def _decode_load(self, worker: SimulatedWorker, request: SimulatedRequest) -> float:
         fullness = (worker.used + request.known) / worker.kind.kv_tokens
-        return scorers.FULLNESS_WEIGHT * fullness**2 + scorers.RUNNING_WEIGHT * worker.in_flight
+        running, weights = worker.in_flight, self._spec.routing.weights
+        load = weights.kv_cache_utilization * fullness**2 + scorers.RUNNING_WEIGHT * running
+        context = int(worker.rows.context + request.known)
+        return load + weights.step_time * worker.kind.times.seconds(running + 1, context, 0, 0)
 
     def _count(self, request: SimulatedRequest, matched: int) -> None:
         """The last known token is always computed, to have logits to sample from."""

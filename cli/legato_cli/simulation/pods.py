@@ -2,9 +2,10 @@
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Generic, TypeVar
 
-from legato_cli.simulation.simulated_worker import SimulatedWorker, WorkerKind
+from legato_cli.simulation.simulated_pod import SimulatedPod, WorkerKind
 from legato_operator.api import roles
 from legato_operator.api.resources import Spec
 from legato_operator.autoscaler.signals import Pool
@@ -13,22 +14,25 @@ from legato_operator.planning.rollout import Count, RollingUpdate, Step, next_st
 
 POOLS: Mapping[str, Pool] = {roles.PREFILL: "prefill", roles.DECODE: "decode"}
 
+P = TypeVar("P", bound=SimulatedPod)
+Make = Callable[[str, Pool, int, WorkerKind, float], P]  # by name, pool, number, kind and time of creation
 
-class Pods:
+
+class Pods(Generic[P]):
     """`all` are those that exist, in the order of their creation. Times in seconds."""
 
-    def __init__(self, spec: Spec, kind: WorkerKind) -> None:
-        self._spec, self._kind = spec, kind
+    def __init__(self, spec: Spec, kind: WorkerKind, make: Make[P]) -> None:
+        self._spec, self._kind, self._make = spec, kind, make
         self._gpus = {pool: roles.gpus(spec, pool) for pool in roles.of(spec)}
         self._numbers = itertools.count()
-        self.all: list[SimulatedWorker] = []
+        self.all: list[P] = []
         self.created = 0
         self.desired = {pool: roles.initial_replicas(spec, pool) for pool in roles.of(spec)}
         for pool, target in limits.targets(spec, self.desired).items():
             for _ in range(target.replicas):
                 self._create(pool, -kind.start)
 
-    def of_pool(self, pool: str) -> list[SimulatedWorker]:
+    def of_pool(self, pool: str) -> list[P]:
         """Draining ones as well."""
         return [worker for worker in self.all if worker.pool == pool]
 
@@ -52,7 +56,7 @@ class Pods:
             bounds = roles.bounds(self._spec, pool)
             self.desired[pool] = min(max(sizes.get(pool, self.desired[pool]), bounds.min), bounds.max)
 
-    def reconcile(self, now: float) -> list[SimulatedWorker]:
+    def reconcile(self, now: float) -> list[P]:
         """One pass of the plan: who was deleted, with what may still be in it."""
         targets = limits.targets(self._spec, self.desired)
         for pool, target in targets.items():
@@ -68,10 +72,10 @@ class Pods:
 
     def _create(self, pool: str, now: float) -> None:
         number = next(self._numbers)
-        self.all.append(SimulatedWorker(f"{POOLS[pool]}-{number}", POOLS[pool], number, self._kind, now))
+        self.all.append(self._make(f"{POOLS[pool]}-{number}", POOLS[pool], number, self._kind, now))
         self.created += 1
 
-    def _ends(self, worker: SimulatedWorker, now: float) -> bool:
+    def _ends(self, worker: P, now: float) -> bool:
         since = worker.draining_since
         return since is not None and since < now and (worker.idle or now - since >= self._spec.drain.deadline)
 
@@ -99,7 +103,7 @@ class Pods:
         sizes = {pool: target.replicas for pool, target in targets.items()}
         return gpu_budget.starting_order(self._spec, needs, staying, sizes, room)
 
-    def _leave(self, pool: str, step: Step, now: float) -> list[SimulatedWorker]:
+    def _leave(self, pool: str, step: Step, now: float) -> list[P]:
         """Ready ones begin to drain, the idlest first; those which start go at once, the newest first."""
         staying = [worker for worker in self.of_pool(pool) if worker.draining_since is None]
         starting = [worker for worker in staying if not worker.serves(now)]

@@ -27,12 +27,16 @@ def html(comparison: Comparison, title: str, about: str = "") -> str:
     """The page. Same comparison, same bytes."""
     overview = _overview(comparison) if len(comparison.workloads) > 1 else ""
     sections = "".join(_section(comparison, workload) for workload in comparison.workloads)
+    return page(title, f"{f'<p>{escape(about)}</p>' if about else ''}{overview}{sections}{_notes(comparison)}")
+
+
+def page(title: str, body: str) -> str:
+    """A whole file with this body, in HTML."""
     return (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f"<title>{escape(title)}</title><style>{STYLE}</style></head><body><main>"
-        f"<h1>{escape(title)}</h1>{f'<p>{escape(about)}</p>' if about else ''}{overview}{sections}{_notes(comparison)}"
-        "</main></body></html>\n"
+        f"<h1>{escape(title)}</h1>{body}</main></body></html>\n"
     )
 
 

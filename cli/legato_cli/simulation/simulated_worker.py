@@ -10,29 +10,10 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from legato_cli.simulation.request import Answers, RecentPrefixes, Rows, SimulatedRequest
-from legato_engine.runner.profile import StepTimes
+from legato_cli.simulation.simulated_pod import SimulatedPod, WorkerKind
 from legato_engine.scheduler.chunk_budget import ChunkBudget, pairs
+from legato_engine.scheduler.step_cost import FORGET
 from legato_operator.autoscaler.signals import Pool
-
-
-@dataclass(frozen=True)
-class WorkerKind:
-    """What all workers of a service share. `told` is the error of the prefill rate that they tell: told ÷ true."""
-
-    times: StepTimes
-    kv_tokens: int
-    chunk_tokens: int
-    block_size: int
-    tpot: float
-    slots: int
-    prefix_block: int  # tokens that one id of a prefix stands for
-    start: float  # seconds
-    told: float = 1.0
-
-    @property
-    def rate(self) -> float:
-        """Prompt tokens a second in full steps, without context."""
-        return 1 / (self.times.per_token + self.times.per_step / self.chunk_tokens)
 
 
 @dataclass
@@ -44,13 +25,11 @@ class Ended:
     preempted: list[SimulatedRequest] = field(default_factory=list)
 
 
-class SimulatedWorker:
+class SimulatedWorker(SimulatedPod):
     """`ends` is when the next thing happens here, which `happens` then does."""
 
     def __init__(self, name: str, pool: Pool, number: int, kind: WorkerKind, created: float) -> None:
-        self.name, self.pool, self.number, self.kind = name, pool, number, kind
-        self.created, self.serves_at = created, created + kind.start
-        self.draining_since: float | None = None
+        super().__init__(name, pool, number, kind, created)
         self.prefixes = RecentPrefixes(kind.kv_tokens // kind.prefix_block)
         self.backlog = 0  # prompt tokens that wait or are being computed
         self.reserved: dict[SimulatedRequest, float] = {}  # tokens of sequences that are to decode here
@@ -64,28 +43,21 @@ class SimulatedWorker:
         self._chunks: list[tuple[SimulatedRequest, int]] = []  # of the steps until `ends`; none where it only decodes
         self._entering: list[SimulatedRequest] = []
         self._began = 0.0
-
-    def serves(self, now: float) -> bool:
-        """Whether it is ready; also while it drains."""
-        return now >= self.serves_at
-
-    def takes(self, now: float) -> bool:
-        """Whether requests may be sent to it."""
-        return now >= self.serves_at and self.draining_since is None
+        self._recent_steps = self._mean_tokens = self._mean_pairs = 0.0  # of steps with prompts, as workers fit them
 
     @property
     def in_flight(self) -> int:
-        """Sequences that decode here or will."""
         return len(self.rows) + len(self._entering) + len(self.reserved)
 
     @property
     def prompts(self) -> int:
-        """Requests that are queued or computed here."""
         return len(self._waiting) + len(self._computing)
 
     @property
-    def idle(self) -> bool:
-        return not (self.in_flight or self.prompts)
+    def rate(self) -> float:
+        """Prompt tokens a second that it tells: of full steps, at the context of late."""
+        times, context = self.kind.times, self._mean_pairs / self._mean_tokens if self._mean_tokens else 0.0
+        return 1 / (times.per_token + times.per_step / self.kind.chunk_tokens + times.per_pair * context)
 
     @property
     def used(self) -> float:
@@ -126,7 +98,7 @@ class SimulatedWorker:
 
     def compute(self, request: SimulatedRequest, now: float) -> None:
         """A prompt is sent here."""
-        order = now if self.pool == "decode" else now + request.left / self.kind.rate
+        order = now if self.pool == "decode" else now + request.left / self.rate
         heapq.heappush(self._waiting, (order, request.number, request))
         self.backlog += request.left
         self._changed(now)
@@ -207,6 +179,7 @@ class SimulatedWorker:
         return self.rows.until_end if len(self.rows) == 1 else min(self.rows.until_end, max(0.5, room / len(self.rows)))
 
     def _end_chunks(self, ended: Ended) -> None:
+        self._measure_chunks()
         for request, count in self._chunks:
             request.computed += count
             self.backlog -= count
@@ -215,6 +188,15 @@ class SimulatedWorker:
                 self.prefixes.add(request.arrival.blocks)
                 ended.prefilled.append(request)
         self.has_prefilled |= bool(self._chunks)
+
+    def _measure_chunks(self) -> None:
+        if not self._chunks:
+            return
+        tokens = sum([count for _, count in self._chunks])
+        attended = sum([pairs(count, int(request.known) - request.left) for request, count in self._chunks])
+        self._recent_steps = self._recent_steps * (1 - FORGET) + 1
+        self._mean_tokens += (tokens - self._mean_tokens) / self._recent_steps
+        self._mean_pairs += (attended - self._mean_pairs) / self._recent_steps
 
     def _begin(self, now: float) -> None:
         self._began, self._chunks = now, []

@@ -1,5 +1,8 @@
 """What a simulation found, as text."""
 
+from collections.abc import Sequence
+from typing import TypeVar
+
 from legato_cli.simulation.comparison import Comparison, Entry
 from legato_cli.simulation.result import Quantiles, Result, Sample
 from legato_cli.simulation.workload import Workload
@@ -8,11 +11,13 @@ from legato_operator.api.resources import Spec
 
 MOST_ROWS = 20  # of a timeline
 
+_T = TypeVar("_T")
+
 
 def of(found: Comparison) -> str:
     """A Markdown table, a row for each scaler on each workload."""
     head = ["workload", "scaler", "good", "GPU-hours", "TTFT p50/p90/p99 s", "TPOT ms", "reversals/h", "not served"]
-    return _markdown([head, *map(_row, found.entries)])
+    return markdown([head, *map(_row, found.entries)])
 
 
 def _row(entry: Entry) -> list[str]:
@@ -42,16 +47,26 @@ def about(workload: Workload, spec: Spec, profile: Profile) -> str:
 def timeline(result: Result) -> str:
     """Moments at even distances: load, queue, KV, wishes and workers that serve."""
     samples = result.timeline
-    chosen = [samples[i * len(samples) // MOST_ROWS] for i in range(MOST_ROWS)] if len(samples) > MOST_ROWS else samples
     pools = sorted(samples[0].wish, reverse=True)
     head = ["time", "requests/s", "tokens/s", "queue tokens", "KV", *(f"{pool} wish/ready" for pool in pools), "good"]
-    return _markdown([head, *(_moment(sample, pools) for sample in chosen)])
+    return markdown([head, *(_moment(sample, pools) for sample in spread(samples))])
+
+
+def spread(moments: Sequence[_T]) -> Sequence[_T]:
+    """As many of a timeline as are printed, at even distances."""
+    count = len(moments)
+    return [moments[i * count // MOST_ROWS] for i in range(MOST_ROWS)] if count > MOST_ROWS else moments
+
+
+def clock(seconds: float) -> str:
+    """As 1:02:03."""
+    hours, rest = divmod(round(seconds), 3600)
+    return f"{hours}:{rest // 60:02}:{rest % 60:02}"
 
 
 def _moment(sample: Sample, pools: list[str]) -> list[str]:
-    hours, rest = divmod(round(sample.at), 3600)
     return [
-        f"{hours}:{rest // 60:02}:{rest % 60:02}",
+        clock(sample.at),
         f"{sample.arrivals_per_second:.2f}",
         f"{sample.tokens_per_second:.0f}",
         str(sample.queue_tokens),
@@ -65,7 +80,8 @@ def _quantiles(latency: Quantiles, unit: float, digits: int) -> str:
     return " / ".join(f"{value * unit:.{digits}f}" for value in (latency.p50, latency.p90, latency.p99))
 
 
-def _markdown(rows: list[list[str]]) -> str:
+def markdown(rows: Sequence[Sequence[str]]) -> str:
+    """The first row is the head."""
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     lines = [[cell.ljust(width) for cell, width in zip(row, widths, strict=True)] for row in rows]
     lines.insert(1, ["-" * width for width in widths])

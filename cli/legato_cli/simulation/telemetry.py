@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from legato_cli.simulation.dispatch import Dispatcher
 from legato_cli.simulation.request import Answers, SimulatedRequest
 from legato_cli.simulation.simulated_worker import SimulatedWorker
-from legato_operator.autoscaler.demand_window import RECENT, WINDOW
+from legato_operator.autoscaler.demand_window import NEWEST, RECENT, WINDOW
 from legato_operator.autoscaler.signals import (
     Blocks,
     DecodeCost,
@@ -68,6 +68,7 @@ class Telemetry:
     def __init__(self, answers: Answers) -> None:
         self.recent = ArrivalWindow(RECENT)
         self._answers = answers
+        self._newest = ArrivalWindow(NEWEST)
         self._minute = ArrivalWindow(WINDOW)
         self._waiting = LengthCounts()  # requests without a first token
         self._expected: dict[SimulatedRequest, int] = {}  # with how many tokens they stand there
@@ -76,7 +77,7 @@ class Telemetry:
         self._looked = 0.0
 
     def arrived(self, request: SimulatedRequest, now: float) -> None:
-        for window in (self.recent, self._minute):
+        for window in (self._newest, self.recent, self._minute):
             window.add(now, request.uncached)
         self._waiting.add(request.uncached)
         self._expected[request] = request.uncached
@@ -97,7 +98,7 @@ class Telemetry:
             waited = min(now - self._looked, now - dispatcher.held[0].arrival.at)
             self._head_wait.append((now, dispatcher.obstacle, waited))
         self._looked = now
-        for window in (self.recent, self._minute):
+        for window in (self._newest, self.recent, self._minute):
             window.forget(now)
         while self._outputs and self._outputs[0][0] <= now - WINDOW:
             self._outputs.popleft()
@@ -117,6 +118,8 @@ class Telemetry:
             held_prompt_tokens=round(sum(request.known for request in dispatcher.held)),
             output=_output([tokens for _, tokens in self._outputs]),
             head_wait=self._causes(),
+            newest_seconds=NEWEST,
+            newest=self._newest.counts.lengths(),
         )
         return Signals(tuple(self._worker(worker, now) for worker in workers), traffic)
 

@@ -2,13 +2,8 @@
 
 import argparse
 import sys
-from contextlib import AbstractAsyncContextManager
-from typing import TYPE_CHECKING
 
 from legato_protocol import flags
-
-if TYPE_CHECKING:
-    from legato_cli.ui.target import TargetSource
 
 FAILED = 1
 
@@ -31,11 +26,11 @@ def run(args: argparse.Namespace) -> int:
     """Serve the page until Ctrl-C. Exit code 1: there is no such service, or the port cannot be used."""
     import asyncio
 
-    from legato_cli.ui import proxy
+    from legato_cli.ui import proxy, sources
     from legato_cli.ui.target import NoTarget
 
     try:
-        asyncio.run(proxy.serve(_source(args.namespace, args.service), args.port))
+        asyncio.run(proxy.serve(sources.source(args.namespace, args.service), args.port))
     except NoTarget as error:
         print(f"legato ui: {error}", file=sys.stderr)
         return FAILED
@@ -43,16 +38,3 @@ def run(args: argparse.Namespace) -> int:
         print(f"legato ui: cannot listen on 127.0.0.1:{args.port}: {error.strerror}", file=sys.stderr)
         return FAILED
     return 0
-
-
-def _source(namespace: str | None, service: str | None) -> "AbstractAsyncContextManager[TargetSource]":
-    if namespace is None:
-        from legato_cli.ui import local
-
-        return local.source(service)
-    from legato_cli.ui import kubernetes
-    from legato_cli.ui.target import NoTarget
-
-    if service is None:
-        raise NoTarget("--service is required with --namespace")
-    return kubernetes.source(namespace, service)

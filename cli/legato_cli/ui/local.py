@@ -1,11 +1,13 @@
-"""A service of `legato up`, read through its admin socket."""
+"""A service of `legato up`: read through its admin socket, or by `legato up` itself."""
 
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 
 from legato_cli import admin
-from legato_cli.ui.target import NoTarget, UITarget, from_message
+from legato_cli.ui.target import NoTarget, UITarget, from_message, read
+from legato_operator.cluster import Cluster, Ref
+from legato_operator.errors import ClusterError
 
 
 @contextlib.asynccontextmanager
@@ -28,3 +30,17 @@ class LocalSource:
         if "error" in answer:
             raise NoTarget(answer["error"])
         return from_message(answer["target"])
+
+
+class OwnSource:
+    """A `TargetSource` inside of `legato up`."""
+
+    def __init__(self, cluster: Cluster, ref: Ref) -> None:
+        self._cluster = cluster
+        self._ref = ref
+
+    async def find(self) -> UITarget:
+        try:
+            return await read(self._cluster, self._ref)
+        except ClusterError as error:
+            raise NoTarget(str(error)) from None

@@ -10,11 +10,14 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from recordings import operations
 
 from legato_cli import up
 from legato_cli.local import serving
 from legato_cli.local.terminal import Terminal
+from legato_operator.cluster import Ref
 from legato_operator.local.store import Store
+from legato_protocol import names
 
 
 class SlowController:
@@ -45,7 +48,9 @@ def run(tmp_path, monkeypatch):
         cluster = SimpleNamespace(store=store, failed=asyncio.get_running_loop().create_future())
         manifest = serving.read_manifest(up.QUICKSTART)
         with socket.create_server(("127.0.0.1", 0)) as front:
-            running = serving._Serving(cluster, controller, up.QUICKSTART, manifest, front, Terminal(out, out))
+            asked = operations(cluster.store, Ref(names.INFERENCE_SERVICE, "default", "demo"))
+            terminal = Terminal(out, out)
+            running = serving._Serving(cluster, controller, up.QUICKSTART, manifest, front, terminal, asked)
             task = asyncio.create_task(running.run())
             while not (await store.list("InferenceService")).items:  # noqa: ASYNC110 - the store tells nobody
                 await asyncio.sleep(0)

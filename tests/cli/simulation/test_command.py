@@ -4,11 +4,15 @@ import json
 from pathlib import Path
 
 import pytest
+import recordings
 import yaml
+from known_signals import NO_TRAFFIC, arriving, decoder, prefiller
+from recordings import recorded_round
 
 from legato_cli.main import main
 from legato_cli.simulation import arguments, workloads
 from legato_cli.simulation.rivals import RIVALS
+from legato_operator.autoscaler.signals import Signals
 
 PROFILE = {
     "source": "round numbers",
@@ -167,3 +171,85 @@ def test_unified_workers_are_compared_with_nobody(files, capsys):
 def test_flags_name_all_scalers_and_workloads():
     assert tuple(RIVALS) == arguments.SCALERS
     assert workloads.NAMES == arguments.WORKLOADS
+
+
+@pytest.fixture
+def recording(files):
+    """Of a service whose prefill pool grew to 4 workers after 20 s."""
+    quiet, busy = (Signals((prefiller(), decoder()), traffic) for traffic in (NO_TRAFFIC, arriving(600, 2000)))
+    before = [recorded_round(2 * i, quiet) for i in range(10)]
+    return recordings.write(files / "s.jsonl", before + [recorded_round(20 + 2 * i, busy, prefill=4) for i in range(9)])
+
+
+def _replay(folder, *more):
+    return main(["simulate", *map(str, ("-f", folder / "chat.yaml", "--signals", folder / "s.jsonl", *more))])
+
+
+def test_a_recording_is_replayed_and_what_differs_is_told(files, recording, capsys):
+    _manifest(files, {**SPEC, "scaling": {"prefill": {"max": 2}}})
+    assert _replay(files, "--json", files / "out.json", "--html", files / "out.html") == 0
+    told = capsys.readouterr().out
+    assert told.startswith("prod/chat: 19 rounds in 0:00:36, from 2027-01-15 08:00:00 UTC\n")
+    assert "Arrivals, capped by scaling.prefill.max" in told
+    assert "What would have queued, been refused or been late with other sizes is not known" in told
+    assert "GPU-hours: 0.03 recorded, 0.02 replayed" in told
+    found = json.loads((files / "out.json").read_text())
+    assert found["pools"]["prefill"]["most"] == 2
+    assert [each["wish"] for each in found["changes"]] == [2]
+    assert found["timeline"][-1]["replayed"] == {"prefill": 2, "decode": 1}
+    assert "What a replay cannot show" in (files / "out.html").read_text()
+
+
+def test_a_replay_gives_the_same_bytes_again(files, recording):
+    written = []
+    for _ in range(2):
+        assert _replay(files, "--json", files / "out.json", "--html", files / "out.html") == 0
+        written.append([(files / name).read_bytes() for name in ("out.json", "out.html")])
+    assert written[0] == written[1]
+
+
+def test_a_bad_line_of_a_recording_gives_no_partial_result(files, recording, capsys):
+    with recording.open("ab") as file:
+        file.write(b"{}\n")
+    assert _replay(files, "--json", files / "out.json") == 2
+    told = capsys.readouterr()
+    assert "s.jsonl:20: not a round of a recording" in told.err
+    assert (told.out, (files / "out.json").exists()) == ("", False)
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ("--compare",),
+        ("--profile", "gpu.json"),
+        ("--workload", "step"),
+        ("--start", "5s"),
+        ("--skip", "5s"),
+        ("--handoff-rate", 9),
+    ],
+)
+def test_a_replay_has_no_workload_and_no_profile(files, recording, capsys, flags):
+    assert _replay(files, *flags) == 2
+    assert f"{flags[0]} cannot be used with --signals" in capsys.readouterr().err
+
+
+def test_a_workload_needs_a_profile(files, capsys):
+    assert main(["simulate", "-f", str(files / "chat.yaml"), "--workload", "step"]) == 2
+    assert "--profile is required" in capsys.readouterr().err
+
+
+def test_bounds_are_tuned_and_the_lines_to_set_are_printed(files, capsys):
+    assert _simulate(files, "--tune", "--json", files / "out.json", "--html", files / "out.html") == 0
+    told = capsys.readouterr().out
+    assert "as written" in told
+    assert "spec:\n  scaling:\n    prefill: {min: " in told
+    found = json.loads((files / "out.json").read_text())
+    assert found["trials"][0]["scaling"]["prefill"] == {"min": 1, "max": 8}
+    assert found["chosen"]["gpu_hours"] <= found["trials"][0]["gpu_hours"]
+    assert "scaleDownStabilization" in (files / "out.html").read_text()
+
+
+@pytest.mark.parametrize("flag", ["--compare", "--elsewhere"])
+def test_tuning_a_manifest_is_no_comparison(files, capsys, flag):
+    assert _simulate(files, "--tune", flag) == 2
+    assert "--tune searches the manifest's own fields" in capsys.readouterr().err

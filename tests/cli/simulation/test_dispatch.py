@@ -6,7 +6,8 @@ from simulated_service import profile
 
 from legato_cli.simulation.dispatch import Dispatcher
 from legato_cli.simulation.request import Answers, SimulatedRequest
-from legato_cli.simulation.simulated_worker import SimulatedWorker, WorkerKind
+from legato_cli.simulation.simulated_pod import WorkerKind
+from legato_cli.simulation.simulated_worker import SimulatedWorker
 from legato_cli.simulation.workload import Arrival
 
 KIND = WorkerKind(profile().step, 64_000, 512, 16, 0.1, 4, 512, 30.0)

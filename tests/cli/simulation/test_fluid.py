@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from known_signals import spec
 from simulated_service import SteadyScaler, engine, profile, steady, workload
 
-from legato_cli.simulation.fluid import FluidSimulator
 from legato_cli.simulation.rivals.fixed import FixedUnified
+from legato_cli.simulation.simulator import ServiceSimulator
 from legato_cli.simulation.workload import Arrival
 
 ONE = SteadyScaler((0.0, {"prefill": 1, "decode": 1}))
@@ -34,6 +34,13 @@ def test_two_prompts_on_one_worker_take_what_the_profile_says():
 def test_pairs_of_a_prompt_token_and_its_context_take_time():
     _, _, ended = _serve(Arrival(1.0, 1000, 1), profile=profile(per_pair=1e-7))
     assert ended[0].ttft == pytest.approx(0.02 + 0.1 + 1e-7 * 1000 * 1000 / 2)
+
+
+def test_a_worker_tells_the_rate_of_prompts_with_the_context_of_late():
+    """1,000 tokens attend to 500 each."""
+    made, _, _ = _serve(Arrival(1.0, 1000, 1), profile=profile(per_pair=1e-6), spec=spec(engine={"chunkTokens": 1000}))
+    (worker,) = made.pods.of_pool("prefill")
+    assert worker.rate == pytest.approx(1 / (0.0001 + 0.01 / 1000 + 500e-6))
 
 
 def test_a_sequence_alone_gets_a_token_a_step():
@@ -197,11 +204,15 @@ def test_whatever_is_wished_every_request_is_accounted_for(arrivals, wishes, uni
 
 
 def test_unified_service_has_one_pool_as_large_as_both():
-    simulator = FluidSimulator(spec(scaling={"prefill": {"max": 3}, "decode": {"min": 2, "max": 5}}), profile())
+    simulator = ServiceSimulator(spec(scaling={"prefill": {"max": 3}, "decode": {"min": 2, "max": 5}}), profile())
     assert simulator.ground(workload(steady(10))).most == {"prefill": 3, "decode": 5}
     unified = simulator.unified()
     assert unified.ground(workload(steady(10))).most == {"decode": 8}
     assert unified.simulate(workload(steady(10)), FixedUnified(0, 8).scaler()).timeline[-1].ready == {"decode": 2}
+
+
+def test_rivals_that_plan_ahead_know_the_start_time_that_was_asked_for():
+    assert ServiceSimulator(spec(), profile(), start=7.0).ground(workload(steady(10))).profile.start_seconds == 7.0
 
 
 def test_an_idle_service_goes_to_zero_and_a_request_wakes_it():

@@ -9,7 +9,8 @@ from simulated_service import profile
 
 from legato_cli.simulation.pods import Pods
 from legato_cli.simulation.request import SimulatedRequest
-from legato_cli.simulation.simulated_worker import WorkerKind
+from legato_cli.simulation.simulated_pod import WorkerKind
+from legato_cli.simulation.simulated_worker import SimulatedWorker
 from legato_cli.simulation.workload import Arrival
 from legato_operator.api import pool_sizes, roles
 
@@ -33,18 +34,18 @@ def _occupy(worker):
 
 
 def test_a_pool_begins_with_its_initial_size_ready():
-    pods = Pods(_service(), KIND)
+    pods = Pods(_service(), KIND, SimulatedWorker)
     assert pods.ready(0.0) == {"decode": 1, "prefill": 1}
 
 
 def test_wishes_stay_within_the_bounds_of_the_pool():
-    pods = Pods(_service(), KIND)
+    pods = Pods(_service(), KIND, SimulatedWorker)
     pods.wish({"prefill": 9, "decode": 0})
     assert pods.desired == {"prefill": 5, "decode": 1}
 
 
 def test_those_which_start_go_at_once_and_the_idlest_ready_one_drains():
-    pods = Pods(_service(), KIND)
+    pods = Pods(_service(), KIND, SimulatedWorker)
     pods.wish({"decode": 3})
     pods.reconcile(2.0)
     pods.reconcile(10.0)
@@ -60,7 +61,7 @@ def test_those_which_start_go_at_once_and_the_idlest_ready_one_drains():
 
 
 def test_the_busiest_draining_worker_is_recalled_and_nothing_is_created():
-    pods = Pods(_service(), KIND)
+    pods = Pods(_service(), KIND, SimulatedWorker)
     pods.wish({"decode": 3})
     pods.reconcile(2.0)
     pods.reconcile(10.0)
@@ -76,7 +77,7 @@ def test_the_busiest_draining_worker_is_recalled_and_nothing_is_created():
 
 
 def test_an_idle_draining_worker_is_recalled_too_and_not_deleted():
-    pods = Pods(_service(), KIND)
+    pods = Pods(_service(), KIND, SimulatedWorker)
     pods.wish({"decode": 2})
     pods.reconcile(2.0)
     pods.reconcile(10.0)
@@ -88,7 +89,7 @@ def test_an_idle_draining_worker_is_recalled_too_and_not_deleted():
 
 
 def test_a_busy_worker_is_deleted_at_its_drain_deadline():
-    pods = Pods(_service(), KIND)
+    pods = Pods(_service(), KIND, SimulatedWorker)
     pods.wish({"decode": 2})
     pods.reconcile(0.0)
     for worker in pods.of_pool("decode"):
@@ -106,7 +107,7 @@ SIZES = st.fixed_dictionaries({"prefill": st.integers(0, 7), "decode": st.intege
 def test_budget_ratio_and_minima_hold_at_every_look(steps, budget):
     """Whatever is wished, and however long draining workers hold their GPUs."""
     service, now = _service(budget), 0.0
-    pods = Pods(service, KIND)
+    pods = Pods(service, KIND, SimulatedWorker)
     for sizes, looks, busy in steps:
         pods.wish(sizes)
         for _ in range(looks):

@@ -3,13 +3,12 @@
 import asyncio
 
 import pytest
+from recordings import operations
 
 from legato_cli import admin, main, up
 from legato_cli.local import serving
-from legato_cli.local.operations import Operations
 from legato_cli.ui import local
 from legato_cli.ui.target import GatewayTarget
-from legato_operator.clock import SystemClock
 from legato_operator.cluster import Ref, ref_of
 from legato_operator.local.store import Store
 from legato_operator.manifests import common, secret
@@ -61,7 +60,7 @@ def test_a_running_service_tells_its_ready_gateways_its_token_and_what_was_decid
         ):
             await store.apply(pod, "test")
             await store.patch_status(ref_of(pod), status)
-        async with admin.listening(ref.name, Operations(store, ref, SystemClock()).answer):
+        async with admin.listening(ref.name, operations(store, ref).answer):
             found = await local.LocalSource(None).find()
         assert found.gateways == (GatewayTarget("gateway-b", "127.0.0.1:4321"),)
         assert found.token == "the token"

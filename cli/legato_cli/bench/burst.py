@@ -1,0 +1,125 @@
+"""An open loop whose rate steps up and down, and what the autoscaler of the service did meanwhile."""
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from legato_cli.bench.client import Record
+from legato_cli.bench.load import Run
+
+LOOK = 1.0  # seconds between looks at the autoscaler
+Scaling = Mapping[str, Any]  # `status.scaling`
+
+
+@dataclass(frozen=True, slots=True)
+class BurstPhase:
+    """Requests a second (Poisson) for so many seconds."""
+
+    rate: float
+    seconds: float
+
+    @property
+    def name(self) -> str:
+        return f"{self.rate:g} req/s for {self.seconds:g} s"
+
+
+def arrivals(phases: Sequence[BurstPhase], seed: int) -> list[tuple[int, float]]:
+    """(phase, seconds from the start) of every request, in order."""
+    rng, begins, found = random.Random(seed), 0.0, []
+    for number, phase in enumerate(phases):
+        at = begins + rng.expovariate(phase.rate)
+        while at < begins + phase.seconds:
+            found.append((number, at))
+            at += rng.expovariate(phase.rate)
+        begins += phase.seconds
+    return found
+
+
+def by_phase(records: Sequence[Record], sent: Sequence[tuple[int, float]], phases: Sequence[BurstPhase]) -> list[Run]:
+    """The records of each phase, those of one request after the other as they were `sent`. A request counts where it
+    arrived, however late it was answered; rates are those of the phase's own time."""
+    runs = [Run([], phase.seconds) for phase in phases]
+    for record, (number, _) in zip(records, sent, strict=True):
+        runs[number].records.append(record)
+    return runs
+
+
+@dataclass(slots=True)
+class ScalingWatch:
+    """Follows the autoscaler while a load runs. `ask` raises LookupError where there is nothing to be read."""
+
+    ask: Callable[[], Scaling]
+    began: float  # Unix seconds
+    changes: list[Mapping[str, Any]] = field(default_factory=list)
+    unknown: str = ""  # why nothing is known of it
+    _before: list[Mapping[str, Any]] = field(default_factory=list)
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        await self.look(first=True)
+        while True:
+            await asyncio.sleep(LOOK)
+            await self.look()
+
+    async def look(self, first: bool = False) -> None:
+        """Takes in the changes since the last look: a status keeps the last 20. Those of the first are not of now."""
+        try:
+            records = list((await asyncio.to_thread(self.ask)).get("records", ()))
+        except LookupError as error:
+            self.unknown = str(error.args[0])
+            return
+        self.unknown = ""
+        if first:
+            self._before = records
+        self.changes += [each for each in records if each not in self._before and each not in self.changes]
+
+
+def lines(watch: ScalingWatch, phases: Sequence[BurstPhase]) -> Iterator[str]:
+    """What the autoscaler did, each change below the phase that it fell into, with its reason and arithmetic."""
+    if watch.unknown and not watch.changes:
+        yield f"the autoscaler's changes are not known: {watch.unknown}"
+        return
+    begins, told = 0.0, sorted(watch.changes, key=lambda change: _after(watch, change))
+    for number, phase in enumerate(phases):
+        ends = begins + phase.seconds if number + 1 < len(phases) else float("inf")
+        yield f"{phase.name}:"
+        within = [change for change in told if begins <= max(0.0, _after(watch, change)) < ends]
+        for change in within:
+            yield from _change(change, _after(watch, change))
+        if not within:
+            yield "  no change"
+        begins = ends
+
+
+def _change(change: Mapping[str, Any], after: float) -> Iterator[str]:
+    capped = f", capped by {change['cappedBy']}" if change["cappedBy"] else ""
+    size = f"{change['pool']} {change['current']} -> {change['wish']}"
+    yield f"  +{after:.0f} s  {size}  {change['reason']}: {change['needed']} needed{capped}"
+    for term in change["terms"]:
+        if term["reason"] == change["reason"] and term["numbers"]:
+            yield f"    {term['workers']:.2f} = {term['equation']}"
+            yield f"    {', '.join(f'{key} {value:g}' for key, value in term['numbers'].items())}"
+
+
+def _after(watch: ScalingWatch, change: Mapping[str, Any]) -> float:
+    return datetime.fromisoformat(change["time"]).timestamp() - watch.began
+
+
+def changes_as_json(watch: ScalingWatch) -> list[dict[str, Any]]:
+    return [{**change, "seconds": _after(watch, change)} for change in watch.changes]
+
+
+async def watched(watch: ScalingWatch, load: Awaitable[Run]) -> Run:
+    """What the load comes to, while the autoscaler is followed."""
+    watching = asyncio.create_task(watch.run())
+    try:
+        return await load
+    finally:
+        watching.cancel()
+        with suppress(asyncio.CancelledError):
+            await watching
+        await watch.look()

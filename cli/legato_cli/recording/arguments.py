@@ -1,0 +1,37 @@
+"""Arguments of `legato record`; importing this costs nothing, so that `legato --help` stays quick."""
+
+import argparse
+
+from legato_protocol import flags
+
+MOST = 1 << 30  # bytes of all files together
+
+
+def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Adds `record` to the `legato` command."""
+    parser = subparsers.add_parser(
+        "record",
+        help="record what the autoscaler decides from, for `legato simulate --signals`",
+        description="Asks the gateways of a running service every 2 s for what the autoscaler decides from, and writes "
+        "it to a file. Changes nothing in the service, whatever its scaling.mode.",
+    )
+    parser.add_argument(
+        "file", type=flags.FILE, metavar="FILE", help="a new file; older rounds move to FILE.1 and so on"
+    )
+    flags.option(parser, "--service", kind=flags.text("NAME"), help="name of the service, if several are running")
+    namespace = flags.text("NAMESPACE")
+    flags.option(
+        parser, "--namespace", kind=namespace, help="of a service on Kubernetes; without it, one of `legato up`"
+    )
+    flags.option(parser, "--for", kind=flags.DURATION, help="how long; until Ctrl-C if not given")
+    flags.option(
+        parser, "--size", kind=flags.SIZE, default=MOST, help="most that all files take; then the oldest rounds go"
+    )
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Exit code 1: there is no such service. 2: the file cannot be written."""
+    from legato_cli.recording import command
+
+    return command.run(args)

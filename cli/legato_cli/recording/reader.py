@@ -1,0 +1,94 @@
+"""Reads what the autoscaler would decide from now, beside it and without its part: any `scaling.mode` will do."""
+
+import dataclasses
+from collections.abc import Mapping
+from functools import partial
+
+from legato_cli.recording.signal_round import SignalRound
+from legato_operator.api import parsing, roles
+from legato_operator.autoscaler.signals import Signals
+from legato_operator.autoscaler.window import LONGEST_GAP
+from legato_operator.clock import Clock
+from legato_operator.cluster import Cluster, Ref, uid_of
+from legato_operator.manifests import common
+from legato_operator.observing import pod_facts
+from legato_operator.observing.gateway_signals import Gateways, GatewaySignalSource
+from legato_operator.observing.observe import read_token
+from legato_operator.observing.observed import Observed, Pod
+from legato_operator.planning import limits
+from legato_protocol import names
+
+
+class RoundReader:
+    """Of one service. Rates need two readings: in the first one, and after a gap, traffic is not known."""
+
+    def __init__(self, cluster: Cluster, ref: Ref, gateways: Gateways, clock: Clock) -> None:
+        self._cluster, self._ref, self._clock = cluster, ref, clock
+        self._source = GatewaySignalSource(gateways, partial(read_token, cluster))
+        self._last = float("-inf")
+
+    async def read(self, addresses: Mapping[str, str] | None = None) -> SignalRound:
+        """`addresses` are where gateways are reached from here, by pod; None: where they say themselves.
+
+        Raises ClusterError and ManifestError.
+        """
+        observed = await self._observe(addresses)
+        if observed.now - self._last > LONGEST_GAP:
+            self._source.forget(observed.uid)
+        self._last = observed.now
+        return _round(observed, await self._source.signals(observed))
+
+    async def _observe(self, addresses: Mapping[str, str] | None) -> Observed:
+        stored = await self._cluster.get(self._ref)
+        service = parsing.service_from_object(stored)
+        mine = {names.LABEL_SERVICE: self._ref.name}
+        pods = (await self._cluster.list("Pod", self._ref.namespace, mine)).items
+        pools = (await self._cluster.list(names.WORKER_POOL, self._ref.namespace, mine)).items
+        now = self._clock.now()
+        found = [_reached(pod_facts.read(pod, now), addresses) for pod in pods if pod_facts.belongs(pod)]
+        return Observed(
+            service=service,
+            uid=uid_of(stored),
+            generation=stored["metadata"]["generation"],
+            status=stored.get("status", {}),
+            deleting=False,
+            objects=tuple(pools),
+            pods=tuple(sorted(found, key=lambda pod: (pod.created, pod.name))),
+            has_token=True,
+            now=now,
+            timestamp=self._clock.timestamp(),
+        )
+
+
+def _reached(pod: Pod, addresses: Mapping[str, str] | None) -> Pod:
+    """The API server's clock may be ahead of this machine's: nothing is younger than now."""
+    pod = dataclasses.replace(pod, age=max(0.0, pod.age))
+    if addresses is None or pod.pool != common.GATEWAY:
+        return pod
+    return dataclasses.replace(pod, address=addresses.get(pod.name, ""))
+
+
+def _round(observed: Observed, signals: Signals) -> SignalRound:
+    spec, metadata = observed.service.spec, observed.service.metadata
+    known = observed.desired_replicas
+    desired = {role: known.get(role, roles.initial_replicas(spec, role)) for role in roles.of(spec)}
+    told = (observed.status.get("scaling") or {}).get("pools", {})
+    return SignalRound(
+        time=observed.now,
+        namespace=metadata.namespace,
+        service=metadata.name,
+        mode=spec.scaling.mode,
+        block_size=spec.engine.block_size,
+        desired=desired,
+        targets={role: target.replicas for role, target in limits.targets(spec, desired).items()},
+        signals=_not_negative(signals),
+        reasons={role: told[role]["reason"] for role in desired if role in told},
+    )
+
+
+def _not_negative(signals: Signals) -> Signals:
+    """Differences of sums may be a little less than nothing."""
+    if signals.traffic is None:
+        return signals
+    waited = {cause: max(0.0, seconds) for cause, seconds in signals.traffic.head_wait.items()}
+    return dataclasses.replace(signals, traffic=dataclasses.replace(signals.traffic, head_wait=waited))

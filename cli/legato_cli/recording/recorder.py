@@ -1,0 +1,56 @@
+"""Writes round after round. What fails is told once and tried again; nothing of it reaches the service."""
+
+from collections.abc import Callable
+
+from legato_cli.recording import signal_round
+from legato_cli.recording.recording_file import RecordingFile
+from legato_cli.recording.signal_round import SignalRound
+from legato_cli.recording.sources import RoundSource
+from legato_cli.ui.target import NoTarget
+from legato_operator.autoscaling import DECIDE_EVERY
+from legato_operator.clock import Clock
+
+
+class SignalRecorder:
+    """Of one service, into one file. `say` hears of what goes wrong, and that it goes on."""
+
+    def __init__(self, source: RoundSource, file: RecordingFile, clock: Clock, say: Callable[[str], None]) -> None:
+        self._source, self._file, self._clock, self._say = source, file, clock, say
+        self._problem = ""  # that was told last
+        self._lost = 0  # rounds, because of it
+        self._last = float("-inf")
+        self.rounds = 0  # written
+
+    async def run(self, seconds: float = float("inf")) -> None:
+        """For so long. Raises NoTarget where the service cannot be asked at the beginning."""
+        began = self._clock.now()
+        self._write(await self._source.round())
+        due = began + DECIDE_EVERY
+        while due - began < seconds:
+            await self._clock.sleep(max(0.0, due - self._clock.now()))
+            due = max(due, self._clock.now()) + DECIDE_EVERY
+            try:
+                self._write(await self._source.round())
+            except NoTarget as error:
+                self._failed(str(error))
+
+    def _write(self, made: SignalRound) -> None:
+        if made.time <= self._last:
+            self._failed(f"the clock was set back by {self._last - made.time:.0f} s or more")
+            return
+        try:
+            self._file.write(signal_round.encode(made))
+        except OSError as error:
+            self._failed(f"cannot write: {error.strerror or error}")
+            return
+        self.rounds, self._last = self.rounds + 1, made.time
+        if self._problem:
+            self._say(f"records again; {self._lost} rounds are missing")
+            self._problem, self._lost = "", 0
+
+    def _failed(self, problem: str) -> None:
+        self._lost += 1
+        kind = problem.split(" by ")[0]
+        if kind != self._problem:
+            self._say(f"{problem}; trying again")
+            self._problem = kind

@@ -1,0 +1,75 @@
+"""One line of a recording: what the autoscaler decides from at one moment, and what sizes the pools had. Pure."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import msgspec
+
+from legato_operator.autoscaler.signals import Signals
+from legato_protocol.stream import Count, Measure
+
+LARGEST = 1e15  # of any number in a line
+
+
+class BadRound(ValueError):
+    """Bytes that are no round. The text says why."""
+
+
+@dataclass(frozen=True)
+class SignalRound:
+    """Pools are `prefill` and `decode`. `desired` is what `decide` takes as the current sizes."""
+
+    time: Measure  # seconds since the epoch
+    namespace: str
+    service: str
+    mode: str  # `scaling.mode`
+    block_size: int  # tokens of a block of KV cache
+    desired: Mapping[str, Count]  # `spec.replicas` of each pool
+    targets: Mapping[str, Count]  # what bounds, ratio and budget leave of that
+    signals: Signals
+    reasons: Mapping[str, str] = field(default_factory=dict)  # of the autoscaler's last decision; empty without one
+    version: Literal[1] = 1
+
+
+def encode(made: SignalRound) -> bytes:
+    """As JSON, without a line break."""
+    return _encoder.encode(made)
+
+
+def decode(line: bytes) -> SignalRound:
+    """A round, with numbers that can be reckoned with. Raises BadRound."""
+    try:
+        made = _decoder.decode(line)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise BadRound(str(error)) from None
+    for path, number in _numbers(msgspec.to_builtins(made), ""):
+        if not 0 <= number <= LARGEST:
+            raise BadRound(f"not a valid number: {number:g} (0 to {LARGEST:g}) at {path}")
+    _check(made)
+    return made
+
+
+def _check(made: SignalRound) -> None:
+    traffic = made.signals.traffic
+    if not made.desired or made.desired.keys() != made.targets.keys():
+        raise BadRound("desired and targets must name the same pools, at least one")
+    if made.block_size < 1:
+        raise BadRound("block_size must be 1 or more")
+    if traffic is not None and (not traffic.seconds or not traffic.recent_seconds):
+        raise BadRound("signals.traffic: seconds and recent_seconds must be above 0")
+
+
+def _numbers(value: Any, path: str) -> Iterator[tuple[str, float]]:
+    if isinstance(value, dict):
+        for name, inner in value.items():
+            yield from _numbers(inner, f"{path}.{name}" if path else name)
+    elif isinstance(value, list | tuple):
+        for i, inner in enumerate(value):
+            yield from _numbers(inner, f"{path}[{i}]")
+    elif isinstance(value, int | float) and not isinstance(value, bool):
+        yield path, value
+
+
+_encoder = msgspec.json.Encoder()
+_decoder = msgspec.json.Decoder(SignalRound)

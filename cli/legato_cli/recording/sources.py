@@ -1,0 +1,78 @@
+"""Where rounds come from: a running `legato up`, or a service on Kubernetes."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from typing import Protocol
+
+import aiohttp
+
+from legato_cli import admin
+from legato_cli.recording import signal_round
+from legato_cli.recording.reader import RoundReader
+from legato_cli.recording.signal_round import SignalRound
+from legato_cli.ui import kubernetes
+from legato_cli.ui.target import NoTarget
+from legato_operator.clock import SystemClock
+from legato_operator.cluster import Ref
+from legato_operator.errors import ClusterError, ManifestError
+from legato_operator.kubernetes import connection
+from legato_operator.kubernetes.api import KubernetesCluster
+from legato_operator.observing.gateway_api import HttpGateways
+from legato_protocol import names
+
+
+class RoundSource(Protocol):
+    """Tells rounds of one service."""
+
+    async def round(self) -> SignalRound:
+        """What is known now. Raises NoTarget."""
+        ...
+
+
+class LocalRounds:
+    """Of a `legato up`, which reads them itself."""
+
+    def __init__(self, service: str | None) -> None:
+        self._service = service
+
+    async def round(self) -> SignalRound:
+        try:
+            answer = await asyncio.to_thread(admin.ask, self._service, {"do": "signals"})
+        except (admin.NotRunning, admin.CannotListen, OSError) as error:
+            raise NoTarget(str(error)) from None
+        if "error" in answer:
+            raise NoTarget(answer["error"])
+        return signal_round.decode(answer["round"].encode())
+
+
+class KubernetesRounds:
+    """Reads with the user's kubeconfig, as `legato ui` does."""
+
+    def __init__(self, targets: kubernetes.KubernetesSource, reader: RoundReader) -> None:
+        self._targets, self._reader = targets, reader
+
+    async def round(self) -> SignalRound:
+        target = await self._targets.find()
+        try:
+            return await self._reader.read({gateway.name: gateway.address for gateway in target.gateways})
+        except (ClusterError, ManifestError) as error:
+            raise NoTarget(str(error)) from None
+
+
+@contextlib.asynccontextmanager
+async def on_kubernetes(namespace: str, service: str) -> AsyncIterator[KubernetesRounds]:
+    """Raises NoTarget where there is no kubeconfig."""
+    ref = Ref(names.INFERENCE_SERVICE, namespace, service)
+    async with kubernetes.source(namespace, service) as targets, aiohttp.ClientSession() as session:
+        cluster = KubernetesCluster(connection.client(connection.load()))
+        try:
+            yield KubernetesRounds(targets, RoundReader(cluster, ref, HttpGateways(session), SystemClock()))
+        finally:
+            cluster.close()
+
+
+@contextlib.asynccontextmanager
+async def of_legato_up(service: str | None) -> AsyncIterator[LocalRounds]:
+    """Of the service named, or of the only one that runs."""
+    yield LocalRounds(service)

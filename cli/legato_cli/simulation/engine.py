@@ -1,0 +1,127 @@
+"""What serves a workload in virtual time, and the course of every run: arrivals, events and looks of the operator.
+
+An engine says what a request and an event do. Decisions, the plan, the count of GPUs and the result are the same for
+all. Same input, same result.
+"""
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from legato_cli.simulation.pods import Pods
+from legato_cli.simulation.request import DEFAULTS, SimulatedRequest
+from legato_cli.simulation.result import Result
+from legato_cli.simulation.scaler import Observation, Scaler
+from legato_cli.simulation.simulated_pod import SimulatedPod, WorkerKind
+from legato_cli.simulation.tally import Tally
+from legato_cli.simulation.workload import Workload
+from legato_engine.runner.profile import Profile
+from legato_operator.api.resources import Spec
+from legato_operator.autoscaling import DECIDE_EVERY
+
+SLOTS = DEFAULTS.max_running
+
+P = TypeVar("P", bound=SimulatedPod)
+
+
+@dataclass(frozen=True)
+class RunSettings:
+    """One run: a service, what its workers can do, and what arrives. Times in seconds."""
+
+    spec: Spec
+    workload: Workload
+    profile: Profile
+    start: float | None = None  # that a worker takes to serve; the profile's if None
+    told: float = 1.0  # the prefill rate that workers tell ÷ the true one
+    since: float = 0.0  # from which on results count
+    handoff_rate: float = math.inf  # tokens of KV per second that leave a worker, where an engine simulates it
+
+    def kind(self) -> WorkerKind:
+        """What all workers are."""
+        spec, profile = self.spec, self.profile
+        return WorkerKind(
+            times=profile.step,
+            kv_tokens=profile.kv_tokens,
+            chunk_tokens=spec.engine.chunk_tokens,
+            block_size=spec.engine.block_size,
+            tpot=spec.slo.tpot,
+            slots=SLOTS,
+            prefix_block=self.workload.block,
+            start=profile.start_seconds if self.start is None else self.start,
+            told=self.told,
+        )
+
+
+class Engine(ABC, Generic[P]):
+    """One run. Time is in seconds from the beginning of the workload."""
+
+    pods: Pods[P]
+
+    def __init__(self, run: RunSettings, scaler: Scaler) -> None:
+        self._run, self._spec, self._scaler = run, run.spec, scaler
+        self.kind = run.kind()
+        self.tally = Tally(run.spec.slo, run.since)
+        self._gpu_seconds = 0.0
+
+    @property
+    @abstractmethod
+    def open(self) -> int:
+        """Requests that neither ended nor were refused."""
+
+    @abstractmethod
+    def due(self) -> float:
+        """When the next event is; infinite without one."""
+
+    @abstractmethod
+    def happens(self) -> None:
+        """What is due."""
+
+    @abstractmethod
+    def arrive(self, request: SimulatedRequest, now: float) -> None:
+        """A request comes, as the tally knows."""
+
+    @abstractmethod
+    def observation(self, now: float) -> Observation:
+        """What a scaler sees, once for every decision."""
+
+    @abstractmethod
+    def planned(self, gone: Sequence[P], now: float) -> None:
+        """The plan was carried out: workers may have begun to drain, be recalled or started, and these are deleted."""
+
+    def run(self, progress: Callable[[float], None] | None = None) -> Result:
+        """The whole workload, and then until every request has ended or its deadline has passed. `progress` hears of
+        seconds simulated, as they pass.
+
+        GPU-hours count up to the last arrival, so that they compare however long the rest takes.
+        """
+        arrivals, at = self._run.workload.arrivals, 0
+        seconds = arrivals[-1].at if arrivals else 0.0
+        last, tick = seconds + self._spec.gateway.default_deadline, 0.0
+        while at < len(arrivals) or (self.open and tick <= last):
+            due = self.due()
+            if at < len(arrivals) and arrivals[at].at < tick and arrivals[at].at <= due:
+                request = SimulatedRequest(at, arrivals[at], arrivals[at].prompt)
+                self.tally.arrived(request)
+                self.arrive(request, arrivals[at].at)
+                at += 1
+            elif due < tick:
+                self.happens()
+            else:
+                self._look(tick, seconds)
+                if progress is not None and tick < seconds:
+                    progress(min(DECIDE_EVERY, seconds - tick))
+                tick += DECIDE_EVERY
+        return self.tally.result(self._scaler.name, self._run.workload.name, self._gpu_seconds, seconds)
+
+    def _look(self, now: float, end: float) -> None:
+        """One look of the operator: decide, plan, act."""
+        seen = self.observation(now)
+        self.pods.wish(self._scaler.sizes(seen))
+        self.tally.wished(now, self.pods.desired)
+        if now <= end:
+            self.tally.sample(seen, end)
+        self.planned(self.pods.reconcile(now), now)
+        counted = min(now + DECIDE_EVERY, end) - max(now, self._run.since)
+        self._gpu_seconds += self.pods.billed * max(0.0, counted)

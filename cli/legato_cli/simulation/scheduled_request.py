@@ -1,0 +1,66 @@
+"""A request on its way through gateway and schedulers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from legato_cli.simulation.request import SimulatedRequest
+from legato_engine.request import Request
+from legato_protocol.stream import SamplingParams
+
+if TYPE_CHECKING:
+    from legato_cli.simulation.scheduled_worker import ScheduledWorker
+
+
+@dataclass(eq=False, slots=True)
+class ScheduledRequest:
+    """`hashes` are those of its prompt's full blocks. It asks for as many tokens as its answer has."""
+
+    simulated: SimulatedRequest
+    hashes: list[bytes]
+    expires: float  # seconds from the beginning
+    tenant: str = ""
+    uncached: int = 0  # prompt tokens that no worker held when it arrived
+    attempt: int = 0
+    made: int = 0  # tokens of the answer before this attempt
+    running: Request | None = None  # in the scheduler where it decodes or will
+    decoder: ScheduledWorker | None = None
+    places: dict[ScheduledWorker, None] = field(default_factory=dict)  # workers that hold something of it
+    tried: int = -1  # the gateway's openings when no worker could take it
+
+    @property
+    def id(self) -> str:
+        return str(self.simulated.number)
+
+    @property
+    def prompt(self) -> int:
+        return self.simulated.arrival.prompt
+
+    @property
+    def output(self) -> int:
+        return self.simulated.arrival.output
+
+    def known(self) -> int:
+        """Prompt, and output so far, in tokens."""
+        return self.prompt + (self.running.outputs if self.running is not None else self.made)
+
+    def leave(self, worker: ScheduledWorker) -> None:
+        """Nothing of it is there any more."""
+        self.places.pop(worker, None)
+        worker.prefilling.pop(self.id, None)
+        worker.decoding.pop(self.id, None)
+
+    def sub_request(self, room: int | None, known: int) -> Request:
+        """For a scheduler, as a gateway's frame would have it."""
+        return Request(
+            id=self.id,
+            attempt=self.attempt,
+            tokens=[self.simulated.number] * known,  # as nobody else has: the ends of prompts are not shared
+            prompt_len=self.prompt,
+            params=SamplingParams(max_tokens=self.output, seed=0),
+            deadline=self.expires,
+            tenant=self.tenant,
+            room=room,
+            hashes=list(self.hashes),
+        )

@@ -1,0 +1,274 @@
+"""The gateway in virtual time: admission, routing, KV index and fleet are its own, without sockets and clients."""
+
+from collections.abc import Callable, Iterable
+
+from legato_cli.simulation.kv_handoffs import KVHandoffs
+from legato_cli.simulation.predictions import Predictions
+from legato_cli.simulation.scheduled_request import ScheduledRequest
+from legato_cli.simulation.scheduled_worker import MODEL, ScheduledWorker
+from legato_engine.request import Request, RequestState
+from legato_engine.scheduler.limits import RequestRejected
+from legato_engine.transfer.virtual_time import VirtualTime
+from legato_gateway.admission.queue import Admission
+from legato_gateway.admission.ticket import Admit, Refuse, Ticket
+from legato_gateway.relay.demand import Demand, LengthCounter
+from legato_gateway.routing.choose import NoRoute, Policy, Route, choose
+from legato_gateway.routing.filters import Matches, Need
+from legato_gateway.routing.fleet_snapshot import FleetSnapshot
+from legato_gateway.routing.kv_index import KVIndex
+from legato_gateway.routing.scorers import Weights
+from legato_gateway.workers.fleet import Fleet
+from legato_operator.api.resources import Spec
+from legato_protocol.demand import DemandReport, ReportedLoad
+from legato_protocol.kv_events import Snapshot
+
+EVERYTHING = 1 << 60  # tokens: whatever a decode worker has to compute, it computes itself
+
+Refused = Callable[[ScheduledRequest], None]
+Wake = Callable[[ScheduledWorker], None]
+
+
+class SimulatedGateway:
+    """`refused` hears of requests that are not kept, `wake` of workers that were given something."""
+
+    def __init__(self, spec: Spec, time: VirtualTime, handoffs: KVHandoffs, refused: Refused, wake: Wake) -> None:
+        self._time, self._handoffs, self._refused, self._wake = time, handoffs, refused, wake
+        routing = spec.routing
+        weights = Weights(**routing.weights.model_dump())
+        self._policy = Policy(routing.local_prefill_below_tokens, routing.when_prefill_unavailable, weights)
+        self._local = Policy(EVERYTHING, "Local", weights)
+        self._fleet = Fleet(time.clock, MODEL)
+        self._index = KVIndex()
+        self._predictions = Predictions()
+        self._admission = Admission()
+        self._demand = Demand()
+        self._workers: dict[str, ScheduledWorker] = {}
+        self._offered: dict[str, ScheduledRequest] = {}  # held by admission
+        self._without_token: dict[ScheduledRequest, None] = {}
+        self._waiting: dict[ScheduledRequest, None] = {}  # admitted, and on no worker
+        self._leaving: dict[ScheduledRequest, None] = {}  # on a worker that drains
+
+    @property
+    def waits(self) -> bool:
+        """Whether something here waits for a change of the fleet."""
+        return bool(self._admission.held or self._waiting or self._leaving)
+
+    @property
+    def held_tokens(self) -> int:
+        return self._admission.held_tokens
+
+    @property
+    def without_token(self) -> int:
+        """Requests that no token came of yet."""
+        return len(self._without_token)
+
+    # ── workers ──
+
+    def greeted(self, worker: ScheduledWorker) -> None:
+        """It serves."""
+        self._workers[worker.name] = worker
+        self._fleet.add(worker.name, worker.name)
+        self._fleet.greeted(worker.name, worker.hello())
+        self._index.expect(worker.name, worker.name)
+        self._index.apply(worker.name, Snapshot(worker.name, 0, 0, True, b""))
+        self.told(worker)
+
+    def lost(self, worker: ScheduledWorker) -> None:
+        """It was deleted."""
+        if self._workers.pop(worker.name, None) is not None:
+            self._fleet.gone(worker.name, "lost", "deleted")
+            self._fleet.remove(worker.name)
+            self._index.forget(worker.name)
+
+    def told(self, worker: ScheduledWorker, times: int = 1) -> None:
+        """How busy it is, `times` in a row with nothing sent to it in between."""
+        if worker.name not in self._workers:
+            return
+        load = worker.load(self._time.now)
+        for _ in range(times):
+            self._fleet.loaded(worker.name, load)
+
+    def stored(self, worker: ScheduledWorker) -> None:
+        """What changed in its prefix cache."""
+        for event in worker.events():
+            self._index.apply(worker.name, event)
+
+    # ── requests ──
+
+    def offer(self, request: ScheduledRequest) -> None:
+        """A new one comes."""
+        snapshot, now = self._fleet.snapshot(), self._time.now
+        matches = self._index.match(request.hashes)
+        cached = max((matches.get(worker.name, 0) * worker.block_size for worker in snapshot.workers), default=0)
+        request.uncached = request.simulated.uncached = max(request.prompt - cached, 1)
+        ticket = Ticket(request.tenant, _need(request), request.uncached, request.expires, matches=matches)
+        decision = self._admission.offer(ticket, snapshot, now)
+        self._demand.head(self._admission.obstacle, now)
+        if isinstance(decision, Refuse):
+            self._refused(request)
+            return
+        self._demand.arrivals.add(request.uncached)
+        self._without_token[request] = None
+        if isinstance(decision, Admit):
+            self._dispatch(request)
+        else:
+            self._offered[request.id] = request
+
+    def again(self, request: ScheduledRequest) -> None:
+        """It lost its worker: it waits for another one, with what it has."""
+        self._predictions.given_up(request)
+        self._leaving.pop(request, None)
+        self._waiting[request] = None
+        request.tried = -1
+
+    def has_token(self, request: ScheduledRequest) -> None:
+        """Its first one is there."""
+        self._predictions.computed(request, self._time.now)
+        self._without_token.pop(request, None)
+        self._admission.progress(request.id, 1)
+
+    def leaves(self, request: ScheduledRequest) -> None:
+        """Its worker drains: it goes to another one as soon as one can take it."""
+        if request not in self._leaving:
+            self._leaving[request] = None
+            request.tried = -1
+
+    def ended(self, request: ScheduledRequest, tokens: int) -> None:
+        """With all of its tokens, or not."""
+        if tokens < request.output:
+            self._predictions.given_up(request)
+        self._without_token.pop(request, None)
+        self._waiting.pop(request, None)
+        self._leaving.pop(request, None)
+        self._offered.pop(request.id, None)
+        self._admission.finished(request.id, tokens)
+        self._admission.cancel(request.id)
+        self._demand.head(self._admission.obstacle, self._time.now)
+        if tokens == request.output:
+            self._demand.finished(tokens)
+
+    def turn(self) -> None:
+        """The fleet has changed: who is under way comes first, then who is held."""
+        now = self._time.now
+        for request in list(self._waiting):
+            if request.tried != self._fleet.openings:
+                self._dispatch(request)
+        for request in list(self._leaving):
+            if request.tried != self._fleet.openings:
+                self._migrate(request)
+        if self._admission.held:
+            for id in self._admission.next(self._fleet.snapshot(), now):
+                self._dispatch(self._offered.pop(id))
+        self._demand.head(self._admission.obstacle, now)
+
+    def report(self, ages: Iterable[tuple[ScheduledWorker, float]]) -> DemandReport:
+        """What the operator is told. `ages` are seconds since each worker told its load."""
+        now, demand, waiting = self._time.now, self._demand, LengthCounter()
+        for request in self._without_token:
+            waiting.add(request.uncached)
+        held = [*self._offered.values(), *(each for each in self._waiting if each in self._without_token)]
+        return DemandReport(
+            gateway="gateway",
+            uptime=0.0,  # it counted from the beginning of the first report on
+            arrivals=demand.arrivals.buckets(),
+            refused={},
+            outputs=demand.outputs.buckets(),
+            output_squares=float(demand.output_squares),
+            head_wait=dict(demand.head_wait(now)),
+            waiting=waiting.buckets(),
+            held_requests=len(held),
+            held_tokens=sum(request.uncached for request in held),
+            held_prompt_tokens=sum(request.prompt for request in held),
+            workers=tuple(self._reported(worker, age) for worker, age in ages if worker.name in self._workers),
+        )
+
+    # ── inside ──
+
+    def _reported(self, worker: ScheduledWorker, age: float) -> ReportedLoad:
+        known = self._fleet.worker(worker.name)
+        assert known is not None
+        assert known.load is not None
+        return ReportedLoad(worker.name, worker.name, worker.role, worker.kind.block_size, age, known.load)
+
+    def _dispatch(self, request: ScheduledRequest) -> None:
+        """Onto workers, or among those that wait for one."""
+        need, snapshot = _need(request), self._fleet.snapshot()
+        predicted = self._predictions.soon(request, self._time.now)
+        route = choose(need, snapshot, self._index.match(request.hashes), self._policy, predicted)
+        if isinstance(route, Route) and self._send(request, route, need.tokens):
+            self._waiting.pop(request, None)
+        elif isinstance(route, NoRoute) and route.lasting and not request.made:
+            self._refused(request)
+            self.ended(request, 0)
+        else:
+            self._waiting[request] = self._waiting.pop(request, None)
+            request.tried = self._fleet.openings
+
+    def _send(self, request: ScheduledRequest, route: Route, tokens: int) -> bool:
+        decoder = self._workers[route.decode]
+        request.attempt += 1
+        prefiller = self._workers[route.prefill] if route.prefill is not None else None
+        try:
+            if prefiller is None:
+                here = request.sub_request(None, tokens)
+                decoder.scheduler.add(here, self._time.now)
+            else:
+                room = self._handoffs.room()
+                here = request.sub_request(room, tokens)
+                self._handoffs.prefill(prefiller, request.sub_request(room, tokens), decoder, here)
+        except RequestRejected:
+            return False
+        request.running, request.decoder = here, decoder
+        request.places = {decoder: None} if prefiller is None else {decoder: None, prefiller: None}
+        decoder.decoding[request.id] = request
+        self._predictions.sent(request, route, prefiller or decoder, self._time.now)
+        if prefiller is None:
+            self._fleet.sent(decoder.name, queued=route.to_compute, held=tokens)
+        else:
+            prefiller.prefilling[request.id] = request
+            self._fleet.sent(prefiller.name, queued=route.to_compute, held=tokens)
+            self._fleet.sent(decoder.name, queued=0, held=tokens)
+            self._wake(prefiller)
+        self._wake(decoder)
+        return True
+
+    def _migrate(self, request: ScheduledRequest) -> None:
+        source, running = request.decoder, request.running
+        assert source is not None
+        assert running is not None
+        if source.draining_since is None:  # it stays after all
+            self._leaving.pop(request)
+            return
+        target = self._target(request, source) if _may_migrate(running) else None
+        if target is None:
+            self._leaving[request] = self._leaving.pop(request)
+            request.tried = self._fleet.openings
+            return
+        request.attempt += 1
+        here = request.sub_request(self._handoffs.room(), request.known())
+        try:
+            self._handoffs.migrate(source, running, target, here)
+        except RequestRejected:
+            request.tried = self._fleet.openings
+            return
+        del self._leaving[request]
+        target.decoding[request.id] = request
+        request.places[target] = None
+        self._fleet.sent(target.name, queued=0, held=len(here.tokens))
+
+    def _target(self, request: ScheduledRequest, source: ScheduledWorker) -> ScheduledWorker | None:
+        snapshot = FleetSnapshot(tuple(worker for worker in self._fleet.snapshot().workers if worker.decodes))
+        matches: Matches = {}
+        route = choose(_need(request, source.name), snapshot, matches, self._local)
+        return None if isinstance(route, NoRoute) else self._workers[route.decode]
+
+
+def _need(request: ScheduledRequest, avoid: str = "") -> Need:
+    known = request.known()
+    growth = request.prompt + request.output - known
+    return Need(request.id, known, growth, avoid=frozenset((avoid,) if avoid else ()))
+
+
+def _may_migrate(running: Request) -> bool:
+    """Whether a core would hand it over: it runs, and is not on its way already."""
+    return running.state is RequestState.RUNNING and running.room is None and not running.sending

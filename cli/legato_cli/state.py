@@ -1,0 +1,65 @@
+"""`legato state`: what the gateways of a running service know of workers and recent requests, as JSON."""
+
+import argparse
+import json
+import sys
+from contextlib import AbstractAsyncContextManager
+from typing import TYPE_CHECKING, Any
+
+from legato_protocol import flags
+
+if TYPE_CHECKING:
+    from legato_cli.ui.target import TargetSource
+
+FAILED = 1
+TIMEOUT = 5.0  # seconds for a gateway's answer
+
+
+def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Register `legato state`."""
+    parser = subparsers.add_parser("state", help="show workers and recent requests of a running service as JSON")
+    flags.option(parser, "--service", kind=flags.text("NAME"), help="name of the service, if several are running")
+    namespace = flags.text("NAMESPACE")
+    flags.option(
+        parser, "--namespace", kind=namespace, help="of a service on Kubernetes; without it, one of `legato up`"
+    )
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print an object for each gateway. Exit code 1: there is no such service, or a gateway does not answer."""
+    import asyncio
+
+    from legato_cli.ui import sources
+    from legato_cli.ui.target import NoTarget
+
+    try:
+        found = asyncio.run(read(sources.source(args.namespace, args.service)))
+    except NoTarget as error:
+        print(f"legato state: {error}", file=sys.stderr)
+        return FAILED
+    for state in found:
+        print(json.dumps(state, indent=2))
+    return 0
+
+
+async def read(source: "AbstractAsyncContextManager[TargetSource]") -> list[dict[str, Any]]:
+    """What `GET /state` on the control port of each gateway answers, with the gateway's name first. Raises NoTarget."""
+    import aiohttp
+
+    from legato_cli.ui.target import NoTarget
+
+    async with source as targets, aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=TIMEOUT)) as session:
+        target = await targets.find()
+        if not target.gateways:
+            raise NoTarget("no gateway of this service is ready")
+        found, headers = [], {"authorization": f"Bearer {target.token}"}
+        for gateway in target.gateways:
+            try:
+                async with session.get(f"http://{gateway.address}/state", headers=headers) as answer:
+                    answer.raise_for_status()
+                    found.append({"gateway": gateway.name, **await answer.json()})
+            except (aiohttp.ClientError, TimeoutError) as error:
+                why = str(error) or type(error).__name__
+                raise NoTarget(f"gateway {gateway.name} does not tell its state: {why}") from None
+        return found

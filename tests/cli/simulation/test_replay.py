@@ -1,0 +1,148 @@
+"""A replay decides as the operator did, and says where another manifest would have differed."""
+
+import dataclasses
+import itertools
+
+import pytest
+from known_signals import NO_TRAFFIC, arriving, changed, decoder, prefiller, spec
+from recordings import BEGIN, recorded_round
+
+from legato_cli.simulation import replay as replaying
+from legato_cli.simulation import replay_text
+from legato_cli.simulation.replay import UnusableReplay, replay
+from legato_operator.autoscaler.decide import decide
+from legato_operator.autoscaler.signals import Blocks, OutputLengths, Signals, Traffic
+
+QUIET = Signals((prefiller(), decoder()), NO_TRAFFIC)
+BUSY = Signals((prefiller(), decoder()), arriving(600, 2000))  # prefill needs 4
+BLIND = Signals((prefiller(), decoder()), None)
+
+
+def _quiet_then_busy(after=10, end=20, prefill=4):
+    """Rounds of an autoscaler whose pool grew at once."""
+    before = [recorded_round(2 * i, QUIET) for i in range(after)]
+    return before + [recorded_round(2 * i, BUSY, prefill=1 if i == after else prefill) for i in range(after, end)]
+
+
+def test_the_same_manifest_gives_the_recorded_sizes():
+    """`desired` of a round is what was wished in the round before."""
+    known, sizes, windows = [], {"prefill": 1, "decode": 1}, {}
+    for i in range(200):
+        signals = BUSY if 50 <= i < 60 else QUIET
+        known.append(recorded_round(2 * i, signals, **sizes))
+        decision = decide(signals, windows, SHORT, sizes, BEGIN + 2 * i)
+        windows, sizes = decision.windows, {pool: made.wish for pool, made in decision.pools.items()}
+    found = replay(known, SHORT)
+    assert {each.until - each.since for each in found.differences} == {2.0}
+    assert found.pools["prefill"].most == found.pools["prefill"].recorded_most == 4
+    assert found.pools["prefill"].hours == pytest.approx(found.pools["prefill"].recorded_hours)
+
+
+SHORT = spec(scaling={"prefill": {"min": 1, "max": 10}, "scaleDownStabilization": "1m"})
+
+
+def test_a_smaller_bound_is_told_with_what_it_saves():
+    capped = spec(scaling={"prefill": {"min": 1, "max": 2}})
+    found = replay(_quiet_then_busy(), capped)
+    prefill = found.pools["prefill"]
+    assert (prefill.recorded_most, prefill.most) == (4, 2)
+    assert prefill.hours == pytest.approx((10 * 2 * 1 + 9 * 2 * 2) / 3600)
+    assert prefill.recorded_hours == pytest.approx((11 * 2 * 1 + 8 * 2 * 4) / 3600)
+    last = found.differences[-1]
+    assert (last.pool, last.since, last.until, last.recorded, last.replayed) == ("prefill", 22.0, 38.0, 4, 2)
+    assert last.reason == "Arrivals, capped by scaling.prefill.max"
+    assert last.worker_hours == pytest.approx(-2 * 16 / 3600)
+    assert prefill.differs == pytest.approx(18 / 38)
+
+
+def test_the_budget_and_the_ratio_of_the_other_manifest_limit_it():
+    found = replay(_quiet_then_busy(), spec(scaling={"maxPrefillPerDecode": 3}))
+    assert found.pools["prefill"].most == 3
+    assert "Arrivals, capped by scaling.maxPrefillPerDecode" in found.pools["prefill"].reasons
+
+
+def test_gpu_hours_are_those_of_the_manifests_workers():
+    gpus = {"resources": {"limits": {"nvidia.com/gpu": 2}}}
+    found = replay(_quiet_then_busy(), spec(decode=gpus))
+    prefill, decode = found.pools["prefill"], found.pools["decode"]
+    assert found.gpu_hours == pytest.approx(prefill.hours + 2 * decode.hours)
+    assert found.recorded_gpu_hours == pytest.approx(prefill.recorded_hours + 2 * decode.recorded_hours)
+
+
+def test_a_gap_does_not_count_and_no_difference_goes_on_through_it():
+    rounds = _quiet_then_busy(0, 5, prefill=2)
+    later = [dataclasses.replace(each, time=each.time + 1000) for each in rounds[1:]]
+    found = replay(rounds + later, spec())
+    assert found.gaps == ((8.0, 1002.0),)
+    assert found.seconds == 8 + 6
+    assert [(each.since, each.until) for each in found.differences if each.pool == "prefill"] == [
+        (0.0, 2.0),
+        (2.0, 8.0),
+        (1002.0, 1008.0),
+    ]
+
+
+def test_a_round_without_traffic_keeps_the_replayed_sizes_and_is_counted():
+    rounds = [recorded_round(2 * i, BLIND if i > 5 else BUSY, prefill=1) for i in range(1000)]
+    found = replay(rounds, spec(scaling={"scaleDownStabilization": "1m"}))
+    assert found.pools["prefill"].most == 4
+    assert found.blind == 994
+    assert found.timeline[-1].replayed["prefill"] == 4
+    assert found.timeline[-1].reasons["prefill"] == "MetricsMissing"
+
+
+def test_kv_pressure_does_not_depend_on_the_manifests_block_size():
+    """Blocks were counted by the recorded size."""
+    full = changed(QUIET, "decode", blocks=Blocks(500, 0, 400), running=4)
+    waits = Traffic(60.0, (), 10.0, (), held=10, held_prompt_tokens=16_000, output=OutputLengths(500, 0))
+    held = dataclasses.replace(full, traffic=waits)
+    sizes = [replay([recorded_round(0, held, block_size=16)], spec(engine={"blockSize": s})) for s in (16, 64)]
+    assert sizes[0].timeline == sizes[1].timeline
+    other = replay([recorded_round(0, held, block_size=64)], spec())
+    assert other.timeline[0].replayed["decode"] < sizes[0].timeline[0].replayed["decode"]
+
+
+def test_every_change_is_recorded_with_its_terms():
+    (change, *_) = replay(_quiet_then_busy(), spec()).changes
+    assert (change["pool"], change["current"], change["wish"], change["reason"]) == ("prefill", 1, 4, "Arrivals")
+    assert change["time"] == "2027-01-15T08:00:20Z"
+    assert change["terms"][0]["numbers"]["fittingWork"] == 150
+
+
+def test_signals_of_other_pools_are_refused():
+    with pytest.raises(UnusableReplay, match=r"pools prefill and decode at 2027.* and the manifest decode"):
+        replay(_quiet_then_busy(), spec(scaling={"prefill": {"max": 0}}))
+
+
+def test_a_manifest_that_decides_nothing_is_refused():
+    known = spec()
+    fixed = known.model_copy(update={"scaling": known.scaling.model_copy(update={"mode": "Fixed"})})
+    with pytest.raises(UnusableReplay, match="Fixed: there is nothing to decide"):
+        replay(_quiet_then_busy(), fixed)
+
+
+def test_one_round_alone_takes_no_time():
+    found = replay([recorded_round(0, BUSY)], spec())
+    assert (found.seconds, found.gpu_hours, found.pools["prefill"].differs) == (0, 0, 0)
+    with pytest.raises(UnusableReplay, match="no rounds"):
+        replay([], spec())
+
+
+def test_a_long_recording_keeps_a_bounded_timeline(monkeypatch):
+    monkeypatch.setattr(replaying, "MOST_SAMPLES", 10)
+    found = replay((recorded_round(2 * i, QUIET) for i in range(1000)), spec())
+    assert found.rounds == 1000
+    times = [moment.recorded.at for moment in found.timeline]
+    assert len(times) <= 10
+    assert {after - before for before, after in itertools.pairwise(times)} == {256.0}
+
+
+def test_one_round_is_told_in_the_singular():
+    found = replay([recorded_round(0, BLIND)], spec())
+    assert replay_text.about(found).startswith("prod/chat: 1 round in 0:00:00, from ")
+    assert replay_text.about(found).endswith("; in 1 round traffic was not known")
+    two = dataclasses.replace(found, rounds=2, blind=2, gaps=((8.0, 68.0),))
+    assert "2 rounds in" in replay_text.about(two)
+    assert replay_text.about(two).endswith(
+        "; 1 gap, the longest 0:01:00, not counted; in 2 rounds traffic was not known"
+    )
