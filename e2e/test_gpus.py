@@ -1,16 +1,16 @@
 """Workers that ask for GPUs go where those are, and say so when there are too few. GPUs can be numbers alone."""
 
-import json
 import os
 from collections.abc import Iterator
 
+import gpus
 import helm
 import kube
 import pytest
-from kube import Namespace, Object
+from gpus import GPU
+from kube import Namespace
 from service import Service
 
-GPU = "nvidia.com/gpu"
 LABEL = "e2e.legato.dev/gpus"
 COUNT = 2
 MANIFEST = """
@@ -43,14 +43,11 @@ def numbers(release: Namespace) -> Iterator[None]:
 @pytest.fixture(scope="module")
 def node(release: Namespace) -> Iterator[str]:
     """The one node that has GPUs for this file; its own are left out of it meanwhile."""
-    nodes = json.loads(kube.run("kubectl", "get", "nodes", "--output=json"))["items"]
-    node = max((node for node in nodes if _takes_workers(node)), key=lambda node: len(node["spec"].get("taints", ())))
-    name = node["metadata"]["name"]
-    _set_capacity(name, str(COUNT))
-    kube.run("kubectl", "label", "node", name, f"{LABEL}=true")
-    yield name
-    kube.run("kubectl", "label", "node", name, f"{LABEL}-")
-    _set_capacity(name, node["status"]["capacity"].get(GPU))
+    node = max(gpus.nodes(), key=lambda node: len(node["spec"].get("taints", ())))
+    with gpus.on(node, COUNT) as name:
+        kube.run("kubectl", "label", "node", name, f"{LABEL}=true")
+        yield name
+        kube.run("kubectl", "label", "node", name, f"{LABEL}-")
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +62,7 @@ def service(numbers: None, namespace: Namespace, node: str) -> Iterator[Service]
 def test_workers_run_where_gpus_are(service: Service, node: str) -> None:
     places = [pod["spec"]["nodeName"] for role in ("prefill", "decode") for pod in service.found(role)]
     assert places == [node, node]
-    answer, _ = service.ask("What is the capital of France?")
+    answer, _ = service.ask("Name the capital of France.")
     assert "Paris" in answer
 
 
@@ -75,7 +72,7 @@ def test_one_worker_too_many_is_told_while_the_others_serve(service: Service) ->
     assert f"Insufficient {GPU}" in told
     notes = kube.until(lambda: _warnings(service), "an Event says so too")
     assert any(f"Insufficient {GPU}" in note for note in notes)
-    answer, _ = service.ask("What is the capital of France?")
+    answer, _ = service.ask("Name the capital of France.")
     assert "Paris" in answer
     service.scale("decode", 1)
     service.until_settled()
@@ -91,21 +88,9 @@ def test_workers_on_real_gpus_answer(namespace: Namespace) -> None:
     namespace.apply(text)
     service = Service(namespace, "real")
     service.until_ready()
-    answer, route = service.ask("What is the capital of France?")
+    answer, route = service.ask("Name the capital of France.")
     assert "Paris" in answer
     assert route["transport"].startswith("ucx:")
-
-
-def _takes_workers(node: Object) -> bool:
-    """Without a taint, or with that of nodes with GPUs alone."""
-    taints = {taint["key"] for taint in node["spec"].get("taints", ())}
-    return taints <= {GPU} and not node["spec"].get("unschedulable")
-
-
-def _set_capacity(name: str, count: str | None) -> None:
-    """As a device plugin would have it told; null takes it away."""
-    text = json.dumps({"status": {"capacity": {GPU: count}, "allocatable": {GPU: count}}})
-    kube.run("kubectl", "patch", "node", name, "--subresource=status", "--type=merge", "--patch", text)
 
 
 def _set_gpu_resources(system: Namespace, name: str) -> None:

@@ -37,7 +37,7 @@ def test_a_role_is_enough(team: Namespace) -> None:
     team.apply(MANIFEST)
     service = Service(team, "ours")
     service.until_ready()
-    answer, route = service.ask("What is the capital of France?")
+    answer, route = service.ask("Name the capital of France.")
     assert "Paris" in answer
     assert route["transport"].startswith("ucx:")
     events = team.list("events.events.k8s.io")

@@ -34,7 +34,7 @@ def service(namespace: Namespace) -> Service:
 
 
 def test_the_openai_client_is_answered_through_the_service(service: Service) -> None:
-    answer, route = service.ask("What is the capital of France?")
+    answer, route = service.ask("Name the capital of France.")
     assert "Paris" in answer
     assert route["prefill"] in service.pods("prefill")
     assert route["decode"] in service.pods("decode")

@@ -5,11 +5,11 @@ import json
 import re
 import socket
 import subprocess
+import sys
 from collections.abc import Mapping
 from functools import cached_property
 from typing import Any
 
-import httpx
 import kube
 from kube import Namespace, Object
 from openai import OpenAI
@@ -84,7 +84,7 @@ class Service:
     def found(self, role: str) -> list[Object]:
         """The pods of a role that stay: neither on their way out nor chosen to go."""
         selector = f"serving.legato.dev/service={self.name},serving.legato.dev/role={role}"
-        return [pod for pod in self.namespace.list("pods", selector) if _stays(pod["metadata"])]
+        return [pod for pod in self.namespace.list("pods", selector) if stays(pod["metadata"])]
 
     def pods(self, role: str) -> list[str]:
         """Their names."""
@@ -120,8 +120,10 @@ class Service:
         self.namespace.kubectl("scale", f"workerpool/{self.name}-{role}", f"--replicas={replicas}")
 
     def state(self) -> dict[str, Any]:
-        """What one of its gateways knows."""
-        found: dict[str, Any] = httpx.get(f"{self.url}/state", timeout=30).raise_for_status().json()
+        """What one of its gateways knows, as `legato state` shows it."""
+        where = ("--namespace", self.namespace.name, "--service", self.name)
+        found: dict[str, Any]
+        found, _ = json.JSONDecoder().raw_decode(kube.run(sys.executable, "-m", "legato_cli.main", "state", *where))
         return found
 
     def ask(self, question: str, max_tokens: int = 32) -> tuple[str, dict[str, Any]]:
@@ -140,7 +142,7 @@ def client(url: str) -> OpenAI:
     return OpenAI(base_url=f"{url}/v1", api_key="unused", timeout=PATIENCE, max_retries=0)
 
 
-def _stays(metadata: Object) -> bool:
+def stays(metadata: Object) -> bool:
     return "deletionTimestamp" not in metadata and metadata["labels"].get("serving.legato.dev/serving") != "false"
 
 
