@@ -1,98 +1,164 @@
-"""How Legato's autoscaler compares with tuned ones, from what `legato simulate --compare --json` wrote.
+"""The autoscaler beside tuned ones, in virtual time: every workload, start time and seed, as one resumable command.
 
-    .venv/bin/python benchmarks/autoscaler_comparison.py out.json [more.json]
+    .venv/bin/python benchmarks/autoscaler_comparison.py --results FOLDER --traces FOLDER
+    .venv/bin/python benchmarks/autoscaler_comparison.py --results FOLDER        # prints what there is
 
-Prints a row for each workload, and then every aim that was missed: attainment of 95 %, GPU-hours of at most 1.10 times
-those of the best tuned rival, 0.85 times those of tuned request rates where the mix shifts, 0.80 times those of request
-rates tuned on another workload unless these miss 95 %, and one reversal an hour and pool.
+One process. What is simulated goes into one file each in the folder of results, so that a run that was ended goes on
+where it was; what is there is not simulated again, so remove `*.legato.json` after a change of the autoscaler. The
+scalers that cost least come first: Legato, and `reactive`, a bound that knows what arrives now, and nothing of what
+will. Superposed days take longest, so they come last. Prints the table and every aim that was missed.
 """
 
 import argparse
+import dataclasses
+import itertools
 import json
-from collections.abc import Iterator, Sequence
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-ATTAINMENT, BEST, SHIFTED, ELSEWHERE, REVERSALS = 0.95, 1.10, 0.85, 0.80, 1.0
-SHIFTS = ("mix-shift", "decode-shift", "hit-rate-shift")
-COLUMNS = (
-    *("workload", "Legato", "reversals/h", "best tuned rival", "× best", "× request rate"),
-    *("× request rate, tuned elsewhere", "× clairvoyant"),
-)
+from comparison_table import Run, text
 
-Entry = dict[str, Any]
+from legato_cli.simulation import traces, tuning, workloads
+from legato_cli.simulation.result import Result
+from legato_cli.simulation.rivals import RIVALS, clairvoyant
+from legato_cli.simulation.rivals.clairvoyant import Clairvoyant
+from legato_cli.simulation.rivals.request_rate import RequestRate
+from legato_cli.simulation.scaler import Scaler
+from legato_cli.simulation.simulator import ServiceSimulator
+from legato_cli.simulation.workload import Workload
+from legato_engine.runner import profile
+from legato_operator.api import parsing
+
+MANIFEST = Path(__file__).parent / "manifests" / "simulated.yaml"
+PROFILE = "h100x2-llama-3.3-70b-fp8"
+TRACES = ("mooncake_conversation.jsonl", "azure_code_2023.csv")
+MADE = ("mix-shift", "decode-shift", "hit-rate-shift", "step", "idle-burst")
+SKIP = 300.0  # seconds: all begin with one worker of each pool
+LEGATO, REACTIVE, ELSEWHERE = "legato", "reactive", "request-rate-elsewhere"
+FIRST = (LEGATO, REACTIVE)
+THEN = ("request-rate", ELSEWHERE, "clairvoyant", "llm-d", "concurrency", "fixed", "schedule", "dynamo", "aibrix")
+REACTIVE_UTILISATION = 0.5
+SCALERS = (*FIRST, *THEN, "fixed-unified")
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One simulation, or the tuning of one scaler."""
+
+    workload: str
+    start: float  # seconds that a worker takes to serve
+    seed: int
+    scaler: str
+
+    def path(self, folder: Path) -> Path:
+        return folder / f"{self.workload}.{self.start:.0f}s.{self.seed}.{self.scaler}.json"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("files", type=Path, nargs="+")
-    entries = [entry for path in parser.parse_args().files for entry in json.loads(path.read_text())["results"]]
-    workloads = [
-        [e for e in entries if e["workload"] == name] for name in dict.fromkeys(e["workload"] for e in entries)
-    ]
-    for row in (COLUMNS, ["---"] * len(COLUMNS), *map(_row, workloads)):
-        print(f"| {' | '.join(row)} |")
-    missed = [text for found in workloads for text in _missed(found)]
-    print("\nMissed:\n" + "\n".join(f"- {text}" for text in missed) if missed else "\nNothing missed.")
+    parser.add_argument("--results", type=Path, required=True, help="the folder of results, made if there is none")
+    parser.add_argument("--traces", type=Path, help=f"the folder with {' and '.join(TRACES)}; without it, only prints")
+    parser.add_argument("--start", type=float, nargs="+", default=[60.0, 10.0, 180.0], help="seconds, those first")
+    parser.add_argument("--seed", type=int, nargs="+", default=[1, 2, 3], help="of workloads, those first")
+    parser.add_argument("--scaler", nargs="+", choices=SCALERS, default=list(SCALERS))
+    parser.add_argument("--workload", nargs="+", help="only these, as the table names them")
+    args = parser.parse_args()
+    args.results.mkdir(parents=True, exist_ok=True)
+    if args.traces is not None:
+        _run(args)
+    runs = [Run(**json.loads(path.read_text())) for path in sorted(args.results.glob("*.json"))]
+    print(text(runs))
 
 
-def _row(found: Sequence[Entry]) -> list[str]:
-    legato, best = _one(found, "legato"), _best(found)
-    assert legato
-    others = (
-        best,
-        _one(found, "request-rate"),
-        _one(found, "request-rate", elsewhere=True),
-        _one(found, "clairvoyant"),
+def _run(args: argparse.Namespace) -> None:
+    named = {trace.name: trace for trace in (traces.read(args.traces / name) for name in TRACES)}
+    cells = [cell for cell in _cells(args, tuple(named)) if not cell.path(args.results).exists()]
+    cells = [cell for cell in cells if not args.workload or cell.workload in args.workload]
+    for i, cell in enumerate(cells):
+        began = time.monotonic()
+        run = _simulated(cell, _workload(cell, named), args.results, tuple(named))
+        cell.path(args.results).write_text(json.dumps(dataclasses.asdict(run)) + "\n")
+        print(f"{i + 1} of {len(cells)}: {cell}, {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
+
+
+def _cells(args: argparse.Namespace, recorded: tuple[str, ...]) -> Iterator[Cell]:
+    """The cheapest first. A recorded trace is the same with every seed."""
+    names = _names(recorded)
+    days = [name for name in names if name.endswith(workloads.SUPERPOSED)]
+    others = [name for name in names if name not in days]
+    for scalers, chosen in ((FIRST, names), (THEN, others), (("fixed-unified",), others), (SCALERS, days)):
+        for seed in args.seed:
+            for start in args.start:
+                for scaler in (each for each in scalers if each in args.scaler):
+                    for name in chosen:
+                        if name not in recorded or seed == args.seed[0]:
+                            yield Cell(name, start, seed, scaler)
+
+
+def _names(recorded: tuple[str, ...]) -> tuple[str, ...]:
+    return (*recorded, *MADE, *(f"{name}-{workloads.SUPERPOSED}" for name in recorded))
+
+
+def _workload(cell: Cell, recorded: Mapping[str, Workload]) -> Workload:
+    if cell.workload in MADE:
+        return workloads.named(cell.workload, cell.seed, workloads.Traffic(), None)
+    if cell.workload in recorded:
+        return recorded[cell.workload]
+    return workloads.superposed(recorded[cell.workload.removesuffix(f"-{workloads.SUPERPOSED}")], cell.seed)
+
+
+def _simulated(cell: Cell, workload: Workload, folder: Path, recorded: tuple[str, ...]) -> Run:
+    service = parsing.parse(MANIFEST.read_text())
+    simulator = ServiceSimulator(service.spec, profile.find(PROFILE), cell.start, SKIP)
+    if cell.scaler == LEGATO:
+        return _run_of(cell, simulator.simulate(workload, simulator.legato()))
+    if cell.scaler == REACTIVE:
+        return _run_of(cell, simulator.simulate(workload, _reactive(simulator, workload)))
+    if cell.scaler == ELSEWHERE:
+        before = _tuned_elsewhere(cell, folder, recorded)
+        result = simulator.simulate(workload, RequestRate(before.prefill, before.decode).scaler())
+        return _run_of(cell, result, before.prefill, before.decode)
+    rival = RIVALS[cell.scaler]
+    if rival.unified:
+        simulator = simulator.unified()
+    found = tuning.tune(rival, simulator.ground(workload), lambda scaler: simulator.simulate(workload, scaler))
+    values = dataclasses.asdict(found.settings)  # type: ignore[call-overload]
+    return _run_of(cell, found.result, values["prefill"], values["decode"], found.runs)
+
+
+def _reactive(simulator: ServiceSimulator, workload: Workload) -> Scaler:
+    """Twice the workers that the busiest half minute until now keeps busy, from its beginning on, and all of them stay.
+    What is late with these is late with everybody who neither knows what comes nor pays for more in advance."""
+    pools = zip(*clairvoyant.plan(simulator.ground(workload)), strict=True)
+    highest = zip(*(itertools.accumulate(pool, max) for pool in pools), strict=True)
+    return Clairvoyant(REACTIVE_UTILISATION, REACTIVE_UTILISATION, tuple(highest), ahead=0.0).scaler()
+
+
+def _tuned_elsewhere(cell: Cell, folder: Path, recorded: tuple[str, ...]) -> Run:
+    """Request rates, tuned to the workload before; for the first one, to the last that is no superposed day."""
+    names = [name for name in _names(recorded) if not name.endswith(workloads.SUPERPOSED)]
+    name = names[names.index(cell.workload) - 1] if cell.workload in names else names[-1]
+    seeds = sorted({cell.seed, *range(1, cell.seed + 1)}, reverse=True)
+    paths = [Cell(name, cell.start, seed, "request-rate").path(folder) for seed in seeds]
+    found = next((path for path in paths if path.exists()), None)
+    if found is None:
+        raise SystemExit(f"{cell}: request rates were not tuned to {name}; add --scaler request-rate")
+    return Run(**json.loads(found.read_text()))
+
+
+def _run_of(cell: Cell, result: Result, prefill: float = 0.0, decode: float = 0.0, runs: int = 1) -> Run:
+    return Run(
+        **dataclasses.asdict(cell),
+        attainment=result.attainment,
+        gpu_hours=result.gpu_hours,
+        reversals=dict(result.reversals),
+        prefill=prefill,
+        decode=decode,
+        runs=runs,
     )
-    reversals = ", ".join(f"{pool} {count:.1f}" for pool, count in sorted(legato["reversals"].items()))
-    named = f"{best['scaler']}, {_told(best)}" if best else "none reaches 95 %"
-    return [legato["workload"], _told(legato), reversals, named, *(_times(legato, other) for other in others)]
-
-
-def _missed(found: Sequence[Entry]) -> Iterator[str]:
-    legato = _one(found, "legato")
-    assert legato
-    name = legato["workload"]
-    if legato["attainment"] < ATTAINMENT:
-        yield f"{name}: {legato['attainment']:.1%} of the requests were good, not {ATTAINMENT:.0%}"
-    yield from _dearer(legato, _best(found), BEST, "the best tuned rival")
-    if name in SHIFTS:
-        yield from _dearer(legato, _one(found, "request-rate"), SHIFTED, "tuned request rates")
-    elsewhere = _one(found, "request-rate", elsewhere=True)
-    if elsewhere and elsewhere["attainment"] >= ATTAINMENT:
-        yield from _dearer(legato, elsewhere, ELSEWHERE, "request rates tuned elsewhere")
-    for pool, count in legato["reversals"].items():
-        if count > REVERSALS:
-            yield f"{name}: {count:.1f} reversals an hour of {pool}"
-
-
-def _dearer(legato: Entry, other: Entry | None, most: float, who: str) -> Iterator[str]:
-    if other and legato["gpu_hours"] > most * other["gpu_hours"]:
-        yield f"{legato['workload']}: {_times(legato, other)} the GPU-hours of {who}, not {most:.2f}"
-
-
-def _one(found: Sequence[Entry], scaler: str, elsewhere: bool = False) -> Entry | None:
-    named = (e for e in found if e["scaler"] == scaler and elsewhere == (e["tuned_on"] not in ("", e["workload"])))
-    return next(named, None)
-
-
-def _best(found: Sequence[Entry]) -> Entry | None:
-    """The ratio that the simulator gave is to this one."""
-    return next(
-        (e for e in found if e["ratio"] == 1.0 and e["scaler"] != "legato" and e["tuned_on"] == e["workload"]), None
-    )
-
-
-def _told(entry: Entry) -> str:
-    return f"{entry['attainment']:.1%}, {entry['gpu_hours']:.2f} h"
-
-
-def _times(legato: Entry, other: Entry | None) -> str:
-    if not other:
-        return "–"
-    miss = "" if other["attainment"] >= ATTAINMENT else f" (it: {other['attainment']:.0%})"
-    return f"{legato['gpu_hours'] / other['gpu_hours']:.2f}{miss}"
 
 
 if __name__ == "__main__":

@@ -14,7 +14,9 @@ import time
 
 import httpx
 
+from legato_cli import state
 from legato_cli.bench import client, load, workload
+from legato_cli.ui import sources
 
 
 def main() -> None:
@@ -36,18 +38,18 @@ def main() -> None:
 
 
 async def measure(args: argparse.Namespace) -> list[dict[str, object]]:
-    """The hand-offs of the requests asked here, as the gateway's `/state` tells them (it keeps the last 256)."""
+    """The hand-offs of the requests asked here, as the gateway's state tells them (it keeps the last 256)."""
     count, shape = min(args.requests, 250), (args.input_tokens, args.output_tokens)
     requests = workload.fixed(count, *shape, workload.TokenRange(), args.seed)
     async with httpx.AsyncClient(base_url=args.url, timeout=600) as http:
         model = (await http.get("/v1/models")).json()["data"][0]["id"]
         for warm in workload.fixed(3, *shape, workload.TokenRange(), args.seed + 1):
             await client.complete(http, model, warm)
-        known = {record["id"] for record in (await http.get("/state")).json()["requests"]}
+        known = {record["id"] for record in (await state.read(sources.source(None, None)))[0]["requests"]}
         run = await load.closed(lambda request: client.complete(http, model, request), requests, args.concurrency)
         if failed := [record.error for record in run.records if record.error]:
             raise SystemExit(f"{len(failed)} requests failed: {failed[0]}")
-        records = (await http.get("/state")).json()["requests"]
+        records = (await state.read(sources.source(None, None)))[0]["requests"]
     return [handoff for record in records if record["id"] not in known for handoff in record["handoffs"]]
 
 

@@ -4,7 +4,7 @@
     python benchmarks/cancel.py http://127.0.0.1:8080 --cancels 30
 
 Two cases: the stream is closed while tokens are decoded, and while a long prompt is computed and pushed (both workers
-hold blocks for it then). Blocks are looked at through the gateway's `/state`, which shows what workers last told: a
+hold blocks for it then). Blocks are looked at through the gateway's state, which shows what workers last told: a
 time includes that report and half a look, and is never too short. Nothing else may use the service meanwhile.
 """
 
@@ -18,7 +18,9 @@ from typing import Any
 
 import httpx
 
+from legato_cli import state
 from legato_cli.bench import workload
+from legato_cli.ui import sources
 
 LOOK = 0.01  # seconds between looks
 PATIENCE = 60.0
@@ -34,7 +36,7 @@ class Service:
         self._model = model
 
     async def workers(self) -> list[dict[str, Any]]:
-        workers: list[dict[str, Any]] = (await self._http.get("/state")).raise_for_status().json()["workers"]
+        workers: list[dict[str, Any]] = (await state.read(sources.source(None, None)))[0]["workers"]
         return workers
 
     async def until_free(self) -> None:

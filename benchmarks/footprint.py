@@ -17,7 +17,7 @@ from pathlib import Path
 import httpx
 import psutil
 
-CHAT = {"messages": [{"role": "user", "content": "What is the capital of France?"}], "temperature": 0, "stream": True}
+CHAT = {"messages": [{"role": "user", "content": "Name the capital of France."}], "temperature": 0, "stream": True}
 KEYS = ("VmRSS", "RssFile", "RssShmem")
 
 
