@@ -28,6 +28,7 @@ RUN python3 -c "import pathlib, tomllib; p = tomllib.load(open('/src/pyproject.t
 FROM base AS wheel
 COPY pyproject.toml README.md LICENSE /src/
 COPY protocol /src/protocol
+COPY telemetry /src/telemetry
 COPY engine /src/engine
 COPY gateway /src/gateway
 COPY operator /src/operator

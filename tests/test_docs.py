@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 from legato_cli import bench, prepare, up
+from legato_cli.recording import arguments as record
 from legato_cli.simulation import arguments as simulate
 from legato_engine import metrics as worker_metrics
 from legato_engine import settings as worker_settings
@@ -48,6 +49,7 @@ def test_docs_know_every_flag(command, module):
         (bench, "bench.md", "Every flag"),
         (simulate, "simulate.md", "Every flag"),
         (prepare, "settings.md", "`legato prepare`"),
+        (record, "settings.md", "`legato record`"),
         (up, "settings.md", "`legato up`"),
     ],
 )

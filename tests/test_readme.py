@@ -32,7 +32,7 @@ def test_curl_line_is_the_one_that_up_prints(page):
     service = parsing.parse(up.QUICKSTART.read_text())
     expected = greeting.curl("http://127.0.0.1:8080", service.served_name)
     assert shlex.split(expected) in _commands(page)
-    assert expected in greeting.text("http://127.0.0.1:8080", service.served_name)
+    assert expected in greeting.text("http://127.0.0.1:8080", service.served_name, "http://127.0.0.1:1/ui")
 
 
 def test_curl_line_is_a_chat_request():

@@ -29,6 +29,7 @@ CONTROLLERS = (
     "garbage-collector-controller",
     "namespace-controller",
     "horizontal-pod-autoscaler-controller",
+    "disruption-controller",
 )
 ATTEMPTS = 3  # a free port may be taken by another before it is used
 
@@ -172,7 +173,9 @@ def running(folder: Path) -> Iterator[ApiServer]:
 
 @contextlib.contextmanager
 def controllers(folder: Path, api: ApiServer, flags: Sequence[str] = ()) -> Iterator[None]:
-    """Kubernetes' own controllers of that server: Deployments have pods, what lost its owner goes, HPAs scale."""
+    """Kubernetes' own controllers of that server: Deployments have pods, what lost its owner goes, HPAs scale,
+    and disruption budgets are counted.
+    """
     with tempfile.TemporaryDirectory(prefix="legato-controllers-") as scratch:
         kubeconfig = Path(scratch) / "kubeconfig"
         kubeconfig.write_text(api.kubeconfig())

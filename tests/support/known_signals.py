@@ -82,6 +82,8 @@ def traffics(draw: st.DrawFn) -> Traffic:
         arrivals=draw(lengths()),
         recent_seconds=10.0,
         recent=draw(lengths()),
+        newest_seconds=4.0,
+        newest=draw(lengths()),
         waiting=draw(lengths()),
         held=held,
         held_tokens=held * draw(st.integers(1, 4000)),

@@ -8,10 +8,11 @@ import heapq
 import itertools
 import random
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
-from legato_gateway.admission.queue import Admission, AdmissionLimits
+from legato_gateway.admission.limits import AdmissionLimits, Quota
+from legato_gateway.admission.queue import Admission
 from legato_gateway.metrics import Metrics
 from legato_gateway.relay.dispatcher import Dispatcher
 from legato_gateway.relay.generation import RunningGeneration
@@ -194,6 +195,7 @@ class Simulation:
         roles: tuple[str, ...] | None = None,
         blocks: int | None = None,
         slow_client: Literal["Pause", "Disconnect"] | None = None,
+        quotas: Mapping[str, Quota] | None = None,
         **retry: Any,
     ) -> None:
         """What is not given is drawn."""
@@ -206,7 +208,7 @@ class Simulation:
         blocks = blocks or self.random.choice((16, 40, 1000))
         self.workers = {name: SimulatedWorker(name, blocks, fabric, self.random) for name in names}
         self.fleet, self.index = Fleet(self.time.time, "fake"), KVIndex()
-        self.admission = Admission(AdmissionLimits(max_held=8, patience=2))
+        self.admission = Admission(AdmissionLimits(max_held=8, backfill_seconds=0.5, quotas=quotas or {}))
         policy = Policy(self.random.choice((0, 64)), self.random.choice(("Local", "Wait")))
         send = lambda worker, frame: self.workers[worker].take(frame)  # noqa: E731
         drawn = {
@@ -326,7 +328,7 @@ class Simulation:
 
     def disturb(self) -> None:
         worker = self._some_worker()
-        kinds = (self.kill, self.cut, self.lose_core, self.replace, self.hang, self.wake, self.stay)
+        kinds = (self.kill, self.cut, self.lose_core, self.replace, self.hang, self.pause, self.wake, self.stay)
         self.random.choice((*kinds, *(self.drain,) * 4, *(self.refuse,) * 2))(worker)
 
     def kill(self, worker: SimulatedWorker) -> None:
@@ -354,6 +356,13 @@ class Simulation:
             self.relay.workers.greeted(worker.name, worker.hello())
 
     def hang(self, worker: SimulatedWorker) -> None:
+        if worker.connected and not worker.hangs:
+            worker.hangs = True
+            self.relay.workers.silent(worker.name)
+            self.relay.workers.hung(worker.name)
+
+    def pause(self, worker: SimulatedWorker) -> None:
+        """It is silent, but not for long enough to be left."""
         if worker.connected and not worker.hangs:
             worker.hangs = True
             self.relay.workers.silent(worker.name)

@@ -53,8 +53,8 @@ class ScalingItems(tuple):
 
 
 class World:
-    """`broken` are the pools whose workers fail with the broken setting; `scaling` are fields of `spec.scaling`, with a
-    tuple of items in place of a mapping, and `gpus` those of a worker of each pool.
+    """`broken` are the pools whose pods fail with the broken setting, the gateway's too; `scaling` are fields of
+    `spec.scaling`, with a tuple of items in place of a mapping, and `gpus` those of a worker of each pool.
     """
 
     def __init__(self, targets, bounds, rollback=False, broken=POOLS, scaling=(), gpus=(0, 0)):
@@ -108,6 +108,11 @@ class World:
         """The settings of ready pods that stay, by which revisions are told apart; a gateway's is another one."""
         return {self._chunks[pod.name] for pod in self.ready(pool)}
 
+    def paired(self):
+        """The settings with which both pools can serve together: no gateway asks workers of one that it fails with."""
+        unasked = {BROKEN} if "gateway" in self.broken else set()
+        return (self.chunks("prefill") & self.chunks("decode")) - unasked
+
     def existing(self, pool):
         return sum(pod.pool == pool for pod in self.pods.values())
 
@@ -117,7 +122,7 @@ class World:
     def come_up(self, pod):
         """Or fail."""
         if pod.pool in self.broken and self._chunks[pod.name] == BROKEN:
-            self.pods[pod.name] = dataclasses.replace(pod, blocked="ImagePullBackOff")
+            self.pods[pod.name] = dataclasses.replace(pod, blocked="ImagePullBackOff", blocked_for=301.0)
         else:
             state = WorkerState(0, False, "ucx:tcp")
             self.pods[pod.name] = dataclasses.replace(

@@ -4,6 +4,7 @@ from typing import Any
 
 from known_signals import spec as known_spec
 
+from legato_cli.simulation.engine import RunSettings
 from legato_cli.simulation.fluid import FluidEngine
 from legato_cli.simulation.scaler import LegatoScaler
 from legato_cli.simulation.workload import Arrival, Workload
@@ -43,4 +44,4 @@ def engine(arrivals: Workload, scaler: Any = None, spec: Spec | None = None, **g
     """With Legato's scaler, if none is given."""
     spec = spec or known_spec(largest=50)
     given = {"profile": profile(), **given}
-    return FluidEngine(spec, arrivals, given.pop("profile"), scaler or LegatoScaler(spec), **given)
+    return FluidEngine(RunSettings(spec, arrivals, given.pop("profile"), **given), scaler or LegatoScaler(spec))

@@ -34,6 +34,7 @@ from legato_protocol.stream import (
 TOKEN = "of a test"
 PATIENCE = 90.0
 PROMPT = (504, 3575, 282, 4649, 314)  # "The capital of France is"
+LONG = 96  # tokens
 PARIS = 7042  # " Paris"
 PROGRAM = """
 import argparse, sys
@@ -130,19 +131,21 @@ async def hear(socket: ClientConnection, kind: type) -> stream.FromWorker:
 
 
 async def hand_over_twice(prefill: Process, first: Process, second: Process) -> tuple[list[int], list[int]]:
-    """What one worker makes, and what the sequence made that was handed over and migrated."""
+    """What one worker makes, and what the sequence made that was handed over and migrated.
+
+    It is long, so that it has not ended before the second hand-off is asked for, on a busy machine too."""
     async with prefill.dial("/stream") as p, first.dial("/stream") as a, second.dial("/stream") as b:
         peers = [peer_of(await greet(socket)) for socket in (p, a, b)]
-        await p.send(stream.encode(generate("alone", 24)))
-        alone = await collect(p, "alone", 24)
-        wanted = generate("r", 24).sequence
+        await p.send(stream.encode(generate("alone", LONG)))
+        alone = await collect(p, "alone", LONG)
+        wanted = generate("r", LONG).sequence
         await a.send(stream.encode(Decode("r", 1, 77, wanted, peers[0])))
         await p.send(stream.encode(Prefill("r", 1, 77, wanted, peers[1])))
         made = await collect(a, "r", 5)
         known = msgspec.structs.replace(wanted, token_ids=stream.pack_tokens([*PROMPT, *made]))
         await b.send(stream.encode(Decode("r", 2, 78, known, peers[1])))
         await a.send(stream.encode(Handoff("r", 2, 78, peers[2])))
-        made += await collect(b, "r", 24 - len(made))
+        made += await collect(b, "r", LONG - len(made))
         report = second.state()["handoffs"][-1]
         assert (report["source"], report["transport"]) == ("d0", "ucx:tcp")
         return alone, made

@@ -4,13 +4,13 @@ import ctypes
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -18,6 +18,8 @@ import httpx
 import psutil
 import pytest
 from openai import OpenAI
+
+from legato_cli import admin
 
 T = TypeVar("T")
 PATIENCE = 120.0  # seconds; only a hang reaches it
@@ -31,7 +33,7 @@ spec:
     servedName: smollm2
     maxLength: 4096
     source: {{builtin: smollm2-135m-instruct}}
-  engine: {{blockSize: 16, kvCacheMemory: 400Mi, chunkTokens: {chunk}, dtype: Float32}}
+  engine: {{blockSize: 16, kvCacheMemory: 400Mi, chunkTokens: {chunk}, dtype: Float32, hangTimeout: {hang}}}
   prefill: {{resources: {{requests: {{cpu: "1"}}}}}}
   decode: {{resources: {{requests: {{cpu: "1"}}}}}}
   gateway: {{defaultDeadline: 2m}}
@@ -67,7 +69,7 @@ class Service:
     """A running `legato up`."""
 
     def __init__(self, folder: Path, **manifest: Any) -> None:
-        settings = {"name": "test", "prefill": 1, "chunk": 128, "transport": "TCP"} | manifest
+        settings = {"name": "test", "prefill": 1, "chunk": 128, "transport": "TCP", "hang": "15s"} | manifest
         settings.setdefault("scaling", SCALING.format(**settings))
         self.file = folder / "inferenceservice.yaml"
         self.file.write_text(MANIFEST.format(**settings))
@@ -85,6 +87,9 @@ class Service:
                 preexec_fn=_die_with_pytest,
             )
         self.environment = environment
+        self.name = str(settings["name"])
+        self._control: str | None = None
+        self._authorization: dict[str, str] = {}
         self.url = self.until(self._ready, "the service is ready")
         self.client = OpenAI(base_url=f"{self.url}/v1", api_key="unused", timeout=PATIENCE, max_retries=0)
         self.http = httpx.Client(base_url=self.url, timeout=PATIENCE)
@@ -109,8 +114,30 @@ class Service:
     # ── what it tells of itself ──
 
     def state(self) -> dict[str, Any]:
-        found: dict[str, Any] = self.http.get("/state").raise_for_status().json()
+        """What a gateway that is ready knows."""
+        return self.until(self._told_by_gateway, "a gateway tells its state")
+
+    def _told_by_gateway(self) -> dict[str, Any] | None:
+        if self._control is None:
+            self._control = self._find_control()
+            if self._control is None:
+                return None
+        try:
+            answer = self.http.get(f"http://{self._control}/state", headers=self._authorization)
+        except httpx.TransportError:  # it is gone; the next one has another port
+            self._control = None
+            return None
+        found: dict[str, Any] = answer.raise_for_status().json()
         return found
+
+    def _find_control(self) -> str | None:
+        """Address of the control port of a gateway that is ready, and the service's token."""
+        with socket.socket(socket.AF_UNIX) as asked, asked.makefile("rb") as answers:
+            asked.connect(str(admin.folder(self.environment) / f"{self.name}.sock"))
+            asked.sendall(b'{"do": "ui"}\n')
+            target = json.loads(answers.readline())["target"]
+        self._authorization = {"Authorization": f"Bearer {target['token']}"}
+        return str(target["gateways"][0]["address"]) if target["gateways"] else None
 
     def workers(self, role: str = "") -> list[dict[str, Any]]:
         return [w for w in self.state()["workers"] if not role or w.get("role") == role]
@@ -124,14 +151,15 @@ class Service:
     def told_by(self, name: str) -> dict[str, Any]:
         """What a worker tells of itself on its control port."""
         address = self.worker(name)["address"]
-        answer = self.http.get(f"http://{address}/state", headers={"Authorization": f"Bearer {self._token}"})
+        answer = self.http.get(f"http://{address}/state", headers=self._authorization)
         found: dict[str, Any] = answer.raise_for_status().json()
         return found
 
-    @cached_property
-    def _token(self) -> str:
-        (server, *_) = self.processes(self.workers()[0]["worker"])
-        return server.environ()["LEGATO_TOKEN"]
+    def drain(self, name: str, on: bool) -> None:
+        """Tells a worker to take nothing new, or to serve again."""
+        url = f"http://{self.worker(name)['address']}/drain"
+        answer = self.http.request("POST" if on else "DELETE", url, headers=self._authorization)
+        answer.raise_for_status()
 
     def processes(self, name: str) -> list[psutil.Process]:
         """Server and core of a worker."""

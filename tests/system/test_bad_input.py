@@ -242,6 +242,14 @@ def test_memory_for_less_than_one_sequence(refused: Run, tmp_path: Path) -> None
             (*GATEWAY, "--model", BUILTIN, "--max-length", "64", "--tenant-quota", "a"),
             "--tenant-quota: not a valid quota: a (TENANT=TOKENS",
         ),
+        (
+            (*GATEWAY, "--model", BUILTIN, "--max-length", "64", "--api-keys-file", "/no/such"),
+            "--api-keys-file /no/such: No such file or directory",
+        ),
+        (
+            (*GATEWAY, "--model", BUILTIN, "--max-length", "64", "--trusted-proxy", "10.0.0.0/33"),
+            "--trusted-proxy: not a valid network: 10.0.0.0/33",
+        ),
         ((*GATEWAY, "--model", BUILTIN, "--max-length", "64", "--host", "203.0.113.9"), "--host 203.0.113.9"),
     ],
     ids=lambda value: " ".join(value[-2:]) if isinstance(value, tuple) else "",

@@ -77,22 +77,21 @@ def test_a_choice_that_a_stop_string_ends_is_computed_no_further(service) -> Non
 
 
 def test_draining_moves_every_choice(service) -> None:
-    """Decode workers 2 → 1 while both have three sequences of one request each."""
+    """A decode worker drains that has three sequences of one request, or of two: routing may put both on one."""
     prompts = ["The first story begins", "Another story begins"]
     expected = [stream.result() for stream in [Choices(service, prompt, 3) for prompt in prompts]]
     service.until_idle()
     streams = [Choices(service, prompt, 3) for prompt in prompts]
     service.until(lambda: all(all(stream.texts.values()) for stream in streams), "all choices have text")
-    service.until(
-        lambda: all(worker["running"] == 3 for worker in service.workers("decode")),
-        "both workers say that they run three",
-    )
-    assert service.command("scale", "decode", "1").returncode == 0
+    service.until(lambda: running(service) == 6, lambda: f"six sequences run: {service.workers('decode')}")
+    busiest = max(service.workers("decode"), key=lambda worker: worker["running"])
+    service.drain(busiest["worker"], True)
     assert [stream.result() for stream in streams] == expected
-    service.until(lambda: len(service.workers("decode")) == 1, "the drained worker is gone")
+    service.drain(busiest["worker"], False)
     service.until_idle()
     moves = {stream.id: _moves(service.record(stream.id)) for stream in streams}
-    assert sorted(moves.values()) == [0, 3]
+    assert set(moves.values()) <= {0, 3}
+    assert sum(moves.values()) == busiest["running"]
     assert {id: service.record(id)["attempt"] for id in moves} == {id: 1 + bool(count) for id, count in moves.items()}
 
 

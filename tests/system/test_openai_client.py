@@ -7,7 +7,7 @@ from typing import Any
 import openai
 import pytest
 
-QUESTION = [{"role": "user", "content": "What is the capital of France?"}]
+QUESTION = [{"role": "user", "content": "Name the capital of France."}]
 GREEDY: dict[str, Any] = {"model": "smollm2", "temperature": 0}
 SAMPLED: dict[str, Any] = {"model": "smollm2", "temperature": 1.0, "seed": 5}
 COUNTING = "1, 2, 3, 4, 5,"

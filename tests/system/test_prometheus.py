@@ -34,8 +34,10 @@ def service(start: Callable[..., Any]) -> Any:
 def prometheus(service: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
     """Scrapes the gateway and both workers once a second, and evaluates the rules."""
     folder = tmp_path_factory.mktemp("prometheus")
-    targets = [(service.url.removeprefix("http://"), "gateway")]
-    targets += [(_metrics_of(service, worker["worker"]), worker["role"]) for worker in service.workers()]
+    tree = psutil.Process(service.process.pid).children()
+    (gateway,) = [process for process in tree if "gateway" in process.cmdline()]
+    workers = [(service.processes(worker["worker"])[0], worker["role"]) for worker in service.workers()]
+    targets = [(_metrics_of(service, process), role) for process, role in [(gateway, "gateway"), *workers]]
     labels = {"namespace": "default", "service": "test"}
     jobs = [{"targets": [at], "labels": {**labels, "role": role, "pod": at}} for at, role in targets]
     config = {
@@ -63,15 +65,14 @@ def _listens(process: "subprocess.Popen[bytes]") -> int | None:
     return next((each.laddr.port for each in sockets if each.status == psutil.CONN_LISTEN), None)
 
 
-def _metrics_of(service: Any, worker: str) -> str:
-    """Address of the page of a worker's server."""
-    (server, *_) = service.processes(worker)
-    for each in server.net_connections("tcp"):
+def _metrics_of(service: Any, process: psutil.Process) -> str:
+    """Address of its health port."""
+    for each in process.net_connections("tcp"):
         if each.status == psutil.CONN_LISTEN:
             address = f"127.0.0.1:{each.laddr.port}"
             if service.http.get(f"http://{address}/metrics").status_code == 200:
                 return address
-    pytest.fail(f"{worker} has no metrics")
+    pytest.fail(f"{process} has no metrics")
 
 
 def _ask(client: httpx.Client, query: str) -> list[dict[str, Any]]:

@@ -7,7 +7,7 @@ import httpx
 import psutil
 import pytest
 
-CHAT = [{"role": "user", "content": "What is the capital of France?"}]
+CHAT = [{"role": "user", "content": "Name the capital of France."}]
 
 
 @pytest.fixture(scope="module")

@@ -18,7 +18,7 @@ TRIES = 6  # requests that may slip past the stage before their worker stops
 
 @pytest.fixture(scope="module")
 def service(start: Callable[..., Any]) -> Any:
-    return start(chunk=64)
+    return start(chunk=64, hang="5s")
 
 
 @pytest.fixture(scope="module")

@@ -25,7 +25,7 @@ def test_a_worker_that_hangs_and_wakes_up_late_disturbs_no_stream(
 ) -> None:
     """It wakes up while others compute what it had, and would go on with it."""
     round = stopped(trio, role, stage, "hang")
-    trio.until(lambda: trio.worker(round.victim)["connection"] != "connected", "the gateway has noticed")
+    trio.until(lambda: trio.worker(round.victim)["connection"] == "hung", "the gateway has given it up")
     if (role, stage) == ("prefill", "pushing"):
         receiver = round.receiver
         trio.until(lambda: trio.worker(receiver)["quarantined_blocks"], "blocks it may still write to are kept away")
@@ -86,3 +86,32 @@ def test_draining_moves_running_sequences(trio: Any) -> None:
 
 def _moves(record: dict[str, Any]) -> int:
     return sum("decode" in handoff["source"] for handoff in record["handoffs"])
+
+
+def test_a_receiver_that_dies_before_it_tells_of_its_commit_leaves_no_stream_waiting(trio: Any) -> None:
+    """Its server is stopped while its core takes sequences over, and both die once the sender has let them go."""
+    ask = {"max_tokens": 150, "temperature": 0, "logprobs": 2, "extra_body": {"ignore_eos": True}}
+    calm = trio.stream("A story that moves:", **ask)
+    assert calm.result()
+    trio.until_idle()
+    earlier = {record["id"] for record in trio.state()["requests"]}
+    stream = trio.stream("A story that moves:", **ask)
+    trio.until(lambda: stream.chunks > 5, "it is decoding")
+    (record,) = [record for record in trio.state()["requests"] if record["id"] not in earlier]
+    source = record["decode"]
+    (receiver,) = {worker["worker"] for worker in trio.workers("decode")} - {source}
+    epoch, processes = trio.epoch(receiver), trio.processes(receiver)
+    handed_over = trio.told_by(source)["totals"]["sent_handoffs"]
+    trio.drain(source, True)
+    try:
+        trio.until(lambda: trio.record(record["id"])["stage"] == "migrating", "it migrates", pause=0.002)
+        processes[0].send_signal(signal.SIGSTOP)
+        trio.until(lambda: trio.told_by(source)["totals"]["sent_handoffs"] > handed_over, "the sender has let it go")
+        for process in processes:
+            process.kill()
+        assert_same(stream, calm)
+    finally:
+        trio.drain(source, False)
+    assert trio.record(record["id"])["attempt"] > 2, "the fault did not happen: it went on at the receiver"
+    trio.until_connected(receiver, not_epoch=epoch)
+    trio.until_idle()

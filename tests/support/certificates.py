@@ -1,0 +1,48 @@
+"""Certificates of an authority of one's own, made by the `openssl` program."""
+
+import shutil
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+NAMES = "subjectAltName=DNS:localhost,IP:127.0.0.1"
+_NEW_KEY = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1")
+
+
+@dataclass(frozen=True)
+class TLSFiles:
+    """A certificate, its key, and the authority that signed it."""
+
+    certificate: Path
+    key: Path
+    authority: Path
+
+    def install(self, folder: Path) -> "TLSFiles":
+        """As `tls.crt` and `tls.key` there; each changes at once."""
+        made = TLSFiles(folder / "tls.crt", folder / "tls.key", self.authority)
+        for source, target in ((self.certificate, made.certificate), (self.key, made.key)):
+            draft = folder / f".{target.name}"
+            draft.write_bytes(source.read_bytes())
+            draft.replace(target)
+        return made
+
+
+def make(folder: Path, password: str = "") -> TLSFiles:
+    """Those of this machine, of a new authority. With a password, the key is encrypted."""
+    if shutil.which("openssl") is None:
+        pytest.skip("no openssl on the PATH")
+    folder.mkdir()
+    authority, authority_key = folder / "ca.crt", folder / "ca.key"
+    certificate, key, asked = folder / "own.crt", folder / "own.key", folder / "own.csr"
+    _openssl("req", "-x509", *_NEW_KEY, "-noenc", "-subj", "/CN=Test CA", "-out", authority, "-keyout", authority_key)
+    hidden = ("-passout", f"pass:{password}") if password else ("-noenc",)
+    _openssl("req", *_NEW_KEY, *hidden, "-subj", "/CN=localhost", "-addext", NAMES, "-out", asked, "-keyout", key)
+    signed = ("-CA", authority, "-CAkey", authority_key, "-copy_extensions", "copy")
+    _openssl("x509", "-req", "-in", asked, *signed, "-out", certificate)
+    return TLSFiles(certificate, key, authority)
+
+
+def _openssl(*arguments: "str | Path") -> None:
+    subprocess.run(["openssl", *map(str, arguments)], check=True, capture_output=True)
