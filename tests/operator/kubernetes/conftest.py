@@ -157,6 +157,15 @@ class Space:
         """Apply a service as a user does."""
         await self.cluster.apply({**service, "metadata": {"name": name, "namespace": self.name}}, "user", force=True)
 
+    async def edit(self, kind: str, name: str, change: Callable[[Object], None]) -> None:
+        """Change an object as `kubectl edit` does; again where another wrote it meanwhile."""
+        while True:
+            found = await self.cluster.get(Ref(kind, self.name, name))
+            change(found)
+            with contextlib.suppress(Conflict):
+                await self.cluster.replace(found)
+                return
+
     async def condition(self, kind: str, name: str = "demo") -> tuple[str, str]:
         """Status and reason of a service's condition; empty ones when it has none yet."""
         try:

@@ -60,8 +60,8 @@ def test_field_that_excludes_one_of_ours_is_dropped_with_the_right_to_patch_alon
             budget = {"apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": metadata}
             ours = {**budget, "spec": {"maxUnavailable": 1, "selector": {"matchLabels": {"a": "b"}}}}
             await s.wait(lambda: _is_let(patcher, ours))
-            stored = await s.cluster.get(ref_of(budget))
-            await s.cluster.replace({**stored, "spec": {"minAvailable": 1, "selector": {}}})
+            theirs = {"minAvailable": 1, "selector": {}}
+            await s.edit("PodDisruptionBudget", "budget", lambda found: found.update(spec=theirs))
             assert (await patcher.apply(ours, "operator", force=True))["spec"] == ours["spec"]
             patcher.close()
 

@@ -33,9 +33,7 @@ def test_deleted_and_edited_objects_come_back_and_foreign_fields_stay(space, bui
             foreign["metadata"]["annotations"] = {"example.com/mine": "yes"}
             await s.cluster.apply(foreign, "somebody")
             desired = (await s.cluster.get(front))["spec"]["ports"]
-            edited = await s.cluster.get(front)
-            edited["spec"]["ports"][0]["port"] = 81
-            await s.cluster.replace(edited)
+            await s.edit("Service", "demo", lambda edited: edited["spec"]["ports"][0].update(port=81))
 
             async def mended():
                 return (await s.cluster.get(front))["spec"]["ports"] == desired
@@ -209,9 +207,12 @@ async def _version(s, ref):
 
 
 async def _scale(s, replicas):
-    pool = await s.cluster.get(Ref("WorkerPool", s.name, "demo-decode"))
-    pool["spec"]["replicas"] = replicas
-    await s.cluster.replace(pool)
+    await s.edit("WorkerPool", "demo-decode", lambda pool: pool["spec"].update(replicas=replicas))
+
+
+async def _has_ready(s, replicas):
+    """As the operator saw it last: one that it takes to be starting would go before any other."""
+    return (await s.cluster.get(Ref("WorkerPool", s.name, "demo-decode")))["status"].get("readyReplicas") == replicas
 
 
 async def _are(s, role, names):

@@ -54,24 +54,24 @@ def test_child_edited_beyond_recognition_is_mended_and_stops_nobody(space, build
             for name in ("good", "torn"):
                 await s.make(build(), name)
                 await s.wait(lambda name=name: s.ready(name))
-            pool = await s.cluster.get(Ref("WorkerPool", s.name, "torn-decode"))
-            pool["metadata"]["annotations"] = {"serving.legato.dev/applied-hash": "nonsense"}
-            await s.cluster.replace(pool)
-            front = await s.cluster.get(Ref("Service", s.name, "torn"))
-            front["metadata"] |= {"labels": {"serving.legato.dev/service": "torn"}, "annotations": {}}
-            del front["metadata"]["ownerReferences"]
-            front["spec"]["ports"] = [{"port": 1, "name": "x"}, {"port": 2, "name": "y"}]
-            front["spec"]["selector"] = {}
-            await s.cluster.replace(front)
-            budget = await s.cluster.get(Ref("PodDisruptionBudget", s.name, "torn-decode"))
-            budget["spec"] = {"maxUnavailable": "100%", "selector": {}}
-            await s.cluster.replace(budget)
+            mark = {"serving.legato.dev/applied-hash": "nonsense"}
+            await s.edit("WorkerPool", "torn-decode", lambda pool: pool["metadata"].update(annotations=mark))
+            await s.edit("Service", "torn", _break_service)
+            spec = {"maxUnavailable": "100%", "selector": {}}
+            await s.edit("PodDisruptionBudget", "torn-decode", lambda budget: budget.update(spec=spec))
             await s.wait(lambda: _mended(s))
             await s.make(build(engine={"chunkTokens": 64}), "good")
             await s.wait(lambda: _is(s.condition("Progressing", "good"), ("False", "UpToDate")))
             await s.wait(lambda: s.ready("torn"))
 
     asyncio.run(check())
+
+
+def _break_service(front):
+    front["metadata"] |= {"labels": {"serving.legato.dev/service": "torn"}, "annotations": {}}
+    front["metadata"].pop("ownerReferences", None)
+    front["spec"]["ports"] = [{"port": 1, "name": "x"}, {"port": 2, "name": "y"}]
+    front["spec"]["selector"] = {}
 
 
 def _loose_server(stack, folder):

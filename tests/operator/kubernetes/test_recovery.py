@@ -118,11 +118,9 @@ def test_objects_that_break_a_pass_stop_no_others(space, build):
             label = {"serving.legato.dev/service": "torn"}
             stranger = {"name": "stranger", "namespace": s.name, "labels": label}
             await s.cluster.apply({"apiVersion": "v1", "kind": "Service", "metadata": stranger, "spec": _PORT}, "x")
-            secret = await s.cluster.get(Ref("Secret", s.name, "torn-token"))
-            await s.cluster.replace({**secret, "data": {"token": "/w=="}})  # no text
-            torn = await s.cluster.get(Ref("Pod", s.name, "torn-decode-0"))
-            torn["metadata"]["annotations"] = {"serving.legato.dev/draining-since": "yesterday"}
-            await s.cluster.replace(torn)
+            await s.edit("Secret", "torn-token", lambda secret: secret.update(data={"token": "/w=="}))  # no text
+            mark = {"serving.legato.dev/draining-since": "yesterday"}
+            await s.edit("Pod", "torn-decode-0", lambda pod: pod["metadata"].update(annotations=mark))
             await s.make(build(scaling={"decode": {"max": 1}}, engine={"chunkTokens": 64}), "good")
             await s.wait(lambda: _observed(s, 2, "good"))
             await s.wait(lambda: s.ready("good"))
