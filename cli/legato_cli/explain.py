@@ -5,6 +5,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from legato_cli.services import asking, options
 from legato_protocol import flags
 
 FAILED = 1
@@ -15,21 +16,17 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     parser = subparsers.add_parser("explain", help="show what the autoscaler decided, and from which numbers")
     topic = flags.one_of("TOPIC", ("scaling",))
     parser.add_argument("topic", type=topic, metavar=topic.metavar, help="scaling")
-    flags.option(parser, "--service", kind=flags.text("NAME"), help="name of the service, if several are running")
-    namespace = flags.text("NAMESPACE")
-    flags.option(
-        parser, "--namespace", kind=namespace, help="of a service on Kubernetes; without it, one of `legato up`"
-    )
+    options.add_service(parser)
     flags.option(parser, "--records", kind=flags.whole("COUNT", 0, 20), default=5, help="how many changes to show")
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Ask the running `legato up`, or the API server. Exit code 1: it cannot be asked, or nothing was decided."""
+    """Exit code 1: the service cannot be asked, or nothing was decided."""
     try:
         scaling = read(args.namespace, args.service)
     except LookupError as error:
-        print(f"legato explain: {error.args[0]}", file=sys.stderr)
+        print(f"legato explain: {error}", file=sys.stderr)
         return FAILED
     print("\n".join(lines(scaling, args.records)))
     return 0
@@ -37,41 +34,7 @@ def run(args: argparse.Namespace) -> int:
 
 def read(namespace: str | None, service: str | None) -> Mapping[str, Any]:
     """`status.scaling` of a service in a namespace of Kubernetes; without one, of `legato up`. Raises LookupError."""
-    return _on_kubernetes(namespace, service) if namespace else _local(service)
-
-
-def _local(service: str | None) -> Mapping[str, Any]:
-    from legato_cli import admin
-
-    try:
-        answer = admin.ask(service, {"do": "status"})
-    except (admin.NotRunning, admin.CannotListen, OSError) as error:
-        raise LookupError(str(error)) from None
-    if "error" in answer:
-        raise LookupError(answer["error"])
-    return _decided(answer["status"].get("scaling"))
-
-
-def _on_kubernetes(namespace: str, service: str | None) -> Mapping[str, Any]:
-    import asyncio
-
-    from legato_operator.cluster import Ref
-    from legato_operator.errors import ClusterError
-    from legato_operator.kubernetes import connection
-    from legato_operator.kubernetes.api import KubernetesCluster
-    from legato_protocol import names
-
-    if service is None:
-        raise LookupError("--service is required with --namespace")
-    try:
-        cluster = KubernetesCluster(connection.client(connection.load()))
-        try:
-            stored = asyncio.run(cluster.get(Ref(names.INFERENCE_SERVICE, namespace, service)))
-        finally:
-            cluster.close()
-    except (connection.NoConnection, ClusterError) as error:
-        raise LookupError(str(error)) from None
-    return _decided(stored.get("status", {}).get("scaling"))
+    return _decided(asking.ask(namespace, service, {"do": "status"})["status"].get("scaling"))
 
 
 def _decided(scaling: Mapping[str, Any] | None) -> Mapping[str, Any]:

@@ -3,6 +3,7 @@
 import argparse
 import sys
 
+from legato_cli.services import asking, options
 from legato_protocol import flags
 
 FAILED = 1
@@ -18,21 +19,17 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     flags.option(
         parser, "--for", kind=flags.DURATION, help="with mode Managed: how long the autoscaler pauses (default: 30m)"
     )
-    flags.option(parser, "--service", kind=flags.text("NAME"), help="name of the service, if several are running")
+    options.add_service(parser)
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Ask the running `legato up`. Exit code 1: it refused, or none runs."""
-    from legato_cli import admin
-
+    """Exit code 1: there is no such service, or it refused."""
+    order = {"do": "scale", "pool": args.pool, "replicas": args.replicas, "for": getattr(args, "for")}
     try:
-        order = {"do": "scale", "pool": args.pool, "replicas": args.replicas, "for": getattr(args, "for")}
-        answer = admin.ask(args.service, order)
-    except (admin.NotRunning, admin.CannotListen, OSError) as error:
-        answer = {"error": str(error)}
-    if "error" in answer:
-        print(f"legato scale: {answer['error']}", file=sys.stderr)
+        answer = asking.ask(args.namespace, args.service, order)
+    except asking.NoAnswer as error:
+        print(f"legato scale: {error}", file=sys.stderr)
         return FAILED
     print(answer["message"])
     return 0

@@ -6,7 +6,7 @@ import sys
 from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Any
 
-from legato_protocol import flags
+from legato_cli.services import options
 
 if TYPE_CHECKING:
     from legato_cli.ui.target import TargetSource
@@ -18,11 +18,7 @@ TIMEOUT = 5.0  # seconds for a gateway's answer
 def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Register `legato state`."""
     parser = subparsers.add_parser("state", help="show workers and recent requests of a running service as JSON")
-    flags.option(parser, "--service", kind=flags.text("NAME"), help="name of the service, if several are running")
-    namespace = flags.text("NAMESPACE")
-    flags.option(
-        parser, "--namespace", kind=namespace, help="of a service on Kubernetes; without it, one of `legato up`"
-    )
+    options.add_service(parser)
     parser.set_defaults(run=run)
 
 

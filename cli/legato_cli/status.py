@@ -5,7 +5,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from legato_protocol import flags
+from legato_cli.services import asking, options
 
 FAILED = 1
 
@@ -13,20 +13,16 @@ FAILED = 1
 def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Register `legato status`."""
     parser = subparsers.add_parser("status", help="show conditions and workers of a running service")
-    flags.option(parser, "--service", kind=flags.text("NAME"), help="name of the service, if several are running")
+    options.add_service(parser)
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Ask the running `legato up`. Exit code 1: none runs."""
-    from legato_cli import admin
-
+    """Exit code 1: there is no such service."""
     try:
-        answer = admin.ask(args.service, {"do": "status"})
-    except (admin.NotRunning, admin.CannotListen, OSError) as error:
-        answer = {"error": str(error)}
-    if "error" in answer:
-        print(f"legato status: {answer['error']}", file=sys.stderr)
+        answer = asking.ask(args.namespace, args.service, {"do": "status"})
+    except asking.NoAnswer as error:
+        print(f"legato status: {error}", file=sys.stderr)
         return FAILED
     print("\n".join(lines(answer["status"])))
     return 0

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from legato_cli.local.operations import Operations
+from legato_cli.local.operations import LocalOperations
 from legato_cli.recording import signal_round
 from legato_cli.recording.reader import RoundReader
 from legato_cli.recording.signal_round import SignalRound
@@ -42,7 +42,7 @@ class ScriptedGateways:
         return self.report_given
 
 
-def operations(store: Cluster, ref: Ref, gateways: Gateways | None = None) -> Operations:
+def operations(store: Cluster, ref: Ref, gateways: Gateways | None = None) -> LocalOperations:
     """Of a `legato up` whose gateways are these."""
     clock = SystemClock()
-    return Operations(store, ref, clock, RoundReader(store, ref, gateways or ScriptedGateways(), clock))
+    return LocalOperations(store, ref, clock, RoundReader(store, ref, gateways or ScriptedGateways(), clock))

@@ -1,113 +1,27 @@
-"""What `legato scale`, `legato status`, `legato ui` and `legato record` ask of a running `legato up`."""
+"""What other processes ask of a running `legato up`: the orders of any service, and what it alone can tell."""
 
-import datetime
 from collections.abc import Mapping
 from typing import Any
 
 from legato_cli.recording import signal_round
 from legato_cli.recording.reader import RoundReader
+from legato_cli.services.operations import Operations
 from legato_cli.ui import target
-from legato_operator.api import parsing, roles
-from legato_operator.api.resources import InferenceService, Spec
 from legato_operator.clock import Clock
-from legato_operator.cluster import Cluster, Ref, labels_of
-from legato_operator.manifests import common, pool
-from legato_protocol import durations, names
-
-PAUSE = 1800.0  # seconds for which `legato scale` pauses the autoscaler, where it does not say
+from legato_operator.cluster import Cluster, Ref
 
 
-class OrderRefused(Exception):
-    """The order makes no sense for this service. The text says why."""
-
-
-class Operations:
-    """Orders for one service."""
+class LocalOperations(Operations):
+    """Those of `legato ui` and `legato record`, too."""
 
     def __init__(self, cluster: Cluster, ref: Ref, clock: Clock, rounds: RoundReader) -> None:
-        self._cluster = cluster
+        super().__init__(cluster, ref, clock)
         self._rounds = rounds
-        self._clock = clock
-        self._ref = ref
 
-    async def answer(self, order: Mapping[str, Any]) -> dict[str, Any]:
-        """Do what is asked, or say in `error` why not."""
-        try:
-            match order:
-                case {"do": "scale", "pool": str(name), "replicas": int(replicas), **rest}:
-                    return {"message": await self._scale(name, replicas, rest.get("for"))}
-                case {"do": "status"}:
-                    return {"status": await self._status()}
-                case {"do": "ui"}:
-                    return {"target": (await target.read(self._cluster, self._ref)).message()}
-                case {"do": "signals"}:
-                    return {"round": signal_round.encode(await self._rounds.read()).decode()}
-            raise OrderRefused("unknown command (is the running `legato up` of the same version?)")
-        except OrderRefused as refusal:
-            return {"error": str(refusal)}
-
-    async def _scale(self, name: str, replicas: int, seconds: float | None) -> str:
-        """With mode Managed, the autoscaler pauses for so many seconds: else it would take the size back."""
-        service = parsing.service_from_object(await self._cluster.get(self._ref))
-        _check(service.spec, name, replicas, seconds)
-        told = f"{common.pool_name(service, name)}: {replicas} workers desired"
-        if service.spec.scaling.mode == "Managed":
-            pause = PAUSE if seconds is None else seconds
-            until = datetime.datetime.fromtimestamp(self._clock.now() + pause, datetime.UTC)
-            await self._cluster.apply(_paused(service, until.isoformat(timespec="seconds")), common.SCALER, force=True)
-            told += f"; the autoscaler is paused for {durations.text(pause)}"
-        if name == roles.DECODE and not replicas:
-            told += "; requests are held until there is a decode worker again"
-        await self._cluster.apply(pool.scale(service, name, replicas), common.SCALER, force=True)
-        return told
-
-    async def _status(self) -> dict[str, Any]:
-        stored = await self._cluster.get(self._ref)
-        mine = {names.LABEL_SERVICE: self._ref.name}
-        pods = (await self._cluster.list("Pod", self._ref.namespace, mine)).items
-        return {
-            "conditions": stored.get("status", {}).get("conditions", []),
-            "scaling": stored.get("status", {}).get("scaling"),
-            "pods": [_pod(item) for item in pods if names.LABEL_ROLE in labels_of(item)],
-        }
-
-
-def _paused(service: InferenceService, until: str) -> dict[str, Any]:
-    """As much of the service as pauses its autoscaler."""
-    metadata = {"name": service.metadata.name, "namespace": service.metadata.namespace}
-    annotations = {common.ANNOTATION_PAUSED: until}
-    return {
-        "apiVersion": names.API_VERSION,
-        "kind": names.INFERENCE_SERVICE,
-        "metadata": {**metadata, "annotations": annotations},
-    }
-
-
-def _check(spec: Spec, name: str, replicas: int, seconds: float | None) -> None:
-    if seconds is not None and spec.scaling.mode != "Managed":
-        raise OrderRefused(f"--for pauses the autoscaler, which spec.scaling.mode {spec.scaling.mode} does not use")
-    if name not in roles.of(spec):
-        raise OrderRefused(f"the service has no {name} pool: scaling.{name}.max or {name}.replicas is 0")
-    if spec.scaling.mode == "Fixed":
-        raise OrderRefused(f"spec.scaling.mode is Fixed (change spec.{name}.replicas in the manifest instead)")
-    bounds = roles.bounds(spec, name)
-    if not bounds.min <= replicas <= bounds.max:
-        raise OrderRefused(
-            f"not a valid number of {name} workers: {replicas} (spec.scaling.{name}: {bounds.min} to {bounds.max})"
-        )
-
-
-def _pod(item: Mapping[str, Any]) -> dict[str, Any]:
-    status = item.get("status", {})
-    condition: Mapping[str, Any] = next((c for c in status.get("conditions", ()) if c["type"] == "Ready"), {})
-    containers = status.get("containerStatuses", [{}])
-    return {
-        "name": item["metadata"]["name"],
-        "ready": condition.get("status") == "True",
-        "message": condition.get("message", ""),
-        "restarts": containers[0].get("restartCount", 0),
-        "leaving": "deletionTimestamp" in item["metadata"]
-        or common.ANNOTATION_DRAINING in item["metadata"].get("annotations", {}),
-        "revision": labels_of(item)[names.LABEL_POD_REVISION],
-        "ports": status.get("ports", {}),
-    }
+    async def _answer(self, order: Mapping[str, Any]) -> dict[str, Any]:
+        match order:
+            case {"do": "ui"}:
+                return {"target": (await target.read(self._cluster, self._ref)).message()}
+            case {"do": "signals"}:
+                return {"round": signal_round.encode(await self._rounds.read()).decode()}
+        return await super()._answer(order)

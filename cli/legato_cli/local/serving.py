@@ -16,7 +16,7 @@ import aiohttp
 
 from legato_cli import admin, model
 from legato_cli.local import greeting
-from legato_cli.local.operations import Operations
+from legato_cli.local.operations import LocalOperations
 from legato_cli.local.progress import Progress
 from legato_cli.local.terminal import Terminal
 from legato_cli.recording.reader import RoundReader
@@ -102,7 +102,7 @@ async def _serve(path: Path, manifest: Manifest, listener: socket.socket, verbos
         controller = Controller(Reconciler(cluster.store, workers, clock, placement, autoscaler=autoscaler))
         metadata = manifest.service.metadata
         ref = Ref(names.INFERENCE_SERVICE, metadata.namespace, metadata.name)
-        operations = Operations(cluster.store, ref, clock, RoundReader(cluster.store, ref, gateways, clock))
+        operations = LocalOperations(cluster.store, ref, clock, RoundReader(cluster.store, ref, gateways, clock))
         return await _Serving(cluster, controller, path, manifest, listener, terminal, operations).run()
 
 
@@ -117,7 +117,7 @@ class _Serving:
         manifest: Manifest,
         listener: socket.socket,
         terminal: Terminal,
-        operations: Operations,
+        operations: LocalOperations,
     ) -> None:
         self._local = cluster
         self._store: Cluster = cluster.store

@@ -2,6 +2,7 @@
 
 import argparse
 
+from legato_cli.services import options
 from legato_protocol import flags
 
 MOST = 1 << 30  # bytes of all files together
@@ -18,11 +19,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     parser.add_argument(
         "file", type=flags.FILE, metavar="FILE", help="a new file; older rounds move to FILE.1 and so on"
     )
-    flags.option(parser, "--service", kind=flags.text("NAME"), help="name of the service, if several are running")
-    namespace = flags.text("NAMESPACE")
-    flags.option(
-        parser, "--namespace", kind=namespace, help="of a service on Kubernetes; without it, one of `legato up`"
-    )
+    options.add_service(parser)
     flags.option(parser, "--for", kind=flags.DURATION, help="how long; until Ctrl-C if not given")
     flags.option(
         parser, "--size", kind=flags.SIZE, default=MOST, help="most that all files take; then the oldest rounds go"

@@ -10,6 +10,7 @@ from legato_cli.recording import sources
 from legato_cli.recording.recorder import SignalRecorder
 from legato_cli.recording.recording_file import FILES, RecordingFile
 from legato_cli.recording.sources import RoundSource
+from legato_cli.services.asking import NAME_REQUIRED
 from legato_cli.ui.target import NoTarget
 from legato_operator.clock import SystemClock
 from legato_protocol import sizes
@@ -20,7 +21,7 @@ FAILED, BAD_INPUT = 1, 2
 def run(args: argparse.Namespace) -> int:
     """Records until Ctrl-C, or for as long as asked."""
     if args.namespace and not args.service:
-        return _refuse("--service is required with --namespace", BAD_INPUT)
+        return _refuse(NAME_REQUIRED, BAD_INPUT)
     try:
         file = RecordingFile(args.file, args.size)
     except FileExistsError:

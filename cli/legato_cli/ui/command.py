@@ -3,6 +3,7 @@
 import argparse
 import sys
 
+from legato_cli.services import options
 from legato_protocol import flags
 
 FAILED = 1
@@ -11,11 +12,7 @@ FAILED = 1
 def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Register `legato ui`."""
     parser = subparsers.add_parser("ui", help="show a running service in a browser")
-    flags.option(parser, "--service", kind=flags.text("NAME"), help="name of the service, if several are running")
-    namespace = flags.text("NAMESPACE")
-    flags.option(
-        parser, "--namespace", kind=namespace, help="of a service on Kubernetes; without it, one of `legato up`"
-    )
+    options.add_service(parser)
     flags.option(
         parser, "--port", kind=flags.PORT_OR_FREE, default=0, help="port of the page on 127.0.0.1; 0 takes a free one"
     )

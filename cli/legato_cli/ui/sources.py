@@ -2,6 +2,7 @@
 
 from contextlib import AbstractAsyncContextManager
 
+from legato_cli.services.asking import NAME_REQUIRED
 from legato_cli.ui.target import NoTarget, TargetSource
 
 
@@ -13,7 +14,7 @@ def source(namespace: str | None, service: str | None) -> AbstractAsyncContextMa
 
         return local.source(service)
     if service is None:
-        raise NoTarget("--service is required with --namespace")
+        raise NoTarget(NAME_REQUIRED)
     from legato_cli.ui import kubernetes
 
     return kubernetes.source(namespace, service)

@@ -1,0 +1,69 @@
+"""How a command asks a service something: a `legato up` over its socket, Kubernetes with the user's kubeconfig.
+
+Both answer the same orders in the same words, since both are answered by `operations`.
+"""
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+Ask = Callable[[Mapping[str, Any]], dict[str, Any]]  # raises NoAnswer
+NAME_REQUIRED = "--service is required with --namespace"
+
+
+class NoAnswer(LookupError):
+    """There is no such service, it cannot be asked, or it refuses. The text says why."""
+
+
+def ask(namespace: str | None, service: str | None, order: Mapping[str, Any]) -> dict[str, Any]:
+    """What the service answers. Raises NoAnswer."""
+    with opened(namespace, service) as asked:
+        return asked(order)
+
+
+@contextlib.contextmanager
+def opened(namespace: str | None, service: str | None) -> Iterator[Ask]:
+    """With a namespace, the service of that name on Kubernetes; else the one named, or the only one, of `legato up`.
+    Raises NoAnswer."""
+    if namespace is None:
+        yield lambda order: _ask_local(service, order)
+        return
+    if service is None:
+        raise NoAnswer(NAME_REQUIRED)
+    with _on_kubernetes(namespace, service) as found:
+        yield found
+
+
+def _ask_local(service: str | None, order: Mapping[str, Any]) -> dict[str, Any]:
+    from legato_cli import admin
+
+    try:
+        return _accepted(admin.ask(service, order))
+    except (admin.NotRunning, admin.CannotListen, OSError) as error:
+        raise NoAnswer(str(error)) from None
+
+
+@contextlib.contextmanager
+def _on_kubernetes(namespace: str, service: str) -> Iterator[Ask]:
+    import asyncio
+
+    from legato_cli.services.operations import Operations
+    from legato_operator.clock import SystemClock
+    from legato_operator.cluster import Ref
+    from legato_operator.kubernetes import connection
+    from legato_operator.kubernetes.api import KubernetesCluster
+    from legato_protocol import names
+
+    try:
+        client = connection.client(connection.load())
+    except connection.NoConnection as error:
+        raise NoAnswer(str(error)) from None
+    with asyncio.Runner() as runner, contextlib.closing(KubernetesCluster(client)) as cluster:
+        operations = Operations(cluster, Ref(names.INFERENCE_SERVICE, namespace, service), SystemClock())
+        yield lambda order: _accepted(runner.run(operations.answer(order)))
+
+
+def _accepted(answer: dict[str, Any]) -> dict[str, Any]:
+    if "error" in answer:
+        raise NoAnswer(str(answer["error"]))
+    return answer

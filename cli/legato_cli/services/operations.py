@@ -1,0 +1,87 @@
+"""What commands ask of a service, on either kind of cluster."""
+
+import datetime
+from collections.abc import Mapping
+from typing import Any
+
+from legato_cli.services import view
+from legato_operator.api import parsing, roles
+from legato_operator.api.resources import InferenceService, Spec
+from legato_operator.clock import Clock
+from legato_operator.cluster import Cluster, Ref
+from legato_operator.errors import ClusterError, ManifestError, ObjectNotFound
+from legato_operator.manifests import common, pool
+from legato_protocol import durations, names
+
+PAUSE = 1800.0  # seconds for which `legato scale` pauses the autoscaler, where it does not say
+
+
+class OrderRefused(Exception):
+    """The order makes no sense for this service. The text says why."""
+
+
+class Operations:
+    """Orders for one service."""
+
+    def __init__(self, cluster: Cluster, ref: Ref, clock: Clock) -> None:
+        self._cluster = cluster
+        self._clock = clock
+        self._ref = ref
+
+    async def answer(self, order: Mapping[str, Any]) -> dict[str, Any]:
+        """Do what is asked, or say in `error` why not."""
+        try:
+            return await self._answer(order)
+        except ObjectNotFound:
+            return {"error": f"there is no InferenceService {self._ref.name} in namespace {self._ref.namespace}"}
+        except (OrderRefused, ClusterError, ManifestError) as refusal:
+            return {"error": str(refusal)}
+
+    async def _answer(self, order: Mapping[str, Any]) -> dict[str, Any]:
+        match order:
+            case {"do": "scale", "pool": str(name), "replicas": int(replicas), **rest}:
+                return {"message": await self._scale(name, replicas, rest.get("for"))}
+            case {"do": "status"}:
+                _, shown = await view.read(self._cluster, self._ref, self._clock.now())
+                return {"status": shown}
+        raise OrderRefused("unknown command (is the running `legato up` of the same version?)")
+
+    async def _scale(self, name: str, replicas: int, seconds: float | None) -> str:
+        """With mode Managed, the autoscaler pauses for so many seconds: else it would take the size back."""
+        service = parsing.service_from_object(await self._cluster.get(self._ref))
+        _check(service.spec, name, replicas, seconds)
+        told = f"{common.pool_name(service, name)}: {replicas} workers desired"
+        if service.spec.scaling.mode == "Managed":
+            pause = PAUSE if seconds is None else seconds
+            until = datetime.datetime.fromtimestamp(self._clock.now() + pause, datetime.UTC)
+            await self._cluster.apply(_paused(service, until.isoformat(timespec="seconds")), common.SCALER, force=True)
+            told += f"; the autoscaler is paused for {durations.text(pause)}"
+        if name == roles.DECODE and not replicas:
+            told += "; requests are held until there is a decode worker again"
+        await self._cluster.apply(pool.scale(service, name, replicas), common.SCALER, force=True)
+        return told
+
+
+def _paused(service: InferenceService, until: str) -> dict[str, Any]:
+    """As much of the service as pauses its autoscaler."""
+    metadata = {"name": service.metadata.name, "namespace": service.metadata.namespace}
+    annotations = {common.ANNOTATION_PAUSED: until}
+    return {
+        "apiVersion": names.API_VERSION,
+        "kind": names.INFERENCE_SERVICE,
+        "metadata": {**metadata, "annotations": annotations},
+    }
+
+
+def _check(spec: Spec, name: str, replicas: int, seconds: float | None) -> None:
+    if seconds is not None and spec.scaling.mode != "Managed":
+        raise OrderRefused(f"--for pauses the autoscaler, which spec.scaling.mode {spec.scaling.mode} does not use")
+    if name not in roles.of(spec):
+        raise OrderRefused(f"the service has no {name} pool: scaling.{name}.max or {name}.replicas is 0")
+    if spec.scaling.mode == "Fixed":
+        raise OrderRefused(f"spec.scaling.mode is Fixed (change spec.{name}.replicas in the manifest instead)")
+    bounds = roles.bounds(spec, name)
+    if not bounds.min <= replicas <= bounds.max:
+        raise OrderRefused(
+            f"not a valid number of {name} workers: {replicas} (spec.scaling.{name}: {bounds.min} to {bounds.max})"
+        )

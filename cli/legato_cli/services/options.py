@@ -1,0 +1,17 @@
+"""Options that commands share. Importing this costs nothing, so that `legato --help` stays quick."""
+
+import argparse
+
+from legato_protocol import flags
+
+
+def add_service(parser: argparse.ArgumentParser) -> None:
+    """Which service is meant: one of `legato up`, or one on Kubernetes."""
+    flags.option(parser, "--service", kind=flags.text("NAME"), help="name of the service, if several are running")
+    flags.option(
+        parser,
+        "-n",
+        "--namespace",
+        kind=flags.text("NAMESPACE"),
+        help="of a service on Kubernetes; without it, one of `legato up`",
+    )

@@ -1,0 +1,46 @@
+"""What `legato status` and `legato describe` show of a service: one mapping, the same on either kind of cluster."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from legato_operator.cluster import Cluster, Object, Ref
+from legato_operator.observing import pod_facts
+from legato_protocol import names
+
+_OF_STATUS = ("model", "url", "observedGeneration", "pools", "gateway", "scaling")
+
+
+async def read(cluster: Cluster, ref: Ref, now: float) -> tuple[Object, dict[str, Any]]:
+    """The service's object, and what is shown of it. Raises ClusterError."""
+    stored = await cluster.get(ref)
+    items = (await cluster.list("Pod", ref.namespace, {names.LABEL_SERVICE: ref.name})).items
+    status = stored.get("status", {})
+    return stored, {
+        "name": ref.name,
+        "namespace": ref.namespace,
+        "generation": stored["metadata"].get("generation"),
+        **{key: status[key] for key in _OF_STATUS if key in status},
+        "conditions": status.get("conditions", []),
+        "scaling": status.get("scaling"),
+        "pods": [_pod(item, now) for item in sorted(items, key=_name) if pod_facts.belongs(item)],
+    }
+
+
+def _name(item: Mapping[str, Any]) -> str:
+    return str(item["metadata"]["name"])
+
+
+def _pod(item: Object, now: float) -> dict[str, Any]:
+    pod = pod_facts.read(item, now)
+    return {
+        "name": pod.name,
+        "pool": pod.pool,
+        "ready": pod.ready,
+        "message": pod.refused or pod.message,
+        "restarts": pod.restarts,
+        "leaving": pod.leaving or pod.draining_since is not None,
+        "revision": pod.revision,
+        "ageSeconds": round(pod.age),
+        "node": item["spec"].get("nodeName", ""),
+        "ports": item.get("status", {}).get("ports", {}),
+    }

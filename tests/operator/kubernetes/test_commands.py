@@ -1,0 +1,66 @@
+"""The commands that ask a service, with a user's kubeconfig, against a real API server and the operator."""
+
+import asyncio
+
+import pytest
+
+from legato_cli import main
+
+SERVICE = {
+    "apiVersion": "serving.legato.dev/v1alpha1",
+    "kind": "InferenceService",
+    "spec": {"model": {"source": {"builtin": "smollm2-135m-instruct"}}},
+}
+
+
+@pytest.fixture
+def legato(controlled, tmp_path, monkeypatch, capsys):
+    """Runs the command as a user of this cluster does; gives its exit code, output and errors."""
+    config = tmp_path / "kubeconfig"
+    config.write_text(controlled.kubeconfig())
+    monkeypatch.setattr("kubernetes.config.kube_config.KUBE_CONFIG_DEFAULT_LOCATION", str(config))
+
+    async def run(*words):
+        code = await asyncio.to_thread(main.main, words)
+        return code, *capsys.readouterr()
+
+    return run
+
+
+def test_a_service_on_kubernetes_is_shown_and_scaled(space, legato):
+    async def test():
+        async with space() as s, s.operator():
+            await s.make(SERVICE)
+            await s.wait(s.ready)
+            mine = ("--namespace", s.name, "--service", "demo")
+            code, told, _ = await legato("status", *mine)
+            assert code == 0
+            assert any(line.startswith("Ready") and "AllReady" in line for line in told.splitlines())
+            (worker,) = await s.pods("decode")
+            assert any(line.split()[:3] == [worker, "True", "0"] for line in told.splitlines())
+
+            code, told, _ = await legato("scale", "decode", "2", *mine)
+            assert (code, told) == (0, "demo-decode: 2 workers desired; the autoscaler is paused for 30m\n")
+            pool = await s.cluster.get(s.ref("demo-decode", "WorkerPool"))
+            assert pool["spec"]["replicas"] == 2
+            await s.wait(lambda: _has(s, 2))
+            code, _, said = await legato("scale", "decode", "9", *mine)
+            assert (code, "not a valid number of decode workers: 9" in said) == (1, True)
+
+    asyncio.run(test())
+
+
+async def _has(space, number):
+    return len(await space.pods("decode")) == number
+
+
+def test_what_cannot_be_asked_is_told_in_a_line(space, legato):
+    async def test():
+        async with space() as s:
+            code, _, said = await legato("status", "-n", s.name, "--service", "other")
+            expected = f"legato status: there is no InferenceService other in namespace {s.name}\n"
+            assert (code, said) == (1, expected)
+            code, _, said = await legato("scale", "decode", "1", "-n", s.name)
+            assert (code, said) == (1, "legato scale: --service is required with --namespace\n")
+
+    asyncio.run(test())
