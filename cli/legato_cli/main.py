@@ -6,7 +6,22 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-from legato_cli import api_key, bench, doctor, explain, gateway, operator, prepare, scale, state, status, ui, up, worker
+from legato_cli import (
+    api_key,
+    bench,
+    doctor,
+    explain,
+    gateway,
+    operator,
+    prepare,
+    scale,
+    state,
+    status,
+    ui,
+    up,
+    validate,
+    worker,
+)
 from legato_cli.recording import arguments as record
 from legato_cli.simulation import arguments as simulate
 
@@ -28,6 +43,7 @@ def parser() -> argparse.ArgumentParser:
     subparsers = top.add_subparsers(metavar="COMMAND", required=True)
     for command in (
         up,
+        validate,
         scale,
         status,
         state,

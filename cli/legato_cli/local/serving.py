@@ -14,7 +14,7 @@ from typing import Any
 
 import aiohttp
 
-from legato_cli import admin, model
+from legato_cli import admin, manifest_file, model
 from legato_cli.local import greeting
 from legato_cli.local.operations import LocalOperations
 from legato_cli.local.progress import Progress
@@ -65,12 +65,7 @@ class Manifest:
 
 def read_manifest(path: Path) -> Manifest:
     """A manifest that this machine can serve. Raises ManifestError."""
-    try:
-        text = path.read_text(encoding="utf-8-sig")  # whatever the locale; some editors write a mark
-    except OSError as error:
-        raise ManifestError([("", error.strerror or str(error))]) from None
-    except UnicodeDecodeError as error:
-        raise ManifestError([("", f"not UTF-8 text: {error.reason}")]) from None
+    text = manifest_file.read_text(path)
     service = parsing.parse(text)
     if problems := checks.unavailable(service.spec):
         raise ManifestError(problems)

@@ -15,3 +15,12 @@ def add_service(parser: argparse.ArgumentParser) -> None:
         kind=flags.text("NAMESPACE"),
         help="of a service on Kubernetes; without it, one of `legato up`",
     )
+
+
+TEXT, JSON = "text", "json"
+
+
+def add_output(parser: argparse.ArgumentParser) -> None:
+    """Whether people or programs read what is printed."""
+    kind = flags.one_of("FORMAT", (TEXT, JSON))
+    flags.option(parser, "-o", "--output", kind=kind, default=TEXT, help="text or json")

@@ -13,7 +13,11 @@ from legato_protocol import names
 
 def parse(text: str) -> InferenceService:
     """The service that a manifest's YAML text describes. Raises ManifestError with every problem found."""
-    content = yaml_text.load(text)
+    return read_mapping(yaml_text.load(text))
+
+
+def read_mapping(content: Any) -> InferenceService:
+    """The service in one YAML document. Raises ManifestError with every problem found."""
     if not isinstance(content, dict):
         raise ManifestError(
             [("", f"a manifest is a mapping with apiVersion, kind, metadata and spec, not {content!r}")]

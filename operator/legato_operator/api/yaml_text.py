@@ -1,6 +1,7 @@
-"""YAML text to plain data, strictly: one document, no key twice."""
+"""YAML text to plain data, strictly: no key twice."""
 
-from collections.abc import Hashable
+import contextlib
+from collections.abc import Hashable, Iterator
 from typing import Any
 
 import yaml
@@ -24,8 +25,20 @@ class _Loader(yaml.SafeLoader):
 
 def load(text: str) -> Any:
     """What the text holds. Raises ManifestError with line and column where it is no YAML."""
-    try:
+    with _explained():
         return yaml.load(text, Loader=_Loader)  # a SafeLoader
+
+
+def load_all(text: str) -> list[Any]:
+    """What each document of the text holds; empty ones are left out. Raises ManifestError like `load`."""
+    with _explained():
+        return [found for found in yaml.load_all(text, Loader=_Loader) if found is not None]
+
+
+@contextlib.contextmanager
+def _explained() -> Iterator[None]:
+    try:
+        yield
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         where = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""

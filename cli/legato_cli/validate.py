@@ -1,0 +1,127 @@
+"""`legato validate`: whether manifests can be used, found out without a cluster."""
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from legato_cli.services import options
+from legato_protocol import flags, names
+
+REFUSED = 1
+Problem = tuple[str, str]  # path of the field, and what is wrong with it
+# What the API server adds to an object, so that the output of `kubectl get -o yaml` is valid, too.
+_OF_SERVER = frozenset(
+    {"creationTimestamp", "deletionGracePeriodSeconds", "deletionTimestamp", "finalizers", "generation"}
+    | {"managedFields", "ownerReferences", "resourceVersion", "uid"}
+)
+
+
+def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Register `legato validate`."""
+    parser = subparsers.add_parser(
+        "validate",
+        help="check manifests without a cluster",
+        description="Checks every InferenceService in the files by the rules of the API server and the operator. "
+        "Other objects in the files are left out. Exit code 1: at least one cannot be used.",
+    )
+    parser.add_argument("files", nargs="+", type=flags.FILE, metavar="FILE", help="a YAML file; - reads standard input")
+    parser.add_argument("--local", action="store_true", help="check for `legato up` instead of Kubernetes")
+    options.add_output(parser)
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Exit code 1: at least one manifest cannot be used, or a file holds none."""
+    found = [checked for file in args.files for checked in check(file, args.local)]
+    if args.output == options.JSON:
+        print(json.dumps([checked.message() for checked in found], indent=2))
+    else:
+        for checked in found:
+            for line in checked.lines():
+                print(line, file=sys.stderr if checked.problems else sys.stdout)
+    return REFUSED if any(checked.problems for checked in found) else 0
+
+
+@dataclass(frozen=True)
+class Checked:
+    """One InferenceService of a file, or, without a name, what is wrong with the file."""
+
+    file: str
+    name: str
+    problems: Sequence[Problem]
+
+    def lines(self) -> Iterator[str]:
+        """For people."""
+        about = f"{self.file}: {self.name}" if self.name else self.file
+        if not self.problems:
+            yield f"{about}: valid"
+        for path, message in self.problems:
+            yield f"{about}: {path}: {message}" if path else f"{about}: {message}"
+
+    def message(self) -> dict[str, Any]:
+        """For programs."""
+        problems = [{"path": path, "message": message} for path, message in self.problems]
+        return {"file": self.file, "name": self.name, "valid": not self.problems, "problems": problems}
+
+
+def check(file: Path, local: bool) -> Iterator[Checked]:
+    """What is to be said of a file: an entry for each InferenceService, or one for the file."""
+    from legato_cli import manifest_file
+    from legato_operator.api import yaml_text
+    from legato_operator.errors import ManifestError
+
+    try:
+        items = list(_items(yaml_text.load_all(manifest_file.read_text(file))))
+    except ManifestError as error:
+        yield Checked(str(file), "", error.problems)
+        return
+    mine = [item for item in items if _is_ours(item)]
+    if not mine:
+        yield Checked(str(file), "", [("", f"no {names.INFERENCE_SERVICE} of {names.API_VERSION} is in this file")])
+    for item in mine:
+        yield Checked(str(file), _name(item), problems(item, local))
+
+
+def problems(item: Any, local: bool) -> Sequence[Problem]:
+    """All that is wrong with an object: types and rules, then what is valid and not available there."""
+    from legato_operator.api import parsing
+    from legato_operator.errors import ManifestError
+    from legato_operator.planning import checks
+
+    try:
+        spec = parsing.read_mapping(_as_written(item)).spec
+    except ManifestError as error:
+        return error.problems
+    return checks.unavailable(spec, in_containers=not local)
+
+
+def _items(documents: Sequence[Any]) -> Iterator[Any]:
+    """The objects of documents, also those in lists as `kubectl get` prints them."""
+    for document in documents:
+        listed = document.get("items") if isinstance(document, dict) and document.get("kind") == "List" else None
+        yield from listed if isinstance(listed, list) else [document]
+
+
+def _is_ours(item: Any) -> bool:
+    """Whether it is, or was meant to be: KServe's kind has the same name, and what has no kind is a mistake."""
+    if not isinstance(item, Mapping) or "kind" not in item:
+        return True
+    version = str(item.get("apiVersion", names.API_VERSION))
+    return version.startswith(f"{names.API_GROUP}/") and item["kind"] != names.WORKER_POOL
+
+
+def _name(item: Any) -> str:
+    metadata = item.get("metadata") if isinstance(item, Mapping) else None
+    name = metadata.get("name") if isinstance(metadata, Mapping) else None
+    return str(name or "")
+
+
+def _as_written(item: Any) -> Any:
+    if not isinstance(item, Mapping) or not isinstance(item.get("metadata"), Mapping):
+        return item
+    metadata = {key: value for key, value in item["metadata"].items() if key not in _OF_SERVER}
+    return {**{key: value for key, value in item.items() if key != "status"}, "metadata": metadata}

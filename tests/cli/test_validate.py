@@ -1,0 +1,130 @@
+"""`legato validate` says offline what the API server and the operator would say, and ends with 1 for it."""
+
+import io
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+from wrong_manifests import WRONG
+
+from legato_cli import main
+
+ROOT = Path(__file__).parents[2]
+SERVICE = {
+    "apiVersion": "serving.legato.dev/v1alpha1",
+    "kind": "InferenceService",
+    "metadata": {"name": "chat"},
+    "spec": {"model": {"source": {"builtin": "smollm2-135m-instruct"}}},
+}
+OTHER = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "keys"}, "stringData": {"a": "b"}}
+KSERVE = {"apiVersion": "serving.kserve.io/v1beta1", "kind": "InferenceService", "metadata": {"name": "theirs"}}
+
+
+@pytest.fixture
+def validate(tmp_path, capsys):
+    """Exit code, output and errors for documents that are written into one file."""
+
+    def run(*documents, flags=()):
+        path = tmp_path / "m.yaml"
+        path.write_text(yaml.safe_dump_all(documents))
+        code = main.main(["validate", str(path), *flags])
+        return code, *(text.replace(str(path), "m.yaml") for text in capsys.readouterr())
+
+    return run
+
+
+def _with(**spec):
+    return SERVICE | {"spec": SERVICE["spec"] | spec}
+
+
+def test_a_valid_manifest_is_named_and_ends_with_0(validate):
+    assert validate(SERVICE) == (0, "m.yaml: chat: valid\n", "")
+
+
+def test_the_examples_are_valid(capsys):
+    files = [str(path) for path in (ROOT / "examples").rglob("inferenceservice*.yaml")]
+    assert files
+    assert main.main(["validate", *files]) == 0
+
+
+@pytest.mark.parametrize(("spec", "path", "message"), WRONG)
+def test_every_problem_is_told_with_its_path(validate, spec, path, message):
+    """Those of the CRD's schema and of its CEL rules."""
+    code, _, said = validate(_with(**spec))
+    assert code == 1
+    assert any(line.startswith(f"m.yaml: chat: {path}: ") and message in line for line in said.splitlines())
+
+
+def test_all_problems_of_all_documents_are_told_and_other_objects_left_out(validate):
+    wrong = _with(decode={"replica": 2}, engine={"blockSize": 24}) | {"metadata": {"name": "wrong"}}
+    code, told, said = validate(OTHER, wrong, KSERVE, SERVICE)
+    assert (code, told) == (1, "m.yaml: chat: valid\n")
+    assert [line.split(": ")[1:3] for line in said.splitlines()] == [
+        ["wrong", "spec.engine.blockSize"],
+        ["wrong", "spec.decode.replica"],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("spec", "path", "where"),
+    [
+        ({"engine": {"numerics": "Invariant"}}, "spec.engine.numerics", "both"),
+        ({"model": {"source": {"path": "models/mine"}}}, "spec.model.source.path", "Kubernetes"),
+        ({"decode": {"template": {"spec": {"restartPolicy": "Never"}}}}, "spec.decode.template.spec.restartPolicy", ""),
+        ({"decode": {"template": {"spec": {"nodeSelector": {"a": "b"}}}}}, "spec.decode.template", "local"),
+        ({"gateway": {"replicas": 2}}, "spec.gateway.replicas", "local"),
+    ],
+)
+def test_what_the_operator_refuses_depends_on_where_it_runs(validate, spec, path, where):
+    on_kubernetes, _, said = validate(_with(**spec))
+    assert (on_kubernetes, path in said) == ((0, False) if where == "local" else (1, True))
+    if where:
+        locally, _, said = validate(_with(**spec), flags=["--local"])
+        assert (locally, path in said) == ((0, False) if where == "Kubernetes" else (1, True))
+
+
+def test_what_kubectl_prints_is_valid(validate):
+    of_server = {"uid": "u", "resourceVersion": "1", "generation": 1, "creationTimestamp": "2026-01-01T00:00:00Z"}
+    stored = SERVICE | {"metadata": {"name": "chat", "finalizers": ["a"], **of_server}, "status": {"conditions": []}}
+    assert validate({"apiVersion": "v1", "kind": "List", "items": [stored, OTHER]})[:2] == (0, "m.yaml: chat: valid\n")
+    code, _, said = validate(SERVICE | {"metadata": {"name": "chat", "lables": {}}})
+    assert (code, "metadata.lables: unknown field; did you mean labels?" in said) == (1, True)
+
+
+@pytest.mark.parametrize(
+    ("documents", "said"),
+    [
+        ([OTHER], "m.yaml: no InferenceService of serving.legato.dev/v1alpha1 is in this file"),
+        ([], "m.yaml: no InferenceService"),
+        ([SERVICE | {"kind": "InferenceServce"}], "m.yaml: chat: kind: must be 'InferenceService'"),
+        ([SERVICE | {"apiVersion": "serving.legato.dev/v2"}], "m.yaml: chat: apiVersion: must be"),
+        ([{"spec": {}}], "m.yaml: apiVersion: required field is missing"),
+        (["text"], "m.yaml: a manifest is a mapping"),
+    ],
+)
+def test_what_is_no_manifest_is_no_success(validate, documents, said):
+    code, _, errors = validate(*documents)
+    assert code == 1
+    assert errors.startswith(said)
+
+
+def test_files_that_cannot_be_read_are_told_and_the_others_checked(tmp_path, capsys):
+    broken, whole = tmp_path / "broken.yaml", tmp_path / "whole.yaml"
+    broken.write_text("a: [")
+    whole.write_text(yaml.safe_dump(SERVICE))
+    assert main.main(["validate", str(tmp_path / "none.yaml"), str(broken), str(whole)]) == 1
+    told, said = capsys.readouterr()
+    assert told == f"{whole}: chat: valid\n"
+    assert "none.yaml: No such file or directory" in said
+    assert "broken.yaml: line 1" in said
+
+
+def test_standard_input_and_output_for_programs(monkeypatch, capsys):
+    text = io.TextIOWrapper(io.BytesIO(yaml.safe_dump(_with(decode={"replica": 2})).encode()))
+    monkeypatch.setattr("sys.stdin", text)
+    assert main.main(["validate", "-", "-o", "json"]) == 1
+    (found,) = json.loads(capsys.readouterr().out)
+    (problem,) = found.pop("problems")
+    assert found == {"file": "-", "name": "chat", "valid": False}
+    assert problem == {"path": "spec.decode.replica", "message": "unknown field; did you mean replicas?"}
