@@ -11,13 +11,14 @@ from legato_operator.api import conditions, parsing, roles
 from legato_operator.api.resources import InferenceService
 from legato_operator.cluster import Cluster, Object, is_leaving, ref_of, uid_of
 from legato_operator.errors import ClusterError, Invalid, ManifestError, Unavailable
-from legato_operator.manifests import common, worker
+from legato_operator.manifests import common, gateway, worker
 from legato_operator.manifests.placement import PodPlacement
 from legato_operator.observing.observed import Accepted, Refusal
 from legato_operator.planning import checks, revisions
 from legato_operator.planning.checks import Problem
 from legato_protocol import names
 
+_DOWNLOAD = "spec.initContainers[0]."  # the container that downloads the model, where nothing is added to pods
 _TEMPLATE = re.compile(r"\.?\bspec\.template\.")  # where the trial of a pod template has it
 
 
@@ -64,24 +65,33 @@ async def _tried(cluster: Cluster, service: InferenceService, placement: PodPlac
     Tried once: a spec that stood the trial is kept. A refusal for another reason than the object's fields is told when
     pods are made.
     """
-    for role in roles.of(service.spec):
-        pool = roles.pool(service.spec, role)
-        if placement.containers is None or not (pool.template or pool.resources.requests or pool.resources.limits):
+    if placement.containers is None:
+        return
+    hub = service.spec.model.source.hugging_face
+    for role in (*roles.of(service.spec), common.GATEWAY):
+        part = service.spec.gateway if role == common.GATEWAY else roles.pool(service.spec, role)
+        downloads = hub and hub.resources.given and role == roles.DECODE  # once is enough
+        if not (part.template or part.resources.given or downloads):
             continue
         try:
             await cluster.check(_trial(service, role, placement))
         except Unavailable:
             raise
         except Invalid as error:
-            yield _located(role, pool.template, str(error))
+            yield _located(role, part.template, str(error))
         except ClusterError:
             continue
 
 
 def _trial(service: InferenceService, role: str, placement: PodPlacement) -> dict[str, Any]:
-    """A Deployment with a pool's template: a pod itself would be measured by quotas, and want its account first."""
+    """A Deployment with a pool's or the gateway's template: a pod itself would be measured by quotas, and want its
+    account first.
+    """
     name = f"{common.pool_name(service, role)}-trial"
-    made = worker.pod(service, name, worker.template(service, role, placement))
+    if role == common.GATEWAY:
+        made = gateway.pod(service, name, gateway.template(service, placement))
+    else:
+        made = worker.pod(service, name, worker.template(service, role, placement))
     metadata = {key: made["metadata"][key] for key in ("labels", "annotations") if key in made["metadata"]}
     spec = {
         "replicas": 0,
@@ -103,5 +113,7 @@ def _located(role: str, template: Mapping[str, Any], refusal: str) -> Problem:
         return f"spec.{role}", refusal
     field, _, message = parts[1].partition(": ")
     here = f"spec.{role}.template." if template else f"spec.{role}."
+    if not template and field.startswith(_DOWNLOAD):
+        here, field = "spec.model.source.huggingFace.", field.removeprefix(_DOWNLOAD)
     path = f"{here}{field}" if template else here + field.removeprefix("spec.containers[0].")
     return path, _TEMPLATE.sub(here, message).strip()

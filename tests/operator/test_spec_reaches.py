@@ -25,6 +25,7 @@ from legato_operator.planning import checks
 from legato_operator.planning.plan import plan
 
 PLACEMENT = placement.local(("legato",))
+CLUSTER = placement.kubernetes("engine", "gateway")
 DOCS = (Path(__file__).parents[2] / "docs" / "manifest.md").read_text()
 LATER = "*for the autoscaler*"
 
@@ -46,6 +47,8 @@ CHANGES: dict[str, Any] = {
     "model.source.huggingFace.revision": "0" * 40,
     "model.source.huggingFace.tokenSecret": "secret",
     "model.source.huggingFace.nodeCache": "/var/lib/legato",
+    "model.source.huggingFace.resources.requests": {"cpu": 1},
+    "model.source.huggingFace.resources.limits": {"cpu": 1},
     "model.source.pvc.claim": "claim",
     "model.source.pvc.path": "folder",
     "model.source.image": "image",
@@ -62,6 +65,9 @@ CHANGES: dict[str, Any] = {
     "engine.runner": "Paced",
     "engine.profile": "other",
     "gateway.replicas": 2,
+    "gateway.resources.requests": {"cpu": 1},
+    "gateway.resources.limits": {"cpu": 1},
+    "gateway.template": {"spec": {"nodeSelector": {"a": "b"}}},
     "gateway.defaultDeadline": "1m",
     "gateway.tenantTokensPerMinute": {"*": 60},
     "gateway.apiKeys.path": "/keys.json",
@@ -101,7 +107,7 @@ CHANGES: dict[str, Any] = {
         "resources.requests": {"cpu": 2} | GPU,
         "resources.limits": {"cpu": 2},
         "parallelism.tensor": 2,
-        "template": {"spec": {}},
+        "template": {"spec": {"nodeSelector": {"a": "b"}}},
         "replicas": 3,
     }.items()
 }
@@ -164,7 +170,7 @@ def _service(spec: dict[str, Any]) -> resources.InferenceService:
     return parsing.parse(yaml.safe_dump(content))
 
 
-def _plans(service: resources.InferenceService) -> list[Any]:
+def _plans(service: resources.InferenceService, where: placement.PodPlacement = PLACEMENT) -> list[Any]:
     """For a cluster with nothing but pools in it, for one that was scaled up, for one that waits for its rollout, and
     for one whose rollout failed. Its workers have found no transport.
     """
@@ -178,7 +184,7 @@ def _plans(service: resources.InferenceService) -> list[Any]:
     started = dataclasses.replace(empty, objects=_pools(service))
     rolling = dataclasses.replace(empty, pods=old, objects=_pools(service, 2, 2))
     scaled = [dataclasses.replace(empty, objects=_pools(service, *sizes)) for sizes in ((3, 3), (3, 2), (2, 3))]
-    return [plan(observed, PLACEMENT) for observed in (started, *scaled, rolling, _failed(rolling))]
+    return [plan(observed, where) for observed in (started, *scaled, rolling, _failed(rolling))]
 
 
 def _failed(rolling: Observed) -> Observed:
@@ -223,6 +229,9 @@ def test_field_reaches_a_process_or_is_refused_or_comes_later(path):
     if refused:
         assert any(f"spec.{path}".startswith(problem) for problem, _ in refused)
         assert all(not made.phases for made in _plans(service))
+    elif any(f"spec.{path}".startswith(field) for field, _ in checks.without_effect(service.spec)):
+        assert not reaches
+        assert _plans(_service(before), CLUSTER) != _plans(service, CLUSTER)
     elif path in ("scaling.mode", "slo.ttft", "scaling.scaleDownStabilization", "scaling.idleAfter"):
         assert not reaches  # for whoever sets the replicas
     else:

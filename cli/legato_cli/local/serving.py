@@ -153,6 +153,7 @@ class _Serving:
         """Start, tell how to use it, and follow the manifest's file. Raises CannotServe."""
         progress = Progress(self._store, self._ref, self._terminal)
         self._say(greeting.starting(self._manifest.service))
+        self._say_without_effect()
         following = asyncio.create_task(progress.follow())
         watching = asyncio.create_task(self._watch_file())
         try:
@@ -226,6 +227,11 @@ class _Serving:
         self._manifest = edited
         await self._store.apply(edited.written, USER, force=True)
         self._say(f"{self._path}: change applied")
+        self._say_without_effect()
+
+    def _say_without_effect(self) -> None:
+        for path, message in checks.without_effect(self._manifest.service.spec):
+            self._say(f"{self._path}: {path}: {message}")
 
     def _say(self, text: str) -> None:
         self._terminal.say(f"legato: {text}")

@@ -15,6 +15,7 @@ CONTAINER = ("command", "args", "ports", "startupProbe", "readinessProbe", "live
 LABELS = (f"{names.API_GROUP}/", names.LABEL_APP)
 VARIABLES = "LEGATO_"
 WORKER = "worker"
+GATEWAY = "gateway"
 
 _OPEN: Schema = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
 _LISTS = ("command", "args")
@@ -36,38 +37,38 @@ def _texts(kind: str) -> Schema:
     }
 
 
-def _container() -> Schema:
+def _container(name: str) -> Schema:
     variable = {**_OPEN, "required": ["name"], "properties": {"name": {"type": "string", "maxLength": 512}}}
     fields: Schema = {
         "name": {"type": "string", "maxLength": 63},
         "env": {"type": "array", "maxItems": 256, "items": variable},
     }
-    for name in CONTAINER:
-        lists = {"type": "array", "items": {"type": "string"} if name in _LISTS else _OPEN}
-        fields[name] = lists if name in (*_LISTS, "ports") else _OPEN
-    given = " || ".join(f"has(self.{name})" for name in CONTAINER)
-    other = f"self.name != '{WORKER}' || "
+    for field in CONTAINER:
+        lists = {"type": "array", "items": {"type": "string"} if field in _LISTS else _OPEN}
+        fields[field] = lists if field in (*_LISTS, "ports") else _OPEN
+    given = " || ".join(f"has(self.{field})" for field in CONTAINER)
+    other = f"self.name != '{name}' || "
     mine = f"{other}!has(self.env) || !self.env.exists(given, given.name.startsWith('{VARIABLES}'))"
     return {
         **_OPEN,
         "required": ["name"],
         "properties": fields,
         "x-kubernetes-validations": [
-            _rule(f"{other}!({given})", f"{', '.join(CONTAINER)} of the {WORKER} belong"),
-            _rule(mine, f"variables {VARIABLES}* of the {WORKER} belong"),
+            _rule(f"{other}!({given})", f"{', '.join(CONTAINER)} of the {name} belong"),
+            _rule(mine, f"variables {VARIABLES}* of the {name} belong"),
         ],
     }
 
 
-def schema() -> Schema:
-    """Of `template`."""
+def schema(container: str) -> Schema:
+    """Of the `template` of pods whose own container has this name."""
     named = {"type": "array", "items": {**_OPEN, "required": ["name"], "properties": {"name": {"type": "string"}}}}
     reserved = {
         name: {"type": "integer" if name in _NUMBERS else "string", "description": "Not allowed: the operator sets it."}
         for name in SPEC
     }
     rules = [{**_rule(f"!has(self.{name})", "belongs"), "fieldPath": f".{name}"} for name in SPEC]
-    containers = {"type": "array", "maxItems": 16, "items": _container()}
+    containers = {"type": "array", "maxItems": 16, "items": _container(container)}
     return {
         "type": "object",
         "properties": {
@@ -81,7 +82,7 @@ def schema() -> Schema:
                 "description": "Fields of a pod's spec.",
                 "properties": {
                     **reserved,
-                    "containers": {**containers, "description": "Additions to the container worker, or others."},
+                    "containers": {**containers, "description": f"Additions to the container {container}, or others."},
                     "initContainers": {**named, "description": "Containers that run before."},
                     "volumes": {**named, "description": "Further volumes."},
                 },

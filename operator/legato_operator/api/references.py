@@ -25,7 +25,8 @@ class Reference:
 
 def of(spec: Spec) -> tuple[Reference, ...]:
     """Everything that has to be there."""
-    templates = (*_template("prefill", spec.prefill.template), *_template("decode", spec.decode.template))
+    parts = {"prefill": spec.prefill.template, "decode": spec.decode.template, "gateway": spec.gateway.template}
+    templates = (found for part, template in parts.items() for found in _template(part, template))
     return (*_source(spec), *_api_keys(spec), *_tls(spec), *templates)
 
 

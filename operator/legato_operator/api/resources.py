@@ -75,6 +75,18 @@ Network = Annotated[str, AfterValidator(_check_network), WithJsonSchema(quantiti
 Count = Annotated[int, Field(ge=0, le=10_000)]
 
 
+class Resources(ManifestPart):
+    requests: Amounts = {}
+    """Resource requests. `cpu` of a worker also sets its number of compute threads."""
+    limits: Amounts = {}
+    """Resource limits, enforced on Kubernetes."""
+
+    @property
+    def given(self) -> bool:
+        """Whether anything is said."""
+        return bool(self.requests or self.limits)
+
+
 class HuggingFace(ManifestPart):
     """A repository on the Hugging Face hub."""
 
@@ -86,6 +98,8 @@ class HuggingFace(ManifestPart):
     """The Secret with an access token, under the key `token`."""
     node_cache: Annotated[str, Field(pattern=r"^/[^:]*$", max_length=4096)] | None = None
     """A directory of every node, writable for user 65532, that keeps downloads for later pods of the node."""
+    resources: Resources = Resources()
+    """CPU and memory of the container that downloads the model before a worker or a gateway starts."""
 
 
 class Claim(ManifestPart):
@@ -146,13 +160,6 @@ class Engine(ManifestPart):
     """Time without a sign of life after which a worker has hung, and longer where its steps take long."""
 
 
-class Resources(ManifestPart):
-    requests: Amounts = {}
-    """Resource requests of one worker. `cpu` also sets its number of compute threads."""
-    limits: Amounts = {}
-    """Resource limits of one worker, enforced on Kubernetes."""
-
-
 class Parallelism(ManifestPart):
     tensor: Annotated[int, Field(ge=1, le=64)] = 1
     """Number of GPUs that each layer is sharded over."""
@@ -163,7 +170,7 @@ class Pool(ManifestPart):
     """CPU, memory and GPUs of one worker."""
     parallelism: Parallelism = Parallelism()
     """How a worker is sharded over GPUs."""
-    template: Annotated[dict[str, Any], WithJsonSchema(pod_template.schema())] = {}
+    template: Annotated[dict[str, Any], WithJsonSchema(pod_template.schema(pod_template.WORKER))] = {}
     """Merged into the pods: metadata.labels, metadata.annotations, and fields of a pod's spec."""
     replicas: Count | None = None
     """Number of workers; required with scaling.mode Fixed, not allowed otherwise."""
@@ -190,6 +197,10 @@ class GatewayTLS(ManifestPart):
 class GatewaySpec(ManifestPart):
     replicas: Annotated[int, Field(ge=1, le=100)] = 1
     """Number of gateways."""
+    resources: Resources = Resources()
+    """CPU and memory of one gateway. A CPU or memory that is not named gets a request of 100m or 256Mi."""
+    template: Annotated[dict[str, Any], WithJsonSchema(pod_template.schema(pod_template.GATEWAY))] = {}
+    """Merged into the pods: metadata.labels, metadata.annotations, and fields of a pod's spec."""
     default_deadline: Duration = 600.0
     """Deadline of requests without the header x-legato-deadline."""
     tenant_tokens_per_minute: dict[Tenant, Annotated[int, Field(ge=1, le=10**12)]] = {}

@@ -221,15 +221,20 @@ def _of_role(role: str) -> tuple[Rule, ...]:
             cel=_ratio_can_hold(role),
             arithmetic=lambda spec: pool_sizes.unfit_ratio(spec, role),
         ),
+    )
+
+
+def _of_resources(at: str) -> tuple[Rule, ...]:
+    return (
         Rule(
-            at=f"spec.{role}.resources",
+            at=at,
             field="limits",
             message="must not be below requests",
             holds=_limits_hold_requests,
             cel=_compared("", "<="),
         ),
         Rule(
-            at=f"spec.{role}.resources",
+            at=at,
             field="limits",
             message="of devices must be the same as requested",
             holds=_devices_are_equal,
@@ -237,7 +242,7 @@ def _of_role(role: str) -> tuple[Rule, ...]:
         ),
         *(
             Rule(
-                at=f"spec.{role}.resources",
+                at=at,
                 field=kind,
                 message="names must be cpu, memory, ephemeral-storage, hugepages-SIZE or like nvidia.com/gpu",
                 holds=lambda resources, kind=kind: _are_known(getattr(resources, kind)),  # type: ignore[misc]
@@ -247,7 +252,7 @@ def _of_role(role: str) -> tuple[Rule, ...]:
         ),
         *(
             Rule(
-                at=f"spec.{role}.resources",
+                at=at,
                 field=kind,
                 message=f"{GPU} must be a whole number",
                 holds=lambda resources, kind=kind: _whole_gpus(getattr(resources, kind)),  # type: ignore[misc]
@@ -256,7 +261,7 @@ def _of_role(role: str) -> tuple[Rule, ...]:
             for kind in ("requests", "limits")
         ),
         Rule(
-            at=f"spec.{role}.resources",
+            at=at,
             field="requests",
             message=f"cpu must be greater than 0 and at most {MAX_CPUS}",
             holds=_countable_cpus,
@@ -281,6 +286,12 @@ def _tenants_are_known(gateway: GatewaySpec) -> bool:
     return not gateway.tenant_tokens_per_minute.keys() - {"*"} or bool(gateway.api_keys or gateway.trusted_proxies)
 
 
+_RESOURCES = (
+    "spec.prefill.resources",
+    "spec.decode.resources",
+    "spec.gateway.resources",
+    "spec.model.source.huggingFace.resources",
+)
 _EMPTY_DECODE = "must be at least 1: without decode workers nothing can be served"
 RULES: tuple[Rule, ...] = (
     Rule(
@@ -391,6 +402,7 @@ RULES: tuple[Rule, ...] = (
         cel="self.scaling.mode != 'Fixed' || !has(self.decode.replicas) || self.decode.replicas >= 1",
     ),
     *(rule for role in roles.BOTH for rule in _of_role(role)),
+    *(rule for at in _RESOURCES for rule in _of_resources(at)),
     Rule(
         at="spec",
         field="scaling.gpuBudget",

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from legato_operator.api.resources import InferenceService
+from legato_operator.api.resources import InferenceService, Resources
 from legato_operator.cluster import Object, is_leaving
 from legato_operator.manifests.placement import PodPlacement
 from legato_protocol import names
@@ -37,6 +37,7 @@ OWNED_KINDS = (
     DEPLOYMENT,
     REVISION,
 )  # what a service owns beside pods and the token
+SPREAD = "topologySpreadConstraints"  # two of them for the same topology are refused: a user's take the place of ours
 MILLION = 1_000_000
 LAST_WORDS = 5  # seconds beyond the drain deadline in which a process tells its clients and ends by itself
 
@@ -68,6 +69,18 @@ def spread(selected: Mapping[str, str]) -> dict[str, Any]:
         "whenUnsatisfiable": "ScheduleAnyway",
         "labelSelector": {"matchLabels": dict(selected)},
     }
+
+
+def merged_resources(given: Resources, usual: Mapping[str, str] | None = None) -> dict[str, Any]:
+    """As a container has them: `usual` requests are made of what is neither requested nor limited.
+
+    What is requested of a device is its limit too: Kubernetes wants both, and equal.
+    """
+    named = given.requests.keys() | given.limits.keys()
+    requests = {name: amount for name, amount in (usual or {}).items() if name not in named} | given.requests
+    devices = {name: amount for name, amount in given.requests.items() if "/" in name}
+    both = {"requests": requests, "limits": {**devices, **given.limits}}
+    return {kind: amounts for kind, amounts in both.items() if amounts}
 
 
 def owned(item: Mapping[str, Any], owner: Mapping[str, Any]) -> dict[str, Any]:

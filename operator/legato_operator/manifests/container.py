@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from legato_operator.manifests import model
+from legato_operator.manifests import common, model
 from legato_operator.manifests.model import Delivery
 from legato_operator.manifests.placement import Containers, PodPlacement
 from legato_protocol import names
@@ -85,6 +85,8 @@ def contained(
             "env": [*model.download_variables(delivery.download), cache],
             **run,
         }
+        if delivery.download.resources.given:
+            download["resources"] = common.merged_resources(delivery.download.resources)
         spec["initContainers"] = [download]
     return spec
 

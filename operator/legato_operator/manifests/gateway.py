@@ -6,7 +6,7 @@ from typing import Any
 
 from legato_operator.api import roles
 from legato_operator.api.resources import APIKeys, GatewayTLS, InferenceService, RoutingWeights
-from legato_operator.manifests import common, container, model
+from legato_operator.manifests import common, container, model, overlay
 from legato_operator.manifests.model import Delivery
 from legato_operator.manifests.placement import Containers, PodPlacement
 from legato_protocol import durations, names
@@ -32,13 +32,15 @@ def template(service: InferenceService, placement: PodPlacement) -> dict[str, An
     spec: dict[str, Any] = {"containers": [gateway], "terminationGracePeriodSeconds": common.grace_period(service)}
     if placement.containers:
         spec = _in_container(service, placement, placement.containers, gateway, delivery)
-    return {"metadata": {"labels": common.role_labels(common.GATEWAY)}, "spec": spec}
+    ours = {"metadata": {"labels": common.role_labels(common.GATEWAY)}, "spec": spec}
+    return overlay.merged(ours, service.spec.gateway.template) if placement.containers else ours
 
 
 def pod(service: InferenceService, name: str, template: dict[str, Any]) -> dict[str, Any]:
     """One gateway replica."""
     revision = {names.LABEL_POD_REVISION: common.revision_of(template)}
     metadata = common.metadata(service, name, {**template["metadata"]["labels"], **revision})
+    metadata |= _annotations(template)
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": template["spec"]}
 
 
@@ -52,7 +54,7 @@ def deployment(service: InferenceService, template: dict[str, Any]) -> dict[str,
         "revisionHistoryLimit": 2,
         "selector": {"matchLabels": common.selector(service, role=common.GATEWAY)},
         "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}},
-        "template": {"metadata": {"labels": labels}, "spec": template["spec"]},
+        "template": {"metadata": {"labels": labels, **_annotations(template)}, "spec": template["spec"]},
     }
     return {
         "apiVersion": "apps/v1",
@@ -62,6 +64,11 @@ def deployment(service: InferenceService, template: dict[str, Any]) -> dict[str,
     }
 
 
+def _annotations(template: dict[str, Any]) -> dict[str, Any]:
+    """Of the pods, as a part of their metadata."""
+    return {kind: value for kind, value in template["metadata"].items() if kind == "annotations"}
+
+
 def _in_container(
     service: InferenceService,
     placement: PodPlacement,
@@ -69,7 +76,7 @@ def _in_container(
     gateway: dict[str, Any],
     delivery: Delivery,
 ) -> dict[str, Any]:
-    gateway["resources"] = {"requests": _REQUESTS}
+    gateway["resources"] = common.merged_resources(service.spec.gateway.resources, _REQUESTS)
     gateway["lifecycle"] = {"preStop": {"sleep": {"seconds": STOP_SENDING}}}
     ports = {
         "http": names.GATEWAY_PORT,
@@ -83,9 +90,10 @@ def _in_container(
     tls = service.spec.gateway.tls
     if tls and tls.secret:
         pod = _with_secret(pod, _TLS, _TLS_FOLDER, tls.secret)
+    spread = {common.SPREAD: [common.spread(common.selector(service, role=common.GATEWAY))]}
     return pod | {
         "serviceAccountName": common.pool_name(service, common.GATEWAY),
-        "topologySpreadConstraints": [common.spread(common.selector(service, role=common.GATEWAY))],
+        **({} if common.SPREAD in service.spec.gateway.template.get("spec", {}) else spread),
         "terminationGracePeriodSeconds": common.grace_period(service) + STOP_SENDING,
     }
 

@@ -12,9 +12,9 @@ _KEYS = {"volumeMounts": "mountPath", "volumeDevices": "devicePath"}  # other li
 _WHOLE = ("volumes", "env")  # an entry is one thing or another: theirs takes the place of ours
 
 
-def problems(template: Mapping[str, Any]) -> list[Problem]:
-    """(path within the template, message) of all that cannot be merged."""
-    return [*_unknown("", template, ("metadata", "spec")), *_metadata(template), *_spec(template)]
+def problems(template: Mapping[str, Any], container: str) -> list[Problem]:
+    """(path within the template, message) of all that cannot be merged. `container` is the name of our own."""
+    return [*_unknown("", template, ("metadata", "spec")), *_metadata(template), *_spec(template, container)]
 
 
 def merged(ours: dict[str, Any], additions: Mapping[str, Any]) -> dict[str, Any]:
@@ -60,7 +60,7 @@ def _metadata(template: Mapping[str, Any]) -> Iterator[Problem]:
                 yield f"metadata.{kind}.{name}", "belongs to the operator"
 
 
-def _spec(template: Mapping[str, Any]) -> Iterator[Problem]:
+def _spec(template: Mapping[str, Any], container: str) -> Iterator[Problem]:
     spec = template.get("spec", {})
     if not isinstance(spec, Mapping):
         yield "spec", "must be a mapping"
@@ -73,14 +73,14 @@ def _spec(template: Mapping[str, Any]) -> Iterator[Problem]:
         if not _named(entries):
             yield f"spec.{kind}", "must be a list of mappings that each have a name"
         elif kind == "containers":
-            yield from _worker(entries)
+            yield from _own(entries, container)
 
 
-def _worker(containers: Sequence[Mapping[str, Any]]) -> Iterator[Problem]:
+def _own(containers: Sequence[Mapping[str, Any]], own: str) -> Iterator[Problem]:
     for container in containers:
-        if container["name"] != pod_template.WORKER:
+        if container["name"] != own:
             continue
-        here = f"spec.containers[{pod_template.WORKER}]"
+        here = f"spec.containers[{own}]"
         for name in pod_template.CONTAINER:
             if name in container:
                 yield f"{here}.{name}", "belongs to the operator"

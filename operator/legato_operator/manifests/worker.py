@@ -4,7 +4,7 @@ import math
 from typing import Any
 
 from legato_operator.api import quantities, roles
-from legato_operator.api.resources import InferenceService, Pool
+from legato_operator.api.resources import InferenceService
 from legato_operator.manifests import common, container, model, overlay
 from legato_operator.manifests.model import Delivery
 from legato_operator.manifests.placement import PodPlacement
@@ -16,7 +16,6 @@ POD_IP = "LEGATO_POD_IP"
 POD_REVISION = "LEGATO_POD_REVISION"
 LEASE_PATIENCE = 2  # gateways, who know more, give up a worker before its peers do
 STEP_PATIENCE = 8  # a step may take so many times as long as a silence: kernels compile, memory is touched first
-_SPREAD = "topologySpreadConstraints"  # two of them for the same topology are refused: a user's take the place of ours
 
 
 def template(service: InferenceService, pool: str, placement: PodPlacement) -> dict[str, Any]:
@@ -25,7 +24,7 @@ def template(service: InferenceService, pool: str, placement: PodPlacement) -> d
     worker = container.process(
         "worker", placement, _arguments(service, pool, placement, delivery), _env(service, placement)
     )
-    worker["resources"] = _resources(roles.pool(service.spec, pool))
+    worker["resources"] = common.merged_resources(roles.pool(service.spec, pool).resources)
     spec: dict[str, Any] = {"containers": [worker]}
     if placement.containers:
         worker["env"].append(common.field_variable(POD_IP, "status.podIP"))
@@ -33,11 +32,11 @@ def template(service: InferenceService, pool: str, placement: PodPlacement) -> d
         image = placement.containers.engine_image
         spec = container.contained(worker, placement.containers, image, ports, delivery)
         spec |= {"serviceAccountName": common.pool_name(service, "worker"), "automountServiceAccountToken": False}
-        if _SPREAD not in roles.pool(service.spec, pool).template.get("spec", {}):
-            spec[_SPREAD] = [common.spread(common.selector(service, role=pool, serving="true"))]
+        if common.SPREAD not in roles.pool(service.spec, pool).template.get("spec", {}):
+            spec[common.SPREAD] = [common.spread(common.selector(service, role=pool, serving="true"))]
     spec["terminationGracePeriodSeconds"] = common.grace_period(service)
     ours = {"metadata": {"labels": common.role_labels(pool)}, "spec": spec}
-    return overlay.merged(ours, roles.pool(service.spec, pool).template)
+    return overlay.merged(ours, roles.pool(service.spec, pool).template) if placement.containers else ours
 
 
 def pod(service: InferenceService, name: str, template: dict[str, Any], failures: int = 0) -> dict[str, Any]:
@@ -70,14 +69,6 @@ def serving(service: InferenceService, name: str, uid: str) -> dict[str, Any]:
     labels = {names.LABEL_SERVING: "true"}
     metadata = {"name": name, "namespace": service.metadata.namespace, "uid": uid, "labels": labels}
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata}
-
-
-def _resources(pool: Pool) -> dict[str, Any]:
-    """What is requested of a device is its limit too: Kubernetes wants both, and equal."""
-    requests, most = pool.resources.requests, pool.resources.limits
-    devices = {name: amount for name, amount in requests.items() if "/" in name}
-    given = {"requests": requests, "limits": {**devices, **most}}
-    return {kind: amounts for kind, amounts in given.items() if amounts}
 
 
 def _env(service: InferenceService, placement: PodPlacement) -> list[dict[str, Any]]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 
-from legato_operator.api import conditions, pool_sizes
+from legato_operator.api import conditions, pod_template, pool_sizes
 from legato_operator.api.resources import Spec
 from legato_operator.manifests import overlay
 from legato_operator.manifests.placement import PodPlacement
@@ -29,6 +29,11 @@ def unavailable(spec: Spec, in_containers: bool = False) -> list[Problem]:
     """Everything in a spec that is valid and cannot be done, where pods are containers or processes of one machine."""
     there = _IN_CONTAINERS if in_containers else _AS_PROCESSES
     return [problem for check in (*_EVERYWHERE, *there) for problem in check(spec)]
+
+
+def without_effect(spec: Spec) -> list[Problem]:
+    """Everything in a spec that does nothing where pods are processes of one machine, and harms nothing there."""
+    return [problem for check in _IDLE_AS_PROCESSES for problem in check(spec)]
 
 
 def contradictions(spec: Spec, gpu_resources: Sequence[str]) -> list[Problem]:
@@ -61,10 +66,15 @@ def _tensor_parallel(spec: Spec) -> Iterator[Problem]:
             yield f"spec.{role}.parallelism.tensor", "more than 1 is not available yet"
 
 
-def _pod_template(spec: Spec) -> Iterator[Problem]:
-    for role, pool in (("prefill", spec.prefill), ("decode", spec.decode)):
-        if pool.template:
-            yield f"spec.{role}.template", "only available on Kubernetes: here workers are processes"
+def _pod_templates(spec: Spec) -> Iterator[Problem]:
+    for part, given in (("prefill", spec.prefill), ("decode", spec.decode), ("gateway", spec.gateway)):
+        if given.template:
+            yield f"spec.{part}.template", "has no effect here: workers and gateways are processes and not pods"
+
+
+def _gateway_resources(spec: Spec) -> Iterator[Problem]:
+    if spec.gateway.resources.given:
+        yield "spec.gateway.resources", "has no effect here: the machine's processes share what it has"
 
 
 def _gateway_replicas(spec: Spec) -> Iterator[Problem]:
@@ -93,9 +103,13 @@ def _tls_path(spec: Spec) -> Iterator[Problem]:
 
 
 def _additions(spec: Spec) -> Iterator[Problem]:
-    for role, pool in (("prefill", spec.prefill), ("decode", spec.decode)):
-        for path, message in overlay.problems(pool.template):
-            yield f"spec.{role}.template.{path}", message
+    for part, template, container in (
+        ("prefill", spec.prefill.template, pod_template.WORKER),
+        ("decode", spec.decode.template, pod_template.WORKER),
+        ("gateway", spec.gateway.template, pod_template.GATEWAY),
+    ):
+        for path, message in overlay.problems(template, container):
+            yield f"spec.{part}.template.{path}", message
 
 
 def _absolute_path(spec: Spec) -> Iterator[Problem]:
@@ -111,5 +125,6 @@ def _shared_memory(spec: Spec) -> Iterator[Problem]:
 
 _Check = Callable[[Spec], Iterator[Problem]]
 _EVERYWHERE: tuple[_Check, ...] = (_numerics, _tensor_parallel)
-_AS_PROCESSES: tuple[_Check, ...] = (_source, _pod_template, _gateway_replicas, _api_keys_secret, _tls_secret)
+_AS_PROCESSES: tuple[_Check, ...] = (_source, _gateway_replicas, _api_keys_secret, _tls_secret)
 _IN_CONTAINERS: tuple[_Check, ...] = (_additions, _absolute_path, _shared_memory, _api_keys_path, _tls_path)
+_IDLE_AS_PROCESSES: tuple[_Check, ...] = (_pod_templates, _gateway_resources)

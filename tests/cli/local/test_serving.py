@@ -6,6 +6,7 @@ import io
 import os
 import signal
 import socket
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -43,14 +44,14 @@ def run(tmp_path, monkeypatch):
     """Runs until a SIGINT that comes once the service is stored; the controller, all tasks left and what was told."""
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
 
-    async def check(out: io.StringIO) -> tuple[SlowController, set[asyncio.Task[Any]]]:
+    async def check(path: Path, out: io.StringIO) -> tuple[SlowController, set[asyncio.Task[Any]]]:
         controller, store = SlowController(), Store(lambda: "now")
         cluster = SimpleNamespace(store=store, failed=asyncio.get_running_loop().create_future())
-        manifest = serving.read_manifest(up.QUICKSTART)
+        manifest = serving.read_manifest(path)
         with socket.create_server(("127.0.0.1", 0)) as front:
             asked = operations(cluster.store, Ref(names.INFERENCE_SERVICE, "default", "demo"))
             terminal = Terminal(out, out)
-            running = serving._Serving(cluster, controller, up.QUICKSTART, manifest, front, terminal, asked)
+            running = serving._Serving(cluster, controller, path, manifest, front, terminal, asked)
             task = asyncio.create_task(running.run())
             while not (await store.list("InferenceService")).items:  # noqa: ASYNC110 - the store tells nobody
                 await asyncio.sleep(0)
@@ -58,10 +59,10 @@ def run(tmp_path, monkeypatch):
             assert await asyncio.wait_for(task, 20) == 0
         return controller, asyncio.all_tasks() - {asyncio.current_task()}
 
-    def checked() -> tuple[SlowController, set[Any], list[str]]:
+    def checked(path: Path = up.QUICKSTART) -> tuple[SlowController, set[Any], list[str]]:
         out = io.StringIO()
         with contextlib.closing(asyncio.new_event_loop()) as loop:
-            controller, left = loop.run_until_complete(check(out))
+            controller, left = loop.run_until_complete(check(path, out))
         return controller, left, out.getvalue().splitlines()
 
     return checked
@@ -80,3 +81,11 @@ def test_the_end_says_how_long_it_may_take(run):
         "legato: stopping: draining, up to 2m; press Ctrl-C again to stop now",
         "legato: stopped",
     ]
+
+
+def test_the_start_says_what_has_no_effect_here(run, tmp_path):
+    path = tmp_path / "service.yaml"
+    path.write_text(up.QUICKSTART.read_text() + "  gateway: {template: {spec: {nodeSelector: {a: b}}}}\n")
+    _, _, told = run(path)
+    assert f"legato: {path}: spec.gateway.template: has no effect here: " in "\n".join(told)
+    assert "no effect" not in "\n".join(run()[2])

@@ -1,5 +1,6 @@
 """The CRDs on a real API server: it refuses what the operator refuses, fills in the same defaults, and explains."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -47,6 +48,7 @@ def test_defaults_are_those_of_the_types(api_server, build):
         {"scaling": {"mode": "Fixed"}, "prefill": {"replicas": 0}, "decode": {"replicas": 2}},
         {"decode": {"resources": {"requests": {"cpu": 2, "memory": "2Gi"}}}},
         {"decode": {"template": {"spec": {"nodeSelector": {"a": "b"}}}}},
+        {"gateway": {"template": {"spec": {"nodeSelector": {"a": "b"}}}, "resources": {"limits": {"cpu": 1}}}},
         {"gateway": {"tenantTokensPerMinute": {"*": 6000}}},
         {"engine": {"kvCacheMemory": "0.5Gi"}, "drain": {"deadline": "168h"}},
         {"engine": {"kvCacheMemory": "1Pi"}, "drain": {"deadline": "30s1m"}},
@@ -122,11 +124,12 @@ def test_names_of_images(api_server, build, image):
 )
 def test_what_the_operator_relies_on_is_refused_in_templates(api_server, build, template):
     """By the operator, too, of an object that came in before."""
-    item = build(decode={"template": template})
-    assert checks.unavailable(parsing.read_service(item).spec, in_containers=True)
-    status, answer = api_server.call("POST", SERVICES + STRICT, item)
-    assert status in {400, 422}, answer
-    assert "template" in answer["message"]
+    of_gateway = json.loads(json.dumps(template).replace("worker", "gateway"))
+    for item in (build(decode={"template": template}), build(gateway={"template": of_gateway})):
+        assert checks.unavailable(parsing.read_service(item).spec, in_containers=True)
+        status, answer = api_server.call("POST", SERVICES + STRICT, item)
+        assert status in {400, 422}, answer
+        assert "template" in answer["message"]
 
 
 def test_whatever_else_a_pod_has_is_stored_as_it_is(api_server, build):
@@ -135,15 +138,16 @@ def test_whatever_else_a_pod_has_is_stored_as_it_is(api_server, build):
         "hostNetwork": True,
         "containers": [
             {"name": "worker", "image": "x", "env": [{"name": "A", "valueFrom": {"fieldRef": {"fieldPath": "x"}}}]},
-            {"name": "beside", "args": ["a"], "ports": [{"containerPort": 1}], "env": [{"name": "LEGATO_X"}]},
+            {"name": "gateway-beside", "args": ["a"], "ports": [{"containerPort": 1}], "env": [{"name": "LEGATO_X"}]},
         ],
         "volumes": [{"name": "a", "emptyDir": {"medium": "Memory"}}],
     }
     template = {"metadata": {"labels": {"a": "b"}, "annotations": {"x/y": "z"}}, "spec": spec}
-    status, stored = api_server.call("POST", SERVICES + STRICT, build(decode={"template": template}))
-    assert status == 201, stored
-    assert stored["spec"]["decode"]["template"] == template
-    assert "template" not in stored["spec"]["prefill"]
+    for part, other in (("decode", "prefill"), ("gateway", "decode")):
+        status, stored = api_server.call("POST", SERVICES + STRICT, build(**{part: {"template": template}}))
+        assert status == 201, stored
+        assert stored["spec"][part]["template"] == template
+        assert "template" not in stored["spec"][other]
 
 
 def test_every_field_explains_itself():

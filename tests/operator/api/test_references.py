@@ -56,7 +56,8 @@ def test_model_source_names_one(build, source, found):
     ],
 )
 def test_template_names_one(build, pool, path, kind, key):
-    assert _of(build, decode=pool) == (Reference(f"spec.decode.template.spec.{path}", kind, "x", key),)
+    for part in ("decode", "gateway"):
+        assert _of(build, **{part: pool}) == (Reference(f"spec.{part}.template.spec.{path}", kind, "x", key),)
 
 
 @pytest.mark.parametrize(

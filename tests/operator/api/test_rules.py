@@ -19,7 +19,14 @@ def _fixed(prefill=1, decode=1):
 
 
 def _resources(role, kind, **amounts):
-    return {role: {"resources": {kind: amounts}}}
+    return _given(role, {kind: amounts})
+
+
+def _given(part, resources):
+    """Resources of a pool, of the gateway or of the hub's download."""
+    if part == "model.source.huggingFace":
+        return {"model": {"source": {"huggingFace": HUB | {"resources": resources}}}}
+    return {part: {"resources": resources}}
 
 
 def _budget(budget):
@@ -34,7 +41,7 @@ def _bounds(role, least):
 
 
 def _of_role(role):
-    replicas, here = f"spec.{role}.replicas", f"spec.{role}.resources"
+    replicas = f"spec.{role}.replicas"
     return {
         (replicas, "required with"): (_fixed(**{role: None}), _fixed()),
         (replicas, "only allowed with"): ({role: {"replicas": 1}}, {}),
@@ -47,13 +54,19 @@ def _of_role(role):
             {"scaling": {role: {"min": 2, "max": 2}}},
         ),
         (f"spec.scaling.{RATIOS[role]}", "cannot be kept"): (_bounds(role, 7), _bounds(role, 6)),
+    }
+
+
+def _of_resources(role):
+    here = f"spec.{role}.resources"
+    return {
         (f"{here}.limits", "must not be below"): (
-            {role: {"resources": {"requests": {"memory": "4Gi"}, "limits": {"memory": "4095Mi"}}}},
-            {role: {"resources": {"requests": {"memory": "4Gi"}, "limits": {"memory": "4096Mi", "cpu": 1}}}},
+            _given(role, {"requests": {"memory": "4Gi"}, "limits": {"memory": "4095Mi"}}),
+            _given(role, {"requests": {"memory": "4Gi"}, "limits": {"memory": "4096Mi", "cpu": 1}}),
         ),
         (f"{here}.limits", "of devices"): (
-            {role: {"resources": {"requests": {GPU: 1}, "limits": {GPU: 2}}}},
-            {role: {"resources": {"requests": {GPU: 2}, "limits": {GPU: "2000m"}}}},
+            _given(role, {"requests": {GPU: 1}, "limits": {GPU: 2}}),
+            _given(role, {"requests": {GPU: 2}, "limits": {GPU: "2000m"}}),
         ),
         **{
             (f"{here}.{kind}", "names must"): (
@@ -144,6 +157,10 @@ CASES = {
     ("spec.scaling.gpuBudget", "must be at least"): (_budget(3), _budget(4)),
     **_of_role("prefill"),
     **_of_role("decode"),
+    **_of_resources("prefill"),
+    **_of_resources("decode"),
+    **_of_resources("gateway"),
+    **_of_resources("model.source.huggingFace"),
 }
 
 

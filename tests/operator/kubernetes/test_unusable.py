@@ -7,6 +7,8 @@ import pytest
 from legato_operator.cluster import Ref
 
 TYPO = {"decode": {"template": {"spec": {"nodeSelektor": {"disk": "ssd"}}}}}
+HUGE_PAGES = {"hugepages-2Mi": "4Mi"}  # which need a request of cpu or memory beside them
+HUB = {"repo": "a/b", "revision": "0" * 40}
 BAD_VALUES = {
     "unknown field": (TYPO, "spec.decode.template.spec.nodeSelektor: field not declared in schema"),
     "wrong type": (
@@ -16,6 +18,18 @@ BAD_VALUES = {
     "wrong value": (
         {"prefill": {"template": {"spec": {"dnsPolicy": "Never"}}}},
         'spec.prefill.template.spec.dnsPolicy: Unsupported value: "Never"',
+    ),
+    "unknown field of gateways": (
+        {"gateway": {"template": {"spec": {"nodeSelektor": {"disk": "ssd"}}}}},
+        "spec.gateway.template.spec.nodeSelektor: field not declared in schema",
+    ),
+    "resources of gateways": (
+        {"gateway": {"resources": {"requests": {"example.com/port": "500m"}}}},
+        "spec.gateway.resources.limits[example.com/port]: ",
+    ),
+    "resources of the download": (
+        {"model": {"source": {"huggingFace": HUB | {"resources": {"requests": HUGE_PAGES}}}}},
+        "spec.model.source.huggingFace.resources.",
     ),
 }
 

@@ -147,7 +147,7 @@ def test_template_adds_by_name_and_leaves_the_rest(build):
     }
     service, plain = _service(build(decode={"template": template})), _worker(build())
     made = worker.template(service, "decode", PLACEMENT)
-    assert overlay.problems(template) == []
+    assert overlay.problems(template, "worker") == []
     spec, main = made["spec"], _main(made)
     assert made["metadata"]["labels"] == plain["metadata"]["labels"] | {"team": "a"}
     assert [c["name"] for c in spec["containers"]] == ["worker", "sidecar"]
@@ -191,6 +191,62 @@ def test_what_the_operator_relies_on_cannot_be_replaced(build, template, path):
     """It is refused by its path, not silently left out."""
     spec = _service(build(decode={"template": copy.deepcopy(template)})).spec
     assert [found for found, _ in checks.unavailable(spec, in_containers=True)] == [f"spec.decode.template.{path}"]
+    of_gateway = yaml.safe_load(yaml.safe_dump(template).replace("worker", "gateway"))
+    spec = _service(build(gateway={"template": of_gateway})).spec
+    here = f"spec.gateway.template.{path.replace('worker', 'gateway')}"
+    assert [found for found, _ in checks.unavailable(spec, in_containers=True)] == [here]
+
+
+def test_containers_of_a_template_are_reserved_by_the_name_of_our_own(build):
+    beside = {"spec": {"containers": [{"name": "gateway", "args": []}]}}
+    assert checks.unavailable(_service(build(decode={"template": beside})).spec, in_containers=True) == []
+
+
+def test_gateways_template_adds_to_its_pods(build):
+    template = {
+        "metadata": {"labels": {"team": "a"}, "annotations": {"note": "b"}},
+        "spec": {"nodeSelector": {"pool": "x"}, "containers": [{"name": "gateway", "image": "mine:2"}]},
+    }
+    service, plain = _service(build(gateway={"template": template})), gateway.template(_service(build()), PLACEMENT)
+    made = gateway.template(service, PLACEMENT)
+    pods = gateway.deployment(service, made)["spec"]["template"]
+    assert pods["metadata"]["labels"].items() >= {"team": "a", **plain["metadata"]["labels"]}.items()
+    assert pods["metadata"]["annotations"] == {"note": "b"}
+    assert pods["spec"]["nodeSelector"] == {"pool": "x"}
+    assert _main(pods) == _main(plain) | {"image": "mine:2"}
+    assert pods["spec"]["topologySpreadConstraints"] == plain["spec"]["topologySpreadConstraints"]
+    own = build(gateway={"template": {"spec": {"topologySpreadConstraints": []}}})
+    assert gateway.template(_service(own), PLACEMENT)["spec"]["topologySpreadConstraints"] == []
+
+
+@pytest.mark.parametrize(
+    ("given", "made"),
+    [
+        ({}, {"requests": {"cpu": "100m", "memory": "256Mi"}}),
+        ({"requests": {"cpu": 2}}, {"requests": {"cpu": "2", "memory": "256Mi"}}),
+        (
+            {"limits": {"memory": "128Mi"}},
+            {"requests": {"cpu": "100m"}, "limits": {"memory": "128Mi"}},
+        ),
+        (
+            {"requests": {"cpu": 1, "memory": "1Gi", "a.b/c": 1}},
+            {"requests": {"cpu": "1", "memory": "1Gi", "a.b/c": "1"}, "limits": {"a.b/c": "1"}},
+        ),
+    ],
+)
+def test_gateways_request_something_and_no_more_than_their_limit(build, given, made):
+    """What is limited and not requested, Kubernetes requests by itself."""
+    item = build(gateway={"resources": given})
+    assert _main(gateway.template(_service(item), PLACEMENT))["resources"] == made
+
+
+def test_download_has_the_resources_that_the_manifest_gives_it(build):
+    found, given = {"repo": "owner/name", "revision": REVISION}, {"limits": {"memory": "1Gi"}}
+    for resources in ({}, given):
+        item = _with_source(build, huggingFace=found | {"resources": resources})
+        for template in (_worker(item), gateway.template(_service(item), PLACEMENT)):
+            (download,) = template["spec"]["initContainers"]
+            assert download.get("resources", {}) == resources
 
 
 @pytest.mark.parametrize(
@@ -200,13 +256,26 @@ def test_what_the_operator_relies_on_cannot_be_replaced(build, template, path):
         {"model": {"source": {"image": "i"}}},
         {"model": {"source": {"huggingFace": {"repo": "a/b", "revision": REVISION}}}},
         {"gateway": {"replicas": 3}},
-        {"decode": {"template": {"spec": {"nodeSelector": {"a": "b"}}}}},
     ],
 )
 def test_available_in_containers_and_refused_for_processes(build, spec):
     read = _service(build(**spec)).spec
     assert checks.unavailable(read, in_containers=True) == []
     assert checks.unavailable(read)
+
+
+@pytest.mark.parametrize(
+    ("part", "field", "given"),
+    [
+        *((part, "template", {"spec": {"nodeSelector": {"a": "b"}}}) for part in ("prefill", "decode", "gateway")),
+        ("gateway", "resources", {"limits": {"cpu": 1}}),
+    ],
+)
+def test_what_has_no_effect_on_processes_is_accepted_and_told(build, part, field, given):
+    read = _service(build(**{part: {field: given}})).spec
+    assert checks.unavailable(read) == []
+    assert [path for path, _ in checks.without_effect(read)] == [f"spec.{part}.{field}"]
+    assert checks.without_effect(_service(build()).spec) == []
 
 
 def test_memory_that_pods_do_not_share_is_no_transport(build):
