@@ -11,8 +11,11 @@ from typing import Protocol
 
 from legato_operator.cluster import Object, Ref, labels_of, ref_of
 from legato_operator.errors import ClusterError, NotLeading, Unavailable
+from legato_operator.turns import Turns
 from legato_protocol import names
 
+LONGEST_GATHER = 1.0  # seconds
+MOST_PASSES = 16  # at once: with more, each takes longer, and all services are Ready together, late
 log = logging.getLogger(__name__)
 
 
@@ -63,6 +66,7 @@ class _ServiceLoop:
     wake: asyncio.Event = field(default_factory=asyncio.Event)
     changed: asyncio.Event = field(default_factory=asyncio.Event)  # it was edited, or is to be deleted
     generation: int = 0
+    begun: bool = False  # it has had a pass
 
 
 class Controller:
@@ -78,14 +82,18 @@ class Controller:
         journal: Journal | None = None,
         gather: float = 0.0,
         time: Callable[[], float] = time.monotonic,
+        most_passes: int = MOST_PASSES,
     ) -> None:
         """For `gather` seconds after a wake, more of them mean the same pass: writes are told of one by one.
 
-        For as long as the last pass took, if that is longer: a service is never busy for more than half of the time. An
-        edit is not waited with.
+        For as long as the last pass took, if that is longer, up to `LONGEST_GATHER`: a service that moves is not busy
+        all of the time. An edit is not waited with.
+
+        Of more than `most_passes` that are due, services that have begun go first: they are the nearest to Ready.
         """
         self._gather = gather
         self._time = time
+        self._turns = Turns(most_passes)
         self._reconciler = reconciler
         self._retries = retries
         self._journal = journal or NullJournal()
@@ -129,11 +137,8 @@ class Controller:
     async def _serve(self, ref: Ref, loop: _ServiceLoop) -> None:
         failures = 0
         while True:
-            loop.wake.clear()
-            loop.changed.clear()
-            began = self._time()
             try:
-                due = await self._timed(ref)
+                due, took = await self._in_turn(ref, loop)
             except NotLeading:
                 raise
             except Exception as error:  # whatever one object does to its pass, the others' go on
@@ -145,11 +150,21 @@ class Controller:
                 continue
             failures = 0
             if due is None:
+                if loop.wake.is_set():
+                    continue  # there may be one of that name again
                 del self._loops[ref]
                 return
-            took = self._time() - began
             if await _wait(loop.wake, due) and self._gather:
-                await _wait(loop.changed, max(self._gather, took))
+                await _wait(loop.changed, max(self._gather, min(took, LONGEST_GATHER)))
+
+    async def _in_turn(self, ref: Ref, loop: _ServiceLoop) -> tuple[float | None, float]:
+        """When to look again, and how long the pass took. What wakes the service while it waits is part of the pass."""
+        async with self._turns.taken(urgent=loop.begun):
+            loop.wake.clear()
+            loop.changed.clear()
+            loop.begun = True
+            began = self._time()
+            return await self._timed(ref), self._time() - began
 
     async def _timed(self, ref: Ref) -> float | None:
         began = self._passes[ref] = self._time()

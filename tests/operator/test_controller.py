@@ -6,7 +6,7 @@ import pytest
 import virtual_loop
 
 from legato_operator.cluster import Ref
-from legato_operator.controller import Controller, Retries
+from legato_operator.controller import LONGEST_GATHER, Controller, Retries
 from legato_operator.errors import Invalid, Unavailable
 
 GOOD = Ref("InferenceService", "default", "good")
@@ -193,6 +193,95 @@ def test_passes_that_take_long_are_as_far_apart():
         await asyncio.wait((task,))
 
     virtual_loop.run(check())
+
+
+def test_pause_after_a_long_pass_is_bounded():
+    """Else, where a hundred services move, each waits for as long as the operator is busy with all others."""
+    began = []
+
+    class Slow(Passes):
+        async def reconcile(self, ref):
+            began.append(asyncio.get_running_loop().time())
+            await asyncio.sleep(60)
+            return await super().reconcile(ref)
+
+    passes = Slow()
+
+    async def check(controller):
+        controller.wake(GOOD)
+        await asyncio.sleep(60.1)
+        controller.wake(GOOD)
+        await asyncio.sleep(120)
+        assert began[1] - began[0] <= 60.2 + LONGEST_GATHER
+
+    _run_timed(check, passes, gather=0.001)
+
+
+def _run_timed(check, passes, **given):
+    async def run():
+        controller = Controller(passes, QUICK, time=asyncio.get_running_loop().time, **given)
+        task = asyncio.create_task(controller.run())
+        await asyncio.sleep(0)
+        try:
+            await check(controller)
+        finally:
+            task.cancel()
+            await asyncio.wait((task,))
+
+    virtual_loop.run(run())
+
+
+class Steps(Passes):
+    """Every service takes five passes of a second, as if pods became ready between them."""
+
+    def __init__(self):
+        super().__init__()
+        self.at_once = self.most = 0
+        self.finished = {}
+        self.controller = None
+
+    async def reconcile(self, ref):
+        self.at_once += 1
+        self.most = max(self.most, self.at_once)
+        await asyncio.sleep(1)
+        self.at_once -= 1
+        self.done.append(ref.name)
+        if self.done.count(ref.name) == 5:
+            self.finished[ref.name] = asyncio.get_running_loop().time()
+        else:
+            self.controller.wake(ref)
+        return 3600.0
+
+
+def test_passes_are_bounded_and_services_that_have_begun_come_first():
+    """Half of many services are ready long before the last, instead of all together at the end."""
+    passes, many = Steps(), 40
+
+    async def check(controller):
+        passes.controller = controller
+        for number in range(many):
+            controller.wake(Ref("InferenceService", "default", f"s{number}"))
+        await asyncio.sleep(1000)
+        times = sorted(passes.finished.values())
+        assert (passes.most, len(times)) == (2, many)
+        assert times[many // 2] < 0.75 * times[-1]
+
+    _run_timed(check, passes, most_passes=2)
+
+
+def test_service_that_is_made_again_during_its_last_pass_is_looked_at():
+    passes = Passes()
+    passes.gone.add("good")
+    passes.hold = asyncio.Event()
+
+    async def check(controller, _task):
+        controller.wake(GOOD)
+        await passes.until(lambda: controller.longest_pass() > 0)
+        controller.wake(GOOD)
+        passes.hold.set()
+        await passes.until(lambda: passes.done == ["good", "good"])
+
+    _run(check, passes)
 
 
 def test_service_that_is_gone_is_forgotten_until_it_is_there_again():
