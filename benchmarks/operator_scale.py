@@ -171,14 +171,13 @@ class Operator:
     port: int
 
     async def calls(self) -> collections.Counter[str]:
-        """By verb; those for its Lease by themselves."""
+        """By verb and kind, without those for its Lease."""
         async with httpx.AsyncClient(trust_env=False) as client:
             text = (await client.get(f"http://127.0.0.1:{self.port}/metrics", timeout=30)).text
         found: collections.Counter[str] = collections.Counter()
         for kind, outcome, verb, count in CALLS.findall(text):
-            found["lease" if kind == "Lease" else verb if outcome == "OK" else f"{verb}: {outcome}"] += int(
-                float(count)
-            )
+            if kind != "Lease":
+                found[f"{verb} {kind}" if outcome == "OK" else f"{verb} {kind}: {outcome}"] += int(float(count))
         return found
 
     def seconds(self) -> float:
@@ -230,12 +229,21 @@ def _quantiles(times: Iterable[float]) -> str:
     return f"p50 {statistics.median(ordered):.1f} s, p99 {ordered[int(0.99 * (len(ordered) - 1))]:.1f} s"
 
 
+def _load() -> str:
+    return ", ".join(f"{load:.1f}" for load in os.getloadavg()) + " (1, 5, 15 minutes)"
+
+
 def _row(name: str, *values: object) -> None:
     print(f"| {name} | {' | '.join(str(value) for value in values)} |", flush=True)
 
 
-def _by_verb(calls: collections.Counter[str], share: float) -> str:
-    return ", ".join(f"{verb} {count / share:.1f}" for verb, count in calls.most_common())
+def _per_service(calls: collections.Counter[str], share: float) -> str:
+    """All together, by verb, and by verb and kind."""
+    verbs: collections.Counter[str] = collections.Counter()
+    for what, count in calls.items():
+        verbs[what.split()[0]] += count
+    told = [", ".join(f"{what} {count / share:.1f}" for what, count in each.most_common()) for each in (verbs, calls)]
+    return f"**{calls.total() / share:.1f}**: {told[0]} ({told[1]})"
 
 
 async def measure(args: argparse.Namespace, server: control_plane.ApiServer, folder: Path) -> None:
@@ -267,7 +275,7 @@ async def _singles(args: argparse.Namespace, services: Services, found: Operator
         await _until(lambda name=name: ("single", name) in services.settled)  # type: ignore[misc]
     calls = await found.calls() - before
     _row(f"apply to Ready, {len(names)} one by one", _quantiles(services.ready[k] - services.applied[k] for k in names))
-    _row("its calls until settled", _by_verb(calls, len(names)))
+    _row("its calls until settled", _per_service(calls, len(names)))
     for namespace, name in names:
         await services.delete(namespace, name)
 
@@ -283,8 +291,10 @@ async def _hundred(args: argparse.Namespace, services: Services, found: Operator
     what = f"{len(names)} at once, {args.workers} workers each"
     _row(f"apply to Ready, {what}", _quantiles(services.ready[k] - services.applied[k] for k in names))
     _row("apply to all workers ready and settled", _quantiles(services.settled[k] - services.applied[k] for k in names))
-    _row("calls per service until settled", _by_verb(calls, len(names)))
-    _row("the operator's share of a core meanwhile", f"{(found.seconds() - cpu) / took:.2f}")
+    _row("calls per service until settled", _per_service(calls, len(names)))
+    used = found.seconds() - cpu
+    _row("CPU of the operator meanwhile", f"{used / len(names):.2f} s a service, {used / took:.2f} cores")
+    _row("load of the machine", _load())
 
 
 async def _rest(args: argparse.Namespace, found: Operator) -> None:
@@ -293,11 +303,11 @@ async def _rest(args: argparse.Namespace, found: Operator) -> None:
     await asyncio.sleep(args.rest)
     minutes = (time.monotonic() - began) / 60
     calls = await found.calls() - before
-    _row("at rest: calls per service and minute", _by_verb(calls, minutes * args.services))
+    _row("at rest: calls per service and minute", _per_service(calls, minutes * args.services))
     _row("at rest: calls a second, all services", f"{calls.total() / minutes / 60:.1f}")
     _row("at rest: share of a core", f"{(found.seconds() - cpu) / minutes / 60:.3f}")
     _row("at rest: RSS", f"{found.memory()} MiB")
-    _row("load of the machine (1, 5, 15 minutes)", ", ".join(f"{load:.1f}" for load in os.getloadavg()))
+    _row("load of the machine", _load())
 
 
 def main() -> None:

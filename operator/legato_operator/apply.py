@@ -1,11 +1,13 @@
 """Carries a plan out: the only writer. Stops at the first conflict; the next pass sees the world as it is then."""
 
+import asyncio
 import contextlib
 import secrets
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from legato_operator.cluster import Cluster, Object, Ref, ref_of, uid_of
+from legato_operator.cluster import Cluster, Object, Ref, labels_of, ref_of, uid_of
 from legato_operator.errors import ClusterError, Conflict, Forbidden, NotLeading, ObjectNotFound, Unavailable
 from legato_operator.manifests import common, secret
 from legato_operator.observing.observe import Workers, read_token
@@ -24,23 +26,64 @@ from legato_operator.planning.actions import (
 from legato_protocol import names
 
 FINALIZER = f"{names.API_GROUP}/operator"
+TOGETHER = 8  # objects of a phase
+_ACCESS = ("Role", "RoleBinding")  # a binding is refused before its role is there
 
 
 async def apply(cluster: Cluster, workers: Workers, observed: Observed, phases: tuple[Phase, ...]) -> None:
-    """Every action, in order. Raises Conflict, NotLeading and Unavailable at once; what the cluster refuses for good, a
-    quota for one, is raised when all else is done.
+    """Every phase, in order. After a Conflict, NotLeading or Unavailable nothing more is begun, and it is raised; what
+    the cluster refuses for good, a quota for one, is raised when all else is done.
     """
     refusals: list[ClusterError] = []
     for phase in phases:
-        for action in phase.actions:
+        left = deque(_independent(phase.actions))
+        sharing = (_carry_out(cluster, workers, observed, left, refusals) for _ in range(min(TOGETHER, len(left))))
+        ended = await asyncio.gather(*sharing, return_exceptions=True)
+        if errors := [error for error in ended if error is not None]:
+            raise errors[0]
+    if refusals:
+        raise refusals[0]
+
+
+async def _carry_out(
+    cluster: Cluster,
+    workers: Workers,
+    observed: Observed,
+    left: deque[list[Action]],
+    refusals: list[ClusterError],
+) -> None:
+    """What is left, together with others who do the same."""
+    while left:
+        for action in left.popleft():
             try:
                 await _act(cluster, workers, observed, action)
             except (Conflict, NotLeading, Unavailable):
+                left.clear()
                 raise
             except ClusterError as refusal:
                 refusals.append(refusal)
-    if refusals:
-        raise refusals[0]
+
+
+def _independent(actions: Sequence[Action]) -> list[list[Action]]:
+    """What may happen at the same time: each list is about other objects, and has its own order."""
+    found: dict[object, list[Action]] = {}
+    for action in actions:
+        found.setdefault(_about(action), []).append(action)
+    return list(found.values())
+
+
+def _about(action: Action) -> object:
+    match action:
+        case Apply(item) if item["kind"] in _ACCESS:
+            return _ACCESS
+        case Apply(item) | RecallWorker(item):
+            return item["kind"], item["metadata"]["name"]
+        case PatchStatus(ref) | Delete(ref):
+            return ref.kind, ref.name
+        case DrainWorker(name):
+            return "Pod", name
+        case _:
+            return type(action)
 
 
 def is_held(stored: Object) -> bool:
@@ -77,31 +120,40 @@ async def _act(cluster: Cluster, workers: Workers, observed: Observed, action: A
 
 
 async def _apply(cluster: Cluster, item: Mapping[str, Any], manager: str, force: bool) -> None:
-    if not force and item["kind"] != "Pod":  # whose fields nobody may change later
-        await _check_free(cluster, item)
-    try:
+    if force:
         await cluster.apply(item, manager, force)
-    except Conflict as conflict:
-        if force:
-            raise
-        # Looking again mends nothing: somebody else's object has the name.
-        raise ClusterError(f"{item['kind']} {item['metadata']['name']} is not the service's own: {conflict}") from None
+        return
+    try:
+        await cluster.create(item, manager)
+    except Conflict as taken:
+        await _take_back(cluster, item, manager, taken)
 
 
-async def _check_free(cluster: Cluster, item: Mapping[str, Any]) -> None:
-    """Raises ClusterError where an object of that name is somebody else's.
+async def _take_back(cluster: Cluster, item: Mapping[str, Any], manager: str, taken: Conflict) -> None:
+    """Give an object of the service's own that lost its labels what it lacks; of a pod, nothing else can be written.
 
-    Apply alone would take it: from another service, since one manager applies for all, and where no field disagrees.
+    Raises ClusterError where it is somebody else's: apply alone would take it from another service, since one manager
+    applies for all, and where no field disagrees. Raises Conflict where it should have been seen, or has gone again.
     """
     try:
         found = await cluster.get(ref_of(item))
     except ObjectNotFound:
-        return
+        raise taken from None
     owners = found["metadata"].get("ownerReferences", ())
     mine = {owner["uid"] for owner in item["metadata"]["ownerReferences"]}
     if not any(owner["uid"] in mine for owner in owners):
         whose = "".join(f", but of {owner['kind']} {owner['name']}" for owner in owners)
         raise ClusterError(f"{item['kind']} {item['metadata']['name']} is not the service's own{whose}")
+    if labels_of(item).items() <= labels_of(found).items():
+        raise taken
+    lacking = dict(item)
+    if item["kind"] == "Pod":
+        kept = {key: item["metadata"][key] for key in ("name", "namespace", "labels")}
+        lacking = {"apiVersion": "v1", "kind": "Pod", "metadata": {**kept, "uid": uid_of(found)}}
+    try:
+        await cluster.apply(lacking, manager)
+    except Conflict as conflict:  # looking again mends nothing: somebody else holds what it lacks
+        raise ClusterError(f"{item['kind']} {item['metadata']['name']} is not the service's own: {conflict}") from None
 
 
 async def _delete(cluster: Cluster, ref: Ref, uid: str | None = None) -> None:

@@ -1,4 +1,4 @@
-"""What the operator needs of a cluster, and no more: seven calls with the semantics of Kubernetes' API.
+"""What the operator needs of a cluster, and no more: eight calls with the semantics of Kubernetes' API.
 
 `local` implements it on one machine; the conformance suite says what every implementation must do.
 """
@@ -45,6 +45,10 @@ class Cluster(Protocol):
         self, kind: str, namespace: str | None = None, labels: Mapping[str, str] | None = None
     ) -> ObjectList:
         """All objects of a kind that carry these labels."""
+        ...
+
+    async def create(self, item: Mapping[str, Any], manager: str) -> Object:
+        """Apply an object that is not there yet. Raises Conflict where there is one of that name, whosever it is."""
         ...
 
     async def apply(self, item: Mapping[str, Any], manager: str, force: bool = False) -> Object:

@@ -7,7 +7,7 @@ import itertools
 import pytest
 
 from legato_operator.cluster import Ref, uid_of
-from legato_operator.errors import Conflict, Gone, ObjectNotFound
+from legato_operator.errors import Conflict, Gone, Invalid, ObjectNotFound
 from legato_operator.kubernetes.api import KubernetesCluster
 from legato_operator.local.store import Store
 
@@ -97,6 +97,37 @@ def test_apply_that_changes_nothing_writes_nothing(run):
         made = await cluster.apply(_item({"x": "1"}), "one")
         again = await cluster.apply(_item({"x": "1"}), "one")
         assert again["metadata"]["resourceVersion"] == made["metadata"]["resourceVersion"]
+
+    run(check)
+
+
+@pytest.mark.parametrize("kind", ["ConfigMap", "InferenceService"])
+def test_create_makes_what_is_not_there_and_leaves_alone_what_is(run, kind):
+    """Whosever it is, and though it disagrees in nothing."""
+
+    def item(length):
+        model = {"source": {"builtin": "smollm2-135m-instruct"}, "maxLength": length}
+        made = {"apiVersion": "serving.legato.dev/v1alpha1", "kind": kind, "spec": {"model": model}}
+        return made | {"metadata": {"name": "a", "namespace": "default"}} if kind != "ConfigMap" else _item({"x": "1"})
+
+    async def check(cluster):
+        made = await cluster.create(item(32), "one")
+        for manager, again in (("one", item(32)), ("one", item(64)), ("two", item(32))):
+            with pytest.raises(Conflict):
+                await cluster.create(again, manager)
+        assert (await cluster.get(Ref(kind, "default", "a"))) == made
+
+    run(check)
+
+
+def test_field_of_a_created_object_is_dropped_by_an_apply_that_leaves_it_out(run):
+    """A plain POST would keep it for ever: its fields belong to another operation than those of an apply."""
+
+    async def check(cluster):
+        await cluster.create(_item({"x": "1", "y": "2"}), "one")
+        assert (await cluster.apply(_item({"y": "2"}), "one"))["data"] == {"y": "2"}
+        with pytest.raises(Conflict):
+            await cluster.apply(_item({"y": "3"}), "two")
 
     run(check)
 
@@ -232,7 +263,14 @@ def test_status_is_apart_from_spec(run):
 
     async def check(cluster):
         await cluster.apply(service(32), "one")
-        await cluster.patch_status(SERVICE, {"model": "m", "pools": {"prefill": {"ready": 1}, "decode": {"ready": 1}}})
+        uid = uid_of(await cluster.get(SERVICE))
+        for conditions in ([], [{"type": "A"}]):
+            with contextlib.suppress(Invalid):  # of which only the API server has rules
+                await cluster.patch_status(SERVICE, {"conditions": conditions, "model": "m"}, uid)
+        with pytest.raises(Conflict):
+            await cluster.patch_status(SERVICE, {"model": "x"}, "gone")
+        pools = {"prefill": {"ready": 1}, "decode": {"ready": 1}}
+        await cluster.patch_status(SERVICE, {"conditions": None, "model": "m", "pools": pools}, uid)
         patched = await cluster.patch_status(SERVICE, {"pools": {"decode": {"ready": 2}}, "model": None})
         assert patched["status"] == {"pools": {"decode": {"ready": 2}}}
         assert patched["metadata"]["generation"] == 1

@@ -36,7 +36,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
   verbs: [get, list, watch, create, patch, delete]
 - apiGroups: [serving.legato.dev]
   resources: [inferenceservices/status, workerpools/status]
-  verbs: [update]
+  verbs: [patch, update]
 - apiGroups: [""]
   resources: [pods, services, serviceaccounts]
   verbs: [get, list, watch, create, patch, delete]

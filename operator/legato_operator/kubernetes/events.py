@@ -1,60 +1,71 @@
 """Kubernetes Events about an object. One name for each thing that can be said of it, so that a repeat is a count."""
 
+import asyncio
 import hashlib
 import logging
 from collections.abc import Mapping
 from typing import Any
 
-from legato_operator.cluster import Cluster, Object, Ref
-from legato_operator.errors import ClusterError, NotLeading, ObjectNotFound
+from legato_operator.cluster import Cluster, Object, ref_of
+from legato_operator.errors import ClusterError, Conflict
 from legato_operator.kubernetes import kinds
 from legato_operator.kubernetes.leader import micro_time
 from legato_operator.manifests import common
 
 LONGEST_NOTE = 1000  # characters; the API allows 1,024
+MOST_WAITING = 1000
 log = logging.getLogger(__name__)
 
 
 class Events:
-    """A `Recorder`."""
+    """A `Recorder` that nobody waits for: `run` writes what was recorded, one after the other."""
 
-    def __init__(self, cluster: Cluster, instance: str) -> None:
+    def __init__(self, cluster: Cluster, instance: str, most_waiting: int = MOST_WAITING) -> None:
         self._cluster = cluster
         self._instance = instance
+        self._waiting: asyncio.Queue[dict[str, Any]] = asyncio.Queue(most_waiting)
 
     async def record(self, about: Object, warning: bool, reason: str, note: str) -> None:
         try:
-            await self._record(about, "Warning" if warning else "Normal", reason, note[:LONGEST_NOTE])
-        except NotLeading:
-            raise
-        except ClusterError as error:
-            log.warning("no Event %s about %s: %s", reason, about["metadata"]["name"], error)
+            self._waiting.put_nowait(self._event(about, "Warning" if warning else "Normal", reason, note))
+        except asyncio.QueueFull:
+            log.warning("no Event %s about %s: too many wait", reason, about["metadata"]["name"])
 
-    async def _record(self, about: Object, kind: str, reason: str, note: str) -> None:
-        metadata = about["metadata"]
-        said = hashlib.sha256("\0".join((metadata["uid"], kind, reason, note)).encode()).hexdigest()[:16]
-        ref = Ref("Event", metadata["namespace"], f"{metadata['name']}.{said}")
-        now = micro_time()
+    async def run(self) -> None:
+        """Until it is cancelled."""
+        while True:
+            item = await self._waiting.get()
+            try:
+                await self._write(item)
+            except ClusterError as error:
+                log.warning("no Event %s about %s: %s", item["reason"], item["regarding"]["name"], error)
+
+    async def _write(self, item: Mapping[str, Any]) -> None:
         try:
-            stored: Mapping[str, Any] = await self._cluster.get(ref)
-        except ObjectNotFound:
-            stored = {}
-        count = int(stored.get("series", {}).get("count", 1)) + 1
-        item = {
+            await self._cluster.create(item, common.MANAGER)
+        except Conflict:
+            stored = await self._cluster.get(ref_of(item))
+            count = int(stored.get("series", {}).get("count", 1)) + 1
+            first = {key: stored[key] for key in ("eventTime", "reportingInstance")}
+            series = {"series": {"count": count, "lastObservedTime": item["eventTime"]}}
+            await self._cluster.apply({**item, **first, **series}, common.MANAGER, force=True)
+
+    def _event(self, about: Object, kind: str, reason: str, note: str) -> dict[str, Any]:
+        metadata, note = about["metadata"], note[:LONGEST_NOTE]
+        said = hashlib.sha256("\0".join((metadata["uid"], kind, reason, note)).encode()).hexdigest()[:16]
+        return {
             "apiVersion": kinds.KINDS["Event"].api_version,
             "kind": "Event",
-            "metadata": {"name": ref.name, "namespace": ref.namespace},
-            "eventTime": stored.get("eventTime") or now,
+            "metadata": {"name": f"{metadata['name']}.{said}", "namespace": metadata["namespace"]},
+            "eventTime": micro_time(),
             "reportingController": common.MANAGER,
-            "reportingInstance": stored.get("reportingInstance") or self._instance,
+            "reportingInstance": self._instance,
             "action": "Reconcile",
             "reason": reason,
             "regarding": _reference(about),
             "note": note,
             "type": kind,
         }
-        series = {"series": {"count": count, "lastObservedTime": now}} if stored else {}
-        await self._cluster.apply(item | series, common.MANAGER, force=True)
 
 
 def _reference(about: Object) -> dict[str, str]:

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 from legato_operator.cluster import Cluster, Object, ObjectList, Ref, WatchEvent
 from legato_operator.errors import ClusterError, Conflict, NotLeading, ObjectNotFound
 from legato_operator.kubernetes import kinds
+from legato_operator.manifests import common
 
 LEASE = "legato-operator"
 log = logging.getLogger(__name__)
@@ -25,7 +26,7 @@ class Leases(Protocol):
 
     async def get(self, ref: Ref) -> Object: ...
 
-    async def create(self, item: Mapping[str, Any]) -> Object: ...
+    async def create(self, item: Mapping[str, Any], manager: str) -> Object: ...
 
     async def replace(self, item: Mapping[str, Any]) -> Object: ...
 
@@ -100,7 +101,7 @@ class Leader:
             try:
                 stored = await self._leases.get(self._ref)
             except ObjectNotFound:
-                await self._leases.create(self._lease({}, {}))
+                await self._leases.create(self._lease({}, {}), common.MANAGER)
             else:
                 if not self._may_take(stored.get("spec", {})):
                     self._held_until = 0.0
@@ -161,6 +162,10 @@ class LedCluster:
         self, kind: str, namespace: str | None = None, labels: Mapping[str, str] | None = None
     ) -> ObjectList:
         return await self._cluster.list(kind, namespace, labels)
+
+    async def create(self, item: Mapping[str, Any], manager: str) -> Object:
+        self._check()
+        return await self._cluster.create(item, manager)
 
     async def apply(self, item: Mapping[str, Any], manager: str, force: bool = False) -> Object:
         self._check()

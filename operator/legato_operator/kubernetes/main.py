@@ -123,10 +123,10 @@ class _Process:
             settings.gpu_resources,
             settings.tracing_endpoint,
         )
-        recorder = Events(led, settings.identity)
+        self._events = Events(led, settings.identity)
         autoscaler = Autoscaler(GatewaySignalSource(HttpGateways(session), partial(read_token, led)), metrics.services)
         reconciler: Reconciles = Reconciler(
-            led, HttpWorkers(session), SystemClock(), where, recorder, autoscaler, metrics.services
+            led, HttpWorkers(session), SystemClock(), where, self._events, autoscaler, metrics.services
         )
         if settings.token_role:
             account = Account(settings.lease_namespace, settings.service_account)
@@ -169,6 +169,7 @@ class _Process:
         self._remembered.trust(False)
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._controller.run())
+            tasks.create_task(self._events.run())
             while not await self._wake_all():  # noqa: ASYNC110 - only the API server can tell
                 await asyncio.sleep(WAIT_SECONDS)
 

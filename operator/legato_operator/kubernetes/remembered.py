@@ -64,6 +64,12 @@ class Remembered:
         key = tuple(sorted((labels or {}).items()))
         return await self._kept(self._listings, (kind, namespace), key, ask)
 
+    async def create(self, item: Mapping[str, Any], manager: str) -> Object:
+        try:
+            return await self._cluster.create(item, manager)
+        finally:
+            self._forget(ref_of(item), labels_of(item))
+
     async def apply(self, item: Mapping[str, Any], manager: str, force: bool = False) -> Object:
         try:
             return await self._cluster.apply(item, manager, force)

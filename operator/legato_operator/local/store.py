@@ -47,6 +47,12 @@ class Store:
         )
         return ObjectList(items, self._version)
 
+    async def create(self, item: Mapping[str, Any], manager: str) -> Object:
+        ref = ref_of(item)
+        if ref in self._objects:
+            raise Conflict(f"there is a {ref} already")
+        return await self.apply(item, manager)
+
     async def apply(self, item: Mapping[str, Any], manager: str, force: bool = False) -> Object:
         ref = ref_of(item)
         before = self._objects.get(ref)

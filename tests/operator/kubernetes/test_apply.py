@@ -2,11 +2,13 @@
 
 import asyncio
 
+import pytest
+
 from legato_operator import apply
 from legato_operator.acceptance import accept
 from legato_operator.clock import SystemClock
 from legato_operator.cluster import ref_of
-from legato_operator.errors import Forbidden
+from legato_operator.errors import Conflict, Forbidden
 from legato_operator.kubernetes.api import KubernetesCluster
 from legato_operator.manifests import placement
 from legato_operator.observing.observe import observe
@@ -89,7 +91,11 @@ async def _is_let(cluster, item):
 
 
 async def _changes_nothing(s, action):
-    """Asked again where Kubernetes' own controllers may have written between the two calls."""
+    """Asked again where Kubernetes' own controllers may have written between the two calls. Pods are made but once."""
     before = await s.cluster.get(ref_of(action.item))
+    if before["kind"] == "Pod":
+        with pytest.raises(Conflict):
+            await s.cluster.create(action.item, action.manager)
+        return True
     after = await s.cluster.apply(action.item, action.manager, action.force)
     return after["metadata"]["resourceVersion"] == before["metadata"]["resourceVersion"]

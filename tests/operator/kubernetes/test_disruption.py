@@ -54,8 +54,14 @@ async def _scale(s, replicas):
         "metadata": {"name": "demo-decode", "namespace": s.name},
         "spec": {"replicas": replicas},
     }
-    await s.wait(lambda: s.exists("WorkerPool", "demo-decode"))
+    await s.wait(lambda: _has_size(s, "demo-decode"))
     await s.cluster.apply(wish, "user", force=True)
+
+
+async def _has_size(s, pool):
+    """The operator gives it the first one a moment after it was made."""
+    found = (await s.cluster.list("WorkerPool", s.name)).items
+    return any(item["metadata"]["name"] == pool and "replicas" in item["spec"] for item in found)
 
 
 async def _is_capped(s, workers):

@@ -53,7 +53,7 @@ def test_throttled_operator_gets_there(space, build):
 def test_conflicts_of_status_and_apply_are_tried_again(space, build):
     async def check():
         async with _through_gate(space) as (s, way):
-            some = way.answer = Some(409, 6, lambda r: r.method == "PUT" and r.path.endswith(STATUS))
+            some = way.answer = Some(409, 6, lambda r: r.method == "PATCH" and r.path.endswith(STATUS))
             await s.make(build())
             await s.wait(s.ready)
             assert not some.left

@@ -39,7 +39,7 @@ def test_leader_that_dies_without_a_word_is_followed_when_its_lease_ends(space, 
     async def check():
         async with space() as s:
             held = {"holderIdentity": "dead", "leaseDurationSeconds": 1, "renewTime": "2026-01-01T00:00:00.000000Z"}
-            await s.cluster.create(_lease(s, held))
+            await s.cluster.create(_lease(s, held), "test")
             async with s.operator("two"):
                 await s.make(build())
                 await s.wait(s.ready)

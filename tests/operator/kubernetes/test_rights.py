@@ -24,9 +24,9 @@ EVERYBODY = {
 }
 OPERATOR = {
     "inferenceservices.serving.legato.dev": {"get", "list", "watch", "patch"},
-    "inferenceservices.serving.legato.dev/status": {"update"},
+    "inferenceservices.serving.legato.dev/status": {"patch", "update"},
     "workerpools.serving.legato.dev": OWNED,
-    "workerpools.serving.legato.dev/status": {"update"},
+    "workerpools.serving.legato.dev/status": {"patch", "update"},
     "pods": OWNED,
     "services": OWNED,
     "serviceaccounts": OWNED,
@@ -183,7 +183,7 @@ async def _live(tools, space, build, system, name, refused):
             await s.wait(lambda: _is_gone(s))
             told = await _metrics(operator.port)
     assert {(verb, kind) for verb, kind, outcome in _calls(told) if outcome == "Forbidden"} <= refused
-    assert {("apply", "Event"), ("delete", "WorkerPool"), ("delete", "Secret")} <= {call[:2] for call in _calls(told)}
+    assert {("create", "Event"), ("delete", "WorkerPool"), ("delete", "Secret")} <= {call[:2] for call in _calls(told)}
     assert set(re.findall(r'legato_operator_watch_events_total{kind="(\w+)"}', told)) >= set(LABELLED)
 
 

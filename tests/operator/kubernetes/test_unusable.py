@@ -91,7 +91,7 @@ def test_kept_spec_is_of_this_service_and_not_of_one_before_it(space, build):
             owner = kept["metadata"]["ownerReferences"]
             metadata = {"name": "new-manifest-1", "namespace": s.name, "labels": labels, "ownerReferences": owner}
             metadata["annotations"] = kept["metadata"]["annotations"]
-            await s.cluster.create(stranger | {"metadata": metadata, "revision": 1})
+            await s.cluster.create(stranger | {"metadata": metadata, "revision": 1}, "test")
             await s.make(build(decode={"parallelism": {"tensor": 2}}), "new")
             await s.wait(lambda: _is(s.condition("Ready", "new"), ("False", "NotAvailable")))
             assert set(await s.pods("decode")) == {"demo-decode-0"}

@@ -1,0 +1,98 @@
+"""Events are written beside the passes that they tell of: a pass neither waits for one nor fails by one."""
+
+import asyncio
+import itertools
+
+from legato_operator.errors import Forbidden
+from legato_operator.kubernetes.events import Events
+from legato_operator.local.store import Store
+
+ABOUT = {
+    "apiVersion": "serving.legato.dev/v1alpha1",
+    "kind": "InferenceService",
+    "metadata": {"name": "demo", "namespace": "default", "uid": "1"},
+}
+
+
+class Held(Store):
+    """Lets nobody write before it is opened."""
+
+    def __init__(self):
+        ticks = itertools.count()
+        super().__init__(lambda: f"2026-01-01T00:00:{next(ticks):02}Z")
+        self.opened = asyncio.Event()
+        self.refusals = 0
+
+    async def apply(self, item, manager, force=False):
+        await self.opened.wait()
+        if self.refusals:
+            self.refusals -= 1
+            raise Forbidden("no Events here")
+        return await super().apply(item, manager, force)
+
+
+def _run(check, **given):
+    async def run():
+        store = Held()
+        events = Events(store, "one", **given)
+        task = asyncio.create_task(events.run())
+        try:
+            async with asyncio.timeout(30):
+                await check(store, events)
+            assert not task.done()
+        finally:
+            task.cancel()
+            await asyncio.wait((task,))
+
+    asyncio.run(run())
+
+
+async def _written(store, count):
+    while len(items := (await store.list("Event")).items) < count:  # noqa: ASYNC110 - the store's
+        await asyncio.sleep(0)
+    return items
+
+
+def test_nobody_waits_for_an_event():
+    async def check(store, events):
+        await events.record(ABOUT, True, "Refused", "why")
+        assert not (await store.list("Event")).items
+        store.opened.set()
+        (event,) = await _written(store, 1)
+        assert (event["type"], event["reason"], event["note"]) == ("Warning", "Refused", "why")
+
+    _run(check)
+
+
+def test_what_is_said_again_is_a_count():
+    async def check(store, events):
+        store.opened.set()
+        for _ in range(3):
+            await events.record(ABOUT, False, "Scaling", "prefill 1 of 2")
+        while (await _written(store, 1))[0].get("series", {}).get("count") != 3:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        (event,) = await _written(store, 1)
+        assert event["eventTime"] <= event["series"]["lastObservedTime"]
+
+    _run(check)
+
+
+def test_event_that_is_refused_stops_no_other():
+    async def check(store, events):
+        store.opened.set()
+        store.refusals = 1
+        await events.record(ABOUT, False, "Scaling", "one")
+        await events.record(ABOUT, False, "Scaling", "two")
+        assert [event["note"] for event in await _written(store, 1)] == ["two"]
+
+    _run(check)
+
+
+def test_no_more_wait_than_there_is_room_for():
+    async def check(store, events):
+        for number in range(9):
+            await events.record(ABOUT, False, "Scaling", str(number))
+        store.opened.set()
+        assert {event["note"] for event in await _written(store, 2)} == {"0", "1"}
+
+    _run(check, most_waiting=2)
