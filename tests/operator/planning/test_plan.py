@@ -217,7 +217,6 @@ def test_end_releases_only_when_every_pod_is_gone(build):
         ({"engine": {"numerics": "Invariant"}}, "spec.engine.numerics"),
         ({"model": {"source": {"image": "x"}}}, "spec.model.source.image"),
         ({"decode": {"parallelism": {"tensor": 2}}}, "spec.decode.parallelism.tensor"),
-        ({"prefill": {"template": {"spec": {}}}}, "spec.prefill.template"),
         ({"gateway": {"replicas": 2}}, "spec.gateway.replicas"),
     ],
 )
