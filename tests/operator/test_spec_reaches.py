@@ -96,7 +96,7 @@ CHANGES: dict[str, Any] = {
     "scaling.maxPrefillPerDecode": 1,
     "scaling.maxDecodePerPrefill": 1,
     "drain.deadline": "1m",
-    "rollout.maxSurge": 2,
+    "rollout.maxSurge": "100%",
     "rollout.maxUnavailable": 1,
     "rollout.progressDeadline": "1m",
     "rollout.autoRollback": True,

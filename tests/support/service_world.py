@@ -5,6 +5,7 @@ All that the operator knows is in that world, and a pass may break off after any
 
 import dataclasses
 import functools
+import math
 
 import yaml
 
@@ -71,6 +72,14 @@ class World:
         self.gpus = gpus or self.gpus
         given = self.surge, self.unavailable, self._rollback, self._scaling, self.gpus
         self.service = _service(chunk, *given)
+
+    def allowed(self, pool):
+        """Most workers above and below a pool's target, in numbers."""
+        up, down = (
+            rounded(self.targets[pool] * int(bound[:-1]) / 100) if isinstance(bound, str) else bound
+            for bound, rounded in ((self.surge, math.ceil), (self.unavailable, math.floor))
+        )
+        return up, down if up or down else 1
 
     def rescale(self, scaling):
         self._scaling = scaling

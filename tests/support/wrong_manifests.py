@@ -93,6 +93,11 @@ WRONG = [
     ),
     ({"decode": {"replicas": 2}}, "spec.decode.replicas", "only allowed with scaling.mode Fixed"),
     ({"rollout": {"maxSurge": 0}}, "spec.rollout", "must not both be 0"),
+    *(
+        ({"rollout": {"maxSurge": wrong}}, "spec.rollout.maxSurge", "(0 to 10000, or 0% to 100%)")
+        for wrong in ("25", "101%", "-1%", "1.5%", "025%", -1, 10_001, 0.5, True)
+    ),
+    ({"rollout": {"maxUnavailable": "half"}}, "spec.rollout.maxUnavailable", "not a valid count or percentage: half"),
     ({"rollout": {"progressDeadline": "200h"}}, "spec.rollout.progressDeadline", "1ms to 168h"),
     ({"rollout": {"autoRollback": "yes"}}, "spec.rollout.autoRollback", "true or false"),
     (

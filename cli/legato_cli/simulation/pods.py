@@ -10,7 +10,7 @@ from legato_operator.api import roles
 from legato_operator.api.resources import Spec
 from legato_operator.autoscaler.signals import Pool
 from legato_operator.planning import gpu_budget, limits
-from legato_operator.planning.rollout import Count, RollingUpdate, Step, next_step
+from legato_operator.planning.rollout import Count, Step, configured, next_step
 
 POOLS: Mapping[str, Pool] = {roles.PREFILL: "prefill", roles.DECODE: "decode"}
 
@@ -91,7 +91,7 @@ class Pods(Generic[P]):
         staying = [worker for worker in self.of_pool(pool) if worker.draining_since is None]
         ready = sum(worker.serves(now) for worker in staying)
         leaving = len(self.of_pool(pool)) - len(staying)
-        bounds = RollingUpdate(self._spec.rollout.max_surge, self._spec.rollout.max_unavailable)
+        bounds = configured(self._spec.rollout, target)
         return next_step(Count(0, 0), Count(ready, len(staying) - ready), leaving, target, bounds)
 
     def _order(self, targets: limits.Targets, steps: Mapping[str, Step]) -> Sequence[str]:

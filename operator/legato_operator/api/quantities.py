@@ -9,6 +9,9 @@ GPU = "nvidia.com/gpu"  # the resource that is a GPU, unless the operator is giv
 _UNITS = {"m": Decimal("0.001"), **{unit: Decimal(size) for unit, size in sizes.UNITS.items()}}
 _QUANTITY = re.compile(r"([0-9]+(?:\.[0-9]+)?)(m|k|M|G|T|P|Ki|Mi|Gi|Ti|Pi|)")
 
+MOST_WORKERS = 10_000  # of a pool
+_PERCENTAGE = re.compile(r"(100|[1-9]?[0-9])%")
+
 _SHORTEST, _LONGEST = durations.text(durations.SHORTEST), durations.text(durations.LONGEST)
 LEAST_MEMORY = 1 << 20  # bytes: no model's KV cache is smaller
 _LEAST, _LARGEST = sizes.text(LEAST_MEMORY), sizes.text(sizes.LARGEST)
@@ -48,7 +51,31 @@ DURATION_SCHEMA = {
     "pattern": durations.PATTERN,
     "x-kubernetes-validations": [_DURATION_RANGE],
 }
+COUNT_OR_PERCENTAGE_SCHEMA = {
+    "x-kubernetes-int-or-string": True,
+    "minimum": 0,
+    "maximum": MOST_WORKERS,
+    "maxLength": 4,
+    "pattern": f"^{_PERCENTAGE.pattern}$",
+}
 NETWORK_SCHEMA = {"type": "string", "maxLength": 49, "pattern": f"^({_IPV4}|{_IPV6})$"}
+
+
+def count_or_percentage(value: object) -> int | str:
+    """A number of workers, or a share of them such as `25%`. Raises ValueError for anything else."""
+    if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MOST_WORKERS:
+        return value
+    if isinstance(value, str) and _PERCENTAGE.fullmatch(value):
+        return value
+    raise values.invalid("count or percentage", value, f"0 to {MOST_WORKERS}, or 0% to 100%")
+
+
+def share(value: int | str, total: int, up: bool) -> int:
+    """How many of `total` a count or percentage is, rounded up or down."""
+    if isinstance(value, int):
+        return value
+    parts = total * int(value.removesuffix("%"))
+    return -(-parts // 100) if up else parts // 100
 
 
 def quantity(text: str) -> Decimal:

@@ -72,7 +72,12 @@ Amounts = Annotated[dict[str, Quantity], Field(max_length=16)]  # by resource
 ServedName = Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[A-Za-z0-9][-A-Za-z0-9._:/@+ ]*$")]
 Tenant = Annotated[str, Field(min_length=1, max_length=512)]
 Network = Annotated[str, AfterValidator(_check_network), WithJsonSchema(quantities.NETWORK_SCHEMA)]
-Count = Annotated[int, Field(ge=0, le=10_000)]
+Count = Annotated[int, Field(ge=0, le=quantities.MOST_WORKERS)]
+CountOrPercentage = Annotated[
+    int | str,
+    BeforeValidator(quantities.count_or_percentage),
+    WithJsonSchema(quantities.COUNT_OR_PERCENTAGE_SCHEMA),
+]
 
 
 class Resources(ManifestPart):
@@ -302,10 +307,10 @@ class Drain(ManifestPart):
 
 
 class Rollout(ManifestPart):
-    max_surge: Count = 1
-    """Most workers above the desired number while a revision is replaced."""
-    max_unavailable: Count = 0
-    """Most workers below the desired number that may be unready while a revision is replaced."""
+    max_surge: CountOrPercentage = 1
+    """Most workers above the desired number during a rollout: a number, or a percentage of it, rounded up."""
+    max_unavailable: CountOrPercentage = 0
+    """Most workers below the desired number that are unready in a rollout: a number, or a percentage, rounded down."""
     progress_deadline: Duration = 1800.0
     """Time in which a new worker must become ready, downloads included; otherwise its revision has failed."""
     auto_rollback: bool = False

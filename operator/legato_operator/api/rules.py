@@ -24,6 +24,7 @@ from legato_operator.api.resources import (
     Transfer,
 )
 
+_NONE = (0, "0%")  # of the workers
 MAX_CPUS = 1024  # of one worker
 _DEVICE = "[a-z0-9][-a-z0-9.]*/[A-Za-z0-9][-A-Za-z0-9_.]*"
 _RESOURCE = re.compile(f"(cpu|memory|ephemeral-storage|hugepages-[0-9]+[KMGT]i|{_DEVICE})")
@@ -91,7 +92,7 @@ def _required_transport_is_named(transfer: Transfer) -> bool:
 
 
 def _rollout_can_progress(rollout: Rollout) -> bool:
-    return rollout.max_surge > 0 or rollout.max_unavailable > 0
+    return rollout.max_surge not in _NONE or rollout.max_unavailable not in _NONE
 
 
 def _decode_pool_is_not_empty(scaling: Scaling) -> bool:
@@ -367,7 +368,7 @@ RULES: tuple[Rule, ...] = (
         field="",
         message="maxSurge and maxUnavailable must not both be 0: no worker could ever be replaced",
         holds=_rollout_can_progress,
-        cel="self.maxSurge > 0 || self.maxUnavailable > 0",
+        cel="!(string(self.maxSurge) in ['0', '0%']) || !(string(self.maxUnavailable) in ['0', '0%'])",
     ),
     Rule(
         at="spec.scaling",

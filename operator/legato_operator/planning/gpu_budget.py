@@ -12,9 +12,9 @@ from legato_operator.api.resources import Spec
 from legato_operator.manifests import devices
 from legato_operator.observing.observed import Observed, Pod
 from legato_operator.planning.actions import Apply
-from legato_operator.planning.pool_plan import PoolPlan, configured
+from legato_operator.planning.pool_plan import PoolPlan
 from legato_operator.planning.revisions import Revisions
-from legato_operator.planning.rollout import RollingUpdate, Standing
+from legato_operator.planning.rollout import RollingUpdate, Standing, configured
 
 RollingUpdates = dict[str, RollingUpdate]  # by pool
 
@@ -42,15 +42,16 @@ def bounds(
 
     Decode has them first. A pool that gets none gives a worker up before the next one starts.
     """
-    spec, usual = observed.service.spec, configured(observed.service.spec)
+    spec = observed.service.spec
+    every = {pool: configured(spec.rollout, standing.target) for pool, standing in at.items()}
     if budget.total is None:
-        return dict.fromkeys(at, usual)
+        return every
     each = {pool: _largest(observed, budget, pool, found[pool]) for pool in at}
     others = [pod for pod in observed.pods if pod.pool not in at]
     free = budget.total - budget.held(others) - sum(at[pool].target * each[pool] for pool in at)
     result = {}
     for pool in roles.of(spec):
-        result[pool] = usual
+        usual = result[pool] = every[pool]
         if at[pool].old.total and each[pool]:
             surge = min(usual.surge, max(0, free) // each[pool])
             free -= surge * each[pool]

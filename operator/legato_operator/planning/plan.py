@@ -15,9 +15,9 @@ from legato_operator.observing.observed import Observed
 from legato_operator.planning import checks, gateway_plan, gpu_budget, limits, owned, revisions, status
 from legato_operator.planning.actions import Action, Delete, Phase, Release
 from legato_operator.planning.gpu_budget import GpuBudget
-from legato_operator.planning.pool_plan import PoolPlan, configured, plan_pool, plan_pools, standings
+from legato_operator.planning.pool_plan import PoolPlan, plan_pool, plan_pools, standings
 from legato_operator.planning.revisions import Revisions
-from legato_operator.planning.rollout import is_proven, stopped
+from legato_operator.planning.rollout import configured, is_proven, stopped
 
 RECHECK_MISSING_AFTER = 3.0  # seconds: nothing tells when what a manifest names is made
 _HARMLESS = ("own", "report")  # phases in which no pod comes or goes
@@ -97,7 +97,7 @@ def _clear(observed: Observed, found: Mapping[str, Revisions], pools: Mapping[st
         return
     for name in roles.BOTH:
         if name not in pools:
-            yield from plan_pool(observed, name, Revisions({}), 0, configured(observed.service.spec)).leave
+            yield from plan_pool(observed, name, Revisions({}), 0, configured(observed.service.spec.rollout, 0)).leave
 
 
 def _plan_end(observed: Observed, placement: PodPlacement) -> Plan:

@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from legato_operator.api import roles
-from legato_operator.api.resources import Spec
 from legato_operator.cluster import Object, Ref
 from legato_operator.manifests import common, worker
 from legato_operator.observing.observed import Observed, Pod
@@ -69,11 +68,6 @@ def plan_pools(
         pool: plan_pool(observed, pool, revisions, at[pool].target, bounds[pool], chosen[pool])
         for pool, revisions in found.items()
     }
-
-
-def configured(spec: Spec) -> RollingUpdate:
-    """What the manifest allows a rollout."""
-    return RollingUpdate(spec.rollout.max_surge, spec.rollout.max_unavailable)
 
 
 def plan_pool(

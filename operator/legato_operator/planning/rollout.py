@@ -4,6 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 
+from legato_operator.api import quantities
+from legato_operator.api.resources import Rollout
+
 
 @dataclass(frozen=True)
 class Count:
@@ -23,6 +26,15 @@ class RollingUpdate:
 
     surge: int
     unavailable: int
+
+
+def configured(rollout: Rollout, target: int) -> RollingUpdate:
+    """What the manifest allows a rollout of `target` workers, as Deployments count: a share of few workers may be none,
+    and where both are, one worker is replaced at a time.
+    """
+    surge = quantities.share(rollout.max_surge, target, up=True)
+    unavailable = quantities.share(rollout.max_unavailable, target, up=False)
+    return RollingUpdate(surge, unavailable if surge or unavailable else 1)
 
 
 @dataclass(frozen=True)

@@ -54,6 +54,8 @@ def test_defaults_are_those_of_the_types(api_server, build):
         {"engine": {"kvCacheMemory": "1Pi"}, "drain": {"deadline": "30s1m"}},
         {"engine": {"kvCacheMemory": "10000000.5"}, "slo": {"tpot": "1ms"}},
         {"engine": {"kvCacheMemory": "Auto"}},
+        {"rollout": {"maxSurge": "25%", "maxUnavailable": "100%"}},
+        {"rollout": {"maxSurge": 10_000, "maxUnavailable": "0%"}},
     ],
 )
 def test_accepted_specs_mean_the_same_on_the_server(api_server, build, spec):

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from legato_operator.planning.rollout import Count, Pace, RollingUpdate, Standing, Step, next_step, paces
+from legato_operator.api.resources import Rollout
+from legato_operator.planning.rollout import Count, Pace, RollingUpdate, Standing, Step, configured, next_step, paces
 
 
 @dataclass
@@ -33,6 +34,28 @@ class Pool:
     @property
     def existing(self) -> int:
         return self.old.total + self.new.total + self.leaving
+
+
+@pytest.mark.parametrize(
+    ("given", "target", "bounds"),
+    [
+        ((1, 0), 10, (1, 0)),
+        ((0, 3), 2, (0, 3)),
+        (("25%", "25%"), 10, (3, 2)),
+        (("10%", 0), 1, (1, 0)),
+        (("100%", "100%"), 7, (7, 7)),
+        (("29%", 0), 100, (29, 0)),
+        (("0%", "34%"), 3, (0, 1)),
+        (("0%", "33%"), 3, (0, 1)),
+        ((0, "10%"), 9, (0, 1)),
+        ((0, "10%"), 20, (0, 2)),
+        (("25%", "25%"), 0, (0, 1)),
+    ],
+)
+def test_percentages_are_of_the_desired_number_as_deployments_count(given, target, bounds):
+    """A surge is rounded up, unavailable workers down; where neither is left, one is replaced at a time."""
+    rollout = Rollout(maxSurge=given[0], maxUnavailable=given[1])
+    assert configured(rollout, target) == RollingUpdate(*bounds)
 
 
 counts = st.builds(Count, st.integers(0, 5), st.integers(0, 5))

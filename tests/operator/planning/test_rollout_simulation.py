@@ -22,10 +22,10 @@ def _checked_look(world, broken_off):
     paired = world.paired()
     world.look(broken_off)
     for pool, (existing, ready) in before.items():
-        target = world.targets[pool]
-        assert world.existing(pool) <= max(existing, target + world.surge)
-        assert len(world.ready(pool)) >= min(ready, target - world.unavailable)
-    if world.surge and paired:
+        target, (surge, unavailable) = world.targets[pool], world.allowed(pool)
+        assert world.existing(pool) <= max(existing, target + surge)
+        assert len(world.ready(pool)) >= min(ready, target - unavailable)
+    if all(world.allowed(pool)[0] for pool in POOLS) and paired:
         assert world.paired()
 
 
@@ -41,7 +41,8 @@ def _disturb(world, data):
 
 
 targets = st.tuples(st.integers(1, 3), st.integers(1, 3))
-bounds = st.tuples(st.integers(0, 2), st.integers(0, 2)).filter(any)
+bound = st.one_of(st.integers(0, 2), st.sampled_from(["0%", "25%", "50%", "100%"]))
+bounds = st.tuples(bound, bound).filter(lambda both: any(one not in (0, "0%") for one in both))
 broken = st.sampled_from([("prefill",), ("decode",), POOLS, ("gateway",)])
 lengths = st.integers(0, 25)
 broken_off = st.one_of(st.none(), st.integers(0, 4))
@@ -75,7 +76,7 @@ def test_broken_revision_stops_and_the_old_one_stays(targets, bounds, broken, le
     assert world.progressing() == ("False", conditions.ROLLOUT_FAILED)
     assert world.chunks("gateway") == {GOOD}
     for pool in POOLS:
-        assert len(world.ready(pool)) >= world.targets[pool] - world.unavailable
+        assert len(world.ready(pool)) >= world.targets[pool] - world.allowed(pool)[1]
     made = world.look()
     assert (made.phases, made.requeue_after) == ((), PLACEMENT.resync_after)
 
