@@ -18,7 +18,10 @@ def problems(template: Mapping[str, Any], container: str) -> list[Problem]:
 
 
 def merged(ours: dict[str, Any], additions: Mapping[str, Any]) -> dict[str, Any]:
-    """Our template with what is added: maps by key, lists of named maps by name, other lists one after the other."""
+    """Our template with what is added: maps by key, lists of named maps by name, other lists one after the other.
+
+    A toleration takes the place of ours for the same taint.
+    """
     result: dict[str, Any] = _merge(ours, additions)
     return result
 
@@ -33,6 +36,9 @@ def _merge(ours: Any, theirs: Any, key: str = "") -> Any:
 
 
 def _merge_lists(ours: list[Any], theirs: list[Any], field: str) -> list[Any]:
+    if field == "tolerations":
+        # Of two for one taint Kubernetes takes the shorter time: beside ours, theirs could not be longer.
+        ours = [entry for entry in ours if not any(_tolerates_the_same(entry, more) for more in theirs)]
     key = _KEYS.get(field, "name")
     if not all(isinstance(entry, Mapping) and key in entry for entry in (*ours, *theirs)):
         return [*ours, *theirs]
@@ -42,6 +48,13 @@ def _merge_lists(ours: list[Any], theirs: list[Any], field: str) -> list[Any]:
         more = given.pop(entry[key], {})
         both.append(more if more and field in _WHOLE else _merge(entry, more))
     return [*both, *given.values()]
+
+
+def _tolerates_the_same(ours: Mapping[str, Any], theirs: Any) -> bool:
+    """Whether a toleration of theirs is for the taint of one of ours, which has no value."""
+    if not isinstance(theirs, Mapping) or theirs.get("key") != ours["key"]:
+        return False
+    return theirs.get("effect") in (None, "", ours["effect"]) and not theirs.get("value")
 
 
 def _metadata(template: Mapping[str, Any]) -> Iterator[Problem]:

@@ -164,6 +164,38 @@ def test_template_adds_by_name_and_leaves_the_rest(build):
     assert common.revision_of(made) != common.revision_of(plain)
 
 
+LOST = "node.kubernetes.io/unreachable"
+
+
+@pytest.mark.parametrize(
+    ("given", "seconds"),
+    [
+        ({"key": LOST, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 600}, [600]),
+        ({"key": LOST, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 5}, [5]),
+        ({"key": LOST, "operator": "Exists"}, [None]),
+        ({"key": LOST, "effect": "NoExecute"}, [None]),
+        ({"key": LOST, "operator": "Equal", "value": "x", "effect": "NoExecute"}, [30, None]),
+        ({"key": LOST, "operator": "Exists", "effect": "NoSchedule"}, [30, None]),
+        ({"operator": "Exists", "effect": "NoExecute"}, [30]),
+        ({"key": "spot", "operator": "Exists"}, [30]),
+    ],
+)
+def test_toleration_in_a_template_replaces_ours_of_the_same_taint(build, given, seconds):
+    """Of two for one taint Kubernetes takes the shorter time: beside ours, none could be longer."""
+    template = {"template": {"spec": {"tolerations": [given]}}}
+    item = build(decode=template, gateway=template)
+    for made in (_worker(item), gateway.template(_service(item), PLACEMENT)):
+        tolerations = made["spec"]["tolerations"]
+        assert [each.get("tolerationSeconds") for each in tolerations if each.get("key") == LOST] == seconds
+        assert tolerations[0] == _tolerated("not-ready")
+        assert tolerations[-1] == given
+
+
+def _tolerated(state):
+    key = f"node.kubernetes.io/{state}"
+    return {"key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 30}
+
+
 @pytest.mark.parametrize(
     ("template", "path"),
     [
