@@ -132,6 +132,7 @@ class Gateway:
             log_access=access_log.writer(settings.access_log),
             tracing=self.tracing,
             forks=forks,
+            tool_call_parser=settings.tool_call_parser,
         )
         self.app = app.create(parts)
         shown = UIState(name, served, state, self.relay, self.samples)

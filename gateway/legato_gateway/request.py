@@ -32,6 +32,7 @@ class GenerationRequest:
     elapsed: float = 0.0
     operation: Operation = "text_completion"
     trace: str = ""  # W3C traceparent of the HTTP request's span; empty: it is not traced
+    shown_tokens: frozenset[int] = frozenset()  # special tokens that show in the text all the same
 
 
 @dataclass(frozen=True, slots=True)

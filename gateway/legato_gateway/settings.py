@@ -19,6 +19,7 @@ SLOW_CLIENT = ("Pause", "Disconnect")
 UNAVAILABLE = ("Local", "Wait", "Fail")
 STREAM_START = ("Admission", "FirstToken")
 ACCESS_LOG = ("Text", "JSON", "Off")
+TOOL_CALL_PARSER = ("Auto", "Hermes", "Llama3Json", "Mistral", "Pythonic", "Off")
 ON_FAILURE = ("Retry", "Recompute", "Fail")
 
 _KUBECONFIG: Final = "KUBECONFIG"  # as all clients of Kubernetes call it
@@ -67,6 +68,7 @@ class GatewaySettings:
     stream_start: Literal["Admission", "FirstToken"] = "Admission"
     stream_keep_alive: float = 15.0
     access_log: Literal["Text", "JSON", "Off"] = "Text"
+    tool_call_parser: Literal["Auto", "Hermes", "Llama3Json", "Mistral", "Pythonic", "Off"] = "Auto"
     tenant_quotas: tuple[tuple[str, int], ...] = ()  # tenant ("*" is every other one), its tokens per minute
     traces: bool = False  # sent where the standard variables of OpenTelemetry say
     api_keys_file: Path | None = None  # None: clients need no key
@@ -187,6 +189,11 @@ _FLAGS: Final = (
     ),
     Flag("--index-blocks", flags.whole("BLOCKS", 0, _MOST), "most blocks in the KV index"),
     Flag("--access-log", flags.one_of("FORMAT", ACCESS_LOG), "a line for each request: " + ", ".join(ACCESS_LOG)),
+    Flag(
+        "--tool-call-parser",
+        flags.one_of("FORMAT", TOOL_CALL_PARSER),
+        "how the model writes calls of tools: " + ", ".join(TOOL_CALL_PARSER),
+    ),
     Flag(
         "--tenant-quota",
         flags.ValueKind("TENANT=TOKENS", _quota),

@@ -42,7 +42,7 @@ class Letters:
 
     table = tuple(b"%c%c" % (97 + i // 16, 97 + i % 16) for i in range(256))
 
-    def detokenizer(self) -> Detokenizer:
+    def detokenizer(self, shown: frozenset[int] = frozenset()) -> Detokenizer:
         return Detokenizer(self.table)
 
     def token_bytes(self, id: int) -> bytes:

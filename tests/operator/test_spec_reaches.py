@@ -76,6 +76,7 @@ CHANGES: dict[str, Any] = {
     "gateway.tls.secret": "certificate",
     "gateway.trustedProxies": ["10.0.0.0/8"],
     "gateway.accessLog": "JSON",
+    "gateway.toolCallParser": "Mistral",
     "routing.localPrefillBelowTokens": 0,
     "routing.whenPrefillUnavailable": "Wait",
     "routing.weights.prefixCache": 1.5,

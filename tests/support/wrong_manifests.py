@@ -42,6 +42,7 @@ WRONG = [
     ({"gateway": {"apiKeys": {"secret": "Keys"}}}, "spec.gateway.apiKeys.secret", "does not match"),
     ({"engine": {"hangTimeout": "soon"}}, "spec.engine.hangTimeout", "not a valid duration: soon"),
     ({"gateway": {"accessLog": "Yes"}}, "spec.gateway.accessLog", "'Text', 'JSON' or 'Off'"),
+    ({"gateway": {"toolCallParser": "JSON"}}, "spec.gateway.toolCallParser", "'Auto', 'Hermes', 'Llama3Json'"),
     ({"gateway": {"defaultDeadline": "300h"}}, "spec.gateway.defaultDeadline", "1ms to 168h"),
     ({"engine": {"kvCacheMemory": "2000Ti"}}, "spec.engine.kvCacheMemory", "1Mi to 1Pi"),
     ({"model": {**SOURCE, "servedName": "-x"}}, "spec.model.servedName", "does not match"),

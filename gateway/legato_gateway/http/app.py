@@ -25,6 +25,7 @@ from legato_gateway.openai.event_stream import StreamPolicy
 from legato_gateway.openai.preparation import PreparationPool
 from legato_gateway.openai.preparation_forks import PreparationForks
 from legato_gateway.openai.serving import ModelServing, OpenAIServing, ServedModel, Tokenizer
+from legato_gateway.openai.tools import families, support
 from legato_gateway.request import Relay
 
 if TYPE_CHECKING:
@@ -54,13 +55,14 @@ class Parts:
     log_access: Callable[[AccessEntry], None] | None = None
     tracing: "Tracing | None" = None
     forks: PreparationForks | None = None
+    tool_call_parser: str = families.AUTO
 
 
 def create(parts: Parts) -> FastAPI:
     """The application. Serve it with `protocol.of`."""
     app = FastAPI(title="Legato gateway", docs_url=None, redoc_url=None, redirect_slashes=False)
     serving = OpenAIServing(
-        of_model=ModelServing(parts.tokens, parts.model),
+        of_model=_of_model(parts),
         relay=parts.relay,
         default_deadline=parts.default_deadline,
         max_body_bytes=parts.max_body_bytes,
@@ -79,6 +81,12 @@ def create(parts: Parts) -> FastAPI:
     if parts.log_access is not None:
         app.add_middleware(AccessLog, write=parts.log_access, clock=parts.clock)
     return app
+
+
+def _of_model(parts: Parts) -> ModelServing:
+    tokens = parts.tokens
+    tools = support.of_model(parts.tool_call_parser, tokens.chat_template, tokens.template_takes("tools"))
+    return ModelServing(tokens, parts.model, tools)
 
 
 class HeaderLimit:

@@ -65,6 +65,8 @@ def decode(decoder: "msgspec.json.Decoder[_T]", raw: Raw, param: str) -> _T:
     """A field that was left as JSON. Raises BadRequest with the path of what is wrong in it."""
     try:
         return decoder.decode(raw)
+    except RecursionError:
+        raise BadRequest(f"{param}: nested too deeply", param=param) from None
     except msgspec.DecodeError as error:
         said = str(error)
         place = _PLACE.search(said)

@@ -101,7 +101,12 @@ def limit(wanted: int | None, prompt_tokens: int, context: int, default: int | N
 
 
 def request(
-    id: str, prompt: tuple[int, ...], params: SamplingParams, body: SamplingBody, options: RequestOptions
+    id: str,
+    prompt: tuple[int, ...],
+    params: SamplingParams,
+    body: SamplingBody,
+    options: RequestOptions,
+    shown_tokens: frozenset[int] = frozenset(),
 ) -> GenerationRequest:
     """The relay's request. Raises DeadlineExceeded."""
     stop = (body.stop,) if isinstance(body.stop, str) else body.stop or ()
@@ -119,6 +124,7 @@ def request(
         elapsed=options.deadline.elapsed(),
         operation="chat" if isinstance(body, ChatBody) else "text_completion",
         trace=options.trace,
+        shown_tokens=shown_tokens,
     )
 
 

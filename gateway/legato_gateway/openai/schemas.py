@@ -25,6 +25,7 @@ MAX_STOP_CHARACTERS = 1024
 MAX_NAME_CHARACTERS = 512
 MAX_MESSAGES = 2048  # OpenAI's
 MAX_CONTENT_PARTS = 2048  # of one message
+MAX_CALLS = 128  # of one message
 PRIORITY = Interval(-1000, 1000)
 
 Absent = Raw | UnsetType  # a feature that is not there
@@ -72,11 +73,24 @@ class ContentPart(msgspec.Struct, frozen=True, gc=False):
     text: str | None = None
 
 
+class FunctionCall(msgspec.Struct, frozen=True, gc=False):
+    name: str
+    arguments: str  # JSON
+
+
+class ToolCall(msgspec.Struct, frozen=True, gc=False):
+    id: str
+    function: FunctionCall
+    type: str = "function"
+
+
 class ChatMessage(msgspec.Struct, frozen=True, gc=False):
     role: str
     content: str | Annotated[tuple[ContentPart, ...], Meta(max_length=MAX_CONTENT_PARTS)] | None = None
-    tool_calls: Absent = UNSET
-    function_call: Absent = UNSET
+    name: str | None = None
+    tool_calls: Annotated[tuple[ToolCall, ...], Meta(max_length=MAX_CALLS)] | None = None
+    tool_call_id: str | None = None
+    function_call: FunctionCall | None = None
     audio: Absent = UNSET
 
 
@@ -136,11 +150,12 @@ class ChatBody(SamplingBody, frozen=True, kw_only=True):
     max_completion_tokens: Annotated[int, _whole(RANGES["max_tokens"])] | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, _whole(Interval(0, MAX_LOGPROBS))] | None = None
+    tools: Raw | UnsetType = UNSET  # these are read by `tools.definitions`
+    tool_choice: Raw | UnsetType = UNSET
+    parallel_tool_calls: bool | None = None
+    functions: Raw | UnsetType = UNSET
+    function_call: Raw | UnsetType = UNSET
     # features that are not there
-    tools: Absent = UNSET
-    tool_choice: Absent = UNSET
-    functions: Absent = UNSET
-    function_call: Absent = UNSET
     modalities: Absent = UNSET
     audio: Absent = UNSET
     prediction: Absent = UNSET

@@ -3,10 +3,10 @@
 import asyncio
 import secrets
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 from legato_gateway.clients.identify import Clients
 from legato_gateway.errors import BadRequest, ContextLengthExceeded, NotFound
@@ -16,6 +16,7 @@ from legato_gateway.openai.deadline import Deadline
 from legato_gateway.openai.event_stream import StreamPolicy
 from legato_gateway.openai.params import ModelLimits
 from legato_gateway.openai.preparation import PreparationPool
+from legato_gateway.openai.tools.support import ToolSupport
 from legato_gateway.request import Relay
 from legato_gateway.tokenizer.tokens import TextTooLong, TokenizeError
 from legato_protocol import names
@@ -32,7 +33,14 @@ class Tokenizer(Protocol):
 
     def encode(self, text: str, add_special: bool, most: int) -> list[int]: ...
 
-    def encode_chat(self, messages: list[dict[str, str]], most: int) -> list[int]: ...
+    @property
+    def chat_template(self) -> str | None: ...
+
+    def template_takes(self, variable: str) -> bool: ...
+
+    def encode_chat(self, messages: Sequence[Mapping[str, Any]], most: int, **variables: Any) -> list[int]: ...
+
+    def special_ids(self, texts: Collection[str]) -> frozenset[int]: ...
 
     def token_bytes(self, id: int) -> bytes: ...
 
@@ -53,6 +61,7 @@ class ModelServing:
 
     tokens: Tokenizer
     model: ServedModel
+    tools: ToolSupport = field(default_factory=ToolSupport)
 
     @property
     def limits(self) -> ModelLimits:

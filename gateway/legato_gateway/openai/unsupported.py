@@ -9,8 +9,7 @@ from legato_gateway.errors import BadRequest, Unsupported
 from legato_gateway.openai import bodies
 from legato_gateway.openai.schemas import Absent, ChatBody, ChatMessage, CompletionBody, SamplingBody
 
-ROLES = ("system", "developer", "user", "assistant")
-_OTHER_ROLES = ("tool", "function")
+ROLES = ("system", "developer", "user", "assistant", "tool", "function")
 _SHORT = 256  # bytes of JSON: nothing that leaves a feature off is longer
 _LONG = object()
 _ANYTHING = msgspec.json.Decoder(Any)
@@ -23,15 +22,12 @@ _EVERYWHERE = (
     "guided_grammar",
     "structured_outputs",
 )
-_CHAT = ("tools", "functions", "audio", "prediction", "web_search_options", "continue_final_message")
+_CHAT = ("audio", "prediction", "web_search_options", "continue_final_message")
 
 
 def check_chat(body: ChatBody) -> None:
     """Raises Unsupported for the first field that asks for something which is not there."""
     _check_fields(body, (*_EVERYWHERE, *_CHAT))
-    for field in ("tool_choice", "function_call"):
-        if _value(body, field) not in (None, "none", "auto"):
-            raise _unsupported(field)
     if _value(body, "modalities") not in (None, ["text"]):
         raise _unsupported("modalities")
     if body.add_generation_prompt is False:
@@ -50,16 +46,18 @@ def check_completion(body: CompletionBody) -> None:
 
 
 def check_message(message: ChatMessage, at: str) -> None:
-    """Raises BadRequest for a message without a text, and Unsupported for one that has anything else."""
-    if message.role in _OTHER_ROLES:
-        raise Unsupported(f"messages of role {message.role!r} are not supported by this server", param=f"{at}.role")
+    """Raises BadRequest for a message with neither text nor calls, and Unsupported for one that has anything else."""
     if message.role not in ROLES:
         raise BadRequest(f"not a valid {at}.role: {message.role[:40]!r} ({', '.join(ROLES)})", param=f"{at}.role")
-    for field in ("tool_calls", "function_call", "audio"):
-        if not _means_off(message, field, f"{at}."):
-            raise _unsupported(f"{at}.{field}")
-    if message.content is None:
+    if not _means_off(message, "audio", f"{at}."):
+        raise _unsupported(f"{at}.audio")
+    calls = "tool_calls" if message.tool_calls else "function_call" if message.function_call else ""
+    if calls and message.role != "assistant":
+        raise BadRequest(f"{at}.{calls}: only messages of the role assistant make calls", param=f"{at}.{calls}")
+    if message.content is None and not calls:
         raise BadRequest(f"{at}.content is missing", param=f"{at}.content")
+    if message.content is None:
+        return
     if isinstance(message.content, str):
         return
     for j, part in enumerate(message.content):

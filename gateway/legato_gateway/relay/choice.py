@@ -11,8 +11,8 @@ from legato_protocol.stream import TokenItem, TokenLogprobs
 class Vocabulary(Protocol):
     """What the relay needs of `tokens.ModelTokenizer`."""
 
-    def detokenizer(self) -> Detokenizer:
-        """One for a choice."""
+    def detokenizer(self, shown: frozenset[int] = frozenset()) -> Detokenizer:
+        """One for a choice, which shows these special tokens too."""
 
     def token_bytes(self, id: int) -> bytes:
         """The token's own bytes."""
@@ -23,9 +23,9 @@ class _Details:
 
     __slots__ = ("_detokenizer", "_place", "_tokens", "_vocabulary")
 
-    def __init__(self, vocabulary: Vocabulary) -> None:
+    def __init__(self, vocabulary: Vocabulary, shown: frozenset[int]) -> None:
         self._vocabulary = vocabulary
-        self._detokenizer = vocabulary.detokenizer()
+        self._detokenizer = vocabulary.detokenizer(shown)
         self._place = 0
         self._tokens: list[TokenText] = []
 
@@ -59,9 +59,9 @@ class Choice:
         self.tokens: list[int] = []
         self.finish: str | None = None
         self.first_at = self.last_at = 0.0
-        self._detokenizer = vocabulary.detokenizer()
+        self._detokenizer = vocabulary.detokenizer(request.shown_tokens)
         self._stop = StopStrings(request.stop) if request.stop else None
-        self._details = _Details(vocabulary) if request.params.logprobs is not None else None
+        self._details = _Details(vocabulary, request.shown_tokens) if request.params.logprobs is not None else None
         self._said = 0  # characters
 
     @property

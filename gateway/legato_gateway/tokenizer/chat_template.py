@@ -10,7 +10,7 @@ from datetime import datetime
 from typing import Any, NoReturn
 
 import jinja2
-from jinja2 import nodes
+from jinja2 import meta, nodes
 from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
@@ -32,6 +32,7 @@ class ChatTemplate:
         environment.globals.update(raise_exception=_raise_exception, strftime_now=_strftime_now, **variables)
         try:
             self._template = environment.from_string(source)
+            self.variables = frozenset(meta.find_undeclared_variables(environment.parse(source)))
         except jinja2.TemplateError as error:
             raise TemplateFault(f"the model's chat template is broken: {error}") from None
 
@@ -40,6 +41,8 @@ class ChatTemplate:
         given = {"add_generation_prompt": True, "tools": None, "documents": None, **variables}
         try:
             return self._template.render(messages=messages, **given)
+        except RecursionError:
+            raise TemplateFault("what is given to the model's chat template is nested too deeply") from None
         except (jinja2.TemplateError, TypeError, ValueError, LookupError, AttributeError, ArithmeticError) as error:
             raise TemplateFault(f"the model's chat template cannot take these messages: {error}") from None
 

@@ -6,7 +6,7 @@ prompts hold up nobody else.
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -41,8 +41,9 @@ class ModelTokenizer:
         self.vocab_size = len(self._bytes)  # the largest id + 1: ids may have holes
         self._longest = max(map(len, self._bytes)) * (1 if files.tokenizer.normalizer is None else _COMPOSED)
         added = files.tokenizer.get_added_tokens_decoder()
-        special = frozenset(id for id, token in added.items() if token.special)
-        self._shown = [b"" if id in special else raw for id, raw in enumerate(self._bytes)]
+        self._special = {id: token.content for id, token in added.items() if token.special}
+        self._tables = {frozenset[int](): self._table(frozenset())}
+        self.chat_template = files.chat_template
         variables = {"bos_token": files.bos, "eos_token": files.eos}
         self._template = None if files.chat_template is None else _template(files.chat_template, variables)
 
@@ -76,6 +77,10 @@ class ModelTokenizer:
         except TemplateFault as error:
             raise TokenizeError(str(error)) from None
 
+    def template_takes(self, variable: str) -> bool:
+        """Whether the chat template does anything with a variable of this name."""
+        return self._template is not None and variable in self._template.variables
+
     def encode_chat(
         self, messages: Sequence[Mapping[str, Any]], most: int | None = None, **variables: Any
     ) -> list[int]:
@@ -86,9 +91,20 @@ class ModelTokenizer:
         """What a token stands for; no bytes for an id that only pads the vocabulary."""
         return self._bytes[id] if 0 <= id < len(self._bytes) else b""
 
-    def detokenizer(self) -> Detokenizer:
-        """For one choice. Special tokens show as nothing."""
-        return Detokenizer(self._shown)
+    def special_ids(self, texts: Collection[str]) -> frozenset[int]:
+        """Those of the special tokens that are spelled so."""
+        return frozenset(id for id, text in self._special.items() if text in texts)
+
+    def detokenizer(self, shown: frozenset[int] = frozenset()) -> Detokenizer:
+        """For one choice. Special tokens show as nothing, apart from those."""
+        table = self._tables.get(shown)
+        if table is None:
+            table = self._tables[shown] = self._table(shown)
+        return Detokenizer(table)
+
+    def _table(self, shown: frozenset[int]) -> list[bytes]:
+        hidden = self._special.keys() - shown
+        return [b"" if id in hidden else raw for id, raw in enumerate(self._bytes)]
 
 
 def _template(source: str, variables: Mapping[str, Any]) -> ChatTemplate:

@@ -218,6 +218,8 @@ class GatewaySpec(ManifestPart):
     """Networks of proxies that say in the header x-legato-tenant whose request it is."""
     access_log: Literal["Text", "JSON", "Off"] = "Text"
     """Format of the line that gateways log for each request, or Off."""
+    tool_call_parser: Literal["Auto", "Hermes", "Llama3Json", "Mistral", "Pythonic", "Off"] = "Auto"
+    """Format in which the model writes calls of tools. Auto goes by its chat template; Off refuses tools."""
 
 
 Weight = Annotated[float, Field(ge=0, le=1000)]

@@ -1,7 +1,7 @@
 """A gateway application over a relay that plays scripts: what is tested here ends at the relay's contract."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Collection
 from dataclasses import dataclass, field
 from ipaddress import ip_network
 from typing import Any
@@ -42,8 +42,17 @@ class ByteTokens:
     eos_ids = (END,)
     vocab_size = 257
 
-    def __init__(self) -> None:
+    def __init__(self, template: str | None = None) -> None:
         self.before: Callable[[str], None] = lambda _: None
+        self.chat_template = template
+        self.given: dict[str, Any] = {}  # of them, in the latest request
+        self.messages: list[dict[str, Any]] = []  # of the latest request
+
+    def template_takes(self, variable: str) -> bool:
+        return f"{{{{ {variable} }}}}" in (self.chat_template or "")
+
+    def special_ids(self, texts: Collection[str]) -> frozenset[int]:
+        return frozenset({END} if "[TOOL_CALLS]" in texts else ())
 
     def encode(self, text: str, add_special: bool, most: int) -> list[int]:
         self.before(text)
@@ -51,7 +60,8 @@ class ByteTokens:
             raise TextTooLong(len(text), most)
         return list(text.encode())
 
-    def encode_chat(self, messages: list[dict[str, str]], most: int) -> list[int]:
+    def encode_chat(self, messages: list[dict[str, Any]], most: int, **variables: Any) -> list[int]:
+        self.messages, self.given = messages, variables
         return self.encode("".join(f"{m['role']}: {m['content']}\n" for m in messages), True, most)
 
     def token_bytes(self, id: int) -> bytes:
@@ -182,10 +192,10 @@ class Gateway:
         self.relay.script = lambda _: list(steps)
 
 
-def build(streams: StreamPolicy | None = None, clients: Clients = PROXIED) -> Gateway:
+def build(streams: StreamPolicy | None = None, clients: Clients = PROXIED, **options: Any) -> Gateway:
     relay, status = ScriptedRelay(), ScriptedStatus()
     model = ServedModel("tiny", context=1000, created=7, fingerprint="fp")
-    tokens, clock = ByteTokens(), Clock()
+    tokens, clock = ByteTokens(options.pop("template", None)), Clock()
     entries: list[AccessEntry] = []
     budget = BodyBudget(2 << 20)
     parts = application.Parts(
@@ -199,6 +209,7 @@ def build(streams: StreamPolicy | None = None, clients: Clients = PROXIED) -> Ga
         clock=clock,
         clients=clients,
         log_access=entries.append,
+        **options,
     )
     app = application.create(parts)
     transport = httpx.ASGITransport(app, raise_app_exceptions=False)

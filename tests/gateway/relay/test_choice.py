@@ -66,8 +66,8 @@ class Pieces:
         self.table = table
         self._shown = [b"" if id in hidden else raw for id, raw in enumerate(table)]
 
-    def detokenizer(self):
-        return Detokenizer(self._shown)
+    def detokenizer(self, shown=frozenset()):
+        return Detokenizer([raw if id in shown else self._shown[id] for id, raw in enumerate(self.table)])
 
     def token_bytes(self, id):
         return self.table[id]

@@ -244,6 +244,19 @@ def test_sentence_piece_tokens_are_spaces_and_bytes(tmp_path: Path) -> None:
     assert [detokenizer.push([id]) for id in (1, 6, 2, 3, 4, 5)] == [" Hi", " ", "", "", "", "🙂"]
 
 
+def test_special_tokens_show_where_they_are_asked_for(tmp_path: Path, trained: Tokenizer) -> None:
+    loaded = ModelTokenizer.load(write_folder(tmp_path, trained, chat_template=TEMPLATE))
+    ids = [*loaded.encode("a<|pad|>b"), *loaded.encode("<|end|>")]
+    assert loaded.detokenizer().push(ids) == "ab"
+    assert loaded.detokenizer(loaded.special_ids({"<|pad|>", "b"})).push(ids) == "a<|pad|>b"
+
+
+def test_it_is_known_which_variables_a_template_takes(tmp_path: Path, trained: Tokenizer) -> None:
+    loaded = ModelTokenizer.load(write_folder(tmp_path, trained, chat_template="{% if tools %}x{% endif %}"))
+    assert loaded.template_takes("tools")
+    assert not loaded.template_takes("documents")
+
+
 def test_templates_get_what_they_expect(tmp_path: Path, trained: Tokenizer) -> None:
     """transformers' functions and filters, its whitespace rules, loop controls and the marks for training."""
     template = """

@@ -1,0 +1,94 @@
+"""How chat completions and their chunks are spelled: text, calls, log probabilities."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from legato_gateway.openai import answer
+from legato_gateway.openai.answer import AnswerFormat, AnswerReader
+from legato_gateway.openai.sse import ChunkEncoder, CollectedChoice, ResponseHead, encode, finite, usage_fields
+from legato_gateway.request import Delta, TokenText, Usage
+from legato_protocol.stream import TokenLogprobs
+
+KIND = "chat.completion"
+_NOTHING = b'"delta":{}'
+
+
+class ChatWriter:
+    """Chat completions and their chunks."""
+
+    def __init__(
+        self,
+        head: ResponseHead,
+        include_usage: bool,
+        logprobs: bool,
+        token_bytes: Callable[[int], bytes],
+        format: AnswerFormat,
+    ) -> None:
+        self._head = head
+        self._events = ChunkEncoder(head, f"{KIND}.chunk", include_usage)
+        self._logprobs = logprobs
+        self._token_bytes = token_bytes
+        self._format = format
+        self._begun: set[int] = set()
+        self._readers: dict[int, AnswerReader] = {}
+
+    def delta(self, index: int, delta: Delta) -> bytes:
+        said = b""
+        if index not in self._begun:
+            self._begun.add(index)
+            said = self._events.chunk(index, b'"delta":{"role":"assistant","content":""}', b"null", None)
+        shown = self._logprobs and bool(delta.tokens)
+        if not (delta.text or shown or delta.finish):
+            return said
+        logprobs = encode(self._logprob_fields(delta.tokens)) if shown else b"null"
+        if not self._format.is_plain:
+            return said + self._read(index, delta, logprobs)
+        content = b'"delta":{"content":' + encode(delta.text) + b"}" if delta.text or shown else _NOTHING
+        return said + self._events.chunk(index, content, logprobs, delta.finish)
+
+    def _read(self, index: int, delta: Delta, logprobs: bytes) -> bytes:
+        """An event for each thing that is read in the text; logprobs and the reason of the end go with the last."""
+        reader = self._readers.get(index)
+        if reader is None:
+            reader = self._readers[index] = self._format.reader()
+        found = [b'"delta":' + encode(fields) for fields in reader.push(delta.text, delta.finish)]
+        if not found:
+            if logprobs == b"null" and delta.finish is None:
+                return b""
+            found = [_NOTHING]
+        events = [self._events.chunk(index, fields, b"null", None) for fields in found[:-1]]
+        finish = reader.finish_reason(delta.finish)
+        return b"".join([*events, self._events.chunk(index, found[-1], logprobs, finish)])
+
+    def usage(self, usage: Usage) -> bytes:
+        return self._events.usage(usage)
+
+    def whole(self, answers: Sequence[CollectedChoice], usage: Usage) -> bytes:
+        choices = [self._choice(collected) for collected in answers]
+        return encode({**self._head.fields(KIND), "choices": choices, "usage": usage_fields(usage)})
+
+    def _choice(self, collected: CollectedChoice) -> dict[str, Any]:
+        message, finish = self._message("".join(collected.text), collected.finish)
+        return {
+            "index": collected.index,
+            "message": message,
+            "logprobs": self._logprob_fields(collected.tokens) if self._logprobs else None,
+            "finish_reason": finish,
+        }
+
+    def _message(self, text: str, finish: str | None) -> tuple[dict[str, Any], str | None]:
+        if self._format.is_plain:
+            return {"role": "assistant", "content": text, "refusal": None}, finish
+        reader = self._format.reader()
+        return answer.message(reader.push(text, finish or "stop")), reader.finish_reason(finish)
+
+    def _logprob_fields(self, tokens: Sequence[TokenText]) -> dict[str, Any]:
+        return {"content": [self._token(token, token.logprobs) for token in tokens if token.logprobs], "refusal": None}
+
+    def _token(self, token: TokenText, logprobs: TokenLogprobs) -> dict[str, Any]:
+        top = [_spelled(self._token_bytes(best.token), best.logprob) for best in logprobs.top]
+        return {**_spelled(token.raw, logprobs.logprob), "top_logprobs": top}
+
+
+def _spelled(raw: bytes, logprob: float) -> dict[str, Any]:
+    return {"token": raw.decode(errors="replace"), "logprob": finite(logprob), "bytes": list(raw)}

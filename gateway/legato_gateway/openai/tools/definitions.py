@@ -1,0 +1,163 @@
+"""Which tools a request offers, and whether its model may call them: `tools` and `tool_choice`, and the older
+`functions` and `function_call`, which mean the same.
+
+What forces a call, or the form of its arguments, needs a grammar: `_forced` and `_check_functions` refuse it.
+"""
+
+from dataclasses import dataclass
+from typing import Annotated, Any, Final
+
+import msgspec
+from msgspec import UNSET, Meta, Raw
+
+from legato_gateway.errors import BadRequest, Unsupported
+from legato_gateway.openai import bodies
+from legato_gateway.openai.schemas import ChatBody
+from legato_gateway.openai.tools.families import FAMILIES
+from legato_gateway.openai.tools.json_calls import NAME
+
+MAX_TOOLS: Final = 128  # OpenAI's
+MAX_TOOLS_BYTES: Final = 1 << 19  # of JSON
+
+
+class Function(msgspec.Struct, frozen=True):
+    name: Annotated[str, Meta(min_length=1, max_length=128)]
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+class Tool(msgspec.Struct, frozen=True):
+    type: str
+    function: Function
+
+
+class _Named(msgspec.Struct, frozen=True):
+    name: str
+
+
+class _NamedTool(msgspec.Struct, frozen=True):
+    type: str
+    function: _Named
+
+
+Tools = Annotated[tuple[Tool, ...], Meta(max_length=MAX_TOOLS)]
+Functions = Annotated[tuple[Function, ...], Meta(max_length=MAX_TOOLS)]
+_TOOLS = msgspec.json.Decoder(Tools)
+_FUNCTIONS = msgspec.json.Decoder(Functions)
+_CHOICE = msgspec.json.Decoder(str | _NamedTool | None)
+_FUNCTION_CHOICE = msgspec.json.Decoder(str | _Named | None)
+_ANYTHING = msgspec.json.Decoder(list[dict[str, Any]])
+
+
+@dataclass(frozen=True, slots=True)
+class CallFormat:
+    """Which functions may be called, and how calls are read and told. `older` says that they are told as
+    `function_call`."""
+
+    family: str
+    names: frozenset[str]
+    parallel: bool = True
+    older: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class OfferedTools:
+    """The functions that a model may call, if there are any. `shown` is what its chat template is given: as the client
+    wrote them."""
+
+    calls: CallFormat | None = None
+    shown: tuple[dict[str, Any], ...] = ()
+
+
+def offered(body: ChatBody, family: str | None, why_not: str) -> OfferedTools:
+    """What `body` offers. `family` is how its model writes calls; None where it cannot, for the reason `why_not`.
+    Raises BadRequest with the path of what is wrong."""
+    older = not _given(body.tools) and _given(body.functions)
+    param = "functions" if older else "tools"
+    found, shown = _functions(body.functions) if older else _tools(body.tools)
+    choice = _choice(body, older)
+    if choice not in ("none", "auto"):
+        raise _forced(body, older, choice, {function.name for function in found})
+    if family is None and found and choice == "auto":
+        raise Unsupported(f"{param} are not supported by this server: {why_not}", param=param)
+    _check_functions(found, family, "functions[{}]" if older else "tools[{}].function")
+    if not found or family is None or choice == "none":
+        return OfferedTools()
+    parallel = not older and body.parallel_tool_calls is not False
+    names = frozenset(function.name for function in found)
+    return OfferedTools(CallFormat(family, names, parallel, older), tuple(shown))
+
+
+def _given(raw: Raw | msgspec.UnsetType) -> bool:
+    return raw is not UNSET and bytes(memoryview(raw)[:16]).strip() not in (b"null", b"[]")
+
+
+def _tools(raw: Raw | msgspec.UnsetType) -> tuple[tuple[Function, ...], list[dict[str, Any]]]:
+    if not _given(raw):
+        return (), []
+    json = _bounded(raw, "tools")
+    tools = bodies.decode(_TOOLS, json, "tools")
+    for number, tool in enumerate(tools):
+        if tool.type != "function":
+            text = f"tools of type {tool.type[:40]!r} are not supported by this server; only function is"
+            raise Unsupported(text, param=f"tools[{number}].type")
+    return tuple(tool.function for tool in tools), bodies.decode(_ANYTHING, json, "tools")
+
+
+def _functions(raw: Raw | msgspec.UnsetType) -> tuple[tuple[Function, ...], list[dict[str, Any]]]:
+    json = _bounded(raw, "functions")
+    functions = bodies.decode(_FUNCTIONS, json, "functions")
+    shown = bodies.decode(_ANYTHING, json, "functions")
+    return functions, [{"type": "function", "function": function} for function in shown]
+
+
+def _bounded(raw: Raw | msgspec.UnsetType, param: str) -> Raw:
+    assert raw is not UNSET
+    size = memoryview(raw).nbytes
+    if size > MAX_TOOLS_BYTES:
+        raise BadRequest(f"{param} has {size} bytes of JSON; at most {MAX_TOOLS_BYTES} are allowed", param=param)
+    return raw
+
+
+def _choice(body: ChatBody, older: bool) -> str:
+    """none, auto, required, or a function's name behind a colon."""
+    raw, param = (body.function_call, "function_call") if older else (body.tool_choice, "tool_choice")
+    if raw is UNSET:
+        return "auto"
+    chosen: Any = bodies.decode(_FUNCTION_CHOICE if older else _CHOICE, raw, param)
+    if isinstance(chosen, _Named):
+        return f":{chosen.name}"
+    if isinstance(chosen, _NamedTool):
+        return f":{chosen.function.name}"
+    allowed = ("none", "auto") if older else ("none", "auto", "required")
+    if chosen is None or chosen in allowed:
+        return chosen or "auto"
+    raise BadRequest(f"not a valid {param}: {chosen[:40]!r} ({', '.join(allowed)}, or a function)", param=param)
+
+
+def _forced(body: ChatBody, older: bool, choice: str, names: set[str]) -> BadRequest:
+    """Why a call cannot be had for certain."""
+    param = "function_call" if older else "tool_choice"
+    if not names:
+        return BadRequest(f"{param} needs {'functions' if older else 'tools'}", param=param)
+    if choice.startswith(":") and choice[1:] not in names:
+        return BadRequest(f"{param} names a function that is not offered: {choice[1:60]!r}", param=param)
+    text = f"{param} other than none and auto is not supported by this server: it does not constrain what models write"
+    return Unsupported(text, param=param)
+
+
+def _check_functions(functions: tuple[Function, ...], family: str | None, place: str) -> None:
+    allowed = FAMILIES[family].name if family is not None else NAME
+    seen: set[str] = set()
+    for number, function in enumerate(functions):
+        at = place.format(number)
+        if not allowed.fullmatch(function.name):
+            text = f"not a valid name: {function.name[:40]!r} (calls of this model carry {allowed.pattern})"
+            raise BadRequest(f"{at}.name: {text}", param=f"{at}.name")
+        if function.name in seen:
+            raise BadRequest(f"{at}.name: {function.name[:40]!r} is offered twice", param=f"{at}.name")
+        seen.add(function.name)
+        if function.strict:
+            text = f"{at}.strict: not supported by this server: it does not constrain what models write"
+            raise Unsupported(text, param=f"{at}.strict")

@@ -1,0 +1,101 @@
+"""Messages as chat templates know them: with calls as objects, their results, and the older forms of both.
+
+Templates are written for transformers, whose messages these are:
+https://huggingface.co/docs/transformers/chat_extras
+"""
+
+import hashlib
+import re
+from collections.abc import Sequence
+from typing import Any, Final
+
+import msgspec
+
+from legato_gateway.errors import BadRequest
+from legato_gateway.openai.schemas import ChatMessage, FunctionCall
+
+_ARGUMENTS = msgspec.json.Decoder(dict[str, Any])
+_MISTRAL_ID: Final = re.compile(r"[a-zA-Z0-9]{9}")
+_LETTERS: Final = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
+
+
+def templated(messages: Sequence[ChatMessage], family: str | None) -> list[dict[str, Any]]:
+    """The messages, checked already but for their calls. Raises BadRequest with the path of what is wrong."""
+    conversation = _Conversation(family == "Mistral")
+    return [conversation.take(message, f"messages[{number}]") for number, message in enumerate(messages)]
+
+
+class _Conversation:
+    """Which calls were made so far: a result belongs to one of them."""
+
+    def __init__(self, short_ids: bool) -> None:
+        self._short_ids = short_ids
+        self._names: dict[str, str] = {}  # of the functions that were called, by id
+
+    def take(self, message: ChatMessage, at: str) -> dict[str, Any]:
+        found: dict[str, Any] = {"role": message.role, "content": _text(message)}
+        if message.name is not None:
+            found["name"] = message.name
+        if message.role == "developer":
+            found["role"] = "system"  # its older name
+        elif message.role == "assistant":
+            if calls := self._calls(message, at):
+                found["tool_calls"] = calls
+        elif message.role == "tool":
+            found |= self._result(message, at)
+        elif message.role == "function":
+            found |= self._older_result(message, at)
+        return found
+
+    def _calls(self, message: ChatMessage, at: str) -> list[dict[str, Any]]:
+        calls = []
+        for number, call in enumerate(message.tool_calls or ()):
+            if call.type != "function":
+                text = f"not a valid type: {call.type[:40]!r} (function)"
+                raise BadRequest(f"{at}.tool_calls[{number}].type: {text}", param=f"{at}.tool_calls[{number}].type")
+            calls.append(self._call(call.id, call.function, f"{at}.tool_calls[{number}].function"))
+        if message.function_call is not None:
+            calls.append(
+                self._call(_older_id(message.function_call.name), message.function_call, f"{at}.function_call")
+            )
+        return calls
+
+    def _call(self, id: str, function: FunctionCall, at: str) -> dict[str, Any]:
+        self._names[id] = function.name
+        try:
+            arguments = _ARGUMENTS.decode(function.arguments.strip() or "{}")
+        except (msgspec.DecodeError, RecursionError, UnicodeEncodeError):
+            raise BadRequest(f"{at}.arguments: not a JSON object", param=f"{at}.arguments") from None
+        shown = {"name": function.name, "arguments": arguments}
+        return {"id": self._id(id), "type": "function", "function": shown}
+
+    def _result(self, message: ChatMessage, at: str) -> dict[str, Any]:
+        id = message.tool_call_id
+        if id is None:
+            raise BadRequest(f"{at}.tool_call_id is missing", param=f"{at}.tool_call_id")
+        if id not in self._names:
+            text = f"{at}.tool_call_id: no call of an earlier message has this id: {id[:60]!r}"
+            raise BadRequest(text, param=f"{at}.tool_call_id")
+        return {"tool_call_id": self._id(id), "name": message.name or self._names[id]}
+
+    def _older_result(self, message: ChatMessage, at: str) -> dict[str, Any]:
+        id = _older_id(message.name or "")
+        if id not in self._names:
+            text = f"{at}.name: no earlier message has called this function: {(message.name or '')[:60]!r}"
+            raise BadRequest(text, param=f"{at}.name")
+        return {"role": "tool", "tool_call_id": self._id(id), "name": message.name}
+
+    def _id(self, id: str) -> str:
+        """Mistral's templates take ids of nine letters and digits only."""
+        if not self._short_ids or _MISTRAL_ID.fullmatch(id):
+            return id
+        return "".join(_LETTERS[byte % len(_LETTERS)] for byte in hashlib.sha256(id.encode()).digest()[:9])
+
+
+def _older_id(name: str) -> str:
+    return f"function:{name}"
+
+
+def _text(message: ChatMessage) -> str:
+    content = message.content or ""
+    return content if isinstance(content, str) else "".join(part.text or "" for part in content)

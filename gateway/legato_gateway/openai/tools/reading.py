@@ -1,0 +1,75 @@
+"""Reading text character by character: generators that are sent one at a time, so that pieces may be cut anywhere.
+
+A reader is written as if all of the text were there; `END` is what it gets when nothing more comes.
+"""
+
+from collections.abc import Callable, Generator
+from typing import Final, TypeVar
+
+_T = TypeVar("_T")
+
+Reader = Generator[None, str, _T]
+END: Final = ""
+SPACE: Final = " \t\r\n"
+
+_OUTSIDE_STRINGS: Final = frozenset("{}[],:+-. \t\r\n0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
+
+
+class Broken(Exception):
+    """The text is not what it began as. `char` is where that showed, END at the end of the text."""
+
+    def __init__(self, char: str) -> None:
+        super().__init__(char)
+        self.char = char
+
+
+def until(marker: str, keep: Callable[[str], None], held: str = "") -> Reader[bool]:
+    """Reads on behind `marker`; what comes before it goes to `keep`. False where the text ends without it."""
+    while True:
+        while held and not marker.startswith(held):
+            keep(held[0])
+            held = held[1:]
+        if held == marker:
+            return True
+        char = yield
+        if char == END:
+            keep(held)
+            return False
+        held += char
+
+
+def skip_space(keep: Callable[[str], None]) -> Reader[str]:
+    """The next character that is no space, or END. All that is read goes to `keep`."""
+    while True:
+        char = yield
+        keep(char)
+        if char == END or char not in SPACE:
+            return char
+
+
+def json_string(keep: Callable[[str], None]) -> Reader[None]:
+    """Reads to the end of a JSON string whose first quote was read. Raises Broken."""
+    escaped = False
+    while True:
+        char = yield
+        if char == END:
+            raise Broken(char)
+        keep(char)
+        if char == '"' and not escaped:
+            return
+        escaped = char == "\\" and not escaped
+
+
+def json_container(keep: Callable[[str], None]) -> Reader[None]:
+    """Reads to the end of a JSON object or array whose first bracket was read. Raises Broken."""
+    depth = 1
+    while depth:
+        char = yield
+        if char == '"':
+            keep(char)
+            yield from json_string(keep)
+        elif char == END or char not in _OUTSIDE_STRINGS:
+            raise Broken(char)
+        else:
+            keep(char)
+            depth += (char in "{[") - (char in "}]")
