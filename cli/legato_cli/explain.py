@@ -49,13 +49,18 @@ def lines(scaling: Mapping[str, Any], records: int) -> Iterator[str]:
         yield f"paused until {scaling['pausedUntil']}"
     for name, pool in scaling["pools"].items():
         yield from _pool(name, pool)
-    changes = list(scaling.get("records", ()))[-records:] if records else []
-    if changes:
+    last = list(changes(scaling, records))
+    if last:
         yield "changes, the oldest first:"
-    for change in changes:
+    yield from (f"  {line}" for line in last)
+
+
+def changes(scaling: Mapping[str, Any], records: int) -> Iterator[str]:
+    """The last changes, the oldest first, each in a line."""
+    for change in list(scaling.get("records", ()))[-records:] if records else []:
         capped = f", capped by {change['cappedBy']}" if change["cappedBy"] else ""
         size = f"{change['pool']} {change['current']} -> {change['wish']}"
-        yield f"  {change['time']}  {size}  {change['reason']}: {change['needed']} needed{capped}"
+        yield f"{change['time']}  {size}  {change['reason']}: {change['needed']} needed{capped}"
 
 
 def _pool(name: str, pool: Mapping[str, Any]) -> Iterator[str]:

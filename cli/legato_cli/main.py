@@ -9,6 +9,7 @@ from typing import NoReturn
 from legato_cli import (
     api_key,
     bench,
+    describe,
     doctor,
     explain,
     gateway,
@@ -46,6 +47,7 @@ def parser() -> argparse.ArgumentParser:
         validate,
         scale,
         status,
+        describe,
         state,
         explain,
         ui,

@@ -1,39 +1,47 @@
 """`legato status`: conditions and workers of a running service."""
 
 import argparse
-import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from legato_cli.services import asking, options
+from legato_cli.services import options, showing
 
-FAILED = 1
+HEADINGS = ("NAME", "READY", "RESTARTS", "REVISION", "STATE")
 
 
 def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Register `legato status`."""
     parser = subparsers.add_parser("status", help="show conditions and workers of a running service")
     options.add_service(parser)
+    options.add_output(parser)
+    options.add_watch(parser)
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
     """Exit code 1: there is no such service."""
-    try:
-        answer = asking.ask(args.namespace, args.service, {"do": "status"})
-    except asking.NoAnswer as error:
-        print(f"legato status: {error}", file=sys.stderr)
-        return FAILED
-    print("\n".join(lines(answer["status"])))
-    return 0
+    return showing.run(args, "status", lines)
 
 
 def lines(status: Mapping[str, Any]) -> Iterator[str]:
     """A status as people read it."""
-    for condition in status["conditions"]:
-        yield f"{condition['type']:<18} {condition['status']:<8} {condition['reason']:<16} {condition['message']}"
+    conditions = status["conditions"]
+    yield from table([(c["type"], c["status"], c["reason"], c["message"]) for c in conditions])
     yield ""
-    yield f"{'NAME':<28} {'READY':<6} {'RESTARTS':<9} {'REVISION':<11} STATE"
-    for pod in status["pods"]:
-        state = "leaving" if pod["leaving"] else "ready" if pod["ready"] else pod["message"]
-        yield f"{pod['name']:<28} {pod['ready']!s:<6} {pod['restarts']:<9} {pod['revision']:<11} {state}"
+    yield from table([HEADINGS, *map(_row, status["pods"])])
+
+
+def _row(pod: Mapping[str, Any]) -> Sequence[str]:
+    return pod["name"], str(pod["ready"]), str(pod["restarts"]), pod["revision"], state(pod)
+
+
+def state(pod: Mapping[str, Any]) -> str:
+    """What a worker or gateway is doing, or why it is not ready."""
+    return "leaving" if pod["leaving"] else "ready" if pod["ready"] else pod["message"] or "starting"
+
+
+def table(rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    """Columns as wide as their longest entry, without those that are empty; the last one ends where it ends."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        yield "  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True) if width).rstrip()

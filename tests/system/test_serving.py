@@ -29,6 +29,15 @@ def test_the_capital_of_france_comes_by_hand_off(service) -> None:
     assert handoff["bytes"] == handoff["blocks"] * 16 * 30 * 2 * 3 * 64 * 4
 
 
+def test_it_is_described_in_words(service) -> None:
+    told = service.command("describe").stdout
+    assert f"  serves smollm2 at {service.url}/v1\n" in told
+    assert "  Ready is True (AllReady) since " in told
+    assert "  decode: 1 of 1 ready, 1 desired\n" in told
+    assert any(line.split()[0] == "test-decode-0" and line.endswith("  ready") for line in told.splitlines()[1:])
+    assert "  AllReady" in told.split("Events:\n")[1]
+
+
 def test_scaling_and_editing_take_effect_while_it_runs(service) -> None:
     scaled = service.command("scale", "decode", "2")
     assert scaled.returncode == 0, scaled.stderr

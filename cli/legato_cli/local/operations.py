@@ -5,18 +5,23 @@ from typing import Any
 
 from legato_cli.recording import signal_round
 from legato_cli.recording.reader import RoundReader
+from legato_cli.services.events import RecentEvents
 from legato_cli.services.operations import Operations
 from legato_cli.ui import target
 from legato_operator.clock import Clock
-from legato_operator.cluster import Cluster, Ref
+from legato_operator.cluster import Cluster, Object, Ref
 
 
 class LocalOperations(Operations):
     """Those of `legato ui` and `legato record`, too."""
 
-    def __init__(self, cluster: Cluster, ref: Ref, clock: Clock, rounds: RoundReader) -> None:
+    def __init__(
+        self, cluster: Cluster, ref: Ref, clock: Clock, rounds: RoundReader, recent: RecentEvents, url: str = ""
+    ) -> None:
         super().__init__(cluster, ref, clock)
         self._rounds = rounds
+        self.recent = recent
+        self._url = url
 
     async def _answer(self, order: Mapping[str, Any]) -> dict[str, Any]:
         match order:
@@ -25,3 +30,10 @@ class LocalOperations(Operations):
             case {"do": "signals"}:
                 return {"round": signal_round.encode(await self._rounds.read()).decode()}
         return await super()._answer(order)
+
+    async def _read(self) -> tuple[Object, dict[str, Any]]:
+        stored, shown = await super()._read()
+        return stored, {**shown, "url": self._url}
+
+    async def _events(self, stored: Object) -> list[dict[str, Any]]:
+        return self.recent.all()

@@ -20,6 +20,7 @@ from legato_cli.local.operations import LocalOperations
 from legato_cli.local.progress import Progress
 from legato_cli.local.terminal import Terminal
 from legato_cli.recording.reader import RoundReader
+from legato_cli.services.events import RecentEvents
 from legato_cli.ui import proxy
 from legato_cli.ui.local import OwnSource
 from legato_operator.api import conditions, parsing, yaml_text
@@ -94,10 +95,13 @@ async def _serve(path: Path, manifest: Manifest, listener: socket.socket, verbos
         placement = local(PROGRAM, len(os.sched_getaffinity(0)))
         gateways = HttpGateways(session)
         autoscaler = Autoscaler(GatewaySignalSource(gateways, partial(read_token, cluster.store)))
-        controller = Controller(Reconciler(cluster.store, workers, clock, placement, autoscaler=autoscaler))
+        recent = RecentEvents(clock)
+        controller = Controller(Reconciler(cluster.store, workers, clock, placement, recent, autoscaler=autoscaler))
         metadata = manifest.service.metadata
         ref = Ref(names.INFERENCE_SERVICE, metadata.namespace, metadata.name)
-        operations = LocalOperations(cluster.store, ref, clock, RoundReader(cluster.store, ref, gateways, clock))
+        rounds = RoundReader(cluster.store, ref, gateways, clock)
+        url = f"{_url(manifest.service, listener)}/v1"
+        operations = LocalOperations(cluster.store, ref, clock, rounds, recent, url)
         return await _Serving(cluster, controller, path, manifest, listener, terminal, operations).run()
 
 
@@ -160,8 +164,7 @@ class _Serving:
             await self._first(self._wait_ready(), controller, watching, following, stoppable=True)
             if not self._stop.is_set():
                 await progress.started()
-                scheme = "https" if self._manifest.service.spec.gateway.tls else "http"
-                url = f"{scheme}://127.0.0.1:{self._listener.getsockname()[1]}"
+                url = _url(self._manifest.service, self._listener)
                 async with proxy.listening(OwnSource(self._store, self._ref), 0) as page:
                     self._terminal.say(greeting.text(url, self._manifest.service.served_name, page))
                     await self._first(self._stop.wait(), controller, watching, following)
@@ -253,6 +256,11 @@ class _Serving:
             while True:
                 await self._store.get(self._ref)
                 await asyncio.sleep(0.05)
+
+
+def _url(service: InferenceService, listener: socket.socket) -> str:
+    scheme = "https" if service.spec.gateway.tls else "http"
+    return f"{scheme}://127.0.0.1:{listener.getsockname()[1]}"
 
 
 def _content(path: Path) -> bytes | None:

@@ -4,11 +4,11 @@ import datetime
 from collections.abc import Mapping
 from typing import Any
 
-from legato_cli.services import view
+from legato_cli.services import events, view
 from legato_operator.api import parsing, roles
 from legato_operator.api.resources import InferenceService, Spec
 from legato_operator.clock import Clock
-from legato_operator.cluster import Cluster, Ref
+from legato_operator.cluster import Cluster, Object, Ref
 from legato_operator.errors import ClusterError, ManifestError, ObjectNotFound
 from legato_operator.manifests import common, pool
 from legato_protocol import durations, names
@@ -42,9 +42,18 @@ class Operations:
             case {"do": "scale", "pool": str(name), "replicas": int(replicas), **rest}:
                 return {"message": await self._scale(name, replicas, rest.get("for"))}
             case {"do": "status"}:
-                _, shown = await view.read(self._cluster, self._ref, self._clock.now())
+                _, shown = await self._read()
                 return {"status": shown}
+            case {"do": "describe"}:
+                stored, shown = await self._read()
+                return {"describe": {**shown, "events": await self._events(stored)}}
         raise OrderRefused("unknown command (is the running `legato up` of the same version?)")
+
+    async def _read(self) -> tuple[Object, dict[str, Any]]:
+        return await view.read(self._cluster, self._ref, self._clock.now())
+
+    async def _events(self, stored: Object) -> list[dict[str, Any]]:
+        return await events.read(self._cluster, stored)
 
     async def _scale(self, name: str, replicas: int, seconds: float | None) -> str:
         """With mode Managed, the autoscaler pauses for so many seconds: else it would take the size back."""

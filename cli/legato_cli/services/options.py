@@ -24,3 +24,8 @@ def add_output(parser: argparse.ArgumentParser) -> None:
     """Whether people or programs read what is printed."""
     kind = flags.one_of("FORMAT", (TEXT, JSON))
     flags.option(parser, "-o", "--output", kind=kind, default=TEXT, help="text or json")
+
+
+def add_watch(parser: argparse.ArgumentParser) -> None:
+    """Whether it goes on."""
+    parser.add_argument("-w", "--watch", action="store_true", help="show every change until Ctrl-C")

@@ -40,7 +40,7 @@ def _pod(item: Object, now: float) -> dict[str, Any]:
         "restarts": pod.restarts,
         "leaving": pod.leaving or pod.draining_since is not None,
         "revision": pod.revision,
-        "ageSeconds": round(pod.age),
+        "created": pod.created,
         "node": item["spec"].get("nodeName", ""),
         "ports": item.get("status", {}).get("ports", {}),
     }

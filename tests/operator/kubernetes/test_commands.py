@@ -1,6 +1,7 @@
 """The commands that ask a service, with a user's kubeconfig, against a real API server and the operator."""
 
 import asyncio
+import json
 
 import pytest
 
@@ -39,6 +40,16 @@ def test_a_service_on_kubernetes_is_shown_and_scaled(space, legato):
             (worker,) = await s.pods("decode")
             assert any(line.split()[:3] == [worker, "True", "0"] for line in told.splitlines())
 
+            async def described():
+                code, told, _ = await legato("describe", "--output", "json", *mine)
+                assert code == 0
+                return json.loads(told)
+
+            found = await described()
+            assert found["url"] == f"http://demo.{s.name}.svc/v1"
+            assert {pod["pool"] for pod in found["pods"]} == {"prefill", "decode", "gateway"}
+            await s.wait(lambda: _tells_ready(described))
+
             code, told, _ = await legato("scale", "decode", "2", *mine)
             assert (code, told) == (0, "demo-decode: 2 workers desired; the autoscaler is paused for 30m\n")
             pool = await s.cluster.get(s.ref("demo-decode", "WorkerPool"))
@@ -48,6 +59,11 @@ def test_a_service_on_kubernetes_is_shown_and_scaled(space, legato):
             assert (code, "not a valid number of decode workers: 9" in said) == (1, True)
 
     asyncio.run(test())
+
+
+async def _tells_ready(described):
+    """Events come after the status."""
+    return any(event["message"] == "Ready is True" for event in (await described())["events"])
 
 
 async def _has(space, number):
