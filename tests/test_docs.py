@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from legato_cli import bench, prepare, up, validate
+from legato_cli import bench, logs, prepare, up, validate
 from legato_cli.recording import arguments as record
 from legato_cli.simulation import arguments as simulate
 from legato_engine import metrics as worker_metrics
@@ -52,6 +52,7 @@ def test_docs_know_every_flag(command, module):
         (record, "settings.md", "`legato record`"),
         (up, "settings.md", "`legato up`"),
         (validate, "settings.md", "`legato validate`"),
+        (logs, "settings.md", "`legato logs`"),
     ],
 )
 def test_docs_know_every_flag_of_a_command(module, page, heading):

@@ -9,6 +9,7 @@ from legato_cli.recording import signal_round
 from legato_cli.recording.reader import RoundReader
 from legato_cli.recording.signal_round import SignalRound
 from legato_cli.services.events import RecentEvents
+from legato_cli.services.log_lines import LogLines
 from legato_operator.autoscaler.signals import Signals
 from legato_operator.clock import SystemClock
 from legato_operator.cluster import Cluster, Ref
@@ -46,6 +47,5 @@ class ScriptedGateways:
 def operations(store: Cluster, ref: Ref, gateways: Gateways | None = None) -> LocalOperations:
     """Of a `legato up` whose gateways are these."""
     clock = SystemClock()
-    return LocalOperations(
-        store, ref, clock, RoundReader(store, ref, gateways or ScriptedGateways(), clock), RecentEvents(clock)
-    )
+    rounds = RoundReader(store, ref, gateways or ScriptedGateways(), clock)
+    return LocalOperations(store, ref, clock, rounds, RecentEvents(clock), LogLines())

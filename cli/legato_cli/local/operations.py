@@ -5,7 +5,9 @@ from typing import Any
 
 from legato_cli.recording import signal_round
 from legato_cli.recording.reader import RoundReader
+from legato_cli.services import log_lines
 from legato_cli.services.events import RecentEvents
+from legato_cli.services.log_lines import LogLines
 from legato_cli.services.operations import Operations
 from legato_cli.ui import target
 from legato_operator.clock import Clock
@@ -13,20 +15,30 @@ from legato_operator.cluster import Cluster, Object, Ref
 
 
 class LocalOperations(Operations):
-    """Those of `legato ui` and `legato record`, too."""
+    """Those of `legato ui`, `legato logs` and `legato record`, too."""
 
     def __init__(
-        self, cluster: Cluster, ref: Ref, clock: Clock, rounds: RoundReader, recent: RecentEvents, url: str = ""
+        self,
+        cluster: Cluster,
+        ref: Ref,
+        clock: Clock,
+        rounds: RoundReader,
+        recent: RecentEvents,
+        written: LogLines,
+        url: str = "",
     ) -> None:
         super().__init__(cluster, ref, clock)
         self._rounds = rounds
         self.recent = recent
+        self.written = written
         self._url = url
 
     async def _answer(self, order: Mapping[str, Any]) -> dict[str, Any]:
         match order:
             case {"do": "ui"}:
                 return {"target": (await target.read(self._cluster, self._ref)).message()}
+            case {"do": "logs"}:
+                return log_lines.told(self.written, order)
             case {"do": "signals"}:
                 return {"round": signal_round.encode(await self._rounds.read()).decode()}
         return await super()._answer(order)

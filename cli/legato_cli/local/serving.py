@@ -21,6 +21,7 @@ from legato_cli.local.progress import Progress
 from legato_cli.local.terminal import Terminal
 from legato_cli.recording.reader import RoundReader
 from legato_cli.services.events import RecentEvents
+from legato_cli.services.log_lines import LogLines
 from legato_cli.ui import proxy
 from legato_cli.ui.local import OwnSource
 from legato_operator.api import conditions, parsing, yaml_text
@@ -86,7 +87,9 @@ def serve(path: Path, manifest: Manifest, listener: socket.socket, verbose: bool
 
 async def _serve(path: Path, manifest: Manifest, listener: socket.socket, verbose: bool) -> int:
     clock, terminal = SystemClock(), Terminal(sys.stdout, sys.stderr)
-    logs = Logs(terminal.log, colour=sys.stderr.isatty(), hidden=() if verbose else ("INFO ",))
+    written = LogLines()
+    hidden = () if verbose else ("INFO ",)
+    logs = Logs(terminal.log, colour=sys.stderr.isatty(), hidden=hidden, keep=written.add)
     async with (
         open_cluster(logs, clock, os.environ, LocalSettings(), listener) as cluster,
         aiohttp.ClientSession() as session,
@@ -101,7 +104,7 @@ async def _serve(path: Path, manifest: Manifest, listener: socket.socket, verbos
         ref = Ref(names.INFERENCE_SERVICE, metadata.namespace, metadata.name)
         rounds = RoundReader(cluster.store, ref, gateways, clock)
         url = f"{_url(manifest.service, listener)}/v1"
-        operations = LocalOperations(cluster.store, ref, clock, rounds, recent, url)
+        operations = LocalOperations(cluster.store, ref, clock, rounds, recent, written, url)
         return await _Serving(cluster, controller, path, manifest, listener, terminal, operations).run()
 
 

@@ -8,10 +8,22 @@ LONGEST_LINE = 16 << 10
 _COLOURS = (36, 33, 35, 32, 34, 31)  # of a terminal: cyan, yellow, magenta, green, blue, red
 
 
-class Logs:
-    """Where pods write to. `write` gets whole lines; `colour` suits a terminal; `hidden` lists line starts to drop."""
+def _forget(_pod: str, _text: str) -> None:
+    return
 
-    def __init__(self, write: Callable[[str], None], colour: bool = False, hidden: tuple[str, ...] = ()) -> None:
+
+class Logs:
+    """Where pods write to. `write` gets whole lines; `colour` suits a terminal; `hidden` lists line starts to drop.
+    `keep` gets every line, with the name of the pod and without any decoration."""
+
+    def __init__(
+        self,
+        write: Callable[[str], None],
+        colour: bool = False,
+        hidden: tuple[str, ...] = (),
+        keep: Callable[[str, str], None] = _forget,
+    ) -> None:
+        self._keep = keep
         self._write = write
         self._colour = colour
         self._hidden = hidden
@@ -21,6 +33,7 @@ class Logs:
 
     def line(self, pod: str, text: str) -> None:
         """One line of a pod."""
+        self._keep(pod, text)
         if text.startswith(self._hidden):
             return
         self._width = max(self._width, len(pod))
