@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from legato_cli import bench, logs, prepare, up, validate
+from legato_cli import bench, chat, logs, prepare, up, validate
 from legato_cli.recording import arguments as record
 from legato_cli.simulation import arguments as simulate
 from legato_engine import metrics as worker_metrics
@@ -53,6 +53,7 @@ def test_docs_know_every_flag(command, module):
         (up, "settings.md", "`legato up`"),
         (validate, "settings.md", "`legato validate`"),
         (logs, "settings.md", "`legato logs`"),
+        (chat, "settings.md", "`legato chat`"),
     ],
 )
 def test_docs_know_every_flag_of_a_command(module, page, heading):

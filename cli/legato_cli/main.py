@@ -9,6 +9,7 @@ from typing import NoReturn
 from legato_cli import (
     api_key,
     bench,
+    chat,
     describe,
     doctor,
     explain,
@@ -45,6 +46,7 @@ def parser() -> argparse.ArgumentParser:
     subparsers = top.add_subparsers(metavar="COMMAND", required=True)
     for command in (
         up,
+        chat,
         validate,
         scale,
         status,

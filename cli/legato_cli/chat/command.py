@@ -1,0 +1,45 @@
+"""The command line of `legato chat`."""
+
+import argparse
+import sys
+
+from legato_cli.services import options
+from legato_protocol import flags, sampling_limits
+
+FAILED = 1
+
+
+def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Register `legato chat`."""
+    parser = subparsers.add_parser(
+        "chat",
+        help="talk to a running service",
+        description="Ctrl-C stops an answer, Ctrl-D ends the conversation. Without a terminal, all of standard input "
+        "is one question.",
+    )
+    text = flags.text("QUESTION")
+    parser.add_argument("question", nargs="?", type=text, metavar=text.metavar, help="ask only this, and end")
+    options.add_service(parser)
+    flags.option(parser, "--system", kind=flags.text("TEXT"), help="system message")
+    flags.option(parser, "--max-tokens", kind=flags.whole("TOKENS", 1, 1 << 24), help="longest answer")
+    least, most = sampling_limits.RANGES["temperature"].least, sampling_limits.RANGES["temperature"].most
+    flags.option(parser, "--temperature", kind=flags.real("NUMBER", least, most), help="0 takes the likeliest token")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Exit code 1: there is no such service, or a question that was asked alone has no answer."""
+    from legato_cli.chat import terminal
+    from legato_cli.ui import sources
+    from legato_cli.ui.target import NoTarget
+
+    try:
+        return terminal.run(sources.source(args.namespace, args.service), _parameters(args), args.system, args.question)
+    except NoTarget as error:
+        print(f"legato chat: {error}", file=sys.stderr)
+        return FAILED
+
+
+def _parameters(args: argparse.Namespace) -> dict[str, object]:
+    given = {"max_completion_tokens": args.max_tokens, "temperature": args.temperature}
+    return {name: value for name, value in given.items() if value is not None}
