@@ -16,7 +16,7 @@ from pydantic import BaseModel
 from legato_cli import main
 from legato_engine import settings as worker_settings
 from legato_gateway import settings as gateway_settings
-from legato_operator.api import field_errors, parsing, quantities, resources
+from legato_operator.api import crd, field_errors, parsing, quantities, resources
 from legato_operator.api.resources import Spec
 from legato_operator.local import command
 from legato_operator.manifests import common, placement, pool, revision, worker
@@ -27,6 +27,7 @@ from legato_operator.planning.plan import plan
 PLACEMENT = placement.local(("legato",))
 CLUSTER = placement.kubernetes("engine", "gateway")
 DOCS = (Path(__file__).parents[2] / "docs" / "manifest.md").read_text()
+SCHEMA = crd.inference_service()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
 LATER = "*for the autoscaler*"
 
 GPU = {quantities.GPU: 1}
@@ -237,6 +238,26 @@ def test_field_reaches_a_process_or_is_refused_or_comes_later(path):
         assert not reaches  # for whoever sets the replicas
     else:
         assert reaches is not _later(path)
+
+
+@pytest.mark.parametrize("path", sorted(CHANGES))
+def test_explain_and_docs_say_what_is_not_available_yet(path):
+    """`kubectl explain` shows the description: a field that is only refused there would look as if it did something."""
+    spec = _service(_with(_base(path), path, CHANGES[path])).spec
+    refused = [
+        {field for field, _ in checks.unavailable(spec, contained) if f"spec.{path}".startswith(field)}
+        for contained in (False, True)
+    ]
+    (row,) = [line for line in DOCS.splitlines() if line.startswith("|") and f"`{path}`" in line.split("|")[1]]
+    for text in (_description(path), row):
+        assert ("not available yet" in text) is all(refused)
+
+
+def _description(path: str) -> str:
+    schema = SCHEMA
+    for name in ("spec", *path.split(".")):
+        schema = schema["properties"][name]
+    return str(schema["description"])
 
 
 @pytest.mark.parametrize("path", sorted(CHANGES))

@@ -128,7 +128,7 @@ class Source(ManifestPart):
     path: Annotated[str, Field(min_length=1, max_length=4096, pattern=r"^[^-]")] | None = None
     """A GGUF file, or a Hugging Face directory with safetensors, on the machine (on Kubernetes: on every node)."""
     image: Annotated[str, Field(max_length=500, pattern=quantities.IMAGE)] | None = None
-    """An image that holds the weights, mounted as an image volume."""
+    """An image that holds the weights, mounted as an image volume: Kubernetes 1.35 or newer."""
 
 
 class Model(ManifestPart):
@@ -156,7 +156,7 @@ class Engine(ManifestPart):
     kv_cache_dtype: Literal["Auto", "BFloat16", "Float32"] = "Auto"
     """Data type of the KV cache, where it is to be another one than that which dtype selects. On CPUs without AMX."""
     numerics: Literal["Fast", "Invariant"] = "Fast"
-    """Fast uses the fastest kernels; Invariant makes a token's logits independent of batch, chunking and cache."""
+    """Fast uses the fastest kernels. Invariant (logits that no batch changes) is rejected: it is not available yet."""
     runner: Literal["Model", "Paced"] = "Model"
     """Model computes. Paced computes nothing and takes the time that profile says: its text means nothing."""
     profile: Annotated[str, Field(min_length=1, pattern=r"^[^-]")] | None = None
@@ -167,14 +167,14 @@ class Engine(ManifestPart):
 
 class Parallelism(ManifestPart):
     tensor: Annotated[int, Field(ge=1, le=64)] = 1
-    """Number of GPUs that each layer is sharded over."""
+    """Number of GPUs that each layer is sharded over. More than 1 is not available yet and is rejected."""
 
 
 class Pool(ManifestPart):
     resources: Resources = Resources()
     """CPU, memory and GPUs of one worker."""
     parallelism: Parallelism = Parallelism()
-    """How a worker is sharded over GPUs."""
+    """How a worker is sharded over GPUs: not available yet."""
     template: Annotated[dict[str, Any], WithJsonSchema(pod_template.schema(pod_template.WORKER))] = {}
     """Merged into the pods: metadata.labels, metadata.annotations, and fields of a pod's spec."""
     replicas: Count | None = None
@@ -246,7 +246,7 @@ class Routing(ManifestPart):
 
 class Transfer(ManifestPart):
     transport: Literal["Auto", "RDMA", "TCP", "SharedMemory"] = "Auto"
-    """Transport of KV between workers. Auto is TCP; RDMA must be requested."""
+    """Transport of KV between workers. Auto is TCP; RDMA must be requested. Kubernetes rejects SharedMemory."""
     required: bool = False
     """Whether the service is not Ready without this transport, instead of falling back."""
     on_failure: Literal["Retry", "Recompute", "Fail"] = "Retry"
