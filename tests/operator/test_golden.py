@@ -1,6 +1,7 @@
 """Whole outputs: from a manifest to every object, as stored in `golden/`, and what a real API server makes of them."""
 
 import asyncio
+from pathlib import Path
 
 import golden
 import pytest
@@ -13,12 +14,13 @@ from legato_operator.api import parsing
 from legato_operator.cluster import Ref, ref_of
 from legato_operator.kubernetes.api import KubernetesCluster
 from legato_operator.local import command
-from legato_operator.planning import drift
+from legato_operator.planning import checks, drift
 from legato_operator.planning.actions import Apply
 
 REFUSED = "tensor-parallel"
 SERVED = [case for case in golden.CASES if case != REFUSED]
-UNRESTRICTED = {"gpu-rdma"}  # RDMA needs locked memory, which the restricted level does not give
+EXAMPLES = {path.parent.name: path for path in sorted((Path(__file__).parents[2] / "examples").glob("*/*.yaml"))}
+UNRESTRICTED = {"gpu-rdma", "rdma"}  # RDMA needs locked memory, which the restricted level does not give
 MANAGER = "legato-operator"
 
 
@@ -71,8 +73,29 @@ def _containers(text):
 @pytest.mark.parametrize("case", SERVED)
 def test_api_server_takes_all_of_them_and_finds_nothing_to_change(api_server, case):
     """Every field is known to it, pods run at the restricted level, and a second apply writes nothing."""
-    namespace = f"golden-{case}"
-    level = "privileged" if case in UNRESTRICTED else "restricted"
+    _check_taken(api_server, f"golden-{case}", case in UNRESTRICTED, golden.Golden(case).stored())
+
+
+@pytest.mark.parametrize("example", EXAMPLES.values(), ids=EXAMPLES)
+def test_api_server_takes_every_example_and_what_is_made_of_it(api_server, example):
+    """As it is written, without a field that the CRD does not know; what is made of it is valid, too."""
+    given, services = example.parent.name, "/apis/serving.legato.dev/v1alpha1/namespaces/default/inferenceservices"
+    content = yaml.safe_load(example.read_text())
+    status, stored = api_server.call("POST", f"{services}?fieldValidation=Strict&dryRun=All", content)
+    assert status == 201, stored
+    made = golden.Golden(given, example)
+    assert parsing.service_from_object(stored).spec == made.service.spec
+    assert checks.unavailable(made.service.spec, in_containers=True) == []
+    objects = made.text()
+    assert {container["name"] for container in _containers(objects)} >= {"worker", "gateway"}
+    for container in _containers(objects):
+        assert container["resources"].keys() == {"requests", "limits"}, "namespaces may have a quota"
+    _check_taken(api_server, f"example-{given}", given in UNRESTRICTED, objects)
+
+
+def _check_taken(api_server, namespace, unrestricted, stored):
+    """Whether these objects are taken in a namespace, and taken again without a change."""
+    level = "privileged" if unrestricted else "restricted"
     labels = {"pod-security.kubernetes.io/enforce": level, "pod-security.kubernetes.io/enforce-version": "latest"}
     item = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace, "labels": labels}}
     _created(api_server.call("POST", "/api/v1/namespaces", item))
@@ -87,7 +110,7 @@ def test_api_server_takes_all_of_them_and_finds_nothing_to_change(api_server, ca
     async def check():
         cluster = KubernetesCluster(api_server.client())
         try:
-            objects = [_moved(item, namespace) for item in yaml.safe_load_all(golden.Golden(case).stored())]
+            objects = [_moved(item, namespace) for item in yaml.safe_load_all(stored)]
             for desired in objects:
                 first = await cluster.apply(desired, MANAGER)
                 second = await cluster.apply(desired, MANAGER)

@@ -26,14 +26,17 @@ OPERATOR = {
 
 
 class Golden:
-    """One case: the operator's passes over a service until nothing but pods' starts remains."""
+    """One case: the operator's passes over a service until nothing but pods' starts remains.
 
-    def __init__(self, case: str) -> None:
+    `manifest` is that of a case without stored objects.
+    """
+
+    def __init__(self, case: str, manifest: Path | None = None) -> None:
         self._folder = FOLDER / case
         settings = self._folder / "operator.yaml"
         given = yaml.safe_load(settings.read_text()) if settings.exists() else OPERATOR
         self._placement = placement.kubernetes(**{**given, "pull_secrets": tuple(given.get("pull_secrets", ()))})
-        self.service = parsing.parse((self._folder / "manifest.yaml").read_text())
+        self.service = parsing.parse((manifest or self._folder / "manifest.yaml").read_text())
         self.objects: dict[Ref, dict[str, Any]] = {}
 
     def look(self) -> Plan:
