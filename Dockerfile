@@ -29,6 +29,7 @@ FROM base AS wheel
 COPY pyproject.toml README.md LICENSE /src/
 COPY protocol /src/protocol
 COPY telemetry /src/telemetry
+COPY grammar /src/grammar
 COPY engine /src/engine
 COPY gateway /src/gateway
 COPY operator /src/operator

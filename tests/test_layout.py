@@ -14,7 +14,7 @@ from legato_operator.api.resources import InferenceService
 from legato_operator.autoscaler import decision
 
 ROOT = Path(__file__).parents[1]
-SOURCE_ROOTS = ("protocol", "telemetry", "engine", "gateway", "operator", "cli")
+SOURCE_ROOTS = ("protocol", "telemetry", "grammar", "engine", "gateway", "operator", "cli")
 MANIFEST = (ROOT / "docs" / "manifest.md").read_text()
 
 

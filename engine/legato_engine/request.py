@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Protocol
 
-from legato_engine.scheduler.batch import Sampled
+from legato_engine.scheduler.batch import Constraint, Sampled
 from legato_protocol.stream import Finish, SamplingParams, Sequence, unpack_tokens
 
 
@@ -56,6 +56,7 @@ class Request:
     trace: str = ""  # as in `stream.Sequence`
     room: int | None = None
     handed_off: bool = False  # another worker computed its prompt
+    grammar: Constraint | None = None  # what its output has to match
 
     state: RequestState = RequestState.WAITING
     begun: bool = False  # it had a part in some step
@@ -146,6 +147,7 @@ class Request:
             adapter=self.adapter,
             trace=self.trace,
             handed_off=self.handed_off,
+            grammar=self.grammar.at_start() if self.grammar is not None else None,
             state=RequestState.RUNNING,
             begun=True,
             paused=self.paused,

@@ -8,6 +8,7 @@ from legato_protocol.sampling_limits import (
     LOGIT_BIAS,
     MAX_BIASES,
     MAX_CHOICES,
+    MAX_GRAMMAR_BYTES,
     MAX_LOGPROBS,
     MAX_STOP_TOKENS,
     RANGES,
@@ -52,8 +53,10 @@ def fault(sequence: Sequence, vocab_size: int) -> str | None:
 
 
 def _params_fault(params: SamplingParams, vocab_size: int) -> str | None:
-    if params.grammar:
-        return "grammars are not supported"
+    if (size := len(params.grammar.encode(errors="replace"))) > MAX_GRAMMAR_BYTES:
+        return f"grammar has {size} bytes; at most {MAX_GRAMMAR_BYTES} are allowed"
+    if params.grammar and not params.stop_token_ids:
+        return "a grammar without stop_token_ids: nothing would end the output"
     for name, interval in RANGES.items():
         value = getattr(params, name)
         if not interval.allows(value):

@@ -38,6 +38,10 @@ FailureCode = Literal[
     "faulted",  # nothing could be sampled for it: its own logits were not finite
 ]
 
+# How a grammar is written: a JSON schema, a regular expression, a JSON list of texts, or rules as Lark or llama.cpp has
+# them.
+JSON_SCHEMA, REGEX, CHOICE, RULES = GRAMMAR_KINDS = ("json_schema", "regex", "choice", "rules")
+
 # What a worker says is calculated with, so a number that makes no sense is no frame.
 Count = Annotated[int, msgspec.Meta(ge=0)]
 Size = Annotated[int, msgspec.Meta(ge=1)]
@@ -73,7 +77,8 @@ class SamplingParams(Value, frozen=True):
     logprobs: int | None = None  # how many alternatives beside the sampled token's own
     stop_token_ids: tuple[int, ...] = ()  # end of sequence included; the one that ends a sequence is delivered too
     min_tokens: int = 0  # stop tokens are not sampled before this many
-    grammar: str = ""  # reserved
+    grammar: str = ""  # what the output has to match; a worker of release 0.1.0 refuses any
+    grammar_kind: str = JSON_SCHEMA  # how `grammar` is written: one of `GRAMMAR_KINDS`, or a later version's
 
 
 class Sequence(Value, frozen=True):
@@ -215,6 +220,7 @@ class Hello(Message, tag="hello", frozen=True):
     version: int = VERSION
     model: str = ""  # `model_digest.of` what it loaded: a gateway of another model takes ids for other words
     oldest: int = 0  # version understood; 0: `version` alone
+    grammars: tuple[str, ...] = ()  # kinds of grammar that it makes output match
 
 
 class TopLogprob(Value, frozen=True):

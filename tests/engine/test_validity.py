@@ -60,7 +60,8 @@ def test_a_parameter_outside_its_range_is_named_with_what_is_allowed(name, inter
         ({"stop_token_ids": (0, 10)}, "stop_token_ids are from 0 to 10; the vocabulary has 0 to 9"),
         ({"stop_token_ids": (-1,)}, "stop_token_ids are from -1 to -1; the vocabulary has 0 to 9"),
         ({"stop_token_ids": tuple(range(10))}, "stop_token_ids has 10 tokens; at most 9 are allowed"),
-        ({"grammar": "x"}, "grammars are not supported"),
+        ({"grammar": "x"}, "a grammar without stop_token_ids: nothing would end the output"),
+        ({"grammar": "é" * (1 << 17) + "x"}, "grammar has 262145 bytes; at most 262144 are allowed"),
     ],
 )
 def test_lists_of_tokens_are_bounded(params, text):

@@ -254,7 +254,7 @@ def refused(service: Any, error: Error, param: str | None, create: Callable[...,
         ({"top_logprobs": 3}, openai.BadRequestError, "top_logprobs"),
         ({"logit_bias": {"1000000": 5}}, openai.BadRequestError, "logit_bias"),
         ({"tools": [{"type": "function", "function": {"name": "f"}}]}, openai.BadRequestError, "tools"),
-        ({"response_format": {"type": "json_object"}}, openai.BadRequestError, "response_format"),
+        ({"response_format": {"type": "poem"}}, openai.BadRequestError, "response_format.type"),
     ],
     ids=lambda value: str(value)[:30] if isinstance(value, dict) else "",
 )

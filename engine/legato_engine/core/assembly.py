@@ -9,6 +9,8 @@ from legato_engine.core.channel import Channel
 from legato_engine.core.compute import ComputeThread
 from legato_engine.core.heartbeat import Pulse
 from legato_engine.core.loop import Core
+from legato_engine.grammars import compilations
+from legato_engine.grammars.compilations import Compilations
 from legato_engine.kvcache.block_pool import BlockPool
 from legato_engine.kvcache.events import EventLog
 from legato_engine.runner.interface import LoadedModel, Progress, StepRunner
@@ -38,6 +40,7 @@ class CoreParts:
     scheduler: Scheduler
     events: EventLog
     agent: TransferAgent | None
+    grammars: Compilations
     limits: SchedulerLimits
     clock: Clock
 
@@ -49,6 +52,7 @@ class CoreParts:
             self.scheduler,
             self.events,
             self.agent,
+            self.grammars,
             kv_revision=self.hello.kv_revision,
             clock=self.clock,
             max_waiting=self.limits.max_waiting,
@@ -70,8 +74,12 @@ def load(settings: WorkerSettings, path: Path, epoch: str, progress: Progress, c
     events = EventLog(epoch)
     scheduler = Scheduler(limits, BlockPool(runner.num_blocks, events), runner.kv_revision)
     agent = None if settings.transport == "None" else _agent(settings, runner, epoch, clock)
-    hello = _hello(settings, model, epoch, model_digest.of(path), agent)
-    return CoreParts(hello, runner.formats, model.vocab_size, compute, runner, scheduler, events, agent, limits, clock)
+    # One that computes nothing has tokens that match nothing.
+    grammars = compilations.of_model(path, model.vocab_size) if settings.runner == "model" else Compilations(None)
+    hello = _hello(settings, model, epoch, model_digest.of(path), agent, grammars)
+    return CoreParts(
+        hello, runner.formats, model.vocab_size, compute, runner, scheduler, events, agent, grammars, limits, clock
+    )
 
 
 def _loader(settings: WorkerSettings) -> Load:
@@ -132,7 +140,14 @@ def _reachable(settings: WorkerSettings) -> str:
     return socket.gethostbyname(socket.gethostname()) if host in ("0.0.0.0", "::") else host
 
 
-def _hello(settings: WorkerSettings, model: LoadedModel, epoch: str, digest: str, agent: TransferAgent | None) -> Hello:
+def _hello(
+    settings: WorkerSettings,
+    model: LoadedModel,
+    epoch: str,
+    digest: str,
+    agent: TransferAgent | None,
+    grammars: Compilations,
+) -> Hello:
     runner = model.runner
     return Hello(
         worker=settings.name,
@@ -149,4 +164,5 @@ def _hello(settings: WorkerSettings, model: LoadedModel, epoch: str, digest: str
         pod_revision=settings.pod_revision,
         model=digest,
         oldest=OLDEST,
+        grammars=grammars.kinds,
     )

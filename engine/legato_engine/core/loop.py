@@ -19,6 +19,7 @@ from legato_engine.core.rates import Rates
 from legato_engine.core.receivers import HandoffReceivers
 from legato_engine.core.request_handler import RequestHandler
 from legato_engine.core.senders import HandoffSenders
+from legato_engine.grammars.compilations import Compilations
 from legato_engine.kvcache.events import EventLog
 from legato_engine.runner.interface import StepRunner
 from legato_engine.scheduler.batch import Batch
@@ -49,6 +50,7 @@ class Core:
         scheduler: Scheduler,
         events: EventLog,
         agent: TransferAgent | None,
+        grammars: Compilations,
         *,
         kv_revision: str,
         clock: Callable[[], float],
@@ -72,7 +74,7 @@ class Core:
                 scheduler.outgoing, agent, self._outbox, block_size=block_size, kv_revision=kv_revision
             )
             self._receivers = HandoffReceivers(scheduler.incoming, agent, self._outbox, kv_revision=kv_revision)
-        self._handler = RequestHandler(scheduler, agent, self._outbox, self._senders, self._receivers)
+        self._handler = RequestHandler(scheduler, agent, self._outbox, self._senders, self._receivers, grammars)
         self._pulse = pulse or Pulse(clock)
         self._reporter = LoadReporter(self._handler, self._rates, self._pulse, max_waiting=max_waiting)
         self._in_flight: Batch | None = None
@@ -80,6 +82,7 @@ class Core:
         self._selector = selectors.DefaultSelector()
         self._selector.register(channel, selectors.EVENT_READ)
         self._selector.register(compute, selectors.EVENT_READ)
+        self._selector.register(grammars, selectors.EVENT_READ)
         if agent is not None:
             self._selector.register(agent, selectors.EVENT_READ)
 
@@ -114,6 +117,7 @@ class Core:
             for event in self._agent.poll():
                 self._transfer(event)
                 self._reporter.changed()
+        self._handler.take_compiled()
         self._handler.expire(now)
 
     def _patience(self) -> float:

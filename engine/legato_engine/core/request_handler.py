@@ -3,9 +3,12 @@
 from collections.abc import Collection, Sequence
 
 from legato_engine.core.frames import Inbox
+from legato_engine.core.held_requests import HeldRequest, HeldRequests
 from legato_engine.core.outbox import Outbox, key_of
 from legato_engine.core.receivers import HandoffReceivers
 from legato_engine.core.senders import HandoffSenders
+from legato_engine.grammars.compilations import Compilations
+from legato_engine.grammars.position import GrammarPosition
 from legato_engine.request import Request, RequestState
 from legato_engine.scheduler.limits import RequestRejected
 from legato_engine.scheduler.results import Ended
@@ -28,6 +31,7 @@ class RequestHandler:
         outbox: Outbox,
         senders: HandoffSenders | None,
         receivers: HandoffReceivers | None,
+        grammars: Compilations,
     ) -> None:
         self.scheduler = scheduler
         self.agent = agent
@@ -39,6 +43,8 @@ class RequestHandler:
             False  # gateways should not wait for it: a first or last one came, draining began or ended, blocks are free
         )
         self._outbox = outbox
+        self._grammars = grammars
+        self._held = HeldRequests()
         self._attempts: dict[int, dict[str, int]] = {}  # of each gateway's requests, by key
 
     @property
@@ -49,7 +55,7 @@ class RequestHandler:
     @property
     def idle(self) -> bool:
         """Nothing runs, waits or is handed off."""
-        return self.scheduler.idle and (self.agent is None or self.agent.pending() == 0)
+        return not self._held and self.scheduler.idle and (self.agent is None or self.agent.pending() == 0)
 
     def take_in(self, inbox: Inbox, now: float) -> None:
         for gateway in inbox.joined:
@@ -58,6 +64,7 @@ class RequestHandler:
         for frame in inbox.frames:
             self._act(frame.gateway, stream.decode_to_worker(frame.data), now)
         for gateway in inbox.left:
+            self._held.drop_gateway(gateway)
             for key, attempt in self._attempts.pop(gateway, {}).items():
                 self._end(self.scheduler.cancel(key, attempt), "its gateway is gone")
         if inbox.drain is not None:
@@ -92,17 +99,26 @@ class RequestHandler:
     def _act(self, gateway: int, frame: ToWorker, now: float) -> None:
         match frame:
             case Generate() | Prefill() | Decode():
-                self._begin(gateway, frame, now)
+                self._begin(HeldRequest(gateway, frame, now))
             case Cancel():
+                self._held.drop(gateway, frame)
                 self._end(self.scheduler.cancel(key_of(gateway, frame.id), frame.attempt, frame.choices), "cancelled")
             case Split():
                 self._split(gateway, frame)
             case Pause():
+                self._held.pause(gateway, frame)
                 self.scheduler.pause(key_of(gateway, frame.id), frame.attempt, frame.on)
             case Handoff():
                 self._migrate(gateway, frame)
 
-    def _begin(self, gateway: int, frame: Generate | Prefill | Decode, now: float) -> None:
+    def take_compiled(self) -> None:
+        """Begin what waited for a grammar that is compiled now."""
+        if self._grammars.take_done():
+            for held in self._held.take_all():
+                self._begin(held)
+
+    def _begin(self, held: HeldRequest) -> None:
+        gateway, frame, now = held.gateway, held.frame, held.arrival
         key = key_of(gateway, frame.id)
         room = None if isinstance(frame, Generate) else frame.room
         request = Request.of(key, frame.attempt, frame.sequence, now, room)
@@ -119,6 +135,15 @@ class RequestHandler:
         if room is not None and self._uses(room):
             self._fail(request, "invalid", _ROOM_IN_USE.format(room), part, retry=False)
             return
+        if (params := request.params).grammar:
+            grammar = self._grammars.ask(params)
+            if grammar is None:
+                self._held.add(held)
+                return
+            if isinstance(grammar, str):
+                self._fail(request, "invalid", f"its grammar: {grammar}", part, retry=False)
+                return
+            request.grammar = GrammarPosition(grammar)
         try:
             self._hand_on(request, frame, now)
         except RequestRejected as refusal:
@@ -126,6 +151,8 @@ class RequestHandler:
             return
         self._attempts.setdefault(gateway, {})[key] = frame.attempt
         self._outbox.phases.arrived(request)
+        if held.paused:
+            self.scheduler.pause(key, frame.attempt, True)
 
     def _hand_on(self, request: Request, frame: Generate | Prefill | Decode, now: float) -> None:
         if isinstance(frame, Decode):

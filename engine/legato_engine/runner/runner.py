@@ -5,6 +5,7 @@ chooses.
 """
 
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from hashlib import sha256
 from typing import NamedTuple
 
@@ -26,6 +27,8 @@ from legato_engine.runner import formats, inputs, sizing
 from legato_engine.runner.arena import Arena, count_blocks
 from legato_engine.runner.formats import Formats
 from legato_engine.runner.interface import Progress
+from legato_engine.sampling import constrain
+from legato_engine.sampling.constrain import Masks
 from legato_engine.sampling.sampler import sample
 from legato_engine.scheduler.batch import Batch, Draw, Row, Sampled, StepOutput
 from legato_engine.weights.checkpoint import Checkpoint
@@ -40,6 +43,7 @@ class Launched(NamedTuple):
 
     batch: Batch
     logits: torch.Tensor | None  # float32 [rows that draw, vocab]
+    masks: Future[Masks] | None  # where output has to match something
 
 
 class Runner:
@@ -57,6 +61,7 @@ class Runner:
         self.kv_revision = _revision(fingerprint, str(arena.layout), chosen.name, device.type, str(NUMERICS))
         self._model = model
         self._backend = backend
+        self._masking = ThreadPoolExecutor(1, "masks")  # beside the step
 
     @classmethod
     def load(
@@ -114,14 +119,17 @@ class Runner:
         with torch.inference_mode():
             for source, target in batch.copies:
                 self.arena.copy(source, target)
-            return Launched(batch, self.logits(batch.rows) if batch.rows else None)
+            draws, lines = _draws(batch.rows)
+            constrained = any(draw.constraint is not None for draw in draws)
+            masks = self._masking.submit(constrain.masks, draws, lines) if constrained else None
+            return Launched(batch, self.logits(batch.rows) if batch.rows else None, masks)
 
     def collect(self, launched: Launched) -> StepOutput:
         """Samples what a step has computed. Steps are collected in the order in which they were launched."""
         if launched.logits is None:
             return ()
         with torch.inference_mode():
-            return _sample(launched.batch.rows, launched.logits)
+            return _sample(launched.batch.rows, launched.logits, launched.masks.result() if launched.masks else {})
 
     def logits(self, rows: tuple[Row, ...]) -> torch.Tensor:
         """Computes rows; float32 logits [rows that draw, vocab], in order."""
@@ -138,6 +146,8 @@ class Runner:
         for count, rows, params in ((1, 1, greedy), (size, 1, sampled), (size, 1 + _MANY // size, greedy)):
             tokens = [0] * count
             self.step(Batch((Row(tokens, 0, [0], (Draw(0, count, params, tokens, count),)),) * rows))
+        logits = self.logits((Row([0], 0, [0], (Draw(0, 1, greedy, [0], 1),)),))
+        constrain.apply(logits, {0: bytes(-(-logits.shape[1] // 32) * 4)})
 
 
 def _device(name: str) -> torch.device:
@@ -154,11 +164,21 @@ def _backend(checkpoint: Checkpoint, chosen: Formats, device: torch.device, max_
     return CpuBackend(checkpoint, numerics, max_length, report)
 
 
-def _sample(rows: tuple[Row, ...], logits: torch.Tensor) -> StepOutput:
+def _draws(rows: tuple[Row, ...]) -> tuple[list[Draw], list[int]]:
+    """All draws of a step, and the line of the logits that each is from."""
     drawing = [row for row in rows if row.draws]
     draws = [draw for row in drawing for draw in row.draws]
-    lines = [line for line, row in enumerate(drawing) for _ in row.draws]
-    drawn = iter(sample(logits, draws, lines) if draws else ())
+    return draws, [line for line, row in enumerate(drawing) for _ in row.draws]
+
+
+def _sample(rows: tuple[Row, ...], logits: torch.Tensor, masks: Masks) -> StepOutput:
+    draws, lines = _draws(rows)
+    constrain.apply(logits, masks)
+    sampled = sample(logits, draws, lines) if draws else []
+    ends = constrain.faults(masks)
+    drawn = iter(
+        [Sampled(0, None, ends[line]) if line in ends else one for line, one in zip(lines, sampled, strict=True)]
+    )
     return tuple(_take(drawn, len(row.draws)) for row in rows)
 
 

@@ -72,4 +72,6 @@ def _penalized(draw: Draw) -> bool:
 
 def _masked(draw: Draw) -> bool:
     params = draw.params
+    if draw.constraint is not None:  # which says itself where an answer may end
+        return False
     return params.min_tokens > 0 and len(draw.tokens) - draw.prompt_len < params.min_tokens

@@ -4,10 +4,28 @@ Structs, since dozens are made in each step and a frozen dataclass takes five ti
 """
 
 from collections.abc import Sequence
+from typing import Protocol
 
 import msgspec
 
 from legato_protocol.stream import SamplingParams, TokenLogprobs
+
+
+class DeadEnd(Exception):
+    """No token may follow. The text says why."""
+
+
+class Constraint(Protocol):
+    """What one sequence's output has to match. It follows from the output alone, and remembers it only to be quick."""
+
+    def allowed(self, output: Sequence[int], stops: Sequence[int], early: bool) -> bytes:
+        """Tokens that may follow `output`, a bit for each id, lowest first, in words of 32 bits: of `stops` all where
+        it is a whole answer, else none, and with `early` only if nothing else may follow. Raises DeadEnd."""
+        ...
+
+    def at_start(self) -> "Constraint":
+        """The same for another sequence."""
+        ...
 
 
 class Draw(msgspec.Struct, frozen=True, gc=False):
@@ -23,6 +41,7 @@ class Draw(msgspec.Struct, frozen=True, gc=False):
     params: SamplingParams
     tokens: Sequence[int]
     prompt_len: int
+    constraint: Constraint | None = None
 
 
 class Row(msgspec.Struct, frozen=True, gc=False):

@@ -168,14 +168,14 @@ class Planner:
         tokens, start = request.tokens, request.computed
         known = len(tokens)
         if count == 1 and start + 1 == known and len(request.choices) == 1 and not request.first:  # a plain decode
-            draw = Draw(request.choices[0], known, request.params, tokens, request.prompt_len)
+            draw = Draw(request.choices[0], known, request.params, tokens, request.prompt_len, request.grammar)
             self._rows.append(Row(tokens[-1:], start, request.blocks, (draw,)))
             self._flight.append(request)
             return
         self._budget().spend(count, start)
         draws: tuple[Draw, ...] = ()
         if start + count == known and not request.first:
-            params, prompt_len = request.params, request.prompt_len
-            draws = tuple([Draw(choice, known, params, tokens, prompt_len) for choice in request.choices])
+            params, prompt_len, grammar = request.params, request.prompt_len, request.grammar
+            draws = tuple([Draw(choice, known, params, tokens, prompt_len, grammar) for choice in request.choices])
         self._rows.append(Row(tokens[start : start + count], start, request.blocks, draws))
         self._flight.append(request)

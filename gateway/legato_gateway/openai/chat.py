@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import msgspec
 
 from legato_gateway.errors import BadRequest
-from legato_gateway.openai import bodies, params, unsupported
+from legato_gateway.openai import bodies, params, structured_output, unsupported
 from legato_gateway.openai.answer import AnswerFormat
 from legato_gateway.openai.chat_writer import ChatWriter
 from legato_gateway.openai.params import Asked
@@ -31,13 +31,14 @@ def prepare(serving: ModelServing, asked: Asked, raw: bytearray) -> PreparedRequ
     messages = bodies.decode(_MESSAGES, body.messages, "messages")
     for number, message in enumerate(messages):
         unsupported.check_message(message, f"messages[{number}]")
+    grammar = structured_output.of(body)
     options = params.options(asked, body)
     logprobs = _logprobs(body)
     tools = definitions.offered(body, serving.tools.family, serving.tools.why_not)
     prompt = _prompt(serving, messages, tools)
     wanted = body.max_completion_tokens or body.max_tokens
     most = params.limit(wanted, len(prompt), serving.model.context, None, "messages")
-    sampling = params.sampling(body, serving.limits, most, logprobs)
+    sampling = params.sampling(body, serving.limits, most, logprobs, grammar)
     head = ResponseHead(new_id("chatcmpl"), int(time.time()), serving.model)
     usage = bool(body.stream_options and body.stream_options.include_usage)
     return PreparedRequest(

@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from legato_gateway.openai import bodies, params, unsupported
+from legato_gateway.openai import bodies, params, structured_output, unsupported
 from legato_gateway.openai.params import Asked
 from legato_gateway.openai.prompts import Prompt, prompts
 from legato_gateway.openai.responses import PreparedRequest
@@ -23,6 +23,7 @@ def prepare(serving: ModelServing, asked: Asked, raw: bytearray) -> PreparedRequ
     body = bodies.parse(CompletionBody, raw)
     serving.check_model(body.model)
     unsupported.check_completion(body)
+    grammar = structured_output.of(body)
     options = params.options(asked, body)
     given = prompts(body.prompt, serving.model.context)
     params.check_choices(len(given), body.n or 1)
@@ -31,7 +32,7 @@ def prepare(serving: ModelServing, asked: Asked, raw: bytearray) -> PreparedRequ
     for number, prompt in enumerate(given):
         ids = _ids(serving, prompt)
         most = params.limit(body.max_tokens, len(ids), serving.model.context, DEFAULT_MAX_TOKENS, "prompt")
-        sampling = params.sampling(body, serving.limits, most, body.logprobs)
+        sampling = params.sampling(body, serving.limits, most, body.logprobs, grammar)
         id = head.id if len(given) == 1 else f"{head.id}-{number}"
         requests.append(params.request(id, ids, sampling, body, options))
     echoes = [_echo(serving, prompt) for prompt in given] if body.echo else []

@@ -9,10 +9,11 @@ from legato_gateway.clients.client import Client
 from legato_gateway.errors import BadRequest, ContextLengthExceeded
 from legato_gateway.openai.deadline import Deadline
 from legato_gateway.openai.schemas import PRIORITY, ChatBody, SamplingBody
+from legato_gateway.openai.structured_output import Grammar
 from legato_gateway.request import GenerationRequest
 from legato_protocol import durations, names
 from legato_protocol.sampling_limits import MAX_CHOICES, RANGES
-from legato_protocol.stream import SamplingParams
+from legato_protocol.stream import JSON_SCHEMA, SamplingParams
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,11 +69,19 @@ def seconds(text: str) -> float:
         raise BadRequest(f"{names.HEADER_DEADLINE}: {error}", param=names.HEADER_DEADLINE) from None
 
 
-def sampling(body: SamplingBody, model: ModelLimits, max_tokens: int, logprobs: int | None) -> SamplingParams:
+def sampling(
+    body: SamplingBody, model: ModelLimits, max_tokens: int, logprobs: int | None, grammar: Grammar | None = None
+) -> SamplingParams:
     """Raises BadRequest where values contradict each other or the model."""
     if (body.min_tokens or 0) > max_tokens:
         raise BadRequest(f"min_tokens is {body.min_tokens}, more than max_tokens = {max_tokens}", param="min_tokens")
-    ends = () if body.ignore_eos else model.eos_ids
+    ends, least = () if body.ignore_eos else model.eos_ids, body.min_tokens or 0
+    if grammar is not None:
+        if not model.eos_ids:
+            text = f"{grammar.param} cannot be obeyed: this model has no token that ends an answer"
+            raise BadRequest(text, param=grammar.param)
+        # An answer that nothing can follow ends in spite of `ignore_eos`, as it does in spite of `min_tokens`.
+        ends, least = model.eos_ids, max_tokens if body.ignore_eos else least
     return SamplingParams(
         max_tokens=max_tokens,
         seed=_seed(body.seed),
@@ -86,7 +95,9 @@ def sampling(body: SamplingBody, model: ModelLimits, max_tokens: int, logprobs: 
         logit_bias=_biases(body.logit_bias or {}, model.vocabulary),
         logprobs=logprobs,
         stop_token_ids=tuple(dict.fromkeys((*ends, *_stop_tokens(body.stop_token_ids or (), model.vocabulary)))),
-        min_tokens=body.min_tokens or 0,
+        min_tokens=least,
+        grammar=grammar.source if grammar is not None else "",
+        grammar_kind=grammar.kind if grammar is not None else JSON_SCHEMA,
     )
 
 

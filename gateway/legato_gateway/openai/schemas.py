@@ -134,15 +134,16 @@ class SamplingBody(msgspec.Struct, frozen=True, kw_only=True):
     )
     priority: Annotated[int, _whole(PRIORITY)] | None = None  # lower goes first, as in vLLM
     cache_salt: Annotated[str, _text(1, MAX_NAME_CHARACTERS)] | None = None
+    # read by `structured_output`
+    response_format: Raw | UnsetType = UNSET
+    structured_outputs: Raw | UnsetType = UNSET
+    guided_json: Raw | UnsetType = UNSET
+    guided_regex: Raw | UnsetType = UNSET
+    guided_choice: Raw | UnsetType = UNSET
+    guided_grammar: Raw | UnsetType = UNSET
     # features that are not there
     prompt_logprobs: Absent = UNSET
     use_beam_search: Absent = UNSET
-    guided_json: Absent = UNSET
-    guided_regex: Absent = UNSET
-    guided_choice: Absent = UNSET
-    guided_grammar: Absent = UNSET
-    structured_outputs: Absent = UNSET
-    response_format: Absent = UNSET
 
 
 class ChatBody(SamplingBody, frozen=True, kw_only=True):

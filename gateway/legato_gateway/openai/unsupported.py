@@ -16,11 +16,6 @@ _ANYTHING = msgspec.json.Decoder(Any)
 _EVERYWHERE = (
     "prompt_logprobs",
     "use_beam_search",
-    "guided_json",
-    "guided_regex",
-    "guided_choice",
-    "guided_grammar",
-    "structured_outputs",
 )
 _CHAT = ("audio", "prediction", "web_search_options", "continue_final_message")
 
@@ -74,10 +69,6 @@ def _check_fields(body: SamplingBody, fields: tuple[str, ...]) -> None:
     for field in fields:
         if not _means_off(body, field):
             raise _unsupported(field)
-    format = _value(body, "response_format")
-    kind = format.get("type") if isinstance(format, dict) else format
-    if kind not in (None, "text"):
-        raise _unsupported("response_format")
 
 
 def _value(owner: SamplingBody | ChatMessage, field: str, at: str = "") -> Any:

@@ -69,6 +69,7 @@ class Dispatcher:
             len(sub.open),
             sub.kv_revision if output else "",
             frozenset(sub.avoid),
+            request.params.grammar_kind if request.params.grammar else "",
         )
 
     async def hash_prompt(self, generation: RunningGeneration) -> None:

@@ -18,6 +18,7 @@ class Need:
     choices: int = 1
     kv_revision: str = ""  # only workers of this revision, when a sequence with output goes on
     avoid: frozenset[str] = frozenset()  # workers that must not take it, for instance as they failed it before
+    grammar: str = ""  # kind of the grammar that its output has to match
 
 
 def too_small(worker: WorkerView, need: Need) -> str | None:
@@ -36,6 +37,8 @@ def never(worker: WorkerView, need: Need) -> str | None:
     """Why `worker` will not take it however long one waits, or None."""
     if need.kv_revision not in ("", worker.kv_revision):
         return "other KV revision"
+    if need.grammar and need.grammar not in worker.grammars:
+        return f"cannot make output match a grammar of kind {need.grammar}"
     return too_small(worker, need)
 
 

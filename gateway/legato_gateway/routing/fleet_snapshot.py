@@ -37,6 +37,7 @@ class WorkerView:
     decode_cost: DecodeCoefficients | None = None
     context_tokens: int = 0  # of sequences that decode
     slots: int = 0  # sequences that it can run at once; 0: it did not say
+    grammars: tuple[str, ...] = ()  # kinds of grammar that it makes output match
     credits: int | None = None  # how many more sequences it takes; None: it sets no limit
     pending_tokens: int = 0
     pending_blocks: int = 0

@@ -7,7 +7,6 @@ prompts hold up nobody else.
 import json
 import re
 from collections.abc import Collection, Mapping, Sequence
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +15,11 @@ from legato_gateway.tokenizer import gguf
 from legato_gateway.tokenizer.chat_template import ChatTemplate, TemplateFault
 from legato_gateway.tokenizer.detokenizer import Detokenizer, StopStrings
 from legato_gateway.tokenizer.files import TokenizeError, TokenizerFiles
+from legato_protocol import token_bytes
 
 __all__ = ["Detokenizer", "ModelTokenizer", "StopStrings", "TextTooLong", "TokenizeError"]
 
 _COMPOSED = 4  # bytes that a normalizer makes one of, at most: NFC 9 of 3, NFKC 4 of 1
-_BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
 
 class TextTooLong(TokenizeError):
@@ -120,9 +119,9 @@ def _byte_table(files: TokenizerFiles) -> list[bytes]:
     decoder = tokenizer.decoder
     kinds = set(re.findall(r'"type":\s*"(\w+)"', _decoder_text(decoder)))
     if "ByteLevel" in kinds:
-        to_bytes = _byte_level
+        to_bytes = token_bytes.byte_level
     elif "ByteFallback" in kinds:
-        to_bytes = _sentence_piece
+        to_bytes = token_bytes.sentence_piece
     else:
         raise TokenizeError(
             f"a tokenizer with decoder {sorted(kinds)} is not supported; supported: byte level or "
@@ -138,27 +137,3 @@ def _byte_table(files: TokenizerFiles) -> list[bytes]:
 def _decoder_text(decoder: Any) -> str:
     """The decoder as tokenizer.json spells it."""
     return json.dumps(json.loads(decoder.__getstate__())) if decoder is not None else ""
-
-
-def _byte_level(token: str) -> bytes:
-    """GPT-2's alphabet: one printable character for each byte. A token outside of it stands for itself."""
-    alphabet = _alphabet()
-    try:
-        return bytes([alphabet[character] for character in token])
-    except KeyError:
-        return token.encode()
-
-
-def _sentence_piece(token: str) -> bytes:
-    """▁ is a space, <0xAB> a byte. A leading space stays: what is generated continues a prompt."""
-    if match := _BYTE_TOKEN.fullmatch(token):
-        return bytes([int(match[1], 16)])
-    return token.replace("▁", " ").encode()
-
-
-@lru_cache(maxsize=1)
-def _alphabet() -> dict[str, int]:
-    """Printable bytes of Latin-1 are their own characters; the others follow from U+0100 on, in order."""
-    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    others = [byte for byte in range(256) if byte not in printable]
-    return {chr(byte): byte for byte in printable} | {chr(0x100 + i): byte for i, byte in enumerate(others)}

@@ -228,6 +228,7 @@ class Fleet:
             max_length=hello.max_length,
             address=hello.address,
             transport=hello.transport,
+            grammars=hello.grammars,
             ready=worker.ready,
             draining=worker.draining,
             broken=worker.name in self._broken,

@@ -16,6 +16,7 @@ from legato_engine.core.channel import Channel
 from legato_engine.core.frames import CoreStatus, FromGateway, Inbox, Splitter, Turn
 from legato_engine.core.heartbeat import Pulse
 from legato_engine.core.loop import Core
+from legato_engine.grammars.compilations import Compilations
 from legato_engine.kvcache.block_pool import BlockPool
 from legato_engine.kvcache.events import EventLog
 from legato_engine.kvcache.layout import KVLayout
@@ -244,6 +245,7 @@ class World:
         chunk: int = 8,
         blocks: int | None = None,
         step_turns: Callable[[], int] = lambda: 0,
+        grammars: Compilations | None = None,
         **limits: int,
     ) -> Worker:
         ours, theirs = socket.socketpair()
@@ -261,6 +263,7 @@ class World:
             scheduler,
             events,
             agent,
+            grammars or Compilations(None),
             kv_revision=runner.kv_revision,
             clock=self.network.clock,
             max_waiting=chosen.max_waiting,

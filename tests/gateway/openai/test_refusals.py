@@ -68,9 +68,7 @@ async def test_wrong_values_are_named(gateway: Any, fields: dict[str, Any], para
 
 
 ABSENT: list[tuple[dict[str, Any], str]] = [
-    ({"response_format": {"type": "json_object"}}, "response_format"),
     ({"modalities": ["text", "audio"]}, "modalities"),
-    ({"guided_json": {}, "guided_regex": "a+"}, "guided_regex"),
     (
         {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]},
         "messages[0].content[0].type",
@@ -97,7 +95,7 @@ async def test_a_number_out_of_range_in_a_feature_is_refused_by_name(gateway: An
     assert answer.json()["error"]["param"].startswith("messages[0].audio")
 
 
-@pytest.mark.parametrize("field", ["prediction", "response_format", "guided_json", "audio", "modalities"])
+@pytest.mark.parametrize("field", ["prediction", "audio", "modalities"])
 async def test_a_long_request_for_a_feature_is_one(gateway: Any, field: str) -> None:
     answer = await gateway.chat(**{field: [[]] * 100_000})
     check(gateway, answer, 400, field, "unsupported_value")

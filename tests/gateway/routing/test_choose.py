@@ -333,3 +333,15 @@ def test_whatever_the_fleet_a_route_obeys_every_filter(
 def test_a_worker_without_a_transport_is_never_half_of_a_pair(mute: str) -> None:
     workers = [worker(name, **({"address": b""} if name == mute else {})) for name in ("p0", "d0")]
     assert routed(need(), fleet(*workers)).prefill is None
+
+
+def test_a_grammar_is_given_only_to_workers_that_obey_its_kind() -> None:
+    """One of an older release would refuse it."""
+    kinds = ("json_schema", "regex")
+    able = fleet(worker("p0"), worker("p1", grammars=kinds), worker("d0"), worker("d1", grammars=kinds))
+    route = routed(need(grammar="regex"), able)
+    assert (route.prefill, route.decode) == ("p1", "d1")
+    refused = choose(need(grammar="rules"), able, {}, ALWAYS_SPLIT)
+    assert isinstance(refused, NoRoute)
+    assert refused.lasting
+    assert "d1: cannot make output match a grammar of kind rules" in refused.why

@@ -168,3 +168,18 @@ def draw(logits, rows, temperatures, top_ks, top_ps, min_ps, numbers, tokens, so
             top_k = top_ks[i] if top_ks[i] < vocab else 0
             floor, count = _threshold(scaled, weights, most, total, top_k, top_ps[i], min_ps[i], ids)
             tokens[i] = _inverted(scaled, weights, floor, ids, count, numbers[i])
+
+
+@njit(cache=True)
+def mask(logits, rows, allowed):
+    """Adds minus infinity to all tokens of `logits[rows[i]]`, float32 [R, vocab], whose bit in `allowed[i]`, uint32
+    [rows, words], is 0: what is no number stays none. Rows are different from one another."""
+    for i in range(rows.shape[0]):
+        row = logits[rows[i]]
+        for word in range((row.shape[0] + 31) // 32):
+            bits = allowed[i, word]
+            if bits == np.uint32(0xFFFFFFFF):
+                continue
+            for token in range(32 * word, min(32 * word + 32, row.shape[0])):
+                kept = (bits >> np.uint32(token & 31)) & np.uint32(1)
+                row[token] += np.float32(0) if kept else np.float32(-np.inf)

@@ -72,3 +72,12 @@ def _by_rank(
     threshold = best.masked_fill(~nucleus, float("inf")).amin(1, keepdim=True)
     ends_inside = (~nucleus[:, -1:]) | (size == vocab)
     return threshold, (bounded | (count == vocab)) & (ends_inside | (bounded & (wanted >= 1)))
+
+
+def mask(logits: torch.Tensor, rows: torch.Tensor, allowed: torch.Tensor) -> None:
+    """Adds minus infinity to all tokens of `logits[rows[i]]`, float32 [R, vocab], whose bit in `allowed[i]`, uint8
+    [rows, bytes], is 0: what is no number stays none. Rows are different from one another."""
+    bits = allowed.unsqueeze(2) >> torch.arange(8, dtype=torch.uint8, device=allowed.device)
+    kept = (bits & 1).flatten(1)[:, : logits.shape[1]].bool()
+    added = torch.zeros((), device=logits.device).where(kept, float("-inf"))
+    logits.index_add_(0, rows, added)

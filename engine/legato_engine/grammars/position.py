@@ -1,0 +1,51 @@
+"""Where one sequence is in its grammar. Used in one thread at a time: that which computes masks."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from legato_engine.scheduler.batch import DeadEnd
+from legato_grammar.guidance import Grammar, Matcher
+
+
+class GrammarPosition:
+    """Implements `batch.Constraint`. It follows from the output alone: after a hand-off, a preemption or a fork, a new
+    one replays it."""
+
+    __slots__ = ("_consumed", "_grammar", "_matcher")
+
+    def __init__(self, grammar: Grammar) -> None:
+        self._grammar = grammar
+        self._matcher: Matcher | None = None
+        self._consumed = 0
+
+    def at_start(self) -> "GrammarPosition":
+        """The same grammar for another sequence."""
+        return GrammarPosition(self._grammar)
+
+    def allowed(self, output: Sequence[int], stops: Sequence[int], early: bool) -> bytes:
+        """As `batch.Constraint` says. Releases the interpreter's lock for most of its time."""
+        matcher = self._follow(output)
+        mask = np.empty(self._grammar.words, np.uint32)
+        matcher.fill(mask.ctypes.data)
+        if matcher.error:
+            raise DeadEnd(f"its grammar cannot be followed: {matcher.error}")
+        ids = np.array(stops, np.int64)
+        words, bits = ids >> 5, np.uint32(1) << (ids & 31).astype(np.uint32)
+        np.bitwise_and.at(mask, words, ~bits)
+        end = self._grammar.end
+        mask[end >> 5] &= ~(np.uint32(1) << np.uint32(end & 31))
+        if matcher.accepting and not (early and mask.any()):
+            np.bitwise_or.at(mask, words, bits)
+        if not mask.any():
+            raise DeadEnd("no token may follow by its grammar and its stop tokens")
+        return mask.tobytes()
+
+    def _follow(self, output: Sequence[int]) -> Matcher:
+        if self._matcher is None or self._consumed > len(output):
+            self._matcher, self._consumed = self._grammar.matcher(), 0
+        if new := output[self._consumed :]:
+            if not self._matcher.consume(new):
+                raise DeadEnd("tokens that exist already do not match its grammar")
+            self._consumed = len(output)
+        return self._matcher

@@ -1,0 +1,54 @@
+"""Logits of sequences whose output has to match something: all tokens that may not follow become impossible.
+
+That comes before everything else, so that penalties, filters and logprobs are of what can be sampled, as in vLLM.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+from legato_engine.kernels.sampling import numba as by_numba
+from legato_engine.kernels.sampling import torch as by_torch
+from legato_engine.scheduler.batch import DeadEnd, Draw
+
+Masks = dict[int, bytes | str]  # by line of the logits: the mask, or why nothing may follow
+
+
+def masks(draws: Sequence[Draw], rows: Sequence[int]) -> Masks:
+    """For each line of logits with a constraint. Draws of one line are of one sequence."""
+    found: Masks = {}
+    for draw, row in zip(draws, rows, strict=True):
+        if draw.constraint is not None and row not in found:
+            try:
+                found[row] = _allowed(draw)
+            except DeadEnd as fault:
+                found[row] = str(fault)
+    return found
+
+
+def apply(logits: torch.Tensor, masks: Masks) -> None:
+    """Changes `logits` (float32 [R, vocab]) in place, in the lines that may go on."""
+    held = {row: mask for row, mask in masks.items() if isinstance(mask, bytes)}
+    if not held:
+        return
+    rows, bits = (
+        np.array(list(held), np.int64),
+        np.frombuffer(b"".join(held.values()), np.uint32).reshape(len(held), -1),
+    )
+    if logits.device.type == "cpu":
+        by_numba.mask(logits.numpy(), rows, bits)
+        return
+    given = torch.from_numpy(bits.view(np.uint8).copy()).to(logits.device)
+    by_torch.mask(logits, torch.from_numpy(rows).to(logits.device), given)
+
+
+def faults(masks: Masks) -> dict[int, str]:
+    """Lines that may not go on, and why."""
+    return {row: fault for row, fault in masks.items() if isinstance(fault, str)}
+
+
+def _allowed(draw: Draw) -> bytes:
+    assert draw.constraint is not None
+    output, params = draw.tokens[draw.prompt_len :], draw.params
+    return draw.constraint.allowed(output, params.stop_token_ids, len(output) < params.min_tokens)

@@ -1,0 +1,171 @@
+"""What an answer has to match: OpenAI's `response_format`, vLLM's `structured_outputs` and its older `guided_` fields.
+
+A grammar is judged before anything is dispatched. One that cannot be obeyed in full is refused, with the place in it:
+that is `strict`, whether it was asked for or not.
+"""
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+from msgspec import UNSET, Raw, UnsetType
+
+from legato_gateway.errors import BadRequest, Unsupported
+from legato_gateway.openai import bodies
+from legato_gateway.openai.schemas import SamplingBody
+from legato_grammar import validation
+from legato_grammar.errors import InvalidGrammar
+from legato_protocol.sampling_limits import MAX_GRAMMAR_BYTES
+from legato_protocol.stream import CHOICE, JSON_SCHEMA, REGEX, RULES
+
+ANY_OBJECT = '{"type":"object"}'
+MAX_CHOICES = 1000
+_ANYTHING = msgspec.json.Decoder(Any)
+_FORMATS = ("text", "json_object", "json_schema")
+_WITHOUT_EFFECT = ("disable_fallback",)  # there is one backend
+
+
+@dataclass(frozen=True, slots=True)
+class Grammar:
+    """As `SamplingParams` has it. `param` is the field that it came from."""
+
+    kind: str
+    source: str
+    param: str
+
+
+def of(body: SamplingBody) -> Grammar | None:
+    """What the answer to this request has to match, if anything. Raises BadRequest, Unsupported."""
+    found = [grammar for read in (_format, _structured, _guided) for grammar in read(body)]
+    if len(found) > 1:
+        both = f"{found[0].param} and {found[1].param}"
+        raise BadRequest(f"{both} contradict each other: an answer can match one grammar", param=found[1].param)
+    for grammar in found:
+        check(grammar)
+    return found[0] if found else None
+
+
+def of_schema(schema: Any, param: str) -> Grammar:
+    """JSON of a schema. Raises BadRequest for one that is no object or boolean."""
+    if not isinstance(schema, dict | bool):
+        raise BadRequest(f"{param} has to be a JSON schema: an object", param=param)
+    return Grammar(JSON_SCHEMA, json.dumps(schema, ensure_ascii=False), param)
+
+
+def check(grammar: Grammar) -> None:
+    """Raises BadRequest for a grammar that cannot be obeyed."""
+    size, param = len(grammar.source.encode(errors="replace")), grammar.param
+    if size > MAX_GRAMMAR_BYTES:
+        raise BadRequest(f"{param} has {size} bytes; at most {MAX_GRAMMAR_BYTES} are allowed", param=param)
+    try:
+        validation.check(grammar.kind, grammar.source)
+    except InvalidGrammar as error:
+        raise BadRequest(f"{param}: {error}", param=param) from None
+
+
+# ── the fields ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _format(body: SamplingBody) -> list[Grammar]:
+    given = _given(body, "response_format")
+    if given is None:
+        return []
+    kind = given.get("type") if isinstance(given, dict) else None
+    if kind == "text":
+        return []
+    if kind == "json_object":
+        return [Grammar(JSON_SCHEMA, ANY_OBJECT, "response_format")]
+    if kind == "json_schema":
+        return [_named_schema(given)]
+    text = f"not a valid response_format.type: {str(kind)[:40]!r} ({', '.join(_FORMATS)})"
+    raise BadRequest(text, param="response_format.type")
+
+
+def _named_schema(given: Mapping[str, Any]) -> Grammar:
+    inner, at = given.get("json_schema"), "response_format.json_schema"
+    if not isinstance(inner, dict):
+        raise BadRequest(f"{at} is missing", param=at)
+    strict = inner.get("strict")
+    if strict is not None and not isinstance(strict, bool):
+        raise BadRequest(f"{at}.strict has to be true or false", param=f"{at}.strict")
+    key = "schema" if inner.get("schema") is not None or inner.get("json_schema") is None else "json_schema"  # vLLM's
+    if inner.get(key) is None:
+        raise BadRequest(f"{at}.schema is missing", param=f"{at}.schema")
+    return of_schema(inner[key], f"{at}.{key}")
+
+
+def _structured(body: SamplingBody) -> list[Grammar]:
+    given, at = _given(body, "structured_outputs"), "structured_outputs"
+    if given is None:
+        return []
+    if not isinstance(given, dict):
+        raise BadRequest(f"{at} has to be an object such as {{json: …}}", param=at)
+    known = ("json", "regex", "choice", "grammar", "json_object", *_WITHOUT_EFFECT)
+    for key, value in given.items():
+        if key not in known and value not in (None, False):
+            raise Unsupported(f"{at}.{key[:40]} is not supported by this server", param=f"{at}.{key[:40]}")
+    found = [
+        read(given[key], f"{at}.{key}")
+        for key, read in (("json", _json), ("regex", _regex), ("choice", _choice), ("grammar", _rules))
+        if given.get(key) is not None
+    ]
+    if given.get("json_object"):
+        found.append(Grammar(JSON_SCHEMA, ANY_OBJECT, f"{at}.json_object"))
+    return found
+
+
+def _guided(body: SamplingBody) -> list[Grammar]:
+    fields: dict[str, Callable[[Any, str], Grammar]] = {
+        "guided_json": _json,
+        "guided_regex": _regex,
+        "guided_choice": _choice,
+        "guided_grammar": _rules,
+    }
+    given = {field: _given(body, field) for field in fields}
+    return [fields[field](value, field) for field, value in given.items() if value is not None]
+
+
+def _given(body: SamplingBody, field: str) -> Any:
+    raw: Raw | UnsetType = getattr(body, field)
+    if raw is UNSET:
+        return None
+    try:
+        return bodies.decode(_ANYTHING, raw, field)
+    except RecursionError:
+        raise BadRequest(f"{field} is nested too deeply", param=field) from None
+
+
+# ── the kinds ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _json(given: Any, param: str) -> Grammar:
+    """A schema, or the text of one."""
+    if isinstance(given, str):
+        try:
+            given = msgspec.json.decode(given)
+        except (msgspec.DecodeError, RecursionError) as error:
+            raise BadRequest(f"{param} is no JSON: {error}", param=param) from None
+    return of_schema(given, param)
+
+
+def _regex(given: Any, param: str) -> Grammar:
+    return Grammar(REGEX, _text(given, param), param)
+
+
+def _rules(given: Any, param: str) -> Grammar:
+    return Grammar(RULES, _text(given, param), param)
+
+
+def _text(given: Any, param: str) -> str:
+    if not isinstance(given, str) or not given:
+        raise BadRequest(f"{param} has to be text of at least one character", param=param)
+    return given
+
+
+def _choice(given: Any, param: str) -> Grammar:
+    texts = isinstance(given, list) and all(isinstance(text, str) for text in given)
+    if not texts or not 0 < len(given) <= MAX_CHOICES:
+        raise BadRequest(f"{param} has to be a list of 1 to {MAX_CHOICES} texts", param=param)
+    return Grammar(CHOICE, json.dumps(list(dict.fromkeys(given)), ensure_ascii=False), param)

@@ -1,0 +1,18 @@
+"""Every error this package raises on purpose.
+
+GrammarError(ValueError)
+├── InvalidGrammar        a grammar that cannot be obeyed; the text says where and why
+└── UnreadableVocabulary  a model whose tokens are not known as bytes
+"""
+
+
+class GrammarError(ValueError):
+    """Base of the tree above."""
+
+
+class InvalidGrammar(GrammarError):
+    """A grammar that cannot be obeyed: malformed, unsatisfiable, too large, or with a keyword that is not supported."""
+
+
+class UnreadableVocabulary(GrammarError):
+    """A model whose tokens are not known as bytes, so that no grammar can be applied. The text names the file."""

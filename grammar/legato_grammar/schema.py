@@ -1,0 +1,193 @@
+"""What is judged of a JSON schema before it is compiled: its depth, and whether it describes any value that ends.
+
+The compiler follows references by recursion on the stack, and takes a schema whose every value contains another one.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from legato_grammar.errors import InvalidGrammar
+
+MAX_LEVELS = 400  # of the schema and of all that it refers to, one below the other
+MAX_PROPERTIES = 2000  # of all objects: the compiler takes time by the square of them
+_TRIES = 100  # parts that are compiled to find a fault
+_ONE = ("items", "additionalProperties", "additionalItems", "not", "if", "then", "else", "contains", "propertyNames")
+_LISTS = ("anyOf", "oneOf", "allOf", "prefixItems")
+_NAMED = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
+
+Path = tuple[str | int, ...]
+Schema = Any  # a JSON object or a boolean, where it is valid
+
+
+def shown(path: Path) -> str:
+    """A place in a schema: `$.properties.name`."""
+    return "$" + "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in path)
+
+
+def check_size(schema: Schema) -> None:
+    """Raises InvalidGrammar for a schema that is too large to compile."""
+    try:
+        nodes, targets = _graph(schema)
+        levels = sum(_depth(found) for found in (schema, *targets.values()))
+    except RecursionError:
+        levels, nodes = MAX_LEVELS + 1, {}
+    if levels > MAX_LEVELS:
+        raise InvalidGrammar(f"it has more than {MAX_LEVELS} levels, those of all that it refers to included")
+    properties = sum(len(found) for node in nodes.values() if isinstance(found := node.get("properties"), dict))
+    if properties > MAX_PROPERTIES:
+        raise InvalidGrammar(f"it has {properties} properties; at most {MAX_PROPERTIES} are allowed")
+
+
+def check_ends(schema: Schema) -> None:
+    """Raises InvalidGrammar for a schema that no finite value matches.
+
+    What ends is found by going on from what certainly does, until nothing more is found.
+    """
+    nodes, targets = _graph(schema)
+    if not targets:
+        return
+    ends: set[int] = set()
+    left, found = list(nodes.items()), True
+    while left and found:
+        before = len(left)
+        for key, node in left:
+            if _ends(node, ends, targets):
+                ends.add(key)
+        left = [(key, node) for key, node in reversed(left) if key not in ends]  # references may lead either way
+        found = len(left) < before
+    if id(schema) not in ends:
+        raise InvalidGrammar("no finite value matches it: each one has to contain another one")
+
+
+def locate(schema: Schema, fault: str, judge: Callable[[Schema], str]) -> Path:
+    """Where in `schema` the smallest part is that `judge` finds `fault` in, which it found in the whole."""
+    shared = {key: schema[key] for key in ("$defs", "definitions") if isinstance(schema, dict) and key in schema}
+    path: Path = ()
+    part, left = schema, _TRIES
+    while left > 0:
+        parts = [(step, inner) for step, inner in _children(part) if isinstance(inner, dict)][:left]
+        left -= len(parts) + 1
+        step, inner = next(
+            ((step, inner) for step, inner in parts if judge({**shared, **inner}) == fault),
+            ((), _referred(schema, part)),
+        )
+        if inner is None:
+            break
+        path, part = (path + step, inner) if step else (_steps(part["$ref"]), inner)
+    return path
+
+
+def _referred(schema: Schema, part: Schema) -> Schema:
+    """What a part that is nothing but a reference refers to, else None."""
+    ref = part.get("$ref") if isinstance(part, dict) else None
+    found = _target(schema, ref) if isinstance(ref, str) else None
+    return found if isinstance(found, dict) and found is not part else None
+
+
+def _graph(schema: Schema) -> tuple[dict[int, dict[str, Any]], dict[str, Schema]]:
+    """All parts by identity, the smallest first, and what each reference among them means."""
+    nodes = dict(_nodes(schema))
+    targets: dict[str, Schema] = {}
+    new = {ref for node in nodes.values() for ref in _refs(node)}
+    while new:
+        found = {ref: _target(schema, ref) for ref in new}
+        targets |= found
+        more = {key: node for target in found.values() for key, node in _nodes(target) if key not in nodes}
+        nodes = more | nodes
+        new = {ref for node in more.values() for ref in _refs(node)} - targets.keys()
+    return nodes, targets
+
+
+def _children(node: Schema) -> Iterator[tuple[Path, Schema]]:
+    if not isinstance(node, dict):
+        return
+    for key in _ONE:
+        if isinstance(node.get(key), dict | bool):
+            yield (key,), node[key]
+    for key in _LISTS:
+        if isinstance(found := node.get(key), list):
+            yield from (((key, place), inner) for place, inner in enumerate(found))
+    for key in _NAMED:
+        if isinstance(found := node.get(key), dict):
+            yield from (((key, name), inner) for name, inner in found.items())
+
+
+def _nodes(schema: Schema) -> Iterator[tuple[int, dict[str, Any]]]:
+    """All objects that are schemas, parts before what they are parts of, by identity."""
+    for _, inner in _children(schema):
+        yield from _nodes(inner)
+    if isinstance(schema, dict):
+        yield id(schema), schema
+
+
+def _refs(node: dict[str, Any]) -> list[str]:
+    return [node[key] for key in ("$ref", "$dynamicRef") if isinstance(node.get(key), str)]
+
+
+def _target(schema: Schema, ref: str) -> Schema:
+    """What a reference within the schema means; None for any other, which the compiler judges."""
+    if not ref.startswith("#"):
+        return None
+    found = schema
+    for step in _steps(ref):
+        if isinstance(found, dict):
+            found = found.get(step)
+        elif isinstance(found, list) and str(step).isdigit() and int(step) < len(found):
+            found = found[int(step)]
+        else:
+            return None
+    return found
+
+
+def _steps(ref: str) -> Path:
+    return tuple(step.replace("~1", "/").replace("~0", "~") for step in ref[1:].split("/")[1:])
+
+
+def _depth(value: Any) -> int:
+    if isinstance(value, dict):
+        return 1 + max(map(_depth, value.values()), default=0)
+    return 1 + max(map(_depth, value), default=0) if isinstance(value, list) else 0
+
+
+def _ends(node: dict[str, Any], ends: set[int], targets: Mapping[str, Schema]) -> bool:
+    """Whether a finite value matches, as far as is known."""
+
+    def known(part: Schema) -> bool:
+        return id(part) in ends if isinstance(part, dict) else part is not False
+
+    if not all(known(targets[ref]) for ref in _refs(node)):
+        return False
+    if not all(known(part) for part in _list(node, "allOf")):
+        return False
+    if any(not any(map(known, parts)) for key in ("anyOf", "oneOf") if (parts := _list(node, key))):
+        return False
+    if "const" in node or "enum" in node:
+        return True
+    kinds = node.get("type")
+    kinds = [kinds] if isinstance(kinds, str) else kinds
+    if not isinstance(kinds, list):
+        kinds = ["object"] if "properties" in node else ["array"] if "prefixItems" in node else ["null"]
+    return any(
+        _object_ends(node, known) if kind == "object" else _array_ends(node, known) if kind == "array" else True
+        for kind in kinds
+    )
+
+
+def _object_ends(node: dict[str, Any], known: Callable[[Schema], bool]) -> bool:
+    """Whether the properties that an object has to have all end."""
+    properties, other = node.get("properties"), node.get("additionalProperties", True)
+    properties = properties if isinstance(properties, dict) else {}
+    return all(known(properties.get(name, other)) for name in _list(node, "required") if isinstance(name, str))
+
+
+def _array_ends(node: dict[str, Any], known: Callable[[Schema], bool]) -> bool:
+    """Whether the items that an array has to have all end."""
+    least = node.get("minItems", 0)
+    least = least if isinstance(least, int | float) else 0
+    first = _list(node, "prefixItems")
+    return all(map(known, first[: int(least)])) and (least <= len(first) or known(node.get("items", True)))
+
+
+def _list(node: dict[str, Any], key: str) -> list[Any]:
+    found = node.get(key)
+    return found if isinstance(found, list) else []

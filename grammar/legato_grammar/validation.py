@@ -1,0 +1,39 @@
+"""Whether a grammar can be obeyed at all, and if not, why and where. It needs no model: one token for each byte."""
+
+import json
+from functools import lru_cache
+from typing import Any
+
+from legato_grammar import schema as schemas
+from legato_grammar.errors import InvalidGrammar
+from legato_grammar.guidance import Compiler
+from legato_grammar.vocabulary import SINGLE_BYTES
+from legato_protocol.stream import JSON_SCHEMA
+
+
+@lru_cache(maxsize=1)
+def _compiler() -> Compiler:
+    return Compiler(SINGLE_BYTES)
+
+
+def check(kind: str, source: str) -> None:
+    """Takes milliseconds, and a second or two at worst. Raises InvalidGrammar."""
+    if kind != JSON_SCHEMA:
+        _compiler().compile(kind, source)
+        return
+    try:
+        schema = json.loads(source)
+    except (ValueError, RecursionError) as error:
+        raise InvalidGrammar(f"no JSON: {error}") from None
+    if fault := _fault(schema):
+        path = schemas.locate(schema, fault, _fault)
+        raise InvalidGrammar(f"at {schemas.shown(path)}: {fault}")
+    schemas.check_ends(schema)
+
+
+def _fault(schema: Any) -> str:
+    try:
+        _compiler().compile(JSON_SCHEMA, json.dumps(schema))
+    except InvalidGrammar as error:
+        return str(error)
+    return ""

@@ -1,0 +1,70 @@
+"""The tokens of a model as bytes, read from its files without a tokenizer library."""
+
+import json
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from mmap import ACCESS_READ, mmap
+from pathlib import Path
+from typing import Any
+
+from legato_grammar.errors import UnreadableVocabulary
+from legato_protocol import gguf_header, token_bytes
+
+_NORMAL = 1  # type of a token in a GGUF file; also of all where it tells none
+_BYTE = 6
+_USER_DEFINED = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Vocabulary:
+    """`tokens` by id. `special` ones, and those of no bytes, are never part of a text."""
+
+    tokens: tuple[bytes, ...]
+    special: frozenset[int]
+
+
+SINGLE_BYTES = Vocabulary(tuple(bytes([byte]) for byte in range(256)), frozenset())
+
+
+def read(path: Path, size: int) -> Vocabulary:
+    """The vocabulary of a GGUF file or a Hugging Face folder, filled up to `size` ids: those that a model has logits
+    for. Raises UnreadableVocabulary."""
+    try:
+        tokens, special = _folder(path / "tokenizer.json") if path.is_dir() else _gguf(path)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UnreadableVocabulary(f"{path}: its tokens cannot be read: {error!r}") from None
+    table = [tokens.get(id, b"") for id in range(size)]
+    return Vocabulary(tuple(table), frozenset(id for id, raw in enumerate(table) if id in special or not raw))
+
+
+def _gguf(path: Path) -> tuple[dict[int, bytes], set[int]]:
+    with path.open("rb") as file, mmap(file.fileno(), 0, access=ACCESS_READ) as data:
+        metadata = gguf_header.parse(data).metadata
+    if (model := metadata.get("tokenizer.ggml.model")) != "gpt2":
+        raise ValueError(f"tokenizer model {model!r} is not supported; supported: gpt2")
+    tokens = metadata["tokenizer.ggml.tokens"]
+    kinds = metadata.get("tokenizer.ggml.token_type") or [_NORMAL] * len(tokens)
+    special = {id for id, kind in enumerate(kinds) if kind not in (_NORMAL, _BYTE, _USER_DEFINED)}
+    return {id: token_bytes.byte_level(token) for id, token in enumerate(tokens)}, special
+
+
+def _folder(file: Path) -> tuple[dict[int, bytes], set[int]]:
+    """Byte-level vocabularies, and SentencePiece's with bytes to fall back on."""
+    found = json.loads(file.read_bytes())
+    to_bytes = _reader(set(re.findall(r'"type":\s*"(\w+)"', json.dumps(found.get("decoder")))))
+    vocabulary: dict[str, int] | Sequence[Any] = found["model"]["vocab"]
+    if not isinstance(vocabulary, dict):  # Unigram: [token, score] by id
+        vocabulary = {entry[0]: id for id, entry in enumerate(vocabulary)}
+    tokens = {id: to_bytes(token) for token, id in vocabulary.items()}
+    added = found.get("added_tokens") or []
+    tokens |= {token["id"]: to_bytes(token["content"]) for token in added}
+    return tokens, {token["id"] for token in added if token.get("special")}
+
+
+def _reader(decoders: set[str]) -> Callable[[str], bytes]:
+    if "ByteLevel" in decoders:
+        return token_bytes.byte_level
+    if "ByteFallback" in decoders:
+        return token_bytes.sentence_piece
+    raise ValueError(f"decoder {sorted(decoders)} is not supported; supported: ByteLevel, ByteFallback")

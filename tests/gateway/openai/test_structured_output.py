@@ -1,0 +1,127 @@
+"""Fields that say what an answer has to match: what the relay is asked for, and what is refused before it is."""
+
+import json
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+
+from legato_protocol.stream import CHOICE, JSON_SCHEMA, REGEX, RULES
+
+pytestmark = pytest.mark.anyio
+
+SCHEMA = {"type": "object", "properties": {"b": {"type": "integer"}, "a": {"type": "string"}}, "required": ["b"]}
+NOT_SUPPORTED = {"type": "array", "items": {"type": "array", "uniqueItems": True}}
+
+
+class Person(BaseModel):
+    name: str
+    friends: "list[Person]"
+
+
+def named(schema: Any, **more: Any) -> dict[str, Any]:
+    return {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema, **more}}
+
+
+async def asked(gateway: Any, **fields: Any) -> Any:
+    """The sampling parameters that the relay is given, the same of chats and completions."""
+    found = []
+    for answer in (await gateway.chat(**fields), await gateway.complete(**fields)):
+        assert answer.status_code == 200, answer.text
+        found.append(gateway.relay.requests[-1].params)
+    assert (found[0].grammar, found[0].grammar_kind) == (found[1].grammar, found[1].grammar_kind)
+    return found[0]
+
+
+@pytest.mark.parametrize(
+    ("fields", "kind", "source"),
+    [
+        ({"response_format": {"type": "json_object"}}, JSON_SCHEMA, {"type": "object"}),
+        ({"response_format": named(SCHEMA)}, JSON_SCHEMA, SCHEMA),
+        ({"response_format": named(SCHEMA, strict=True)}, JSON_SCHEMA, SCHEMA),
+        ({"response_format": named(SCHEMA, strict=False)}, JSON_SCHEMA, SCHEMA),
+        ({"response_format": named(Person.model_json_schema())}, JSON_SCHEMA, Person.model_json_schema()),
+        ({"structured_outputs": {"json": SCHEMA}}, JSON_SCHEMA, SCHEMA),
+        ({"structured_outputs": {"json": json.dumps(SCHEMA), "regex": None}}, JSON_SCHEMA, SCHEMA),
+        ({"structured_outputs": {"json_object": True}}, JSON_SCHEMA, {"type": "object"}),
+        ({"structured_outputs": {"regex": "[a-c]+"}}, REGEX, "[a-c]+"),
+        ({"structured_outputs": {"choice": ["é", "no", "é"]}}, CHOICE, ["é", "no"]),
+        ({"structured_outputs": {"grammar": 'start: "a"'}}, RULES, 'start: "a"'),
+        ({"guided_json": SCHEMA}, JSON_SCHEMA, SCHEMA),
+        ({"guided_json": json.dumps(SCHEMA)}, JSON_SCHEMA, SCHEMA),
+        ({"guided_regex": "[a-c]+"}, REGEX, "[a-c]+"),
+        ({"guided_choice": ["a", "b"], "guided_json": None}, CHOICE, ["a", "b"]),
+        ({"guided_grammar": 'root ::= "a"'}, RULES, 'root ::= "a"'),
+        ({"response_format": {"type": "text"}, "guided_regex": "a"}, REGEX, "a"),
+    ],
+    ids=str,
+)
+async def test_every_spelling_reaches_the_worker(gateway: Any, fields: dict[str, Any], kind: str, source: Any) -> None:
+    params = await asked(gateway, **fields)
+    found = params.grammar if isinstance(source, str) else json.loads(params.grammar)
+    assert (params.grammar_kind, found) == (kind, source)
+    if isinstance(source, dict):
+        assert list(found.get("properties", ())) == list(source.get("properties", ())), "in the schema's own order"
+
+
+async def test_nothing_is_asked_for_where_nothing_was_said(gateway: Any) -> None:
+    params = await asked(gateway, response_format={"type": "text"}, structured_outputs=None, guided_json=None)
+    assert params.grammar == ""
+
+
+async def test_an_answer_that_nothing_can_follow_ends_in_spite_of_ignore_eos(gateway: Any) -> None:
+    params = await asked(gateway, guided_regex="a+", ignore_eos=True, max_tokens=9)
+    assert (params.stop_token_ids, params.min_tokens) == ((256,), 9)
+    plain = await asked(gateway, ignore_eos=True, max_tokens=9)
+    assert (plain.stop_token_ids, plain.min_tokens) == ((), 0)
+
+
+@pytest.mark.parametrize(
+    ("fields", "param", "text"),
+    [
+        ({"response_format": 3}, "response_format.type", "json_object"),
+        ({"response_format": {"type": "poem"}}, "response_format.type", "'poem'"),
+        ({"response_format": {"type": "json_schema"}}, "response_format.json_schema", "missing"),
+        ({"response_format": named(None)}, "response_format.json_schema.schema", "missing"),
+        ({"response_format": named([])}, "response_format.json_schema.schema", "JSON schema"),
+        ({"response_format": named(SCHEMA, strict=3)}, "response_format.json_schema.strict", "true or false"),
+        ({"response_format": named(NOT_SUPPORTED)}, "response_format.json_schema.schema", "at $.items"),
+        ({"response_format": named(NOT_SUPPORTED, strict=False)}, "response_format.json_schema.schema", "uniqueItems"),
+        ({"structured_outputs": {"json": NOT_SUPPORTED}}, "structured_outputs.json", "at $.items"),
+        ({"structured_outputs": []}, "structured_outputs", "an object"),
+        ({"structured_outputs": {"regex": "("}}, "structured_outputs.regex", "unclosed"),
+        ({"structured_outputs": {"regex": "a", "choice": ["b"]}}, "structured_outputs.choice", "contradict"),
+        ({"structured_outputs": {"structural_tag": "{}"}}, "structured_outputs.structural_tag", "not supported"),
+        ({"guided_json": "{"}, "guided_json", "no JSON"),
+        ({"guided_json": {"$ref": "#/x"}}, "guided_json", "does not exist"),
+        (
+            {"guided_json": {"type": "object", "properties": {"a": {"$ref": "#"}}, "required": ["a"]}},
+            "guided_json",
+            "fin",
+        ),
+        ({"guided_regex": ""}, "guided_regex", "at least one"),
+        ({"guided_regex": "a" * 300_000}, "guided_regex", "at most 262144"),
+        ({"guided_choice": []}, "guided_choice", "1 to 1000"),
+        ({"guided_choice": ["a", 3]}, "guided_choice", "texts"),
+        ({"guided_choice": ["a"] * 1001}, "guided_choice", "1 to 1000"),
+        ({"guided_grammar": "start: x"}, "guided_grammar", "unknown name"),
+        ({"guided_json": {}, "guided_regex": "a+"}, "guided_regex", "contradict"),
+        ({"guided_json": {}, "response_format": {"type": "json_object"}}, "guided_json", "contradict"),
+    ],
+    ids=lambda value: str(value)[:50],
+)
+async def test_what_cannot_be_obeyed_is_refused_before_it_is_dispatched(
+    gateway: Any, fields: dict[str, Any], param: str, text: str
+) -> None:
+    for answer in (await gateway.chat(**fields), await gateway.complete(**fields)):
+        error = answer.json()["error"]
+        assert (answer.status_code, error["param"]) == (400, param), error
+        assert text in error["message"]
+    assert not gateway.relay.requests
+
+
+@pytest.mark.parametrize("field", ["response_format", "structured_outputs", "guided_json", "guided_choice"])
+async def test_a_field_that_is_nested_too_deeply_is_refused(gateway: Any, field: str) -> None:
+    body = '{"model": "tiny", "prompt": "hi", "' + field + '": ' + '{"a":' * 20_000 + "1" + "}" * 20_000 + "}"
+    answer = await gateway.http.post("/v1/completions", content=body.encode())
+    assert answer.status_code == 400, answer.text

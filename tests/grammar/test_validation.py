@@ -1,0 +1,172 @@
+"""Grammars that are refused, with the place in them; and that judging any of them takes bounded time and memory."""
+
+import json
+from typing import Any
+
+import pytest
+
+from legato_grammar import validation
+from legato_grammar.errors import InvalidGrammar
+from legato_grammar.guidance import MAX_RULES, Compiler
+from legato_grammar.schema import MAX_LEVELS
+from legato_grammar.vocabulary import SINGLE_BYTES
+from legato_protocol.stream import CHOICE, GRAMMAR_KINDS, JSON_SCHEMA, REGEX, RULES
+
+COMPILER = Compiler(SINGLE_BYTES)
+TREE = {
+    "$defs": {"node": {"type": "object", "properties": {"kids": {"type": "array", "items": {"$ref": "#/$defs/node"}}}}},
+    "$ref": "#/$defs/node",
+}
+
+
+def nested(levels: int) -> dict[str, Any]:
+    schema: dict[str, Any] = {"type": "integer"}
+    for _ in range(levels):
+        schema = {"type": "array", "items": schema}
+    return schema
+
+
+def chain(links: int) -> dict[str, Any]:
+    definitions: dict[str, Any] = {str(i): {"$ref": f"#/$defs/{i + 1}"} for i in range(links)}
+    return {"$defs": {**definitions, str(links): {"type": "integer"}}, "$ref": "#/$defs/0"}
+
+
+def matches(kind: str, source: str, text: str) -> bool:
+    matcher = COMPILER.compile(kind, source).matcher()
+    return matcher.consume(text.encode()) and matcher.accepting
+
+
+@pytest.mark.parametrize(
+    ("schema", "place"),
+    [
+        ({"type": "object", "properties": {"a": {"type": "array", "items": {"uniqueItems": True}}}}, "$.properties.a"),
+        ({"type": "object", "properties": {"a": {"type": "text"}, "b": {}}}, "$.properties.a"),
+        ({"type": "array", "items": {"type": "string", "pattern": "("}}, "$.items"),
+        ({"type": "array", "items": {"type": "string", "format": "poem"}}, "$.items"),
+        (
+            {"$defs": {"x": {"properties": {"y": {"not": {}}}}}, "items": {"$ref": "#/$defs/x"}},
+            "$.$defs.x.properties.y",
+        ),
+        ({"anyOf": [{"type": "null"}, {"contains": {}}]}, "$.anyOf[1]"),
+        ({"type": "object", "x-guidance": {"lenient": True}, "properties": {"a": {"not": {}}}}, "$.properties.a"),
+        ({"type": "integer", "minimum": 3, "maximum": 2}, "$:"),
+        ({"allOf": [{"type": "string"}, {"type": "integer"}]}, "$:"),
+        ({"$ref": "#/nowhere"}, "$:"),
+        ({"$ref": "https://example.com/schema.json"}, "$:"),
+        (False, "$:"),
+    ],
+    ids=str,
+)
+def test_a_schema_that_cannot_be_obeyed_is_refused_with_the_place_in_it(schema: Any, place: str) -> None:
+    with pytest.raises(InvalidGrammar) as refused:
+        validation.check(JSON_SCHEMA, json.dumps(schema))
+    assert str(refused.value).startswith(f"at {place}"), refused.value
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "object", "properties": {"a": {"$ref": "#"}}, "required": ["a"]},
+        {"$defs": {"a": {"type": "array", "items": {"$ref": "#/$defs/a"}, "minItems": 1}}, "$ref": "#/$defs/a"},
+        {
+            "$defs": {
+                "a": {"type": "object", "properties": {"b": {"$ref": "#/$defs/b"}}, "required": ["b"]},
+                "b": {
+                    "anyOf": [{"$ref": "#/$defs/a"}, {"type": "array", "prefixItems": [{"$ref": "#"}], "minItems": 1}]
+                },
+            },
+            "$ref": "#/$defs/a",
+        },
+    ],
+)
+def test_a_schema_that_no_finite_value_matches_is_refused(schema: Any) -> None:
+    with pytest.raises(InvalidGrammar, match="no finite value matches it"):
+        validation.check(JSON_SCHEMA, json.dumps(schema))
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        TREE,
+        {"type": "object", "properties": {"next": {"$ref": "#"}}},
+        {"type": "object", "properties": {"next": {"anyOf": [{"$ref": "#"}, {"type": "null"}]}}, "required": ["next"]},
+        {"type": "array", "items": {"$ref": "#"}},
+        chain(100),
+        {"$defs": {"a/c": {"type": "null"}}, "$ref": "#/$defs/a~1c"},
+        True,
+        {},
+    ],
+    ids=lambda schema: str(schema)[:40],
+)
+def test_recursion_that_ends_is_allowed(schema: Any) -> None:
+    validation.check(JSON_SCHEMA, json.dumps(schema))
+
+
+@pytest.mark.parametrize(
+    ("kind", "source", "why"),
+    [
+        (JSON_SCHEMA, json.dumps(nested(MAX_LEVELS)), "levels"),
+        (JSON_SCHEMA, json.dumps(chain(5000)), "levels"),
+        (JSON_SCHEMA, "[" * 100_000, "JSON"),
+        (JSON_SCHEMA, json.dumps({"properties": {str(i): {} for i in range(2001)}}), "2001 properties"),
+        (JSON_SCHEMA, "{", "JSON"),
+        (JSON_SCHEMA, "3", "object or boolean"),
+        (REGEX, "(", "unclosed group"),
+        (REGEX, "a(?=b)", "look-around"),
+        (REGEX, r"(a)\1", "backreferences"),
+        (REGEX, "[a&&b]", "no text matches it"),
+        (RULES, "start: other", "unknown name"),
+        (RULES, 'start: ("a"', "Expected"),
+        (RULES, 'root ::= "a" )', "Expected"),
+        (RULES, "start: <|im_end|>", "cannot be compiled"),
+        (RULES, '%llguidance {"no_forcing": false}\nstart: "a"', "%llguidance"),
+        (RULES, "start: r0\n" + "\n".join(f"r{i}: r{i + 1}" for i in range(MAX_RULES)) + "\nr500: /a/", "rules"),
+        (RULES, "start: " + "(" * 5000 + '"a"' + ")" * 5000, "deeply nested"),
+        (CHOICE, "{", "Expecting"),
+        ("haiku", "x", "'haiku' are not supported"),
+    ],
+    ids=lambda value: value[:30],
+)
+def test_what_cannot_be_compiled_is_refused_in_words(kind: str, source: str, why: str) -> None:
+    with pytest.raises(InvalidGrammar, match=why):
+        validation.check(kind, source)
+
+
+def test_the_deepest_schema_that_is_allowed_fits_the_stack() -> None:
+    """Of objects, which take most of it, and by references, which the compiler follows."""
+    levels = (MAX_LEVELS - 40) // 40
+    part: dict[str, Any]
+    definitions: dict[str, Any] = {}
+    for i in range(20):
+        part = {"$ref": f"#/$defs/{i + 1}"}
+        for _ in range(levels // 2):
+            part = {"type": "object", "properties": {"a": part}, "required": ["a"], "additionalProperties": False}
+        definitions[str(i)] = part
+    schema = {"$defs": {**definitions, "20": {"type": "integer"}}, "$ref": "#/$defs/0"}
+    validation.check(JSON_SCHEMA, json.dumps(schema))
+
+
+@pytest.mark.parametrize(
+    ("kind", "source", "text", "other"),
+    [
+        (REGEX, "^[0-9]{3}$", "123", "1234"),
+        (REGEX, r"a\$", "a$", "a"),
+        (REGEX, 'a/b"c', 'a/b"c', "a/b"),
+        (CHOICE, json.dumps(["red", 'say "é"\n']), 'say "é"\n', "blue"),
+        (RULES, 'start: "a" b+\nb: "x" | "y"', "axy", "a"),
+        (RULES, 'root ::= "a" [0-9]+', "a12", "a"),
+        (JSON_SCHEMA, '{"type": "object"}', '{"a": [1, {"b": null}]}', "[]"),
+        (JSON_SCHEMA, '{"const": "日本"}', '"日本"', '"日"'),
+        (JSON_SCHEMA, '{"properties": {"b": {}, "a": {}}}', '{\n  "b": 1,\n  "a": 2\n}', '{"b": 1,'),
+    ],
+)
+def test_a_text_matches_as_a_whole(kind: str, source: str, text: str, other: str) -> None:
+    assert kind in GRAMMAR_KINDS
+    assert matches(kind, source, text)
+    assert not matches(kind, source, other)
+
+
+def test_space_is_bounded() -> None:
+    """A model that likes nothing better must go on at some point."""
+    assert matches(JSON_SCHEMA, '{"type": "object"}', "{" + " " * 32 + "}")
+    assert not matches(JSON_SCHEMA, '{"type": "object"}', "{" + " " * 33 + "}")
