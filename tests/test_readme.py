@@ -15,7 +15,7 @@ from legato_operator.api import parsing
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "docs" / "quickstart.md"]
 README = PAGES[0].read_text()
-PROGRAMS = {"curl", "docker", "helm", "kubectl"}  # expected on the reader's machine, not in the repository
+PROGRAMS = {"curl", "docker", "for", "helm", "kind", "kubectl"}  # on the reader's machine, not in the repository
 
 
 def _commands(page: Path) -> list[list[str]]:
@@ -58,12 +58,27 @@ def test_images_that_are_built_are_those_of_the_dockerfile_and_the_chart():
     stages = re.findall(r"^FROM \S+ AS (\S+)$", (ROOT / "Dockerfile").read_text(), re.MULTILINE)
     chart = yaml.safe_load((ROOT / "charts" / "legato" / "Chart.yaml").read_text())
     images = yaml.safe_load((ROOT / "charts" / "legato" / "values.yaml").read_text())["images"]
-    built = [words for _, words in COMMANDS if words[0] == "docker"]
+    built = [words for _, words in COMMANDS if words[:2] == ["docker", "build"]]
     assert built
     for words in built:
         target = words[words.index("--target") + 1]
         assert target in stages
         assert words[words.index("-t") + 1] == f"{images[target]['repository']}:{chart['appVersion']}"
+
+
+@pytest.mark.parametrize("page", [*PAGES, ROOT / "docs" / "kubernetes.md"], ids=lambda page: page.name)
+def test_version_of_kubernetes_that_is_asked_for_is_the_charts(page):
+    chart = yaml.safe_load((ROOT / "charts" / "legato" / "Chart.yaml").read_text())
+    (version,) = re.findall(r"^>=(\d+\.\d+)\.0-0$", chart["kubeVersion"])
+    assert re.findall(r"Kubernetes (\d+\.\d+) or newer, Helm", page.read_text()) == [version]
+
+
+def test_images_that_are_loaded_are_those_that_are_built():
+    built = {words[words.index("-t") + 1] for _, words in COMMANDS if words[:2] == ["docker", "build"]}
+    loaded = [words for _, words in COMMANDS if words[:2] in (["kind", "load"], ["docker", "save"])]
+    assert loaded
+    for words in loaded:
+        assert {word for word in words if ":" in word} == built
 
 
 @pytest.mark.parametrize("line", re.findall(r"^\| `legato ([^`]*)`", README, re.MULTILINE))

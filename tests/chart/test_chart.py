@@ -84,8 +84,9 @@ def read_settings(objects: list[Object]) -> operator_settings.OperatorSettings:
     return operator_settings.read(parser.parse_args(flags), environment)
 
 
-def test_the_operator_understands_its_flags():
-    values = "images.registry=example.com/ai,images.engine.tag=1.2,images.pullSecrets={x}"
+@pytest.mark.parametrize("registry", ["example.com/ai", "example.com/ai/"])
+def test_the_operator_understands_its_flags(registry):
+    values = f"images.registry={registry},images.engine.tag=1.2,images.pullSecrets={{x}}"
     settings = read_settings(render("--set", values))
     assert settings.namespaces == ()
     assert settings.engine_image == "example.com/ai/legato/engine:1.2"

@@ -22,7 +22,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{/* The name of one image: list of the context and operator, gateway or engine. */}}
 {{- define "legato.image" -}}
 {{- $root := index . 0 }}{{- $image := index $root.Values.images (index . 1) }}
-{{- with $root.Values.images.registry }}{{ . }}/{{ end }}{{ $image.repository }}
+{{- with $root.Values.images.registry }}{{ trimSuffix "/" . }}/{{ end }}{{ $image.repository }}
 {{- if $image.digest }}@{{ $image.digest }}{{ else }}:{{ $image.tag | default $root.Chart.AppVersion }}{{ end }}
 {{- end }}
 
