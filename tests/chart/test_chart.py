@@ -215,20 +215,22 @@ def test_dashboards_reach_grafana_as_they_are():
         assert json.loads(text) == json.loads((CHART / "files" / "dashboards" / file).read_text())
 
 
-def test_ways_in_from_outside():
+@pytest.mark.parametrize(("given", "port"), [({}, 80), ({"port": 443}, 443)])
+def test_ways_in_from_outside(given, port):
+    """A service with TLS has port 443 alone."""
     values = {
-        "ingresses": [{"service": "a", "namespace": "n", "hosts": ["a.example.com"], "tlsSecret": "t"}],
-        "httpRoutes": [{"service": "b", "hostnames": ["b.example.com"], "parentRefs": [{"name": "front"}]}],
+        "ingresses": [{"service": "a", "namespace": "n", "hosts": ["a.example.com"], "tlsSecret": "t", **given}],
+        "httpRoutes": [{"service": "b", "hostnames": ["b.example.com"], "parentRefs": [{"name": "front"}], **given}],
         "priorityClasses": [{"name": "high", "value": 1_000_000}],
     }
     objects = render("--set-json", ",".join(f"{key}={json.dumps(value)}" for key, value in values.items()))
     ingress = of_kind(objects, "Ingress")["a"]
     (path,) = ingress["spec"]["rules"][0]["http"]["paths"]
     assert ingress["metadata"]["namespace"] == "n"
-    assert path["backend"]["service"] == {"name": "a", "port": {"number": 80}}
+    assert path["backend"]["service"] == {"name": "a", "port": {"number": port}}
     assert ingress["spec"]["tls"] == [{"secretName": "t", "hosts": ["a.example.com"]}]
     route = of_kind(objects, "HTTPRoute")["b"]
-    assert route["spec"]["rules"][0]["backendRefs"] == [{"name": "b", "port": 80}]
+    assert route["spec"]["rules"][0]["backendRefs"] == [{"name": "b", "port": port}]
     assert of_kind(objects, "PriorityClass")["high"]["value"] == 1_000_000
 
 
@@ -249,6 +251,7 @@ def test_ways_in_from_outside():
         ("networkPolicy.apiServerPorts={}", "apiServerPorts"),
         ("ingresses[0].service=a", "hosts"),
         ("httpRoutes[0].service=a", "parentRefs"),
+        ("ingresses[0].service=a,ingresses[0].hosts={a},ingresses[0].port=8080", "port"),
         ("priorityClasses[0].name=a", "value"),
         ("test.timeoutSeconds=0", "timeoutSeconds"),
     ],
