@@ -18,10 +18,12 @@ from legato_operator.manifests.placement import PodPlacement
 from legato_operator.observing import pod_facts
 from legato_operator.observing.observe import Workers, observe
 from legato_operator.observing.observed import Accepted, Observed
-from legato_operator.planning import status
+from legato_operator.planning import status, waves
 from legato_operator.planning.actions import Phase
 from legato_operator.planning.plan import plan
+from legato_operator.planning.upgrades import TURN
 from legato_operator.recorder import NullRecorder, Recorder, record_changes
+from legato_operator.upgrading import UpgradeTurns
 from legato_protocol import names
 
 _END_SLACK = 10.0  # seconds beyond its drain deadline and its pods' last words before a service goes without them
@@ -66,8 +68,12 @@ class Reconciler:
         recorder: Recorder | None = None,
         autoscaler: Autoscaler | None = None,
         journal: StatusJournal | None = None,
+        turns: UpgradeTurns | None = None,
     ) -> None:
-        """Without an autoscaler, pools keep the sizes that others give them, whatever the mode."""
+        """Without an autoscaler, pools keep the sizes that others give them, whatever the mode.
+
+        Without turns, a service that waits for one waits on.
+        """
         self._cluster = cluster
         self._workers = workers
         self._clock = clock
@@ -75,6 +81,7 @@ class Reconciler:
         self._recorder = recorder or NullRecorder()
         self._autoscaler = autoscaler
         self._journal = journal or NullStatusJournal()
+        self._turns = turns
 
     async def reconcile(self, ref: Ref) -> float | None:
         """One pass. Seconds until the next one is due at the latest, or None when the service is gone.
@@ -145,7 +152,10 @@ class Reconciler:
         await self._write_status(ref, stored, made.status)
         for reason, note in scaled.news:
             await self._recorder.record(stored, False, reason, note)
-        return made.requeue_after
+        if self._turns is None or not waves.concerns(made.status, observed.status):
+            return made.requeue_after
+        again = await self._turns.look()
+        return min(made.requeue_after, self._turns.every if observed.status.get(TURN) else again)
 
     async def _try(self, observed: Observed, phases: tuple[Phase, ...]) -> ClusterError | None:
         """Carry out all that can be; what was refused for good. Raises what the next look may mend."""

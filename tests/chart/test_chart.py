@@ -248,6 +248,8 @@ def test_ways_in_from_outside(given, port):
         ("gpuResources={gpu}", "gpuResources"),
         ("gpuResources={}", "gpuResources"),
         ("tracingEndpoint=collector:4318", "tracingEndpoint"),
+        ("upgrade.services=-1", "services"),
+        ("upgrade.pause=60", "pause"),
         ("networkPolicy.apiServerPorts={}", "apiServerPorts"),
         ("ingresses[0].service=a", "hosts"),
         ("httpRoutes[0].service=a", "parentRefs"),
@@ -298,6 +300,14 @@ def test_logs_of_every_hook_are_those_of_a_pod():
 def test_a_collector_reaches_the_operator():
     assert read_settings(render()).tracing_endpoint == ""
     assert read_settings(render("--set", "tracingEndpoint=http://otel:4318")).tracing_endpoint == "http://otel:4318"
+
+
+def test_the_pace_of_upgrades_reaches_the_operator():
+    """By default, the operator's own."""
+    settings = read_settings(render())
+    assert (settings.upgrade_services, settings.upgrade_pause) == (1, 60.0)
+    settings = read_settings(render("--set", "upgrade.services=3", "--set", "upgrade.pause=90s"))
+    assert (settings.upgrade_services, settings.upgrade_pause) == (3, 90.0)
 
 
 def test_gpu_resources_reach_the_operator():

@@ -11,6 +11,7 @@ GATEWAY_READY = "GatewayReady"
 KV_TRANSPORT_READY = "KVTransportReady"
 PROGRESSING = "Progressing"
 SCALING_ACTIVE = "ScalingActive"
+UPGRADED = "Upgraded"
 
 ADVISORY = "Advisory"
 ALL_READY = "AllReady"
@@ -40,7 +41,10 @@ SCALING = "Scaling"
 STARTING = "Starting"
 UNKNOWN = "Unknown"
 UNSCHEDULABLE = "Unschedulable"
+UPGRADE_FAILED = "UpgradeFailed"
+UPGRADING = "Upgrading"
 UP_TO_DATE = "UpToDate"
+WAITING_FOR_TURN = "WaitingForTurn"
 WORKER_REFUSED = "WorkerRefused"
 
 REASONS = {
@@ -72,14 +76,17 @@ REASONS = {
     STARTING: "pods are still starting",
     UNKNOWN: "no ready worker has reported its state yet",
     UNSCHEDULABLE: "no node can run a pod: its resource requests, affinity or volumes cannot be satisfied",
+    UPGRADE_FAILED: "pods of the operator's version cannot start; no other service's turn begins until they do",
+    UPGRADING: "it is the service's turn: its pods are being replaced by those of the operator's version",
     UP_TO_DATE: "the desired number of workers is ready, all of the latest revision",
+    WAITING_FOR_TURN: "the service keeps the images and settings that another version of the operator gave it",
     WORKER_REFUSED: "a process ended with a permanent error (exit code 2)",
 }
 
 # With status False these raise no warning: they are transient, or what was requested.
 CALM = frozenset(
     {ADVISORY, DELETING, DOWNLOADING, NOT_NEEDED, NO_READY_WORKER}
-    | {PAUSED, ROLLING_OUT, SCALING, STARTING, UNKNOWN, UP_TO_DATE}
+    | {PAUSED, ROLLING_OUT, SCALING, STARTING, UNKNOWN, UPGRADING, UP_TO_DATE, WAITING_FOR_TURN}
 )
 
 # With any status these raise a warning: somebody has to act.

@@ -89,6 +89,17 @@ _REVISION: Schema = {
     "failureReason": {"type": "string", "description": "Machine-readable reason why they cannot start."},
     "failure": {"type": "string", "description": "Human-readable details of why they cannot start."},
 }
+_TURN: Schema = {
+    "type": "object",
+    "description": "That its pods are being replaced by those of the operator's version, or were a moment ago.",
+    "properties": {
+        "since": {"type": "string", "format": "date-time", "description": "When the turn began."},
+        "unserved": {
+            "type": "boolean",
+            "description": "Whether the service was not ready then: such a turn is apart from those of others.",
+        },
+    },
+}
 _GENERATION: Schema = {
     "type": "integer",
     "format": "int64",
@@ -124,6 +135,7 @@ def inference_service() -> Schema:
             },
             "gateway": gateway,
             "scaling": scaling_status.schema(),
+            "upgradeTurn": _TURN,
             "model": {"type": "string", "description": "Model name that clients put into requests."},
             "url": {"type": "string", "description": "URL of the gateway inside the cluster."},
         },

@@ -43,6 +43,12 @@ def service_from_object(stored: Mapping[str, Any]) -> InferenceService:
     return read_service({**{k: v for k, v in stored.items() if k != "status"}, "metadata": metadata})
 
 
+def with_spec(service: InferenceService, spec: Mapping[str, Any]) -> InferenceService:
+    """The same service with another spec, as the cluster has it. Raises ManifestError."""
+    kinds = {"apiVersion": names.API_VERSION, "kind": names.INFERENCE_SERVICE}
+    return service_from_object({**kinds, "metadata": service.metadata.model_dump(by_alias=True), "spec": spec})
+
+
 def to_object(service: InferenceService, written: Mapping[str, Any]) -> dict[str, Any]:
     """What to apply for a service: its manifest as written, so that defaults stay defaults."""
     metadata = {**written["metadata"], "namespace": service.metadata.namespace}

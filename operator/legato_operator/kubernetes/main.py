@@ -31,7 +31,9 @@ from legato_operator.observing.gateway_api import HttpGateways
 from legato_operator.observing.gateway_signals import GatewaySignalSource
 from legato_operator.observing.observe import read_token
 from legato_operator.observing.worker_api import HttpWorkers
+from legato_operator.planning.waves import Waves
 from legato_operator.reconcile import Reconciler
+from legato_operator.upgrading import UpgradeTurns
 from legato_protocol import names
 
 LEASE_READ_SECONDS = 5.0
@@ -125,8 +127,11 @@ class _Process:
         )
         self._events = Events(led, settings.identity)
         autoscaler = Autoscaler(GatewaySignalSource(HttpGateways(session), partial(read_token, led)), metrics.services)
+        clock = SystemClock()
+        bounds = Waves(settings.upgrade_services, settings.upgrade_pause)
+        turns = UpgradeTurns(cluster, led, clock, bounds, settings.namespaces, settings.ignored_namespaces)
         reconciler: Reconciles = Reconciler(
-            led, HttpWorkers(session), SystemClock(), where, self._events, autoscaler, metrics.services
+            led, HttpWorkers(session), clock, where, self._events, autoscaler, metrics.services, turns
         )
         if settings.token_role:
             account = Account(settings.lease_namespace, settings.service_account)

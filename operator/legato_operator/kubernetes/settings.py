@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from legato_operator.api.quantities import GPU
+from legato_operator.planning.waves import Waves
 from legato_protocol import flags, names, values
 from legato_protocol.flags import Flag, SettingsError
 
@@ -32,6 +33,8 @@ class OperatorSettings:
     image_pull_policy: str = "IfNotPresent"
     image_pull_secrets: tuple[str, ...] = ()
     gpu_resources: tuple[str, ...] = (GPU,)
+    upgrade_services: int = Waves.services
+    upgrade_pause: float = Waves.pause
     tracing_endpoint: str = ""
     http_port: int = names.OPERATOR_PORT
     own_namespace: str = ""  # empty where it is not a pod
@@ -91,6 +94,16 @@ _FLAGS: Final = (
         f"a resource that is a GPU, for budgets and devices; {GPU} if not given",
         "gpu_resources",
         repeated=True,
+    ),
+    Flag(
+        "--upgrade-services",
+        flags.whole("NUMBER", 0, 10_000),
+        "services at a time whose pods are replaced because the operator's version or settings changed; 0: none",
+    ),
+    Flag(
+        "--upgrade-pause",
+        flags.DURATION,
+        "time that a service must be ready after that before the next one's turn",
     ),
     Flag(
         "--tracing-endpoint",

@@ -22,6 +22,7 @@ ANNOTATION_DRAINING = f"{names.API_GROUP}/draining-since"  # when the operator c
 ANNOTATION_FAILURES = f"{names.API_GROUP}/failures"  # how many workers in a row failed whose place this one takes
 ANNOTATION_PAUSED = f"{names.API_GROUP}/scaling-paused-until"  # RFC 3339, on a service: until then nothing is scaled
 ANNOTATION_APPLIED = f"{names.API_GROUP}/applied-hash"  # hash of the applied object: removing a field changes it too
+ANNOTATION_MADE_FROM = f"{names.API_GROUP}/made-from"  # on a kept template: the revision of the kept spec it is of
 GATEWAY = "gateway"
 MANIFEST = "manifest"  # the role, so to speak, of the ControllerRevision that keeps the last usable spec
 DEPLOYMENT = "Deployment"

@@ -9,14 +9,18 @@ from legato_operator.manifests import common
 from legato_protocol import names
 
 
-def controller_revision(service: InferenceService, role: str, data: Mapping[str, Any], number: int) -> dict[str, Any]:
-    """The higher the number, the newer."""
+def controller_revision(
+    service: InferenceService, role: str, data: Mapping[str, Any], number: int, made_from: str = ""
+) -> dict[str, Any]:
+    """The higher the number, the newer. A template tells the revision of the spec that it was made from."""
     revision = common.revision_of(data)
     labels = {names.LABEL_ROLE: role, names.LABEL_POD_REVISION: revision}
+    metadata = common.metadata(service, f"{common.pool_name(service, role)}-{revision}", labels)
+    metadata |= {"annotations": {common.ANNOTATION_MADE_FROM: made_from}} if made_from else {}
     return {
         "apiVersion": "apps/v1",
         "kind": common.REVISION,
-        "metadata": common.metadata(service, f"{common.pool_name(service, role)}-{revision}", labels),
+        "metadata": metadata,
         "data": data,
         "revision": number,
     }

@@ -12,12 +12,13 @@ from legato_operator.cluster import Ref, is_leaving, ref_of, uid_of
 from legato_operator.manifests import common
 from legato_operator.manifests.placement import PodPlacement
 from legato_operator.observing.observed import Observed
-from legato_operator.planning import checks, gateway_plan, gpu_budget, limits, owned, revisions, status
+from legato_operator.planning import checks, gateway_plan, gpu_budget, limits, owned, revisions, status, upgrades
 from legato_operator.planning.actions import Action, Delete, Phase, Release
 from legato_operator.planning.gpu_budget import GpuBudget
 from legato_operator.planning.pool_plan import PoolPlan, plan_pool, plan_pools, standings
 from legato_operator.planning.revisions import Revisions
 from legato_operator.planning.rollout import configured, is_proven, stopped
+from legato_operator.planning.upgrades import Upgrade, UpgradeState
 
 RECHECK_MISSING_AFTER = 3.0  # seconds: nothing tells when what a manifest names is made
 _HARMLESS = ("own", "report")  # phases in which no pod comes or goes
@@ -39,10 +40,11 @@ def plan(observed: Observed, placement: PodPlacement) -> Plan:
         told = status.refused(observed.pods, observed.status, refusal, observed.timestamp)
         return Plan((), told, placement.resync_after)
     targets = limits.targets(spec, observed.desired_replicas, placement.gpu_resources)
-    found = revisions.of(observed, targets, placement)
+    upgrade = upgrades.of(observed, targets, placement)
+    found = revisions.of_pools(observed, upgrade.templates)
     at = standings(observed, found, targets)
     proven, pools_back = is_proven(at), any(each.taken_back for each in found.values())
-    gateways = revisions.of_gateway(observed, placement, proven, pools_back)
+    gateways = revisions.of_gateway(observed, upgrade.templates[common.GATEWAY], proven, pools_back)
     at = stopped(at) if gateways.failure else at
     everything = {**found, common.GATEWAY: gateways}
     deployment = gateway_plan.plan_gateway(observed, placement, gateways)
@@ -55,7 +57,7 @@ def plan(observed: Observed, placement: PodPlacement) -> Plan:
     if gpu_budget.is_stuck(observed, at, pools):
         bounds = gpu_budget.one_less(at, bounds)
         pools, starts = gpu_budget.admit(observed, budget, plan_pools(observed, found, at, ready, bounds))
-    good = gateway_ready and _are_whole(pools)
+    good = gateway_ready and _are_whole(pools, upgrade)
     phases: tuple[Phase, ...] = (
         Phase("own", (*revisions.keep_spec(observed), *owned.make(observed, targets, placement))),
         Phase("recall", tuple(action for made in pools.values() for action in made.recall)),
@@ -66,7 +68,7 @@ def plan(observed: Observed, placement: PodPlacement) -> Plan:
         Phase("clear", (*_clear(observed, everything, pools), *owned.obsolete(observed, targets, placement))),
         Phase("report", tuple(owned.report(observed, tuple(pools)))),
     )
-    new_status = status.of(observed, targets, everything, pools, deployment, placement)
+    new_status = status.of(observed, targets, everything, pools, deployment, placement, upgrade.state)
     rests = all(made.settled or made.resting for made in (deployment, *pools.values()))
     rests = rests and not _is_to_be_taken_back(observed, everything)
     again = placement.resync_after if rests else placement.requeue_after
@@ -75,9 +77,13 @@ def plan(observed: Observed, placement: PodPlacement) -> Plan:
     return Plan(tuple(phase for phase in phases if phase.actions), new_status, again)
 
 
-def _are_whole(pools: Mapping[str, PoolPlan]) -> bool:
-    """Whether all that the manifest asks for runs, and something runs at all."""
-    return all(made.whole for made in pools.values()) and any(made.target for made in pools.values())
+def _are_whole(pools: Mapping[str, PoolPlan], upgrade: Upgrade) -> bool:
+    """Whether all that the manifest asks for runs, and something runs at all.
+
+    At zero nothing shows what the operator's own changes do; services with workers have taken their turns before.
+    """
+    shown = upgrade.state is UpgradeState.TURN or any(made.target for made in pools.values())
+    return shown and all(made.whole for made in pools.values())
 
 
 def _is_to_be_taken_back(observed: Observed, found: Mapping[str, Revisions]) -> bool:

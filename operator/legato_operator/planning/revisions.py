@@ -10,13 +10,11 @@ from typing import Any
 
 from legato_operator.api import conditions, roles
 from legato_operator.cluster import Object, labels_of, ref_of, uid_of
-from legato_operator.manifests import common, gateway, revision, worker
-from legato_operator.manifests.placement import PodPlacement
+from legato_operator.manifests import common, revision
 from legato_operator.observing.observed import Observed, Pod
 from legato_operator.planning import drift, failure
 from legato_operator.planning.actions import Apply, Delete
 from legato_operator.planning.failure import Failure
-from legato_operator.planning.limits import PoolTarget
 from legato_protocol import names
 
 Template = dict[str, Any]
@@ -52,26 +50,23 @@ class Revisions:
         return not pod.ready and pod.revision not in known and (self.good is not None or _fails(pod))
 
 
-def of(observed: Observed, targets: Mapping[str, PoolTarget], placement: PodPlacement) -> dict[str, Revisions]:
-    """Of every pool of the manifest. With `autoRollback`, all are taken back where one is known to have failed, or the
-    gateway is.
+def of_pools(observed: Observed, desired: Mapping[str, Template]) -> dict[str, Revisions]:
+    """Of every pool, of these templates by role. With `autoRollback`, all are taken back where one is known to have
+    failed, or the gateway is.
     """
-    service = observed.service
-    desired = {pool: worker.template(service, pool, placement) for pool in targets}
-    failures = {pool: _remembered(observed, pool, template) for pool, template in desired.items()}
-    front = _remembered(observed, common.GATEWAY, gateway.template(service, placement))
-    taken_back = service.spec.rollout.auto_rollback and any((*failures.values(), front))
+    failures = {role: _remembered(observed, role, template) for role, template in desired.items()}
+    taken_back = observed.service.spec.rollout.auto_rollback and any(failures.values())
     return {
         pool: _of_pool(observed, pool, template, failures[pool] if taken_back else None, taken_back)
         for pool, template in desired.items()
+        if pool != common.GATEWAY
     }
 
 
-def of_gateway(observed: Observed, placement: PodPlacement, proven: bool, pools_back: bool) -> Revisions:
+def of_gateway(observed: Observed, desired: Template, proven: bool, pools_back: bool) -> Revisions:
     """A gateway of another model speaks to none of the workers there are: until the new revision is `proven` in the
     pools, and where they are taken back, it stays as it is. One that fails stays beside it: it shows that.
     """
-    desired = gateway.template(observed.service, placement)
     newest = newest_of(observed.objects, common.GATEWAY)
     good = revision.template_of(newest) if newest else None
     name = common.revision_of(desired)
@@ -126,15 +121,35 @@ def newest_of(objects: Iterable[Object], role: str) -> Object | None:
     return next(reversed(_kept(objects, role)), None)
 
 
+def made_from(item: Object) -> str | None:
+    """The revision of the spec that a kept template was made from; None if an older operator did not tell."""
+    found: str | None = item["metadata"].get("annotations", {}).get(common.ANNOTATION_MADE_FROM)
+    return found
+
+
+def spec_of(observed: Observed, item: Object) -> Mapping[str, Any] | None:
+    """The spec that a kept template was made from, as written; None where that is not known.
+
+    One that does not tell is taken to be of the last usable spec.
+    """
+    name = made_from(item)
+    if name == common.revision_of(observed.written):
+        return observed.written
+    specs = _kept(observed.objects, common.MANIFEST)
+    mine = [each for each in specs if name in (None, labels_of(each).get(names.LABEL_POD_REVISION))]
+    return mine[-1]["data"] if mine else None
+
+
 def keep(observed: Observed, found: Mapping[str, Revisions]) -> Iterator[Apply]:
     """Note that these are whole, each beside the older ones."""
+    written = common.revision_of(observed.written) if observed.written else ""
     for role, revisions in found.items():
         owner = _owner(observed, role)
         if owner is None:
             continue
         newest = newest_of(observed.objects, role)
         number = int(newest["revision"]) if newest else 0
-        yield from _keep(observed, owner, role, revisions.template, number + revisions.changing)
+        yield from _keep(observed, owner, role, revisions.template, number + revisions.changing, written)
 
 
 def keep_spec(observed: Observed) -> Iterator[Apply]:
@@ -148,8 +163,10 @@ def keep_spec(observed: Observed) -> Iterator[Apply]:
         yield from _keep(observed, owner, common.MANIFEST, observed.written, observed.generation)
 
 
-def _keep(observed: Observed, owner: Object, role: str, data: Mapping[str, Any], number: int) -> Iterator[Apply]:
-    made = revision.controller_revision(observed.service, role, data, number)
+def _keep(
+    observed: Observed, owner: Object, role: str, data: Mapping[str, Any], number: int, spec: str = ""
+) -> Iterator[Apply]:
+    made = revision.controller_revision(observed.service, role, data, number, spec)
     whole = common.signed(common.owned(made, owner))
     live = observed.find(common.REVISION, made["metadata"]["name"])
     if not drift.contained(whole, live):
@@ -164,8 +181,14 @@ def _owner(observed: Observed, role: str) -> Object | None:
 
 
 def superseded(observed: Observed) -> Iterator[Delete]:
-    """Those that a newer one has replaced, and those of pools that are gone."""
+    """Those that a newer one has replaced, and those of pools that are gone. A spec stays as long as what was made
+    from it.
+    """
+    used = set()
     for role in (*roles.BOTH, common.GATEWAY, common.MANIFEST):
         kept = _kept(observed.objects, role)
-        for item in kept[:-1] if _owner(observed, role) else kept:
-            yield Delete(ref_of(item), uid_of(item))
+        newest = kept[-1:] if _owner(observed, role) else []
+        used |= {made_from(item) for item in newest}
+        for item in kept:
+            if item not in newest and labels_of(item).get(names.LABEL_POD_REVISION) not in used:
+                yield Delete(ref_of(item), uid_of(item))

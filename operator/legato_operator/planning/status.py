@@ -15,6 +15,7 @@ from legato_operator.planning.failure import Failure
 from legato_operator.planning.limits import PoolTarget
 from legato_operator.planning.pool_plan import PoolPlan
 from legato_operator.planning.revisions import Revisions
+from legato_operator.planning.upgrades import UpgradeState
 
 _PARTS = {
     conditions.PREFILL_READY: roles.PREFILL,
@@ -31,6 +32,7 @@ def of(
     pools: Mapping[str, PoolPlan],
     deployment: PoolPlan,
     placement: PodPlacement,
+    upgrade: UpgradeState,
 ) -> dict[str, Any]:
     """The status of a service that is not being deleted."""
     prefill = _pool_ready(observed, conditions.PREFILL_READY, roles.PREFILL, pools)
@@ -57,7 +59,8 @@ def of(
         ready = Condition(conditions.READY, True, conditions.SCALED_TO_ZERO, f"the first starts: {decode.message}")
     if observed.missing and waiting is not None:
         ready = Condition(conditions.READY, False, progressing.reason, progressing.message)
-    news = (ready, *parts, transport, progressing)
+    upgraded = (_upgraded(observed, found, upgrade),) if placement.containers else ()
+    news = (ready, *parts, transport, *upgraded, progressing)
     service = observed.service
     scheme = "https" if service.spec.gateway.tls else "http"
     mine = {"scheme": scheme, "service": service.metadata.name, "namespace": service.metadata.namespace}
@@ -218,6 +221,23 @@ def _transport(observed: Observed) -> Condition:
         return Condition(kind, False, conditions.NO_TRANSPORT, ", ".join(without))
     used = ", ".join(sorted({state.transport for state in states.values()}))
     return Condition(kind, True, conditions.CONNECTED, used)
+
+
+def _upgraded(observed: Observed, found: Mapping[str, Revisions], upgrade: UpgradeState) -> Condition:
+    kind = conditions.UPGRADED
+    if upgrade is UpgradeState.WAITING:
+        return Condition(kind, False, conditions.WAITING_FOR_TURN, "its pods stay as they are until its turn")
+    if upgrade is UpgradeState.EDITED:
+        return Condition(kind, False, conditions.ROLLING_OUT, "with a change of the manifest")
+    if upgrade is UpgradeState.CURRENT:
+        return Condition(kind, True, conditions.UP_TO_DATE)
+    why = [f"{role}: {each.failure.message}" for role, each in found.items() if each.failure is not None]
+    if observed.missing:
+        why.append(checks.text(observed.missing))
+    if why:
+        text = f"{'; '.join(why)}; no other service's turn begins"
+        return Condition(kind, False, conditions.UPGRADE_FAILED, text)
+    return Condition(kind, False, conditions.UPGRADING)
 
 
 def _progressing(
