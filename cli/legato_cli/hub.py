@@ -78,10 +78,7 @@ def download(snapshot: HubSnapshot, folder: Path, progress: Progress, header_onl
     The token is `HF_TOKEN`, as the library reads it. Processes that start together download once. Raises HubRefuses,
     HubUnreachable, OSError.
     """
-    if importlib.util.find_spec("huggingface_hub") is None:
-        raise HubRefuses(
-            f"{snapshot}: downloads need the package huggingface_hub, which legato[engine] and legato[gateway] bring"
-        )
+    _require_library(snapshot)
     folder.mkdir(parents=True, exist_ok=True)
     _refuse_foreign(snapshot, folder)
     with _locked(folder / _LOCK):
@@ -93,6 +90,23 @@ def download(snapshot: HubSnapshot, folder: Path, progress: Progress, header_onl
             _require(snapshot, folder, header_only)
             _mark(folder, "header" if header_only else "whole").write_text(str(snapshot))
     progress(f"{snapshot} is in {folder}")
+
+
+def newest(repo: str) -> str:
+    """The commit that the repository's main branch has now. Raises HubRefuses, HubUnreachable."""
+    snapshot = HubSnapshot(repo, "0" * 40)  # for the name's form
+    _require_library(repo)
+    with _explained(f"{PREFIX}{snapshot.repo}"):
+        from huggingface_hub import HfApi
+
+        return str(HfApi().model_info(repo).sha)
+
+
+def _require_library(about: object) -> None:
+    if importlib.util.find_spec("huggingface_hub") is None:
+        raise HubRefuses(
+            f"{about}: downloads need the package huggingface_hub, which legato[engine] and legato[gateway] bring"
+        )
 
 
 def _fetch(snapshot: HubSnapshot, folder: Path, patterns: tuple[str, ...], progress: Progress) -> None:
@@ -155,7 +169,7 @@ def _reporting(folder: Path, total: int, progress: Progress) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _explained(snapshot: HubSnapshot) -> Iterator[None]:
+def _explained(snapshot: object) -> Iterator[None]:
     """The library's errors as ours."""
     import httpx2
     from huggingface_hub import errors

@@ -1,11 +1,19 @@
 """Manifests in files, as text: whatever the locale, from a path or from standard input."""
 
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from legato_operator.errors import ManifestError
 
 STANDARD_INPUT = "-"
+_PATHS = (  # fields of a spec that name a file or folder of this machine
+    ("model", "source", "path"),
+    ("gateway", "apiKeys", "path"),
+    ("gateway", "tls", "path"),
+    ("engine", "profile"),
+)
 
 
 def read_text(path: Path) -> str:
@@ -17,3 +25,22 @@ def read_text(path: Path) -> str:
         raise ManifestError([("", error.strerror or str(error))]) from None
     except UnicodeDecodeError as error:
         raise ManifestError([("", f"not UTF-8 text: {error.reason}")]) from None
+
+
+def located(written: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    """A valid manifest whose relative paths begin at `folder`: where a command was started changes nothing."""
+    spec: Any = written["spec"]
+    for field in _PATHS:
+        spec = _changed(spec, field, folder)
+    return {**written, "spec": spec}
+
+
+def _changed(part: Any, field: tuple[str, ...], folder: Path) -> Any:
+    if not isinstance(part, Mapping) or field[0] not in part:
+        return part
+    first, *rest = field
+    value = part[first]
+    if rest:
+        return {**part, first: _changed(value, tuple(rest), folder)}
+    shipped = first == "profile" and "/" not in value and not value.endswith(".json")
+    return dict(part) if shipped else {**part, first: str(folder / Path(value).expanduser())}

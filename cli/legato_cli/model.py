@@ -119,15 +119,27 @@ def download(repo: str, commit: str, into: Path | None, progress: Progress, head
 
     Raises ModelUnavailable; its subclass ModelAway when trying again may help.
     """
-    try:
+    with _explained():
         snapshot = hub.HubSnapshot(repo, commit)
         folder = into or snapshot.folder(cache_folder(os.environ))
         hub.download(snapshot, folder, progress, header_only)
+    return folder
+
+
+def newest(repo: str) -> str:
+    """The newest commit of a repository of the Hugging Face hub. Raises ModelUnavailable, ModelAway."""
+    with _explained():
+        return hub.newest(repo)
+
+
+@contextmanager
+def _explained() -> Iterator[None]:
+    try:
+        yield
     except hub.HubRefuses as error:
         raise ModelUnavailable(str(error)) from error
     except (hub.HubUnreachable, OSError) as error:
         raise ModelAway(str(error)) from error
-    return folder
 
 
 def _downloaded(spec: str, environ: Mapping[str, str], header_only: bool) -> Path:

@@ -1,9 +1,12 @@
 """`legato up`: serve a manifest on this machine. Here is what is checked before any process starts."""
 
 import argparse
+import contextlib
 import errno
 import socket
 import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 from legato_protocol import flags, names
@@ -16,15 +19,24 @@ QUICKSTART = Path(__file__).with_name("quickstart.yaml")
 
 def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Register `legato up`."""
-    parser = subparsers.add_parser("up", help="serve a manifest on this machine")
-    parser.add_argument(
+    parser = subparsers.add_parser("up", help="serve a manifest, or a model, on this machine")
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument(
+        "model",
+        nargs="?",
+        type=flags.text("MODEL"),
+        metavar="MODEL",
+        help="serve this model without a manifest: a GGUF file, a folder, OWNER/NAME[@COMMIT] of the Hugging Face hub, "
+        "or a built-in model's name",
+    )
+    which.add_argument(
         "-f",
         "--file",
         type=flags.FILE,
         metavar="FILE",
-        default=QUICKSTART,
         help="the manifest (default: a small example)",
     )
+    parser.add_argument("--print", action="store_true", help="only print the manifest")
     flags.option(
         parser,
         "--port",
@@ -47,16 +59,43 @@ def run(args: argparse.Namespace) -> int:
 
     try:
         open_files.raise_limit()
-        manifest = serving.read_manifest(args.file)
-        with _listen(args.port) as listener:
-            model.resolve(model_argument(manifest.service), lambda text: print(f"legato: {text}", flush=True))
-            return serving.serve(args.file, manifest, listener, args.verbose)
+        with _manifest_file(args) as file:
+            manifest = serving.read_manifest(file)
+            if args.print:
+                print(file.read_text(encoding="utf-8"), end="")
+                return 0
+            with _listen(args.port) as listener:
+                model.resolve(model_argument(manifest.service), _say)
+                return serving.serve(file, manifest, listener, args.verbose)
     except ManifestError as error:
         for path, message in error.problems:
             print(f"{args.file}: {path}: {message}" if path else f"{args.file}: {message}", file=sys.stderr)
     except (model.ModelUnavailable, serving.CannotServe, CannotUsePort, SettingsError) as error:
         print(f"legato up: {error}", file=sys.stderr)
     return BAD_INPUT
+
+
+@contextlib.contextmanager
+def _manifest_file(args: argparse.Namespace) -> Iterator[Path]:
+    """The file given; for a model, one that is made for it, and gone in the end. Raises ModelUnavailable."""
+    if args.model is None:
+        args.file = args.file or QUICKSTART
+        yield args.file
+        return
+    import yaml
+
+    from legato_cli.local import model_manifest
+
+    made = model_manifest.of(args.model, _say)
+    with tempfile.TemporaryDirectory(prefix="legato-") as folder:
+        args.file = Path(folder) / f"{made['metadata']['name']}.yaml"
+        args.file.write_text(yaml.safe_dump(made, sort_keys=False, allow_unicode=True), encoding="utf-8")
+        yield args.file
+
+
+def _say(text: str) -> None:
+    """On standard error: the output of `--print` is a manifest alone."""
+    print(f"legato: {text}", file=sys.stderr, flush=True)
 
 
 class CannotUsePort(Exception):

@@ -71,6 +71,8 @@ class Handler(BaseHTTPRequestHandler):
             self._answer(self.hub.refusal[0], b"", {"X-Error-Code": self.hub.refusal[1]})
         elif path == f"/api/models/{REPO}/tree/{COMMIT}":
             self._answer(200, json.dumps(self.hub.tree()).encode(), {"Content-Type": "application/json"})
+        elif path == f"/api/models/{REPO}":
+            self._answer(200, json.dumps({"id": REPO, "sha": COMMIT}).encode(), {"Content-Type": "application/json"})
         elif (name := path.removeprefix(f"/{REPO}/resolve/{COMMIT}/")) in self.hub.files:
             self._file(name)
         else:
@@ -294,3 +296,16 @@ def test_a_branch_is_refused_by_the_command(server: Hub, tmp_path: Path) -> None
     assert ended.code == 2
     assert "not a valid revision: main (a commit of 40 hex digits" in ended.last
     assert server.asked == []
+
+
+def test_the_newest_commit_of_a_repository_is_found(server: Hub, tmp_path: Path) -> None:
+    """`legato up OWNER/NAME` takes it, and the download is of exactly that commit."""
+    environ = os.environ | {"HF_ENDPOINT": server.url, "HF_TOKEN": TOKEN, "HF_HOME": str(tmp_path / "home")}
+    command = [sys.executable, "-m", "legato_cli.main", "up", REPO, "--print"]
+    done = subprocess.run(
+        command, env=environ | {ENV_CACHE: str(tmp_path)}, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert f"GET /api/models/{REPO}" in server.asked
+    assert f"legato: {SPEC} is in " in done.stderr
+    assert done.returncode == 2  # what this hub serves is no model
+    assert done.stderr.splitlines()[-1].startswith(f"legato up: model '{REPO}': ")

@@ -72,7 +72,6 @@ def test_all_problems_of_all_documents_are_told_and_other_objects_left_out(valid
         ({"engine": {"numerics": "Invariant"}}, "spec.engine.numerics", "both"),
         ({"model": {"source": {"path": "models/mine"}}}, "spec.model.source.path", "Kubernetes"),
         ({"decode": {"template": {"spec": {"restartPolicy": "Never"}}}}, "spec.decode.template.spec.restartPolicy", ""),
-        ({"decode": {"template": {"spec": {"nodeSelector": {"a": "b"}}}}}, "spec.decode.template", "local"),
         ({"gateway": {"replicas": 2}}, "spec.gateway.replicas", "local"),
     ],
 )

@@ -66,12 +66,13 @@ class Manifest:
 
 
 def read_manifest(path: Path) -> Manifest:
-    """A manifest that this machine can serve. Raises ManifestError."""
+    """A manifest that this machine can serve; its relative paths begin where the file is. Raises ManifestError."""
     text = manifest_file.read_text(path)
-    service = parsing.parse(text)
-    if problems := checks.unavailable(service.spec):
+    if problems := checks.unavailable(parsing.parse(text).spec):
         raise ManifestError(problems)
-    return Manifest(service, parsing.to_object(service, yaml_text.load(text)))
+    written = manifest_file.located(yaml_text.load(text), path.resolve().parent)
+    service = parsing.read_mapping(written)
+    return Manifest(service, parsing.to_object(service, written))
 
 
 def serve(path: Path, manifest: Manifest, listener: socket.socket, verbose: bool = False) -> int:

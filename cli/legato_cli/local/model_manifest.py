@@ -1,0 +1,68 @@
+"""The manifest that `legato up MODEL` serves: the smallest one for a model that was named on the command line."""
+
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from legato_cli import hub, model
+from legato_operator.api.resources import LONGEST_SERVICE_NAME
+from legato_protocol import names
+
+LONGEST = 4096  # tokens; as a manifest's default
+_REPOSITORY = re.compile(r"(hf:)?[\w.-]+/[\w.-]+(@[0-9a-f]{40})?")
+
+
+def of(text: str, progress: model.Progress, environ: Mapping[str, str] = os.environ) -> dict[str, Any]:
+    """For a built-in model's name, a GGUF file, a Hugging Face folder, or a repository of the hub (OWNER/NAME, at a
+    commit or its newest one), which is downloaded. Raises ModelUnavailable."""
+    from legato_engine.errors import EngineError
+    from legato_engine.weights.opening import open_weights
+
+    source, name, path = _source(text, progress, environ)
+    try:
+        most = open_weights(path).config.max_length
+    except EngineError as error:
+        raise model.ModelUnavailable(f"model {text!r}: {error}") from None
+    return {
+        "apiVersion": names.API_VERSION,
+        "kind": names.INFERENCE_SERVICE,
+        "metadata": {"name": service_name(name)},
+        "spec": {
+            "model": {"source": source, "servedName": served_name(name), "maxLength": min(LONGEST, most)},
+            "engine": {"kvCacheMemory": "Auto"},
+            "scaling": {"prefill": {"max": 2}, "decode": {"max": 2}},
+        },
+    }
+
+
+def service_name(name: str) -> str:
+    """A name that Kubernetes accepts for it."""
+    plain = re.sub(r"[^a-z0-9]+", "-", name.lower())[:LONGEST_SERVICE_NAME].strip("-")
+    return plain if plain[:1].isalpha() else f"m-{plain}"[:LONGEST_SERVICE_NAME].rstrip("-")
+
+
+def served_name(name: str) -> str:
+    """As clients spell it."""
+    return re.sub(r"[^-A-Za-z0-9._]+", "-", name).lstrip("-._")[:200] or "model"
+
+
+def _source(text: str, progress: model.Progress, environ: Mapping[str, str]) -> tuple[dict[str, str], str, Path]:
+    """Its place in a manifest, what to call it, and where it is."""
+    path = Path(text).expanduser()
+    if path.exists():
+        found = path.resolve()
+        return {"path": str(found)}, found.name.removesuffix(".gguf"), found
+    builtin = text.removeprefix(model.PREFIX)
+    if builtin in [known.name for known in model.BUILTINS]:
+        return {"builtin": builtin}, builtin, model.resolve(model.PREFIX + builtin, progress, environ)
+    if not _REPOSITORY.fullmatch(text):
+        known = ", ".join(known.name for known in model.BUILTINS)
+        raise model.ModelUnavailable(
+            f"model {text!r}: no such file or folder; allowed are a GGUF file, a folder with safetensors, a repository "
+            f"of the Hugging Face hub as OWNER/NAME or OWNER/NAME@COMMIT, and {known}"
+        )
+    repo, _, commit = text.removeprefix(hub.PREFIX).partition("@")
+    folder = model.download(repo, commit or model.newest(repo), None, progress)
+    return {"path": str(folder)}, repo.rpartition("/")[2], folder
