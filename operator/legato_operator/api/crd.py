@@ -24,7 +24,16 @@ _DROPPED = {"title", "additionalProperties", "propertyNames", "$defs"}
 
 # Objects that the API server fills in. `scaling.prefill` and `.decode` stay out: whether they were given decides
 # whether they contradict `mode: Fixed`, and `min` follows from `max`.
-_NOT_FILLED_IN = {"spec.scaling.prefill", "spec.scaling.decode", "spec.prefill.template", "spec.decode.template"}
+# An operator of the release before refuses what it does not know: newer objects stay out as well.
+_NOT_FILLED_IN = {
+    "spec.scaling.prefill",
+    "spec.scaling.decode",
+    "spec.prefill.template",
+    "spec.decode.template",
+    "spec.gateway.template",
+    "spec.gateway.resources",
+    "spec.model.source.huggingFace.resources",
+}
 
 _VALIDATIONS = "x-kubernetes-validations"
 _NAMES: list[Schema] = [
