@@ -33,7 +33,8 @@ async def accept(cluster: Cluster, stored: Object, placement: PodPlacement) -> A
     before = _read({**stored, "spec": kept["data"]}, kept["revision"], placement)
     if isinstance(before, Refusal):  # by an operator that knows other rules than the one that kept it
         return found
-    return Accepted(before.service, before.generation, before.written, None if is_leaving(stored) else found)
+    refusal = None if is_leaving(stored) else found
+    return Accepted(before.service, before.generation, before.written, refusal, before.unknown)
 
 
 def _is_of(item: Object, stored: Object) -> bool:
@@ -56,7 +57,8 @@ def _read(stored: Object, generation: int, placement: PodPlacement) -> Accepted 
     except ManifestError as error:
         return Refusal(generation, conditions.INVALID, checks.text(error.problems))
     refusal = None if is_leaving(stored) else checks.refusal(service.spec, generation, placement)
-    return refusal or Accepted(service, generation, stored["spec"])
+    unknown = tuple(parsing.unknown_fields(stored))
+    return refusal or Accepted(service, generation, stored["spec"], unknown=unknown)
 
 
 async def _tried(cluster: Cluster, service: InferenceService, placement: PodPlacement) -> AsyncIterator[Problem]:

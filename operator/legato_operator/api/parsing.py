@@ -1,6 +1,6 @@
 """From a manifest's text, or an object of the cluster, to the types of `resources`, or to every problem found."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pydantic import ValidationError
@@ -37,10 +37,41 @@ def read_service(content: Mapping[str, Any]) -> InferenceService:
 
 
 def service_from_object(stored: Mapping[str, Any]) -> InferenceService:
-    """The service in an object that a cluster keeps, which has a status and metadata of the server beside it."""
+    """The service in an object that a cluster keeps, which has a status and metadata of the server beside it.
+
+    Its fields are those of the CRD, which may be newer: what this version does not know it leaves out. Raises
+    ManifestError.
+    """
+    content = _of_object(stored)
+    for location in _unknown(content):
+        content = _without(content, location)
+    return read_service(content)
+
+
+def unknown_fields(stored: Mapping[str, Any]) -> list[str]:
+    """Paths of the fields of a stored object that a newer CRD has and this version does not know."""
+    return [".".join(str(part) for part in location) for location in _unknown(_of_object(stored))]
+
+
+def _of_object(stored: Mapping[str, Any]) -> dict[str, Any]:
     known = {field.alias for field in ObjectMeta.model_fields.values()}
     metadata = {key: value for key, value in stored["metadata"].items() if key in known}
-    return read_service({**{k: v for k, v in stored.items() if k != "status"}, "metadata": metadata})
+    return {**{key: value for key, value in stored.items() if key != "status"}, "metadata": metadata}
+
+
+def _unknown(content: Mapping[str, Any]) -> list[tuple[int | str, ...]]:
+    try:
+        InferenceService.model_validate(content)
+    except ValidationError as error:
+        return [found["loc"] for found in error.errors() if found["type"] == "extra_forbidden"]
+    return []
+
+
+def _without(content: Mapping[str, Any], location: Sequence[int | str]) -> dict[str, Any]:
+    first, *inner = location
+    if not inner:
+        return {key: value for key, value in content.items() if key != first}
+    return {key: _without(value, inner) if key == first else value for key, value in content.items()}
 
 
 def with_spec(service: InferenceService, spec: Mapping[str, Any]) -> InferenceService:

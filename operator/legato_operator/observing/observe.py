@@ -58,6 +58,7 @@ async def observe(cluster: Cluster, workers: Workers, clock: Clock, stored: Obje
         annotations=stored["metadata"].get("annotations", {}),
         written=accepted.written,
         refusal=accepted.refusal,
+        unknown=accepted.unknown,
     )
 
 

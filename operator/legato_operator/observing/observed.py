@@ -90,6 +90,7 @@ class Accepted:
     generation: int  # of its spec
     written: Mapping[str, Any]  # that spec, as the cluster has it
     refusal: Refusal | None = None
+    unknown: tuple[str, ...] = ()  # fields of that spec which this version leaves out
 
 
 @dataclass(frozen=True)
@@ -108,6 +109,7 @@ class Observed:
     annotations: Mapping[str, str] = field(default_factory=dict)  # of the service
     written: Mapping[str, Any] = field(default_factory=dict)  # its spec, as the cluster has it
     refusal: Refusal | None = None  # of a newer generation
+    unknown: tuple[str, ...] = ()  # fields of the spec that only a later version knows
 
     def of_pool(self, pool: str) -> tuple[Pod, ...]:
         """The pods of one pool, oldest first."""

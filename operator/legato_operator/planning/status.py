@@ -127,6 +127,10 @@ def _of_pool(pods: Sequence[Pod], pool: str) -> list[Pod]:
 def _status(observed: Observed, news: Sequence[Condition]) -> dict[str, Any]:
     """Each condition is of the generation that it was found for, which is not the newest where that is refused."""
     known = conditions.known(observed.status)
+    if observed.unknown:
+        listed = f"this version of the operator does not know {', '.join(observed.unknown)}"
+        text = "; ".join(part for part in (news[-1].message, listed) if part)
+        news = [*news[:-1], replace(news[-1], message=text)]
     updated = conditions.update(known, news, observed.generation, observed.timestamp)
     newest = observed.generation
     if refusal := observed.refusal:

@@ -123,3 +123,17 @@ def test_stored_object_reads_as_its_manifest(build):
     stored["metadata"] |= {"namespace": "default", "uid": "1", "generation": 3, "resourceVersion": "9"}
     stored["status"] = {"conditions": []}
     assert parsing.service_from_object(stored) == _parse(item)
+
+
+def test_a_stored_object_may_have_fields_of_a_later_version(build):
+    """What a user writes may not: there it is a typo."""
+    newer = build(engine={"later": {"deep": 1}, "chunkTokens": 64}, afterwards=1)
+    service = parsing.service_from_object(newer)
+    assert service.spec.engine.chunk_tokens == 64
+    assert service == parsing.read_service(build(engine={"chunkTokens": 64}))
+    assert parsing.unknown_fields(newer) == ["spec.engine.later", "spec.afterwards"]
+    assert parsing.unknown_fields(build()) == []
+    with pytest.raises(ManifestError, match="unknown field"):
+        parsing.read_service(newer)
+    with pytest.raises(ManifestError, match="blockSize"):
+        parsing.service_from_object(build(engine={"blockSize": 17, "later": 1}))

@@ -30,6 +30,13 @@ def test_what_another_version_stored_stops_nobody_and_can_be_mended(space, build
                 await _store_status(s, "torn", TORN)
                 for name in ("older", "leaving"):
                     await s.make(build(engine={"blockSize": 17, "gone": 1}), name)
+                await s.make(build(engine={"later": 1}, later={"on": True}), "newer")
+                async with s.operator():
+                    await s.wait(lambda: s.ready("newer"))
+                    await s.wait(lambda: _is(s.condition("Progressing", "newer"), ("False", "UpToDate")))
+                told = (await s.cluster.get(s.ref("newer")))["status"]["conditions"]
+                messages = {condition["type"]: condition["message"] for condition in told}
+                assert "does not know spec.engine.later, spec.later" in messages["Progressing"]
                 await asyncio.to_thread(api.install, sorted(CRDS.glob("*.yaml")))
                 await s.wait(lambda: _refused(s))
                 async with s.operator():
