@@ -1,0 +1,221 @@
+"""Sequences whose output has to match a grammar: the same tokens wherever and however often they are computed."""
+
+import json
+import threading
+import time
+import zlib
+
+import jsonschema
+import pytest
+import torch
+from grammar_vocabulary import COMPILER, END, EOT, TOKENS, step, text
+
+from legato_engine.grammars.compilations import Compilations
+from legato_engine.grammars.position import GrammarPosition
+from legato_engine.sampling import constrain
+from legato_engine.sampling.sampler import sample
+from legato_protocol.stream import JSON_SCHEMA, Cancel, Generate, Pause, SamplingParams, pack_tokens
+
+SCHEMA = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string", "maxLength": 12},
+        "sizes": {"type": "array", "items": {"type": "integer", "minimum": -99, "maximum": 99}, "maxItems": 5},
+        "kind": {"enum": ["é", "日本", None]},
+    },
+    "required": ["name", "sizes", "kind"],
+    "additionalProperties": False,
+}
+ASKED = {"grammar": json.dumps(SCHEMA), "max_tokens": 120, "stop_token_ids": (END, EOT), "temperature": 0.0}
+CLOSING = [id for id, raw in enumerate(TOKENS) if raw[-1:] in (b'"', b"}", b"]")]
+PROMPT = list(range(10, 30))  # that of the world
+
+
+def logits(known, choice):
+    """Of a model that knows nothing but likes to close what is open: they follow from all tokens before."""
+    source = torch.Generator().manual_seed(zlib.crc32(pack_tokens([*known, choice])))
+    found = torch.randn(1, len(TOKENS), generator=source) * 3
+    found[0, CLOSING] += 3
+    return found
+
+
+def expected(choice=0, prompt=None, asked=ASKED):
+    """The answer, by a position that replays all before each token."""
+    output, prompt = [], list(prompt or PROMPT)
+    grammar = COMPILER.compile(JSON_SCHEMA, asked["grammar"])
+    params = SamplingParams(seed=1, **asked)
+    while len(output) < params.max_tokens:
+        position = GrammarPosition(grammar)
+        output.append(step(position, output, logits([*prompt, *output], choice), params).token)
+        if output[-1] in params.stop_token_ids:
+            break
+    return output
+
+
+class Drawing:
+    """Workers with a vocabulary, whose tokens are sampled as a model's are."""
+
+    def __init__(self, world, runner):
+        self.world = world
+        self._runner = runner
+        self.compiling = threading.Event()
+        self.compiling.set()
+
+    def worker(self, name, **options):
+        def make():
+            assert self.compiling.wait(60)
+            return COMPILER
+
+        return self.world.worker(name, runner=self._runner(), grammars=Compilations(make), **options)
+
+    def until(self, condition):
+        """Turns of all workers; compiling takes real time."""
+        give_up = time.monotonic() + 60
+        while not condition():
+            assert time.monotonic() < give_up, "it hangs"
+            self.world.run(1)
+
+
+@pytest.fixture
+def drawing(world, make_token_runner):
+    class Runner(make_token_runner):
+        """Draws from logits that follow from what the arena holds."""
+
+        def _draw(self, known, draw):
+            masks = constrain.masks([draw], [0])
+            line = logits(known, draw.choice)
+            constrain.apply(line, masks)
+            return sample(line, [draw], [0])[0]
+
+    return Drawing(world, Runner)
+
+
+def whole(tokens):
+    """Checks that this is a whole answer."""
+    assert tokens[-1] in (END, EOT)
+    jsonschema.validate(json.loads(text(tokens)), SCHEMA)
+    return True
+
+
+def test_an_answer_matches_and_ends_with_a_stop(drawing, world):
+    worker = drawing.worker("u")
+    worker.tell(Generate("r", 1, world.sequence(**ASKED)))
+    drawing.until(worker.finished)
+    assert worker.tokens() == expected()
+    assert whole(worker.tokens())
+    assert worker.items()[-1].finish == "stop"
+    world.run(2)
+    assert worker.used == 0
+
+
+def test_one_that_is_cut_off_is_the_begin_of_an_answer(drawing, world):
+    worker = drawing.worker("u")
+    worker.tell(Generate("r", 1, world.sequence(**{**ASKED, "max_tokens": 5})))
+    drawing.until(worker.finished)
+    assert worker.tokens() == expected()[:5]
+    assert worker.items()[-1].finish == "length"
+
+
+def test_a_prefilled_sequence_and_its_choices_go_on_elsewhere(drawing, world):
+    prefill, decode = drawing.worker("p"), drawing.worker("d")
+    world.hand_off(prefill, decode, world.sequence(choices=(0, 1, 2), **ASKED))
+    drawing.until(lambda: all(decode.finished(choice=choice) for choice in range(3)))
+    for choice in range(3):
+        assert decode.tokens(choice=choice) == expected(choice)
+        assert whole(decode.tokens(choice=choice))
+    assert len({str(decode.tokens(choice=choice)) for choice in range(3)}) == 3
+    assert prefill.failures() == decode.failures() == []
+
+
+def test_a_running_sequence_migrates(drawing, world):
+    old, new = drawing.worker("a"), drawing.worker("b")
+    old.tell(Generate("r", 1, world.sequence(**ASKED)))
+    drawing.until(lambda: len(old.tokens()) >= 8)
+    sent = old.tokens()
+    world.migrate(old, new, world.known(sent, **ASKED))
+    drawing.until(lambda: new.finished(attempt=2))
+    assert [*sent, *new.tokens(attempt=2)] == expected()
+
+
+def test_it_is_dispatched_again_with_what_was_sent(drawing, world):
+    """After the death of the worker that made these tokens."""
+    truth = expected()
+    worker = drawing.worker("w", max_waiting=100)
+    known = range(1, len(truth) - 1, 9)
+    worker.tell(*[Generate(str(count), 2, world.known(truth[:count], **ASKED)) for count in known])
+    drawing.until(lambda: all(worker.finished(id=str(count), attempt=2) for count in known))
+    for count in known:
+        assert truth[:count] + worker.tokens(str(count), 2) == truth
+
+
+def test_sequences_that_are_preempted_begin_again(drawing, world):
+    prompts = [[10 + i] * 20 for i in range(4)]
+    worker = drawing.worker("u", blocks=40)
+    schema = {"type": "array", "items": {"type": "integer", "minimum": 0, "maximum": 9}, "minItems": 25}
+    asked = {**ASKED, "max_tokens": 90, "grammar": json.dumps(schema)}
+    worker.tell(*[Generate(str(i), 1, world.sequence(prompts[i], **asked)) for i in range(4)])
+    drawing.until(lambda: all(worker.finished(id=str(i)) for i in range(4)))
+    for i, prompt in enumerate(prompts):
+        assert worker.tokens(str(i)) == expected(prompt=prompt, asked=asked)
+        assert len(worker.tokens(str(i))) >= 50
+    assert worker.status.load.preemptions > 0
+
+
+def test_a_grammar_that_cannot_be_compiled_fails_for_good(drawing, world):
+    worker = drawing.worker("u")
+    worker.tell(Generate("r", 1, world.sequence(**{**ASKED, "grammar": '{"type": "poem"}'})))
+    worker.tell(Generate("s", 1, world.sequence(**{**ASKED, "grammar_kind": "haiku"})))
+    drawing.until(lambda: len(worker.failures()) == 2)
+    failed = {failure.id: failure for failure in worker.failures()}
+    assert (failed["r"].code, failed["r"].retry) == ("invalid", False)
+    assert "Invalid type: poem" in failed["r"].message
+    assert "'haiku' are not supported here" in failed["s"].message
+
+
+def test_a_worker_without_a_vocabulary_takes_no_grammar(world):
+    worker = world.worker("u")
+    worker.tell(Generate("r", 1, world.sequence(**ASKED)))
+    world.run(3)
+    assert [failure.code for failure in worker.failures()] == ["invalid"]
+
+
+def test_others_go_on_while_a_grammar_is_compiled(drawing, world):
+    drawing.compiling.clear()
+    worker = drawing.worker("u")
+    worker.tell(Generate("r", 1, world.sequence(**ASKED)), Generate("plain", 1, world.sequence(max_tokens=3)))
+    drawing.until(lambda: worker.finished(id="plain"))
+    assert not worker.items()
+    drawing.compiling.set()
+    drawing.until(worker.finished)
+    assert worker.tokens() == expected()
+
+
+@pytest.mark.parametrize("end", ["cancelled", "its gateway leaves", "a part of its choices"])
+def test_what_ends_while_its_grammar_is_compiled_never_begins(drawing, world, end):
+    drawing.compiling.clear()
+    worker = drawing.worker("u")
+    worker.tell(Generate("r", 1, world.sequence(choices=(0, 1), **ASKED)), Pause("r", 1, True))
+    world.run(2)
+    if end == "cancelled":
+        worker.tell(Cancel("r", 0))
+        world.run(1)
+        assert not worker.core._handler.idle
+        worker.tell(Cancel("r", 1))
+    elif end == "its gateway leaves":
+        worker.tell(left=(world.gateway,))
+    else:
+        worker.tell(Cancel("r", 1, (1,)))
+    world.run(2)
+    drawing.compiling.set()
+    if end != "a part of its choices":
+        assert worker.core._handler.idle
+        worker.tell(Generate("s", 1, world.sequence(**ASKED)))
+        drawing.until(lambda: worker.finished(id="s") or end == "its gateway leaves")
+        assert not worker.items()
+        return
+    drawing.until(lambda: not worker.core._handler._held)
+    world.run(5)
+    assert not worker.items(), "it is paused"
+    worker.tell(Pause("r", 1, False))
+    drawing.until(lambda: worker.finished(choice=0))
+    assert worker.tokens() == expected()
