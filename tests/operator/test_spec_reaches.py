@@ -59,6 +59,8 @@ CHANGES: dict[str, Any] = {
     "engine.kvCacheMemory": "1Gi",
     "engine.chunkTokens": 256,
     "engine.outputReservation": "Maximum",
+    "engine.image": "registry.example/engine:1",
+    "gateway.image": "registry.example/gateway:1",
     "engine.hangTimeout": "30s",
     "engine.dtype": "Float32",
     "engine.kvCacheDtype": "BFloat16",

@@ -142,7 +142,12 @@ class Model(ManifestPart):
     """Maximum number of tokens of a sequence, prompt and output together."""
 
 
+PodImage = Annotated[str, Field(max_length=500, pattern=quantities.IMAGE)]
+
+
 class Engine(ManifestPart):
+    image: PodImage | None = None
+    """Image of workers; the operator's default if not given. Another version of the operator leaves it as it is."""
     block_size: Literal[8, 16, 32, 64, 128] = 16
     """Tokens in a block of KV cache."""
     kv_cache_memory: MemoryOrAuto = 512 << 20
@@ -200,6 +205,8 @@ class GatewayTLS(ManifestPart):
 
 
 class GatewaySpec(ManifestPart):
+    image: PodImage | None = None
+    """Image of gateways; the operator's default if not given. Another version of the operator leaves it as it is."""
     replicas: Annotated[int, Field(ge=1, le=100)] = 1
     """Number of gateways."""
     resources: Resources = Resources()

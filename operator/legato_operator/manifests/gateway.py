@@ -83,7 +83,8 @@ def _in_container(
         "health": placement.health_port,
         "control": placement.control_port,
     }
-    pod = container.contained(gateway, containers, containers.gateway_image, ports, delivery)
+    image = service.spec.gateway.image or containers.gateway_image
+    pod = container.contained(gateway, containers, image, ports, delivery)
     keys = service.spec.gateway.api_keys
     if keys and keys.secret:
         pod = _with_secret(pod, _KEYS, _KEYS_FOLDER, keys.secret)

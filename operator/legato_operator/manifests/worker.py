@@ -29,7 +29,7 @@ def template(service: InferenceService, pool: str, placement: PodPlacement) -> d
     if placement.containers:
         worker["env"].append(common.field_variable(POD_IP, "status.podIP"))
         ports = {"health": placement.health_port, "control": placement.control_port}
-        image = placement.containers.engine_image
+        image = service.spec.engine.image or placement.containers.engine_image
         spec = container.contained(worker, placement.containers, image, ports, delivery)
         spec |= {"serviceAccountName": common.pool_name(service, "worker"), "automountServiceAccountToken": False}
         if common.SPREAD not in roles.pool(service.spec, pool).template.get("spec", {}):

@@ -77,6 +77,12 @@ def _gateway_resources(spec: Spec) -> Iterator[Problem]:
         yield "spec.gateway.resources", "has no effect here: the machine's processes share what it has"
 
 
+def _images(spec: Spec) -> Iterator[Problem]:
+    for part, image in (("engine", spec.engine.image), ("gateway", spec.gateway.image)):
+        if image is not None:
+            yield f"spec.{part}.image", "only available on Kubernetes: here workers and gateway are processes"
+
+
 def _gateway_replicas(spec: Spec) -> Iterator[Problem]:
     if spec.gateway.replicas > 1:
         yield "spec.gateway.replicas", "more than 1 is only available on Kubernetes: here one gateway owns the port"
@@ -125,6 +131,6 @@ def _shared_memory(spec: Spec) -> Iterator[Problem]:
 
 _Check = Callable[[Spec], Iterator[Problem]]
 _EVERYWHERE: tuple[_Check, ...] = (_numerics, _tensor_parallel)
-_AS_PROCESSES: tuple[_Check, ...] = (_source, _gateway_replicas, _api_keys_secret, _tls_secret)
+_AS_PROCESSES: tuple[_Check, ...] = (_source, _images, _gateway_replicas, _api_keys_secret, _tls_secret)
 _IN_CONTAINERS: tuple[_Check, ...] = (_additions, _absolute_path, _shared_memory, _api_keys_path, _tls_path)
 _IDLE_AS_PROCESSES: tuple[_Check, ...] = (_pod_templates, _gateway_resources)

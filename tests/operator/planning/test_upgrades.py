@@ -246,3 +246,15 @@ def test_on_one_machine_nothing_waits(build):
     revisions = {pod.pool: pod.revision for pod in service.pods.values()}
     assert revisions["decode"] == common.revision_of(worker.template(service.observed().service, "decode", later))
     assert "Upgraded" not in {condition["type"] for condition in service.status["conditions"]}
+
+
+def test_a_pinned_image_outlives_the_operators_default(build):
+    """It is the manifest's, and with it nothing differs that waits for a turn."""
+    pinned = {"engine": {"image": "engine:7"}, "gateway": {"image": "registry.example/gateway:7"}}
+    service = Service(build(**pinned))
+    service.settle(OLD)
+    service.settle(NEW)
+    assert service.upgraded() == ("True", conditions.UP_TO_DATE)
+    made = worker.template(service.observed().service, "decode", NEW)["spec"]["containers"][0]
+    front = service.objects["Deployment", "demo-gateway"]["spec"]["template"]["spec"]["containers"][0]
+    assert (made["image"], front["image"]) == ("engine:7", "registry.example/gateway:7")
