@@ -31,9 +31,9 @@ def helm(*arguments: str) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(["helm", *arguments], capture_output=True, text=True, check=False, timeout=60)
 
 
-def render(*arguments: str) -> list[Object]:
-    """Every object of a release named legato in legato-system."""
-    done = helm("template", "legato", str(CHART), "--namespace", "legato-system", *arguments)
+def render(*arguments: str, release: str = "legato") -> list[Object]:
+    """Every object of a release in legato-system."""
+    done = helm("template", release, str(CHART), "--namespace", "legato-system", *arguments)
     assert done.returncode == 0, done.stderr
     return [item for item in yaml.safe_load_all(done.stdout) if item]
 
@@ -74,7 +74,8 @@ def test_a_package_holds_the_crds(tmp_path):
 
 def read_settings(objects: list[Object]) -> operator_settings.OperatorSettings:
     """The operator's own understanding of the arguments that the chart gives it."""
-    (container,) = of_kind(objects, "Deployment")["legato"]["spec"]["template"]["spec"]["containers"]
+    (deployment,) = of_kind(objects, "Deployment").values()
+    (container,) = deployment["spec"]["template"]["spec"]["containers"]
     command, *flags = container["args"]
     assert command == "operator"
     parser = ArgumentParser()
@@ -94,6 +95,31 @@ def test_the_operator_understands_its_flags(registry):
     assert settings.image_pull_secrets == ("x",)
     assert settings.http_port == names.OPERATOR_PORT
     assert (settings.token_role, settings.service_account) == ("legato-tokens", "legato")
+
+
+EVERYTHING = (
+    *PROMETHEUS,
+    "--set",
+    "monitoring.podMonitor.enabled=true,monitoring.prometheusRule.enabled=true,monitoring.dashboards.enabled=true",
+)
+
+
+@pytest.mark.parametrize("values", [(), NAMESPACED])
+def test_two_releases_in_a_namespace_share_no_object(values):
+    """But the CRDs, of which one release of a cluster has `crds.install`."""
+    places = []
+    for release, crds in (("one", "true"), ("two", "false")):
+        objects = render(*values, *EVERYTHING, "--set", f"crds.install={crds}", release=release)
+        places.append({(item["kind"], item["metadata"].get("namespace"), item["metadata"]["name"]) for item in objects})
+        mine = [item for item in objects if item["metadata"].get("namespace") == "legato-system"]
+        leases = [rule for role in of_kind(mine, "Role").values() for rule in role["rules"]]
+        lease = read_settings(objects).lease_name
+        assert [r["resourceNames"] for r in leases if "leases" in r["resources"] and "update" in r["verbs"]] == [
+            [lease]
+        ]
+    assert places[0] & places[1] == set()
+    assert read_settings(render(release="one")).lease_name != read_settings(render(release="two")).lease_name
+    assert read_settings(render(release="one")).token_role != read_settings(render(release="two")).token_role
 
 
 def test_namespaces_reach_the_operator():

@@ -2,6 +2,10 @@
 {{- if contains "legato" .Release.Name }}{{ .Release.Name | trunc 50 | trimSuffix "-" }}{{ else }}{{ printf "%s-legato" .Release.Name | trunc 50 | trimSuffix "-" }}{{ end }}
 {{- end }}
 
+{{- define "legato.lease" -}}
+{{ include "legato.fullname" . }}-operator
+{{- end }}
+
 {{- define "legato.selector" -}}
 app.kubernetes.io/name: legato-operator
 app.kubernetes.io/instance: {{ .Release.Name }}
@@ -60,6 +64,14 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 - apiGroups: [discovery.k8s.io]
   resources: [endpointslices]
   verbs: [get, list, watch]
+# A claim in each namespace with services, so that no two releases work there.
+- apiGroups: [coordination.k8s.io]
+  resources: [leases]
+  verbs: [create]
+- apiGroups: [coordination.k8s.io]
+  resources: [leases]
+  resourceNames: [legato-services]
+  verbs: [get, update, delete]
 - apiGroups: [events.k8s.io]
   resources: [events]
   verbs: [get, create, patch]

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import signal
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -14,12 +14,15 @@ from legato_operator.autoscaling import Autoscaler
 from legato_operator.clock import SystemClock
 from legato_operator.cluster import Object
 from legato_operator.controller import Controller, Reconciles, Retries, service_of
-from legato_operator.errors import ClusterError
+from legato_operator.errors import ClusterError, NotLeading
+from legato_operator.kubernetes import claims as namespace_claims
 from legato_operator.kubernetes import connection, health
 from legato_operator.kubernetes.api import READ_TIMEOUT, KubernetesCluster
+from legato_operator.kubernetes.claims import ClaimedPasses, NamespaceClaims
 from legato_operator.kubernetes.events import Events
 from legato_operator.kubernetes.handlers import LABELLED, SILENCE_SECONDS, WATCHED, Handlers
-from legato_operator.kubernetes.leader import Leader, LedCluster, Terms
+from legato_operator.kubernetes.leader import Leader, LedCluster
+from legato_operator.kubernetes.lease import Terms
 from legato_operator.kubernetes.metrics import OperatorMetrics
 from legato_operator.kubernetes.remembered import Remembered
 from legato_operator.kubernetes.settings import OperatorSettings
@@ -46,6 +49,7 @@ class Timings:
     """How often the process looks after itself and its Lease, and how long it waits for the API server, in seconds."""
 
     terms: Terms = field(default_factory=Terms)
+    claims: Terms = namespace_claims.TERMS
     audit: float = AUDIT_SECONDS
     retries: Retries = field(default_factory=Retries)
     gather: float = 0.2
@@ -113,9 +117,12 @@ class _Process:
         self._cluster = cluster
         self._loop = asyncio.get_running_loop()
         self._sightings = Sightings()
-        self._leader = Leader(leases, settings.lease_namespace, settings.identity, timings.terms)
+        self._leader = Leader(leases, settings.lease_namespace, settings.identity, timings.terms, settings.lease_name)
         self._remembered = Remembered(cluster, WATCHED, LABELLED)
-        led = LedCluster(self._remembered, self._leader)
+        release = f"{settings.lease_namespace}/{settings.lease_name}"
+        self._claims = NamespaceClaims(leases, release, timings.claims)
+        led = LedCluster(self._remembered, self._leader, self._claims.holds)
+        anywhere = LedCluster(cluster, self._leader)  # whichever release looks after the namespace
         where = placement.kubernetes(
             settings.engine_image,
             settings.gateway_image,
@@ -125,17 +132,20 @@ class _Process:
             settings.gpu_resources,
             settings.tracing_endpoint,
         )
-        self._events = Events(led, settings.identity)
+        self._events = Events(anywhere, settings.identity)
         autoscaler = Autoscaler(GatewaySignalSource(HttpGateways(session), partial(read_token, led)), metrics.services)
         clock = SystemClock()
         bounds = Waves(settings.upgrade_services, settings.upgrade_pause)
         turns = UpgradeTurns(cluster, led, clock, bounds, settings.namespaces, settings.ignored_namespaces)
+        self._remove_unused: Callable[[Iterable[str | None]], Awaitable[None]] | None = None
         reconciler: Reconciles = Reconciler(
             led, HttpWorkers(session), clock, where, self._events, autoscaler, metrics.services, turns
         )
         if settings.token_role:
             account = Account(settings.lease_namespace, settings.service_account)
-            reconciler = TokenAccess(reconciler, led, settings.token_role, account)
+            access = TokenAccess(reconciler, anywhere, settings.token_role, account)
+            reconciler, self._remove_unused = access, access.remove_unused
+        reconciler = ClaimedPasses(reconciler, led, self._claims, self._events, metrics.services.gone)
         self._controller = Controller(reconciler, timings.retries, metrics, timings.gather)
         self._handlers = Handlers(load, settings.namespaces, self._told, timings.silence)
         self._watchdog = Watchdog(
@@ -150,6 +160,7 @@ class _Process:
             self._remembered.trust,
         )
         metrics.services.leads = self._leader.holds
+        metrics.taken = lambda: self._claims.taken if self._leader.holds() else {}
         metrics.leader.set_function(lambda: float(self._leader.holds()))
 
     async def serve(self, told_port: Callable[[int], None]) -> None:
@@ -172,11 +183,24 @@ class _Process:
         Somebody else may have led meanwhile, and a watch that died unheard has not told what was written.
         """
         self._remembered.trust(False)
+        self._claims.forget()
         async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._claims.keep())
             tasks.create_task(self._controller.run())
             tasks.create_task(self._events.run())
             while not await self._wake_all():  # noqa: ASYNC110 - only the API server can tell
                 await asyncio.sleep(WAIT_SECONDS)
+            await self._tidy()
+
+    async def _tidy(self) -> None:
+        """Remove what services left that went while no operator ran. What cannot be, the next leader tries."""
+        try:
+            if self._remove_unused is not None:
+                await self._remove_unused(self._settings.namespaces or (None,))
+        except NotLeading:
+            raise
+        except ClusterError as error:
+            log.warning("bindings of namespaces without services cannot be removed: %s", error)
 
     async def _wake_all(self) -> bool:
         try:
@@ -221,4 +245,6 @@ class _Process:
         self._handlers.restart()
 
     def _unready(self) -> str:
-        return "" if self._handlers.running() else "watches have not begun"
+        if not self._handlers.running():
+            return "watches have not begun"
+        return self._claims.complaint() if self._leader.holds() else ""

@@ -1,5 +1,7 @@
 """What the operator counts about itself."""
 
+from collections.abc import Callable, Mapping
+
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from legato_operator.kubernetes.service_metrics import ServiceMetrics
@@ -33,6 +35,13 @@ class OperatorMetrics:
         )
         self.services = ServiceMetrics()
         self.registry.register(self.services)
+        self.taken: Callable[[], Mapping[str, str]] = dict  # the release that has it, by namespace
+        self._taken = Gauge(
+            "legato_operator_namespace_taken",
+            "1 for a watched namespace with services that another release looks after",
+            ("namespace", "release"),
+            registry=self.registry,
+        )
         self.leader = Gauge("legato_operator_leader", "1 when this replica leads", registry=self.registry)
 
     def passed(self, seconds: float) -> None:
@@ -58,4 +67,7 @@ class OperatorMetrics:
 
     def text(self) -> bytes:
         """As Prometheus reads it."""
+        self._taken.clear()
+        for namespace, release in self.taken().items():
+            self._taken.labels(namespace, release).set(1)
         return generate_latest(self.registry)

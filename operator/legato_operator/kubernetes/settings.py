@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from legato_operator.api.quantities import GPU
+from legato_operator.kubernetes.leader import LEASE
 from legato_operator.planning.waves import Waves
 from legato_protocol import flags, names, values
 from legato_protocol.flags import Flag, SettingsError
@@ -28,6 +29,7 @@ class OperatorSettings:
     gateway_image: str
     lease_namespace: str
     identity: str
+    lease_name: str = LEASE
     namespaces: tuple[str, ...] = ()
     ignored_namespaces: tuple[str, ...] = ()
     image_pull_policy: str = "IfNotPresent"
@@ -116,6 +118,7 @@ _FLAGS: Final = (
         f"namespace of the leader's Lease; ${ENV_NAMESPACE} if not given",
         optional=True,
     ),
+    Flag("--lease-name", flags.kubernetes_name("NAME"), "the leader's Lease; each release has its own"),
     Flag(
         "--identity",
         flags.ValueKind("NAME", _identity),

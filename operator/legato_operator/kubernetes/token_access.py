@@ -1,15 +1,23 @@
-"""Rights on services' tokens, namespace by namespace: no operator needs those on all Secrets of a cluster."""
+"""Rights on services' tokens, namespace by namespace: no operator needs those on all Secrets of a cluster.
+
+They come with a namespace's first service and go with its last.
+"""
 
 import asyncio
+import contextlib
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
-from legato_operator.cluster import Cluster, Ref
+from legato_operator.cluster import Cluster, Object, Ref, ref_of, uid_of
 from legato_operator.controller import Reconciles
-from legato_operator.errors import Forbidden, ObjectNotFound
+from legato_operator.errors import ClusterError, Conflict, Forbidden, Invalid, ObjectNotFound
 from legato_operator.kubernetes import kinds
 from legato_operator.manifests import common
+from legato_protocol import names
 
-BINDING = "legato-operator-tokens"
+FORMER_BINDING = "legato-operator-tokens"  # what earlier operators made, whatever the name of their release
+OURS = {"app.kubernetes.io/managed-by": names.APP_OPERATOR}
 _LOOKS = 20
 _BETWEEN = 0.25  # seconds; a right is in force a moment after it was written
 
@@ -23,9 +31,14 @@ class Account:
 
 
 class TokenAccess:
-    """Reconciles as another does, once the operator has bound `role` to itself in the service's namespace."""
+    """Reconciles as another does, once the operator has bound `role` to itself in the service's namespace.
+
+    The binding has the role's name, which is the release's. Those that other releases left there are removed: in a
+    namespace, one release works at a time.
+    """
 
     def __init__(self, reconciler: Reconciles, cluster: Cluster, role: str, account: Account) -> None:
+        """`cluster` is asked each time: watches tell nothing of these bindings."""
         self._reconciler = reconciler
         self._cluster = cluster
         self._role = role
@@ -36,19 +49,40 @@ class TokenAccess:
         if ref.namespace not in self._bound:
             await self._bind(ref)
         try:
-            return await self._reconciler.reconcile(ref)
+            due = await self._reconciler.reconcile(ref)
         except Forbidden:
             self._bound.discard(ref.namespace)  # somebody may have taken the binding away
             raise
+        if due is None:
+            self._bound.discard(ref.namespace)  # before one looks: a service that comes meanwhile binds anew
+            await self.remove_unused((ref.namespace,))
+        return due
 
     async def record_failure(self, ref: Ref, error: Exception) -> None:
         await self._reconciler.record_failure(ref, error)
+
+    async def remove_unused(self, namespaces: Iterable[str | None]) -> None:
+        """Remove the bindings of namespaces without services; None stands for all of the cluster's."""
+        for namespace in namespaces:
+            bindings = await self._bindings(namespace)
+            if bindings:
+                services = (await self._cluster.list(names.INFERENCE_SERVICE, namespace)).items
+                used = {ref_of(item).namespace for item in services}
+                await self._remove(item for item in bindings if ref_of(item).namespace not in used)
+
+    async def _bindings(self, namespace: str | None) -> tuple[Object, ...]:
+        return (await self._cluster.list("RoleBinding", namespace, OURS)).items
+
+    async def _remove(self, bindings: Iterable[Object]) -> None:
+        for item in bindings:
+            with contextlib.suppress(ObjectNotFound, Conflict):  # somebody else was faster
+                await self._cluster.delete(Ref("RoleBinding", ref_of(item).namespace, ref_of(item).name), uid_of(item))
 
     async def _bind(self, ref: Ref) -> None:
         """A namespace that is ending takes nothing new, and needs no token any more."""
         try:
             await self._cluster.get(ref)
-            await self._cluster.apply(self._binding(ref.namespace), common.MANAGER, force=True)
+            await self._write(ref.namespace)
         except ObjectNotFound:
             return
         except Forbidden:
@@ -60,6 +94,21 @@ class TokenAccess:
                 return
             await asyncio.sleep(_BETWEEN)
 
+    async def _write(self, namespace: str) -> None:
+        """The binding, in the place of those that speak of another release's role: none can be changed in that."""
+        wanted = self._binding(namespace)
+        ref = ref_of(wanted)
+        others = [item for item in await self._bindings(namespace) if item["roleRef"] != wanted["roleRef"]]
+        with contextlib.suppress(ObjectNotFound):
+            others.append(await self._cluster.get(Ref("RoleBinding", namespace, FORMER_BINDING)))
+        await self._remove(others)
+        try:
+            await self._cluster.apply(wanted, common.MANAGER, force=True)
+        except Invalid:
+            raise ClusterError(
+                f"RoleBinding {ref.name} is not the operator's own, and speaks of another role: delete or rename it"
+            ) from None
+
     async def _may_read(self, ref: Ref) -> bool:
         try:
             await self._cluster.get(Ref("Secret", ref.namespace, common.token_name_of(ref.name)))
@@ -69,13 +118,13 @@ class TokenAccess:
             return False
         return True
 
-    def _binding(self, namespace: str) -> dict[str, object]:
+    def _binding(self, namespace: str) -> dict[str, Any]:
         group = "rbac.authorization.k8s.io"
         subject = {"kind": "ServiceAccount", "namespace": self._account.namespace, "name": self._account.name}
         return {
             "apiVersion": kinds.KINDS["RoleBinding"].api_version,
             "kind": "RoleBinding",
-            "metadata": {"name": BINDING, "namespace": namespace},
+            "metadata": {"name": self._role, "namespace": namespace, "labels": dict(OURS)},
             "roleRef": {"apiGroup": group, "kind": "ClusterRole", "name": self._role},
             "subjects": [subject],
         }

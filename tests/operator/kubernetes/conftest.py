@@ -17,7 +17,7 @@ from legato_operator.controller import Retries
 from legato_operator.errors import ClusterError, Conflict, ObjectNotFound
 from legato_operator.kubernetes import main
 from legato_operator.kubernetes.api import KubernetesCluster
-from legato_operator.kubernetes.leader import Terms
+from legato_operator.kubernetes.lease import Terms
 from legato_operator.kubernetes.settings import OperatorSettings
 from legato_protocol import demand
 from legato_protocol.demand import DemandReport
@@ -26,6 +26,7 @@ CRDS = Path(__file__).parents[3] / "crds"
 CONTROL_PORT = 8082  # fixed on Kubernetes; every pod has a loopback address of its own
 QUICK = main.Timings(
     terms=Terms(duration=3, renew_within=2.0, retry=0.2),
+    claims=Terms(duration=3, renew_within=2.0, retry=0.2),
     audit=2.0,
     retries=Retries(first=0.05, longest=0.5),
     read=5.0,

@@ -6,7 +6,8 @@ import pytest
 
 from legato_operator.cluster import Ref
 from legato_operator.errors import NotLeading, ObjectNotFound
-from legato_operator.kubernetes.leader import LEASE, Leader, LedCluster, Terms
+from legato_operator.kubernetes.leader import LEASE, Leader, LedCluster
+from legato_operator.kubernetes.lease import Terms
 
 TERMS = Terms(duration=1, renew_within=0.7, retry=0.05)
 

@@ -39,6 +39,8 @@ OPERATOR = {
     "endpointslices.discovery.k8s.io": {"get", "list", "watch"},
     "persistentvolumeclaims": {"get"},
     "events.events.k8s.io": {"get", "create", "patch"},
+    "leases.coordination.k8s.io": {"create"},
+    "leases.coordination.k8s.io/legato-services": {"get", "update", "delete"},
 }
 LEADER = {"leases.coordination.k8s.io": {"create"}, "leases.coordination.k8s.io/legato-operator": {"get", "update"}}
 BIND = {"clusterroles.rbac.authorization.k8s.io/legato-tokens": {"bind"}}
@@ -88,6 +90,8 @@ TABLE = [
     (CLUSTER, SYSTEM, "update", "leases/legato-operator", True),
     (CLUSTER, "elsewhere", "update", "leases/legato-operator", False),
     (CLUSTER, SYSTEM, "update", "leases/another", False),
+    (CLUSTER, "elsewhere", "update", "leases/legato-services", True),
+    (CLUSTER, "*", "list", "leases", False),
     (CLUSTER, "*", "get", "secrets", False),
     (CLUSTER, "*", "list", "secrets", False),
     (CLUSTER, "elsewhere", "get", "secrets", False),

@@ -6,21 +6,23 @@ import pytest
 from kubernetes.client import ApiClient
 
 from legato_operator.cluster import Ref
-from legato_operator.errors import Forbidden, ObjectNotFound
+from legato_operator.errors import ClusterError, Forbidden, ObjectNotFound
 from legato_operator.kubernetes.api import KubernetesCluster
 from legato_operator.kubernetes.token_access import Account, TokenAccess
 
 RBAC = "/apis/rbac.authorization.k8s.io/v1"
 GROUP = "rbac.authorization.k8s.io"
+OURS = {"app.kubernetes.io/managed-by": "legato-operator"}
 
 
 class Passes:
     def __init__(self):
         self.done = []
+        self.due = 1.0
 
     async def reconcile(self, ref):
         self.done.append(ref.namespace)
-        return 1.0
+        return self.due
 
     async def record_failure(self, ref, error):
         raise error
@@ -59,13 +61,103 @@ def test_service_that_is_gone_gives_no_rights(space):
     asyncio.run(check())
 
 
+def test_binding_that_an_earlier_release_left_behind_breaks_no_service(space, build):
+    """Of which role a binding speaks can never be changed; the release that made it had another name."""
+
+    async def check():
+        async with space() as s:
+            mine = await asyncio.to_thread(_account, s)
+            await s.cluster.apply(_binding(s, "legato-operator-tokens", "gone-tokens"), "legato-operator")
+            await s.cluster.apply(_binding(s, "other-tokens", "gone-tokens", OURS), "legato-operator")
+            await s.cluster.apply(_binding(s, f"{s.name}-tokens", "gone-tokens", OURS), "legato-operator")
+            await s.cluster.apply(_binding(s, "somebody-s", "gone-tokens"), "user")
+            passes = Passes()
+            await s.make(build())
+            await TokenAccess(passes, mine, f"{s.name}-tokens", Account(s.name, "operator")).reconcile(s.ref())
+            assert passes.done == [s.name]
+            assert await _bindings(s) == {f"{s.name}-tokens": f"{s.name}-tokens", "somebody-s": "gone-tokens"}
+            mine.close()
+
+    asyncio.run(check())
+
+
+def test_somebody_s_binding_of_that_name_is_left_and_told(space, build):
+    async def check():
+        async with space() as s:
+            mine = await asyncio.to_thread(_account, s)
+            await s.cluster.apply(_binding(s, f"{s.name}-tokens", "gone-tokens"), "user")
+            await s.make(build())
+            with pytest.raises(ClusterError, match=f"RoleBinding {s.name}-tokens is not the operator's own"):
+                await TokenAccess(Passes(), mine, f"{s.name}-tokens", Account(s.name, "operator")).reconcile(s.ref())
+            assert await _bindings(s) == {f"{s.name}-tokens": "gone-tokens"}
+            mine.close()
+
+    asyncio.run(check())
+
+
+def test_rights_on_tokens_go_with_a_namespaces_last_service(space, build):
+    async def check():
+        async with space() as s:
+            mine = await asyncio.to_thread(_account, s)
+            passes = Passes()
+            access = TokenAccess(passes, mine, f"{s.name}-tokens", Account(s.name, "operator"))
+            for name in ("demo", "last"):
+                await s.make(build(), name)
+                await access.reconcile(s.ref(name))
+            passes.due = None
+            for name, left in (("demo", {f"{s.name}-tokens"}), ("last", set())):
+                await s.cluster.delete(s.ref(name))
+                assert await access.reconcile(s.ref(name)) is None
+                assert set(await _bindings(s)) == left
+            passes.due = 1.0
+            await s.make(build())
+            await access.reconcile(s.ref())
+            assert set(await _bindings(s)) == {f"{s.name}-tokens"}
+            mine.close()
+
+    asyncio.run(check())
+
+
+def test_bindings_of_namespaces_that_lost_their_services_unseen_are_removed(space, build):
+    """As when finalizers were taken away while no operator ran."""
+
+    async def check():
+        async with space() as s, space() as other:
+            mine = await asyncio.to_thread(_account, s)
+            access = TokenAccess(Passes(), mine, f"{s.name}-tokens", Account(s.name, "operator"))
+            await other.make(build())
+            for where in (s, other):
+                await s.cluster.apply(_binding(where, "other-tokens", "gone-tokens", OURS), "legato-operator")
+            await access.remove_unused((s.name, other.name))
+            assert (await _bindings(s), set(await _bindings(other))) == ({}, {"other-tokens"})
+            mine.close()
+
+    asyncio.run(check())
+
+
+def _binding(s, name, role, labels=None):
+    metadata = {"name": name, "namespace": s.name, "labels": labels or {}}
+    reference = {"apiGroup": GROUP, "kind": "ClusterRole", "name": role}
+    return {"apiVersion": f"{GROUP}/v1", "kind": "RoleBinding", "metadata": metadata, "roleRef": reference}
+
+
+async def _bindings(s):
+    """Which role each binding of the namespace speaks of."""
+    found = (await s.cluster.list("RoleBinding", s.name)).items
+    return {item["metadata"]["name"]: item["roleRef"]["name"] for item in found}
+
+
 def _account(s):
     """The API server as an account sees it that may read services, and bind one role."""
     path = f"/api/v1/namespaces/{s.name}/serviceaccounts"
     tokens = {"apiGroups": [""], "resources": ["secrets"], "verbs": ["get"]}
     few = [
-        {"apiGroups": ["serving.legato.dev"], "resources": ["inferenceservices"], "verbs": ["get"]},
-        {"apiGroups": [GROUP], "resources": ["rolebindings"], "verbs": ["create", "patch"]},
+        {"apiGroups": ["serving.legato.dev"], "resources": ["inferenceservices"], "verbs": ["get", "list"]},
+        {
+            "apiGroups": [GROUP],
+            "resources": ["rolebindings"],
+            "verbs": ["get", "list", "create", "patch", "delete"],
+        },
         {"apiGroups": [GROUP], "resources": ["clusterroles"], "resourceNames": [f"{s.name}-tokens"], "verbs": ["bind"]},
     ]
     subject = {"kind": "ServiceAccount", "namespace": s.name, "name": "operator"}
