@@ -15,8 +15,7 @@ from legato_operator.cluster import Cluster, Object, Ref, is_leaving, uid_of
 from legato_operator.errors import ClusterError, Conflict, ManifestError, NotLeading, ObjectNotFound, Unavailable
 from legato_operator.manifests import common
 from legato_operator.manifests.placement import PodPlacement
-from legato_operator.observing import pod_facts
-from legato_operator.observing.observe import Workers, observe
+from legato_operator.observing.observe import Workers, find_pods, observe
 from legato_operator.observing.observed import Accepted, Observed
 from legato_operator.planning import status, waves
 from legato_operator.planning.actions import Phase
@@ -24,7 +23,6 @@ from legato_operator.planning.plan import plan
 from legato_operator.planning.upgrades import TURN
 from legato_operator.recorder import NullRecorder, Recorder, record_changes
 from legato_operator.upgrading import UpgradeTurns
-from legato_protocol import names
 
 _END_SLACK = 10.0  # seconds beyond its drain deadline and its pods' last words before a service goes without them
 _MOST_TEXT = 1000  # characters of an error in a condition
@@ -129,8 +127,8 @@ class Reconciler:
         if isinstance(accepted, Accepted):
             return await self._move(ref, stored, accepted)
         if is_leaving(stored):
-            return await self._end_unread(ref)
-        pods = [pod_facts.read(item, self._clock.now()) for item in await self._pods(ref) if pod_facts.belongs(item)]
+            return await self._end_unread(ref, uid_of(stored))
+        pods = await find_pods(self._cluster, ref, uid_of(stored), self._clock.now())
         told = status.refused(pods, stored.get("status", {}), accepted, self._clock.timestamp())
         await self._write_status(ref, stored, told)
         return self._placement.resync_after
@@ -167,18 +165,15 @@ class Reconciler:
             return refusal
         return None
 
-    async def _end_unread(self, ref: Ref) -> float:
+    async def _end_unread(self, ref: Ref, uid: str) -> float:
         """Let a service go whose manifest cannot be read: its pods first, without the order that needs the manifest."""
-        pods = await self._pods(ref)
+        pods = await find_pods(self._cluster, ref, uid, self._clock.now())
         for pod in pods:
-            if not is_leaving(pod):
-                await self._cluster.delete(Ref("Pod", ref.namespace, pod["metadata"]["name"]), uid_of(pod))
+            if not pod.leaving:
+                await self._cluster.delete(Ref("Pod", ref.namespace, pod.name), pod.uid)
         if not pods:
             await release(self._cluster, ref)
         return self._placement.requeue_after
-
-    async def _pods(self, ref: Ref) -> Sequence[Object]:
-        return (await self._cluster.list("Pod", ref.namespace, {names.LABEL_SERVICE: ref.name})).items
 
     def _is_overdue(self, stored: Object) -> bool:
         """Whether its pods had their time: a node that is lost must not hold up a namespace's deletion.

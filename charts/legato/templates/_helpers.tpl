@@ -51,6 +51,10 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 - apiGroups: [apps]
   resources: [deployments, controllerrevisions]
   verbs: [get, list, watch, create, patch, delete]
+# By which a gateway's Deployment makes its pods.
+- apiGroups: [apps]
+  resources: [replicasets]
+  verbs: [get, list, watch]
 - apiGroups: [policy]
   resources: [poddisruptionbudgets]
   verbs: [get, list, watch, create, patch, delete]

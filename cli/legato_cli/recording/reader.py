@@ -11,9 +11,8 @@ from legato_operator.autoscaler.window import LONGEST_GAP
 from legato_operator.clock import Clock
 from legato_operator.cluster import Cluster, Ref, uid_of
 from legato_operator.manifests import common
-from legato_operator.observing import pod_facts
 from legato_operator.observing.gateway_signals import Gateways, GatewaySignalSource
-from legato_operator.observing.observe import read_token
+from legato_operator.observing.observe import find_pods, read_token
 from legato_operator.observing.observed import Observed, Pod
 from legato_operator.planning import limits
 from legato_protocol import names
@@ -42,10 +41,10 @@ class RoundReader:
         stored = await self._cluster.get(self._ref)
         service = parsing.service_from_object(stored)
         mine = {names.LABEL_SERVICE: self._ref.name}
-        pods = (await self._cluster.list("Pod", self._ref.namespace, mine)).items
         pools = (await self._cluster.list(names.WORKER_POOL, self._ref.namespace, mine)).items
         now = self._clock.now()
-        found = [_reached(pod_facts.read(pod, now), addresses) for pod in pods if pod_facts.belongs(pod)]
+        pods = await find_pods(self._cluster, self._ref, uid_of(stored), now)
+        found = [_reached(pod, addresses) for pod in pods]
         return Observed(
             service=service,
             uid=uid_of(stored),

@@ -6,10 +6,9 @@ from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
 from legato_operator.api import parsing
-from legato_operator.cluster import Cluster, Ref
+from legato_operator.cluster import Cluster, Ref, uid_of
 from legato_operator.manifests import common
-from legato_operator.observing import observe, pod_facts
-from legato_protocol import names
+from legato_operator.observing import observe
 
 
 class NoTarget(Exception):
@@ -53,9 +52,7 @@ async def read(cluster: Cluster, ref: Ref) -> UITarget:
     """The service of that name, with its gateways that are ready. Raises ClusterError."""
     stored = await cluster.get(ref)
     service = parsing.service_from_object(stored)
-    mine = {names.LABEL_SERVICE: ref.name, names.LABEL_APP: names.APP_GATEWAY}
-    items = (await cluster.list("Pod", ref.namespace, mine)).items
-    pods = [pod_facts.read(item, time.time()) for item in items if pod_facts.belongs(item)]
+    pods = await observe.find_pods(cluster, ref, uid_of(stored), time.time())
     ready = [pod for pod in pods if pod.pool == common.GATEWAY and pod.ready and not pod.leaving and pod.address]
     status = stored.get("status", {})
     return UITarget(

@@ -6,7 +6,7 @@ name follows another, and always where a Service has both kinds of addresses: it
 """
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from typing import Final, TypeVar
 
 import msgspec
@@ -34,6 +34,7 @@ class Metadata(msgspec.Struct, frozen=True, rename="camel"):
 class Target(msgspec.Struct, frozen=True):
     kind: str = ""
     name: str = ""
+    uid: str = ""
 
 
 class Conditions(msgspec.Struct, frozen=True):
@@ -102,13 +103,19 @@ class Slices:
         self.version = item.metadata.resource_version
 
     @property
-    def workers(self) -> tuple[WorkerAddress, ...]:
-        """Each worker once, by name: where a pod lives on rather than where one ends, as the newest slice has it."""
+    def uids(self) -> frozenset[str]:
+        """Of all pods that they tell of."""
+        return frozenset(pod.uid for item in self._slices.values() for pod, _, _ in _told(item))
+
+    def workers(self, uids: Container[str]) -> tuple[WorkerAddress, ...]:
+        """Those of `uids`, each once, by name: where a pod lives on rather than where one ends, as the newest slice has
+        it.
+        """
         best: dict[str, tuple[tuple[bool, int, int], str]] = {}
         for item in self._slices.values():
-            for name, rank, address in _told(item):
-                if name not in best or (rank, address) > best[name]:
-                    best[name] = rank, address
+            for pod, rank, address in _told(item):
+                if pod.uid in uids and (pod.name not in best or (rank, address) > best[pod.name]):
+                    best[pod.name] = rank, address
         return tuple(WorkerAddress(name, address) for name, (_, address) in sorted(best.items()))
 
 
@@ -119,8 +126,8 @@ def message(refusal: bytes) -> str:
     return refusal[:200].decode(errors="replace")
 
 
-def _told(item: Slice) -> Iterator[tuple[str, tuple[bool, int, int], str]]:
-    """Worker, rank among all that tell of it, address."""
+def _told(item: Slice) -> Iterator[tuple[Target, tuple[bool, int, int], str]]:
+    """Pod, rank among all that tell of it, address."""
     port = next((port.port for port in item.ports or () if port.name == PORT), None)
     family = _PREFERRED.get(item.address_type)
     if port is None or family is None:
@@ -132,7 +139,7 @@ def _told(item: Slice) -> Iterator[tuple[str, tuple[bool, int, int], str]]:
         if pod is not None and pod.kind == "Pod" and pod.name and endpoint.addresses:
             host = endpoint.addresses[0]  # all of an endpoint's addresses are the same pod's
             leaving = endpoint.conditions is not None and bool(endpoint.conditions.terminating)
-            yield pod.name, (not leaving, family, age), f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+            yield pod, (not leaving, family, age), f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def _decoded(data: bytes, kind: type[_Part]) -> _Part:

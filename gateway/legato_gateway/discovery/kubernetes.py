@@ -21,9 +21,13 @@ from kubernetes.client.exceptions import ApiException
 from kubernetes.config import ConfigException, load_incluster_config, load_kube_config
 from yaml import YAMLError
 
+from legato_gateway.discovery import membership
 from legato_gateway.discovery.addresses import WorkerAddress
 from legato_gateway.discovery.endpoint_slices import BadAnswer, Expired, Slices, message
+from legato_gateway.discovery.membership import Members
 
+_POOLS = "/apis/serving.legato.dev/v1alpha1/namespaces/{namespace}/workerpools/{name}"
+_UNTOLD = (403, 404)  # an operator that does not let it be asked, or none at all
 _SERVICE = "kubernetes.io/service-name"  # the label by which slices belong to a Service
 _log = logging.getLogger(__name__)
 
@@ -32,7 +36,11 @@ Tell = Callable[[tuple[WorkerAddress, ...]], None]
 
 
 class Unreachable(Exception):
-    """The API cannot be asked, or refuses. The text says why."""
+    """The API cannot be asked, or refuses. The text says why; `code` is the HTTP status, if there was one."""
+
+    def __init__(self, text: str, code: int = 0) -> None:
+        self.code = code
+        super().__init__(text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +51,7 @@ class Limits:
     answer: float = 10.0  # to a list, and to the opening of a watch
     watch: int = 30  # the server ends a watch after that
     slack: float = 5.0
+    doubt: int = 5  # the most seconds until it is asked again of a pod that is not known as a worker
     backoff_first: float = 0.2
     backoff_most: float = 15.0
 
@@ -87,7 +96,8 @@ class KubernetesDiscovery:
 
     def __init__(self, connect: Connect, namespace: str, service: str, limits: Limits | None = None) -> None:
         path = f"/apis/discovery.k8s.io/v1/namespaces/{namespace}/endpointslices"
-        self._follower = (connect, f"{path}?labelSelector={urllib.parse.quote(f'{_SERVICE}={service}')}")
+        pools = tuple(_POOLS.format(namespace=namespace, name=name) for name in membership.pools(service))
+        self._follower = (connect, f"{path}?labelSelector={urllib.parse.quote(f'{_SERVICE}={service}')}", pools)
         self._limits = limits or Limits()
         self.problem = "the workers have not been listed yet"
 
@@ -129,9 +139,20 @@ class KubernetesDiscovery:
 class _Follower:
     """The thread's work: list, watch for as long as that goes well, wait a little, list again."""
 
-    def __init__(self, connect: Connect, path: str, limits: Limits, tell: Tell, say: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        connect: Connect,
+        path: str,
+        pools: tuple[str, ...],
+        limits: Limits,
+        tell: Tell,
+        say: Callable[[str], None],
+    ) -> None:
         self._connect = connect
         self._path = path
+        self._pools = pools
+        self._members = Members()
+        self._doubted = 0  # times in a row that a pod was not known
         self._limits = limits
         self._tell = tell
         self._say = say
@@ -166,18 +187,19 @@ class _Follower:
         """Yields with every sign that watching works. Raises Unreachable, Expired or BadAnswer; never ends else."""
         client = self._connect()
         with contextlib.closing(client):
-            with self._get(client, {}, self._limits.answer) as listing:
+            with self._get(client, self._path, {}, self._limits.answer) as listing:
                 self._slices.replace(_read(listing))
-            self._publish()
+            self._publish(client)
             while not self._stopped.is_set():
                 yield from self._watch(client)
+                self._publish(client)
                 self._stopped.wait(self._limits.backoff_first)  # some proxy may end every watch at once
 
     def _watch(self, client: ApiClient) -> Iterator[None]:
-        seconds = self._limits.watch
+        seconds = min(self._limits.watch, self._limits.doubt, self._doubted) or self._limits.watch
         query = {"watch": "true", "allowWatchBookmarks": "true", "resourceVersion": self._slices.version}
         query["timeoutSeconds"] = str(seconds)
-        with self._get(client, query, seconds + self._limits.slack) as response:
+        with self._get(client, self._path, query, seconds + self._limits.slack) as response:
             self._watched = response
             try:
                 self._say("")
@@ -185,23 +207,38 @@ class _Follower:
                     return
                 for line in _lines(response):
                     self._slices.apply(line)
-                    self._publish()
+                    self._publish(client)
                     yield
                 yield
             finally:
                 self._watched = None
 
-    def _publish(self) -> None:
-        workers = self._slices.workers
+    def _publish(self, client: ApiClient) -> None:
+        """Tell of the workers. Pods that are not known as such are asked about, now and again."""
+        found = self._slices.uids
+        if self._members.doubts(found):
+            self._members.learn(found, [self._pool(client, path) for path in self._pools])
+        self._doubted = self._doubted + 1 if self._members.doubts(found) else 0
+        workers = self._slices.workers(self._members.known)
         if workers != self._known:
             self._known = workers
             self._tell(workers)
 
+    def _pool(self, client: ApiClient, path: str) -> bytes | None:
+        """A WorkerPool; None where there is none, or it may not be read. Raises Unreachable."""
+        try:
+            with self._get(client, path, {}, self._limits.answer) as answer:
+                return _read(answer)
+        except Unreachable as error:
+            if error.code in _UNTOLD:
+                return None
+            raise
+
     def _get(
-        self, client: ApiClient, query: Mapping[str, str], silence: float
+        self, client: ApiClient, path: str, query: Mapping[str, str], silence: float
     ) -> contextlib.AbstractContextManager[urllib3.BaseHTTPResponse]:
         """An answer, unread, closed after use. Raises Unreachable, Expired."""
-        target = f"{self._path}&{urllib.parse.urlencode(query)}" if query else self._path
+        target = f"{path}&{urllib.parse.urlencode(query)}" if query else path
         call = client.param_serialize("GET", target, auth_settings=["BearerToken"])
         try:
             answer: Any = client.call_api(*call, _request_timeout=(self._limits.connect, silence))
@@ -213,7 +250,7 @@ class _Follower:
         if response.status >= 300:
             with contextlib.closing(response):
                 text = f"{response.status}: {message(_read(response))}"
-            raise Expired(text) if response.status == 410 else Unreachable(text)
+            raise Expired(text) if response.status == 410 else Unreachable(text, response.status)
         return contextlib.closing(response)
 
 

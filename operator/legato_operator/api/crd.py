@@ -177,6 +177,12 @@ def worker_pool() -> Schema:
                 "type": "string",
                 "description": "Label selector of the pool's workers; draining workers do not match it.",
             },
+            "workers": {
+                "type": "array",
+                "items": {"type": "string"},
+                "x-kubernetes-list-type": "set",
+                "description": "UIDs of the pool's pods, leaving ones included. Gateways send the token to no others.",
+            },
             "wish": {**count, "description": "Desired number of workers by the autoscaler."},
             "reason": {"type": "string", "description": "The autoscaler's reason for it."},
             "conditions": _CONDITIONS,

@@ -17,9 +17,11 @@ from kubernetes.client import Configuration
 from legato_operator.cluster import Object
 from legato_operator.kubernetes import kinds
 from legato_operator.manifests import common
+from legato_operator.observing import ownership
 from legato_protocol import names
 
-LABELLED = ("Pod", *common.OWNED_KINDS)  # not the token's Secret: watching it would need the right to read all Secrets
+# Not the token's Secret: watching it would need the right to read all Secrets.
+LABELLED = ("Pod", ownership.REPLICA_SET, *common.OWNED_KINDS)
 WATCHED = (names.INFERENCE_SERVICE, *LABELLED)
 
 SILENCE_SECONDS = 60.0  # after that, a connection that says nothing is held for dead

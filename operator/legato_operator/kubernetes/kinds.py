@@ -29,6 +29,7 @@ KINDS = {
     "PersistentVolumeClaim": Kind("v1", "persistentvolumeclaims"),
     "Pod": Kind("v1", "pods"),
     "PodDisruptionBudget": Kind("policy/v1", "poddisruptionbudgets"),
+    "ReplicaSet": Kind("apps/v1", "replicasets"),
     "Role": Kind("rbac.authorization.k8s.io/v1", "roles"),
     "RoleBinding": Kind("rbac.authorization.k8s.io/v1", "rolebindings"),
     "Secret": Kind("v1", "secrets"),

@@ -1,17 +1,25 @@
-"""Role and RoleBinding of the gateway: it follows the EndpointSlices of its namespace, and nothing else."""
+"""Role and RoleBinding of the gateway: it follows the EndpointSlices of its namespace, and reads its own pools."""
 
 from typing import Any
 
+from legato_operator.api import roles
 from legato_operator.api.resources import InferenceService
 from legato_operator.manifests import common
+from legato_protocol import names
 
 _GROUP = "rbac.authorization.k8s.io"
 
 
 def role(service: InferenceService) -> dict[str, Any]:
     """What gateways may do."""
-    rule = {"apiGroups": ["discovery.k8s.io"], "resources": ["endpointslices"], "verbs": ["get", "list", "watch"]}
-    return {"apiVersion": f"{_GROUP}/v1", "kind": "Role", "metadata": _metadata(service), "rules": [rule]}
+    slices = {"apiGroups": ["discovery.k8s.io"], "resources": ["endpointslices"], "verbs": ["get", "list", "watch"]}
+    pools = {
+        "apiGroups": [names.API_GROUP],
+        "resources": ["workerpools"],
+        "resourceNames": [common.pool_name(service, role) for role in roles.BOTH],
+        "verbs": ["get"],
+    }
+    return {"apiVersion": f"{_GROUP}/v1", "kind": "Role", "metadata": _metadata(service), "rules": [slices, pools]}
 
 
 def binding(service: InferenceService) -> dict[str, Any]:

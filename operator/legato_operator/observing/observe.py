@@ -9,7 +9,7 @@ from legato_operator.clock import Clock
 from legato_operator.cluster import Cluster, Object, Ref, is_leaving, ref_of, uid_of
 from legato_operator.errors import ClusterError, Forbidden, ObjectNotFound, Unavailable
 from legato_operator.manifests import common, secret
-from legato_operator.observing import pod_facts
+from legato_operator.observing import ownership
 from legato_operator.observing.observed import Accepted, Observed, Pod, WorkerState
 from legato_protocol import names
 
@@ -36,9 +36,10 @@ async def observe(cluster: Cluster, workers: Workers, clock: Clock, stored: Obje
     service = accepted.service
     mine = {names.LABEL_SERVICE: ref.name}
     token = await _token(cluster, service, is_leaving(stored))
-    kinds = ("Pod", *common.OWNED_KINDS)
-    pods, *lists = await asyncio.gather(*(cluster.list(kind, ref.namespace, mine) for kind in kinds))
-    found = [pod_facts.read(item, clock.now()) for item in pods.items if pod_facts.belongs(item)]
+    kinds = ("Pod", ownership.REPLICA_SET, *common.OWNED_KINDS)
+    pods, sets, *lists = await asyncio.gather(*(cluster.list(kind, ref.namespace, mine) for kind in kinds))
+    objects = tuple(item for listing in lists for item in listing.items)
+    found, others = ownership.read(ref, uid_of(stored), pods.items, (*sets.items, *objects), clock.now())
     seen = await asyncio.gather(*(_asked(pod, workers, token) for pod in found))
     missing = await asyncio.gather(
         *(find_problem(cluster, ref.namespace, needed) for needed in references.of(service.spec))
@@ -49,8 +50,9 @@ async def observe(cluster: Cluster, workers: Workers, clock: Clock, stored: Obje
         generation=accepted.generation,
         status=stored.get("status", {}),
         deleting=is_leaving(stored),
-        objects=tuple(item for listing in lists for item in listing.items),
+        objects=objects,
         pods=tuple(sorted(seen, key=lambda pod: (pod.created, pod.name))),
+        others=others,
         has_token=bool(token),
         now=clock.now(),
         timestamp=clock.timestamp(),
@@ -60,6 +62,15 @@ async def observe(cluster: Cluster, workers: Workers, clock: Clock, stored: Obje
         refusal=accepted.refusal,
         unknown=accepted.unknown,
     )
+
+
+async def find_pods(cluster: Cluster, service: Ref, uid: str, now: float) -> list[Pod]:
+    """The pods of a service, without what their workers say."""
+    mine = {names.LABEL_SERVICE: service.name}
+    kinds = ("Pod", *ownership.MAKERS)
+    pods, *makers = await asyncio.gather(*(cluster.list(kind, service.namespace, mine) for kind in kinds))
+    found, _ = ownership.read(service, uid, pods.items, [item for each in makers for item in each.items], now)
+    return found
 
 
 async def find_problem(cluster: Cluster, namespace: str, needed: references.Reference) -> tuple[str, str] | None:

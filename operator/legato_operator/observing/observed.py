@@ -49,6 +49,7 @@ class Pod:
     failures: int = 0  # how many in a row failed before it in its place
     unschedulable: bool = False  # no node takes it
     devices: Mapping[str, int] = field(default_factory=dict)  # that it holds or will, GPUs among them, by resource name
+    orphaned: bool = False  # its pool was deleted: Kubernetes will remove it, and nobody is to speak to it
     lost: bool = False  # it had to be gone by now, and its node does not say so
 
     @property
@@ -105,6 +106,7 @@ class Observed:
     has_token: bool
     now: float  # seconds since the epoch, of this machine
     timestamp: str  # the same, as the API spells it
+    others: frozenset[str] = frozenset()  # names of pods that carry the service's labels and are not its own
     missing: tuple[tuple[str, str], ...] = ()  # fields that name what is not there, and what that is
     annotations: Mapping[str, str] = field(default_factory=dict)  # of the service
     written: Mapping[str, Any] = field(default_factory=dict)  # its spec, as the cluster has it

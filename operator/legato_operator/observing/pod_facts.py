@@ -25,7 +25,7 @@ _DOOMED = "InvalidImageName"  # the only one of these that no registry, node or 
 
 
 def belongs(item: Object) -> bool:
-    """Whether it is one of the service's own: anybody can put our label on a pod."""
+    """Whether its labels say what it does. Whose it is, `ownership` knows."""
     return labels_of(item).get(names.LABEL_ROLE) in _POOLS
 
 

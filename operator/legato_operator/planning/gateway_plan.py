@@ -57,9 +57,11 @@ def _of_pods(observed: Observed, template: dict[str, Any]) -> PoolPlan:
         *[pod for pod in new if pod.ready][: step.remove_new_ready],
     ]
     names = free_names(common.pool_name(observed.service, common.GATEWAY), pods)
+    owner = common.service_object(observed.service, observed.uid)
+    made = (common.owned(gateway.pod(observed.service, next(names), template), owner) for _ in range(step.create))
     namespace = observed.service.metadata.namespace
     return PoolPlan(
-        start=tuple(Apply(gateway.pod(observed.service, next(names), template)) for _ in range(step.create)),
+        start=tuple(Apply(item) for item in made),
         leave=tuple(Delete(Ref("Pod", namespace, pod.name), pod.uid) for pod in victims),
         target=REPLICAS,
         current=count(new).ready,

@@ -1,7 +1,7 @@
 """The plan for one pool: which workers to start, whom to drain, whom to delete. Pure."""
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -180,7 +180,7 @@ def _starts(observed: Observed, pool: str, templates: Sequence[Template], failur
     """Some of them take the places of workers that failed, so many in a row."""
     owner = observed.pools.get(pool)
     if owner is not None:
-        names = free_names(common.pool_name(observed.service, pool), observed.of_pool(pool))
+        names = free_names(common.pool_name(observed.service, pool), observed.of_pool(pool), observed.others)
         for template, failed in zip(templates, itertools.chain(failures, itertools.repeat(0)), strict=False):
             yield _start(observed, owner, next(names), template, failed)
 
@@ -210,9 +210,9 @@ def _idlest(pods: Sequence[Pod], last: str = "") -> list[Pod]:
     return sorted(newest_first, key=lambda pod: (pod.revision == last, pod.state.busy if pod.state else 0))
 
 
-def free_names(prefix: str, pods: Sequence[Pod]) -> Iterator[str]:
-    """Names that no pod has, without end."""
-    taken = {pod.name for pod in pods}
+def free_names(prefix: str, pods: Sequence[Pod], others: Collection[str] = ()) -> Iterator[str]:
+    """Names that no pod has, nor any of `others`, without end."""
+    taken = {pod.name for pod in pods}.union(others)
     number = 0
     while True:
         if f"{prefix}-{number}" not in taken:

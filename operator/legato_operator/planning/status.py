@@ -95,6 +95,7 @@ def of_pool(observed: Observed, pool: str, item: Object) -> dict[str, Any]:
         "replicas": len(staying),
         "readyReplicas": sum(pod.ready for pod in staying),
         "selector": ",".join(f"{key}={value}" for key, value in sorted(selector.items())),
+        "workers": sorted(pod.uid for pod in observed.of_pool(pool) if not pod.orphaned),
         "wish": decided.get("wish"),
         "reason": decided.get("reason"),
     }

@@ -12,7 +12,7 @@ from legato_operator.api import parsing
 from legato_operator.autoscaler.signals import Signals
 from legato_operator.cluster import Ref, ref_of
 from legato_operator.local.store import Store
-from legato_operator.manifests import pool, secret
+from legato_operator.manifests import common, pool, secret
 from legato_protocol import names
 from legato_protocol.demand import DemandReport, LengthBucket
 
@@ -72,7 +72,7 @@ class _World:
             "spec": {"containers": [{"name": role}]},
         }
         condition = {"type": "Ready", "status": "True", "lastTransitionTime": "2027-01-15T08:00:15Z"}
-        await self.store.apply(item, "test")
+        await self.store.apply(common.owned(item, await self.store.get(REF)), "test")
         await self.store.patch_status(
             ref_of(item), {"podIP": "127.0.0.1", "ports": {"control": 4321}, "conditions": [condition]}
         )

@@ -58,7 +58,7 @@ def test_a_running_service_tells_its_ready_gateways_its_token_and_what_was_decid
             _pod(service, "gateway-a", ready=False),
             _pod(service, "decode-0", role="decode", app=names.APP_WORKER),
         ):
-            await store.apply(pod, "test")
+            await store.apply(common.owned(pod, await store.get(ref)), "test")
             await store.patch_status(ref_of(pod), status)
         async with admin.listening(ref.name, operations(store, ref).answer):
             found = await local.LocalSource(None).find()

@@ -9,6 +9,8 @@ import yaml
 from tcp_relay import TcpRelay
 
 NAMESPACE = "/api/v1/namespaces/demo"
+POOLS = "/apis/serving.legato.dev/v1alpha1/namespaces/demo/workerpools"
+CRDS = Path(__file__).parents[3] / "crds"
 SLICES = "/apis/discovery.k8s.io/v1/namespaces/demo/endpointslices"
 
 
@@ -34,13 +36,25 @@ class Cluster:
             "addressType": "IPv4",
             "ports": [{"name": "control", "port": port, "protocol": "TCP"}],
             "endpoints": [
-                {"addresses": [at], "conditions": conditions, "targetRef": {"kind": "Pod", "name": pod}}
+                {"addresses": [at], "conditions": conditions, "targetRef": {"kind": "Pod", "name": pod, "uid": pod}}
                 for pod, at in pods
             ],
         }
         path = f"{SLICES}/{name}?fieldManager=test&force=true"
         status, answer = self.server.call("PATCH", path, item, "application/apply-patch+yaml")
         assert status < 300, answer
+
+    def tell(self, pool: str, *uids: str) -> None:
+        """Whose pods a WorkerPool has, as its operator tells; the pool is made where there is none."""
+        role = pool.rpartition("-")[2]
+        item = {"apiVersion": "serving.legato.dev/v1alpha1", "kind": "WorkerPool", "metadata": {"name": pool}}
+        for path, part in (
+            (pool, {"spec": {"service": "s", "role": role}}),
+            (f"{pool}/status", {"status": {"workers": uids}}),
+        ):
+            path = f"{POOLS}/{path}?fieldManager=test&force=true"
+            status, answer = self.server.call("PATCH", path, item | part, "application/apply-patch+yaml")
+            assert status < 300, answer
 
     def drop(self, name: str) -> None:
         status, answer = self.server.call("DELETE", f"{SLICES}/{name}")
@@ -55,8 +69,10 @@ class Cluster:
     def allow(self, name: str) -> None:
         """What the operator grants to a gateway's account."""
         rbac = "/apis/rbac.authorization.k8s.io/v1/namespaces/demo"
-        rule = {"apiGroups": ["discovery.k8s.io"], "resources": ["endpointslices"], "verbs": ["get", "list", "watch"]}
-        self.make(f"{rbac}/roles", {"metadata": {"name": name}, "rules": [rule]})
+        slices = {"apiGroups": ["discovery.k8s.io"], "resources": ["endpointslices"], "verbs": ["get", "list", "watch"]}
+        pools = {"apiGroups": ["serving.legato.dev"], "resources": ["workerpools"], "verbs": ["get"]}
+        pools["resourceNames"] = ["s-prefill", "s-decode"]
+        self.make(f"{rbac}/roles", {"metadata": {"name": name}, "rules": [slices, pools]})
         role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": name}
         subject = {"kind": "ServiceAccount", "name": name, "namespace": "demo"}
         self.make(f"{rbac}/rolebindings", {"metadata": {"name": name}, "roleRef": role, "subjects": [subject]})
@@ -76,6 +92,7 @@ class Cluster:
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[Cluster]:
     with control_plane.running(control_plane.needed()) as server:
+        server.install(sorted(CRDS.glob("*.yaml")))
         cluster = Cluster(server)
         cluster.make("/api/v1/namespaces", {"metadata": {"name": "demo"}})
         yield cluster
@@ -93,7 +110,8 @@ def config(cluster: Cluster, tmp_path: Path) -> Path:
 def no_slices_stay(request: pytest.FixtureRequest) -> Iterator[None]:
     yield
     if "cluster" in request.fixturenames:
-        assert request.getfixturevalue("cluster").server.call("DELETE", SLICES)[0] == 200
+        for path in (SLICES, POOLS):
+            assert request.getfixturevalue("cluster").server.call("DELETE", path)[0] == 200
 
 
 @pytest.fixture

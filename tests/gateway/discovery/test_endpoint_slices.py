@@ -33,7 +33,7 @@ def listed(*items, version="9"):
 
 
 def told(slices):
-    return {worker.worker: worker.address for worker in slices.workers}
+    return {worker.worker: worker.address for worker in slices.workers(slices.uids)}
 
 
 def event(kind, of):
@@ -45,7 +45,7 @@ def test_addresses_of_all_slices_count_ready_or_not():
         item("a", pod("d-0", "10.0.0.1", ready=True), pod("d-1", "10.0.0.2", ready=False, serving=False)),
         item("b", pod("p-0", "10.0.0.3"), ports=({"name": "other", "port": 1}, {"name": "control", "port": 9000})),
     )
-    assert slices.workers == (
+    assert slices.workers(slices.uids) == (
         WorkerAddress("d-0", "10.0.0.1:8082"),
         WorkerAddress("d-1", "10.0.0.2:8082"),
         WorkerAddress("p-0", "10.0.0.3:9000"),
@@ -66,7 +66,8 @@ def test_addresses_of_all_slices_count_ready_or_not():
     ],
 )
 def test_what_names_no_reachable_pod_is_no_worker(useless):
-    assert listed(useless, item("b", pod("d-1", "10.0.0.2"))).workers == (WorkerAddress("d-1", "10.0.0.2:8082"),)
+    slices = listed(useless, item("b", pod("d-1", "10.0.0.2")))
+    assert slices.workers(slices.uids) == (WorkerAddress("d-1", "10.0.0.2:8082"),)
 
 
 def test_events_change_single_slices():
@@ -84,7 +85,7 @@ def test_events_change_single_slices():
 def test_a_list_forgets_what_it_does_not_have():
     slices = listed(item("a", pod("d-0", "10.0.0.1")))
     slices.replace(json.dumps({"metadata": {"resourceVersion": "20"}, "items": None}).encode())
-    assert slices.workers == ()
+    assert slices.workers(slices.uids) == ()
     assert slices.version == "20"
 
 
@@ -116,7 +117,8 @@ def test_a_list_forgets_what_it_does_not_have():
 )
 def test_a_worker_in_two_slices_is_told_once(first, second, address, swapped):
     pair = (second, first) if swapped else (first, second)
-    assert listed(*pair).workers == (WorkerAddress("d-0", address),)
+    slices = listed(*pair)
+    assert slices.workers(slices.uids) == (WorkerAddress("d-0", address),)
 
 
 def test_ipv6_addresses_are_bracketed():

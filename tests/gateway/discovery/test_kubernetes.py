@@ -56,6 +56,44 @@ async def watching(config, limits=QUICK):
             await asyncio.gather(task, return_exceptions=True)
 
 
+def test_pods_that_only_carry_the_service_s_labels_are_no_workers(cluster, config):
+    """They would be sent its token. Whose pods are whose, the WorkerPools tell; one that was a worker stays one."""
+
+    async def test():
+        cluster.tell("s-decode", "d-0")
+        cluster.put("a", ("stranger", "10.1.0.9"), ("d-0", "10.1.0.1"), ("p-0", "10.1.0.2"))
+        async with watching(config, PATIENT) as watched:
+            await watched.until(d_0="10.1.0.1")
+            cluster.tell("s-prefill", "p-0")
+            await watched.until(d_0="10.1.0.1", p_0="10.1.0.2")
+            cluster.tell("s-decode")
+            cluster.put("b", ("d-1", "10.1.0.3"))
+            cluster.tell("s-decode", "d-1")
+            await watched.until(d_0="10.1.0.1", p_0="10.1.0.2", d_1="10.1.0.3")
+            cluster.put("a", ("stranger", "10.1.0.9"))
+            await watched.until(d_1="10.1.0.3")
+
+    asyncio.run(test())
+
+
+def test_where_no_pool_tells_all_of_the_service_s_pods_are_workers(cluster, config):
+    """The operator is an older one, or there is none."""
+
+    async def test():
+        cluster.put("a", ("d-0", "10.1.0.1"))
+        async with watching(config) as watched:
+            await watched.until(d_0="10.1.0.1")
+        cluster.make(POOLS, {**POOL, "metadata": {"name": "s-decode"}})
+        async with watching(config) as watched:
+            await watched.until(d_0="10.1.0.1")
+
+    asyncio.run(test())
+
+
+POOLS = "/apis/serving.legato.dev/v1alpha1/namespaces/demo/workerpools"
+POOL = {"apiVersion": "serving.legato.dev/v1alpha1", "kind": "WorkerPool", "spec": {"service": "s", "role": "decode"}}
+
+
 def test_changes_of_the_services_slices_are_told_at_once(cluster, config):
     async def test():
         cluster.put("others", ("x-0", "10.1.0.9"), service="x-workers")
@@ -137,7 +175,10 @@ def test_rights_and_tokens_may_come_later_and_change(cluster, tmp_path):
 
 
 class FakeApi:
-    """An API that answers by script where the real one cannot be brought to: `(status, body)` for each request."""
+    """An API that answers by script where the real one cannot be brought to: `(status, body)` for each request.
+
+    It has no WorkerPools.
+    """
 
     def __init__(self, *answers):
         self._answers = list(answers)
@@ -147,7 +188,11 @@ class FakeApi:
         with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
             while True:
                 head = (await reader.readuntil(b"\r\n\r\n")).decode()
-                self.asked.append(head.split()[1])
+                path = head.split()[1]
+                if "/workerpools/" in path:
+                    writer.write(b"HTTP/1.1 404 X\r\nContent-Length: 0\r\n\r\n")
+                    continue
+                self.asked.append(path)
                 status, body = self._answers.pop(0) if self._answers else (None, b"")
                 if status is None:
                     await asyncio.sleep(LIMIT)

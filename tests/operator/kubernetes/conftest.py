@@ -47,6 +47,7 @@ class Kubelet:
     up: set[str] = field(default_factory=set)  # pods that run
     schedules: bool = True  # else it starts only what a scheduler gave a node
     drained: set[str] = field(default_factory=set)
+    trusted: set[str] = field(default_factory=set)  # pods that were sent a token
     _servers: dict[str, asyncio.Server] = field(default_factory=dict)
     _network: str = field(default_factory=lambda: f"127.{random.randrange(1, 255)}.{random.randrange(256)}")
     _next: int = 1
@@ -95,6 +96,8 @@ class Kubelet:
     async def _answer(self, name: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
             while head := await reader.readuntil(b"\r\n\r\n"):
+                if b"bearer" in head.lower():
+                    self.trusted.add(name)
                 if head.startswith(b"POST /drain"):
                     self.drained.add(name)
                 if head.startswith(b"DELETE /drain"):

@@ -100,6 +100,49 @@ def test_somebody_else_s_secret_of_the_token_s_name_is_neither_used_nor_deleted(
     asyncio.run(check())
 
 
+def test_pod_with_the_service_s_labels_that_is_not_its_own_is_never_sent_its_token(space, build):
+    """Nor is it counted, taken for a worker, or deleted. It has a name that a worker would have."""
+
+    async def check():
+        async with space() as s:
+            for role, name in (("decode", "demo-decode-0"), ("gateway", "stranger")):
+                await s.cluster.apply(_stranger(s, role, name), "somebody")
+            await s.wait(lambda: _are_up(s, {"demo-decode-0", "stranger"}))
+            async with s.operator():
+                await s.make(build())
+                await s.wait(lambda: _is_settled(s, "demo"))
+                pods = await s.pods("decode")
+                assert set(pods) == {"demo-decode-0", "demo-decode-1"}
+                assert (await s.cluster.get(s.ref()))["status"]["pools"]["decode"]["replicas"] == 1
+                pool = await s.cluster.get(s.ref("demo-decode", "WorkerPool"))
+                assert pool["status"]["workers"] == [pods["demo-decode-1"]["metadata"]["uid"]]  # for gateways
+                gateways = set(await s.pods("gateway")) - {"stranger"}
+                await s.wait(lambda: _are_trusted(s, {"demo-decode-1", "demo-prefill-0", *gateways}))
+                assert s.kubelet.trusted & {"demo-decode-0", "stranger"} == set()
+                await s.cluster.delete(s.ref())
+                await s.wait(lambda: _is_gone(s, "demo"))
+                assert set(await s.pods("decode")) == {"demo-decode-0"}
+                assert s.kubelet.trusted & {"demo-decode-0", "stranger"} == set()
+
+    asyncio.run(check())
+
+
+def _stranger(s, role, name):
+    labels = {SERVICE: "demo", "serving.legato.dev/role": role, "app.kubernetes.io/name": f"legato-{role}"}
+    ports = [{"name": "control", "containerPort": 8082}]
+    metadata = {"name": name, "namespace": s.name, "labels": labels}
+    spec = {"containers": [{"name": "worker", "image": "another:1", "ports": ports}]}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
+
+
+async def _are_up(s, pods):
+    return s.kubelet.up >= pods
+
+
+async def _are_trusted(s, pods):
+    return s.kubelet.trusted >= pods
+
+
 def test_services_of_one_name_in_two_namespaces_know_nothing_of_each_other(space, build):
     async def check():
         async with space() as one, space() as two, one.operator(namespaces=(one.name, two.name)):

@@ -32,6 +32,7 @@ OPERATOR = {
     "serviceaccounts": OWNED,
     "controllerrevisions.apps": OWNED,
     "deployments.apps": OWNED,
+    "replicasets.apps": {"get", "list", "watch"},
     "poddisruptionbudgets.policy": OWNED,
     "networkpolicies.networking.k8s.io": OWNED,
     "roles.rbac.authorization.k8s.io": OWNED,
@@ -193,7 +194,8 @@ async def _live(tools, space, build, system, name, refused):
 
 async def _check_accounts_of_service(tools, s):
     slices = {"endpointslices.discovery.k8s.io": {"get", "list", "watch"}}
-    for account, wanted in (("demo-gateway", slices), ("demo-worker", {}), ("default", {})):
+    pools = {f"workerpools.serving.legato.dev/demo-{role}": {"get"} for role in ("prefill", "decode")}
+    for account, wanted in (("demo-gateway", slices | pools), ("demo-worker", {}), ("default", {})):
         rights = await asyncio.to_thread(tools.rights, f"{s.name}:{account}", s.name)
         assert {what: verbs for what, verbs in rights.items() if what not in EVERYBODY} == wanted
     status, worker = await asyncio.to_thread(

@@ -198,6 +198,7 @@ def test_pool_status_counts_workers_that_stay(build):
         "replicas": 2,
         "readyReplicas": 1,
         "selector": "serving.legato.dev/role=decode,serving.legato.dev/service=demo,serving.legato.dev/serving=true",
+        "workers": ["uid-demo-decode-0", "uid-demo-decode-1", "uid-demo-decode-2"],
         "wish": None,
         "reason": None,
     }
