@@ -40,7 +40,7 @@ SHAPES = (
     "the same key",
 )
 PAUSE = 1.0  # seconds after which a client sends the next body
-HEAD = b"POST /v1/completions HTTP/1.1\r\nHost: gateway\r\nContent-Length: %d\r\n\r\n"
+HEAD = b"POST /v1/completions HTTP/1.1\r\nHost: gateway\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
 
 
 def main() -> None:

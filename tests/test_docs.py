@@ -77,11 +77,13 @@ def test_docs_know_every_field_of_requests():
         "both": _rows("openai-api.md", "Fields of both"),
         "chat": _rows("openai-api.md", "Chat only"),
         "completions": _rows("openai-api.md", "Completions only"),
+        "no effect": set(re.findall(r"`(\w+)`", text.split("## Without effect\n")[1].split("\n## ")[0])),
         "unsupported": set(re.findall(r"`(\w+)`", text.split("## Not supported\n")[1])) - {"unsupported_value"},
     }
     chat = {field.name for field in msgspec.structs.fields(schemas.ChatBody)}
     completion = {field.name for field in msgspec.structs.fields(schemas.CompletionBody)}
-    assert told["both"] | told["unsupported"] | told["chat"] | told["completions"] == chat | completion
+    assert set().union(*told.values()) == chat | completion
+    assert told["no effect"].isdisjoint(told["both"] | told["unsupported"] | told["chat"] | told["completions"])
     assert told["both"] <= both
     assert told["chat"] <= chat
     assert told["completions"] <= completion

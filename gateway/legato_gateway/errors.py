@@ -9,6 +9,7 @@
     │   ├── PriorityNotAllowed   403
     │   ├── NotFound             404  no such path, method (405) or model
     │   ├── BodyTooLarge         413
+    │   ├── UnsupportedMediaType 415
     │   └── HeadersTooLarge      431
     ├── Refused                       temporary: not admitted, nothing was started
     │   ├── QuotaExceeded        429
@@ -117,6 +118,11 @@ class NotFound(BadRequest):
 class BodyTooLarge(BadRequest):
     status = 413
     code = "request_too_large"
+
+
+class UnsupportedMediaType(BadRequest):
+    status = 415
+    code = "unsupported_media_type"
 
 
 class HeadersTooLarge(BadRequest):

@@ -91,7 +91,7 @@ def test_bystanders_the_cache_and_the_workers_notice_nothing(service: Any) -> No
     with httpx.Client(base_url=str(service.client.base_url), timeout=60, trust_env=False) as http:
 
         def post(body: bytes) -> httpx.Response:
-            return http.post("completions", content=body)
+            return http.post("completions", content=body, headers={"content-type": "application/json"})
 
         cached = json.dumps(FIXED | {"max_tokens": FEW}).encode()
         post(cached)

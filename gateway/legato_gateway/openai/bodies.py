@@ -15,7 +15,7 @@ import msgspec
 from msgspec import UNSET, Meta, Raw, UnsetType
 from starlette.requests import Request
 
-from legato_gateway.errors import BadRequest, BodyTooLarge
+from legato_gateway.errors import BadRequest, BodyTooLarge, Unsupported, UnsupportedMediaType
 from legato_gateway.openai.body_budget import SMALL, HeldBody
 from legato_gateway.openai.schemas import SamplingBody
 
@@ -24,8 +24,17 @@ _SHOWN = 40  # characters of a wrong value that are told back
 _ALLOWED = {bool: "true or false", str: "text", int: "a whole number", float: "a number"}
 _PLACE = re.compile(r" - at `\$(?P<place>.*)`$", re.DOTALL)
 
+_UNKNOWN = re.compile(r"unknown field `(?P<name>.*)`$", re.DOTALL)
+
 _B = TypeVar("_B", bound=SamplingBody)
 _T = TypeVar("_T")
+
+
+def check_type(request: Request) -> None:
+    """Raises UnsupportedMediaType for a body that is not said to be JSON: browsers let any web page send such ones."""
+    said = request.headers.get("content-type", "")
+    if said.partition(";")[0].strip().lower() != "application/json":
+        raise UnsupportedMediaType(f"not a valid content-type: {said[:_SHOWN]!r} (application/json)")
 
 
 async def read(request: Request, limit: int, held: HeldBody, turns: asyncio.Lock) -> bytearray:
@@ -102,7 +111,7 @@ def _plan(schema: type[SamplingBody]) -> tuple["msgspec.json.Decoder[Any]", tupl
     """How to find the fields of a schema in a body, and how to read each."""
     kept: Any = Raw | UnsetType
     names = [(field.encode_name, kept, UNSET) for field in msgspec.structs.fields(schema)]
-    outline = msgspec.defstruct(f"{schema.__name__}Outline", names)
+    outline = msgspec.defstruct(f"{schema.__name__}Outline", names, forbid_unknown_fields=True)
     return msgspec.json.Decoder(outline), tuple(map(_field, msgspec.structs.fields(schema)))
 
 
@@ -131,7 +140,10 @@ def _outlined(outline: "msgspec.json.Decoder[Any]", body: bytearray) -> Any:
         raise BadRequest(f"the body is not UTF-8: byte {error.start} is wrong") from None
     except RecursionError:
         raise BadRequest("the body is nested too deeply") from None
-    except msgspec.ValidationError:
+    except msgspec.ValidationError as error:
+        if unknown := _UNKNOWN.search(str(error)):
+            name = unknown["name"][:_SHOWN]
+            raise Unsupported(f"{name!r} is not a field that this server knows", param=name) from None
         raise BadRequest("the body is not a JSON object") from None
     except msgspec.DecodeError as error:
         raise BadRequest(f"the body is not JSON: {error}") from None

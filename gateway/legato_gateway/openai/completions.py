@@ -30,7 +30,7 @@ def prepare(serving: ModelServing, asked: Asked, raw: bytearray) -> PreparedRequ
     head = ResponseHead(new_id("cmpl"), int(time.time()), serving.model)
     requests = []
     for number, prompt in enumerate(given):
-        ids = _ids(serving, prompt)
+        ids = _ids(serving, prompt, body.add_special_tokens is not False)
         most = params.limit(body.max_tokens, len(ids), serving.model.context, DEFAULT_MAX_TOKENS, "prompt")
         sampling = params.sampling(body, serving.limits, most, body.logprobs, grammar)
         id = head.id if len(given) == 1 else f"{head.id}-{number}"
@@ -48,9 +48,10 @@ def prepare(serving: ModelServing, asked: Asked, raw: bytearray) -> PreparedRequ
     )
 
 
-def _ids(serving: ModelServing, prompt: Prompt) -> tuple[int, ...]:
+def _ids(serving: ModelServing, prompt: Prompt, special: bool) -> tuple[int, ...]:
     with serving.tokenizing("prompt"):
-        ids = tuple(serving.tokens.encode(prompt, True, serving.model.context)) if isinstance(prompt, str) else prompt
+        most = serving.model.context
+        ids = tuple(serving.tokens.encode(prompt, special, most)) if isinstance(prompt, str) else prompt
     serving.check_prompt(ids, "prompt")
     return ids
 

@@ -2,7 +2,7 @@
 
 import re
 import secrets
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from legato_gateway.clients.client import Client
@@ -12,8 +12,10 @@ from legato_gateway.openai.schemas import PRIORITY, ChatBody, SamplingBody
 from legato_gateway.openai.structured_output import Grammar
 from legato_gateway.request import GenerationRequest
 from legato_protocol import durations, names
-from legato_protocol.sampling_limits import MAX_CHOICES, RANGES
+from legato_protocol.sampling_limits import LOGIT_BIAS, MAX_CHOICES, RANGES
 from legato_protocol.stream import JSON_SCHEMA, SamplingParams
+
+_NAMED = 16  # wrong tokens that are told back
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,9 +108,13 @@ def limit(wanted: int | None, prompt_tokens: int, context: int, default: int | N
     room = context - prompt_tokens
     if room < 1 or (wanted is not None and wanted > room):
         asked = "" if wanted is None else f" and {wanted} of the answer"
-        text = f"the model's context is {context} tokens, but there are {prompt_tokens} tokens of the prompt{asked}"
-        raise ContextLengthExceeded(text, param=param)
+        raise too_long(context, f"there are {prompt_tokens} tokens of the prompt{asked}", param)
     return wanted or min(default or room, room)
+
+
+def too_long(context: int, what: str, param: str) -> ContextLengthExceeded:
+    """Clients that cut prompts find how long they may be in the first words, which are OpenAI's."""
+    return ContextLengthExceeded(f"This model's maximum context length is {context} tokens, but {what}", param=param)
 
 
 def request(
@@ -171,14 +177,21 @@ def _priority(header: str | None, field: int | None) -> int:
 
 
 def _biases(biases: Mapping[str, float], vocabulary: int) -> dict[int, float]:
-    found = {}
-    for key, bias in biases.items():
-        if not (key.isascii() and key.isdigit() and len(key) < 10 and int(key) < vocabulary):
-            raise BadRequest(
-                f"not a valid token id in logit_bias: {key[:40]!r} (0 to {vocabulary - 1})", param="logit_bias"
-            )
-        found[int(key)] = bias
-    return found
+    """Raises BadRequest, which names each token and each bias that is wrong, up to a bound."""
+    keys = [key for key in biases if not (key.isascii() and key.isdigit() and len(key) < 10 and int(key) < vocabulary)]
+    if keys:
+        text = f"not valid token ids in logit_bias: {_listed(map(repr, keys))} (0 to {vocabulary - 1})"
+        raise BadRequest(text, param="logit_bias")
+    values = [f"{bias} of {key}" for key, bias in biases.items() if not LOGIT_BIAS.allows(bias)]
+    if values:
+        raise BadRequest(f"not valid in logit_bias: {_listed(values)} ({LOGIT_BIAS})", param="logit_bias")
+    return {int(key): bias for key, bias in biases.items()}
+
+
+def _listed(wrong: Iterable[str]) -> str:
+    found = [text[:40] for text in wrong]
+    more = [f"and {len(found) - _NAMED} more"] if len(found) > _NAMED else []
+    return ", ".join(found[:_NAMED] + more)
 
 
 def _stop_tokens(ids: tuple[int, ...], vocabulary: int) -> tuple[int, ...]:

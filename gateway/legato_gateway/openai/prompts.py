@@ -9,8 +9,8 @@ from itertools import islice
 import msgspec
 from msgspec import Raw
 
-from legato_gateway.errors import BadRequest, ContextLengthExceeded
-from legato_gateway.openai import bodies
+from legato_gateway.errors import BadRequest
+from legato_gateway.openai import bodies, params
 from legato_gateway.openai.schemas import Texts, TokenIdLists, TokenIds
 from legato_protocol.sampling_limits import MAX_CHOICES
 
@@ -38,7 +38,7 @@ def prompts(raw: Raw, context: int) -> tuple[Prompt, ...]:
     if found[1] == b"[":
         count = json.count(b"[") - 1
         _check_count(count)
-        _check_length(json.count(b",") + 1, count * context)
+        _check_length(json.count(b",") + 1, context, count)
         return bodies.decode(_ID_LISTS, raw, "prompt")
     if found[1] in b"-0123456789":
         _check_length(json.count(b",") + 1, context)
@@ -50,7 +50,7 @@ def _check_count(count: int) -> None:
         raise BadRequest(f"there are more than {MAX_CHOICES} prompts", param="prompt")
 
 
-def _check_length(count: int, most: int) -> None:
-    if count > most:
-        text = f"the model's context allows for {most} tokens, but there are {count} tokens of the prompt"
-        raise ContextLengthExceeded(text, param="prompt")
+def _check_length(count: int, context: int, prompts: int = 1) -> None:
+    if count > prompts * context:
+        of = "the prompt" if prompts == 1 else f"{prompts} prompts"
+        raise params.too_long(context, f"there are {count} tokens of {of}", "prompt")

@@ -40,6 +40,7 @@ def _add_generation(
     async def generate(request: Request) -> GenerationResponse:
         client = serving.clients.of(request.scope)
         deadline = serving.deadline(request.headers)
+        bodies.check_type(request)
         with serving.pending_bodies.body() as held:
             async with deadline.limit(LateBody("the body did not arrive before the deadline")):
                 raw = await bodies.read(request, serving.max_body_bytes, held, serving.body_turns)

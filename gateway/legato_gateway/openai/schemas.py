@@ -1,7 +1,7 @@
 """Request bodies as OpenAI's API and vLLM's extensions of it spell them. Types and ranges only; meaning is `params`.
 
-Fields that nobody here knows are skipped, as OpenAI-compatible servers do. Fields of features that are not there are
-known, so that `unsupported` can name them. `Raw` fields stay JSON: they may be long, and who reads them bounds them.
+Every field of OpenAI's and vLLM's requests is here; others are refused. Fields of features that are not there are here
+so that `unsupported` can name them. `Raw` fields stay JSON: they may be long, and who reads them bounds them.
 Lists are tuples here: garbage collection leaves those of plain values alone, so many of them do not stall the process.
 """
 
@@ -29,6 +29,7 @@ MAX_CALLS = 128  # of one message
 PRIORITY = Interval(-1000, 1000)
 
 Absent = Raw | UnsetType  # a feature that is not there
+NoEffect = Raw | UnsetType  # it changes nothing about an answer here, whatever it is
 
 
 def json_schema(type: Any) -> dict[str, Any]:
@@ -63,8 +64,7 @@ TokenId = Annotated[int, Meta(ge=0, lt=2**31)]
 Stop = Annotated[str, _text(1, MAX_STOP_CHARACTERS)]
 Stops = Annotated[tuple[Stop, ...], Meta(max_length=MAX_STOPS)]
 StopTokens = Annotated[tuple[TokenId, ...], Meta(max_length=MAX_STOP_TOKENS)]
-Bias = Annotated[float, _number(LOGIT_BIAS)]
-Biases = Annotated[dict[str, Bias], Meta(max_length=MAX_BIASES)]
+Biases = Annotated[dict[str, float], Meta(max_length=MAX_BIASES)]  # `params` knows what keys and values may be
 _STOPS = f"text of 1 to {MAX_STOP_CHARACTERS} characters, or up to {MAX_STOPS} of them in a list"
 
 
@@ -101,14 +101,16 @@ TokenIdLists = Annotated[tuple[TokenIds, ...], Meta(min_length=1, max_length=MAX
 _PROMPTS = {"anyOf": [json_schema(kind) for kind in (str, TokenIds, Texts, TokenIdLists)]}
 
 
-class StreamOptions(msgspec.Struct, frozen=True):
+class StreamOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     include_usage: bool | None = None
+    include_obfuscation: bool | None = None  # changes no answer
+    continuous_usage_stats: bool | None = None  # a feature that is not there
 
 
 class SamplingBody(msgspec.Struct, frozen=True, kw_only=True):
     """What chats and completions share."""
 
-    model: str
+    model: str | None = None
     stream: bool | None = None
     stream_options: Annotated[StreamOptions | None, Meta(description="an object such as {include_usage: true}")] = None
     n: Annotated[int, _whole(Interval(1, MAX_CHOICES))] | None = None
@@ -144,6 +146,24 @@ class SamplingBody(msgspec.Struct, frozen=True, kw_only=True):
     # features that are not there
     prompt_logprobs: Absent = UNSET
     use_beam_search: Absent = UNSET
+    allowed_token_ids: Absent = UNSET
+    bad_words: Absent = UNSET
+    include_stop_str_in_output: Absent = UNSET
+    kv_transfer_params: Absent = UNSET
+    logits_processors: Absent = UNSET
+    return_token_ids: Absent = UNSET
+    return_tokens_as_token_ids: Absent = UNSET
+    skip_special_tokens: bool | None = None  # only true
+    truncate_prompt_tokens: Absent = UNSET
+    vllm_xargs: Absent = UNSET
+    # what changes no answer
+    metadata: NoEffect = UNSET
+    service_tier: NoEffect = UNSET
+    store: NoEffect = UNSET
+    early_stopping: NoEffect = UNSET  # of beam search, as the next
+    length_penalty: NoEffect = UNSET
+    request_id: NoEffect = UNSET
+    spaces_between_special_tokens: NoEffect = UNSET
 
 
 class ChatBody(SamplingBody, frozen=True, kw_only=True):
@@ -163,6 +183,22 @@ class ChatBody(SamplingBody, frozen=True, kw_only=True):
     web_search_options: Absent = UNSET
     continue_final_message: Absent = UNSET
     add_generation_prompt: bool | None = None
+    add_special_tokens: Absent = UNSET
+    chat_template: Absent = UNSET
+    chat_template_kwargs: Absent = UNSET
+    documents: Absent = UNSET
+    echo: Absent = UNSET
+    mm_processor_kwargs: Absent = UNSET
+    moderation: Absent = UNSET
+    reasoning_effort: Absent = UNSET
+    thinking_token_budget: Absent = UNSET
+    verbosity: Absent = UNSET
+    # what changes no answer
+    include_reasoning: NoEffect = UNSET
+    prompt_cache_key: NoEffect = UNSET
+    prompt_cache_options: NoEffect = UNSET
+    prompt_cache_retention: NoEffect = UNSET
+    safety_identifier: NoEffect = UNSET
 
 
 class CompletionBody(SamplingBody, frozen=True, kw_only=True):
@@ -170,6 +206,7 @@ class CompletionBody(SamplingBody, frozen=True, kw_only=True):
     echo: bool | None = None
     logprobs: Annotated[int, _whole(Interval(0, MAX_LOGPROBS))] | None = None
     best_of: Annotated[int, _whole(Interval(1, MAX_CHOICES))] | None = None
+    add_special_tokens: bool | None = None
     # features that are not there
     suffix: Absent = UNSET
     prompt_embeds: Absent = UNSET

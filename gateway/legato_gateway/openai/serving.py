@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from legato_gateway.clients.identify import Clients
-from legato_gateway.errors import BadRequest, ContextLengthExceeded, NotFound
+from legato_gateway.errors import BadRequest, NotFound
 from legato_gateway.openai import params
 from legato_gateway.openai.body_budget import BodyBudget
 from legato_gateway.openai.deadline import Deadline
@@ -67,9 +67,9 @@ class ModelServing:
     def limits(self) -> ModelLimits:
         return ModelLimits(self.tokens.vocab_size, tuple(self.tokens.eos_ids), self.model.context)
 
-    def check_model(self, name: str) -> None:
-        """Raises NotFound for a model that is not served here."""
-        if name != self.model.name:
+    def check_model(self, name: str | None) -> None:
+        """Raises NotFound for a model that is not served here. Who names none means the one that is."""
+        if name is not None and name != self.model.name:
             text = f"the model {name[:200]!r} does not exist; {self.model.name!r} does"
             raise NotFound(text, param="model", code="model_not_found")
 
@@ -79,8 +79,7 @@ class ModelServing:
         try:
             yield
         except TextTooLong as error:
-            text = f"the model's context is {self.model.context} tokens, and a prompt of {error.size} bytes is more"
-            raise ContextLengthExceeded(text, param=param) from None
+            raise params.too_long(self.model.context, f"a prompt of {error.size} bytes is more", param) from None
         except TokenizeError as error:
             raise BadRequest(str(error), param=param) from None
 

@@ -1,5 +1,6 @@
 """Requests for features that are not there, refused by the name of the field instead of being half obeyed."""
 
+import re
 from typing import Any
 
 import msgspec
@@ -9,15 +10,38 @@ from legato_gateway.errors import BadRequest, Unsupported
 from legato_gateway.openai import bodies
 from legato_gateway.openai.schemas import Absent, ChatBody, ChatMessage, CompletionBody, SamplingBody
 
-ROLES = ("system", "developer", "user", "assistant", "tool", "function")
+_ROLE = re.compile(r"[A-Za-z0-9_-]{1,64}")  # which of them there are is for the model's chat template to say
 _SHORT = 256  # bytes of JSON: nothing that leaves a feature off is longer
 _LONG = object()
 _ANYTHING = msgspec.json.Decoder(Any)
 _EVERYWHERE = (
     "prompt_logprobs",
     "use_beam_search",
+    "allowed_token_ids",
+    "bad_words",
+    "include_stop_str_in_output",
+    "kv_transfer_params",
+    "logits_processors",
+    "return_token_ids",
+    "return_tokens_as_token_ids",
+    "truncate_prompt_tokens",
+    "vllm_xargs",
 )
-_CHAT = ("audio", "prediction", "web_search_options", "continue_final_message")
+_CHAT = (
+    "add_special_tokens",
+    "audio",
+    "chat_template",
+    "chat_template_kwargs",
+    "continue_final_message",
+    "documents",
+    "echo",
+    "mm_processor_kwargs",
+    "moderation",
+    "prediction",
+    "reasoning_effort",
+    "thinking_token_budget",
+    "web_search_options",
+)
 
 
 def check_chat(body: ChatBody) -> None:
@@ -25,6 +49,8 @@ def check_chat(body: ChatBody) -> None:
     _check_fields(body, (*_EVERYWHERE, *_CHAT))
     if _value(body, "modalities") not in (None, ["text"]):
         raise _unsupported("modalities")
+    if _value(body, "verbosity") not in (None, "medium"):
+        raise _unsupported("verbosity")
     if body.add_generation_prompt is False:
         raise _unsupported("add_generation_prompt")
 
@@ -42,8 +68,8 @@ def check_completion(body: CompletionBody) -> None:
 
 def check_message(message: ChatMessage, at: str) -> None:
     """Raises BadRequest for a message with neither text nor calls, and Unsupported for one that has anything else."""
-    if message.role not in ROLES:
-        raise BadRequest(f"not a valid {at}.role: {message.role[:40]!r} ({', '.join(ROLES)})", param=f"{at}.role")
+    if not _ROLE.fullmatch(message.role):
+        raise BadRequest(f"not a valid {at}.role: {message.role[:40]!r} (letters, digits, - and _)", param=f"{at}.role")
     if not _means_off(message, "audio", f"{at}."):
         raise _unsupported(f"{at}.audio")
     calls = "tool_calls" if message.tool_calls else "function_call" if message.function_call else ""
@@ -66,9 +92,13 @@ def check_message(message: ChatMessage, at: str) -> None:
 def _check_fields(body: SamplingBody, fields: tuple[str, ...]) -> None:
     if body.stream_options is not None and not body.stream:
         raise BadRequest("stream_options needs stream: true", param="stream_options")
+    if body.stream_options is not None and body.stream_options.continuous_usage_stats:
+        raise _unsupported("stream_options.continuous_usage_stats")
     for field in fields:
         if not _means_off(body, field):
             raise _unsupported(field)
+    if body.skip_special_tokens is False:
+        raise _unsupported("skip_special_tokens")
 
 
 def _value(owner: SamplingBody | ChatMessage, field: str, at: str = "") -> Any:

@@ -22,6 +22,7 @@ from legato_gateway.tokenizer.tokens import TextTooLong
 from legato_protocol.stream import TokenLogprobs, TopLogprob
 
 END = 256
+JSON = {"content-type": "application/json"}
 PROXIED = Clients(proxies=[ip_network("127.0.0.0/8")])  # whence the clients here come
 
 
@@ -213,7 +214,7 @@ def build(streams: StreamPolicy | None = None, clients: Clients = PROXIED, **opt
     )
     app = application.create(parts)
     transport = httpx.ASGITransport(app, raise_app_exceptions=False)
-    http = httpx.AsyncClient(transport=transport, base_url="http://gateway")
+    http = httpx.AsyncClient(transport=transport, base_url="http://gateway", headers=JSON)
     client = openai.AsyncOpenAI(base_url="http://gateway/v1", api_key="-", http_client=http, max_retries=0)
     return Gateway(tokens, clock, relay, status, budget, app, entries, http, client)
 

@@ -74,7 +74,8 @@ async def test_a_client_that_left_before_the_response_is_499(gateway: Any) -> No
     async def send(message: Any) -> None:
         raise AssertionError(message)
 
-    scope = {"type": "http", "method": "POST", "path": "/v1/completions", "headers": [], "query_string": b""}
+    headers = [(b"content-type", b"application/json")]
+    scope = {"type": "http", "method": "POST", "path": "/v1/completions", "headers": headers, "query_string": b""}
     serving = asyncio.create_task(gateway.app({**scope, "http_version": "1.1"}, receive, send))
     await hangs.reached.wait()
     left.set()

@@ -110,7 +110,6 @@ async def test_parameters_reach_the_relay_as_meant(gateway: Any) -> None:
         stop_token_ids=[7, 256],
         priority=-3,
         cache_salt="salt",
-        a_field_nobody_knows=1,
         top_logprobs=0,
         logprobs=True,
     )

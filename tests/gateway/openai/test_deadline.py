@@ -10,6 +10,7 @@ import pytest
 from legato_gateway.openai.preparation import AT_ONCE, LONG
 
 pytestmark = pytest.mark.anyio
+JSON = {"content-type": "application/json"}
 SOON = {"x-legato-deadline": "50ms"}
 
 
@@ -48,7 +49,7 @@ async def test_an_upload_that_stalls_ends_by_the_deadline(gateway: Any) -> None:
     async def send(message: Any) -> None:
         sent.append(message)
 
-    headers = [(name.encode(), value.encode()) for name, value in SOON.items()]
+    headers = [(name.encode(), value.encode()) for name, value in (SOON | JSON).items()]
     scope = {"type": "http", "method": "POST", "path": "/v1/completions", "headers": headers, "query_string": b""}
     await asyncio.wait_for(gateway.app({**scope, "http_version": "1.1"}, receive, send), 10)
     assert sent[0]["status"] == 504

@@ -22,7 +22,7 @@ class Exchange:
         self.gateway.script(*steps)
         self.sent: list[tuple[float, Any]] = []
         self._admitted = admitted
-        self._headers = list(headers)
+        self._headers = [(b"content-type", b"application/json"), *headers]
         self._half_closed = asyncio.Event()
         self._body = [json.dumps({"model": "tiny", "prompt": "hi", "stream": True}).encode()]
         submit = self.gateway.relay.submit

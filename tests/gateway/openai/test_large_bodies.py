@@ -48,7 +48,9 @@ def process(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[P
 
 @pytest.fixture
 async def client(process: Process) -> AsyncIterator[httpx.AsyncClient]:
-    async with httpx.AsyncClient(base_url=process.url, trust_env=False, timeout=120) as made:
+    async with httpx.AsyncClient(
+        base_url=process.url, trust_env=False, timeout=120, headers={"content-type": "application/json"}
+    ) as made:
         yield made
 
 

@@ -168,7 +168,7 @@ OTHERS: list[tuple[str, dict[str, Any], list[Any], list[Any]]] = [
     ("echo", COMPLETION, [True, False], [1, "true"]),
     ("stream_options", CHAT, [], [{"include_usage": 1}, [], "x", True]),
     ("add_generation_prompt", CHAT, [True], [1, "true"]),
-    ("model", CHAT, ["tiny"], [None, 1, True, ["tiny"], {}]),
+    ("model", CHAT, ["tiny", None], [1, True, ["tiny"], {}]),
 ]
 ALLOWED = [(name, body, value) for name, body, values, _ in OTHERS for value in values]
 WRONG = [(name, body, value) for name, body, _, values in OTHERS for value in values]
@@ -200,7 +200,7 @@ async def test_what_is_wrong_is_told_with_what_is_allowed(gateway: Any) -> None:
     assert await told(n=True) == "not a valid n: true (a whole number from 1 to 128)"
     assert await told(stream=1) == "not a valid stream: 1 (true or false)"
     assert await told(user="x" * 600) == f'not a valid user: "{"x" * 39}… (text of 0 to 512 characters)'
-    assert await told(logit_bias={"999": 1}) == "not a valid token id in logit_bias: '999' (0 to 256)"
+    assert await told(logit_bias={"999": 1}) == "not valid token ids in logit_bias: '999' (0 to 256)"
     assert await told(stop=["x" * 300_000]) == "stop has 300004 bytes of JSON; at most 262144 are allowed"
 
 

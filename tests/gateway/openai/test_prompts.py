@@ -64,9 +64,9 @@ def test_more_ids_than_the_context_are_counted_and_not_decoded(lists: int) -> No
     ids = b"[" + b",".join([b"1"] * CONTEXT) + b"]"
     more = b"[" + b",".join([b"1"] * (CONTEXT + 1)) + b"]"
     assert prompts(Raw(b"[" + b",".join([ids] * lists) + b"]"), CONTEXT) == ((1,) * CONTEXT,) * lists
-    with pytest.raises(ContextLengthExceeded, match=f"allows for {CONTEXT * lists} tokens"):
+    with pytest.raises(ContextLengthExceeded, match=f"maximum context length is {CONTEXT} tokens"):
         prompts(Raw(b"[" + b",".join([more] * lists) + b"]"), CONTEXT)
-    with pytest.raises(ContextLengthExceeded, match=f"allows for {CONTEXT} tokens, but there are {CONTEXT + 1}"):
+    with pytest.raises(ContextLengthExceeded, match=f"length is {CONTEXT} tokens, but there are {CONTEXT + 1}"):
         prompts(Raw(more), CONTEXT)
 
 

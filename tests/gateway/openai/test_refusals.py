@@ -23,7 +23,7 @@ def check(gateway: Any, response: Any, status: int, param: str | None, code: str
 WRONG: list[tuple[dict[str, Any], str]] = [
     ({"messages": []}, "messages"),
     ({"messages": "hi"}, "messages"),
-    ({"messages": [{"role": "king", "content": "hi"}]}, "messages[0].role"),
+    ({"messages": [{"role": "<|king|>", "content": "hi"}]}, "messages[0].role"),
     ({"messages": [{"role": "user"}]}, "messages[0].content"),
     ({"messages": [{"role": "user", "content": 5}]}, "messages[0].content"),
     ({"messages": [{"role": "user", "content": [{"type": "text"}]}]}, "messages[0].content[0].text"),
@@ -57,7 +57,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"min_tokens": 9, "max_tokens": 5}, "min_tokens"),
     ({"stream": "yes"}, "stream"),
     ({"stream_options": {"include_usage": True}}, "stream_options"),
-    ({"model": None}, "model"),
+    ({"stream": True, "stream_options": {"include_usage": True, "every": 1}}, "stream_options"),
     ({"user": 5}, "user"),
 ]
 
@@ -69,6 +69,13 @@ async def test_wrong_values_are_named(gateway: Any, fields: dict[str, Any], para
 
 ABSENT: list[tuple[dict[str, Any], str]] = [
     ({"modalities": ["text", "audio"]}, "modalities"),
+    ({"verbosity": "high"}, "verbosity"),
+    ({"reasoning_effort": "low"}, "reasoning_effort"),
+    ({"skip_special_tokens": False}, "skip_special_tokens"),
+    (
+        {"stream": True, "stream_options": {"continuous_usage_stats": True}},
+        "stream_options.continuous_usage_stats",
+    ),
     (
         {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]},
         "messages[0].content[0].type",
@@ -155,9 +162,9 @@ MALFORMED = [
 
 @pytest.mark.parametrize(("path", "param"), [("chat/completions", "messages"), ("completions", "prompt")])
 async def test_fields_that_are_missing_are_named(gateway: Any, path: str, param: str) -> None:
-    for fields, missing in (({}, "model"), ({"model": "tiny"}, param)):
+    for fields in ({}, {"model": "tiny"}):
         answer = await gateway.http.post(f"/v1/{path}", json=fields)
-        assert check(gateway, answer, 400, missing) == f"{missing} is missing"
+        assert check(gateway, answer, 400, param) == f"{param} is missing"
 
 
 async def test_a_field_that_comes_twice_is_its_last(gateway: Any) -> None:
@@ -166,8 +173,51 @@ async def test_a_field_that_comes_twice_is_its_last(gateway: Any) -> None:
     assert gateway.relay.requests[0].choices == 2
 
 
-async def test_unknown_fields_are_skipped(gateway: Any) -> None:
-    assert (await gateway.chat(metadata={"a": [[], {}]}, store=True, service_tier="auto")).status_code == 200
+async def test_fields_without_effect_are_taken(gateway: Any) -> None:
+    fields = {"metadata": {"a": [[], {}]}, "store": True, "service_tier": "auto", "prompt_cache_key": "x"}
+    assert (await gateway.chat(**fields)).status_code == 200
+
+
+@pytest.mark.parametrize("name", ["mirostat", "Temperature", "x" * 500, "a`b"])
+async def test_fields_that_nobody_knows_are_refused_by_name(gateway: Any, name: str) -> None:
+    message = check(gateway, await gateway.chat(**{name: 1}), 400, name[:40], "unsupported_value")
+    assert name[:40] in message
+
+
+async def test_who_names_no_model_means_the_one_that_is_served(gateway: Any) -> None:
+    answer = await gateway.http.post("/v1/completions", json={"prompt": "hi"})
+    assert answer.json()["model"] == "tiny"
+
+
+@pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded", "", "application/jsonl", None])
+async def test_a_body_that_is_not_said_to_be_json_is_refused(gateway: Any, kind: str | None) -> None:
+    request = gateway.http.build_request("POST", "/v1/completions", json={"prompt": "hi"})
+    request.headers["content-type"] = kind or ""
+    if kind is None:
+        del request.headers["content-type"]
+    check(gateway, await gateway.http.send(request), 415, None, "unsupported_media_type")
+
+
+@pytest.mark.parametrize("kind", ["application/json; charset=utf-8", "Application/JSON"])
+async def test_json_may_be_announced_with_its_parameters(gateway: Any, kind: str) -> None:
+    body = b'{"prompt": "hi"}'
+    assert (await gateway.http.post("/v1/completions", content=body, headers={"content-type": kind})).is_success
+
+
+async def test_every_wrong_bias_is_named(gateway: Any) -> None:
+    message = check(gateway, await gateway.chat(logit_bias={"x": 1, "300": 1, "7": 1}), 400, "logit_bias")
+    assert ("'x'" in message, "'300'" in message, "'7'" in message) == (True, True, False)
+    message = check(gateway, await gateway.chat(logit_bias={"1": 101, "2": -200, "3": 100}), 400, "logit_bias")
+    assert ("101.0 of 1" in message, "-200.0 of 2" in message, "of 3" in message) == (True, True, False)
+    many = {str(token): 1 for token in range(300, 1000)}
+    message = check(gateway, await gateway.chat(logit_bias=many), 400, "logit_bias")
+    assert "and 684 more" in message
+    assert len(message) < 1000
+
+
+async def test_roles_are_for_the_chat_template_to_judge(gateway: Any) -> None:
+    assert (await gateway.chat(messages=[{"role": "ipython", "content": "hi"}])).status_code == 200
+    assert gateway.tokens.messages == [{"role": "ipython", "content": "hi"}]
 
 
 @pytest.mark.parametrize("body", MALFORMED, ids=lambda body: repr(body[:20]))
@@ -181,7 +231,7 @@ async def test_malformed_bodies(gateway: Any, body: bytes) -> None:
 async def test_a_prompt_beyond_the_context_is_told_with_numbers(gateway: Any) -> None:
     for fields in ({"prompt": "x" * 1000}, {"prompt": "x" * 990, "max_tokens": 11}):
         message = check(gateway, await gateway.complete(**fields), 400, "prompt", "context_length_exceeded")
-        assert "1000" in message
+        assert message.startswith("This model's maximum context length is 1000 tokens")
         assert str(len(fields["prompt"])) in message
 
 

@@ -38,7 +38,13 @@ class Connection:
             self.something.set()
 
     async def run(self, app: Any) -> None:
-        scope = {"type": "http", "method": "POST", "path": "/v1/completions", "headers": [], "query_string": b""}
+        scope = {
+            "type": "http",
+            "method": "POST",
+            "path": "/v1/completions",
+            "headers": [(b"content-type", b"application/json")],
+            "query_string": b"",
+        }
         await app({**scope, "http_version": "1.1"}, self.receive, self.send)
 
 
