@@ -6,7 +6,7 @@ A turn is noted in the service's status before anything of it happens, so that a
 import asyncio
 import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from legato_operator.clock import Clock
@@ -31,15 +31,18 @@ class UpgradeTurns:
         clock: Clock,
         bounds: Waves,
         namespaces: Sequence[str] = (),
-        ignored: Sequence[str] = (),
+        works_in: Callable[[str], bool] = lambda namespace: True,
     ) -> None:
-        """`stored` is asked for services as they are now: one that was kept for later may lack a turn just given."""
+        """`stored` is asked for services as they are now: one that was kept for later may lack a turn just given.
+
+        Services of namespaces that this operator does not work in have their turns elsewhere.
+        """
         self._stored = stored
         self._cluster = cluster
         self._clock = clock
         self._waves = bounds
         self._namespaces: Sequence[str | None] = tuple(namespaces) or (None,)
-        self._ignored = frozenset(ignored)
+        self._works_in = works_in
         self.every = max(LEAST, min(LOOK_EVERY, bounds.pause / 2))  # seconds until one who has a turn looks again
         self._busy = asyncio.Lock()
         self._first: float | None = None
@@ -75,7 +78,7 @@ class UpgradeTurns:
     async def _services(self) -> list[Candidate]:
         lists = [await self._stored.list(names.INFERENCE_SERVICE, namespace) for namespace in self._namespaces]
         found = [waves.candidate(item) for listing in lists for item in listing.items]
-        return [each for each in found if each is not None and each.ref.namespace not in self._ignored]
+        return [each for each in found if each is not None and self._works_in(each.ref.namespace)]
 
     async def _note(self, service: Candidate, turn: dict[str, Any] | None) -> None:
         """One that cannot be written keeps no other from its turn: the next look finds it as it is."""

@@ -136,7 +136,7 @@ class _Process:
         autoscaler = Autoscaler(GatewaySignalSource(HttpGateways(session), partial(read_token, led)), metrics.services)
         clock = SystemClock()
         bounds = Waves(settings.upgrade_services, settings.upgrade_pause)
-        turns = UpgradeTurns(cluster, led, clock, bounds, settings.namespaces, settings.ignored_namespaces)
+        turns = UpgradeTurns(cluster, led, clock, bounds, settings.namespaces, self._claims.holds)
         self._remove_unused: Callable[[Iterable[str | None]], Awaitable[None]] | None = None
         reconciler: Reconciles = Reconciler(
             led, HttpWorkers(session), clock, where, self._events, autoscaler, metrics.services, turns
