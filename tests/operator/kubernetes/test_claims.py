@@ -46,7 +46,7 @@ def test_second_release_over_a_namespace_says_so_and_follows_when_the_first_is_g
                 await s.wait(lambda: _told(s, f"release {s.name}/one looks after this namespace"))
                 await s.make(build(engine={"chunkTokens": 256}))
                 await s.wait(lambda: _is_settled(s))
-                assert _writes(await _metrics(two)) <= {("apply", "Event")}
+                assert _writes(await _metrics(two)) <= {("create", "Event"), ("apply", "Event")}
                 one.task.cancel()
                 await s.wait(lambda: _is(_ready(two), (200, False)))
                 await s.make(build(engine={"chunkTokens": 128}))
