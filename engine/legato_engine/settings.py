@@ -60,6 +60,7 @@ class WorkerSettings:
     start_limit: float = 600.0
     pod_revision: str = ""
     traces: bool = False  # sent where the standard variables of OpenTelemetry say
+    token_folder: str | None = None  # with the service's tokens, which are followed; None: `token` is the only one
     token: str = field(default="", repr=False)
     parent: int = 0  # process id that this one must not outlive; 0: it may outlive all
 
@@ -121,6 +122,7 @@ _FLAGS: Final = (
     Flag("--step-limit", flags.DURATION, "replace the compute process when one step takes longer than this"),
     Flag("--start-limit", flags.DURATION, "replace the compute process when its start makes no progress for this long"),
     Flag("--pod-revision", flags.text("HASH"), "hash of the pod template"),
+    Flag("--token-folder", flags.text("FOLDER"), "folder with the service's tokens, read again when they change"),
 )
 
 
@@ -155,16 +157,17 @@ def _check_together(settings: WorkerSettings) -> None:
         raise SettingsError("--profile: required with --runner paced")
     if settings.runner != "paced" and settings.profile is not None:
         raise SettingsError("--profile: only allowed with --runner paced")
-    if settings.token:
+    if settings.token or settings.token_folder:
         return
     if not values.is_loopback(settings.host):
         raise SettingsError(
             f"--host: {settings.host} is not a loopback address, and {names.ENV_TOKEN} is not set: the control port "
-            f"would be open to everyone (set {names.ENV_TOKEN}, or listen on 127.0.0.1)"
+            f"would be open to everyone (set {names.ENV_TOKEN}, give --token-folder, or listen on 127.0.0.1)"
         )
     transfer_host = settings.transfer_host or settings.host
     if settings.transport != "None" and not values.is_loopback(transfer_host):
         raise SettingsError(
             f"--transfer-host: {transfer_host} is not a loopback address, and {names.ENV_TOKEN} is not set: hand-offs "
-            f"would be open to everyone (set {names.ENV_TOKEN}, listen on 127.0.0.1, or use --transport None)"
+            f"would be open to everyone (set {names.ENV_TOKEN}, give --token-folder, listen on 127.0.0.1, or use "
+            "--transport None)"
         )

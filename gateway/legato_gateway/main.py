@@ -57,6 +57,7 @@ from legato_gateway.workers.worker_stream import StreamLimits
 from legato_protocol import model_digest, open_files
 from legato_protocol.flags import SettingsError
 from legato_protocol.parent import die_with_parent
+from legato_protocol.service_tokens import RefusalLog, ServiceTokens
 
 if TYPE_CHECKING:
     from legato_telemetry.spans import Tracing
@@ -92,7 +93,9 @@ class Gateway:
         name = f"{socket.gethostname()}-{secrets.token_hex(4)}"
         weights = Weights(settings.prefix_cache_weight, settings.kv_cache_utilization_weight, settings.step_time_weight)
         policy = Policy(settings.local_prefill_below_tokens, settings.when_prefill_unavailable, weights)
-        self.links = Links(fleet, opener(name, settings.token, StreamLimits(SilenceLimits(settings.worker_silence))))
+        self._tokens = ServiceTokens(settings.token, settings.token_folder)
+        self._refusals = RefusalLog()
+        self.links = Links(fleet, opener(name, self._tokens, StreamLimits(SilenceLimits(settings.worker_silence))))
         self.tracing = _tracing(settings, name)
         self.metrics = metrics
         self.relay = RequestRelay(
@@ -137,11 +140,12 @@ class Gateway:
         self.app = app.create(parts)
         shown = UIState(name, served, state, self.relay, self.samples)
         self.health = health.create(state)
-        self.control = control.create(demand.report, state.state, shown.report, self.app, settings.token)
+        self.control = control.create(demand.report, state.state, shown.report, self.app, self._tokens, self._refused)
 
     async def follow(self) -> None:
         """Keeps streams to the workers until cancelled. A fault of ours ends all requests, and is raised."""
         beside = [asyncio.create_task(self.samples.run())]
+        beside.append(asyncio.create_task(self._tokens.follow(lambda: None, _log.warning)))
         if self._keys is not None:
             beside.append(asyncio.create_task(self._keys.follow()))
         if self.certificate is not None:
@@ -154,6 +158,11 @@ class Gateway:
         finally:
             for task in beside:
                 task.cancel()
+
+    def _refused(self, who: str) -> None:
+        self.metrics.token_refused("gateway")
+        if line := self._refusals.note(f"refused {who}: it shows no token, or not the service's"):
+            _log.warning(line)
 
 
 def run(settings: GatewaySettings, model: Path) -> int:

@@ -104,6 +104,11 @@ class Metrics:
             ["worker"],
             registry=registry,
         )
+        self._refused = Counter(
+            "legato_gateway_refused_tokens", "Service tokens refused, by who refused", ["by"], registry=registry
+        )
+        for by in ("gateway", "worker"):
+            self._refused.labels(by)
         self._connections = Counter(
             "legato_gateway_closed_connections",
             "Connections closed or not let in, by reason",
@@ -197,6 +202,10 @@ class Metrics:
 
     def foreign(self, worker: str) -> None:
         self._foreign.labels(worker).inc()
+
+    def token_refused(self, by: str) -> None:
+        """By a worker, of this gateway; or by this gateway, of somebody who asked at its control port."""
+        self._refused.labels(by).inc()
 
     def handed_over(self, report: HandoffReport) -> None:
         self._times["handoff_seconds"].observe(report.seconds)

@@ -75,6 +75,7 @@ class GatewaySettings:
     tls_certificate_file: Path | None = None  # with its key: clients connect with TLS
     tls_key_file: Path | None = None
     trusted_proxies: tuple[IPv4Network | IPv6Network, ...] = ()
+    token_folder: Path | None = None  # with the service's tokens, which are followed; None: `token` is the only one
     token: str = field(default="", repr=False)
     parent: int = 0  # process id that this one must not outlive; 0: it may outlive all
 
@@ -208,6 +209,7 @@ _FLAGS: Final = (
     ),
     Flag("--tls-certificate-file", flags.FILE, "PEM file with the certificate for clients, and those that signed it"),
     Flag("--tls-key-file", flags.FILE, "PEM file with its private key; both are read again when they change"),
+    Flag("--token-folder", flags.FOLDER, "folder with the service's tokens, read again when they change"),
     Flag(
         "--trusted-proxy",
         flags.ValueKind("NETWORK", values.network),
@@ -246,10 +248,11 @@ def read(given: Namespace, environ: Mapping[str, str]) -> GatewaySettings:
             f"--max-pending-body-bytes is {settings.max_pending_body_bytes}: at least twice --max-body-bytes "
             f"({settings.max_body_bytes}) is needed, so that the largest body fits"
         )
-    if settings.control_port is not None and not settings.token and not values.is_loopback(settings.host):
+    has_token = bool(settings.token or settings.token_folder)
+    if settings.control_port is not None and not has_token and not values.is_loopback(settings.host):
         raise SettingsError(
             f"--host: {settings.host} is not a loopback address, and {names.ENV_TOKEN} is not set: the control port "
-            f"would be open to everyone (set {names.ENV_TOKEN}, or listen on 127.0.0.1)"
+            f"would be open to everyone (set {names.ENV_TOKEN}, give --token-folder, or listen on 127.0.0.1)"
         )
     return settings
 

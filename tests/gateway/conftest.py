@@ -31,6 +31,7 @@ from legato_gateway.workers.fleet import Fleet
 from legato_gateway.workers.links import Links, opener
 from legato_gateway.workers.silence import SilenceLimits
 from legato_gateway.workers.worker_stream import StreamLimits
+from legato_protocol.service_tokens import ServiceTokens
 from legato_protocol.stream import SamplingParams
 
 TOKEN = "secret"
@@ -103,7 +104,7 @@ class Gateway:
         self.index = KVIndex()
         self.admission = Admission()
         self.history, self.metrics = History(), Metrics()
-        self.links = Links(self.fleet, opener("gateway-1", TOKEN, limits))
+        self.links = Links(self.fleet, opener("gateway-1", ServiceTokens(TOKEN), limits))
         discovery = options.pop("discovery", StaticDiscovery(()))
         hold = options.pop("hold_without_workers", False)
         tracer = options.pop("tracer", None)

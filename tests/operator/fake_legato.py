@@ -33,6 +33,11 @@ def steered(kind: str) -> str | None:
     return path.read_text() if path.exists() else None
 
 
+def known_tokens() -> list[str]:
+    data = Path(flag("--token-folder")) / "..data"
+    return [path.read_text() for name in ("token", "next", "previous") if (path := data / name).exists()]
+
+
 class Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         if self.path == "/healthz":
@@ -42,7 +47,7 @@ class Handler(BaseHTTPRequestHandler):
         if self.path == "/readyz":
             loading = steered("loading") or ("stopping" if stopping.is_set() else None)
             return self.answer(503 if loading else 200, loading or "ready")
-        if self.headers["authorization"] != f"Bearer {os.environ['LEGATO_TOKEN']}":
+        if self.headers["authorization"] not in [f"Bearer {token}" for token in known_tokens()]:
             return self.answer(401, "no")
         busy = int(steered("busy") or 0)
         state = {

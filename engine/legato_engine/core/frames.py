@@ -20,7 +20,7 @@ PhaseName = Literal["queue", "prefill", "handoff", "decode"]
 
 
 class Start(Message, tag="start", frozen=True):
-    """First frame: what to be. `path` is the model's, resolved."""
+    """First frame: what to be. `path` is the model's, resolved; the token in `settings` is the one to show now."""
 
     settings: WorkerSettings
     path: str
@@ -42,6 +42,7 @@ class Inbox(Message, tag="in", frozen=True):
     left: tuple[int, ...] = ()
     drain: bool | None = None  # from now on; None: as before
     order: int = 0  # number of this order to drain, or to serve again
+    tokens: tuple[str, ...] = ()  # the service's, first the one to show from now on; empty: as before
 
 
 # ── core → server ───────────────────────────────────────────────────────────────────────────────────────────────────

@@ -112,6 +112,8 @@ class Core:
         now = self._clock()
         for frame in self._channel.receive():
             assert isinstance(frame, Inbox)
+            if frame.tokens and self._agent is not None:
+                self._agent.trust(frame.tokens)
             self._handler.take_in(frame, now)
         if self._agent is not None:
             for event in self._agent.poll():

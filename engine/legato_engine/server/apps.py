@@ -1,22 +1,20 @@
 """The two HTTP faces of a worker: health, open to all who reach it, and control, which requires the service token."""
 
-import hmac
 from collections.abc import Callable
 from typing import Any
 
 import msgspec
 from starlette.applications import Starlette
-from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route, WebSocketRoute
-from starlette.types import ASGIApp, Receive, Scope, Send
 
 from legato_engine.server import transfer_port
 from legato_engine.server.connections import Connections
 from legato_engine.server.hub import CoreView, Hub
 from legato_engine.settings import WorkerSettings
 from legato_protocol.names import EVENTS_PATH, STREAM_PATH
+from legato_protocol.service_tokens import ServiceTokens
 
 _EXPOSITION = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -53,14 +51,18 @@ def health(hub: Hub) -> Starlette:
 def control(
     hub: Hub,
     settings: WorkerSettings,
+    tokens: ServiceTokens,
     drain: Callable[[], None],
     recall: Callable[[], bool],
     connections: Connections,
-) -> ASGIApp:
-    """`/stream`, `/events`, `GET /state`, `POST /drain`, and `DELETE /drain`: 409 once the process was told to stop."""
+) -> Starlette:
+    """`/stream`, `/events`, `GET /state`, `POST /drain`, and `DELETE /drain`: 409 once the process was told to stop.
+
+    Whoever asks has shown one of the `tokens`.
+    """
 
     async def state(_request: Request) -> Response:
-        return JSONResponse(state_of(hub, settings))
+        return JSONResponse(state_of(hub, settings) | {"tokens": tokens.ids})
 
     async def post_drain(_request: Request) -> Response:
         drain()
@@ -70,7 +72,7 @@ def control(
         recalled = recall()
         return JSONResponse({"draining": hub.draining}, 200 if recalled else 409)
 
-    app = Starlette(
+    return Starlette(
         routes=[
             Route("/state", state),
             Route("/drain", post_drain, methods=["POST"]),
@@ -79,7 +81,6 @@ def control(
             WebSocketRoute(EVENTS_PATH, connections.events),
         ],
     )
-    return TokenAuth(app, hub, settings.token)
 
 
 def state_of(hub: Hub, settings: WorkerSettings) -> dict[str, Any]:
@@ -125,25 +126,3 @@ def _state_of_core(core: CoreView) -> dict[str, Any]:
 
 def _as_dict(report: msgspec.Struct) -> dict[str, Any]:
     return msgspec.structs.asdict(report)
-
-
-class TokenAuth:
-    """Middleware that requires the service token as a bearer token. Where there is no token everyone is let through;
-    settings then allow loopback only."""
-
-    def __init__(self, app: ASGIApp, hub: Hub, token: str) -> None:
-        self._app = app
-        self._hub = hub
-        self._expected = f"Bearer {token}".encode() if token else None
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if self._expected is None or scope["type"] == "lifespan" or self._is_authorized(scope):
-            await self._app(scope, receive, send)
-            return
-        self._hub.metrics.refused("unauthorized")
-        answer = JSONResponse({"error": "missing or invalid bearer token: this port requires the service token"}, 401)
-        await answer(scope, receive, send)
-
-    def _is_authorized(self, scope: Scope) -> bool:
-        shown = Headers(scope=scope).get("authorization", "")
-        return hmac.compare_digest(shown.encode(), self._expected or b"")

@@ -62,6 +62,10 @@ class Hub:
         self._left: list[int] = []
         self._drain_requested = False  # the core was not told yet whether to drain
         self._order = 0  # number of the last order to drain or to serve again
+        self.tokens: tuple[
+            str, ...
+        ] = ()  # the service's, first the one to show; empty: that of the settings is the only one
+        self._new_tokens: tuple[str, ...] = ()  # that the core was not told yet
 
     # ── core ──
 
@@ -73,7 +77,7 @@ class Hub:
         self.core = CoreView(ready, StoredHashes(ready.hello.epoch))
         self.phase = "ready"
         self._joined = list(self._gateways)
-        self._drain_requested = self.draining
+        self._drain_requested, self._new_tokens = self.draining, self.tokens
         hello = stream.encode(ready.hello)
         for queue in self._gateways.values():
             queue.put(hello)
@@ -127,12 +131,19 @@ class Hub:
 
     def take_inbox(self) -> Inbox | None:
         """What the core has not been told; None when that is nothing, or when there is no core."""
-        if self.core is None or not (self._frames or self._joined or self._left or self._drain_requested):
+        news = self._frames or self._joined or self._left or self._drain_requested or self._new_tokens
+        if self.core is None or not news:
             return None
         drain = self.draining if self._drain_requested else None
-        inbox = Inbox(tuple(self._frames), tuple(self._joined), tuple(self._left), drain, self._order)
+        inbox = Inbox(tuple(self._frames), tuple(self._joined), tuple(self._left), drain, self._order, self._new_tokens)
         self._frames, self._joined, self._left, self._drain_requested = [], [], [], False
+        self._new_tokens = ()
         return inbox
+
+    def trust(self, tokens: tuple[str, ...]) -> None:
+        """The service's tokens from now on, for hand-offs: first the one to show."""
+        self.tokens = self._new_tokens = tokens
+        self._wake()
 
     # ── gateways ──
 

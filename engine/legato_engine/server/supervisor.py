@@ -3,7 +3,7 @@
 import asyncio
 import secrets
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from legato_engine.core.frames import Beat, FromCore, Loading, NotStarting, Ready, Start, Turn
 from legato_engine.errors import StartFailed
@@ -57,7 +57,7 @@ class Supervisor:
             self._link = await self._launch()
             epoch = secrets.token_hex(8)
             try:
-                self._link.send(Start(self._settings, path, epoch))
+                self._link.send(Start(self._settings_now(), path, epoch))
                 reason = await self._listen(self._link)
                 if reason:  # gateways need not wait for its end
                     self._hub.core_lost(reason)
@@ -106,6 +106,10 @@ class Supervisor:
                     where = f"turn {frame.turn}" if frame.turn else "its start"
                     return f"the core was stuck in {where} for {frame.busy:.1f} seconds"
                 self._take(frame)
+
+    def _settings_now(self) -> WorkerSettings:
+        """With the token that hand-offs are to show."""
+        return replace(self._settings, token=self._hub.tokens[0]) if self._hub.tokens else self._settings
 
     def _limit(self, beat: Beat) -> float:
         return hang.limit(self._settings.step_limit, beat.expected) if beat.turn else self._settings.start_limit

@@ -5,6 +5,7 @@ import signal
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,7 +17,9 @@ from legato_engine.server.core_link import Launch
 from legato_engine.server.hub import Hub
 from legato_engine.server.phase_spans import PhaseSpans
 from legato_engine.server.supervisor import Supervisor
+from legato_engine.server.token_auth import TokenAuth
 from legato_engine.settings import WorkerSettings
+from legato_protocol.service_tokens import RefusalLog, ServiceTokens
 
 if TYPE_CHECKING:
     from legato_telemetry.spans import Tracing
@@ -39,6 +42,8 @@ class WorkerServer:
         self._tracing = _tracing(settings, log)
         spans = PhaseSpans(self._tracing, settings.name, settings.role) if self._tracing is not None else None
         self.hub = Hub(WorkerMetrics(), self._wake, spans)
+        self._tokens = ServiceTokens(settings.token, Path(settings.token_folder) if settings.token_folder else None)
+        self._refusals = RefusalLog()
         self._supervisor = Supervisor(settings, self.hub, launch, log)
         self._stopping = asyncio.Event()
         self._stop_at_once = asyncio.Event()
@@ -53,18 +58,25 @@ class WorkerServer:
             (listen.server(apps.health(self.hub), self.hub.metrics.refused), health),
             (
                 listen.server(
-                    apps.control(self.hub, settings, self.drain, self.recall, connections), self.hub.metrics.refused
+                    TokenAuth(
+                        apps.control(self.hub, settings, self._tokens, self.drain, self.recall, connections),
+                        self._tokens,
+                        self._refused,
+                    ),
+                    self.hub.metrics.refused,
                 ),
                 control,
             ),
         ]
         serving = [asyncio.create_task(server.serve(sockets=[end])) for server, end in servers]
+        following = asyncio.create_task(self._tokens.follow(self._trust, partial(self._log, "WARNING")))
         if settings.announce:
             ports = {"health": health.getsockname()[1], "control": control.getsockname()[1]}
             listen.announce(settings.announce, ports)
         try:
             await self._until_stopped()
         finally:
+            following.cancel()
             for server, _ in servers:
                 server.should_exit = True
             await asyncio.gather(*serving)
@@ -113,6 +125,10 @@ class WorkerServer:
                 await working
 
     async def _work(self) -> None:
+        self.hub.phase = "waiting for the service's token"
+        while self._tokens.missing:  # noqa: ASYNC110 - of a file
+            await asyncio.sleep(_POLL)
+        self._trust()
         self.hub.phase = "resolving"
         path = await _in_thread(lambda: self._resolve(self._settings.model, self._progress))
         await self._supervisor.run(str(path))
@@ -130,6 +146,16 @@ class WorkerServer:
             self._log("INFO", "drained")
             await asyncio.sleep(_FAREWELL)
         at_once.cancel()
+
+    def _trust(self) -> None:
+        """Hand-offs follow the tokens too."""
+        if self._settings.token_folder:
+            self.hub.trust(self._tokens.known)
+
+    def _refused(self, who: str) -> None:
+        self.hub.metrics.refused("unauthorized")
+        if line := self._refusals.note(f"refused {who}: it shows no token, or not the service's"):
+            self._log("WARNING", line)
 
     def _progress(self, line: str) -> None:
         self._log("INFO", line)

@@ -72,6 +72,10 @@ class TransferAgent:
         self._receiver = Receiver(self._context)
         self._registries = (self._sender.sessions, self._receiver.sessions)
 
+    def trust(self, tokens: Sequence[str]) -> None:
+        """From now on show the first of these, and take any from peers. Connections that there are stay as they are."""
+        self._peers.trust(tokens)
+
     @property
     def address(self) -> bytes:
         """For `Hello.address`."""

@@ -6,9 +6,11 @@ from a connection before its `PeerHello`: proof of the token, a common version, 
 
 import hmac
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b, sha256
+
+from msgspec import structs
 
 from legato_engine.transfer.link import Link
 from legato_protocol import handoff
@@ -17,6 +19,12 @@ from legato_protocol.stream import BadFrame, Peer, encode, in_common
 _SEAL_BYTES = 8
 _MOST_STRANGERS = 64  # connections of peers that have not said who they are
 _log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class _Token:
+    text: str
+    key: bytes  # of seals
 
 
 @dataclass(slots=True)
@@ -29,6 +37,7 @@ class _Connection:
     trusted: bool = False
     closing: bool = False  # from here: the event of its end is yet to come
     refusal: str = ""  # why, if the peer was not to be trusted
+    token: _Token | None = None  # that its messages are sealed with
 
 
 def prove(token: str, worker: str, epoch: str) -> bytes:
@@ -50,11 +59,15 @@ class Peers:
         self._clock = clock
         self._link = link
         self._hello = hello
-        self._token = token
-        self._key = sha256(token.encode()).digest()
+        self._tokens: tuple[_Token, ...] = ()  # that are taken; the first is the one to show
+        self.trust((token,))
         self._connections: dict[int, _Connection] = {}
         self.refused = 0
         self.bad_messages = 0
+
+    def trust(self, tokens: Sequence[str]) -> None:
+        """Show the first of these to peers from now on, and take any of them. Those that are connected keep theirs."""
+        self._tokens = tuple(_Token(token, sha256(token.encode()).digest()) for token in tokens)
 
     def reach(self, peer: Peer) -> int:
         """A connection to this worker and epoch: one that exists, or one that is being opened."""
@@ -63,7 +76,9 @@ class Peers:
                 return number
         number = self._link.connect(peer.address)
         due = self._clock() + self._patience
-        self._connections[number] = _Connection(accepted=False, worker=peer.worker, epoch=peer.epoch, due=due)
+        self._connections[number] = _Connection(
+            accepted=False, worker=peer.worker, epoch=peer.epoch, due=due, token=self._tokens[0]
+        )
         return number
 
     def fence(self, number: int) -> bool:
@@ -107,7 +122,7 @@ class Peers:
     def send(self, number: int, message: handoff.HandoffMessage) -> None:
         """Sends when the peer is trusted; a connection that is gone swallows it (its end is an event)."""
         if self.trusted(number):
-            self._link.send(number, self._seal(encode(message)))
+            self._link.send(number, _sealed(encode(message), self._token(number)))
 
     def connected(self, number: int, accepted: bool) -> None:
         if accepted:
@@ -127,7 +142,7 @@ class Peers:
         if connection is None or connection.refusal:
             return None
         try:
-            message = handoff.decode(self._unseal(data))
+            message = handoff.decode(self._unseal(data, connection))
             if isinstance(message, handoff.PeerHello) == connection.trusted:
                 raise BadFrame("a hello where none is due, or none where one is")
         except BadFrame as error:
@@ -143,7 +158,7 @@ class Peers:
             self._refuse(number, reason)
 
     def _greet(self, number: int, connection: _Connection, hello: handoff.PeerHello) -> handoff.PeerHello | None:
-        fault = self._fault(connection, hello)
+        fault = self._fault(connection, hello, self._token(number))
         if fault:
             self._refuse(number, fault)
             return None
@@ -155,12 +170,14 @@ class Peers:
         return hello
 
     def _say_hello(self, number: int) -> None:
-        self._link.send(number, self._seal(encode(self._hello)))
+        token, own = self._token(number), self._hello
+        hello = structs.replace(own, proof=prove(token.text, own.worker, own.epoch))
+        self._link.send(number, _sealed(encode(hello), token))
 
-    def _fault(self, connection: _Connection, hello: handoff.PeerHello) -> str:
+    def _fault(self, connection: _Connection, hello: handoff.PeerHello, token: _Token) -> str:
         """Why this peer is not the one to exchange KV with; empty when it is."""
         own = self._hello
-        if not hmac.compare_digest(hello.proof, prove(self._token, hello.worker, hello.epoch)):
+        if not hmac.compare_digest(hello.proof, prove(token.text, hello.worker, hello.epoch)):
             return "its proof of the token is wrong"
         if not in_common(hello.version, hello.oldest, (handoff.OLDEST, handoff.VERSION)):
             return f"its version is {hello.version}, ours is {handoff.VERSION}"
@@ -183,11 +200,25 @@ class Peers:
         if len(strangers) >= _MOST_STRANGERS:
             self._refuse(strangers[0], "it did not say who it is, and there are too many such connections")
 
-    def _seal(self, data: bytes) -> bytes:
-        return blake2b(data, digest_size=_SEAL_BYTES, key=self._key).digest() + data
+    def _token(self, number: int) -> _Token:
+        """That is used with a peer that was connected to, or has shown which one it has."""
+        token = self._connections[number].token
+        assert token is not None
+        return token
 
-    def _unseal(self, data: bytes) -> bytes:
+    def _unseal(self, data: bytes, connection: _Connection) -> bytes:
+        """What is in a message. The first of a peer that connected tells by its seal which token it shows."""
         seal, rest = data[:_SEAL_BYTES], data[_SEAL_BYTES:]
-        if not hmac.compare_digest(seal, blake2b(rest, digest_size=_SEAL_BYTES, key=self._key).digest()):
-            raise BadFrame("its seal does not fit: damaged, or of another service")
-        return rest
+        for token in (connection.token,) if connection.token else self._tokens:
+            if hmac.compare_digest(seal, _digest(rest, token)):
+                connection.token = token
+                return rest
+        raise BadFrame("its seal does not fit: damaged, or of another service")
+
+
+def _sealed(data: bytes, token: _Token) -> bytes:
+    return _digest(data, token) + data
+
+
+def _digest(data: bytes, token: _Token) -> bytes:
+    return blake2b(data, digest_size=_SEAL_BYTES, key=token.key).digest()

@@ -3,7 +3,6 @@
 It is served beside the public port by one server. The port that a connection came in on decides what it can ask.
 """
 
-import hmac
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final
 
@@ -19,6 +18,7 @@ from legato_gateway.openai.sse import encode
 from legato_gateway.ui import routes
 from legato_protocol import demand
 from legato_protocol.demand import DEMAND_PATH, DemandReport
+from legato_protocol.service_tokens import ServiceTokens
 
 API: Final = "/v1/"
 
@@ -28,11 +28,12 @@ def create(
     state: Callable[[], dict[str, Any]],
     ui: Callable[[float], dict[str, Any]],
     public: ASGIApp,
-    token: str,
+    tokens: ServiceTokens,
+    refused: Callable[[str], None],
 ) -> ASGIApp:
     """`GET /demand`, `GET /state`, the page at `/ui`, and for its playground the API of `public`.
 
-    Without a token everyone is let in; settings then allow loopback only.
+    Without tokens everyone is let in; settings then allow loopback only. `refused` is told who was turned away.
     """
 
     async def get_demand(_request: Request) -> Response:
@@ -42,7 +43,7 @@ def create(
         return Response(encode(state()), media_type="application/json")
 
     own = Starlette(routes=[Route(DEMAND_PATH, get_demand), Route("/state", get_state), *routes.routes(ui)])
-    return TokenRequired(WithAPI(own, public), token, routes.OPEN)
+    return TokenRequired(WithAPI(own, public), tokens, refused, routes.OPEN)
 
 
 class WithAPI:
@@ -60,23 +61,25 @@ class WithAPI:
 
 
 class TokenRequired:
-    """Refuses who does not show the service's token as a bearer token, except at the paths that are `open` to all."""
+    """Refuses who shows none of the service's tokens as a bearer token, except at the paths that are `open` to all."""
 
-    def __init__(self, app: ASGIApp, token: str, open: Collection[str]) -> None:
+    def __init__(
+        self, app: ASGIApp, tokens: ServiceTokens, refused: Callable[[str], None], open: Collection[str]
+    ) -> None:
         self._app = app
-        self._expected = f"Bearer {token}".encode() if token else None
+        self._tokens = tokens
+        self._refused = refused
         self._open = open
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if self._expected is None or scope.get("path") in self._open or self._is_authorized(scope):
+        shown = Headers(scope=scope).get("authorization", "")
+        if scope.get("path") in self._open or self._tokens.takes(shown):
             await self._app(scope, receive, send)
             return
+        host, _ = scope.get("client") or ("an unknown address", 0)
+        self._refused(f"{host} at {scope['path']}")
         text = "missing or invalid bearer token: this port requires the service token"
         await JSONResponse({"error": text}, 401)(scope, receive, send)
-
-    def _is_authorized(self, scope: Scope) -> bool:
-        shown = Headers(scope=scope).get("authorization", "")
-        return hmac.compare_digest(shown.encode(), self._expected or b"")
 
 
 class ByPort:

@@ -12,6 +12,7 @@ from legato_gateway.relay.registry import Registry
 from legato_gateway.routing.kv_index import KVIndex
 from legato_gateway.workers.fleet import Fleet
 from legato_protocol.kv_events import KVEvent
+from legato_protocol.service_tokens import RefusalLog
 from legato_protocol.stream import Begun, Failed, FromWorker, HandoffReport, Hello, Load, Lost, Tokens
 
 _log = logging.getLogger(__name__)
@@ -48,6 +49,7 @@ class WorkerListener:
         self._snapshots = snapshots
         self._history = history
         self._metrics = metrics
+        self._refusals = RefusalLog()
         self._fleet_changed = fleet_changed
 
     def greeted(self, worker: str, hello: Hello) -> None:
@@ -130,6 +132,11 @@ class WorkerListener:
 
     def unknown_kind(self, worker: str, reason: str) -> None:
         self._metrics.unknown_kind(worker)
+
+    def refused(self, worker: str, path: str) -> None:
+        self._metrics.token_refused("worker")
+        if line := self._refusals.note(f"{worker} refuses the service's token as this gateway knows it, at {path}"):
+            _log.warning(line)
 
     def _loaded(self, worker: str, load: Load) -> None:
         known = self._fleet.worker(worker)

@@ -60,7 +60,7 @@ class FakeWorker:
         self.received: list[ToWorker] = []  # every frame that came, in order
         self.pace = pace
         self._fabric = fabric or Fabric()
-        self._token = token
+        self.token = token  # that gateways have to show
         self._heartbeat = heartbeat
         self._kv_revision = kv_revision
         self._num_blocks = num_blocks
@@ -193,7 +193,7 @@ class FakeWorker:
     # ── sockets ─────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _authorize(self, connection: ServerConnection, request: Request) -> Response | None:
-        if request.headers.get("Authorization") != f"Bearer {self._token}":
+        if request.headers.get("Authorization") != f"Bearer {self.token}":
             return connection.respond(HTTPStatus.UNAUTHORIZED, "wrong token\n")
         if request.path not in (STREAM_PATH, EVENTS_PATH):
             return connection.respond(HTTPStatus.NOT_FOUND, "no such path\n")

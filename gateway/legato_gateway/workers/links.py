@@ -6,16 +6,17 @@ from collections.abc import Callable
 from legato_gateway.discovery import Discovery, WorkerAddress
 from legato_gateway.workers.fleet import Fleet
 from legato_gateway.workers.worker_stream import StreamLimits, StreamListener, WorkerStream
+from legato_protocol.service_tokens import ServiceTokens
 from legato_protocol.stream import ToWorker
 
 OpenStream = Callable[[WorkerAddress, StreamListener], WorkerStream]
 
 
-def opener(gateway: str, token: str, limits: StreamLimits) -> OpenStream:
-    """Makes streams that present this gateway and its token."""
+def opener(gateway: str, tokens: ServiceTokens, limits: StreamLimits) -> OpenStream:
+    """Makes streams that present this gateway and the service's token."""
 
     def open_stream(address: WorkerAddress, listener: StreamListener) -> WorkerStream:
-        return WorkerStream(address.worker, address.address, listener, gateway=gateway, token=token, limits=limits)
+        return WorkerStream(address.worker, address.address, listener, gateway=gateway, tokens=tokens, limits=limits)
 
     return open_stream
 

@@ -6,7 +6,8 @@ Frames are decoded here once and handed to a `StreamListener`; what they mean is
 import asyncio
 import random
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -17,7 +18,10 @@ from legato_gateway.workers.silence import Silence, SilenceLimits
 from legato_protocol import kv_events, stream
 from legato_protocol.kv_events import KVEvent
 from legato_protocol.names import EVENTS_PATH, STREAM_PATH
+from legato_protocol.service_tokens import ServiceTokens, ShownToken
 from legato_protocol.stream import BadFrame, FromWorker, Hello, Load, ToWorker, UnknownKind
+
+_REFUSED = (401, 403)  # status of an answer to a token that is not taken
 
 
 class StreamListener(Protocol):
@@ -59,6 +63,9 @@ class StreamListener(Protocol):
     def unknown_kind(self, worker: str, reason: str) -> None:
         """It is of a later version, and sent a frame that this one skips."""
 
+    def refused(self, worker: str, path: str) -> None:
+        """It refused the token that was shown to it; another one is tried, if there is one."""
+
 
 @dataclass(frozen=True, slots=True)
 class StreamLimits:
@@ -86,7 +93,7 @@ class WorkerStream:
         listener: StreamListener,
         *,
         gateway: str,
-        token: str,
+        tokens: ServiceTokens,
         limits: StreamLimits | None = None,
         random_source: random.Random | None = None,
     ) -> None:
@@ -95,7 +102,7 @@ class WorkerStream:
         self.retired = False  # listed no more: a connection that breaks is not opened again
         self._listener = listener
         self._greeting = stream.encode(stream.Greeting(gateway, oldest=stream.OLDEST))
-        self._headers = {"Authorization": f"Bearer {token}"}
+        self._token = ShownToken(tokens)
         self._limits = limits or StreamLimits()
         self._random = random_source or random.Random()
         self._connection: ClientConnection | None = None
@@ -160,7 +167,7 @@ class WorkerStream:
         delays = _Backoff(self._limits, self._random)
         while True:
             try:
-                async with self._connect(STREAM_PATH) as connection:
+                async with self._connected(STREAM_PATH) as connection:
                     await self._run_stream(connection, delays)
                     reason = "the worker closed the stream"
             except (OSError, WebSocketException, _Refused, BadFrame) as error:
@@ -248,7 +255,7 @@ class WorkerStream:
         delays = _Backoff(self._limits, self._random)
         while True:
             try:
-                async with self._connect(EVENTS_PATH) as connection:
+                async with self._connected(EVENTS_PATH) as connection:
                     await self._run_events(connection, delays)
             except (OSError, WebSocketException, BadFrame) as error:
                 if isinstance(error, BadFrame):
@@ -284,10 +291,24 @@ class WorkerStream:
             self._snapshot_wanted.clear()
             await connection.send(stream.encode(kv_events.SnapshotRequest()))
 
-    def _connect(self, path: str) -> connect:
+    @asynccontextmanager
+    async def _connected(self, path: str) -> AsyncIterator[ClientConnection]:
+        """A connection to there. A token that is refused is not shown again before the others were."""
+        token = self._token.get()
+        try:
+            async with self._connect(path, token) as connection:
+                self._token.taken()
+                yield connection
+        except InvalidStatus as error:
+            if error.response.status_code in _REFUSED:
+                self._token.refused(token)
+                self._listener.refused(self.worker, path)
+            raise
+
+    def _connect(self, path: str, token: str) -> connect:
         return connect(
             f"ws://{self.address}{path}",
-            additional_headers=self._headers,
+            additional_headers={"Authorization": f"Bearer {token}"},
             compression=None,
             proxy=None,
             open_timeout=self._limits.open_timeout,
@@ -321,7 +342,7 @@ def _binary(data: str | bytes) -> bytes:
 
 
 def _reason(error: Exception) -> str:
-    if isinstance(error, InvalidStatus) and error.response.status_code in (401, 403):
+    if isinstance(error, InvalidStatus) and error.response.status_code in _REFUSED:
         return "it refuses this gateway's token"
     if isinstance(error, InvalidHandshake):
         return f"no WebSocket there: {error}"

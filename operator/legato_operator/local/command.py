@@ -4,17 +4,15 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from legato_operator.cluster import Cluster, Object, Ref
-from legato_operator.manifests import secret
+from legato_operator.cluster import Object
 
 _VARIABLE = re.compile(r"\$\((\w+)\)")
 _LABEL = re.compile(r"metadata\.labels\['([^']+)'\]")
 
 
-async def environment(cluster: Cluster, pod: Object) -> dict[str, str]:
-    """The container's variables, with secrets and fields of the pod read. Raises ObjectNotFound, KeyError."""
-    namespace = pod["metadata"]["namespace"]
-    return {entry["name"]: await _value(cluster, namespace, pod, entry) for entry in container(pod).get("env", ())}
+def environment(pod: Object) -> dict[str, str]:
+    """The container's variables, with fields of the pod read. Raises KeyError."""
+    return {entry["name"]: _value(pod, entry) for entry in container(pod).get("env", ())}
 
 
 def container(pod: Object) -> Mapping[str, Any]:
@@ -33,14 +31,8 @@ def expand(arguments: list[str], variables: Mapping[str, str]) -> list[str]:
     return [_VARIABLE.sub(lambda match: variables.get(match[1], match[0]), text) for text in arguments]
 
 
-async def _value(cluster: Cluster, namespace: str, pod: Object, entry: Mapping[str, Any]) -> str:
-    if "value" in entry:
-        return str(entry["value"])
-    source = entry["valueFrom"]
-    if "secretKeyRef" in source:
-        key = source["secretKeyRef"]
-        return secret.read(await cluster.get(Ref("Secret", namespace, key["name"])), key["key"])
-    return _field(pod, source["fieldRef"]["fieldPath"])
+def _value(pod: Object, entry: Mapping[str, Any]) -> str:
+    return str(entry["value"]) if "value" in entry else _field(pod, entry["valueFrom"]["fieldRef"]["fieldPath"])
 
 
 def _field(pod: Object, path: str) -> str:

@@ -1,7 +1,10 @@
-"""The files by which processes find one another: announced ports, and the list of workers for gateways."""
+"""The files by which processes find one another: announced ports, the list of workers for gateways, and tokens."""
 
 import json
 import os
+import shutil
+import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 
 
@@ -42,3 +45,24 @@ class WorkersFile:
     def _write(self) -> None:
         entries = [{"worker": name, "address": address} for name, address in sorted(self._addresses.items())]
         write_atomically(self.path, json.dumps(entries))
+
+
+class SecretFolder:
+    """A Secret as its pods see it, a file for each key. As from a kubelet, all of them change at once, and they stay
+    when the Secret is gone."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        path.mkdir(mode=0o700)
+
+    def write(self, content: Mapping[str, str]) -> None:
+        """Replaces all files."""
+        data, link = self.path / "..data", self.path / "..next"
+        before = data.resolve() if data.is_symlink() else None
+        fresh = Path(tempfile.mkdtemp(prefix="..", dir=self.path))
+        for name, text in content.items():
+            (fresh / name).write_text(text)
+        link.symlink_to(fresh.name)
+        link.replace(data)
+        if before is not None:
+            shutil.rmtree(before)

@@ -5,12 +5,14 @@ import contextlib
 
 from legato_operator.cluster import Object, is_leaving, labels_of, ref_of, uid_of
 from legato_operator.errors import Gone
-from legato_operator.local.files import WorkersFile
+from legato_operator.local.files import SecretFolder, WorkersFile
 from legato_operator.local.pod import PodLife, Surroundings
 from legato_operator.local.pod_status import HOST
+from legato_operator.manifests import common, secret
 from legato_protocol import names
 
 ENV_WORKERS = "LEGATO_WORKERS_FILE"
+ENV_TOKENS = "LEGATO_TOKEN_FOLDER"
 
 
 class Kubelet:
@@ -20,10 +22,12 @@ class Kubelet:
         self._around = around
         self._lives: dict[str, PodLife] = {}  # by uid
         self._files: dict[tuple[str, str], WorkersFile] = {}  # by namespace and service
+        self._tokens: dict[tuple[str, str], SecretFolder] = {}  # by namespace and Secret
 
     async def run(self) -> None:
-        """Follow the pods of the store."""
+        """Follow the pods of the store, and the Secrets with their tokens."""
         async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._follow_secrets())
             while True:
                 listing = await self._around.store.list("Pod")
                 for pod in listing.items:
@@ -60,7 +64,30 @@ class Kubelet:
             elif is_worker and "control" in ports:
                 workers.add(name, f"{HOST}:{ports['control']}")
 
-        return PodLife(pod, self._around, {ENV_WORKERS: str(workers.path)}, reachable)
+        tokens = self._token_folder(
+            ref_of(pod).namespace, common.token_name_of(labels_of(pod).get(names.LABEL_SERVICE, ""))
+        )
+        variables = {ENV_WORKERS: str(workers.path), ENV_TOKENS: str(tokens.path)}
+        return PodLife(pod, self._around, variables, reachable)
+
+    async def _follow_secrets(self) -> None:
+        while True:
+            listing = await self._around.store.list("Secret")
+            for item in listing.items:
+                self._bring(item)
+            with contextlib.suppress(Gone):  # then list again
+                async for event in self._around.store.watch("Secret", listing.version):
+                    if event.type != "DELETED":
+                        self._bring(event.object)
+
+    def _bring(self, item: Object) -> None:
+        self._token_folder(ref_of(item).namespace, ref_of(item).name).write(secret.content(item))
+
+    def _token_folder(self, namespace: str, name: str) -> SecretFolder:
+        key = (namespace, name)
+        if key not in self._tokens:
+            self._tokens[key] = SecretFolder(self._around.folder / f"{namespace}.{name}.secret")
+        return self._tokens[key]
 
     def _workers_file(self, pod: Object) -> WorkersFile:
         key = (ref_of(pod).namespace, labels_of(pod).get(names.LABEL_SERVICE, ""))

@@ -110,7 +110,7 @@ class PodLife:
             self._announce.unlink(missing_ok=True)
 
     async def _start(self) -> Process:
-        variables = await command.environment(self._around.store, self._pod)
+        variables = command.environment(self._pod)
         variables = {**self._around.environment, **self._variables, **variables, ENV_ANNOUNCE: str(self._announce)}
         inherited = self._inherited()
         if inherited:

@@ -125,12 +125,6 @@ def token_name_of(service: str) -> str:
     return f"{service}-token"
 
 
-def token_variable(service: InferenceService) -> dict[str, Any]:
-    """The environment entry that brings the service's token into a container."""
-    secret = {"name": token_name(service), "key": "token"}
-    return {"name": names.ENV_TOKEN, "valueFrom": {"secretKeyRef": secret}}
-
-
 def tracing_variables(service: InferenceService, placement: PodPlacement) -> list[dict[str, Any]]:
     """The environment entries that say where a process sends traces: none, where nobody names an endpoint."""
     endpoint = service.spec.tracing.endpoint or placement.tracing_endpoint

@@ -10,6 +10,7 @@ from legato_protocol import names
 
 USER = 65532
 MODEL = "model"  # the container that downloads it
+TOKEN = "legato-token"  # the volume with the service's tokens
 _RESTRICTED_POD = {
     "runAsNonRoot": True,
     "runAsUser": USER,
@@ -89,6 +90,18 @@ def contained(
             download["resources"] = common.merged_resources(delivery.download.resources)
         spec["initContainers"] = [download]
     return spec
+
+
+def with_secret(pod: dict[str, Any], name: str, folder: str, secret: str) -> dict[str, Any]:
+    """A whole folder is mounted: the kubelet brings changes of the Secret to such ones alone."""
+    (container,) = pod["containers"]
+    mount = {"name": name, "mountPath": folder, "readOnly": True}
+    volume = {"name": name, "secret": {"secretName": secret}}
+    return {
+        **pod,
+        "containers": [{**container, "volumeMounts": [*container["volumeMounts"], mount]}],
+        "volumes": [*pod["volumes"], volume],
+    }
 
 
 def _tolerated(state: str) -> dict[str, Any]:

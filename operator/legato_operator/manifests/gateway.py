@@ -24,7 +24,6 @@ def template(service: InferenceService, placement: PodPlacement) -> dict[str, An
     delivery = model.delivery(service, placement)
     arguments = ["gateway", *_process(service, placement), *_policy(service, delivery)]
     env = [
-        common.token_variable(service),
         *common.tracing_variables(service, placement),
         *common.sampling_variables(service, placement),
     ]
@@ -85,12 +84,13 @@ def _in_container(
     }
     image = service.spec.gateway.image or containers.gateway_image
     pod = container.contained(gateway, containers, image, ports, delivery)
+    pod = container.with_secret(pod, container.TOKEN, placement.token_folder, common.token_name(service))
     keys = service.spec.gateway.api_keys
     if keys and keys.secret:
-        pod = _with_secret(pod, _KEYS, _KEYS_FOLDER, keys.secret)
+        pod = container.with_secret(pod, _KEYS, _KEYS_FOLDER, keys.secret)
     tls = service.spec.gateway.tls
     if tls and tls.secret:
-        pod = _with_secret(pod, _TLS, _TLS_FOLDER, tls.secret)
+        pod = container.with_secret(pod, _TLS, _TLS_FOLDER, tls.secret)
     spread = {common.SPREAD: [common.spread(common.selector(service, role=common.GATEWAY))]}
     return pod | {
         "serviceAccountName": common.pool_name(service, common.GATEWAY),
@@ -113,18 +113,6 @@ def _tls_flags(tls: GatewayTLS | None) -> list[str]:
     ]
 
 
-def _with_secret(pod: dict[str, Any], name: str, folder: str, secret: str) -> dict[str, Any]:
-    """A whole folder is mounted: the kubelet brings changes of the Secret to such ones alone."""
-    (gateway,) = pod["containers"]
-    mount = {"name": name, "mountPath": folder, "readOnly": True}
-    volume = {"name": name, "secret": {"secretName": secret}}
-    return {
-        **pod,
-        "containers": [{**gateway, "volumeMounts": [*gateway["volumeMounts"], mount]}],
-        "volumes": [*pod["volumes"], volume],
-    }
-
-
 def _process(service: InferenceService, placement: PodPlacement) -> list[str]:
     mine = {"service": service.metadata.name, "namespace": service.metadata.namespace}
     return [
@@ -136,6 +124,8 @@ def _process(service: InferenceService, placement: PodPlacement) -> list[str]:
         "--control-port",
         str(placement.control_port),
         *placement.announce,
+        "--token-folder",
+        placement.token_folder,
         *(text.format(**mine) for text in placement.discovery),
     ]
 

@@ -1,6 +1,7 @@
 """The service's token: what authenticates gateways, workers and the operator to each other."""
 
 import base64
+import contextlib
 from typing import Any
 
 from legato_operator.api.resources import InferenceService
@@ -23,6 +24,10 @@ def is_of(secret: Object, service: str) -> bool:
     return labels_of(secret).get(names.LABEL_SERVICE) == service or (names.INFERENCE_SERVICE, service) in owners
 
 
-def read(secret: dict[str, Any], key: str) -> str:
-    """A value out of a Secret. Raises KeyError."""
-    return base64.b64decode(secret["data"][key]).decode()
+def content(secret: Object) -> dict[str, str]:
+    """What a Secret holds, by key; without what is no text."""
+    found = {}
+    for key, value in (secret.get("data") or {}).items():
+        with contextlib.suppress(ValueError):
+            found[key] = base64.b64decode(value or "").decode()
+    return found

@@ -31,6 +31,7 @@ def template(service: InferenceService, pool: str, placement: PodPlacement) -> d
         ports = {"health": placement.health_port, "control": placement.control_port}
         image = service.spec.engine.image or placement.containers.engine_image
         spec = container.contained(worker, placement.containers, image, ports, delivery)
+        spec = container.with_secret(spec, container.TOKEN, placement.token_folder, common.token_name(service))
         spec |= {"serviceAccountName": common.pool_name(service, "worker"), "automountServiceAccountToken": False}
         if common.SPREAD not in roles.pool(service.spec, pool).template.get("spec", {}):
             spec[common.SPREAD] = [common.spread(common.selector(service, role=pool, serving="true"))]
@@ -73,7 +74,6 @@ def serving(service: InferenceService, name: str, uid: str) -> dict[str, Any]:
 
 def _env(service: InferenceService, placement: PodPlacement) -> list[dict[str, Any]]:
     return [
-        common.token_variable(service),
         common.field_variable(POD_NAME, "metadata.name"),
         common.field_variable(POD_REVISION, f"metadata.labels['{names.LABEL_POD_REVISION}']"),
         *common.tracing_variables(service, placement),
@@ -126,6 +126,7 @@ def _hang(service: InferenceService) -> list[str]:
 def _process(service: InferenceService, pool: str, placement: PodPlacement) -> list[str]:
     flags = ["--host", placement.host, *placement.transfer, *placement.announce]
     flags += ["--health-port", str(placement.health_port), "--control-port", str(placement.control_port)]
+    flags += ["--token-folder", placement.token_folder]
     flags += ["--drain-deadline", durations.text(service.spec.drain.deadline)]
     if placement.containers and roles.gpus(service.spec, pool, placement.gpu_resources):
         flags += ["--device", "cuda"]

@@ -111,8 +111,8 @@ async def read_token(cluster: Cluster, service: resources.InferenceService) -> s
         found = await cluster.get(ref)
         if not secret.is_of(found, service.metadata.name):
             raise ClusterError(f"Secret {ref.name} is not the service's own: it needs one of that name for its token")
-        return secret.read(found, "token")
-    except (ObjectNotFound, KeyError, ValueError):
+        return secret.content(found).get("token", "")
+    except ObjectNotFound:
         return ""
 
 

@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from legato_engine.transfer.peers import Peers, prove
+from legato_engine.transfer.peers import Peers, _sealed, prove
 from legato_engine.transfer.virtual_time import VirtualTime
 from legato_protocol import handoff
 from legato_protocol.stream import Peer
@@ -41,7 +41,7 @@ class Worker:
         self.peers = Peers(self.link, self.hello, token, PATIENCE, self.time.clock)
 
     def sealed(self, message):
-        return self.peers._seal(handoff_bytes(message))
+        return _sealed(handoff_bytes(message), self.peers._tokens[0])
 
 
 def handoff_bytes(message):
@@ -145,7 +145,7 @@ def test_a_peer_of_the_next_version_that_still_speaks_this_one_is_trusted_and_it
     hello = msgspec.structs.replace(other.hello, version=handoff.VERSION + 1, oldest=handoff.VERSION)
     own.peers.receive(7, other.sealed(hello))
     assert own.peers.trusted(7)
-    assert own.peers.receive(7, other.peers._seal(msgspec.msgpack.encode(["later", "e1", 1, 1]))) is None
+    assert own.peers.receive(7, _sealed(msgspec.msgpack.encode(["later", "e1", 1, 1]), other.peers._tokens[0])) is None
     assert own.peers.bad_messages == 1
     assert own.peers.receive(7, other.sealed(RENEW)) == RENEW
 
@@ -253,3 +253,39 @@ def test_a_proof_is_of_the_token_the_worker_and_the_epoch():
     proofs = {prove(*each) for each in [("t", "a", "b"), ("u", "a", "b"), ("t", "c", "b"), ("t", "a", "d")]}
     assert len(proofs) == 4
     assert prove("t", "a:b", "c") != prove("t", "a", "b:c"), "the worker's name cannot run over into the epoch"
+
+
+def shaken(one, other):
+    """Connects one to the other, by what each really sends; whether both trust it."""
+    there, here = 7, one.peers.reach(Peer(other.hello.worker, other.hello.epoch, b"there"))
+    one.peers.connected(here, accepted=False)
+    other.peers.connected(there, accepted=True)
+    other.peers.receive(there, one.link.sent[-1][1])
+    if other.link.sent:
+        one.peers.receive(here, other.link.sent[-1][1])
+    return one.peers.trusted(here) and other.peers.trusted(there)
+
+
+@pytest.mark.parametrize(("shows", "takes"), [(["a"], ["b", "a"]), (["b", "a"], ["a", "b"]), (["a", "b"], ["b", "a"])])
+def test_workers_that_show_different_tokens_understand_each_other_where_each_takes_the_others(shows, takes):
+    one, other = Worker(), Worker("other", "e2")
+    one.peers.trust(shows)
+    other.peers.trust(takes)
+    assert shaken(one, other)
+
+
+def test_a_token_that_is_not_taken_is_refused():
+    one, other = Worker(), Worker("other", "e2")
+    one.peers.trust(["a"])
+    other.peers.trust(["b"])
+    assert not shaken(one, other)
+    assert other.link.fenced == [7]
+
+
+def test_a_connection_keeps_its_token_when_others_take_its_place():
+    one, other = Worker(), Worker("other", "e2")
+    assert shaken(one, other)
+    one.peers.trust(["b"])
+    other.peers.trust(["b"])
+    one.peers.send(101, RENEW)
+    assert other.peers.receive(7, one.link.sent[-1][1]) == RENEW

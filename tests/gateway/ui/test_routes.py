@@ -13,6 +13,7 @@ from legato_gateway.openai.serving import ServedModel
 from legato_gateway.ui import routes
 from legato_gateway.ui.load_samples import LoadSampler
 from legato_gateway.ui.ui_state import REQUESTS, UIState
+from legato_protocol.service_tokens import ServiceTokens
 
 TOKEN = {"authorization": "Bearer secret"}
 STATIC = resources.files("legato_gateway.ui") / "static"
@@ -24,7 +25,7 @@ async def _public(scope, receive, send):
 
 
 def _client(report, token="secret"):
-    app = control.create(lambda: None, lambda: {"workers": []}, report, _public, token)
+    app = control.create(lambda: None, lambda: {"workers": []}, report, _public, ServiceTokens(token), lambda who: None)
     return httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://gateway")
 
 

@@ -17,6 +17,7 @@ from legato_gateway.workers import worker_stream
 from legato_gateway.workers.silence import SilenceLimits
 from legato_gateway.workers.worker_stream import StreamLimits, WorkerStream
 from legato_protocol import kv_events, stream
+from legato_protocol.service_tokens import ServiceTokens
 from legato_protocol.stream import Greeting
 
 
@@ -42,12 +43,39 @@ def test_greets_first_and_connects_again_with_the_new_epoch(lab):
 def test_a_wrong_worker_or_token_is_named_and_not_used(lab, name, token, problem):
     async def test():
         worker = lab.unified(1)[0]
-        worker.name, worker._token = name, token
+        worker.name, worker.token = name, token
         async with lab.following([("u0", worker)]) as gateway:
             await gateway.until(lambda: gateway.fleet.worker("u0").problem != "")
             assert problem in gateway.fleet.worker("u0").problem
             assert not gateway.fleet.worker("u0").ready
             assert problem in gateway.state.unready()
+
+    lab.run(test)
+
+
+def test_a_worker_that_knows_an_older_token_is_shown_that_one_and_refusals_are_counted(lab, tmp_path):
+    """While a Secret spreads, a gateway may know the next token before a worker does."""
+
+    async def test():
+        (tmp_path / "token").write_text("newer")
+        (tmp_path / "previous").write_text(lab.token)
+        limits = StreamLimits(backoff_first=0.001, backoff_most=0.01)
+        async with lab.following([("u0", lab.unified(1)[0])]) as gateway:
+            tokens = ServiceTokens(folder=tmp_path)
+            stream = WorkerStream(
+                "u0", gateway.workers[0].address, gateway.relay.workers, gateway="g2", tokens=tokens, limits=limits
+            )
+            stream.start(lambda fault: None, lambda stream: None)
+            await gateway.until(lambda: stream.connected)
+            text = gateway.metrics.render(gateway.demand.report())[0].decode()
+            assert 'refused_tokens_total{by="worker"}' in text
+            assert 'refused_tokens_total{by="worker"} 0.0' not in text
+            (tmp_path / "previous").unlink()
+            (tmp_path / "token").write_text("newest")
+            tokens.look()
+            assert stream.connected, "nobody is asked again for a token"
+            assert await gateway.submit().read()
+            await stream.close()
 
     lab.run(test)
 
@@ -221,7 +249,7 @@ async def quiet_stream(worker, hang):
     """A stream that has heard Hello, its connection, and what its listener was told."""
     connection, listener = Connection(), Heard()
     limits = StreamLimits(SilenceLimits(hang))
-    stream_ = WorkerStream("u0", "", listener, gateway="g", token="", limits=limits)
+    stream_ = WorkerStream("u0", "", listener, gateway="g", tokens=ServiceTokens(), limits=limits)
     connection.frames.put_nowait(stream.encode(worker._hello()))
     running = asyncio.create_task(stream_._run_stream(connection, worker_stream._Backoff(limits, random.Random(1))))
     try:
@@ -312,7 +340,8 @@ def test_a_fault_while_it_watches_for_silence_is_told(lab):
         limits = StreamLimits(SilenceLimits(0.1))
         async with asyncio.timeout(20), lab.unified(1)[0] as worker:
             worker.hang()
-            stream = WorkerStream("u0", worker.address, Listener(), gateway="g", token=lab.token, limits=limits)
+            tokens = ServiceTokens(lab.token)
+            stream = WorkerStream("u0", worker.address, Listener(), gateway="g", tokens=tokens, limits=limits)
             stream.start(fault.set_exception, lambda _: None)
             with pytest.raises(KeyError):
                 await fault

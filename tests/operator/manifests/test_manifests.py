@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from legato_operator.api import parsing
-from legato_operator.manifests import common, gateway, overlay, placement, worker
+from legato_operator.manifests import common, container, gateway, overlay, placement, worker
 from legato_operator.planning import checks
 
 PLACEMENT = placement.kubernetes("engine:1", "gateway:1", pull_secrets=("registry",))
@@ -88,8 +88,10 @@ def test_model_of_the_hub_is_downloaded_before(build):
         (download,) = template["spec"]["initContainers"]
         assert download["args"] == ["prepare", "--hugging-face", "owner/name", "--revision", REVISION, *more]
         assert {"name": "HF_TOKEN", "valueFrom": {"secretKeyRef": {"name": "hub", "key": "token"}}} in download["env"]
-        for shared in ("image", "securityContext", "volumeMounts"):
+        for shared in ("image", "securityContext"):
             assert download[shared] == _main(template)[shared]
+        mounts = [mount for mount in _main(template)["volumeMounts"] if mount["name"] != container.TOKEN]
+        assert download["volumeMounts"] == mounts, "what downloads a model needs no token"
         assert _flag(_main(template), "--model") == f"/cache/hub/owner--name/{REVISION}"
 
 
@@ -101,8 +103,8 @@ def test_downloads_stay_on_the_node_where_that_is_asked_for(build):
         item = _with_source(build, huggingFace={**found, **cache})
         for template in _worker(item), gateway.template(_service(item), PLACEMENT):
             assert volume in template["spec"]["volumes"]
-            for container in (_main(template), *template["spec"]["initContainers"]):
-                assert {"name": "cache", "mountPath": "/cache"} in container["volumeMounts"]
+            for each in (_main(template), *template["spec"]["initContainers"]):
+                assert {"name": "cache", "mountPath": "/cache"} in each["volumeMounts"]
 
 
 def test_gpus_are_limits_too_and_choose_the_device(build):
@@ -152,8 +154,10 @@ def test_template_adds_by_name_and_leaves_the_rest(build):
     assert made["metadata"]["labels"] == plain["metadata"]["labels"] | {"team": "a"}
     assert [c["name"] for c in spec["containers"]] == ["worker", "sidecar"]
     assert [s["name"] for s in spec["imagePullSecrets"]] == ["registry", "mine"]
-    assert spec["volumes"] == [{"name": "tmp", "emptyDir": {}}, *template["spec"]["volumes"]]
-    assert [m["mountPath"] for m in main["volumeMounts"]] == ["/tmp", "/cache", "/also"]
+    token = {"name": container.TOKEN, "secret": {"secretName": "demo-token"}}
+    cache, *more = template["spec"]["volumes"]
+    assert spec["volumes"] == [{"name": "tmp", "emptyDir": {}}, cache, token, *more]
+    assert [m["mountPath"] for m in main["volumeMounts"]] == ["/tmp", "/cache", "/etc/legato/token", "/also"]
     assert main["image"] == "mine:2"
     assert main["securityContext"]["capabilities"] == {"drop": ["ALL"], "add": ["IPC_LOCK"]}
     assert main["args"] == _main(plain)["args"]

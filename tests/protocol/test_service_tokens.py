@@ -1,0 +1,155 @@
+"""Which token a process shows, and which it takes, while the files with them change."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from legato_protocol.service_tokens import RETENTION, SPREAD, RefusalLog, ServiceTokens, ShownToken, token_id
+
+
+class Clock:
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Folder:
+    """As a kubelet brings a Secret: a folder that `..data` points to, replaced as a whole."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._count = 0
+
+    def write(self, **files: str) -> None:
+        self._count += 1
+        fresh = self.path / f"..{self._count}"
+        fresh.mkdir()
+        for name, text in files.items():
+            (fresh / name).write_bytes(text.encode())
+        os.symlink(fresh.name, self.path / "..next")
+        os.replace(self.path / "..next", self.path / "..data")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Folder:
+    return Folder(tmp_path)
+
+
+def followed(folder: Folder, **files: str) -> tuple[ServiceTokens, Clock]:
+    folder.write(**files)
+    clock = Clock()
+    return ServiceTokens(folder=folder.path, clock=clock), clock
+
+
+def test_without_a_token_and_a_folder_everybody_is_let_in() -> None:
+    assert ServiceTokens().takes("")
+    assert not ServiceTokens().missing
+
+
+def test_one_token_is_asked_for() -> None:
+    tokens = ServiceTokens("secret")
+    assert tokens.takes("Bearer secret")
+    assert not tokens.takes("Bearer other")
+    assert not tokens.takes("secret")
+    assert not tokens.takes("")
+    assert not tokens.takes("Bearer sécret")
+
+
+def test_a_folder_without_a_token_lets_nobody_in_until_there_is_one(folder: Folder) -> None:
+    tokens = ServiceTokens("of the environment", folder.path)
+    assert tokens.missing
+    assert not tokens.takes("")
+    assert not tokens.takes("Bearer of the environment")
+    assert "No such file" in tokens.problem
+    folder.write(token="a\n")
+    tokens.look()
+    assert (tokens.known, tokens.problem, tokens.missing) == (("a",), "", False)
+
+
+def test_files_that_nobody_swaps_are_read_where_they_lie(tmp_path: Path) -> None:
+    (tmp_path / "token").write_text("a")
+    (tmp_path / "next").write_text("b")
+    assert ServiceTokens(folder=tmp_path).known == ("a", "b")
+
+
+def test_an_announced_token_is_taken_before_it_is_shown_and_the_previous_one_after(folder: Folder) -> None:
+    tokens, _ = followed(folder, token="a")
+    folder.write(token="a", next="b")
+    tokens.look()
+    assert tokens.known == ("a", "b")
+    folder.write(token="b", previous="a")
+    tokens.look()
+    assert tokens.known == ("b", "a")
+    assert tokens.ids == (token_id("b"), token_id("a"))
+    folder.write(token="b")
+    tokens.look()
+    assert tokens.known == ("b",), "one that was let go of in order is not taken for longer"
+
+
+def test_a_token_that_came_without_notice_is_shown_once_it_has_spread_and_the_old_one_is_taken(folder: Folder) -> None:
+    tokens, clock = followed(folder, token="a")
+    folder.write(token="x")
+    tokens.look()
+    assert tokens.known == ("a", "x")
+    clock.now += SPREAD - 1
+    assert tokens.known == ("a", "x")
+    clock.now += 1
+    assert tokens.known == ("x", "a")
+    clock.now += RETENTION - SPREAD
+    assert tokens.known == ("x",)
+
+
+def test_an_edit_that_the_operator_turns_into_a_rotation_is_one(folder: Folder) -> None:
+    tokens, _ = followed(folder, token="a")
+    folder.write(token="x")
+    tokens.look()
+    folder.write(token="a", next="x")
+    tokens.look()
+    assert tokens.known == ("a", "x")
+    folder.write(token="x", previous="a")
+    tokens.look()
+    assert tokens.known == ("x", "a")
+    folder.write(token="x")
+    tokens.look()
+    assert tokens.known == ("x",)
+
+
+@pytest.mark.parametrize("broken", [{}, {"next": "b"}, {"token": ""}, {"token": "two words"}, {"token": "é"}])
+def test_what_is_no_token_changes_nothing_and_is_told(folder: Folder, broken: dict[str, str]) -> None:
+    tokens, _ = followed(folder, token="a")
+    folder.write(**broken)
+    tokens.look()
+    assert tokens.known == ("a",)
+    assert tokens.problem
+    folder.write(token="a")
+    tokens.look()
+    assert tokens.problem == ""
+
+
+def test_another_token_that_is_unusable_is_left_out(folder: Folder) -> None:
+    tokens, _ = followed(folder, token="a", next="", previous="no\x00ne")
+    assert tokens.known == ("a",)
+
+
+def test_a_refused_token_is_not_shown_before_the_others_were(folder: Folder) -> None:
+    tokens, _ = followed(folder, token="b", previous="a")
+    shown = ShownToken(tokens)
+    assert shown.get() == "b"
+    assert shown.refused("b")
+    assert shown.get() == "a"
+    assert not shown.refused("a"), "all were refused"
+    assert shown.get() == "b"
+    shown.refused("b")
+    shown.taken()
+    assert shown.get() == "b", "a worker that took the previous one has the newest, the next time"
+
+
+def test_refusals_are_told_at_once_and_then_counted() -> None:
+    clock = Clock()
+    log = RefusalLog(clock)
+    assert log.note("refused one") == "refused one"
+    assert log.note("refused two") == ""
+    clock.now += 30
+    assert log.note("refused three") == "refused three (2 such since the last line)"
