@@ -56,8 +56,8 @@ from legato_gateway.workers.silence import SilenceLimits
 from legato_gateway.workers.worker_stream import StreamLimits
 from legato_protocol import model_digest, open_files
 from legato_protocol.flags import SettingsError
+from legato_protocol.followed_tokens import RefusalLog, ServiceTokens
 from legato_protocol.parent import die_with_parent
-from legato_protocol.service_tokens import RefusalLog, ServiceTokens
 
 if TYPE_CHECKING:
     from legato_telemetry.spans import Tracing
@@ -116,7 +116,7 @@ class Gateway:
             tracer=RequestTracer(self.tracing, settings.served_name) if self.tracing is not None else None,
         )
         self.discovery = _discovery(settings)
-        demand = DemandReporter(name, self.relay, fleet, timers.time)
+        demand = DemandReporter(name, self.relay, fleet, timers.time, self._tokens)
         self.samples = LoadSampler(fleet, self.relay)
         state = State(
             fleet, index, admission, history, metrics, self.relay, self.discovery, demand, settings.hold_without_workers

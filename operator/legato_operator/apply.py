@@ -5,25 +5,26 @@ import contextlib
 import secrets
 from collections import deque
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from legato_operator.cluster import Cluster, Object, Ref, labels_of, ref_of, uid_of
 from legato_operator.errors import ClusterError, Conflict, Forbidden, NotLeading, ObjectNotFound, Unavailable
 from legato_operator.manifests import common, secret
-from legato_operator.observing.observe import Workers, read_token
+from legato_operator.observing.observe import Workers
 from legato_operator.observing.observed import Observed
 from legato_operator.planning.actions import (
     Action,
     Apply,
     Delete,
     DrainWorker,
-    MakeToken,
     PatchStatus,
     Phase,
     RecallWorker,
     Release,
+    SetToken,
 )
-from legato_protocol import names
+from legato_protocol import names, service_tokens
 
 FINALIZER = f"{names.API_GROUP}/operator"
 TOGETHER = 8  # objects of a phase
@@ -103,15 +104,19 @@ async def _act(cluster: Cluster, workers: Workers, observed: Observed, action: A
             await _apply(cluster, item, manager, force)
         case PatchStatus(ref, status, uid):
             await cluster.patch_status(ref, status, uid)
-        case MakeToken():
-            made = secret.token(service, secrets.token_urlsafe(32))
+        case SetToken(held, fresh):
+            made = held
+            if fresh == service_tokens.TOKEN:
+                made = replace(held, token=secrets.token_urlsafe(32))
+            elif fresh == service_tokens.NEXT:
+                made = replace(held, next=secrets.token_urlsafe(32))
             owner = common.service_object(service, observed.uid)
-            await cluster.apply(common.owned(made, owner), common.MANAGER, force=True)
+            await cluster.apply(common.owned(secret.manifest(service, made), owner), common.MANAGER, force=True)
         case DrainWorker(_, address):
-            await workers.drain(address, await read_token(cluster, service))
+            await workers.drain(address, observed.tokens)
         case RecallWorker(item, _, address):
             # The worker first: one that refuses keeps its mark, and one that lost it without being told would drain on.
-            if await workers.recall(address, await read_token(cluster, service)):
+            if await workers.recall(address, observed.tokens):
                 await _apply(cluster, item, common.DRAINER, force=True)
         case Delete(ref, uid):
             await _delete(cluster, ref, uid)

@@ -15,10 +15,11 @@ from legato_operator.cluster import Cluster, Object, Ref, is_leaving, uid_of
 from legato_operator.errors import ClusterError, Conflict, ManifestError, NotLeading, ObjectNotFound, Unavailable
 from legato_operator.manifests import common
 from legato_operator.manifests.placement import PodPlacement
-from legato_operator.observing.observe import Workers, find_pods, observe
+from legato_operator.manifests.secret import ServiceToken
+from legato_operator.observing.observe import Gateways, Workers, find_pods, observe
 from legato_operator.observing.observed import Accepted, Observed
-from legato_operator.planning import status, waves
-from legato_operator.planning.actions import Phase
+from legato_operator.planning import status, token_rotation, waves
+from legato_operator.planning.actions import Phase, SetToken
 from legato_operator.planning.plan import plan
 from legato_operator.planning.upgrades import TURN
 from legato_operator.recorder import NullRecorder, Recorder, record_changes
@@ -55,7 +56,7 @@ class NullStatusJournal:
 
 
 class Reconciler:
-    """Brings services closer to their specs. Holds no state of theirs."""
+    """Brings services closer to their specs. Of theirs it only remembers tokens, for a Secret that is lost."""
 
     def __init__(
         self,
@@ -67,10 +68,12 @@ class Reconciler:
         autoscaler: Autoscaler | None = None,
         journal: StatusJournal | None = None,
         turns: UpgradeTurns | None = None,
+        gateways: Gateways | None = None,
     ) -> None:
         """Without an autoscaler, pools keep the sizes that others give them, whatever the mode.
 
-        Without turns, a service that waits for one waits on.
+        Without turns, a service that waits for one waits on. Without `gateways`, none is asked which workers it has
+        reached.
         """
         self._cluster = cluster
         self._workers = workers
@@ -80,6 +83,8 @@ class Reconciler:
         self._autoscaler = autoscaler
         self._journal = journal or NullStatusJournal()
         self._turns = turns
+        self._gateways = gateways
+        self._tokens: dict[tuple[Ref, str], ServiceToken] = {}  # by service and its uid, as they were last
 
     async def reconcile(self, ref: Ref) -> float | None:
         """One pass. Seconds until the next one is due at the latest, or None when the service is gone.
@@ -114,6 +119,7 @@ class Reconciler:
             return await self._cluster.get(ref)
         except ObjectNotFound:
             self._journal.gone(ref)
+            self._tokens = {key: token for key, token in self._tokens.items() if key[0] != ref}
             return None
 
     async def _pass(self, ref: Ref, stored: Object) -> float:
@@ -135,7 +141,7 @@ class Reconciler:
 
     async def _move(self, ref: Ref, stored: Object, accepted: Accepted) -> float:
         """One step towards the spec. What the API server refuses keeps nothing else from being done and told."""
-        observed = await observe(self._cluster, self._workers, self._clock, stored, accepted)
+        observed = await self._observe(ref, stored, accepted)
         self._journal.observed(ref, observed)
         scaled = await self._autoscaler.look(observed) if self._autoscaler is not None else Scaled()
         unscaled = await self._try(observed, scaled.phases)
@@ -150,10 +156,27 @@ class Reconciler:
         await self._write_status(ref, stored, made.status)
         for reason, note in scaled.news:
             await self._recorder.record(stored, False, reason, note)
+        await self._tell_of_token(stored, made.phases)
         if self._turns is None or not waves.concerns(made.status, observed.status):
             return made.requeue_after
         again = await self._turns.look()
         return min(made.requeue_after, self._turns.every if observed.status.get(TURN) else again)
+
+    async def _observe(self, ref: Ref, stored: Object, accepted: Accepted) -> Observed:
+        """And remember its token, unless somebody else wrote it."""
+        key = ref, uid_of(stored)
+        observed = await observe(
+            self._cluster, self._workers, self._clock, stored, accepted, self._gateways, self._tokens.get(key)
+        )
+        if observed.token is not None and not observed.token.edited:
+            self._tokens[key] = observed.token
+        return observed
+
+    async def _tell_of_token(self, stored: Object, phases: tuple[Phase, ...]) -> None:
+        for action in (action for phase in phases for action in phase.actions):
+            if isinstance(action, SetToken) and action.reason:
+                warning = action.reason in token_rotation.WARNINGS
+                await self._recorder.record(stored, warning, action.reason, action.note)
 
     async def _try(self, observed: Observed, phases: tuple[Phase, ...]) -> ClusterError | None:
         """Carry out all that can be; what was refused for good. Raises what the next look may mend."""

@@ -1,5 +1,5 @@
 """What a gateway tells of demand on its control port, as JSON: how much arrives, what waits and for what, how long
-answers become, and the last `Load` of each worker.
+answers become, the last `Load` of each worker, and to which workers it has a connection.
 
 Counters begin at 0 with the gateway's process, whose name (`DemandReport.gateway`) is its own: a reader forms rates
 from two reports of one name. Sums over gateways are those of the service.
@@ -40,6 +40,15 @@ class ReportedLoad(msgspec.Struct, frozen=True):
     load: Load
 
 
+class WorkerLink(msgspec.Struct, frozen=True):
+    """A worker that discovery lists, and whether this gateway has greeted it on a connection that is open now."""
+
+    worker: str
+    connected: bool
+    problem: str = ""  # why not
+    lost_for: Measure | None = None  # seconds since a connection was there; None: there never was one
+
+
 class DemandReport(msgspec.Struct, frozen=True):
     """Tokens of prompts are those that no cache was expected to cover when the request arrived."""
 
@@ -55,6 +64,8 @@ class DemandReport(msgspec.Struct, frozen=True):
     held_tokens: Count  # their uncached tokens
     held_prompt_tokens: Count  # all tokens of their prompts
     workers: tuple[ReportedLoad, ...]
+    links: tuple[WorkerLink, ...] | None = None  # None: an older gateway, which does not tell
+    tokens: tuple[str, ...] = ()  # ids of the service tokens that it takes, the one that it shows first
 
 
 class BadReport(ValueError):

@@ -278,6 +278,7 @@ def test_ways_in_from_outside(given, port):
         ("tracingEndpoint=collector:4318", "tracingEndpoint"),
         ("upgrade.services=-1", "services"),
         ("upgrade.pause=60", "pause"),
+        ("tokenLifetimeDays=-1", "tokenLifetimeDays"),
         ("networkPolicy.apiServerPorts={}", "apiServerPorts"),
         ("ingresses[0].service=a", "hosts"),
         ("httpRoutes[0].service=a", "parentRefs"),
@@ -336,6 +337,11 @@ def test_the_pace_of_upgrades_reaches_the_operator():
     assert (settings.upgrade_services, settings.upgrade_pause) == (1, 60.0)
     settings = read_settings(render("--set", "upgrade.services=3", "--set", "upgrade.pause=90s"))
     assert (settings.upgrade_services, settings.upgrade_pause) == (3, 90.0)
+
+
+def test_age_of_tokens_reaches_the_operator():
+    assert read_settings(render()).token_lifetime == 30
+    assert read_settings(render("--set", "tokenLifetimeDays=0")).token_lifetime == 0
 
 
 def test_gpu_resources_reach_the_operator():

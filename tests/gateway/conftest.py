@@ -31,7 +31,7 @@ from legato_gateway.workers.fleet import Fleet
 from legato_gateway.workers.links import Links, opener
 from legato_gateway.workers.silence import SilenceLimits
 from legato_gateway.workers.worker_stream import StreamLimits
-from legato_protocol.service_tokens import ServiceTokens
+from legato_protocol.followed_tokens import ServiceTokens
 from legato_protocol.stream import SamplingParams
 
 TOKEN = "secret"

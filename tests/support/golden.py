@@ -5,6 +5,7 @@ A folder holds `manifest.yaml`, `objects.yaml`, and `operator.yaml` where the op
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from legato_operator.api import parsing
 from legato_operator.cluster import Ref, ref_of
 from legato_operator.manifests import common, placement, secret
 from legato_operator.observing.observed import Observed
-from legato_operator.planning.actions import Apply, MakeToken
+from legato_operator.planning.actions import Apply, SetToken
 from legato_operator.planning.plan import Plan, plan
 
 FOLDER = Path(__file__).parents[1] / "operator" / "golden"
@@ -51,8 +52,8 @@ class Golden:
     def take(self, made: Plan) -> None:
         """Apply what a pass wants."""
         for action in (action for phase in made.phases for action in phase.actions):
-            if isinstance(action, MakeToken):
-                token = secret.token(self.service, "random")
+            if isinstance(action, SetToken):
+                token = secret.manifest(self.service, replace(action.held, token="random"))
                 self._apply(common.owned(token, common.service_object(self.service, _uid(self.ref))))
             elif isinstance(action, Apply):
                 self._apply(action.item)

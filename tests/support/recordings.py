@@ -1,6 +1,6 @@
 """Recordings that nobody made: rounds every 2 s, of the signals that a test gives."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from legato_cli.services.log_lines import LogLines
 from legato_operator.autoscaler.signals import Signals
 from legato_operator.clock import SystemClock
 from legato_operator.cluster import Cluster, Ref
-from legato_operator.observing.gateway_signals import Gateways
+from legato_operator.observing.observe import Gateways
 from legato_protocol.demand import DemandReport
 
 BEGIN = 1_800_000_000.0
@@ -39,7 +39,7 @@ class ScriptedGateways:
         self.report_given = report
         self.asked: list[str] = []
 
-    async def report(self, address: str, token: str) -> DemandReport | None:
+    async def report(self, address: str, tokens: Sequence[str]) -> DemandReport | None:
         self.asked.append(address)
         return self.report_given
 

@@ -8,7 +8,6 @@ import socket
 import sys
 from collections.abc import Coroutine
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +38,6 @@ from legato_operator.manifests.common import model_argument
 from legato_operator.manifests.placement import local
 from legato_operator.observing.gateway_api import HttpGateways
 from legato_operator.observing.gateway_signals import GatewaySignalSource
-from legato_operator.observing.observe import read_token
 from legato_operator.observing.worker_api import HttpWorkers
 from legato_operator.planning import checks
 from legato_operator.reconcile import Reconciler
@@ -98,9 +96,12 @@ async def _serve(path: Path, manifest: Manifest, listener: socket.socket, verbos
         workers = HttpWorkers(session)
         placement = local(PROGRAM, len(os.sched_getaffinity(0)))
         gateways = HttpGateways(session)
-        autoscaler = Autoscaler(GatewaySignalSource(gateways, partial(read_token, cluster.store)))
         recent = RecentEvents(clock)
-        controller = Controller(Reconciler(cluster.store, workers, clock, placement, recent, autoscaler=autoscaler))
+        autoscaler = Autoscaler(GatewaySignalSource())
+        reconciler = Reconciler(
+            cluster.store, workers, clock, placement, recent, autoscaler=autoscaler, gateways=gateways
+        )
+        controller = Controller(reconciler)
         metadata = manifest.service.metadata
         ref = Ref(names.INFERENCE_SERVICE, metadata.namespace, metadata.name)
         rounds = RoundReader(cluster.store, ref, gateways, clock)

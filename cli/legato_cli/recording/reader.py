@@ -2,7 +2,6 @@
 
 import dataclasses
 from collections.abc import Mapping
-from functools import partial
 
 from legato_cli.recording.signal_round import SignalRound
 from legato_operator.api import parsing, roles
@@ -11,9 +10,9 @@ from legato_operator.autoscaler.window import LONGEST_GAP
 from legato_operator.clock import Clock
 from legato_operator.cluster import Cluster, Ref, uid_of
 from legato_operator.manifests import common
-from legato_operator.observing.gateway_signals import Gateways, GatewaySignalSource
-from legato_operator.observing.observe import find_pods, read_token
-from legato_operator.observing.observed import Observed, Pod
+from legato_operator.observing.gateway_signals import GatewaySignalSource
+from legato_operator.observing.observe import Gateways, asked_gateways, find_pods, read_token
+from legato_operator.observing.observed import Observed, Pod, known_tokens
 from legato_operator.planning import limits
 from legato_protocol import names
 
@@ -23,7 +22,7 @@ class RoundReader:
 
     def __init__(self, cluster: Cluster, ref: Ref, gateways: Gateways, clock: Clock) -> None:
         self._cluster, self._ref, self._clock = cluster, ref, clock
-        self._source = GatewaySignalSource(gateways, partial(read_token, cluster))
+        self._gateways, self._source = gateways, GatewaySignalSource()
         self._last = float("-inf")
 
     async def read(self, addresses: Mapping[str, str] | None = None) -> SignalRound:
@@ -45,6 +44,8 @@ class RoundReader:
         now = self._clock.now()
         pods = await find_pods(self._cluster, self._ref, uid_of(stored), now)
         found = [_reached(pod, addresses) for pod in pods]
+        tokens = known_tokens(await read_token(self._cluster, service))
+        found = await asked_gateways(found, self._gateways, tokens)
         return Observed(
             service=service,
             uid=uid_of(stored),

@@ -55,9 +55,10 @@ async def read(cluster: Cluster, ref: Ref) -> UITarget:
     pods = await observe.find_pods(cluster, ref, uid_of(stored), time.time())
     ready = [pod for pod in pods if pod.pool == common.GATEWAY and pod.ready and not pod.leaving and pod.address]
     status = stored.get("status", {})
+    token = await observe.read_token(cluster, service)
     return UITarget(
         tuple(GatewayTarget(pod.name, pod.address) for pod in sorted(ready, key=lambda pod: pod.name)),
-        await observe.read_token(cluster, service),
+        token.token if token is not None else "",
         {
             "name": ref.name,
             "namespace": ref.namespace,

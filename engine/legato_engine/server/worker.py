@@ -19,7 +19,7 @@ from legato_engine.server.phase_spans import PhaseSpans
 from legato_engine.server.supervisor import Supervisor
 from legato_engine.server.token_auth import TokenAuth
 from legato_engine.settings import WorkerSettings
-from legato_protocol.service_tokens import RefusalLog, ServiceTokens
+from legato_protocol.followed_tokens import RefusalLog, ServiceTokens
 
 if TYPE_CHECKING:
     from legato_telemetry.spans import Tracing

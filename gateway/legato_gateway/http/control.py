@@ -18,7 +18,7 @@ from legato_gateway.openai.sse import encode
 from legato_gateway.ui import routes
 from legato_protocol import demand
 from legato_protocol.demand import DEMAND_PATH, DemandReport
-from legato_protocol.service_tokens import ServiceTokens
+from legato_protocol.followed_tokens import ServiceTokens
 
 API: Final = "/v1/"
 

@@ -5,16 +5,25 @@ from collections.abc import Callable, Iterator
 from legato_gateway.relay.demand import LengthCounter
 from legato_gateway.relay.relay import RequestRelay
 from legato_gateway.workers.fleet import Fleet
-from legato_protocol.demand import DemandReport, ReportedLoad
+from legato_protocol.demand import DemandReport, ReportedLoad, WorkerLink
+from legato_protocol.followed_tokens import ServiceTokens
 
 
 class DemandReporter:
     """Of the gateway of that name, which begins now on the clock."""
 
-    def __init__(self, gateway: str, relay: RequestRelay, fleet: Fleet, clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        gateway: str,
+        relay: RequestRelay,
+        fleet: Fleet,
+        clock: Callable[[], float],
+        tokens: ServiceTokens | None = None,
+    ) -> None:
         self._gateway = gateway
         self._relay = relay
         self._fleet = fleet
+        self._tokens = tokens or ServiceTokens()
         self._clock = clock
         self._began = clock()
 
@@ -37,7 +46,14 @@ class DemandReporter:
             held_tokens=sum(generation.uncached for generation in held),
             held_prompt_tokens=sum(len(generation.request.prompt) for generation in held),
             workers=tuple(self._loads(now)),
+            links=tuple(self._links(now)),
+            tokens=self._tokens.ids,
         )
+
+    def _links(self, now: float) -> Iterator[WorkerLink]:
+        for worker in self._fleet:
+            lost_for = None if worker.lost_at is None else max(0.0, now - worker.lost_at)
+            yield WorkerLink(worker.name, worker.greeted, "" if worker.greeted else worker.problem, lost_for)
 
     def _loads(self, now: float) -> Iterator[ReportedLoad]:
         for worker in self._fleet:

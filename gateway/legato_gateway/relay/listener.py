@@ -11,8 +11,8 @@ from legato_gateway.relay.history import History
 from legato_gateway.relay.registry import Registry
 from legato_gateway.routing.kv_index import KVIndex
 from legato_gateway.workers.fleet import Fleet
+from legato_protocol.followed_tokens import RefusalLog
 from legato_protocol.kv_events import KVEvent
-from legato_protocol.service_tokens import RefusalLog
 from legato_protocol.stream import Begun, Failed, FromWorker, HandoffReport, Hello, Load, Lost, Tokens
 
 _log = logging.getLogger(__name__)

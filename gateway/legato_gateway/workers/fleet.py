@@ -39,6 +39,7 @@ class Worker:
     load: Load | None = None
     loaded_at: float = 0.0  # when it told that, on the fleet's clock
     problem: str = ""
+    lost_at: float | None = None  # when a connection to it broke last, on the fleet's clock
     listed: bool = True
     foreign: bool = False  # it serves another model than this gateway: it is given nothing
     failures: dict[str, float] = field(default_factory=dict)  # the last time of each request's, oldest first
@@ -50,6 +51,11 @@ class Worker:
     @property
     def ready(self) -> bool:
         return self.connection == "connected" and not self.foreign
+
+    @property
+    def greeted(self) -> bool:
+        """It said Hello on a connection that is open."""
+        return self.connection in ("connected", "silent")
 
     @property
     def epoch(self) -> str:
@@ -140,6 +146,8 @@ class Fleet:
     def gone(self, name: str, connection: Connection, problem: str) -> None:
         """It cannot be used, and why."""
         worker = self._workers[name]
+        if worker.greeted:
+            worker.lost_at = self._clock()
         worker.connection, worker.problem = connection, problem
         self._try_all()
         self._changed(name)

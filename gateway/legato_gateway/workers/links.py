@@ -6,7 +6,7 @@ from collections.abc import Callable
 from legato_gateway.discovery import Discovery, WorkerAddress
 from legato_gateway.workers.fleet import Fleet
 from legato_gateway.workers.worker_stream import StreamLimits, StreamListener, WorkerStream
-from legato_protocol.service_tokens import ServiceTokens
+from legato_protocol.followed_tokens import ServiceTokens
 from legato_protocol.stream import ToWorker
 
 OpenStream = Callable[[WorkerAddress, StreamListener], WorkerStream]

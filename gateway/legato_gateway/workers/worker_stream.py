@@ -16,9 +16,9 @@ from websockets.exceptions import InvalidHandshake, InvalidStatus, WebSocketExce
 
 from legato_gateway.workers.silence import Silence, SilenceLimits
 from legato_protocol import kv_events, stream
+from legato_protocol.followed_tokens import ServiceTokens, ShownToken
 from legato_protocol.kv_events import KVEvent
 from legato_protocol.names import EVENTS_PATH, STREAM_PATH
-from legato_protocol.service_tokens import ServiceTokens, ShownToken
 from legato_protocol.stream import BadFrame, FromWorker, Hello, Load, ToWorker, UnknownKind
 
 _REFUSED = (401, 403)  # status of an answer to a token that is not taken

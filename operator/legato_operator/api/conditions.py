@@ -45,6 +45,7 @@ UPGRADE_FAILED = "UpgradeFailed"
 UPGRADING = "Upgrading"
 UP_TO_DATE = "UpToDate"
 WAITING_FOR_TURN = "WaitingForTurn"
+WORKERS_UNREACHABLE = "WorkersUnreachable"
 WORKER_REFUSED = "WorkerRefused"
 
 REASONS = {
@@ -80,6 +81,7 @@ REASONS = {
     UPGRADING: "it is the service's turn: its pods are being replaced by those of the operator's version",
     UP_TO_DATE: "the desired number of workers is ready, all of the latest revision",
     WAITING_FOR_TURN: "the service keeps the images and settings that another version of the operator gave it",
+    WORKERS_UNREACHABLE: "no gateway has a connection to a worker that is ready; the message says why, by gateway",
     WORKER_REFUSED: "a process ended with a permanent error (exit code 2)",
 }
 

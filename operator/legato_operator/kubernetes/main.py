@@ -5,7 +5,6 @@ import logging
 import signal
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
-from functools import partial
 
 import aiohttp
 from kubernetes.client import Configuration
@@ -32,7 +31,6 @@ from legato_operator.kubernetes.watchdog import AUDIT_SECONDS, Watchdog
 from legato_operator.manifests import placement
 from legato_operator.observing.gateway_api import HttpGateways
 from legato_operator.observing.gateway_signals import GatewaySignalSource
-from legato_operator.observing.observe import read_token
 from legato_operator.observing.worker_api import HttpWorkers
 from legato_operator.planning.waves import Waves
 from legato_operator.reconcile import Reconciler
@@ -40,6 +38,7 @@ from legato_operator.upgrading import UpgradeTurns
 from legato_protocol import names
 
 LEASE_READ_SECONDS = 5.0
+_DAY = 24 * 3600.0  # seconds
 WAIT_SECONDS = 2.0  # between looks for an API server that knows the custom resources
 log = logging.getLogger(__name__)
 
@@ -131,15 +130,24 @@ class _Process:
             settings.own_namespace,
             settings.gpu_resources,
             settings.tracing_endpoint,
+            settings.token_lifetime * _DAY,
         )
         self._events = Events(anywhere, settings.identity)
-        autoscaler = Autoscaler(GatewaySignalSource(HttpGateways(session), partial(read_token, led)), metrics.services)
+        autoscaler = Autoscaler(GatewaySignalSource(), metrics.services)
         clock = SystemClock()
         bounds = Waves(settings.upgrade_services, settings.upgrade_pause)
         turns = UpgradeTurns(cluster, led, clock, bounds, settings.namespaces, self._claims.holds)
         self._remove_unused: Callable[[Iterable[str | None]], Awaitable[None]] | None = None
         reconciler: Reconciles = Reconciler(
-            led, HttpWorkers(session), clock, where, self._events, autoscaler, metrics.services, turns
+            led,
+            HttpWorkers(session),
+            clock,
+            where,
+            self._events,
+            autoscaler,
+            metrics.services,
+            turns,
+            HttpGateways(session),
         )
         if settings.token_role:
             account = Account(settings.lease_namespace, settings.service_account)

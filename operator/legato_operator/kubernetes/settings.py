@@ -42,6 +42,7 @@ class OperatorSettings:
     own_namespace: str = ""  # empty where it is not a pod
     token_role: str = ""
     service_account: str = ""
+    token_lifetime: int = 30  # days; 0: services' tokens are replaced only when that is asked for
 
 
 def _image(text: str) -> str:
@@ -130,6 +131,11 @@ _FLAGS: Final = (
         "--token-role",
         flags.text("NAME"),
         "ClusterRole with rights on Secrets, which it binds to itself where services are",
+    ),
+    Flag(
+        "--token-lifetime",
+        flags.whole("DAYS", 0, 3650),
+        "replace services' tokens when they are this old; 0: only when that is asked for",
     ),
     Flag("--service-account", flags.text("NAME"), "its own ServiceAccount, in --lease-namespace; needs --token-role"),
 )

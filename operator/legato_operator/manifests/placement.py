@@ -39,6 +39,7 @@ class PodPlacement:
     tracing_endpoint: str = ""  # where traces of services go whose manifest names no collector; empty: nowhere
     url: str = ""  # where clients reach a service; empty where that is not the operator's to say
     gpu_resources: tuple[str, ...] = (GPU,)  # names of resources that are GPUs
+    token_lifetime: float = 0.0  # seconds after which a service's token is replaced; 0: only when that is asked for
     requeue_after: float = 0.5  # seconds, while something is moving: workers' own state sends no events
     resync_after: float = 5.0
 
@@ -69,6 +70,7 @@ def kubernetes(
     operator_namespace: str = "",
     gpu_resources: tuple[str, ...] = (GPU,),
     tracing_endpoint: str = "",
+    token_lifetime: float = 0.0,
 ) -> PodPlacement:
     """Pods of a cluster: each has an address and ports of its own, and events tell when to look again."""
     low, high = names.TRANSFER_PORTS
@@ -84,6 +86,7 @@ def kubernetes(
         containers=Containers(engine_image, gateway_image, pull_policy, pull_secrets, operator_namespace),
         gpu_resources=gpu_resources,
         tracing_endpoint=tracing_endpoint,
+        token_lifetime=token_lifetime,
         url="{scheme}://{service}.{namespace}.svc/v1",
         requeue_after=1.0,
         resync_after=30.0,

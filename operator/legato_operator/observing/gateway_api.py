@@ -1,9 +1,11 @@
 """Gateways' control ports over HTTP: what they tell of demand."""
 
 import asyncio
+from collections.abc import Sequence
 
 import aiohttp
 
+from legato_operator.observing.control_port import ControlPort
 from legato_protocol import demand
 from legato_protocol.demand import BadReport, DemandReport
 
@@ -16,18 +18,13 @@ class HttpGateways:
     """Asks gateways. One that does not answer in time, or answers nonsense, has no report."""
 
     def __init__(self, session: aiohttp.ClientSession, timeout: float = TIMEOUT) -> None:
-        self._session = session
-        self._timeout = aiohttp.ClientTimeout(total=timeout)
+        self._control = ControlPort(session, timeout)
         self._turns = asyncio.Semaphore(MAX_CONCURRENT)
 
-    async def report(self, address: str, token: str) -> DemandReport | None:
+    async def report(self, address: str, tokens: Sequence[str]) -> DemandReport | None:
         """Of the gateway whose control port is there."""
-        url, headers = f"http://{address}{demand.DEMAND_PATH}", {"authorization": f"Bearer {token}"}
         try:
-            async with (
-                self._turns,
-                self._session.get(url, headers=headers, timeout=self._timeout, allow_redirects=False) as answer,
-            ):
+            async with self._turns, self._control.request("GET", address, demand.DEMAND_PATH, tokens) as answer:
                 if answer.status != 200:
                     return None
                 return demand.decode(await _body(answer.content))

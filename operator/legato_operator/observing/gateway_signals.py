@@ -1,29 +1,15 @@
-"""The autoscaler's signals, from all gateways of a service, which are asked together."""
+"""The autoscaler's signals, from what all gateways of a service told."""
 
-import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
-from typing import Protocol
 
-from legato_operator.api.resources import InferenceService
 from legato_operator.autoscaler.demand_window import DemandWindow
 from legato_operator.autoscaler.signals import Signals
-from legato_operator.errors import ClusterError
 from legato_operator.manifests import common
 from legato_operator.observing import reported_signals
-from legato_operator.observing.observed import Observed, Pod
-from legato_protocol.demand import DemandReport
+from legato_operator.observing.observed import Observed
 
 log = logging.getLogger(__name__)
-
-
-class Gateways(Protocol):
-    """How gateways are spoken to."""
-
-    async def report(self, address: str, token: str) -> DemandReport | None:
-        """What a gateway tells of demand; None when it does not answer."""
-        ...
 
 
 @dataclass
@@ -35,17 +21,15 @@ class _Memory:
 
 
 class GatewaySignalSource:
-    """A `SignalSource` that asks gateways. `token` reads a service's token; it may raise ClusterError."""
+    """A `SignalSource` of what gateways told when they were observed."""
 
-    def __init__(self, gateways: Gateways, token: Callable[[InferenceService], Awaitable[str]]) -> None:
-        self._gateways = gateways
-        self._token = token
+    def __init__(self) -> None:
         self._services: dict[str, _Memory] = {}
 
     async def signals(self, observed: Observed) -> Signals:
         memory = self._services.setdefault(observed.uid, _Memory(DemandWindow(observed.now)))
         gateways = [pod for pod in observed.pods if pod.pool == common.GATEWAY]
-        told = await self._ask(observed.service, gateways)
+        told = {pod.name: pod.report for pod in gateways if pod.report is not None}
         memory.window.add(told.values(), observed.now)
         needed = [pod.name for pod in gateways if pod.ready and not pod.leaving]
         silent = tuple(name for name in needed if name not in told)
@@ -58,13 +42,3 @@ class GatewaySignalSource:
 
     def forget(self, uid: str) -> None:
         self._services.pop(uid, None)
-
-    async def _ask(self, service: InferenceService, gateways: Iterable[Pod]) -> dict[str, DemandReport]:
-        """By pod."""
-        asked = [pod for pod in gateways if pod.address and not (pod.failed or pod.lost)]
-        try:
-            token = await self._token(service)
-        except ClusterError:
-            return {}
-        reports = await asyncio.gather(*(self._gateways.report(pod.address, token) for pod in asked))
-        return {pod.name: report for pod, report in zip(asked, reports, strict=True) if report is not None}

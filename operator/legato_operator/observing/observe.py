@@ -1,7 +1,8 @@
-"""One read pass over the cluster and the workers, for one service. Reads only; decides nothing."""
+"""One read pass over the cluster, the workers and the gateways, for one service. Reads only; decides nothing."""
 
 import asyncio
 import dataclasses
+from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 from legato_operator.api import references, resources
@@ -9,38 +10,66 @@ from legato_operator.clock import Clock
 from legato_operator.cluster import Cluster, Object, Ref, is_leaving, ref_of, uid_of
 from legato_operator.errors import ClusterError, Forbidden, ObjectNotFound, Unavailable
 from legato_operator.manifests import common, secret
-from legato_operator.observing import ownership
-from legato_operator.observing.observed import Accepted, Observed, Pod, WorkerState
+from legato_operator.manifests.secret import ServiceToken
+from legato_operator.observing import ownership, reached
+from legato_operator.observing.observed import Accepted, Observed, Pod, WorkerState, known_tokens
 from legato_protocol import names
+from legato_protocol.demand import DemandReport
 
 
 class Workers(Protocol):
     """How workers are spoken to."""
 
-    async def state(self, address: str, token: str) -> WorkerState | None:
-        """What a worker says of itself; None when it does not answer."""
+    async def state(self, address: str, tokens: Sequence[str]) -> WorkerState | None:
+        """What a worker says of itself; None when it does not answer, or takes none of the tokens."""
         ...
 
-    async def drain(self, address: str, token: str) -> None:
+    async def drain(self, address: str, tokens: Sequence[str]) -> None:
         """Tell a worker to drain. A worker that does not answer is told again by the next plan."""
         ...
 
-    async def recall(self, address: str, token: str) -> bool:
+    async def recall(self, address: str, tokens: Sequence[str]) -> bool:
         """Tell a worker that drains to serve again; False where it does not answer, or its process is to end."""
         ...
 
 
-async def observe(cluster: Cluster, workers: Workers, clock: Clock, stored: Object, accepted: Accepted) -> Observed:
-    """All that concerns the service that is stored so, of which this spec is reconciled."""
+class Gateways(Protocol):
+    """How gateways are spoken to."""
+
+    async def report(self, address: str, tokens: Sequence[str]) -> DemandReport | None:
+        """What a gateway tells; None when it does not answer, or takes none of the tokens."""
+        ...
+
+
+class NullGateways:
+    """None answers."""
+
+    async def report(self, address: str, tokens: Sequence[str]) -> DemandReport | None:
+        return None
+
+
+async def observe(
+    cluster: Cluster,
+    workers: Workers,
+    clock: Clock,
+    stored: Object,
+    accepted: Accepted,
+    gateways: Gateways | None = None,
+    remembered: ServiceToken | None = None,
+) -> Observed:
+    """All that concerns the service that is stored so, of which this spec is reconciled. `remembered` is what the
+    Secret of its token held in an earlier pass."""
     ref = ref_of(stored)
     service = accepted.service
     mine = {names.LABEL_SERVICE: ref.name}
     token = await _token(cluster, service, is_leaving(stored))
+    tokens = known_tokens(token, remembered)
     kinds = ("Pod", ownership.REPLICA_SET, *common.OWNED_KINDS)
     pods, sets, *lists = await asyncio.gather(*(cluster.list(kind, ref.namespace, mine) for kind in kinds))
     objects = tuple(item for listing in lists for item in listing.items)
     found, others = ownership.read(ref, uid_of(stored), pods.items, (*sets.items, *objects), clock.now())
-    seen = await asyncio.gather(*(_asked(pod, workers, token) for pod in found))
+    seen = await asyncio.gather(*(_asked(pod, workers, tokens) for pod in found))
+    seen = reached.judged(await asked_gateways(seen, gateways or NullGateways(), tokens))
     missing = await asyncio.gather(
         *(find_problem(cluster, ref.namespace, needed) for needed in references.of(service.spec))
     )
@@ -53,7 +82,7 @@ async def observe(cluster: Cluster, workers: Workers, clock: Clock, stored: Obje
         objects=objects,
         pods=tuple(sorted(seen, key=lambda pod: (pod.created, pod.name))),
         others=others,
-        has_token=bool(token),
+        has_token=token is not None,
         now=clock.now(),
         timestamp=clock.timestamp(),
         missing=tuple(problem for problem in missing if problem),
@@ -61,6 +90,8 @@ async def observe(cluster: Cluster, workers: Workers, clock: Clock, stored: Obje
         written=accepted.written,
         refusal=accepted.refusal,
         unknown=accepted.unknown,
+        token=token,
+        remembered_token=remembered,
     )
 
 
@@ -86,7 +117,7 @@ async def find_problem(cluster: Cluster, namespace: str, needed: references.Refe
     return None
 
 
-async def _token(cluster: Cluster, service: resources.InferenceService, leaving: bool) -> str:
+async def _token(cluster: Cluster, service: resources.InferenceService, leaving: bool) -> ServiceToken | None:
     """A namespace that ends takes the right to its Secrets away, perhaps before its services are gone.
 
     Nor does one who leaves need a Secret that is somebody else's.
@@ -98,11 +129,11 @@ async def _token(cluster: Cluster, service: resources.InferenceService, leaving:
     except ClusterError:
         if not leaving:
             raise
-        return ""
+        return None
 
 
-async def read_token(cluster: Cluster, service: resources.InferenceService) -> str:
-    """The service's token; empty when there is none, or somebody took it out of its Secret.
+async def read_token(cluster: Cluster, service: resources.InferenceService) -> ServiceToken | None:
+    """The service's token; None when there is none, or somebody took it out of its Secret.
 
     Raises ClusterError where a Secret of that name is somebody else's.
     """
@@ -111,12 +142,27 @@ async def read_token(cluster: Cluster, service: resources.InferenceService) -> s
         found = await cluster.get(ref)
         if not secret.is_of(found, service.metadata.name):
             raise ClusterError(f"Secret {ref.name} is not the service's own: it needs one of that name for its token")
-        return secret.content(found).get("token", "")
+        return secret.read(found)
     except ObjectNotFound:
-        return ""
+        return None
 
 
-async def _asked(pod: Pod, workers: Workers, token: str) -> Pod:
-    if pod.pool == common.GATEWAY or not pod.address or pod.failed or pod.lost:
+async def asked_gateways(pods: Iterable[Pod], gateways: Gateways, tokens: Sequence[str]) -> list[Pod]:
+    """These pods, each gateway with what it told."""
+
+    async def asked(pod: Pod) -> Pod:
+        if pod.pool != common.GATEWAY or not _may_answer(pod):
+            return pod
+        return dataclasses.replace(pod, report=await gateways.report(pod.address, tokens))
+
+    return await asyncio.gather(*map(asked, pods))
+
+
+async def _asked(pod: Pod, workers: Workers, tokens: Sequence[str]) -> Pod:
+    if pod.pool == common.GATEWAY or not _may_answer(pod):
         return pod
-    return dataclasses.replace(pod, state=await workers.state(pod.address, token))
+    return dataclasses.replace(pod, state=await workers.state(pod.address, tokens))
+
+
+def _may_answer(pod: Pod) -> bool:
+    return bool(pod.address) and not (pod.failed or pod.lost)

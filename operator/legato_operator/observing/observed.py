@@ -6,7 +6,15 @@ from typing import Any
 
 from legato_operator.api.resources import InferenceService
 from legato_operator.cluster import Object
+from legato_operator.manifests.secret import ServiceToken
 from legato_protocol import names
+from legato_protocol.demand import DemandReport
+
+
+def known_tokens(held: ServiceToken | None, remembered: ServiceToken | None = None) -> tuple[str, ...]:
+    """All that these hold, each once, in the order to show them: one that was edited is known to pods last."""
+    order = (remembered, held) if held is not None and held.edited else (held, remembered)
+    return tuple(dict.fromkeys(text for each in order if each is not None for text in each.known))
 
 
 @dataclass(frozen=True)
@@ -17,6 +25,7 @@ class WorkerState:
     draining: bool
     transport: str  # empty when it has none
     stopping: bool = False  # its process was told to end, or does not say that it was not
+    tokens: tuple[str, ...] = ()  # ids of the tokens that it takes, the one that it shows first; none by an older one
 
 
 @dataclass(frozen=True)
@@ -40,6 +49,7 @@ class Pod:
     restarts: int = 0
     ended: str = ""  # how its process ended last
     waiting: float = 0.0  # seconds that it has not been ready; 0 when it is
+    ready_for: float = 0.0  # seconds that it has been; 0 when it is not
     start_seconds: float | None = None  # from its creation until it was ready, as of now
     address: str = ""  # host:port of its control port, once known
     draining_since: float | None = None
@@ -51,6 +61,19 @@ class Pod:
     devices: Mapping[str, int] = field(default_factory=dict)  # that it holds or will, GPUs among them, by resource name
     orphaned: bool = False  # its pool was deleted: Kubernetes will remove it, and nobody is to speak to it
     lost: bool = False  # it had to be gone by now, and its node does not say so
+    report: DemandReport | None = None  # of a gateway; None: it did not answer
+    unreached: str = ""  # of a worker: why no gateway that tells of its connections has one to it
+
+    @property
+    def serves(self) -> bool:
+        """Whether it is ready, and as far as anybody knows a gateway has greeted it."""
+        return self.ready and not self.unreached
+
+    @property
+    def tokens(self) -> tuple[str, ...]:
+        """Ids of the tokens that it takes, the one that it shows first; none where it did not say."""
+        told = self.state or self.report
+        return told.tokens if told is not None else ()
 
     @property
     def placeless(self) -> bool:
@@ -103,7 +126,7 @@ class Observed:
     deleting: bool
     objects: tuple[Object, ...]  # what the operator owns, but for pods and the token
     pods: tuple[Pod, ...]
-    has_token: bool
+    has_token: bool  # that can be used
     now: float  # seconds since the epoch, of this machine
     timestamp: str  # the same, as the API spells it
     others: frozenset[str] = frozenset()  # names of pods that carry the service's labels and are not its own
@@ -112,6 +135,13 @@ class Observed:
     written: Mapping[str, Any] = field(default_factory=dict)  # its spec, as the cluster has it
     refusal: Refusal | None = None  # of a newer generation
     unknown: tuple[str, ...] = ()  # fields of the spec that only a later version knows
+    token: ServiceToken | None = field(default=None, repr=False)  # what its Secret holds
+    remembered_token: ServiceToken | None = field(default=None, repr=False)  # what that held before, if anybody knows
+
+    @property
+    def tokens(self) -> tuple[str, ...]:
+        """To show to its pods: the next ones are tried where one is refused."""
+        return known_tokens(self.token, self.remembered_token)
 
     def of_pool(self, pool: str) -> tuple[Pod, ...]:
         """The pods of one pool, oldest first."""

@@ -52,6 +52,7 @@ def read(item: Object, now: float) -> Pod:
         restarts=_restarts(status),
         ended=_ended(status),
         waiting=0.0 if ready else now - _seconds(_not_ready_since(item)),
+        ready_for=now - _seconds(_not_ready_since(item)) if ready else 0.0,
         start_seconds=_start_seconds(item) if ready and not _restarts(status) else None,
         address=_control_address(item),
         draining_since=_draining_since(item),

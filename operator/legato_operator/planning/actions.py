@@ -1,11 +1,12 @@
 """What a plan can ask for. Frozen, so that two plans compare."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from legato_operator.cluster import Ref
 from legato_operator.manifests.common import MANAGER
+from legato_operator.manifests.secret import ServiceToken
 
 
 @dataclass(frozen=True)
@@ -25,8 +26,14 @@ class PatchStatus:
 
 
 @dataclass(frozen=True)
-class MakeToken:
-    """Apply the Secret with a fresh random token."""
+class SetToken:
+    """Apply the Secret that holds this, where `fresh` names the key that gets a random token. `reason` and `note` are
+    those of an Event; empty for none."""
+
+    held: ServiceToken = field(repr=False)
+    fresh: str = ""
+    reason: str = ""
+    note: str = ""
 
 
 @dataclass(frozen=True)
@@ -57,7 +64,7 @@ class Release:
     """The service may go: end the token, and take the operator's finalizer away."""
 
 
-Action = Apply | PatchStatus | MakeToken | DrainWorker | RecallWorker | Delete | Release
+Action = Apply | PatchStatus | SetToken | DrainWorker | RecallWorker | Delete | Release
 
 
 @dataclass(frozen=True)

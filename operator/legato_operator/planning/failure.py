@@ -25,6 +25,8 @@ class Failure:
 def find(pods: Sequence[Pod], deadline: float) -> Failure | None:
     """What the first of these pods that cannot come up has; None where all can. The deadline is in seconds."""
     for pod in pods:
+        if late := _unreached(pod, deadline):
+            return late
         if pod.ready or blinks(pod):
             continue
         for check in _CHECKS:
@@ -65,6 +67,14 @@ def _late(pod: Pod, deadline: float) -> Failure | None:
     if pod.waiting <= deadline:
         return None
     text = f"{pod.name}: not ready within {durations.text(deadline)}: {pod.message}"
+    return Failure(conditions.PROGRESS_DEADLINE_EXCEEDED, text)
+
+
+def _unreached(pod: Pod, deadline: float) -> Failure | None:
+    """It says that it is ready, and no gateway can use it."""
+    if not pod.unreached or pod.ready_for <= deadline:
+        return None
+    text = f"{pod.name}: no gateway has reached it within {durations.text(deadline)}: {pod.unreached}"
     return Failure(conditions.PROGRESS_DEADLINE_EXCEEDED, text)
 
 

@@ -15,8 +15,8 @@ from legato_operator.manifests import (
 )
 from legato_operator.manifests.placement import PodPlacement
 from legato_operator.observing.observed import Observed
-from legato_operator.planning import drift, status
-from legato_operator.planning.actions import Action, Apply, Delete, MakeToken, PatchStatus
+from legato_operator.planning import drift, status, token_rotation
+from legato_operator.planning.actions import Action, Apply, Delete, PatchStatus
 from legato_operator.planning.limits import Targets
 from legato_protocol import names
 
@@ -54,8 +54,7 @@ def make(observed: Observed, targets: Targets, placement: PodPlacement) -> Itera
 
     A pool's `spec.replicas` is applied once; afterwards it belongs to whoever scales, unless `scaling.mode` is Fixed.
     """
-    if not observed.has_token:
-        yield MakeToken()
+    yield from token_rotation.steps(observed, placement)
     for item in desired(observed, targets, placement):
         yield from apply(observed, item)
     fixed = observed.service.spec.scaling.mode == "Fixed"

@@ -21,6 +21,8 @@ from legato_operator.planning.rollout import configured, is_proven, stopped
 from legato_operator.planning.upgrades import Upgrade, UpgradeState
 
 RECHECK_MISSING_AFTER = 3.0  # seconds: nothing tells when what a manifest names is made
+_LOOKS_AT_ROTATION = 5  # in the time of one: pods tell only when they are asked what they have read
+RECHECK_UNREACHED_AFTER = 2.0  # nothing tells when a gateway has greeted a worker
 _HARMLESS = ("own", "report")  # phases in which no pod comes or goes
 
 
@@ -72,6 +74,10 @@ def plan(observed: Observed, placement: PodPlacement) -> Plan:
     rests = all(made.settled or made.resting for made in (deployment, *pools.values()))
     rests = rests and not _is_to_be_taken_back(observed, everything)
     again = placement.resync_after if rests else placement.requeue_after
+    if observed.token is not None and observed.token.rotating:
+        again = min(again, placement.resync_after / _LOOKS_AT_ROTATION)
+    if any(pod.unreached for pod in observed.pods):
+        again = min(again, RECHECK_UNREACHED_AFTER)
     if observed.missing:
         phases, again = tuple(phase for phase in phases if phase.name in _HARMLESS), RECHECK_MISSING_AFTER
     return Plan(tuple(phase for phase in phases if phase.actions), new_status, again)

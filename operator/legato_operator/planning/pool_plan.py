@@ -191,8 +191,8 @@ def _start(observed: Observed, owner: Object, name: str, template: dict[str, Any
 
 
 def count(pods: Sequence[Pod]) -> Count:
-    """Ready and starting ones."""
-    ready = sum(pod.ready for pod in pods)
+    """Those that serve, and those that do not yet."""
+    ready = sum(pod.serves for pod in pods)
     return Count(ready, len(pods) - ready)
 
 
@@ -200,13 +200,13 @@ def _starting(pods: Sequence[Pod]) -> list[Pod]:
     """In the order to give them up: ended ones, those without a place, then the newest, since the oldest may be the
     closest to being ready.
     """
-    starting = (pod for pod in pods if not pod.ready)
+    starting = (pod for pod in pods if not pod.serves)
     return sorted(starting, key=lambda pod: (pod.failed, pod.placeless, pod.created, pod.name), reverse=True)
 
 
 def _idlest(pods: Sequence[Pod], last: str = "") -> list[Pod]:
     """Ready workers, the fewest sequences first, of equal ones the newest. Those of revision `last` follow."""
-    newest_first = sorted((pod for pod in pods if pod.ready), key=lambda pod: (pod.created, pod.name), reverse=True)
+    newest_first = sorted((pod for pod in pods if pod.serves), key=lambda pod: (pod.created, pod.name), reverse=True)
     return sorted(newest_first, key=lambda pod: (pod.revision == last, pod.state.busy if pod.state else 0))
 
 

@@ -9,6 +9,7 @@ from legato_operator.api.conditions import Condition
 from legato_operator.cluster import Object
 from legato_operator.manifests import common
 from legato_operator.manifests.placement import PodPlacement
+from legato_operator.observing import reached
 from legato_operator.observing.observed import Observed, Pod, Refusal
 from legato_operator.planning import checks, failure
 from legato_operator.planning.failure import Failure
@@ -152,7 +153,7 @@ def _set_back(observed: Observed, refusal: Refusal, progressing: Condition) -> C
 
 def _pool(observed: Observed, pool: str, revisions: Revisions, made: PoolPlan, target: PoolTarget) -> dict[str, Any]:
     pods = observed.of_pool(pool)
-    ready = sum(pod.ready and not pod.on_its_way_out for pod in pods)
+    ready = sum(pod.serves and not pod.on_its_way_out for pod in pods)
     counts = {"replicas": len(pods), "ready": ready, "desired": made.target}
     capped = {"cappedBy": target.capped_by} if target.capped_by else {}
     return {**counts, **capped, **_revision(revisions)}
@@ -185,6 +186,9 @@ def _is_activated(observed: Observed, decode: Condition, gateway: Condition, pro
 def _gateway(observed: Observed) -> Condition:
     """What the Deployment says, where there is one; otherwise what the pods say."""
     pods = observed.of_pool(common.GATEWAY)
+    workers = [pod for pod in observed.of_pool(roles.DECODE) if pod.ready and not pod.on_its_way_out]
+    if workers and not any(pod.serves or _is_new(pod) for pod in workers):
+        return Condition(conditions.GATEWAY_READY, False, conditions.WORKERS_UNREACHABLE, _unreached(workers))
     deployment = observed.find(common.DEPLOYMENT, common.pool_name(observed.service, common.GATEWAY))
     ready = deployment.get("status", {}).get("availableReplicas", 0) if deployment else 0
     if deployment is None or not ready:
@@ -196,9 +200,13 @@ def _gateway(observed: Observed) -> Condition:
 def _any_ready(kind: str, pods: Sequence[Pod]) -> Condition:
     """One ready is enough to serve: a pool that lost one of two still works."""
     staying = [pod for pod in pods if not pod.leaving]
-    ready = sum(pod.ready for pod in staying)
+    ready = sum(pod.serves for pod in staying)
     if ready:
-        return Condition(kind, True, conditions.ALL_READY, f"{ready} of {len(staying)} ready")
+        without = _unreached([pod for pod in staying if not _is_new(pod)])
+        text = f"{ready} of {len(staying)} ready" + (f"; without a gateway: {without}" if without else "")
+        return Condition(kind, True, conditions.ALL_READY, text)
+    if any(pod.unreached and not _is_new(pod) for pod in staying):
+        return Condition(kind, False, conditions.WORKERS_UNREACHABLE, _unreached(staying))
     for pod in staying:
         if pod.refused:
             return Condition(kind, False, conditions.WORKER_REFUSED, f"{pod.name}: {pod.refused}")
@@ -210,8 +218,18 @@ def _any_ready(kind: str, pods: Sequence[Pod]) -> Condition:
     return Condition(kind, False, reason, _messages(staying) or "no pod has been started yet")
 
 
+def _is_new(pod: Pod) -> bool:
+    """Whether it became ready a moment ago, so that gateways are about to greet it."""
+    return pod.ready and pod.ready_for < reached.GRACE
+
+
+def _unreached(pods: Sequence[Pod]) -> str:
+    return "; ".join(f"{pod.name}: {pod.unreached}" for pod in pods if pod.unreached)
+
+
 def _messages(pods: Sequence[Pod]) -> str:
-    return "; ".join(f"{pod.name}: {text}" for pod in pods if (text := pod.refused or pod.blocked or pod.message))
+    told = ((pod.name, pod.refused or pod.blocked or pod.message or pod.unreached) for pod in pods)
+    return "; ".join(f"{name}: {text}" for name, text in told if text)
 
 
 def _transport(observed: Observed) -> Condition:

@@ -54,7 +54,7 @@ class _World:
     async def make(self):
         await self.store.apply(self.item, "test")
         service = parsing.service_from_object(await self.store.get(REF))
-        await self.store.apply(secret.token(service, "the token"), "test")
+        await self.store.apply(secret.manifest(service, secret.ServiceToken("the token")), "test")
         for role, count in (("prefill", 6), ("decode", 1)):
             made = pool.scale(service, role, count)
             made["metadata"]["labels"] = {names.LABEL_SERVICE: "chat"}

@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from legato_engine.core.frames import Inbox, Start
-from legato_protocol.service_tokens import INTERVAL, token_id
+from legato_protocol.followed_tokens import INTERVAL
+from legato_protocol.service_tokens import token_id
 
 
 def test_another_token_is_taken_without_a_restart_and_open_streams_stay(run: Any, tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from legato_gateway.openai.serving import ServedModel
 from legato_gateway.ui import routes
 from legato_gateway.ui.load_samples import LoadSampler
 from legato_gateway.ui.ui_state import REQUESTS, UIState
-from legato_protocol.service_tokens import ServiceTokens
+from legato_protocol.followed_tokens import ServiceTokens
 
 TOKEN = {"authorization": "Bearer secret"}
 STATIC = resources.files("legato_gateway.ui") / "static"

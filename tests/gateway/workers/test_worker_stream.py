@@ -17,7 +17,7 @@ from legato_gateway.workers import worker_stream
 from legato_gateway.workers.silence import SilenceLimits
 from legato_gateway.workers.worker_stream import StreamLimits, WorkerStream
 from legato_protocol import kv_events, stream
-from legato_protocol.service_tokens import ServiceTokens
+from legato_protocol.followed_tokens import ServiceTokens
 from legato_protocol.stream import Greeting
 
 

@@ -25,7 +25,7 @@ def _pod(item, program, grace=30):
 
 
 async def _start(f, item, program, grace=30):
-    await f.cluster.store.apply(secret.token(parsing.read_service(item), "secret"), "test")
+    await f.cluster.store.apply(secret.manifest(parsing.read_service(item), secret.ServiceToken("secret")), "test")
     await f.cluster.store.apply(_pod(item, program, grace), "test")
 
 

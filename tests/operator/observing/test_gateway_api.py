@@ -31,7 +31,7 @@ def test_all_gateways_are_asked_at_once_but_for_a_bound():
 
     async def check():
         async with asking(HttpGateways, answer, timeout=60.0) as (gateways, address):
-            reports = await asyncio.gather(*(gateways.report(address, "t") for _ in range(10 * MAX_CONCURRENT)))
+            reports = await asyncio.gather(*(gateways.report(address, ("t",)) for _ in range(10 * MAX_CONCURRENT)))
         assert reports == [REPORT] * (10 * MAX_CONCURRENT)
         assert asked == {("GET", "/demand", "Bearer t")}
         assert most == MAX_CONCURRENT
@@ -58,7 +58,7 @@ def test_an_answer_that_makes_no_sense_is_none(response):
 
     async def check():
         async with asking(HttpGateways, answer) as (gateways, address):
-            assert await gateways.report(address, "t") is None
+            assert await gateways.report(address, ("t",)) is None
 
     asyncio.run(check())
 
@@ -69,7 +69,7 @@ def test_a_gateway_that_does_not_answer_in_time_has_no_report():
 
     async def check():
         async with asking(HttpGateways, answer, timeout=0.05) as (gateways, address):
-            assert await gateways.report(address, "t") is None
+            assert await gateways.report(address, ("t",)) is None
 
     asyncio.run(check())
 
@@ -77,6 +77,6 @@ def test_a_gateway_that_does_not_answer_in_time_has_no_report():
 def test_where_nobody_listens_there_is_no_report():
     async def check():
         async with aiohttp.ClientSession() as session:
-            assert await HttpGateways(session).report("127.0.0.1:9", "t") is None
+            assert await HttpGateways(session).report("127.0.0.1:9", ("t",)) is None
 
     asyncio.run(check())

@@ -6,8 +6,8 @@ import pytest
 
 from legato_operator.api import parsing
 from legato_operator.autoscaler.signals import Blocks, DecodeCost, PromptLengths
-from legato_operator.errors import ClusterError
 from legato_operator.observing.gateway_signals import GatewaySignalSource
+from legato_operator.observing.observe import asked_gateways
 from legato_operator.observing.observed import Observed, Pod
 from legato_protocol.demand import DemandReport, LengthBucket, ReportedLoad
 from legato_protocol.stream import DecodeCoefficients, Load, PrefillCoefficients
@@ -56,16 +56,10 @@ class Scripted:
 
     def __init__(self):
         self.reports, self.asked, self.now = {}, [], 0.0
-        self.source = GatewaySignalSource(self, self.token)
-        self.refusal = None
+        self.source = GatewaySignalSource()
 
-    async def token(self, service):
-        if self.refusal:
-            raise self.refusal
-        return "secret"
-
-    async def report(self, address, token):
-        assert token == "secret"
+    async def report(self, address, tokens):
+        assert tokens == ("secret",)
         name = address.partition(":")[0]
         self.asked.append(name)
         return self.reports.get(name)
@@ -74,7 +68,8 @@ class Scripted:
         """Signals 2 seconds later."""
         self.now += 2.0
         self.reports = {name.replace("_", "-"): report for name, report in reports.items()}
-        observed = Observed(parsing.read_service(build()), "uid", 1, {}, False, (), pods, True, self.now, "")
+        asked = tuple(asyncio.run(asked_gateways(pods, self, ("secret",))))
+        observed = Observed(parsing.read_service(build()), "uid", 1, {}, False, (), asked, True, self.now, "")
         return asyncio.run(self.source.signals(observed))
 
 
@@ -180,12 +175,6 @@ def test_workers_on_their_way_out_are_known_as_such(gateways, build, fields, say
         build, pod(), pod("decode-0", "decode", **fields), gateway_0=told(workers=(draining,))
     ).workers
     assert worker.draining
-
-
-def test_without_a_token_nobody_is_asked_and_nothing_is_raised(gateways, build):
-    gateways.refusal = ClusterError("the Secret is somebody else's")
-    signals = gateways.look(build, pod(), pod("decode-0", "decode"), gateway_0=told())
-    assert (signals.traffic, gateways.asked, len(signals.workers)) == (None, [], 1)
 
 
 def test_what_has_ended_is_forgotten(gateways, build):

@@ -38,7 +38,7 @@ def test_thousands_of_workers_are_asked_by_turns_and_all_are_heard():
     async def check():
         fleet = Fleet()
         async with asking(HttpWorkers, fleet.answer, timeout=60.0) as (workers, address):
-            states = await asyncio.gather(*(workers.state(address, "t") for _ in range(WORKERS)))
+            states = await asyncio.gather(*(workers.state(address, ("t",)) for _ in range(WORKERS)))
         assert states == [WorkerState(3, False, "tcp")] * WORKERS
         assert set(fleet.asked) == {("GET", "/state", "Bearer t")}
         assert 1 < fleet.most <= MAX_CONCURRENT
@@ -58,10 +58,10 @@ def test_a_worker_is_recalled_if_it_agrees(code, recalled):
             return web.json_response({"draining": not recalled}, status=code)
 
         async with asking(HttpWorkers, answer) as (workers, address):
-            assert await workers.recall(address, "t") is recalled
+            assert await workers.recall(address, ("t",)) is recalled
         assert asked == [("DELETE", "/drain", "Bearer t")]
         async with aiohttp.ClientSession() as session:
-            assert not await HttpWorkers(session).recall("127.0.0.1:1", "t")
+            assert not await HttpWorkers(session).recall("127.0.0.1:1", ("t",))
 
     asyncio.run(check())
 
@@ -76,7 +76,7 @@ def test_a_worker_that_does_not_say_that_it_stays_is_taken_to_stop(told, stoppin
             return web.json_response({key: value for key, value in STATE.items() if key != "stopping"})
 
         async with asking(HttpWorkers, answer if told else older) as (workers, address):
-            assert (await workers.state(address, "t")).stopping is stopping
+            assert (await workers.state(address, ("t",))).stopping is stopping
 
     asyncio.run(check())
 
@@ -85,7 +85,7 @@ def test_a_worker_is_told_to_drain():
     async def check():
         fleet = Fleet()
         async with asking(HttpWorkers, fleet.answer) as (workers, address):
-            await workers.drain(address, "t")
+            await workers.drain(address, ("t",))
         assert fleet.asked == [("POST", "/drain", "Bearer t")]
 
     asyncio.run(check())
@@ -109,8 +109,8 @@ def test_a_worker_that_answers_nonsense_has_no_state(response):
             return web.json_response(STATE) if request.path == "/elsewhere" else response()
 
         async with asking(HttpWorkers, answer) as (workers, address):
-            assert await workers.state(address, "t") is None
-            await workers.drain(address, "t")
+            assert await workers.state(address, ("t",)) is None
+            await workers.drain(address, ("t",))
 
     asyncio.run(check())
 
@@ -124,8 +124,8 @@ def test_a_worker_that_does_not_answer_in_time_has_no_state():
             return web.json_response(STATE)
 
         async with asking(HttpWorkers, answer, timeout=0.02) as (workers, address):
-            assert await workers.state(address, "t") is None
-            await workers.drain(address, "t")
+            assert await workers.state(address, ("t",)) is None
+            await workers.drain(address, ("t",))
             closing.set()
 
     asyncio.run(check())
@@ -136,7 +136,26 @@ def test_a_worker_at_no_possible_address_has_no_state(address):
     async def check():
         async with aiohttp.ClientSession() as session:
             workers = HttpWorkers(session)
-            assert await workers.state(address, "t") is None
-            await workers.drain(address, "t")
+            assert await workers.state(address, ("t",)) is None
+            await workers.drain(address, ("t",))
+
+    asyncio.run(check())
+
+
+def test_a_worker_that_has_not_read_the_newest_token_is_shown_the_one_before(caplog):
+    async def check():
+        asked = []
+
+        async def answer(request):
+            asked.append(request.headers["authorization"])
+            known = asked[-1] == "Bearer a"
+            return web.json_response(STATE | {"tokens": ["id"]}, status=200 if known else 401)
+
+        async with asking(HttpWorkers, answer) as (workers, address):
+            assert (await workers.state(address, ("b", "a"))).tokens == ("id",)
+            assert asked == ["Bearer b", "Bearer a"]
+            assert not caplog.records
+            assert await workers.state(address, ("b", "c")) is None
+            assert "refuses the service's token at /state" in caplog.text
 
     asyncio.run(check())

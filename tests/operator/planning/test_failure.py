@@ -87,3 +87,12 @@ def test_moment_without_readiness_says_nothing_of_a_worker_that_came_up(history)
     assert failure.find([blinking], 60.0) is None
     for change in ({"was_ready": False}, {"waiting": 31.0}):
         assert failure.find([dataclasses.replace(blinking, **change)], 60.0)
+
+
+def test_a_ready_worker_that_no_gateway_reaches_has_as_long_as_one_that_starts():
+    ready = dataclasses.replace(STARTING, ready=True, waiting=0.0, unreached="g0: it refuses this gateway's token")
+    assert failure.find([dataclasses.replace(ready, ready_for=60.0)], 60.0) is None
+    found = failure.find([dataclasses.replace(ready, ready_for=61.0)], 60.0)
+    assert found.reason == conditions.PROGRESS_DEADLINE_EXCEEDED
+    assert found.message == "demo-decode-1: no gateway has reached it within 1m: g0: it refuses this gateway's token"
+    assert failure.find([dataclasses.replace(ready, ready_for=61.0, unreached="")], 60.0) is None

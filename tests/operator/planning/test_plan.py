@@ -9,7 +9,7 @@ from legato_operator.api import conditions, parsing
 from legato_operator.manifests import common, gateway, placement, pool, worker
 from legato_operator.observing.observed import Observed, Pod, WorkerState
 from legato_operator.planning import limits
-from legato_operator.planning.actions import Apply, Delete, DrainWorker, MakeToken, Release
+from legato_operator.planning.actions import Apply, Delete, DrainWorker, Release, SetToken
 from legato_operator.planning.plan import plan
 
 PLACEMENT = placement.local(("legato",))
@@ -64,7 +64,7 @@ def _condition(made, kind):
 def test_first_pass_makes_everything(build):
     """Workers follow as soon as their pools exist, which own them."""
     made = plan(_observed(build(), has_token=False), PLACEMENT)
-    assert _actions(made, MakeToken)
+    assert _actions(made, SetToken)
     assert _created(made) == {"demo-gateway-0"}
     desired = {a.item["spec"]["replicas"] for a in _actions(made, Apply) if "replicas" in a.item.get("spec", {})}
     assert desired == {1}
@@ -291,3 +291,57 @@ def test_workers_of_a_pool_share_a_machines_cores(build, cores, prefill, decode,
         shared = placement.local(("legato",), cores)
         command = worker.template(item, role, shared)["spec"]["containers"][0]["command"]
         assert command[command.index("--threads") + 1] == expected
+
+
+REFUSED = "demo-gateway-0: it refuses this gateway's token"
+
+
+def test_a_service_is_not_ready_while_gateways_reach_none_of_its_workers(build):
+    """All pods are ready by their probes: that is how an outage looked while every condition was True."""
+    decode, prefill, front = _running(build())
+    cut_off = dataclasses.replace(decode, unreached=REFUSED, ready_for=60.0)
+    made = plan(_observed(build(), [cut_off, prefill, front], SETTLED), PLACEMENT)
+    for kind in ("Ready", "DecodeReady", "GatewayReady"):
+        told = _condition(made, kind)
+        assert (told["status"], told["reason"]) == ("False", conditions.WORKERS_UNREACHABLE), kind
+        assert "refuses this gateway's token" in told["message"]
+    assert _condition(made, "PrefillReady")["status"] == "True"
+    assert made.status["pools"]["decode"]["ready"] == 0
+    assert made.requeue_after <= 2.0
+    assert not _created(made)
+    assert not _actions(made, Delete)
+
+
+def test_one_worker_without_a_gateway_is_told_and_others_serve(build):
+    decode, prefill, front = _running(build())
+    other = _worker(build(), "demo-decode-1", "decode", unreached=REFUSED, ready_for=60.0)
+    made = plan(_observed(build(), [decode, other, prefill, front], {"prefill": 1, "decode": 2}), PLACEMENT)
+    assert _condition(made, "Ready")["status"] == _condition(made, "GatewayReady")["status"] == "True"
+    assert "demo-decode-1: demo-gateway-0: it refuses" in _condition(made, "DecodeReady")["message"]
+
+
+def test_a_worker_that_became_ready_just_now_starts_until_a_gateway_has_greeted_it(build):
+    decode, prefill, front = _running(build())
+    new = dataclasses.replace(decode, unreached="demo-gateway-0: not listed there", ready_for=1.0)
+    made = plan(_observed(build(), [new, prefill, front], SETTLED), PLACEMENT)
+    assert (_condition(made, "Ready")["status"], _condition(made, "Ready")["reason"]) == ("False", "Starting")
+    assert _condition(made, "GatewayReady")["status"] == "True"
+
+
+def test_a_rollout_does_not_remove_workers_that_answer_for_some_that_no_gateway_reaches(build):
+    decode, prefill, front = _running(build())
+    new = dataclasses.replace(decode, name="demo-decode-1", unreached=REFUSED, ready_for=60.0)
+    old = dataclasses.replace(decode, revision="old")
+    made = plan(_observed(build(), [old, new, prefill, front], SETTLED), PLACEMENT)
+    assert not _actions(made, DrainWorker)
+    reached = dataclasses.replace(new, unreached="")
+    made = plan(_observed(build(), [old, reached, prefill, front], SETTLED), PLACEMENT)
+    assert [action.name for action in _actions(made, DrainWorker)] == ["demo-decode-0"]
+
+
+def test_a_worker_that_no_gateway_reaches_is_the_first_to_leave(build):
+    decode, prefill, front = _running(build())
+    busy = dataclasses.replace(decode, state=WorkerState(5, False, "ucx:tcp"))
+    cut_off = _worker(build(), "demo-decode-1", "decode", unreached=REFUSED, ready_for=60.0)
+    made = plan(_observed(build(), [busy, cut_off, prefill, front], SETTLED), PLACEMENT)
+    assert [action.name for action in _actions(made, DrainWorker)] == ["demo-decode-1"]

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from legato_protocol.service_tokens import RETENTION, SPREAD, RefusalLog, ServiceTokens, ShownToken, token_id
+from legato_protocol.followed_tokens import RETENTION, SPREAD, RefusalLog, ServiceTokens, ShownToken
+from legato_protocol.service_tokens import token_id
 
 
 class Clock:
