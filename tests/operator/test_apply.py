@@ -70,7 +70,9 @@ def test_a_worker_is_marked_before_it_drains_though_others_are_marked_at_the_sam
     workers = SimpleNamespace(drain=lambda address, _token: _note(store, address))
     actions = [each for name in "abc" for each in (Apply(_item(name, "Pod")), DrainWorker(name, f"drained {name}"))]
     demo = SimpleNamespace(metadata=SimpleNamespace(namespace="default", name="demo"))
-    asyncio.run(apply(store, workers, SimpleNamespace(service=demo), (Phase("leave", tuple(actions)),)))
+    asyncio.run(
+        apply(store, workers, SimpleNamespace(service=demo, tokens=("token",)), (Phase("leave", tuple(actions)),))
+    )
     order = [what for _, what in store.steps]
     assert all(store.steps.index(("ended", name)) < order.index(f"drained {name}") for name in "abc")
     assert store.most == 3
