@@ -7,7 +7,7 @@ WRONG = [
     ({"engine": {"blocksize": 16}}, "spec.engine.blocksize", "did you mean blockSize?"),
     ({"engine": {"block_size": 16}}, "spec.engine.block_size", "did you mean blockSize?"),
     ({"prefil": {}}, "spec.prefil", "did you mean prefill?"),
-    ({"gateway": {"zzz": 1}}, "spec.gateway.zzz", "known are accessLog, apiKeys, defaultDeadline, replicas"),
+    ({"gateway": {"zzz": 1}}, "spec.gateway.zzz", "known are accessLog, apiKeys, defaultDeadline, image, replicas"),
     ({"scaling": {"prefill": {"maximum": 1}}}, "spec.scaling.prefill.maximum", "did you mean max?"),
     ({"engine": {"chunkTokens": "512"}}, "spec.engine.chunkTokens", "must be a whole number, not '512'"),
     ({"engine": {"chunkTokens": True}}, "spec.engine.chunkTokens", "must be a whole number, not true"),
