@@ -4,25 +4,71 @@ import argparse
 import importlib.metadata
 import os
 import platform
+import sys
 from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+
+from legato_protocol import flags
 
 PACKAGES = ("legato", "torch", "triton", "ucxx-cu13", "libucx-cu13", "gguf", "tokenizers", "fastapi", "msgspec")
+Section = Callable[[], Iterator[str]]
+FAILED = 1
 BUILTIN = "builtin:smollm2-135m-instruct"
 
 
 def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Register `legato doctor`."""
-    parser = subparsers.add_parser("doctor", help="show what this machine offers and what is missing")
+    parser = subparsers.add_parser("doctor", help="show what this machine offers, what is missing, and what fits")
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument(
+        "model", nargs="?", type=flags.text("MODEL"), metavar="MODEL", help="whether it fits, as `legato up MODEL`"
+    )
+    which.add_argument("-f", "--file", type=flags.FILE, metavar="FILE", help="whether the workers of this manifest fit")
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print every section. Exit code 0: what is missing is told, and is no fault."""
-    for title, section in SECTIONS:
+    """Print every section. Exit code 1: the model does not fit, or nothing can be computed or handed over here."""
+    asked = args.model is not None or args.file is not None
+    sections: list[tuple[str, Section]] = [*SECTIONS]
+    if asked:
+        sections.append(("Memory", partial(fitting, args.model, args.file)))
+    wrong = False
+    for title, section in sections:
         print(title)
-        for line in section():
-            print(f"  {line}", flush=True)
-    return 0
+        try:
+            for line in section():
+                print(f"  {line}", flush=True)
+        except SomethingWrong as error:
+            print(f"  {error}", flush=True)
+            wrong = True
+    return FAILED if wrong else 0
+
+
+class SomethingWrong(Exception):
+    """What keeps this machine, or the model asked about, from being used. The text is the last line of its section."""
+
+
+def fitting(name: str | None, file: Path | None) -> Iterator[str]:
+    """Whether weights and KV cache have room, for a model or a manifest. Raises SomethingWrong."""
+    from legato_cli import fit, model
+    from legato_cli.local import model_manifest, serving
+    from legato_operator.api import parsing
+    from legato_operator.errors import ManifestError
+    from legato_operator.manifests.common import model_argument
+
+    def say(text: str) -> None:
+        print(f"legato: {text}", file=sys.stderr, flush=True)
+
+    try:
+        made = model_manifest.of(name, say) if name is not None else None
+        service = serving.read_manifest(file).service if file is not None else parsing.read_mapping(made)
+        yield from fit.lines(service.spec, model.resolve(model_argument(service), say))
+    except ManifestError as error:
+        raise SomethingWrong(f"{file or name}: {error}") from None
+    except (model.ModelUnavailable, fit.DoesNotFit) as error:
+        raise SomethingWrong(str(error)) from None
 
 
 def versions() -> Iterator[str]:
@@ -63,8 +109,7 @@ def formats() -> Iterator[str]:
     try:
         path = model.resolve(BUILTIN, lambda text: None)
     except model.ModelUnavailable as error:
-        yield f"{'dtype: Auto':<14} unknown: {error}"
-        return
+        raise SomethingWrong(f"{'dtype: Auto':<14} unknown: {error}") from None
     config = open_weights(path).config
     chosen = formats.choose("auto", processor.detect(), device, config, Engine().block_size)
     yield f"{'dtype: Auto':<14} {chosen} (for {BUILTIN})"
@@ -77,6 +122,7 @@ def transports() -> Iterator[str]:
     from legato_engine.transfer.link import LinkError
     from legato_engine.transfer.ucx.transports import available_transports
 
+    usable = 0
     for name, missing in available_transports().items():
         if missing:
             yield f"{name:<14} not usable: {'; '.join(missing)}"
@@ -86,8 +132,11 @@ def transports() -> Iterator[str]:
         except LinkError as error:
             yield f"{name:<14} not usable: {error}"
             continue
+        usable += 1
         latency, bandwidth = found.latency * 1e6, found.bandwidth / 1e9
         yield f"{name:<14} usable; {latency:.0f} µs a message, {bandwidth:.1f} GB/s between two processes here"
+    if not usable:
+        raise SomethingWrong("no transport can be used: KV cannot be handed over here")
 
 
 def _version(package: str) -> str:
@@ -97,7 +146,7 @@ def _version(package: str) -> str:
         return "not installed"
 
 
-SECTIONS: tuple[tuple[str, Callable[[], Iterator[str]]], ...] = (
+SECTIONS: tuple[tuple[str, Section], ...] = (
     ("Versions", versions),
     ("Devices", devices),
     ("Formats", formats),

@@ -1,5 +1,7 @@
 """`legato doctor` tells what this machine offers, measured, and never fails over what is missing."""
 
+import pytest
+
 from legato_cli import doctor, main
 
 
@@ -13,3 +15,38 @@ def test_every_section_is_told(capsys):
     assert "usable; " in lines["TCP"]
     assert "GB/s" in lines["TCP"]
     assert "dtype: Auto" in told
+
+
+MANIFEST = """
+apiVersion: serving.legato.dev/v1alpha1
+kind: InferenceService
+metadata: {name: mine}
+spec:
+  model: {source: {builtin: smollm2-135m-instruct}, maxLength: LENGTH}
+  engine: {kvCacheMemory: 256Mi}
+  decode: {resources: {requests: {memory: MEMORY}}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("memory", "length", "code", "said"),
+    [
+        ("4Gi", 4096, 0, "KV cache 256 MiB"),
+        ("700Mi", 4096, 1, "700 MiB are available"),
+        ("4Gi", 9000, 1, "model.maxLength is 9000; the model allows 8192"),
+    ],
+)
+def test_a_manifest_whose_workers_do_not_fit_ends_with_1(memory, length, code, said, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(doctor, "SECTIONS", ())
+    file = tmp_path / "m.yaml"
+    file.write_text(MANIFEST.replace("MEMORY", memory).replace("LENGTH", str(length)))
+    assert main.main(["doctor", "-f", str(file)]) == code
+    told = capsys.readouterr().out
+    assert said in told
+    assert ("fits: weights" in told.split("decode")[-1]) == (code == 0)
+
+
+def test_a_model_that_cannot_be_read_ends_with_1(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(doctor, "SECTIONS", ())
+    assert main.main(["doctor", str(tmp_path)]) == 1
+    assert "config.json" in capsys.readouterr().out

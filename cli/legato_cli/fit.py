@@ -1,0 +1,65 @@
+"""Whether the workers of a service fit into memory: weights, workspace and KV cache against what each may take."""
+
+import dataclasses
+from collections.abc import Iterator
+from pathlib import Path
+from typing import cast
+
+from legato_engine import memory, processor
+from legato_engine.errors import EngineError
+from legato_engine.kvcache.layout import KVLayout
+from legato_engine.runner import formats, sizing
+from legato_engine.settings import WorkerSettings
+from legato_engine.weights.opening import open_weights
+from legato_operator.api import quantities, roles
+from legato_operator.api.resources import Spec
+
+_MIB = 1 << 20
+MAX_BATCH = cast(int, next(each.default for each in dataclasses.fields(WorkerSettings) if each.name == "max_batch"))
+
+
+class DoesNotFit(Exception):
+    """A worker's memory is too small, or the model cannot be read. The text says what would fit."""
+
+
+def lines(spec: Spec, path: Path) -> Iterator[str]:
+    """What each pool's workers need, on processors like this one's. Raises DoesNotFit."""
+    for role in roles.of(spec):
+        try:
+            yield f"{role:<14} {_worker(spec, path, role)}"
+        except EngineError as error:
+            raise DoesNotFit(f"{role:<14} {error}") from None
+
+
+def _worker(spec: Spec, path: Path, role: str) -> str:
+    import torch
+
+    checkpoint, engine = open_weights(path), spec.engine
+    config = checkpoint.config
+    if spec.model.max_length > config.max_length:
+        raise DoesNotFit(f"{role:<14} model.maxLength is {spec.model.max_length}; the model allows {config.max_length}")
+    chosen = formats.choose(engine.dtype, processor.detect(), torch.device("cpu"), config, engine.block_size)
+    chosen = formats.with_kv(chosen, engine.kv_cache_dtype)
+    layout = KVLayout(config.layers, config.kv_heads, engine.block_size, config.head_dim, chosen.kv)
+    needs = sizing.needs(checkpoint, chosen, engine.chunk_tokens, MAX_BATCH)
+    available, whose = _available(spec, role)
+    length = spec.model.max_length
+    cache = engine.kv_cache_memory or sizing.kv_bytes(needs, layout, available, length, MAX_BATCH)
+    sizing.check(needs, layout, cache, available, length)
+    tokens = cache // layout.block_bytes * layout.block_size
+    taken = f"weights {_mib(needs.weights)}, workspace about {_mib(needs.workspace)}, KV cache {_mib(cache)}"
+    return f"fits: {taken} ({tokens:,} tokens), of {_mib(available)} {whose}"
+
+
+def _available(spec: Spec, role: str) -> tuple[int, str]:
+    """What the manifest gives a worker; where it says nothing, this machine's, shared by the first workers."""
+    resources = roles.pool(spec, role).resources
+    for kind, amounts in (("limits", resources.limits), ("requests", resources.requests)):
+        if "memory" in amounts:
+            return int(quantities.quantity(amounts["memory"])), f"of {role}.resources.{kind}"
+    workers = sum(max(1, roles.bounds(spec, each).min) for each in roles.of(spec))
+    return memory.available() // workers, f"that this machine has for each of {workers} workers"
+
+
+def _mib(size: int) -> str:
+    return f"{-(-size // _MIB):,} MiB"
