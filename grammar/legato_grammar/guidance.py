@@ -7,6 +7,7 @@ masks lazily, so that compiling takes a millisecond, and bounds the work of both
 import json
 import re
 from collections.abc import Sequence
+from typing import Any
 
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 from llguidance.gbnf_to_lark import GbnfToLarkError, any_to_lark
@@ -114,6 +115,11 @@ class _Tokens:
         return []  # asked for text that is forced, and here none is
 
 
+def spaced(schema: dict[str, Any]) -> dict[str, Any]:
+    """The schema with room to indent, and nothing taken leniently: as `%json` in rules has to have it."""
+    return {**schema, "x-guidance": _SCHEMA_OPTIONS}
+
+
 def _translated(kind: str, source: str) -> str:
     """The grammar in Lark's form. Text that can only go on in one way is sampled like any other, in the tokens that the
     model prefers for it."""
@@ -129,9 +135,7 @@ def _rules(kind: str, source: str) -> str:
     if kind == JSON_SCHEMA:
         schema = json.loads(source)
         schemas.check_size(schema)
-        if isinstance(schema, dict):
-            schema["x-guidance"] = _SCHEMA_OPTIONS
-        return f"start: %json {json.dumps(schema)}"
+        return f"start: %json {json.dumps(spaced(schema) if isinstance(schema, dict) else schema)}"
     if kind == REGEX:
         found: str = json.loads(LLMatcher.grammar_from_regex(_unanchored(source)))["grammars"][0]["lark_grammar"]
         return found

@@ -33,7 +33,7 @@ class AnswerReader:
 
     def __init__(self, calls: CallFormat) -> None:
         self._calls = calls
-        self._parser = CallParser(calls.family, calls.names)
+        self._parser = CallParser(calls.written or calls.family, calls.names)
         self._most = None if calls.parallel and not calls.older else 1  # calls that are told
 
     def push(self, text: str, finish: str | None) -> list[dict[str, Any]]:

@@ -31,14 +31,13 @@ def prepare(serving: ModelServing, asked: Asked, raw: bytearray) -> PreparedRequ
     messages = bodies.decode(_MESSAGES, body.messages, "messages")
     for number, message in enumerate(messages):
         unsupported.check_message(message, f"messages[{number}]")
-    grammar = structured_output.of(body)
     options = params.options(asked, body)
     logprobs = _logprobs(body)
-    tools = definitions.offered(body, serving.tools.family, serving.tools.why_not)
+    tools = definitions.offered(body, serving.tools.family, serving.tools.why_not, structured_output.of(body))
     prompt = _prompt(serving, messages, tools)
     wanted = body.max_completion_tokens or body.max_tokens
     most = params.limit(wanted, len(prompt), serving.model.context, None, "messages")
-    sampling = params.sampling(body, serving.limits, most, logprobs, grammar)
+    sampling = params.sampling(body, serving.limits, most, logprobs, tools.grammar)
     head = ResponseHead(new_id("chatcmpl"), int(time.time()), serving.model)
     usage = bool(body.stream_options and body.stream_options.include_usage)
     return PreparedRequest(

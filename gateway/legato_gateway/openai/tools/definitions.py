@@ -1,9 +1,8 @@
 """Which tools a request offers, and whether its model may call them: `tools` and `tool_choice`, and the older
-`functions` and `function_call`, which mean the same.
-
-What forces a call, or the form of its arguments, needs a grammar: `_forced` and `_check_functions` refuse it.
+`functions` and `function_call`, which mean the same. What it must, `constraint` says as a grammar.
 """
 
+import dataclasses
 from dataclasses import dataclass
 from typing import Annotated, Any, Final
 
@@ -13,6 +12,8 @@ from msgspec import UNSET, Meta, Raw
 from legato_gateway.errors import BadRequest, Unsupported
 from legato_gateway.openai import bodies
 from legato_gateway.openai.schemas import ChatBody
+from legato_gateway.openai.structured_output import Grammar
+from legato_gateway.openai.tools import constraint
 from legato_gateway.openai.tools.families import FAMILIES
 from legato_gateway.openai.tools.json_calls import NAME
 
@@ -53,40 +54,49 @@ _ANYTHING = msgspec.json.Decoder(list[dict[str, Any]])
 @dataclass(frozen=True, slots=True)
 class CallFormat:
     """Which functions may be called, and how calls are read and told. `older` says that they are told as
-    `function_call`."""
+    `function_call`; `written` is a format other than the family's own."""
 
     family: str
     names: frozenset[str]
     parallel: bool = True
     older: bool = False
+    written: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class OfferedTools:
     """The functions that a model may call, if there are any. `shown` is what its chat template is given: as the client
-    wrote them."""
+    wrote them. `grammar` is what the answer has to match, if anything."""
 
     calls: CallFormat | None = None
     shown: tuple[dict[str, Any], ...] = ()
+    grammar: Grammar | None = None
 
 
-def offered(body: ChatBody, family: str | None, why_not: str) -> OfferedTools:
+def offered(body: ChatBody, family: str | None, why_not: str, answer: Grammar | None = None) -> OfferedTools:
     """What `body` offers. `family` is how its model writes calls; None where it cannot, for the reason `why_not`.
-    Raises BadRequest with the path of what is wrong."""
+    `answer` is what an answer without calls has to match. Raises BadRequest with the path of what is wrong."""
     older = not _given(body.tools) and _given(body.functions)
     param = "functions" if older else "tools"
     found, shown = _functions(body.functions) if older else _tools(body.tools)
     choice = _choice(body, older)
     if choice not in ("none", "auto"):
-        raise _forced(body, older, choice, {function.name for function in found})
-    if family is None and found and choice == "auto":
+        _check_required(older, choice, {function.name for function in found})
+    if family is None and found and choice != "none":
         raise Unsupported(f"{param} are not supported by this server: {why_not}", param=param)
-    _check_functions(found, family, "functions[{}]" if older else "tools[{}].function")
+    place = "functions[{}]" if older else "tools[{}].function"
+    _check_functions(found, family, place)
     if not found or family is None or choice == "none":
-        return OfferedTools()
+        return OfferedTools(grammar=answer)
     parallel = not older and body.parallel_tool_calls is not False
     names = frozenset(function.name for function in found)
-    return OfferedTools(CallFormat(family, names, parallel, older), tuple(shown))
+    calls = CallFormat(family, names, parallel, older)
+    if choice == "auto":
+        return OfferedTools(calls, tuple(shown), constraint.optional(found, place, family, answer))
+    callable = {number: each for number, each in enumerate(found) if choice in ("required", f":{each.name}")}
+    grammar = constraint.required(callable, place, family, parallel)
+    calls = dataclasses.replace(calls, written=constraint.format_of(family))
+    return OfferedTools(calls, tuple(shown), grammar)
 
 
 def _given(raw: Raw | msgspec.UnsetType) -> bool:
@@ -136,15 +146,12 @@ def _choice(body: ChatBody, older: bool) -> str:
     raise BadRequest(f"not a valid {param}: {chosen[:40]!r} ({', '.join(allowed)}, or a function)", param=param)
 
 
-def _forced(body: ChatBody, older: bool, choice: str, names: set[str]) -> BadRequest:
-    """Why a call cannot be had for certain."""
+def _check_required(older: bool, choice: str, names: set[str]) -> None:
     param = "function_call" if older else "tool_choice"
     if not names:
-        return BadRequest(f"{param} needs {'functions' if older else 'tools'}", param=param)
+        raise BadRequest(f"{param} needs {'functions' if older else 'tools'}", param=param)
     if choice.startswith(":") and choice[1:] not in names:
-        return BadRequest(f"{param} names a function that is not offered: {choice[1:60]!r}", param=param)
-    text = f"{param} other than none and auto is not supported by this server: it does not constrain what models write"
-    return Unsupported(text, param=param)
+        raise BadRequest(f"{param} names a function that is not offered: {choice[1:60]!r}", param=param)
 
 
 def _check_functions(functions: tuple[Function, ...], family: str | None, place: str) -> None:
@@ -158,6 +165,3 @@ def _check_functions(functions: tuple[Function, ...], family: str | None, place:
         if function.name in seen:
             raise BadRequest(f"{at}.name: {function.name[:40]!r} is offered twice", param=f"{at}.name")
         seen.add(function.name)
-        if function.strict:
-            text = f"{at}.strict: not supported by this server: it does not constrain what models write"
-            raise Unsupported(text, param=f"{at}.strict")

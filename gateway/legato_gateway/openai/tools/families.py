@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
-from legato_gateway.openai.tools import hermes, json_calls, llama3_json, mistral, pythonic
+from legato_gateway.openai.tools import array, hermes, json_calls, llama3_json, mistral, pythonic
 from legato_gateway.openai.tools.reading import END, Reader
 from legato_gateway.openai.tools.said import Piece, Said
 
@@ -32,6 +32,8 @@ FAMILIES: Final = MappingProxyType(
         "Pythonic": Family(pythonic.read, pythonic.MARKERS, pythonic.NAME),
     }
 )
+ARRAY: Final = "Array"  # of no model, but what a grammar makes one write
+_FORMATS = {**FAMILIES, ARRAY: Family(array.read, (), json_calls.NAME)}
 SETTINGS: Final = (AUTO, *FAMILIES, OFF)
 
 _PYTHONIC = re.compile(r"func_name\d?\(|tool_call\.name \+ '\('")
@@ -56,9 +58,10 @@ def of_template(template: str | None) -> str | None:
 class CallParser:
     """Finds the calls of one answer, whatever pieces its text comes in. `names` are the functions offered."""
 
-    def __init__(self, family: str, names: frozenset[str]) -> None:
+    def __init__(self, written: str, names: frozenset[str]) -> None:
+        """`written` is a family, or ARRAY."""
         self.said = Said()
-        self._run: Reader[None] | None = FAMILIES[family].read(self.said, names)
+        self._run: Reader[None] | None = _FORMATS[written].read(self.said, names)
         next(self._run)
 
     def push(self, text: str) -> list[Piece]:

@@ -1,0 +1,117 @@
+"""Grammars that answers with calls have to match: where a call is required, and where arguments are `strict`.
+
+A required call is written in the model's own format where that is plain text, else as a JSON array; either way the
+name comes first, so that arguments can be told while they are written.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, Protocol
+
+from legato_gateway.errors import BadRequest, Unsupported
+from legato_gateway.openai import structured_output
+from legato_gateway.openai.structured_output import Grammar
+from legato_gateway.openai.tools import hermes
+from legato_gateway.openai.tools.families import ARRAY
+from legato_protocol.stream import JSON_SCHEMA, RULES
+
+_ANY: Final[Mapping[str, Any]] = {"type": "object"}
+_GAP: Final = r"GAP: /[ \t\r\n]{1,8}/"
+
+
+class Function(Protocol):
+    """As a request offers it."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def parameters(self) -> dict[str, Any] | None: ...
+
+    @property
+    def strict(self) -> bool | None: ...
+
+
+def format_of(family: str) -> str:
+    """The format in which calls of a model are written when they are required."""
+    return family if family in ("Hermes", "Llama3Json") else ARRAY
+
+
+def required(functions: Mapping[int, Function], place: str, family: str, several: bool) -> Grammar:
+    """One of these calls and, if there may be `several`, more of them. `place` is the path of a function by its number.
+    Raises BadRequest with the path of a schema that cannot be obeyed."""
+    match format_of(family):
+        case "Hermes":
+            call, before, between, behind = f'"{hermes.OPEN}\\n" object "\\n{hermes.CLOSE}"', "", '"\\n"', ""
+        case "Llama3Json":
+            call, before, between, behind = "object", "", '"; "', ""
+        case _:
+            call, before, between, behind = "object", '"[" ', '", "', ' "]"'
+    more = f" ({between} call)*" if several else ""
+    key = "parameters" if family == "Llama3Json" else "arguments"
+    rules = [f"start: {before}call{more}{behind}", f"call: {call}", *_objects(functions, place, key)]
+    return _checked(rules, "tool_choice")
+
+
+def optional(functions: Sequence[Function], place: str, family: str, answer: Grammar | None) -> Grammar | None:
+    """Text, or what matches `answer`, and calls. None where nothing constrains either.
+
+    Raises BadRequest with the path of a schema that cannot be obeyed, or of `strict` where a format cannot be held.
+    """
+    strict = next((number for number, each in enumerate(functions) if each.strict), None)
+    if family != "Hermes":
+        if strict is not None:
+            at = f"{place.format(strict)}.strict"
+            text = f"{at}: not supported for this model's calls unless tool_choice requires one"
+            raise Unsupported(text, param=at)
+        return answer
+    if strict is None and answer is None:
+        return None
+    if answer is not None and answer.kind != JSON_SCHEMA:
+        return answer
+    objects = [*_objects(dict(enumerate(functions)), place, "arguments"), _GAP]
+    if answer is not None:
+        call = f'call: "{hermes.OPEN}" GAP? object GAP? "{hermes.CLOSE}"'
+        rules = ["start: answer | call (GAP? call)*", f"answer: %json {_inline(json.loads(answer.source))}", call]
+        return _checked([*rules, *objects], answer.param)
+    rules = ["start: call* TEXT", f'open[lazy]: TEXT "{hermes.OPEN}"', r"TEXT: /(.|\n)*/"]
+    return _checked([*rules, f'call: open GAP? object GAP? "{hermes.CLOSE}"', *objects], "tools")
+
+
+def _objects(functions: Mapping[int, Function], place: str, key: str) -> list[str]:
+    """Rules of `object`: a call as JSON, its name first. Each schema is one of its own, with its own references."""
+    rules = ["object: " + " | ".join(f"function_{number}" for number in functions)]
+    for number, function in functions.items():
+        begin = json.dumps(f'{{"name": {json.dumps(function.name)}, "{key}": ')
+        schema = _arguments(function, f"{place.format(number)}.parameters")
+        rules.append(f'function_{number}: {begin} arguments_{number} "}}"')
+        rules.append(f"arguments_{number}: %json {_inline(schema)}")
+    return rules
+
+
+def _arguments(function: Function, at: str) -> Mapping[str, Any]:
+    """A schema that cannot be obeyed in full is any object's, unless it is `strict`."""
+    given = function.parameters
+    if not given:
+        return _ANY
+    schema = given if "type" in given else {**given, "type": "object"}
+    try:
+        structured_output.check(Grammar(JSON_SCHEMA, json.dumps(schema), at))
+    except BadRequest:
+        if function.strict:
+            raise
+        return _ANY
+    return schema
+
+
+def _inline(schema: Any) -> str:
+    """On one line, and without what has a meaning in rules."""
+    if isinstance(schema, dict):
+        schema = structured_output.spaced(schema)
+    return json.dumps(schema).replace("%", "\\u0025").replace("::=", ":\\u003a=")
+
+
+def _checked(rules: Sequence[str], param: str) -> Grammar:
+    made = Grammar(RULES, "\n".join(rules) + "\n", param)
+    structured_output.check(made)
+    return made

@@ -1,0 +1,178 @@
+"""Calls that are required, and arguments that are strict: grammars that a worker holds answers to."""
+
+import json
+from typing import Any
+
+import pydantic
+import pytest
+from openai import pydantic_function_tool
+
+from legato_gateway.openai.structured_output import Grammar
+from legato_gateway.openai.tools import constraint
+from legato_gateway.openai.tools.definitions import Function
+from legato_gateway.openai.tools.families import CallParser
+from legato_gateway.openai.tools.said import CallArguments, CallStart
+from legato_gateway.request import Delta
+from legato_grammar.guidance import Compiler
+from legato_grammar.vocabulary import SINGLE_BYTES
+from legato_protocol.stream import JSON_SCHEMA, REGEX, RULES
+
+pytestmark = pytest.mark.anyio
+PLACE = "tools[{}].function"
+CITY = {
+    "type": "object",
+    "properties": {"city": {"$ref": "#/$defs/Name"}},
+    "required": ["city"],
+    "additionalProperties": False,
+    "$defs": {"Name": {"type": "string", "description": "100 % of a ::= b"}},
+}
+WEATHER = Function("get_weather", parameters=CITY, strict=True)
+NOW = Function("now")
+PARIS = '{"name": "get_weather", "arguments": {"city": "Paris"}}'
+NO_CITY = '{"name": "get_weather", "arguments": {"city": 5}}'
+NO_TIME = '{"name": "now", "arguments": {}}'
+ANSWER = Grammar(JSON_SCHEMA, '{"type": "object", "properties": {"x": {"type": "integer"}}}', "response_format")
+
+
+def tag(call: str) -> str:
+    return f"<tool_call>\n{call}\n</tool_call>"
+
+
+def matches(grammar: Grammar, text: str) -> bool:
+    """Whether that is a whole answer."""
+    matcher = Compiler(SINGLE_BYTES).compile(grammar.kind, grammar.source).matcher()
+    return matcher.consume(list(text.encode())) and matcher.accepting
+
+
+@pytest.mark.parametrize(
+    ("family", "one", "two", "wrong"),
+    [
+        ("Hermes", tag(PARIS), f"{tag(PARIS)}\n{tag(NO_TIME)}", tag(NO_CITY)),
+        (
+            "Llama3Json",
+            PARIS.replace("arguments", "parameters"),
+            f"{PARIS}; {NO_TIME}".replace("arguments", "parameters"),
+            NO_CITY.replace("arguments", "parameters"),
+        ),
+        ("Mistral", f"[{PARIS}]", f"[{PARIS}, {NO_TIME}]", f"[{NO_CITY}]"),
+        ("Pythonic", f"[{PARIS}]", f"[{PARIS}, {NO_TIME}]", f"[{NO_CITY}]"),
+    ],
+)
+def test_required_calls_are_of_the_schema_and_are_read_again(family: str, one: str, two: str, wrong: str) -> None:
+    functions = {0: WEATHER, 1: NOW}
+    several = constraint.required(functions, PLACE, family, several=True)
+    assert [matches(several, text) for text in (one, two, wrong, "It rains.", "")] == [True, True, False, False, False]
+    single = constraint.required(functions, PLACE, family, several=False)
+    assert (matches(single, one), matches(single, two)) == (True, False)
+    named = constraint.required({1: NOW}, PLACE, family, several=True)
+    assert not matches(named, one)
+    parser = CallParser(constraint.format_of(family), frozenset({"get_weather", "now"}))
+    pieces = [piece for char in two for piece in parser.push(char)] + parser.finish()
+    assert [piece.name for piece in pieces if isinstance(piece, CallStart)] == ["get_weather", "now"]
+    told = "".join(piece.text for piece in pieces if isinstance(piece, CallArguments) and piece.index == 0)
+    assert json.loads(told) == {"city": "Paris"}
+    assert not any(isinstance(piece, str) for piece in pieces)
+
+
+@pytest.mark.parametrize(
+    ("text", "allowed"),
+    [
+        ("It rains.", True),
+        ("", True),
+        ("a < b <tool", True),
+        (f"A moment.\n{tag(PARIS)}", True),
+        (f"{tag(PARIS)}\n<tool_call>{NO_TIME}</tool_call>", True),
+        (tag(NO_CITY), False),
+        (f"{tag(PARIS)}\n{tag(NO_CITY)}", False),
+        ("<tool_call>", False),
+        (tag('{"name": "other", "arguments": {}}'), False),
+    ],
+)
+def test_strict_calls_beside_text(text: str, allowed: bool) -> None:
+    grammar = constraint.optional([WEATHER, NOW], PLACE, "Hermes", None)
+    assert grammar is not None
+    assert matches(grammar, text) == allowed
+
+
+@pytest.mark.parametrize(
+    ("text", "allowed"),
+    [('{"x": 1}', True), (tag(PARIS), True), ("It rains.", False), ('{"x": "1"}', False), (tag(NO_CITY), False)],
+)
+def test_an_answer_with_a_schema_may_be_calls_instead(text: str, allowed: bool) -> None:
+    grammar = constraint.optional([WEATHER], PLACE, "Hermes", ANSWER)
+    assert grammar is not None
+    assert matches(grammar, text) == allowed
+
+
+def test_nothing_is_constrained_that_need_not_be() -> None:
+    assert constraint.optional([NOW], PLACE, "Hermes", None) is None
+    assert constraint.optional([NOW], PLACE, "Mistral", None) is None
+    pattern = Grammar(REGEX, "a+", "guided_regex")
+    assert constraint.optional([NOW], PLACE, "Hermes", pattern) is pattern
+
+
+def test_a_schema_that_cannot_be_obeyed_is_refused_only_where_it_is_strict() -> None:
+    schema = {"type": "object", "properties": {"a": {"type": "array", "uniqueItems": True}}}
+    loose = constraint.required({3: Function("f", parameters=schema)}, PLACE, "Hermes", several=False)
+    assert matches(loose, tag('{"name": "f", "arguments": {"a": [1, 1]}}'))
+    with pytest.raises(Exception, match=r"tools\[3\]\.function\.parameters: at \$\.properties\.a: .*uniqueItems"):
+        constraint.required({3: Function("f", parameters=schema, strict=True)}, PLACE, "Hermes", several=False)
+
+
+@pytest.mark.parametrize(
+    ("choice", "source"),
+    [
+        ("required", "now"),
+        ({"type": "function", "function": {"name": "get_weather"}}, "get_weather"),
+        ("auto", "TEXT"),
+    ],
+)
+async def test_the_worker_is_given_the_grammar(gateway: Any, choice: Any, source: str) -> None:
+    tools = [{"type": "function", "function": {"name": "get_weather", "parameters": CITY, "strict": True}}]
+    tools.append({"type": "function", "function": {"name": "now"}})
+    gateway.script(Delta(0, tag(PARIS)), Delta(0, "", (), "stop"))
+    answer = (await gateway.chat(tools=tools, tool_choice=choice)).json()["choices"][0]
+    assert answer["finish_reason"] == "tool_calls"
+    assert answer["message"]["tool_calls"][0]["function"]["arguments"] == '{"city": "Paris"}'
+    params = gateway.relay.requests[-1].params
+    assert params.grammar_kind == RULES
+    assert source in params.grammar
+    assert ("now" in params.grammar) == (source != "get_weather")
+
+
+async def test_the_older_form_requires_a_call_too(gateway: Any) -> None:
+    gateway.script(Delta(0, tag(NO_TIME)), Delta(0, "", (), "stop"))
+    answer = (await gateway.chat(functions=[{"name": "now"}], function_call={"name": "now"})).json()["choices"][0]
+    assert answer["message"]["function_call"] == {"name": "now", "arguments": "{}"}
+    assert "now" in gateway.relay.requests[-1].params.grammar
+
+
+async def test_strict_is_refused_by_name_where_a_format_cannot_be_held(make: Any) -> None:
+    gateway = make(tool_call_parser="Pythonic")
+    tools = [{"type": "function", "function": {"name": "f", "strict": True}}]
+    error = (await gateway.chat(tools=tools)).json()["error"]
+    assert (error["param"], error["code"]) == ("tools[0].function.strict", "unsupported_value")
+    assert (await gateway.chat(tools=tools, tool_choice="required")).status_code == 200
+
+
+class GetWeather(pydantic.BaseModel):
+    """The weather of a city."""
+
+    city: str
+
+
+async def test_the_official_clients_strict_tools_are_parsed(gateway: Any) -> None:
+    """Its helpers take no other ones."""
+    tool: Any = pydantic_function_tool(GetWeather)
+    call = tag('{"name": "GetWeather", "arguments": {"city": "Paris"}}')
+    gateway.script(Delta(0, call), Delta(0, "", (), "stop"))
+    messages: Any = [{"role": "user", "content": "hi"}]
+    answer = await gateway.client.chat.completions.parse(model="tiny", messages=messages, tools=[tool])
+    (made,) = answer.choices[0].message.tool_calls
+    assert made.function.parsed_arguments == GetWeather(city="Paris")
+    gateway.script(*(Delta(0, char) for char in call), Delta(0, "", (), "stop"))
+    async with gateway.client.chat.completions.stream(model="tiny", messages=messages, tools=[tool]) as stream:
+        done = [event async for event in stream if event.type == "tool_calls.function.arguments.done"]
+        final = await stream.get_final_completion()
+    assert done[0].parsed_arguments == GetWeather(city="Paris")
+    assert final.choices[0].finish_reason == "tool_calls"
