@@ -77,6 +77,8 @@ def _about(action: Action) -> object:
     match action:
         case Apply(item) if item["kind"] in _ACCESS:
             return _ACCESS
+        case Apply({"kind": "Pod"}, force=False):
+            return "start"  # as they were chosen: where there is no room for all, it is for the first
         case Apply(item) | RecallWorker(item):
             return item["kind"], item["metadata"]["name"]
         case PatchStatus(ref) | Delete(ref):

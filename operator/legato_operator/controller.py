@@ -15,6 +15,7 @@ from legato_operator.turns import Turns
 from legato_protocol import names
 
 LONGEST_GATHER = 1.0  # seconds
+GATHER_GROWTH = 1.5  # from wake to wake: twenty workers that become ready one by one are not twenty passes
 MOST_PASSES = 16  # at once: with more, each takes longer, and all services are Ready together, late
 log = logging.getLogger(__name__)
 
@@ -86,8 +87,8 @@ class Controller:
     ) -> None:
         """For `gather` seconds after a wake, more of them mean the same pass: writes are told of one by one.
 
-        For as long as the last pass took, if that is longer, up to `LONGEST_GATHER`: a service that moves is not busy
-        all of the time. An edit is not waited with.
+        For as long as the last pass took, if that is longer, and for longer as wakes go on, up to `LONGEST_GATHER`: a
+        service that moves is not busy all of the time. An edit is not waited with.
 
         Of more than `most_passes` that are due, services that have begun go first: they are the nearest to Ready.
         """
@@ -135,7 +136,7 @@ class Controller:
         return max((self._time() - began for began in self._passes.values()), default=0.0)
 
     async def _serve(self, ref: Ref, loop: _ServiceLoop) -> None:
-        failures = 0
+        failures, gather = 0, self._gather
         while True:
             try:
                 due, took = await self._in_turn(ref, loop)
@@ -154,8 +155,11 @@ class Controller:
                     continue  # there may be one of that name again
                 del self._loops[ref]
                 return
-            if await _wait(loop.wake, due) and self._gather:
-                await _wait(loop.changed, max(self._gather, min(took, LONGEST_GATHER)))
+            if not await _wait(loop.wake, due):
+                gather = self._gather
+            elif gather:
+                await _wait(loop.changed, max(gather, min(took, LONGEST_GATHER)))
+                gather = max(self._gather, min(gather * GATHER_GROWTH, LONGEST_GATHER))
 
     async def _in_turn(self, ref: Ref, loop: _ServiceLoop) -> tuple[float | None, float]:
         """When to look again, and how long the pass took. What wakes the service while it waits is part of the pass."""

@@ -65,6 +65,14 @@ def test_actions_about_one_object_and_a_role_and_its_binding_keep_their_order():
         assert own == [("begun", one), ("ended", one), ("begun", other), ("ended", other)]
 
 
+def test_pods_are_made_in_the_order_in_which_they_were_chosen():
+    store = Slow()
+    pods = [_item(f"p{number}", "Pod") for number in range(9)]
+    _apply(store, [Apply(pod, force=False) for pod in pods])
+    assert [name for what, name in store.steps if what == "begun"] == [pod["metadata"]["name"] for pod in pods]
+    assert store.most == 1
+
+
 def test_a_worker_is_marked_before_it_drains_though_others_are_marked_at_the_same_time():
     store = Slow()
     workers = SimpleNamespace(drain=lambda address, _token: _note(store, address))

@@ -147,6 +147,32 @@ def test_many_wakes_within_the_time_of_gathering_are_one_pass():
     virtual_loop.run(check())
 
 
+def test_wakes_that_go_on_are_gathered_for_longer_and_after_a_rest_as_at_first():
+    began = []
+
+    class Timed(Passes):
+        async def reconcile(self, ref):
+            began.append(asyncio.get_running_loop().time())
+            await super().reconcile(ref)
+            return 5.0
+
+    passes = Timed()
+
+    async def check(controller):
+        for _ in range(100):
+            controller.wake(GOOD)
+            await asyncio.sleep(0.1)
+        assert 10 < len(began) < 17
+        await asyncio.sleep(10)
+        before = len(began)
+        for _ in range(5):
+            controller.wake(GOOD)
+            await asyncio.sleep(0.1)
+        assert len(began) >= before + 2
+
+    _run_timed(check, passes, gather=0.1)
+
+
 def test_an_edit_is_not_gathered():
     passes = Passes()
 
