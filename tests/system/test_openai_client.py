@@ -75,6 +75,24 @@ def test_a_streamed_chat_is_the_whole_one_in_pieces(chat: Callable[..., Any]) ->
     assert all(chunk.usage is None for chunk in chunks), "nobody asked for usage"
 
 
+TOOL: Any = {"type": "function", "function": {"name": "get_weather", "parameters": {"type": "object"}}}
+
+
+def test_the_model_is_told_of_tools_and_of_what_they_returned(chat: Callable[..., Any]) -> None:
+    call = {"id": "call_1", "type": "function", "function": {"name": "get_weather", "arguments": '{"city": "Paris"}'}}
+    asked = [
+        {"role": "user", "content": "What is the weather in Paris?"},
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "call_1", "content": "It is raining in Paris."},
+    ]
+    ask = {"messages": asked, "tools": [TOOL], "max_tokens": 40, **GREEDY}
+    whole = chat(**ask)
+    assert "rain" in (whole.choices[0].message.content or "")
+    assert contents(list(chat(stream=True, **ask))) == whole.choices[0].message.content
+    without = chat(**ask | {"tools": []})
+    assert whole.usage.prompt_tokens > without.usage.prompt_tokens + 50
+
+
 def test_a_streamed_completion_of_multi_byte_text_has_whole_characters_only(complete: Callable[..., Any]) -> None:
     ask = {"prompt": JAPANESE, "max_tokens": 40, **GREEDY}
     whole = complete(**ask).choices[0].text
@@ -241,7 +259,7 @@ def refused(service: Any, error: Error, param: str | None, create: Callable[...,
     [
         ({"model": "gpt-7"}, openai.NotFoundError, "model"),
         ({"messages": []}, openai.BadRequestError, "messages"),
-        ({"messages": [{"role": "king", "content": "hi"}]}, openai.BadRequestError, "messages[0].role"),
+        ({"messages": [{"role": 5, "content": "hi"}]}, openai.BadRequestError, "messages[0].role"),
         ({"messages": [{"role": "user"}]}, openai.BadRequestError, "messages[0].content"),
         ({"messages": [{"role": "user", "content": "word " * 5000}]}, openai.BadRequestError, "messages"),
         ({"max_tokens": 5000}, openai.BadRequestError, "messages"),
@@ -253,7 +271,7 @@ def refused(service: Any, error: Error, param: str | None, create: Callable[...,
         ({"stop": ["x"] * 5000}, openai.BadRequestError, "stop"),
         ({"top_logprobs": 3}, openai.BadRequestError, "top_logprobs"),
         ({"logit_bias": {"1000000": 5}}, openai.BadRequestError, "logit_bias"),
-        ({"tools": [{"type": "function", "function": {"name": "f"}}]}, openai.BadRequestError, "tools"),
+        ({"tools": [{"type": "retrieval", "function": {"name": "f"}}]}, openai.BadRequestError, "tools[0].type"),
         ({"response_format": {"type": "poem"}}, openai.BadRequestError, "response_format.type"),
     ],
     ids=lambda value: str(value)[:30] if isinstance(value, dict) else "",
