@@ -1,0 +1,125 @@
+"""Structured output on real workers, prefill and decode apart, for the official client."""
+
+import json
+import signal
+from collections.abc import Callable
+from typing import Annotated, Any, Literal
+
+import jsonschema
+import openai
+import pytest
+from pydantic import BaseModel, Field
+
+STORY = " ".join(f"Chapter {i}: the fox counted {i * 37 % 101} stones." for i in range(12))
+QUESTION = [{"role": "user", "content": f"{STORY} Describe the fox as JSON."}]
+
+
+class Fox(BaseModel):
+    name: Annotated[str, Field(max_length=12)]
+    mood: Literal["glad", "tired"]
+    stones: Annotated[list[Annotated[int, Field(ge=0, le=100)]], Field(min_length=6, max_length=8)]
+
+
+DEEP = {
+    "type": "array",
+    "items": {"type": "array", "items": {"type": "integer", "minimum": 0, "maximum": 9}, "minItems": 5, "maxItems": 5},
+    "minItems": 5,
+    "maxItems": 5,
+}
+
+
+@pytest.fixture(scope="module")
+def service(start: Callable[..., Any]) -> Any:
+    return start(chunk=64)
+
+
+def test_parse_gives_the_model(service: Any) -> None:
+    for options in ({"temperature": 0}, {"temperature": 1.0, "seed": 3}):
+        answer = service.client.chat.completions.parse(
+            model="smollm2", messages=QUESTION, response_format=Fox, max_tokens=600, **options
+        )
+        (choice,) = answer.choices
+        assert choice.finish_reason == "stop"
+        assert isinstance(choice.message.parsed, Fox)
+    route = service.record(answer.id)
+    assert route["prefill"] not in ("", "local")
+    service.until_idle()
+
+
+def test_streams_and_choices_match_too(service: Any) -> None:
+    chunks = service.client.chat.completions.create(
+        model="smollm2",
+        messages=QUESTION,
+        n=3,
+        seed=7,
+        stream=True,
+        max_tokens=100,
+        extra_body={"structured_outputs": {"regex": "(fox|owl){2,3} [0-9]{3}"}},
+    )
+    texts, ends = dict.fromkeys(range(3), ""), dict[int, str]()
+    for choice in (choice for chunk in chunks for choice in chunk.choices):
+        texts[choice.index] += choice.delta.content or ""
+        ends |= {choice.index: choice.finish_reason} if choice.finish_reason else {}
+    assert set(ends.values()) == {"stop"}
+    for text in texts.values():
+        jsonschema.validate(text, {"pattern": "^(fox|owl){2,3} [0-9]{3}$"})
+
+
+def test_log_probabilities_are_among_what_the_grammar_allows(service: Any) -> None:
+    answer = service.client.chat.completions.create(
+        model="smollm2", messages=QUESTION, logprobs=True, top_logprobs=3, extra_body={"guided_choice": ["x1", "x2"]}
+    )
+    first = answer.choices[0].logprobs.content[0]
+    assert answer.choices[0].message.content in ("x1", "x2")
+    assert first.logprob > -0.7, "x, or one of the two in one token"
+    assert all(entry.token in ("x", "x1", "x2") or entry.logprob < -999 for entry in first.top_logprobs)
+
+
+@pytest.mark.parametrize("role", ["prefill", "decode"])
+def test_a_killed_worker_changes_no_answer(service: Any, role: str) -> None:
+    """What was sent is replayed through the grammar on the worker that goes on."""
+    body = {"guided_json": DEEP, "cache_salt": role}
+    asked = {"max_tokens": 120, "temperature": 0.9, "seed": 11}
+    undisturbed = service.stream(STORY, **asked, extra_body=body).result()
+    jsonschema.validate(json.loads(undisturbed), DEEP)
+    (worker,) = service.workers(role)
+    stream = service.stream(STORY, **asked, extra_body=body | {"cache_salt": f"{role} again"})
+    if role == "decode":
+        service.until(lambda: stream.chunks >= 8 or stream.done.is_set(), "some tokens came")
+        assert not stream.done.is_set()
+    service.processes(worker["worker"])[-1].send_signal(signal.SIGKILL)
+    assert stream.result() == undisturbed
+    assert stream.finish == "stop"
+    service.until_connected(worker["worker"], not_epoch=worker["epoch"])
+    service.until_idle()
+
+
+def test_a_schema_that_cannot_be_obeyed_is_a_bad_request_with_the_place_in_it(service: Any) -> None:
+    schema = {"type": "object", "properties": {"a": {"type": "array", "uniqueItems": True}}}
+    format = {"type": "json_schema", "json_schema": {"name": "a", "schema": schema, "strict": True}}
+    with pytest.raises(openai.BadRequestError, match=r"at \$.properties.a: .*uniqueItems") as refused:
+        service.client.chat.completions.create(model="smollm2", messages=QUESTION, response_format=format)
+    assert refused.value.param == "response_format.json_schema.schema"
+
+
+class GetWeather(BaseModel):
+    """The weather of a city."""
+
+    city: Annotated[str, Field(max_length=12)]
+    unit: Literal["C", "F"]
+
+
+@pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "GetWeather"}}])
+def test_a_required_call_is_made_with_arguments_of_its_schema(service: Any, choice: Any) -> None:
+    """By a model that was never trained to call."""
+    tools: Any = [openai.pydantic_function_tool(GetWeather)]
+    asked: Any = {"model": "smollm2", "messages": [{"role": "user", "content": "Hello!"}], "max_tokens": 100}
+    answer = service.client.chat.completions.parse(**asked, tools=tools, tool_choice=choice, temperature=0)
+    made = answer.choices[0].message.tool_calls
+    assert made
+    assert all(isinstance(call.function.parsed_arguments, GetWeather) for call in made)
+    assert answer.choices[0].finish_reason == "tool_calls"
+    with service.client.chat.completions.stream(**asked, tools=tools, tool_choice=choice, temperature=0) as stream:
+        streamed = stream.get_final_completion().choices[0].message.tool_calls
+    assert [call.function.arguments for call in streamed] == [call.function.arguments for call in made]
+    service.until_idle()
