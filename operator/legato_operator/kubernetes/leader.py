@@ -8,8 +8,8 @@ from typing import Any
 from legato_operator.cluster import Cluster, Object, ObjectList, Ref, WatchEvent, ref_of
 from legato_operator.errors import NotLeading, Unavailable
 from legato_operator.kubernetes.lease import Claim, Leases, Terms
+from legato_operator.kubernetes.settings import LEASE
 
-LEASE = "legato-operator"
 log = logging.getLogger(__name__)
 
 

@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from typing import Final
 
 from legato_operator.api.quantities import GPU
-from legato_operator.kubernetes.leader import LEASE
-from legato_operator.planning.waves import Waves
 from legato_protocol import flags, names, values
 from legato_protocol.flags import Flag, SettingsError
 
 ENV_NAMESPACE = "LEGATO_NAMESPACE"
 ENV_POD_NAME = "LEGATO_POD_NAME"
+LEASE = "legato-operator"
+UPGRADE_SERVICES, UPGRADE_PAUSE = 1, 60.0  # services at a time; seconds
 PULL_POLICIES = ("Always", "IfNotPresent", "Never")
 _RESOURCE = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 _IDENTITY = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,251}[A-Za-z0-9])?")
@@ -35,8 +35,8 @@ class OperatorSettings:
     image_pull_policy: str = "IfNotPresent"
     image_pull_secrets: tuple[str, ...] = ()
     gpu_resources: tuple[str, ...] = (GPU,)
-    upgrade_services: int = Waves.services
-    upgrade_pause: float = Waves.pause
+    upgrade_services: int = UPGRADE_SERVICES
+    upgrade_pause: float = UPGRADE_PAUSE
     tracing_endpoint: str = ""
     http_port: int = names.OPERATOR_PORT
     own_namespace: str = ""  # empty where it is not a pod

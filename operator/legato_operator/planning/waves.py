@@ -20,8 +20,8 @@ SETTLED = (conditions.UP_TO_DATE, conditions.CAPPED)  # what `Progressing` says 
 class Waves:
     """How fast services are upgraded."""
 
-    services: int = 1  # that have their turn at a time; 0: no turn begins
-    pause: float = 60.0  # seconds that one has to be ready before another's turn begins
+    services: int  # that have their turn at a time; 0: no turn begins
+    pause: float  # seconds that one has to be ready before another's turn begins
 
 
 @dataclass(frozen=True)

@@ -52,7 +52,7 @@ def test_a_running_service_tells_its_ready_gateways_its_token_and_what_was_decid
         scaling = {"pools": {}, "records": []}
         await store.apply(manifest.written, "test")
         await store.patch_status(ref, {"scaling": scaling})
-        await store.apply(secret.manifest(service, secret.ServiceToken("the token")), "test")
+        await store.apply(secret.manifest(service, secret.ServiceToken("the-token")), "test")
         for pod, status in (
             _pod(service, "gateway-b"),
             _pod(service, "gateway-a", ready=False),
@@ -63,7 +63,7 @@ def test_a_running_service_tells_its_ready_gateways_its_token_and_what_was_decid
         async with admin.listening(ref.name, operations(store, ref).answer):
             found = await local.LocalSource(None).find()
         assert found.gateways == (GatewayTarget("gateway-b", "127.0.0.1:4321"),)
-        assert found.token == "the token"
+        assert found.token == "the-token"
         shown = {"name": ref.name, "namespace": ref.namespace, "conditions": [], "scaling": scaling}
         assert found.service == shown
 
