@@ -180,6 +180,11 @@ def mask(logits, rows, allowed):
             bits = allowed[i, word]
             if bits == np.uint32(0xFFFFFFFF):
                 continue
-            for token in range(32 * word, min(32 * word + 32, row.shape[0])):
+            first, last = 32 * word, min(32 * word + 32, row.shape[0])
+            if bits == np.uint32(0):  # most are; without the bits it is a loop of vectors
+                for token in range(first, last):
+                    row[token] += np.float32(-np.inf)
+                continue
+            for token in range(first, last):
                 kept = (bits >> np.uint32(token & 31)) & np.uint32(1)
                 row[token] += np.float32(0) if kept else np.float32(-np.inf)
