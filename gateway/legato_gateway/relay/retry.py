@@ -9,7 +9,8 @@ from legato_protocol.stream import Failed
 OnFailure = Literal["Retry", "Recompute", "Fail"]
 
 TRANSFER_CODES = frozenset({"transfer", "peer_lost"})
-# How an attempt ends whose logits are not finite: in a pair, the decode worker only learns that there is no hand-off.
+# How an attempt ends that cannot sample: its logits are not finite, or its grammar allows nothing. In a pair, the
+# decode worker only learns that there is no hand-off.
 FAULT_CODES = frozenset({"faulted", "transfer"})
 # These say that a worker had no place, not that something broke: they may repeat until the deadline.
 PATIENT_CODES = frozenset({"overloaded", "draining", "stale", "peer_lost"})
@@ -19,7 +20,7 @@ PATIENT_CODES = frozenset({"overloaded", "draining", "stale", "peer_lost"})
 class RetryPolicy:
     """Times in seconds. `max_failures` counts faults in a row without a token between them.
 
-    `most_faults` counts attempts of one request whose logits were not finite, on whatever workers: so many mean that
+    `most_faults` counts attempts of one request that could not sample a token, on whatever workers: so many mean that
     it is the request's own doing.
     """
 
@@ -53,7 +54,8 @@ def after_failure(failed: Failed, failures: int, faults: int, policy: RetryPolic
     if failed.code == "deadline":
         return End(DeadlineExceeded(f"its time ran out: {failed.message}", part=failed.part))
     if failed.code in FAULT_CODES and faults >= policy.most_faults:
-        return End(NotComputable(f"{failed.message}, after {faults} attempts without finite logits", part=failed.part))
+        told = f"{failed.message}, after {faults} attempts that could not sample a token"
+        return End(NotComputable(told, part=failed.part))
     if not failed.retry:
         return End(_error(failed))
     transfer = failed.code in TRANSFER_CODES

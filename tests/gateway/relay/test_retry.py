@@ -44,7 +44,7 @@ def test_an_error_tells_where_and_why():
     assert after_failure(_failed("invalid", retry=False), 1, 0, RetryPolicy()).error.message == "decode: why (invalid)"
     for code, words in (
         ("deadline", "its time ran out: why"),
-        ("faulted", "why, after 2 attempts without finite logits"),
+        ("faulted", "why, after 2 attempts that could not sample a token"),
     ):
         error = after_failure(_failed(code, part="prefill"), 1, 2, RetryPolicy()).error
         assert (error.message, error.part) == (words, "prefill")
