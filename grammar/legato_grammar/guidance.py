@@ -19,6 +19,7 @@ from legato_protocol.stream import CHOICE, JSON_SCHEMA, REGEX, RULES
 
 MAX_RULES = 500  # the compiler follows them by recursion on the stack
 _RULE = re.compile(r"^[ \t]*[?!_\w-][^:\n\"/]*:", re.MULTILINE)
+_SCHEMA = re.compile(r"%json[ \t\r\n]*")
 _LIMITS = LLParserLimits(
     initial_lexer_fuel=1_000_000,  # about 20 ms
     step_lexer_fuel=200_000,  # about 15 ms
@@ -146,8 +147,20 @@ def _rules(kind: str, source: str) -> str:
             raise InvalidGrammar("%llguidance is not allowed in it")
         if (count := len(_RULE.findall(source))) > MAX_RULES:
             raise InvalidGrammar(f"it has {count} rules; at most {MAX_RULES} are allowed")
-        return any_to_lark(source)
+        rules: str = any_to_lark(source)
+        _check_schemas(rules)
+        return rules
     raise InvalidGrammar(f"grammars of kind {kind[:32]!r} are not supported")
+
+
+def _check_schemas(rules: str) -> None:
+    """Schemas within rules have the limits of one that stands alone: beyond them the compiler ends its process."""
+    for found in _SCHEMA.finditer(rules):
+        try:
+            schema, _ = json.JSONDecoder().raw_decode(rules, found.end())
+        except (ValueError, RecursionError):
+            raise InvalidGrammar("%json has to be followed by a JSON schema") from None
+        schemas.check_size(schema)
 
 
 def _unanchored(pattern: str) -> str:

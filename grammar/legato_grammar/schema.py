@@ -10,6 +10,7 @@ from legato_grammar.errors import InvalidGrammar
 
 MAX_LEVELS = 400  # of the schema and of all that it refers to, one below the other
 MAX_PROPERTIES = 2000  # of all objects: the compiler takes time by the square of them
+MAX_COMBINED = 12  # patterns and formats, where a text has to match several: the compiler doubles its work with each
 _TRIES = 100  # parts that are compiled to find a fault
 _ONE = ("items", "additionalProperties", "additionalItems", "not", "if", "then", "else", "contains", "propertyNames")
 _LISTS = ("anyOf", "oneOf", "allOf", "prefixItems")
@@ -36,6 +37,9 @@ def check_size(schema: Schema) -> None:
     properties = sum(len(found) for node in nodes.values() if isinstance(found := node.get("properties"), dict))
     if properties > MAX_PROPERTIES:
         raise InvalidGrammar(f"it has {properties} properties; at most {MAX_PROPERTIES} are allowed")
+    patterns = sum(map(_patterns, nodes.values()))
+    if patterns > MAX_COMBINED and any(map(_combines, nodes.values())):
+        raise InvalidGrammar(f"it combines {patterns} patterns and formats; at most {MAX_COMBINED} are allowed")
 
 
 def check_ends(schema: Schema) -> None:
@@ -118,6 +122,17 @@ def _nodes(schema: Schema) -> Iterator[tuple[int, dict[str, Any]]]:
         yield from _nodes(inner)
     if isinstance(schema, dict):
         yield id(schema), schema
+
+
+def _patterns(node: dict[str, Any]) -> int:
+    named = node.get("patternProperties")
+    return sum(key in node for key in ("pattern", "format")) + (len(named) if isinstance(named, dict) else 0)
+
+
+def _combines(node: dict[str, Any]) -> bool:
+    """Whether one text may have to match several of the patterns in the schema."""
+    beside = any(key in node for key in ("allOf", "anyOf", "oneOf", "$ref", "$dynamicRef"))
+    return len(_list(node, "allOf")) > 1 or (beside and _patterns(node) > 0)
 
 
 def _refs(node: dict[str, Any]) -> list[str]:

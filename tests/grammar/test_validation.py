@@ -31,6 +31,16 @@ def chain(links: int) -> dict[str, Any]:
     return {"$defs": {**definitions, str(links): {"type": "integer"}}, "$ref": "#/$defs/0"}
 
 
+PATTERNS = [{"type": "string", "pattern": f"a{{{i}}}"} for i in range(25)]
+
+
+def nested_patterns(levels: int) -> dict[str, Any]:
+    schema: dict[str, Any] = {"type": "string"}
+    for level in range(levels):
+        schema = {"type": "string", "pattern": f"b{level}", "anyOf": [schema]}
+    return schema
+
+
 def matches(kind: str, source: str, text: str) -> bool:
     matcher = COMPILER.compile(kind, source).matcher()
     return matcher.consume(text.encode()) and matcher.accepting
@@ -109,6 +119,8 @@ def test_recursion_that_ends_is_allowed(schema: Any) -> None:
         (JSON_SCHEMA, json.dumps(chain(5000)), "levels"),
         (JSON_SCHEMA, "[" * 100_000, "JSON"),
         (JSON_SCHEMA, json.dumps({"properties": {str(i): {} for i in range(2001)}}), "2001 properties"),
+        (JSON_SCHEMA, json.dumps({"allOf": PATTERNS}), "combines 25 patterns"),
+        (JSON_SCHEMA, json.dumps(nested_patterns(25)), "combines 25 patterns"),
         (JSON_SCHEMA, "{", "JSON"),
         (JSON_SCHEMA, "3", "object or boolean"),
         (REGEX, "(", "unclosed group"),
@@ -121,6 +133,10 @@ def test_recursion_that_ends_is_allowed(schema: Any) -> None:
         (RULES, "start: <|im_end|>", "cannot be compiled"),
         (RULES, '%llguidance {"no_forcing": false}\nstart: "a"', "%llguidance"),
         (RULES, "start: r0\n" + "\n".join(f"r{i}: r{i + 1}" for i in range(MAX_RULES)) + "\nr500: /a/", "rules"),
+        (RULES, f"start: %json {json.dumps(chain(5000))}", "levels"),
+        (RULES, 'start: "a" inner\ninner: %json\n ' + json.dumps(chain(5000)), "levels"),
+        (RULES, f"start: %json // {{}}\n {json.dumps(chain(5000))}", "followed by a JSON schema"),
+        (RULES, f"start: %json {json.dumps({'allOf': PATTERNS})}", "combines 25 patterns"),
         (RULES, "start: " + "(" * 5000 + '"a"' + ")" * 5000, "deeply nested"),
         (CHOICE, "{", "Expecting"),
         ("haiku", "x", "'haiku' are not supported"),
@@ -130,6 +146,11 @@ def test_recursion_that_ends_is_allowed(schema: Any) -> None:
 def test_what_cannot_be_compiled_is_refused_in_words(kind: str, source: str, why: str) -> None:
     with pytest.raises(InvalidGrammar, match=why):
         validation.check(kind, source)
+
+
+def test_patterns_that_no_text_has_to_match_together_may_be_many() -> None:
+    properties = {str(i): {"anyOf": [{"type": "string", "pattern": f"^a{i}$"}, {"type": "null"}]} for i in range(100)}
+    validation.check(JSON_SCHEMA, json.dumps({"type": "object", "properties": properties}))
 
 
 def test_the_deepest_schema_that_is_allowed_fits_the_stack() -> None:
