@@ -59,3 +59,23 @@ def test_turns_are_never_too_many_and_none_is_lost_whoever_gives_up():
             await asyncio.wait_for(turns.taken(urgent=True).__aenter__(), 1)
 
     virtual_loop.run(check())
+
+
+def test_a_turn_that_comes_with_the_cancellation_goes_to_the_next():
+    async def check():
+        turns, done = Turns(1), []
+
+        async def work(name):
+            async with turns.taken(urgent=True):
+                done.append(name)
+
+        first = turns.taken(urgent=True)
+        await first.__aenter__()
+        given_up, other = asyncio.ensure_future(work("given up")), asyncio.ensure_future(work("other"))
+        await asyncio.sleep(0)
+        await first.__aexit__(None, None, None)
+        given_up.cancel()
+        await asyncio.wait_for(other, 1)
+        assert done == ["other"]
+
+    virtual_loop.run(check())

@@ -18,6 +18,25 @@ _WAITS = {
 }
 
 
+def test_a_turn_that_is_over_is_ended_and_the_next_one_begins():
+    async def check():
+        store = Store(SystemClock().timestamp)
+        done = {"type": "Upgraded", "status": "True", "reason": "UpToDate", **_ENTRY}
+        over = [done if each["type"] == "Upgraded" else each for each in _WAITS["conditions"]]
+        refs = [Ref("InferenceService", "a", name) for name in ("first", "second")]
+        for ref in refs:
+            metadata = {"name": ref.name, "namespace": ref.namespace}
+            await store.apply({"apiVersion": "v1", "kind": ref.kind, "metadata": metadata, "spec": {}}, "user")
+        await store.patch_status(refs[0], {"conditions": over, "upgradeTurn": {"since": "x", "unserved": False}})
+        await store.patch_status(refs[1], _WAITS)
+        await UpgradeTurns(store, store, SystemClock(), Waves(services=1, pause=0.0)).look()
+        first, second = [(await store.get(ref))["status"].get("upgradeTurn") for ref in refs]
+        assert first is None
+        assert second is not None
+
+    asyncio.run(check())
+
+
 def test_services_of_another_release_have_their_turns_elsewhere():
     """They wait before ours in the order of namespaces, and would take the only place."""
 
