@@ -6,11 +6,9 @@ from typing import Any
 
 from legato_grammar import schema as schemas
 from legato_grammar.errors import InvalidGrammar
-from legato_grammar.guidance import Compiler, spaced
+from legato_grammar.guidance import Compiler
 from legato_grammar.vocabulary import SINGLE_BYTES
 from legato_protocol.stream import JSON_SCHEMA
-
-__all__ = ["check", "spaced"]
 
 
 @lru_cache(maxsize=1)

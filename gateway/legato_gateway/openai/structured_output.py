@@ -54,11 +54,6 @@ def of_schema(schema: Any, param: str) -> Grammar:
     return Grammar(JSON_SCHEMA, json.dumps(schema, ensure_ascii=False), param)
 
 
-def spaced(schema: dict[str, Any]) -> dict[str, Any]:
-    """A schema as rules have it, with the same room for spaces as one that stands alone."""
-    return validation.spaced(schema)
-
-
 def check(grammar: Grammar) -> None:
     """Raises BadRequest for a grammar that cannot be obeyed."""
     size, param = len(grammar.source.encode(errors="replace")), grammar.param

@@ -13,6 +13,7 @@ from legato_gateway.openai import structured_output
 from legato_gateway.openai.structured_output import Grammar
 from legato_gateway.openai.tools import hermes
 from legato_gateway.openai.tools.families import ARRAY
+from legato_grammar import guidance
 from legato_protocol.stream import JSON_SCHEMA, RULES
 
 _ANY: Final[Mapping[str, Any]] = {"type": "object"}
@@ -107,7 +108,7 @@ def _arguments(function: Function, at: str) -> Mapping[str, Any]:
 def _inline(schema: Any) -> str:
     """On one line, and without what has a meaning in rules."""
     if isinstance(schema, dict):
-        schema = structured_output.spaced(schema)
+        schema = guidance.spaced(schema)
     return json.dumps(schema).replace("%", "\\u0025").replace("::=", ":\\u003a=")
 
 
