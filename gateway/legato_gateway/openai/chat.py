@@ -9,8 +9,8 @@ from legato_gateway.errors import BadRequest
 from legato_gateway.openai import bodies, params, structured_output, unsupported
 from legato_gateway.openai.answer import AnswerFormat
 from legato_gateway.openai.chat_writer import ChatWriter
+from legato_gateway.openai.generation_response import PreparedRequest
 from legato_gateway.openai.params import Asked
-from legato_gateway.openai.responses import PreparedRequest
 from legato_gateway.openai.schemas import ChatBody, ChatMessage, Messages
 from legato_gateway.openai.serving import ModelServing, new_id
 from legato_gateway.openai.sse import ResponseHead

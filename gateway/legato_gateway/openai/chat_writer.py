@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from legato_gateway.errors import GatewayError
 from legato_gateway.openai import answer
 from legato_gateway.openai.answer import AnswerFormat, AnswerReader
 from legato_gateway.openai.sse import ChunkEncoder, CollectedChoice, ResponseHead, encode, finite, usage_fields
@@ -60,8 +61,11 @@ class ChatWriter:
         finish = reader.finish_reason(delta.finish)
         return b"".join([*events, self._events.chunk(index, found[-1], logprobs, finish)])
 
-    def usage(self, usage: Usage) -> bytes:
-        return self._events.usage(usage)
+    def end(self, usage: Usage) -> bytes:
+        return self._events.end(usage)
+
+    def failed(self, error: GatewayError) -> bytes:
+        return self._events.failed(error)
 
     def whole(self, answers: Sequence[CollectedChoice], usage: Usage) -> bytes:
         choices = [self._choice(collected) for collected in answers]

@@ -4,10 +4,11 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from legato_gateway.errors import GatewayError
 from legato_gateway.openai import bodies, params, structured_output, unsupported
+from legato_gateway.openai.generation_response import PreparedRequest
 from legato_gateway.openai.params import Asked
 from legato_gateway.openai.prompts import Prompt, prompts
-from legato_gateway.openai.responses import PreparedRequest
 from legato_gateway.openai.schemas import CompletionBody
 from legato_gateway.openai.serving import ModelServing, new_id
 from legato_gateway.openai.sse import ChunkEncoder, CollectedChoice, ResponseHead, encode, finite, usage_fields
@@ -93,8 +94,11 @@ class CompletionWriter:
         logprobs = encode(self._logprob_fields(delta.tokens)) if shown else b"null"
         return said + self._events.chunk(index, b'"text":' + encode(delta.text), logprobs, delta.finish)
 
-    def usage(self, usage: Usage) -> bytes:
-        return self._events.usage(usage)
+    def end(self, usage: Usage) -> bytes:
+        return self._events.end(usage)
+
+    def failed(self, error: GatewayError) -> bytes:
+        return self._events.failed(error)
 
     def whole(self, answers: Sequence[CollectedChoice], usage: Usage) -> bytes:
         choices = [

@@ -4,13 +4,14 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+import msgspec
 from fastapi import APIRouter, Request
 
 from legato_gateway.errors import DeadlineExceeded, LateBody, Unsupported
 from legato_gateway.openai import bodies, chat, completions
+from legato_gateway.openai.generation_response import GenerationResponse, PreparedRequest
 from legato_gateway.openai.params import Asked
-from legato_gateway.openai.responses import GenerationResponse, PreparedRequest
-from legato_gateway.openai.schemas import ChatBody, CompletionBody, SamplingBody, json_schema
+from legato_gateway.openai.schemas import ChatBody, CompletionBody, json_schema
 from legato_gateway.openai.serving import ModelServing, OpenAIServing, ServedModel
 
 Prepare = Callable[[ModelServing, Asked, bytearray], PreparedRequest]
@@ -19,8 +20,8 @@ Prepare = Callable[[ModelServing, Asked, bytearray], PreparedRequest]
 def router(serving: OpenAIServing) -> APIRouter:
     """Routes under `/v1`."""
     routes = APIRouter(prefix="/v1")
-    _add_generation(routes, serving, "/chat/completions", chat.prepare, ChatBody)
-    _add_generation(routes, serving, "/completions", completions.prepare, CompletionBody)
+    add_generation(routes, serving, "/chat/completions", chat.prepare, ChatBody)
+    add_generation(routes, serving, "/completions", completions.prepare, CompletionBody)
     _add_models(routes, serving)
 
     @routes.post("/embeddings", response_model=None)
@@ -31,9 +32,10 @@ def router(serving: OpenAIServing) -> APIRouter:
     return routes
 
 
-def _add_generation(
-    routes: APIRouter, serving: OpenAIServing, path: str, prepare: Prepare, schema: type[SamplingBody]
+def add_generation(
+    routes: APIRouter, serving: OpenAIServing, path: str, prepare: Prepare, schema: type[msgspec.Struct]
 ) -> None:
+    """A path whose body is answered by the model: `prepare` makes of it a request and the writer of its answer."""
     shown = {"requestBody": {"required": True, "content": {"application/json": {"schema": json_schema(schema)}}}}
 
     @routes.post(path, response_model=None, openapi_extra=shown, name=path.strip("/").replace("/", "_"))

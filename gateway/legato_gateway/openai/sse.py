@@ -32,8 +32,11 @@ class Writer(Protocol):
     def delta(self, index: int, delta: Delta) -> bytes:
         """Events that say `delta` of choice `index`; empty where there is nothing to say yet."""
 
-    def usage(self, usage: Usage) -> bytes:
-        """The event before the last, if the client asked for it."""
+    def end(self, usage: Usage) -> bytes:
+        """What a stream ends with when all was said."""
+
+    def failed(self, error: errors.GatewayError) -> bytes:
+        """What a stream that fails ends with."""
 
     def whole(self, answers: Sequence[CollectedChoice], usage: Usage) -> bytes:
         """The body of an answer that is not streamed."""
@@ -76,21 +79,20 @@ class ChunkEncoder:
         reason = b"null" if finish is None else b'"' + finish.encode() + b'"'
         return b"".join((prefix, content, b',"logprobs":', logprobs, b',"finish_reason":', reason, b"}]", self._end))
 
-    def usage(self, usage: Usage) -> bytes:
-        """The event with the usage, empty unless the client asked for it."""
+    def end(self, usage: Usage) -> bytes:
+        """The event with the usage, if the client asked for it, and the last."""
         if not self._include_usage:
-            return b""
-        return event({**self._fields, "choices": [], "usage": usage_fields(usage)})
+            return DONE
+        return event({**self._fields, "choices": [], "usage": usage_fields(usage)}) + DONE
+
+    def failed(self, error: errors.GatewayError) -> bytes:
+        """What is told of a failure, when it is too late for a status."""
+        return b"event: error\ndata: " + errors.body(error) + b"\n\n"
 
 
 def event(fields: dict[str, Any]) -> bytes:
     """One event."""
     return b"data: " + encode(fields) + b"\n\n"
-
-
-def error_event(error: errors.GatewayError) -> bytes:
-    """What a stream that fails ends with."""
-    return b"event: error\ndata: " + errors.body(error) + b"\n\n"
 
 
 def usage_fields(usage: Usage) -> dict[str, Any]:

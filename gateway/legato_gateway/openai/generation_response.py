@@ -15,7 +15,6 @@ from starlette.types import Receive, Scope, Send
 
 from legato_gateway.access_log import ENTRY, AccessEntry
 from legato_gateway.errors import GatewayError, InternalFault
-from legato_gateway.openai import sse
 from legato_gateway.openai.event_stream import EventStream, StreamPolicy
 from legato_gateway.openai.sse import CollectedChoice, Writer
 from legato_gateway.request import Delta, Generation, GenerationRequest, Relay, Usage
@@ -98,15 +97,15 @@ class GenerationResponse(Response):
                 async for batch in batches:
                     if said := b"".join([writer.delta(index, delta) for index, delta in batch]):
                         await events.write(said)
-            last = writer.usage(self._usage()) + sse.DONE
+            last = writer.end(self._usage())
         except GatewayError as error:
             if not events.begun:
                 raise
-            last = sse.error_event(error)
+            last = writer.failed(error)
         except Exception:
             if events.begun:  # the server logs what is raised, but the client sees only what is sent
                 fault = InternalFault("the gateway failed while streaming this answer")
-                await events.write(sse.error_event(fault), last=True)
+                await events.write(writer.failed(fault), last=True)
             raise
         finally:
             keeping.cancel()
