@@ -80,13 +80,13 @@ class KubernetesCluster:
     async def list(
         self, kind: str, namespace: str | None = None, labels: Mapping[str, str] | None = None
     ) -> ObjectList:
-        return await self._list(kind, namespace, labels, _JSON)
+        return await self._list("list", kind, namespace, labels)
 
     async def list_metadata(
         self, kind: str, namespace: str | None = None, labels: Mapping[str, str] | None = None
     ) -> ObjectList:
         """A list of objects of which only the metadata is there: far less to send and to read."""
-        return await self._list(kind, namespace, labels, _METADATA)
+        return await self._list("list_metadata", kind, namespace, labels, _METADATA)
 
     async def apply(self, item: Mapping[str, Any], manager: str, force: bool = False) -> Object:
         path = _path(item)
@@ -135,12 +135,17 @@ class KubernetesCluster:
         path = kinds.path(item["kind"], item["metadata"]["namespace"], item["metadata"]["name"])
         return await self._call("replace", item["kind"], "PUT", path, {}, item)
 
-    async def patch_status(self, ref: Ref, status: Mapping[str, Any], uid: str | None = None) -> Object:
-        """In one call where there is a status already; the API server does not say which part of a patch it refuses."""
+    async def patch_status(
+        self, ref: Ref, status: Mapping[str, Any], uid: str | None = None, first: bool = False
+    ) -> Object:
+        """`first` says that there is none yet. The API server does not say which part of a patch it refuses: where it
+        refuses one, the status is read and replaced.
+        """
         path = f"{kinds.path(ref.kind, ref.namespace, ref.name)}/status"
         if status:
             with contextlib.suppress(Invalid):
-                return await self._call("status", ref.kind, "PATCH", path, {}, _changes(status, uid), _JSON_PATCH)
+                changes = _changes(status, uid, first)
+                return await self._call("status", ref.kind, "PATCH", path, {}, changes, _JSON_PATCH)
         return await self._replace_status(ref, path, status, uid)
 
     async def _replace_status(self, ref: Ref, path: str, status: Mapping[str, Any], uid: str | None) -> Object:
@@ -154,9 +159,14 @@ class KubernetesCluster:
         return await self._call("status", ref.kind, "PUT", path, {}, {**stored, "status": after})
 
     async def delete(self, ref: Ref, uid: str | None = None) -> None:
+        await self.request_deletion(ref, uid)
+
+    async def request_deletion(self, ref: Ref, uid: str | None = None) -> Object | None:
+        """What is left of it, for as long as it takes; None where it is gone at once."""
         options = {"preconditions": {"uid": uid}} if uid is not None else {}
         body = {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": "Background", **options}
-        await self._call("delete", ref.kind, "DELETE", kinds.path(ref.kind, ref.namespace, ref.name), {}, body)
+        left = await self._call("delete", ref.kind, "DELETE", kinds.path(ref.kind, ref.namespace, ref.name), {}, body)
+        return left if left["kind"] == ref.kind and _is_kept(left) else None
 
     async def watch(self, kind: str, since: int) -> AsyncIterator[WatchEvent]:
         version = since
@@ -181,14 +191,14 @@ class KubernetesCluster:
             return self._request("GET", path, query)
 
     async def _list(
-        self, kind: str, namespace: str | None, labels: Mapping[str, str] | None, accept: str
+        self, verb: str, kind: str, namespace: str | None, labels: Mapping[str, str] | None, accept: str = _JSON
     ) -> ObjectList:
         query = {"limit": str(PAGE)}
         if labels:
             query["labelSelector"] = _selector(labels)
         items: list[Object] = []
         while True:
-            page = await self._call("list", kind, "GET", kinds.path(kind, namespace), query, accept=accept)
+            page = await self._call(verb, kind, "GET", kinds.path(kind, namespace), query, accept=accept)
             spelled = {"apiVersion": kinds.KINDS[kind].api_version, "kind": kind}  # which items of a list lack
             items += [item | spelled for item in page["items"] or ()]
             following = page["metadata"].get("continue")
@@ -282,9 +292,11 @@ def _path(item: Mapping[str, Any]) -> str:
     return kinds.path(item["kind"], metadata.get("namespace", "default"), metadata["name"])
 
 
-def _changes(status: Mapping[str, Any], uid: str | None) -> list[dict[str, Any]]:
+def _changes(status: Mapping[str, Any], uid: str | None, first: bool) -> list[dict[str, Any]]:
     """As a JSON patch, which replaces whole fields. One can be removed only where it is, so it is put there first."""
     changes: list[dict[str, Any]] = [{"op": "test", "path": "/metadata/uid", "value": uid}] if uid is not None else []
+    if first:
+        return [*changes, {"op": "add", "path": "/status", "value": {k: v for k, v in status.items() if v is not None}}]
     for key, value in status.items():
         changes.append({"op": "add", "path": f"/status/{key}", "value": value})
         changes += [{"op": "remove", "path": f"/status/{key}"}] if value is None else []
@@ -299,6 +311,13 @@ def _selector(labels: Mapping[str, str]) -> str:
 def _next(lines: Iterator[bytes]) -> bytes:
     with _mapped():
         return next(lines, b"")
+
+
+def _is_kept(item: Object) -> bool:
+    """Whether an object whose deletion was asked for stays for a while: by its finalizers, or a grace period."""
+    metadata = item["metadata"]
+    kept = metadata.get("finalizers") or metadata.get("deletionGracePeriodSeconds", 0) > 0
+    return "deletionTimestamp" in metadata and bool(kept)
 
 
 def _message(body: bytes) -> str:

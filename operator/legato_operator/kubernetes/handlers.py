@@ -104,7 +104,10 @@ def _handler(kind: str, notify: Notify) -> Callable[..., None]:
     api_version = kinds.KINDS[kind].api_version
 
     async def handle(event: Any, **_: Any) -> None:
-        notify({**event["object"], "apiVersion": api_version, "kind": kind}, event["type"] == "DELETED")
+        metadata = dict(event["object"]["metadata"])  # kopf's own stays as it is
+        metadata.pop("managedFields", None)  # half of an object, which nobody reads
+        told = {**event["object"], "apiVersion": api_version, "kind": kind, "metadata": metadata}
+        notify(told, event["type"] == "DELETED")
 
     return handle  # type: ignore[return-value]
 

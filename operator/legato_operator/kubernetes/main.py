@@ -17,15 +17,15 @@ from legato_operator.errors import ClusterError, NotLeading
 from legato_operator.kubernetes import claims as namespace_claims
 from legato_operator.kubernetes import connection, health
 from legato_operator.kubernetes.api import READ_TIMEOUT, KubernetesCluster
+from legato_operator.kubernetes.cached import CachedCluster
 from legato_operator.kubernetes.claims import ClaimedPasses, NamespaceClaims
 from legato_operator.kubernetes.events import Events
 from legato_operator.kubernetes.handlers import LABELLED, SILENCE_SECONDS, WATCHED, Handlers
 from legato_operator.kubernetes.leader import Leader, LedCluster
 from legato_operator.kubernetes.lease import Terms
 from legato_operator.kubernetes.metrics import OperatorMetrics
-from legato_operator.kubernetes.remembered import Remembered
 from legato_operator.kubernetes.settings import OperatorSettings
-from legato_operator.kubernetes.sightings import Sightings
+from legato_operator.kubernetes.store import Store
 from legato_operator.kubernetes.token_access import Account, TokenAccess
 from legato_operator.kubernetes.watchdog import AUDIT_SECONDS, Watchdog
 from legato_operator.manifests import placement
@@ -115,12 +115,11 @@ class _Process:
         self._metrics = metrics
         self._cluster = cluster
         self._loop = asyncio.get_running_loop()
-        self._sightings = Sightings()
+        self._store = Store(WATCHED)
         self._leader = Leader(leases, settings.lease_namespace, settings.identity, timings.terms, settings.lease_name)
-        self._remembered = Remembered(cluster, WATCHED, LABELLED)
         release = f"{settings.lease_namespace}/{settings.lease_name}"
         self._claims = NamespaceClaims(leases, release, timings.claims)
-        led = LedCluster(self._remembered, self._leader, self._claims.holds)
+        led = LedCluster(CachedCluster(cluster, self._store, LABELLED), self._leader, self._claims.holds)
         anywhere = LedCluster(cluster, self._leader)  # whichever release looks after the namespace
         where = placement.kubernetes(
             settings.engine_image,
@@ -160,15 +159,15 @@ class _Process:
             cluster,
             WATCHED,
             settings.namespaces,
-            self._sightings,
+            self._store,
             self._wake,
             self._watch_anew,
             self._controller.longest_pass,
             metrics.missed,
-            self._remembered.trust,
         )
         metrics.services.leads = self._leader.holds
         metrics.taken = lambda: self._claims.taken if self._leader.holds() else {}
+        metrics.synced.set_function(lambda: float(self._store.trusted))
         metrics.leader.set_function(lambda: float(self._leader.holds()))
 
     async def serve(self, told_port: Callable[[int], None]) -> None:
@@ -190,7 +189,7 @@ class _Process:
 
         Somebody else may have led meanwhile, and a watch that died unheard has not told what was written.
         """
-        self._remembered.trust(False)
+        self._store.trust(False)
         self._claims.forget()
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._claims.keep())
@@ -235,11 +234,10 @@ class _Process:
     def _told(self, item: Object, gone: bool) -> None:
         """In kopf's thread."""
         self._metrics.saw(item["kind"])
-        self._sightings.saw(item, gone)
-        self._loop.call_soon_threadsafe(self._changed, item)
+        self._loop.call_soon_threadsafe(self._changed, item, gone)
 
-    def _changed(self, item: Object) -> None:
-        self._remembered.changed(item)
+    def _changed(self, item: Object, gone: bool) -> None:
+        self._store.told(item, gone)
         self._wake(item)
 
     def _wake(self, item: Object) -> None:
@@ -249,7 +247,7 @@ class _Process:
             self._controller.wake(ref, item["metadata"].get("generation", 0) if own else 0)
 
     def _watch_anew(self) -> None:
-        self._sightings.forget()
+        self._store.forget()
         self._handlers.restart()
 
     def _unready(self) -> str:

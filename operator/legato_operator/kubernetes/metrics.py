@@ -33,6 +33,11 @@ class OperatorMetrics:
         self._missed = Counter(
             "legato_operator_missed_events", "Changes that no watch told of in time", registry=self.registry
         )
+        self.synced = Gauge(
+            "legato_operator_cache_synced",
+            "1 while passes read what watches told of, 0 while they ask the API server",
+            registry=self.registry,
+        )
         self.services = ServiceMetrics()
         self.registry.register(self.services)
         self.taken: Callable[[], Mapping[str, str]] = dict  # the release that has it, by namespace

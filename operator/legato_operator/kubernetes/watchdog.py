@@ -7,7 +7,7 @@ from typing import Protocol
 
 from legato_operator.cluster import Object, ObjectList
 from legato_operator.errors import ClusterError
-from legato_operator.kubernetes.sightings import Sightings
+from legato_operator.kubernetes.store import Store
 from legato_protocol import names
 
 AUDIT_SECONDS = 30.0
@@ -26,7 +26,7 @@ class Lists(Protocol):
 class Watchdog:
     """`wake` is given every object that no watch told of; `restart` begins the watches anew.
 
-    `sound` is told after each audit whether watches are known to tell of every change of the kinds `audited`.
+    What the store knows is trusted while audits find that watches tell of every change of the kinds `audited`.
     """
 
     def __init__(
@@ -34,22 +34,20 @@ class Watchdog:
         lists: Lists,
         audited: tuple[str, ...],
         namespaces: tuple[str, ...],
-        sightings: Sightings,
+        store: Store,
         wake: Callable[[Object], None],
         restart: Callable[[], None],
         longest_pass: Callable[[], float],
         missed: Callable[[int], None],
-        sound: Callable[[bool], None],
     ) -> None:
         self._lists = lists
         self._audited = audited
         self._namespaces: tuple[str | None, ...] = namespaces or (None,)
-        self._sightings = sightings
+        self._store = store
         self._wake = wake
         self._restart = restart
         self._longest_pass = longest_pass
         self._missed = missed
-        self._sound = sound
         self._deaf = 0  # audits in a row
         self._clean = 0  # the same
 
@@ -61,7 +59,7 @@ class Watchdog:
                 await self._audit()
             except ClusterError as error:
                 self._clean = 0
-                self._sound(False)
+                self._store.trust(False)
                 log.warning("watches cannot be audited: %s", error)
 
     def complaint(self) -> str:
@@ -73,22 +71,21 @@ class Watchdog:
         return ""
 
     async def _audit(self) -> None:
-        found = [item for kind in self._audited for item in await self._list(kind)]
-        missed = self._sightings.missed(found)
+        found = [self._store.audited(kind, await self._list(kind)) for kind in self._audited]
+        missed = sum(map(len, found))
         self._deaf = self._deaf + 1 if missed else 0
         self._clean = 0 if missed else self._clean + 1
-        self._sound(self._clean >= SOUND_AUDITS)
+        self._store.trust(self._clean >= SOUND_AUDITS)
         if not missed:
             return
-        self._missed(len(missed))
-        log.error("no watch told of %d changes; watches begin anew", len(missed))
-        for item in missed.changed:
+        self._missed(missed)
+        log.error("no watch told of %d changes; watches begin anew", missed)
+        for item in (item for each in found for item in each.changed):
             self._wake(item)
         self._restart()
 
-    async def _list(self, kind: str) -> list[Object]:
+    async def _list(self, kind: str) -> ObjectList:
         labels = None if kind == names.INFERENCE_SERVICE else {names.LABEL_SERVICE: ""}  # that have it
-        found: list[Object] = []
-        for namespace in self._namespaces:
-            found += (await self._lists.list_metadata(kind, namespace, labels)).items
-        return found
+        found = [await self._lists.list_metadata(kind, namespace, labels) for namespace in self._namespaces]
+        items = tuple(item for listing in found for item in listing.items)
+        return ObjectList(items, min(listing.version for listing in found))

@@ -4,10 +4,22 @@ import asyncio
 
 from legato_operator.cluster import ObjectList
 from legato_operator.errors import Unavailable
-from legato_operator.kubernetes.sightings import Sightings
+from legato_operator.kubernetes.store import Store
 from legato_operator.kubernetes.watchdog import DEAF_AUDITS, PASS_SECONDS, Watchdog
 
 AUDITED = ("InferenceService", "Pod")
+
+
+class Heard(Store):
+    """Keeps what it was told of the watches."""
+
+    def __init__(self, kinds):
+        super().__init__(kinds)
+        self.sound = []
+
+    def trust(self, watches):
+        super().trust(watches)
+        self.sound.append(watches)
 
 
 class Around:
@@ -21,25 +33,25 @@ class Around:
         self.restarts = 0
         self.missed = 0
         self.longest = 0.0
-        self.sightings = Sightings()
-        self.sound = []
+        self.store = Heard(AUDITED)
 
     async def list_metadata(self, kind, namespace=None, labels=None):
         self.audits += kind == AUDITED[-1]
         if self.away:
             self.audits += 1
             raise Unavailable("no route")
-        return ObjectList(tuple(item for item in self.items if item["kind"] == kind), 1)
+        return ObjectList(tuple(item for item in self.items if item["kind"] == kind), 100)
 
     def restart(self):
         self.restarts += 1
-        self.sightings.forget()
+        self.store.forget()
 
     def count(self, missed):
         self.missed += missed
 
     def touch(self, version):
-        self.items = [{"kind": "Pod", "metadata": {"uid": "a", "name": "a", "resourceVersion": str(version)}}]
+        metadata = {"uid": "a", "name": "a", "namespace": "default", "resourceVersion": str(version)}
+        self.items = [{"kind": "Pod", "metadata": metadata}]
 
 
 def _run(check):
@@ -49,12 +61,11 @@ def _run(check):
             around,
             AUDITED,
             (),
-            around.sightings,
+            around.store,
             around.woken.append,
             around.restart,
             lambda: around.longest,
             around.count,
-            around.sound.append,
         )
         task = asyncio.create_task(dog.run(0.001))
 
@@ -77,7 +88,7 @@ def _run(check):
 def test_quiet_cluster_is_no_complaint():
     async def check(around, dog, audits):
         around.touch(5)
-        around.sightings.saw(around.items[0], gone=False)
+        around.store.told(around.items[0], gone=False)
         await audits(10)
         assert dog.complaint() == ""
         assert around.restarts == 0
@@ -92,10 +103,10 @@ def test_missed_change_is_woken_and_watches_begin_anew():
         assert around.woken[0]["metadata"]["uid"] == "a"
         assert around.restarts >= 1
         assert around.missed >= 1
-        around.sightings.saw(around.items[0], gone=False)
+        around.store.told(around.items[0], gone=False)
         around.touch(5)
         await audits(DEAF_AUDITS)
-        around.sightings.saw(around.items[0], gone=False)
+        around.store.told(around.items[0], gone=False)
         await audits(2)
         assert dog.complaint() == ""
 
@@ -105,14 +116,14 @@ def test_missed_change_is_woken_and_watches_begin_anew():
 def test_watches_are_sound_once_they_told_of_what_was_listed_and_until_they_miss_something():
     async def check(around, _dog, audits):
         around.touch(5)
-        around.sightings.saw(around.items[0], gone=False)
+        around.store.told(around.items[0], gone=False)
         await audits(4)
-        assert around.sound[:2] == [False, True]
-        assert all(around.sound[1:])
+        assert around.store.sound[:2] == [False, True]
+        assert all(around.store.sound[1:])
         around.items = []  # its end is told of by nobody
-        before = len(around.sound)
+        before = len(around.store.sound)
         await audits(4)
-        assert False in around.sound[before:]
+        assert False in around.store.sound[before:]
 
     _run(check)
 
@@ -148,15 +159,15 @@ def test_pass_that_does_not_end_is_a_complaint():
 def test_watches_are_not_trusted_while_nobody_can_audit_them():
     async def check(around, _dog, audits):
         around.touch(5)
-        around.sightings.saw(around.items[0], gone=False)
+        around.store.told(around.items[0], gone=False)
         await audits(4)
-        assert around.sound[-1]
+        assert around.store.sound[-1]
         around.away = True
         await audits(1)
-        assert not around.sound[-1]
+        assert not around.store.sound[-1]
         around.away = False
-        before = len(around.sound)
+        before = len(around.store.sound)
         await audits(4)
-        assert around.sound[before:][-1]
+        assert around.store.sound[before:][-1]
 
     _run(check)

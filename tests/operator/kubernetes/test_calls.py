@@ -1,0 +1,82 @@
+"""How many calls a service costs the API server: their number is promised, whatever the machine has to do."""
+
+import asyncio
+import collections
+import re
+
+import httpx
+from scrape import metric
+
+WRITES = 44  # of a service with 20 workers: two for each pool, and one for everything else that it owns
+A_PASS = 4  # its token, and the status of the service and of each pool where it changes
+EVENTS = 6
+CALLS = re.compile(r'^legato_operator_api_calls_total\{kind="(\w+)",outcome="(\w+)",verb="(\w+)"\} ([\d.e+]+)', re.M)
+PASSES = re.compile(r'^legato_operator_reconciles_total\{result="done"\} ([\d.e+]+)', re.M)
+
+
+def test_service_with_twenty_workers_is_settled_with_few_calls_and_then_costs_one_a_pass(space, build):
+    async def check():
+        async with space() as s, s.operator() as operator:
+            await s.wait(lambda: _relies_on_watches(operator))
+            before, _ = await _counted(operator)
+            pools = {"prefill": {"replicas": 10}, "decode": {"replicas": 10}}
+            await s.make(build(scaling={"mode": "Fixed"}, **pools))
+            await s.wait(lambda: _settled(s))
+            await s.wait(lambda: _told(s, "Ready is True"))
+            after, passes = await _counted(operator)
+            _check_until_settled(after - before, passes)
+            before, passes = await _counted(operator)
+            for number in range(3):
+                mark = {"touched": str(number)}
+                await s.edit("WorkerPool", "demo-decode", lambda pool, mark=mark: _annotate(pool, mark))
+                await s.wait(lambda: _more_passes(operator, passes))
+            after, more = await _counted(operator)
+            calls = after - before
+            assert set(calls) <= {("get", "Secret")}, calls
+            assert calls.total() <= more - passes
+
+    asyncio.run(check())
+
+
+def _check_until_settled(calls, passes):
+    """60 where its workers are ready in three passes; how many it takes is not the operator's to say."""
+    events = sum(count for (_, kind), count in calls.items() if kind == "Event")
+    writes = sum(count for (verb, kind), count in calls.items() if verb in ("create", "apply") and kind != "Event")
+    assert calls["create", "Pod"] == 20
+    assert writes <= WRITES, calls
+    assert events <= EVENTS, calls
+    assert calls.total() - writes - events <= A_PASS * passes, calls
+    assert not [what for what in calls if what[0] == "list"]  # passes read what is watched
+    assert calls["get", "Secret"] <= passes + 1
+
+
+def _annotate(item, mark):
+    item["metadata"].setdefault("annotations", {}).update(mark)
+
+
+async def _counted(operator):
+    """Calls by verb and kind, but for those of the Lease and of audits, which are not a service's; and passes."""
+    async with httpx.AsyncClient(trust_env=False) as client:
+        text = (await client.get(f"http://127.0.0.1:{operator.port}/metrics")).text
+    calls = collections.Counter()
+    for kind, _outcome, verb, count in CALLS.findall(text):
+        if kind != "Lease" and verb != "list_metadata":
+            calls[verb, kind] += int(float(count))
+    return calls, sum(int(float(count)) for count in PASSES.findall(text))
+
+
+async def _more_passes(operator, passes):
+    return (await _counted(operator))[1] > passes
+
+
+async def _relies_on_watches(operator):
+    synced = await metric(operator.port, "legato_operator_cache_synced")
+    return synced == 1 and await metric(operator.port, "legato_operator_leader") == 1
+
+
+async def _settled(s):
+    return await s.ready() and await s.condition("Progressing") == ("False", "UpToDate")
+
+
+async def _told(s, note):
+    return any(event["note"].startswith(note) for event in (await s.cluster.list("Event", s.name)).items)
