@@ -21,7 +21,10 @@ class NullRecorder:
 
 
 async def record_changes(recorder: Recorder, about: Object, news: Sequence[Mapping[str, Any]]) -> None:
-    """One record for each condition whose status or reason is another one than in `about`."""
+    """One record for each condition whose status or reason is another one than in `about`.
+
+    How a new service begins, and how it gets on while nothing comes of it yet, is its conditions' to tell.
+    """
     status = about.get("status", {})
     for condition in news:
         before = conditions.find(status, condition["type"])
@@ -30,4 +33,7 @@ async def record_changes(recorder: Recorder, about: Object, news: Sequence[Mappi
             failed = condition["status"] == "False" and reason not in conditions.CALM
             told = f"{condition['type']} is {condition['status']}"
             note = f"{told}: {condition['message']}" if condition["message"] else told
-            await recorder.record(about, failed or reason in conditions.ALARMING, reason, note)
+            warning = failed or reason in conditions.ALARMING
+            changed = before and (before["status"] != condition["status"] or reason not in conditions.CALM)
+            if warning or changed:
+                await recorder.record(about, warning, reason, note)

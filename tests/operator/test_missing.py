@@ -146,5 +146,29 @@ class Notes:
 def test_people_are_warned_of_what_they_have_to_mend(status, reason, warning):
     notes = Notes()
     news = [{"type": "Progressing", "status": status, "reason": reason, "message": "why"}]
-    asyncio.run(recorder.record_changes(notes, {}, news))
+    before = {
+        "type": "Progressing",
+        "status": "Unknown",
+        "reason": "Unknown",
+        "message": "",
+        "lastTransitionTime": "now",
+    }
+    asyncio.run(recorder.record_changes(notes, {"status": {"conditions": [before]}}, news))
     assert notes.told == [(warning, reason)]
+
+
+@pytest.mark.parametrize(("reason", "told"), [("NotFound", [(True, "NotFound")]), ("Starting", [])])
+def test_of_how_a_service_begins_people_are_told_what_is_wrong_alone(reason, told):
+    notes = Notes()
+    news = [{"type": "Ready", "status": "False", "reason": reason, "message": "why"}]
+    asyncio.run(recorder.record_changes(notes, {}, news))
+    assert notes.told == told
+
+
+@pytest.mark.parametrize(("status", "told"), [("False", []), ("True", [(False, "Starting")])])
+def test_steps_on_the_way_are_no_news(status, told):
+    notes = Notes()
+    before = {"type": "Ready", "status": "False", "reason": "NoReadyWorker", "message": "", "lastTransitionTime": "now"}
+    news = [{"type": "Ready", "status": status, "reason": "Starting", "message": "why"}]
+    asyncio.run(recorder.record_changes(notes, {"status": {"conditions": [before]}}, news))
+    assert notes.told == told

@@ -166,7 +166,8 @@ async def _metrics(operator):
 
 def _writes(told):
     line = re.compile(r'legato_operator_api_calls_total{kind="(\w+)",outcome="\w+",verb="(\w+)"}')
-    return {(verb, kind) for kind, verb in line.findall(told) if verb not in ("get", "list", "list_metadata") and kind != "Lease"}
+    reads = ("get", "list", "list_metadata")
+    return {(verb, kind) for kind, verb in line.findall(told) if verb not in reads and kind != "Lease"}
 
 
 async def _told(s, note):
