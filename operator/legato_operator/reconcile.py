@@ -2,6 +2,7 @@
 
 import datetime
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Protocol
 
 from legato_operator.acceptance import accept
@@ -18,6 +19,7 @@ from legato_operator.manifests.placement import PodPlacement
 from legato_operator.manifests.secret import ServiceToken
 from legato_operator.observing.observe import Gateways, Workers, find_pods, observe
 from legato_operator.observing.observed import Accepted, Observed
+from legato_operator.observing.route_hosts import RouteHosts
 from legato_operator.planning import status, token_rotation, waves
 from legato_operator.planning.actions import Phase, SetToken
 from legato_operator.planning.plan import plan
@@ -69,11 +71,12 @@ class Reconciler:
         journal: StatusJournal | None = None,
         turns: UpgradeTurns | None = None,
         gateways: Gateways | None = None,
+        hosts: RouteHosts | None = None,
     ) -> None:
         """Without an autoscaler, pools keep the sizes that others give them, whatever the mode.
 
         Without turns, a service that waits for one waits on. Without `gateways`, none is asked which workers it has
-        reached.
+        reached. Without `hosts`, nobody is told that two services want the same.
         """
         self._cluster = cluster
         self._workers = workers
@@ -84,6 +87,7 @@ class Reconciler:
         self._journal = journal or NullStatusJournal()
         self._turns = turns
         self._gateways = gateways
+        self._hosts = hosts
         self._tokens: dict[tuple[Ref, str], ServiceToken] = {}  # by service and its uid, as they were last
 
     async def reconcile(self, ref: Ref) -> float | None:
@@ -168,6 +172,8 @@ class Reconciler:
         observed = await observe(
             self._cluster, self._workers, self._clock, stored, accepted, self._gateways, self._tokens.get(key)
         )
+        if self._hosts is not None and not observed.deleting:
+            observed = replace(observed, hosts_taken=await self._hosts.taken(stored))
         if observed.token is not None and not observed.token.edited:
             self._tokens[key] = observed.token
         return observed

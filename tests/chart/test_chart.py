@@ -262,6 +262,16 @@ def test_ways_in_from_outside(given, port):
     assert of_kind(objects, "PriorityClass")["high"]["value"] == 1_000_000
 
 
+@pytest.mark.parametrize("scope", [(), NAMESPACED])
+def test_the_right_to_make_routes_can_be_left_out(scope):
+    for given, allowed in (((), {"get", "list", "create", "patch", "delete"}), (("--set", "rbac.routes=false"), set())):
+        roles = [item for item in render(*scope, *given) if item["metadata"]["name"] == "legato" and "rules" in item]
+        assert roles
+        for role in roles:
+            assert verbs(role, "networking.k8s.io", "ingresses") == allowed
+            assert verbs(role, "gateway.networking.k8s.io", "httproutes") == allowed
+
+
 @pytest.mark.parametrize(
     ("value", "told"),
     [

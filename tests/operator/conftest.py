@@ -27,6 +27,7 @@ from legato_operator.observing.worker_api import HttpWorkers
 from legato_operator.reconcile import Reconciler, StatusJournal
 
 CRDS = Path(__file__).parents[2] / "crds"
+GATEWAY_API = Path(__file__).parents[1] / "support" / "gateway_api_httproutes.yaml"
 FAKE = Path(__file__).with_name("fake_legato.py")
 PROGRAM = (sys.executable, str(FAKE))
 QUICK = LocalSettings(
@@ -127,9 +128,9 @@ async def _idle() -> None:
 
 @pytest.fixture(scope="session")
 def api_server() -> Iterator[control_plane.ApiServer]:
-    """A real API server that knows the CRDs."""
+    """A real API server that knows the CRDs, and HTTPRoutes."""
     with control_plane.running(control_plane.needed()) as server:
-        server.install(sorted(CRDS.glob("*.yaml")))
+        server.install([*sorted(CRDS.glob("*.yaml")), GATEWAY_API])
         yield server
 
 

@@ -7,7 +7,7 @@ import copy
 import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, get_origin
 
 import pytest
 import yaml
@@ -39,6 +39,7 @@ BASE: dict[str, Any] = {
     "scaling": {"prefill": {"min": 2, "max": 3}, "decode": {"min": 2, "max": 3}, "gpuBudget": 8},
 }
 PACED = {"engine": {"runner": "Paced", "profile": "one"}}
+ROUTES = {"httpRoute": {"parentRefs": [{"name": "public"}]}, "ingress": {"hosts": ["a.example.com"]}}
 FIXED = {"prefill": {"replicas": 2}, "decode": {"replicas": 2}, "scaling": {"mode": "Fixed"}}
 
 CHANGES: dict[str, Any] = {
@@ -78,6 +79,13 @@ CHANGES: dict[str, Any] = {
     "gateway.tls.path": "/tls",
     "gateway.tls.secret": "certificate",
     "gateway.trustedProxies": ["10.0.0.0/8"],
+    "gateway.httpRoute.parentRefs": [{"name": "other"}],
+    "gateway.httpRoute.hostnames": ["b.example.com"],
+    "gateway.httpRoute.annotations": {"a": "b"},
+    "gateway.ingress.hosts": ["b.example.com"],
+    "gateway.ingress.className": "nginx",
+    "gateway.ingress.tlsSecret": "certificate",
+    "gateway.ingress.annotations": {"a": "b"},
     "gateway.accessLog": "JSON",
     "gateway.toolCallParser": "Mistral",
     "routing.localPrefillBelowTokens": 0,
@@ -124,7 +132,7 @@ def _leaves(model: type[BaseModel], path: str = "") -> Iterator[str]:
     for field in model.model_fields.values():
         here = f"{path}{field.alias}"
         inner = field_errors.model_in(field.annotation)
-        if inner is None:
+        if inner is None or get_origin(field.annotation) is list:
             yield here
         else:
             yield from _leaves(inner, f"{here}.")
@@ -159,6 +167,8 @@ def _base(path: str) -> dict[str, Any]:
         return BASE | {"tracing": {"endpoint": "https://collector"}}
     if path == "engine.profile":
         return BASE | PACED
+    if path.startswith(("gateway.httpRoute", "gateway.ingress")):
+        return BASE | {"gateway": ROUTES}
     if not path.endswith(".replicas") or path.startswith("gateway"):
         return BASE
     return _merged({key: value for key, value in BASE.items() if key != "scaling"}, FIXED)

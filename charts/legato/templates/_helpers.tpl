@@ -64,6 +64,15 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 - apiGroups: [rbac.authorization.k8s.io]
   resources: [roles, rolebindings]
   verbs: [get, list, watch, create, patch, delete]
+{{- if .Values.rbac.routes }}
+# Of services that ask for one; looked for by the service's label.
+- apiGroups: [networking.k8s.io]
+  resources: [ingresses]
+  verbs: [get, list, create, patch, delete]
+- apiGroups: [gateway.networking.k8s.io]
+  resources: [httproutes]
+  verbs: [get, list, create, patch, delete]
+{{- end }}
 # Gateways watch these; only who may do so can allow it.
 - apiGroups: [discovery.k8s.io]
   resources: [endpointslices]

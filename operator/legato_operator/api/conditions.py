@@ -10,9 +10,11 @@ DECODE_READY = "DecodeReady"
 GATEWAY_READY = "GatewayReady"
 KV_TRANSPORT_READY = "KVTransportReady"
 PROGRESSING = "Progressing"
+ROUTE_READY = "RouteReady"
 SCALING_ACTIVE = "ScalingActive"
 UPGRADED = "Upgraded"
 
+ACCEPTED = "Accepted"
 ADVISORY = "Advisory"
 ALL_READY = "AllReady"
 API_REFUSED = "APIRefused"
@@ -23,6 +25,7 @@ CONNECTED = "Connected"
 DEGRADED = "Degraded"
 DELETING = "Deleting"
 DOWNLOADING = "Downloading"
+HOST_CONFLICT = "HostConflict"
 INVALID = "Invalid"
 METRICS_STALE = "MetricsStale"
 NOT_AVAILABLE = "NotAvailable"
@@ -36,6 +39,9 @@ PROGRESS_DEADLINE_EXCEEDED = "ProgressDeadlineExceeded"
 RETRYING = "Retrying"
 ROLLING_OUT = "RollingOut"
 ROLLOUT_FAILED = "RolloutFailed"
+ROUTE_API_MISSING = "RouteAPIMissing"
+ROUTE_PENDING = "RoutePending"
+ROUTE_REFUSED = "RouteRefused"
 SCALED_TO_ZERO = "ScaledToZero"
 SCALING = "Scaling"
 STARTING = "Starting"
@@ -49,6 +55,7 @@ WORKERS_UNREACHABLE = "WorkersUnreachable"
 WORKER_REFUSED = "WorkerRefused"
 
 REASONS = {
+    ACCEPTED: "requests from outside the cluster reach the gateways, by what the routes' controllers say",
     ADVISORY: "`scaling.mode` is `Advisory`: the autoscaler tells what it would set and changes nothing",
     ALL_READY: "all components needed to serve requests are ready",
     API_REFUSED: "the API server rejected a write of the operator: a quota, an admission policy or missing permissions",
@@ -59,6 +66,7 @@ REASONS = {
     DEGRADED: "no prefill worker is ready: decode workers prefill, so requests are served, and may wait for longer",
     DELETING: "the service is being deleted",
     DOWNLOADING: "a pod is downloading its model; see the log of its container `model` for progress",
+    HOST_CONFLICT: "an older service has a route for the same host at the same place; the message names it",
     INVALID: "the newest manifest is invalid; the last usable one stays in use",
     METRICS_STALE: "a worker or gateway has not told its load for 30 s, so no pool shrinks; the message names it",
     NOT_AVAILABLE: "the newest manifest uses a feature that is not available yet or not on this platform",
@@ -72,6 +80,9 @@ REASONS = {
     RETRYING: "a container cannot be created, for want of its image for one; the kubelet tries again for 5 minutes",
     ROLLING_OUT: "workers of an older revision are being replaced",
     ROLLOUT_FAILED: "a worker of the latest revision cannot start; workers of the last good revision keep serving",
+    ROUTE_API_MISSING: "the cluster does not serve HTTPRoutes: the CRDs of the Gateway API are missing",
+    ROUTE_PENDING: "no Gateway or ingress controller has taken the route up yet",
+    ROUTE_REFUSED: "a Gateway does not accept the route, or cannot find the Service; the message says why",
     SCALED_TO_ZERO: "no worker is desired; gateways hold requests until the autoscaler has started one",
     SCALING: "workers are being added or drained",
     STARTING: "pods are still starting",
@@ -88,7 +99,7 @@ REASONS = {
 # With status False these raise no warning: they are transient, or what was requested.
 CALM = frozenset(
     {ADVISORY, DELETING, DOWNLOADING, NOT_NEEDED, NO_READY_WORKER}
-    | {PAUSED, ROLLING_OUT, SCALING, STARTING, UNKNOWN, UPGRADING, UP_TO_DATE, WAITING_FOR_TURN}
+    | {PAUSED, ROLLING_OUT, ROUTE_PENDING, SCALING, STARTING, UNKNOWN, UPGRADING, UP_TO_DATE, WAITING_FOR_TURN}
 )
 
 # With any status these raise a warning: somebody has to act.

@@ -109,6 +109,27 @@ _TURN: Schema = {
         },
     },
 }
+_ROUTES: Schema = {
+    "type": "array",
+    "description": "Routes from outside the cluster that the service has.",
+    "x-kubernetes-list-type": "map",
+    "x-kubernetes-list-map-keys": ["kind"],
+    "items": {
+        "type": "object",
+        "required": ["kind", "name"],
+        "properties": {
+            "kind": {"type": "string", "description": "HTTPRoute or Ingress."},
+            "name": {"type": "string", "description": "Name of that object."},
+            "hosts": {"type": "array", "items": {"type": "string"}, "description": "Hosts of the manifest."},
+            "accepted": {"type": "boolean", "description": "Whether its controller has taken it up."},
+            "addresses": {
+                "type": "array",
+                "items": {"type": "string"},
+                "description": "Where the Ingress is reached, names or IP addresses.",
+            },
+        },
+    },
+}
 _GENERATION: Schema = {
     "type": "integer",
     "format": "int64",
@@ -145,6 +166,7 @@ def inference_service() -> Schema:
             "gateway": gateway,
             "scaling": scaling_status.schema(),
             "upgradeTurn": _TURN,
+            "routes": _ROUTES,
             "model": {"type": "string", "description": "Model name that clients put into requests."},
             "url": {"type": "string", "description": "URL of the gateway inside the cluster."},
         },
@@ -282,6 +304,8 @@ class _Structural:
             kept["properties"] = {key: self.of(child, f"{path}.{key}") for key, child in merged["properties"].items()}
         elif isinstance(merged.get("additionalProperties"), dict):
             kept["additionalProperties"] = self.of(merged["additionalProperties"], f"{path}.*")
+        elif "$ref" in merged.get("items", {}):
+            kept["items"] = self.of(merged["items"], f"{path}.*")
         elif merged.get("type") == "object":
             kept["x-kubernetes-preserve-unknown-fields"] = True
         if "const" in kept:

@@ -12,14 +12,14 @@ from pydantic import (
     AfterValidator,
     BaseModel,
     BeforeValidator,
-    ConfigDict,
     Field,
     WithJsonSchema,
     model_validator,
 )
-from pydantic.alias_generators import to_camel
 
 from legato_operator.api import pod_template, quantities
+from legato_operator.api.manifest_part import CONFIG, Name, ObjectName
+from legato_operator.api.routes import HTTPRoutePart, IngressPart
 from legato_protocol import durations, sizes, values
 
 LONGEST_SERVICE_NAME = 40  # leaves room for -prefill-123
@@ -28,9 +28,7 @@ LONGEST_SERVICE_NAME = 40  # leaves room for -prefill-123
 class ManifestPart(BaseModel):
     """A part of a manifest: frozen, spelled in camelCase, and without unknown fields."""
 
-    model_config = ConfigDict(
-        frozen=True, extra="forbid", strict=True, alias_generator=to_camel, use_attribute_docstrings=True
-    )
+    model_config = CONFIG
 
 
 def _number_as_text(value: object) -> object:
@@ -62,10 +60,6 @@ Quantity = Annotated[
 Duration = Annotated[float, BeforeValidator(durations.parse), WithJsonSchema(quantities.DURATION_SCHEMA)]  # seconds
 MemoryOrAuto = Annotated[  # bytes; None: Auto
     int | None, BeforeValidator(_bytes_or_auto), WithJsonSchema(quantities.MEMORY_OR_AUTO_SCHEMA)
-]
-Name = Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9]{0,48}[a-z0-9])?$")]
-ObjectName = Annotated[  # any Kubernetes object
-    str, Field(pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$", max_length=253)
 ]
 ServiceName = Annotated[str, Field(pattern=rf"^[a-z]([-a-z0-9]{{0,{LONGEST_SERVICE_NAME - 2}}}[a-z0-9])?$")]
 Amounts = Annotated[dict[str, Quantity], Field(max_length=16)]  # by resource
@@ -221,6 +215,10 @@ class GatewaySpec(ManifestPart):
     """API keys that clients need, and the tenants that they are of. Without it, everyone may ask."""
     tls: GatewayTLS | None = None
     """Certificate for clients, which then connect with TLS. Without it, gateways serve plain HTTP."""
+    http_route: HTTPRoutePart | None = None
+    """An HTTPRoute of the Gateway API by which clients outside the cluster reach the gateways. None if not given."""
+    ingress: IngressPart | None = None
+    """An Ingress by which clients outside the cluster reach the gateways. None if not given."""
     trusted_proxies: Annotated[list[Network], Field(max_length=64)] = []
     """Networks of proxies that say in the header x-legato-tenant whose request it is."""
     access_log: Literal["Text", "JSON", "Off"] = "Text"

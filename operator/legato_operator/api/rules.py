@@ -23,11 +23,13 @@ from legato_operator.api.resources import (
     Spec,
     Transfer,
 )
+from legato_protocol import names
 
 _NONE = (0, "0%")  # of the workers
 MAX_CPUS = 1024  # of one worker
 _DEVICE = "[a-z0-9][-a-z0-9.]*/[A-Za-z0-9][-A-Za-z0-9_.]*"
 _RESOURCE = re.compile(f"(cpu|memory|ephemeral-storage|hugepages-[0-9]+[KMGT]i|{_DEVICE})")
+_ADDRESS = re.compile(r"[0-9]+([.][0-9]+)*")
 
 
 @dataclass(frozen=True)
@@ -287,6 +289,39 @@ def _tenants_are_known(gateway: GatewaySpec) -> bool:
     return not gateway.tenant_tokens_per_minute.keys() - {"*"} or bool(gateway.api_keys or gateway.trusted_proxies)
 
 
+def _of_hosts(part: str, field: str) -> tuple[Rule, ...]:
+    """Of a way in from outside. As in the Gateway API: an address is no host name."""
+    at = f"spec.gateway.{part}"
+    given = f"!has(self.{field}) || self.{field}" if field == "hostnames" else f"self.{field}"
+
+    def hosts(part: Any) -> list[str]:
+        return list(getattr(part, field))
+
+    return (
+        Rule(
+            at=at,
+            field=field,
+            message="must be names of hosts, not addresses",
+            holds=lambda part: not any(_ADDRESS.fullmatch(host) for host in hosts(part)),
+            cel=f"{given}.all(host, !host.matches('^{_ADDRESS.pattern}$'))",
+        ),
+        Rule(
+            at=at,
+            field=field,
+            message="must not name a host twice",
+            holds=lambda part: len(set(hosts(part))) == len(hosts(part)),
+            cel=f"{given}.all(host, self.{field}.exists_one(other, other == host))",
+        ),
+        Rule(
+            at=at,
+            field="annotations",
+            message=f"must not be {names.API_GROUP}/'s, which are the operator's",
+            holds=lambda part: not any(key.startswith(f"{names.API_GROUP}/") for key in part.annotations),
+            cel=f"!has(self.annotations) || self.annotations.all(key, !key.startsWith('{names.API_GROUP}/'))",
+        ),
+    )
+
+
 _RESOURCES = (
     "spec.prefill.resources",
     "spec.decode.resources",
@@ -348,6 +383,8 @@ RULES: tuple[Rule, ...] = (
         holds=_one_place_of_certificate,
         cel="!has(self.tls) || has(self.tls.secret) != has(self.tls.path)",
     ),
+    *_of_hosts("httpRoute", "hostnames"),
+    *_of_hosts("ingress", "hosts"),
     Rule(
         at="spec.gateway",
         field="tenantTokensPerMinute",

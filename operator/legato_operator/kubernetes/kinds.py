@@ -23,6 +23,8 @@ KINDS = {
     "ConfigMap": Kind("v1", "configmaps"),
     "ControllerRevision": Kind("apps/v1", "controllerrevisions"),
     "Deployment": Kind("apps/v1", "deployments"),
+    "HTTPRoute": Kind("gateway.networking.k8s.io/v1", "httproutes"),
+    "Ingress": Kind("networking.k8s.io/v1", "ingresses"),
     "Event": Kind("events.k8s.io/v1", "events"),
     "Lease": Kind("coordination.k8s.io/v1", "leases"),
     "NetworkPolicy": Kind("networking.k8s.io/v1", "networkpolicies"),

@@ -31,6 +31,7 @@ from legato_operator.kubernetes.watchdog import AUDIT_SECONDS, Watchdog
 from legato_operator.manifests import placement
 from legato_operator.observing.gateway_api import HttpGateways
 from legato_operator.observing.gateway_signals import GatewaySignalSource
+from legato_operator.observing.route_hosts import RouteHosts
 from legato_operator.observing.worker_api import HttpWorkers
 from legato_operator.planning.waves import Waves
 from legato_operator.reconcile import Reconciler
@@ -147,6 +148,7 @@ class _Process:
             metrics.services,
             turns,
             HttpGateways(session),
+            RouteHosts(cluster, clock, settings.namespaces),
         )
         if settings.token_role:
             account = Account(settings.lease_namespace, settings.service_account)

@@ -6,16 +6,21 @@ from legato_operator.api.resources import InferenceService
 from legato_operator.manifests import common
 from legato_protocol import names
 
-_HTTP = {"name": "http", "port": 80}
-_HTTPS = {"name": "https", "port": 443}
+_HTTP_PORT, _HTTPS_PORT = 80, 443
+
+
+def gateway_port(service: InferenceService) -> int:
+    """Of the Service that clients reach."""
+    return _HTTPS_PORT if service.spec.gateway.tls else _HTTP_PORT
 
 
 def gateway(service: InferenceService) -> dict[str, Any]:
     """Where clients inside the cluster reach the gateway."""
+    port = {"name": "https" if service.spec.gateway.tls else "http", "port": gateway_port(service)}
     spec = {
         "type": "ClusterIP",
         "selector": common.selector(service, role=common.GATEWAY),
-        "ports": [{**(_HTTPS if service.spec.gateway.tls else _HTTP), "targetPort": "http", "protocol": "TCP"}],
+        "ports": [{**port, "targetPort": "http", "protocol": "TCP"}],
     }
     return _service(service, service.metadata.name, spec)
 

@@ -2,14 +2,14 @@
 
 import asyncio
 import dataclasses
-from collections.abc import Iterable, Sequence
-from typing import Protocol
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Protocol
 
-from legato_operator.api import references, resources
+from legato_operator.api import conditions, references, resources
 from legato_operator.clock import Clock
 from legato_operator.cluster import Cluster, Object, Ref, is_leaving, ref_of, uid_of
 from legato_operator.errors import ClusterError, Forbidden, ObjectNotFound, Unavailable
-from legato_operator.manifests import common, secret
+from legato_operator.manifests import common, route, secret
 from legato_operator.manifests.secret import ServiceToken
 from legato_operator.observing import ownership, reached
 from legato_operator.observing.observed import Accepted, Observed, Pod, WorkerState, known_tokens
@@ -66,7 +66,8 @@ async def observe(
     tokens = known_tokens(token, remembered)
     kinds = ("Pod", ownership.REPLICA_SET, *common.OWNED_KINDS)
     pods, sets, *lists = await asyncio.gather(*(cluster.list(kind, ref.namespace, mine) for kind in kinds))
-    objects = tuple(item for listing in lists for item in listing.items)
+    routes, unusable = await find_routes(cluster, ref, service, stored.get("status", {}))
+    objects = (*(item for listing in lists for item in listing.items), *routes)
     found, others = ownership.read(ref, uid_of(stored), pods.items, (*sets.items, *objects), clock.now())
     seen = await asyncio.gather(*(_asked(pod, workers, tokens) for pod in found))
     seen = reached.judged(await asked_gateways(seen, gateways or NullGateways(), tokens))
@@ -90,9 +91,28 @@ async def observe(
         written=accepted.written,
         refusal=accepted.refusal,
         unknown=accepted.unknown,
+        unusable=unusable,
         token=token,
         remembered_token=remembered,
     )
+
+
+async def find_routes(
+    cluster: Cluster, ref: Ref, service: resources.InferenceService, status: Mapping[str, Any]
+) -> tuple[list[Object], dict[str, tuple[str, str]]]:
+    """Routes of the kinds that the service wants or had, and why a kind cannot be used: clusters may lack the Gateway
+    API, and operators the right."""
+    wanted = {item["kind"] for item in route.of(service)} | {entry["kind"] for entry in status.get("routes") or ()}
+    found: list[Object] = []
+    unusable = {}
+    for kind in sorted(wanted):
+        try:
+            found += (await cluster.list(kind, ref.namespace, {names.LABEL_SERVICE: ref.name})).items
+        except ObjectNotFound:
+            unusable[kind] = conditions.ROUTE_API_MISSING, f"the cluster has no {kind}; install the Gateway API's CRDs"
+        except Forbidden as error:
+            unusable[kind] = conditions.API_REFUSED, f"the operator may not create {kind}s (rbac.routes): {error}"
+    return found, unusable
 
 
 async def find_pods(cluster: Cluster, service: Ref, uid: str, now: float) -> list[Pod]:

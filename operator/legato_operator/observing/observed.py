@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from legato_operator.api.resources import InferenceService
-from legato_operator.cluster import Object
+from legato_operator.cluster import Object, Ref
 from legato_operator.manifests.secret import ServiceToken
 from legato_protocol import names
 from legato_protocol.demand import DemandReport
@@ -135,6 +135,8 @@ class Observed:
     written: Mapping[str, Any] = field(default_factory=dict)  # its spec, as the cluster has it
     refusal: Refusal | None = None  # of a newer generation
     unknown: tuple[str, ...] = ()  # fields of the spec that only a later version knows
+    unusable: Mapping[str, tuple[str, str]] = field(default_factory=dict)  # kinds of routes; reason and message why
+    hosts_taken: tuple[tuple[str, Ref], ...] = ()  # hosts of its routes, and the older services that have them too
     token: ServiceToken | None = field(default=None, repr=False)  # what its Secret holds
     remembered_token: ServiceToken | None = field(default=None, repr=False)  # what that held before, if anybody knows
 

@@ -77,6 +77,12 @@ def _gateway_resources(spec: Spec) -> Iterator[Problem]:
         yield "spec.gateway.resources", "has no effect here: the machine's processes share what it has"
 
 
+def _routes(spec: Spec) -> Iterator[Problem]:
+    for field, given in (("httpRoute", spec.gateway.http_route), ("ingress", spec.gateway.ingress)):
+        if given is not None:
+            yield f"spec.gateway.{field}", "has no effect here: only a cluster has routes to its services"
+
+
 def _images(spec: Spec) -> Iterator[Problem]:
     for part, image in (("engine", spec.engine.image), ("gateway", spec.gateway.image)):
         if image is not None:
@@ -133,4 +139,4 @@ _Check = Callable[[Spec], Iterator[Problem]]
 _EVERYWHERE: tuple[_Check, ...] = (_numerics, _tensor_parallel)
 _AS_PROCESSES: tuple[_Check, ...] = (_source, _images, _gateway_replicas, _api_keys_secret, _tls_secret)
 _IN_CONTAINERS: tuple[_Check, ...] = (_additions, _absolute_path, _shared_memory, _api_keys_path, _tls_path)
-_IDLE_AS_PROCESSES: tuple[_Check, ...] = (_pod_templates, _gateway_resources)
+_IDLE_AS_PROCESSES: tuple[_Check, ...] = (_pod_templates, _gateway_resources, _routes)

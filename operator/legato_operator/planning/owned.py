@@ -15,7 +15,7 @@ from legato_operator.manifests import (
 )
 from legato_operator.manifests.placement import PodPlacement
 from legato_operator.observing.observed import Observed
-from legato_operator.planning import drift, status, token_rotation
+from legato_operator.planning import drift, routes, status, token_rotation
 from legato_operator.planning.actions import Action, Apply, Delete, PatchStatus
 from legato_operator.planning.limits import Targets
 from legato_protocol import names
@@ -40,6 +40,7 @@ def desired(observed: Observed, targets: Targets, placement: PodPlacement) -> li
         network_policy.gateway(service_, placement.containers.operator_namespace),
         *(_budget(observed, name, target.replicas) for name, target in targets.items()),
         disruption_budget.gateway(service_),
+        *routes.desired(observed),
         *found,
     ]
 

@@ -12,7 +12,17 @@ from legato_operator.cluster import Ref, is_leaving, ref_of, uid_of
 from legato_operator.manifests import common
 from legato_operator.manifests.placement import PodPlacement
 from legato_operator.observing.observed import Observed
-from legato_operator.planning import checks, gateway_plan, gpu_budget, limits, owned, revisions, status, upgrades
+from legato_operator.planning import (
+    checks,
+    gateway_plan,
+    gpu_budget,
+    limits,
+    owned,
+    revisions,
+    routes,
+    status,
+    upgrades,
+)
 from legato_operator.planning.actions import Action, Delete, Phase, Release
 from legato_operator.planning.gpu_budget import GpuBudget
 from legato_operator.planning.pool_plan import PoolPlan, plan_pool, plan_pools, standings
@@ -23,7 +33,7 @@ from legato_operator.planning.upgrades import Upgrade, UpgradeState
 RECHECK_MISSING_AFTER = 3.0  # seconds: nothing tells when what a manifest names is made
 _LOOKS_AT_ROTATION = 5  # in the time of one: pods tell only when they are asked what they have read
 RECHECK_UNREACHED_AFTER = 2.0  # nothing tells when a gateway has greeted a worker
-_HARMLESS = ("own", "report")  # phases in which no pod comes or goes
+_HARMLESS = ("note", "own", "report")  # phases in which no pod comes or goes
 
 
 @dataclass(frozen=True)
@@ -61,6 +71,7 @@ def plan(observed: Observed, placement: PodPlacement) -> Plan:
         pools, starts = gpu_budget.admit(observed, budget, plan_pools(observed, found, at, ready, bounds))
     good = gateway_ready and _are_whole(pools, upgrade)
     phases: tuple[Phase, ...] = (
+        Phase("note", tuple(routes.note(observed, placement))),
         Phase("own", (*revisions.keep_spec(observed), *owned.make(observed, targets, placement))),
         Phase("recall", tuple(action for made in pools.values() for action in made.recall)),
         Phase("start", starts),
@@ -76,6 +87,8 @@ def plan(observed: Observed, placement: PodPlacement) -> Plan:
     again = placement.resync_after if rests else placement.requeue_after
     if observed.token is not None and observed.token.rotating:
         again = min(again, placement.resync_after / _LOOKS_AT_ROTATION)
+    if placement.containers is not None:
+        again = routes.recheck_after(observed, again)
     if any(pod.unreached for pod in observed.pods):
         again = min(again, RECHECK_UNREACHED_AFTER)
     if observed.missing:

@@ -11,7 +11,7 @@ from legato_operator.manifests import common
 from legato_operator.manifests.placement import PodPlacement
 from legato_operator.observing import reached
 from legato_operator.observing.observed import Observed, Pod, Refusal
-from legato_operator.planning import checks, failure
+from legato_operator.planning import checks, failure, routes
 from legato_operator.planning.failure import Failure
 from legato_operator.planning.limits import PoolTarget
 from legato_operator.planning.pool_plan import PoolPlan
@@ -61,7 +61,8 @@ def of(
     if observed.missing and waiting is not None:
         ready = Condition(conditions.READY, False, progressing.reason, progressing.message)
     upgraded = (_upgraded(observed, found, upgrade),) if placement.containers else ()
-    news = (ready, *parts, transport, *upgraded, progressing)
+    route = routes.condition(observed) if placement.containers else None
+    news = (ready, *parts, transport, *upgraded, *((route,) if route else ()), progressing)
     service = observed.service
     scheme = "https" if service.spec.gateway.tls else "http"
     mine = {"scheme": scheme, "service": service.metadata.name, "namespace": service.metadata.namespace}
@@ -69,6 +70,7 @@ def of(
         "pools": {name: _pool(observed, name, found[name], made, targets[name]) for name, made in pools.items()},
         common.GATEWAY: _revision(found[common.GATEWAY]),
         "model": service.served_name,
+        **(routes.told(observed) if placement.containers else {}),
         **({"url": placement.url.format(**mine)} if placement.url else {}),
     }
 
@@ -139,7 +141,7 @@ def _status(observed: Observed, news: Sequence[Condition]) -> dict[str, Any]:
         newest = refusal.generation
         told = [_set_back(observed, refusal, news[-1])]
         updated = [*updated[:-1], *conditions.update(known, told, newest, observed.timestamp)]
-    updated_types = {condition.type for condition in news}
+    updated_types = {condition.type for condition in news} | {conditions.ROUTE_READY}  # told only where one is wanted
     kept = [condition for condition in known if condition["type"] not in updated_types]
     return {"observedGeneration": newest, "conditions": [*updated, *kept]}
 

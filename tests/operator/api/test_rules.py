@@ -90,6 +90,21 @@ def _of_resources(role):
     }
 
 
+def _of_hosts(part, field, beside):
+    def given(*hosts, **more):
+        return {"gateway": {part: {**beside, field: list(hosts), **more}}}
+
+    here = f"spec.gateway.{part}"
+    return {
+        (f"{here}.{field}", "must be names"): (given("192.0.2.1"), given("192.0.2.x")),
+        (f"{here}.{field}", "must not name"): (given("a.example", "a.example"), given("a.example", "*.a.example")),
+        (f"{here}.annotations", "must not be"): (
+            given("a", annotations={"serving.legato.dev/applied-hash": "x"}),
+            given("a", annotations={"nginx.ingress.kubernetes.io/proxy-buffering": "off"}),
+        ),
+    }
+
+
 # (field to blame, how the message begins): (a spec that breaks this rule alone, the nearest one that keeps it)
 CASES = {
     ("spec.model.source", "exactly one"): (
@@ -121,6 +136,8 @@ CASES = {
         {"gateway": {"tls": {"secret": "certificate", "path": "/tls"}}},
         {"gateway": {"tls": {"secret": "certificate"}}},
     ),
+    **_of_hosts("httpRoute", "hostnames", {"parentRefs": [{"name": "public"}]}),
+    **_of_hosts("ingress", "hosts", {}),
     ("spec.gateway.tenantTokensPerMinute", "needs apiKeys"): (
         {"gateway": {"tenantTokensPerMinute": {"*": 1, "a": 1}}},
         {"gateway": {"tenantTokensPerMinute": {"*": 1, "a": 1}, "trustedProxies": ["10.0.0.0/8"]}},

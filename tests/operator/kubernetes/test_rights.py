@@ -35,6 +35,8 @@ OPERATOR = {
     "replicasets.apps": {"get", "list", "watch"},
     "poddisruptionbudgets.policy": OWNED,
     "networkpolicies.networking.k8s.io": OWNED,
+    "ingresses.networking.k8s.io": OWNED - {"watch"},
+    "httproutes.gateway.networking.k8s.io": OWNED - {"watch"},
     "roles.rbac.authorization.k8s.io": OWNED,
     "rolebindings.rbac.authorization.k8s.io": OWNED,
     "endpointslices.discovery.k8s.io": {"get", "list", "watch"},

@@ -1,0 +1,55 @@
+"""How clients outside the cluster reach a service, as types: the parts `gateway.httpRoute` and `gateway.ingress`."""
+
+from typing import Annotated
+
+from pydantic import BaseModel, Field
+
+from legato_operator.api.manifest_part import CONFIG, ObjectName
+
+_LABEL = "[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?"
+Hostname = Annotated[str, Field(pattern=rf"^([*]\.)?{_LABEL}(\.{_LABEL})*$", max_length=253)]
+Hostnames = Annotated[list[Hostname], Field(max_length=16)]
+RouteAnnotations = Annotated[dict[str, Annotated[str, Field(max_length=4096)]], Field(max_length=32)]
+
+
+class RoutePart(BaseModel):
+    """A part of a route's manifest."""
+
+    model_config = CONFIG
+
+
+class ParentReference(RoutePart):
+    """A Gateway, or one of its listeners."""
+
+    name: ObjectName
+    """The Gateway."""
+    namespace: Annotated[str, Field(pattern=rf"^{_LABEL}$")] | None = None
+    """Its namespace; the service's if not given."""
+    section_name: ObjectName | None = None
+    """The Gateway's listener; all that admit the route if not given."""
+    port: Annotated[int, Field(ge=1, le=65535)] | None = None
+    """The port of the Gateway's listeners; all that admit the route if not given."""
+
+
+class HTTPRoutePart(RoutePart):
+    """A route through Gateways of the Gateway API."""
+
+    parent_refs: Annotated[list[ParentReference], Field(min_length=1, max_length=16)]
+    """The Gateways: name, namespace, sectionName and port."""
+    hostnames: Hostnames = []
+    """Hosts of the requests that are for this service; whatever the Gateways' listeners admit if not given."""
+    annotations: RouteAnnotations = {}
+    """Annotations of the HTTPRoute."""
+
+
+class IngressPart(RoutePart):
+    """A route through an ingress controller."""
+
+    hosts: Annotated[Hostnames, Field(min_length=1)]
+    """Hosts of the requests that are for this service."""
+    class_name: ObjectName | None = None
+    """The IngressClass; the cluster's default if not given."""
+    tls_secret: ObjectName | None = None
+    """The Secret with the certificate for the hosts. Without it, the controller decides about TLS."""
+    annotations: RouteAnnotations = {}
+    """Annotations of the Ingress, by which controllers take settings."""

@@ -1,0 +1,68 @@
+"""Ways to the gateways from outside the cluster: an HTTPRoute of the Gateway API, and an Ingress."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from legato_operator.api.resources import InferenceService
+from legato_operator.api.routes import HTTPRoutePart, IngressPart, ParentReference
+from legato_operator.manifests import common
+from legato_operator.manifests import service as front
+
+HTTP_ROUTE = "HTTPRoute"
+INGRESS = "Ingress"
+KINDS = (HTTP_ROUTE, INGRESS)
+
+
+def of(service: InferenceService) -> list[dict[str, Any]]:
+    """All that the manifest asks for."""
+    gateway = service.spec.gateway
+    return [
+        *([_http_route(service, gateway.http_route)] if gateway.http_route else ()),
+        *([_ingress(service, gateway.ingress)] if gateway.ingress else ()),
+    ]
+
+
+def hosts(item: Mapping[str, Any]) -> Sequence[str]:
+    """Those of a route; none where it takes whatever comes."""
+    if item["kind"] == INGRESS:
+        return [rule["host"] for rule in item["spec"]["rules"]]
+    found: Sequence[str] = item["spec"].get("hostnames", ())
+    return found
+
+
+def name(service: InferenceService) -> str:
+    """Of a route of either kind. Not the Service's: a cluster's administrator may have made one of that name."""
+    return common.pool_name(service, common.GATEWAY)
+
+
+def _http_route(service: InferenceService, given: HTTPRoutePart) -> dict[str, Any]:
+    """Answers are streams that may take as long as a request may: a Gateway's usual limits are far shorter."""
+    backend = {"name": service.metadata.name, "port": front.gateway_port(service)}
+    spec = {
+        "parentRefs": [_parent(each) for each in given.parent_refs],
+        **({"hostnames": list(given.hostnames)} if given.hostnames else {}),
+        "rules": [{"backendRefs": [backend], "timeouts": {"request": "0s"}}],
+    }
+    metadata = _metadata(service, given.annotations)
+    return {"apiVersion": "gateway.networking.k8s.io/v1", "kind": HTTP_ROUTE, "metadata": metadata, "spec": spec}
+
+
+def _parent(given: ParentReference) -> dict[str, Any]:
+    return given.model_dump(by_alias=True, exclude_none=True)
+
+
+def _ingress(service: InferenceService, given: IngressPart) -> dict[str, Any]:
+    backend = {"service": {"name": service.metadata.name, "port": {"number": front.gateway_port(service)}}}
+    http = {"paths": [{"path": "/", "pathType": "Prefix", "backend": backend}]}
+    spec = {
+        **({"ingressClassName": given.class_name} if given.class_name else {}),
+        "rules": [{"host": host, "http": http} for host in given.hosts],
+        **({"tls": [{"hosts": list(given.hosts), "secretName": given.tls_secret}]} if given.tls_secret else {}),
+    }
+    metadata = _metadata(service, given.annotations)
+    return {"apiVersion": "networking.k8s.io/v1", "kind": INGRESS, "metadata": metadata, "spec": spec}
+
+
+def _metadata(service: InferenceService, annotations: Mapping[str, str]) -> dict[str, Any]:
+    metadata = common.metadata(service, name(service))
+    return metadata | ({"annotations": dict(annotations)} if annotations else {})

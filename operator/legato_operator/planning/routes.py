@@ -1,0 +1,164 @@
+"""Routes to a service from outside the cluster: which are made, and what the cluster makes of them. Pure.
+
+Their kinds are optional and not watched, so only services with routes look for them: `status.routes` says which kinds
+a service has. It is written before one is made, so that none is forgotten.
+"""
+
+import datetime
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from legato_operator.api import conditions
+from legato_operator.api.conditions import Condition
+from legato_operator.cluster import Object, Ref
+from legato_operator.manifests import route
+from legato_operator.manifests.placement import PodPlacement
+from legato_operator.observing.observed import Observed
+from legato_operator.planning.actions import PatchStatus
+from legato_protocol import names
+
+STATUS = "routes"
+_LOOK_EVERY, _LOOK_FOR = 2.0, 60.0  # seconds: at one that was just made; controllers take moments
+_NO_STATUS: Mapping[str, Any] = {}
+_WORST_FIRST = (
+    conditions.ROUTE_API_MISSING,
+    conditions.API_REFUSED,
+    conditions.ROUTE_REFUSED,
+    conditions.HOST_CONFLICT,
+    conditions.ROUTE_PENDING,
+    conditions.ACCEPTED,
+)
+
+
+def desired(observed: Observed) -> list[dict[str, Any]]:
+    """Those that the manifest asks for and the cluster can have."""
+    return [item for item in route.of(observed.service) if item["kind"] not in observed.unusable]
+
+
+def note(observed: Observed, placement: PodPlacement) -> Iterator[PatchStatus]:
+    """Write down what is about to be made."""
+    if placement.containers is None:
+        return
+    listed = observed.status.get(STATUS) or []
+    known = {entry["kind"] for entry in listed}
+    added = [_entry(observed, item) for item in desired(observed) if item["kind"] not in known]
+    if added:
+        metadata = observed.service.metadata
+        ref = Ref(names.INFERENCE_SERVICE, metadata.namespace, metadata.name)
+        yield PatchStatus(ref, {STATUS: [*listed, *added]}, observed.uid)
+
+
+def told(observed: Observed) -> dict[str, Any]:
+    """Their part of the status: those that are wanted, and those that may be left. Null removes it."""
+    wanted = {item["kind"]: item for item in route.of(observed.service)}
+    entries = [_entry(observed, item) for item in wanted.values()]
+    for before in observed.status.get(STATUS) or ():
+        kind = before["kind"]
+        refused = observed.unusable.get(kind, ("", ""))[0] == conditions.API_REFUSED
+        if kind not in wanted and (refused or observed.find(kind, before["name"])):
+            entries.append(before)
+    if not entries and not observed.status.get(STATUS):
+        return {}
+    return {STATUS: sorted(entries, key=lambda entry: str(entry["kind"])) or None}
+
+
+def condition(observed: Observed) -> Condition | None:
+    """How the routes stand, the worst of them first; None where the manifest asks for none."""
+    found = [_standing(observed, item) for item in route.of(observed.service)]
+    if observed.hosts_taken and found:
+        found.append((conditions.HOST_CONFLICT, _taken(observed.hosts_taken)))
+    if not found:
+        return None
+    found.sort(key=lambda each: _WORST_FIRST.index(each[0]))
+    reason = found[0][0]
+    return Condition(
+        conditions.ROUTE_READY, reason == conditions.ACCEPTED, reason, "; ".join(text for _, text in found)
+    )
+
+
+def recheck_after(observed: Observed, usual: float) -> float:
+    """Seconds until their status is worth another look: nothing tells of it."""
+    now = condition(observed)
+    if now is None or now.reason != conditions.ROUTE_PENDING:
+        return usual
+    before = conditions.find(observed.status, conditions.ROUTE_READY)
+    if before.get("reason") == conditions.ROUTE_PENDING:
+        since = datetime.datetime.fromisoformat(before["lastTransitionTime"]).timestamp()
+        if observed.now - since > _LOOK_FOR:
+            return usual
+    return min(usual, _LOOK_EVERY)
+
+
+def _entry(observed: Observed, item: Mapping[str, Any]) -> dict[str, Any]:
+    live = observed.find(item["kind"], item["metadata"]["name"])
+    addresses = _addresses(live) if live is not None and item["kind"] == route.INGRESS else []
+    return {
+        "kind": item["kind"],
+        "name": item["metadata"]["name"],
+        "hosts": list(route.hosts(item)),
+        "accepted": _standing(observed, item)[0] == conditions.ACCEPTED,
+        **({"addresses": addresses} if addresses else {}),
+    }
+
+
+def _standing(observed: Observed, item: Mapping[str, Any]) -> tuple[str, str]:
+    """Reason and message of one route."""
+    kind, name = item["kind"], item["metadata"]["name"]
+    if kind in observed.unusable:
+        return observed.unusable[kind]
+    live = observed.find(kind, name)
+    if live is None:
+        return conditions.ROUTE_PENDING, f"{kind} {name} is being created"
+    return _of_ingress(live) if kind == route.INGRESS else _of_http_route(live)
+
+
+def _of_ingress(live: Object) -> tuple[str, str]:
+    name = live["metadata"]["name"]
+    if addresses := _addresses(live):
+        return conditions.ACCEPTED, f"Ingress {name} has {', '.join(addresses)}"
+    return conditions.ROUTE_PENDING, f"no ingress controller has given Ingress {name} an address"
+
+
+def _addresses(live: Object) -> list[str]:
+    points = live.get("status", {}).get("loadBalancer", {}).get("ingress") or ()
+    return [text for point in points if (text := point.get("hostname") or point.get("ip"))]
+
+
+def _of_http_route(live: Object) -> tuple[str, str]:
+    """Each Gateway that it names has to accept it as it is now, and to find the Service."""
+    name, waiting, refused = live["metadata"]["name"], [], []
+    parents = [(_gateway(parent, live), _answers(parent, live)) for parent in live["spec"]["parentRefs"]]
+    for gateway, answers in parents:
+        said = [f"{gateway}: {each['reason']}: {each['message']}" for each in answers if each["status"] == "False"]
+        refused += said
+        accepts = any(each["type"] == "Accepted" and each["status"] == "True" for each in answers)
+        waiting += [] if accepts or said else [gateway]
+    if refused:
+        return conditions.ROUTE_REFUSED, f"HTTPRoute {name}: {'; '.join(refused)}"
+    if waiting:
+        return conditions.ROUTE_PENDING, f"HTTPRoute {name} waits for {', '.join(waiting)}"
+    return conditions.ACCEPTED, f"HTTPRoute {name} is accepted by {', '.join(gateway for gateway, _ in parents)}"
+
+
+def _answers(parent: Mapping[str, Any], live: Object) -> list[Mapping[str, Any]]:
+    """What controllers say of the route as it is now, through this parent."""
+    told: Iterable[Mapping[str, Any]] = live.get("status", {}).get("parents") or ()
+    of_this = (each for each in told if _place(each.get("parentRef", _NO_STATUS), live) == _place(parent, live))
+    every = (each for answer in of_this for each in answer.get("conditions") or ())
+    newest = live["metadata"].get("generation", 0)
+    return [each for each in every if each.get("observedGeneration", newest) >= newest]
+
+
+def _place(parent: Mapping[str, Any], live: Object) -> tuple[Any, ...]:
+    namespace = parent.get("namespace") or live["metadata"]["namespace"]
+    return namespace, parent.get("name"), parent.get("sectionName"), parent.get("port")
+
+
+def _gateway(parent: Mapping[str, Any], live: Object) -> str:
+    namespace, name, section, _ = _place(parent, live)
+    return f"Gateway {namespace}/{name}" + (f" ({section})" if section else "")
+
+
+def _taken(taken: Sequence[tuple[str, Ref]]) -> str:
+    told = (f"{host} is also a host of the older service {ref.namespace}/{ref.name}" for host, ref in taken)
+    return "; ".join(told)

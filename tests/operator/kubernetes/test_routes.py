@@ -1,0 +1,109 @@
+"""Routes from outside the cluster, on a real API server: first without the Gateway API, then with it."""
+
+import asyncio
+from pathlib import Path
+
+from legato_operator.errors import ObjectNotFound
+
+GATEWAY_API = Path(__file__).parents[2] / "support" / "gateway_api_httproutes.yaml"
+CRD = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/httproutes.gateway.networking.k8s.io"
+PUBLIC = {"name": "public", "namespace": "infra"}
+ROUTES = {
+    "httpRoute": {"parentRefs": [PUBLIC], "hostnames": ["a.example.com"]},
+    "ingress": {"hosts": ["a.example.org"], "className": "nginx", "annotations": {"a.example/b": "c"}},
+}
+ACCEPTED = {"type": "Accepted", "status": "True", "reason": "Accepted", "message": "", "observedGeneration": 1}
+PARENTS = {"parents": [{"controllerName": "a.example/b", "parentRef": PUBLIC, "conditions": [ACCEPTED]}]}
+ADDRESS = {"loadBalancer": {"ingress": [{"ip": "192.0.2.1"}]}}
+
+
+def test_routes_come_with_their_api_and_go_with_their_fields(space, build):
+    async def check():
+        async with space() as s, s.operator():
+            await asyncio.to_thread(s.api.call, "DELETE", CRD)
+            await s.make(build(gateway=ROUTES))
+            await s.wait(s.ready)
+            await s.wait(lambda: _is(s, "demo", ("False", "RouteAPIMissing")))
+            await s.cluster.patch_status(s.ref("demo-gateway", "Ingress"), ADDRESS)
+            await asyncio.to_thread(s.api.install, [GATEWAY_API])
+            try:
+                await _look(s, "demo")
+                await s.wait(lambda: s.exists("HTTPRoute", "demo-gateway"))
+                await s.wait(lambda: _is(s, "demo", ("False", "RoutePending")))
+                await s.cluster.patch_status(s.ref("demo-gateway", "HTTPRoute"), PARENTS)
+                await s.wait(lambda: _is(s, "demo", ("True", "Accepted")))
+                told = {entry["kind"]: entry for entry in (await s.cluster.get(s.ref()))["status"]["routes"]}
+                assert told["HTTPRoute"]["accepted"]
+                assert told["Ingress"]["addresses"] == ["192.0.2.1"]
+                await _stays_as_it_is(s)
+                await s.make(build())
+                for kind in ("HTTPRoute", "Ingress"):
+                    await s.wait(lambda kind=kind: _is_gone(s, kind))
+                await s.wait(lambda: _is(s, "demo", ("", "")))
+                await s.wait(lambda: _forgotten(s))
+                assert await s.ready()
+            finally:
+                await asyncio.to_thread(s.api.call, "DELETE", CRD)
+
+    asyncio.run(check())
+
+
+def test_two_services_with_one_host_and_the_end_of_a_service_with_a_route(space, build):
+    async def check():
+        async with space() as s, s.operator():
+            await s.make(build(gateway={"ingress": ROUTES["ingress"]}), "one")
+            await s.wait(lambda: s.exists("Ingress", "one-gateway"))
+            await s.make(build(gateway={"ingress": ROUTES["ingress"]}), "two")
+            await s.wait(lambda: _is(s, "two", ("False", "HostConflict")))
+            assert f"the older service {s.name}/one" in await _message(s, "two")
+            assert (await s.condition("RouteReady", "one"))[1] == "RoutePending"
+            await s.cluster.delete(s.ref("one"))
+            await s.wait(lambda: _is_gone(s, "Ingress", "one-gateway"))
+
+    asyncio.run(check())
+
+
+async def _stays_as_it_is(s):
+    """What the API server fills in is no reason to write."""
+    before = await s.cluster.get(s.ref("demo-gateway", "HTTPRoute"))
+    assert before["spec"]["rules"][0]["matches"] == [{"path": {"type": "PathPrefix", "value": "/"}}]
+    await _look(s, "demo", ratio=6)
+    after = await s.cluster.get(s.ref("demo-gateway", "HTTPRoute"))
+    assert after["metadata"]["resourceVersion"] == before["metadata"]["resourceVersion"]
+    assert [owner["name"] for owner in after["metadata"]["ownerReferences"]] == ["demo"]
+
+
+async def _look(s, name, ratio=5):
+    """Make the operator look at a service: edit what changes no route and no pod, and wait until it has seen that."""
+
+    def change(item):
+        item["spec"]["scaling"] = {**item["spec"].get("scaling", {}), "maxPrefillPerDecode": ratio}
+
+    await s.edit("InferenceService", name, change)
+    generation = (await s.cluster.get(s.ref(name)))["metadata"]["generation"]
+
+    async def seen():
+        return (await s.cluster.get(s.ref(name)))["status"]["observedGeneration"] >= generation
+
+    await s.wait(seen)
+
+
+async def _is(s, name, told):
+    return await s.condition("RouteReady", name) == told
+
+
+async def _is_gone(s, kind, name="demo-gateway"):
+    try:
+        await s.cluster.get(s.ref(name, kind))
+    except ObjectNotFound:
+        return True
+    return False
+
+
+async def _forgotten(s):
+    return "routes" not in (await s.cluster.get(s.ref()))["status"]
+
+
+async def _message(s, name):
+    conditions = (await s.cluster.get(s.ref(name)))["status"]["conditions"]
+    return next(each["message"] for each in conditions if each["type"] == "RouteReady")
