@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from argparse import ArgumentParser, _SubParsersAction
 
+    from legato_operator.kubernetes.settings import OperatorSettings
+
 BAD_INPUT = 2
 
 
@@ -21,7 +23,10 @@ def add_parser(subparsers: "_SubParsersAction[ArgumentParser]") -> None:
 
 
 def run(flags: Namespace) -> int:
-    """Serves until it is stopped. 2: a setting is not allowed, the port is taken, or no API server is known."""
+    """Serves until it is stopped. 2: a setting is not allowed, the port is taken, or no API server is known.
+
+    With --check-no-services, 1: some are left, or the API server does not say.
+    """
     from legato_operator.kubernetes import settings
     from legato_protocol.flags import SettingsError
 
@@ -32,9 +37,24 @@ def run(flags: Namespace) -> int:
     from legato_operator.kubernetes import connection, main
 
     try:
+        if flags.check_no_services:
+            return _check_no_services(read)
         return main.run(read)
     except (connection.NoConnection, OSError) as error:
         return _refuse(error)
+
+
+def _check_no_services(read: "OperatorSettings") -> int:
+    from legato_operator.errors import ClusterError
+    from legato_operator.kubernetes import remaining
+
+    try:
+        left = remaining.check(read)
+    except ClusterError as error:
+        left = f"whether services are left cannot be found out: {error}"
+    if left:
+        print(f"legato operator: {left}", file=sys.stderr)
+    return int(bool(left))
 
 
 def _refuse(error: Exception) -> int:

@@ -325,7 +325,7 @@ def test_every_value_that_is_allowed_is_shown():
 def test_every_group_of_values_is_explained():
     lines = (CHART / "values.yaml").read_text().splitlines()
     bare = [line for before, line in zip(["", *lines], lines, strict=False) if line[:1].isalpha() and before[:1] != "#"]
-    inner = {"crds:", "operator:", "serviceAccount:", "rbac:", "networkPolicy:", "monitoring:"}
+    inner = {"crds:", "operator:", "serviceAccount:", "rbac:", "networkPolicy:", "monitoring:", "uninstall:"}
     assert {line.split(" ")[0] for line in bare} <= inner
 
 
@@ -334,6 +334,23 @@ def test_logs_of_every_hook_are_those_of_a_pod():
     hooks = [item for item in render() if item["metadata"].get("annotations", {}).get("helm.sh/hook") == "test"]
     assert {item["kind"] for item in hooks} == {"InferenceService", "Pod"}
     assert {item["metadata"]["name"] for item in hooks} == {"legato-test"}
+
+
+@pytest.mark.parametrize("scope", [(), NAMESPACED])
+def test_what_guards_the_end_of_a_release_sees_the_namespaces_of_its_operator(scope):
+    """The pod runs the operator's image as its account, with its flags, and is none of its replicas."""
+    objects = render(*scope, "--set", "images.pullSecrets={pull}")
+    pod = of_kind(objects, "Pod")["legato-check-no-services"]
+    operator = of_kind(objects, "Deployment")["legato"]["spec"]
+    (check,), (serves,) = pod["spec"]["containers"], operator["template"]["spec"]["containers"]
+    assert check["args"] == [serves["args"][0], "--check-no-services", *serves["args"][1:]]
+    assert check["image"] == serves["image"]
+    assert check["securityContext"] == serves["securityContext"]
+    for field in ("serviceAccountName", "imagePullSecrets", "securityContext", "tolerations"):
+        assert pod["spec"][field] == operator["template"]["spec"][field]
+    assert pod["metadata"]["annotations"]["helm.sh/hook"] == "pre-delete"
+    assert not operator["selector"]["matchLabels"].items() <= pod["metadata"]["labels"].items()
+    assert "legato-check-no-services" not in of_kind(render("--set", "uninstall.guard=false"), "Pod")
 
 
 def test_a_collector_reaches_the_operator():

@@ -30,6 +30,37 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- if $image.digest }}@{{ $image.digest }}{{ else }}:{{ $image.tag | default $root.Chart.AppVersion }}{{ end }}
 {{- end }}
 
+{{/* The operator's flags, but for those of a user. */}}
+{{- define "legato.operatorFlags" -}}
+- --engine-image={{ include "legato.image" (list . "engine") }}
+- --gateway-image={{ include "legato.image" (list . "gateway") }}
+- --image-pull-policy={{ .Values.images.pullPolicy }}
+{{- range .Values.images.pullSecrets }}
+- --image-pull-secret={{ . }}
+{{- end }}
+{{- range .Values.gpuResources }}
+- --gpu-resource={{ . }}
+{{- end }}
+- --upgrade-services={{ .Values.upgrade.services }}
+- --upgrade-pause={{ .Values.upgrade.pause }}
+{{- with .Values.tracingEndpoint }}
+- --tracing-endpoint={{ . }}
+{{- end }}
+- --token-lifetime={{ .Values.tokenLifetimeDays }}
+{{- range .Values.watchNamespaces }}
+- --namespace={{ . }}
+{{- end }}
+{{- range .Values.ignoreNamespaces }}
+- --ignore-namespace={{ . }}
+{{- end }}
+{{- if not .Values.watchNamespaces }}
+- --token-role={{ include "legato.fullname" . }}-tokens
+- --service-account={{ include "legato.serviceAccount" . }}
+{{- end }}
+- --lease-name={{ include "legato.lease" . }}
+- --http-port={{ .Values.operator.httpPort }}
+{{- end }}
+
 {{/* What the operator may do in a namespace whose services it looks after; of Secrets elsewhere. No wildcards. */}}
 {{- define "legato.rules" -}}
 - apiGroups: [serving.legato.dev]

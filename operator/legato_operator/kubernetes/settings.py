@@ -144,6 +144,9 @@ _FLAGS: Final = (
 def add_flags(parser: argparse.ArgumentParser) -> None:
     """Every flag of `legato operator`. argparse refuses a bad value; what flags mean together is judged by `read`."""
     flags.add(parser, _FLAGS, OperatorSettings)
+    parser.add_argument(
+        "--check-no-services", action="store_true", help="end at once: with 1 if services of its namespaces are left"
+    )
 
 
 def read(given: argparse.Namespace, environment: Mapping[str, str]) -> OperatorSettings:

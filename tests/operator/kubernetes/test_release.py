@@ -1,0 +1,189 @@
+"""A release's life with real Helm: it takes CRDs over that are there, and does not go while services need it."""
+
+import contextlib
+import copy
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import control_plane
+import pytest
+import release
+import yaml
+
+from legato_operator.kubernetes import remaining
+
+CRDS = sorted((Path(__file__).parents[3] / "crds").glob("*.yaml"))
+SYSTEM, OTHER = "legato-system", "legato-other"
+SERVICES = "inferenceservices.serving.legato.dev"
+
+pytestmark = pytest.mark.skipif(bool(release.missing_program()), reason=f"no {release.missing_program()} on the PATH")
+
+
+@pytest.fixture(scope="module")
+def tools(programs):
+    with control_plane.running(programs) as api, release.tools(api) as found:
+        for namespace in (SYSTEM, OTHER, "team"):
+            found.kubectl("create", "namespace", namespace)
+        yield found
+
+
+def _crd(tools):
+    """Release, whether it knows a field of today's, and whether one of another version's."""
+    item = json.loads(tools.kubectl("get", "crd", SERVICES, "--output=json"))
+    spec = item["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]
+    owner = item["metadata"].get("annotations", {}).get("meta.helm.sh/release-name", "")
+    return owner, "rollout" in spec, "rolledOut" in spec
+
+
+def _older():
+    """The CRDs as another version has them."""
+    found = [yaml.safe_load(file.read_text()) for file in CRDS]
+    changed = copy.deepcopy(found)
+    (spec,) = (
+        item["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]
+        for item in changed
+        if item["metadata"]["name"] == SERVICES
+    )
+    spec["rolledOut"] = spec.pop("rollout")
+    return yaml.safe_dump_all(changed)
+
+
+def _helm(tools, verb, name, namespace, *more):
+    chart = () if verb == "uninstall" else (str(release.CHART),)
+    return tools.run("helm", verb, name, *chart, "--namespace", namespace, *more)
+
+
+@contextlib.contextmanager
+def _without_release(tools):
+    """Whatever a test installs is gone afterwards, with the CRDs."""
+    yield
+    for item in json.loads(tools.run("helm", "list", "--all", "--all-namespaces", "--output=json").stdout):
+        _helm(tools, "uninstall", item["name"], item["namespace"], "--no-hooks")
+    tools.kubectl("delete", "crd", "--selector=app.kubernetes.io/part-of=legato", "--ignore-not-found")
+
+
+def test_crds_of_kubectl_and_of_another_release_are_adopted_and_brought_up_to_date(tools):
+    """As docs/kubernetes.md says. Without the flag, Helm refuses and changes nothing."""
+    with _without_release(tools):
+        tools.kubectl("create", "--filename=-", stdin=_older())
+        refused = _helm(tools, "install", "legato", SYSTEM)
+        assert refused.returncode != 0
+        assert "invalid ownership metadata" in refused.stderr
+        assert _crd(tools) == ("", False, True)
+        done = _helm(tools, "install", "legato", SYSTEM, "--take-ownership")
+        assert done.returncode == 0, done.stderr
+        assert _crd(tools) == ("legato", True, False)
+        _helm(tools, "uninstall", "legato", SYSTEM, "--no-hooks")
+        assert _crd(tools) == ("legato", True, False), "kept, with all services"
+        done = _helm(tools, "install", "another", OTHER, "--take-ownership")
+        assert done.returncode == 0, done.stderr
+        assert _crd(tools) == ("another", True, False)
+
+
+def test_crds_are_adopted_by_a_helm_without_that_flag(tools):
+    with _without_release(tools):
+        tools.kubectl("create", "--filename=-", stdin=_older())
+        tools.kubectl("apply", "--server-side", "--force-conflicts", f"--filename={CRDS[0].parent}")
+        crds = [f"crd/{yaml.safe_load(file.read_text())['metadata']['name']}" for file in CRDS]
+        tools.kubectl("label", "--overwrite", *crds, "app.kubernetes.io/managed-by=Helm")
+        named = ("meta.helm.sh/release-name=legato", f"meta.helm.sh/release-namespace={SYSTEM}")
+        tools.kubectl("annotate", "--overwrite", *crds, *named)
+        done = _helm(tools, "install", "legato", SYSTEM)
+        assert done.returncode == 0, done.stderr
+        assert _crd(tools) == ("legato", True, False)
+
+
+def _run_hook(tools, tmp_path, stopped):
+    """What a kubelet does with the hook's pod: run it with its account's token, and tell how it ended."""
+    path = f"/api/v1/namespaces/{SYSTEM}/pods/legato-check-no-services"
+    seen = None
+    while not stopped.is_set():
+        status, pod = tools.api.call("GET", path)
+        if status == 200 and pod["metadata"]["uid"] != seen:
+            seen = pod["metadata"]["uid"]
+            (container,) = pod["spec"]["containers"]
+            account = tools.as_account(SYSTEM, pod["spec"]["serviceAccountName"])
+            (tmp_path / "kubeconfig").write_text(account.kubeconfig())
+            environment = {**os.environ, "KUBECONFIG": str(tmp_path / "kubeconfig"), "LEGATO_NAMESPACE": SYSTEM}
+            command = [sys.executable, "-m", "legato_cli.main", *container["args"]]
+            ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=60)
+            (tmp_path / "said").write_text(ran.stderr)
+            phase = "Failed" if ran.returncode else "Succeeded"
+            merge = "application/merge-patch+json"
+            tools.api.call("PATCH", f"{path}/status", {"status": {"phase": phase}}, merge)
+        time.sleep(0.05)
+
+
+@pytest.fixture
+def kubelet(tools, tmp_path):
+    stopped = threading.Event()
+    thread = threading.Thread(target=_run_hook, args=(tools, tmp_path, stopped))
+    thread.start()
+    yield
+    stopped.set()
+    thread.join(60)
+
+
+ALL = "deployments,serviceaccounts,roles,clusterroles,clusterrolebindings,crds"
+EVERYTHING = ("get", ALL, "--namespace", SYSTEM, "--output=name", "--selector=app.kubernetes.io/part-of=legato")
+
+
+def test_uninstalling_fails_while_there_are_services_and_changes_nothing(tools, kubelet, build, tmp_path):
+    """Helm holds such a release for one that is being uninstalled: docs/kubernetes.md says how it goes on."""
+    with _without_release(tools):
+        tools.install("legato", SYSTEM)
+        before = tools.kubectl(*EVERYTHING)
+        tools.kubectl("create", "--namespace=team", "--filename=-", stdin=yaml.safe_dump(build()))
+        refused = _helm(tools, "uninstall", "legato", SYSTEM)
+        assert refused.returncode != 0
+        assert "pod legato-check-no-services failed" in refused.stderr
+        assert "InferenceServices are left, which nobody would" in (tmp_path / "said").read_text()
+        assert "team/demo" in (tmp_path / "said").read_text()
+        assert tools.kubectl(*EVERYTHING) == before
+        assert "no deployed releases" in _helm(tools, "upgrade", "legato", SYSTEM).stderr
+        mended = tools.run("helm", "rollback", "legato", "1", "--namespace", SYSTEM)
+        assert mended.returncode == 0, mended.stderr
+        upgraded = _helm(tools, "upgrade", "legato", SYSTEM)
+        assert upgraded.returncode == 0, upgraded.stderr
+        tools.kubectl("delete", "--namespace=team", "inferenceservice", "demo")
+        done = _helm(tools, "uninstall", "legato", SYSTEM)
+        assert done.returncode == 0, done.stderr
+        assert "are left" not in (tmp_path / "said").read_text()
+        assert _crd(tools)[0] == "legato"
+        status, _ = tools.api.call("GET", f"/apis/apps/v1/namespaces/{SYSTEM}/deployments/legato")
+        assert status == 404
+
+
+def test_services_of_others_keep_no_release(tools, build):
+    """Those of namespaces that it leaves alone, or that another release has claimed; and no CRDs, no services."""
+    with _without_release(tools):
+        tools.install("legato", SYSTEM)
+        settings = tools.settings("legato", SYSTEM)
+
+        def left(given=settings):
+            return remaining.check(given, tools.api.configuration)
+
+        assert left() == ""
+        services = [build() | {"metadata": {"name": f"s{number:02}"}} for number in range(12)]
+        tools.kubectl("create", "--namespace=team", "--filename=-", stdin=yaml.safe_dump_all(services))
+        assert "team/s00, team/s01" in left()
+        assert "team/s09 and 2 more. Delete them" in left()
+        assert left(dataclasses.replace(settings, ignored_namespaces=("team",))) == ""
+        assert left(dataclasses.replace(settings, namespaces=(OTHER,))) == ""
+        assert "team/s00" in left(dataclasses.replace(settings, namespaces=("team",)))
+        for holder, mine in ((f"{SYSTEM}/legato-operator", True), (f"{OTHER}/another-operator", False)):
+            tools.kubectl("delete", "--namespace=team", "lease", "legato-services", "--ignore-not-found")
+            lease = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "spec": {"holderIdentity": holder}}
+            lease |= {"metadata": {"name": "legato-services", "namespace": "team"}}
+            tools.kubectl("create", "--filename=-", stdin=yaml.safe_dump(lease))
+            assert bool(left()) is mine
+        tools.kubectl("delete", "--namespace=team", "inferenceservices,leases", "--all")
+        _helm(tools, "uninstall", "legato", SYSTEM, "--no-hooks")
+        tools.kubectl("delete", "crd", "--selector=app.kubernetes.io/part-of=legato")
+        assert left() == ""
