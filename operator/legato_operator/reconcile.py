@@ -174,6 +174,8 @@ class Reconciler:
         )
         if self._hosts is not None and not observed.deleting:
             observed = replace(observed, hosts_taken=await self._hosts.taken(stored))
+        if self._turns is not None:
+            observed = replace(observed, turns_held=self._turns.held)
         if observed.token is not None and not observed.token.edited:
             self._tokens[key] = observed.token
         return observed

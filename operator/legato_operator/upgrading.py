@@ -64,16 +64,23 @@ class UpgradeTurns:
                 await self._look(now)
         return math.inf
 
+    @property
+    def held(self) -> str:
+        """Why no turn begins, as the last look found it; empty where one may."""
+        if not self._waves.services:
+            return "no turn begins while upgrade.services is 0"
+        listed = ", ".join(f"{each.ref.namespace}/{each.ref.name}" for each in self._stopped)
+        return f"no turn begins until these are ready: {listed}" if listed else ""
+
     async def _look(self, now: float) -> None:
         wave = waves.plan_wave(await self._services(), self._waves, now)
         for service in wave.end:
             await self._note(service, None)
         for service in wave.begin:
             await self._note(service, {"since": self._clock.timestamp(), "unserved": service in wave.unserved})
-        if wave.stopped and wave.stopped != self._stopped:
-            listed = ", ".join(f"{each.ref.namespace}/{each.ref.name}" for each in wave.stopped)
-            log.warning("no other service's turn to be upgraded begins until these are ready: %s", listed)
-        self._stopped = wave.stopped
+        before, self._stopped = self._stopped, wave.stopped
+        if wave.stopped and {each.ref for each in wave.stopped} != {each.ref for each in before}:
+            log.warning("services that wait for their turn to be upgraded: %s", self.held)
 
     async def _services(self) -> list[Candidate]:
         lists = [await self._stored.list(names.INFERENCE_SERVICE, namespace) for namespace in self._namespaces]

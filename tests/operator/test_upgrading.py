@@ -37,6 +37,36 @@ def test_a_turn_that_is_over_is_ended_and_the_next_one_begins():
     asyncio.run(check())
 
 
+class _Clock(SystemClock):
+    time = 1000.0
+
+    def now(self):
+        return self.time
+
+
+def test_it_says_what_holds_all_turns_for_as_long_as_that_does():
+    async def check():
+        store = Store(SystemClock().timestamp)
+        assert "while upgrade.services is 0" in UpgradeTurns(store, store, SystemClock(), Waves(0, 0.0)).held
+        clock = _Clock()
+        turns = UpgradeTurns(store, store, clock, Waves(services=1, pause=0.0))
+        failed = {"type": "Upgraded", "status": "False", "reason": "UpgradeFailed", **_ENTRY}
+        stuck = [failed if each["type"] == "Upgraded" else each for each in _WAITS["conditions"]]
+        first = Ref("InferenceService", "a", "first")
+        metadata = {"name": first.name, "namespace": first.namespace}
+        await store.apply({"apiVersion": "v1", "kind": first.kind, "metadata": metadata, "spec": {}}, "user")
+        await store.patch_status(first, {"conditions": stuck, "upgradeTurn": {"since": "x", "unserved": False}})
+        assert turns.held == ""
+        await turns.look()
+        assert turns.held == "no turn begins until these are ready: a/first"
+        await store.patch_status(first, {"conditions": _WAITS["conditions"], "upgradeTurn": None})
+        clock.time += turns.every
+        await turns.look()
+        assert turns.held == ""
+
+    asyncio.run(check())
+
+
 def test_services_of_another_release_have_their_turns_elsewhere():
     """They wait before ours in the order of namespaces, and would take the only place."""
 

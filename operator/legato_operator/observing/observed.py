@@ -137,6 +137,7 @@ class Observed:
     unknown: tuple[str, ...] = ()  # fields of the spec that only a later version knows
     unusable: Mapping[str, tuple[str, str]] = field(default_factory=dict)  # kinds of routes; reason and message why
     hosts_taken: tuple[tuple[str, Ref], ...] = ()  # hosts of its routes, and the older services that have them too
+    turns_held: str = ""  # why no service's turn to be upgraded begins; empty where one may
     token: ServiceToken | None = field(default=None, repr=False)  # what its Secret holds
     remembered_token: ServiceToken | None = field(default=None, repr=False)  # what that held before, if anybody knows
 

@@ -251,7 +251,8 @@ def _transport(observed: Observed) -> Condition:
 def _upgraded(observed: Observed, found: Mapping[str, Revisions], upgrade: UpgradeState) -> Condition:
     kind = conditions.UPGRADED
     if upgrade is UpgradeState.WAITING:
-        return Condition(kind, False, conditions.WAITING_FOR_TURN, "its pods stay as they are until its turn")
+        text = "; ".join(part for part in ("its pods stay as they are until its turn", observed.turns_held) if part)
+        return Condition(kind, False, conditions.WAITING_FOR_TURN, text)
     if upgrade is UpgradeState.EDITED:
         return Condition(kind, False, conditions.ROLLING_OUT, "with a change of the manifest")
     if upgrade is UpgradeState.CURRENT:

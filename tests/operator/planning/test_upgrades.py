@@ -125,6 +125,16 @@ def test_another_version_adopts_running_pods(settled):
     assert settled.images() == {"prefill": "engine:1", "decode": "engine:1", "gateway": "gateway:1"}
 
 
+def test_one_that_waits_says_what_holds_all_turns(settled):
+    settled.settle(NEW)
+    told = conditions.find(settled.status, "Upgraded")["message"]
+    assert told == "its pods stay as they are until its turn"
+    found = dataclasses.replace(settled.observed(), turns_held="no turn begins until these are ready: team/a")
+    told = conditions.find(plan(found, NEW).status, "Upgraded")
+    assert told["reason"] == conditions.WAITING_FOR_TURN
+    assert told["message"].endswith("until its turn; no turn begins until these are ready: team/a")
+
+
 def test_it_adopts_them_where_only_its_own_settings_differ(settled, monkeypatch):
     monkeypatch.setattr(worker, "LEASE_PATIENCE", 3)
     pods = dict(settled.pods)
