@@ -53,19 +53,30 @@ class Checked:
     file: str
     name: str
     problems: Sequence[Problem]
+    without_effect: Sequence[Problem] = ()  # fields that do nothing there, and harm nothing
 
     def lines(self) -> Iterator[str]:
         """For people."""
         about = f"{self.file}: {self.name}" if self.name else self.file
         if not self.problems:
             yield f"{about}: valid"
+            yield from (f"{about}: {path}: {message}" for path, message in self.without_effect)
         for path, message in self.problems:
             yield f"{about}: {path}: {message}" if path else f"{about}: {message}"
 
     def message(self) -> dict[str, Any]:
         """For programs."""
-        problems = [{"path": path, "message": message} for path, message in self.problems]
-        return {"file": self.file, "name": self.name, "valid": not self.problems, "problems": problems}
+        return {
+            "file": self.file,
+            "name": self.name,
+            "valid": not self.problems,
+            "problems": _messages(self.problems),
+            "withoutEffect": _messages(self.without_effect),
+        }
+
+
+def _messages(found: Sequence[Problem]) -> list[dict[str, str]]:
+    return [{"path": path, "message": message} for path, message in found]
 
 
 def check(file: Path, local: bool) -> Iterator[Checked]:
@@ -83,11 +94,12 @@ def check(file: Path, local: bool) -> Iterator[Checked]:
     if not mine:
         yield Checked(str(file), "", [("", f"no {names.INFERENCE_SERVICE} of {names.API_VERSION} is in this file")])
     for item in mine:
-        yield Checked(str(file), _name(item), problems(item, local))
+        yield Checked(str(file), _name(item), *judged(item, local))
 
 
-def problems(item: Any, local: bool) -> Sequence[Problem]:
-    """All that is wrong with an object: types and rules, then what is valid and not available there."""
+def judged(item: Any, local: bool) -> tuple[Sequence[Problem], Sequence[Problem]]:
+    """All that is wrong with an object: types and rules, then what is valid and not available there. And what of it
+    has no effect there."""
     from legato_operator.api import parsing
     from legato_operator.errors import ManifestError
     from legato_operator.planning import checks
@@ -95,8 +107,8 @@ def problems(item: Any, local: bool) -> Sequence[Problem]:
     try:
         spec = parsing.read_mapping(_as_written(item)).spec
     except ManifestError as error:
-        return error.problems
-    return checks.unavailable(spec, in_containers=not local)
+        return error.problems, ()
+    return checks.unavailable(spec, in_containers=not local), checks.without_effect(spec) if local else ()
 
 
 def _items(documents: Sequence[Any]) -> Iterator[Any]:

@@ -42,6 +42,19 @@ def test_a_valid_manifest_is_named_and_ends_with_0(validate):
     assert validate(SERVICE) == (0, "m.yaml: chat: valid\n", "")
 
 
+def test_what_has_no_effect_on_one_machine_is_told_and_harms_nothing(validate):
+    item = _with(gateway={"ingress": {"hosts": ["a.example"]}, "resources": {"limits": {"cpu": 1}}})
+    code, told, _ = validate(item, flags=("--local",))
+    assert code == 0
+    valid, *rest = told.splitlines()
+    assert valid == "m.yaml: chat: valid"
+    assert [line.split(": ")[2] for line in rest] == ["spec.gateway.resources", "spec.gateway.ingress"]
+    assert all("has no effect here" in line for line in rest)
+    assert validate(item) == (0, "m.yaml: chat: valid\n", "")
+    (found,) = json.loads(validate(item, flags=("--local", "-o", "json"))[1])
+    assert [entry["path"] for entry in found["withoutEffect"]] == ["spec.gateway.resources", "spec.gateway.ingress"]
+
+
 def test_the_examples_are_valid(capsys):
     files = [str(path) for path in (ROOT / "examples").rglob("inferenceservice*.yaml")]
     assert files
@@ -125,5 +138,5 @@ def test_standard_input_and_output_for_programs(monkeypatch, capsys):
     assert main.main(["validate", "-", "-o", "json"]) == 1
     (found,) = json.loads(capsys.readouterr().out)
     (problem,) = found.pop("problems")
-    assert found == {"file": "-", "name": "chat", "valid": False}
+    assert found == {"file": "-", "name": "chat", "valid": False, "withoutEffect": []}
     assert problem == {"path": "spec.decode.replica", "message": "unknown field; did you mean replicas?"}
