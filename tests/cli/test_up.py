@@ -127,6 +127,7 @@ async def _service(store, **spec):
             {"do": "scale", "pool": "decode", "replicas": 2, "for": 60.0},
             "spec.scaling.mode External does not use",
         ),
+        ({}, {"do": "rotate-token"}, "only on Kubernetes"),
         ({}, {"do": "dance"}, "unknown command"),
         ({}, {"do": "status"}, "conditions"),
     ],

@@ -8,10 +8,11 @@ from legato_cli.recording.reader import RoundReader
 from legato_cli.services import log_lines
 from legato_cli.services.events import RecentEvents
 from legato_cli.services.log_lines import LogLines
-from legato_cli.services.operations import Operations
+from legato_cli.services.operations import Operations, OrderRefused
 from legato_cli.ui import target
 from legato_operator.clock import Clock
 from legato_operator.cluster import Cluster, Object, Ref
+from legato_operator.manifests import common
 
 
 class LocalOperations(Operations):
@@ -39,6 +40,8 @@ class LocalOperations(Operations):
                 return {"target": (await target.read(self._cluster, self._ref)).message()}
             case {"do": "logs"}:
                 return log_lines.told(self.written, order)
+            case {"do": common.ROTATE_TOKEN}:
+                raise OrderRefused("only on Kubernetes (on one machine, the token lives and ends with `legato up`)")
             case {"do": "signals"}:
                 return {"round": signal_round.encode(await self._rounds.read()).decode()}
         return await super()._answer(order)

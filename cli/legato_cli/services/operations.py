@@ -41,6 +41,8 @@ class Operations:
         match order:
             case {"do": "scale", "pool": str(name), "replicas": int(replicas), **rest}:
                 return {"message": await self._scale(name, replicas, rest.get("for"))}
+            case {"do": common.ROTATE_TOKEN}:
+                return {"message": await self._rotate_token()}
             case {"do": "status"}:
                 _, shown = await self._read()
                 return {"status": shown}
@@ -55,6 +57,14 @@ class Operations:
     async def _events(self, stored: Object) -> list[dict[str, Any]]:
         return await events.read(self._cluster, stored)
 
+    async def _rotate_token(self) -> str:
+        """What is written is the time, and any other text is another request."""
+        service = parsing.service_from_object(await self._cluster.get(self._ref))
+        now = datetime.datetime.fromtimestamp(self._clock.now(), datetime.UTC).isoformat()
+        asked = _annotated(service, common.ANNOTATION_ROTATE_TOKEN, now)
+        await self._cluster.apply(asked, common.ROTATOR, force=True)
+        return f"{self._ref.name}: another token was asked for; the Events TokenRotating and TokenRotated tell of it"
+
     async def _scale(self, name: str, replicas: int, seconds: float | None) -> str:
         """With mode Managed, the autoscaler pauses for so many seconds: else it would take the size back."""
         service = parsing.service_from_object(await self._cluster.get(self._ref))
@@ -63,7 +73,8 @@ class Operations:
         if service.spec.scaling.mode == "Managed":
             pause = PAUSE if seconds is None else seconds
             until = datetime.datetime.fromtimestamp(self._clock.now() + pause, datetime.UTC)
-            await self._cluster.apply(_paused(service, until.isoformat(timespec="seconds")), common.SCALER, force=True)
+            paused = _annotated(service, common.ANNOTATION_PAUSED, until.isoformat(timespec="seconds"))
+            await self._cluster.apply(paused, common.SCALER, force=True)
             told += f"; the autoscaler is paused for {durations.text(pause)}"
         if name == roles.DECODE and not replicas:
             told += "; requests are held until there is a decode worker again"
@@ -71,14 +82,13 @@ class Operations:
         return told
 
 
-def _paused(service: InferenceService, until: str) -> dict[str, Any]:
-    """As much of the service as pauses its autoscaler."""
+def _annotated(service: InferenceService, annotation: str, value: str) -> dict[str, Any]:
+    """As much of the service as an order needs: one to pause its autoscaler, or for another token."""
     metadata = {"name": service.metadata.name, "namespace": service.metadata.namespace}
-    annotations = {common.ANNOTATION_PAUSED: until}
     return {
         "apiVersion": names.API_VERSION,
         "kind": names.INFERENCE_SERVICE,
-        "metadata": {**metadata, "annotations": annotations},
+        "metadata": {**metadata, "annotations": {annotation: value}},
     }
 
 

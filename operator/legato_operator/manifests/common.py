@@ -16,6 +16,7 @@ from legato_telemetry import switch
 MANAGER = "legato-operator"
 SCALER = "legato-scaler"  # applies the initial `spec.replicas` of a pool, and later ones for `legato scale`
 AUTOSCALER = "legato-autoscaler"  # applies `spec.replicas` of pools with `scaling.mode: Managed`
+ROTATOR = "legato-rotate-token"  # asks for another token, for `legato rotate-token`
 DRAINER = "legato-drain"  # marks workers that were chosen to leave
 
 ANNOTATION_DRAINING = f"{names.API_GROUP}/draining-since"  # when the operator chose this worker to leave

@@ -61,6 +61,32 @@ def test_a_service_on_kubernetes_is_shown_and_scaled(space, legato):
     asyncio.run(test())
 
 
+def test_another_token_is_asked_for_and_comes(space, legato):
+    """Once for each request, and what other commands wrote stays."""
+
+    async def test():
+        async with space() as s, s.operator():
+            await s.make(SERVICE)
+            await s.wait(s.ready)
+            mine = ("--namespace", s.name, "--service", "demo")
+            assert (await legato("scale", "decode", "1", *mine))[0] == 0
+            seen = []
+            for _ in range(2):
+                code, told, _ = await legato("rotate-token", *mine)
+                assert (code, told.startswith("demo: another token was asked for")) == (0, True)
+                annotations = (await s.cluster.get(s.ref()))["metadata"]["annotations"]
+                assert "serving.legato.dev/scaling-paused-until" in annotations
+                seen.append(annotations["serving.legato.dev/rotate-token"])
+            assert len(set(seen)) == 2
+            await s.wait(lambda: _has_next(s))
+
+    asyncio.run(test())
+
+
+async def _has_next(space):
+    return "next" in (await space.cluster.get(space.ref("demo-token", "Secret")))["data"]
+
+
 async def _tells_ready(described):
     """Events come after the status."""
     return any(event["message"] == "Ready is True" for event in (await described())["events"])
@@ -76,6 +102,8 @@ def test_what_cannot_be_asked_is_told_in_a_line(space, legato):
             code, _, said = await legato("status", "-n", s.name, "--service", "other")
             expected = f"legato status: there is no InferenceService other in namespace {s.name}\n"
             assert (code, said) == (1, expected)
+            code, _, said = await legato("rotate-token", "-n", s.name, "--service", "other")
+            assert (code, said) == (1, expected.replace("status", "rotate-token"))
             code, _, said = await legato("scale", "decode", "1", "-n", s.name)
             assert (code, said) == (1, "legato scale: --service is required with --namespace\n")
 
