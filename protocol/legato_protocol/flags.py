@@ -28,6 +28,7 @@ class ValueKind(Generic[T]):
     metavar: str
     parse: Callable[[str], T]
     text: Callable[[T], str] = str
+    words: tuple[str, ...] = ()  # all that there are, where they are few
 
     def __call__(self, text: str) -> T:
         """As argparse calls its types: it repeats what an error says if this is its own kind of error."""
@@ -84,7 +85,7 @@ def list_of(item: ValueKind[T]) -> ValueKind[list[T]]:
 
 def one_of(metavar: str, allowed: tuple[str, ...]) -> ValueKind[str]:
     """One of a few words."""
-    return ValueKind(metavar, lambda text: values.one_of(text, allowed, metavar.lower()))
+    return ValueKind(metavar, lambda text: values.one_of(text, allowed, metavar.lower()), words=allowed)
 
 
 def text(metavar: str) -> ValueKind[str]:

@@ -1,0 +1,55 @@
+"""`legato completion`: a script by which a shell completes the commands and flags of `legato`."""
+
+import argparse
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from legato_protocol import flags
+from legato_protocol.flags import ValueKind
+
+SHELLS = ("bash", "zsh", "fish")
+
+
+def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Register `legato completion`."""
+    parser = subparsers.add_parser(
+        "completion",
+        help="print a script for completion in a shell",
+        description="Prints a script by which the shell completes commands, flags and their values: "
+        'source <(legato completion bash), source <(legato completion zsh), or "legato completion fish | source".',
+    )
+    kind = flags.one_of("SHELL", SHELLS)
+    parser.add_argument("shell", type=kind, metavar=kind.metavar, help=", ".join(SHELLS))
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Prints the script."""
+    import shtab
+
+    from legato_cli import main
+
+    top = main.parser()
+    for action in _actions(top):
+        _describe(action, {flags.FILE: shtab.FILE, flags.FOLDER: shtab.DIRECTORY})
+    print(shtab.complete(top, args.shell))
+    return 0
+
+
+def _actions(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
+    """Of a command and all below it."""
+    for action in parser._actions:  # argparse shows them no other way
+        yield action
+        if isinstance(action, argparse._SubParsersAction):
+            for below in action.choices.values():
+                yield from _actions(below)
+
+
+def _describe(action: argparse.Action, paths: Mapping[ValueKind[Any], Any]) -> None:
+    """Say which values a flag has, in the words of shtab. Its parser reads no arguments, so nothing else changes."""
+    kind = action.type
+    if isinstance(kind, ValueKind):
+        if kind.words:
+            action.choices = kind.words
+        if kind in paths:
+            action.complete = paths[kind]  # type: ignore[attr-defined]
