@@ -52,7 +52,7 @@ async def read(source: "AbstractAsyncContextManager[TargetSource]") -> list[dict
         found, headers = [], {"authorization": f"Bearer {target.token}"}
         for gateway in target.gateways:
             try:
-                async with session.get(f"http://{gateway.address}/state", headers=headers) as answer:
+                async with session.get(f"{gateway.url}/state", headers=headers, **gateway.trust) as answer:
                     answer.raise_for_status()
                     found.append({"gateway": gateway.name, **await answer.json()})
             except (aiohttp.ClientError, TimeoutError) as error:

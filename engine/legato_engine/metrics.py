@@ -19,6 +19,8 @@ REFUSALS = (
     "unknown_kind",
     "late",
     "connections",
+    "late_handshake",
+    "bad_handshake",
 )
 
 _GAUGES = {
@@ -61,6 +63,7 @@ class WorkerMetrics:
         self.gateways = 0
         self.ready = False
         self.abandoned = 0
+        self.tls_invalid = False
         self.registry.register(_Core(self))
 
     def refused(self, reason: str) -> None:
@@ -77,9 +80,12 @@ class WorkerMetrics:
             for name in _COUNTERS:
                 self._earlier[name] += getattr(last.totals, name)
 
-    def exposition(self, status: CoreStatus | None, *, ready: bool, gateways: int, abandoned: int = 0) -> bytes:
+    def exposition(
+        self, status: CoreStatus | None, *, ready: bool, gateways: int, abandoned: int = 0, tls_invalid: bool = False
+    ) -> bytes:
         """The text that Prometheus reads; for `abandoned` see `server.transfer_port`."""
         self._current, self.ready, self.gateways, self.abandoned = status, ready, gateways, abandoned
+        self.tls_invalid = tls_invalid
         return generate_latest(self.registry)
 
     def families(self) -> list[Metric]:
@@ -91,6 +97,10 @@ class WorkerMetrics:
             "transfer_abandoned_connections": (
                 "Connections to the transfer port that strangers opened and closed, and that UCX keeps.",
                 self.abandoned,
+            ),
+            "internal_tls_invalid": (
+                "1 while the files of internal TLS cannot be read, and those of before stay in use.",
+                self.tls_invalid,
             ),
         }
         counters: dict[str, tuple[str, float]] = {

@@ -20,6 +20,7 @@ NUMERICS = ("Fast",)  # Invariant is not computed yet
 DEVICES = ("cpu", "cuda")
 RUNNERS = ("model", "paced")
 OUTPUT_RESERVATIONS = ("Expected", "Maximum")
+TLS_MODES = ("Permissive", "Strict")
 TRANSPORTS = ("Auto", "TCP", "SharedMemory", "RDMA", "None")
 
 
@@ -34,6 +35,7 @@ class WorkerSettings:
     transfer_host: str | None = None
     health_port: int = names.WORKER_HEALTH_PORT
     control_port: int = names.WORKER_CONTROL_PORT
+    control_tls_port: int = names.CONTROL_TLS_PORT  # listened on where there is a certificate
     announce: str | None = None
     block_size: int = 16
     kv_cache_memory: int | None = 512 * 2**20  # None: Auto
@@ -61,6 +63,8 @@ class WorkerSettings:
     pod_revision: str = ""
     traces: bool = False  # sent where the standard variables of OpenTelemetry say
     token_folder: str | None = None  # with the service's tokens, which are followed; None: `token` is the only one
+    internal_tls_folder: str | None = None  # with certificate, key and authority, which are followed
+    internal_tls_mode: str = "Permissive"
     token: str = field(default="", repr=False)
     parent: int = 0  # process id that this one must not outlive; 0: it may outlive all
 
@@ -69,6 +73,11 @@ class WorkerSettings:
         if self.max_length is not None and self.max_length > most:
             raise SettingsError(f"--max-length is {self.max_length}; this model allows at most {most}")
         return self.max_length or most
+
+    @property
+    def plain_control(self) -> bool:
+        """Whether there is a control port without TLS."""
+        return self.internal_tls_mode != "Strict"
 
 
 _BLOCK_SIZES: Final = tuple(str(1 << power) for power in range(11))
@@ -90,6 +99,7 @@ _FLAGS: Final = (
     Flag("--transfer-host", flags.HOST, "address for hand-offs, as other workers reach it; --host if not given"),
     Flag("--health-port", flags.PORT_OR_FREE, "port of probes and metrics; 0 takes a free one"),
     Flag("--control-port", flags.PORT_OR_FREE, "port of streams, state and drain; 0 takes a free one"),
+    Flag("--control-tls-port", flags.PORT_OR_FREE, "the same over TLS; only with --internal-tls-folder"),
     Flag("--announce", flags.text("FILE"), "write the ports in use to this file, as JSON"),
     Flag("--block-size", ValueKind("TOKENS", _block_size), "tokens in a block of KV cache"),
     Flag("--kv-cache-memory", _AUTO_OR_SIZE, "memory of the KV cache; Auto: what is free beside weights and workspace"),
@@ -123,6 +133,16 @@ _FLAGS: Final = (
     Flag("--start-limit", flags.DURATION, "replace the compute process when its start makes no progress for this long"),
     Flag("--pod-revision", flags.text("HASH"), "hash of the pod template"),
     Flag("--token-folder", flags.text("FOLDER"), "folder with the service's tokens, read again when they change"),
+    Flag(
+        "--internal-tls-folder",
+        flags.text("FOLDER"),
+        "folder with tls.crt, tls.key and ca.crt of the service's processes, read again when they change",
+    ),
+    Flag(
+        "--internal-tls-mode",
+        flags.one_of("MODE", TLS_MODES),
+        "Permissive keeps the control port without TLS; Strict does not listen there",
+    ),
 )
 
 
@@ -157,6 +177,8 @@ def _check_together(settings: WorkerSettings) -> None:
         raise SettingsError("--profile: required with --runner paced")
     if settings.runner != "paced" and settings.profile is not None:
         raise SettingsError("--profile: only allowed with --runner paced")
+    if settings.internal_tls_folder is None and not settings.plain_control:
+        raise SettingsError("--internal-tls-mode: Strict needs --internal-tls-folder")
     if settings.token or settings.token_folder:
         return
     if not values.is_loopback(settings.host):

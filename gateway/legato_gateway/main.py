@@ -24,14 +24,12 @@ from legato_gateway.clients.identify import Clients, Quotas
 from legato_gateway.clients.key_file import KeyFile
 from legato_gateway.discovery import Discovery, FileDiscovery, StaticDiscovery, WorkerAddress
 from legato_gateway.errors import InternalFault, Overloaded
-from legato_gateway.followed_files import InvalidFile
 from legato_gateway.http import app, connections, control, health, protocol, server
 from legato_gateway.http.certificate import Certificate
 from legato_gateway.http.connections import ConnectionLimits, Connections
 from legato_gateway.http.control import ByPort
 from legato_gateway.http.demand_report import DemandReporter
 from legato_gateway.http.state import State
-from legato_gateway.http.tls import TLSServer
 from legato_gateway.metrics import Metrics
 from legato_gateway.openai.body_budget import BodyBudget
 from legato_gateway.openai.event_stream import StreamPolicy
@@ -54,10 +52,13 @@ from legato_gateway.workers.fleet import Fleet
 from legato_gateway.workers.links import Links, opener
 from legato_gateway.workers.silence import SilenceLimits
 from legato_gateway.workers.worker_stream import StreamLimits
-from legato_protocol import model_digest, open_files
+from legato_protocol import model_digest, names, open_files
 from legato_protocol.flags import SettingsError
+from legato_protocol.followed_files import InvalidFile
 from legato_protocol.followed_tokens import RefusalLog, ServiceTokens
 from legato_protocol.parent import die_with_parent
+from legato_protocol.tls_files import InternalTLS
+from legato_protocol.tls_server import TLSServer
 
 if TYPE_CHECKING:
     from legato_telemetry.spans import Tracing
@@ -82,7 +83,8 @@ class Gateway:
         clients = Clients(keys, settings.trusted_proxies)
         fleet, index, history = Fleet(timers.time, model), KVIndex(settings.index_blocks), History()
         self.certificate = _certificate(settings)
-        metrics = Metrics(index, clients, self.certificate)
+        self.internal_tls = _internal_tls(settings)
+        metrics = Metrics(index, clients, self.certificate, self.internal_tls)
         limits = AdmissionLimits(
             max_held=settings.max_queued_requests,
             max_held_tokens=settings.max_queued_tokens,
@@ -95,7 +97,11 @@ class Gateway:
         policy = Policy(settings.local_prefill_below_tokens, settings.when_prefill_unavailable, weights)
         self._tokens = ServiceTokens(settings.token, settings.token_folder)
         self._refusals = RefusalLog()
-        self.links = Links(fleet, opener(name, self._tokens, StreamLimits(SilenceLimits(settings.worker_silence))))
+        stream_limits, strict = (
+            StreamLimits(SilenceLimits(settings.worker_silence)),
+            settings.internal_tls_mode == "Strict",
+        )
+        self.links = Links(fleet, opener(name, self._tokens, stream_limits, self.internal_tls, strict))
         self.tracing = _tracing(settings, name)
         self.metrics = metrics
         self.relay = RequestRelay(
@@ -147,9 +153,10 @@ class Gateway:
         beside = [asyncio.create_task(self.samples.run())]
         beside.append(asyncio.create_task(self._tokens.follow(lambda: None, _log.warning)))
         if self._keys is not None:
-            beside.append(asyncio.create_task(self._keys.follow()))
-        if self.certificate is not None:
-            beside.append(asyncio.create_task(self.certificate.follow()))
+            beside.append(asyncio.create_task(self._keys.follow(_log.log)))
+        for files in (self.certificate, self.internal_tls):
+            if files is not None:
+                beside.append(asyncio.create_task(files.follow(_log.log)))
         try:
             await self.links.follow(self.discovery, self.relay.workers)
         except Exception:
@@ -206,8 +213,9 @@ async def _serve(
     loop = asyncio.get_running_loop()
     gateway = Gateway(settings, tokens, model, loop, forks)
     ports = listeners.ports
-    own: dict[str, ASGIApp] = {"health": gateway.health, "control": gateway.control}
-    places = Connections(limits, ports["http"], gateway.metrics.connection_closed)
+    own: dict[str, ASGIApp] = {server.HEALTH: gateway.health}
+    own |= {names.CONTROL: gateway.control, names.CONTROL_TLS: gateway.control}
+    places = Connections(limits, ports[server.PUBLIC], gateway.metrics.connection_closed)
     config = uvicorn.Config(
         ByPort(gateway.app, {ports[name]: app for name, app in own.items() if name in ports}),
         http=protocol.of(places),
@@ -220,7 +228,9 @@ async def _serve(
         proxy_headers=False,  # peers are who connects: proxies that may say more are named in the settings
         timeout_graceful_shutdown=max(1, round(settings.drain_deadline + LAST_WORDS)),
     )
-    tls = partial(TLSServer, certificate=gateway.certificate, places=places) if gateway.certificate else None
+    shown = {server.PUBLIC: gateway.certificate, names.CONTROL_TLS: gateway.internal_tls}
+    secured = partial(TLSServer, places=places, patience=limits.head)
+    tls = {name: partial(secured, certificate=each) for name, each in shown.items() if each is not None}
     linger = min(server.LINGER, settings.drain_deadline)
     serving = server.Server(config, listeners, settings.announce, linger, tls)
 
@@ -273,6 +283,16 @@ def _certificate(settings: GatewaySettings) -> Certificate | None:
         raise SettingsError(f"--tls-certificate-file {error}") from None
 
 
+def _internal_tls(settings: GatewaySettings) -> InternalTLS | None:
+    """Raises SettingsError for files that cannot be used."""
+    if settings.internal_tls_folder is None:
+        return None
+    try:
+        return InternalTLS(settings.internal_tls_folder, settings.internal_tls_name)
+    except InvalidFile as error:
+        raise SettingsError(f"--internal-tls-folder {error}") from None
+
+
 def _discovery(settings: GatewaySettings) -> Discovery:
     if settings.workers_file is not None:
         return FileDiscovery(settings.workers_file)
@@ -289,4 +309,5 @@ def _on_kubernetes(settings: GatewaySettings) -> Discovery:
         connect()
     except kubernetes.Unreachable as error:
         raise SettingsError(f"--workers-service {settings.workers_service}: {error}") from None
-    return kubernetes.KubernetesDiscovery(connect, settings.namespace, settings.workers_service)
+    tls = settings.internal_tls_folder is not None
+    return kubernetes.KubernetesDiscovery(connect, settings.namespace, settings.workers_service, tls=tls)

@@ -8,11 +8,11 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 
 from legato_gateway.clients.identify import Clients
-from legato_gateway.followed_files import FollowedFiles
 from legato_gateway.histogram import UnlockedCounter, UnlockedHistogram
 from legato_gateway.relay.timing import FirstTokenPhases
 from legato_gateway.routing.kv_index import KVIndex
 from legato_protocol.demand import DemandReport, LengthBucket
+from legato_protocol.followed_files import FollowedFiles
 from legato_protocol.stream import HandoffReport
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -72,13 +72,14 @@ class Metrics:
         index: KVIndex | None = None,
         clients: Clients | None = None,
         certificate: FollowedFiles[Any] | None = None,
+        internal_tls: FollowedFiles[Any] | None = None,
     ) -> None:
         self.registry = CollectorRegistry()
         registry = self.registry
         if index is not None:
             registry.register(_Index(index))
         registry.register(_Clients(clients or Clients()))
-        registry.register(_Certificate(certificate))
+        registry.register(_Certificates({"tls_certificate": certificate, "internal_tls": internal_tls}))
         self._demand = _Demand()
         registry.register(self._demand)
         self._active = Gauge("legato_gateway_active_requests", "Requests under way", registry=registry)
@@ -240,16 +241,16 @@ class _Clients(Collector):
         yield GaugeMetricFamily(prefix + "api_keys_invalid", text, value=bool(clients.problem))
 
 
-class _Certificate(Collector):
-    """Whether the files of TLS are good."""
+class _Certificates(Collector):
+    """Whether the files of TLS are good, for clients and between the service's processes."""
 
-    def __init__(self, certificate: FollowedFiles[Any] | None) -> None:
-        self._certificate = certificate
+    def __init__(self, files: Mapping[str, FollowedFiles[Any] | None]) -> None:
+        self._files = files
 
     def collect(self) -> Iterator[Metric]:
-        name = "legato_gateway_tls_certificate_invalid"
         text = "1 while the files with certificate and key cannot be read, and those of before stay in use"
-        yield GaugeMetricFamily(name, text, value=bool(self._certificate and self._certificate.problem))
+        for name, each in self._files.items():
+            yield GaugeMetricFamily(f"legato_gateway_{name}_invalid", text, value=bool(each and each.problem))
 
 
 class _Demand(Collector):

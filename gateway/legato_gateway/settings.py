@@ -19,6 +19,7 @@ SLOW_CLIENT = ("Pause", "Disconnect")
 UNAVAILABLE = ("Local", "Wait", "Fail")
 STREAM_START = ("Admission", "FirstToken")
 ACCESS_LOG = ("Text", "JSON", "Off")
+TLS_MODES = ("Permissive", "Strict")
 TOOL_CALL_PARSER = ("Auto", "Hermes", "Llama3Json", "Mistral", "Pythonic", "Off")
 ON_FAILURE = ("Retry", "Recompute", "Fail")
 
@@ -37,6 +38,7 @@ class GatewaySettings:
     listen_fd: int | None = None  # a listening socket that was inherited: `port` is not used
     health_port: int | None = None  # None: probes are answered at `port` alone, and metrics nowhere
     control_port: int | None = None  # None: nobody is told of demand and state
+    control_tls_port: int = names.CONTROL_TLS_PORT  # listened on where there is internal TLS
     announce: Path | None = None
     workers_file: Path | None = None
     workers: tuple[tuple[str, str], ...] = ()  # name, host:port
@@ -74,10 +76,18 @@ class GatewaySettings:
     api_keys_file: Path | None = None  # None: clients need no key
     tls_certificate_file: Path | None = None  # with its key: clients connect with TLS
     tls_key_file: Path | None = None
+    internal_tls_folder: Path | None = None  # with certificate, key and authority, which are followed
+    internal_tls_name: str = ""  # that workers' certificates are for
+    internal_tls_mode: Literal["Permissive", "Strict"] = "Permissive"
     trusted_proxies: tuple[IPv4Network | IPv6Network, ...] = ()
     token_folder: Path | None = None  # with the service's tokens, which are followed; None: `token` is the only one
     token: str = field(default="", repr=False)
     parent: int = 0  # process id that this one must not outlive; 0: it may outlive all
+
+    @property
+    def plain_control(self) -> bool:
+        """Whether there may be connections without TLS, to workers and at the control port."""
+        return self.internal_tls_mode != "Strict"
 
 
 def _worker(text: str) -> tuple[str, str]:
@@ -119,8 +129,9 @@ _FLAGS: Final = (
         flags.PORT_OR_FREE,
         "port of /demand, /state and /ui, for who has the service's token; 0 takes a free one",
     ),
+    Flag("--control-tls-port", flags.PORT_OR_FREE, "the same over TLS; only with --internal-tls-folder"),
     Flag("--announce", flags.FILE, "write the ports in use to this file, as JSON"),
-    Flag("--workers-file", flags.FILE, 'JSON list of {"worker", "address"}, watched for changes'),
+    Flag("--workers-file", flags.FILE, 'JSON list of {"worker", "address", "tls"}, watched for changes'),
     Flag("--worker", flags.ValueKind("NAME=HOST:PORT", _worker), "a worker", field="workers", repeated=True),
     Flag("--workers-service", flags.kubernetes_name("NAME"), "headless Service whose EndpointSlices list the workers"),
     Flag("--namespace", flags.kubernetes_name("NAME"), "namespace of that Service"),
@@ -209,6 +220,17 @@ _FLAGS: Final = (
     ),
     Flag("--tls-certificate-file", flags.FILE, "PEM file with the certificate for clients, and those that signed it"),
     Flag("--tls-key-file", flags.FILE, "PEM file with its private key; both are read again when they change"),
+    Flag(
+        "--internal-tls-folder",
+        flags.FOLDER,
+        "folder with tls.crt, tls.key and ca.crt of the service's processes, read again when they change",
+    ),
+    Flag("--internal-tls-name", flags.text("NAME"), "name that workers' certificates must be for"),
+    Flag(
+        "--internal-tls-mode",
+        flags.one_of("MODE", TLS_MODES),
+        "Permissive takes workers with and without TLS; Strict speaks TLS alone, at the control port too",
+    ),
     Flag("--token-folder", flags.FOLDER, "folder with the service's tokens, read again when they change"),
     Flag(
         "--trusted-proxy",
@@ -249,7 +271,11 @@ def read(given: Namespace, environ: Mapping[str, str]) -> GatewaySettings:
             f"({settings.max_body_bytes}) is needed, so that the largest body fits"
         )
     has_token = bool(settings.token or settings.token_folder)
-    if settings.control_port is not None and not has_token and not values.is_loopback(settings.host):
+    if (
+        (settings.control_port is not None or settings.internal_tls_folder)
+        and not has_token
+        and not values.is_loopback(settings.host)
+    ):
         raise SettingsError(
             f"--host: {settings.host} is not a loopback address, and {names.ENV_TOKEN} is not set: the control port "
             f"would be open to everyone (set {names.ENV_TOKEN}, give --token-folder, or listen on 127.0.0.1)"
@@ -257,12 +283,21 @@ def read(given: Namespace, environ: Mapping[str, str]) -> GatewaySettings:
     return settings
 
 
+_PAIRS: Final = (
+    ("workers_service", "namespace"),
+    ("tls_certificate_file", "tls_key_file"),
+    ("internal_tls_folder", "internal_tls_name"),
+)
+
+
 def _check_together(found: Mapping[str, Any]) -> None:
     for exclusive in (("workers", "workers_file", "workers_service"), ("port", "listen_fd")):
         given = [flag.name for flag in _FLAGS if flag.dest in found and flag.dest in exclusive]
         if len(given) > 1:
             raise SettingsError(f"{' and '.join(given)} cannot be given together")
-    for first, second in (("workers_service", "namespace"), ("tls_certificate_file", "tls_key_file")):
+    if found.get("internal_tls_mode") == "Strict" and "internal_tls_folder" not in found:
+        raise SettingsError("--internal-tls-mode: Strict needs --internal-tls-folder")
+    for first, second in _PAIRS:
         if (first in found) != (second in found):
             named = [flag.name for flag in _FLAGS if flag.dest in (first, second)]
             raise SettingsError(f"{' and '.join(named)} must be given together")

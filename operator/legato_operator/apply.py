@@ -114,11 +114,11 @@ async def _act(cluster: Cluster, workers: Workers, observed: Observed, action: A
                 made = replace(held, next=secrets.token_urlsafe(32))
             owner = common.service_object(service, observed.uid)
             await cluster.apply(common.owned(secret.manifest(service, made), owner), common.MANAGER, force=True)
-        case DrainWorker(_, address):
-            await workers.drain(address, observed.tokens)
-        case RecallWorker(item, _, address):
+        case DrainWorker(_, address, tls):
+            await workers.drain(address, observed.tokens, tls)
+        case RecallWorker(item, _, address, tls):
             # The worker first: one that refuses keeps its mark, and one that lost it without being told would drain on.
-            if await workers.recall(address, observed.tokens):
+            if await workers.recall(address, observed.tokens, tls):
                 await _apply(cluster, item, common.DRAINER, force=True)
         case Delete(ref, uid):
             await _delete(cluster, ref, uid)

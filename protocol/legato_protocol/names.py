@@ -17,6 +17,7 @@ APP_WORKER = "legato-worker"
 GATEWAY_PORT = 8080
 WORKER_HEALTH_PORT = 8081
 WORKER_CONTROL_PORT = 8082
+CONTROL_TLS_PORT = 8084  # of gateways and workers: the same as at the control port, over TLS
 TRANSFER_PORTS = (8100, 8199)  # first and last, for hand-offs between pods
 OPERATOR_PORT = 8083
 
@@ -27,6 +28,7 @@ ENV_PARENT = "LEGATO_PARENT"  # process id that a process of the local cluster m
 
 TLS_CERTIFICATE = "tls.crt"  # keys of a Secret of the type kubernetes.io/tls, and names of its files
 TLS_KEY = "tls.key"
+TLS_AUTHORITY = "ca.crt"  # key of such a Secret where cert-manager wrote it
 API_KEYS = "api-keys.json"  # key of the Secret with hashes of API keys, and name of its file
 
 HEADER_DEADLINE = "x-legato-deadline"  # seconds, or a duration such as 30s
@@ -36,6 +38,9 @@ HEADER_DROP_REASON = "x-legato-drop-reason"
 HEADER_TENANT = "x-legato-tenant"
 HEADER_PRIORITY = "x-legato-priority"
 HEADER_TRACE = "traceparent"  # W3C Trace Context
+
+CONTROL = "control"  # names of ports: in pods, in Services, and in what a process announces
+CONTROL_TLS = "control-tls"
 
 STREAM_PATH = "/stream"
 EVENTS_PATH = "/events"

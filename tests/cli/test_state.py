@@ -3,29 +3,39 @@
 import asyncio
 import contextlib
 import json
+import ssl
 from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
 from typing import Any
 
+import certificates
 import pytest
 from aiohttp import web
 
 from legato_cli import main, state
 from legato_cli.ui import sources
 from legato_cli.ui.target import GatewayTarget, NoTarget, UITarget
+from legato_operator.observing.observed import PeerTLS
+from legato_protocol.tls_files import server_context
 
 
 @contextlib.asynccontextmanager
-async def gateways(*states: Mapping[str, Any], token: str = "secret") -> AsyncIterator[UITarget]:
-    """Control ports that tell these states."""
+async def gateways(
+    *states: Mapping[str, Any],
+    token: str = "secret",
+    context: ssl.SSLContext | None = None,
+    tls: PeerTLS | None = None,
+) -> AsyncIterator[UITarget]:
+    """Control ports that tell these states; with TLS if there is a `context`."""
     async with contextlib.AsyncExitStack() as stack:
         found = []
         for number, told in enumerate(states):
-            found.append(GatewayTarget(f"g{number}", await stack.enter_async_context(control_port(told))))
+            found.append(GatewayTarget(f"g{number}", await stack.enter_async_context(control_port(told, context)), tls))
         yield UITarget(tuple(found), token, {})
 
 
 @contextlib.asynccontextmanager
-async def control_port(told: Mapping[str, Any]) -> AsyncIterator[str]:
+async def control_port(told: Mapping[str, Any], context: ssl.SSLContext | None) -> AsyncIterator[str]:
     async def answer(request: web.Request) -> web.Response:
         if request.headers.get("authorization") != "Bearer secret":
             return web.json_response({"error": "token"}, status=401)
@@ -35,7 +45,7 @@ async def control_port(told: Mapping[str, Any]) -> AsyncIterator[str]:
     app.router.add_get("/state", answer)
     runner = web.AppRunner(app, shutdown_timeout=0.1)
     await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    await web.TCPSite(runner, "127.0.0.1", 0, ssl_context=context).start()
     try:
         yield f"127.0.0.1:{runner.addresses[0][1]}"
     finally:
@@ -58,6 +68,19 @@ def test_each_gateway_is_asked_with_the_token_and_named() -> None:
     async def test() -> None:
         async with gateways({"workers": [1]}, {"workers": [2]}) as target:
             assert await _read(target) == [{"gateway": "g0", "workers": [1]}, {"gateway": "g1", "workers": [2]}]
+
+    asyncio.run(test())
+
+
+def test_a_gateway_with_tls_proves_who_it_is_before_it_is_shown_the_token(tmp_path: Path) -> None:
+    async def test() -> None:
+        files = certificates.make(tmp_path / "tls", names="subjectAltName=DNS:s-workers.n.svc")
+        context, authority = server_context(files.certificate, files.key), files.authority.read_text()
+        async with gateways({"a": 1}, context=context, tls=PeerTLS(authority, "s-workers.n.svc")) as target:
+            assert await _read(target) == [{"gateway": "g0", "a": 1}]
+        async with gateways({"a": 1}, context=context, tls=PeerTLS(authority, "x-workers.n.svc")) as target:
+            with pytest.raises(NoTarget, match=r"gateway g0 does not tell its state: .*certificate"):
+                await _read(target)
 
     asyncio.run(test())
 

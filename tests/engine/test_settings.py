@@ -29,6 +29,14 @@ def test_a_block_size_is_a_power_of_two(given: str, capsys: pytest.CaptureFixtur
     assert read("--block-size", "1024").block_size == 1024
 
 
+def test_strict_internal_tls_needs_files() -> None:
+    with pytest.raises(SettingsError, match="--internal-tls-mode: Strict needs --internal-tls-folder"):
+        read("--internal-tls-mode", "Strict")
+    strict = read("--internal-tls-mode", "Strict", "--internal-tls-folder", "tls")
+    assert not strict.plain_control
+    assert read().plain_control
+
+
 def test_the_kv_cache_is_of_a_size_or_takes_what_is_free() -> None:
     assert (read().kv_cache_memory, read().memory_share) == (512 << 20, 1)
     assert read("--kv-cache-memory", "Auto", "--memory-share", "3").kv_cache_memory is None

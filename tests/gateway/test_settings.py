@@ -112,6 +112,20 @@ def test_a_certificate_has_a_key():
             _read(*NEEDED, *alone)
 
 
+def test_internal_tls_has_a_name_and_strict_has_files():
+    read = _read(*NEEDED, "--internal-tls-folder", "tls", "--internal-tls-name", "s-workers.n.svc")
+    assert (read.control_tls_port, read.plain_control) == (8084, True)
+    for alone in (("--internal-tls-folder", "tls"), ("--internal-tls-name", "s")):
+        with pytest.raises(SettingsError, match="must be given together"):
+            _read(*NEEDED, *alone)
+    with pytest.raises(SettingsError, match="Strict needs --internal-tls-folder"):
+        _read(*NEEDED, "--internal-tls-mode", "Strict")
+    given = ("--internal-tls-folder", "tls", "--internal-tls-name", "s", "--internal-tls-mode", "Strict")
+    assert not _read(*NEEDED, *given).plain_control
+    with pytest.raises(SettingsError, match="would be open to everyone"):
+        _read(*NEEDED, "--host", "0.0.0.0", *given)
+
+
 def test_a_control_port_that_everyone_reaches_needs_a_token():
     assert _read(*NEEDED, "--control-port", "0").control_port == 0
     assert _read(*NEEDED, "--host", "0.0.0.0").control_port is None

@@ -46,7 +46,7 @@ class Ending:
 class NullWorkers:
     """No worker answers."""
 
-    async def state(self, address, token):
+    async def state(self, address, tokens, tls=None):
         return None
 
 

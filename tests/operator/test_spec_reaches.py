@@ -97,6 +97,8 @@ CHANGES: dict[str, Any] = {
     "transfer.required": True,
     "transfer.onFailure": "Fail",
     "transfer.checksum": False,
+    "internalTLS.secret": "internal",
+    "internalTLS.mode": "Strict",
     "tracing.endpoint": "http://collector:4318",
     "tracing.samplingRatePerMillion": 1000,
     "slo.ttft": "2s",
@@ -165,6 +167,8 @@ def _with(spec: dict[str, Any], path: str, value: Any) -> dict[str, Any]:
 def _base(path: str) -> dict[str, Any]:
     if path == "tracing.samplingRatePerMillion":
         return BASE | {"tracing": {"endpoint": "https://collector"}}
+    if path == "internalTLS.mode":
+        return BASE | {"internalTLS": {"secret": "internal"}}
     if path == "engine.profile":
         return BASE | PACED
     if path.startswith(("gateway.httpRoute", "gateway.ingress")):

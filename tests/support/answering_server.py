@@ -8,9 +8,14 @@ from aiohttp.test_utils import TestServer
 
 
 @contextlib.asynccontextmanager
-async def asking(client, answer, **settings):
-    """`client` (HttpWorkers, HttpGateways), and the address of a server that answers so."""
+async def asking(client, answer, context=None, **settings):
+    """`client` (HttpWorkers, HttpGateways), and the address of a server that answers so, with TLS if given."""
     application = web.Application()
     application.router.add_route("*", "/{path:.*}", answer)
-    async with TestServer(application) as server, aiohttp.ClientSession() as session:
-        yield client(session, **settings), f"{server.host}:{server.port}"
+    server = TestServer(application, scheme="https" if context else "http")
+    async with aiohttp.ClientSession() as session:
+        await server.start_server(ssl=context)
+        try:
+            yield client(session, **settings), f"{server.host}:{server.port}"
+        finally:
+            await server.close()

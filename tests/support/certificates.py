@@ -20,25 +20,33 @@ class TLSFiles:
     authority: Path
 
     def install(self, folder: Path) -> "TLSFiles":
-        """As `tls.crt` and `tls.key` there; each changes at once."""
+        """As `tls.crt`, `tls.key` and `ca.crt` there; each changes at once."""
         made = TLSFiles(folder / "tls.crt", folder / "tls.key", self.authority)
-        for source, target in ((self.certificate, made.certificate), (self.key, made.key)):
+        authority = folder / "ca.crt"
+        for source, target in (
+            (self.authority, authority),
+            (self.certificate, made.certificate),
+            (self.key, made.key),
+        ):
             draft = folder / f".{target.name}"
             draft.write_bytes(source.read_bytes())
             draft.replace(target)
         return made
 
 
-def make(folder: Path, password: str = "") -> TLSFiles:
-    """Those of this machine, of a new authority. With a password, the key is encrypted."""
+def make(folder: Path, password: str = "", names: str = NAMES, of: TLSFiles | None = None) -> TLSFiles:
+    """Those of this machine, of a new authority or that `of` others. With a password, the key is encrypted."""
     if shutil.which("openssl") is None:
         pytest.skip("no openssl on the PATH")
     folder.mkdir()
-    authority, authority_key = folder / "ca.crt", folder / "ca.key"
+    authority = of.authority if of else folder / "ca.crt"
+    authority_key = authority.with_suffix(".key")
     certificate, key, asked = folder / "own.crt", folder / "own.key", folder / "own.csr"
-    _openssl("req", "-x509", *_NEW_KEY, "-noenc", "-subj", "/CN=Test CA", "-out", authority, "-keyout", authority_key)
+    if of is None:
+        own = ("-noenc", "-subj", "/CN=Test CA", "-out", authority, "-keyout", authority_key)
+        _openssl("req", "-x509", *_NEW_KEY, *own)
     hidden = ("-passout", f"pass:{password}") if password else ("-noenc",)
-    _openssl("req", *_NEW_KEY, *hidden, "-subj", "/CN=localhost", "-addext", NAMES, "-out", asked, "-keyout", key)
+    _openssl("req", *_NEW_KEY, *hidden, "-subj", "/CN=localhost", "-addext", names, "-out", asked, "-keyout", key)
     signed = ("-CA", authority, "-CAkey", authority_key, "-copy_extensions", "copy")
     _openssl("x509", "-req", "-in", asked, *signed, "-out", certificate)
     return TLSFiles(certificate, key, authority)

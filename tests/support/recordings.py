@@ -39,7 +39,7 @@ class ScriptedGateways:
         self.report_given = report
         self.asked: list[str] = []
 
-    async def report(self, address: str, tokens: Sequence[str]) -> DemandReport | None:
+    async def report(self, address: str, tokens: Sequence[str], tls: object = None) -> DemandReport | None:
         self.asked.append(address)
         return self.report_given
 

@@ -78,9 +78,9 @@ class Conversation:
         self, method: str, target: UITarget, path: str, body: object = None
     ) -> "aiohttp.client._RequestContextManager":
         """To the first gateway, as the service itself: API keys are for clients from elsewhere."""
-        url = f"http://{target.gateways[0].address}/v1/{path}"
-        headers = {"authorization": f"Bearer {target.token}"}
-        return self._session.request(method, url, json=body, headers=headers, timeout=PATIENCE)
+        gateway, headers = target.gateways[0], {"authorization": f"Bearer {target.token}"}
+        url = f"{gateway.url}/v1/{path}"
+        return self._session.request(method, url, json=body, headers=headers, timeout=PATIENCE, **gateway.trust)
 
 
 async def _events(response: aiohttp.ClientResponse) -> AsyncIterator[dict[str, Any]]:

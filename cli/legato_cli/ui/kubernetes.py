@@ -72,7 +72,11 @@ class KubernetesSource:
                 failed.append(error)
         if failed and not self._forwards:
             raise failed[0]
-        return tuple(GatewayTarget(name, self._forwards[name].address) for name in wanted if name in self._forwards)
+        return tuple(
+            replace(gateway, address=self._forwards[name].address)
+            for name, gateway in wanted.items()
+            if name in self._forwards
+        )
 
 
 class PortForward:

@@ -125,9 +125,11 @@ class UIProxy:
 
     async def _ask(self, gateway: GatewayTarget, target: UITarget, query: str) -> dict[str, Any] | None:
         """A gateway's own state; None when it does not tell it."""
-        url = f"http://{gateway.address}/ui/state?{query}"
+        url = f"{gateway.url}/ui/state?{query}"
         try:
-            async with self._session.get(url, headers=_authorization(target), timeout=PATIENCE) as answer:
+            async with self._session.get(
+                url, headers=_authorization(target), timeout=PATIENCE, **gateway.trust
+            ) as answer:
                 told: dict[str, Any] | None = await answer.json() if answer.status == 200 else None
                 return told
         except (aiohttp.ClientError, TimeoutError, ValueError):
@@ -139,11 +141,17 @@ class UIProxy:
         """To the first gateway, and its answer as it comes. Raises NoTarget."""
         if not target.gateways:
             raise NoTarget("no gateway of this service is ready")
-        url, body = f"http://{target.gateways[0].address}{request.path_qs}", await request.read()
+        gateway, body = target.gateways[0], await request.read()
         sent = dict(headers) | {"content-type": request.headers.get("content-type", "application/json")}
         try:
             async with self._session.request(
-                request.method, url, data=body, headers=sent, timeout=timeout, allow_redirects=False
+                request.method,
+                f"{gateway.url}{request.path_qs}",
+                data=body,
+                headers=sent,
+                timeout=timeout,
+                allow_redirects=False,
+                **gateway.trust,
             ) as answer:
                 kept = {name: value for name, value in answer.headers.items() if name.lower() in _SHOWN}
                 response = web.StreamResponse(status=answer.status, headers=kept)

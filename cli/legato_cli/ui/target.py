@@ -8,7 +8,9 @@ from typing import Any, Protocol
 from legato_operator.api import parsing
 from legato_operator.cluster import Cluster, Ref, uid_of
 from legato_operator.manifests import common
-from legato_operator.observing import observe
+from legato_operator.observing import control_port, observe, peer_tls
+from legato_operator.observing.observed import PeerTLS
+from legato_protocol.followed_files import InvalidFile
 
 
 class NoTarget(Exception):
@@ -17,10 +19,21 @@ class NoTarget(Exception):
 
 @dataclass(frozen=True)
 class GatewayTarget:
-    """`address` is host:port of its control port, as reached from where this was read."""
+    """`address` is host:port of its control port, as reached from where this was read; `tls`, how it is known there."""
 
     name: str
     address: str
+    tls: PeerTLS | None = None
+
+    @property
+    def url(self) -> str:
+        """Of the control port."""
+        return f"{control_port.scheme(self.tls)}://{self.address}"
+
+    @property
+    def trust(self) -> dict[str, Any]:
+        """What aiohttp is to be told with it."""
+        return control_port.trust(self.tls)
 
 
 @dataclass(frozen=True)
@@ -37,8 +50,9 @@ class UITarget:
 
 
 def from_message(told: Mapping[str, Any]) -> UITarget:
-    """What `message` made."""
-    return UITarget(tuple(GatewayTarget(**each) for each in told["gateways"]), told["token"], told["service"])
+    """What `message` made, of gateways of this machine: these have no TLS."""
+    gateways = tuple(GatewayTarget(each["name"], each["address"]) for each in told["gateways"])
+    return UITarget(gateways, told["token"], told["service"])
 
 
 class TargetSource(Protocol):
@@ -49,15 +63,21 @@ class TargetSource(Protocol):
 
 
 async def read(cluster: Cluster, ref: Ref) -> UITarget:
-    """The service of that name, with its gateways that are ready. Raises ClusterError."""
+    """The service of that name, with its gateways that are ready. Raises ClusterError, NoTarget."""
     stored = await cluster.get(ref)
     service = parsing.service_from_object(stored)
     pods = await observe.find_pods(cluster, ref, uid_of(stored), time.time())
     ready = [pod for pod in pods if pod.pool == common.GATEWAY and pod.ready and not pod.leaving and pod.address]
+    ready = [pod for pod in await peer_tls.known(cluster, service, ready) if pod.provable]
+    try:
+        for pod in ready:
+            control_port.trust(pod.tls)
+    except InvalidFile as error:
+        raise NoTarget(f"Secret {pod.tls_secret} with the authority of the gateways: {error}") from None
     status = stored.get("status", {})
     token = await observe.read_token(cluster, service)
     return UITarget(
-        tuple(GatewayTarget(pod.name, pod.address) for pod in sorted(ready, key=lambda pod: pod.name)),
+        tuple(GatewayTarget(pod.name, pod.address, pod.tls) for pod in sorted(ready, key=lambda pod: pod.name)),
         token.token if token is not None else "",
         {
             "name": ref.name,

@@ -15,11 +15,12 @@ from legato_engine.server.hub import CoreView, Hub
 from legato_engine.settings import WorkerSettings
 from legato_protocol.followed_tokens import ServiceTokens
 from legato_protocol.names import EVENTS_PATH, STREAM_PATH
+from legato_protocol.tls_files import InternalTLS
 
 _EXPOSITION = "text/plain; version=0.0.4; charset=utf-8"
 
 
-def health(hub: Hub) -> Starlette:
+def health(hub: Hub, tls: InternalTLS | None = None) -> Starlette:
     """`/healthz`, `/readyz`, `/metrics`.
 
     A worker that drains stays ready: it works, gateways are told not to send it more, and it may be recalled at once.
@@ -40,6 +41,7 @@ def health(hub: Hub) -> Starlette:
             ready=core is not None,
             gateways=hub.gateways,
             abandoned=transfer_port.abandoned(core.ready.hello.address) if core else 0,
+            tls_invalid=tls is not None and bool(tls.problem),
         )
         return Response(text, media_type=_EXPOSITION)
 

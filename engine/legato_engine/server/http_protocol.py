@@ -1,18 +1,20 @@
 """uvicorn's connection as a worker uses it: bounds how many there are and how long one takes to send a request."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sized
 from functools import partial
 from typing import Any, Final, cast
 
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
+from legato_protocol.tls_server import Secured
+
 MOST: Final = 512  # of one port: two of each gateway, and probes
 PATIENCE: Final = 30.0  # seconds between looks; requests here are short
 
 
-class BoundedConnection(H11Protocol):
+class BoundedConnection(Secured, H11Protocol):
     """One connection. `refused` is told the reason when one is closed that sends nothing, or is too many."""
 
     _watch: asyncio.TimerHandle | None = None
@@ -51,6 +53,26 @@ class BoundedConnection(H11Protocol):
     def _unwatch(self) -> None:
         if self._watch is not None:
             self._watch.cancel()
+
+
+class Places:
+    """Of TLS connections: `open` holds connections and handshakes."""
+
+    def __init__(self, open: Sized, refused: Callable[[str], None]) -> None:
+        self._open = open
+        self._count = refused
+
+    def enter(self, connection: Any, port: int | None) -> bool:
+        if len(self._open) >= MOST:
+            self._count("connections")
+            return False
+        return True
+
+    def leave(self, connection: Any) -> None:
+        """`open` tells."""
+
+    def refused(self, reason: str, text: str) -> None:
+        self._count(reason)
 
 
 def counting(refused: Callable[[str], None]) -> type[asyncio.Protocol]:

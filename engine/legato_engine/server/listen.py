@@ -1,12 +1,15 @@
 """uvicorn as a worker uses it: on a socket that is bound already, leaving signals and logs to the worker."""
 
+import asyncio
 import contextlib
 import json
 import os
 import socket
 import tempfile
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
+from typing import Any, cast
 
 import uvicorn
 from starlette.types import ASGIApp
@@ -16,6 +19,7 @@ from websockets.http11 import Request
 from legato_engine.server import http_protocol
 from legato_protocol.flags import SettingsError
 from legato_protocol.stream import MAX_FRAME_BYTES
+from legato_protocol.tls_server import Certificate, Secured, TLSServer
 
 
 class _Protocol(WebSocketsSansIOProtocol):
@@ -33,6 +37,25 @@ class _Server(uvicorn.Server):
         yield
 
 
+class _TLSServer(_Server):
+    """Its sockets speak TLS alone. A handshake counts as a connection from its beginning."""
+
+    def __init__(self, config: uvicorn.Config, certificate: Certificate, refused: Callable[[str], None]) -> None:
+        super().__init__(config)
+        self._certificate = certificate
+        self._places = http_protocol.Places(self.server_state.connections, refused)
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup([])
+        of_uvicorn = cast("Callable[..., Secured]", self.config.http_protocol_class)
+        make = partial(of_uvicorn, self.config, self.server_state, self.lifespan.state)
+        pending: set[Any] = self.server_state.connections
+        for listener in sockets or ():
+            tls = TLSServer(listener, self._certificate, self._places, pending, make, http_protocol.PATIENCE)
+            tls.start()
+            self.servers.append(cast("asyncio.Server", tls))
+
+
 def bind(flag: str, host: str, port: int) -> socket.socket:
     """A listening socket; port 0 takes a free one. Raises SettingsError, which names `flag`."""
     try:
@@ -43,8 +66,10 @@ def bind(flag: str, host: str, port: int) -> socket.socket:
         raise SettingsError(f"{flag} is {port}, but {host}:{port} cannot be listened on: {reason}") from None
 
 
-def server(app: ASGIApp, refused: Callable[[str], None]) -> uvicorn.Server:
-    """Serve with `serve(sockets=[…])`; ends after `should_exit` is set. `refused` counts connections."""
+def server(app: ASGIApp, refused: Callable[[str], None], certificate: Certificate | None = None) -> uvicorn.Server:
+    """Serve with `serve(sockets=[…])`; ends after `should_exit` is set. `refused` counts connections.
+
+    With a certificate they have TLS."""
     config = uvicorn.Config(
         app,
         http=http_protocol.counting(refused),
@@ -58,7 +83,7 @@ def server(app: ASGIApp, refused: Callable[[str], None]) -> uvicorn.Server:
         timeout_graceful_shutdown=1,
         server_header=False,
     )
-    return _Server(config)
+    return _Server(config) if certificate is None else _TLSServer(config, certificate, refused)
 
 
 def announce(path: str, ports: dict[str, int]) -> None:

@@ -1,7 +1,9 @@
 """The server process from start to end: ports, model, core, signals, drain."""
 
 import asyncio
+import logging
 import signal
+import socket
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -19,9 +21,15 @@ from legato_engine.server.phase_spans import PhaseSpans
 from legato_engine.server.supervisor import Supervisor
 from legato_engine.server.token_auth import TokenAuth
 from legato_engine.settings import WorkerSettings
+from legato_protocol import names
+from legato_protocol.flags import SettingsError
+from legato_protocol.followed_files import InvalidFile
 from legato_protocol.followed_tokens import RefusalLog, ServiceTokens
+from legato_protocol.tls_files import InternalTLS
 
 if TYPE_CHECKING:
+    import uvicorn
+
     from legato_telemetry.spans import Tracing
 
 Resolve = Callable[[str, Callable[[str], None]], Path]
@@ -43,6 +51,7 @@ class WorkerServer:
         spans = PhaseSpans(self._tracing, settings.name, settings.role) if self._tracing is not None else None
         self.hub = Hub(WorkerMetrics(), self._wake, spans)
         self._tokens = ServiceTokens(settings.token, Path(settings.token_folder) if settings.token_folder else None)
+        self._tls = _internal_tls(settings.internal_tls_folder)
         self._refusals = RefusalLog()
         self._supervisor = Supervisor(settings, self.hub, launch, log)
         self._stopping = asyncio.Event()
@@ -51,37 +60,39 @@ class WorkerServer:
     async def run(self) -> None:
         """Raises EngineError when the start fails for good."""
         settings = self._settings
-        health = listen.bind("--health-port", settings.host, settings.health_port)
-        control = listen.bind("--control-port", settings.host, settings.control_port)
-        connections = Connections(self.hub, self._supervisor.wait_writable)
-        servers = [
-            (listen.server(apps.health(self.hub), self.hub.metrics.refused), health),
-            (
-                listen.server(
-                    TokenAuth(
-                        apps.control(self.hub, settings, self._tokens, self.drain, self.recall, connections),
-                        self._tokens,
-                        self._refused,
-                    ),
-                    self.hub.metrics.refused,
-                ),
-                control,
-            ),
-        ]
-        serving = [asyncio.create_task(server.serve(sockets=[end])) for server, end in servers]
-        following = asyncio.create_task(self._tokens.follow(self._trust, partial(self._log, "WARNING")))
+        servers = self._servers()
+        serving = [asyncio.create_task(server.serve(sockets=[end])) for server, end in servers.values()]
+        following = [asyncio.create_task(self._tokens.follow(self._trust, partial(self._log, "WARNING")))]
+        if self._tls is not None:
+            following.append(asyncio.create_task(self._tls.follow(self._log_level)))
         if settings.announce:
-            ports = {"health": health.getsockname()[1], "control": control.getsockname()[1]}
-            listen.announce(settings.announce, ports)
+            listen.announce(settings.announce, {name: end.getsockname()[1] for name, (_, end) in servers.items()})
         try:
             await self._until_stopped()
         finally:
-            following.cancel()
-            for server, _ in servers:
+            for task in following:
+                task.cancel()
+            for server, _ in servers.values():
                 server.should_exit = True
             await asyncio.gather(*serving)
             if self._tracing is not None:
                 await asyncio.to_thread(self._tracing.close)
+
+    def _servers(self) -> "dict[str, tuple[uvicorn.Server, socket.socket]]":
+        """By the names that are announced. Raises SettingsError for a port that is taken."""
+        settings, refused = self._settings, self.hub.metrics.refused
+        connections = Connections(self.hub, self._supervisor.wait_writable)
+        answers = apps.control(self.hub, settings, self._tokens, self.drain, self.recall, connections)
+        control = TokenAuth(answers, self._tokens, self._refused)
+        health = listen.server(apps.health(self.hub, self._tls), refused)
+        servers = {"health": (health, listen.bind("--health-port", settings.host, settings.health_port))}
+        if settings.plain_control:
+            end = listen.bind("--control-port", settings.host, settings.control_port)
+            servers[names.CONTROL] = listen.server(control, refused), end
+        if self._tls is not None:
+            end = listen.bind("--control-tls-port", settings.host, settings.control_tls_port)
+            servers[names.CONTROL_TLS] = listen.server(control, refused, self._tls), end
+        return servers
 
     def drain(self) -> None:
         """Take nothing new from now on."""
@@ -157,6 +168,9 @@ class WorkerServer:
         if line := self._refusals.note(f"refused {who}: it shows no token, or not the service's"):
             self._log("WARNING", line)
 
+    def _log_level(self, level: int, line: str) -> None:
+        self._log(logging.getLevelName(level), line)
+
     def _progress(self, line: str) -> None:
         self._log("INFO", line)
 
@@ -169,6 +183,14 @@ class WorkerServer:
     def _flush(self) -> None:
         self._flushing = False
         self._supervisor.flush()
+
+
+def _internal_tls(folder: str | None) -> InternalTLS | None:
+    """Raises SettingsError for files that cannot be used."""
+    try:
+        return InternalTLS(Path(folder)) if folder is not None else None
+    except InvalidFile as error:
+        raise SettingsError(f"--internal-tls-folder {error}") from None
 
 
 def _tracing(settings: WorkerSettings, log: Log) -> "Tracing | None":

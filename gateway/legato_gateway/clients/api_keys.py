@@ -15,8 +15,8 @@ import msgspec
 from msgspec import Meta
 
 from legato_gateway.clients.client import Client
-from legato_gateway.followed_files import InvalidFile
 from legato_gateway.openai.schemas import MAX_NAME_CHARACTERS, PRIORITY
+from legato_protocol.followed_files import InvalidFile
 
 MOST_TOKENS: Final = 10**12
 _DIGEST: Final = re.compile(r"sha256:[0-9a-f]{64}")

@@ -7,10 +7,11 @@ import msgspec
 
 
 class WorkerAddress(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A worker's name and its control port as `host:port`."""
+    """A worker's name and its control port as `host:port`; with `tls`, that port speaks TLS."""
 
     worker: str
     address: str
+    tls: bool = False
 
 
 class Discovery(Protocol):

@@ -6,16 +6,19 @@ name follows another, and always where a Service has both kinds of addresses: it
 """
 
 import contextlib
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterator, Sequence
 from typing import Final, TypeVar
 
 import msgspec
 
 from legato_gateway.discovery.addresses import WorkerAddress
+from legato_protocol import names
 
-PORT: Final = "control"
+PLAIN: Final = (names.CONTROL,)
+TLS: Final = (names.CONTROL_TLS, names.CONTROL)  # of a worker that has both, the first
 _PREFERRED: Final = {"IPv4": 2, "IPv6": 1}  # FQDN slices hold no address of a pod
 _Part = TypeVar("_Part")
+_Rank = tuple[bool, int, int]
 
 
 class Expired(Exception):
@@ -79,7 +82,9 @@ class Event(msgspec.Struct, frozen=True):
 class Slices:
     """All slices of one Service, by name, as of `version`."""
 
-    def __init__(self) -> None:
+    def __init__(self, ports: Sequence[str] = PLAIN) -> None:
+        """`ports` are names of control ports, those to be preferred first."""
+        self._ports = ports
         self._slices: dict[str, Slice] = {}
         self.version = ""
 
@@ -105,18 +110,20 @@ class Slices:
     @property
     def uids(self) -> frozenset[str]:
         """Of all pods that they tell of."""
-        return frozenset(pod.uid for item in self._slices.values() for pod, _, _ in _told(item))
+        return frozenset(pod.uid for item in self._slices.values() for pod, _, _ in _told(item, self._ports))
 
     def workers(self, uids: Container[str]) -> tuple[WorkerAddress, ...]:
         """Those of `uids`, each once, by name: where a pod lives on rather than where one ends, as the newest slice has
         it.
         """
-        best: dict[str, tuple[tuple[bool, int, int], str]] = {}
+        best: dict[str, tuple[_Rank, str, str]] = {}
         for item in self._slices.values():
-            for pod, rank, address in _told(item):
-                if pod.uid in uids and (pod.name not in best or (rank, address) > best[pod.name]):
-                    best[pod.name] = rank, address
-        return tuple(WorkerAddress(name, address) for name, (_, address) in sorted(best.items()))
+            for pod, rank, address in _told(item, self._ports):
+                told = rank, *address
+                if pod.uid in uids and (pod.name not in best or told > best[pod.name]):
+                    best[pod.name] = told
+        found = sorted(best.items())
+        return tuple(WorkerAddress(name, host, port == names.CONTROL_TLS) for name, (_, host, port) in found)
 
 
 def message(refusal: bytes) -> str:
@@ -126,9 +133,11 @@ def message(refusal: bytes) -> str:
     return refusal[:200].decode(errors="replace")
 
 
-def _told(item: Slice) -> Iterator[tuple[Target, tuple[bool, int, int], str]]:
-    """Pod, rank among all that tell of it, address."""
-    port = next((port.port for port in item.ports or () if port.name == PORT), None)
+def _told(item: Slice, preferred: Sequence[str]) -> Iterator[tuple[Target, _Rank, tuple[str, str]]]:
+    """Pod, rank among all that tell of it, address and name of the port."""
+    ports = {port.name: port.port for port in item.ports or () if port.port is not None}
+    name = next((name for name in preferred if name in ports), "")
+    port = ports.get(name)
     family = _PREFERRED.get(item.address_type)
     if port is None or family is None:
         return
@@ -139,7 +148,8 @@ def _told(item: Slice) -> Iterator[tuple[Target, tuple[bool, int, int], str]]:
         if pod is not None and pod.kind == "Pod" and pod.name and endpoint.addresses:
             host = endpoint.addresses[0]  # all of an endpoint's addresses are the same pod's
             leaving = endpoint.conditions is not None and bool(endpoint.conditions.terminating)
-            yield pod, (not leaving, family, age), f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+            address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+            yield pod, (not leaving, family, age), (address, name)
 
 
 def _decoded(data: bytes, kind: type[_Part]) -> _Part:

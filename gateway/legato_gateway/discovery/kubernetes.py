@@ -11,7 +11,7 @@ import logging
 import random
 import threading
 import urllib.parse
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,7 +23,7 @@ from yaml import YAMLError
 
 from legato_gateway.discovery import membership
 from legato_gateway.discovery.addresses import WorkerAddress
-from legato_gateway.discovery.endpoint_slices import BadAnswer, Expired, Slices, message
+from legato_gateway.discovery.endpoint_slices import PLAIN, TLS, BadAnswer, Expired, Slices, message
 from legato_gateway.discovery.membership import Members
 
 _POOLS = "/apis/serving.legato.dev/v1alpha1/namespaces/{namespace}/workerpools/{name}"
@@ -94,10 +94,14 @@ class Pauses:
 class KubernetesDiscovery:
     """The workers behind the Service `service` of `namespace`. Each round of asking begins with a new `connect`."""
 
-    def __init__(self, connect: Connect, namespace: str, service: str, limits: Limits | None = None) -> None:
+    def __init__(
+        self, connect: Connect, namespace: str, service: str, limits: Limits | None = None, tls: bool = False
+    ) -> None:
+        """With `tls`, workers that have a port with it are reached there."""
         path = f"/apis/discovery.k8s.io/v1/namespaces/{namespace}/endpointslices"
         pools = tuple(_POOLS.format(namespace=namespace, name=name) for name in membership.pools(service))
         self._follower = (connect, f"{path}?labelSelector={urllib.parse.quote(f'{_SERVICE}={service}')}", pools)
+        self._ports = TLS if tls else PLAIN
         self._limits = limits or Limits()
         self.problem = "the workers have not been listed yet"
 
@@ -115,7 +119,7 @@ class KubernetesDiscovery:
             except BaseException as fault:  # whatever it is, who iterates gets it
                 tell(fault)
 
-        follower = _Follower(*self._follower, self._limits, tell, self._say)
+        follower = _Follower(*self._follower, self._ports, self._limits, tell, self._say)
         threading.Thread(target=run, name="endpoint-slices", daemon=True).start()
         try:
             while True:
@@ -144,6 +148,7 @@ class _Follower:
         connect: Connect,
         path: str,
         pools: tuple[str, ...],
+        ports: Sequence[str],
         limits: Limits,
         tell: Tell,
         say: Callable[[str], None],
@@ -156,7 +161,7 @@ class _Follower:
         self._limits = limits
         self._tell = tell
         self._say = say
-        self._slices = Slices()
+        self._slices = Slices(ports)
         self._known: tuple[WorkerAddress, ...] | None = None
         self._stopped = threading.Event()
         self._watched: urllib3.BaseHTTPResponse | None = None

@@ -1,10 +1,10 @@
 """The certificate that a gateway shows to clients, and its private key: two PEM files, read again when they change."""
 
-import ssl
 from pathlib import Path
 from ssl import SSLContext
 
-from legato_gateway.followed_files import INTERVAL, FollowedFiles, InvalidFile
+from legato_protocol.followed_files import INTERVAL, FollowedFiles
+from legato_protocol.tls_files import server_context
 
 
 class Certificate(FollowedFiles[SSLContext]):
@@ -13,25 +13,10 @@ class Certificate(FollowedFiles[SSLContext]):
 
     def __init__(self, certificate: Path, key: Path, interval: float = INTERVAL) -> None:
         """Raises InvalidFile."""
-        super().__init__("TLS certificate and key", (certificate, key), lambda *_: _context(certificate, key), interval)
+        paths = (certificate, key)
+        super().__init__("TLS certificate and key", paths, lambda *_: server_context(certificate, key), interval)
 
     @property
     def context(self) -> SSLContext:
         """The newest."""
         return self.value
-
-
-def _context(certificate: Path, key: Path) -> SSLContext:
-    context = SSLContext(ssl.PROTOCOL_TLS_SERVER)  # TLS 1.2 or later
-    context.options |= ssl.OP_NO_RENEGOTIATION  # it costs the server more than the client
-    context.set_alpn_protocols(["http/1.1"])
-    try:
-        context.load_cert_chain(certificate, key, password="")  # an encrypted key is refused, and not asked for
-    except (ssl.SSLError, OSError) as error:
-        raise InvalidFile(f"no certificate in PEM whose private key is in {key}: {_why(error)}") from None
-    return context
-
-
-def _why(error: OSError) -> str:
-    reason = getattr(error, "reason", None) or error.strerror or "not understood"
-    return str(reason).lower().replace("_", " ")

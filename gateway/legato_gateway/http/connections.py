@@ -18,8 +18,6 @@ _log = logging.getLogger(__name__)
 NO_ROOM: Final = "no_room"  # all places are taken by requests
 MADE_ROOM: Final = "made_room"  # it had no request, and a new connection came
 LATE_HEAD: Final = "late_head"
-LATE_HANDSHAKE: Final = "late_handshake"
-BAD_HANDSHAKE: Final = "bad_handshake"  # plain HTTP, or no version of TLS in common
 SLOW_BODY: Final = "slow_body"
 NO_DESCRIPTORS: Final = "no_descriptors"  # the event loop closes what it cannot accept without a word
 

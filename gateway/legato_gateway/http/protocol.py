@@ -13,20 +13,19 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from legato_gateway import errors
 from legato_gateway.errors import BadRequest, GatewayError, HeadersTooLarge, LateRequest, Overloaded
-from legato_gateway.http.connections import LATE_HEAD, SLOW_BODY, Connections, Waiting
+from legato_gateway.http.connections import LATE_HEAD, SLOW_BODY, Connections
 from legato_gateway.http.half_closed import HalfClosed, can_be_asked
+from legato_protocol.tls_server import LAST_FLUSH, Secured
 
 MAX_HEAD_BYTES = 131_072  # the application refuses less than that with more to say; this only bounds memory
 CONNECTIONS_FULL = "connections_full"  # drop reason
-LAST_FLUSH = 5.0  # seconds for what was written to a connection that is closed
 _REASONS = {400: "Bad Request", 408: "Request Timeout", 431: "Request Header Fields Too Large"}
 _REASONS[503] = "Service Unavailable"
 
 
-class BoundedProtocol(HttpToolsProtocol):
+class BoundedProtocol(Secured, HttpToolsProtocol):
     """One connection. A process has one `Connections`: serve with `of(connections)`."""
 
-    handshake: Waiting | None = None  # of TLS: it gives its place to this connection
     _in_head = False
     _in_body = False
     _progress = False  # this piece of data completed a head, a message or a part of a body

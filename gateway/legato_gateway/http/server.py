@@ -9,7 +9,7 @@ import contextlib
 import json
 import os
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -18,10 +18,13 @@ from typing import cast
 import uvicorn
 
 from legato_gateway.http.protocol import BoundedProtocol
-from legato_gateway.http.tls import TLSServer
 from legato_gateway.settings import GatewaySettings
+from legato_protocol import names
 from legato_protocol.flags import SettingsError
+from legato_protocol.tls_server import TLSServer
 
+PUBLIC = "http"
+HEALTH = "health"
 BACKLOG = 2048
 LINGER = 1.0  # seconds in which requests that were on their way when this process stopped accepting are still taken
 LOOK = 0.05
@@ -29,22 +32,23 @@ LOOK = 0.05
 
 @dataclass(frozen=True)
 class Listeners:
-    """`public` is for clients; `health` and `control` are this process's own, for probes and the operator, where there
-    are such."""
+    """`public` is for clients; `own` are this process's own by name, for probes and the operator."""
 
     public: socket.socket
-    health: socket.socket | None
-    control: socket.socket | None
+    own: Mapping[str, socket.socket]
+
+    @property
+    def named(self) -> dict[str, socket.socket]:
+        return {PUBLIC: self.public, **self.own}
 
     @property
     def sockets(self) -> list[socket.socket]:
-        return [listener for listener in (self.public, self.health, self.control) if listener is not None]
+        return list(self.named.values())
 
     @property
     def ports(self) -> dict[str, int]:
         """What is announced."""
-        named = {"http": self.public, "health": self.health, "control": self.control}
-        return {name: listener.getsockname()[1] for name, listener in named.items() if listener is not None}
+        return {name: listener.getsockname()[1] for name, listener in self.named.items()}
 
 
 def listeners(settings: GatewaySettings) -> Listeners:
@@ -53,9 +57,13 @@ def listeners(settings: GatewaySettings) -> Listeners:
         public = _inherited(settings.listen_fd)
     else:
         public = _bound(settings.host, settings.port, "--port")
-    health = None if settings.health_port is None else _bound(settings.host, settings.health_port, "--health-port")
-    control = None if settings.control_port is None else _bound(settings.host, settings.control_port, "--control-port")
-    return Listeners(public, health, control)
+    ports = {HEALTH: settings.health_port}
+    if settings.plain_control:
+        ports[names.CONTROL] = settings.control_port
+    if settings.internal_tls_folder is not None:
+        ports[names.CONTROL_TLS] = settings.control_tls_port
+    own = {name: _bound(settings.host, port, f"--{name}-port") for name, port in ports.items() if port is not None}
+    return Listeners(public, own)
 
 
 def _bound(host: str, port: int, flag: str) -> socket.socket:
@@ -91,11 +99,11 @@ class Server(uvicorn.Server):
         listeners: Listeners,
         announced: Path | None,
         linger: float,
-        tls: Callable[..., TLSServer] | None = None,
+        tls: Mapping[str, Callable[..., TLSServer]] | None = None,
     ) -> None:
-        """`tls` makes the server of the public port where that has TLS; other ports have none."""
+        """`tls` makes the servers of the ports that have TLS, by name."""
         super().__init__(config)
-        self._tls = tls
+        self._tls = tls or {}
         self._listeners = listeners
         self._announced = announced
         self._linger = linger
@@ -105,13 +113,13 @@ class Server(uvicorn.Server):
         yield
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        ports = self._listeners.ports
-        public = self._listeners.public if self._tls is not None else None
-        await super().startup([listener for listener in sockets or () if listener is not public])
-        if self._tls is not None:
-            of_uvicorn = cast("Callable[..., BoundedProtocol]", self.config.http_protocol_class)
-            make = partial(of_uvicorn, self.config, self.server_state, self.lifespan.state)
-            tls = self._tls(self._listeners.public, pending=self.server_state.connections, make=make)
+        ports, named = self._listeners.ports, self._listeners.named
+        secured = [named[name] for name in self._tls]
+        await super().startup([listener for listener in sockets or () if listener not in secured])
+        of_uvicorn = cast("Callable[..., BoundedProtocol]", self.config.http_protocol_class)
+        make = partial(of_uvicorn, self.config, self.server_state, self.lifespan.state)
+        for name, server in self._tls.items():
+            tls = server(named[name], pending=self.server_state.connections, make=make)
             tls.start()
             self.servers.append(cast("asyncio.Server", tls))
         if self._announced is not None:

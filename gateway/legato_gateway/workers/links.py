@@ -8,15 +8,32 @@ from legato_gateway.workers.fleet import Fleet
 from legato_gateway.workers.worker_stream import StreamLimits, StreamListener, WorkerStream
 from legato_protocol.followed_tokens import ServiceTokens
 from legato_protocol.stream import ToWorker
+from legato_protocol.tls_files import InternalTLS
 
 OpenStream = Callable[[WorkerAddress, StreamListener], WorkerStream]
 
 
-def opener(gateway: str, tokens: ServiceTokens, limits: StreamLimits) -> OpenStream:
-    """Makes streams that present this gateway and the service's token."""
+def opener(
+    gateway: str, tokens: ServiceTokens, limits: StreamLimits, tls: InternalTLS | None = None, strict: bool = False
+) -> OpenStream:
+    """Makes streams that present this gateway and the service's token.
+
+    Whether a worker has TLS is what discovery tells of it, so that those of before and after a change of that go
+    together; nobody on the way decides it. With `strict`, none is spoken to without.
+    """
 
     def open_stream(address: WorkerAddress, listener: StreamListener) -> WorkerStream:
-        return WorkerStream(address.worker, address.address, listener, gateway=gateway, tokens=tokens, limits=limits)
+        secured = address.tls or strict
+        return WorkerStream(
+            address.worker,
+            address.address,
+            listener,
+            gateway=gateway,
+            tokens=tokens,
+            limits=limits,
+            secured=secured,
+            tls=tls if secured else None,
+        )
 
     return open_stream
 

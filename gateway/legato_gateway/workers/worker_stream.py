@@ -20,6 +20,7 @@ from legato_protocol.followed_tokens import ServiceTokens, ShownToken
 from legato_protocol.kv_events import KVEvent
 from legato_protocol.names import EVENTS_PATH, STREAM_PATH
 from legato_protocol.stream import BadFrame, FromWorker, Hello, Load, ToWorker, UnknownKind
+from legato_protocol.tls_files import InternalTLS
 
 _REFUSED = (401, 403)  # status of an answer to a token that is not taken
 
@@ -96,13 +97,18 @@ class WorkerStream:
         tokens: ServiceTokens,
         limits: StreamLimits | None = None,
         random_source: random.Random | None = None,
+        secured: bool = False,
+        tls: InternalTLS | None = None,
     ) -> None:
+        """Where it is `secured`, the worker has to show a certificate of the authority of `tls` for its name; without
+        `tls`, one that this machine trusts for the address."""
         self.worker = worker
         self.address = address
         self.retired = False  # listed no more: a connection that breaks is not opened again
         self._listener = listener
         self._greeting = stream.encode(stream.Greeting(gateway, oldest=stream.OLDEST))
         self._token = ShownToken(tokens)
+        self._scheme, self._tls = "wss" if secured else "ws", tls
         self._limits = limits or StreamLimits()
         self._random = random_source or random.Random()
         self._connection: ClientConnection | None = None
@@ -306,8 +312,11 @@ class WorkerStream:
             raise
 
     def _connect(self, path: str, token: str) -> connect:
+        tls = self._tls
+        trusted: dict[str, Any] = {"ssl": tls.value.client, "server_hostname": tls.name} if tls is not None else {}
         return connect(
-            f"ws://{self.address}{path}",
+            f"{self._scheme}://{self.address}{path}",
+            **trusted,  # of now: another connection may be made with other files
             additional_headers={"Authorization": f"Bearer {token}"},
             compression=None,
             proxy=None,

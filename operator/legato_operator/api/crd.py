@@ -47,7 +47,7 @@ _NAMES: list[Schema] = [
     },
 ]
 # Where processes see the operator's own files, a path may be relative.
-_POD_RULES: Rules = {
+_POD_RULES: dict[str, Sequence[Schema]] = {
     "spec.model.source": [
         {
             "rule": "!has(self.path) || self.path.startsWith('/')",
@@ -57,6 +57,17 @@ _POD_RULES: Rules = {
     ]
 }
 # Of a change, which only the API server sees.
+_SERVICE_CHANGES: dict[str, Sequence[Schema]] = {
+    "spec": [
+        {
+            "rule": "has(self.internalTLS) == has(oldSelf.internalTLS) || "
+            "(has(self.internalTLS) ? self.internalTLS.mode : oldSelf.internalTLS.mode) != 'Strict'",
+            "message": "Strict must be changed to and from by way of mode Permissive: pods with and without TLS could "
+            "not reach each other",
+            "fieldPath": ".internalTLS",
+        }
+    ]
+}
 _POOL_RULES: Rules = {
     "spec.service": [{"rule": "self == oldSelf", "message": "a pool cannot be given to another service"}],
     "spec.role": [{"rule": "self == oldSelf", "message": "a pool cannot change its role"}],
@@ -282,7 +293,10 @@ def _resource(model: type[BaseModel], description: str, status: Schema, validati
 
 
 def _service_rules() -> Rules:
-    found: dict[str, list[Schema]] = {"": _NAMES, **{path: [*given] for path, given in _POD_RULES.items()}}
+    found: dict[str, list[Schema]] = {
+        "": _NAMES,
+        **{path: [*given] for path, given in (_POD_RULES | _SERVICE_CHANGES).items()},
+    }
     for rule in rules.RULES:
         if rule.cel:
             found.setdefault(rule.at, []).append(rule.validation())

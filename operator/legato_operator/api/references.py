@@ -27,7 +27,7 @@ def of(spec: Spec) -> tuple[Reference, ...]:
     """Everything that has to be there."""
     parts = {"prefill": spec.prefill.template, "decode": spec.decode.template, "gateway": spec.gateway.template}
     templates = (found for part, template in parts.items() for found in _template(part, template))
-    return (*_source(spec), *_api_keys(spec), *_tls(spec), *templates)
+    return (*_source(spec), *_api_keys(spec), *_tls(spec), *_internal_tls(spec), *templates)
 
 
 def _source(spec: Spec) -> Iterator[Reference]:
@@ -49,6 +49,12 @@ def _tls(spec: Spec) -> Iterator[Reference]:
     if tls and tls.secret:
         for key in (names.TLS_CERTIFICATE, names.TLS_KEY):
             yield Reference("spec.gateway.tls.secret", SECRET, tls.secret, key)
+
+
+def _internal_tls(spec: Spec) -> Iterator[Reference]:
+    if spec.internal_tls:
+        for key in (names.TLS_CERTIFICATE, names.TLS_KEY, names.TLS_AUTHORITY):
+            yield Reference("spec.internalTLS.secret", SECRET, spec.internal_tls.secret, key)
 
 
 def _template(role: str, template: Mapping[str, Any]) -> Iterator[Reference]:

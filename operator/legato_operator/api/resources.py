@@ -198,6 +198,17 @@ class GatewayTLS(ManifestPart):
     """The folder that holds them as tls.crt and tls.key, where the gateway is a process of this machine."""
 
 
+class InternalTLS(ManifestPart):
+    """What encrypts the connections between a service's processes, and the operator's to them."""
+
+    secret: ObjectName
+    """The Secret with tls.crt, tls.key and ca.crt, of the type kubernetes.io/tls, for the name
+    SERVICE-workers.NAMESPACE.svc. Changes take effect without a restart."""
+    mode: Literal["Permissive", "Strict"] = "Permissive"
+    """Permissive also accepts connections without TLS, so that pods from before and after a change work together.
+    Strict does not; a service changes to it, and from it, by way of Permissive."""
+
+
 class GatewaySpec(ManifestPart):
     image: PodImage | None = None
     """Image of gateways; the operator's default if not given. Another version of the operator leaves it as it is."""
@@ -339,6 +350,8 @@ class Spec(ManifestPart):
     """How requests are routed to workers."""
     transfer: Transfer = Transfer()
     """Hand-offs of KV between workers."""
+    internal_tls: Annotated[InternalTLS | None, Field(alias="internalTLS")] = None
+    """TLS between gateways, workers and the operator. Without it, they speak in the clear."""
     tracing: TracingSpec = TracingSpec()
     """Traces of requests."""
     slo: Slo = Slo()

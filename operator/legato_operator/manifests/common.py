@@ -116,6 +116,16 @@ def service_object(service: InferenceService, uid: str) -> Object:
     return {"apiVersion": names.API_VERSION, "kind": names.INFERENCE_SERVICE, "metadata": metadata}
 
 
+def workers_name(service: InferenceService) -> str:
+    """Of the headless Service by which gateways find workers."""
+    return pool_name(service, "workers")
+
+
+def internal_tls_name(service: InferenceService) -> str:
+    """What the certificate of the service's processes is for. Pods have no names that last."""
+    return f"{workers_name(service)}.{service.metadata.namespace}.svc"
+
+
 def pool_name(service: InferenceService, role: str) -> str:
     return f"{service.metadata.name}-{role}"
 

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from legato_operator.api.resources import InternalTLS
 from legato_operator.manifests import common, model
 from legato_operator.manifests.model import Delivery
 from legato_operator.manifests.placement import Containers, PodPlacement
@@ -11,6 +12,8 @@ from legato_protocol import names
 USER = 65532
 MODEL = "model"  # the container that downloads it
 TOKEN = "legato-token"  # the volume with the service's tokens
+INTERNAL_TLS = "internal-tls"  # the volume with the certificate of the service's processes
+INTERNAL_TLS_FOLDER = "/etc/legato/internal-tls"
 _RESTRICTED_POD = {
     "runAsNonRoot": True,
     "runAsUser": USER,
@@ -90,6 +93,24 @@ def contained(
             download["resources"] = common.merged_resources(delivery.download.resources)
         spec["initContainers"] = [download]
     return spec
+
+
+def control_ports(tls: InternalTLS | None, placement: PodPlacement) -> dict[str, int]:
+    """By name. Whoever looks for a process takes from these names whether it speaks TLS."""
+    plain = {} if tls and tls.mode == "Strict" else {names.CONTROL: placement.control_port}
+    return plain | ({names.CONTROL_TLS: names.CONTROL_TLS_PORT} if tls else {})
+
+
+def internal_tls_flags(tls: InternalTLS | None) -> list[str]:
+    """Of gateways and workers."""
+    if tls is None:
+        return []
+    return [f"--internal-tls-folder={INTERNAL_TLS_FOLDER}", f"--internal-tls-mode={tls.mode}"]
+
+
+def with_internal_tls(pod: dict[str, Any], tls: InternalTLS | None) -> dict[str, Any]:
+    """With the Secret that these flags name the folder of."""
+    return pod if tls is None else with_secret(pod, INTERNAL_TLS, INTERNAL_TLS_FOLDER, tls.secret)
 
 
 def with_secret(pod: dict[str, Any], name: str, folder: str, secret: str) -> dict[str, Any]:

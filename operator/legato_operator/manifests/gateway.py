@@ -80,7 +80,7 @@ def _in_container(
     ports = {
         "http": names.GATEWAY_PORT,
         "health": placement.health_port,
-        "control": placement.control_port,
+        **container.control_ports(service.spec.internal_tls, placement),
     }
     image = service.spec.gateway.image or containers.gateway_image
     pod = container.contained(gateway, containers, image, ports, delivery)
@@ -91,6 +91,7 @@ def _in_container(
     tls = service.spec.gateway.tls
     if tls and tls.secret:
         pod = container.with_secret(pod, _TLS, _TLS_FOLDER, tls.secret)
+    pod = container.with_internal_tls(pod, service.spec.internal_tls)
     spread = {common.SPREAD: [common.spread(common.selector(service, role=common.GATEWAY))]}
     return pod | {
         "serviceAccountName": common.pool_name(service, common.GATEWAY),
@@ -157,6 +158,8 @@ def _policy(service: InferenceService, delivery: Delivery) -> list[str]:
         *([f"--tool-call-parser={spec.gateway.tool_call_parser}"] if spec.gateway.tool_call_parser != "Auto" else ()),
         *([f"--api-keys-file={_api_keys_file(spec.gateway.api_keys)}"] if spec.gateway.api_keys else ()),
         *_tls_flags(spec.gateway.tls),
+        *container.internal_tls_flags(spec.internal_tls),
+        *([f"--internal-tls-name={common.internal_tls_name(service)}"] if spec.internal_tls else ()),
         *(f"--trusted-proxy={network}" for network in spec.gateway.trusted_proxies),
         *(f"--tenant-quota={tenant}={tokens}" for tenant, tokens in spec.gateway.tenant_tokens_per_minute.items()),
     ]

@@ -10,12 +10,11 @@ from legato_protocol import names
 def workers(service: InferenceService, operator_namespace: str) -> dict[str, Any]:
     """Who reaches a worker, and where. Anybody may call a pod the operator, but not in the operator's namespace."""
     first, last = names.TRANSFER_PORTS
-    control = _port(names.WORKER_CONTROL_PORT)
     transfer = {**_port(first), "endPort": last}
     own = [{"podSelector": {"matchLabels": common.selector(service, app=app)}} for app in _OWN]
     ingress = [
-        {"from": [own[0]], "ports": [control, transfer]},
-        {"from": [own[1], _operator(operator_namespace)], "ports": [control]},
+        {"from": [own[0]], "ports": [*_CONTROL, transfer]},
+        {"from": [own[1], _operator(operator_namespace)], "ports": _CONTROL},
         {"ports": [_port(names.WORKER_HEALTH_PORT)]},
     ]
     return _policy(service, "workers", names.APP_WORKER, ingress)
@@ -24,7 +23,7 @@ def workers(service: InferenceService, operator_namespace: str) -> dict[str, Any
 def gateway(service: InferenceService, operator_namespace: str) -> dict[str, Any]:
     """Clients and probes reach a gateway; its control port is for the operator."""
     open_to_all = [_port(names.GATEWAY_PORT), _port(names.WORKER_HEALTH_PORT)]
-    control = {"from": [_operator(operator_namespace)], "ports": [_port(names.WORKER_CONTROL_PORT)]}
+    control = {"from": [_operator(operator_namespace)], "ports": _CONTROL}
     return _policy(service, common.GATEWAY, names.APP_GATEWAY, [{"ports": open_to_all}, control])
 
 
@@ -39,6 +38,9 @@ def _operator(namespace: str) -> dict[str, Any]:
 
 def _port(number: int) -> dict[str, Any]:
     return {"protocol": "TCP", "port": number}
+
+
+_CONTROL = [_port(names.WORKER_CONTROL_PORT), _port(names.CONTROL_TLS_PORT)]
 
 
 def _policy(service: InferenceService, part: str, app: str, ingress: list[dict[str, Any]]) -> dict[str, Any]:

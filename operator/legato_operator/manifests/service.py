@@ -31,9 +31,17 @@ def workers(service: InferenceService) -> dict[str, Any]:
         "clusterIP": "None",
         "publishNotReadyAddresses": True,
         "selector": common.selector(service, app=names.APP_WORKER),
-        "ports": [{"name": "control", "port": names.WORKER_CONTROL_PORT, "targetPort": "control", "protocol": "TCP"}],
+        "ports": [
+            _control(names.CONTROL, names.WORKER_CONTROL_PORT),
+            _control(names.CONTROL_TLS, names.CONTROL_TLS_PORT),
+        ],
     }
-    return _service(service, common.pool_name(service, "workers"), spec)
+    return _service(service, common.workers_name(service), spec)
+
+
+def _control(name: str, port: int) -> dict[str, Any]:
+    """Of pods that have it: an EndpointSlice names the ports that its pods have."""
+    return {"name": name, "port": port, "targetPort": name, "protocol": "TCP"}
 
 
 def _service(service: InferenceService, name: str, spec: dict[str, Any]) -> dict[str, Any]:

@@ -28,10 +28,12 @@ def template(service: InferenceService, pool: str, placement: PodPlacement) -> d
     spec: dict[str, Any] = {"containers": [worker]}
     if placement.containers:
         worker["env"].append(common.field_variable(POD_IP, "status.podIP"))
-        ports = {"health": placement.health_port, "control": placement.control_port}
+        tls = service.spec.internal_tls
+        ports = {"health": placement.health_port, **container.control_ports(tls, placement)}
         image = service.spec.engine.image or placement.containers.engine_image
         spec = container.contained(worker, placement.containers, image, ports, delivery)
         spec = container.with_secret(spec, container.TOKEN, placement.token_folder, common.token_name(service))
+        spec = container.with_internal_tls(spec, tls)
         spec |= {"serviceAccountName": common.pool_name(service, "worker"), "automountServiceAccountToken": False}
         if common.SPREAD not in roles.pool(service.spec, pool).template.get("spec", {}):
             spec[common.SPREAD] = [common.spread(common.selector(service, role=pool, serving="true"))]
@@ -126,7 +128,7 @@ def _hang(service: InferenceService) -> list[str]:
 def _process(service: InferenceService, pool: str, placement: PodPlacement) -> list[str]:
     flags = ["--host", placement.host, *placement.transfer, *placement.announce]
     flags += ["--health-port", str(placement.health_port), "--control-port", str(placement.control_port)]
-    flags += ["--token-folder", placement.token_folder]
+    flags += ["--token-folder", placement.token_folder, *container.internal_tls_flags(service.spec.internal_tls)]
     flags += ["--drain-deadline", durations.text(service.spec.drain.deadline)]
     if placement.containers and roles.gpus(service.spec, pool, placement.gpu_resources):
         flags += ["--device", "cuda"]

@@ -3,10 +3,15 @@
 import contextlib
 import logging
 from collections.abc import AsyncIterator, Sequence
+from functools import lru_cache
+from ssl import SSLContext
+from typing import Any
 
 import aiohttp
 
+from legato_operator.observing.observed import PeerTLS
 from legato_protocol.followed_tokens import RefusalLog
+from legato_protocol.tls_files import client_context
 
 _UNAUTHORIZED = 401
 log = logging.getLogger(__name__)
@@ -23,16 +28,17 @@ class ControlPort:
 
     @contextlib.asynccontextmanager
     async def request(
-        self, method: str, address: str, path: str, tokens: Sequence[str]
+        self, method: str, address: str, path: str, tokens: Sequence[str], tls: PeerTLS | None = None
     ) -> AsyncIterator[aiohttp.ClientResponse]:
-        """The answer to the last one that was shown. Raises aiohttp.ClientError and TimeoutError."""
+        """The answer to the last one that was shown. Raises aiohttp.ClientError, TimeoutError, and InvalidFile where
+        the authority is none."""
         *others, last = tokens or ("",)
         for token in others:
-            async with self._ask(method, address, path, token) as answer:
+            async with self._ask(method, address, path, token, tls) as answer:
                 if answer.status != _UNAUTHORIZED:
                     yield answer
                     return
-        async with self._ask(method, address, path, last) as answer:
+        async with self._ask(method, address, path, last, tls) as answer:
             if answer.status == _UNAUTHORIZED:
                 self._tell(f"{address} refuses the service's token at {path}")
             yield answer
@@ -42,8 +48,26 @@ class ControlPort:
             log.warning(line)
 
     def _ask(
-        self, method: str, address: str, path: str, token: str
+        self, method: str, address: str, path: str, token: str, tls: PeerTLS | None
     ) -> contextlib.AbstractAsyncContextManager[aiohttp.ClientResponse]:
         headers = {"authorization": f"Bearer {token}"}
-        url = f"http://{address}{path}"
-        return self._session.request(method, url, headers=headers, timeout=self._timeout, allow_redirects=False)
+        url = f"{scheme(tls)}://{address}{path}"
+        return self._session.request(
+            method, url, headers=headers, timeout=self._timeout, allow_redirects=False, **trust(tls)
+        )
+
+
+def scheme(tls: PeerTLS | None) -> str:
+    """Of a control port's URL."""
+    return "http" if tls is None else "https"
+
+
+def trust(tls: PeerTLS | None) -> dict[str, Any]:
+    """What aiohttp has to be told of a control port. Raises InvalidFile."""
+    return {} if tls is None else {"ssl": _context(tls.authority), "server_hostname": tls.name}
+
+
+@lru_cache(maxsize=64)
+def _context(authority: str) -> SSLContext:
+    """One for each: connections are kept by it."""
+    return client_context(authority)

@@ -6,8 +6,10 @@ from collections.abc import Sequence
 import aiohttp
 
 from legato_operator.observing.control_port import ControlPort
+from legato_operator.observing.observed import PeerTLS
 from legato_protocol import demand
 from legato_protocol.demand import BadReport, DemandReport
+from legato_protocol.followed_files import InvalidFile
 
 TIMEOUT = 1.5  # seconds for a whole answer: the next time they are asked comes soon
 MAX_CONCURRENT = 32  # requests; others wait outside of the timeout and of the client
@@ -21,14 +23,15 @@ class HttpGateways:
         self._control = ControlPort(session, timeout)
         self._turns = asyncio.Semaphore(MAX_CONCURRENT)
 
-    async def report(self, address: str, tokens: Sequence[str]) -> DemandReport | None:
+    async def report(self, address: str, tokens: Sequence[str], tls: PeerTLS | None = None) -> DemandReport | None:
         """Of the gateway whose control port is there."""
         try:
-            async with self._turns, self._control.request("GET", address, demand.DEMAND_PATH, tokens) as answer:
+            asked = self._control.request("GET", address, demand.DEMAND_PATH, tokens, tls)
+            async with self._turns, asked as answer:
                 if answer.status != 200:
                     return None
                 return demand.decode(await _body(answer.content))
-        except (aiohttp.ClientError, TimeoutError, BadReport):
+        except (aiohttp.ClientError, TimeoutError, BadReport, InvalidFile):
             return None
 
 

@@ -11,8 +11,8 @@ from legato_operator.cluster import Cluster, Object, Ref, is_leaving, ref_of, ui
 from legato_operator.errors import ClusterError, Forbidden, ObjectNotFound, Unavailable
 from legato_operator.manifests import common, route, secret
 from legato_operator.manifests.secret import ServiceToken
-from legato_operator.observing import ownership, reached
-from legato_operator.observing.observed import Accepted, Observed, Pod, WorkerState, known_tokens
+from legato_operator.observing import ownership, peer_tls, reached
+from legato_operator.observing.observed import Accepted, Observed, PeerTLS, Pod, WorkerState, known_tokens
 from legato_protocol import names
 from legato_protocol.demand import DemandReport
 
@@ -20,15 +20,15 @@ from legato_protocol.demand import DemandReport
 class Workers(Protocol):
     """How workers are spoken to."""
 
-    async def state(self, address: str, tokens: Sequence[str]) -> WorkerState | None:
+    async def state(self, address: str, tokens: Sequence[str], tls: PeerTLS | None = None) -> WorkerState | None:
         """What a worker says of itself; None when it does not answer, or takes none of the tokens."""
         ...
 
-    async def drain(self, address: str, tokens: Sequence[str]) -> None:
+    async def drain(self, address: str, tokens: Sequence[str], tls: PeerTLS | None = None) -> None:
         """Tell a worker to drain. A worker that does not answer is told again by the next plan."""
         ...
 
-    async def recall(self, address: str, tokens: Sequence[str]) -> bool:
+    async def recall(self, address: str, tokens: Sequence[str], tls: PeerTLS | None = None) -> bool:
         """Tell a worker that drains to serve again; False where it does not answer, or its process is to end."""
         ...
 
@@ -36,7 +36,7 @@ class Workers(Protocol):
 class Gateways(Protocol):
     """How gateways are spoken to."""
 
-    async def report(self, address: str, tokens: Sequence[str]) -> DemandReport | None:
+    async def report(self, address: str, tokens: Sequence[str], tls: PeerTLS | None = None) -> DemandReport | None:
         """What a gateway tells; None when it does not answer, or takes none of the tokens."""
         ...
 
@@ -44,7 +44,7 @@ class Gateways(Protocol):
 class NullGateways:
     """None answers."""
 
-    async def report(self, address: str, tokens: Sequence[str]) -> DemandReport | None:
+    async def report(self, address: str, tokens: Sequence[str], tls: PeerTLS | None = None) -> DemandReport | None:
         return None
 
 
@@ -69,6 +69,7 @@ async def observe(
     routes, unusable = await find_routes(cluster, ref, service, stored.get("status", {}))
     objects = (*(item for listing in lists for item in listing.items), *routes)
     found, others = ownership.read(ref, uid_of(stored), pods.items, (*sets.items, *objects), clock.now())
+    found = await peer_tls.known(cluster, service, found)
     seen = await asyncio.gather(*(_asked(pod, workers, tokens) for pod in found))
     seen = reached.judged(await asked_gateways(seen, gateways or NullGateways(), tokens))
     missing = await asyncio.gather(
@@ -173,7 +174,7 @@ async def asked_gateways(pods: Iterable[Pod], gateways: Gateways, tokens: Sequen
     async def asked(pod: Pod) -> Pod:
         if pod.pool != common.GATEWAY or not _may_answer(pod):
             return pod
-        return dataclasses.replace(pod, report=await gateways.report(pod.address, tokens))
+        return dataclasses.replace(pod, report=await gateways.report(pod.address, tokens, pod.tls))
 
     return await asyncio.gather(*map(asked, pods))
 
@@ -181,8 +182,8 @@ async def asked_gateways(pods: Iterable[Pod], gateways: Gateways, tokens: Sequen
 async def _asked(pod: Pod, workers: Workers, tokens: Sequence[str]) -> Pod:
     if pod.pool == common.GATEWAY or not _may_answer(pod):
         return pod
-    return dataclasses.replace(pod, state=await workers.state(pod.address, tokens))
+    return dataclasses.replace(pod, state=await workers.state(pod.address, tokens, pod.tls))
 
 
 def _may_answer(pod: Pod) -> bool:
-    return bool(pod.address) and not (pod.failed or pod.lost)
+    return bool(pod.address) and pod.provable and not (pod.failed or pod.lost)

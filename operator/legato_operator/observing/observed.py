@@ -29,6 +29,14 @@ class WorkerState:
 
 
 @dataclass(frozen=True)
+class PeerTLS:
+    """How a process is known that speaks TLS: by a certificate of this authority (PEM) for this name."""
+
+    authority: str
+    name: str
+
+
+@dataclass(frozen=True)
 class Pod:
     """A pod of the service, whatever runs in it."""
 
@@ -52,6 +60,8 @@ class Pod:
     ready_for: float = 0.0  # seconds that it has been; 0 when it is not
     start_seconds: float | None = None  # from its creation until it was ready, as of now
     address: str = ""  # host:port of its control port, once known
+    tls_secret: str = ""  # the Secret of its certificate, where that port has TLS
+    tls: PeerTLS | None = None  # as that Secret says; None where it cannot be read
     draining_since: float | None = None
     state: WorkerState | None = None  # None: it did not answer
     age: float = 0.0  # seconds
@@ -63,6 +73,11 @@ class Pod:
     lost: bool = False  # it had to be gone by now, and its node does not say so
     report: DemandReport | None = None  # of a gateway; None: it did not answer
     unreached: str = ""  # of a worker: why no gateway that tells of its connections has one to it
+
+    @property
+    def provable(self) -> bool:
+        """Whether its process can prove who it is, where its control port has TLS: no other is shown a token."""
+        return self.tls is not None or not self.tls_secret
 
     @property
     def serves(self) -> bool:

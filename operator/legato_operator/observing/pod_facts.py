@@ -8,7 +8,7 @@ from typing import Any
 from legato_operator.api import roles
 from legato_operator.cluster import Object, is_leaving, labels_of, uid_of
 from legato_operator.manifests import common, devices
-from legato_operator.manifests.container import MODEL
+from legato_operator.manifests.container import INTERNAL_TLS, MODEL
 from legato_operator.observing.observed import Pod
 from legato_protocol import names
 
@@ -55,6 +55,7 @@ def read(item: Object, now: float) -> Pod:
         ready_for=now - _seconds(_not_ready_since(item)) if ready else 0.0,
         start_seconds=_start_seconds(item) if ready and not _restarts(status) else None,
         address=_control_address(item),
+        tls_secret=_tls_secret(item),
         draining_since=_draining_since(item),
         age=now - _seconds(item["metadata"]["creationTimestamp"]),
         failed=status.get("phase") in ("Failed", "Succeeded"),
@@ -174,11 +175,20 @@ def _start_seconds(item: Object) -> float:
 def _control_address(item: Object) -> str:
     """Where its control port is: announced by the process, or fixed in the pod's spec."""
     status = item.get("status", {})
-    port = status.get("ports", {}).get("control") or _container_port(item, "control")
+    announced = status.get("ports", {}).get(names.CONTROL)
+    port = announced or _container_port(item, names.CONTROL_TLS) or _container_port(item, names.CONTROL)
     host = status.get("podIP", "")
     if not (port and host):
         return ""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _tls_secret(item: Object) -> str:
+    """The Secret that it has its certificate from, where its control port has TLS."""
+    if _container_port(item, names.CONTROL_TLS) is None:
+        return ""
+    volumes = (volume for volume in item["spec"].get("volumes", ()) if volume.get("name") == INTERNAL_TLS)
+    return next((str(volume.get("secret", {}).get("secretName", "")) for volume in volumes), "")
 
 
 def _container_port(item: Object, name: str) -> int | None:

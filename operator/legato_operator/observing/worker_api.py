@@ -7,7 +7,8 @@ from typing import Any
 import aiohttp
 
 from legato_operator.observing.control_port import ControlPort
-from legato_operator.observing.observed import WorkerState
+from legato_operator.observing.observed import PeerTLS, WorkerState
+from legato_protocol.followed_files import InvalidFile
 
 TIMEOUT = 2.0  # seconds for a whole answer; one slow worker must not hold up a pass for longer
 MAX_CONCURRENT = 64  # requests; others wait outside of the timeout and of the client
@@ -20,25 +21,25 @@ class HttpWorkers:
         self._control = ControlPort(session, timeout)
         self._turns = asyncio.Semaphore(MAX_CONCURRENT)
 
-    async def state(self, address: str, tokens: Sequence[str]) -> WorkerState | None:
+    async def state(self, address: str, tokens: Sequence[str], tls: PeerTLS | None = None) -> WorkerState | None:
         try:
-            async with self._turns, self._control.request("GET", address, "/state", tokens) as answer:
+            async with self._turns, self._control.request("GET", address, "/state", tokens, tls) as answer:
                 return _read(await answer.json(content_type=None)) if answer.status == 200 else None
-        except (aiohttp.ClientError, TimeoutError, KeyError, TypeError, ValueError):
+        except (aiohttp.ClientError, TimeoutError, KeyError, TypeError, ValueError, InvalidFile):
             return None
 
-    async def drain(self, address: str, tokens: Sequence[str]) -> None:
+    async def drain(self, address: str, tokens: Sequence[str], tls: PeerTLS | None = None) -> None:
         try:
-            async with self._control.request("POST", address, "/drain", tokens):
+            async with self._control.request("POST", address, "/drain", tokens, tls):
                 return
-        except (aiohttp.ClientError, TimeoutError):
+        except (aiohttp.ClientError, TimeoutError, InvalidFile):
             return  # the next plan repeats it
 
-    async def recall(self, address: str, tokens: Sequence[str]) -> bool:
+    async def recall(self, address: str, tokens: Sequence[str], tls: PeerTLS | None = None) -> bool:
         try:
-            async with self._control.request("DELETE", address, "/drain", tokens) as answer:
+            async with self._control.request("DELETE", address, "/drain", tokens, tls) as answer:
                 return answer.status == 200
-        except (aiohttp.ClientError, TimeoutError):
+        except (aiohttp.ClientError, TimeoutError, InvalidFile):
             return False
 
 

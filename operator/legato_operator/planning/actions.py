@@ -7,6 +7,7 @@ from typing import Any
 from legato_operator.cluster import Ref
 from legato_operator.manifests.common import MANAGER
 from legato_operator.manifests.secret import ServiceToken
+from legato_operator.observing.observed import PeerTLS
 
 
 @dataclass(frozen=True)
@@ -42,6 +43,7 @@ class DrainWorker:
 
     name: str
     address: str
+    tls: PeerTLS | None = None
 
 
 @dataclass(frozen=True)
@@ -51,6 +53,7 @@ class RecallWorker:
     item: Mapping[str, Any]
     name: str
     address: str
+    tls: PeerTLS | None = None
 
 
 @dataclass(frozen=True)

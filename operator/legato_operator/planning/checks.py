@@ -109,6 +109,11 @@ def _tls_secret(spec: Spec) -> Iterator[Problem]:
         yield "spec.gateway.tls.secret", "only available on Kubernetes; use path with a local folder"
 
 
+def _internal_tls(spec: Spec) -> Iterator[Problem]:
+    if spec.internal_tls:
+        yield "spec.internalTLS", "only available on Kubernetes: here all connections stay on the machine"
+
+
 def _tls_path(spec: Spec) -> Iterator[Problem]:
     if spec.gateway.tls and spec.gateway.tls.path:
         yield "spec.gateway.tls.path", "only available where the gateway is a local process; use secret"
@@ -137,6 +142,6 @@ def _shared_memory(spec: Spec) -> Iterator[Problem]:
 
 _Check = Callable[[Spec], Iterator[Problem]]
 _EVERYWHERE: tuple[_Check, ...] = (_numerics, _tensor_parallel)
-_AS_PROCESSES: tuple[_Check, ...] = (_source, _images, _gateway_replicas, _api_keys_secret, _tls_secret)
+_AS_PROCESSES: tuple[_Check, ...] = (_source, _images, _gateway_replicas, _api_keys_secret, _tls_secret, _internal_tls)
 _IN_CONTAINERS: tuple[_Check, ...] = (_additions, _absolute_path, _shared_memory, _api_keys_path, _tls_path)
 _IDLE_AS_PROCESSES: tuple[_Check, ...] = (_pod_templates, _gateway_resources, _routes)

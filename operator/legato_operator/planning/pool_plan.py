@@ -144,7 +144,7 @@ def _recalled(pods: Sequence[Pod], workers: _Workers, revisions: Revisions, targ
 
 
 def _recall(observed: Observed, pod: Pod) -> RecallWorker:
-    return RecallWorker(worker.serving(observed.service, pod.name, pod.uid), pod.name, pod.address)
+    return RecallWorker(worker.serving(observed.service, pod.name, pod.uid), pod.name, pod.address, pod.tls)
 
 
 def _sorted_out(observed: Observed, pool: str, revisions: Revisions) -> _Workers:
@@ -228,7 +228,7 @@ def _leave(observed: Observed, pods: Sequence[Pod], victims: Sequence[Pod]) -> I
             continue  # it goes below, when its time has come
         if pod.ready:
             yield Apply(worker.draining(observed.service, pod.name, pod.uid, observed.now), manager=common.DRAINER)
-            yield DrainWorker(pod.name, pod.address)
+            yield DrainWorker(pod.name, pod.address, pod.tls)
         else:
             yield Delete(Ref("Pod", namespace, pod.name), pod.uid)
     for pod in pods:
@@ -241,4 +241,4 @@ def _leave(observed: Observed, pods: Sequence[Pod], victims: Sequence[Pod]) -> I
         if expired or dead or (pod.state is not None and pod.state.draining and pod.state.busy == 0):
             yield Delete(Ref("Pod", namespace, pod.name), pod.uid)
         elif pod.state is not None and not pod.state.draining:
-            yield DrainWorker(pod.name, pod.address)  # it restarted, or was not told
+            yield DrainWorker(pod.name, pod.address, pod.tls)  # it restarted, or was not told

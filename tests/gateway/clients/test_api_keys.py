@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import logging
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from legato_gateway.clients.api_keys import InvalidAPIKeys
 from legato_gateway.clients.client import Client
 from legato_gateway.clients.identify import Quotas
 from legato_gateway.clients.key_file import KeyFile
-from legato_gateway.followed_files import InvalidFile
+from legato_protocol.followed_files import InvalidFile
 
 HASH = api_keys.digest("a")
 
@@ -78,7 +79,7 @@ async def test_keys_and_quotas_change_without_a_restart_and_a_wrong_file_changes
     path.write_bytes(_file(a={"keys": [HASH]}))
     followed = KeyFile(path, interval=0.001)
     quotas = Quotas({"a": 60, "*": 120}, followed)
-    following = asyncio.create_task(followed.follow())
+    following = asyncio.create_task(followed.follow(logging.getLogger(__name__).log))
 
     async def until(condition: Any) -> None:
         async with asyncio.timeout(10):

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from legato_gateway.discovery import WorkerAddress
-from legato_gateway.discovery.endpoint_slices import BadAnswer, Expired, Slices, message
+from legato_gateway.discovery.endpoint_slices import PLAIN, TLS, BadAnswer, Expired, Slices, message
 
 CONTROL = ({"name": "control", "port": 8082},)
 
@@ -26,8 +26,8 @@ def item(name, *endpoints, version="1", family="IPv4", ports=CONTROL):
     }
 
 
-def listed(*items, version="9"):
-    slices = Slices()
+def listed(*items, version="9", ports=PLAIN):
+    slices = Slices(ports)
     slices.replace(json.dumps({"metadata": {"resourceVersion": version}, "items": items}).encode())
     return slices
 
@@ -68,6 +68,26 @@ def test_addresses_of_all_slices_count_ready_or_not():
 def test_what_names_no_reachable_pod_is_no_worker(useless):
     slices = listed(useless, item("b", pod("d-1", "10.0.0.2")))
     assert slices.workers(slices.uids) == (WorkerAddress("d-1", "10.0.0.2:8082"),)
+
+
+SECURED = {"name": "control-tls", "port": 8084}
+
+
+@pytest.mark.parametrize("ports", [TLS, PLAIN])
+def test_worker_is_reached_with_tls_where_both_ends_have_it(ports):
+    """A slice has the ports that its pods have: so pods of before and after a change go together."""
+    slices = listed(
+        item("plain", pod("old", "10.0.0.1")),
+        item("permissive", pod("both", "10.0.0.2"), ports=(*CONTROL, SECURED)),
+        item("strict", pod("sealed", "10.0.0.3"), ports=(SECURED,)),
+        ports=ports,
+    )
+    old = WorkerAddress("old", "10.0.0.1:8082")
+    if ports is PLAIN:
+        assert slices.workers(slices.uids) == (WorkerAddress("both", "10.0.0.2:8082"), old)
+    else:
+        both, sealed = WorkerAddress("both", "10.0.0.2:8084", True), WorkerAddress("sealed", "10.0.0.3:8084", True)
+        assert slices.workers(slices.uids) == (both, old, sealed)
 
 
 def test_events_change_single_slices():

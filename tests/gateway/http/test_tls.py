@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import errno
 import functools
+import logging
 import socket
 import ssl
 from collections import Counter
@@ -16,14 +17,16 @@ import pytest
 import uvicorn
 from certificates import TLSFiles
 
-from legato_gateway.followed_files import InvalidFile
-from legato_gateway.http import protocol, tls
+from legato_gateway.http import protocol
 from legato_gateway.http.certificate import Certificate
-from legato_gateway.http.connections import BAD_HANDSHAKE, LATE_HANDSHAKE, MADE_ROOM, ConnectionLimits, Connections
+from legato_gateway.http.connections import MADE_ROOM, ConnectionLimits, Connections
 from legato_gateway.http.protocol import BoundedProtocol
-from legato_gateway.http.tls import Handshake, TLSServer
+from legato_protocol import tls_server
+from legato_protocol.followed_files import InvalidFile
+from legato_protocol.tls_server import BAD_HANDSHAKE, LATE_HANDSHAKE, Handshake, TLSServer
 
 pytestmark = pytest.mark.anyio
+LOG = logging.getLogger(__name__)
 ASK = b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n"
 LOOPS = [pytest.param(("asyncio", {"use_uvloop": on}), id=name) for name, on in (("asyncio", False), ("uvloop", True))]
 
@@ -67,7 +70,7 @@ class Serving:
         self.pending: set[Any] = state.connections
         make = functools.partial(BoundedProtocol, self.places, config, state, {})
         self.listener = socket.create_server(("127.0.0.1", 0))
-        self.server = TLSServer(self.listener, certificate, self.places, self.pending, make)
+        self.server = TLSServer(self.listener, certificate, self.places, self.pending, make, limits.head)
         self.port = self.listener.getsockname()[1]
 
     async def connect(self, authority: Path) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
@@ -150,7 +153,7 @@ async def test_a_connection_that_is_idle_makes_room_at_once_though_its_client_sa
     files: TLSFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its place was that of its handshake: it is not counted twice. A leave that TLS takes is not waited for."""
-    monkeypatch.setattr(tls, "LAST_FLUSH", 600.0)
+    monkeypatch.setattr(tls_server, "LAST_FLUSH", 600.0)
     async with serving(files, ConnectionLimits(most=1)) as server:
         _, writer = await server.connect(files.authority)
         await until(lambda: not any(isinstance(each, Handshake) for each in server.pending))
@@ -225,7 +228,7 @@ async def test_without_a_descriptor_it_tries_again_later(files: TLSFiles, monkey
         server.server.close()
         listener = server.server._listener = server.listener = Exhausted(fileno=server.listener.detach())
         retries: list[Any] = []
-        monkeypatch.setattr(tls, "AGAIN", 0.05)
+        monkeypatch.setattr(tls_server, "AGAIN", 0.05)
         monkeypatch.setattr(server.server, "start", lambda: retries.append(1))
         TLSServer.start(server.server)
         asked = asyncio.create_task(server.asked(files.authority))
@@ -241,7 +244,7 @@ async def test_a_new_certificate_is_for_new_connections_and_a_bad_one_for_none(
 ) -> None:
     installed = files.install(tmp_path)
     certificate = Certificate(installed.certificate, installed.key, interval=0.001)
-    following = asyncio.create_task(certificate.follow())
+    following = asyncio.create_task(certificate.follow(LOG.log))
     async with serving(installed, certificate=certificate) as server:
         reader, writer = await server.connect(files.authority)
         first = certificate.context

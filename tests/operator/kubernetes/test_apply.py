@@ -21,7 +21,7 @@ PLACE = placement.kubernetes("engine:test", "gateway:test")
 class NoWorkers:
     """None answers."""
 
-    async def state(self, address, token):
+    async def state(self, address, tokens, tls=None):
         return None
 
 

@@ -21,7 +21,7 @@ def test_operator_is_let_in_from_its_own_namespace_where_it_has_one(build, names
 def test_a_gateways_control_port_is_for_the_operator_alone(build, namespace):
     (clients, operator) = network_policy.gateway(parsing.read_service(build()), namespace)["spec"]["ingress"]
     assert (clients.get("from"), [port["port"] for port in clients["ports"]]) == (None, [8080, 8081])
-    assert [port["port"] for port in operator["ports"]] == [8082]
+    assert [port["port"] for port in operator["ports"]] == [8082, 8084]
     (peer,) = operator["from"]
     assert peer["podSelector"] == {"matchLabels": {"app.kubernetes.io/name": "legato-operator"}}
     assert peer["namespaceSelector"].get("matchLabels", {}) == (

@@ -58,7 +58,7 @@ class Scripted:
         self.reports, self.asked, self.now = {}, [], 0.0
         self.source = GatewaySignalSource()
 
-    async def report(self, address, tokens):
+    async def report(self, address, tokens, tls=None):
         assert tokens == ("secret",)
         name = address.partition(":")[0]
         self.asked.append(name)

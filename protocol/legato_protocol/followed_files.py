@@ -8,7 +8,6 @@ from typing import Generic, TypeVar
 
 T = TypeVar("T")
 INTERVAL = 1.0  # seconds; a kubelet takes up to a minute to bring a changed Secret
-_log = logging.getLogger(__name__)
 
 
 class InvalidFile(Exception):
@@ -22,7 +21,7 @@ class FollowedFiles(Generic[T]):
     """
 
     def __init__(self, name: str, paths: Sequence[Path], read: Callable[..., T], interval: float = INTERVAL) -> None:
-        """Raises InvalidFile: without them a gateway does not start."""
+        """Raises InvalidFile: without them a process does not start."""
         self._name = name
         self._paths = tuple(paths)
         self._read = read
@@ -35,16 +34,16 @@ class FollowedFiles(Generic[T]):
 
     value: T
 
-    async def follow(self) -> None:
-        """Takes in what the files say from here on, until cancelled."""
+    async def follow(self, log: Callable[[int, str], None]) -> None:
+        """Takes in what the files say from here on, until cancelled. `log` gets a level of `logging` and a line."""
         while True:
             await asyncio.sleep(self._interval)
             before = self.problem
             self._look()
             if self.problem and self.problem != before:
-                _log.error("%s stay as they were: %s", self._name, self.problem)
+                log(logging.ERROR, f"{self._name} stay as they were: {self.problem}")
             elif before and not self.problem:
-                _log.info("%s are read again from %s", self._name, self._paths[0])
+                log(logging.INFO, f"{self._name} are read again from {self._paths[0]}")
 
     def _look(self) -> None:
         path = self._paths[0]

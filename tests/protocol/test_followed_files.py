@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from legato_gateway.followed_files import FollowedFiles, InvalidFile
+from legato_protocol.followed_files import FollowedFiles, InvalidFile
 
 pytestmark = pytest.mark.anyio
 
@@ -50,7 +50,7 @@ async def test_what_has_not_changed_is_not_read_again_and_a_bad_pair_changes_not
         return first
 
     followed = FollowedFiles("Pairs", paths, equal, interval=0.001)
-    following = asyncio.create_task(followed.follow())
+    following = asyncio.create_task(followed.follow(lambda _level, _line: None))
     await until(lambda: paths[1].times > 5)
     assert read == [(b"1", b"1")]
     (tmp_path / "a").write_text("2")

@@ -1,18 +1,48 @@
-"""The public port with TLS: connections from being accepted until their handshake is over."""
+"""A port with TLS: connections from being accepted until their handshake is over."""
 
 import asyncio
 import socket
 import ssl
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
-from legato_gateway.http.certificate import Certificate
-from legato_gateway.http.connections import BAD_HANDSHAKE, LATE_HANDSHAKE, Connections
-from legato_gateway.http.protocol import LAST_FLUSH, BoundedProtocol
-
+LATE_HANDSHAKE: Final = "late_handshake"
+BAD_HANDSHAKE: Final = "bad_handshake"  # plain HTTP, or no version of TLS in common
+LAST_FLUSH: Final = 5.0  # seconds for what was written to a connection that is closed
 AT_ONCE: Final = 128  # connections that are accepted before others get a turn
 AGAIN: Final = 1.0  # seconds until the next attempt when no descriptor is left
 EARLY: Final = 0.01  # seconds by which a loop's clock may be behind its timers: uvloop's counts whole milliseconds
+
+
+class Certificate(Protocol):
+    """What a server shows."""
+
+    @property
+    def context(self) -> ssl.SSLContext:
+        """For new connections."""
+        ...
+
+
+class Places(Protocol):
+    """How many connections there may be."""
+
+    def enter(self, connection: Any, port: int | None) -> bool:
+        """Whether it has a place now."""
+        ...
+
+    def leave(self, connection: Any) -> None:
+        """It needs none any more."""
+        ...
+
+    def refused(self, reason: str, text: str) -> None:
+        """Counts a handshake that failed."""
+        ...
+
+
+class Secured(asyncio.Protocol):
+    """Of a connection whose handshake is over, if it has a place of its own."""
+
+    handshake: "Handshake | None" = None  # it gives its place to this connection
 
 
 class TLSServer:
@@ -27,15 +57,18 @@ class TLSServer:
         self,
         listener: socket.socket,
         certificate: Certificate,
-        places: Connections,
+        places: Places,
         pending: set[Any],
-        make: Callable[[], BoundedProtocol],
+        make: Callable[[], Secured],
+        patience: float,
     ) -> None:
+        """`patience` is how long a handshake may take, in seconds."""
         self._listener = listener
         self._certificate = certificate
         self._places = places
         self._pending = pending
         self._make = make
+        self._patience = patience
         self._loop = asyncio.get_running_loop()
         self._again: asyncio.TimerHandle | None = None
 
@@ -67,7 +100,7 @@ class TLSServer:
                 return
             connection.setblocking(False)
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            handshake = Handshake(connection, self._places, self._pending)
+            handshake = Handshake(connection, self._places, self._pending, self._patience)
             if self._places.enter(handshake, connection.getsockname()[1]):
                 handshake.start(self._certificate.context, self._make())
             else:
@@ -77,12 +110,13 @@ class TLSServer:
 class Handshake:
     """One of them. It has a place, which the connection's protocol takes over."""
 
-    def __init__(self, connection: socket.socket, places: Connections, pending: set[Any]) -> None:
+    def __init__(self, connection: socket.socket, places: Places, pending: set[Any], patience: float) -> None:
         self._connection = connection
         self._places = places
         self._pending = pending
+        self._patience = patience
 
-    def start(self, context: ssl.SSLContext, protocol: BoundedProtocol) -> None:
+    def start(self, context: ssl.SSLContext, protocol: Secured) -> None:
         """Begins it; `protocol` is made for the connection."""
         protocol.handshake = self
         self._pending.add(self)
@@ -94,8 +128,8 @@ class Handshake:
 
     shutdown = make_room  # as uvicorn calls it when it ends
 
-    async def _run(self, context: ssl.SSLContext, protocol: BoundedProtocol) -> None:
-        loop, limit = asyncio.get_running_loop(), self._places.limits.head
+    async def _run(self, context: ssl.SSLContext, protocol: Secured) -> None:
+        loop, limit = asyncio.get_running_loop(), self._patience
         due = loop.time() + limit
         try:
             await loop.connect_accepted_socket(

@@ -1,0 +1,34 @@
+"""The authority that each pod with TLS is to be known by: of the Secret that its own certificate is from."""
+
+import asyncio
+import base64
+import binascii
+import dataclasses
+from collections.abc import Iterable
+
+from legato_operator.api.resources import InferenceService
+from legato_operator.cluster import Cluster, Ref
+from legato_operator.errors import ClusterError, Unavailable
+from legato_operator.manifests import common
+from legato_operator.observing.observed import PeerTLS, Pod
+from legato_protocol import names
+
+
+async def known(cluster: Cluster, service: InferenceService, pods: Iterable[Pod]) -> list[Pod]:
+    """These pods. One whose Secret cannot be read keeps no authority, and is not spoken to. Raises Unavailable."""
+    found = list(pods)
+    secrets = sorted({pod.tls_secret for pod in found} - {""})
+    read = await asyncio.gather(*(_read(cluster, service, secret) for secret in secrets))
+    by_secret = dict(zip(secrets, read, strict=True))
+    return [dataclasses.replace(pod, tls=by_secret.get(pod.tls_secret)) for pod in found]
+
+
+async def _read(cluster: Cluster, service: InferenceService, secret: str) -> PeerTLS | None:
+    try:
+        stored = await cluster.get(Ref("Secret", service.metadata.namespace, secret))
+        authority = base64.b64decode(stored["data"][names.TLS_AUTHORITY], validate=True).decode("latin-1")
+    except Unavailable:
+        raise
+    except (ClusterError, KeyError, TypeError, binascii.Error):
+        return None
+    return PeerTLS(authority, common.internal_tls_name(service))

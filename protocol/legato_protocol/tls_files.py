@@ -1,0 +1,77 @@
+"""Certificates in files, and what is made of them: of one port, or of all processes of a service (`InternalTLS`)."""
+
+import ssl
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from ssl import SSLContext
+from typing import Final
+
+from legato_protocol import names
+from legato_protocol.followed_files import INTERVAL, FollowedFiles, InvalidFile
+
+FILES: Final = (names.TLS_CERTIFICATE, names.TLS_KEY, names.TLS_AUTHORITY)
+
+
+@dataclass(frozen=True, slots=True)
+class Contexts:
+    """`server` shows the certificate; `client` trusts the authority, and checks the name of whom it connects to."""
+
+    server: SSLContext
+    client: SSLContext
+
+
+class InternalTLS(FollowedFiles[Contexts]):
+    """The Secret that all processes of a service share, as a folder: certificate, key, and the authority that signed.
+
+    Pods have no names that last, so all of them show one certificate, and `name` is what it is checked for. Open
+    connections keep the contexts they began with.
+    """
+
+    def __init__(self, folder: Path, name: str = "", interval: float = INTERVAL) -> None:
+        """Raises InvalidFile. Only who connects needs the name."""
+        self.name = name
+        certificate, key, authority = (folder / each for each in FILES)
+        read = partial(_contexts, certificate, key, authority)
+        super().__init__("files of internal TLS", (certificate, key, authority), read, interval)
+
+    @property
+    def context(self) -> SSLContext:
+        """For connections that are accepted."""
+        return self.value.server
+
+
+def server_context(certificate: Path, key: Path) -> SSLContext:
+    """For TLS 1.2 or later. Raises InvalidFile."""
+    context = SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.options |= ssl.OP_NO_RENEGOTIATION  # it costs the server more than the client
+    context.set_alpn_protocols(["http/1.1"])
+    try:
+        context.load_cert_chain(certificate, key, password="")  # an encrypted key is refused, and not asked for
+    except (ssl.SSLError, OSError) as error:
+        raise InvalidFile(f"no certificate in PEM whose private key is in {key}: {_why(error)}") from None
+    return context
+
+
+def client_context(authority: str) -> SSLContext:
+    """Trusts these certificates in PEM and no others. Raises InvalidFile."""
+    context = SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    try:
+        context.load_verify_locations(cadata=authority)
+    except (ssl.SSLError, ValueError) as error:
+        why = _why(error) if isinstance(error, ssl.SSLError) else str(error)
+        raise InvalidFile(f"no certificates in PEM: {why}") from None
+    return context
+
+
+def _contexts(certificate: Path, key: Path, authority: Path, *contents: bytes) -> Contexts:
+    server = server_context(certificate, key)
+    try:
+        return Contexts(server, client_context(contents[-1].decode("latin-1")))
+    except InvalidFile as error:
+        raise InvalidFile(f"{authority}: {error}") from None
+
+
+def _why(error: OSError) -> str:
+    reason = getattr(error, "reason", None) or error.strerror or "not understood"
+    return str(reason).lower().replace("_", " ")

@@ -1,0 +1,104 @@
+"""Workers with TLS: a gateway shows the service's token to none that cannot prove who it is."""
+
+import asyncio
+
+import certificates
+import pytest
+from websockets.asyncio.server import serve
+
+from legato_gateway.discovery import WorkerAddress
+from legato_gateway.workers.links import opener
+from legato_gateway.workers.worker_stream import StreamLimits
+from legato_protocol import stream
+from legato_protocol.followed_tokens import ServiceTokens
+from legato_protocol.tls_files import InternalTLS, server_context
+
+NAME = "s-workers.demo.svc"
+NAMES = f"subjectAltName=DNS:{NAME},IP:127.0.0.1"
+LIMITS = StreamLimits(backoff_first=0.001, backoff_most=0.01)
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    return certificates.make(tmp_path_factory.mktemp("tls") / "own", names=NAMES)
+
+
+@pytest.fixture(scope="module")
+def others(tmp_path_factory):
+    return certificates.make(tmp_path_factory.mktemp("tls") / "others", names=NAMES)
+
+
+class Heard:
+    """A listener that keeps what concerns connections."""
+
+    def __init__(self):
+        self.greeted_by, self.reasons = asyncio.Event(), asyncio.Queue()
+
+    def greeted(self, worker, hello):
+        self.greeted_by.set()
+
+    def disconnected(self, worker, reason):
+        self.reasons.put_nowait(reason)
+
+    def __getattr__(self, name):
+        return lambda *_: False
+
+
+async def _outcome(lab, trust, *, served=None, tls=True, strict=False):
+    """ "greeted", or why not; and how many connections were made to the worker, which saw a token with each."""
+    (worker,) = lab.unified(1)
+    seen = []
+
+    async def talk(connection):
+        seen.append(connection.request.headers["authorization"])
+        await connection.recv()
+        await connection.send(stream.encode(worker._hello()))
+        await connection.wait_closed()
+
+    async with asyncio.timeout(20), serve(talk, "127.0.0.1", 0, ssl=served) as server:
+        port = next(iter(server.sockets)).getsockname()[1]
+        heard, tokens = Heard(), ServiceTokens("secret")
+        opened = opener("g", tokens, LIMITS, trust, strict)(WorkerAddress("u0", f"127.0.0.1:{port}", tls), heard)
+        opened.start(lambda fault: None, lambda stream: None)
+        greeted, failed = asyncio.create_task(heard.greeted_by.wait()), asyncio.create_task(heard.reasons.get())
+        await asyncio.wait((greeted, failed), return_when=asyncio.FIRST_COMPLETED)
+        await opened.close()
+        outcome = "greeted" if greeted.done() else failed.result()
+        greeted.cancel(), failed.cancel()
+        return outcome, len(seen)
+
+
+def _internal(folder, files, name=NAME):
+    folder.mkdir()
+    files.install(folder)
+    return InternalTLS(folder, name)
+
+
+def test_a_worker_is_known_by_the_authority_and_the_one_name_whatever_its_address(lab, files, others, tmp_path):
+    async def test():
+        served = server_context(files.certificate, files.key)
+        own = _internal(tmp_path / "own", files)
+        assert (await _outcome(lab, own, served=served))[0] == "greeted"
+        assert (await _outcome(lab, own, served=served, tls=False, strict=True))[0] == "greeted"
+        for trust in (
+            _internal(tmp_path / "others", others),
+            _internal(tmp_path / "name", files, "x-workers.demo.svc"),
+            None,  # of this machine
+        ):
+            reason, connections = await _outcome(lab, trust, served=served)
+            assert "certificate verify failed" in reason
+            assert connections == 0
+
+    lab.run(test)
+
+
+def test_strict_speaks_to_no_worker_without_tls_and_permissive_does(lab, files, tmp_path):
+    async def test():
+        own = _internal(tmp_path / "own", files)
+        assert (await _outcome(lab, own, tls=False))[0] == "greeted"
+        for given in ({"tls": False, "strict": True}, {"tls": True}):
+            outcome, connections = await _outcome(lab, own, **given)
+            assert outcome != "greeted"
+            assert connections == 0
+
+    lab.run(test)
