@@ -95,7 +95,7 @@ class WorkerMetrics:
             "ready": ("1 when this worker serves.", self.ready),
             "gateways": ("Gateways connected.", self.gateways),
             "transfer_abandoned_connections": (
-                "Connections to the transfer port that strangers opened and closed, and that UCX keeps.",
+                "Connections to the transfer port that strangers opened and closed, and that UCX still keeps.",
                 self.abandoned,
             ),
             "internal_tls_invalid": (

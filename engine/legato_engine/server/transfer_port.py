@@ -9,7 +9,7 @@ _CLOSE_WAIT = "08"
 
 def abandoned(address: bytes, tables: Iterable[Path] = _TABLES) -> int:
     """Connections to the link at this address (`Hello.address`) that their peer has closed and UCX has not: after bytes
-    that are none of UCX's it keeps them for good. 0 where there is no such port."""
+    that are none of UCX's it keeps them, until `transfer.ucx.strangers` resets them. 0 where there is no such port."""
     port = address.rpartition(b":")[2]
     if not port.isdigit():
         return 0

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from legato_engine.server import transfer_port
+from legato_engine.transfer.ucx import strangers
 from legato_engine.transfer.ucx.link import UcxLink
 from legato_engine.transfer.ucx.transports import choose
 
@@ -34,7 +35,8 @@ def test_connections_that_the_peer_has_closed_are_counted_by_port(host: str) -> 
             end.close()
 
 
-def test_what_ucx_keeps_after_foreign_bytes_is_counted() -> None:
+def test_what_ucx_keeps_after_foreign_bytes_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(strangers, "INTERVAL", 10 * PATIENCE)
     memory = np.zeros(1 << 16, np.uint8)
     link = UcxLink(choose("TCP"), "127.0.0.1", memory.ctypes.data, memory.nbytes, None)
     host, port = link.address.decode().rsplit(":", 1)

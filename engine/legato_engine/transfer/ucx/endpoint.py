@@ -30,8 +30,10 @@ class UcxEndpoint:
     lanes are not settled, which they are once messages have gone both ways.
     """
 
-    def __init__(self, number: int, handle: int, ucp: Ucp, accepted: bool) -> None:
+    def __init__(self, number: int, handle: int, ucp: Ucp, client: tuple[str, int] | None) -> None:
+        """`client` is the address of the peer, where it connected."""
         self.number = number
+        self.client = client
         self.handle = handle
         self._ucp = ucp
         self._failed = False
@@ -46,7 +48,7 @@ class UcxEndpoint:
         self._settled = self._to_settle = False
         self._packed_key = b""
         self._early_puts: list[tuple[Sequence[PutSpan], int]] = []
-        if not accepted:
+        if client is None:
             self._greet(_HELLO)
 
     def attach(self, rkey: bytes) -> None:

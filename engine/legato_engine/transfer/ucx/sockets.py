@@ -4,6 +4,7 @@ import array
 import fcntl
 import socket
 import struct
+import sys
 from collections.abc import Iterator
 from ipaddress import ip_address
 from pathlib import Path
@@ -37,6 +38,23 @@ def packed(host: str, port: int) -> bytes:
     if address.version == 4:
         return struct.pack("=H", socket.AF_INET) + struct.pack("!H4s8x", port, address.packed)
     return struct.pack("=H", socket.AF_INET6) + struct.pack("!HI16sI", port, 0, address.packed, 0)
+
+
+def unpacked(address: bytes) -> tuple[str, int]:
+    """Host and port of a `struct sockaddr` of one of the two families."""
+    port = int.from_bytes(address[2:4], "big")
+    if int.from_bytes(address[:2], sys.byteorder) == socket.AF_INET6:
+        return socket.inet_ntop(socket.AF_INET6, address[8:24]), port
+    return socket.inet_ntop(socket.AF_INET, address[4:8]), port
+
+
+def from_table(family: socket.AddressFamily, text: str) -> tuple[str, int]:
+    """Host and port as the system's tables of sockets spell them: words of the machine's order, in hexadecimal."""
+    digits, _, port = text.rpartition(":")
+    words = array.array("I", bytes.fromhex(digits))
+    if sys.byteorder == "little":
+        words.byteswap()
+    return socket.inet_ntop(family, words.tobytes()), int(port, 16)
 
 
 def interface(host: str) -> str:

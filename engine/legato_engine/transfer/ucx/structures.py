@@ -51,6 +51,10 @@ class ListenerAttributes(ctypes.Structure):
     _fields_ = (("mask", c_uint64), ("address", c_uint8 * 128))
 
 
+class RequestAttributes(ctypes.Structure):
+    _fields_ = (("mask", c_uint64), ("client", c_uint8 * 128), ("client_id", c_uint64))
+
+
 class EndpointParams(ctypes.Structure):
     _fields_ = (
         ("mask", c_uint64),
@@ -75,6 +79,7 @@ PROTOTYPES = {
     "ucp_listener_create": (c_int, c_void_p, POINTER(ListenerParams), POINTER(c_void_p)),
     "ucp_listener_query": (c_int, c_void_p, POINTER(ListenerAttributes)),
     "ucp_listener_destroy": (None, c_void_p),
+    "ucp_conn_request_query": (c_int, c_void_p, POINTER(RequestAttributes)),
     "ucp_ep_create": (c_int, c_void_p, POINTER(EndpointParams), POINTER(c_void_p)),
     "ucp_ep_rkey_unpack": (c_int, c_void_p, c_char_p, POINTER(c_void_p)),
     "ucp_rkey_destroy": (None, c_void_p),

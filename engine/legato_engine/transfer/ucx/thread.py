@@ -4,6 +4,7 @@ This is the only module that imports ucxx, and `_open_worker` the only place tha
 """
 
 import logging
+import math
 import os
 import select
 import time
@@ -16,6 +17,7 @@ from legato_engine.mailbox import Mailbox
 from legato_engine.transfer.link import Connected, Fenced, LinkError, LinkEvent, PeerDown, PutFailed, PutSpan, Received
 from legato_engine.transfer.ucx import sockets
 from legato_engine.transfer.ucx.endpoint import UcxEndpoint
+from legato_engine.transfer.ucx.strangers import Strangers
 from legato_engine.transfer.ucx.transports import TransportConfig
 from legato_engine.transfer.ucx.ucp import Ucp
 
@@ -61,6 +63,7 @@ class UcxThread:
             self._memory = self._ucp.map_memory(self._context.handle, address, length)
             key = self._ucp.pack_key(self._context.handle, self._memory)
             port = self._listen(host, range(ports[0], ports[1] + 1) if ports else _ANY_PORTS)
+            self._strangers = Strangers(port)
         except Exception as error:  # whatever it is, `open` waits for it and raises it
             started.put(error)
             return
@@ -79,8 +82,10 @@ class UcxThread:
         if self._fault is not None:
             raise self._fault
         reported = self._collect()
-        if self._running and not (reported or self._failed) and self._worker.arm():
-            self._sleeper.poll()
+        if self._strangers.wait <= 0:  # after progress: who connected with bytes of UCX's is an endpoint by now
+            self._strangers.look({each.client for each in self._endpoints.values()})
+        elif self._running and not (reported or self._failed) and self._worker.arm():
+            self._sleeper.poll(math.ceil(1000 * self._strangers.wait))
 
     # calls
 
@@ -90,7 +95,7 @@ class UcxThread:
         except (ValueError, LinkError) as error:
             self._report(PeerDown(number, f"cannot connect to {address!r}: {error}"))
             return
-        self._adopt(number, handle, accepted=False)
+        self._adopt(number, handle, None)
         self._report(Connected(number))
 
     def attach(self, number: int, rkey: bytes) -> None:
@@ -157,12 +162,13 @@ class UcxThread:
 
     def _accept(self, request: int) -> None:
         try:
+            client = sockets.unpacked(self._ucp.client(request))
             handle = self._ucp.accept(self._worker.handle, request)
         except LinkError as error:  # who asked may be gone already
             _log.warning("a peer could not be let in: %s", error)
             return
         number = next(self._numbers)
-        self._adopt(number, handle, accepted=True)
+        self._adopt(number, handle, client)
         self._report(Connected(number, accepted=True))
 
     def _take(self, handle: int, message: bytes) -> None:
@@ -180,9 +186,9 @@ class UcxThread:
             self._endpoints[number].broke()
             self._failed.append(number)
 
-    def _adopt(self, number: int, handle: int, accepted: bool) -> None:
+    def _adopt(self, number: int, handle: int, client: tuple[str, int] | None) -> None:
         self._by_handle[handle] = number
-        self._endpoints[number] = UcxEndpoint(number, handle, self._ucp, accepted)
+        self._endpoints[number] = UcxEndpoint(number, handle, self._ucp, client)
 
     def _guarded(self, act: Callable[_P, None]) -> Callable[_P, None]:
         """For UCX to call: from within its progress no exception comes back by itself."""

@@ -21,6 +21,7 @@ from legato_engine.transfer.ucx.structures import (
     OnConnectionRequest,
     OnFailure,
     OnMessage,
+    RequestAttributes,
     RequestParams,
     SocketAddress,
 )
@@ -35,6 +36,7 @@ _HANDLE_ID_FLAGS_CALLBACK = 0b111
 _WHOLE_MESSAGES = 1
 _LISTEN_AT_AND_ASK = 0b101
 _ADDRESS_LISTENED_AT = 0b1
+_CLIENT_ADDRESS = 0b1
 _CLIENT = 0b110110  # error mode and handler, address, flags
 _SERVER = 0b1000110  # error mode and handler, connection request
 _REPORT_FAILURES = 1
@@ -100,6 +102,12 @@ class Ucp:
         """An endpoint to the listener at this socket address. That nobody is there shows later. Raises LinkError."""
         to = SocketAddress(address, len(address))
         return self._create(worker, EndpointParams(mask=_CLIENT, flags=_CLIENT_SERVER, address=to))
+
+    def client(self, request: int) -> bytes:
+        """The socket address of the client that asked. Raises LinkError."""
+        attributes = RequestAttributes(mask=_CLIENT_ADDRESS)
+        self._check(self._lib.ucp_conn_request_query(request, byref(attributes)), "query a client")
+        return bytes(attributes.client)
 
     def accept(self, worker: int, request: int) -> int:
         """An endpoint to the client that asked. Raises LinkError."""

@@ -8,7 +8,7 @@ from legato_engine.transfer.ucx.endpoint import UcxEndpoint
 
 @pytest.fixture
 def endpoint():
-    return UcxEndpoint(1, 1, None, accepted=True)  # it calls UCX only to send, put and close
+    return UcxEndpoint(1, 1, None, ("127.0.0.1", 1))  # it calls UCX only to send, put and close
 
 
 def numbered(number, data=b"x"):
