@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import msgspec
 
@@ -18,8 +19,17 @@ from legato_gateway.openai.tools import definitions
 from legato_gateway.openai.tools import messages as chat_messages
 from legato_gateway.openai.tools.definitions import OfferedTools
 from legato_gateway.openai.tools.families import FAMILIES
+from legato_gateway.request import GenerationRequest
 
 _MESSAGES = msgspec.json.Decoder(Messages)
+
+
+@dataclass(frozen=True, slots=True)
+class ChatRequest:
+    """A conversation, checked and tokenized, and what may be in the answer to it."""
+
+    request: GenerationRequest
+    format: AnswerFormat
 
 
 def prepare(serving: ModelServing, asked: Asked, raw: bytearray) -> PreparedRequest:
@@ -29,6 +39,25 @@ def prepare(serving: ModelServing, asked: Asked, raw: bytearray) -> PreparedRequ
     serving.check_model(body.model)
     unsupported.check_chat(body)
     messages = bodies.decode(_MESSAGES, body.messages, "messages")
+    head = ResponseHead(new_id("chatcmpl"), int(time.time()), serving.model)
+    chat = chat_request(serving, asked, head.id, body, messages)
+    usage = bool(body.stream_options and body.stream_options.include_usage)
+    logprobs = chat.request.params.logprobs is not None
+    return PreparedRequest(
+        requests=(chat.request,),
+        writer=ChatWriter(head, usage, logprobs, serving.tokens.token_bytes, chat.format),
+        stream=bool(body.stream),
+        explain=chat.request.explain,
+        id=head.id,
+        model=serving.model.name,
+    )
+
+
+def chat_request(
+    serving: ModelServing, asked: Asked, id: str, body: ChatBody, messages: Sequence[ChatMessage]
+) -> ChatRequest:
+    """What other APIs share with this one. `body.messages` is not read, and its model was checked. Raises what the
+    client is told, with the paths that things have in this API."""
     for number, message in enumerate(messages):
         unsupported.check_message(message, f"messages[{number}]")
     options = params.options(asked, body)
@@ -38,16 +67,8 @@ def prepare(serving: ModelServing, asked: Asked, raw: bytearray) -> PreparedRequ
     wanted = body.max_completion_tokens or body.max_tokens
     most = params.limit(wanted, len(prompt), serving.model.context, None, "messages")
     sampling = params.sampling(body, serving.limits, most, logprobs, tools.grammar)
-    head = ResponseHead(new_id("chatcmpl"), int(time.time()), serving.model)
-    usage = bool(body.stream_options and body.stream_options.include_usage)
-    return PreparedRequest(
-        requests=(params.request(head.id, prompt, sampling, body, options, _shown(serving, tools)),),
-        writer=ChatWriter(head, usage, logprobs is not None, serving.tokens.token_bytes, AnswerFormat(tools.calls)),
-        stream=bool(body.stream),
-        explain=options.explain,
-        id=head.id,
-        model=serving.model.name,
-    )
+    request = params.request(id, prompt, sampling, body, options, _shown(serving, tools))
+    return ChatRequest(request, AnswerFormat(tools.calls))
 
 
 def _prompt(serving: ModelServing, messages: Sequence[ChatMessage], tools: OfferedTools) -> tuple[int, ...]:
