@@ -20,6 +20,7 @@ from legato_gateway import errors
 from legato_gateway import settings as gateway_settings
 from legato_gateway.metrics import Metrics
 from legato_gateway.openai import schemas
+from legato_gateway.openai.responses.body import ResponsesBody
 from legato_operator.kubernetes import settings as operator_settings
 from legato_operator.kubernetes.metrics import OperatorMetrics
 from legato_protocol import names, sampling_limits
@@ -87,6 +88,19 @@ def test_docs_know_every_field_of_requests():
     assert told["both"] <= both
     assert told["chat"] <= chat
     assert told["completions"] <= completion
+
+
+def test_docs_know_every_field_of_responses():
+    text = (DOCS / "responses.md").read_text()
+    told, no_effect, unsupported = (
+        _rows("responses.md", "Fields"),
+        set(re.findall(r"`(\w+)`", text.split("## Without effect\n")[1].split("\n## ")[0])),
+        set(re.findall(r"`(\w+)`", text.split("## Not supported\n")[1])) - {"unsupported_value"},
+    )
+    fields = {field.name for field in msgspec.structs.fields(ResponsesBody)}
+    shared = {field.name for field in msgspec.structs.fields(schemas.SamplingBody)}
+    assert fields - shared <= told | no_effect | unsupported <= fields
+    assert no_effect.isdisjoint(told | unsupported)
 
 
 def test_docs_know_the_range_of_every_parameter():

@@ -6,9 +6,9 @@ from typing import Any
 from legato_gateway.errors import GatewayError
 from legato_gateway.openai import answer
 from legato_gateway.openai.answer import AnswerFormat, AnswerReader
-from legato_gateway.openai.sse import ChunkEncoder, CollectedChoice, ResponseHead, encode, finite, usage_fields
+from legato_gateway.openai.sse import ChunkEncoder, CollectedChoice, ResponseHead, encode, usage_fields
+from legato_gateway.openai.token_logprobs import logprob_fields
 from legato_gateway.request import Delta, TokenText, Usage
-from legato_protocol.stream import TokenLogprobs
 
 KIND = "chat.completion"
 _NOTHING = b'"delta":{}'
@@ -87,12 +87,5 @@ class ChatWriter:
         return answer.message(reader.push(text, finish or "stop")), reader.finish_reason(finish)
 
     def _logprob_fields(self, tokens: Sequence[TokenText]) -> dict[str, Any]:
-        return {"content": [self._token(token, token.logprobs) for token in tokens if token.logprobs], "refusal": None}
-
-    def _token(self, token: TokenText, logprobs: TokenLogprobs) -> dict[str, Any]:
-        top = [_spelled(self._token_bytes(best.token), best.logprob) for best in logprobs.top]
-        return {**_spelled(token.raw, logprobs.logprob), "top_logprobs": top}
-
-
-def _spelled(raw: bytes, logprob: float) -> dict[str, Any]:
-    return {"token": raw.decode(errors="replace"), "logprob": finite(logprob), "bytes": list(raw)}
+        shown = [logprob_fields(token, self._token_bytes) for token in tokens if token.logprobs]
+        return {"content": shown, "refusal": None}

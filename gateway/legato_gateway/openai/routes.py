@@ -11,6 +11,8 @@ from legato_gateway.errors import DeadlineExceeded, LateBody, Unsupported
 from legato_gateway.openai import bodies, chat, completions
 from legato_gateway.openai.generation_response import GenerationResponse, PreparedRequest
 from legato_gateway.openai.params import Asked
+from legato_gateway.openai.responses import prepare as responses
+from legato_gateway.openai.responses.body import ResponsesBody
 from legato_gateway.openai.schemas import ChatBody, CompletionBody, json_schema
 from legato_gateway.openai.serving import ModelServing, OpenAIServing, ServedModel
 
@@ -22,6 +24,7 @@ def router(serving: OpenAIServing) -> APIRouter:
     routes = APIRouter(prefix="/v1")
     add_generation(routes, serving, "/chat/completions", chat.prepare, ChatBody)
     add_generation(routes, serving, "/completions", completions.prepare, CompletionBody)
+    add_generation(routes, serving, "/responses", responses.prepare, ResponsesBody)
     _add_models(routes, serving)
 
     @routes.post("/embeddings", response_model=None)

@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from legato_gateway.openai.responses.body import ResponsesBody
 from legato_gateway.openai.schemas import ChatBody, CompletionBody
 
 pytestmark = pytest.mark.anyio
@@ -14,6 +15,7 @@ BODIES = 150  # of each seed
 NAMED: dict[str, tuple[type[msgspec.Struct], dict[str, Any]]] = {
     "chat/completions": (ChatBody, {"messages": [{"role": "user", "content": "hi"}]}),
     "completions": (CompletionBody, {"prompt": "hi"}),
+    "responses": (ResponsesBody, {"input": "hi"}),
 }
 KEYS = ["type", "text", "role", "content", "0", "1", "include_usage", "tool_calls", "x"]
 SCALARS = [None, True, False, 0, 1, -1, 2, 0.5, 5e-324, 1e-300, 1e308, -1e308, 2**31, 2**63, 2**64, 10**30]

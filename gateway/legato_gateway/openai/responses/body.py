@@ -1,0 +1,137 @@
+"""The body of `POST /v1/responses`, and what of it is refused by name. What the rest means is `as_chat`."""
+
+from typing import Annotated, Any, Final
+
+import msgspec
+from msgspec import UNSET, Meta, Raw, UnsetType
+
+from legato_gateway.errors import BadRequest, Unsupported
+from legato_gateway.openai import bodies
+from legato_gateway.openai.responses.items import Input
+from legato_gateway.openai.schemas import MAX_NAME_CHARACTERS, Absent, NoEffect, SamplingBody, json_schema
+from legato_protocol.sampling_limits import MAX_LOGPROBS, RANGES
+
+MAX_METADATA: Final = 16  # these three are OpenAI's
+MAX_METADATA_KEY: Final = 64
+MAX_METADATA_VALUE: Final = 512
+LOGPROBS: Final = "message.output_text.logprobs"
+INCLUDABLE: Final = (
+    LOGPROBS,
+    # of items that no answer here has
+    "code_interpreter_call.outputs",
+    "computer_call_output.output.image_url",
+    "file_search_call.results",
+    "message.input_image.image_url",
+    "reasoning.encrypted_content",
+    "web_search_call.action.sources",
+    "web_search_call.results",
+)
+_ABSENT = ("context_management", "conversation", "moderation", "prompt")
+_OF_CHATS = {"max_tokens": "max_output_tokens", "response_format": "text.format"}
+_DEFAULTS: Final = {"context": "auto", "mode": "standard"}  # of `reasoning`
+
+Whole = Annotated[int, Meta(ge=1, le=int(RANGES["max_tokens"].most), description=f"1 to {RANGES['max_tokens'].most}")]
+Alternatives = Annotated[int, Meta(ge=0, le=MAX_LOGPROBS, description=f"a whole number from 0 to {MAX_LOGPROBS}")]
+Included = Annotated[tuple[str, ...], Meta(max_length=64, description=f"a list of {', '.join(INCLUDABLE)}")]
+Metadata = Annotated[
+    dict[Annotated[str, Meta(max_length=MAX_METADATA_KEY)], Annotated[str, Meta(max_length=MAX_METADATA_VALUE)]],
+    Meta(max_length=MAX_METADATA),
+]
+_METADATA = msgspec.json.Decoder(Metadata | None)
+
+
+class Reasoning(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    effort: str | None = None
+    summary: str | None = None
+    generate_summary: str | None = None  # its older name
+    context: str | None = None
+    mode: str | None = None
+
+
+class TextConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    format: dict[str, Any] | None = None
+    verbosity: str | None = None
+
+
+_REASONING = msgspec.json.Decoder(Reasoning | None)
+_TEXT = msgspec.json.Decoder(TextConfig | None)
+
+
+class ResponsesBody(SamplingBody, frozen=True, kw_only=True):
+    """Fields that chats have too mean the same."""
+
+    input: Annotated[Raw, Meta(extra_json_schema=json_schema(Input))]
+    instructions: Raw | UnsetType = UNSET
+    max_output_tokens: Whole | None = None
+    tools: Raw | UnsetType = UNSET
+    tool_choice: Raw | UnsetType = UNSET
+    parallel_tool_calls: bool | None = None
+    text: Raw | UnsetType = UNSET
+    include: Included | None = None
+    top_logprobs: Alternatives | None = None
+    reasoning: Raw | UnsetType = UNSET
+    truncation: str | None = None
+    previous_response_id: Annotated[str, Meta(max_length=MAX_NAME_CHARACTERS)] | None = None
+    background: bool | None = None
+    # features that are not there
+    context_management: Absent = UNSET
+    conversation: Absent = UNSET
+    moderation: Absent = UNSET
+    prompt: Absent = UNSET
+    # what changes no answer
+    max_tool_calls: NoEffect = UNSET  # of tools that run in the server: there are none
+    prompt_cache_key: NoEffect = UNSET
+    prompt_cache_options: NoEffect = UNSET
+    prompt_cache_retention: NoEffect = UNSET
+    safety_identifier: NoEffect = UNSET
+
+
+def check(body: ResponsesBody) -> None:
+    """Raises Unsupported, BadRequest for the first field that asks for something which is not there."""
+    for field in _ABSENT:
+        given: Absent = getattr(body, field)
+        if given is not UNSET and bytes(memoryview(given)[:16]).strip() not in (b"null", b"[]", b"{}"):
+            raise _unsupported(field)
+    if body.background:
+        raise _unsupported("background")
+    if body.truncation not in (None, "disabled"):
+        raise Unsupported("truncation is not supported by this server but as disabled", param="truncation")
+    if (body.n or 1) != 1:
+        raise Unsupported("n is not supported by this server here: a response is one answer", param="n")
+    for field, instead in _OF_CHATS.items():
+        if getattr(body, field) not in (None, UNSET):
+            raise Unsupported(f"{field} is a field of chats; here it is {instead}", param=field)
+    for number, name in enumerate(body.include or ()):
+        if name not in INCLUDABLE:
+            text = f"not a valid include[{number}]: {name[:60]!r} ({', '.join(INCLUDABLE)})"
+            raise BadRequest(text, param=f"include[{number}]")
+    if body.top_logprobs and LOGPROBS not in (body.include or ()):
+        raise BadRequest(f"top_logprobs needs include: [{LOGPROBS!r}]", param="top_logprobs")
+
+
+def metadata(body: ResponsesBody) -> dict[str, str]:
+    """What the client wants to find in the response again. Raises BadRequest."""
+    return (bodies.decode(_METADATA, body.metadata, "metadata") if body.metadata is not UNSET else None) or {}
+
+
+def text(body: ResponsesBody) -> TextConfig:
+    """How the text of the answer is to be. Raises BadRequest, Unsupported."""
+    given = (bodies.decode(_TEXT, body.text, "text") if body.text is not UNSET else None) or TextConfig()
+    if given.verbosity not in (None, "medium"):
+        raise _unsupported("text.verbosity")
+    return given
+
+
+def effort(body: ResponsesBody) -> str | None:
+    """How much the model is to reason. Raises BadRequest, Unsupported."""
+    given = (bodies.decode(_REASONING, body.reasoning, "reasoning") if body.reasoning is not UNSET else None) or (
+        Reasoning()
+    )
+    for field in ("summary", "generate_summary", "context", "mode"):
+        if getattr(given, field) not in (None, _DEFAULTS.get(field)):
+            raise _unsupported(f"reasoning.{field}")
+    return given.effort
+
+
+def _unsupported(field: str) -> Unsupported:
+    return Unsupported(f"{field} is not supported by this server", param=field)

@@ -1,0 +1,151 @@
+"""Items of a conversation as the Responses API has them: messages, calls and their results. They become messages of a
+chat here.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Final
+
+import msgspec
+from msgspec import Meta
+from msgspec.structs import replace
+
+from legato_gateway.errors import BadRequest, Unsupported
+from legato_gateway.openai.schemas import MAX_CONTENT_PARTS, MAX_MESSAGES, ChatMessage, FunctionCall, ToolCall
+
+MAX_ITEMS: Final = MAX_MESSAGES
+KINDS: Final = ("message", "function_call", "function_call_output", "reasoning")
+_TEXTS: Final = ("input_text", "output_text", "text")  # kinds of parts
+_ARGUMENTS = msgspec.json.Decoder(dict[str, Any])
+
+
+class ItemPart(msgspec.Struct, frozen=True, gc=False):
+    type: str
+    text: str | None = None
+    refusal: str | None = None
+
+
+Content = str | Annotated[tuple[ItemPart, ...], Meta(max_length=MAX_CONTENT_PARTS)]
+
+
+class InputItem(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
+    """One of `KINDS`; other fields that clients send back with the items of an answer are not looked at."""
+
+    type: str = "message"
+    role: str | None = None
+    content: Content | None = None
+    call_id: str | None = None
+    name: str | None = None
+    arguments: str | None = None
+    output: Content | None = None
+
+
+Items = Annotated[tuple[InputItem, ...], Meta(min_length=1, max_length=MAX_ITEMS)]
+Input = str | Items
+
+
+@dataclass(slots=True)
+class Conversation:
+    """Messages of a chat, and the place in the request that each came from."""
+
+    messages: list[ChatMessage] = field(default_factory=list)
+    places: list[str] = field(default_factory=list)
+    called: set[str] = field(default_factory=set)  # ids of the calls so far
+
+    def say(self, role: str, content: str, at: str) -> None:
+        """A message that is nothing but text."""
+        self._add(ChatMessage(role, content), at)
+
+    def add(self, item: InputItem, at: str) -> None:
+        """The next item. Raises BadRequest, Unsupported with the path of what is wrong in it."""
+        match item.type:
+            case "message":
+                self._message(item, at)
+            case "function_call":
+                self._call(item, at)
+            case "function_call_output":
+                self._result(item, at)
+            case "reasoning":
+                pass  # models are not shown what they thought in earlier turns
+            case _:
+                text = f"items of type {item.type[:40]!r} are not supported by this server ({', '.join(KINDS)})"
+                raise Unsupported(text, param=f"{at}.type")
+
+    def _message(self, item: InputItem, at: str) -> None:
+        role = _given(item.role, f"{at}.role")
+        if role in ("tool", "function"):
+            text = f"not a valid {at}.role: {role!r} (results of calls are items of type 'function_call_output')"
+            raise BadRequest(text, param=f"{at}.role")
+        self.say(role, _text(item.content, f"{at}.content"), at)
+
+    def _call(self, item: InputItem, at: str) -> None:
+        """Calls belong to the message of the assistant before them, if there is one."""
+        id, name = _given(item.call_id, f"{at}.call_id"), _given(item.name, f"{at}.name")
+        arguments = _given(item.arguments, f"{at}.arguments")
+        _check_arguments(arguments, f"{at}.arguments")
+        self.called.add(id)
+        call = ToolCall(id, FunctionCall(name, arguments))
+        last = self.messages[-1] if self.messages else None
+        if last is not None and last.role == "assistant":
+            self.messages[-1] = replace(last, tool_calls=(*(last.tool_calls or ()), call))
+        else:
+            self._add(ChatMessage("assistant", tool_calls=(call,)), at)
+
+    def _result(self, item: InputItem, at: str) -> None:
+        id = _given(item.call_id, f"{at}.call_id")
+        if id not in self.called:
+            text = f"{at}.call_id: no earlier item is a call with this id: {id[:60]!r}"
+            raise BadRequest(text, param=f"{at}.call_id")
+        self._add(ChatMessage("tool", _text(item.output, f"{at}.output"), tool_call_id=id), at)
+
+    def _add(self, message: ChatMessage, at: str) -> None:
+        self.messages.append(message)
+        self.places.append(at)
+
+
+def conversation(instructions: str | None, before: Sequence[InputItem], input: Input) -> Conversation:
+    """`before` are items of earlier responses. Raises BadRequest, Unsupported."""
+    found = Conversation()
+    if instructions:
+        found.say("system", instructions, "instructions")
+    for item in before:
+        found.add(item, "previous_response_id")
+    if isinstance(input, str):
+        found.say("user", input, "input")
+        return found
+    if len(before) + len(input) > MAX_ITEMS:
+        text = f"input has {len(input)} items and what came before has {len(before)}; together at most {MAX_ITEMS} are"
+        raise BadRequest(f"{text} allowed", param="input")
+    for number, item in enumerate(input):
+        found.add(item, f"input[{number}]")
+    return found
+
+
+def _given(value: str | None, at: str) -> str:
+    if value is None:
+        raise BadRequest(f"{at} is missing", param=at)
+    return value
+
+
+def _text(content: Content | None, at: str) -> str:
+    if content is None:
+        raise BadRequest(f"{at} is missing", param=at)
+    if isinstance(content, str):
+        return content
+    return "".join(_part(part, f"{at}[{number}]") for number, part in enumerate(content))
+
+
+def _part(part: ItemPart, at: str) -> str:
+    if part.type == "refusal":
+        return _given(part.refusal, f"{at}.refusal")
+    if part.type not in _TEXTS:
+        text = f"content parts of type {part.type[:40]!r} are not supported by this server; only text is"
+        raise Unsupported(text, param=f"{at}.type")
+    return _given(part.text, f"{at}.text")
+
+
+def _check_arguments(arguments: str, at: str) -> None:
+    try:
+        _ARGUMENTS.decode(arguments.strip() or "{}")
+    except (msgspec.DecodeError, RecursionError, UnicodeEncodeError):
+        raise BadRequest(f"{at}: not a JSON object", param=at) from None

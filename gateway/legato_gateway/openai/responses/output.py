@@ -1,0 +1,154 @@
+"""The items of one response as they grow, and the events that tell of it, in the order and with the fields of OpenAI's.
+
+What is read of the model's text comes in as the fields of chat deltas, so both APIs find the same in it.
+"""
+
+import secrets
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+from legato_gateway.openai.sse import encode
+
+Status = Literal["completed", "incomplete"]
+Fields = dict[str, Any]
+
+
+def item_id(prefix: str) -> str:
+    """An id as the Responses API has them."""
+    return f"{prefix}_{secrets.token_hex(16)}"
+
+
+class Events:
+    """Numbers events."""
+
+    def __init__(self) -> None:
+        self._next = 0
+
+    def event(self, kind: str, **fields: Any) -> bytes:
+        """One event of type `response.` and `kind`."""
+        number, self._next = self._next, self._next + 1
+        data = encode({"type": f"response.{kind}", "sequence_number": number, **fields})
+        return b"".join((b"event: response.", kind.encode(), b"\ndata: ", data, b"\n\n"))
+
+
+class _Text:
+    """A message."""
+
+    def __init__(self, events: Events, at: int) -> None:
+        self._events = events
+        self._id, self._at = item_id("msg"), at
+        self._text: list[str] = []
+        self._logprobs: list[Fields] = []
+
+    def begin(self) -> bytes:
+        said = self._events.event("output_item.added", output_index=self._at, item=self._item("in_progress", []))
+        return said + self._events.event("content_part.added", **self._place, part=self._part("", []))
+
+    def grow(self, text: str, logprobs: Sequence[Fields]) -> bytes:
+        self._text.append(text)
+        self._logprobs += logprobs
+        return self._events.event("output_text.delta", **self._place, delta=text, logprobs=logprobs)
+
+    def close(self, status: Status) -> tuple[bytes, Fields]:
+        item = self.item(status)
+        (part,) = item["content"]
+        said = self._events.event("output_text.done", **self._place, text=part["text"], logprobs=self._logprobs)
+        said += self._events.event("content_part.done", **self._place, part=part)
+        return said + self._events.event("output_item.done", output_index=self._at, item=item), item
+
+    def item(self, status: Status) -> Fields:
+        return self._item(status, [self._part("".join(self._text), self._logprobs)])
+
+    @property
+    def _place(self) -> Fields:
+        return {"item_id": self._id, "output_index": self._at, "content_index": 0}
+
+    def _part(self, text: str, logprobs: Sequence[Fields]) -> Fields:
+        return {"type": "output_text", "text": text, "annotations": [], "logprobs": logprobs}
+
+    def _item(self, status: str, content: Sequence[Fields]) -> Fields:
+        return {"type": "message", "id": self._id, "status": status, "role": "assistant", "content": content}
+
+
+class _Call:
+    """A call of a function."""
+
+    def __init__(self, events: Events, at: int, id: str, name: str) -> None:
+        self._events = events
+        self._id, self._at, self._call_id, self._name = item_id("fc"), at, id, name
+        self._arguments: list[str] = []
+
+    def begin(self) -> bytes:
+        return self._events.event("output_item.added", output_index=self._at, item=self._item("in_progress", ""))
+
+    def grow(self, arguments: str) -> bytes:
+        self._arguments.append(arguments)
+        return self._events.event("function_call_arguments.delta", **self._place, delta=arguments)
+
+    def close(self, status: Status) -> tuple[bytes, Fields]:
+        item = self.item(status)
+        said = self._events.event(
+            "function_call_arguments.done", **self._place, name=self._name, arguments=item["arguments"]
+        )
+        return said + self._events.event("output_item.done", output_index=self._at, item=item), item
+
+    def item(self, status: Status) -> Fields:
+        return self._item(status, "".join(self._arguments))
+
+    @property
+    def _place(self) -> Fields:
+        return {"item_id": self._id, "output_index": self._at}
+
+    def _item(self, status: str, arguments: str) -> Fields:
+        known = {"call_id": self._call_id, "name": self._name, "arguments": arguments}
+        return {"type": "function_call", "id": self._id, "status": status, **known}
+
+
+class OutputItems:
+    """All of them. Each method returns the events of what it does."""
+
+    def __init__(self, events: Events) -> None:
+        self.done: list[Fields] = []
+        self._events = events
+        self._open: _Text | _Call | None = None
+
+    def delta(self, fields: Mapping[str, Any], logprobs: Sequence[Fields] = ()) -> bytes:
+        """What the delta of a chat with these fields says."""
+        said = self._text(fields["content"], logprobs) if "content" in fields else b""
+        for call in fields.get("tool_calls", ()):
+            said += self._call(call)
+        return said
+
+    def close(self, status: Status) -> bytes:
+        """Ends the item that grows. An answer of no items is an empty message."""
+        said = b"" if self.done or self._open is not None else self._text("", ())
+        return said + self._close(status)
+
+    def cut_off(self) -> list[Fields]:
+        """The items as far as they are, where nothing is to follow any more."""
+        return self.done if self._open is None else [*self.done, self._open.item("incomplete")]
+
+    def _text(self, text: str, logprobs: Sequence[Fields]) -> bytes:
+        said = b""
+        if not isinstance(self._open, _Text):
+            said = self._close("completed")
+            self._open = _Text(self._events, len(self.done))
+            said += self._open.begin()
+        return said + self._open.grow(text, logprobs) if text or logprobs else said
+
+    def _call(self, call: Mapping[str, Any]) -> bytes:
+        said, function = b"", call["function"]
+        if "id" in call:
+            said = self._close("completed")
+            self._open = _Call(self._events, len(self.done), call["id"], function["name"])
+            said += self._open.begin()
+        assert isinstance(self._open, _Call), "arguments without a call"
+        return said + self._open.grow(function["arguments"]) if function["arguments"] else said
+
+    def _close(self, status: Status) -> bytes:
+        if self._open is None:
+            return b""
+        said, item = self._open.close(status)
+        self._open = None
+        self.done.append(item)
+        return said

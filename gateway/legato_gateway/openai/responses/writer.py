@@ -1,0 +1,91 @@
+"""How responses and their streams of events are spelled."""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from legato_gateway.errors import GatewayError
+from legato_gateway.openai.answer import AnswerFormat, AnswerReader
+from legato_gateway.openai.responses.output import Events, Fields, OutputItems
+from legato_gateway.openai.sse import CollectedChoice, encode
+from legato_gateway.openai.token_logprobs import logprob_fields
+from legato_gateway.request import Delta, TokenText, Usage
+
+_CUT_OFF = {"reason": "max_output_tokens"}
+
+
+class ResponseWriter:
+    """One response. `asked` are the fields which are known from the start; a response is one choice."""
+
+    def __init__(
+        self, asked: Mapping[str, Any], logprobs: bool, token_bytes: Callable[[int], bytes], format: AnswerFormat
+    ) -> None:
+        self._asked = asked
+        self._logprobs = logprobs
+        self._token_bytes = token_bytes
+        self._reader: AnswerReader | None = None if format.is_plain else format.reader()
+        self._events = Events()
+        self._items = OutputItems(self._events)
+        self._begun = False
+        self._finish: str | None = None
+
+    def delta(self, index: int, delta: Delta) -> bytes:
+        return self._begin() + self._read(delta.text, delta.tokens, delta.finish)
+
+    def end(self, usage: Usage) -> bytes:
+        said = self._begin()
+        response = self.response(usage)
+        return said + self._events.event(response["status"], response=response)
+
+    def failed(self, error: GatewayError) -> bytes:
+        said = self._begin()
+        what = {"code": error.code or error.type, "message": error.message}
+        if not error.permanent:
+            what["part"] = error.part
+        response = self._fields("failed", output=self._items.cut_off(), error=what)
+        return said + self._events.event("failed", response=response)
+
+    def whole(self, answers: Sequence[CollectedChoice], usage: Usage) -> bytes:
+        for answer in answers:
+            self._read("".join(answer.text), answer.tokens, answer.finish)
+        return encode(self.response(usage))
+
+    def response(self, usage: Usage) -> Fields:
+        """As it is in the end."""
+        if self._finish == "length":
+            return self._fields("incomplete", self._items.done, usage=usage_fields(usage), incomplete_details=_CUT_OFF)
+        return self._fields("completed", self._items.done, usage=usage_fields(usage), completed_at=int(time.time()))
+
+    def _begin(self) -> bytes:
+        if self._begun:
+            return b""
+        self._begun = True
+        response = self._fields("in_progress", [])
+        return self._events.event("created", response=response) + self._events.event("in_progress", response=response)
+
+    def _read(self, text: str, tokens: Sequence[TokenText], finish: str | None) -> bytes:
+        """Events of what is new; those of the end, too, where it has finished."""
+        logprobs = [logprob_fields(token, self._token_bytes) for token in tokens if self._logprobs and token.logprobs]
+        if self._reader is None:
+            said = self._items.delta({"content": text}, logprobs) if text or logprobs else b""
+        else:
+            said = b"".join([self._items.delta(fields) for fields in self._reader.push(text, finish)])
+        if finish is None:
+            return said
+        self._finish = finish
+        return said + self._items.close("incomplete" if finish == "length" else "completed")
+
+    def _fields(self, status: str, output: Sequence[Fields], **known: Any) -> Fields:
+        late = {"error": None, "incomplete_details": None, "usage": None, "completed_at": None}
+        return {**self._asked, "status": status, "output": output, **late, **known}
+
+
+def usage_fields(usage: Usage) -> Fields:
+    """Usage as this API has it. Nothing is written to the prefix cache because a client asked for it."""
+    return {
+        "input_tokens": usage.prompt_tokens,
+        "input_tokens_details": {"cached_tokens": usage.cached_tokens, "cache_write_tokens": 0},
+        "output_tokens": usage.completion_tokens,
+        "output_tokens_details": {"reasoning_tokens": 0},
+        "total_tokens": usage.prompt_tokens + usage.completion_tokens,
+    }

@@ -1,0 +1,163 @@
+"""What goes into a response: items become messages of a chat, and what is wrong in them is told where it is."""
+
+from typing import Any
+
+import openai
+import pytest
+
+pytestmark = pytest.mark.anyio
+FLAT: Any = {"type": "function", "name": "get_weather", "parameters": {"type": "object"}, "strict": None}
+CALL = {
+    "type": "function_call",
+    "id": "fc_1",
+    "call_id": "call_1",
+    "name": "get_weather",
+    "arguments": '{"city": "Rome"}',
+}
+RESULT = {"type": "function_call_output", "call_id": "call_1", "output": "rain"}
+TEXT = {"type": "output_text", "text": "Let me see.", "annotations": [], "logprobs": []}
+SAID = {"type": "message", "id": "msg_1", "role": "assistant", "status": "completed", "content": [TEXT]}
+THOUGHT = {"type": "reasoning", "id": "rs_1", "summary": [], "content": [{"type": "reasoning_text", "text": "hm"}]}
+
+
+def called(*ids: str) -> list[dict[str, Any]]:
+    function = {"name": "get_weather", "arguments": {"city": "Rome"}}
+    return [{"id": id, "type": "function", "function": function} for id in ids]
+
+
+@pytest.mark.parametrize(
+    ("input", "messages"),
+    [
+        ("hi", [{"role": "user", "content": "hi"}]),
+        ([{"role": "user", "content": "hi"}], [{"role": "user", "content": "hi"}]),
+        (
+            [{"type": "message", "role": "user", "content": [{"type": "input_text", "text": t} for t in "ab"]}],
+            [{"role": "user", "content": "ab"}],
+        ),
+        ([{"role": "developer", "content": "hi"}], [{"role": "system", "content": "hi"}]),
+        ([SAID, THOUGHT], [{"role": "assistant", "content": "Let me see."}]),
+        (
+            [{"role": "assistant", "content": [{"type": "refusal", "refusal": "No."}]}],
+            [{"role": "assistant", "content": "No."}],
+        ),
+    ],
+)
+async def test_items_become_messages(gateway: Any, input: Any, messages: Any) -> None:
+    await gateway.client.responses.create(model="tiny", input=input)
+    assert gateway.tokens.messages == messages
+
+
+async def test_instructions_come_first(gateway: Any) -> None:
+    await gateway.client.responses.create(model="tiny", input="hi", instructions="Be brief.")
+    assert gateway.tokens.messages[0] == {"role": "system", "content": "Be brief."}
+
+
+async def test_calls_belong_to_the_message_before_them(make: Any) -> None:
+    gateway = make(template="{{ tools }}<tool_call>")
+    other = {**CALL, "call_id": "call_2"}
+    results = [{**RESULT, "output": [{"type": "input_text", "text": "sun"}], "call_id": "call_2"}, RESULT]
+    input: Any = [{"role": "user", "content": "?"}, THOUGHT, SAID, CALL, other, *results, {**CALL, "call_id": "call_3"}]
+    await gateway.client.responses.create(model="tiny", input=input)
+    _, asked, second, first, again = gateway.tokens.messages
+    assert asked == {"role": "assistant", "content": "Let me see.", "tool_calls": called("call_1", "call_2")}
+    assert [second["content"], second["tool_call_id"], first["content"]] == ["sun", "call_2", "rain"]
+    assert again == {"role": "assistant", "content": "", "tool_calls": called("call_3")}
+
+
+@pytest.mark.parametrize(
+    ("param", "fields"),
+    [
+        ("input", {"input": []}),
+        ("input", {"input": 5}),
+        ("input", {"input": "x" * 3000}),
+        ("input[0]", {"input": ["hi"]}),
+        ("input[1].type", {"input": [SAID, {"type": "item_reference", "id": "msg_1"}]}),
+        ("input[0].type", {"input": [{"type": "web_search_call", "id": "a", "status": "completed"}]}),
+        ("input[0].role", {"input": [{"content": "hi"}]}),
+        ("input[0].role", {"input": [{"role": "tool", "content": "hi"}]}),
+        ("input[0].role", {"input": [{"role": "a b", "content": "hi"}]}),
+        ("input[1].role", {"input": [CALL, {"role": "a b", "content": "hi"}]}),
+        ("input[0].content", {"input": [{"role": "user"}]}),
+        ("input[0].content[1].type", {"input": [{"role": "user", "content": [TEXT, {"type": "input_image"}]}]}),
+        ("input[0].content[0].text", {"input": [{"role": "user", "content": [{"type": "input_text"}]}]}),
+        ("input[0].call_id", {"input": [RESULT]}),
+        ("input[1].output", {"input": [CALL, {"type": "function_call_output", "call_id": "call_1"}]}),
+        ("input[0].arguments", {"input": [{**CALL, "arguments": "[1]"}]}),
+        ("input[0].arguments", {"input": [{**CALL, "arguments": "{"}]}),
+        ("input[0].name", {"input": [{"type": "function_call", "call_id": "a", "arguments": ""}]}),
+        ("input", {"input": [{"role": "user", "content": ""}] * 2049}),
+        ("instructions", {"instructions": ["hi"]}),
+        ("max_output_tokens", {"max_output_tokens": 0}),
+        ("input", {"max_output_tokens": 5000}),
+        ("temperature", {"temperature": 3}),
+        ("top_logprobs", {"top_logprobs": 2}),
+        ("include[0]", {"include": ["everything"]}),
+        ("metadata", {"metadata": {str(n): "" for n in range(17)}}),
+        ("metadata[...]", {"metadata": {"a": "x" * 513}}),
+        ("metadata[...]", {"metadata": {"a": 5}}),
+        ("text.format", {"text": {"format": "json"}}),
+        ("text.format.type", {"text": {"format": {"type": "xml"}}}),
+        ("text.format.schema", {"text": {"format": {"type": "json_schema", "name": "a"}}}),
+        (
+            "text.format.schema",
+            {"text": {"format": {"type": "json_schema", "name": "a", "schema": {"uniqueItems": True}}}},
+        ),
+        ("text.format.strict", {"text": {"format": {"type": "json_schema", "schema": {}, "strict": 3}}}),
+        ("text.verbosity", {"text": {"verbosity": "low"}}),
+        ("text", {"text": {"loud": True}}),
+        ("tools[0].type", {"tools": [{"type": "web_search"}]}),
+        ("tools[1].name", {"tools": [FLAT, FLAT]}),
+        ("tools[0]", {"tools": [{"type": "function"}]}),
+        ("tools[0].name", {"tools": [{**FLAT, "name": 5}]}),
+        ("tools[0].name", {"tools": [{**FLAT, "name": "a b"}]}),
+        ("tools[0].parameters", {"tools": [{**FLAT, "strict": True, "parameters": {"uniqueItems": True}}]}),
+        ("tools[0].output_schema", {"tools": [{**FLAT, "output_schema": {}}]}),
+        ("tools[0].defer_loading", {"tools": [{**FLAT, "defer_loading": True}]}),
+        ("tools[0].allowed_callers", {"tools": [{**FLAT, "allowed_callers": ["programmatic"]}]}),
+        ("tools", {"tools": [{**FLAT, "name": f"f{n}"} for n in range(129)]}),
+        ("tool_choice", {"tool_choice": "required"}),
+        ("tool_choice", {"tool_choice": "some", "tools": [FLAT]}),
+        ("tool_choice", {"tool_choice": {"type": "function", "name": "other"}, "tools": [FLAT]}),
+        ("tool_choice.name", {"tool_choice": {"type": "function"}, "tools": [FLAT]}),
+        ("tool_choice.type", {"tool_choice": {"type": "allowed_tools", "mode": "auto"}, "tools": [FLAT]}),
+        ("reasoning.summary", {"reasoning": {"summary": "auto"}}),
+        ("reasoning.mode", {"reasoning": {"mode": "pro"}}),
+        ("reasoning.effort", {"reasoning": {"effort": 5}}),
+        ("truncation", {"truncation": "auto"}),
+        ("previous_response_id", {"previous_response_id": "resp_1"}),
+        ("background", {"background": True}),
+        ("conversation", {"conversation": "conv_1"}),
+        ("context_management", {"context_management": [{"type": "compaction"}]}),
+        ("moderation", {"moderation": {"model": "omni-moderation-latest"}}),
+        ("prompt", {"prompt": {"id": "pmpt_1"}}),
+        ("n", {"n": 2}),
+        ("max_tokens", {"max_tokens": 2}),
+        ("response_format", {"response_format": {"type": "text"}}),
+        ("messages", {"messages": []}),
+        ("include", {"include": ["message.output_text.logprobs"], "tools": [FLAT]}),
+        ("model", {"model": "other"}),
+    ],
+)
+async def test_what_is_wrong_is_told_where_it_is(gateway: Any, param: str, fields: Any) -> None:
+    answer = await gateway.http.post("/v1/responses", json={"model": "tiny", "input": "hi", **fields})
+    error = answer.json()["error"]
+    assert answer.status_code in (400, 404), error
+    assert error["param"] == param, error
+    assert error["type"] == "invalid_request_error"
+    assert not any(word in error["message"] for word in ("messages[", "function.name", "json_schema.schema")), error
+    assert not gateway.relay.generations
+
+
+async def test_the_official_client_raises_its_error(gateway: Any) -> None:
+    with pytest.raises(openai.BadRequestError, match="input is missing"):
+        await gateway.client.responses.create(model="tiny")
+
+
+@pytest.mark.parametrize("field", ["context_management", "conversation", "moderation", "prompt", "background"])
+async def test_what_is_off_is_not_refused(gateway: Any, field: str) -> None:
+    off = {
+        "reasoning": {"effort": None, "mode": "standard"},
+        "store": False,
+        "include": ["reasoning.encrypted_content"],
+    }
+    await gateway.client.responses.create(model="tiny", input="hi", extra_body={field: None, "tools": None, **off})

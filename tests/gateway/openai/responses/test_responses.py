@@ -1,0 +1,222 @@
+"""Responses as the official client sees them: text, what ends it, and what goes wrong."""
+
+import asyncio
+import json
+import pickle
+from typing import Any
+
+import openai
+import pytest
+from openai.types.responses import Response
+from pydantic import BaseModel
+from tests.support.response_events import ask, events, kinds, replayed
+
+from legato_gateway.clients.client import Client
+from legato_gateway.errors import DeadlineExceeded, Overloaded, WorkerFailed
+from legato_gateway.openai.deadline import Deadline
+from legato_gateway.openai.params import Asked
+from legato_gateway.openai.responses import prepare
+from legato_gateway.openai.serving import ModelServing, ServedModel
+from legato_gateway.openai.sse import CollectedChoice
+from legato_gateway.request import Delta, Usage
+
+pytestmark = pytest.mark.anyio
+TEXT_EVENTS = [
+    "response.created",
+    "response.in_progress",
+    "response.output_item.added",
+    "response.content_part.added",
+    "response.output_text.delta",
+    "response.output_text.delta",
+    "response.output_text.delta",
+    "response.output_text.done",
+    "response.content_part.done",
+    "response.output_item.done",
+    "response.completed",
+]
+
+
+class Fox(BaseModel):
+    name: str
+
+
+async def test_an_answer_is_what_the_official_client_expects(gateway: Any) -> None:
+    answer = await gateway.client.responses.create(model="tiny", input="hi", metadata={"a": "b"}, user="me")
+    (item,) = answer.output
+    assert (answer.output_text, answer.status, answer.error) == ("Paris é!", "completed", None)
+    assert (item.type, item.role, item.status) == ("message", "assistant", "completed")
+    assert answer.id.startswith("resp_")
+    assert answer._request_id == answer.id
+    assert (answer.model, answer.metadata, answer.user) == ("tiny", {"a": "b"}, "me")
+    assert (answer.usage.input_tokens, answer.usage.output_tokens) == (len("user: hi\n"), 3)
+    assert answer.usage.total_tokens == answer.usage.input_tokens + 3
+    assert answer.usage.input_tokens_details.cached_tokens == 4
+    assert gateway.tokens.messages == [{"role": "user", "content": "hi"}]
+    assert gateway.entries[-1].id == answer.id
+
+
+async def test_a_body_is_all_that_the_clients_types_ask_for(gateway: Any) -> None:
+    asked = {
+        "instructions": "Be brief.",
+        "temperature": 0.5,
+        "top_p": 0.9,
+        "max_output_tokens": 9,
+        "max_tool_calls": 3,
+        "prompt_cache_key": "k",
+        "safety_identifier": "s",
+        "previous_response_id": None,
+        "reasoning": {"effort": None},
+        "tools": [],
+        "tool_choice": "auto",
+        "truncation": "disabled",
+    }
+    answer = (await ask(gateway, **asked)).json()
+    Response.model_validate(answer)
+    assert set(Response.model_fields) - {"conversation", "prompt", "moderation"} <= {
+        *answer,
+        "prompt_cache_options",
+        "prompt_cache_retention",
+    }
+    echoed = {**asked, "reasoning": {"effort": None, "summary": None}}
+    assert {key: answer[key] for key in asked} == echoed
+    assert answer["text"] == {"format": {"type": "text"}, "verbosity": "medium"}
+    assert (answer["store"], answer["background"], answer["service_tier"]) == (False, False, "default")
+
+
+async def test_a_stream_tells_the_same_in_the_order_that_clients_expect(gateway: Any) -> None:
+    found = await events(gateway)
+    assert kinds(found) == TEXT_EVENTS
+    assert replayed(found) == found[-1]["response"]["output"]
+    assert "".join(event["delta"] for event in found if "delta" in event) == "Paris é!"
+    first, last = found[0]["response"], found[-1]["response"]
+    assert (first["status"], first["output"], first["usage"]) == ("in_progress", [], None)
+    assert last["id"] == first["id"]
+    assert last["output"] == [found[-2]["item"]]
+    assert last["output"][0]["content"][0]["text"] == "Paris é!"
+    assert last["usage"]["output_tokens"] == 3
+    assert len({event["item_id"] for event in found if "item_id" in event}) == 1
+
+
+async def test_the_official_stream_helper_gives_the_final_response(gateway: Any) -> None:
+    async with gateway.client.responses.stream(model="tiny", input="hi") as stream:
+        deltas = [event.delta async for event in stream if event.type == "response.output_text.delta"]
+        final = await stream.get_final_response()
+    assert "".join(deltas) == final.output_text == "Paris é!"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_an_answer_that_is_cut_off_is_incomplete(gateway: Any, stream: bool) -> None:
+    gateway.script(Delta(0, "Par"), Delta(0, "is", (), "length"))
+    if stream:
+        found = await events(gateway, max_output_tokens=2)
+        assert kinds(found)[-1] == "response.incomplete"
+        answer = found[-1]["response"]
+    else:
+        answer = (await ask(gateway, max_output_tokens=2)).json()
+    Response.model_validate(answer)
+    assert (answer["status"], answer["incomplete_details"]) == ("incomplete", {"reason": "max_output_tokens"})
+    assert (answer["output"][0]["status"], answer["output"][0]["content"][0]["text"]) == ("incomplete", "Paris")
+    assert (answer["completed_at"], answer["max_output_tokens"]) == (None, 2)
+    assert gateway.relay.requests[0].params.max_tokens == 2
+
+
+async def test_an_answer_of_nothing_is_an_empty_message(gateway: Any) -> None:
+    gateway.script(Delta(0, "", (), "stop"))
+    found = await events(gateway)
+    assert kinds(found) == [kind for kind in TEXT_EVENTS if not kind.endswith("delta")]
+    assert found[-1]["response"]["output"][0]["content"][0]["text"] == ""
+    assert (await gateway.client.responses.create(model="tiny", input="hi")).output_text == ""
+
+
+async def test_parse_gives_the_model(gateway: Any) -> None:
+    gateway.script(Delta(0, '{"name": '), Delta(0, '"Reineke"}', (), "stop"))
+    answer = await gateway.client.responses.parse(model="tiny", input="hi", text_format=Fox)
+    assert answer.output_parsed == Fox(name="Reineke")
+    assert json.loads(gateway.relay.requests[0].params.grammar)["properties"]["name"] == {
+        "title": "Name",
+        "type": "string",
+    }
+    assert answer.text.format.type == "json_schema"
+    assert answer.text.format.name == "Fox"
+    gateway.script(Delta(0, '{"name": "Reineke"}', (), "stop"))
+    async with gateway.client.responses.stream(model="tiny", input="hi", text_format=Fox) as stream:
+        assert (await stream.get_final_response()).output_parsed == Fox(name="Reineke")
+
+
+async def test_any_json_object_may_be_asked_for(gateway: Any) -> None:
+    await ask(gateway, text={"format": {"type": "json_object"}})
+    assert json.loads(gateway.relay.requests[0].params.grammar) == {"type": "object"}
+
+
+@pytest.mark.parametrize("top", [None, 1])
+async def test_log_probabilities_come_where_they_are_included(gateway: Any, top: int | None) -> None:
+    asked: Any = {"include": ["message.output_text.logprobs"], "top_logprobs": top}
+    found = await events(gateway, **asked)
+    told = [token for event in found if event["type"].endswith("text.delta") for token in event["logprobs"]]
+    assert [token["token"] for token in told] == ["P", " ", "!"]
+    assert told[0]["logprob"] == -0.5
+    answer = await gateway.client.responses.create(model="tiny", input="hi", **asked)
+    assert [token.to_dict() for token in answer.output[0].content[0].logprobs] == told
+    assert gateway.relay.requests[-1].params.logprobs == (top or 0)
+
+
+async def test_without_them_none_are_computed(gateway: Any) -> None:
+    found = await events(gateway, top_logprobs=0)
+    assert all(event["logprobs"] == [] for event in found if "logprobs" in event)
+    assert gateway.relay.requests[-1].params.logprobs is None
+
+
+async def test_what_fails_before_a_stream_begins_has_a_status(gateway: Any) -> None:
+    gateway.script(Overloaded("full", reason="queue_full"))
+    with pytest.raises(openai.InternalServerError) as refused:
+        await gateway.client.responses.create(model="tiny", input="hi", stream=True)
+    assert (refused.value.status_code, refused.value.body["code"]) == (503, "overloaded")
+
+
+async def test_a_stream_that_fails_ends_with_the_failed_response(gateway: Any) -> None:
+    gateway.script(Delta(0, "Par"), WorkerFailed("the worker died", part="decode"))
+    found = await events(gateway)
+    assert kinds(found)[-2:] == ["response.output_text.delta", "response.failed"]
+    failed = found[-1]["response"]
+    assert failed["status"] == "failed"
+    assert failed["error"] == {"code": "worker_failed", "message": "the worker died", "part": "decode"}
+    (item,) = failed["output"]
+    assert (item["status"], item["content"][0]["text"]) == ("incomplete", "Par")
+
+
+async def test_a_stream_that_fails_with_nothing_said_has_begun_all_the_same(gateway: Any) -> None:
+    """The head is sent when the request is admitted."""
+    gate = gateway.gate()
+    gateway.script(gate, DeadlineExceeded("too late"))
+    asking = asyncio.create_task(events(gateway))
+    await gate.reached.wait()
+    gateway.relay.generations[0].admitted.set()
+    for _ in range(10):
+        await asyncio.sleep(0)
+    gate.set()
+    found = await asking
+    assert kinds(found) == ["response.created", "response.in_progress", "response.failed"]
+    assert (found[-1]["response"]["output"], found[-1]["response"]["usage"]) == ([], None)
+
+
+async def test_headers_and_limits_are_those_of_chats(gateway: Any) -> None:
+    headers = {"x-legato-tenant": "team", "x-legato-explain": "true"}
+    answer = await gateway.http.post("/v1/responses", json={"input": "hi", "priority": -3, "seed": 5}, headers=headers)
+    assert answer.status_code == 200
+    assert "x-legato-route" in answer.headers
+    (request,) = gateway.relay.requests
+    assert (request.tenant, request.priority, request.operation) == ("team", 3, "chat")
+    assert (request.params.seed, request.params.max_tokens) == (5, 1000 - len("user: hi\n"))
+    assert (await gateway.http.post("/v1/responses", content=b"{}", headers={"content-type": "text/plain"})).is_error
+
+
+async def test_a_body_that_is_prepared_elsewhere_keeps_its_writer(gateway: Any) -> None:
+    """Long bodies are prepared in other processes, so what comes of them is pickled."""
+    gateway.tokens.before = len  # anything that can be pickled
+    raw = bytearray(b'{"input": "hi", "metadata": {"a": "b"}, "tools": []}')
+    asked = Asked(Client(), {}, Deadline(0.0, 60.0, lambda: 0.0))
+    serving = ModelServing(gateway.tokens, ServedModel("tiny", 100))
+    made = pickle.loads(pickle.dumps(prepare.prepare(serving, asked, raw).writer))
+    answer = json.loads(made.whole([CollectedChoice(0, ["Paris"], [], "stop")], Usage(3, 1, 0)))
+    assert (answer["metadata"], answer["tools"]) == ({"a": "b"}, [])
+    assert answer["output"][0]["content"][0]["text"] == "Paris"

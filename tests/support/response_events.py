@@ -1,0 +1,73 @@
+"""The Responses API in tests: asking for a response, reading its events, and what events make up together."""
+
+import json
+from typing import Any
+
+from openai.types.responses import ResponseStreamEvent
+from pydantic import TypeAdapter
+
+_EVENT: TypeAdapter[Any] = TypeAdapter(ResponseStreamEvent)
+
+
+async def ask(gateway: Any, headers: dict[str, str] | None = None, **fields: Any) -> Any:
+    body = {"model": "tiny", "input": "hi", **fields}
+    return await gateway.http.post("/v1/responses", json=body, headers=headers)
+
+
+async def events(gateway: Any, headers: dict[str, str] | None = None, **fields: Any) -> list[dict[str, Any]]:
+    """Those of a streamed response."""
+    return read((await ask(gateway, headers, stream=True, **fields)).text)
+
+
+def read(text: str) -> list[dict[str, Any]]:
+    """The events of a stream, each checked for its name, its number, and against the official client's types."""
+    found = []
+    for number, event in enumerate(text.removesuffix("\n\n").split("\n\n")):
+        named, said = event.split("\n")
+        found.append(json.loads(said.removeprefix("data: ")))
+        assert named == f"event: {found[-1]['type']}"
+        assert found[-1]["sequence_number"] == number
+        if found[-1]["type"] != "response.failed":  # whose codes are our own
+            _EVENT.validate_python(found[-1])
+    return found
+
+
+def kinds(found: list[dict[str, Any]]) -> list[str]:
+    return [event["type"] for event in found]
+
+
+def replayed(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The items that events tell of. Each begins, grows and ends before the next one."""
+    done: list[dict[str, Any]] = []
+    item: dict[str, Any] | None = None
+    for event in found:
+        kind = event["type"].removeprefix("response.")
+        if "item_id" in event:
+            assert item is not None
+            assert (event["item_id"], event["output_index"]) == (item["id"], len(done))
+        if kind == "output_item.added":
+            assert item is None
+            assert event["output_index"] == len(done)
+            item = event["item"]
+        elif kind == "content_part.added":
+            assert item is not None
+            assert event["content_index"] == len(item["content"])
+            item["content"].append(event["part"])
+        elif kind == "output_text.delta":
+            assert item is not None
+            item["content"][0]["text"] += event["delta"]
+        elif kind == "function_call_arguments.delta":
+            assert item is not None
+            item["arguments"] += event["delta"]
+        elif kind in ("output_text.done", "content_part.done", "function_call_arguments.done"):
+            assert item is not None
+            whole = event if kind.startswith("output") else event.get("part", event)
+            key = "arguments" if "arguments" in event else "text"
+            assert whole[key] == (item["arguments"] if key == "arguments" else item["content"][0]["text"])
+        elif kind == "output_item.done":
+            assert item is not None
+            assert event["item"] == {**item, "status": event["item"]["status"]}
+            done.append(event["item"])
+            item = None
+    assert item is None
+    return done
