@@ -34,6 +34,7 @@ from legato_gateway.metrics import Metrics
 from legato_gateway.openai.body_budget import BodyBudget
 from legato_gateway.openai.event_stream import StreamPolicy
 from legato_gateway.openai.preparation_forks import PreparationForks
+from legato_gateway.openai.responses.store import ResponseStore, StorePolicy
 from legato_gateway.openai.serving import ServedModel
 from legato_gateway.relay.dispatcher import Dispatcher
 from legato_gateway.relay.history import History
@@ -84,7 +85,8 @@ class Gateway:
         fleet, index, history = Fleet(timers.time, model), KVIndex(settings.index_blocks), History()
         self.certificate = _certificate(settings)
         self.internal_tls = _internal_tls(settings)
-        metrics = Metrics(index, clients, self.certificate, self.internal_tls)
+        responses = _response_store(settings, timers)
+        metrics = Metrics(index, clients, self.certificate, self.internal_tls, responses)
         limits = AdmissionLimits(
             max_held=settings.max_queued_requests,
             max_held_tokens=settings.max_queued_tokens,
@@ -142,6 +144,7 @@ class Gateway:
             tracing=self.tracing,
             forks=forks,
             tool_call_parser=settings.tool_call_parser,
+            responses=responses,
         )
         self.app = app.create(parts)
         shown = UIState(name, served, state, self.relay, self.samples)
@@ -263,6 +266,12 @@ def _tracing(settings: GatewaySettings, name: str) -> "Tracing | None":
     from legato_telemetry.spans import Tracing
 
     return Tracing("legato-gateway", name, _log.warning)
+
+
+def _response_store(settings: GatewaySettings, timers: Timers) -> ResponseStore | None:
+    if settings.response_retention is None:
+        return None
+    return ResponseStore(StorePolicy(settings.response_retention, settings.response_memory), timers.time)
 
 
 def _api_keys(path: Path | None) -> KeyFile | None:

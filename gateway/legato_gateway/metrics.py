@@ -9,8 +9,10 @@ from prometheus_client.registry import Collector
 
 from legato_gateway.clients.identify import Clients
 from legato_gateway.histogram import UnlockedCounter, UnlockedHistogram
+from legato_gateway.openai.responses.store import ResponseStore
 from legato_gateway.relay.timing import FirstTokenPhases
 from legato_gateway.routing.kv_index import KVIndex
+from legato_gateway.stored_responses import StoredResponses
 from legato_protocol.demand import DemandReport, LengthBucket
 from legato_protocol.followed_files import FollowedFiles
 from legato_protocol.stream import HandoffReport
@@ -73,6 +75,7 @@ class Metrics:
         clients: Clients | None = None,
         certificate: FollowedFiles[Any] | None = None,
         internal_tls: FollowedFiles[Any] | None = None,
+        responses: ResponseStore | None = None,
     ) -> None:
         self.registry = CollectorRegistry()
         registry = self.registry
@@ -80,6 +83,7 @@ class Metrics:
             registry.register(_Index(index))
         registry.register(_Clients(clients or Clients()))
         registry.register(_Certificates({"tls_certificate": certificate, "internal_tls": internal_tls}))
+        registry.register(StoredResponses(responses))
         self._demand = _Demand()
         registry.register(self._demand)
         self._active = Gauge("legato_gateway_active_requests", "Requests under way", registry=registry)

@@ -71,6 +71,8 @@ class GatewaySettings:
     stream_keep_alive: float = 15.0
     access_log: Literal["Text", "JSON", "Off"] = "Text"
     tool_call_parser: Literal["Auto", "Hermes", "Llama3Json", "Mistral", "Pythonic", "Off"] = "Auto"
+    response_retention: float | None = None  # None: responses are not stored
+    response_memory: int = 64 << 20
     tenant_quotas: tuple[tuple[str, int], ...] = ()  # tenant ("*" is every other one), its tokens per minute
     traces: bool = False  # sent where the standard variables of OpenTelemetry say
     api_keys_file: Path | None = None  # None: clients need no key
@@ -206,6 +208,8 @@ _FLAGS: Final = (
         flags.one_of("FORMAT", TOOL_CALL_PARSER),
         "how the model writes calls of tools: " + ", ".join(TOOL_CALL_PARSER),
     ),
+    Flag("--response-retention", flags.DURATION, "store responses of /v1/responses for this long; never if not given"),
+    Flag("--response-memory", flags.whole("BYTES", 1 << 20, _MOST), "most bytes of all stored responses"),
     Flag(
         "--tenant-quota",
         flags.ValueKind("TENANT=TOKENS", _quota),

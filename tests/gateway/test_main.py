@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import shutil
 import signal
 import socket
 import sys
@@ -13,6 +14,7 @@ import pytest
 from legato_gateway.discovery import WorkerAddress
 from legato_gateway.errors import InternalFault
 from legato_gateway.main import Gateway
+from legato_gateway.openai.preparation import LONG
 from legato_gateway.settings import GatewaySettings
 from legato_gateway.testing.fake_worker import FakeWorker
 from legato_gateway.tokenizer.tokens import ModelTokenizer
@@ -416,5 +418,32 @@ def test_a_gateway_dies_with_its_parent(lab, model, tmp_path):
             parent.kill()
             await parent.wait()
             await asyncio.to_thread(_wait_closed, f"http://127.0.0.1:{json.loads(announced.read_text())['http']}")
+
+    lab.run(test)
+
+
+def test_a_gateway_that_is_told_to_stores_responses(lab, model, tmp_path):
+    async def test():
+        chats = tmp_path / "model"
+        shutil.copytree(model, chats)
+        template = "{% for message in messages %}{{ message.content }}{% endfor %}"
+        (chats / "tokenizer_config.json").write_text(json.dumps({"chat_template": template}))
+        async with asyncio.timeout(60), _worker(lab, chats) as worker:
+            flags = ("--worker", f"u0={worker.address}", "--response-retention", "1h")
+            process, url, health, _ = await _with_own_ports(tmp_path, chats, *flags)
+            async with httpx.AsyncClient(base_url=url, trust_env=False, timeout=30) as client:
+                await _until_ready(client)
+                body = {"input": "hello", "max_output_tokens": 4, "seed": 7}
+                made = (await client.post("/v1/responses", json=body)).json()
+                assert (await client.get(f"/v1/responses/{made['id']}")).json() == made
+                said = {"role": "user", "content": "again"}
+                body |= {"input": [said, {"type": "reasoning", "content": "x" * LONG}]}  # read in another process
+                again = (await client.post("/v1/responses", json=body | {"previous_response_id": made["id"]})).json()
+                answer = made["output"][0]["content"][0]["text"]
+                assert again["usage"]["input_tokens"] == len(f"hello{answer}again".encode())
+                metrics = (await client.get(f"{health}/metrics")).text
+                assert "legato_gateway_stored_responses 2.0" in metrics
+            process.send_signal(signal.SIGTERM)
+            assert await process.wait() == 0
 
     lab.run(test)

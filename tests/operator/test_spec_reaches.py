@@ -88,6 +88,8 @@ CHANGES: dict[str, Any] = {
     "gateway.ingress.annotations": {"a": "b"},
     "gateway.accessLog": "JSON",
     "gateway.toolCallParser": "Mistral",
+    "gateway.responseStore.retention": "10m",
+    "gateway.responseStore.memory": "8Mi",
     "routing.localPrefillBelowTokens": 0,
     "routing.whenPrefillUnavailable": "Wait",
     "routing.weights.prefixCache": 1.5,

@@ -24,6 +24,8 @@ from legato_gateway.openai.body_budget import BodyBudget
 from legato_gateway.openai.event_stream import StreamPolicy
 from legato_gateway.openai.preparation import PreparationPool
 from legato_gateway.openai.preparation_forks import PreparationForks
+from legato_gateway.openai.responses import routes as response_routes
+from legato_gateway.openai.responses.store import ResponseStore
 from legato_gateway.openai.serving import ModelServing, OpenAIServing, ServedModel, Tokenizer
 from legato_gateway.openai.tools import families, support
 from legato_gateway.request import Relay
@@ -56,6 +58,7 @@ class Parts:
     tracing: "Tracing | None" = None
     forks: PreparationForks | None = None
     tool_call_parser: str = families.AUTO
+    responses: ResponseStore | None = None  # where there is none, responses are not stored
 
 
 def create(parts: Parts) -> FastAPI:
@@ -73,6 +76,7 @@ def create(parts: Parts) -> FastAPI:
         clients=parts.clients,
     )
     app.include_router(routes.router(serving))
+    app.include_router(response_routes.router(serving, parts.responses))
     app.router.routes.extend(health.probes(parts.status))
     _add_error_handlers(app)
     app.add_middleware(HeaderLimit)

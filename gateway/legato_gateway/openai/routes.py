@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 from fastapi import APIRouter, Request
@@ -11,12 +11,11 @@ from legato_gateway.errors import DeadlineExceeded, LateBody, Unsupported
 from legato_gateway.openai import bodies, chat, completions
 from legato_gateway.openai.generation_response import GenerationResponse, PreparedRequest
 from legato_gateway.openai.params import Asked
-from legato_gateway.openai.responses import prepare as responses
-from legato_gateway.openai.responses.body import ResponsesBody
 from legato_gateway.openai.schemas import ChatBody, CompletionBody, json_schema
 from legato_gateway.openai.serving import ModelServing, OpenAIServing, ServedModel
 
 Prepare = Callable[[ModelServing, Asked, bytearray], PreparedRequest]
+_T = TypeVar("_T")
 
 
 def router(serving: OpenAIServing) -> APIRouter:
@@ -24,7 +23,6 @@ def router(serving: OpenAIServing) -> APIRouter:
     routes = APIRouter(prefix="/v1")
     add_generation(routes, serving, "/chat/completions", chat.prepare, ChatBody)
     add_generation(routes, serving, "/completions", completions.prepare, CompletionBody)
-    add_generation(routes, serving, "/responses", responses.prepare, ResponsesBody)
     _add_models(routes, serving)
 
     @routes.post("/embeddings", response_model=None)
@@ -39,20 +37,35 @@ def add_generation(
     routes: APIRouter, serving: OpenAIServing, path: str, prepare: Prepare, schema: type[msgspec.Struct]
 ) -> None:
     """A path whose body is answered by the model: `prepare` makes of it a request and the writer of its answer."""
-    shown = {"requestBody": {"required": True, "content": {"application/json": {"schema": json_schema(schema)}}}}
 
-    @routes.post(path, response_model=None, openapi_extra=shown, name=path.strip("/").replace("/", "_"))
+    @routes.post(path, response_model=None, openapi_extra=body_shown(schema), name=path.strip("/").replace("/", "_"))
     async def generate(request: Request) -> GenerationResponse:
-        client = serving.clients.of(request.scope)
-        deadline = serving.deadline(request.headers)
-        bodies.check_type(request)
-        with serving.pending_bodies.body() as held:
-            async with deadline.limit(LateBody("the body did not arrive before the deadline")):
-                raw = await bodies.read(request, serving.max_body_bytes, held, serving.body_turns)
-            async with deadline.limit(DeadlineExceeded("the prompt was not tokenized before the deadline")):
-                work = partial(prepare, serving.of_model, Asked(client, request.headers, deadline))
-                prepared = await serving.preparation.run(work, raw)
-        return GenerationResponse(prepared, serving.relay, serving.streams)
+        return GenerationResponse(await prepared(serving, request, prepare), serving.relay, serving.streams)
+
+
+async def prepared(
+    serving: OpenAIServing,
+    request: Request,
+    prepare: Callable[[ModelServing, Asked, bytearray], _T],
+    look_up: Callable[[Asked, bytearray], dict[str, Any]] | None = None,
+) -> _T:
+    """What `prepare` makes of a request, off the event loop, with what `look_up` has found for it before, by name.
+    Raises what the client is told."""
+    client = serving.clients.of(request.scope)
+    deadline = serving.deadline(request.headers)
+    bodies.check_type(request)
+    with serving.pending_bodies.body() as held:
+        async with deadline.limit(LateBody("the body did not arrive before the deadline")):
+            raw = await bodies.read(request, serving.max_body_bytes, held, serving.body_turns)
+        async with deadline.limit(DeadlineExceeded("the prompt was not tokenized before the deadline")):
+            asked = Asked(client, request.headers, deadline)
+            work = partial(prepare, serving.of_model, asked, **(look_up(asked, raw) if look_up else {}))
+            return await serving.preparation.run(work, raw)
+
+
+def body_shown(schema: type[msgspec.Struct]) -> dict[str, Any]:
+    """What OpenAPI says of a path that takes such a body."""
+    return {"requestBody": {"required": True, "content": {"application/json": {"schema": json_schema(schema)}}}}
 
 
 def _add_models(routes: APIRouter, serving: OpenAIServing) -> None:

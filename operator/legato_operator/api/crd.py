@@ -351,7 +351,7 @@ def _spelled(default: Any, schema: Schema) -> Any:
     """A default as a manifest spells it."""
     if schema.get("pattern") == quantities.DURATION_SCHEMA["pattern"]:
         return durations.text(default)
-    if schema.get("pattern") == quantities.MEMORY_OR_AUTO_SCHEMA["pattern"]:
+    if schema.get("pattern") in (quantities.MEMORY_OR_AUTO_SCHEMA["pattern"], quantities.MEMORY_SCHEMA["pattern"]):
         return sizes.text_or_auto(default)
     return default
 

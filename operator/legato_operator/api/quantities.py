@@ -20,9 +20,12 @@ _DURATION_RANGE = {
     "rule": f"duration(self) >= duration('{_SHORTEST}') && duration(self) <= duration('{_LONGEST}')",
     "message": f"{_SHORTEST} to {_LONGEST}",
 }
+_IN_MEMORY_RANGE = (
+    f"quantity(string(self)).compareTo(quantity('{_LEAST}')) >= 0 && "
+    f"quantity(string(self)).compareTo(quantity('{_LARGEST}')) <= 0"
+)
 _MEMORY_RANGE = {
-    "rule": f"string(self) == '{sizes.AUTO}' || (quantity(string(self)).compareTo(quantity('{_LEAST}')) >= 0 && "
-    f"quantity(string(self)).compareTo(quantity('{_LARGEST}')) <= 0)",
+    "rule": f"string(self) == '{sizes.AUTO}' || ({_IN_MEMORY_RANGE})",
     "message": MEMORY_RANGE,
 }
 
@@ -45,6 +48,11 @@ MEMORY_OR_AUTO_SCHEMA = {
     "x-kubernetes-int-or-string": True,
     "pattern": f"^{sizes.AUTO}$|{sizes.PATTERN}",
     "x-kubernetes-validations": [_MEMORY_RANGE],
+}
+MEMORY_SCHEMA = {
+    "x-kubernetes-int-or-string": True,
+    "pattern": sizes.PATTERN,
+    "x-kubernetes-validations": [{**_MEMORY_RANGE, "rule": _IN_MEMORY_RANGE}],
 }
 DURATION_SCHEMA = {
     "type": "string",

@@ -54,6 +54,13 @@ def _bytes_or_auto(value: object) -> int | None:
     raise values.invalid("size", text, f"write 512Mi, 1.5Gi or 1073741824; {quantities.MEMORY_RANGE}, or {sizes.AUTO}")
 
 
+def _bytes(value: object) -> int:
+    with contextlib.suppress(ValueError):
+        if (size := _bytes_or_auto(value)) is not None:
+            return size
+    raise values.invalid("size", str(value), f"write 512Mi, 1.5Gi or 1073741824; {quantities.MEMORY_RANGE}")
+
+
 Quantity = Annotated[
     str, BeforeValidator(_number_as_text), AfterValidator(_check_quantity), WithJsonSchema(quantities.QUANTITY_SCHEMA)
 ]
@@ -61,6 +68,7 @@ Duration = Annotated[float, BeforeValidator(durations.parse), WithJsonSchema(qua
 MemoryOrAuto = Annotated[  # bytes; None: Auto
     int | None, BeforeValidator(_bytes_or_auto), WithJsonSchema(quantities.MEMORY_OR_AUTO_SCHEMA)
 ]
+Memory = Annotated[int, BeforeValidator(_bytes), WithJsonSchema(quantities.MEMORY_SCHEMA)]  # bytes
 ServiceName = Annotated[str, Field(pattern=rf"^[a-z]([-a-z0-9]{{0,{LONGEST_SERVICE_NAME - 2}}}[a-z0-9])?$")]
 Amounts = Annotated[dict[str, Quantity], Field(max_length=16)]  # by resource
 ServedName = Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[A-Za-z0-9][-A-Za-z0-9._:/@+ ]*$")]
@@ -209,6 +217,13 @@ class InternalTLS(ManifestPart):
     Strict does not; a service changes to it, and from it, by way of Permissive."""
 
 
+class ResponseStoreSpec(ManifestPart):
+    retention: Duration = 3600.0
+    """How long a response is stored."""
+    memory: Memory = 64 << 20
+    """Most memory of all stored responses. The oldest of the tenant that holds most are dropped first."""
+
+
 class GatewaySpec(ManifestPart):
     image: PodImage | None = None
     """Image of gateways; the operator's default if not given. Another version of the operator leaves it as it is."""
@@ -236,6 +251,8 @@ class GatewaySpec(ManifestPart):
     """Format of the line that gateways log for each request, or Off."""
     tool_call_parser: Literal["Auto", "Hermes", "Llama3Json", "Mistral", "Pythonic", "Off"] = "Auto"
     """Format in which the model writes calls of tools. Auto goes by its chat template; Off refuses tools."""
+    response_store: ResponseStoreSpec | None = None
+    """Stores responses of /v1/responses in the gateway's memory. Without it none are stored. Needs one replica."""
 
 
 Weight = Annotated[float, Field(ge=0, le=1000)]

@@ -387,6 +387,13 @@ RULES: tuple[Rule, ...] = (
     *_of_hosts("ingress", "hosts"),
     Rule(
         at="spec.gateway",
+        field="responseStore",
+        message="only allowed with replicas: 1, as each gateway stores its own responses",
+        holds=lambda gateway: gateway.response_store is None or gateway.replicas == 1,
+        cel="!has(self.responseStore) || self.replicas == 1",
+    ),
+    Rule(
+        at="spec.gateway",
         field="tenantTokensPerMinute",
         message='needs apiKeys or trustedProxies for tenants other than "*": without them, tenants are not told apart',
         holds=_tenants_are_known,

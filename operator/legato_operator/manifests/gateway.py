@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from legato_operator.api import roles
-from legato_operator.api.resources import APIKeys, GatewayTLS, InferenceService, RoutingWeights
+from legato_operator.api.resources import APIKeys, GatewayTLS, InferenceService, ResponseStoreSpec, RoutingWeights
 from legato_operator.manifests import common, container, model, overlay
 from legato_operator.manifests.model import Delivery
 from legato_operator.manifests.placement import Containers, PodPlacement
@@ -156,6 +156,7 @@ def _policy(service: InferenceService, delivery: Delivery) -> list[str]:
         *(["--hold-without-workers"] if roles.may_be_empty(spec) else []),
         *([f"--access-log={spec.gateway.access_log}"] if spec.gateway.access_log != "Text" else ()),
         *([f"--tool-call-parser={spec.gateway.tool_call_parser}"] if spec.gateway.tool_call_parser != "Auto" else ()),
+        *_store_flags(spec.gateway.response_store),
         *([f"--api-keys-file={_api_keys_file(spec.gateway.api_keys)}"] if spec.gateway.api_keys else ()),
         *_tls_flags(spec.gateway.tls),
         *container.internal_tls_flags(spec.internal_tls),
@@ -163,6 +164,12 @@ def _policy(service: InferenceService, delivery: Delivery) -> list[str]:
         *(f"--trusted-proxy={network}" for network in spec.gateway.trusted_proxies),
         *(f"--tenant-quota={tenant}={tokens}" for tenant, tokens in spec.gateway.tenant_tokens_per_minute.items()),
     ]
+
+
+def _store_flags(store: ResponseStoreSpec | None) -> list[str]:
+    if store is None:
+        return []
+    return [f"--response-retention={durations.text(store.retention)}", f"--response-memory={store.memory}"]
 
 
 def _weights(weights: RoutingWeights) -> Iterator[str]:

@@ -138,6 +138,10 @@ CASES = {
     ),
     **_of_hosts("httpRoute", "hostnames", {"parentRefs": [{"name": "public"}]}),
     **_of_hosts("ingress", "hosts", {}),
+    ("spec.gateway.responseStore", "only allowed with"): (
+        {"gateway": {"responseStore": {}, "replicas": 2}},
+        {"gateway": {"responseStore": {}, "replicas": 1}},
+    ),
     ("spec.gateway.tenantTokensPerMinute", "needs apiKeys"): (
         {"gateway": {"tenantTokensPerMinute": {"*": 1, "a": 1}}},
         {"gateway": {"tenantTokensPerMinute": {"*": 1, "a": 1}, "trustedProxies": ["10.0.0.0/8"]}},

@@ -38,6 +38,7 @@ Metadata = Annotated[
     Meta(max_length=MAX_METADATA),
 ]
 _METADATA = msgspec.json.Decoder(Metadata | None)
+_FLAG = msgspec.json.Decoder(bool | None)
 
 
 class Reasoning(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -112,6 +113,11 @@ def check(body: ResponsesBody) -> None:
 def metadata(body: ResponsesBody) -> dict[str, str]:
     """What the client wants to find in the response again. Raises BadRequest."""
     return (bodies.decode(_METADATA, body.metadata, "metadata") if body.metadata is not UNSET else None) or {}
+
+
+def may_be_stored(body: ResponsesBody) -> bool:
+    """Unless the client says no, as at OpenAI. Raises BadRequest."""
+    return body.store is UNSET or bodies.decode(_FLAG, body.store, "store") is not False
 
 
 def text(body: ResponsesBody) -> TextConfig:

@@ -23,6 +23,7 @@ def fields(
     text: TextConfig,
     effort: str | None,
     metadata: Mapping[str, str],
+    stored: bool,
     params: SamplingParams,
 ) -> Fields:
     """All but those of the outcome. `params` are what it is sampled with, defaults included."""
@@ -45,7 +46,7 @@ def fields(
         "truncation": "disabled",
         "metadata": metadata,
         "background": False,
-        "store": False,
+        "store": stored,
         "service_tier": "default",
         **{name: _short(getattr(body, name)) for name in _ECHOED},
         "user": body.user,

@@ -2,7 +2,7 @@
 chat here.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Final
 
@@ -19,7 +19,7 @@ _TEXTS: Final = ("input_text", "output_text", "text")  # kinds of parts
 _ARGUMENTS = msgspec.json.Decoder(dict[str, Any])
 
 
-class ItemPart(msgspec.Struct, frozen=True, gc=False):
+class ItemPart(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     type: str
     text: str | None = None
     refusal: str | None = None
@@ -40,6 +40,7 @@ class InputItem(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     output: Content | None = None
 
 
+_STORED = msgspec.json.Decoder(tuple[InputItem, ...])
 Items = Annotated[tuple[InputItem, ...], Meta(min_length=1, max_length=MAX_ITEMS)]
 Input = str | Items
 
@@ -103,8 +104,24 @@ class Conversation:
         self.places.append(at)
 
 
+def encoded(input: Input) -> bytes:
+    """Items as JSON, for `decoded`."""
+    return msgspec.json.encode((InputItem(role="user", content=input),) if isinstance(input, str) else input)
+
+
+def decoded(turns: Iterable[bytes]) -> tuple[InputItem, ...]:
+    """The items of all turns."""
+    return tuple(item for turn in turns for item in _STORED.decode(turn))
+
+
 def conversation(instructions: str | None, before: Sequence[InputItem], input: Input) -> Conversation:
     """`before` are items of earlier responses. Raises BadRequest, Unsupported."""
+    new = 1 if isinstance(input, str) else len(input)
+    if len(before) + new > MAX_ITEMS:
+        text = (
+            f"input has {new} items behind {len(before)} of earlier responses; together at most {MAX_ITEMS} are allowed"
+        )
+        raise BadRequest(text, param="input")
     found = Conversation()
     if instructions:
         found.say("system", instructions, "instructions")
@@ -113,9 +130,6 @@ def conversation(instructions: str | None, before: Sequence[InputItem], input: I
     if isinstance(input, str):
         found.say("user", input, "input")
         return found
-    if len(before) + len(input) > MAX_ITEMS:
-        text = f"input has {len(input)} items and what came before has {len(before)}; together at most {MAX_ITEMS} are"
-        raise BadRequest(f"{text} allowed", param="input")
     for number, item in enumerate(input):
         found.add(item, f"input[{number}]")
     return found

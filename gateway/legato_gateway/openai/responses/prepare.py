@@ -1,11 +1,14 @@
 """`POST /v1/responses`: from its body to a request of the relay, and to the writer of its answer."""
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+
 import msgspec
 from msgspec import UNSET
 
-from legato_gateway.errors import Unsupported
+from legato_gateway.errors import BadRequest, Unsupported
 from legato_gateway.openai import bodies, chat, unsupported
-from legato_gateway.openai.generation_response import PreparedRequest
+from legato_gateway.openai.chat import ChatRequest
 from legato_gateway.openai.params import Asked
 from legato_gateway.openai.responses import as_chat, head, items
 from legato_gateway.openai.responses import body as body_of
@@ -14,43 +17,71 @@ from legato_gateway.openai.responses.items import Input
 from legato_gateway.openai.responses.output import item_id
 from legato_gateway.openai.responses.writer import ResponseWriter
 from legato_gateway.openai.serving import ModelServing
+from legato_gateway.request import GenerationRequest
 
 _INPUT = msgspec.json.Decoder(Input)
 _INSTRUCTIONS = msgspec.json.Decoder(str | None)
 
 
-def prepare(serving: ModelServing, asked: Asked, raw: bytearray) -> PreparedRequest:
-    """Checks and tokenizes, as for a chat. Raises what the client is told."""
+@dataclass(frozen=True, slots=True)
+class Before:
+    """What a request goes on from: the items of each turn, as JSON, of the response that it names as the previous."""
+
+    id: str
+    turns: Sequence[bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedResponse:
+    """A request that was checked. `kept` are its items as JSON, where the response is to be stored."""
+
+    request: GenerationRequest
+    writer: ResponseWriter
+    stream: bool
+    kept: bytes | None
+
+
+def prepare(
+    serving: ModelServing, asked: Asked, raw: bytearray, stores: bool = False, before: Before | None = None
+) -> CheckedResponse:
+    """Checks and tokenizes, as for a chat. `stores`: responses may be kept. Raises what the client is told."""
     body = bodies.parse(ResponsesBody, raw)
     serving.check_model(body.model)
     body_of.check(body)
-    if body.previous_response_id is not None:
-        said = "previous_response_id is not supported by this server: it keeps no responses"
-        raise Unsupported(said, param="previous_response_id")
+    _check_before(body, stores, before)
     text, effort, metadata = body_of.text(body), body_of.effort(body), body_of.metadata(body)
+    kept = body_of.may_be_stored(body) and stores
     with as_chat.told_as_here():
         spelled = as_chat.chat_body(body, text, effort)
         unsupported.check_chat(spelled)
-    instructions = _instructions(body)
-    talk = items.conversation(instructions, (), bodies.decode(_INPUT, body.input, "input"))
+    instructions, input = _instructions(body), bodies.decode(_INPUT, body.input, "input")
+    talk = items.conversation(instructions, items.decoded(before.turns if before else ()), input)
     id = item_id("resp")
     with as_chat.told_as_here(talk.places):
         checked = chat.chat_request(serving, asked, id, spelled, talk.messages)
-    params = checked.request.params
-    logprobs = params.logprobs is not None
-    if logprobs and not checked.format.is_plain:
-        said = f"include: {body_of.LOGPROBS} is not supported by this server where an answer may be more than text"
-        raise Unsupported(said, param="include")
-    known = head.fields(id, serving.model, body, instructions, text, effort, metadata, params)
-    return PreparedRequest(
-        requests=(checked.request,),
-        writer=ResponseWriter(known, logprobs, serving.tokens.token_bytes, checked.format),
-        stream=bool(body.stream),
-        explain=checked.request.explain,
-        id=id,
-        model=serving.model.name,
-    )
+    known = head.fields(id, serving.model, body, instructions, text, effort, metadata, kept, checked.request.params)
+    writer = ResponseWriter(known, _logprobs(checked), serving.tokens.token_bytes, checked.format)
+    return CheckedResponse(checked.request, writer, bool(body.stream), items.encoded(input) if kept else None)
+
+
+def _check_before(body: ResponsesBody, stores: bool, before: Before | None) -> None:
+    """Raises Unsupported, BadRequest unless what was looked up is what was asked for."""
+    asked, param = body.previous_response_id, "previous_response_id"
+    if asked is not None and not stores:
+        raise Unsupported(f"{param} is not supported by this server: it stores no responses", param=param)
+    if asked is not None and (before is None or before.id != asked):
+        raise BadRequest(f"{param}: no response is stored here under {asked[:80]!r}, or not any more", param=param)
 
 
 def _instructions(body: ResponsesBody) -> str | None:
     return None if body.instructions is UNSET else bodies.decode(_INSTRUCTIONS, body.instructions, "instructions")
+
+
+def _logprobs(checked: ChatRequest) -> bool:
+    """Whether log probabilities are told. Raises Unsupported."""
+    if checked.request.params.logprobs is None:
+        return False
+    if not checked.format.is_plain:
+        said = f"include: {body_of.LOGPROBS} is not supported by this server where an answer may be more than text"
+        raise Unsupported(said, param="include")
+    return True

@@ -28,14 +28,15 @@ class ResponseWriter:
         self._items = OutputItems(self._events)
         self._begun = False
         self._finish: str | None = None
+        self.final: Fields | None = None  # the response, once it is complete or was cut off
 
     def delta(self, index: int, delta: Delta) -> bytes:
         return self._begin() + self._read(delta.text, delta.tokens, delta.finish)
 
     def end(self, usage: Usage) -> bytes:
         said = self._begin()
-        response = self.response(usage)
-        return said + self._events.event(response["status"], response=response)
+        self.final = self._response(usage)
+        return said + self._events.event(self.final["status"], response=self.final)
 
     def failed(self, error: GatewayError) -> bytes:
         said = self._begin()
@@ -48,10 +49,10 @@ class ResponseWriter:
     def whole(self, answers: Sequence[CollectedChoice], usage: Usage) -> bytes:
         for answer in answers:
             self._read("".join(answer.text), answer.tokens, answer.finish)
-        return encode(self.response(usage))
+        self.final = self._response(usage)
+        return encode(self.final)
 
-    def response(self, usage: Usage) -> Fields:
-        """As it is in the end."""
+    def _response(self, usage: Usage) -> Fields:
         if self._finish == "length":
             return self._fields("incomplete", self._items.done, usage=usage_fields(usage), incomplete_details=_CUT_OFF)
         return self._fields("completed", self._items.done, usage=usage_fields(usage), completed_at=int(time.time()))
@@ -78,6 +79,31 @@ class ResponseWriter:
     def _fields(self, status: str, output: Sequence[Fields], **known: Any) -> Fields:
         late = {"error": None, "incomplete_details": None, "usage": None, "completed_at": None}
         return {**self._asked, "status": status, "output": output, **late, **known}
+
+
+class KeepingWriter:
+    """Gives the response away when it is complete, before the client has the last of it."""
+
+    def __init__(self, writer: ResponseWriter, keep: Callable[[Fields], None]) -> None:
+        self._writer = writer
+        self._keep = keep
+
+    def delta(self, index: int, delta: Delta) -> bytes:
+        return self._writer.delta(index, delta)
+
+    def end(self, usage: Usage) -> bytes:
+        return self._kept(self._writer.end(usage))
+
+    def failed(self, error: GatewayError) -> bytes:
+        return self._writer.failed(error)
+
+    def whole(self, answers: Sequence[CollectedChoice], usage: Usage) -> bytes:
+        return self._kept(self._writer.whole(answers, usage))
+
+    def _kept(self, said: bytes) -> bytes:
+        assert self._writer.final is not None
+        self._keep(self._writer.final)
+        return said
 
 
 def usage_fields(usage: Usage) -> Fields:

@@ -216,7 +216,7 @@ async def test_a_body_that_is_prepared_elsewhere_keeps_its_writer(gateway: Any) 
     raw = bytearray(b'{"input": "hi", "metadata": {"a": "b"}, "tools": []}')
     asked = Asked(Client(), {}, Deadline(0.0, 60.0, lambda: 0.0))
     serving = ModelServing(gateway.tokens, ServedModel("tiny", 100))
-    made = pickle.loads(pickle.dumps(prepare.prepare(serving, asked, raw).writer))
+    made = pickle.loads(pickle.dumps(prepare.prepare(serving, asked, raw))).writer
     answer = json.loads(made.whole([CollectedChoice(0, ["Paris"], [], "stop")], Usage(3, 1, 0)))
     assert (answer["metadata"], answer["tools"]) == ({"a": "b"}, [])
     assert answer["output"][0]["content"][0]["text"] == "Paris"

@@ -1,0 +1,131 @@
+"""The paths of the Responses API: responses are made, and where they are stored, continued, read and deleted."""
+
+from functools import partial
+from typing import Any
+
+import msgspec
+from fastapi import APIRouter, Request
+from msgspec import UNSET, Raw, UnsetType
+from starlette.responses import Response
+
+from legato_gateway.errors import BadRequest, NotFound, Unsupported
+from legato_gateway.openai.generation_response import GenerationResponse, PreparedRequest
+from legato_gateway.openai.params import Asked
+from legato_gateway.openai.responses import items
+from legato_gateway.openai.responses.body import ResponsesBody
+from legato_gateway.openai.responses.items import InputItem
+from legato_gateway.openai.responses.output import Fields
+from legato_gateway.openai.responses.prepare import Before, CheckedResponse, prepare
+from legato_gateway.openai.responses.store import ResponseStore, StoredResponse, Turn
+from legato_gateway.openai.responses.writer import KeepingWriter
+from legato_gateway.openai.routes import body_shown, prepared
+from legato_gateway.openai.serving import OpenAIServing
+from legato_gateway.openai.sse import encode
+
+
+def router(serving: OpenAIServing, store: ResponseStore | None) -> APIRouter:
+    """Routes under `/v1`."""
+    routes = APIRouter(prefix="/v1")
+
+    @routes.post("/responses", response_model=None, openapi_extra=body_shown(ResponsesBody))
+    async def create_response(request: Request) -> GenerationResponse:
+        talk = _StoredTalk(store)
+        checked = await prepared(serving, request, prepare, talk.look_up)
+        return GenerationResponse(talk.prepared(checked, serving), serving.relay, serving.streams)
+
+    @routes.get("/responses/{id}", response_model=None)
+    async def response(request: Request, id: str) -> Response:
+        """A response that is stored."""
+        found = _found(store, serving, request, id)
+        for name, value in request.query_params.items():
+            if name != "include_obfuscation" and (name, value) != ("stream", "false"):
+                raise Unsupported(f"{name[:40]} is not supported by this server", param=name[:40])
+        return Response(found.json, media_type="application/json")
+
+    @routes.delete("/responses/{id}")
+    async def delete_response(request: Request, id: str) -> dict[str, Any]:
+        """Forgets a response."""
+        found = _found(store, serving, request, id)
+        assert store is not None
+        store.delete(serving.clients.of(request.scope).tenant, found.id)
+        return {"id": found.id, "object": "response", "deleted": True}
+
+    @routes.post("/responses/{id}/cancel")
+    async def cancel_response(request: Request, id: str) -> None:
+        """Always an error: who leaves cancels, and nothing runs in the background."""
+        _found(store, serving, request, id)
+        raise BadRequest(f"the response {id[:80]!r} cannot be cancelled: it is complete")
+
+    return routes
+
+
+def _found(store: ResponseStore | None, serving: OpenAIServing, request: Request, id: str) -> StoredResponse:
+    tenant = serving.clients.of(request.scope).tenant
+    if store is None:
+        raise NotFound("this server stores no responses", param="response_id", code="not_found")
+    if (found := store.get(tenant, id)) is None:
+        text = f"no response is stored here under {id[:80]!r}, or not any more"
+        raise NotFound(text, param="response_id", code="not_found")
+    return found
+
+
+class _Outline(msgspec.Struct):
+    previous_response_id: Raw | UnsetType = UNSET
+
+
+_PREVIOUS = b'"previous_response_id"'
+_OUTLINE = msgspec.json.Decoder(_Outline)
+_ID = msgspec.json.Decoder(str)
+
+
+class _StoredTalk:
+    """What one request goes on from, and what becomes of its response."""
+
+    def __init__(self, store: ResponseStore | None) -> None:
+        self._store = store
+        self._tenant = ""
+        self._before: tuple[Turn, ...] = ()
+
+    def look_up(self, asked: Asked, raw: bytearray) -> dict[str, Any]:
+        """What `prepare` has to know: the store is here, and not in the process where that may run."""
+        if self._store is None:
+            return {}
+        self._tenant = asked.client.tenant
+        id = _previous(raw)
+        found = self._store.get(self._tenant, id) if id is not None else None
+        if id is None or found is None:
+            return {"stores": True}
+        self._before = found.turns
+        return {"stores": True, "before": Before(id, [turn.items for turn in found.turns])}
+
+    def prepared(self, checked: CheckedResponse, serving: OpenAIServing) -> PreparedRequest:
+        """With a writer that stores the response, if it is to be."""
+        writer, kept = checked.writer, checked.kept
+        return PreparedRequest(
+            requests=(checked.request,),
+            writer=writer if kept is None else KeepingWriter(writer, partial(self._keep, kept)),
+            stream=checked.stream,
+            explain=checked.request.explain,
+            id=checked.request.id,
+            model=serving.of_model.model.name,
+        )
+
+    def _keep(self, input: bytes, response: Fields) -> None:
+        assert self._store is not None
+        output = msgspec.convert(response["output"], tuple[InputItem, ...])
+        turns = (*self._before, Turn(input), Turn(items.encoded(output)))
+        self._store.put(self._tenant, StoredResponse(response["id"], encode(response), turns))
+
+
+def _previous(raw: bytearray) -> str | None:
+    """The id of the response that a body goes on from. If there is something wrong with it, `prepare` says so.
+
+    Only bodies with the field are looked through: 8 MiB take some 10 ms.
+    """
+    if _PREVIOUS not in raw:
+        return None
+    try:
+        found = _OUTLINE.decode(raw).previous_response_id
+        return None if found is UNSET else _ID.decode(found)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None

@@ -1,0 +1,128 @@
+"""Responses that are kept for a time, so that they can be read again and continued. Pure: nothing waits in here.
+
+They are in the memory of one gateway, bounded in seconds and in bytes. A tenant finds only its own. A response keeps
+all turns of the conversation up to it, and can be continued when earlier ones are gone; turns are shared between them.
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class StorePolicy:
+    """`seconds` that a response is kept for, and the most `bytes` of all."""
+
+    seconds: float
+    bytes: int
+
+
+@dataclass(slots=True, eq=False)
+class Turn:
+    """Items of one request and of its answer, as JSON. `users` are the stored responses that have it."""
+
+    items: bytes
+    users: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class StoredResponse:
+    """`json` is what clients see of it."""
+
+    id: str
+    json: bytes
+    turns: tuple[Turn, ...]
+
+
+@dataclass(slots=True, eq=False)
+class _Tenant:
+    responses: "OrderedDict[str, tuple[float, StoredResponse]]" = field(default_factory=OrderedDict)  # with its end
+    used: int = 0
+
+    def add(self, response: StoredResponse, end: float) -> None:
+        self.responses[response.id] = (end, response)
+        self.used += len(response.json)
+        for turn in response.turns:
+            self.used += 0 if turn.users else len(turn.items)
+            turn.users += 1
+
+    def drop(self, id: str) -> None:
+        _, response = self.responses.pop(id)
+        self.used -= len(response.json)
+        for turn in response.turns:
+            turn.users -= 1
+            self.used -= 0 if turn.users else len(turn.items)
+
+    def drop_oldest(self) -> None:
+        self.drop(next(iter(self.responses)))
+
+
+class ResponseStore:
+    """Owner of the memory that stored responses take. `clock` gives seconds."""
+
+    def __init__(self, policy: StorePolicy, clock: Callable[[], float]) -> None:
+        self.policy = policy
+        self._clock = clock
+        self._tenants: dict[str, _Tenant] = {}
+        self.evicted = 0  # responses that were dropped before their time, or not taken in
+
+    @property
+    def responses(self) -> int:
+        """How many are kept."""
+        return sum(len(tenant.responses) for tenant in self._tenants.values())
+
+    @property
+    def used(self) -> int:
+        """Bytes."""
+        return sum(tenant.used for tenant in self._tenants.values())
+
+    def put(self, tenant: str, response: StoredResponse) -> None:
+        """Keeps it, unless it has more bytes than all may have. Where there is no room, the oldest responses of the
+        tenant that holds most go first."""
+        self._drop_expired()
+        if len(response.json) + sum(len(turn.items) for turn in response.turns) > self.policy.bytes:
+            self.evicted += 1
+            return
+        self._tenants.setdefault(tenant, _Tenant()).add(response, self._clock() + self.policy.seconds)
+        while self.used > self.policy.bytes:
+            name, most = max(self._tenants.items(), key=lambda item: item[1].used)
+            most.drop_oldest()
+            self.evicted += 1
+            self._forget_empty(name)
+
+    def get(self, tenant: str, id: str) -> StoredResponse | None:
+        """That tenant's response of this id, if it is there."""
+        self._drop_expired()
+        of_tenant = self._tenants.get(tenant)
+        found = of_tenant.responses.get(id) if of_tenant else None
+        return found[1] if found else None
+
+    def delete(self, tenant: str, id: str) -> bool:
+        """Whether it was there."""
+        if self.get(tenant, id) is None:
+            return False
+        self._tenants[tenant].drop(id)
+        self._forget_empty(tenant)
+        return True
+
+    def check_integrity(self) -> None:
+        """Raises AssertionError unless the books agree."""
+        for tenant in self._tenants.values():
+            assert tenant.responses, "a tenant without responses is kept"
+            kept = [response for _, response in tenant.responses.values()]
+            turns = [turn for response in kept for turn in response.turns]
+            assert all(turn.users == turns.count(turn) for turn in turns), "users of a turn are miscounted"
+            size = sum(len(response.json) for response in kept) + sum(len(turn.items) for turn in set(turns))
+            assert tenant.used == size, "bytes of a tenant are miscounted"
+        assert self.used <= self.policy.bytes, "more than the limit is kept"
+
+    def _drop_expired(self) -> None:
+        now = self._clock()
+        for name, tenant in list(self._tenants.items()):
+            while tenant.responses and next(iter(tenant.responses.values()))[0] <= now:
+                tenant.drop_oldest()
+            self._forget_empty(name)
+
+    def _forget_empty(self, name: str) -> None:
+        if not self._tenants[name].responses:
+            del self._tenants[name]
