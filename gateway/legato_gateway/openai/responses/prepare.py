@@ -24,14 +24,6 @@ _INSTRUCTIONS = msgspec.json.Decoder(str | None)
 
 
 @dataclass(frozen=True, slots=True)
-class Before:
-    """What a request goes on from: the items of each turn, as JSON, of the response that it names as the previous."""
-
-    id: str
-    turns: Sequence[bytes]
-
-
-@dataclass(frozen=True, slots=True)
 class CheckedResponse:
     """A request that was checked. `kept` are its items as JSON, where the response is to be stored."""
 
@@ -42,20 +34,21 @@ class CheckedResponse:
 
 
 def prepare(
-    serving: ModelServing, asked: Asked, raw: bytearray, stores: bool = False, before: Before | None = None
+    serving: ModelServing, asked: Asked, raw: bytearray, stores: bool = False, before: Sequence[bytes] | None = None
 ) -> CheckedResponse:
-    """Checks and tokenizes, as for a chat. `stores`: responses may be kept. Raises what the client is told."""
+    """Checks and tokenizes, as for a chat. `stores`: responses may be kept. `before` are the turns, as JSON, that the
+    request goes on from, where what it names as the previous response was found. Raises what the client is told."""
     body = bodies.parse(ResponsesBody, raw)
     serving.check_model(body.model)
     body_of.check(body)
-    _check_before(body, stores, before)
+    _check_previous(body, stores, before is not None)
     text, effort, metadata = body_of.text(body), body_of.effort(body), body_of.metadata(body)
     kept = body_of.may_be_stored(body) and stores
     with as_chat.told_as_here():
         spelled = as_chat.chat_body(body, text, effort)
         unsupported.check_chat(spelled)
     instructions, input = _instructions(body), bodies.decode(_INPUT, body.input, "input")
-    talk = items.conversation(instructions, items.decoded(before.turns if before else ()), input)
+    talk = items.conversation(instructions, items.decoded(before or ()), input)
     id = item_id("resp")
     with as_chat.told_as_here(talk.places):
         checked = chat.chat_request(serving, asked, id, spelled, talk.messages)
@@ -64,12 +57,12 @@ def prepare(
     return CheckedResponse(checked.request, writer, bool(body.stream), items.encoded(input) if kept else None)
 
 
-def _check_before(body: ResponsesBody, stores: bool, before: Before | None) -> None:
-    """Raises Unsupported, BadRequest unless what was looked up is what was asked for."""
+def _check_previous(body: ResponsesBody, stores: bool, found: bool) -> None:
+    """Raises Unsupported, BadRequest."""
     asked, param = body.previous_response_id, "previous_response_id"
     if asked is not None and not stores:
         raise Unsupported(f"{param} is not supported by this server: it stores no responses", param=param)
-    if asked is not None and (before is None or before.id != asked):
+    if asked is not None and not found:
         raise BadRequest(f"{param}: no response is stored here under {asked[:80]!r}, or not any more", param=param)
 
 

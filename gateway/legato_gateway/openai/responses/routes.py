@@ -15,7 +15,7 @@ from legato_gateway.openai.responses import items
 from legato_gateway.openai.responses.body import ResponsesBody
 from legato_gateway.openai.responses.items import InputItem
 from legato_gateway.openai.responses.output import Fields
-from legato_gateway.openai.responses.prepare import Before, CheckedResponse, prepare
+from legato_gateway.openai.responses.prepare import CheckedResponse, prepare
 from legato_gateway.openai.responses.store import ResponseStore, StoredResponse, Turn
 from legato_gateway.openai.responses.writer import KeepingWriter
 from legato_gateway.openai.routes import body_shown, prepared
@@ -96,7 +96,7 @@ class _StoredTalk:
         if id is None or found is None:
             return {"stores": True}
         self._before = found.turns
-        return {"stores": True, "before": Before(id, [turn.items for turn in found.turns])}
+        return {"stores": True, "before": [turn.items for turn in found.turns]}
 
     def prepared(self, checked: CheckedResponse, serving: OpenAIServing) -> PreparedRequest:
         """With a writer that stores the response, if it is to be."""

@@ -213,10 +213,13 @@ async def test_headers_and_limits_are_those_of_chats(gateway: Any) -> None:
 async def test_a_body_that_is_prepared_elsewhere_keeps_its_writer(gateway: Any) -> None:
     """Long bodies are prepared in other processes, so what comes of them is pickled."""
     gateway.tokens.before = len  # anything that can be pickled
-    raw = bytearray(b'{"input": "hi", "metadata": {"a": "b"}, "tools": []}')
+    raw = bytearray(b'{"input": "hi", "metadata": {"a": "b"}, "tools": [], "prompt_cache_key": "k"}')
     asked = Asked(Client(), {}, Deadline(0.0, 60.0, lambda: 0.0))
     serving = ModelServing(gateway.tokens, ServedModel("tiny", 100))
-    made = pickle.loads(pickle.dumps(prepare.prepare(serving, asked, raw))).writer
+    checked = prepare.prepare(serving, asked, raw)
+    raw.clear()  # a BufferError if a part of it were kept, which keeps all of it
+    made = pickle.loads(pickle.dumps(checked)).writer
     answer = json.loads(made.whole([CollectedChoice(0, ["Paris"], [], "stop")], Usage(3, 1, 0)))
     assert (answer["metadata"], answer["tools"]) == ({"a": "b"}, [])
+    assert answer["prompt_cache_key"] == "k"
     assert answer["output"][0]["content"][0]["text"] == "Paris"
