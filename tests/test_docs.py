@@ -20,7 +20,7 @@ from legato_gateway import errors
 from legato_gateway import settings as gateway_settings
 from legato_gateway.metrics import Metrics
 from legato_gateway.openai import schemas
-from legato_gateway.openai.responses.body import ResponsesBody
+from legato_gateway.openai.responses.body import SHARED, ResponsesBody
 from legato_operator.kubernetes import settings as operator_settings
 from legato_operator.kubernetes.metrics import OperatorMetrics
 from legato_protocol import names, sampling_limits
@@ -97,10 +97,13 @@ def test_docs_know_every_field_of_responses():
         set(re.findall(r"`(\w+)`", text.split("## Without effect\n")[1].split("\n## ")[0])),
         set(re.findall(r"`(\w+)`", text.split("## Not supported\n")[1])) - {"unsupported_value"},
     )
-    fields = {field.name for field in msgspec.structs.fields(ResponsesBody)}
-    shared = {field.name for field in msgspec.structs.fields(schemas.SamplingBody)}
-    assert fields - shared <= told | no_effect | unsupported <= fields
-    assert no_effect.isdisjoint(told | unsupported)
+    own, theirs = (
+        {field.name for field in msgspec.structs.fields(body)} for body in (ResponsesBody, schemas.SamplingBody)
+    )
+    as_in_chats = set(re.findall(r"`(\w+)`", text.split("These are as in [chats]")[1].split("`n` may only")[0]))
+    assert own - theirs | set(SHARED) == told | as_in_chats | no_effect | unsupported
+    assert as_in_chats <= theirs
+    assert no_effect.isdisjoint(told | as_in_chats | unsupported)
 
 
 def test_docs_know_the_range_of_every_parameter():

@@ -10,12 +10,11 @@ from msgspec import UNSET, Raw, UnsetType
 
 from legato_gateway.errors import BadRequest, Unsupported
 from legato_gateway.openai import bodies
-from legato_gateway.openai.responses.body import LOGPROBS, ResponsesBody, TextConfig
-from legato_gateway.openai.schemas import ChatBody, SamplingBody
+from legato_gateway.openai.responses.body import LOGPROBS, SHARED, ResponsesBody, TextConfig
+from legato_gateway.openai.schemas import ChatBody
 from legato_gateway.openai.sse import encode
 from legato_gateway.openai.tools.definitions import MAX_TOOLS, MAX_TOOLS_BYTES
 
-_SHARED: Final = tuple(field.name for field in msgspec.structs.fields(SamplingBody))
 _NO_MESSAGES: Final = Raw(b"[]")  # they are given beside the body
 _TOOLS = msgspec.json.Decoder(list[dict[str, Any]] | None)
 _CHOICE = msgspec.json.Decoder(str | dict[str, Any] | None)
@@ -33,7 +32,7 @@ def chat_body(body: ResponsesBody, text: TextConfig, effort: str | None) -> Chat
     """But for its messages. Raises BadRequest, Unsupported."""
     logprobs = LOGPROBS in (body.include or ())
     return ChatBody(
-        **{name: getattr(body, name) for name in _SHARED if name != "response_format"},
+        **{name: getattr(body, name) for name in SHARED},
         messages=_NO_MESSAGES,
         response_format=_format(text.format),
         max_completion_tokens=body.max_output_tokens,

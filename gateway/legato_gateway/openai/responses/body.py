@@ -26,8 +26,49 @@ INCLUDABLE: Final = (
     "web_search_call.action.sources",
     "web_search_call.results",
 )
-_ABSENT = ("context_management", "conversation", "moderation", "prompt")
-_OF_CHATS = {"max_tokens": "max_output_tokens", "response_format": "text.format"}
+SHARED: Final = (  # fields of chats that are here too; whatever else a chat may have is refused
+    "model",
+    "stream",
+    "stream_options",
+    "temperature",
+    "top_p",
+    "top_k",
+    "min_p",
+    "seed",
+    "stop",
+    "stop_token_ids",
+    "ignore_eos",
+    "min_tokens",
+    "presence_penalty",
+    "frequency_penalty",
+    "repetition_penalty",
+    "logit_bias",
+    "structured_outputs",
+    "guided_json",
+    "guided_regex",
+    "guided_choice",
+    "guided_grammar",
+    "skip_special_tokens",
+    "priority",
+    "cache_salt",
+    "user",
+    "service_tier",
+    "request_id",
+    "early_stopping",
+    "length_penalty",
+    "spaces_between_special_tokens",
+    "metadata",
+    "store",
+)
+_REFUSED: Final = (
+    *(field.name for field in msgspec.structs.fields(SamplingBody) if field.name not in (*SHARED, "n")),
+    "context_management",
+    "conversation",
+    "moderation",
+    "prompt",
+)
+_OF_CHATS: Final = {"max_tokens": "max_output_tokens", "response_format": "text.format"}
+_OFF: Final = (b"null", b"false", b"[]", b"{}")
 _DEFAULTS: Final = {"context": "auto", "mode": "standard"}  # of `reasoning`
 
 Whole = Annotated[int, Meta(ge=1, le=int(RANGES["max_tokens"].most), description=f"1 to {RANGES['max_tokens'].most}")]
@@ -89,19 +130,17 @@ class ResponsesBody(SamplingBody, frozen=True, kw_only=True):
 
 def check(body: ResponsesBody) -> None:
     """Raises Unsupported, BadRequest for the first field that asks for something which is not there."""
-    for field in _ABSENT:
-        given: Absent = getattr(body, field)
-        if given is not UNSET and bytes(memoryview(given)[:16]).strip() not in (b"null", b"[]", b"{}"):
+    for field in _REFUSED:
+        if _is_on(getattr(body, field)):
             raise _unsupported(field)
+    if body.stream_options is not None and body.stream_options.continuous_usage_stats:
+        raise _unsupported("stream_options.continuous_usage_stats")
     if body.background:
         raise _unsupported("background")
     if body.truncation not in (None, "disabled"):
         raise Unsupported("truncation is not supported by this server but as disabled", param="truncation")
     if (body.n or 1) != 1:
         raise Unsupported("n is not supported by this server here: a response is one answer", param="n")
-    for field, instead in _OF_CHATS.items():
-        if getattr(body, field) not in (None, UNSET):
-            raise Unsupported(f"{field} is a field of chats; here it is {instead}", param=field)
     for number, name in enumerate(body.include or ()):
         if name not in INCLUDABLE:
             text = f"not a valid include[{number}]: {name[:60]!r} ({', '.join(INCLUDABLE)})"
@@ -139,5 +178,13 @@ def effort(body: ResponsesBody) -> str | None:
     return given.effort
 
 
+def _is_on(given: Any) -> bool:
+    """Whether a field that is not supported asks for anything."""
+    if isinstance(given, Raw):
+        return bytes(memoryview(given)[:16]).strip() not in _OFF
+    return given not in (None, UNSET, False)
+
+
 def _unsupported(field: str) -> Unsupported:
-    return Unsupported(f"{field} is not supported by this server", param=field)
+    instead = f" here; it is {_OF_CHATS[field]}" if field in _OF_CHATS else " by this server"
+    return Unsupported(f"{field} is not supported{instead}", param=field)

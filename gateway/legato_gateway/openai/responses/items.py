@@ -31,7 +31,7 @@ Content = str | Annotated[tuple[ItemPart, ...], Meta(max_length=MAX_CONTENT_PART
 class InputItem(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """One of `KINDS`; other fields that clients send back with the items of an answer are not looked at."""
 
-    type: str = "message"
+    type: str | None = None  # a message
     role: str | None = None
     content: Content | None = None
     call_id: str | None = None
@@ -59,7 +59,7 @@ class Conversation:
 
     def add(self, item: InputItem, at: str) -> None:
         """The next item. Raises BadRequest, Unsupported with the path of what is wrong in it."""
-        match item.type:
+        match item.type or "message":
             case "message":
                 self._message(item, at)
             case "function_call":
@@ -69,7 +69,7 @@ class Conversation:
             case "reasoning":
                 pass  # models are not shown what they thought in earlier turns
             case _:
-                text = f"items of type {item.type[:40]!r} are not supported by this server ({', '.join(KINDS)})"
+                text = f"items of type {str(item.type)[:40]!r} are not supported by this server ({', '.join(KINDS)})"
                 raise Unsupported(text, param=f"{at}.type")
 
     def _message(self, item: InputItem, at: str) -> None:

@@ -2,8 +2,12 @@
 
 from typing import Any
 
+import msgspec
 import openai
 import pytest
+
+from legato_gateway.openai.responses.body import SHARED
+from legato_gateway.openai.schemas import SamplingBody
 
 pytestmark = pytest.mark.anyio
 FLAT: Any = {"type": "function", "name": "get_weather", "parameters": {"type": "object"}, "strict": None}
@@ -18,6 +22,10 @@ RESULT = {"type": "function_call_output", "call_id": "call_1", "output": "rain"}
 TEXT = {"type": "output_text", "text": "Let me see.", "annotations": [], "logprobs": []}
 SAID = {"type": "message", "id": "msg_1", "role": "assistant", "status": "completed", "content": [TEXT]}
 THOUGHT = {"type": "reasoning", "id": "rs_1", "summary": [], "content": [{"type": "reasoning_text", "text": "hm"}]}
+
+
+CONTINUOUS: Any = {"stream": True, "stream_options": {"continuous_usage_stats": True}}
+ELSEWHERE = {field.name for field in msgspec.structs.fields(SamplingBody)} - set(SHARED)
 
 
 def called(*ids: str) -> list[dict[str, Any]]:
@@ -130,9 +138,7 @@ async def test_calls_belong_to_the_message_before_them(make: Any) -> None:
         ("context_management", {"context_management": [{"type": "compaction"}]}),
         ("moderation", {"moderation": {"model": "omni-moderation-latest"}}),
         ("prompt", {"prompt": {"id": "pmpt_1"}}),
-        ("n", {"n": 2}),
-        ("max_tokens", {"max_tokens": 2}),
-        ("response_format", {"response_format": {"type": "text"}}),
+        ("stream_options.continuous_usage_stats", CONTINUOUS),
         ("messages", {"messages": []}),
         ("include", {"include": ["message.output_text.logprobs"], "tools": [FLAT]}),
         ("model", {"model": "other"}),
@@ -146,6 +152,15 @@ async def test_what_is_wrong_is_told_where_it_is(gateway: Any, param: str, field
     assert error["type"] == "invalid_request_error"
     assert not any(word in error["message"] for word in ("messages[", "function.name", "json_schema.schema")), error
     assert not gateway.relay.generations
+
+
+@pytest.mark.parametrize("field", sorted(ELSEWHERE))
+async def test_what_only_chats_have_is_refused(gateway: Any, field: str) -> None:
+    """A chat's writer may obey it; nothing here would."""
+    value = {"max_tokens": 5, "n": 2}.get(field, {"a": 1})
+    answer = await gateway.http.post("/v1/responses", json={"input": "hi", field: value})
+    assert answer.status_code == 400
+    assert answer.json()["error"]["param"] == field
 
 
 async def test_the_official_client_raises_its_error(gateway: Any) -> None:
