@@ -144,6 +144,7 @@ class Gateway:
             tracing=self.tracing,
             forks=forks,
             tool_call_parser=settings.tool_call_parser,
+            reasoning_parser=settings.reasoning_parser,
             responses=responses,
         )
         self.app = app.create(parts)

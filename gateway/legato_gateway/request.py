@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
+from legato_protocol.reasoning import ReasoningTokens
 from legato_protocol.stream import SamplingParams, TokenLogprobs
 
 Operation = Literal["chat", "text_completion"]  # as traces name it
@@ -33,6 +34,7 @@ class GenerationRequest:
     operation: Operation = "text_completion"
     trace: str = ""  # W3C traceparent of the HTTP request's span; empty: it is not traced
     shown_tokens: frozenset[int] = frozenset()  # special tokens that show in the text all the same
+    reasoning: ReasoningTokens | None = None  # what its reasoning is counted by, if it is
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +68,7 @@ class Usage:
     prompt_tokens: int = 0
     completion_tokens: int = 0
     cached_tokens: int = 0
+    reasoning_tokens: int | None = None  # of the completion's; None: they are not counted
 
 
 @dataclass(slots=True, eq=False)

@@ -21,6 +21,7 @@ STREAM_START = ("Admission", "FirstToken")
 ACCESS_LOG = ("Text", "JSON", "Off")
 TLS_MODES = ("Permissive", "Strict")
 TOOL_CALL_PARSER = ("Auto", "Hermes", "Llama3Json", "Mistral", "Pythonic", "Off")
+REASONING_PARSER = ("Auto", "Think", "Mistral", "Off")
 ON_FAILURE = ("Retry", "Recompute", "Fail")
 
 _KUBECONFIG: Final = "KUBECONFIG"  # as all clients of Kubernetes call it
@@ -71,6 +72,7 @@ class GatewaySettings:
     stream_keep_alive: float = 15.0
     access_log: Literal["Text", "JSON", "Off"] = "Text"
     tool_call_parser: Literal["Auto", "Hermes", "Llama3Json", "Mistral", "Pythonic", "Off"] = "Auto"
+    reasoning_parser: Literal["Auto", "Think", "Mistral", "Off"] = "Auto"
     response_retention: float | None = None  # None: responses are not stored
     response_memory: int = 64 << 20
     tenant_quotas: tuple[tuple[str, int], ...] = ()  # tenant ("*" is every other one), its tokens per minute
@@ -210,6 +212,11 @@ _FLAGS: Final = (
     ),
     Flag("--response-retention", flags.DURATION, "store responses of /v1/responses for this long; never if not given"),
     Flag("--response-memory", flags.whole("BYTES", 1 << 20, _MOST), "most bytes of all stored responses"),
+    Flag(
+        "--reasoning-parser",
+        flags.one_of("FORMAT", REASONING_PARSER),
+        "how the model marks its reasoning: " + ", ".join(REASONING_PARSER),
+    ),
     Flag(
         "--tenant-quota",
         flags.ValueKind("TENANT=TOKENS", _quota),

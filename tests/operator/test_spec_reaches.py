@@ -88,6 +88,7 @@ CHANGES: dict[str, Any] = {
     "gateway.ingress.annotations": {"a": "b"},
     "gateway.accessLog": "JSON",
     "gateway.toolCallParser": "Mistral",
+    "gateway.reasoningParser": "Mistral",
     "gateway.responseStore.retention": "10m",
     "gateway.responseStore.memory": "8Mi",
     "routing.localPrefillBelowTokens": 0,

@@ -56,6 +56,7 @@ WRONG = [
     ({"gateway": {"responseStore": {"memory": 1000}}}, "spec.gateway.responseStore.memory", "1Mi to"),
     ({"gateway": {"responseStore": {"retention": "1"}}}, "spec.gateway.responseStore.retention", "write"),
     ({"gateway": {"toolCallParser": "JSON"}}, "spec.gateway.toolCallParser", "'Auto', 'Hermes', 'Llama3Json'"),
+    ({"gateway": {"reasoningParser": "XML"}}, "spec.gateway.reasoningParser", "'Auto', 'Think', 'Mistral'"),
     ({"gateway": {"defaultDeadline": "300h"}}, "spec.gateway.defaultDeadline", "1ms to 168h"),
     ({"engine": {"kvCacheMemory": "2000Ti"}}, "spec.engine.kvCacheMemory", "1Mi to 1Pi"),
     ({"model": {**SOURCE, "servedName": "-x"}}, "spec.model.servedName", "does not match"),

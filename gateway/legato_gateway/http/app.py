@@ -24,6 +24,7 @@ from legato_gateway.openai.body_budget import BodyBudget
 from legato_gateway.openai.event_stream import StreamPolicy
 from legato_gateway.openai.preparation import PreparationPool
 from legato_gateway.openai.preparation_forks import PreparationForks
+from legato_gateway.openai.reasoning import support as reasoning
 from legato_gateway.openai.responses import routes as response_routes
 from legato_gateway.openai.responses.store import ResponseStore
 from legato_gateway.openai.serving import ModelServing, OpenAIServing, ServedModel, Tokenizer
@@ -58,6 +59,7 @@ class Parts:
     tracing: "Tracing | None" = None
     forks: PreparationForks | None = None
     tool_call_parser: str = families.AUTO
+    reasoning_parser: str = families.AUTO
     responses: ResponseStore | None = None  # where there is none, responses are not stored
 
 
@@ -90,7 +92,8 @@ def create(parts: Parts) -> FastAPI:
 def _of_model(parts: Parts) -> ModelServing:
     tokens = parts.tokens
     tools = support.of_model(parts.tool_call_parser, tokens.chat_template, tokens.template_takes("tools"))
-    return ModelServing(tokens, parts.model, tools)
+    thinking = reasoning.of_model(parts.reasoning_parser, tokens.chat_template, tokens)
+    return ModelServing(tokens, parts.model, tools, thinking)
 
 
 class HeaderLimit:

@@ -1,12 +1,17 @@
-"""How an answer is read: what of a model's text the user is to see, and what of it is calls."""
+"""How an answer is read: what of a model's text the user is to see, and what of it is reasoning and calls."""
 
 import secrets
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from legato_gateway.openai.reasoning.families import FAMILIES
+from legato_gateway.openai.reasoning.parser import ReasoningParser
+from legato_gateway.openai.reasoning.support import ReasoningFormat
 from legato_gateway.openai.tools.definitions import CallFormat
 from legato_gateway.openai.tools.families import CallParser
 from legato_gateway.openai.tools.said import CallStart, Piece
+from legato_gateway.request import TokenText
 
 _LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
 
@@ -16,38 +21,72 @@ class AnswerFormat:
     """What may be in the answers of one request."""
 
     calls: CallFormat | None = None  # None: there are none
+    reasoning: ReasoningFormat | None = None
 
     @property
     def is_plain(self) -> bool:
         """All of the text is for the user."""
-        return self.calls is None
+        return self.calls is None and self.reasoning is None
+
+    @property
+    def tells_reasoning(self) -> bool:
+        """Messages say what the model reasoned."""
+        return self.reasoning is not None and self.reasoning.told
 
     def reader(self) -> "AnswerReader":
         """One for a choice."""
-        assert self.calls is not None, "plain answers are not read"
-        return AnswerReader(self.calls)
+        return AnswerReader(self)
 
 
 class AnswerReader:
     """One choice's text, read as it comes, and how OpenAI spells what is in it."""
 
-    def __init__(self, calls: CallFormat) -> None:
+    def __init__(self, format: AnswerFormat) -> None:
+        calls, reasoning = format.calls, format.reasoning
+        self._told = format.tells_reasoning
+        self._reasoning = ReasoningParser(FAMILIES[reasoning.family], reasoning.begun) if reasoning else None
+        self._untold: list[TokenText] = []
         self._calls = calls
-        self._parser = CallParser(calls.written or calls.family, calls.names)
-        self._most = None if calls.parallel and not calls.older else 1  # calls that are told
+        self._parser = CallParser(calls.written or calls.family, calls.names) if calls else None
+        self._most = None if calls is None or (calls.parallel and not calls.older) else 1  # calls that are told
 
     def push(self, text: str, finish: str | None) -> list[dict[str, Any]]:
         """The fields of a delta for each thing that is new; `finish` comes with the last of the text."""
+        found = []
+        if self._reasoning is not None:
+            reasoning, text = self._reasoning.push(text)
+            if finish is not None:
+                last_reasoning, last_text = self._reasoning.finish()
+                reasoning, text = reasoning + last_reasoning, text + last_text
+            if reasoning and self._told:
+                found.append({"reasoning_content": reasoning, "reasoning": reasoning})
+        return found + self._content(text, finish)
+
+    def finish_reason(self, finish: str | None) -> str | None:
+        """OpenAI's, where `finish` is why the text ended."""
+        if finish != "stop" or self._calls is None or self._parser is None or not self._parser.said.calls:
+            return finish
+        return "function_call" if self._calls.older else "tool_calls"
+
+    def told(self, tokens: Sequence[TokenText]) -> Sequence[TokenText]:
+        """Those that the client may know by now of these and earlier ones: none of reasoning that it is not told."""
+        if self._reasoning is None or self._told:
+            return tokens
+        self._untold += tokens
+        at = self._reasoning.content_at
+        if at is None:
+            return ()
+        found = [token for token in self._untold if token.offset + len(token.text) > at]
+        self._untold.clear()
+        return found
+
+    def _content(self, text: str, finish: str | None) -> list[dict[str, Any]]:
+        if self._parser is None:
+            return [{"content": text}] if text else []
         pieces = self._parser.push(text)
         if finish is not None:
             pieces += self._parser.finish()
         return [self._fields(piece) for piece in pieces if self._is_told(piece)]
-
-    def finish_reason(self, finish: str | None) -> str | None:
-        """OpenAI's, where `finish` is why the text ended."""
-        if finish != "stop" or not self._parser.said.calls:
-            return finish
-        return "function_call" if self._calls.older else "tool_calls"
 
     def _is_told(self, piece: Piece) -> bool:
         return isinstance(piece, str) or self._most is None or piece.index < self._most
@@ -55,25 +94,29 @@ class AnswerReader:
     def _fields(self, piece: Piece) -> dict[str, Any]:
         if isinstance(piece, str):
             return {"content": piece}
+        older = self._calls is not None and self._calls.older
         if isinstance(piece, CallStart):
             function = {"name": piece.name, "arguments": ""}
             whole = {"index": piece.index, "id": self._new_id(), "type": "function", "function": function}
-            return {"function_call": function} if self._calls.older else {"tool_calls": [whole]}
+            return {"function_call": function} if older else {"tool_calls": [whole]}
         function = {"arguments": piece.text}
         more = {"index": piece.index, "function": function}
-        return {"function_call": function} if self._calls.older else {"tool_calls": [more]}
+        return {"function_call": function} if older else {"tool_calls": [more]}
 
     def _new_id(self) -> str:
         """Mistral's templates take ids of nine letters and digits only."""
-        if self._calls.family == "Mistral":
+        if self._calls is not None and self._calls.family == "Mistral":
             return "".join(secrets.choice(_LETTERS) for _ in range(9))
         return f"call_{secrets.token_hex(12)}"
 
 
-def message(deltas: list[dict[str, Any]]) -> dict[str, Any]:
+def message(deltas: list[dict[str, Any]], tells_reasoning: bool) -> dict[str, Any]:
     """The message that these deltas make up."""
     content = "".join(delta.get("content", "") for delta in deltas)
     found: dict[str, Any] = {"role": "assistant", "content": content, "refusal": None}
+    if tells_reasoning:
+        reasoning = "".join(delta.get("reasoning", "") for delta in deltas) or None
+        found |= {"reasoning_content": reasoning, "reasoning": reasoning}
     calls: list[dict[str, Any]] = []
     for delta in deltas:
         for call in delta.get("tool_calls", ()):
@@ -87,6 +130,6 @@ def message(deltas: list[dict[str, Any]]) -> dict[str, Any]:
             begun["arguments"] += older["arguments"]
     if calls:
         found["tool_calls"] = calls
-    if not content and (calls or "function_call" in found):
+    if not content and (calls or "function_call" in found or found.get("reasoning")):
         found["content"] = None
     return found

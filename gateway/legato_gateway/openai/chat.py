@@ -12,6 +12,8 @@ from legato_gateway.openai.answer import AnswerFormat
 from legato_gateway.openai.chat_writer import ChatWriter
 from legato_gateway.openai.generation_response import PreparedRequest
 from legato_gateway.openai.params import Asked
+from legato_gateway.openai.reasoning import families as reasoning_families
+from legato_gateway.openai.reasoning.support import ReasoningFormat
 from legato_gateway.openai.schemas import ChatBody, ChatMessage, Messages
 from legato_gateway.openai.serving import ModelServing, new_id
 from legato_gateway.openai.sse import ResponseHead
@@ -67,8 +69,10 @@ def chat_request(
     wanted = body.max_completion_tokens or body.max_tokens
     most = params.limit(wanted, len(prompt), serving.model.context, None, "messages")
     sampling = params.sampling(body, serving.limits, most, logprobs, tools.grammar)
-    request = params.request(id, prompt, sampling, body, options, _shown(serving, tools))
-    return ChatRequest(request, AnswerFormat(tools.calls))
+    reasoning = _reasoning(serving, body, prompt, tools)
+    shown, counted = _shown(serving, tools, reasoning), reasoning.tokens if reasoning else None
+    request = params.request(id, prompt, sampling, body, options, shown, counted)
+    return ChatRequest(request, AnswerFormat(tools.calls, reasoning))
 
 
 def _prompt(serving: ModelServing, messages: Sequence[ChatMessage], tools: OfferedTools) -> tuple[int, ...]:
@@ -82,9 +86,22 @@ def _prompt(serving: ModelServing, messages: Sequence[ChatMessage], tools: Offer
     return prompt
 
 
-def _shown(serving: ModelServing, tools: OfferedTools) -> frozenset[int]:
-    """Special tokens that calls are found by."""
-    return serving.tokens.special_ids(FAMILIES[tools.calls.family].markers) if tools.calls else frozenset()
+def _reasoning(
+    serving: ModelServing, body: ChatBody, prompt: tuple[int, ...], tools: OfferedTools
+) -> ReasoningFormat | None:
+    if tools.grammar is not None:
+        return None  # it leaves no room for reasoning
+    return serving.reasoning.of_prompt(prompt, serving.tokens, body.include_reasoning is not False)
+
+
+def _shown(serving: ModelServing, tools: OfferedTools, reasoning: ReasoningFormat | None) -> frozenset[int]:
+    """Special tokens that calls and reasoning are found by."""
+    marks = reasoning_families.FAMILIES[reasoning.family] if reasoning else None
+    found = [
+        *(FAMILIES[tools.calls.family].markers if tools.calls else ()),
+        *((marks.open, marks.close) if marks else ()),
+    ]
+    return serving.tokens.special_ids(found) if found else frozenset()
 
 
 def _logprobs(body: ChatBody) -> int | None:

@@ -1,4 +1,4 @@
-"""How chat completions and their chunks are spelled: text, calls, log probabilities."""
+"""How chat completions and their chunks are spelled: text, reasoning, calls, log probabilities."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -41,18 +41,20 @@ class ChatWriter:
         shown = self._logprobs and bool(delta.tokens)
         if not (delta.text or shown or delta.finish):
             return said
-        logprobs = encode(self._logprob_fields(delta.tokens)) if shown else b"null"
         if not self._format.is_plain:
-            return said + self._read(index, delta, logprobs)
+            return said + self._read(index, delta)
+        logprobs = encode(self._logprob_fields(delta.tokens)) if shown else b"null"
         content = b'"delta":{"content":' + encode(delta.text) + b"}" if delta.text or shown else _NOTHING
         return said + self._events.chunk(index, content, logprobs, delta.finish)
 
-    def _read(self, index: int, delta: Delta, logprobs: bytes) -> bytes:
+    def _read(self, index: int, delta: Delta) -> bytes:
         """An event for each thing that is read in the text; logprobs and the reason of the end go with the last."""
         reader = self._readers.get(index)
         if reader is None:
             reader = self._readers[index] = self._format.reader()
         found = [b'"delta":' + encode(fields) for fields in reader.push(delta.text, delta.finish)]
+        tokens = reader.told(delta.tokens) if self._logprobs else ()
+        logprobs = encode(self._logprob_fields(tokens)) if tokens else b"null"
         if not found:
             if logprobs == b"null" and delta.finish is None:
                 return b""
@@ -72,19 +74,14 @@ class ChatWriter:
         return encode({**self._head.fields(KIND), "choices": choices, "usage": usage_fields(usage)})
 
     def _choice(self, collected: CollectedChoice) -> dict[str, Any]:
-        message, finish = self._message("".join(collected.text), collected.finish)
+        reader, text = self._format.reader(), "".join(collected.text)
+        deltas = reader.push(text, collected.finish or "stop")
         return {
             "index": collected.index,
-            "message": message,
-            "logprobs": self._logprob_fields(collected.tokens) if self._logprobs else None,
-            "finish_reason": finish,
+            "message": answer.message(deltas, self._format.tells_reasoning),
+            "logprobs": self._logprob_fields(reader.told(collected.tokens)) if self._logprobs else None,
+            "finish_reason": reader.finish_reason(collected.finish),
         }
-
-    def _message(self, text: str, finish: str | None) -> tuple[dict[str, Any], str | None]:
-        if self._format.is_plain:
-            return {"role": "assistant", "content": text, "refusal": None}, finish
-        reader = self._format.reader()
-        return answer.message(reader.push(text, finish or "stop")), reader.finish_reason(finish)
 
     def _logprob_fields(self, tokens: Sequence[TokenText]) -> dict[str, Any]:
         shown = [logprob_fields(token, self._token_bytes) for token in tokens if token.logprobs]

@@ -150,6 +150,8 @@ class GenerationResponse(Response):
             total.prompt_tokens += generation.usage.prompt_tokens
             total.completion_tokens += generation.usage.completion_tokens
             total.cached_tokens += generation.usage.cached_tokens
+            if (reasoning := generation.usage.reasoning_tokens) is not None:
+                total.reasoning_tokens = (total.reasoning_tokens or 0) + reasoning
         return total
 
     def _batches(self) -> AsyncGenerator[Batch, None]:

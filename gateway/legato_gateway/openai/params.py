@@ -12,6 +12,7 @@ from legato_gateway.openai.schemas import PRIORITY, ChatBody, SamplingBody
 from legato_gateway.openai.structured_output import Grammar
 from legato_gateway.request import GenerationRequest
 from legato_protocol import durations, names
+from legato_protocol.reasoning import ReasoningTokens
 from legato_protocol.sampling_limits import LOGIT_BIAS, MAX_CHOICES, RANGES
 from legato_protocol.stream import JSON_SCHEMA, SamplingParams
 
@@ -124,6 +125,7 @@ def request(
     body: SamplingBody,
     options: RequestOptions,
     shown_tokens: frozenset[int] = frozenset(),
+    reasoning: ReasoningTokens | None = None,
 ) -> GenerationRequest:
     """The relay's request. Raises DeadlineExceeded."""
     stop = (body.stop,) if isinstance(body.stop, str) else body.stop or ()
@@ -142,6 +144,7 @@ def request(
         operation="chat" if isinstance(body, ChatBody) else "text_completion",
         trace=options.trace,
         shown_tokens=shown_tokens,
+        reasoning=reasoning,
     )
 
 

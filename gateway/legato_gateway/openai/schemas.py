@@ -176,6 +176,7 @@ class ChatBody(SamplingBody, frozen=True, kw_only=True):
     parallel_tool_calls: bool | None = None
     functions: Raw | UnsetType = UNSET
     function_call: Raw | UnsetType = UNSET
+    include_reasoning: bool | None = None
     # features that are not there
     modalities: Absent = UNSET
     audio: Absent = UNSET
@@ -194,7 +195,6 @@ class ChatBody(SamplingBody, frozen=True, kw_only=True):
     thinking_token_budget: Absent = UNSET
     verbosity: Absent = UNSET
     # what changes no answer
-    include_reasoning: NoEffect = UNSET
     prompt_cache_key: NoEffect = UNSET
     prompt_cache_options: NoEffect = UNSET
     prompt_cache_retention: NoEffect = UNSET

@@ -16,6 +16,7 @@ from legato_gateway.openai.deadline import Deadline
 from legato_gateway.openai.event_stream import StreamPolicy
 from legato_gateway.openai.params import ModelLimits
 from legato_gateway.openai.preparation import PreparationPool
+from legato_gateway.openai.reasoning.support import ReasoningSupport
 from legato_gateway.openai.tools.support import ToolSupport
 from legato_gateway.request import Relay
 from legato_gateway.tokenizer.tokens import TextTooLong, TokenizeError
@@ -62,6 +63,7 @@ class ModelServing:
     tokens: Tokenizer
     model: ServedModel
     tools: ToolSupport = field(default_factory=ToolSupport)
+    reasoning: ReasoningSupport = field(default_factory=ReasoningSupport)
 
     @property
     def limits(self) -> ModelLimits:

@@ -97,12 +97,15 @@ def event(fields: dict[str, Any]) -> bytes:
 
 def usage_fields(usage: Usage) -> dict[str, Any]:
     """Usage as OpenAI spells it."""
-    return {
+    fields: dict[str, Any] = {
         "prompt_tokens": usage.prompt_tokens,
         "completion_tokens": usage.completion_tokens,
         "total_tokens": usage.prompt_tokens + usage.completion_tokens,
         "prompt_tokens_details": {"cached_tokens": usage.cached_tokens},
     }
+    if usage.reasoning_tokens is not None:
+        fields["completion_tokens_details"] = {"reasoning_tokens": usage.reasoning_tokens}
+    return fields
 
 
 def finite(logprob: float) -> float:

@@ -5,6 +5,7 @@ from typing import Protocol
 
 from legato_gateway.request import Delta, GenerationRequest, TokenText
 from legato_gateway.tokenizer.detokenizer import Detokenizer, StopStrings
+from legato_protocol.reasoning import ReasoningSpan
 from legato_protocol.stream import TokenItem, TokenLogprobs
 
 
@@ -52,7 +53,18 @@ class Choice:
     """`tokens` is all output so far, the token that ended it included; `finish` is OpenAI's finish_reason. Its first
     and last tokens came at `first_at` and `last_at`, moved on by the time for which the client did not read."""
 
-    __slots__ = ("_details", "_detokenizer", "_said", "_stop", "finish", "first_at", "index", "last_at", "tokens")
+    __slots__ = (
+        "_details",
+        "_detokenizer",
+        "_reasoning",
+        "_said",
+        "_stop",
+        "finish",
+        "first_at",
+        "index",
+        "last_at",
+        "tokens",
+    )
 
     def __init__(self, index: int, request: GenerationRequest, vocabulary: Vocabulary) -> None:
         self.index = index
@@ -62,7 +74,13 @@ class Choice:
         self._detokenizer = vocabulary.detokenizer(request.shown_tokens)
         self._stop = StopStrings(request.stop) if request.stop else None
         self._details = _Details(vocabulary, request.shown_tokens) if request.params.logprobs is not None else None
+        self._reasoning = ReasoningSpan(request.reasoning) if request.reasoning is not None else None
         self._said = 0  # characters
+
+    @property
+    def reasoning_tokens(self) -> int | None:
+        """How many of its tokens are reasoning; None where they are not counted."""
+        return self._reasoning.count if self._reasoning is not None else None
 
     @property
     def time_per_output_token(self) -> float | None:
@@ -91,6 +109,8 @@ class Choice:
             text += self._rest()
             self.finish = item.finish if self._stop is None or self._stop.hit is None else "stop"
         self.tokens.extend(tokens)
+        if self._reasoning is not None:
+            self._reasoning.follow(shown)
         self._said += len(text)
         details = self._explain(self._details, shown, item.logprobs[known:]) if self._details else ()
         if not text and not details and self.finish is None:

@@ -89,7 +89,9 @@ class RunningGeneration:
     @property
     def usage(self) -> Usage:
         """Tokens so far."""
-        return Usage(len(self.request.prompt), self.completion_tokens, self._cached)
+        reasoning = [count for choice in self.choices if (count := choice.reasoning_tokens) is not None]
+        told = sum(reasoning) if reasoning else None
+        return Usage(len(self.request.prompt), self.completion_tokens, self._cached, told)
 
     # ── for the relay ───────────────────────────────────────────────────────────────────────────────────────────
 

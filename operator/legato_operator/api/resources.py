@@ -251,6 +251,8 @@ class GatewaySpec(ManifestPart):
     """Format of the line that gateways log for each request, or Off."""
     tool_call_parser: Literal["Auto", "Hermes", "Llama3Json", "Mistral", "Pythonic", "Off"] = "Auto"
     """Format in which the model writes calls of tools. Auto goes by its chat template; Off refuses tools."""
+    reasoning_parser: Literal["Auto", "Think", "Mistral", "Off"] = "Auto"
+    """Marks between which the model reasons. Auto goes by its chat template; Off leaves reasoning in the text."""
     response_store: ResponseStoreSpec | None = None
     """Stores responses of /v1/responses in the gateway's memory. Without it none are stored. Needs one replica."""
 

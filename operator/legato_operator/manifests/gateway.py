@@ -156,6 +156,7 @@ def _policy(service: InferenceService, delivery: Delivery) -> list[str]:
         *(["--hold-without-workers"] if roles.may_be_empty(spec) else []),
         *([f"--access-log={spec.gateway.access_log}"] if spec.gateway.access_log != "Text" else ()),
         *([f"--tool-call-parser={spec.gateway.tool_call_parser}"] if spec.gateway.tool_call_parser != "Auto" else ()),
+        *([f"--reasoning-parser={spec.gateway.reasoning_parser}"] if spec.gateway.reasoning_parser != "Auto" else ()),
         *_store_flags(spec.gateway.response_store),
         *([f"--api-keys-file={_api_keys_file(spec.gateway.api_keys)}"] if spec.gateway.api_keys else ()),
         *_tls_flags(spec.gateway.tls),

@@ -1,6 +1,7 @@
 """A gateway application over a relay that plays scripts: what is tested here ends at the relay's contract."""
 
 import asyncio
+import re
 from collections.abc import AsyncIterator, Callable, Collection
 from dataclasses import dataclass, field
 from ipaddress import ip_network
@@ -23,6 +24,7 @@ from legato_protocol.stream import TokenLogprobs, TopLogprob
 
 END = 256
 JSON = {"content-type": "application/json"}
+_TOKENS: dict[str, Any] = {"template": None, "marks": (), "turn": ""}
 PROXIED = Clients(proxies=[ip_network("127.0.0.0/8")])  # whence the clients here come
 
 
@@ -38,12 +40,14 @@ Step = Delta | Exception | Gate
 
 
 class ByteTokens:
-    """Tokens are bytes. `before` is called with each text."""
+    """Tokens are bytes, and `marks` behind them. `before` is called with each text, `turn` is how prompts end."""
 
     eos_ids = (END,)
-    vocab_size = 257
 
-    def __init__(self, template: str | None = None) -> None:
+    def __init__(self, template: str | None = None, marks: tuple[str, ...] = (), turn: str = "") -> None:
+        self.vocab_size = END + 1 + len(marks)
+        self.marks = marks
+        self.turn = turn
         self.before: Callable[[str], None] = lambda _: None
         self.chat_template = template
         self.given: dict[str, Any] = {}  # of them, in the latest request
@@ -53,20 +57,23 @@ class ByteTokens:
         return f"{{{{ {variable} }}}}" in (self.chat_template or "")
 
     def special_ids(self, texts: Collection[str]) -> frozenset[int]:
-        return frozenset({END} if "[TOOL_CALLS]" in texts else ())
+        marks = {id for id, mark in enumerate(self.marks, END + 1) if mark in texts and mark.startswith("[")}
+        return frozenset({END} if "[TOOL_CALLS]" in texts else marks)
 
     def encode(self, text: str, add_special: bool, most: int) -> list[int]:
         self.before(text)
         if len(text) > 2 * most:
             raise TextTooLong(len(text), most)
-        return list(text.encode())
+        pieces = re.split("(" + "|".join(map(re.escape, self.marks)) + ")", text) if self.marks else [text]
+        ids = [[self.marks.index(piece) + END + 1] if piece in self.marks else piece.encode() for piece in pieces]
+        return [id for each in ids for id in each]
 
     def encode_chat(self, messages: list[dict[str, Any]], most: int, **variables: Any) -> list[int]:
         self.messages, self.given = messages, variables
-        return self.encode("".join(f"{m['role']}: {m['content']}\n" for m in messages), True, most)
+        return self.encode("".join(f"{m['role']}: {m['content']}\n" for m in messages) + self.turn, True, most)
 
     def token_bytes(self, id: int) -> bytes:
-        return bytes([id]) if id < END else b""
+        return bytes([id]) if id < END else self.marks[id - END - 1].encode() if id > END else b""
 
 
 def token(text: str, offset: int, logprob: float = -0.5) -> TokenText:
@@ -196,7 +203,7 @@ class Gateway:
 def build(streams: StreamPolicy | None = None, clients: Clients = PROXIED, **options: Any) -> Gateway:
     relay, status = ScriptedRelay(), ScriptedStatus()
     model = ServedModel("tiny", context=1000, created=7, fingerprint="fp")
-    tokens, clock = ByteTokens(options.pop("template", None)), Clock()
+    tokens, clock = ByteTokens(*(options.pop(key, default) for key, default in _TOKENS.items())), Clock()
     entries: list[AccessEntry] = []
     budget = BodyBudget(2 << 20)
     parts = application.Parts(

@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 from legato_gateway.relay.choice import Choice
 from legato_gateway.request import TokenText
 from legato_gateway.tokenizer.detokenizer import Detokenizer
+from legato_protocol.reasoning import ReasoningTokens
 from legato_protocol.stream import TokenItem, TokenLogprobs
 
 
@@ -141,3 +142,15 @@ def test_tokens_of_a_stop_string_are_not_told(lab):
             "abcEN",
             [(0, 0), (1, 2), (2, 3)],
         )
+
+
+def test_reasoning_tokens_are_counted_once_and_without_what_ended_the_choice(lab):
+    choice = _choice(lab, reasoning=ReasoningTokens(open=1, close=2, begun=True))
+    assert choice.reasoning_tokens == 0
+    choice.take(TokenItem("r", 1, 0, 0, (7, 8)))
+    choice.take(TokenItem("r", 1, 0, 1, (8, 9, 2, 7, 7)))
+    assert choice.reasoning_tokens == 3
+    cut_off = _choice(lab, reasoning=ReasoningTokens(open=1, close=2, begun=True))
+    cut_off.take(TokenItem("r", 1, 0, 0, (7, 0), finish="stop"))
+    assert cut_off.reasoning_tokens == 1
+    assert _choice(lab).reasoning_tokens is None

@@ -6,6 +6,7 @@ import pytest
 
 from legato_gateway.errors import GatewayError, SlowClient
 from legato_gateway.relay.generation import RunningGeneration
+from legato_protocol.reasoning import ReasoningTokens
 from legato_protocol.stream import TokenItem
 
 
@@ -113,7 +114,15 @@ def test_usage_counts_all_choices_and_the_largest_cached_prefix(lab):
     _feed(generation, 1, choice=1, cached=32, finish="length")
     usage = generation.usage
     assert (usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens) == (100, 3, 64)
+    assert usage.reasoning_tokens is None
     assert generation.unfinished == 1
+
+
+def test_usage_counts_the_reasoning_of_all_choices(lab):
+    generation, _ = _generation(lab, choices=2, reasoning=ReasoningTokens(open=1, close=2, begun=True))
+    _feed(generation, 7, 7, 2, 7)
+    _feed(generation, 7, choice=1)
+    assert generation.usage.reasoning_tokens == 3
 
 
 @pytest.mark.parametrize(

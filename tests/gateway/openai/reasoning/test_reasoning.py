@@ -1,0 +1,175 @@
+"""Reasoning as clients see it: beside the answer, streamed, with calls behind it, counted, and left out."""
+
+import json
+from typing import Any
+
+import pytest
+
+from legato_gateway.request import Delta, TokenText
+from legato_protocol.stream import TokenLogprobs
+
+pytestmark = pytest.mark.anyio
+HI: Any = [{"role": "user", "content": "hi"}]
+NOW: Any = {"type": "function", "function": {"name": "now"}}
+QWEN = "{{ tools }}<tool_call>{% if enable_thinking %}<think>"
+THOUGHT = "<think>\nLet me see: é.\n</think>\n\nParis. \n"
+CALLED = '<think>\nI could write <tool_call>.\n</think>\n\n<tool_call>\n{"name": "now", "arguments": {}}\n</tool_call>'
+
+
+def say(gateway: Any, text: str, finish: str = "stop", size: int = 3, choices: int = 1) -> None:
+    """The model writes this in every choice, a few characters at a time."""
+    pieces = [text[at : at + size] for at in range(0, len(text), size)]
+    deltas = [Delta(choice, piece) for piece in pieces for choice in range(choices)]
+    gateway.script(*deltas, *(Delta(choice, "", (), finish) for choice in range(choices)))
+
+
+async def streamed(gateway: Any, **options: Any) -> list[Any]:
+    stream = await gateway.client.chat.completions.create(model="tiny", messages=HI, stream=True, **options)
+    return [choice for chunk in [chunk async for chunk in stream] for choice in chunk.choices]
+
+
+def joined(choices: list[Any], field: str, index: int = 0) -> str:
+    return "".join(getattr(c.delta, field, None) or "" for c in choices if c.index == index)
+
+
+async def test_reasoning_comes_beside_the_content(make: Any) -> None:
+    gateway = make(template=QWEN)
+    say(gateway, THOUGHT)
+    answer = await gateway.client.chat.completions.create(model="tiny", messages=HI)
+    message = answer.choices[0].message
+    assert (message.reasoning_content, message.content) == ("Let me see: é.", "Paris. \n")
+    assert message.reasoning == message.reasoning_content, "vLLM's newer name"
+    assert answer.choices[0].finish_reason == "stop"
+
+
+@pytest.mark.parametrize("size", [1, 7, 1000])
+async def test_reasoning_is_streamed_before_the_content(make: Any, size: int) -> None:
+    gateway = make(template=QWEN)
+    say(gateway, THOUGHT, size=size)
+    choices = await streamed(gateway)
+    assert joined(choices, "reasoning_content") == joined(choices, "reasoning") == "Let me see: é."
+    assert joined(choices, "content") == "Paris. \n"
+    kinds = ["content" if c.delta.content else "reasoning" for c in choices if c.delta.content or c.delta.model_extra]
+    assert kinds == sorted(kinds, reverse=True)
+    assert [c.finish_reason for c in choices if c.finish_reason] == ["stop"]
+
+
+async def test_a_prompt_may_end_within_reasoning_or_behind_it(make: Any) -> None:
+    for turn, found in (("<think>\n", ("a", "b")), ("<think>\n\n</think>\n\n", (None, "a</think>b"))):
+        gateway = make(template=QWEN, turn=turn)
+        say(gateway, "a</think>b")
+        message = (await gateway.chat()).json()["choices"][0]["message"]
+        assert (message.get("reasoning_content"), message["content"]) == found
+
+
+async def test_an_answer_that_ends_within_reasoning_has_no_content(make: Any) -> None:
+    gateway = make(template=QWEN)
+    say(gateway, THOUGHT[:15], "length")
+    choice = (await gateway.client.chat.completions.create(model="tiny", messages=HI)).choices[0]
+    assert (choice.message.reasoning_content, choice.message.content) == ("Let me", None)
+    assert choice.finish_reason == "length"
+
+
+async def test_an_answer_without_reasoning_says_so(make: Any) -> None:
+    gateway = make(template=QWEN)
+    say(gateway, "Paris.")
+    message = (await gateway.chat()).json()["choices"][0]["message"]
+    assert message == {
+        "role": "assistant",
+        "content": "Paris.",
+        "refusal": None,
+        "reasoning_content": None,
+        "reasoning": None,
+    }
+
+
+async def test_models_that_do_not_reason_have_no_such_field(gateway: Any, make: Any) -> None:
+    for each in (gateway, make(template=QWEN, reasoning_parser="Off")):
+        say(each, THOUGHT)
+        message = (await each.chat()).json()["choices"][0]["message"]
+        assert message == {"role": "assistant", "content": THOUGHT, "refusal": None}
+
+
+async def test_calls_are_read_behind_reasoning_only(make: Any) -> None:
+    for stream in (False, True):
+        gateway = make(template=QWEN)
+        say(gateway, CALLED)
+        if stream:
+            choices = await streamed(gateway, tools=[NOW])
+            calls = [call for c in choices for call in c.delta.tool_calls or ()]
+            names, reasoning = [call.function.name for call in calls if call.id], joined(choices, "reasoning_content")
+            finish, content = choices[-1].finish_reason, joined(choices, "content")
+        else:
+            answer = await gateway.client.chat.completions.create(model="tiny", messages=HI, tools=[NOW])
+            message, finish = answer.choices[0].message, answer.choices[0].finish_reason
+            names = [call.function.name for call in message.tool_calls]
+            reasoning, content = message.reasoning_content, message.content or ""
+        assert (names, reasoning, content) == (["now"], "I could write <tool_call>.", "")
+        assert finish == "tool_calls"
+
+
+async def test_every_choice_has_reasoning_of_its_own(make: Any) -> None:
+    gateway = make(template=QWEN)
+    say(gateway, THOUGHT, choices=3)
+    answer = await gateway.client.chat.completions.create(model="tiny", messages=HI, n=3)
+    assert [choice.message.reasoning_content for choice in answer.choices] == ["Let me see: é."] * 3
+    say(gateway, THOUGHT, choices=2)
+    choices = await streamed(gateway, n=2)
+    assert [joined(choices, "reasoning", index) for index in range(2)] == ["Let me see: é."] * 2
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_reasoning_is_left_out_where_the_client_wants_none(make: Any, stream: bool) -> None:
+    gateway = make(template=QWEN)
+    tokens = [TokenText(0, char, char.encode(), TokenLogprobs(-1.0, ()), at) for at, char in enumerate(THOUGHT)]
+    gateway.script(*(Delta(0, token.text, (token,)) for token in tokens), Delta(0, "", (), "stop"))
+    response = await gateway.chat(include_reasoning=False, stream=stream, logprobs=True)
+    assert "reasoning" not in response.text
+    assert "see" not in response.text
+    lines = response.text.splitlines() if stream else ["data: " + response.text]
+    choices = [json.loads(line[6:])["choices"][0] for line in lines if line.startswith("data: {")]
+    told = "".join(token["token"] for c in choices if c["logprobs"] for token in c["logprobs"]["content"])
+    said = "".join(c.get("delta", c.get("message")).get("content", "") for c in choices)
+    assert told == said == "Paris. \n"
+
+
+async def test_logprobs_of_reasoning_are_told_with_it(make: Any) -> None:
+    gateway = make(template=QWEN)
+    tokens = [TokenText(0, char, char.encode(), TokenLogprobs(-1.0, ()), at) for at, char in enumerate(THOUGHT)]
+    gateway.script(*(Delta(0, token.text, (token,)) for token in tokens), Delta(0, "", (), "stop"))
+    choice = (await gateway.chat(logprobs=True)).json()["choices"][0]
+    assert "".join(token["token"] for token in choice["logprobs"]["content"]) == THOUGHT
+
+
+async def test_marks_that_are_tokens_show_and_are_counted(make: Any) -> None:
+    gateway = make(template=QWEN, marks=("<think>", "</think>"), turn="<think>")
+    say(gateway, "a</think>b")
+    await gateway.chat()
+    (request,) = gateway.relay.requests
+    assert (request.reasoning.open, request.reasoning.close, request.reasoning.begun) == (257, 258, True)
+    gateway = make(template="[THINK]", marks=("[THINK]", "[/THINK]"))
+    say(gateway, "[THINK]a[/THINK]b")
+    assert (await gateway.chat()).json()["choices"][0]["message"]["reasoning"] == "a"
+    (request,) = gateway.relay.requests
+    assert request.shown_tokens == {257, 258}
+    assert not request.reasoning.begun
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_usage_tells_the_reasoning_tokens(make: Any, stream: bool) -> None:
+    gateway = make(template=QWEN)
+    say(gateway, THOUGHT)
+    submit = gateway.relay.submit
+
+    def counting(request: Any) -> Any:
+        generation = submit(request)
+        generation.usage.reasoning_tokens = 5
+        return generation
+
+    gateway.relay.submit = counting
+    options = {"stream": True, "stream_options": {"include_usage": True}} if stream else {}
+    response = await gateway.chat(**options)
+    lines = (
+        [line[6:] for line in response.text.splitlines() if line.startswith("data: {")] if stream else [response.text]
+    )
+    assert json.loads(lines[-1])["usage"]["completion_tokens_details"] == {"reasoning_tokens": 5}
