@@ -13,6 +13,7 @@ from legato_gateway.openai.chat_writer import ChatWriter
 from legato_gateway.openai.generation_response import PreparedRequest
 from legato_gateway.openai.params import Asked
 from legato_gateway.openai.reasoning import families as reasoning_families
+from legato_gateway.openai.reasoning import template_variables
 from legato_gateway.openai.reasoning.support import ReasoningFormat
 from legato_gateway.openai.schemas import ChatBody, ChatMessage, Messages
 from legato_gateway.openai.serving import ModelServing, new_id
@@ -65,7 +66,7 @@ def chat_request(
     options = params.options(asked, body)
     logprobs = _logprobs(body)
     tools = definitions.offered(body, serving.tools.family, serving.tools.why_not, structured_output.of(body))
-    prompt = _prompt(serving, messages, tools)
+    prompt = _prompt(serving, body, messages, tools)
     wanted = body.max_completion_tokens or body.max_tokens
     most = params.limit(wanted, len(prompt), serving.model.context, None, "messages")
     sampling = params.sampling(body, serving.limits, most, logprobs, tools.grammar)
@@ -75,13 +76,16 @@ def chat_request(
     return ChatRequest(request, AnswerFormat(tools.calls, reasoning))
 
 
-def _prompt(serving: ModelServing, messages: Sequence[ChatMessage], tools: OfferedTools) -> tuple[int, ...]:
+def _prompt(
+    serving: ModelServing, body: ChatBody, messages: Sequence[ChatMessage], tools: OfferedTools
+) -> tuple[int, ...]:
+    asked = template_variables.of(body, serving.tokens.template_takes, serving.reasoning.family is not None)
     try:
         templated, variables = serving.tools.told(chat_messages.templated(messages, serving.tools.family), tools.shown)
     except RecursionError:
         raise BadRequest("tools or arguments of calls are nested too deeply") from None
     with serving.tokenizing("messages"):
-        prompt = tuple(serving.tokens.encode_chat(templated, most=serving.model.context, **variables))
+        prompt = tuple(serving.tokens.encode_chat(templated, serving.model.context, asked | variables))
     serving.check_prompt(prompt, "messages")
     return prompt
 

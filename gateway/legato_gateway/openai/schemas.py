@@ -91,6 +91,8 @@ class ChatMessage(msgspec.Struct, frozen=True, gc=False):
     tool_calls: Annotated[tuple[ToolCall, ...], Meta(max_length=MAX_CALLS)] | None = None
     tool_call_id: str | None = None
     function_call: FunctionCall | None = None
+    reasoning_content: str | None = None  # what it reasoned; of either name
+    reasoning: str | None = None
     audio: Absent = UNSET
 
 
@@ -177,6 +179,8 @@ class ChatBody(SamplingBody, frozen=True, kw_only=True):
     functions: Raw | UnsetType = UNSET
     function_call: Raw | UnsetType = UNSET
     include_reasoning: bool | None = None
+    chat_template_kwargs: Raw | UnsetType = UNSET  # these two are read by `reasoning.template_variables`
+    reasoning_effort: str | None = None
     # features that are not there
     modalities: Absent = UNSET
     audio: Absent = UNSET
@@ -186,12 +190,10 @@ class ChatBody(SamplingBody, frozen=True, kw_only=True):
     add_generation_prompt: bool | None = None
     add_special_tokens: Absent = UNSET
     chat_template: Absent = UNSET
-    chat_template_kwargs: Absent = UNSET
     documents: Absent = UNSET
     echo: Absent = UNSET
     mm_processor_kwargs: Absent = UNSET
     moderation: Absent = UNSET
-    reasoning_effort: Absent = UNSET
     thinking_token_budget: Absent = UNSET
     verbosity: Absent = UNSET
     # what changes no answer

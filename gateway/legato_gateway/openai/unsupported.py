@@ -31,14 +31,12 @@ _CHAT = (
     "add_special_tokens",
     "audio",
     "chat_template",
-    "chat_template_kwargs",
     "continue_final_message",
     "documents",
     "echo",
     "mm_processor_kwargs",
     "moderation",
     "prediction",
-    "reasoning_effort",
     "thinking_token_budget",
     "web_search_options",
 )
@@ -75,7 +73,10 @@ def check_message(message: ChatMessage, at: str) -> None:
     calls = "tool_calls" if message.tool_calls else "function_call" if message.function_call else ""
     if calls and message.role != "assistant":
         raise BadRequest(f"{at}.{calls}: only messages of the role assistant make calls", param=f"{at}.{calls}")
-    if message.content is None and not calls:
+    thought = "reasoning_content" if message.reasoning_content else "reasoning" if message.reasoning else ""
+    if thought and message.role != "assistant":
+        raise BadRequest(f"{at}.{thought}: only messages of the role assistant have it", param=f"{at}.{thought}")
+    if message.content is None and not (calls or thought):
         raise BadRequest(f"{at}.content is missing", param=f"{at}.content")
     if message.content is None:
         return

@@ -7,6 +7,7 @@ Templates come with the model and are written for transformers, so they get the 
 import json
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from types import MappingProxyType
 from typing import Any, NoReturn
 
 import jinja2
@@ -36,11 +37,12 @@ class ChatTemplate:
         except jinja2.TemplateError as error:
             raise TemplateFault(f"the model's chat template is broken: {error}") from None
 
-    def render(self, messages: Sequence[Mapping[str, Any]], **variables: Any) -> str:
-        """The prompt text. Raises TemplateFault where the template cannot take these messages."""
-        given = {"add_generation_prompt": True, "tools": None, "documents": None, **variables}
+    def render(self, messages: Sequence[Mapping[str, Any]], variables: Mapping[str, Any] = MappingProxyType({})) -> str:
+        """The prompt text; `variables` are for the template beside the messages, and may have any name. Raises
+        TemplateFault where the template cannot take these messages."""
+        given = {"add_generation_prompt": True, "tools": None, "documents": None, **variables, "messages": messages}
         try:
-            return self._template.render(messages=messages, **given)
+            return self._template.render(given)
         except RecursionError:
             raise TemplateFault("what is given to the model's chat template is nested too deeply") from None
         except (jinja2.TemplateError, TypeError, ValueError, LookupError, AttributeError, ArithmeticError) as error:

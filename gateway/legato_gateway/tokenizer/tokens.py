@@ -8,6 +8,7 @@ import json
 import re
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from legato_gateway.tokenizer import files as tokenizer_files
@@ -19,6 +20,7 @@ from legato_protocol import token_bytes
 
 __all__ = ["Detokenizer", "ModelTokenizer", "StopStrings", "TextTooLong", "TokenizeError"]
 
+_NO_VARIABLES: Mapping[str, Any] = MappingProxyType({})
 _COMPOSED = 4  # bytes that a normalizer makes one of, at most: NFC 9 of 3, NFKC 4 of 1
 
 
@@ -67,12 +69,12 @@ class ModelTokenizer:
         except (UnicodeEncodeError, TypeError) as error:
             raise TokenizeError(f"text that is no valid Unicode: {error}") from None
 
-    def render_chat(self, messages: Sequence[Mapping[str, Any]], **variables: Any) -> str:
+    def render_chat(self, messages: Sequence[Mapping[str, Any]], variables: Mapping[str, Any] = _NO_VARIABLES) -> str:
         """The prompt text for these messages, ready for the assistant's turn. Raises TokenizeError."""
         if self._template is None:
             raise TokenizeError("this model has no chat template; /v1/completions takes plain prompts")
         try:
-            return self._template.render(messages, **variables)
+            return self._template.render(messages, variables)
         except TemplateFault as error:
             raise TokenizeError(str(error)) from None
 
@@ -81,10 +83,13 @@ class ModelTokenizer:
         return self._template is not None and variable in self._template.variables
 
     def encode_chat(
-        self, messages: Sequence[Mapping[str, Any]], most: int | None = None, **variables: Any
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        most: int | None = None,
+        variables: Mapping[str, Any] = _NO_VARIABLES,
     ) -> list[int]:
         """Ids of the prompt for these messages. The template has put all special tokens in. Raises as `encode` does."""
-        return self.encode(self.render_chat(messages, **variables), add_special=False, most=most)
+        return self.encode(self.render_chat(messages, variables), add_special=False, most=most)
 
     def token_bytes(self, id: int) -> bytes:
         """What a token stands for; no bytes for an id that only pads the vocabulary."""

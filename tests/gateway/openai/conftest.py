@@ -68,7 +68,7 @@ class ByteTokens:
         ids = [[self.marks.index(piece) + END + 1] if piece in self.marks else piece.encode() for piece in pieces]
         return [id for each in ids for id in each]
 
-    def encode_chat(self, messages: list[dict[str, Any]], most: int, **variables: Any) -> list[int]:
+    def encode_chat(self, messages: list[dict[str, Any]], most: int, variables: dict[str, Any]) -> list[int]:
         self.messages, self.given = messages, variables
         return self.encode("".join(f"{m['role']}: {m['content']}\n" for m in messages) + self.turn, True, most)
 

@@ -39,6 +39,8 @@ class _Conversation:
         if message.role == "developer":
             found["role"] = "system"  # its older name
         elif message.role == "assistant":
+            if (thought := message.reasoning or message.reasoning_content) is not None:
+                found |= {"reasoning_content": thought, "reasoning": thought}  # templates read one of the two
             if calls := self._calls(message, at):
                 found["tool_calls"] = calls
         elif message.role == "tool":

@@ -38,7 +38,7 @@ class Tokens:
 def begins(name, **variables):
     """Whether the answer's reasoning has begun in the prompt; None where it has none."""
     tokens = Tokens()
-    prompt = ChatTemplate(TEMPLATES[name], {}).render(HI, **variables).encode()
+    prompt = ChatTemplate(TEMPLATES[name], {}).render(HI, variables).encode()
     format = support.of_model("Auto", TEMPLATES[name], tokens).of_prompt(prompt, tokens, True)
     return format.begun if format else None
 

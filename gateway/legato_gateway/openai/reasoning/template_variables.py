@@ -1,0 +1,59 @@
+"""What a request tells the chat template beside messages and tools: `chat_template_kwargs`, and `reasoning_effort` in
+those variables of the template that mean it."""
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import msgspec
+from msgspec import UNSET, Raw
+
+from legato_gateway.errors import BadRequest, Unsupported
+from legato_gateway.openai import bodies
+from legato_gateway.openai.schemas import ChatBody
+
+MAX_BYTES: Final = 1 << 16  # of JSON
+EFFORTS: Final = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
+_NONE: Final = "none"
+_GRADED: Final = "reasoning_effort"
+_SWITCHES: Final = ("enable_thinking", "thinking")  # of Qwen, Gemma and GLM; of DeepSeek and Granite
+_RESERVED: Final = frozenset(
+    ("messages", "tools", "documents", "add_generation_prompt", "continue_final_message", "chat_template", "tokenize")
+) | frozenset(
+    ("bos_token", "eos_token", "raise_exception", "strftime_now")  # what the template is given by us
+)
+_OBJECT = msgspec.json.Decoder(dict[str, Any] | None)
+
+
+def of(body: ChatBody, takes: Callable[[str], bool], reasons: bool) -> dict[str, Any]:
+    """The variables, where `takes` says whether the template reads one, and `reasons` whether its model may reason at
+    all. Raises BadRequest, Unsupported."""
+    given = _given(body.chat_template_kwargs)
+    effort = body.reasoning_effort
+    if effort is None:
+        return given
+    if effort not in EFFORTS:
+        text = f"not a valid reasoning_effort: {effort[:40]!r} ({', '.join(EFFORTS)})"
+        raise BadRequest(text, param="reasoning_effort")
+    found: dict[str, Any] = {switch: effort != _NONE for switch in _SWITCHES if takes(switch)}
+    if takes(_GRADED):
+        found[_GRADED] = effort
+    if not found and (reasons or effort != _NONE):
+        why = "this model's chat template has no variable for it" if reasons else "this model does not reason"
+        raise Unsupported(f"reasoning_effort {effort!r} is not supported: {why}", param="reasoning_effort")
+    return found | given
+
+
+def _given(raw: Raw | msgspec.UnsetType) -> dict[str, Any]:
+    param = "chat_template_kwargs"
+    if raw is UNSET:
+        return {}
+    if (size := memoryview(raw).nbytes) > MAX_BYTES:
+        raise BadRequest(f"{param} has {size} bytes of JSON; at most {MAX_BYTES} are allowed", param=param)
+    try:
+        found = bodies.decode(_OBJECT, raw, param) or {}
+    except RecursionError:
+        raise BadRequest(f"{param} is nested too deeply", param=param) from None
+    for name in found:
+        if name in _RESERVED:
+            raise BadRequest(f"{param}.{name} is not for a request to set", param=f"{param}.{name}")
+    return found
