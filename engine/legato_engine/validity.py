@@ -14,6 +14,7 @@ from legato_protocol.sampling_limits import (
     RANGES,
 )
 from legato_protocol.stream import (
+    REASONING,
     Decode,
     Generate,
     Handoff,
@@ -55,7 +56,7 @@ def fault(sequence: Sequence, vocab_size: int) -> str | None:
 def _params_fault(params: SamplingParams, vocab_size: int) -> str | None:
     if (size := len(params.grammar.encode(errors="replace"))) > MAX_GRAMMAR_BYTES:
         return f"grammar has {size} bytes; at most {MAX_GRAMMAR_BYTES} are allowed"
-    if params.grammar and not params.stop_token_ids:
+    if params.grammar and params.grammar_kind != REASONING and not params.stop_token_ids:
         return "a grammar without stop_token_ids: nothing would end the output"
     for name, interval in RANGES.items():
         value = getattr(params, name)

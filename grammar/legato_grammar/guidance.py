@@ -89,6 +89,11 @@ class Compiler:
         tokens = _Tokens(vocabulary)
         self._tokens = LLTokenizer(tokens, n_vocab=self._end + 1, eos_token=self._end)  # type: ignore[arg-type]
 
+    @property
+    def words(self) -> int:
+        """Numbers of 32 bits in a mask."""
+        return -(-(self._end + 1) // 32)
+
     def compile(self, kind: str, source: str) -> Grammar:
         """Releases the interpreter's lock for most of its time. Raises InvalidGrammar, also where no text at all
         matches or none that the vocabulary can spell."""

@@ -15,6 +15,16 @@ class ReasoningTokens(msgspec.Struct, frozen=True):
     space: tuple[int, ...] = ()
 
 
+class ReasoningBounds(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What an output with reasoning has to keep to, as a grammar of the kind REASONING says it: a most number of tokens
+    of reasoning, and what the rest has to match, as `SamplingParams` says it."""
+
+    tokens: ReasoningTokens
+    budget: int | None = None
+    grammar: str = ""
+    grammar_kind: str = ""
+
+
 class ReasoningSpan:
     """Follows one output. It is `inside` its reasoning, or `over` it, or else reasoning may still begin. `count` is how
     many of its tokens are reasoning, and `behind` where in the output the rest begins."""

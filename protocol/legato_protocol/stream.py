@@ -38,9 +38,9 @@ FailureCode = Literal[
     "faulted",  # nothing could be sampled for it: its own logits were not finite
 ]
 
-# How a grammar is written: a JSON schema, a regular expression, a JSON list of texts, or rules as Lark or llama.cpp has
-# them.
-JSON_SCHEMA, REGEX, CHOICE, RULES = GRAMMAR_KINDS = ("json_schema", "regex", "choice", "rules")
+# How a grammar is written: a JSON schema, a regular expression, a JSON list of texts, rules as Lark or llama.cpp has
+# them, or JSON of `reasoning.ReasoningBounds`.
+JSON_SCHEMA, REGEX, CHOICE, RULES, REASONING = GRAMMAR_KINDS = ("json_schema", "regex", "choice", "rules", "reasoning")
 
 # What a worker says is calculated with, so a number that makes no sense is no frame.
 Count = Annotated[int, msgspec.Meta(ge=0)]

@@ -7,8 +7,8 @@ from legato_engine.core.held_requests import HeldRequest, HeldRequests
 from legato_engine.core.outbox import Outbox, key_of
 from legato_engine.core.receivers import HandoffReceivers
 from legato_engine.core.senders import HandoffSenders
+from legato_engine.grammars import compilations
 from legato_engine.grammars.compilations import Compilations
-from legato_engine.grammars.position import GrammarPosition
 from legato_engine.request import Request, RequestState
 from legato_engine.scheduler.limits import RequestRejected
 from legato_engine.scheduler.results import Ended
@@ -143,7 +143,7 @@ class RequestHandler:
             if isinstance(grammar, str):
                 self._fail(request, "invalid", f"its grammar: {grammar}", part, retry=False)
                 return
-            request.grammar = GrammarPosition(grammar)
+            request.grammar = compilations.position(grammar)
         try:
             self._hand_on(request, frame, now)
         except RequestRejected as refusal:

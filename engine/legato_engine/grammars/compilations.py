@@ -7,16 +7,23 @@ from concurrent.futures import ThreadPoolExecutor
 from hashlib import sha256
 from pathlib import Path
 
+import msgspec
+
+from legato_engine.grammars.position import GrammarPosition
+from legato_engine.grammars.reasoning import ReasoningPosition, ReasoningRules
 from legato_engine.mailbox import Mailbox
+from legato_engine.scheduler.batch import Constraint
 from legato_grammar import vocabulary
 from legato_grammar.errors import InvalidGrammar, UnreadableVocabulary
 from legato_grammar.guidance import Compiler, Grammar
-from legato_protocol.stream import GRAMMAR_KINDS, SamplingParams
+from legato_protocol.reasoning import ReasoningBounds
+from legato_protocol.stream import GRAMMAR_KINDS, REASONING, SamplingParams
 
 MOST_KEPT = 128  # compiled grammars, the least recently used is forgotten first
 
 _log = logging.getLogger(__name__)
-Compiled = Grammar | str  # or why it cannot be compiled
+Compiled = Grammar | ReasoningRules | str  # the last: why it cannot be compiled
+_BOUNDS = msgspec.json.Decoder(ReasoningBounds)
 
 
 class Compilations:
@@ -46,9 +53,9 @@ class Compilations:
     def take_done(self) -> bool:
         """Whether some were compiled since the last time."""
         done = self._done.take()
-        for digest, compiled in done:
+        for digest, found in done:
             self._under_way.discard(digest)
-            self._kept[digest] = compiled
+            self._kept[digest] = found
         while len(self._kept) > MOST_KEPT:
             self._kept.popitem(last=False)
         return bool(done)
@@ -60,13 +67,33 @@ class Compilations:
     def _compile(self, digest: bytes, kind: str, source: str) -> None:
         assert self._compiler is not None
         try:
-            compiled: Compiled = self._compiler.result().compile(kind, source)
+            found: Compiled = compiled(self._compiler.result(), kind, source)
         except InvalidGrammar as error:
-            compiled = str(error)
+            found = str(error)
         except Exception as error:  # a request whose grammar is never ready would wait until its deadline
             _log.exception("a grammar cannot be compiled")
-            compiled = f"it cannot be compiled: {error!r}"
-        self._done.put((digest, compiled))
+            found = f"it cannot be compiled: {error!r}"
+        self._done.put((digest, found))
+
+
+def position(found: Grammar | ReasoningRules) -> Constraint:
+    """Where a sequence without output is in it."""
+    return ReasoningPosition(found) if isinstance(found, ReasoningRules) else GrammarPosition(found)
+
+
+def compiled(compiler: Compiler, kind: str, source: str) -> Grammar | ReasoningRules:
+    """A grammar of any kind, or the bounds of reasoning with one behind it. Raises InvalidGrammar."""
+    if kind != REASONING:
+        return compiler.compile(kind, source)
+    try:
+        bounds = _BOUNDS.decode(source)
+    except (msgspec.DecodeError, UnicodeEncodeError) as error:
+        raise InvalidGrammar(f"no bounds of reasoning: {error}") from None
+    marks = bounds.tokens
+    if not all(0 <= token < 32 * compiler.words for token in (marks.open, marks.close)):
+        raise InvalidGrammar(f"marks of reasoning that are no tokens: {marks.open} and {marks.close}")
+    answer = compiler.compile(bounds.grammar_kind, bounds.grammar) if bounds.grammar else None
+    return ReasoningRules(marks, bounds.budget, answer, compiler.words)
 
 
 def of_model(path: Path, vocab_size: int) -> Compilations:

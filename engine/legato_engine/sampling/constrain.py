@@ -12,7 +12,7 @@ from legato_engine.kernels.sampling import numba as by_numba
 from legato_engine.kernels.sampling import torch as by_torch
 from legato_engine.scheduler.batch import DeadEnd, Draw
 
-Masks = dict[int, bytes | str]  # by line of the logits: the mask, or why nothing may follow
+Masks = dict[int, bytes | str]  # by line of the logits: the mask, empty where all may follow, or why nothing may
 
 
 def masks(draws: Sequence[Draw], rows: Sequence[int]) -> Masks:
@@ -29,7 +29,7 @@ def masks(draws: Sequence[Draw], rows: Sequence[int]) -> Masks:
 
 def apply(logits: torch.Tensor, masks: Masks) -> None:
     """Changes `logits` (float32 [R, vocab]) in place, in the lines that may go on."""
-    held = {row: mask for row, mask in masks.items() if isinstance(mask, bytes)}
+    held = {row: mask for row, mask in masks.items() if isinstance(mask, bytes) and mask}
     if not held:
         return
     rows, bits = (

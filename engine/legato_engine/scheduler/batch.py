@@ -20,7 +20,8 @@ class Constraint(Protocol):
 
     def allowed(self, output: Sequence[int], stops: Sequence[int], early: bool) -> bytes:
         """Tokens that may follow `output`, a bit for each id, lowest first, in words of 32 bits: of `stops` all where
-        it is a whole answer, else none, and with `early` only if nothing else may follow. Raises DeadEnd."""
+        it is a whole answer, else none, and with `early` only if nothing else may follow. Empty where all may. Raises
+        DeadEnd."""
         ...
 
     def at_start(self) -> "Constraint":

@@ -12,8 +12,8 @@ from legato_gateway.openai.answer import AnswerFormat
 from legato_gateway.openai.chat_writer import ChatWriter
 from legato_gateway.openai.generation_response import PreparedRequest
 from legato_gateway.openai.params import Asked
+from legato_gateway.openai.reasoning import bounds, template_variables
 from legato_gateway.openai.reasoning import families as reasoning_families
-from legato_gateway.openai.reasoning import template_variables
 from legato_gateway.openai.reasoning.support import ReasoningFormat
 from legato_gateway.openai.schemas import ChatBody, ChatMessage, Messages
 from legato_gateway.openai.serving import ModelServing, new_id
@@ -66,11 +66,13 @@ def chat_request(
     options = params.options(asked, body)
     logprobs = _logprobs(body)
     tools = definitions.offered(body, serving.tools.family, serving.tools.why_not, structured_output.of(body))
+    bounds.check_budget(body.thinking_token_budget, serving.reasoning)
     prompt = _prompt(serving, body, messages, tools)
     wanted = body.max_completion_tokens or body.max_tokens
     most = params.limit(wanted, len(prompt), serving.model.context, None, "messages")
-    sampling = params.sampling(body, serving.limits, most, logprobs, tools.grammar)
     reasoning = _reasoning(serving, body, prompt, tools)
+    grammar = bounds.bounded(reasoning, body.thinking_token_budget, tools.grammar)
+    sampling = params.sampling(body, serving.limits, most, logprobs, grammar)
     shown, counted = _shown(serving, tools, reasoning), reasoning.tokens if reasoning else None
     request = params.request(id, prompt, sampling, body, options, shown, counted)
     return ChatRequest(request, AnswerFormat(tools.calls, reasoning))
@@ -93,9 +95,10 @@ def _prompt(
 def _reasoning(
     serving: ModelServing, body: ChatBody, prompt: tuple[int, ...], tools: OfferedTools
 ) -> ReasoningFormat | None:
-    if tools.grammar is not None:
-        return None  # it leaves no room for reasoning
-    return serving.reasoning.of_prompt(prompt, serving.tokens, body.include_reasoning is not False)
+    found = serving.reasoning.of_prompt(prompt, serving.tokens, body.include_reasoning is not False)
+    if found is not None and found.tokens is None and tools.grammar is not None:
+        return None  # the grammar begins with the answer: no worker can tell where reasoning ends
+    return found
 
 
 def _shown(serving: ModelServing, tools: OfferedTools, reasoning: ReasoningFormat | None) -> frozenset[int]:

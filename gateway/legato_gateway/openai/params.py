@@ -79,7 +79,7 @@ def sampling(
     if (body.min_tokens or 0) > max_tokens:
         raise BadRequest(f"min_tokens is {body.min_tokens}, more than max_tokens = {max_tokens}", param="min_tokens")
     ends, least = () if body.ignore_eos else model.eos_ids, body.min_tokens or 0
-    if grammar is not None:
+    if grammar is not None and grammar.ends:
         if not model.eos_ids:
             text = f"{grammar.param} cannot be obeyed: this model has no token that ends an answer"
             raise BadRequest(text, param=grammar.param)

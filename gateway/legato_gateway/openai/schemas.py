@@ -181,6 +181,7 @@ class ChatBody(SamplingBody, frozen=True, kw_only=True):
     include_reasoning: bool | None = None
     chat_template_kwargs: Raw | UnsetType = UNSET  # these two are read by `reasoning.template_variables`
     reasoning_effort: str | None = None
+    thinking_token_budget: Annotated[int, _whole(RANGES["min_tokens"]._replace(least=-1))] | None = None
     # features that are not there
     modalities: Absent = UNSET
     audio: Absent = UNSET
@@ -194,7 +195,6 @@ class ChatBody(SamplingBody, frozen=True, kw_only=True):
     echo: Absent = UNSET
     mm_processor_kwargs: Absent = UNSET
     moderation: Absent = UNSET
-    thinking_token_budget: Absent = UNSET
     verbosity: Absent = UNSET
     # what changes no answer
     prompt_cache_key: NoEffect = UNSET

@@ -29,11 +29,13 @@ _WITHOUT_EFFECT = ("disable_fallback",)  # there is one backend
 
 @dataclass(frozen=True, slots=True)
 class Grammar:
-    """As `SamplingParams` has it. `param` is the field that it came from."""
+    """As `SamplingParams` has it. `param` is the field that it came from; `ends` says that an answer can end only where
+    it is complete."""
 
     kind: str
     source: str
     param: str
+    ends: bool = True
 
 
 def of(body: SamplingBody) -> Grammar | None:

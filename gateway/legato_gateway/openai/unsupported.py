@@ -37,7 +37,6 @@ _CHAT = (
     "mm_processor_kwargs",
     "moderation",
     "prediction",
-    "thinking_token_budget",
     "web_search_options",
 )
 

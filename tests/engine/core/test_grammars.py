@@ -6,15 +6,17 @@ import time
 import zlib
 
 import jsonschema
+import msgspec
 import pytest
 import torch
 from grammar_vocabulary import COMPILER, END, EOT, TOKENS, step, text
 
+from legato_engine.grammars import compilations
 from legato_engine.grammars.compilations import Compilations
-from legato_engine.grammars.position import GrammarPosition
 from legato_engine.sampling import constrain
 from legato_engine.sampling.sampler import sample
-from legato_protocol.stream import JSON_SCHEMA, Cancel, Generate, Pause, SamplingParams, pack_tokens
+from legato_protocol.reasoning import ReasoningBounds, ReasoningTokens
+from legato_protocol.stream import JSON_SCHEMA, REASONING, Cancel, Generate, Pause, SamplingParams, pack_tokens
 
 SCHEMA = {
     "type": "object",
@@ -27,6 +29,13 @@ SCHEMA = {
     "additionalProperties": False,
 }
 ASKED = {"grammar": json.dumps(SCHEMA), "max_tokens": 120, "stop_token_ids": (END, EOT), "temperature": 0.0}
+MARKS = ReasoningTokens(ord("~"), ord("^"), begun=True)
+THINKING = {
+    **ASKED,
+    "grammar": msgspec.json.encode(ReasoningBounds(MARKS, 30, ASKED["grammar"], JSON_SCHEMA)).decode(),
+    "grammar_kind": REASONING,
+}
+either = pytest.mark.parametrize("asked", [ASKED, THINKING], ids=["grammar", "reasoning"])
 CLOSING = [id for id, raw in enumerate(TOKENS) if raw[-1:] in (b'"', b"}", b"]")]
 PROMPT = list(range(10, 30))  # that of the world
 
@@ -42,10 +51,10 @@ def logits(known, choice):
 def expected(choice=0, prompt=None, asked=ASKED):
     """The answer, by a position that replays all before each token."""
     output, prompt = [], list(prompt or PROMPT)
-    grammar = COMPILER.compile(JSON_SCHEMA, asked["grammar"])
+    grammar = compilations.compiled(COMPILER, asked.get("grammar_kind", JSON_SCHEMA), asked["grammar"])
     params = SamplingParams(seed=1, **asked)
     while len(output) < params.max_tokens:
-        position = GrammarPosition(grammar)
+        position = compilations.position(grammar)
         output.append(step(position, output, logits([*prompt, *output], choice), params).token)
         if output[-1] in params.stop_token_ids:
             break
@@ -90,9 +99,12 @@ def drawing(world, make_token_runner):
     return Drawing(world, Runner)
 
 
-def whole(tokens):
+def whole(tokens, asked=ASKED):
     """Checks that this is a whole answer."""
     assert tokens[-1] in (END, EOT)
+    if asked is THINKING:
+        assert 0 < tokens.index(MARKS.close) <= 30
+        tokens = tokens[tokens.index(MARKS.close) + 1 :]
     jsonschema.validate(json.loads(text(tokens)), SCHEMA)
     return True
 
@@ -116,43 +128,50 @@ def test_one_that_is_cut_off_is_the_begin_of_an_answer(drawing, world):
     assert worker.items()[-1].finish == "length"
 
 
-def test_a_prefilled_sequence_and_its_choices_go_on_elsewhere(drawing, world):
+@either
+def test_a_prefilled_sequence_and_its_choices_go_on_elsewhere(drawing, world, asked):
     prefill, decode = drawing.worker("p"), drawing.worker("d")
-    world.hand_off(prefill, decode, world.sequence(choices=(0, 1, 2), **ASKED))
+    world.hand_off(prefill, decode, world.sequence(choices=(0, 1, 2), **asked))
     drawing.until(lambda: all(decode.finished(choice=choice) for choice in range(3)))
     for choice in range(3):
-        assert decode.tokens(choice=choice) == expected(choice)
-        assert whole(decode.tokens(choice=choice))
+        assert decode.tokens(choice=choice) == expected(choice, asked=asked)
+        assert whole(decode.tokens(choice=choice), asked)
     assert len({str(decode.tokens(choice=choice)) for choice in range(3)}) == 3
     assert prefill.failures() == decode.failures() == []
 
 
-def test_a_running_sequence_migrates(drawing, world):
+@either
+def test_a_running_sequence_migrates(drawing, world, asked):
     old, new = drawing.worker("a"), drawing.worker("b")
-    old.tell(Generate("r", 1, world.sequence(**ASKED)))
+    old.tell(Generate("r", 1, world.sequence(**asked)))
     drawing.until(lambda: len(old.tokens()) >= 8)
     sent = old.tokens()
-    world.migrate(old, new, world.known(sent, **ASKED))
+    world.migrate(old, new, world.known(sent, **asked))
     drawing.until(lambda: new.finished(attempt=2))
-    assert [*sent, *new.tokens(attempt=2)] == expected()
+    assert [*sent, *new.tokens(attempt=2)] == expected(asked=asked)
 
 
-def test_it_is_dispatched_again_with_what_was_sent(drawing, world):
+@either
+def test_it_is_dispatched_again_with_what_was_sent(drawing, world, asked):
     """After the death of the worker that made these tokens."""
-    truth = expected()
+    truth = expected(asked=asked)
     worker = drawing.worker("w", max_waiting=100)
     known = range(1, len(truth) - 1, 9)
-    worker.tell(*[Generate(str(count), 2, world.known(truth[:count], **ASKED)) for count in known])
+    worker.tell(*[Generate(str(count), 2, world.known(truth[:count], **asked)) for count in known])
     drawing.until(lambda: all(worker.finished(id=str(count), attempt=2) for count in known))
     for count in known:
         assert truth[:count] + worker.tokens(str(count), 2) == truth
 
 
-def test_sequences_that_are_preempted_begin_again(drawing, world):
+LONG = json.dumps({"type": "array", "items": {"type": "integer", "minimum": 0, "maximum": 9}, "minItems": 25})
+BOUNDED = msgspec.json.encode(ReasoningBounds(MARKS, 50)).decode()
+
+
+@pytest.mark.parametrize(("kind", "source"), [(JSON_SCHEMA, LONG), (REASONING, BOUNDED)], ids=["grammar", "reasoning"])
+def test_sequences_that_are_preempted_begin_again(drawing, world, kind, source):
     prompts = [[10 + i] * 20 for i in range(4)]
     worker = drawing.worker("u", blocks=40)
-    schema = {"type": "array", "items": {"type": "integer", "minimum": 0, "maximum": 9}, "minItems": 25}
-    asked = {**ASKED, "max_tokens": 90, "grammar": json.dumps(schema)}
+    asked = {**ASKED, "max_tokens": 90, "grammar": source, "grammar_kind": kind}
     worker.tell(*[Generate(str(i), 1, world.sequence(prompts[i], **asked)) for i in range(4)])
     drawing.until(lambda: all(worker.finished(id=str(i)) for i in range(4)))
     for i, prompt in enumerate(prompts):

@@ -41,6 +41,11 @@ class ReasoningSupport:
     close: int | None = None
     space: tuple[int, ...] = ()
 
+    @property
+    def counts(self) -> bool:
+        """Its tokens can be counted, and bounded."""
+        return self.open is not None and self.close is not None
+
     def of_prompt(self, prompt: Sequence[int], tokens: Tokens, told: bool) -> ReasoningFormat | None:
         """How the answer to this prompt is read; None where it has no reasoning, which some templates say by its
         closing mark."""

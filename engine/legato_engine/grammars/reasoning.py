@@ -1,0 +1,73 @@
+"""Where one sequence is in its reasoning: it may have to end after so many tokens, and what comes behind it may have to
+match a grammar."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from legato_engine.grammars.position import GrammarPosition
+from legato_grammar.guidance import Grammar
+from legato_protocol.reasoning import ReasoningSpan, ReasoningTokens
+
+_ALL = b""  # as `batch.Constraint` says
+
+
+@dataclass(frozen=True, slots=True)
+class ReasoningRules:
+    """What an output with reasoning between `marks` has to keep to. Masks have `words` numbers of 32 bits."""
+
+    marks: ReasoningTokens
+    budget: int | None  # tokens
+    answer: Grammar | None
+    words: int
+
+
+class ReasoningPosition:
+    """Implements `batch.Constraint`. Like any grammar's it follows from the output alone."""
+
+    __slots__ = ("_answer", "_read", "_rules", "_span")
+
+    def __init__(self, rules: ReasoningRules) -> None:
+        self._rules = rules
+        self._span = ReasoningSpan(rules.marks)
+        self._answer = GrammarPosition(rules.answer) if rules.answer is not None else None
+        self._read = 0
+
+    def at_start(self) -> "ReasoningPosition":
+        """The same rules for another sequence."""
+        return ReasoningPosition(self._rules)
+
+    def allowed(self, output: Sequence[int], stops: Sequence[int], early: bool) -> bytes:
+        """As `batch.Constraint` says. Where there is no grammar, tokens are bound by the budget alone."""
+        self._follow(output)
+        span, rules = self._span, self._rules
+        if span.inside and rules.budget is not None and span.count >= rules.budget:
+            return self._only(rules.marks.close)
+        if span.inside or self._answer is None:
+            return self._all_but(stops) if early or self._answer is not None else _ALL
+        found = self._answer.allowed(output[span.behind :], stops, early)
+        return found if span.over else self._with(rules.marks.open, found)
+
+    def _follow(self, output: Sequence[int]) -> None:
+        if self._read > len(output):
+            self._span, self._read = ReasoningSpan(self._rules.marks), 0
+        behind = self._span.behind
+        self._span.follow(output[self._read :])
+        self._read = len(output)
+        if self._answer is not None and self._span.behind != behind:
+            self._answer = self._answer.at_start()  # it may have read space that came before the reasoning
+
+    def _only(self, token: int) -> bytes:
+        return self._with(token, bytes(4 * self._rules.words))
+
+    def _with(self, token: int, mask: bytes) -> bytes:
+        words = np.frombuffer(mask, np.uint32).copy()
+        words[token >> 5] |= np.uint32(1) << np.uint32(token & 31)
+        return words.tobytes()
+
+    def _all_but(self, tokens: Sequence[int]) -> bytes:
+        words = np.full(self._rules.words, 0xFFFFFFFF, np.uint32)
+        for token in tokens:
+            words[token >> 5] &= ~(np.uint32(1) << np.uint32(token & 31))
+        return words.tobytes()

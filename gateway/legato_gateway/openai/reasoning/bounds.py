@@ -1,0 +1,44 @@
+"""What an answer with reasoning has to keep to: `thinking_token_budget`, and a grammar that begins behind it."""
+
+from typing import Final
+
+import msgspec
+
+from legato_gateway.errors import BadRequest, Unsupported
+from legato_gateway.openai.reasoning.support import ReasoningFormat, ReasoningSupport
+from legato_gateway.openai.structured_output import Grammar
+from legato_protocol.reasoning import ReasoningBounds
+from legato_protocol.sampling_limits import MAX_GRAMMAR_BYTES
+from legato_protocol.stream import REASONING
+
+_BUDGET: Final = "thinking_token_budget"
+UNLIMITED: Final = -1  # vLLM's
+
+
+def check_budget(budget: int | None, support: ReasoningSupport) -> None:
+    """Raises Unsupported where a model's reasoning cannot be bounded."""
+    if budget is None or budget == UNLIMITED or support.counts:
+        return
+    why = (
+        "this model does not reason" if support.family is None else "the marks of its reasoning are several tokens each"
+    )
+    raise Unsupported(f"{_BUDGET} is not supported: {why}", param=_BUDGET)
+
+
+def bounded(format: ReasoningFormat | None, budget: int | None, answer: Grammar | None) -> Grammar | None:
+    """What all of the output has to match, where `answer` is for what is behind the reasoning. Raises BadRequest."""
+    budget = None if budget == UNLIMITED else budget
+    if format is None or format.tokens is None or (budget is None and answer is None):
+        return answer
+    if answer is None:
+        source = _encoded(ReasoningBounds(format.tokens, budget))
+        return Grammar(REASONING, source, _BUDGET, ends=False)
+    source = _encoded(ReasoningBounds(format.tokens, budget, answer.source, answer.kind))
+    if (size := len(source.encode())) > MAX_GRAMMAR_BYTES:
+        text = f"{answer.param} has {size} bytes behind reasoning; at most {MAX_GRAMMAR_BYTES} are allowed"
+        raise BadRequest(text, param=answer.param)
+    return Grammar(REASONING, source, answer.param)
+
+
+def _encoded(bounds: ReasoningBounds) -> str:
+    return msgspec.json.encode(bounds).decode()

@@ -1,0 +1,181 @@
+"""Reasoning that has to end in time, and a grammar behind it: masks follow from the output alone."""
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import jsonschema
+import msgspec
+import pytest
+import torch
+from grammar_vocabulary import COMPILER, END, EOT, TOKENS, step, text
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from legato_engine.grammars import compilations
+from legato_engine.grammars.reasoning import ReasoningPosition, ReasoningRules
+from legato_grammar.errors import InvalidGrammar
+from legato_protocol.reasoning import ReasoningBounds, ReasoningTokens
+from legato_protocol.stream import JSON_SCHEMA, REASONING, REGEX, SamplingParams
+
+OPEN, CLOSE, SPACE = ord("~"), ord("^"), ord(" ")  # tokens that nothing below is written with
+SCHEMA = {"type": "array", "items": {"type": "integer", "minimum": 0, "maximum": 9}, "minItems": 3, "maxItems": 3}
+CLOSING = [TOKENS.index(b"]"), TOKENS.index(b",")]
+MOST = 60
+
+
+def rules(begun: bool, budget: int | None, schema: Any = None, regex: str = "") -> ReasoningRules:
+    """As the core compiles them."""
+    marks = ReasoningTokens(OPEN, CLOSE, begun, (SPACE,))
+    grammar = json.dumps(schema) if schema is not None else regex
+    source = msgspec.json.encode(ReasoningBounds(marks, budget, grammar, REGEX if regex else JSON_SCHEMA)).decode()
+    found = compilations.compiled(COMPILER, REASONING, source)
+    assert isinstance(found, ReasoningRules)
+    return found
+
+
+def answer(
+    given_rules: ReasoningRules, seed: int, temperature: float, begins: bool, replays: Sequence[bool]
+) -> list[int]:
+    """What a model says that knows nothing, likes to end at once, and `begins` to reason if it may."""
+    source = torch.Generator().manual_seed(seed)
+    params = SamplingParams(max_tokens=MOST, seed=seed, temperature=temperature, stop_token_ids=(END, EOT))
+    position, output = ReasoningPosition(given_rules), list[int]()
+    while len(output) < MOST and (not output or output[-1] not in (END, EOT)):
+        logits = torch.randn(1, len(TOKENS), generator=source)
+        logits[0, [END, *CLOSING]] += 4
+        logits[0, OPEN] += 50 if begins and not output else 0
+        if replays[len(output) % len(replays)]:
+            position = position.at_start()
+        sampled = step(position, output, logits, params)
+        assert not sampled.fault, sampled.fault
+        output.append(sampled.token)
+    return output
+
+
+def parted(output: list[int], begun: bool) -> tuple[list[int], list[int] | None]:
+    """Reasoning, and what is behind it; None where that has not begun."""
+    if not begun:
+        if output[:1] != [OPEN]:
+            return [], output
+        output = output[1:]
+    if CLOSE not in output:
+        return output, None
+    at = output.index(CLOSE)
+    return output[:at], output[at + 1 :]
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    begun=st.booleans(),
+    begins=st.booleans(),
+    budget=st.none() | st.integers(0, 12),
+    constrained=st.booleans(),
+    seed=st.integers(0, 1 << 20),
+    temperature=st.sampled_from([0.0, 1.0]),
+    replays=st.lists(st.booleans(), min_size=1, max_size=5),
+)
+def test_whatever_a_model_wants_to_say(begun, begins, budget, constrained, seed, temperature, replays):
+    made = rules(begun, budget, SCHEMA if constrained else None)
+    output = answer(made, seed, temperature, begins, replays)
+    assert output == answer(made, seed, temperature, begins, [True]), "it follows from the tokens alone"
+    reasoning, rest = parted(output, begun)
+    if budget is not None:
+        assert len([token for token in reasoning if token != OPEN]) <= budget
+    if not constrained:
+        return
+    assert not {END, EOT} & set(reasoning), "an answer ends where it is complete"
+    if rest and rest[-1] in (END, EOT):
+        jsonschema.validate(json.loads(text(rest)), SCHEMA)
+    if budget is not None:
+        assert rest, "there was room for the answer"
+        assert rest[-1] in (END, EOT)
+
+
+def mask(made: ReasoningRules, output: Sequence[int], early: bool = False) -> set[int] | None:
+    """What may follow; None: everything."""
+    found = ReasoningPosition(made).allowed(output, (END, EOT), early)
+    if not found:
+        return None
+    return {token for token in range(len(TOKENS)) if found[token >> 3] >> (token & 7) & 1}
+
+
+EVERYTHING = set(range(len(TOKENS)))
+
+
+def test_the_budget_ends_reasoning_with_its_mark():
+    made = rules(begun=True, budget=2)
+    assert mask(made, [7]) is None
+    assert mask(made, [7, 8]) == {CLOSE}
+    assert mask(made, [7, 8, CLOSE]) is None
+    assert mask(made, [7, CLOSE, 8, 9, 10, 11]) is None
+    assert mask(rules(begun=True, budget=0), []) == {CLOSE}
+
+
+def test_reasoning_that_the_model_opens_itself_is_bounded_from_there():
+    made = rules(begun=False, budget=1)
+    assert mask(made, []) is None
+    assert mask(made, [SPACE, OPEN, 7]) == {CLOSE}
+    assert mask(made, [7, OPEN, 7, 7]) is None, "an answer that talks of the mark"
+
+
+def test_nothing_ends_too_early():
+    made = rules(begun=True, budget=3)
+    for output in ([7], [7, CLOSE, 8]):
+        assert mask(made, output, early=True) == EVERYTHING - {END, EOT}
+    assert mask(made, [7, 7, 7], early=True) == {CLOSE}
+
+
+def test_a_grammar_begins_behind_reasoning():
+    made = rules(begun=True, budget=None, schema=SCHEMA)
+    assert mask(made, []) == mask(made, [7, OPEN]) == EVERYTHING - {END, EOT}
+    behind = mask(made, [7, CLOSE])
+    assert behind == mask(made, [CLOSE])
+    assert behind is not None
+    assert behind < EVERYTHING
+    assert CLOSE not in behind
+
+
+def test_a_model_may_reason_or_answer_where_its_prompt_leaves_that_open():
+    made = rules(begun=False, budget=None, schema=SCHEMA)
+    first, inside = mask(made, []), mask(made, [OPEN])
+    assert first is not None
+    assert OPEN in first
+    assert ord("[") in first
+    assert inside == EVERYTHING - {END, EOT}
+    assert mask(made, [OPEN, 7, CLOSE]) == first - {OPEN}
+    assert OPEN not in (mask(made, [ord("[")]) or {OPEN})
+
+
+def test_space_before_reasoning_is_none_of_the_answer():
+    made = rules(begun=False, budget=None, regex=" ?[12][34]")
+    whole = [SPACE, OPEN, 7, CLOSE, ord("1")]
+    position = ReasoningPosition(made)
+    for known in (1, len(whole)):
+        found = position.allowed(whole[:known], (END, EOT), False)
+    assert found == ReasoningPosition(made).allowed(whole, (END, EOT), False)
+    assert mask(made, whole) == {ord("3"), ord("4")}
+
+
+def test_a_position_goes_back_where_its_output_is_shorter():
+    made = rules(begun=True, budget=2, schema=SCHEMA)
+    position = ReasoningPosition(made)
+    for output in ([7, CLOSE, ord("["), ord("1")], [7], [7, 8], []):
+        again = position.allowed(output, (END, EOT), False)
+        assert again == ReasoningPosition(made).allowed(output, (END, EOT), False)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{",
+        "[]",
+        '{"tokens": {"open": 1, "close": 100000, "begun": true}}',
+        '{"tokens": {"open": -1, "close": 1, "begun": true}}',
+        '{"tokens": {"open": 1, "close": 2, "begun": true}, "grammar": "x", "grammar_kind": "haiku"}',
+        '{"tokens": {"open": 1, "close": 2, "begun": true}, "grammar": "x", "grammar_kind": "reasoning"}',
+    ],
+)
+def test_bounds_that_mean_nothing_are_refused(source):
+    with pytest.raises(InvalidGrammar):
+        compilations.compiled(COMPILER, REASONING, source)
