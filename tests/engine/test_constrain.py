@@ -22,7 +22,7 @@ def test_only_what_may_follow_stays_possible(vocabulary: int, density: float) ->
     for i, row in enumerate((0, 2)):
         expected[row] += np.where(allowed[i, :vocabulary], np.float32(0), np.float32(-np.inf))
     masked = torch.from_numpy(logits.copy())
-    constrain.apply(masked, {**masks, 3: "a dead end changes nothing"})
+    constrain.apply(masked, {**masks, 1: b"", 3: "neither all of it nor a dead end changes anything"})
     assert np.array_equal(masked.numpy(), expected, equal_nan=True)
     elsewhere = torch.from_numpy(logits.copy())
     by_torch.mask(elsewhere, torch.tensor([0, 2]), torch.from_numpy(bits))
