@@ -53,15 +53,15 @@ def replayed(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
             assert item is not None
             assert event["content_index"] == len(item["content"])
             item["content"].append(event["part"])
-        elif kind == "output_text.delta":
+        elif kind in ("output_text.delta", "reasoning_text.delta"):
             assert item is not None
             item["content"][0]["text"] += event["delta"]
         elif kind == "function_call_arguments.delta":
             assert item is not None
             item["arguments"] += event["delta"]
-        elif kind in ("output_text.done", "content_part.done", "function_call_arguments.done"):
+        elif kind in ("output_text.done", "reasoning_text.done", "content_part.done", "function_call_arguments.done"):
             assert item is not None
-            whole = event if kind.startswith("output") else event.get("part", event)
+            whole = event if kind.endswith("text.done") else event.get("part", event)
             key = "arguments" if "arguments" in event else "text"
             assert whole[key] == (item["arguments"] if key == "arguments" else item["content"][0]["text"])
         elif kind == "output_item.done":

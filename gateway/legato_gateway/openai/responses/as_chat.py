@@ -41,7 +41,7 @@ def chat_body(body: ResponsesBody, text: TextConfig, effort: str | None) -> Chat
         tools=_tools(body.tools),
         tool_choice=_tool_choice(body.tool_choice),
         parallel_tool_calls=body.parallel_tool_calls,
-        reasoning_effort=UNSET if effort is None else Raw(encode(effort)),
+        reasoning_effort=effort,
     )
 
 

@@ -70,6 +70,43 @@ class _Text:
         return {"type": "message", "id": self._id, "status": status, "role": "assistant", "content": content}
 
 
+class _Reasoning:
+    """What the model thinks before it answers."""
+
+    def __init__(self, events: Events, at: int) -> None:
+        self._events = events
+        self._id, self._at = item_id("rs"), at
+        self._text: list[str] = []
+
+    def begin(self) -> bytes:
+        said = self._events.event("output_item.added", output_index=self._at, item=self._item("in_progress", []))
+        return said + self._events.event("content_part.added", **self._place, part=self._part(""))
+
+    def grow(self, text: str) -> bytes:
+        self._text.append(text)
+        return self._events.event("reasoning_text.delta", **self._place, delta=text)
+
+    def close(self, status: Status) -> tuple[bytes, Fields]:
+        item = self.item(status)
+        (part,) = item["content"]
+        said = self._events.event("reasoning_text.done", **self._place, text=part["text"])
+        said += self._events.event("content_part.done", **self._place, part=part)
+        return said + self._events.event("output_item.done", output_index=self._at, item=item), item
+
+    def item(self, status: Status) -> Fields:
+        return self._item(status, [self._part("".join(self._text))])
+
+    @property
+    def _place(self) -> Fields:
+        return {"item_id": self._id, "output_index": self._at, "content_index": 0}
+
+    def _part(self, text: str) -> Fields:
+        return {"type": "reasoning_text", "text": text}
+
+    def _item(self, status: str, content: Sequence[Fields]) -> Fields:
+        return {"type": "reasoning", "id": self._id, "status": status, "summary": [], "content": content}
+
+
 class _Call:
     """A call of a function."""
 
@@ -110,11 +147,12 @@ class OutputItems:
     def __init__(self, events: Events) -> None:
         self.done: list[Fields] = []
         self._events = events
-        self._open: _Text | _Call | None = None
+        self._open: _Text | _Reasoning | _Call | None = None
 
     def delta(self, fields: Mapping[str, Any], logprobs: Sequence[Fields] = ()) -> bytes:
         """What the delta of a chat with these fields says."""
-        said = self._text(fields["content"], logprobs) if "content" in fields else b""
+        said = self._reasoning(fields["reasoning"]) if "reasoning" in fields else b""
+        said += self._text(fields["content"], logprobs) if "content" in fields else b""
         for call in fields.get("tool_calls", ()):
             said += self._call(call)
         return said
@@ -135,6 +173,14 @@ class OutputItems:
             self._open = _Text(self._events, len(self.done))
             said += self._open.begin()
         return said + self._open.grow(text, logprobs) if text or logprobs else said
+
+    def _reasoning(self, text: str) -> bytes:
+        said = b""
+        if not isinstance(self._open, _Reasoning):
+            said = self._close("completed")
+            self._open = _Reasoning(self._events, len(self.done))
+            said += self._open.begin()
+        return said + self._open.grow(text)
 
     def _call(self, call: Mapping[str, Any]) -> bytes:
         said, function = b"", call["function"]
