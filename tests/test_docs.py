@@ -18,6 +18,7 @@ from legato_engine.core.frames import CoreStatus, CoreTotals
 from legato_engine.transfer.counts import Counts
 from legato_gateway import errors
 from legato_gateway import settings as gateway_settings
+from legato_gateway.anthropic import schemas as messages
 from legato_gateway.metrics import Metrics
 from legato_gateway.openai import schemas
 from legato_gateway.openai.responses.body import SHARED, ResponsesBody
@@ -104,6 +105,19 @@ def test_docs_know_every_field_of_responses():
     assert own - theirs | set(SHARED) == told | as_in_chats | no_effect | unsupported
     assert as_in_chats <= theirs
     assert no_effect.isdisjoint(told | as_in_chats | unsupported)
+
+
+def test_docs_know_every_field_of_messages():
+    text = (DOCS / "anthropic-api.md").read_text()
+    told = {
+        "fields": _rows("anthropic-api.md", "Fields"),
+        "no effect": set(re.findall(r"`(\w+)`", text.split("## Without effect\n")[1].split("\n## ")[0])),
+        "unsupported": set(re.findall(r"`(\w+)`", text.split("## Not supported\n")[1].split("\n## ")[0])),
+    }
+    fields = {field.name for field in msgspec.structs.fields(messages.MessagesBody)}
+    assert fields <= set().union(*told.values())
+    assert told["fields"] <= fields
+    assert told["no effect"].isdisjoint(told["fields"] | told["unsupported"])
 
 
 def test_docs_know_the_range_of_every_parameter():

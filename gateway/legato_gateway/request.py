@@ -53,12 +53,14 @@ class TokenText:
 
 @dataclass(frozen=True, slots=True)
 class Delta:
-    """Something new of one choice. `finish` is OpenAI's finish_reason and comes with the last delta of a choice."""
+    """Something new of one choice. `finish` is OpenAI's finish_reason and comes with the last delta of a choice, and
+    with it `stop`: the stop string that ended it, if one did."""
 
     choice: int
     text: str
     tokens: tuple[TokenText, ...] = ()
     finish: str | None = None
+    stop: str | None = None
 
 
 @dataclass(slots=True)

@@ -13,6 +13,7 @@ from legato_gateway.errors import BadRequest, InvalidAPIKey
 from legato_gateway.openai.schemas import MAX_NAME_CHARACTERS
 from legato_protocol import names
 
+API_KEY: Final = "x-api-key"  # as clients of Anthropic's API have sent it
 TRUSTED: Final = "legato.trusted"  # in a scope: it came in at a port that asked for the service's token
 Network = IPv4Network | IPv6Network
 
@@ -40,10 +41,11 @@ class Clients:
             return Client(_named(headers))
         if self._keys is None:
             return Client()
-        kind, _, key = headers.get("authorization", "").partition(" ")
-        client = self._keys.keys.client(key.strip()) if kind.lower() == "bearer" else None
+        key = _key(headers)
+        client = self._keys.keys.client(key) if key else None
         if client is None:
-            shown = "is not known here" if key else "is missing: send it as `Authorization: Bearer KEY`"
+            how = f"`Authorization: Bearer KEY` or `{API_KEY}: KEY`"
+            shown = "is not known here" if key else f"is missing: send it as {how}"
             self.refused += 1
             raise InvalidAPIKey(f"the API key {shown}")
         return client
@@ -75,6 +77,11 @@ class Quotas(Mapping[str, Quota]):
 
     def _of_keys(self) -> Mapping[str, int]:
         return self._keys.keys.quotas if self._keys is not None else {}
+
+
+def _key(headers: Headers) -> str:
+    kind, _, key = headers.get("authorization", "").partition(" ")
+    return key.strip() if kind.lower() == "bearer" else headers.get(API_KEY, "").strip()
 
 
 def _named(headers: Headers) -> str:

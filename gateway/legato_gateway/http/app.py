@@ -14,6 +14,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from legato_gateway import errors
 from legato_gateway.access_log import CLIENT_LEFT, AccessEntry, AccessLog
+from legato_gateway.anthropic import errors as anthropic_errors
+from legato_gateway.anthropic import routes as anthropic_routes
 from legato_gateway.clients.identify import Clients
 from legato_gateway.errors import GatewayError, HeadersTooLarge, InternalFault, NotFound
 from legato_gateway.http import health
@@ -79,6 +81,7 @@ def create(parts: Parts) -> FastAPI:
     )
     app.include_router(routes.router(serving))
     app.include_router(response_routes.router(serving, parts.responses))
+    app.include_router(anthropic_routes.router(serving))
     app.router.routes.extend(health.probes(parts.status))
     _add_error_handlers(app)
     app.add_middleware(HeaderLimit)
@@ -108,34 +111,35 @@ class HeaderLimit:
             size = sum(len(name) + len(value) for name, value in raw)
             if len(raw) > MAX_HEADERS or size > MAX_HEADER_BYTES:
                 text = f"{len(raw)} headers with {size} bytes; at most {MAX_HEADERS} with {MAX_HEADER_BYTES} are read"
-                await error_response(HeadersTooLarge(text))(scope, receive, send)
+                await error_response(HeadersTooLarge(text), scope["path"])(scope, receive, send)
                 return
         await self._app(scope, receive, send)
 
 
-def error_response(error: GatewayError) -> Response:
-    """`error` as HTTP says it."""
-    return Response(errors.body(error), error.http_status, error.headers, "application/json")
+def error_response(error: GatewayError, path: str) -> Response:
+    """`error` as HTTP says it, in the shape of the API that `path` is of."""
+    body = anthropic_errors.body(error) if anthropic_errors.has(path) else errors.body(error)
+    return Response(body, error.http_status, error.headers, "application/json")
 
 
 def _add_error_handlers(app: FastAPI) -> None:
-    async def known(_: Request, error: Exception) -> Response:
+    async def known(request: Request, error: Exception) -> Response:
         assert isinstance(error, GatewayError)
-        return error_response(error)
+        return error_response(error, request.url.path)
 
     async def of_routing(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
         code = _CODES.get(error.status_code, "invalid_request")
         said = NotFound(f"{error.detail}: {request.method} {request.url.path}", code=code, status=error.status_code)
-        response = error_response(said)
+        response = error_response(said, request.url.path)
         response.headers.update(error.headers or {})
         return response
 
     async def left(_: Request, __: Exception) -> Response:
         return Response(status_code=CLIENT_LEFT)
 
-    async def unknown(_: Request, __: Exception) -> Response:
-        return error_response(InternalFault("the gateway failed to handle this request"))
+    async def unknown(request: Request, _: Exception) -> Response:
+        return error_response(InternalFault("the gateway failed to handle this request"), request.url.path)
 
     app.add_exception_handler(GatewayError, known)
     app.add_exception_handler(HTTPException, of_routing)

@@ -13,7 +13,7 @@ from legato_protocol import names
 if TYPE_CHECKING:
     from legato_telemetry.spans import OpenSpan, Tracing
 
-TRACED: Final = frozenset({"/v1/chat/completions", "/v1/completions", "/v1/responses"})
+TRACED: Final = frozenset({"/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages"})
 _PARENT: Final = names.HEADER_TRACE.encode()
 _SERVER_FAULT: Final = 500  # statuses from here on are errors of a server's span
 

@@ -17,7 +17,6 @@ from starlette.requests import Request
 
 from legato_gateway.errors import BadRequest, BodyTooLarge, Unsupported, UnsupportedMediaType
 from legato_gateway.openai.body_budget import SMALL, HeldBody
-from legato_gateway.openai.schemas import SamplingBody
 
 MAX_FIELD_BYTES = 262_144  # of JSON; 16 stop strings of 1024 escaped characters are 196,608
 _SHOWN = 40  # characters of a wrong value that are told back
@@ -26,7 +25,7 @@ _PLACE = re.compile(r" - at `\$(?P<place>.*)`$", re.DOTALL)
 
 _UNKNOWN = re.compile(r"unknown field `(?P<name>.*)`$", re.DOTALL)
 
-_B = TypeVar("_B", bound=SamplingBody)
+_B = TypeVar("_B", bound=msgspec.Struct)
 _T = TypeVar("_T")
 
 
@@ -107,7 +106,7 @@ class _Field:
 
 
 @cache
-def _plan(schema: type[SamplingBody]) -> tuple["msgspec.json.Decoder[Any]", tuple[_Field, ...]]:
+def _plan(schema: type[msgspec.Struct]) -> tuple["msgspec.json.Decoder[Any]", tuple[_Field, ...]]:
     """How to find the fields of a schema in a body, and how to read each."""
     kept: Any = Raw | UnsetType
     names = [(field.encode_name, kept, UNSET) for field in msgspec.structs.fields(schema)]

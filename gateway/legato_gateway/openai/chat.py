@@ -41,8 +41,8 @@ def prepare(serving: ModelServing, asked: Asked, raw: bytearray) -> PreparedRequ
     body = bodies.parse(ChatBody, raw)
     serving.check_model(body.model)
     unsupported.check_chat(body)
-    messages = bodies.decode(_MESSAGES, body.messages, "messages")
     head = ResponseHead(new_id("chatcmpl"), int(time.time()), serving.model)
+    messages = bodies.decode(_MESSAGES, body.messages, "messages")
     chat = chat_request(serving, asked, head.id, body, messages)
     usage = bool(body.stream_options and body.stream_options.include_usage)
     logprobs = chat.request.params.logprobs is not None
@@ -61,13 +61,10 @@ def chat_request(
 ) -> ChatRequest:
     """What other APIs share with this one. `body.messages` is not read, and its model was checked. Raises what the
     client is told, with the paths that things have in this API."""
-    for number, message in enumerate(messages):
-        unsupported.check_message(message, f"messages[{number}]")
     options = params.options(asked, body)
     logprobs = _logprobs(body)
-    tools = definitions.offered(body, serving.tools.family, serving.tools.why_not, structured_output.of(body))
     bounds.check_budget(body.thinking_token_budget, serving.reasoning)
-    prompt = _prompt(serving, body, messages, tools)
+    tools, prompt = rendered(serving, body, messages)
     wanted = body.max_completion_tokens or body.max_tokens
     most = params.limit(wanted, len(prompt), serving.model.context, None, "messages")
     reasoning = _reasoning(serving, body, prompt, tools)
@@ -76,6 +73,16 @@ def chat_request(
     shown, counted = _shown(serving, tools, reasoning), reasoning.tokens if reasoning else None
     request = params.request(id, prompt, sampling, body, options, shown, counted)
     return ChatRequest(request, AnswerFormat(tools.calls, reasoning))
+
+
+def rendered(
+    serving: ModelServing, body: ChatBody, messages: Sequence[ChatMessage]
+) -> tuple[OfferedTools, tuple[int, ...]]:
+    """The tools that `body` offers, and the prompt's tokens."""
+    for number, message in enumerate(messages):
+        unsupported.check_message(message, f"messages[{number}]")
+    tools = definitions.offered(body, serving.tools.family, serving.tools.why_not, structured_output.of(body))
+    return tools, _prompt(serving, body, messages, tools)
 
 
 def _prompt(

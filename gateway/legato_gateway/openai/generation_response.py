@@ -33,6 +33,7 @@ class PreparedRequest:
     explain: bool
     id: str
     model: str
+    id_header: bytes = b"x-request-id"  # of the response; as the API's clients look for it
 
 
 Batch = list[tuple[int, Delta]]  # (index of the choice over all prompts, what is new of it)
@@ -83,6 +84,7 @@ class GenerationResponse(Response):
                     answer.text.append(delta.text)
                     answer.tokens += delta.tokens
                     answer.finish = delta.finish or answer.finish
+                    answer.stop = delta.stop or answer.stop
         body = self._prepared.writer.whole([answers[index] for index in sorted(answers)], self._usage())
         length = (b"content-length", b"%d" % len(body))
         await self._begin(send, [(b"content-type", b"application/json"), length])
@@ -134,7 +136,7 @@ class GenerationResponse(Response):
                 self._events.ask()
 
     async def _begin(self, send: Send, headers: Sequence[tuple[bytes, bytes]]) -> None:
-        own = [(b"x-request-id", self._prepared.id.encode())]
+        own = [(self._prepared.id_header, self._prepared.id.encode())]
         if self._prepared.explain:
             own.append((names.HEADER_ROUTE.encode(), self._routes().encode()))
         await send({"type": "http.response.start", "status": 200, "headers": [*headers, *own]})

@@ -24,6 +24,7 @@ class CollectedChoice:
     text: list[str] = field(default_factory=list)
     tokens: list[TokenText] = field(default_factory=list)
     finish: str | None = None
+    stop: str | None = None
 
 
 class Writer(Protocol):

@@ -115,7 +115,7 @@ class Choice:
         details = self._explain(self._details, shown, item.logprobs[known:]) if self._details else ()
         if not text and not details and self.finish is None:
             return None
-        return Delta(self.index, text, details, self.finish)
+        return Delta(self.index, text, details, self.finish, self._stop.hit if self._stop is not None else None)
 
     def _push_until(self, stop: StopStrings, tokens: tuple[int, ...]) -> tuple[str, tuple[int, ...]]:
         """Text up to a stop string, and the tokens up to the one that completes it."""

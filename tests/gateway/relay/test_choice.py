@@ -50,6 +50,7 @@ def test_a_stop_string_cuts_the_same_text_however_tokens_are_grouped(lab, size, 
             text += delta.text if delta else ""
     assert text == whole[: whole.index(stop)]
     assert choice.finish == "stop"
+    assert delta.stop == stop
     assert len(choice.tokens) == -(-(whole.index(stop) + length) // 2)
 
 
@@ -77,7 +78,7 @@ class Pieces:
 def test_the_token_that_ended_a_choice_is_counted_and_not_shown(lab):
     choice = _choice(lab, stop=("never",))
     delta = choice.take(TokenItem("r", 1, 0, 0, (1, 2, 3), finish="stop"))
-    assert (delta.text, delta.tokens, delta.finish) == ("abac", (), "stop")
+    assert (delta.text, delta.tokens, delta.finish, delta.stop) == ("abac", (), "stop", None)
     assert choice.tokens == [1, 2, 3]
 
 

@@ -1,0 +1,161 @@
+"""Conversations of Anthropic's API as chat messages: blocks of text, of calls and of their results, one by one."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+from msgspec import UNSET, Raw, UnsetType
+
+from legato_gateway.anthropic.schemas import (
+    Kind,
+    Message,
+    Messages,
+    System,
+    TextBlock,
+    ToolResultBlock,
+    ToolUseBlock,
+)
+from legato_gateway.errors import BadRequest, Unsupported
+from legato_gateway.openai import bodies
+from legato_gateway.openai.schemas import MAX_CALLS, ChatMessage, FunctionCall, ToolCall
+
+_ROLES = ("user", "assistant", "system")
+_WITHOUT_EFFECT = ("thinking", "redacted_thinking")  # of earlier answers: models are not shown them
+_MESSAGES = msgspec.json.Decoder(Messages)
+_SYSTEM = msgspec.json.Decoder(System | None)
+_KIND = msgspec.json.Decoder(Kind)
+_OBJECT = msgspec.json.Decoder(dict[str, Raw])
+_BLOCKS: dict[str, msgspec.json.Decoder[Any]] = {
+    "text": msgspec.json.Decoder(TextBlock),
+    "tool_use": msgspec.json.Decoder(ToolUseBlock),
+    "tool_result": msgspec.json.Decoder(ToolResultBlock),
+}
+_OF_ROLE = {"user": ("text", "tool_result"), "assistant": ("text", "tool_use"), "system": ("text",)}
+
+Block = TextBlock | ToolUseBlock | ToolResultBlock
+
+
+@dataclass(frozen=True, slots=True)
+class Conversation:
+    """Chat messages, and for each the path of what it was made of."""
+
+    messages: tuple[ChatMessage, ...]
+    places: tuple[str, ...]
+
+
+def conversation(system: Raw | UnsetType, messages: Raw) -> Conversation:
+    """What the fields `system` and `messages` say. Raises BadRequest with the path of what is wrong."""
+    found: list[tuple[ChatMessage, str]] = []
+    if said := _system(system):
+        found.append((ChatMessage("system", said), "system"))
+    given = bodies.decode(_MESSAGES, messages, "messages")
+    for number, message in enumerate(given):
+        for made, place in _chat(message, f"messages[{number}]"):
+            if found and made.role in ("user", "assistant") and made.role == found[-1][0].role:
+                found[-1] = (_merged(found[-1][0], made), found[-1][1])
+            else:
+                found.append((made, place))
+    if found[-1][0].role == "assistant":
+        text = (
+            "a last message of the role assistant, which the answer would go on with, is not supported by this server"
+        )
+        raise Unsupported(text, param=found[-1][1])
+    return Conversation(tuple(message for message, _ in found), tuple(place for _, place in found))
+
+
+def is_given(raw: Raw | UnsetType) -> bool:
+    """Whether a field says anything."""
+    return raw is not UNSET and bytes(memoryview(raw)[:16]).strip() not in (b"null", b"[]", b"{}", b'""', b"false")
+
+
+def unsupported(at: str) -> Unsupported:
+    """A field of this path is none that this server obeys."""
+    return Unsupported(f"{at} is not supported by this server", param=at)
+
+
+def _system(raw: Raw | UnsetType) -> str:
+    given = None if raw is UNSET else bodies.decode(_SYSTEM, raw, "system")
+    if given is None or isinstance(given, str):
+        return given or ""
+    return _joined(_read(given, "system", ("text",)))
+
+
+def _chat(message: Message, at: str) -> list[tuple[ChatMessage, str]]:
+    if message.role not in _ROLES:
+        text = f"not a valid {at}.role: {message.role[:40]!r} ({', '.join(_ROLES)})"
+        raise BadRequest(text, param=f"{at}.role")
+    if isinstance(message.content, str):
+        return [(ChatMessage(message.role, message.content), at)]
+    blocks = _read(message.content, f"{at}.content", _OF_ROLE[message.role])
+    if message.role == "assistant":
+        return [(_answer(blocks, at), at)]
+    found: list[tuple[ChatMessage, str]] = []
+    texts: list[Block] = []
+    for number, block in enumerate(blocks):
+        if isinstance(block, ToolResultBlock):
+            found += _of_texts(message.role, texts, at)
+            texts = []
+            here = f"{at}.content[{number}]"
+            found.append((_result(block, here), here))
+        else:
+            texts.append(block)
+    return found + _of_texts(message.role, texts, at)
+
+
+def _merged(first: ChatMessage, second: ChatMessage) -> ChatMessage:
+    """Several messages of one role are one turn: chat templates ask for turns that alternate."""
+    texts = [str(message.content) for message in (first, second) if message.content]
+    calls = (*(first.tool_calls or ()), *(second.tool_calls or ()))
+    return ChatMessage(first.role, "\n".join(texts) if texts or not calls else None, tool_calls=calls or None)
+
+
+def _of_texts(role: str, texts: Sequence[Block], at: str) -> list[tuple[ChatMessage, str]]:
+    return [(ChatMessage(role, _joined(texts)), at)] if texts else []
+
+
+def _answer(blocks: Sequence[Block], at: str) -> ChatMessage:
+    """An assistant's message. What it said is exactly the texts; where it called between them is not told."""
+    text = "".join(block.text for block in blocks if isinstance(block, TextBlock))
+    calls = tuple(_call(block) for block in blocks if isinstance(block, ToolUseBlock))
+    if len(calls) > MAX_CALLS:
+        raise BadRequest(f"{at}.content: there are {len(calls)} tool_use blocks; at most {MAX_CALLS} may be", param=at)
+    return ChatMessage("assistant", text or ("" if not calls else None), tool_calls=calls or None)
+
+
+def _call(block: ToolUseBlock) -> ToolCall:
+    return ToolCall(block.id, FunctionCall(block.name, bytes(block.input).decode()))
+
+
+def _result(block: ToolResultBlock, at: str) -> ChatMessage:
+    """Templates know no failed results: the model is told in words."""
+    content = block.content or ""
+    text = content if isinstance(content, str) else _joined(_read(content, f"{at}.content", ("text",)))
+    return ChatMessage("tool", f"Error: {text}" if block.is_error else text, tool_call_id=block.tool_use_id)
+
+
+def _joined(blocks: Sequence[Block]) -> str:
+    return "\n".join(block.text for block in blocks if isinstance(block, TextBlock))
+
+
+def _read(raws: Sequence[Raw], at: str, allowed: tuple[str, ...]) -> list[Block]:
+    """The blocks, apart from those without effect."""
+    found: list[Block] = []
+    for number, raw in enumerate(raws):
+        here = f"{at}[{number}]"
+        kind = bodies.decode(_KIND, raw, here).type
+        if kind in _WITHOUT_EFFECT and "tool_use" in allowed:
+            continue
+        if kind is None:
+            raise BadRequest(f"{here}.type is missing", param=f"{here}.type")
+        if kind not in allowed:
+            where = f"; here it may be {' or '.join(allowed)}"
+            raise Unsupported(f"{here}: blocks of type {kind[:40]!r} are not supported{where}", param=f"{here}.type")
+        block: Block = bodies.decode(_BLOCKS[kind], raw, here)
+        for field in ("citations", "toolset_name"):
+            if is_given(getattr(block, field, UNSET)):
+                raise unsupported(f"{here}.{field}")
+        if isinstance(block, ToolUseBlock):
+            bodies.decode(_OBJECT, block.input, f"{here}.input")
+        found.append(block)
+    return found

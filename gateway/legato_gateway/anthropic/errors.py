@@ -1,0 +1,33 @@
+"""Errors in the shape of Anthropic's API: `{"type": "error", "error": {"type", "message"}}`."""
+
+from typing import Final
+
+import msgspec
+
+from legato_gateway.errors import GatewayError
+
+PATH: Final = "/v1/messages"
+_TYPES: Final = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    408: "timeout_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+    504: "timeout_error",
+}
+
+
+def has(path: str) -> bool:
+    """Whether errors at this path have this shape."""
+    return path == PATH or path.startswith(f"{PATH}/")
+
+
+def body(error: GatewayError) -> bytes:
+    """The JSON of `error`. Those of the server also say which part failed."""
+    status = error.http_status
+    kind = _TYPES.get(status, "invalid_request_error" if error.permanent else "api_error")
+    text = error.message if error.permanent or error.part == "gateway" else f"{error.message} ({error.part})"
+    return msgspec.json.encode({"type": "error", "error": {"type": kind, "message": text}})

@@ -1,0 +1,36 @@
+"""What a chat's check says is wrong, said of the field of Anthropic's API that it was made of."""
+
+import re
+from collections.abc import Sequence
+
+from legato_gateway.errors import BadRequest, ContextLengthExceeded
+
+_MESSAGE = re.compile(r"\bmessages\[(\d+)\]")
+_FIELDS = (
+    (re.compile(r"(\btools\[\d+\])\.function\.parameters\b"), r"\1.input_schema"),
+    (re.compile(r"(\btools\[\d+\])\.function\b"), r"\1"),
+    (re.compile(r"\bresponse_format\.json_schema\.schema\b"), "output_config.format.schema"),
+    (re.compile(r"\.tool_calls\[\d+\]\.function\.arguments\b"), ".content: input of a tool_use block"),
+    (re.compile(r"\.tool_call_id\b"), ".tool_use_id"),
+)
+
+
+def rename(error: BadRequest, places: Sequence[str]) -> None:
+    """Changes the fields that `error` names; `places` are the paths of what the chat's messages were made of."""
+
+    def place(found: re.Match[str]) -> str:
+        number = int(found[1])
+        return places[number] if number < len(places) else found[0]
+
+    def renamed(text: str) -> str:
+        text = _MESSAGE.sub(place, text)
+        for pattern, name in _FIELDS:
+            text = pattern.sub(name, text)
+        return text
+
+    error.message = renamed(error.message)
+    if isinstance(error, ContextLengthExceeded):
+        error.message = f"prompt is too long: {error.message}"  # clients that shorten conversations look for this
+    error.args = (error.message,)
+    if error.param is not None:
+        error.param = renamed(error.param)

@@ -1,0 +1,156 @@
+"""Request bodies as Anthropic's Messages API spells them. Types and ranges only; `blocks` and `tools` read the rest.
+
+Every field of the API's requests is here; others are refused. https://platform.claude.com/docs/en/api/messages
+"""
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import UNSET, Meta, Raw, UnsetType
+
+from legato_gateway.openai.schemas import (
+    MAX_CONTENT_PARTS,
+    MAX_MESSAGES,
+    MAX_STOP_CHARACTERS,
+    Absent,
+    NoEffect,
+    Stops,
+    json_schema,
+)
+from legato_protocol.sampling_limits import RANGES
+
+MAX_TOOLS = 128
+_TOKENS, _TEMPERATURE, _TOP_P, _TOP_K = (RANGES[name] for name in ("max_tokens", "temperature", "top_p", "top_k"))
+
+
+class Kind(msgspec.Struct, frozen=True, gc=False):
+    """What decides how the rest of an object is read."""
+
+    type: str | None = None
+
+
+class TextBlock(msgspec.Struct, frozen=True, gc=False, forbid_unknown_fields=True):
+    type: Literal["text"]
+    text: str
+    citations: Absent = UNSET
+    cache_control: NoEffect = UNSET
+
+
+class ToolUseBlock(msgspec.Struct, frozen=True, gc=False, forbid_unknown_fields=True):
+    type: Literal["tool_use"]
+    id: str
+    name: str
+    input: Annotated[Raw, Meta(extra_json_schema={"type": "object"})]
+    toolset_name: Absent = UNSET
+    caller: NoEffect = UNSET
+    cache_control: NoEffect = UNSET
+
+
+class ToolResultBlock(msgspec.Struct, frozen=True, gc=False, forbid_unknown_fields=True):
+    type: Literal["tool_result"]
+    tool_use_id: str
+    content: str | Annotated[tuple[Raw, ...], Meta(max_length=MAX_CONTENT_PARTS)] | None = None
+    is_error: bool | None = None
+    toolset_name: Absent = UNSET
+    cache_control: NoEffect = UNSET
+
+
+class Message(msgspec.Struct, frozen=True, gc=False, forbid_unknown_fields=True):
+    role: str
+    content: str | Annotated[tuple[Raw, ...], Meta(min_length=1, max_length=MAX_CONTENT_PARTS)]
+
+
+class Tool(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    name: str
+    input_schema: dict[str, Any]
+    type: Literal["custom"] | None = None
+    description: str | None = None
+    strict: bool | None = None
+    allowed_callers: tuple[str, ...] | None = None  # only direct ones
+    defer_loading: bool | None = None  # only false
+    input_examples: Absent = UNSET
+    eager_input_streaming: NoEffect = UNSET  # arguments are always told as they are written
+    cache_control: NoEffect = UNSET
+
+
+class ToolChoice(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    type: Literal["auto", "any", "tool", "none"]
+    name: str | None = None
+    disable_parallel_tool_use: bool | None = None
+
+
+class OutputFormat(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    type: Literal["json_schema"]
+    schema: dict[str, Any]
+
+
+class OutputConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    format: OutputFormat | None = None
+    effort: Absent = UNSET
+
+
+Messages = Annotated[tuple[Message, ...], Meta(min_length=1, max_length=MAX_MESSAGES)]
+System = str | Annotated[tuple[Raw, ...], Meta(max_length=MAX_CONTENT_PARTS)]
+Tools = Annotated[tuple[Raw, ...], Meta(max_length=MAX_TOOLS)]
+
+_SHOWN_BLOCKS = {"anyOf": [json_schema(block) for block in (TextBlock, ToolUseBlock, ToolResultBlock)]}
+_SHOWN_CONTENT = {"anyOf": [{"type": "string"}, {"type": "array", "minItems": 1, "items": _SHOWN_BLOCKS}]}
+_SHOWN_MESSAGES = {
+    "type": "array",
+    "minItems": 1,
+    "maxItems": MAX_MESSAGES,
+    "items": {
+        "type": "object",
+        "properties": {"role": {"enum": ["user", "assistant", "system"]}, "content": _SHOWN_CONTENT},
+        "required": ["role", "content"],
+    },
+}
+_SHOWN_SYSTEM = {"anyOf": [{"type": "string"}, {"type": "array", "items": json_schema(TextBlock)}]}
+_SHOWN_TOOLS = {"type": "array", "maxItems": MAX_TOOLS, "items": json_schema(Tool)}
+
+
+class PromptBody(msgspec.Struct, frozen=True, kw_only=True):
+    """What both paths take."""
+
+    messages: Annotated[Raw, Meta(extra_json_schema=_SHOWN_MESSAGES)]
+    model: str | None = None
+    system: Annotated[Raw | UnsetType, Meta(extra_json_schema=_SHOWN_SYSTEM)] = UNSET
+    tools: Annotated[Raw | UnsetType, Meta(extra_json_schema=_SHOWN_TOOLS)] = UNSET
+    tool_choice: Annotated[Raw | UnsetType, Meta(extra_json_schema=json_schema(ToolChoice))] = UNSET
+    output_config: Annotated[Raw | UnsetType, Meta(extra_json_schema=json_schema(OutputConfig))] = UNSET
+    thinking: Raw | UnsetType = UNSET
+    # what changes no answer
+    cache_control: NoEffect = UNSET  # prefixes are cached without it
+    speed: NoEffect = UNSET
+    user_profile_id: NoEffect = UNSET
+    workspace_id: NoEffect = UNSET
+
+
+class CountTokensBody(PromptBody, frozen=True, kw_only=True):
+    pass
+
+
+class MessagesBody(PromptBody, frozen=True, kw_only=True):
+    max_tokens: Annotated[
+        int, Meta(ge=int(_TOKENS.least), le=int(_TOKENS.most), description=f"a whole number from {_TOKENS}")
+    ]
+    stream: bool | None = None
+    stop_sequences: Annotated[
+        Stops | None, Meta(description=f"a list of up to 16 texts of 1 to {MAX_STOP_CHARACTERS} characters")
+    ] = None
+    temperature: (
+        Annotated[float, Meta(ge=_TEMPERATURE.least, le=_TEMPERATURE.most, description=f"a number from {_TEMPERATURE}")]
+        | None
+    ) = None
+    top_p: Annotated[float, Meta(ge=_TOP_P.least, le=_TOP_P.most, description=f"a number from {_TOP_P}")] | None = None
+    top_k: (
+        Annotated[int, Meta(ge=int(_TOP_K.least), le=int(_TOP_K.most), description=f"a whole number from {_TOP_K}")]
+        | None
+    ) = None
+    # features that are not there
+    container: Absent = UNSET
+    diagnostics: Absent = UNSET
+    inference_geo: Absent = UNSET
+    # what changes no answer
+    metadata: NoEffect = UNSET
+    service_tier: NoEffect = UNSET

@@ -1,0 +1,63 @@
+"""Tools of Anthropic's API as chats have them: `tools` and `tool_choice`."""
+
+from typing import Any
+
+import msgspec
+from msgspec import UNSET, Raw, UnsetType
+
+from legato_gateway.anthropic.blocks import is_given, unsupported
+from legato_gateway.anthropic.schemas import Kind, Tool, ToolChoice, Tools
+from legato_gateway.errors import BadRequest, Unsupported
+from legato_gateway.openai import bodies
+from legato_gateway.openai.tools.definitions import MAX_TOOLS_BYTES
+
+_TOOLS = msgspec.json.Decoder(Tools | None)
+_KIND = msgspec.json.Decoder(Kind)
+_TOOL = msgspec.json.Decoder(Tool)
+_CHOICE = msgspec.json.Decoder(ToolChoice | None)
+_CHOICES = {"auto": "auto", "any": "required", "none": "none"}
+
+
+def functions(raw: Raw | UnsetType) -> Raw | UnsetType:
+    """The field `tools` as JSON of OpenAI's. Raises BadRequest with the path of what is wrong."""
+    if raw is UNSET:
+        return UNSET
+    size = memoryview(raw).nbytes
+    if size > MAX_TOOLS_BYTES:
+        raise BadRequest(f"tools has {size} bytes of JSON; at most {MAX_TOOLS_BYTES} are allowed", param="tools")
+    tools = bodies.decode(_TOOLS, raw, "tools") or ()
+    return Raw(msgspec.json.encode([_function(tool, f"tools[{number}]") for number, tool in enumerate(tools)]))
+
+
+def choice(raw: Raw | UnsetType) -> tuple[Raw | UnsetType, bool | None]:
+    """The field `tool_choice` as OpenAI's `tool_choice` and `parallel_tool_calls`."""
+    given = None if raw is UNSET else bodies.decode(_CHOICE, raw, "tool_choice")
+    if given is None:
+        return UNSET, None
+    if given.type == "tool" and given.name is None:
+        raise BadRequest("tool_choice.name is missing", param="tool_choice.name")
+    if given.type != "tool" and given.name is not None:
+        raise BadRequest("tool_choice.name needs the type tool", param="tool_choice.name")
+    named = {"type": "function", "function": {"name": given.name}}
+    chosen: Any = named if given.type == "tool" else _CHOICES[given.type]
+    return Raw(msgspec.json.encode(chosen)), False if given.disable_parallel_tool_use else None
+
+
+def _function(raw: Raw, at: str) -> dict[str, Any]:
+    kind = bodies.decode(_KIND, raw, at).type
+    if kind not in (None, "custom"):
+        text = f"{at}: tools of type {str(kind)[:40]!r} run at Anthropic; only tools with an input_schema are supported"
+        raise Unsupported(text, param=f"{at}.type")
+    tool = bodies.decode(_TOOL, raw, at)
+    if tool.defer_loading:
+        raise unsupported(f"{at}.defer_loading")
+    if tool.allowed_callers not in (None, (), ("direct",)):
+        raise unsupported(f"{at}.allowed_callers")
+    if is_given(tool.input_examples):
+        raise unsupported(f"{at}.input_examples")
+    function: dict[str, Any] = {"name": tool.name, "parameters": tool.input_schema}
+    if tool.description is not None:
+        function["description"] = tool.description
+    if tool.strict is not None:
+        function["strict"] = tool.strict
+    return {"type": "function", "function": function}

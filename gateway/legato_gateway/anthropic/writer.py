@@ -1,0 +1,181 @@
+"""How messages and the events of their streams are spelled: blocks of text and of calls, one after another.
+
+A message that is not streamed is made of the events that would have told it, so that both say the same.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pydantic_core
+
+from legato_gateway.anthropic import errors
+from legato_gateway.errors import GatewayError
+from legato_gateway.openai.answer import AnswerFormat, AnswerReader
+from legato_gateway.openai.sse import CollectedChoice, encode
+from legato_gateway.request import Delta, Usage
+
+_Event = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class MessageHead:
+    """What is known of an answer before it begins. `fills_context` says that its limit of tokens is the model's
+    context and not what the client asked for."""
+
+    id: str
+    model: str
+    prompt_tokens: int
+    fills_context: bool
+
+    def fields(self) -> dict[str, Any]:
+        """A message in which nothing is said."""
+        return {
+            "id": self.id,
+            "type": "message",
+            "role": "assistant",
+            "model": self.model,
+            "content": [],
+            "stop_reason": None,
+            "stop_sequence": None,
+            "usage": _usage(Usage(self.prompt_tokens)),
+        }
+
+
+class BlockEvents:
+    """One answer's text, read as it comes, as events of its blocks."""
+
+    def __init__(self, format: AnswerFormat) -> None:
+        self._reader: AnswerReader | None = None if format.is_plain else format.reader()
+        self._open = ""  # type of the block that goes on
+        self._index = -1
+
+    def push(self, text: str, finish: str | None) -> list[_Event]:
+        """What is new; `finish` comes with the last of the text."""
+        if self._reader is None:
+            deltas: list[dict[str, Any]] = [{"content": text}] if text else []
+        else:
+            deltas = self._reader.push(text, finish)
+        events: list[_Event] = []
+        for delta in deltas:
+            self._tell(delta, events)
+        if finish is not None:
+            self._close(events)
+        return events
+
+    def stop_reason(self, finish: str | None, stop: str | None, fills_context: bool) -> str:
+        """Anthropic's, where `finish` is why the text ended, and `stop` the stop sequence that ended it."""
+        if stop is not None:
+            return "stop_sequence"
+        if finish == "length":
+            return "model_context_window_exceeded" if fills_context else "max_tokens"
+        called = self._reader is not None and self._reader.finish_reason(finish) == "tool_calls"
+        return "tool_use" if called else "end_turn"
+
+    def _tell(self, delta: dict[str, Any], events: list[_Event]) -> None:
+        if text := delta.get("content"):
+            if self._open != "text":
+                self._start({"type": "text", "text": ""}, events)
+            events.append(self._more({"type": "text_delta", "text": text}))
+        for call in delta.get("tool_calls", ()):
+            if "id" in call:
+                id = f"toolu_{call['id'].removeprefix('call_')}"
+                block = {"type": "tool_use", "id": id, "name": call["function"]["name"], "input": {}}
+                self._start(block, events)
+            if arguments := call["function"]["arguments"]:
+                events.append(self._more({"type": "input_json_delta", "partial_json": arguments}))
+
+    def _start(self, block: dict[str, Any], events: list[_Event]) -> None:
+        self._close(events)
+        self._open = block["type"]
+        self._index += 1
+        events.append({"type": "content_block_start", "index": self._index, "content_block": block})
+
+    def _more(self, delta: dict[str, Any]) -> _Event:
+        return {"type": "content_block_delta", "index": self._index, "delta": delta}
+
+    def _close(self, events: list[_Event]) -> None:
+        if self._open:
+            self._open = ""
+            events.append({"type": "content_block_stop", "index": self._index})
+
+
+class MessagesWriter:
+    """Messages and the events of their streams; there is one choice."""
+
+    def __init__(self, head: MessageHead, format: AnswerFormat) -> None:
+        self._head = head
+        self._format = format
+        self._blocks: BlockEvents | None = None  # once the message has begun
+        self._stop_reason: str | None = None
+        self._stop_sequence: str | None = None
+
+    def delta(self, index: int, delta: Delta) -> bytes:
+        said: list[_Event] = []
+        if self._blocks is None:
+            self._blocks = BlockEvents(self._format)
+            said.append({"type": "message_start", "message": self._head.fields()})
+        said += self._blocks.push(delta.text, delta.finish)
+        if delta.finish is not None:
+            self._stop_sequence = delta.stop
+            self._stop_reason = self._blocks.stop_reason(delta.finish, delta.stop, self._head.fills_context)
+        return b"".join(map(_event, said))
+
+    def end(self, usage: Usage) -> bytes:
+        why = {"stop_reason": self._stop_reason, "stop_sequence": self._stop_sequence}
+        last = {"type": "message_delta", "delta": why, "usage": _usage(usage)}
+        return _event(last) + _event({"type": "message_stop"})
+
+    def failed(self, error: GatewayError) -> bytes:
+        return b"event: error\ndata: " + errors.body(error) + b"\n\n"
+
+    def whole(self, answers: Sequence[CollectedChoice], usage: Usage) -> bytes:
+        (answer,) = answers
+        blocks = BlockEvents(self._format)
+        content = gathered(blocks.push("".join(answer.text), answer.finish or "stop"))
+        why = blocks.stop_reason(answer.finish, answer.stop, self._head.fills_context)
+        told = {"content": content, "stop_reason": why, "stop_sequence": answer.stop, "usage": _usage(usage)}
+        return encode(self._head.fields() | told)
+
+
+def gathered(events: Sequence[_Event]) -> list[dict[str, Any]]:
+    """The blocks that these events tell."""
+    blocks: list[dict[str, Any]] = []
+    inputs: dict[int, str] = {}
+    for event in events:
+        if event["type"] == "content_block_start":
+            blocks.append(dict(event["content_block"]))
+        elif event["type"] == "content_block_delta":
+            delta, block = event["delta"], blocks[-1]
+            if delta["type"] == "text_delta":
+                block["text"] += delta["text"]
+            else:
+                inputs[event["index"]] = inputs.get(event["index"], "") + delta["partial_json"]
+    for index, written in inputs.items():
+        blocks[index]["input"] = _input(written)
+    return blocks
+
+
+def _input(written: str) -> dict[str, Any]:
+    """The arguments of a call: of one that was cut off, what is complete in them, as clients read streams. What is no
+    JSON object is told as Anthropic's documentation of tool streaming has it."""
+    try:
+        found = pydantic_core.from_json(written, allow_inf_nan=False, allow_partial=True)
+    except ValueError:
+        found = None
+    return found if isinstance(found, dict) else {"INVALID_JSON": written}
+
+
+def _usage(usage: Usage) -> dict[str, Any]:
+    """What was found in a cache is counted apart."""
+    return {
+        "input_tokens": usage.prompt_tokens - usage.cached_tokens,
+        "cache_creation_input_tokens": 0,
+        "cache_read_input_tokens": usage.cached_tokens,
+        "output_tokens": usage.completion_tokens,
+    }
+
+
+def _event(fields: _Event) -> bytes:
+    kind: str = fields["type"]
+    return b"event: " + kind.encode() + b"\ndata: " + encode(fields) + b"\n\n"
