@@ -17,7 +17,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 AccessLogFormat = Literal["Text", "JSON", "Off"]
 
 ENTRY: Final = "legato.access"  # key of a scope: what is generated for it fills it in
-LEFT_OUT: Final = frozenset({"/healthz", "/readyz"})
+LEFT_OUT: Final = frozenset({"/healthz", "/readyz", "/health", "/ping"})
 LONGEST_PATH: Final = 200
 LINE: Final = "%(levelname)s %(name)s: %(message)s"  # of all that a gateway logs, so that it is filtered alike
 CLIENT_LEFT: Final = 499  # what proxies log for it; nobody is there to read it

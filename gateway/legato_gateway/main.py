@@ -146,6 +146,7 @@ class Gateway:
             tool_call_parser=settings.tool_call_parser,
             reasoning_parser=settings.reasoning_parser,
             responses=responses,
+            allowed_origins=settings.allowed_origins,
         )
         self.app = app.create(parts)
         shown = UIState(name, served, state, self.relay, self.samples)

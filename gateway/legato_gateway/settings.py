@@ -84,6 +84,7 @@ class GatewaySettings:
     internal_tls_name: str = ""  # that workers' certificates are for
     internal_tls_mode: Literal["Permissive", "Strict"] = "Permissive"
     trusted_proxies: tuple[IPv4Network | IPv6Network, ...] = ()
+    allowed_origins: tuple[str, ...] = ()  # of web pages that may call the API (CORS)
     token_folder: Path | None = None  # with the service's tokens, which are followed; None: `token` is the only one
     token: str = field(default="", repr=False)
     parent: int = 0  # process id that this one must not outlive; 0: it may outlive all
@@ -248,6 +249,13 @@ _FLAGS: Final = (
         flags.ValueKind("NETWORK", values.network),
         "network of proxies whose x-legato-tenant is believed, such as 10.0.0.0/8",
         field="trusted_proxies",
+        repeated=True,
+    ),
+    Flag(
+        "--allowed-origin",
+        flags.ValueKind("ORIGIN", values.origin),
+        "origin of web pages that may call the API (CORS), such as https://chat.example.com; * for all",
+        field="allowed_origins",
         repeated=True,
     ),
 )

@@ -8,6 +8,7 @@ import re
 from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
 
 PORTS = (1, 65535)
+ORIGIN = r"^(\*|https?://([a-z0-9_.-]+|\[[0-9a-f:.]+\])(:[0-9]{1,5})?)$"  # of web pages, as browsers spell it; or all
 COLLECTOR = r"^https?://[^\s/]+(/\S*)?$"  # address of a collector of traces
 
 _SHOWN = 60  # characters of a value that an error repeats
@@ -105,6 +106,13 @@ def network(text: str) -> IPv4Network | IPv6Network:
         return ip_network(text, strict=False)
     except ValueError:
         raise invalid("network", text, "an address and the length of its prefix, such as 10.0.0.0/8") from None
+
+
+def origin(text: str) -> str:
+    """Where a web page comes from, as browsers tell it: scheme, host and any port that is not the scheme's. Or `*`."""
+    if not re.fullmatch(ORIGIN, text):
+        raise invalid("origin", text, "scheme and host, such as https://chat.example.com, or * for all")
+    return text
 
 
 def is_loopback(text: str) -> bool:

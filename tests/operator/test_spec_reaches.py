@@ -86,6 +86,7 @@ CHANGES: dict[str, Any] = {
     "gateway.ingress.className": "nginx",
     "gateway.ingress.tlsSecret": "certificate",
     "gateway.ingress.annotations": {"a": "b"},
+    "gateway.allowedOrigins": ["https://chat.example.com"],
     "gateway.accessLog": "JSON",
     "gateway.toolCallParser": "Mistral",
     "gateway.reasoningParser": "Mistral",

@@ -10,7 +10,7 @@ WRONG = [
     (
         {"gateway": {"zzz": 1}},
         "spec.gateway.zzz",
-        "known are accessLog, apiKeys, defaultDeadline, httpRoute",
+        "known are accessLog, allowedOrigins, apiKeys, defaultDeadline",
     ),
     ({"scaling": {"prefill": {"maximum": 1}}}, "spec.scaling.prefill.maximum", "did you mean max?"),
     ({"engine": {"chunkTokens": "512"}}, "spec.engine.chunkTokens", "must be a whole number, not '512'"),
@@ -48,6 +48,8 @@ WRONG = [
     ({"gateway": {"ingress": {}}}, "spec.gateway.ingress.hosts", "required field is missing"),
     ({"gateway": {"httpRoute": {"hostnames": ["a"]}}}, "spec.gateway.httpRoute.parentRefs", "required field"),
     ({"gateway": {"httpRoute": {"parentRefs": [{"namespace": "a"}]}}}, "spec.gateway.httpRoute.parentRefs.0.name", ""),
+    ({"gateway": {"allowedOrigins": ["chat.example.com"]}}, "spec.gateway.allowedOrigins.0", "does not match"),
+    ({"gateway": {"allowedOrigins": ["https://a/"]}}, "spec.gateway.allowedOrigins.0", "does not match"),
     ({"gateway": {"tls": {"secret": "TLS"}}}, "spec.gateway.tls.secret", "does not match"),
     ({"gateway": {"apiKeys": {"secret": "Keys"}}}, "spec.gateway.apiKeys.secret", "does not match"),
     ({"engine": {"hangTimeout": "soon"}}, "spec.engine.hangTimeout", "not a valid duration: soon"),

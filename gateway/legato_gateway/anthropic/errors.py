@@ -18,6 +18,18 @@ _TYPES: Final = {
     503: "overloaded_error",
     504: "timeout_error",
 }
+SCHEMA: Final = {
+    "type": "object",
+    "required": ["type", "error"],
+    "properties": {
+        "type": {"const": "error"},
+        "error": {
+            "type": "object",
+            "required": ["type", "message"],
+            "properties": {"type": {"type": "string"}, "message": {"type": "string"}},
+        },
+    },
+}
 
 
 def has(path: str) -> bool:

@@ -18,10 +18,10 @@ from legato_gateway.anthropic import errors as anthropic_errors
 from legato_gateway.anthropic import routes as anthropic_routes
 from legato_gateway.clients.identify import Clients
 from legato_gateway.errors import GatewayError, HeadersTooLarge, InternalFault, NotFound
-from legato_gateway.http import health
+from legato_gateway.http import about, cors, docs, health
 from legato_gateway.http.health import StatusSource
 from legato_gateway.http.tracing import TraceRequests
-from legato_gateway.openai import routes
+from legato_gateway.openai import routes, tokenization
 from legato_gateway.openai.body_budget import BodyBudget
 from legato_gateway.openai.event_stream import StreamPolicy
 from legato_gateway.openai.preparation import PreparationPool
@@ -63,11 +63,12 @@ class Parts:
     tool_call_parser: str = families.AUTO
     reasoning_parser: str = families.AUTO
     responses: ResponseStore | None = None  # where there is none, responses are not stored
+    allowed_origins: tuple[str, ...] = ()
 
 
 def create(parts: Parts) -> FastAPI:
     """The application. Serve it with `protocol.of`."""
-    app = FastAPI(title="Legato gateway", docs_url=None, redoc_url=None, redirect_slashes=False)
+    app = FastAPI(title="Legato gateway", version=about.VERSION, docs_url=None, redoc_url=None, redirect_slashes=False)
     serving = OpenAIServing(
         of_model=_of_model(parts),
         relay=parts.relay,
@@ -82,9 +83,13 @@ def create(parts: Parts) -> FastAPI:
     app.include_router(routes.router(serving))
     app.include_router(response_routes.router(serving, parts.responses))
     app.include_router(anthropic_routes.router(serving))
-    app.router.routes.extend(health.probes(parts.status))
+    app.include_router(tokenization.router(serving))
+    app.include_router(about.router(parts.status, parts.clients))
+    app.router.routes.extend([*health.probes(parts.status), docs.page()])
     _add_error_handlers(app)
     app.add_middleware(HeaderLimit)
+    if parts.allowed_origins:
+        cors.allow(app, parts.allowed_origins)
     if parts.tracing is not None:
         app.add_middleware(TraceRequests, tracing=parts.tracing)
     if parts.log_access is not None:

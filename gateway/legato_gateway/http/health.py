@@ -19,6 +19,9 @@ class StatusSource(Protocol):
     def unready(self) -> str | None:
         """Why no worker can serve now, or None."""
 
+    def load(self) -> int:
+        """Requests that are under way in this gateway, those that are held included."""
+
     def metrics(self) -> tuple[bytes, str]:
         """What `/metrics` shows, and its content type."""
 
@@ -35,7 +38,7 @@ def create(status: StatusSource) -> Starlette:
 
 def probes(status: StatusSource) -> list[Route]:
     """`/healthz`: this process lives. `/readyz`: requests are served, or held for the next worker; else 503 with the
-    reason."""
+    reason. `/health` and `/ping` say the same, as they do in vLLM."""
 
     async def healthz(_request: Request) -> Response:
         return _json({"status": "ok"})
@@ -44,7 +47,8 @@ def probes(status: StatusSource) -> list[Route]:
         why = status.unready()
         return _json({"ready": why is None, "why": why or ""}, 200 if why is None else 503)
 
-    return [Route("/healthz", healthz), Route("/readyz", readyz)]
+    alike = [Route("/health", readyz), Route("/ping", readyz, methods=["GET", "POST"])]
+    return [Route("/healthz", healthz), Route("/readyz", readyz), *alike]
 
 
 def _json(value: Any, status: int = 200) -> Response:

@@ -75,6 +75,10 @@ class State:
         problems += [self._discovery.problem] if self._discovery.problem else []
         return f"no decode worker is connected ({'; '.join(problems)})"
 
+    def load(self) -> int:
+        """Requests that are under way in this gateway, those that are held included."""
+        return self._relay.under_way
+
     def metrics(self) -> tuple[bytes, str]:
         """What `/metrics` shows, and its content type."""
         return self._metrics.render(self._demand.report())

@@ -41,8 +41,8 @@ def prepare(serving: ModelServing, asked: Asked, raw: bytearray) -> PreparedRequ
     body = bodies.parse(ChatBody, raw)
     serving.check_model(body.model)
     unsupported.check_chat(body)
-    head = ResponseHead(new_id("chatcmpl"), int(time.time()), serving.model)
     messages = bodies.decode(_MESSAGES, body.messages, "messages")
+    head = ResponseHead(new_id("chatcmpl"), int(time.time()), serving.model)
     chat = chat_request(serving, asked, head.id, body, messages)
     usage = bool(body.stream_options and body.stream_options.include_usage)
     logprobs = chat.request.params.logprobs is not None

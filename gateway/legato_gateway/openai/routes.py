@@ -8,10 +8,10 @@ import msgspec
 from fastapi import APIRouter, Request
 
 from legato_gateway.errors import DeadlineExceeded, LateBody, Unsupported
-from legato_gateway.openai import bodies, chat, completions
+from legato_gateway.openai import bodies, chat, completions, openapi
 from legato_gateway.openai.generation_response import GenerationResponse, PreparedRequest
 from legato_gateway.openai.params import Asked
-from legato_gateway.openai.schemas import ChatBody, CompletionBody, json_schema
+from legato_gateway.openai.schemas import ChatBody, CompletionBody
 from legato_gateway.openai.serving import ModelServing, OpenAIServing, ServedModel
 
 Prepare = Callable[[ModelServing, Asked, bytearray], PreparedRequest]
@@ -20,7 +20,7 @@ _T = TypeVar("_T")
 
 def router(serving: OpenAIServing) -> APIRouter:
     """Routes under `/v1`."""
-    routes = APIRouter(prefix="/v1")
+    routes = APIRouter(prefix="/v1", responses=openapi.errors())
     add_generation(routes, serving, "/chat/completions", chat.prepare, ChatBody)
     add_generation(routes, serving, "/completions", completions.prepare, CompletionBody)
     _add_models(routes, serving)
@@ -38,7 +38,9 @@ def add_generation(
 ) -> None:
     """A path whose body is answered by the model: `prepare` makes of it a request and the writer of its answer."""
 
-    @routes.post(path, response_model=None, openapi_extra=body_shown(schema), name=path.strip("/").replace("/", "_"))
+    shown: dict[str, Any] = {"openapi_extra": openapi.takes(schema), "responses": openapi.generated()}
+
+    @routes.post(path, response_model=None, name=path.strip("/").replace("/", "_"), **shown)
     async def generate(request: Request) -> GenerationResponse:
         return GenerationResponse(await prepared(serving, request, prepare), serving.relay, serving.streams)
 
@@ -61,11 +63,6 @@ async def prepared(
             asked = Asked(client, request.headers, deadline)
             work = partial(prepare, serving.of_model, asked, **(look_up(asked, raw) if look_up else {}))
             return await serving.preparation.run(work, raw)
-
-
-def body_shown(schema: type[msgspec.Struct]) -> dict[str, Any]:
-    """What OpenAPI says of a path that takes such a body."""
-    return {"requestBody": {"required": True, "content": {"application/json": {"schema": json_schema(schema)}}}}
 
 
 def _add_models(routes: APIRouter, serving: OpenAIServing) -> None:

@@ -47,6 +47,8 @@ class Tokenizer(Protocol):
 
     def token_bytes(self, id: int) -> bytes: ...
 
+    def token_text(self, id: int) -> str: ...
+
 
 @dataclass(frozen=True, slots=True)
 class ServedModel:

@@ -167,6 +167,11 @@ class RequestRelay:
 
     # ── what is shown ───────────────────────────────────────────────────────────────────────────────────────────
 
+    @property
+    def under_way(self) -> int:
+        """How many requests have not ended."""
+        return len(self._generations)
+
     def progress(self) -> dict[RouteRecord, tuple[Stage, int]]:
         """The stage of every request that has not ended, which is that of its part furthest behind, and its tokens."""
         return {g.route: (self._stage(g), g.completion_tokens) for g in self._generations.values()}

@@ -95,6 +95,10 @@ class ModelTokenizer:
         """What a token stands for; no bytes for an id that only pads the vocabulary."""
         return self._bytes[id] if 0 <= id < len(self._bytes) else b""
 
+    def token_text(self, id: int) -> str:
+        """A token as its vocabulary spells it; no text for an id that only pads the vocabulary."""
+        return self._tokenizer.id_to_token(id) or ""
+
     def special_ids(self, texts: Collection[str]) -> frozenset[int]:
         """Those of the special tokens that are spelled so."""
         return frozenset(id for id, text in self._special.items() if text in texts)

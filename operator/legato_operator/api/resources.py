@@ -74,6 +74,7 @@ Amounts = Annotated[dict[str, Quantity], Field(max_length=16)]  # by resource
 ServedName = Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[A-Za-z0-9][-A-Za-z0-9._:/@+ ]*$")]
 Tenant = Annotated[str, Field(min_length=1, max_length=512)]
 Network = Annotated[str, AfterValidator(_check_network), WithJsonSchema(quantities.NETWORK_SCHEMA)]
+Origin = Annotated[str, Field(pattern=values.ORIGIN, max_length=300)]
 Count = Annotated[int, Field(ge=0, le=quantities.MOST_WORKERS)]
 CountOrPercentage = Annotated[
     int | str,
@@ -247,6 +248,8 @@ class GatewaySpec(ManifestPart):
     """An Ingress by which clients outside the cluster reach the gateways. None if not given."""
     trusted_proxies: Annotated[list[Network], Field(max_length=64)] = []
     """Networks of proxies that say in the header x-legato-tenant whose request it is."""
+    allowed_origins: Annotated[list[Origin], Field(max_length=64)] = []
+    """Origins of web pages that may call the API (CORS), or "*" for all. None if not given."""
     access_log: Literal["Text", "JSON", "Off"] = "Text"
     """Format of the line that gateways log for each request, or Off."""
     tool_call_parser: Literal["Auto", "Hermes", "Llama3Json", "Mistral", "Pythonic", "Off"] = "Auto"

@@ -75,6 +75,9 @@ class ByteTokens:
     def token_bytes(self, id: int) -> bytes:
         return bytes([id]) if id < END else self.marks[id - END - 1].encode() if id > END else b""
 
+    def token_text(self, id: int) -> str:
+        return f"<{id}>"
+
 
 def token(text: str, offset: int, logprob: float = -0.5) -> TokenText:
     """A token with one alternative beside itself."""
@@ -151,6 +154,10 @@ class ScriptedRelay:
 @dataclass
 class ScriptedStatus:
     why: str | None = None
+    under_way: int = 0
+
+    def load(self) -> int:
+        return self.under_way
 
     def unready(self) -> str | None:
         return self.why

@@ -9,6 +9,7 @@ from msgspec import UNSET, Raw, UnsetType
 from starlette.responses import Response
 
 from legato_gateway.errors import BadRequest, NotFound, Unsupported
+from legato_gateway.openai import openapi
 from legato_gateway.openai.generation_response import GenerationResponse, PreparedRequest
 from legato_gateway.openai.params import Asked
 from legato_gateway.openai.responses import items
@@ -18,16 +19,17 @@ from legato_gateway.openai.responses.output import Fields
 from legato_gateway.openai.responses.prepare import CheckedResponse, prepare
 from legato_gateway.openai.responses.store import ResponseStore, StoredResponse, Turn
 from legato_gateway.openai.responses.writer import KeepingWriter
-from legato_gateway.openai.routes import body_shown, prepared
+from legato_gateway.openai.routes import prepared
 from legato_gateway.openai.serving import OpenAIServing
 from legato_gateway.openai.sse import encode
 
 
 def router(serving: OpenAIServing, store: ResponseStore | None) -> APIRouter:
     """Routes under `/v1`."""
-    routes = APIRouter(prefix="/v1")
+    routes = APIRouter(prefix="/v1", responses=openapi.errors())
+    shown: dict[str, Any] = {"openapi_extra": openapi.takes(ResponsesBody), "responses": openapi.generated()}
 
-    @routes.post("/responses", response_model=None, openapi_extra=body_shown(ResponsesBody))
+    @routes.post("/responses", response_model=None, **shown)
     async def create_response(request: Request) -> GenerationResponse:
         talk = _StoredTalk(store)
         checked = await prepared(serving, request, prepare, talk.look_up)

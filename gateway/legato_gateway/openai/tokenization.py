@@ -1,0 +1,124 @@
+"""`POST /tokenize` and `POST /detokenize`, as vLLM has them: prompts and chats as tokens, and tokens as text."""
+
+from typing import Annotated, Any
+
+import msgspec
+from fastapi import APIRouter, Request
+from fastapi.responses import Response
+from msgspec import UNSET, Meta, Raw, UnsetType
+
+from legato_gateway.errors import BadRequest, Unsupported
+from legato_gateway.openai import bodies, chat, openapi, params, unsupported
+from legato_gateway.openai.params import Asked
+from legato_gateway.openai.routes import prepared
+from legato_gateway.openai.schemas import Absent, ChatBody, Messages, TokenId, json_schema
+from legato_gateway.openai.serving import ModelServing, OpenAIServing
+from legato_gateway.openai.sse import encode
+
+_Ids = tuple[TokenId, ...]
+_TEXT = msgspec.json.Decoder(str)
+_IDS = msgspec.json.Decoder(_Ids)
+_MESSAGES = msgspec.json.Decoder(Messages)
+_OF_CHATS = (
+    "tools",
+    "add_generation_prompt",
+    "continue_final_message",
+    "chat_template",
+    "chat_template_kwargs",
+    "mm_processor_kwargs",
+)
+
+
+class TokenizeBody(msgspec.Struct, frozen=True, kw_only=True):
+    """Either `prompt` or `messages`."""
+
+    model: str | None = None
+    prompt: Annotated[Raw | UnsetType, Meta(extra_json_schema={"type": "string"})] = UNSET
+    add_special_tokens: bool | None = None
+    return_token_strs: bool | None = None
+    messages: Annotated[Raw | UnsetType, Meta(extra_json_schema=json_schema(Messages))] = UNSET
+    tools: Raw | UnsetType = UNSET
+    add_generation_prompt: bool | None = None
+    # of chats, for `unsupported`
+    continue_final_message: Absent = UNSET
+    chat_template: Absent = UNSET
+    chat_template_kwargs: Absent = UNSET
+    media_io_kwargs: Absent = UNSET
+    mm_processor_kwargs: Absent = UNSET
+
+
+class DetokenizeBody(msgspec.Struct, frozen=True, kw_only=True):
+    tokens: Annotated[Raw, Meta(extra_json_schema=json_schema(_Ids))]
+    model: str | None = None
+
+
+def router(serving: OpenAIServing) -> APIRouter:
+    """The two paths."""
+    routes = APIRouter(responses=openapi.errors())
+
+    @routes.post("/tokenize", response_model=None, openapi_extra=openapi.takes(TokenizeBody))
+    async def tokenize(request: Request) -> Response:
+        """The tokens of a prompt or a chat."""
+        return _json(await prepared(serving, request, tokens))
+
+    @routes.post("/detokenize", response_model=None, openapi_extra=openapi.takes(DetokenizeBody))
+    async def detokenize(request: Request) -> Response:
+        """The text of tokens."""
+        return _json(await prepared(serving, request, text))
+
+    return routes
+
+
+def tokens(serving: ModelServing, _asked: Asked, raw: bytearray) -> dict[str, Any]:
+    """What `/tokenize` answers. Raises what the client is told."""
+    body = bodies.parse(TokenizeBody, raw)
+    serving.check_model(body.model)
+    ids = _of_prompt(serving, body) if body.messages is UNSET else _of_chat(serving, body)
+    shown = [serving.tokens.token_text(id) for id in ids] if body.return_token_strs else None
+    return {"count": len(ids), "max_model_len": serving.model.context, "tokens": ids, "token_strs": shown}
+
+
+def text(serving: ModelServing, _asked: Asked, raw: bytearray) -> dict[str, Any]:
+    """What `/detokenize` answers. Raises what the client is told."""
+    body = bodies.parse(DetokenizeBody, raw)
+    serving.check_model(body.model)
+    count = bytes(body.tokens).count(b",") + 1
+    if count > serving.model.context:
+        raise params.too_long(serving.model.context, f"there are {count} tokens", "tokens")
+    ids = bodies.decode(_IDS, body.tokens, "tokens")
+    if ids:
+        serving.check_prompt(ids, "tokens")
+    return {"prompt": b"".join(map(serving.tokens.token_bytes, ids)).decode(errors="replace")}
+
+
+def _of_prompt(serving: ModelServing, body: TokenizeBody) -> tuple[int, ...]:
+    for field in (*_OF_CHATS, "media_io_kwargs"):
+        if _is_given(getattr(body, field)):
+            raise BadRequest(f"{field} needs messages", param=field)
+    if body.prompt is UNSET:
+        raise BadRequest("prompt or messages is missing", param="prompt")
+    given = bodies.decode(_TEXT, body.prompt, "prompt")
+    with serving.tokenizing("prompt"):
+        return tuple(serving.tokens.encode(given, body.add_special_tokens is not False, serving.model.context))
+
+
+def _of_chat(serving: ModelServing, body: TokenizeBody) -> tuple[int, ...]:
+    assert body.messages is not UNSET
+    if body.prompt is not UNSET:
+        raise BadRequest("prompt and messages contradict each other: give one", param="prompt")
+    if _is_given(body.media_io_kwargs):
+        raise Unsupported("media_io_kwargs is not supported by this server", param="media_io_kwargs")
+    special = Raw(b"true") if body.add_special_tokens else UNSET
+    fields = {name: getattr(body, name) for name in _OF_CHATS}
+    asked = ChatBody(messages=body.messages, add_special_tokens=special, **fields)
+    unsupported.check_chat(asked)
+    messages = bodies.decode(_MESSAGES, body.messages, "messages")
+    return chat.rendered(serving, asked, messages)[1]
+
+
+def _is_given(value: Any) -> bool:
+    return value not in (UNSET, None) and (not isinstance(value, Raw) or bytes(value) not in (b"null", b"[]", b"{}"))
+
+
+def _json(value: Any) -> Response:
+    return Response(encode(value), media_type="application/json")

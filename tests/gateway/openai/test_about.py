@@ -1,0 +1,76 @@
+"""What a gateway says of itself: probes, version, load, and the description of its API."""
+
+import json
+import re
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from legato_gateway.clients import api_keys
+from legato_gateway.clients.identify import Clients
+from legato_gateway.clients.key_file import KeyFile
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.mark.parametrize(
+    ("method", "path"), [("GET", "/health"), ("HEAD", "/health"), ("GET", "/ping"), ("POST", "/ping")]
+)
+async def test_probes_of_vllm_say_whether_requests_are_served(gateway: Any, method: str, path: str) -> None:
+    assert (await gateway.http.request(method, path)).status_code == 200
+    gateway.status.why = "no worker is connected"
+    assert (await gateway.http.request(method, path)).status_code == 503
+    assert gateway.entries == [], "probes are not logged"
+
+
+async def test_version_and_load(gateway: Any) -> None:
+    assert (await gateway.http.get("/version")).json() == {"version": metadata.version("legato")}
+    gateway.status.under_way = 3
+    assert (await gateway.http.get("/load")).json() == {"server_load": 3}
+
+
+async def test_with_api_keys_only_probes_are_open(tmp_path: Path, make: Any) -> None:
+    file = tmp_path / "api-keys.json"
+    file.write_text(json.dumps({"tenants": {"a": {"keys": [api_keys.digest("key-a")]}}}))
+    gateway = make(clients=Clients(KeyFile(file)))
+    asked = [("GET", "/version"), ("GET", "/load"), ("POST", "/tokenize"), ("POST", "/detokenize")]
+    for method, path in asked:
+        assert (await gateway.http.request(method, path, json={})).status_code == 401
+        headers = {"authorization": "Bearer key-a"}
+        assert (await gateway.http.request(method, path, json={}, headers=headers)).status_code in (200, 400)
+    for path in ("/health", "/ping", "/healthz", "/readyz", "/docs", "/openapi.json"):
+        assert (await gateway.http.get(path)).status_code == 200
+
+
+SERVED = {
+    "get": {"/v1/models", "/v1/models/{name}", "/version", "/load", "/healthz", "/readyz", "/health", "/ping"},
+    "post": {
+        *("/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/messages", "/v1/messages/count_tokens"),
+        *("/tokenize", "/detokenize", "/ping"),
+    },
+}
+
+
+async def test_the_description_knows_every_path(gateway: Any, recwarn: pytest.WarningsRecorder) -> None:
+    paths = (await gateway.http.get("/openapi.json")).json()["paths"]
+    assert not [warning for warning in recwarn if "Operation ID" in str(warning.message)]
+    described = [(path, method) for path, methods in paths.items() for method in methods]
+    for method, served in SERVED.items():
+        assert served <= {path for path, of in described if of == method}
+    for path, method in described:
+        answer = await gateway.http.request(method, path.replace("{name}", "tiny"))
+        assert answer.status_code not in (404, 405), path
+        takes = paths[path][method].get("requestBody", {}).get("content", {})
+        assert (answer.status_code == 200) != bool(takes) or path == "/v1/embeddings", path
+        assert "422" not in paths[path][method]["responses"], "what is wrong is told with 400"
+
+
+async def test_the_page_of_the_description_loads_nothing_from_elsewhere(gateway: Any) -> None:
+    answer = await gateway.http.get("/docs")
+    assert answer.headers["content-type"].startswith("text/html")
+    policy = answer.headers["content-security-policy"]
+    assert policy.startswith("default-src 'none'; connect-src 'self'")
+    assert len(re.findall(r"(?:script|style)-src 'sha256-[A-Za-z0-9+/]+=*'", policy)) == 2
+    assert not re.search(r"https?://|//cdn", answer.text)

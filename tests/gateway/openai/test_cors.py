@@ -1,0 +1,60 @@
+"""Which web pages may call the API."""
+
+from typing import Any
+
+import pytest
+
+from legato_gateway.request import Delta
+
+pytestmark = pytest.mark.anyio
+PAGE = "https://chat.example.com"
+PREFLIGHT = {
+    "origin": PAGE,
+    "access-control-request-method": "POST",
+    "access-control-request-headers": "authorization, content-type, x-stainless-os",
+}
+
+
+def of_cors(answer: Any) -> set[str]:
+    return {name for name in answer.headers if name.startswith("access-control-")}
+
+
+async def test_without_a_setting_no_page_may(gateway: Any) -> None:
+    assert of_cors(await gateway.chat({"origin": PAGE})) == set()
+    answer = await gateway.http.options("/v1/chat/completions", headers=PREFLIGHT)
+    assert (answer.status_code, of_cors(answer)) == (405, set())
+
+
+@pytest.mark.parametrize(("origins", "told"), [((PAGE, "http://localhost:3000"), PAGE), (("*",), "*")])
+async def test_pages_that_are_set_may_without_credentials(make: Any, origins: tuple[str, ...], told: str) -> None:
+    gateway = make(allowed_origins=origins)
+    preflight = await gateway.http.options("/v1/chat/completions", headers=PREFLIGHT)
+    assert preflight.status_code == 200
+    assert preflight.headers["access-control-allow-origin"] == told
+    assert preflight.headers["access-control-allow-headers"] == PREFLIGHT["access-control-request-headers"]
+    assert "POST" in preflight.headers["access-control-allow-methods"]
+    for answer in (preflight, await gateway.chat({"origin": PAGE}), await gateway.chat({"origin": PAGE}, stream=True)):
+        assert answer.headers["access-control-allow-origin"] == told
+        assert "access-control-allow-credentials" not in answer.headers
+        assert told == "*" or "origin" in answer.headers["vary"].lower(), "caches tell pages apart"
+
+
+async def test_streams_and_errors_can_be_read_with_their_headers(make: Any) -> None:
+    gateway = make(allowed_origins=(PAGE,))
+    gateway.script(Delta(0, "a"), Delta(0, "b", (), "stop"))
+    stream = await gateway.chat({"origin": PAGE}, stream=True)
+    assert stream.text.endswith("[DONE]\n\n")
+    wrong = await gateway.chat({"origin": PAGE}, n=0)
+    assert wrong.status_code == 400
+    for answer in (stream, wrong):
+        exposed = answer.headers["access-control-expose-headers"].split(", ")
+        assert {"x-request-id", "retry-after", "x-legato-drop-reason", "x-legato-route"} <= set(exposed)
+
+
+async def test_other_pages_may_not(make: Any) -> None:
+    gateway = make(allowed_origins=(PAGE,))
+    for origin in ("https://evil.example.com", "https://chat.example.com.evil.com", "http://chat.example.com", "null"):
+        assert "access-control-allow-origin" not in (await gateway.chat({"origin": origin})).headers
+        answer = await gateway.http.options("/v1/chat/completions", headers={**PREFLIGHT, "origin": origin})
+        assert answer.status_code == 400
+        assert "access-control-allow-origin" not in answer.headers

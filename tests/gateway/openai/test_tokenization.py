@@ -1,0 +1,67 @@
+"""Prompts and chats as tokens and back, in vLLM's shapes."""
+
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.anyio
+HI: Any = [{"role": "user", "content": "hi"}]
+
+
+async def test_a_prompt_is_told_as_tokens_and_back(gateway: Any) -> None:
+    answer = (await gateway.http.post("/tokenize", json={"model": "tiny", "prompt": "hé"})).json()
+    assert answer == {"count": 3, "max_model_len": 1000, "tokens": [104, 195, 169], "token_strs": None}
+    back = await gateway.http.post("/detokenize", json={"tokens": answer["tokens"]})
+    assert back.json() == {"prompt": "hé"}
+    assert gateway.relay.requests == []
+
+
+async def test_a_chat_is_told_as_what_it_is_for_the_model(gateway: Any) -> None:
+    body = {"messages": HI, "return_token_strs": True}
+    answer = (await gateway.http.post("/tokenize", json=body)).json()
+    await gateway.chat()
+    assert tuple(answer["tokens"]) == gateway.relay.requests[0].prompt
+    assert answer["token_strs"] == [f"<{id}>" for id in answer["tokens"]]
+
+
+async def test_tools_are_part_of_a_chat(make: Any) -> None:
+    gateway = make(template="{{ tools }} <tool_call>")
+    tools = [{"type": "function", "function": {"name": "f"}}]
+    assert (await gateway.http.post("/tokenize", json={"messages": HI, "tools": tools})).status_code == 200
+    assert gateway.tokens.given["tools"] == tools
+
+
+async def test_nothing_has_no_tokens(gateway: Any) -> None:
+    assert (await gateway.http.post("/tokenize", json={"prompt": ""})).json()["count"] == 0
+    assert (await gateway.http.post("/detokenize", json={"tokens": []})).json() == {"prompt": ""}
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "param"),
+    [
+        ("tokenize", {}, "prompt"),
+        ("tokenize", {"prompt": None}, "prompt"),
+        ("tokenize", {"prompt": "a", "messages": HI}, "prompt"),
+        ("tokenize", {"prompt": "a", "tools": [{}]}, "tools"),
+        ("tokenize", {"prompt": "a", "colour": 1}, "colour"),
+        ("tokenize", {"prompt": "a" * 3000}, "prompt"),
+        ("tokenize", {"messages": []}, "messages"),
+        ("tokenize", {"messages": HI, "chat_template": "{{ 1 }}"}, "chat_template"),
+        ("tokenize", {"messages": HI, "media_io_kwargs": {"a": {}}}, "media_io_kwargs"),
+        ("tokenize", {"messages": HI, "add_special_tokens": True}, "add_special_tokens"),
+        ("detokenize", {}, "tokens"),
+        ("detokenize", {"tokens": [0] * 1001}, "tokens"),
+        ("detokenize", {"tokens": [257]}, "tokens"),
+        ("detokenize", {"tokens": [-1]}, "tokens[0]"),
+        ("detokenize", {"tokens": "a"}, "tokens"),
+    ],
+)
+async def test_what_cannot_be_told_is_refused(gateway: Any, path: str, body: Any, param: str) -> None:
+    answer = await gateway.http.post(f"/{path}", json=body)
+    assert answer.status_code == 400
+    assert answer.json()["error"]["param"] == param
+
+
+async def test_a_model_that_is_not_served_has_no_tokens(gateway: Any) -> None:
+    for path, body in (("tokenize", {"prompt": "a"}), ("detokenize", {"tokens": [1]})):
+        assert (await gateway.http.post(f"/{path}", json={"model": "other", **body})).status_code == 404
