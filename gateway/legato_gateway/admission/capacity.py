@@ -107,6 +107,13 @@ class Capacity:
             return None
         return "; ".join(f"{name} {reason}" for name, reason in reasons.items())
 
+    def never_takes(self, need: Need) -> str | None:
+        """The same for any reason that waiting does not change."""
+        reasons = {name: filters.never(worker, need) for name, worker in self._decoders.items()}
+        if not reasons or not all(reasons.values()):
+            return None
+        return "; ".join(f"{name} {reason}" for name, reason in reasons.items())
+
     @property
     def most_choices(self) -> int | None:
         """How many choices of one request can run at once, at the worker with most room for them; None: not known."""

@@ -21,6 +21,7 @@ from legato_gateway.admission.limits import AdmissionLimits
 from legato_gateway.admission.tenant_counters import TenantCounters
 from legato_gateway.admission.ticket import (
     DEADLINE,
+    NO_WORKER,
     QUEUE_FULL,
     QUOTA,
     TOO_LARGE,
@@ -175,6 +176,8 @@ class Admission:
             return Refuse(TOO_MANY_CHOICES, f"{choices} choices of one prompt; at most {most} run at once", 60.0)
         if why := capacity.never_fits(ticket.need):
             return Refuse(TOO_LARGE, f"no worker can hold this request: {why}", 60.0)
+        if why := capacity.never_takes(ticket.need):
+            return Refuse(NO_WORKER, f"no worker can take this request: {why}", 60.0)
         left = ticket.deadline - now
         if capacity.seconds(self._held.tokens + ticket.uncached) <= left:
             return None  # in whatever order the held ones start
@@ -214,7 +217,7 @@ class Admission:
         """In the order in which they are to start. One that no worker of this fleet could ever take holds up nobody."""
 
         def startable(ticket: Ticket) -> bool:
-            return not capacity.never_fits(ticket.need)
+            return not capacity.never_takes(ticket.need)
 
         if (reservation := self._reservation) is not None and now >= reservation.until:
             if startable(reservation.ticket):

@@ -7,6 +7,7 @@ from legato_gateway.routing.filters import Matches, Need
 QUEUE_FULL = "queue_full"
 DEADLINE = "deadline_unmeetable"
 TOO_LARGE = "too_large"
+NO_WORKER = "no_worker"  # no worker of this fleet can ever take it
 TOO_MANY_CHOICES = "too_many_choices"
 QUOTA = "tenant_quota"
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+from legato_gateway.admission.ticket import NO_WORKER
 from legato_gateway.errors import GatewayError, Overloaded, SuspectedPoison
 from legato_gateway.metrics import Metrics
 from legato_gateway.relay import lifecycle, retry
@@ -18,8 +19,6 @@ from legato_gateway.routing.choose import NoRoute
 from legato_gateway.timers import Timers
 from legato_gateway.workers.fleet import Fleet
 from legato_protocol.stream import Begun, Failed, HandoffReport, TokenItem
-
-NO_WORKER = "no_worker"  # drop reason: no worker of this fleet can ever take it
 
 E, A = LifecycleEvent, LifecycleAction
 Finish = Callable[[RunningGeneration, GatewayError | None], None]

@@ -1,11 +1,13 @@
 """What is refused: what could never start, what would come too late, what is too much to keep."""
 
+from dataclasses import replace
+
 import pytest
-from tests.support.admission import BUSY, FREE, UNMEASURED, held, ticket
+from tests.support.admission import BUSY, FREE, UNMEASURED, held, snapshot, ticket
 
 from legato_gateway.admission.limits import AdmissionLimits, Quota
 from legato_gateway.admission.queue import Admission
-from legato_gateway.admission.ticket import DEADLINE, QUEUE_FULL, QUOTA, TOO_LARGE, Hold, Refuse, Ticket
+from legato_gateway.admission.ticket import DEADLINE, QUEUE_FULL, QUOTA, TOO_LARGE, Admit, Hold, Refuse, Ticket
 from legato_gateway.routing.fleet_snapshot import FleetSnapshot
 
 
@@ -15,6 +17,21 @@ def test_what_no_worker_could_ever_hold_is_refused_and_holds_up_nobody() -> None
     assert decision.reason == TOO_LARGE
     queue = Admission()
     queue.offer(ticket("a", tokens=995), FleetSnapshot(), 0)
+    queue.offer(ticket("b"), FleetSnapshot(), 0)
+    assert queue.next(FREE, 0) == ["b"]
+
+
+def test_a_grammar_that_no_worker_obeys_is_refused_and_holds_up_nobody() -> None:
+    """It waited in the queue until its deadline."""
+    asked = ticket("a")
+    asked = replace(asked, need=replace(asked.need, grammar="regex"))
+    decision = Admission().offer(asked, FREE, 0)
+    assert isinstance(decision, Refuse)
+    assert (decision.reason, decision.retry_after) == ("no_worker", 60)
+    assert "u0 cannot make output match a grammar of kind regex" in decision.message
+    assert isinstance(Admission().offer(asked, snapshot(grammars=("regex",)), 0), Admit)
+    queue = Admission()
+    queue.offer(asked, FleetSnapshot(), 0)
     queue.offer(ticket("b"), FleetSnapshot(), 0)
     assert queue.next(FREE, 0) == ["b"]
 

@@ -3,8 +3,8 @@
 import pytest
 from relay_script import Scripted, count, error_of
 
+from legato_gateway.admission.ticket import NO_WORKER
 from legato_gateway.errors import NotComputable, Overloaded, SuspectedPoison
-from legato_gateway.relay.driver import NO_WORKER
 from legato_gateway.relay.lifecycle import Stage
 from legato_gateway.testing.fake_engine import Refusal, token_at
 from legato_protocol.stream import Begun, Cancel, Decode, Failed, Generate, Handoff, TokenItem, Tokens
