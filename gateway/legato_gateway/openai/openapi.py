@@ -24,7 +24,8 @@ _ERRORS: Final = {"type": "object", "required": ["error"], "properties": {"error
 
 def takes(schema: type[msgspec.Struct]) -> dict[str, Any]:
     """What is added to a path with such a body."""
-    return {"requestBody": {"required": True, "content": {"application/json": {"schema": json_schema(schema)}}}}
+    body = json_schema(schema) | {"additionalProperties": False}
+    return {"requestBody": {"required": True, "content": {"application/json": {"schema": body}}}}
 
 
 def errors(schema: dict[str, Any] = _ERRORS) -> Shown:
