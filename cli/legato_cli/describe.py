@@ -9,6 +9,10 @@ from legato_cli.services import options, showing
 from legato_cli.status import state, table
 
 MOST = 10  # changes and Events
+_DEFAULTS = {  # by `model.generationConfig`
+    "Model": "sampling defaults are the model's (`legato state` shows them)",
+    "None": "sampling defaults are neutral, whatever the model's are",
+}
 
 
 def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -32,6 +36,8 @@ def lines(service: Mapping[str, Any]) -> Iterator[str]:
     yield f"{service['name']} in namespace {service['namespace']}, generation {service['generation']}"
     if "url" in service:
         yield f"  serves {service.get('model', service['name'])} at {service['url']}"
+    if "generationConfig" in service:
+        yield f"  {_DEFAULTS[service['generationConfig']]}"
     scaling = service["scaling"] or {}
     sections = {
         "Conditions": [line for each in service["conditions"] for line in _condition(each)],

@@ -8,8 +8,12 @@ import sys
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from legato_protocol import flags
+
+if TYPE_CHECKING:
+    from legato_operator.api.resources import Spec
 
 PACKAGES = ("legato", "torch", "triton", "ucxx-cu13", "libucx-cu13", "gguf", "tokenizers", "fastapi", "msgspec")
 Section = Callable[[], Iterator[str]]
@@ -34,6 +38,7 @@ def run(args: argparse.Namespace) -> int:
     sections: list[tuple[str, Section]] = [*SECTIONS]
     if asked:
         sections.append(("Memory", partial(fitting, args.model, args.file)))
+        sections.append(("Sampling", partial(sampling_defaults, args.model, args.file)))
     wrong = False
     for title, section in sections:
         print(title)
@@ -52,7 +57,33 @@ class SomethingWrong(Exception):
 
 def fitting(name: str | None, file: Path | None) -> Iterator[str]:
     """Whether weights and KV cache have room, for a model or a manifest. Raises SomethingWrong."""
-    from legato_cli import fit, model
+    from legato_cli import fit
+
+    spec, path = _asked(name, file)
+    try:
+        yield from fit.lines(spec, path)
+    except fit.DoesNotFit as error:
+        raise SomethingWrong(str(error)) from None
+
+
+def sampling_defaults(name: str | None, file: Path | None) -> Iterator[str]:
+    """What counts where requests to this model, or manifest, say nothing. Raises SomethingWrong."""
+    from legato_gateway import generation_config
+
+    spec, path = _asked(name, file)
+    try:
+        if path.is_dir():
+            generation_config.declared_ends(path)
+        if spec.model.generation_config == "None":
+            yield f"{'defaults':<14} neutral: model.generationConfig is None"
+        else:
+            yield f"{'defaults':<14} {generation_config.load(path)}"
+    except generation_config.BadGenerationConfig as error:
+        raise SomethingWrong(str(error)) from None
+
+
+def _asked(name: str | None, file: Path | None) -> "tuple[Spec, Path]":
+    from legato_cli import model
     from legato_cli.local import model_manifest, serving
     from legato_operator.api import parsing
     from legato_operator.errors import ManifestError
@@ -64,10 +95,10 @@ def fitting(name: str | None, file: Path | None) -> Iterator[str]:
     try:
         made = model_manifest.of(name, say) if name is not None else None
         service = serving.read_manifest(file).service if file is not None else parsing.read_mapping(made)
-        yield from fit.lines(service.spec, model.resolve(model_argument(service), say))
+        return service.spec, model.resolve(model_argument(service), say)
     except ManifestError as error:
         raise SomethingWrong(f"{file or name}: {error}") from None
-    except (model.ModelUnavailable, fit.DoesNotFit) as error:
+    except model.ModelUnavailable as error:
         raise SomethingWrong(str(error)) from None
 
 

@@ -30,11 +30,12 @@ def run(flags: Namespace) -> int:
     except (SettingsError, ModelUnavailable) as error:
         return _refuse(error)
     from legato_gateway import main
+    from legato_gateway.generation_config import BadGenerationConfig
     from legato_gateway.tokenizer.tokens import TokenizeError
 
     try:
         return main.run(read, path)
-    except (SettingsError, TokenizeError) as error:
+    except (SettingsError, TokenizeError, BadGenerationConfig) as error:
         return _refuse(error)
 
 

@@ -10,6 +10,7 @@ from legato_protocol.sampling_limits import (
     MAX_CHOICES,
     MAX_GRAMMAR_BYTES,
     MAX_LOGPROBS,
+    MAX_MODEL_STOP_TOKENS,
     MAX_STOP_TOKENS,
     RANGES,
 )
@@ -25,7 +26,6 @@ from legato_protocol.stream import (
 )
 
 _NUMBERS = range(1 << 63)
-_MODEL_STOP_TOKENS = 48  # that a model may have of its own: most have one to five
 
 
 def frame_fault(frame: Generate | Prefill | Decode | Handoff, vocab_size: int) -> str | None:
@@ -83,7 +83,7 @@ def _stop_fault(params: SamplingParams, vocab_size: int) -> str | None:
     stops = set(params.stop_token_ids)
     if any(not 0 <= token < vocab_size for token in stops):
         return f"stop_token_ids are from {min(stops)} to {max(stops)}; the vocabulary has 0 to {vocab_size - 1}"
-    most = min(MAX_STOP_TOKENS + _MODEL_STOP_TOKENS, vocab_size - 1)  # min_tokens masks them: one is left to sample
+    most = min(MAX_STOP_TOKENS + MAX_MODEL_STOP_TOKENS, vocab_size - 1)  # min_tokens masks them: one is left to sample
     if len(stops) > most:
         return f"stop_token_ids has {len(stops)} tokens; at most {most} are allowed"
     return None

@@ -17,13 +17,14 @@ import uvicorn
 import uvloop
 from starlette.types import ASGIApp
 
-from legato_gateway import access_log
+from legato_gateway import access_log, generation_config
 from legato_gateway.admission.limits import AdmissionLimits
 from legato_gateway.admission.queue import Admission
 from legato_gateway.clients.identify import Clients, Quotas
 from legato_gateway.clients.key_file import KeyFile
 from legato_gateway.discovery import Discovery, FileDiscovery, StaticDiscovery, WorkerAddress
 from legato_gateway.errors import InternalFault, Overloaded
+from legato_gateway.generation_config import NEUTRAL, GenerationDefaults
 from legato_gateway.http import app, connections, control, health, protocol, server
 from legato_gateway.http.certificate import Certificate
 from legato_gateway.http.connections import ConnectionLimits, Connections
@@ -79,6 +80,7 @@ class Gateway:
         model: str,
         timers: Timers,
         forks: PreparationForks | None = None,
+        defaults: GenerationDefaults = NEUTRAL,
     ) -> None:
         keys = _api_keys(settings.api_keys_file)
         clients = Clients(keys, settings.trusted_proxies)
@@ -124,12 +126,21 @@ class Gateway:
             tracer=RequestTracer(self.tracing, settings.served_name) if self.tracing is not None else None,
         )
         self.discovery = _discovery(settings)
+        served = ServedModel(settings.served_name, settings.max_length, defaults=defaults)
         demand = DemandReporter(name, self.relay, fleet, timers.time, self._tokens)
         self.samples = LoadSampler(fleet, self.relay)
         state = State(
-            fleet, index, admission, history, metrics, self.relay, self.discovery, demand, settings.hold_without_workers
+            fleet,
+            index,
+            admission,
+            history,
+            metrics,
+            self.relay,
+            self.discovery,
+            demand,
+            settings.hold_without_workers,
+            {"name": served.name, "max_length": served.context, "default_sampling_params": defaults.given()},
         )
-        served = ServedModel(settings.served_name, settings.max_length)
         parts = app.Parts(
             tokens=tokens,
             relay=self.relay,
@@ -178,17 +189,28 @@ class Gateway:
 
 
 def run(settings: GatewaySettings, model: Path) -> int:
-    """Serves the model at that path until SIGTERM or SIGINT. Raises SettingsError, TokenizeError."""
+    """Serves the model at that path until SIGTERM or SIGINT. Raises SettingsError, TokenizeError, and
+    BadGenerationConfig."""
     if settings.parent and not die_with_parent(settings.parent):
         return 1
     logging.basicConfig(level=logging.INFO, format=access_log.LINE, stream=sys.stderr)
     limits = _connection_limits(settings, open_files.raise_limit())
     listeners = server.listeners(settings)
-    tokens = ModelTokenizer.load(model)
+    tokens, defaults = ModelTokenizer.load(model), _defaults(settings, model)
     forks = PreparationForks(tokens)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(_serve(settings, tokens, model_digest.of(model), listeners, limits, forks))
+        runner.run(_serve(settings, tokens, model_digest.of(model), listeners, limits, forks, defaults))
     return 0
+
+
+def _defaults(settings: GatewaySettings, model: Path) -> GenerationDefaults:
+    """What counts for sampling where requests say nothing, as is logged. Raises BadGenerationConfig."""
+    if settings.generation_config == "None":
+        _log.info("sampling defaults are neutral: --generation-config is None")
+        return NEUTRAL
+    found = generation_config.load(model)
+    _log.info("sampling defaults of the model: %s", found)
+    return found
 
 
 def _tune_garbage_collection() -> None:
@@ -214,9 +236,10 @@ async def _serve(
     listeners: server.Listeners,
     limits: ConnectionLimits,
     forks: PreparationForks,
+    defaults: GenerationDefaults,
 ) -> None:
     loop = asyncio.get_running_loop()
-    gateway = Gateway(settings, tokens, model, loop, forks)
+    gateway = Gateway(settings, tokens, model, loop, forks, defaults)
     ports = listeners.ports
     own: dict[str, ASGIApp] = {server.HEALTH: gateway.health}
     own |= {names.CONTROL: gateway.control, names.CONTROL_TLS: gateway.control}

@@ -22,6 +22,7 @@ ACCESS_LOG = ("Text", "JSON", "Off")
 TLS_MODES = ("Permissive", "Strict")
 TOOL_CALL_PARSER = ("Auto", "Hermes", "Llama3Json", "Mistral", "Pythonic", "Off")
 REASONING_PARSER = ("Auto", "Think", "Mistral", "Off")
+GENERATION_CONFIG = ("Model", "None")
 ON_FAILURE = ("Retry", "Recompute", "Fail")
 
 _KUBECONFIG: Final = "KUBECONFIG"  # as all clients of Kubernetes call it
@@ -75,6 +76,7 @@ class GatewaySettings:
     reasoning_parser: Literal["Auto", "Think", "Mistral", "Off"] = "Auto"
     response_retention: float | None = None  # None: responses are not stored
     response_memory: int = 64 << 20
+    generation_config: Literal["Model", "None"] = "Model"
     tenant_quotas: tuple[tuple[str, int], ...] = ()  # tenant ("*" is every other one), its tokens per minute
     traces: bool = False  # sent where the standard variables of OpenTelemetry say
     api_keys_file: Path | None = None  # None: clients need no key
@@ -217,6 +219,11 @@ _FLAGS: Final = (
         "--reasoning-parser",
         flags.one_of("FORMAT", REASONING_PARSER),
         "how the model marks its reasoning: " + ", ".join(REASONING_PARSER),
+    ),
+    Flag(
+        "--generation-config",
+        flags.one_of("SOURCE", GENERATION_CONFIG),
+        "whose defaults for sampling count where a request gives none: Model (its generation_config.json), or None",
     ),
     Flag(
         "--tenant-quota",

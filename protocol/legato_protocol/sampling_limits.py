@@ -13,6 +13,7 @@ MAX_CHOICES: Final = 128  # of one request, over all its prompts
 MAX_LOGPROBS: Final = 20  # alternatives beside the sampled token's own
 MAX_BIASES: Final = 1024  # tokens in logit_bias
 MAX_STOP_TOKENS: Final = 16  # of the request, beside the model's own
+MAX_MODEL_STOP_TOKENS: Final = 48  # of the model: most have one to five
 MAX_GRAMMAR_BYTES: Final = 1 << 18
 
 

@@ -33,6 +33,7 @@ SERVICE = {
     "generation": 3,
     "model": "chat",
     "url": "http://chat.prod.svc",
+    "generationConfig": "None",
     "conditions": [
         condition("Ready", "False", "Starting", "DecodeReady: 0 of 1"),
         condition("KVTransportReady", "Unknown", "Unknown", ""),
@@ -59,6 +60,7 @@ def test_every_section_is_in_words():
     assert list(describe.lines(SERVICE)) == [
         "chat in namespace prod, generation 3",
         "  serves chat at http://chat.prod.svc",
+        "  sampling defaults are neutral, whatever the model's are",
         "Conditions:",
         f"  Ready is False (Starting) since {NOW}",
         "    DecodeReady: 0 of 1",

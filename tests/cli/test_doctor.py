@@ -2,7 +2,7 @@
 
 import pytest
 
-from legato_cli import doctor, main
+from legato_cli import doctor, fit, main
 
 
 def test_every_section_is_told(capsys):
@@ -50,3 +50,24 @@ def test_a_model_that_cannot_be_read_ends_with_1(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(doctor, "SECTIONS", ())
     assert main.main(["doctor", str(tmp_path)]) == 1
     assert "config.json" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("given", "switch", "code", "said"),
+    [
+        ('{"temperature": 0.6, "top_k": 20}', "Model", 0, "temperature 0.6, top_k 20\n"),
+        ('{"temperature": "hot"}', "None", 0, "neutral: model.generationConfig is None\n"),
+        ('{"eos_token_id": "</s>"}', "None", 1, "generation_config.json: eos_token_id: not a valid token id: '</s>'"),
+        ("{}", "Model", 0, "none\n"),
+        ('{"temperature": "hot"}', "Model", 1, "generation_config.json: temperature: not a valid value: 'hot'"),
+    ],
+)
+def test_the_model_s_defaults_for_sampling_are_told(given, switch, code, said, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(doctor, "SECTIONS", ())
+    monkeypatch.setattr(fit, "lines", lambda spec, path: iter(()))
+    (tmp_path / "generation_config.json").write_text(given)
+    manifest = MANIFEST.replace("builtin: smollm2-135m-instruct}", f'path: "{tmp_path}"}}, generationConfig: {switch}')
+    file = tmp_path / "m.yaml"
+    file.write_text(manifest.replace("MEMORY", "4Gi").replace("LENGTH", "4096"))
+    assert main.main(["doctor", "-f", str(file)]) == code
+    assert said in capsys.readouterr().out.partition("Sampling")[2]

@@ -56,6 +56,7 @@ CHANGES: dict[str, Any] = {
     "model.source.image": "image",
     "model.servedName": "other",
     "model.maxLength": 2048,
+    "model.generationConfig": "None",
     "engine.blockSize": 32,
     "engine.kvCacheMemory": "1Gi",
     "engine.chunkTokens": 256,

@@ -61,6 +61,7 @@ WRONG = [
     ({"gateway": {"reasoningParser": "XML"}}, "spec.gateway.reasoningParser", "'Auto', 'Think', 'Mistral'"),
     ({"gateway": {"defaultDeadline": "300h"}}, "spec.gateway.defaultDeadline", "1ms to 168h"),
     ({"engine": {"kvCacheMemory": "2000Ti"}}, "spec.engine.kvCacheMemory", "1Mi to 1Pi"),
+    ({"model": {**SOURCE, "generationConfig": "vllm"}}, "spec.model.generationConfig", "'Model' or 'None'"),
     ({"model": {**SOURCE, "servedName": "-x"}}, "spec.model.servedName", "does not match"),
     ({"model": {"source": {"path": "-x"}}}, "spec.model.source.path", "does not match"),
     ({"transfer": {"checksum": "yes"}}, "spec.transfer.checksum", "must be true or false, not 'yes'"),

@@ -20,6 +20,7 @@ async def read(cluster: Cluster, ref: Ref, now: float) -> tuple[Object, dict[str
         "namespace": ref.namespace,
         "generation": stored["metadata"].get("generation"),
         **{key: status[key] for key in _OF_STATUS if key in status},
+        "generationConfig": stored.get("spec", {}).get("model", {}).get("generationConfig", "Model"),
         "conditions": status.get("conditions", []),
         "scaling": status.get("scaling"),
         "pods": [_pod(item, now) for item in sorted(items, key=_name) if pod_facts.belongs(item)],

@@ -66,7 +66,7 @@ def chat_request(
     bounds.check_budget(body.thinking_token_budget, serving.reasoning)
     tools, prompt = rendered(serving, body, messages)
     wanted = body.max_completion_tokens or body.max_tokens
-    most = params.limit(wanted, len(prompt), serving.model.context, None, "messages")
+    most = params.limit(wanted, len(prompt), serving.model.context, serving.model.defaults.max_tokens, "messages")
     reasoning = _reasoning(serving, body, prompt, tools)
     grammar = bounds.bounded(reasoning, body.thinking_token_budget, tools.grammar)
     sampling = params.sampling(body, serving.limits, most, logprobs, grammar)

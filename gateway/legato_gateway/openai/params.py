@@ -4,9 +4,11 @@ import re
 import secrets
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import TypeVar
 
 from legato_gateway.clients.client import Client
 from legato_gateway.errors import BadRequest, ContextLengthExceeded
+from legato_gateway.generation_config import NEUTRAL, GenerationDefaults
 from legato_gateway.openai.deadline import Deadline
 from legato_gateway.openai.schemas import PRIORITY, ChatBody, SamplingBody
 from legato_gateway.openai.structured_output import Grammar
@@ -16,6 +18,7 @@ from legato_protocol.reasoning import ReasoningTokens
 from legato_protocol.sampling_limits import LOGIT_BIAS, MAX_CHOICES, RANGES
 from legato_protocol.stream import JSON_SCHEMA, SamplingParams
 
+_N = TypeVar("_N", int, float)
 _NAMED = 16  # wrong tokens that are told back
 
 
@@ -26,6 +29,7 @@ class ModelLimits:
     vocabulary: int  # token ids are below it
     eos_ids: tuple[int, ...]
     context: int  # tokens of prompt and answer together
+    defaults: GenerationDefaults = NEUTRAL
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,9 +79,10 @@ def seconds(text: str) -> float:
 def sampling(
     body: SamplingBody, model: ModelLimits, max_tokens: int, logprobs: int | None, grammar: Grammar | None = None
 ) -> SamplingParams:
-    """Raises BadRequest where values contradict each other or the model."""
+    """Raises BadRequest where values contradict each other or the model. To give null is to give nothing."""
     if (body.min_tokens or 0) > max_tokens:
         raise BadRequest(f"min_tokens is {body.min_tokens}, more than max_tokens = {max_tokens}", param="min_tokens")
+    defaults = model.defaults
     ends, least = () if body.ignore_eos else model.eos_ids, body.min_tokens or 0
     if grammar is not None and grammar.ends:
         if not model.eos_ids:
@@ -88,13 +93,13 @@ def sampling(
     return SamplingParams(
         max_tokens=max_tokens,
         seed=_seed(body.seed),
-        temperature=_or(body.temperature, 1.0),
-        top_k=max(0, body.top_k or 0),
-        top_p=_or(body.top_p, 1.0),
-        min_p=_or(body.min_p, 0.0),
-        presence_penalty=_or(body.presence_penalty, 0.0),
-        frequency_penalty=_or(body.frequency_penalty, 0.0),
-        repetition_penalty=_or(body.repetition_penalty, 1.0),
+        temperature=_first(body.temperature, defaults.temperature, 1.0),
+        top_k=max(0, _first(body.top_k, defaults.top_k, 0)),
+        top_p=_first(body.top_p, defaults.top_p, 1.0),
+        min_p=_first(body.min_p, defaults.min_p, 0.0),
+        presence_penalty=_first(body.presence_penalty, 0.0),
+        frequency_penalty=_first(body.frequency_penalty, 0.0),
+        repetition_penalty=_first(body.repetition_penalty, defaults.repetition_penalty, 1.0),
         logit_bias=_biases(body.logit_bias or {}, model.vocabulary),
         logprobs=logprobs,
         stop_token_ids=tuple(dict.fromkeys((*ends, *_stop_tokens(body.stop_token_ids or (), model.vocabulary)))),
@@ -158,8 +163,9 @@ def _invalid(name: str, given: str, allowed: str) -> BadRequest:
     return BadRequest(f"not a valid {name}: {given[:40]!r} ({allowed})", param=name)
 
 
-def _or(value: float | None, default: float) -> float:
-    return default if value is None else value
+def _first(*values: _N | None) -> _N:
+    """The first that is given: the request's, or else the makers' of the model, or else a neutral one."""
+    return next(value for value in values if value is not None)
 
 
 def _seed(given: int | None) -> int:

@@ -87,4 +87,5 @@ def _model_fields(model: ServedModel) -> dict[str, Any]:
         "created": model.created,
         "owned_by": "legato",
         "max_model_len": model.context,
+        "default_sampling_params": model.defaults.given(),
     }

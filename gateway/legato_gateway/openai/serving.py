@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 from legato_gateway.clients.identify import Clients
 from legato_gateway.errors import BadRequest, NotFound
+from legato_gateway.generation_config import NEUTRAL, GenerationDefaults
 from legato_gateway.openai import params
 from legato_gateway.openai.body_budget import BodyBudget
 from legato_gateway.openai.deadline import Deadline
@@ -52,12 +53,14 @@ class Tokenizer(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ServedModel:
-    """What is served, as clients name it. `context` is the longest sequence: prompt and answer."""
+    """What is served, as clients name it. `context` is the longest sequence: prompt and answer; `defaults` count for
+    parameters of sampling that a request does not give."""
 
     name: str
     context: int
     created: int = field(default_factory=lambda: int(time.time()))
     fingerprint: str = "legato"
+    defaults: GenerationDefaults = NEUTRAL
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +74,7 @@ class ModelServing:
 
     @property
     def limits(self) -> ModelLimits:
-        return ModelLimits(self.tokens.vocab_size, tuple(self.tokens.eos_ids), self.model.context)
+        return ModelLimits(self.tokens.vocab_size, tuple(self.tokens.eos_ids), self.model.context, self.model.defaults)
 
     def check_model(self, name: str | None) -> None:
         """Raises NotFound for a model that is not served here. Who names none means the one that is."""

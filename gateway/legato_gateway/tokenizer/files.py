@@ -7,6 +7,8 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
+from legato_gateway import generation_config
+
 
 class TokenizeError(ValueError):
     """No tokens can be had: the tokenizer cannot be loaded, or the text or the messages cannot be tokenized."""
@@ -34,12 +36,15 @@ def from_folder(path: Path) -> TokenizerFiles:
         raise TokenizeError(f"{file}: {error}") from None
     settings = _json(path / "tokenizer_config.json")
     bos, eos = (_content(settings.get(key)) for key in ("bos_token", "eos_token"))
-    declared = _json(path / "generation_config.json").get("eos_token_id")
-    if declared is None:
-        declared = _json(path / "config.json").get("eos_token_id")
-    ids = declared if isinstance(declared, list) else [declared]
-    eos_ids = {id for id in (*ids, tokenizer.token_to_id(eos)) if isinstance(id, int)}
+    eos_ids = {id for id in (*_declared_ends(path), tokenizer.token_to_id(eos)) if id is not None}
     return TokenizerFiles(tokenizer, _folder_template(path, settings), bos, eos, tuple(sorted(eos_ids)))
+
+
+def _declared_ends(path: Path) -> tuple[int, ...]:
+    try:
+        return generation_config.declared_ends(path)
+    except generation_config.BadGenerationConfig as error:
+        raise TokenizeError(str(error)) from None
 
 
 def _folder_template(path: Path, settings: dict[str, Any]) -> str | None:

@@ -143,6 +143,8 @@ class Model(ManifestPart):
     """Model name that clients put into requests; the service's name if not given."""
     max_length: Annotated[int, Field(ge=16, le=1 << 24)] = 4096
     """Maximum number of tokens of a sequence, prompt and output together."""
+    generation_config: Literal["Model", "None"] = "Model"
+    """Defaults for sampling where a request gives none: the Model's (generation_config.json), or None of them."""
 
 
 PodImage = Annotated[str, Field(max_length=500, pattern=quantities.IMAGE)]

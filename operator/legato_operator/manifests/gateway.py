@@ -155,6 +155,7 @@ def _policy(service: InferenceService, delivery: Delivery) -> list[str]:
         durations.text(spec.drain.deadline),
         *(["--hold-without-workers"] if roles.may_be_empty(spec) else []),
         *([f"--access-log={spec.gateway.access_log}"] if spec.gateway.access_log != "Text" else ()),
+        *([f"--generation-config={spec.model.generation_config}"] if spec.model.generation_config != "Model" else ()),
         *([f"--tool-call-parser={spec.gateway.tool_call_parser}"] if spec.gateway.tool_call_parser != "Auto" else ()),
         *([f"--reasoning-parser={spec.gateway.reasoning_parser}"] if spec.gateway.reasoning_parser != "Auto" else ()),
         *_store_flags(spec.gateway.response_store),

@@ -14,6 +14,7 @@ from fastapi import FastAPI
 
 from legato_gateway.access_log import AccessEntry
 from legato_gateway.clients.identify import Clients
+from legato_gateway.generation_config import NEUTRAL
 from legato_gateway.http import app as application
 from legato_gateway.openai.body_budget import BodyBudget
 from legato_gateway.openai.event_stream import StreamPolicy
@@ -209,7 +210,8 @@ class Gateway:
 
 def build(streams: StreamPolicy | None = None, clients: Clients = PROXIED, **options: Any) -> Gateway:
     relay, status = ScriptedRelay(), ScriptedStatus()
-    model = ServedModel("tiny", context=1000, created=7, fingerprint="fp")
+    defaults = options.pop("defaults", NEUTRAL)
+    model = ServedModel("tiny", context=1000, created=7, fingerprint="fp", defaults=defaults)
     tokens, clock = ByteTokens(*(options.pop(key, default) for key, default in _TOKENS.items())), Clock()
     entries: list[AccessEntry] = []
     budget = BodyBudget(2 << 20)

@@ -1,0 +1,137 @@
+"""What a model's makers set for generation: `generation_config.json` of a Hugging Face folder, metadata of a GGUF file.
+
+The same keys count as in vLLM (`ModelConfig.get_diff_sampling_param`), and in a GGUF those that llama.cpp's converter
+writes for them. What asks for another method of sampling (`do_sample`, beams, mirostat) is no default of a parameter.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from mmap import ACCESS_READ, mmap
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Final
+
+from legato_protocol import gguf_header
+from legato_protocol.sampling_limits import MAX_MODEL_STOP_TOKENS, RANGES, Interval
+
+FILE: Final = "generation_config.json"
+_WHOLE = ("top_k", "max_tokens")
+_TOP_K = RANGES["top_k"]._replace(least=-1)  # -1 is off too, as in requests
+_KEYS: Final = MappingProxyType(  # of the file, by the field of `GenerationDefaults`
+    {
+        "temperature": "temperature",
+        "top_p": "top_p",
+        "top_k": "top_k",
+        "min_p": "min_p",
+        "repetition_penalty": "repetition_penalty",
+        "max_tokens": "max_new_tokens",
+    }
+)
+_METADATA: Final = MappingProxyType(
+    {
+        "temperature": "general.sampling.temp",
+        "top_p": "general.sampling.top_p",
+        "top_k": "general.sampling.top_k",
+        "min_p": "general.sampling.min_p",
+        "repetition_penalty": "general.sampling.penalty_repeat",
+    }
+)
+
+
+class BadGenerationConfig(ValueError):
+    """What the makers set cannot be used. The text names the file and the key."""
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationDefaults:
+    """What counts where a request says nothing; None is what counts without any of this. `max_tokens` is for chats."""
+
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+    repetition_penalty: float | None = None
+    max_tokens: int | None = None
+
+    def given(self) -> dict[str, float]:
+        """Those that there are, by the name that requests have for them."""
+        return {name: value for name, value in asdict(self).items() if value is not None}
+
+    def __str__(self) -> str:
+        return ", ".join(f"{name} {value}" for name, value in self.given().items()) or "none"
+
+
+NEUTRAL: Final = GenerationDefaults()
+
+
+def load(path: Path) -> GenerationDefaults:
+    """What the makers of the model at that path set: a folder or a GGUF file. Raises BadGenerationConfig."""
+    if path.is_dir():
+        return _defaults(_read(path / FILE), _KEYS, path / FILE)
+    try:
+        with path.open("rb") as file, mmap(file.fileno(), 0, access=ACCESS_READ) as data:
+            metadata = gguf_header.parse(data).metadata
+    except (OSError, ValueError) as error:
+        raise BadGenerationConfig(f"{path}: {error}") from None
+    return _defaults({key: _shortest(value) for key, value in metadata.items()}, _METADATA, path)
+
+
+def declared_ends(folder: Path) -> tuple[int, ...]:
+    """`eos_token_id`: tokens that end a sequence, as the makers set it, or else as `config.json` has it. Raises
+    BadGenerationConfig for what is no id of the vocabulary: workers would refuse each request that has it."""
+    config = _read(folder / "config.json")
+    size = config.get("vocab_size")
+    vocabulary = size if isinstance(size, int) else None
+    found = _ids(_read(folder / FILE).get("eos_token_id"), vocabulary, f"{folder / FILE}: eos_token_id")
+    return found or _ids(config.get("eos_token_id"), vocabulary, f"{folder / 'config.json'}: eos_token_id")
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """Nothing where there is no such file."""
+    try:
+        found = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, RecursionError) as error:
+        raise BadGenerationConfig(f"{path}: not valid JSON: {error}") from None
+    if not isinstance(found, dict):
+        raise BadGenerationConfig(f"{path}: not a JSON object")
+    return found
+
+
+def _ids(given: Any, vocabulary: int | None, at: str) -> tuple[int, ...]:
+    ids = given if isinstance(given, list) else [] if given is None else [given]
+    if len(ids) > MAX_MODEL_STOP_TOKENS:
+        raise BadGenerationConfig(f"{at}: {len(ids)} tokens (at most {MAX_MODEL_STOP_TOKENS})")
+    for id in ids:
+        if isinstance(id, bool) or not isinstance(id, int) or id < 0 or (vocabulary is not None and id >= vocabulary):
+            allowed = f"0 to {vocabulary - 1}" if vocabulary is not None else "0 or more"
+            raise BadGenerationConfig(f"{at}: not a valid token id: {_told(id)} ({allowed})")
+    return tuple(ids)
+
+
+def _defaults(given: Mapping[str, Any], keys: Mapping[str, str], file: Path) -> GenerationDefaults:
+    found = {}
+    for field, key in keys.items():
+        if (value := given.get(key)) is not None:
+            limits = _TOP_K if field == "top_k" else RANGES[field]
+            found[field] = _checked(value, limits, field in _WHOLE, f"{file}: {key}")
+    return GenerationDefaults(**found)
+
+
+def _checked(value: Any, limits: Interval, whole: bool, at: str) -> Any:
+    is_number = isinstance(value, int if whole else int | float) and not isinstance(value, bool)
+    if not is_number or not limits.allows(value):
+        kind = "a whole number" if whole else "a number"
+        raise BadGenerationConfig(f"{at}: not a valid value: {_told(value)} ({kind} from {limits})")
+    return value
+
+
+def _told(value: Any) -> str:
+    return repr(value)[:40]
+
+
+def _shortest(value: Any) -> Any:
+    """A float32 of a GGUF as it was written: 0.95, where Python has 0.949999988079071."""
+    return float(f"{value:.7g}") if isinstance(value, float) else value
