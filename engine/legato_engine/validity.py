@@ -5,7 +5,11 @@ import math
 from array import array
 
 from legato_protocol.sampling_limits import (
+    BAD_WORD_SPELLINGS,
     LOGIT_BIAS,
+    MAX_ALLOWED_TOKENS,
+    MAX_BAD_WORD_TOKENS,
+    MAX_BAD_WORDS,
     MAX_BIASES,
     MAX_CHOICES,
     MAX_GRAMMAR_BYTES,
@@ -65,7 +69,7 @@ def _params_fault(params: SamplingParams, vocab_size: int) -> str | None:
     most = min(MAX_LOGPROBS, vocab_size)
     if params.logprobs is not None and not 0 <= params.logprobs <= most:
         return f"logprobs is {params.logprobs}; allowed is 0 to {most}"
-    return _bias_fault(params, vocab_size) or _stop_fault(params, vocab_size)
+    return _bias_fault(params, vocab_size) or _stop_fault(params, vocab_size) or _words_fault(params, vocab_size)
 
 
 def _bias_fault(params: SamplingParams, vocab_size: int) -> str | None:
@@ -86,4 +90,19 @@ def _stop_fault(params: SamplingParams, vocab_size: int) -> str | None:
     most = min(MAX_STOP_TOKENS + MAX_MODEL_STOP_TOKENS, vocab_size - 1)  # min_tokens masks them: one is left to sample
     if len(stops) > most:
         return f"stop_token_ids has {len(stops)} tokens; at most {most} are allowed"
+    return None
+
+
+def _words_fault(params: SamplingParams, vocab_size: int) -> str | None:
+    allowed, words = params.allowed_token_ids, params.bad_words
+    if len(allowed) > MAX_ALLOWED_TOKENS:
+        return f"allowed_token_ids has {len(allowed)} tokens; at most {MAX_ALLOWED_TOKENS} are allowed"
+    if len(words) > (most := MAX_BAD_WORDS * BAD_WORD_SPELLINGS):
+        return f"bad_words has {len(words)} words; at most {most} are allowed"
+    if any(not 1 <= len(word) <= MAX_BAD_WORD_TOKENS for word in words):
+        return f"bad_words has a word of less than 1 or more than {MAX_BAD_WORD_TOKENS} tokens"
+    for name, tokens in (("allowed_token_ids", allowed), ("bad_words", [token for word in words for token in word])):
+        if any(not 0 <= token < vocab_size for token in tokens):
+            found = f"{min(tokens)} to {max(tokens)}"
+            return f"{name} has tokens from {found}; the vocabulary has 0 to {vocab_size - 1}"
     return None

@@ -14,6 +14,10 @@ MAX_LOGPROBS: Final = 20  # alternatives beside the sampled token's own
 MAX_BIASES: Final = 1024  # tokens in logit_bias
 MAX_STOP_TOKENS: Final = 16  # of the request, beside the model's own
 MAX_MODEL_STOP_TOKENS: Final = 48  # of the model: most have one to five
+MAX_ALLOWED_TOKENS: Final = 1024  # in allowed_token_ids
+MAX_BAD_WORDS: Final = 128  # of a request …
+MAX_BAD_WORD_TOKENS: Final = 64  # … each of so many tokens
+BAD_WORD_SPELLINGS: Final = 2  # as tokens: where a text begins, and after a space
 MAX_GRAMMAR_BYTES: Final = 1 << 18
 
 

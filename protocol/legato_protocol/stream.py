@@ -42,6 +42,9 @@ FailureCode = Literal[
 # them, or JSON of `reasoning.ReasoningBounds`.
 JSON_SCHEMA, REGEX, CHOICE, RULES, REASONING = GRAMMAR_KINDS = ("json_schema", "regex", "choice", "rules", "reasoning")
 
+# Fields of `SamplingParams` that a worker of release 0.1.0 would pass over.
+LATER_PARAMS = ("allowed_token_ids", "bad_words")
+
 # What a worker says is calculated with, so a number that makes no sense is no frame.
 Count = Annotated[int, msgspec.Meta(ge=0)]
 Size = Annotated[int, msgspec.Meta(ge=1)]
@@ -79,6 +82,16 @@ class SamplingParams(Value, frozen=True):
     min_tokens: int = 0  # stop tokens are not sampled before this many
     grammar: str = ""  # what the output has to match; a worker of release 0.1.0 refuses any
     grammar_kind: str = JSON_SCHEMA  # how `grammar` is written: one of `GRAMMAR_KINDS`, or a later version's
+    allowed_token_ids: tuple[int, ...] = ()  # only these are sampled; empty: all are
+    bad_words: tuple[tuple[int, ...], ...] = ()  # tokens of words: the last of one is not sampled after those before it
+
+
+_PLAIN = SamplingParams(max_tokens=1, seed=0)
+
+
+def later_params(params: SamplingParams) -> tuple[str, ...]:
+    """Those of `LATER_PARAMS` that are asked for."""
+    return tuple([name for name in LATER_PARAMS if getattr(params, name) != getattr(_PLAIN, name)])
 
 
 class Sequence(Value, frozen=True):
@@ -221,6 +234,7 @@ class Hello(Message, tag="hello", frozen=True):
     model: str = ""  # `model_digest.of` what it loaded: a gateway of another model takes ids for other words
     oldest: int = 0  # version understood; 0: `version` alone
     grammars: tuple[str, ...] = ()  # kinds of grammar that it makes output match
+    params: tuple[str, ...] = ()  # of `LATER_PARAMS`, or a later version's, those that it obeys
 
 
 class TopLogprob(Value, frozen=True):

@@ -45,6 +45,7 @@ def reference(logits: list[float], given: Draw) -> list[float]:
         values[token] = values[token] * p.repetition_penalty ** (-1 if values[token] > 0 else 1)
     for token, count in output.items():
         values[token] -= p.frequency_penalty * count + p.presence_penalty
+    values = [x if may_follow(token, given) else -math.inf for token, x in enumerate(values)]
     if p.temperature == 0:
         best = max(range(len(values)), key=lambda token: values[token])
         return [float(token == best) for token in range(len(values))]
@@ -60,6 +61,13 @@ def reference(logits: list[float], given: Draw) -> list[float]:
         before += weights[token]
     weights = [w if token in kept else 0.0 for token, w in enumerate(weights)]
     return [w / sum(weights) for w in weights]
+
+
+def may_follow(token: int, given: Draw) -> bool:
+    """Whether `allowed_token_ids` and `bad_words` let the output go on with it."""
+    p, output = given.params, [*given.tokens[given.prompt_len :], token]
+    said = [tuple(output[at:]) for at in range(len(output))]
+    return (not p.allowed_token_ids or token in p.allowed_token_ids) and not any(word in said for word in p.bad_words)
 
 
 def inverted(distribution: list[float], at: float) -> int:
@@ -95,6 +103,14 @@ CASES: list[dict[str, Any]] = [
     {"min_tokens": 4, "stop_token_ids": tuple(range(40)), "temperature": 0.0},
     {"min_tokens": 6, "stop_token_ids": tuple(range(40)), "temperature": 0.0},
     {"min_tokens": 2, "stop_token_ids": tuple(range(40))},
+    {"allowed_token_ids": (7, 3, 49, 7)},
+    {"allowed_token_ids": (7, 3, 49), "temperature": 0.0, "logit_bias": {9: 100.0}},
+    {"bad_words": tuple((token,) for token in range(45)), "temperature": 0.0},
+    {
+        "bad_words": ((9, 4), (5, 9, 8), (5, 5, 9, 1), (5, 9), (11, 5, 5, 9, 2)),
+        "logit_bias": dict.fromkeys((4, 8, 1, 2), 50.0),
+    },
+    {"allowed_token_ids": (4, 8, 1), "bad_words": ((9, 4), (5, 9, 8)), "top_k": 3, "presence_penalty": 1.0},
 ]
 
 
@@ -107,6 +123,37 @@ def test_every_parameter_means_what_the_reference_says(case: dict[str, Any]) -> 
     numbers = uniform(draws).tolist()
     expected = [inverted(reference(logits[row].tolist(), draws[row]), numbers[row]) for row in range(rows)]
     assert tokens == expected
+
+
+WORDS = st.lists(st.integers(0, 5), min_size=1, max_size=3).map(tuple)
+
+
+@given(
+    allowed=st.sets(st.integers(0, 7)).map(tuple),
+    words=st.lists(WORDS, max_size=6).map(tuple),
+    output=st.lists(st.integers(0, 5), max_size=6).map(tuple),
+    temperature=st.sampled_from([0.0, 1.0]),
+)
+def test_only_tokens_that_may_follow_are_sampled(
+    allowed: tuple[int, ...], words: tuple[tuple[int, ...], ...], output: tuple[int, ...], temperature: float
+) -> None:
+    """Of eight tokens; 40 choices take each that may follow, or say that there is none."""
+    changes = {"allowed_token_ids": allowed, "bad_words": words, "temperature": temperature}
+    draws = [draw(output, choice=choice, **changes) for choice in range(40)]
+    logits = torch.zeros(1, 8)
+    sampled = sample(logits, draws, [0] * 40)
+    left = {token for token in range(8) if may_follow(token, draws[0])}
+    assert {one.fault for one in sampled} == ({""} if left else {NOTHING_LEFT})
+    assert not left or {one.token for one in sampled} <= left
+    assert not logits.any(), "they are left as they are"
+
+
+def test_a_prompt_is_no_part_of_a_bad_word() -> None:
+    """As in vLLM: what was said counts, not what was asked."""
+    changes = {"temperature": 0.0, "bad_words": ((11, 4),), "logit_bias": {4: 100.0}}
+    first, later = sample(torch.zeros(2, VOCAB), [draw(**changes), draw((11,), **changes)], [0, 1])
+    assert first.token == 4
+    assert later.token != 4
 
 
 def test_frequencies_follow_the_distribution() -> None:
@@ -158,6 +205,8 @@ def some_params(make: st.DrawFn) -> SamplingParams:
         logprobs=make(st.sampled_from([None, 0, 3])),
         min_tokens=make(st.sampled_from([0, 5])),
         stop_token_ids=(2,),
+        allowed_token_ids=make(st.sampled_from([(), (1, 2, 8, 9)])),
+        bad_words=make(st.sampled_from([(), ((1,), (5, 8))])),
     )
 
 

@@ -60,6 +60,12 @@ def test_a_parameter_outside_its_range_is_named_with_what_is_allowed(name, inter
         ({"stop_token_ids": (0, 10)}, "stop_token_ids are from 0 to 10; the vocabulary has 0 to 9"),
         ({"stop_token_ids": (-1,)}, "stop_token_ids are from -1 to -1; the vocabulary has 0 to 9"),
         ({"stop_token_ids": tuple(range(10))}, "stop_token_ids has 10 tokens; at most 9 are allowed"),
+        ({"allowed_token_ids": (0, 10)}, "allowed_token_ids has tokens from 0 to 10; the vocabulary has 0 to 9"),
+        ({"allowed_token_ids": (1,) * 1025}, "allowed_token_ids has 1025 tokens; at most 1024 are allowed"),
+        ({"bad_words": ((1,), (2, -1))}, "bad_words has tokens from -1 to 2; the vocabulary has 0 to 9"),
+        ({"bad_words": ((1,),) * 257}, "bad_words has 257 words; at most 256 are allowed"),
+        ({"bad_words": ((),)}, "bad_words has a word of less than 1 or more than 64 tokens"),
+        ({"bad_words": ((1,) * 65,)}, "bad_words has a word of less than 1 or more than 64 tokens"),
         ({"grammar": "x"}, "a grammar without stop_token_ids: nothing would end the output"),
         ({"grammar": "é" * (1 << 17) + "x"}, "grammar has 262145 bytes; at most 262144 are allowed"),
     ],
@@ -70,6 +76,7 @@ def test_lists_of_tokens_are_bounded(params, text):
 
 def test_lists_of_tokens_at_their_bounds_are_allowed():
     params = {"logprobs": 10, "logit_bias": {0: -100.0, 9: 100.0}, "stop_token_ids": (*range(1, 10), 9, 9)}
+    params |= {"allowed_token_ids": (0, 9) * 512, "bad_words": ((0, 9) * 32,) * 256}
     assert frame_fault(generate(**params), 10) is None
 
 

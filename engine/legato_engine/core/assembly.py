@@ -20,7 +20,7 @@ from legato_engine.settings import WorkerSettings
 from legato_engine.transfer.agent import TransferAgent
 from legato_engine.transfer.checksum import ArenaMemory
 from legato_protocol import model_digest
-from legato_protocol.stream import OLDEST, Hello
+from legato_protocol.stream import LATER_PARAMS, OLDEST, Hello
 
 Clock = Callable[[], float]
 Load = Callable[[WorkerSettings, Path, Progress], LoadedModel]
@@ -165,4 +165,5 @@ def _hello(
         model=digest,
         oldest=OLDEST,
         grammars=grammars.kinds,
+        params=LATER_PARAMS if settings.runner == "model" else (),  # tokens of one that computes nothing obey nothing
     )

@@ -1,12 +1,14 @@
-"""What changes logits before a token is chosen, also a greedy one: min_tokens, logit_bias and penalties.
+"""What changes logits before a token is chosen, also a greedy one: logit_bias, penalties, and what may not be said.
 
 Order and meaning are vLLM's: bias first, then the repetition penalty (tokens of prompt and output), then frequency and
-presence penalties (tokens of the output), and masks. Only the logits concerned are touched, and those that are finite
-stay so, however large they become, but for masked ones.
+presence penalties (tokens of the output), and masks: min_tokens, allowed_token_ids and bad_words. Only the logits
+concerned are touched, and those that are finite stay so, however large they become, but for masked ones. All of it
+follows from the tokens alone, so it is the same after a hand-off, a preemption or on another worker.
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from operator import eq
 
 import torch
 
@@ -17,7 +19,9 @@ LARGEST = torch.finfo(torch.float32).max
 
 def adjusts(draw: Draw) -> bool:
     """Whether `adjust` would change anything for this draw."""
-    return bool(draw.params.logit_bias) or _penalized(draw) or _masked(draw)
+    params = draw.params
+    chosen = params.logit_bias or params.allowed_token_ids or params.bad_words
+    return bool(chosen) or _penalized(draw) or _masked(draw)
 
 
 def adjust(logits: torch.Tensor, draws: Sequence[Draw]) -> None:
@@ -36,15 +40,30 @@ def adjust(logits: torch.Tensor, draws: Sequence[Draw]) -> None:
     for row, draw in enumerate(draws):
         if _penalized(draw):
             _penalize(logits[row], draw)
-    masked = [
-        row * vocab + token
-        for row, draw in enumerate(draws)
-        if _masked(draw)
-        for token in draw.params.stop_token_ids
-        if 0 <= token < vocab
-    ]
+    for row, draw in enumerate(draws):
+        if draw.params.allowed_token_ids:
+            _allow_only(logits[row], draw.params.allowed_token_ids)
+    masked = [row * vocab + token for row, draw in enumerate(draws) for token in _forbidden(draw) if 0 <= token < vocab]
     if masked:
         flat[torch.tensor(masked, device=flat.device)] = float("-inf")
+
+
+def _allow_only(logits: torch.Tensor, tokens: Sequence[int]) -> None:
+    allowed = torch.tensor([token for token in tokens if 0 <= token < len(logits)], device=logits.device)
+    kept = logits[allowed]
+    logits.fill_(float("-inf"))
+    logits[allowed] = kept
+
+
+def _forbidden(draw: Draw) -> Iterator[int]:
+    """Tokens that may not come next: those that end the output too early, and each that would complete a bad word."""
+    if _masked(draw):
+        yield from draw.params.stop_token_ids
+    output = len(draw.tokens) - draw.prompt_len
+    for *begin, last in draw.params.bad_words:
+        said = draw.tokens[len(draw.tokens) - len(begin) :]
+        if len(begin) <= output and all(map(eq, said, begin)):
+            yield last
 
 
 def _penalize(logits: torch.Tensor, draw: Draw) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import msgspec
 
 from legato_gateway.errors import BadRequest
-from legato_gateway.openai import bodies, params, structured_output, unsupported
+from legato_gateway.openai import bodies, params, structured_output, token_choice, unsupported
 from legato_gateway.openai.answer import AnswerFormat
 from legato_gateway.openai.chat_writer import ChatWriter
 from legato_gateway.openai.generation_response import PreparedRequest
@@ -70,6 +70,7 @@ def chat_request(
     reasoning = _reasoning(serving, body, prompt, tools)
     grammar = bounds.bounded(reasoning, body.thinking_token_budget, tools.grammar)
     sampling = params.sampling(body, serving.limits, most, logprobs, grammar)
+    sampling = token_choice.restricted(sampling, body, serving)
     shown, counted = _shown(serving, tools, reasoning), reasoning.tokens if reasoning else None
     request = params.request(id, prompt, sampling, body, options, shown, counted)
     return ChatRequest(request, AnswerFormat(tools.calls, reasoning))

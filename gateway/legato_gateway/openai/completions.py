@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from legato_gateway.errors import GatewayError
-from legato_gateway.openai import bodies, params, structured_output, unsupported
+from legato_gateway.openai import bodies, params, structured_output, token_choice, unsupported
 from legato_gateway.openai.generation_response import PreparedRequest
 from legato_gateway.openai.params import Asked
 from legato_gateway.openai.prompts import Prompt, prompts
@@ -34,6 +34,7 @@ def prepare(serving: ModelServing, asked: Asked, raw: bytearray) -> PreparedRequ
         ids = _ids(serving, prompt, body.add_special_tokens is not False)
         most = params.limit(body.max_tokens, len(ids), serving.model.context, DEFAULT_MAX_TOKENS, "prompt")
         sampling = params.sampling(body, serving.limits, most, body.logprobs, grammar)
+        sampling = token_choice.restricted(sampling, body, serving)
         id = head.id if len(given) == 1 else f"{head.id}-{number}"
         requests.append(params.request(id, ids, sampling, body, options))
     echoes = [_echo(serving, prompt) for prompt in given] if body.echo else []

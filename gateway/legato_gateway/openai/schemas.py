@@ -12,6 +12,8 @@ from msgspec import UNSET, Meta, Raw, UnsetType
 
 from legato_protocol.sampling_limits import (
     LOGIT_BIAS,
+    MAX_ALLOWED_TOKENS,
+    MAX_BAD_WORDS,
     MAX_BIASES,
     MAX_CHOICES,
     MAX_LOGPROBS,
@@ -23,6 +25,7 @@ from legato_protocol.sampling_limits import (
 MAX_STOPS = 16
 MAX_STOP_CHARACTERS = 1024
 MAX_NAME_CHARACTERS = 512
+MAX_WORD_CHARACTERS = 256  # of one of bad_words
 MAX_MESSAGES = 2048  # OpenAI's
 MAX_CONTENT_PARTS = 2048  # of one message
 MAX_CALLS = 128  # of one message
@@ -64,6 +67,9 @@ TokenId = Annotated[int, Meta(ge=0, lt=2**31)]
 Stop = Annotated[str, _text(1, MAX_STOP_CHARACTERS)]
 Stops = Annotated[tuple[Stop, ...], Meta(max_length=MAX_STOPS)]
 StopTokens = Annotated[tuple[TokenId, ...], Meta(max_length=MAX_STOP_TOKENS)]
+AllowedTokens = Annotated[tuple[TokenId, ...], Meta(min_length=1, max_length=MAX_ALLOWED_TOKENS)]
+BadWord = Annotated[str, _text(1, MAX_WORD_CHARACTERS)]
+BadWords = Annotated[tuple[BadWord, ...], Meta(max_length=MAX_BAD_WORDS)]
 Biases = Annotated[dict[str, float], Meta(max_length=MAX_BIASES)]  # `params` knows what keys and values may be
 _STOPS = f"text of 1 to {MAX_STOP_CHARACTERS} characters, or up to {MAX_STOPS} of them in a list"
 
@@ -138,6 +144,13 @@ class SamplingBody(msgspec.Struct, frozen=True, kw_only=True):
     )
     priority: Annotated[int, _whole(PRIORITY)] | None = None  # lower goes first, as in vLLM
     cache_salt: Annotated[str, _text(1, MAX_NAME_CHARACTERS)] | None = None
+    allowed_token_ids: Annotated[
+        AllowedTokens | None, Meta(description=f"1 to {MAX_ALLOWED_TOKENS} token ids in a list")
+    ] = None
+    bad_words: Annotated[
+        BadWords | None,
+        Meta(description=f"up to {MAX_BAD_WORDS} texts of 1 to {MAX_WORD_CHARACTERS} characters in a list"),
+    ] = None
     # read by `structured_output`
     response_format: Raw | UnsetType = UNSET
     structured_outputs: Raw | UnsetType = UNSET
@@ -148,8 +161,6 @@ class SamplingBody(msgspec.Struct, frozen=True, kw_only=True):
     # features that are not there
     prompt_logprobs: Absent = UNSET
     use_beam_search: Absent = UNSET
-    allowed_token_ids: Absent = UNSET
-    bad_words: Absent = UNSET
     include_stop_str_in_output: Absent = UNSET
     kv_transfer_params: Absent = UNSET
     logits_processors: Absent = UNSET

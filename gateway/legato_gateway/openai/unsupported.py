@@ -17,8 +17,6 @@ _ANYTHING = msgspec.json.Decoder(Any)
 _EVERYWHERE = (
     "prompt_logprobs",
     "use_beam_search",
-    "allowed_token_ids",
-    "bad_words",
     "include_stop_str_in_output",
     "kv_transfer_params",
     "logits_processors",

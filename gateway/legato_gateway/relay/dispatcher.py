@@ -26,6 +26,7 @@ from legato_protocol.stream import (
     Sequence,
     Split,
     ToWorker,
+    later_params,
     pack_tokens,
 )
 
@@ -70,6 +71,7 @@ class Dispatcher:
             sub.kv_revision if output else "",
             frozenset(sub.avoid),
             request.params.grammar_kind if request.params.grammar else "",
+            later_params(request.params),
         )
 
     async def hash_prompt(self, generation: RunningGeneration) -> None:

@@ -19,6 +19,7 @@ class Need:
     kv_revision: str = ""  # only workers of this revision, when a sequence with output goes on
     avoid: frozenset[str] = frozenset()  # workers that must not take it, for instance as they failed it before
     grammar: str = ""  # kind of the grammar that its output has to match
+    params: tuple[str, ...] = ()  # sampling parameters that not every worker obeys (`stream.LATER_PARAMS`)
 
 
 def too_small(worker: WorkerView, need: Need) -> str | None:
@@ -39,6 +40,8 @@ def never(worker: WorkerView, need: Need) -> str | None:
         return "other KV revision"
     if need.grammar and need.grammar not in worker.grammars:
         return f"cannot make output match a grammar of kind {need.grammar}"
+    if lacking := [name for name in need.params if name not in worker.params]:
+        return f"cannot obey {lacking[0]}"
     return too_small(worker, need)
 
 

@@ -38,6 +38,7 @@ class WorkerView:
     context_tokens: int = 0  # of sequences that decode
     slots: int = 0  # sequences that it can run at once; 0: it did not say
     grammars: tuple[str, ...] = ()  # kinds of grammar that it makes output match
+    params: tuple[str, ...] = ()  # sampling parameters that it obeys beside those of release 0.1.0
     credits: int | None = None  # how many more sequences it takes; None: it sets no limit
     pending_tokens: int = 0
     pending_blocks: int = 0

@@ -237,6 +237,7 @@ class Fleet:
             address=hello.address,
             transport=hello.transport,
             grammars=hello.grammars,
+            params=hello.params,
             ready=worker.ready,
             draining=worker.draining,
             broken=worker.name in self._broken,

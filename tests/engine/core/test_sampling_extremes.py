@@ -108,6 +108,10 @@ def extremes():
         yield "logprobs", value
     yield "stop_token_ids", tuple(range(VOCABULARY))
     yield "stop_token_ids", (-1, VOCABULARY)
+    yield "allowed_token_ids", (3,)
+    yield "allowed_token_ids", (-1, VOCABULARY)
+    yield "bad_words", tuple((token,) for token in range(VOCABULARY - 1))
+    yield "bad_words", ((-1,), (1, VOCABULARY), ())
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1e-5])

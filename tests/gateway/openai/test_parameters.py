@@ -160,6 +160,18 @@ OTHERS: list[tuple[str, dict[str, Any], list[Any], list[Any]]] = [
             1,
         ],
     ),
+    (
+        "allowed_token_ids",
+        CHAT,
+        [[0], [256], [1] * 1024, None],
+        [[], [-1], [257], [1] * 1025, ["1"], [1.5], [True], 1, {}],
+    ),
+    (
+        "bad_words",
+        CHAT,
+        [[], ["x"], ["x" * 64], ["x"] * 128, None],
+        [[""], [" "], ["x" * 65], ["x" * 257], ["x"] * 129, "x", [1], {}],
+    ),
     ("user", CHAT, ["", "é" * 512], ["x" * 513, 1, True, []]),
     ("cache_salt", CHAT, ["x", "x" * 512], ["", "x" * 513, 1]),
     ("stream", CHAT, [True, False], [1, 0, "true", [], {}]),

@@ -83,6 +83,12 @@ def test_what_goes_on_needs_room_for_its_output_and_has_the_time_that_is_left(la
     assert (len(sequence.token_ids) // 4, sequence.prompt_len, sequence.deadline) == (107, 100, 40.0)
 
 
+def test_what_only_newer_workers_obey_is_part_of_the_need(lab):
+    run = Scripted(lab, "u")
+    generation = run.start(allowed_token_ids=(3, 4))
+    assert run.relay._dispatcher.need(run.sub(generation)).params == ("allowed_token_ids",)
+
+
 def test_an_expired_sequence_is_not_sent_without_a_deadline(lab):
     """It has some time left on the wire until its timer goes off here."""
     run = Scripted(lab, "u")

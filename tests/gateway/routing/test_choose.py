@@ -345,3 +345,15 @@ def test_a_grammar_is_given_only_to_workers_that_obey_its_kind() -> None:
     assert isinstance(refused, NoRoute)
     assert refused.lasting
     assert "d1: cannot make output match a grammar of kind rules" in refused.why
+
+
+def test_a_parameter_is_given_only_to_workers_that_obey_it() -> None:
+    """One of an older release would pass over it."""
+    knows = {"params": ("allowed_token_ids", "bad_words")}
+    able = fleet(worker("p0"), worker("p1", **knows), worker("d0"), worker("d1", **knows))
+    route = routed(need(params=("bad_words",)), able)
+    assert (route.prefill, route.decode) == ("p1", "d1")
+    refused = choose(need(params=("bad_words", "later")), able, {}, ALWAYS_SPLIT)
+    assert isinstance(refused, NoRoute)
+    assert refused.lasting
+    assert "d1: cannot obey later" in refused.why

@@ -1,0 +1,61 @@
+"""`allowed_token_ids` and `bad_words`: which tokens an answer may be made of. Meaning is vLLM's."""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from legato_gateway.errors import BadRequest
+from legato_gateway.openai.schemas import SamplingBody
+from legato_gateway.openai.serving import ModelServing
+from legato_protocol.sampling_limits import MAX_BAD_WORD_TOKENS
+from legato_protocol.stream import SamplingParams
+
+_SHOWN = 8  # tokens that are told back
+_ANY_LENGTH = 1 << 16  # tokens: the schema bounds the text
+
+
+def restricted(params: SamplingParams, body: SamplingBody, serving: ModelServing) -> SamplingParams:
+    """`params` with what `body` allows and forbids. Raises BadRequest where that leaves nothing to say."""
+    if body.allowed_token_ids is None and not body.bad_words:
+        return params
+    allowed = _allowed(body.allowed_token_ids or (), serving.tokens.vocab_size)
+    words = dict.fromkeys(tokens for word in body.bad_words or () for tokens in _spellings(serving, word))
+    found = msgspec.structs.replace(params, allowed_token_ids=allowed, bad_words=tuple(words))
+    _check_something_is_left(found, serving.tokens.vocab_size)
+    return found
+
+
+def _allowed(ids: Sequence[int], vocabulary: int) -> tuple[int, ...]:
+    if wrong := [id for id in ids if id >= vocabulary]:
+        text = f"not a valid token id in allowed_token_ids: {wrong[0]} (0 to {vocabulary - 1})"
+        raise BadRequest(text, param="allowed_token_ids")
+    return tuple(dict.fromkeys(ids))
+
+
+def _spellings(serving: ModelServing, word: str) -> list[tuple[int, ...]]:
+    """The word as tokens where a text begins, and after a space, unless that ends with the same tokens."""
+    text = word.lstrip()
+    with serving.tokenizing("bad_words"):
+        first, later = (tuple(serving.tokens.encode(said, False, _ANY_LENGTH)) for said in (text, f" {text}"))
+    if not text or not first:
+        raise BadRequest(f"not a valid word in bad_words: {word[:40]!r} (it has no tokens)", param="bad_words")
+    spellings = [first] if later[-len(first) :] == first else [first, later]
+    if (longest := max(map(len, spellings))) > MAX_BAD_WORD_TOKENS:
+        text = f"not a valid word in bad_words: {word[:40]!r} has {longest} tokens (1 to {MAX_BAD_WORD_TOKENS})"
+        raise BadRequest(text, param="bad_words")
+    return spellings
+
+
+def _check_something_is_left(params: SamplingParams, vocabulary: int) -> None:
+    """What depends on the words before is known only later: such an answer ends with an error of its own."""
+    allowed = set(params.allowed_token_ids) or set(range(vocabulary))
+    ends = set(params.stop_token_ids)
+    if params.grammar and not allowed & ends:
+        text = (
+            f"allowed_token_ids has none of the tokens that end an answer, {sorted(ends)[:_SHOWN]}: no answer could end"
+        )
+        raise BadRequest(text, param="allowed_token_ids")
+    forbidden = {word[0] for word in params.bad_words if len(word) == 1}
+    if not allowed - forbidden - (ends if params.min_tokens else set()):
+        param = "allowed_token_ids" if params.allowed_token_ids else "bad_words"
+        raise BadRequest(f"{param}: no token is left that an answer could begin with", param=param)

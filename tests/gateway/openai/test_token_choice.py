@@ -1,0 +1,97 @@
+"""`allowed_token_ids` and `bad_words` reach workers as tokens, and what leaves nothing to say is refused."""
+
+from typing import Any
+
+import pytest
+
+from legato_protocol.stream import later_params
+
+pytestmark = pytest.mark.anyio
+END = 256
+CHOICE = {"structured_outputs": {"choice": ["a", "b"]}}
+
+
+async def asked(gateway: Any, **fields: Any) -> Any:
+    """The parameters that a worker is given."""
+    answer = await gateway.chat(**fields)
+    assert answer.status_code == 200, answer.text
+    return gateway.relay.requests[-1].params
+
+
+async def refused(gateway: Any, param: str, **fields: Any) -> str:
+    answer = await gateway.chat(**fields)
+    assert answer.status_code == 400, answer.text
+    assert gateway.relay.generations == []
+    error = answer.json()["error"]
+    assert error["param"] == param
+    return str(error["message"])
+
+
+async def test_they_reach_workers_as_tokens(gateway: Any) -> None:
+    params = await asked(gateway, allowed_token_ids=[65, 66, 65, END], bad_words=["ab", " a", "ab"])
+    assert params.allowed_token_ids == (65, 66, END)
+    assert params.bad_words == ((97, 98), (97,))
+    assert later_params(params) == ("allowed_token_ids", "bad_words")
+
+
+async def test_completions_take_them_too(gateway: Any) -> None:
+    await gateway.complete(prompt="hi", allowed_token_ids=[65, 66], bad_words=["B"])
+    params = gateway.relay.requests[0].params
+    assert (params.allowed_token_ids, params.bad_words) == ((65, 66), ((66,),))
+
+
+async def test_without_them_any_worker_will_do(gateway: Any) -> None:
+    assert later_params(await asked(gateway, bad_words=[])) == ()
+    assert later_params(await asked(gateway, allowed_token_ids=None, bad_words=None)) == ()
+
+
+async def test_a_word_is_forbidden_after_a_space_where_that_is_other_tokens(
+    gateway: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in most vocabularies: the space belongs to the word's first token."""
+    tokens = {"Paris": [80, 81], " Paris": [82], "é": [83, 84], " é": [32, 83, 84]}
+    monkeypatch.setattr(gateway.tokens, "encode", lambda text, special, most: tokens.get(text, [1]))
+    params = await asked(gateway, bad_words=["  Paris", "é"])
+    assert params.bad_words == ((80, 81), (82,), (83, 84))
+
+
+@pytest.mark.parametrize(
+    ("fields", "param", "text"),
+    [
+        (
+            {"allowed_token_ids": [3, 257]},
+            "allowed_token_ids",
+            "not a valid token id in allowed_token_ids: 257 (0 to 256)",
+        ),
+        ({"bad_words": ["x", "  "]}, "bad_words", "not a valid word in bad_words: '  ' (it has no tokens)"),
+        (
+            {"bad_words": ["x" * 65]},
+            "bad_words",
+            f"not a valid word in bad_words: '{'x' * 40}' has 65 tokens (1 to 64)",
+        ),
+        (
+            {"allowed_token_ids": [97], "bad_words": ["a"]},
+            "allowed_token_ids",
+            "allowed_token_ids: no token is left that an answer could begin with",
+        ),
+        (
+            {"allowed_token_ids": [END], "min_tokens": 1},
+            "allowed_token_ids",
+            "allowed_token_ids: no token is left that an answer could begin with",
+        ),
+        (
+            {"allowed_token_ids": [97, 98], **CHOICE},
+            "allowed_token_ids",
+            "allowed_token_ids has none of the tokens that end an answer, [256]: no answer could end",
+        ),
+    ],
+)
+async def test_what_cannot_be_obeyed_is_named(gateway: Any, fields: dict[str, Any], param: str, text: str) -> None:
+    assert await refused(gateway, param, **fields) == text
+
+
+async def test_what_can_be_obeyed_together_is_taken(gateway: Any) -> None:
+    params = await asked(gateway, allowed_token_ids=[97, 98, END], bad_words=["a"], **CHOICE)
+    assert params.grammar
+    assert params.bad_words == ((97,),)
+    assert (await asked(gateway, allowed_token_ids=[END])).allowed_token_ids == (END,)
