@@ -69,6 +69,7 @@ class Request:
     hashes: list[bytes] = field(default_factory=list)  # of the full blocks of `tokens`, as far as they were needed
     stored: int = 0  # leading blocks that the prefix cache was told of
     writable: int = 0  # positions from `computed` up to here lie in blocks that nobody else reads
+    scored: int = 1  # leading tokens of the prompt whose logprobs were told, if they are asked for: the first has none
     first: dict[int, Sampled] = field(default_factory=dict)
     arrival: float = 0.0
     number: int = 0  # order of arrival at this worker
@@ -112,6 +113,11 @@ class Request:
     def remaining(self) -> int:
         """Known tokens whose KV is not computed."""
         return len(self.tokens) - self.computed
+
+    @property
+    def scoring(self) -> bool:
+        """Logprobs of its prompt are still to be computed, and so is what they follow from, whatever is cached."""
+        return self.params.prompt_logprobs is not None and self.scored < self.prompt_len
 
     @property
     def sending(self) -> bool:
@@ -158,4 +164,5 @@ class Request:
             stored=self.stored,
             arrival=self.arrival,
             farthest=self.computed,
+            scored=self.scored,
         )

@@ -67,8 +67,9 @@ def _params_fault(params: SamplingParams, vocab_size: int) -> str | None:
         if not interval.allows(value):
             return f"{name} is {value}; allowed is {interval}"
     most = min(MAX_LOGPROBS, vocab_size)
-    if params.logprobs is not None and not 0 <= params.logprobs <= most:
-        return f"logprobs is {params.logprobs}; allowed is 0 to {most}"
+    for name, count in (("logprobs", params.logprobs), ("prompt_logprobs", params.prompt_logprobs)):
+        if count is not None and not 0 <= count <= most:
+            return f"{name} is {count}; allowed is 0 to {most}"
     return _bias_fault(params, vocab_size) or _stop_fault(params, vocab_size) or _words_fault(params, vocab_size)
 
 

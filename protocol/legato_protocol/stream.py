@@ -19,6 +19,8 @@ from typing import Annotated, Literal, TypeVar, get_args
 
 import msgspec
 
+from legato_protocol.packed_logprobs import PackedLogprobs
+
 VERSION = 2  # grows with whatever an older reader must not skip
 OLDEST = 2  # version understood; at least that of the last release
 MAX_FRAME_BYTES = 16 << 20
@@ -43,7 +45,7 @@ FailureCode = Literal[
 JSON_SCHEMA, REGEX, CHOICE, RULES, REASONING = GRAMMAR_KINDS = ("json_schema", "regex", "choice", "rules", "reasoning")
 
 # Fields of `SamplingParams` that a worker of release 0.1.0 would pass over.
-LATER_PARAMS = ("allowed_token_ids", "bad_words")
+LATER_PARAMS = ("allowed_token_ids", "bad_words", "prompt_logprobs")
 
 # What a worker says is calculated with, so a number that makes no sense is no frame.
 Count = Annotated[int, msgspec.Meta(ge=0)]
@@ -84,6 +86,7 @@ class SamplingParams(Value, frozen=True):
     grammar_kind: str = JSON_SCHEMA  # how `grammar` is written: one of `GRAMMAR_KINDS`, or a later version's
     allowed_token_ids: tuple[int, ...] = ()  # only these are sampled; empty: all are
     bad_words: tuple[tuple[int, ...], ...] = ()  # tokens of words: the last of one is not sampled after those before it
+    prompt_logprobs: int | None = None  # how many alternatives beside each token of the prompt: see `PromptLogprobs`
 
 
 _PLAIN = SamplingParams(max_tokens=1, seed=0)
@@ -268,6 +271,20 @@ class Tokens(Message, tag="tok", frozen=True):
     items: tuple[TokenItem, ...]
 
 
+class PromptLogprobs(Message, tag="scored", frozen=True):
+    """Logprobs of the tokens of a prompt from place `start` on, told by the worker that computes it, chunk by chunk.
+
+    The first token has none. All are told before the first token that the same worker tells; of a pair, the prefill
+    worker tells them, and tokens that the other one tells may overtake them. Of a preempted prompt some may be told
+    again.
+    """
+
+    id: str
+    attempt: Count
+    start: Size
+    logprobs: PackedLogprobs
+
+
 class Begun(Message, tag="began", frozen=True):
     """This attempt has its first part in the step about to run here: should the step end this worker, it may be why."""
 
@@ -386,7 +403,7 @@ class Lost(Message, tag="lost", frozen=True):
     reason: str
 
 
-FromWorker = Hello | Begun | Tokens | Load | HandoffReport | Failed | Lost
+FromWorker = Hello | Begun | PromptLogprobs | Tokens | Load | HandoffReport | Failed | Lost
 
 
 # ── encoding ────────────────────────────────────────────────────────────────────────────────────────────────────────

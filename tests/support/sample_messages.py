@@ -1,6 +1,7 @@
 """One message of every kind that two processes exchange."""
 
 from legato_protocol import handoff, kv_events, stream
+from legato_protocol.packed_logprobs import PackedLogprobs
 
 PARAMS = stream.SamplingParams(max_tokens=64, seed=2**62, temperature=0.7, logit_bias={5: -100.0}, stop_token_ids=(2,))
 SEQUENCE = stream.Sequence(stream.pack_tokens(range(100)), 100, PARAMS, 30.0, choices=(0, 1))
@@ -36,6 +37,7 @@ FROM_WORKER = [
     stream.HandoffReport("r1", 1, 9, "prefill-0", 16, 0, 1 << 20, 0.01, 0.002, "ucx:tcp"),
     stream.Failed("r1", 1, "transfer", "checksum of block 3", "transfer", True),
     stream.Begun("r", 1),
+    stream.PromptLogprobs("r1", 1, 1, PackedLogprobs(1, bytes(16), bytes(8), bytes(8))),
     stream.Lost("e", "killed by signal 9"),
 ]
 EVENTS = [

@@ -5,7 +5,7 @@ from typing import Protocol
 
 import torch
 
-from legato_engine.layers.inputs import StepInputs
+from legato_engine.layers.inputs import Ints, StepInputs
 from legato_engine.layers.interface import Layers, Step
 
 Forward = Callable[[Step], torch.Tensor]  # a model's layers, called in their order
@@ -24,3 +24,6 @@ class Backend(Layers, Protocol):
         """What `forward` returns, the one model made of these layers. It may be called once, and what the layers do be
         computed in another way from then on.
         """
+
+    def logits_of(self, tokens: Ints) -> torch.Tensor:
+        """Float32 logits [tokens, vocab] after any tokens of the step computed last, by their index in it."""

@@ -162,6 +162,8 @@ class Core:
         self._pulse.begin()
         self._in_flight, now = None, self._clock()
         result = self._scheduler.process(batch, output, now)
+        for scored in result.scored:
+            self._outbox.scored(scored)
         for emission in result.emissions:
             self._emit(emission)
         self._outbox.phases.prefilled(result.prefilled)

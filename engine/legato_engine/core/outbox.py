@@ -10,10 +10,20 @@ from legato_engine.core.frames import ForGateway
 from legato_engine.core.phases import PhaseLog
 from legato_engine.request import Request
 from legato_engine.scheduler.batch import Sampled
-from legato_engine.scheduler.results import Emission
+from legato_engine.scheduler.results import Emission, ScoredTokens
 from legato_engine.transfer.events import Aborted, Arrived
 from legato_protocol import stream
-from legato_protocol.stream import Begun, Failed, FailureCode, Finish, HandoffReport, Part, TokenItem, Tokens
+from legato_protocol.stream import (
+    Begun,
+    Failed,
+    FailureCode,
+    Finish,
+    HandoffReport,
+    Part,
+    PromptLogprobs,
+    TokenItem,
+    Tokens,
+)
 
 _PEER_LOST = ("peer_died", "peer_silent", "broken")
 
@@ -30,11 +40,12 @@ def split_key(key: str) -> tuple[int, str]:
 
 
 class Outbox:
-    """Frames by gateway; tokens go before what else is said of them."""
+    """Frames by gateway; logprobs of prompts go before tokens, and tokens before what else is said of them."""
 
     def __init__(self, phases: PhaseLog) -> None:
         self.phases = phases
         self._items: defaultdict[int, list[TokenItem]] = defaultdict(list)
+        self._scored: list[ForGateway] = []
         self._frames: list[ForGateway] = []
         self._reports: list[HandoffReport] = []
 
@@ -42,6 +53,12 @@ class Outbox:
         gateway, id = split_key(emission.request.id)
         self._items[gateway] += token_items(emission, id)
         self.phases.emitted(emission)
+
+    def scored(self, tokens: ScoredTokens) -> None:
+        """A chunk of a prompt whose logprobs are asked for was computed."""
+        gateway, id = split_key(tokens.request.id)
+        frame = PromptLogprobs(id, tokens.request.attempt, tokens.start, tokens.logprobs)
+        self._scored.append(ForGateway(gateway, stream.encode(frame)))
 
     def fail(self, key: str, attempt: int, code: FailureCode, message: str, part: Part, retry: bool) -> None:
         gateway, id = split_key(key)
@@ -81,9 +98,9 @@ class Outbox:
     def take(self) -> tuple[tuple[ForGateway, ...], tuple[HandoffReport, ...]]:
         """Everything since the last call."""
         tokens = [ForGateway(gateway, stream.encode(Tokens(tuple(items)))) for gateway, items in self._items.items()]
-        taken = (*tokens, *self._frames), tuple(self._reports)
+        taken = (*self._scored, *tokens, *self._frames), tuple(self._reports)
         self._items.clear()
-        self._frames, self._reports = [], []
+        self._scored, self._frames, self._reports = [], [], []
         return taken
 
     def _say(self, gateway: int, frame: Begun | Failed | HandoffReport) -> None:

@@ -4,13 +4,16 @@ What to compute is the scheduler's; how a model is built is `models`; what compu
 chooses.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from hashlib import sha256
+from time import perf_counter
 from typing import NamedTuple
 
 import numba
+import numpy as np
 import torch
+from msgspec.structs import replace
 
 from legato_engine import processor
 from legato_engine.backends.cpu.layers import CpuBackend
@@ -30,7 +33,8 @@ from legato_engine.runner.interface import Progress
 from legato_engine.sampling import constrain
 from legato_engine.sampling.constrain import Masks
 from legato_engine.sampling.sampler import sample
-from legato_engine.scheduler.batch import Batch, Draw, Row, Sampled, StepOutput
+from legato_engine.sampling.scores import Scores, rows_at_once
+from legato_engine.scheduler.batch import Batch, Draw, Row, Sampled, Scored, StepOutput, Targets
 from legato_engine.weights.checkpoint import Checkpoint
 from legato_protocol.stream import SamplingParams
 
@@ -43,6 +47,7 @@ class Launched(NamedTuple):
 
     batch: Batch
     logits: torch.Tensor | None  # float32 [rows that draw, vocab]
+    scored: Mapping[int, Scored]  # by row, without what is sampled
     masks: Future[Masks] | None  # where output has to match something
 
 
@@ -60,6 +65,8 @@ class Runner:
         self.formats = f"{chosen}; {sizes}"
         self.kv_revision = _revision(fingerprint, str(arena.layout), chosen.name, device.type, str(NUMERICS))
         self._model = model
+        self._device = device
+        self._scored_at_once = rows_at_once(model.config.vocab_size)
         self._backend = backend
         self._masking = ThreadPoolExecutor(1, "masks")  # beside the step
 
@@ -122,18 +129,44 @@ class Runner:
             draws, lines = _draws(batch.rows)
             constrained = any(draw.constraint is not None for draw in draws)
             masks = self._masking.submit(constrain.masks, draws, lines) if constrained else None
-            return Launched(batch, self.logits(batch.rows) if batch.rows else None, masks)
+            logits = self.logits(batch.rows) if batch.rows else None
+            return Launched(batch, logits, self._score(batch.rows), masks)
 
     def collect(self, launched: Launched) -> StepOutput:
         """Samples what a step has computed. Steps are collected in the order in which they were launched."""
         if launched.logits is None:
             return ()
         with torch.inference_mode():
-            return _sample(launched.batch.rows, launched.logits, launched.masks.result() if launched.masks else {})
+            masks = launched.masks.result() if launched.masks else {}
+            sampled = _sample(launched.batch.rows, launched.logits, masks)
+        scored = launched.scored
+        if not scored:
+            return sampled
+        return tuple(replace(scored[i], sampled=row) if i in scored else row for i, row in enumerate(sampled))
 
     def logits(self, rows: tuple[Row, ...]) -> torch.Tensor:
         """Computes rows; float32 logits [rows that draw, vocab], in order."""
         return self._backend.logits(self._model.logits, inputs.build(rows, self.layout.block_size), self.arena.blocks)
+
+    def _score(self, rows: tuple[Row, ...]) -> dict[int, Scored]:
+        """What rows with targets ask for, of the step computed last."""
+        found, first = {}, 0
+        for index, row in enumerate(rows):
+            if row.targets is not None:
+                found[index] = self._score_row(row.targets, first)
+            first += len(row.tokens)
+        return found
+
+    def _score_row(self, targets: Targets, first: int) -> Scored:
+        """`first` is the index in the step of the row's first token."""
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)  # what is computed already is not part of its time
+        began, scores, tokens = perf_counter(), Scores(targets.alternatives), targets.tokens
+        for place in range(0, len(tokens), self._scored_at_once):
+            piece = tokens[place : place + self._scored_at_once]
+            scores.add(self._backend.logits_of(np.arange(len(piece)) + first + place), piece)
+        packed, fault = scores.packed()
+        return Scored(packed, (), perf_counter() - began, fault)
 
     def warm_up(self) -> None:
         """One token alone, one after a few others, and many, through block 0, before anything serves.
@@ -171,7 +204,7 @@ def _draws(rows: tuple[Row, ...]) -> tuple[list[Draw], list[int]]:
     return draws, [line for line, row in enumerate(drawing) for _ in row.draws]
 
 
-def _sample(rows: tuple[Row, ...], logits: torch.Tensor, masks: Masks) -> StepOutput:
+def _sample(rows: tuple[Row, ...], logits: torch.Tensor, masks: Masks) -> tuple[tuple[Sampled, ...], ...]:
     draws, lines = _draws(rows)
     constrain.apply(logits, masks)
     sampled = sample(logits, draws, lines) if draws else []

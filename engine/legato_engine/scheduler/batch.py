@@ -8,6 +8,7 @@ from typing import Protocol
 
 import msgspec
 
+from legato_protocol.packed_logprobs import PackedLogprobs
 from legato_protocol.stream import SamplingParams, TokenLogprobs
 
 
@@ -45,18 +46,28 @@ class Draw(msgspec.Struct, frozen=True, gc=False):
     constraint: Constraint | None = None
 
 
+class Targets(msgspec.Struct, frozen=True, gc=False):
+    """Tokens of a prompt whose logprobs are asked for, with so many alternatives: that of the i-th follows from the
+    logits after the row's i-th token."""
+
+    tokens: Sequence[int]
+    alternatives: int
+
+
 class Row(msgspec.Struct, frozen=True, gc=False):
     """One sequence's part of a step: computes `tokens` at positions `start, start+1, …`.
 
     `blocks` is its block table and covers positions `0 … start + len(tokens) - 1`; KV of positions before `start` is in
     those blocks already, KV of `tokens` is written there. With `draws`, tokens are sampled from the logits of the last
-    position (several where the sequence is about to fork into choices); without, no logits are computed.
+    position (several where the sequence is about to fork into choices); without, no logits are computed but those that
+    `targets` ask for.
     """
 
     tokens: Sequence[int]
     start: int
     blocks: Sequence[int]
     draws: tuple[Draw, ...] = ()
+    targets: Targets | None = None
 
 
 class Batch(msgspec.Struct, frozen=True, gc=False):
@@ -76,5 +87,16 @@ class Sampled(msgspec.Struct, frozen=True, gc=False):
     fault: str = ""
 
 
-# What a runner returns for a batch: for each row, one Sampled per draw.
-StepOutput = tuple[tuple[Sampled, ...], ...]
+class Scored(msgspec.Struct, frozen=True, gc=False):
+    """What a row with targets came to: their logprobs and, as for any row, one Sampled per draw.
+
+    `seconds` of the step were spent on the logprobs. With `fault` there are none, and it says why."""
+
+    logprobs: PackedLogprobs
+    sampled: tuple[Sampled, ...]
+    seconds: float
+    fault: str = ""
+
+
+# What a runner returns for a batch: for each row, one Sampled per draw; more for rows with targets.
+StepOutput = tuple[tuple[Sampled, ...] | Scored, ...]

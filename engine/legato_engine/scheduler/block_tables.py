@@ -56,13 +56,17 @@ class BlockTables:
         return hashes
 
     def match(self, request: Request, count: int) -> list[int]:
-        """Stored blocks for a leading part of the first `count` blocks of its known tokens; no reference is taken."""
+        """Stored blocks for a leading part of the first `count` blocks of its known tokens; no reference is taken.
+
+        What logprobs of the prompt follow from is computed anew: no cache has it."""
+        if request.scoring:
+            count = min(count, (request.scored - 1) // self.block_size)
         return self.pool.cache.match(self.hashes(request, count)[:count])
 
     def awaited(self, request: Request, matched: int) -> bool:
         """Whether someone else is computing the block that follows the first `matched` ones."""
         count = (len(request.tokens) - 1) // self.block_size
-        if matched >= count:
+        if matched >= count or request.scoring:
             return False
         owner = self.computing.get(self.hashes(request, count)[matched])
         return owner is not None and owner is not request and owner.schedulable

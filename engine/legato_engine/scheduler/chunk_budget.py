@@ -16,6 +16,7 @@ class ChunkBudget:
     seconds: float = inf
     per_token: float = 0.0  # seconds
     per_pair: float = 0.0  # seconds
+    per_scored: float = 0.0  # seconds, beside `per_token`, of a token whose logprob is asked for
     spent: bool = False
 
     @property
@@ -23,30 +24,31 @@ class ChunkBudget:
         """Whether no further prompt can begin in this step."""
         return self.tokens <= 0 or (self.spent and self._fitting(0) < MULTIPLE)
 
-    def count(self, start: int, remaining: int) -> int:
-        """How many of `remaining` tokens from position `start` on the step may compute; 0 when it is full."""
+    def count(self, start: int, remaining: int, scoring: bool = False) -> int:
+        """How many of `remaining` tokens from position `start` on the step may compute; 0 when it is full. With
+        `scoring`, logprobs of theirs are asked for."""
         most = min(remaining, self.tokens)
         if self.seconds == inf:
             return most
-        fitting = self._fitting(start)
+        fitting = self._fitting(start, scoring)
         if not self.spent:
             fitting = max(fitting, LEAST_CHUNK)
         if fitting >= most:
             return most
         return int(fitting) // MULTIPLE * MULTIPLE
 
-    def spend(self, count: int, start: int) -> None:
-        """`count` tokens from position `start` on are in the step."""
+    def spend(self, count: int, start: int, scored: int = 0) -> None:
+        """`count` tokens from position `start` on are in the step, and logprobs of `scored` of them are asked for."""
         self.tokens -= count
-        self.seconds -= self.per_token * count + self.per_pair * pairs(count, start)
+        self.seconds -= self.per_token * count + self.per_pair * pairs(count, start) + self.per_scored * scored
         self.spent = True
 
-    def _fitting(self, start: int) -> float:
+    def _fitting(self, start: int, scoring: bool = False) -> float:
         """Tokens from `start` on that take `seconds`: the positive root of per_pair/2 n² + (per_token + per_pair start)
         n = seconds, in the form that also holds for per_pair = 0."""
         if self.seconds <= 0:
             return 0.0
-        slope = self.per_token + self.per_pair * start
+        slope = self.per_token + self.per_pair * start + self.per_scored * scoring
         root = slope + sqrt(slope * slope + 2 * self.per_pair * self.seconds)
         return 2 * self.seconds / root if root else inf
 

@@ -70,6 +70,7 @@ class IncomingHandoffs:
         if len(self._pending) >= self._limits.max_waiting:
             raise RequestRejected("overloaded", f"{len(self._pending)} hand-offs wait for blocks already")
         self._registry.arrive(request, now)
+        request.scored = request.prompt_len  # by its source
         transfer = IncomingTransfer(request, source)
         self._queue(transfer)
         return transfer

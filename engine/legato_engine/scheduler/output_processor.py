@@ -3,12 +3,12 @@
 from collections.abc import Mapping, Sequence
 
 from legato_engine.request import RUNNING, Request
-from legato_engine.scheduler.batch import Sampled
+from legato_engine.scheduler.batch import Sampled, Scored
 from legato_engine.scheduler.block_tables import BlockTables
 from legato_engine.scheduler.limits import SchedulerLimits
 from legato_engine.scheduler.output_lengths import OutputLengths
 from legato_engine.scheduler.request_registry import RequestRegistry
-from legato_engine.scheduler.results import Emission, StepResult
+from legato_engine.scheduler.results import Emission, ScoredTokens, StepResult
 
 
 class OutputProcessor:
@@ -20,10 +20,16 @@ class OutputProcessor:
         self._tables = tables
         self._lengths = lengths
 
-    def row(self, request: Request, computed: int, sampled: Sequence[Sampled], result: StepResult) -> None:
+    def row(self, request: Request, computed: int, output: Sequence[Sampled] | Scored, result: StepResult) -> None:
         """One row of a step: KV of `computed` more tokens exists. Nothing happens to a request that ended meanwhile."""
         if request.state is not RUNNING:
             return
+        sampled = output.sampled if isinstance(output, Scored) else output
+        if isinstance(output, Scored):
+            if output.fault:
+                self._end_faulted(request, output.fault, result)
+                return
+            self._score(request, output, result)
         for one in sampled:
             if one.fault:
                 self._end_faulted(request, one.fault, result)
@@ -47,6 +53,14 @@ class OutputProcessor:
             self._tables.store(request)
             return []
         return [self._append(branch, sampled[branch.choice]) for branch in self._fork(request)]
+
+    def _score(self, request: Request, output: Scored, result: StepResult) -> None:
+        """Of a prompt that was preempted, some tokens of a block may have been told before."""
+        start = request.computed + 1
+        known = request.scored - start
+        if known < len(output.logprobs):
+            result.scored.append(ScoredTokens(request, request.scored, output.logprobs.after(known)))
+            request.scored = start + len(output.logprobs)
 
     def _end_faulted(self, request: Request, fault: str, result: StepResult) -> None:
         """Its KV may be why nothing could be sampled: what it alone computed is found by nobody after it."""

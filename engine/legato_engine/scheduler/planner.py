@@ -5,7 +5,7 @@ from math import inf
 
 from legato_engine.request import Request
 from legato_engine.scheduler.admission import AdmissionControl, Verdict
-from legato_engine.scheduler.batch import Draw, Row
+from legato_engine.scheduler.batch import Draw, Row, Targets
 from legato_engine.scheduler.block_tables import BlockTables
 from legato_engine.scheduler.chunk_budget import ChunkBudget
 from legato_engine.scheduler.incoming import IncomingHandoffs
@@ -82,7 +82,7 @@ class Planner:
                 continue
             count = request.remaining
             if count > 1:
-                count = self._budget().count(request.computed, count)
+                count = self._budget().count(request.computed, count, request.scoring)
                 if not count:
                     continue
             lacking = self._tables.grow(request, request.computed + count)
@@ -144,7 +144,7 @@ class Planner:
                 return
             if verdict is Verdict.STARTED:
                 parkable -= request.ungranted
-                if count := self._budget().count(request.computed, request.remaining):
+                if count := self._budget().count(request.computed, request.remaining, request.scoring):
                     self._add(request, count)
         self._incoming.grant_before(None)
 
@@ -172,10 +172,18 @@ class Planner:
             self._rows.append(Row(tokens[-1:], start, request.blocks, (draw,)))
             self._flight.append(request)
             return
-        self._budget().spend(count, start)
+        targets = _targets(request, count) if request.scoring else None
+        self._budget().spend(count, start, len(targets.tokens) if targets else 0)
         draws: tuple[Draw, ...] = ()
         if start + count == known and not request.first:
             params, prompt_len, grammar = request.params, request.prompt_len, request.grammar
             draws = tuple([Draw(choice, known, params, tokens, prompt_len, grammar) for choice in request.choices])
-        self._rows.append(Row(tokens[start : start + count], start, request.blocks, draws))
+        self._rows.append(Row(tokens[start : start + count], start, request.blocks, draws, targets))
         self._flight.append(request)
+
+
+def _targets(request: Request, count: int) -> Targets | None:
+    """Those of a row of its next `count` tokens."""
+    start, alternatives = request.computed, request.params.prompt_logprobs
+    tokens = request.tokens[start + 1 : min(start + count + 1, request.prompt_len)]
+    return Targets(tokens, alternatives) if tokens and alternatives is not None else None

@@ -7,6 +7,7 @@ import msgspec
 from legato_engine.request import Request
 from legato_engine.scheduler.batch import Sampled
 from legato_engine.scheduler.transfers import IncomingTransfer
+from legato_protocol.packed_logprobs import PackedLogprobs
 from legato_protocol.stream import DecodeCoefficients, Finish, PrefillCoefficients
 
 
@@ -18,6 +19,14 @@ class Emission(msgspec.Struct, frozen=True, gc=False):
     index: int
     sampled: tuple[Sampled, ...]
     finish: Finish | None = None
+
+
+class ScoredTokens(msgspec.Struct, frozen=True, gc=False):
+    """Logprobs of a prompt's tokens from place `start` on."""
+
+    request: Request
+    start: int
+    logprobs: PackedLogprobs
 
 
 @dataclass(slots=True)
@@ -33,6 +42,7 @@ class StepResult:
     """
 
     emissions: list[Emission] = field(default_factory=list)
+    scored: list[ScoredTokens] = field(default_factory=list)
     faulted: list[tuple[Request, str]] = field(default_factory=list)
     advanced: list[Request] = field(default_factory=list)
     prefilled: list[Request] = field(default_factory=list)

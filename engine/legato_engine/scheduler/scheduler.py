@@ -15,7 +15,7 @@ from traceback import extract_tb
 from legato_engine.kvcache.block_pool import BlockPool
 from legato_engine.request import Request, RequestState
 from legato_engine.scheduler.admission import AdmissionControl
-from legato_engine.scheduler.batch import Batch, StepOutput
+from legato_engine.scheduler.batch import Batch, Scored, StepOutput
 from legato_engine.scheduler.block_tables import BlockTables
 from legato_engine.scheduler.chunk_budget import pairs
 from legato_engine.scheduler.incoming import IncomingHandoffs
@@ -91,7 +91,7 @@ class Scheduler:
     @property
     def expected(self) -> float | None:
         """Seconds that the step in flight should take, by those before it; 0: unknown. None when no step is."""
-        return None if self._batch is None else self._cost.expected(*_work(self._batch))
+        return None if self._batch is None else self._cost.expected(*_work(self._batch), _scored(self._batch))
 
     def process(self, batch: Batch, output: StepOutput, now: float) -> StepResult:
         """Take in what the runner made of the step in flight. Its KV events are in `pool.events.take()` after it.
@@ -112,8 +112,11 @@ class Scheduler:
                 result.prompts.append((request, max(0, fresh)))
             self._output.row(request, computed, sampled, result)
         self._tenants.add(served)
-        self._queue.measured(result.prompt_tokens, now - self._began)
-        self._cost.measured(result.decode_rows, context, result.prompt_tokens, attended, now - self._began)
+        scoring = sum([row.seconds for row in output if isinstance(row, Scored)])
+        seconds = now - self._began - scoring  # of what all steps have
+        self._queue.measured(result.prompt_tokens, seconds)
+        self._cost.measured(result.decode_rows, context, result.prompt_tokens, attended, seconds)
+        self._cost.measured_scores(_scored(batch), scoring)
         return result
 
     # Ending
@@ -246,3 +249,8 @@ def _work(batch: Batch) -> tuple[int, int, int, float]:
             tokens += computed
             attended += pairs(computed, row.start)
     return rows, context, tokens, attended
+
+
+def _scored(batch: Batch) -> int:
+    """Tokens of prompts whose logprobs are asked for."""
+    return sum([len(row.targets.tokens) for row in batch.rows if row.targets is not None])

@@ -43,6 +43,8 @@ class StepCost:
         self._pairs = 0.0
         self._decoded = False
         self._largest = 0
+        self._per_scored = 0.0  # seconds for a prompt token whose logprob is asked for, beside its own: mean
+        self._scored = 0.0  # tokens that it is the mean of
         self._next_fit: list[float] | None = None
         self._prefill_fit: list[float] | None = None
         self._expected_fit = [0.0] * _PROMPT
@@ -62,22 +64,30 @@ class StepCost:
             self._decode.fade()
             self._decode.add((1.0, rows, context), seconds)
 
+    def measured_scores(self, tokens: int, seconds: float) -> None:
+        """Logprobs of so many tokens of prompts took `seconds`, which `measured` does not count."""
+        if tokens:
+            self._scored = self._scored * (1 - FORGET) + tokens
+            self._per_scored += (seconds / tokens - self._per_scored) * tokens / self._scored
+
     def budget(self, tokens: int, rows: int, context: int, seconds: float) -> ChunkBudget:
         """For prompts beside `rows` that decode with `context` tokens before them in all, so that the step takes
         `seconds`: at most `tokens`, and LEAST_CHUNK as long as no prompt was measured."""
         fixed, per_row, per_context, per_token, per_pair = self._next_step()
         left = seconds - fixed - per_row * rows - per_context * context
         most = max(LEAST_CHUNK, REACH * self._largest)
-        return ChunkBudget(min(tokens, most), left, per_token, per_pair)
+        return ChunkBudget(min(tokens, most), left, per_token, per_pair, self._per_scored)
 
-    def expected(self, rows: int, context: int, tokens: int, pairs: float) -> float:
-        """Seconds that a step should take, described as in `measured`; 0 before any of its kind was measured."""
+    def expected(self, rows: int, context: int, tokens: int, pairs: float, scored: int = 0) -> float:
+        """Seconds that a step should take, described as in `measured`; 0 before any of its kind was measured. Of its
+        tokens of prompts, `scored` have their logprobs told."""
         if not (self._sizes if tokens else self._decoded):
             return 0.0
         if self._since_expected >= REFIT:
             self._expected_fit, self._since_expected = self._next_step(), 0
         features = (1, rows, context, tokens, pairs)
-        return sum(cost * feature for cost, feature in zip(self._expected_fit, features, strict=True))
+        step = sum(cost * feature for cost, feature in zip(self._expected_fit, features, strict=True))
+        return step + self._per_scored * scored
 
     def prefill(self, chunk_tokens: int) -> PrefillCoefficients | None:
         """What prompts cost in steps of at most `chunk_tokens`, without what decodes beside them cost; None before any

@@ -5,22 +5,24 @@ The next token is a hash over all KV. So a block that is stale, foreign, shared 
 than the pure reference does.
 """
 
+from array import array
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import count
+from itertools import count, islice
 
 import pytest
 
 from legato_engine.kvcache.block_pool import BlockPool
 from legato_engine.kvcache.events import EventLog
 from legato_engine.request import Request
-from legato_engine.scheduler.batch import Batch, Row, Sampled, StepOutput
+from legato_engine.scheduler.batch import Batch, Row, Sampled, Scored, StepOutput
 from legato_engine.scheduler.limits import SchedulerLimits
-from legato_engine.scheduler.results import Emission, Ended, SequenceKV, StepResult
+from legato_engine.scheduler.results import Emission, Ended, ScoredTokens, SequenceKV, StepResult
 from legato_engine.scheduler.scheduler import Scheduler
 from legato_engine.scheduler.transfers import IncomingTransfer
 from legato_protocol.block_hash import split
 from legato_protocol.kv_events import KVEvent, Removed, Stored
+from legato_protocol.packed_logprobs import PackedLogprobs
 from legato_protocol.stream import Peer, SamplingParams
 
 VOCABULARY = 1000
@@ -37,6 +39,11 @@ def next_token(values: Sequence[int], seed: int, choice: int) -> int:
     return hash((seed, choice, *values)) % VOCABULARY
 
 
+def logprob(values: Sequence[int], token: int) -> float:
+    """Of a token of a prompt after all before it, whose KV are `values`."""
+    return -float(hash((token, *values)) % 4096)
+
+
 @dataclass
 class Client:
     """Who sent a request: checks each token that comes back."""
@@ -46,8 +53,10 @@ class Client:
     choices: tuple[int, ...] = (0,)
     seed: int = 7
     stop: tuple[int, ...] = ()
+    scores: bool = False  # it asks for logprobs of its prompt
     id: str = field(default_factory=lambda: f"request-{next(ids)}")
     got: dict[int, list[int]] = field(default_factory=dict)
+    scored: list[float] = field(default_factory=list)
     finished: dict[int, str] = field(default_factory=dict)
     over: bool = False  # it expects nothing more
     dropped: set[int] = field(default_factory=set)  # choices of which it expects nothing more
@@ -58,7 +67,10 @@ class Client:
 
     @property
     def params(self) -> SamplingParams:
-        return SamplingParams(max_tokens=self.max_tokens, seed=self.seed, stop_token_ids=self.stop)
+        scores = 0 if self.scores else None
+        return SamplingParams(
+            max_tokens=self.max_tokens, seed=self.seed, stop_token_ids=self.stop, prompt_logprobs=scores
+        )
 
     @property
     def complete(self) -> bool:
@@ -76,7 +88,12 @@ class Client:
         }
         return Request(**{**values, **overrides})  # type: ignore[arg-type]
 
+    def take_scores(self, told: ScoredTokens) -> None:
+        assert told.start == len(self.scored) + 1, "logprobs come in order, and each once"
+        self.scored += [token.logprob for token in told.logprobs]
+
     def take(self, emission: Emission) -> None:
+        assert not self.scores or self.scored == self.expected_scores(), "those of the prompt come before its answer"
         assert emission.choice not in self.dropped, "a token came after its choice was cancelled"
         got, expected = self.got[emission.choice], self.expected[emission.choice]
         assert emission.index <= len(got), "a token is missing"
@@ -88,6 +105,12 @@ class Client:
             self.finished[emission.choice] = emission.finish
             assert got == expected
             assert emission.finish == ("stop" if got[-1] in self.stop else "length")
+
+    def expected_scores(self) -> list[float]:
+        values = [list[int]()]
+        for token in self.prompt:
+            values.append([*values[-1], kv(values[-1], token)])
+        return [logprob(before, token) for before, token in zip(values[1:], self.prompt[1:], strict=False)]
 
     def _reference(self, choice: int) -> list[int]:
         values: list[int] = []
@@ -121,16 +144,22 @@ class Arena:
     def _place(self, row: Row, position: int) -> tuple[int, int]:
         return (row.blocks[position // self.block_size], position % self.block_size)
 
-    def _row(self, row: Row) -> tuple[Sampled, ...]:
+    def _row(self, row: Row) -> tuple[Sampled, ...] | Scored:
         values = self.read(row.blocks, row.start)
         assert len(values) == row.start
+        logprobs, targets = array("f"), iter(row.targets.tokens if row.targets is not None else ())
         for token in row.tokens:
             block, slot = self._place(row, len(values))
             values.append(kv(values, token))
             self.blocks[block][slot] = values[-1]
+            logprobs.extend(logprob(values, target) for target in islice(targets, 1))
         for draw in row.draws:
             assert draw.position == len(values) == len(draw.tokens)
-        return tuple(Sampled(next_token(values, draw.params.seed, draw.choice)) for draw in row.draws)
+        sampled = tuple(Sampled(next_token(values, draw.params.seed, draw.choice)) for draw in row.draws)
+        if row.targets is None:
+            return sampled
+        assert not list(targets), "a target without logits"
+        return Scored(PackedLogprobs(0, logprobs.tobytes(), b"", bytes(4 * len(logprobs))), sampled, 0.25)
 
 
 class Worker:
@@ -218,6 +247,8 @@ class Worker:
         if fault:
             output = (*output[:-1], tuple(Sampled(0, None, "no numbers") for _ in output[-1]))
         result = self.scheduler.process(batch, output, self.now)
+        for told in result.scored:
+            self.clients[told.request.id].take_scores(told)
         self.deliver(result.emissions)
         self.check()
         return result

@@ -16,7 +16,7 @@ from legato_engine.backends.cpu.workspace import Array, Buffer, Workspace, room
 from legato_engine.backends.interface import Forward, Progress
 from legato_engine.kernels.rms_norm.numba import add_rms_norm
 from legato_engine.layers import rotary
-from legato_engine.layers.inputs import StepInputs
+from legato_engine.layers.inputs import Ints, StepInputs
 from legato_engine.layers.interface import AttentionShape
 from legato_engine.weights.checkpoint import Checkpoint
 
@@ -104,12 +104,16 @@ class CpuHead:
         return step.call(lambda step: self._logits(step, x, residual))
 
     def _logits(self, step: CpuStep, x: Array, residual: Array) -> torch.Tensor:
-        sampled = step.inputs.sampled
-        count = len(sampled)
+        step.hidden = x, residual
+        return self.logits(x, residual, step.inputs.sampled)
+
+    def logits(self, x: Array, residual: Array, tokens: Ints) -> torch.Tensor:
+        """Of these tokens of a step: float32 [tokens, vocab]."""
+        count = len(tokens)
         logits = np.empty((room(count), self.table.outputs), np.float32)
         if count:
             normed = np.zeros((room(count), len(self.norm)), self.kind)
-            add_rms_norm(x[sampled], residual[sampled], count, self.norm, self.eps, normed)
+            add_rms_norm(x[tokens], residual[tokens], count, self.norm, self.eps, normed)
             self.table(normed, count, logits)
         return torch.from_numpy(logits[:count, : self.rows]).contiguous()  # a copy where the vocabulary was padded
 
@@ -127,6 +131,8 @@ class CpuBackend:
         self._eps = np.float32(config.rms_norm_eps)
         self._tables: dict[str, Table] = {}
         self._program: Program | None = None
+        self._head: CpuHead | None = None
+        self._last: CpuStep | None = None
         self._workspace = Workspace()
         cos, sin = rotary.tables(config.head_dim, config.rope_theta, config.rope_scaling, max_length)
         self._cos, self._sin = cos.numpy(), sin.numpy()
@@ -138,7 +144,7 @@ class CpuBackend:
         return CpuStep(inputs, numerics.work(inputs, shared), numerics.held(arena), numerics.attend)
 
     def logits(self, forward: Forward, inputs: StepInputs, arena: torch.Tensor) -> torch.Tensor:
-        step = self.begin(inputs, arena)
+        step = self._last = self.begin(inputs, arena)
         if step.rows > Program.rows or not self._numerics.recorded:
             return forward(step)
         if self._program is None:
@@ -146,6 +152,12 @@ class CpuBackend:
             self._program = program
         logits: torch.Tensor = self._program(step)
         return logits
+
+    def logits_of(self, tokens: Ints) -> torch.Tensor:
+        assert self._head is not None
+        assert self._last is not None
+        assert self._last.hidden is not None
+        return self._head.logits(*self._last.hidden, tokens)
 
     def embedding(self, name: str, rows: int, width: int) -> CpuEmbedding:
         return CpuEmbedding(self._table(name), self._workspace.buffer("residual", width))
@@ -171,7 +183,8 @@ class CpuBackend:
         return CpuActivation(self._out("activation", width))
 
     def head(self, norm: str, weight: str, rows: int, width: int) -> CpuHead:
-        return CpuHead(self._vector(norm), self._eps, self._numerics.inputs, self._table(weight), rows)
+        self._head = CpuHead(self._vector(norm), self._eps, self._numerics.inputs, self._table(weight), rows)
+        return self._head
 
     def _vector(self, name: str) -> Array:
         return self._checkpoint.vector(f"{name}.weight").numpy()

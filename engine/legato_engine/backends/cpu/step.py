@@ -54,11 +54,12 @@ class Operators(Protocol):
 class CpuStep:
     """Implements `Operators` by computing. `arena` as the kernels take it, in KVLayout's shape."""
 
-    __slots__ = ("_attend", "arena", "inputs", "rows", "work")
+    __slots__ = ("_attend", "arena", "hidden", "inputs", "rows", "work")
 
     def __init__(self, inputs: StepInputs, work: Ints, arena: Array, attend: Attend) -> None:
         """`work` is what attention has to do, as `attend` takes it."""
         self.inputs = inputs
+        self.hidden: tuple[Array, Array] | None = None  # what the head was given: valid until the next step
         self.rows = len(inputs.tokens)
         self.work = work
         self.arena = arena

@@ -13,7 +13,7 @@ from legato_engine.kernels.rms_norm.torch import add_rms_norm, rms_norm
 from legato_engine.kernels.rope.torch import rotate, write_kv
 from legato_engine.kernels.silu_mul.torch import silu_mul
 from legato_engine.layers import rotary
-from legato_engine.layers.inputs import StepInputs
+from legato_engine.layers.inputs import Ints, StepInputs
 from legato_engine.layers.interface import AttentionShape
 from legato_engine.weights.checkpoint import Checkpoint
 
@@ -78,8 +78,13 @@ class TorchHead:
     weight: torch.Tensor
 
     def __call__(self, step: TorchStep, x: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
-        last = (x + residual)[step.sampled]
-        return torch.nn.functional.linear(self.norm(step, None, last), self.weight).float()
+        step.hidden = x + residual
+        return self.logits(step, step.sampled)
+
+    def logits(self, step: TorchStep, tokens: torch.Tensor) -> torch.Tensor:
+        """Of these tokens of the step: float32 [tokens, vocab]."""
+        assert step.hidden is not None
+        return torch.nn.functional.linear(self.norm(step, None, step.hidden[tokens]), self.weight).float()
 
 
 class TorchBackend:
@@ -96,6 +101,8 @@ class TorchBackend:
         self._device = device
         self._progress = progress
         self._tables: dict[str, torch.Tensor] = {}
+        self._head: TorchHead | None = None
+        self._last: TorchStep | None = None
         cos, sin = rotary.tables(config.head_dim, config.rope_theta, config.rope_scaling, max_length)
         self._cos, self._sin = cos.to(device, dtype)[:, None], sin.to(device, dtype)[:, None]
 
@@ -103,7 +110,14 @@ class TorchBackend:
         return TorchStep(inputs, arena, self._cos, self._sin)
 
     def logits(self, forward: Forward, inputs: StepInputs, arena: torch.Tensor) -> torch.Tensor:
-        return forward(self.begin(inputs, arena))
+        self._last = None  # its memory is for this one
+        self._last = self.begin(inputs, arena)
+        return forward(self._last)
+
+    def logits_of(self, tokens: Ints) -> torch.Tensor:
+        assert self._head is not None
+        assert self._last is not None
+        return self._head.logits(self._last, torch.from_numpy(tokens).to(self._device))
 
     def embedding(self, name: str, rows: int, width: int) -> TorchEmbedding:
         return TorchEmbedding(self._table(name))
@@ -127,7 +141,8 @@ class TorchBackend:
         return TorchActivation()
 
     def head(self, norm: str, weight: str, rows: int, width: int) -> TorchHead:
-        return TorchHead(self.norm(norm, width), self._table(weight))
+        self._head = TorchHead(self.norm(norm, width), self._table(weight))
+        return self._head
 
     def _table(self, name: str) -> torch.Tensor:
         """An embedding or output matrix, which may be one and the same."""

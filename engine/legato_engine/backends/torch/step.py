@@ -22,6 +22,7 @@ class TorchStep:
         self.arena = arena
         self.tokens = torch.from_numpy(inputs.tokens).to(device)
         self.sampled = torch.from_numpy(inputs.sampled).to(device)
+        self.hidden: torch.Tensor | None = None  # what the head was given
         self.blocks, self.places = slots // size, slots % size
         self.cos, self.sin = cos[positions], sin[positions]
         self._inputs = inputs

@@ -1,0 +1,72 @@
+"""Logprobs of many tokens of a prompt, as bytes: as objects, those of a long prompt would be millions.
+
+All numbers are little-endian, as on every machine that workers and gateways run on today; others swap them.
+"""
+
+import math
+import sys
+from array import array
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import msgspec
+
+_SIZE = 4  # bytes of each number
+
+
+class PromptToken(NamedTuple):
+    """What is known of one token of a prompt. `rank` is 1 for the likeliest; `top` are the likeliest, best first, with
+    their logprobs."""
+
+    logprob: float
+    rank: int
+    top: tuple[tuple[int, float], ...]
+
+
+class PackedLogprobs(msgspec.Struct, frozen=True, array_like=True):
+    """Of `len(self)` tokens, each after all before it, with so many alternatives."""
+
+    alternatives: int
+    logprobs: bytes  # float32 [tokens, 1 + alternatives]: each one's own, then those of the likeliest, best first
+    token_ids: bytes  # int32 [tokens, alternatives]: the likeliest
+    ranks: bytes  # int32 [tokens]
+
+    def __len__(self) -> int:
+        return len(self.ranks) // _SIZE
+
+    def fault(self, vocabulary: int | None = None) -> str:
+        """What makes no sense in it; empty where all does."""
+        count, width = len(self), self.alternatives
+        sizes = (_SIZE * count * (1 + width), _SIZE * count * width, _SIZE * count)
+        if width < 0 or (len(self.logprobs), len(self.token_ids), len(self.ranks)) != sizes:
+            return f"logprobs of {count} tokens with {width} alternatives have other sizes than these"
+        if not math.isfinite(math.fsum(_numbers("f", self.logprobs))):
+            return "logprobs that are no numbers"
+        ids = _numbers("i", self.token_ids)
+        if ids and (min(ids) < 0 or (vocabulary is not None and max(ids) >= vocabulary)):
+            return "logprobs of tokens that are not in the vocabulary"
+        return ""
+
+    def after(self, count: int) -> "PackedLogprobs":
+        """Those behind the first `count` of them."""
+        if not count:
+            return self
+        width, first = self.alternatives, _SIZE * count
+        return PackedLogprobs(
+            width, self.logprobs[first * (1 + width) :], self.token_ids[first * width :], self.ranks[first:]
+        )
+
+    def __iter__(self) -> Iterator[PromptToken]:
+        width = self.alternatives
+        logprobs, ids = _numbers("f", self.logprobs), _numbers("i", self.token_ids)
+        for place, rank in enumerate(_numbers("i", self.ranks)):
+            first = place * (1 + width)
+            best = zip(ids[place * width : (place + 1) * width], logprobs[first + 1 : first + 1 + width], strict=True)
+            yield PromptToken(logprobs[first], rank, tuple(best))
+
+
+def _numbers(kind: str, packed: bytes) -> "array[Any]":
+    numbers = array(kind, packed)
+    if sys.byteorder == "big":
+        numbers.byteswap()
+    return numbers
