@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
+from legato_gateway.prompt_scores import PromptScores
 from legato_protocol.reasoning import ReasoningTokens
 from legato_protocol.stream import SamplingParams, TokenLogprobs
 
@@ -35,6 +36,7 @@ class GenerationRequest:
     trace: str = ""  # W3C traceparent of the HTTP request's span; empty: it is not traced
     shown_tokens: frozenset[int] = frozenset()  # special tokens that show in the text all the same
     reasoning: ReasoningTokens | None = None  # what its reasoning is counted by, if it is
+    explains_end: bool = False  # logprobs are told of the token that ends a choice, too
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,13 +56,14 @@ class TokenText:
 @dataclass(frozen=True, slots=True)
 class Delta:
     """Something new of one choice. `finish` is OpenAI's finish_reason and comes with the last delta of a choice, and
-    with it `stop`: the stop string that ended it, if one did."""
+    with it `stop`: the stop string that ended it, if one did. `scores` come with its first, if they are asked for."""
 
     choice: int
     text: str
     tokens: tuple[TokenText, ...] = ()
     finish: str | None = None
     stop: str | None = None
+    scores: PromptScores | None = None
 
 
 @dataclass(slots=True)

@@ -23,7 +23,7 @@ from legato_gateway.routing.choose import Policy
 from legato_gateway.routing.kv_index import KVIndex
 from legato_gateway.testing.fake_engine import Fabric, FakeEngine, Refusal
 from legato_gateway.workers.fleet import Fleet
-from legato_protocol import block_hash, kv_events
+from legato_protocol import block_hash, kv_events, stream
 from legato_protocol.stream import (
     Cancel,
     Handoff,
@@ -134,6 +134,7 @@ class SimulatedWorker:
             self.name.encode(),
             "memory",
             model="fake",
+            params=stream.LATER_PARAMS,
         )
 
     def load(self) -> Load:
@@ -273,6 +274,7 @@ class Simulation:
                 tenant=chance.choice("ab"),
                 priority=chance.choice((0, 0, 1)),
                 stop=chance.choice(((), (), (), ("ab", "kc"))),
+                prompt_logprobs=chance.choice((None, None, 2)),
             )
         )
         self.generations.append(generation)
@@ -389,6 +391,11 @@ class Simulation:
     def _read(self, generation: RunningGeneration) -> None:
         for delta in generation.ready():
             key = (generation, delta.choice)
+            if key not in self.texts and generation.request.params.prompt_logprobs is not None:
+                assert delta.scores is not None, "the first thing said has them"
+            if delta.scores is not None:
+                told = [token.logprob for token in delta.scores]
+                assert told == [-float(token) for token in generation.request.prompt[1:]]
             self.texts[key] = self.texts.get(key, "") + delta.text
 
     def leave(self) -> None:

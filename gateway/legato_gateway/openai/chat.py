@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import msgspec
 
 from legato_gateway.errors import BadRequest
-from legato_gateway.openai import bodies, params, structured_output, token_choice, unsupported
+from legato_gateway.openai import bodies, params, prompt_logprobs, structured_output, token_choice, unsupported
 from legato_gateway.openai.answer import AnswerFormat
 from legato_gateway.openai.chat_writer import ChatWriter
 from legato_gateway.openai.generation_response import PreparedRequest
@@ -48,7 +48,7 @@ def prepare(serving: ModelServing, asked: Asked, raw: bytearray) -> PreparedRequ
     logprobs = chat.request.params.logprobs is not None
     return PreparedRequest(
         requests=(chat.request,),
-        writer=ChatWriter(head, usage, logprobs, serving.tokens.token_bytes, chat.format),
+        writer=ChatWriter(head, usage, logprobs, serving.tokens.token_bytes, chat.format, body.prompt_logprobs),
         stream=bool(body.stream),
         explain=chat.request.explain,
         id=head.id,
@@ -71,6 +71,7 @@ def chat_request(
     grammar = bounds.bounded(reasoning, body.thinking_token_budget, tools.grammar)
     sampling = params.sampling(body, serving.limits, most, logprobs, grammar)
     sampling = token_choice.restricted(sampling, body, serving)
+    sampling = msgspec.structs.replace(sampling, prompt_logprobs=prompt_logprobs.asked(body))
     shown, counted = _shown(serving, tools, reasoning), reasoning.tokens if reasoning else None
     request = params.request(id, prompt, sampling, body, options, shown, counted)
     return ChatRequest(request, AnswerFormat(tools.calls, reasoning))

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from legato_gateway.errors import GatewayError
-from legato_gateway.openai import answer
+from legato_gateway.openai import answer, prompt_logprobs
 from legato_gateway.openai.answer import AnswerFormat, AnswerReader
 from legato_gateway.openai.sse import ChunkEncoder, CollectedChoice, ResponseHead, encode, usage_fields
 from legato_gateway.openai.token_logprobs import logprob_fields
@@ -24,12 +24,14 @@ class ChatWriter:
         logprobs: bool,
         token_bytes: Callable[[int], bytes],
         format: AnswerFormat,
+        prompt_logprobs: int | None = None,
     ) -> None:
         self._head = head
         self._events = ChunkEncoder(head, f"{KIND}.chunk", include_usage)
         self._logprobs = logprobs
         self._token_bytes = token_bytes
         self._format = format
+        self._prompt_logprobs = prompt_logprobs  # how many alternatives beside each token of the prompt
         self._begun: set[int] = set()
         self._readers: dict[int, AnswerReader] = {}
 
@@ -71,7 +73,10 @@ class ChatWriter:
 
     def whole(self, answers: Sequence[CollectedChoice], usage: Usage) -> bytes:
         choices = [self._choice(collected) for collected in answers]
-        return encode({**self._head.fields(KIND), "choices": choices, "usage": usage_fields(usage)})
+        whole = {**self._head.fields(KIND), "choices": choices, "usage": usage_fields(usage)}
+        if self._prompt_logprobs is not None and answers and (scores := answers[0].scores) is not None:
+            whole["prompt_logprobs"] = prompt_logprobs.listed(scores, self._prompt_logprobs, self._token_bytes)
+        return encode(whole)
 
     def _choice(self, collected: CollectedChoice) -> dict[str, Any]:
         reader, text = self._format.reader(), "".join(collected.text)

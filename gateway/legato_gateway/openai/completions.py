@@ -1,17 +1,22 @@
 """`POST /v1/completions`: from its body to requests of the relay, one per prompt, and how its answers are spelled."""
 
+import dataclasses
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from legato_gateway.errors import GatewayError
-from legato_gateway.openai import bodies, params, structured_output, token_choice, unsupported
+from msgspec.structs import replace
+
+from legato_gateway.errors import BadRequest, GatewayError
+from legato_gateway.openai import bodies, params, prompt_logprobs, structured_output, token_choice, unsupported
 from legato_gateway.openai.generation_response import PreparedRequest
 from legato_gateway.openai.params import Asked
 from legato_gateway.openai.prompts import Prompt, prompts
 from legato_gateway.openai.schemas import CompletionBody
 from legato_gateway.openai.serving import ModelServing, new_id
 from legato_gateway.openai.sse import ChunkEncoder, CollectedChoice, ResponseHead, encode, finite, usage_fields
+from legato_gateway.prompt_scores import PromptScores
 from legato_gateway.request import Delta, TokenText, Usage
 
 KIND = "text_completion"
@@ -24,6 +29,9 @@ def prepare(serving: ModelServing, asked: Asked, raw: bytearray) -> PreparedRequ
     body = bodies.parse(CompletionBody, raw)
     serving.check_model(body.model)
     unsupported.check_completion(body)
+    if body.max_tokens == 0 and not body.echo:
+        raise BadRequest("max_tokens is 0, which leaves nothing to return without echo: true", param="max_tokens")
+    scored = prompt_logprobs.asked(body)
     grammar = structured_output.of(body)
     options = params.options(asked, body)
     given = prompts(body.prompt, serving.model.context)
@@ -32,17 +40,19 @@ def prepare(serving: ModelServing, asked: Asked, raw: bytearray) -> PreparedRequ
     requests = []
     for number, prompt in enumerate(given):
         ids = _ids(serving, prompt, body.add_special_tokens is not False)
-        most = params.limit(body.max_tokens, len(ids), serving.model.context, DEFAULT_MAX_TOKENS, "prompt")
+        wanted = 1 if body.max_tokens == 0 else body.max_tokens  # nothing is computed that makes no token
+        most = params.limit(wanted, len(ids), serving.model.context, DEFAULT_MAX_TOKENS, "prompt")
         sampling = params.sampling(body, serving.limits, most, body.logprobs, grammar)
-        sampling = token_choice.restricted(sampling, body, serving)
+        sampling = replace(token_choice.restricted(sampling, body, serving), prompt_logprobs=scored)
         id = head.id if len(given) == 1 else f"{head.id}-{number}"
-        requests.append(params.request(id, ids, sampling, body, options))
+        made = params.request(id, ids, sampling, body, options)
+        requests.append(dataclasses.replace(made, explains_end=body.logprobs is not None))
     echoes = [_echo(serving, prompt) for prompt in given] if body.echo else []
     usage = bool(body.stream_options and body.stream_options.include_usage)
-    logprobs = body.logprobs is not None
+    shown = Shown(body.max_tokens != 0, body.logprobs, body.prompt_logprobs, body.n or 1)
     return PreparedRequest(
         requests=tuple(requests),
-        writer=CompletionWriter(head, usage, logprobs, serving.tokens.token_bytes, echoes, body.n or 1),
+        writer=CompletionWriter(head, usage, shown, serving.tokens.token_bytes, echoes),
         stream=bool(body.stream),
         explain=options.explain,
         id=head.id,
@@ -64,6 +74,16 @@ def _echo(serving: ModelServing, prompt: Prompt) -> str:
     return b"".join(map(serving.tokens.token_bytes, prompt)).decode(errors="replace")
 
 
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """What of an answer was asked for: the text after the prompt, and how many alternatives beside each token."""
+
+    answer: bool = True
+    logprobs: int | None = None
+    prompt_logprobs: int | None = None
+    choices: int = 1
+
+
 class CompletionWriter:
     """Text completions and their chunks. `echoes` are the prompts' texts, if answers are to begin with them."""
 
@@ -71,63 +91,87 @@ class CompletionWriter:
         self,
         head: ResponseHead,
         include_usage: bool,
-        logprobs: bool,
+        shown: Shown,
         token_bytes: Callable[[int], bytes],
         echoes: Sequence[str],
-        choices: int,
     ) -> None:
         self._head = head
         self._events = ChunkEncoder(head, KIND, include_usage)
-        self._logprobs = logprobs
+        self._shown = shown
         self._token_bytes = token_bytes
         self._echoes = echoes
-        self._choices = choices
         self._begun: set[int] = set()
 
     def delta(self, index: int, delta: Delta) -> bytes:
         said = b""
         if self._echoes and index not in self._begun:
             self._begun.add(index)
-            said = self._events.chunk(index, b'"text":' + encode(self._echo(index)), b"null", None)
-        shown = self._logprobs and bool(delta.tokens)
-        if not (delta.text or shown or delta.finish):
+            fields = self._echoed(index, delta.scores)
+            logprobs = encode(fields) if fields else b"null"
+            said = self._events.chunk(index, b'"text":' + encode(self._echo(index)), logprobs, None)
+        text, tokens, finish = self._told_of(delta)
+        shown = self._shown.logprobs is not None and bool(tokens)
+        if not (text or shown or finish):
             return said
-        logprobs = encode(self._logprob_fields(delta.tokens)) if shown else b"null"
-        return said + self._events.chunk(index, b'"text":' + encode(delta.text), logprobs, delta.finish)
+        logprobs = encode(self._logprob_fields(index, tokens)) if shown else b"null"
+        return said + self._events.chunk(index, b'"text":' + encode(text), logprobs, finish)
 
     def end(self, usage: Usage) -> bytes:
-        return self._events.end(usage)
+        return self._events.end(self._used(usage))
 
     def failed(self, error: GatewayError) -> bytes:
         return self._events.failed(error)
 
     def whole(self, answers: Sequence[CollectedChoice], usage: Usage) -> bytes:
-        choices = [
-            {
-                "index": answer.index,
-                "text": self._echo(answer.index) + "".join(answer.text),
-                "logprobs": self._logprob_fields(answer.tokens) if self._logprobs else None,
-                "finish_reason": answer.finish,
-            }
-            for answer in answers
-        ]
-        return encode({**self._head.fields(KIND), "choices": choices, "usage": usage_fields(usage)})
+        choices = [self._choice(answer) for answer in answers]
+        return encode({**self._head.fields(KIND), "choices": choices, "usage": usage_fields(self._used(usage))})
+
+    def _choice(self, answer: CollectedChoice) -> dict[str, Any]:
+        index, shown = answer.index, self._shown
+        text, _, finish = self._told_of(Delta(index, "".join(answer.text), (), answer.finish))
+        choice = {
+            "index": index,
+            "text": self._echo(index) + text,
+            "logprobs": self._logprobs(answer) if shown.logprobs is not None else None,
+            "finish_reason": finish,
+        }
+        if shown.prompt_logprobs is not None and answer.scores is not None:
+            choice["prompt_logprobs"] = prompt_logprobs.listed(answer.scores, shown.prompt_logprobs, self._token_bytes)
+        return choice
+
+    def _logprobs(self, answer: CollectedChoice) -> dict[str, Any]:
+        fields = self._logprob_fields(answer.index, answer.tokens if self._shown.answer else ())
+        before = self._echoed(answer.index, answer.scores)
+        return {name: before[name] + values for name, values in fields.items()} if before else fields
+
+    def _told_of(self, delta: Delta) -> tuple[str, tuple[TokenText, ...], str | None]:
+        """Text, tokens and end: what was made only so that the prompt is computed is not told."""
+        if self._shown.answer:
+            return delta.text, delta.tokens, delta.finish
+        return "", (), delta.finish and "length"
+
+    def _used(self, usage: Usage) -> Usage:
+        return usage if self._shown.answer else dataclasses.replace(usage, completion_tokens=0)
 
     def _echo(self, index: int) -> str:
-        return self._echoes[index // self._choices] if self._echoes else ""
+        return self._echoes[index // self._shown.choices] if self._echoes else ""
 
-    def _logprob_fields(self, tokens: Sequence[TokenText]) -> dict[str, Any]:
-        fields: dict[str, Any] = {"text_offset": [], "token_logprobs": [], "tokens": [], "top_logprobs": []}
+    def _echoed(self, index: int, scores: PromptScores | None) -> dict[str, list[Any]] | None:
+        """Logprobs of the prompt, where the answer begins with it."""
+        most = self._shown.logprobs
+        if not self._echoes or scores is None or most is None:
+            return None
+        return prompt_logprobs.echoed(scores, most, self._token_bytes, self._echo(index))
+
+    def _logprob_fields(self, index: int, tokens: Sequence[TokenText]) -> dict[str, list[Any]]:
+        fields: dict[str, list[Any]] = {"text_offset": [], "token_logprobs": [], "tokens": [], "top_logprobs": []}
+        begin = len(self._echo(index))
         for token in tokens:
             if token.logprobs is None:
                 continue
-            text, own = token.raw.decode(errors="replace"), finite(token.logprobs.logprob)
-            fields["text_offset"].append(token.offset)
-            fields["token_logprobs"].append(own)
-            fields["tokens"].append(text)
-            top = {self._text(best.token): finite(best.logprob) for best in reversed(token.logprobs.top)}
-            fields["top_logprobs"].append({**top, text: own})
+            own, top = token.logprobs.logprob, tuple((best.token, best.logprob) for best in token.logprobs.top)
+            fields["text_offset"].append(begin + token.offset)
+            fields["token_logprobs"].append(finite(own))
+            fields["tokens"].append(token.raw.decode(errors="replace"))
+            fields["top_logprobs"].append(prompt_logprobs.likeliest(top, token.token, own, self._token_bytes))
         return fields
-
-    def _text(self, token: int) -> str:
-        return self._token_bytes(token).decode(errors="replace")

@@ -6,9 +6,10 @@ fails before has an HTTP status of its own. When the client leaves, all work for
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import asdict, dataclass
+from functools import partial
 
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
@@ -85,7 +86,10 @@ class GenerationResponse(Response):
                     answer.tokens += delta.tokens
                     answer.finish = delta.finish or answer.finish
                     answer.stop = delta.stop or answer.stop
-        body = self._prepared.writer.whole([answers[index] for index in sorted(answers)], self._usage())
+                    answer.scores = delta.scores or answer.scores
+        found = [answers[index] for index in sorted(answers)]
+        spell = partial(self._prepared.writer.whole, found, self._usage())
+        body = await _apart(spell, any(answer.scores for answer in found))
         length = (b"content-length", b"%d" % len(body))
         await self._begin(send, [(b"content-type", b"application/json"), length])
         await send({"type": "http.response.body", "body": body})
@@ -97,7 +101,8 @@ class GenerationResponse(Response):
         try:
             async with aclosing(self._batches()) as batches:
                 async for batch in batches:
-                    if said := b"".join([writer.delta(index, delta) for index, delta in batch]):
+                    spell = partial(_joined, writer, batch)
+                    if said := await _apart(spell, any(delta.scores for _, delta in batch)):
                         await events.write(said)
             last = writer.end(self._usage())
         except GatewayError as error:
@@ -167,6 +172,15 @@ _STREAM_HEADERS = (
     (b"cache-control", b"no-cache"),
     (b"x-accel-buffering", b"no"),  # a proxy that collects events defeats streaming
 )
+
+
+def _joined(writer: Writer, batch: Batch) -> bytes:
+    return b"".join([writer.delta(index, delta) for index, delta in batch])
+
+
+async def _apart(spell: Callable[[], bytes], long: bool) -> bytes:
+    """What `spell` returns. Logprobs of a whole prompt are spelled in a thread, so that other streams go on."""
+    return await asyncio.to_thread(spell) if long else spell()
 
 
 async def one(generation: Generation, first_choice: int) -> AsyncGenerator[Batch, None]:

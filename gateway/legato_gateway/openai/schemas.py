@@ -158,8 +158,8 @@ class SamplingBody(msgspec.Struct, frozen=True, kw_only=True):
     guided_regex: Raw | UnsetType = UNSET
     guided_choice: Raw | UnsetType = UNSET
     guided_grammar: Raw | UnsetType = UNSET
+    prompt_logprobs: Annotated[int, _whole(Interval(0, MAX_LOGPROBS))] | None = None
     # features that are not there
-    prompt_logprobs: Absent = UNSET
     use_beam_search: Absent = UNSET
     include_stop_str_in_output: Absent = UNSET
     kv_transfer_params: Absent = UNSET
@@ -216,6 +216,7 @@ class ChatBody(SamplingBody, frozen=True, kw_only=True):
 
 class CompletionBody(SamplingBody, frozen=True, kw_only=True):
     prompt: Annotated[Raw, Meta(extra_json_schema=_PROMPTS)]
+    max_tokens: Annotated[int, _whole(RANGES["max_tokens"]._replace(least=0))] | None = None  # 0 only with `echo`
     echo: bool | None = None
     logprobs: Annotated[int, _whole(Interval(0, MAX_LOGPROBS))] | None = None
     best_of: Annotated[int, _whole(Interval(1, MAX_CHOICES))] | None = None

@@ -8,6 +8,7 @@ import msgspec
 
 from legato_gateway import errors
 from legato_gateway.openai.serving import ServedModel
+from legato_gateway.prompt_scores import PromptScores
 from legato_gateway.request import Delta, TokenText, Usage
 
 DONE = b"data: [DONE]\n\n"
@@ -25,6 +26,7 @@ class CollectedChoice:
     tokens: list[TokenText] = field(default_factory=list)
     finish: str | None = None
     stop: str | None = None
+    scores: PromptScores | None = None
 
 
 class Writer(Protocol):

@@ -15,7 +15,6 @@ _SHORT = 256  # bytes of JSON: nothing that leaves a feature off is longer
 _LONG = object()
 _ANYTHING = msgspec.json.Decoder(Any)
 _EVERYWHERE = (
-    "prompt_logprobs",
     "use_beam_search",
     "include_stop_str_in_output",
     "kv_transfer_params",
@@ -57,8 +56,6 @@ def check_completion(body: CompletionBody) -> None:
         if body.best_of < (body.n or 1):
             raise BadRequest(f"best_of is {body.best_of}, less than n = {body.n}", param="best_of")
         raise _unsupported("best_of")
-    if body.echo and body.logprobs is not None:
-        raise Unsupported("echo together with logprobs is not supported by this server", param="echo")
 
 
 def check_message(message: ChatMessage, at: str) -> None:

@@ -56,6 +56,7 @@ class Choice:
     __slots__ = (
         "_details",
         "_detokenizer",
+        "_explains_end",
         "_reasoning",
         "_said",
         "_stop",
@@ -75,6 +76,7 @@ class Choice:
         self._stop = StopStrings(request.stop) if request.stop else None
         self._details = _Details(vocabulary, request.shown_tokens) if request.params.logprobs is not None else None
         self._reasoning = ReasoningSpan(request.reasoning) if request.reasoning is not None else None
+        self._explains_end = request.explains_end
         self._said = 0  # characters
 
     @property
@@ -112,6 +114,8 @@ class Choice:
         if self._reasoning is not None:
             self._reasoning.follow(shown)
         self._said += len(text)
+        if self._explains_end and item.finish == "stop" and self.finish == "stop" and len(shown) < len(tokens):
+            shown = tokens
         details = self._explain(self._details, shown, item.logprobs[known:]) if self._details else ()
         if not text and not details and self.finish is None:
             return None

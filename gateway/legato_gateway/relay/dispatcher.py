@@ -5,6 +5,8 @@ import random
 from collections.abc import Callable
 from dataclasses import replace
 
+import msgspec
+
 from legato_gateway.relay.generation import RunningGeneration
 from legato_gateway.relay.sub_request import AttemptPlace, SubRequest
 from legato_gateway.routing import filters
@@ -23,6 +25,7 @@ from legato_protocol.stream import (
     Pause,
     Peer,
     Prefill,
+    SamplingParams,
     Sequence,
     Split,
     ToWorker,
@@ -71,7 +74,7 @@ class Dispatcher:
             sub.kv_revision if output else "",
             frozenset(sub.avoid),
             request.params.grammar_kind if request.params.grammar else "",
-            later_params(request.params),
+            later_params(_params(sub.generation)),
         )
 
     async def hash_prompt(self, generation: RunningGeneration) -> None:
@@ -82,8 +85,10 @@ class Dispatcher:
                 await asyncio.sleep(0)
 
     def matches(self, sub: SubRequest, snapshot: FleetSnapshot) -> dict[str, int]:
-        """Leading blocks of its sequence that each worker holds."""
+        """Leading blocks of its sequence that each worker holds, and need not compute."""
         found: dict[str, int] = {}
+        if sub.generation.lacks_scores:
+            return found
         tokens = sub.generation.prompt + pack_tokens(sub.output)
         for revision, size in _hashings(snapshot):
             found |= self._index.match(sub.generation.hashes.of(tokens, revision, size))
@@ -213,7 +218,7 @@ class Dispatcher:
     def _predictions(self, sub: SubRequest, snapshot: FleetSnapshot) -> dict[str, int]:
         """Leading blocks of its prompt that each worker will hold soon."""
         found: dict[tuple[str, str], int] = {}
-        if len(self._predicted):
+        if len(self._predicted) and not sub.generation.lacks_scores:
             for revision, size in _hashings(snapshot):
                 prompt = sub.generation.hashes.of(sub.generation.prompt, revision, size)
                 found |= self._predicted.match(prompt, self._clock())
@@ -248,7 +253,7 @@ class Dispatcher:
         return Sequence(
             token_ids=generation.prompt + pack_tokens(sub.output),
             prompt_len=len(request.prompt),
-            params=request.params,
+            params=_params(generation),
             deadline=max(generation.expires - self._clock(), 0.001),
             choices=sub.open,
             priority=request.priority,
@@ -277,6 +282,14 @@ class Dispatcher:
         assert worker is not None, "only greeted workers are routed to"
         assert worker.hello is not None, "only greeted workers are routed to"
         return worker.hello
+
+
+def _params(generation: RunningGeneration) -> SamplingParams:
+    """What a worker is asked for now: nothing that is known already."""
+    params = generation.request.params
+    if params.prompt_logprobs is None or generation.lacks_scores:
+        return params
+    return msgspec.structs.replace(params, prompt_logprobs=None)
 
 
 def _hashings(snapshot: FleetSnapshot) -> set[tuple[str, int]]:

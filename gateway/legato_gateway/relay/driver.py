@@ -18,7 +18,7 @@ from legato_gateway.relay.sub_request import NEVER, SubRequest
 from legato_gateway.routing.choose import NoRoute
 from legato_gateway.timers import Timers
 from legato_gateway.workers.fleet import Fleet
-from legato_protocol.stream import Begun, Failed, HandoffReport, TokenItem
+from legato_protocol.stream import Begun, Failed, HandoffReport, PromptLogprobs, TokenItem
 
 E, A = LifecycleEvent, LifecycleAction
 Finish = Callable[[RunningGeneration, GatewayError | None], None]
@@ -91,6 +91,9 @@ class SubRequestDriver:
             self._nonsense(sub, worker, f"{worker} sent tokens of choice {item.choice}")
             return
         generation = sub.generation
+        if generation.lacks_scores:
+            self._came_early(sub, worker, item)
+            return
         choice = generation.choices[item.choice]
         if choice.finish is not None:
             return
@@ -111,6 +114,22 @@ class SubRequestDriver:
             self._choice_done(sub, choice, by_worker=item.finish is not None)
         if first and sub.stage is Stage.DECODING:
             self._leave_if_draining(sub)
+
+    def scored(self, worker: str, frame: PromptLogprobs) -> None:
+        """Logprobs of a part of a prompt. Once they are whole, tokens count that overtook them."""
+        sub = self._registry.get(frame.id)
+        place = sub.place if sub is not None else None
+        if sub is None or place is None or place.attempt != frame.attempt or worker not in place.workers:
+            self._metrics.late_item()
+            return
+        scores = sub.generation.scores
+        wrong = "logprobs that nobody asked for" if scores is None else scores.take(frame.start, frame.logprobs)
+        if wrong:
+            self._nonsense(sub, worker, f"{worker} sent {wrong}")
+        elif not sub.generation.lacks_scores:
+            early, sub.early = sub.early, []
+            for told in early:
+                self.token(*told)
 
     def failed(self, worker: str, failed: Failed) -> None:
         """A worker says that an attempt ended; news of attempts that are over changes nothing."""
@@ -199,6 +218,14 @@ class SubRequestDriver:
         if worker is not None and worker.leaving:
             self.step(sub, E.DRAIN)
 
+    def _came_early(self, sub: SubRequest, worker: str, item: TokenItem) -> None:
+        """Of a pair, one worker tells logprobs of the prompt and the other one tokens, over another connection."""
+        assert sub.place is not None
+        if sub.place.prefill:
+            sub.early.append((worker, item))
+        else:
+            self._nonsense(sub, worker, f"{worker} sent tokens before all logprobs of their prompt")
+
     def _choice_done(self, sub: SubRequest, choice: Choice, by_worker: bool) -> None:
         """The worker knows of an end it made itself; one by a stop string it has to be told."""
         if not sub.open:
@@ -270,7 +297,7 @@ class SubRequestDriver:
             if outcome.lasting and not sub.has_output:
                 self._finish(sub.generation, Overloaded(outcome.why, reason=NO_WORKER))
             return False
-        sub.begun, sub.recompute = set(), False
+        sub.begun, sub.early, sub.recompute = set(), [], False
         worker = self._fleet.worker(outcome.decode)
         if worker is not None and worker.hello is not None:
             sub.kv_revision = worker.hello.kv_revision

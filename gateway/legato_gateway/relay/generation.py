@@ -2,9 +2,11 @@
 
 import asyncio
 from collections import deque
+from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
 from legato_gateway.errors import GatewayError
+from legato_gateway.prompt_scores import PromptScores
 from legato_gateway.relay.choice import Choice, Vocabulary
 from legato_gateway.relay.timing import RequestTiming
 from legato_gateway.request import Delta, GenerationRequest, RouteRecord, Usage
@@ -47,6 +49,9 @@ class RunningGeneration:
         self.paused_at = 0.0  # on the clock of timers
         self.ended = False
         self.unfinished = request.choices
+        asked = request.params.prompt_logprobs
+        self.scores = None if asked is None else PromptScores(request.prompt, asked)
+        self._introduced: set[int] = set()  # choices that scores were told with
         self._owner = owner
         self._limit = buffer_tokens
         self._cached = 0
@@ -105,6 +110,11 @@ class RunningGeneration:
         return any(choice.tokens for choice in self.choices)
 
     @property
+    def lacks_scores(self) -> bool:
+        """Logprobs of its prompt are asked for, and not all are known."""
+        return self.scores is not None and not self.scores.complete
+
+    @property
     def unread(self) -> int:
         """Tokens that the client has not taken."""
         return self._unread
@@ -117,6 +127,9 @@ class RunningGeneration:
         if choice.finish is not None:
             self.unfinished -= 1
         if delta is not None:
+            if self.scores is not None and choice.index not in self._introduced:
+                self._introduced.add(choice.index)
+                delta = replace(delta, scores=self.scores)
             count = len(item.token_ids)
             self._deltas.append((delta, count))
             self._unread += count

@@ -13,7 +13,17 @@ from legato_gateway.routing.kv_index import KVIndex
 from legato_gateway.workers.fleet import Fleet
 from legato_protocol.followed_tokens import RefusalLog
 from legato_protocol.kv_events import KVEvent
-from legato_protocol.stream import Begun, Failed, FromWorker, HandoffReport, Hello, Load, Lost, Tokens
+from legato_protocol.stream import (
+    Begun,
+    Failed,
+    FromWorker,
+    HandoffReport,
+    Hello,
+    Load,
+    Lost,
+    PromptLogprobs,
+    Tokens,
+)
 
 _log = logging.getLogger(__name__)
 
@@ -71,6 +81,8 @@ class WorkerListener:
         if isinstance(frame, Tokens):
             for item in frame.items:
                 self._driver.token(worker, item)
+        elif isinstance(frame, PromptLogprobs):
+            self._driver.scored(worker, frame)
         elif isinstance(frame, Begun):
             self._driver.begun(worker, frame)
         elif isinstance(frame, Load):

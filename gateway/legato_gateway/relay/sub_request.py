@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from legato_gateway.relay.generation import RunningGeneration
 from legato_gateway.relay.lifecycle import Stage
 from legato_gateway.timers import Timer
-from legato_protocol.stream import Failed, Part
+from legato_protocol.stream import Failed, Part, TokenItem
 
 NEVER = -1  # as `SubRequest.tried`
 
@@ -51,6 +51,7 @@ class SubRequest:
     tried: int = NEVER  # `Fleet.openings` when no worker could take it last
     migrations_failed: int = 0
     migrate_after: float = 0.0  # on the clock of timers
+    early: list[tuple[str, TokenItem]] = field(default_factory=list)  # by worker: they overtook logprobs of the prompt
     parent: str = ""  # id of the running sub-request that it was split from: its worker may call it so for a while
 
     @property

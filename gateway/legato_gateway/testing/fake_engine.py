@@ -6,6 +6,7 @@ gateway continues from exactly the tokens it was sent.
 """
 
 import zlib
+from array import array
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -13,6 +14,7 @@ from typing import Literal
 
 from msgspec.structs import replace
 
+from legato_protocol.packed_logprobs import PackedLogprobs
 from legato_protocol.stream import (
     Begun,
     Cancel,
@@ -26,6 +28,7 @@ from legato_protocol.stream import (
     Part,
     Peer,
     Prefill,
+    PromptLogprobs,
     Sequence,
     Split,
     TokenItem,
@@ -34,6 +37,7 @@ from legato_protocol.stream import (
     unpack_tokens,
 )
 
+Told = Begun | PromptLogprobs | TokenItem | HandoffReport | Failed
 Stage = Literal["queued", "prefilling", "pushing", "receiving", "decoding"]
 TokenAt = Callable[[int, int, int], int]
 
@@ -188,7 +192,7 @@ class FakeEngine:
 
     # ── steps ───────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def step(self) -> Iterator[tuple[object, Begun | TokenItem | HandoffReport | Failed]]:
+    def step(self) -> Iterator[tuple[object, Told]]:
         """Moves every job on by one; yields what to tell which gateway."""
         for (gateway, id), job in list(self.jobs.items()):
             if (gateway, id) in self.jobs and not job.paused:
@@ -199,7 +203,7 @@ class FakeEngine:
         after = self._held.get(job.stage)
         return after is not None and (job.stage != "decoding" or all(made >= after for made in job.made.values()))
 
-    def _advance(self, gateway: object, id: str, job: Job) -> Iterator[Begun | TokenItem | HandoffReport | Failed]:
+    def _advance(self, gateway: object, id: str, job: Job) -> Iterator[Told]:
         if job.move is not None:
             yield from self._push(job, job.move)
         elif self._halted(job):
@@ -208,6 +212,7 @@ class FakeEngine:
             job.stage = "prefilling"
             yield Begun(id, job.frame.attempt)
         elif job.stage == "prefilling":
+            yield from self._scored(id, job)
             self._prefilled(job)
         elif job.stage == "pushing":
             assert isinstance(job.frame, Prefill)
@@ -216,6 +221,16 @@ class FakeEngine:
             yield from self._receive(gateway, id, job)
         else:
             yield from self._decode(gateway, id, job)
+
+    def _scored(self, id: str, job: Job) -> Iterator[PromptLogprobs]:
+        """Logprobs of the prompt, if they are asked for, in two parts."""
+        sequence, alternatives = job.sequence, job.sequence.params.prompt_logprobs
+        tokens = unpack_tokens(sequence.token_ids)[: sequence.prompt_len]
+        if alternatives is None:
+            return
+        for start, end in ((1, 1 + len(tokens) // 2), (1 + len(tokens) // 2, len(tokens))):
+            if start < end:
+                yield PromptLogprobs(id, job.frame.attempt, start, prompt_logprobs_of(tokens[start:end], alternatives))
 
     def _prefilled(self, job: Job) -> None:
         self.computed.append(job.frame.id)
@@ -288,6 +303,14 @@ def logprobs_of(token: int, alternatives: int) -> TokenLogprobs:
     """The logprobs every fake worker gives that token."""
     top = tuple(TopLogprob(token + rank, -0.5 - rank) for rank in range(alternatives))
     return TokenLogprobs(-0.5, top)
+
+
+def prompt_logprobs_of(tokens: list[int], alternatives: int) -> PackedLogprobs:
+    """What every fake worker says of these tokens of a prompt."""
+    logprobs = [-float(token) - rank for token in tokens for rank in range(1 + alternatives)]
+    ids = [token + rank for token in tokens for rank in range(alternatives)]
+    packed = (array(kind, values).tobytes() for kind, values in (("f", logprobs), ("i", ids), ("i", tokens)))
+    return PackedLogprobs(alternatives, *packed)
 
 
 def failure(frame: Generate | Prefill | Decode, refusal: Refusal, message: str) -> Failed:

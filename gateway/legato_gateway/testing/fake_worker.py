@@ -29,6 +29,7 @@ from legato_protocol.stream import (
     Message,
     Pause,
     Prefill,
+    PromptLogprobs,
     Role,
     TokenItem,
     Tokens,
@@ -269,6 +270,7 @@ class FakeWorker:
             address=self.name.encode(),
             transport="memory",
             model=self._model,
+            params=("prompt_logprobs",),
         )
 
     def _load(self) -> Load:
@@ -306,7 +308,7 @@ class FakeWorker:
         items: dict[ServerConnection, list[TokenItem]] = {}
         for gateway, told in self.engine.step():
             assert isinstance(gateway, ServerConnection)
-            if isinstance(told, Begun | HandoffReport | Failed):
+            if isinstance(told, Begun | PromptLogprobs | HandoffReport | Failed):
                 await self._tell([gateway], stream.encode(told))
             else:
                 items.setdefault(gateway, []).append(told)

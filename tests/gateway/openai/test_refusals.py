@@ -125,7 +125,11 @@ async def test_fields_that_ask_for_nothing_are_no_feature(gateway: Any) -> None:
     [
         ({"suffix": "x"}, "suffix", "unsupported_value"),
         ({"best_of": 3}, "best_of", "unsupported_value"),
-        ({"echo": True, "logprobs": 1}, "echo", "unsupported_value"),
+        ({"max_tokens": 0}, "max_tokens", None),
+        ({"max_tokens": -1, "echo": True}, "max_tokens", None),
+        ({"prompt_logprobs": 21}, "prompt_logprobs", None),
+        ({"prompt_logprobs": -1}, "prompt_logprobs", None),
+        ({"prompt_logprobs": 1, "stream": True}, "prompt_logprobs", None),
         ({"best_of": 1, "n": 2}, "best_of", None),
         ({"prompt": []}, "prompt", None),
         ({"prompt": ""}, "prompt", None),
