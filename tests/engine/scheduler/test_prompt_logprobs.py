@@ -67,6 +67,17 @@ def test_choices_share_them(make_worker: Any, make_client: Any) -> None:
     assert client.complete
 
 
+def test_a_choice_preempted_after_the_fork_computes_nothing_anew(make_worker: Any, make_client: Any) -> None:
+    worker = make_worker(chunk_tokens=64)
+    client = asked(worker, make_client, choices=(0, 1), max_tokens=6)
+    worker.step()
+    for request in worker.scheduler.requests(client.id):
+        worker.scheduler._registry.preempt(request)
+    worker.run()
+    assert client.complete
+    assert computed(worker, 1) == 0
+
+
 def test_a_preempted_prompt_goes_on_where_it_was(make_worker: Any, make_client: Any) -> None:
     """What was told is not told again, and its blocks may come from the cache."""
     worker = make_worker(chunk_tokens=10)

@@ -155,3 +155,14 @@ def test_reasoning_tokens_are_counted_once_and_without_what_ended_the_choice(lab
     cut_off.take(TokenItem("r", 1, 0, 0, (7, 0), finish="stop"))
     assert cut_off.reasoning_tokens == 1
     assert _choice(lab).reasoning_tokens is None
+
+
+def test_logprobs_may_be_told_of_the_token_that_ends_a_choice(lab):
+    """Its text is not shown. Where a stop string came first, it ended nothing."""
+    for explains, stop, told in ((False, (), [5]), (True, (), [5, 7]), (True, ("af",), [])):
+        choice = Choice(0, lab.request(logprobs=0, explains_end=explains, stop=stop), lab.vocabulary)
+        logprobs = (TokenLogprobs(-0.5), TokenLogprobs(-0.25))
+        delta = choice.take(TokenItem("r", 1, 0, 0, (5, 7), logprobs, "stop"))
+        assert [token.token for token in delta.tokens] == told
+        assert delta.text == ("" if stop else "af")
+        assert delta.finish == "stop"
