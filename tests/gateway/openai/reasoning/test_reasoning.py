@@ -1,12 +1,16 @@
 """Reasoning as clients see it: beside the answer, streamed, with calls behind it, counted, and left out."""
 
 import json
+import pickle
 from typing import Any
 
 import pytest
 
-from legato_gateway.request import Delta, TokenText
-from legato_protocol.stream import TokenLogprobs
+from legato_gateway.openai.answer import AnswerFormat
+from legato_gateway.openai.reasoning.support import ReasoningFormat, ReasoningSupport
+from legato_gateway.request import Delta, GenerationRequest, TokenText
+from legato_protocol.reasoning import ReasoningTokens
+from legato_protocol.stream import SamplingParams, TokenLogprobs
 
 pytestmark = pytest.mark.anyio
 HI: Any = [{"role": "user", "content": "hi"}]
@@ -173,3 +177,12 @@ async def test_usage_tells_the_reasoning_tokens(make: Any, stream: bool) -> None
         [line[6:] for line in response.text.splitlines() if line.startswith("data: {")] if stream else [response.text]
     )
     assert json.loads(lines[-1])["usage"]["completion_tokens_details"] == {"reasoning_tokens": 5}
+
+
+def test_what_a_large_body_is_prepared_into_may_come_from_another_process() -> None:
+    tokens = ReasoningTokens(open=1, close=2, begun=True, space=(3,))
+    format = AnswerFormat(None, ReasoningFormat("Think", True, True, tokens))
+    assert pickle.loads(pickle.dumps(format)) == format
+    assert pickle.loads(pickle.dumps(ReasoningSupport("Think", 1, 2, (3,)))) == ReasoningSupport("Think", 1, 2, (3,))
+    request = GenerationRequest("r", (1,), SamplingParams(max_tokens=1, seed=0), 1.0, reasoning=tokens)
+    assert pickle.loads(pickle.dumps(request)) == request
