@@ -1,5 +1,6 @@
 """The chart, with the images under test as `scripts/e2e` built and loaded them."""
 
+import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -24,8 +25,9 @@ def next_engine_image() -> str:
     return image("engine", f"{_TAG}-next")
 
 
-def install(system: Namespace, release: str = RELEASE, *values: str) -> None:
-    _helm("install", release, CHART, system, values)
+def install(system: Namespace, release: str = RELEASE, *values: str, wait: bool = True) -> None:
+    """`wait`: until its operator is ready."""
+    _helm("install", release, CHART, system, values, wait)
 
 
 def upgrade(chart: Path, system: Namespace, *values: str) -> None:
@@ -35,6 +37,13 @@ def upgrade(chart: Path, system: Namespace, *values: str) -> None:
 
 def uninstall(system: Namespace, release: str = RELEASE) -> None:
     kube.run("helm", "uninstall", release, "--namespace", system.name, "--wait")
+
+
+def keep(system: Namespace, release: str = RELEASE) -> None:
+    """Go on with a release whose end was refused, as it was."""
+    history = json.loads(kube.run("helm", "history", release, "--namespace", system.name, "--output", "json"))
+    last = max(int(each["revision"]) for each in history)
+    kube.run("helm", "rollback", release, str(last), "--namespace", system.name, "--wait", "--timeout", "2m")
 
 
 def operators(system: Namespace) -> list[str]:
@@ -53,9 +62,9 @@ def until_operating(system: Namespace) -> None:
     system.kubectl("rollout", "status", f"deployment/{RELEASE}", "--timeout=120s")
 
 
-def _helm(verb: str, release: str, chart: Path, system: Namespace, more: Sequence[str]) -> None:
+def _helm(verb: str, release: str, chart: Path, system: Namespace, more: Sequence[str], wait: bool = True) -> None:
     registry = _REGISTRY.removesuffix("/")  # the chart puts a slash of its own
     values = [f"images.{name}.tag={_TAG}" for name in ("operator", "gateway", "engine")]
     settings = [word for value in [*values, f"images.registry={registry}", *more] for word in ("--set", value)]
-    words = [verb, release, str(chart), "--namespace", system.name, *settings, "--wait", "--timeout", "2m"]
-    kube.run("helm", *words)
+    words = [verb, release, str(chart), "--namespace", system.name, *settings, "--timeout", "2m"]
+    kube.run("helm", *words, *(["--wait"] if wait else []))

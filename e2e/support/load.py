@@ -29,7 +29,8 @@ ASK = {
 def completion(client: OpenAI, model: str, prompt: str) -> str:
     """One stream of `TOKENS` tokens. Raises what the client raises, and ConnectionError for one that ends otherwise."""
     text, finish, tokens = "", None, 0
-    for chunk in client.completions.create(model=model, prompt=prompt, **ASK):
+    seed = PROMPTS.index(prompt)  # paced workers make their tokens of it
+    for chunk in client.completions.create(model=model, prompt=prompt, seed=seed, **ASK):
         for choice in chunk.choices:
             text += choice.text
             finish = choice.finish_reason or finish

@@ -1,40 +1,20 @@
 """Nodes are emptied and lost under streams."""
 
-import contextlib
 import os
 import shlex
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 
 import helm
 import kube
 import pytest
-from kube import Namespace, Object
+from kube import Namespace
 from load import Load
+from nodes import PATIENCE, draining, node_of
 from service import Service
 
 # Commands that cut a node's power and start it again, but for its name: `scripts/e2e` knows those of its clusters.
 STOP = shlex.split(os.environ.get("LEGATO_E2E_STOP_NODE", ""))
 START = shlex.split(os.environ.get("LEGATO_E2E_START_NODE", ""))
 ROLES = ("prefill", "decode", "gateway")
-PATIENCE = 300.0  # a node counts as lost after a while, its pods go after another
-
-
-def node_of(pod: Object) -> str:
-    return str(pod["spec"].get("nodeName", ""))
-
-
-@contextlib.contextmanager
-def draining(node: str) -> Iterator[None]:
-    """The node is being emptied meanwhile; in the end it is empty, and takes pods again."""
-    command = ("kubectl", "drain", node, "--ignore-daemonsets", "--delete-emptydir-data", f"--timeout={PATIENCE:.0f}s")
-    try:
-        with ThreadPoolExecutor(1) as pool:
-            drain = pool.submit(kube.run, *command, patience=PATIENCE + 30)
-            yield
-            drain.result()
-    finally:
-        kube.run("kubectl", "uncordon", node)
 
 
 def test_a_node_is_drained_while_the_operator_restarts(service: Service, load: Load, release: Namespace) -> None:

@@ -1,0 +1,57 @@
+"""Looks at the workers of several services again and again, while these are rolled out."""
+
+import threading
+from collections import defaultdict
+from types import TracebackType
+
+import kube
+from kube import Namespace
+from service import is_ready, stays
+
+ROLE, SERVICE = "serving.legato.dev/role", "serving.legato.dev/service"
+
+
+class Restarts:
+    """By pool: the fewest workers that were ready and stayed, and the most that were starting at once. And the most
+    services that had their turn at once."""
+
+    def __init__(self, namespace: Namespace) -> None:
+        self._namespace = namespace
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self.fewest_ready: dict[tuple[str, str], int] = {}
+        self.most_starting: dict[tuple[str, str], int] = defaultdict(int)
+        self.most_turns = 0
+        self.looks = 0
+
+    def __enter__(self) -> "Restarts":
+        self._look()
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stop.set()
+        self._thread.join(kube.PATIENCE)
+        assert not self._thread.is_alive()
+
+    def _run(self) -> None:
+        while not self._stop.wait(0.5):
+            self._look()
+
+    def _look(self) -> None:
+        ready: dict[tuple[str, str], int] = defaultdict(int)
+        starting: dict[tuple[str, str], int] = defaultdict(int)
+        for pod in self._namespace.list("pods", SERVICE):
+            labels = pod["metadata"]["labels"]
+            if labels[ROLE] in ("prefill", "decode") and stays(pod["metadata"]):
+                pool = labels[SERVICE], labels[ROLE]
+                ready[pool] += is_ready(pod)
+                starting[pool] += not is_ready(pod)
+        for pool in {*ready, *self.fewest_ready}:
+            self.fewest_ready[pool] = min(self.fewest_ready.get(pool, ready[pool]), ready[pool])
+            self.most_starting[pool] = max(self.most_starting[pool], starting[pool])
+        services = self._namespace.list("inferenceservices.serving.legato.dev")
+        self.most_turns = max(self.most_turns, sum("upgradeTurn" in each.get("status", {}) for each in services))
+        self.looks += 1
