@@ -25,6 +25,7 @@ from legato_gateway.testing.fake_worker import FakeWorker
 from legato_protocol import model_digest
 
 TOKEN = "benchmark"
+HEADERS = "Host: gateway\r\nConnection: close\r\nContent-Type: application/json\r\n"
 PATIENCE = 30.0  # seconds until a body or a client is given up
 SMALL = json.dumps({"model": "m", "prompt": "Once upon a time", "max_tokens": 1, "stream": True}).encode()
 
@@ -119,8 +120,7 @@ async def _post(port: int, path: str, body: bytes) -> tuple[bytes, float]:
     try:
         async with asyncio.timeout(PATIENCE):
             reader, writer = await asyncio.open_connection("127.0.0.1", port)
-            head = f"POST {path} HTTP/1.1\r\nHost: gateway\r\nConnection: close\r\nContent-Length: {len(body)}\r\n\r\n"
-            writer.write(head.encode() + body)
+            writer.write(f"POST {path} HTTP/1.1\r\n{HEADERS}Content-Length: {len(body)}\r\n\r\n".encode() + body)
             answer = await reader.read(65536)
             passed = time.perf_counter() - start
             while data := await reader.read(65536):
