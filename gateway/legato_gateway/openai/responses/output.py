@@ -28,7 +28,20 @@ class Events:
         """One event of type `response.` and `kind`."""
         number, self._next = self._next, self._next + 1
         data = encode({"type": f"response.{kind}", "sequence_number": number, **fields})
-        return b"".join((b"event: response.", kind.encode(), b"\ndata: ", data, b"\n\n"))
+        return self._named(kind) + data + b"\n\n"
+
+    def stem(self, kind: str, **fields: Any) -> bytes:
+        """What many events of one kind begin with, for `grown`."""
+        return self._named(kind) + encode({"type": f"response.{kind}", **fields})[:-1] + b',"sequence_number":'
+
+    def grown(self, stem: bytes, rest: bytes) -> bytes:
+        """One of them. `rest` is the JSON of its other fields, as in `"delta":"Paris"`."""
+        number, self._next = self._next, self._next + 1
+        return b"%b%d,%b}\n\n" % (stem, number, rest)
+
+    @staticmethod
+    def _named(kind: str) -> bytes:
+        return b"event: response.%b\ndata: " % kind.encode()
 
 
 class _Text:
@@ -39,6 +52,7 @@ class _Text:
         self._id, self._at = item_id("msg"), at
         self._text: list[str] = []
         self._logprobs: list[Fields] = []
+        self._stem = events.stem("output_text.delta", **self._place)
 
     def begin(self) -> bytes:
         said = self._events.event("output_item.added", output_index=self._at, item=self._item("in_progress", []))
@@ -47,7 +61,7 @@ class _Text:
     def grow(self, text: str, logprobs: Sequence[Fields]) -> bytes:
         self._text.append(text)
         self._logprobs += logprobs
-        return self._events.event("output_text.delta", **self._place, delta=text, logprobs=logprobs)
+        return self._events.grown(self._stem, b'"delta":%b,"logprobs":%b' % (encode(text), encode(logprobs)))
 
     def close(self, status: Status) -> tuple[bytes, Fields]:
         item = self.item(status)
@@ -77,6 +91,7 @@ class _Reasoning:
         self._events = events
         self._id, self._at = item_id("rs"), at
         self._text: list[str] = []
+        self._stem = events.stem("reasoning_text.delta", **self._place)
 
     def begin(self) -> bytes:
         said = self._events.event("output_item.added", output_index=self._at, item=self._item("in_progress", []))
@@ -84,7 +99,7 @@ class _Reasoning:
 
     def grow(self, text: str) -> bytes:
         self._text.append(text)
-        return self._events.event("reasoning_text.delta", **self._place, delta=text)
+        return self._events.grown(self._stem, b'"delta":' + encode(text))
 
     def close(self, status: Status) -> tuple[bytes, Fields]:
         item = self.item(status)
@@ -114,13 +129,14 @@ class _Call:
         self._events = events
         self._id, self._at, self._call_id, self._name = item_id("fc"), at, id, name
         self._arguments: list[str] = []
+        self._stem = events.stem("function_call_arguments.delta", **self._place)
 
     def begin(self) -> bytes:
         return self._events.event("output_item.added", output_index=self._at, item=self._item("in_progress", ""))
 
     def grow(self, arguments: str) -> bytes:
         self._arguments.append(arguments)
-        return self._events.event("function_call_arguments.delta", **self._place, delta=arguments)
+        return self._events.grown(self._stem, b'"delta":' + encode(arguments))
 
     def close(self, status: Status) -> tuple[bytes, Fields]:
         item = self.item(status)
