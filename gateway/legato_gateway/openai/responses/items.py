@@ -15,7 +15,7 @@ from legato_gateway.openai.schemas import MAX_CONTENT_PARTS, MAX_MESSAGES, ChatM
 
 MAX_ITEMS: Final = MAX_MESSAGES
 KINDS: Final = ("message", "function_call", "function_call_output", "reasoning")
-_TEXTS: Final = ("input_text", "output_text", "text")  # kinds of parts
+_TEXTS: Final = ("input_text", "output_text", "reasoning_text", "text")  # kinds of parts
 _ARGUMENTS = msgspec.json.Decoder(dict[str, Any])
 
 
@@ -52,6 +52,7 @@ class Conversation:
     messages: list[ChatMessage] = field(default_factory=list)
     places: list[str] = field(default_factory=list)
     called: set[str] = field(default_factory=set)  # ids of the calls so far
+    thought: str = ""  # of reasoning that the next item may go with
 
     def say(self, role: str, content: str, at: str) -> None:
         """A message that is nothing but text."""
@@ -67,7 +68,7 @@ class Conversation:
             case "function_call_output":
                 self._result(item, at)
             case "reasoning":
-                pass  # models are not shown what they thought in earlier turns
+                self.thought += _text(item.content, f"{at}.content") if item.content is not None else ""
             case _:
                 text = f"items of type {str(item.type)[:40]!r} are not supported by this server ({', '.join(KINDS)})"
                 raise Unsupported(text, param=f"{at}.type")
@@ -86,7 +87,7 @@ class Conversation:
         _check_arguments(arguments, f"{at}.arguments")
         self.called.add(id)
         call = ToolCall(id, FunctionCall(name, arguments))
-        last = self.messages[-1] if self.messages else None
+        last = self.messages[-1] if self.messages and not self.thought else None
         if last is not None and last.role == "assistant":
             self.messages[-1] = replace(last, tool_calls=(*(last.tool_calls or ()), call))
         else:
@@ -100,6 +101,9 @@ class Conversation:
         self._add(ChatMessage("tool", _text(item.output, f"{at}.output"), tool_call_id=id), at)
 
     def _add(self, message: ChatMessage, at: str) -> None:
+        if self.thought and message.role == "assistant":
+            message = replace(message, reasoning=self.thought)
+        self.thought = ""
         self.messages.append(message)
         self.places.append(at)
 

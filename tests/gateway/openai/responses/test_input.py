@@ -67,9 +67,21 @@ async def test_calls_belong_to_the_message_before_them(make: Any) -> None:
     input: Any = [{"role": "user", "content": "?"}, THOUGHT, SAID, CALL, other, *results, {**CALL, "call_id": "call_3"}]
     await gateway.client.responses.create(model="tiny", input=input)
     _, asked, second, first, again = gateway.tokens.messages
-    assert asked == {"role": "assistant", "content": "Let me see.", "tool_calls": called("call_1", "call_2")}
+    thought = {"reasoning": "hm", "reasoning_content": "hm"}
+    assert asked == {"role": "assistant", "content": "Let me see.", **thought, "tool_calls": called("call_1", "call_2")}
     assert [second["content"], second["tool_call_id"], first["content"]] == ["sun", "call_2", "rain"]
     assert again == {"role": "assistant", "content": "", "tool_calls": called("call_3")}
+
+
+async def test_what_was_reasoned_goes_with_the_message_or_call_behind_it(make: Any) -> None:
+    gateway = make(template="{{ tools }}<tool_call>")
+    user = {"role": "user", "content": "?"}
+    input: Any = [THOUGHT, user, THOUGHT, THOUGHT, CALL, RESULT, SAID, THOUGHT, {**CALL, "call_id": "call_2"}, THOUGHT]
+    await gateway.client.responses.create(model="tiny", input=input)
+    found = [(message["role"], message.get("reasoning")) for message in gateway.tokens.messages]
+    later = [("tool", None), ("assistant", None), ("assistant", "hm")]
+    assert found == [("user", None), ("assistant", "hmhm"), *later]
+    assert [len(message.get("tool_calls", ())) for message in gateway.tokens.messages] == [0, 1, 0, 0, 1]
 
 
 @pytest.mark.parametrize(
