@@ -52,7 +52,7 @@ class Conversation:
     messages: list[ChatMessage] = field(default_factory=list)
     places: list[str] = field(default_factory=list)
     called: set[str] = field(default_factory=set)  # ids of the calls so far
-    thought: str = ""  # of reasoning that the next item may go with
+    thought: list[str] = field(default_factory=list)  # reasoning, for the item that is next
 
     def say(self, role: str, content: str, at: str) -> None:
         """A message that is nothing but text."""
@@ -68,7 +68,7 @@ class Conversation:
             case "function_call_output":
                 self._result(item, at)
             case "reasoning":
-                self.thought += _text(item.content, f"{at}.content") if item.content is not None else ""
+                self.thought += [_text(item.content, f"{at}.content")] if item.content is not None else []
             case _:
                 text = f"items of type {str(item.type)[:40]!r} are not supported by this server ({', '.join(KINDS)})"
                 raise Unsupported(text, param=f"{at}.type")
@@ -102,8 +102,8 @@ class Conversation:
 
     def _add(self, message: ChatMessage, at: str) -> None:
         if self.thought and message.role == "assistant":
-            message = replace(message, reasoning=self.thought)
-        self.thought = ""
+            message = replace(message, reasoning="".join(self.thought))
+        self.thought.clear()
         self.messages.append(message)
         self.places.append(at)
 
