@@ -32,7 +32,7 @@ spec:
   model:
     servedName: smollm2
     maxLength: 4096
-    source: {{builtin: smollm2-135m-instruct}}
+    source: {source}
   engine: {{blockSize: 16, kvCacheMemory: 400Mi, chunkTokens: {chunk}, dtype: Float32, hangTimeout: {hang}}}
   prefill: {{resources: {{requests: {{cpu: "1"}}}}}}
   decode: {{resources: {{requests: {{cpu: "1"}}}}}}
@@ -70,6 +70,7 @@ class Service:
 
     def __init__(self, folder: Path, **manifest: Any) -> None:
         settings = {"name": "test", "prefill": 1, "chunk": 128, "transport": "TCP", "hang": "15s"} | manifest
+        settings.setdefault("source", "{builtin: smollm2-135m-instruct}")
         settings.setdefault("scaling", SCALING.format(**settings))
         self.file = folder / "inferenceservice.yaml"
         self.file.write_text(MANIFEST.format(**settings))
