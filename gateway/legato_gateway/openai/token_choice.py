@@ -8,7 +8,7 @@ from legato_gateway.errors import BadRequest
 from legato_gateway.openai.schemas import SamplingBody
 from legato_gateway.openai.serving import ModelServing
 from legato_protocol.sampling_limits import MAX_BAD_WORD_TOKENS
-from legato_protocol.stream import SamplingParams
+from legato_protocol.stream import REASONING, SamplingParams
 
 _SHOWN = 8  # tokens that are told back
 _ANY_LENGTH = 1 << 16  # tokens: the schema bounds the text
@@ -50,7 +50,8 @@ def _check_something_is_left(params: SamplingParams, vocabulary: int) -> None:
     """What depends on the words before is known only later: such an answer ends with an error of its own."""
     allowed = set(params.allowed_token_ids) or set(range(vocabulary))
     ends = set(params.stop_token_ids)
-    if params.grammar and not allowed & ends:
+    must_end = bool(params.grammar) and params.grammar_kind != REASONING  # one of reasoning may bound that alone
+    if must_end and not allowed & ends:
         text = (
             f"allowed_token_ids has none of the tokens that end an answer, {sorted(ends)[:_SHOWN]}: no answer could end"
         )

@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from legato_protocol.stream import later_params
+from legato_gateway.openai import token_choice
+from legato_protocol.stream import REASONING, SamplingParams, later_params
 
 pytestmark = pytest.mark.anyio
 END = 256
@@ -88,6 +89,12 @@ async def test_a_word_is_forbidden_after_a_space_where_that_is_other_tokens(
 )
 async def test_what_cannot_be_obeyed_is_named(gateway: Any, fields: dict[str, Any], param: str, text: str) -> None:
     assert await refused(gateway, param, **fields) == text
+
+
+def test_a_bound_of_reasoning_lets_an_answer_go_on() -> None:
+    """With `ignore_eos` nothing has to end it."""
+    params = SamplingParams(max_tokens=9, seed=1, grammar="{}", grammar_kind=REASONING, bad_words=((97,),))
+    token_choice._check_something_is_left(params, 257)
 
 
 async def test_what_can_be_obeyed_together_is_taken(gateway: Any) -> None:
