@@ -34,6 +34,7 @@ class GenerationRequest:
     elapsed: float = 0.0
     operation: Operation = "text_completion"
     trace: str = ""  # W3C traceparent of the HTTP request's span; empty: it is not traced
+    include_stop: bool = False  # what ends a choice is a part of its text
     shown_tokens: frozenset[int] = frozenset()  # special tokens that show in the text all the same
     reasoning: ReasoningTokens | None = None  # what its reasoning is counted by, if it is
     explains_end: bool = False  # logprobs are told of the token that ends a choice, too
@@ -56,7 +57,11 @@ class TokenText:
 @dataclass(frozen=True, slots=True)
 class Delta:
     """Something new of one choice. `finish` is OpenAI's finish_reason and comes with the last delta of a choice, and
-    with it `stop`: the stop string that ended it, if one did. `scores` come with its first, if they are asked for."""
+    with it `stop`: the stop string that ended it, if one did. `scores` come with its first, if they are asked for.
+
+    `token_ids` are the tokens since the delta before, those that end the choice included: all deltas together have each
+    token once, also those whose text is held back or never shown.
+    """
 
     choice: int
     text: str
@@ -64,6 +69,7 @@ class Delta:
     finish: str | None = None
     stop: str | None = None
     scores: PromptScores | None = None
+    token_ids: tuple[int, ...] = ()
 
 
 @dataclass(slots=True)

@@ -108,6 +108,7 @@ class Gateway:
         discovery = options.pop("discovery", StaticDiscovery(()))
         hold = options.pop("hold_without_workers", False)
         tracer = options.pop("tracer", None)
+        vocabulary = options.pop("vocabulary", None) or Letters()
         policy = Policy(**options)
         dispatcher = Dispatcher(self.fleet, self.index, policy, self.links.send, random.Random(1), loop.time)
         self.relay = RequestRelay(
@@ -115,7 +116,7 @@ class Gateway:
             index=self.index,
             admission=self.admission,
             dispatcher=dispatcher,
-            vocabulary=Letters(),
+            vocabulary=vocabulary,
             snapshots=self.links,
             history=self.history,
             metrics=self.metrics,

@@ -24,7 +24,7 @@ REFUSED = [
     *(b'"%s": %s' % (name, value) for name in (b"max_tokens", b"n", b"top_k", b"min_tokens", b"logprobs", b"priority")
       for value in (b"-2147483649", b"9223372036854775808", b"1e308", b"0.5", b"true", b'"1"')),
     b'"max_tokens": 0', b'"n": 0', b'"n": 65', b'"n": 128', b'"repetition_penalty": 0', b'"repetition_penalty": 1e-308',
-    b'"seed": 18446744073709551616', b'"seed": -9223372036854775809', b'"logprobs": 21', b'"best_of": 64',
+    b'"seed": 18446744073709551616', b'"seed": -9223372036854775809', b'"logprobs": 21', b'"best_of": 65',
     b'"stop": [%s"x"]' % (b'"x",' * 10_000), b'"stop": ""', b'"stop": [""]', b'"stop": "%s"' % (b"x" * 2000),
     b'"logit_bias": {%s"0": 1}' % b"".join(b'"%d": 1,' % token for token in range(100_000)),
     b'"logit_bias": {"-1": 1}', b'"logit_bias": {"99999999999999999999": 1}', b'"logit_bias": {"0": 101}',

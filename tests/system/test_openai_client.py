@@ -292,7 +292,7 @@ def test_bad_chats_are_errors_of_openais_kinds(
         ({"prompt": "word " * 5000}, openai.BadRequestError, "prompt"),
         ({"max_tokens": -5}, openai.BadRequestError, "max_tokens"),
         ({"max_tokens": 0}, openai.BadRequestError, "max_tokens"),
-        ({"best_of": 4}, openai.BadRequestError, "best_of"),
+        ({"best_of": 1, "n": 2}, openai.BadRequestError, "best_of"),
         ({"suffix": "the end"}, openai.BadRequestError, "suffix"),
         ({"extra_headers": {"x-legato-deadline": "soon"}}, openai.BadRequestError, "x-legato-deadline"),
     ],

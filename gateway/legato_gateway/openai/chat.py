@@ -7,8 +7,19 @@ from dataclasses import dataclass
 import msgspec
 
 from legato_gateway.errors import BadRequest
-from legato_gateway.openai import bodies, params, prompt_logprobs, structured_output, token_choice, unsupported
+from legato_gateway.openai import (
+    bodies,
+    chat_start,
+    extras,
+    params,
+    prompt_logprobs,
+    structured_output,
+    token_choice,
+    truncation,
+    unsupported,
+)
 from legato_gateway.openai.answer import AnswerFormat
+from legato_gateway.openai.chat_start import ChatStart
 from legato_gateway.openai.chat_writer import ChatWriter
 from legato_gateway.openai.generation_response import PreparedRequest
 from legato_gateway.openai.params import Asked
@@ -33,6 +44,7 @@ class ChatRequest:
 
     request: GenerationRequest
     format: AnswerFormat
+    start: ChatStart
 
 
 def prepare(serving: ModelServing, asked: Asked, raw: bytearray) -> PreparedRequest:
@@ -46,9 +58,12 @@ def prepare(serving: ModelServing, asked: Asked, raw: bytearray) -> PreparedRequ
     chat = chat_request(serving, asked, head.id, body, messages)
     usage = bool(body.stream_options and body.stream_options.include_usage)
     logprobs = chat.request.params.logprobs is not None
+    told = extras.asked(body, (chat.request.prompt,), prompt_in_choice=False)
     return PreparedRequest(
         requests=(chat.request,),
-        writer=ChatWriter(head, usage, logprobs, serving.tokens.token_bytes, chat.format, body.prompt_logprobs),
+        writer=ChatWriter(
+            head, usage, logprobs, serving.tokens.token_bytes, chat.format, body.prompt_logprobs, told, chat.start
+        ),
         stream=bool(body.stream),
         explain=chat.request.explain,
         id=head.id,
@@ -72,9 +87,10 @@ def chat_request(
     sampling = params.sampling(body, serving.limits, most, logprobs, grammar)
     sampling = token_choice.restricted(sampling, body, serving)
     sampling = msgspec.structs.replace(sampling, prompt_logprobs=prompt_logprobs.asked(body))
-    shown, counted = _shown(serving, tools, reasoning), reasoning.tokens if reasoning else None
+    shown = _shown(serving, tools, reasoning) | serving.shown_tokens(body)
+    counted = reasoning.tokens if reasoning else None
     request = params.request(id, prompt, sampling, body, options, shown, counted)
-    return ChatRequest(request, AnswerFormat(tools.calls, reasoning))
+    return ChatRequest(request, AnswerFormat(tools.calls, reasoning), chat_start.of(body, messages))
 
 
 def rendered(
@@ -84,19 +100,32 @@ def rendered(
     for number, message in enumerate(messages):
         unsupported.check_message(message, f"messages[{number}]")
     tools = definitions.offered(body, serving.tools.family, serving.tools.why_not, structured_output.of(body))
-    return tools, _prompt(serving, body, messages, tools)
+    start = chat_start.of(body, messages)
+    wanted = body.max_completion_tokens or body.max_tokens or 1
+    keep = truncation.kept(body, serving.model.context, wanted)
+    return tools, _prompt(serving, body, messages, tools, start, keep)
 
 
 def _prompt(
-    serving: ModelServing, body: ChatBody, messages: Sequence[ChatMessage], tools: OfferedTools
+    serving: ModelServing,
+    body: ChatBody,
+    messages: Sequence[ChatMessage],
+    tools: OfferedTools,
+    start: ChatStart,
+    keep: int | None,
 ) -> tuple[int, ...]:
     asked = template_variables.of(body, serving.tokens.template_takes, serving.reasoning.family is not None)
     try:
         templated, variables = serving.tools.told(chat_messages.templated(messages, serving.tools.family), tools.shown)
     except RecursionError:
         raise BadRequest("tools or arguments of calls are nested too deeply") from None
+    variables = asked | variables | ({} if start.prompted else {"add_generation_prompt": False})
+    special, most = bool(body.add_special_tokens), serving.model.context
     with serving.tokenizing("messages"):
-        prompt = tuple(serving.tokens.encode_chat(templated, serving.model.context, asked | variables))
+        ids = serving.tokens.encode_chat(
+            templated, most, variables, add_special=special, keep=keep, continued=start.continued
+        )
+    prompt = tuple(ids)
     serving.check_prompt(prompt, "messages")
     return prompt
 

@@ -6,7 +6,9 @@ from typing import Any
 from legato_gateway.errors import GatewayError
 from legato_gateway.openai import answer, prompt_logprobs
 from legato_gateway.openai.answer import AnswerFormat, AnswerReader
-from legato_gateway.openai.sse import ChunkEncoder, CollectedChoice, ResponseHead, encode, usage_fields
+from legato_gateway.openai.chat_start import NEW_MESSAGE, ChatStart
+from legato_gateway.openai.extras import NO_EXTRAS, Extras, StreamExtras
+from legato_gateway.openai.sse import ChunkEncoder, ChunkExtra, CollectedChoice, ResponseHead, encode, usage_fields
 from legato_gateway.openai.token_logprobs import logprob_fields
 from legato_gateway.request import Delta, TokenText, Usage
 
@@ -25,6 +27,8 @@ class ChatWriter:
         token_bytes: Callable[[int], bytes],
         format: AnswerFormat,
         prompt_logprobs: int | None = None,
+        extras: Extras = NO_EXTRAS,
+        start: ChatStart = NEW_MESSAGE,
     ) -> None:
         self._head = head
         self._events = ChunkEncoder(head, f"{KIND}.chunk", include_usage)
@@ -32,6 +36,9 @@ class ChatWriter:
         self._token_bytes = token_bytes
         self._format = format
         self._prompt_logprobs = prompt_logprobs  # how many alternatives beside each token of the prompt
+        self._extras = extras
+        self._start = start
+        self._stream = StreamExtras(extras)
         self._begun: set[int] = set()
         self._readers: dict[int, AnswerReader] = {}
 
@@ -39,18 +46,26 @@ class ChatWriter:
         said = b""
         if index not in self._begun:
             self._begun.add(index)
-            said = self._events.chunk(index, b'"delta":{"role":"assistant","content":""}', b"null", None)
-        shown = self._logprobs and bool(delta.tokens)
-        if not (delta.text or shown or delta.finish):
+            said = self._begin(index)
+        extra, shown = self._stream.take(index, delta.token_ids), self._logprobs and bool(delta.tokens)
+        if not (delta.text or shown or delta.finish or extra.choice):
             return said
         if not self._format.is_plain:
-            return said + self._read(index, delta)
+            return said + self._read(index, delta, extra)
         logprobs = encode(self._logprob_fields(delta.tokens)) if shown else b"null"
         content = b'"delta":{"content":' + encode(delta.text) + b"}" if delta.text or shown else _NOTHING
-        return said + self._events.chunk(index, content, logprobs, delta.finish)
+        return said + self._events.chunk(index, content, logprobs, delta.finish, extra)
 
-    def _read(self, index: int, delta: Delta) -> bytes:
-        """An event for each thing that is read in the text; logprobs and the reason of the end go with the last."""
+    def _begin(self, index: int) -> bytes:
+        first = b'"delta":' + encode({"role": self._start.role, "content": ""})
+        said = self._events.chunk(index, first, b"null", None, self._stream.begin(index))
+        if self._start.echo:
+            echoed = b'"delta":' + encode({"content": self._start.echo})
+            said += self._events.chunk(index, echoed, b"null", None, self._stream.begin(index))
+        return said
+
+    def _read(self, index: int, delta: Delta, extra: ChunkExtra) -> bytes:
+        """An event for each thing that is read in the text; all that is of the tokens goes with the last."""
         reader = self._readers.get(index)
         if reader is None:
             reader = self._readers[index] = self._format.reader()
@@ -58,12 +73,13 @@ class ChatWriter:
         tokens = reader.told(delta.tokens) if self._logprobs else ()
         logprobs = encode(self._logprob_fields(tokens)) if tokens else b"null"
         if not found:
-            if logprobs == b"null" and delta.finish is None:
+            if logprobs == b"null" and delta.finish is None and not extra.choice:
                 return b""
             found = [_NOTHING]
-        events = [self._events.chunk(index, fields, b"null", None) for fields in found[:-1]]
+        before = extra._replace(choice=b"", chunk=b"")
+        events = [self._events.chunk(index, fields, b"null", None, before) for fields in found[:-1]]
         finish = reader.finish_reason(delta.finish)
-        return b"".join([*events, self._events.chunk(index, found[-1], logprobs, finish)])
+        return b"".join([*events, self._events.chunk(index, found[-1], logprobs, finish, extra)])
 
     def end(self, usage: Usage) -> bytes:
         return self._events.end(usage)
@@ -73,7 +89,12 @@ class ChatWriter:
 
     def whole(self, answers: Sequence[CollectedChoice], usage: Usage) -> bytes:
         choices = [self._choice(collected) for collected in answers]
-        whole = {**self._head.fields(KIND), "choices": choices, "usage": usage_fields(usage)}
+        whole = {
+            **self._head.fields(KIND),
+            "choices": choices,
+            "usage": usage_fields(usage),
+            **self._extras.of_answer(),
+        }
         if self._prompt_logprobs is not None and answers and (scores := answers[0].scores) is not None:
             whole["prompt_logprobs"] = prompt_logprobs.listed(scores, self._prompt_logprobs, self._token_bytes)
         return encode(whole)
@@ -83,11 +104,19 @@ class ChatWriter:
         deltas = reader.push(text, collected.finish or "stop")
         return {
             "index": collected.index,
-            "message": answer.message(deltas, self._format.tells_reasoning),
+            "message": self._message(deltas),
             "logprobs": self._logprob_fields(reader.told(collected.tokens)) if self._logprobs else None,
             "finish_reason": reader.finish_reason(collected.finish),
+            **self._extras.of_choice(collected),
         }
 
+    def _message(self, deltas: list[dict[str, Any]]) -> dict[str, Any]:
+        message = answer.message(deltas, self._format.tells_reasoning)
+        if self._start.echo:
+            message["content"] = self._start.echo + (message["content"] or "")
+        return message | {"role": self._start.role}
+
     def _logprob_fields(self, tokens: Sequence[TokenText]) -> dict[str, Any]:
-        shown = [logprob_fields(token, self._token_bytes) for token in tokens if token.logprobs]
+        name = self._extras.token_name
+        shown = [logprob_fields(token, self._token_bytes, name) for token in tokens if token.logprobs]
         return {"content": shown, "refusal": None}

@@ -9,7 +9,18 @@ from typing import Any
 from msgspec.structs import replace
 
 from legato_gateway.errors import BadRequest, GatewayError
-from legato_gateway.openai import bodies, params, prompt_logprobs, structured_output, token_choice, unsupported
+from legato_gateway.openai import (
+    best_of,
+    bodies,
+    extras,
+    params,
+    prompt_logprobs,
+    structured_output,
+    token_choice,
+    truncation,
+    unsupported,
+)
+from legato_gateway.openai.extras import NO_EXTRAS, Extras, StreamExtras
 from legato_gateway.openai.generation_response import PreparedRequest
 from legato_gateway.openai.params import Asked
 from legato_gateway.openai.prompts import Prompt, prompts
@@ -34,44 +45,58 @@ def prepare(serving: ModelServing, asked: Asked, raw: bytearray) -> PreparedRequ
     scored = prompt_logprobs.asked(body)
     grammar = structured_output.of(body)
     options = params.options(asked, body)
-    given = prompts(body.prompt, serving.model.context)
-    params.check_choices(len(given), body.n or 1)
+    wanted = 1 if body.max_tokens == 0 else body.max_tokens  # nothing is computed that makes no token
+    context = serving.model.context
+    keep = truncation.kept(body, context, wanted or DEFAULT_MAX_TOKENS)
+    given = prompts(body.prompt, context, keep is not None)
+    best = best_of.of(body)
+    params.check_choices(len(given), best.made, "best_of" if best.ranks else "n")
     head = ResponseHead(new_id("cmpl"), int(time.time()), serving.model)
-    requests = []
+    logprobs = body.logprobs or 0 if best.ranks else body.logprobs
+    requests, special = [], body.add_special_tokens is not False
     for number, prompt in enumerate(given):
-        ids = _ids(serving, prompt, body.add_special_tokens is not False)
-        wanted = 1 if body.max_tokens == 0 else body.max_tokens  # nothing is computed that makes no token
-        most = params.limit(wanted, len(ids), serving.model.context, DEFAULT_MAX_TOKENS, "prompt")
-        sampling = params.sampling(body, serving.limits, most, body.logprobs, grammar)
+        ids = _ids(serving, prompt, special, keep)
+        most = params.limit(wanted, len(ids), context, DEFAULT_MAX_TOKENS, "prompt")
+        sampling = params.sampling(body, serving.limits, most, logprobs, grammar)
         sampling = replace(token_choice.restricted(sampling, body, serving), prompt_logprobs=scored)
         id = head.id if len(given) == 1 else f"{head.id}-{number}"
-        made = params.request(id, ids, sampling, body, options)
-        requests.append(dataclasses.replace(made, explains_end=body.logprobs is not None))
-    echoes = [_echo(serving, prompt) for prompt in given] if body.echo else []
+        made = params.request(id, ids, sampling, body, options, serving.shown_tokens(body), choices=best.made)
+        requests.append(dataclasses.replace(made, explains_end=logprobs is not None))
+    kept = tuple(request.prompt for request in requests)
+    echoes = [_echo(serving, *each, special, keep) for each in zip(given, kept, strict=True)] if body.echo else []
     usage = bool(body.stream_options and body.stream_options.include_usage)
     shown = Shown(body.max_tokens != 0, body.logprobs, body.prompt_logprobs, body.n or 1)
+    asks = extras.asked(body, kept, prompt_in_choice=True)
     return PreparedRequest(
         requests=tuple(requests),
-        writer=CompletionWriter(head, usage, shown, serving.tokens.token_bytes, echoes),
+        writer=CompletionWriter(head, usage, shown, serving.tokens.token_bytes, echoes, asks),
         stream=bool(body.stream),
         explain=options.explain,
         id=head.id,
         model=serving.model.name,
+        choose=best.chosen if best.ranks else None,
     )
 
 
-def _ids(serving: ModelServing, prompt: Prompt, special: bool) -> tuple[int, ...]:
-    with serving.tokenizing("prompt"):
-        most = serving.model.context
-        ids = tuple(serving.tokens.encode(prompt, special, most)) if isinstance(prompt, str) else prompt
+def _ids(serving: ModelServing, prompt: Prompt, special: bool, keep: int | None) -> tuple[int, ...]:
+    if isinstance(prompt, str):
+        with serving.tokenizing("prompt"):
+            ids = tuple(serving.tokens.encode(prompt, special, serving.model.context, keep))
+    else:
+        ids = prompt if keep is None else prompt[-keep:]
     serving.check_prompt(ids, "prompt")
     return ids
 
 
-def _echo(serving: ModelServing, prompt: Prompt) -> str:
+def _echo(serving: ModelServing, prompt: Prompt, kept: tuple[int, ...], special: bool, keep: int | None) -> str:
+    """The text of what was kept of a prompt, without what the tokenizer puts around a text."""
     if isinstance(prompt, str):
-        return prompt
-    return b"".join(map(serving.tokens.token_bytes, prompt)).decode(errors="replace")
+        if keep is None:
+            return prompt
+        most = serving.model.context
+        around = len(serving.tokens.encode("", special, most))
+        kept = tuple(serving.tokens.encode(prompt, False, most, max(0, len(kept) - around)))
+    return b"".join(map(serving.tokens.token_bytes, kept)).decode(errors="replace")
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,12 +119,16 @@ class CompletionWriter:
         shown: Shown,
         token_bytes: Callable[[int], bytes],
         echoes: Sequence[str],
+        extras: Extras = NO_EXTRAS,
     ) -> None:
         self._head = head
         self._events = ChunkEncoder(head, KIND, include_usage)
         self._shown = shown
         self._token_bytes = token_bytes
         self._echoes = echoes
+        self._extras = extras
+        self._names = extras.names(token_bytes)
+        self._stream = StreamExtras(extras)
         self._begun: set[int] = set()
 
     def delta(self, index: int, delta: Delta) -> bytes:
@@ -108,13 +137,15 @@ class CompletionWriter:
             self._begun.add(index)
             fields = self._echoed(index, delta.scores)
             logprobs = encode(fields) if fields else b"null"
-            said = self._events.chunk(index, b'"text":' + encode(self._echo(index)), logprobs, None)
+            begun = self._stream.begin(index)
+            said = self._events.chunk(index, b'"text":' + encode(self._echo(index)), logprobs, None, begun)
         text, tokens, finish = self._told_of(delta)
         shown = self._shown.logprobs is not None and bool(tokens)
-        if not (text or shown or finish):
+        extra = self._stream.take(index, delta.token_ids if self._shown.answer else ())
+        if not (text or shown or finish or extra.choice):
             return said
         logprobs = encode(self._logprob_fields(index, tokens)) if shown else b"null"
-        return said + self._events.chunk(index, b'"text":' + encode(text), logprobs, finish)
+        return said + self._events.chunk(index, b'"text":' + encode(text), logprobs, finish, extra)
 
     def end(self, usage: Usage) -> bytes:
         return self._events.end(self._used(usage))
@@ -134,6 +165,7 @@ class CompletionWriter:
             "text": self._echo(index) + text,
             "logprobs": self._logprobs(answer) if shown.logprobs is not None else None,
             "finish_reason": finish,
+            **self._extras.of_choice(answer if shown.answer else dataclasses.replace(answer, token_ids=[])),
         }
         if shown.prompt_logprobs is not None and answer.scores is not None:
             choice["prompt_logprobs"] = prompt_logprobs.listed(answer.scores, shown.prompt_logprobs, self._token_bytes)
@@ -161,7 +193,7 @@ class CompletionWriter:
         most = self._shown.logprobs
         if not self._echoes or scores is None or most is None:
             return None
-        return prompt_logprobs.echoed(scores, most, self._token_bytes, self._echo(index))
+        return prompt_logprobs.echoed(scores, most, self._token_bytes, self._echo(index), self._names)
 
     def _logprob_fields(self, index: int, tokens: Sequence[TokenText]) -> dict[str, list[Any]]:
         fields: dict[str, list[Any]] = {"text_offset": [], "token_logprobs": [], "tokens": [], "top_logprobs": []}
@@ -172,6 +204,6 @@ class CompletionWriter:
             own, top = token.logprobs.logprob, tuple((best.token, best.logprob) for best in token.logprobs.top)
             fields["text_offset"].append(begin + token.offset)
             fields["token_logprobs"].append(finite(own))
-            fields["tokens"].append(token.raw.decode(errors="replace"))
-            fields["top_logprobs"].append(prompt_logprobs.likeliest(top, token.token, own, self._token_bytes))
+            fields["tokens"].append(self._extras.token_name(token.token, token.raw))
+            fields["top_logprobs"].append(prompt_logprobs.likeliest(top, token.token, own, self._names))
         return fields

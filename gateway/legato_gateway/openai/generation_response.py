@@ -35,6 +35,7 @@ class PreparedRequest:
     id: str
     model: str
     id_header: bytes = b"x-request-id"  # of the response; as the API's clients look for it
+    choose: Callable[[Sequence[CollectedChoice]], list[CollectedChoice]] | None = None  # which answers are told
 
 
 Batch = list[tuple[int, Delta]]  # (index of the choice over all prompts, what is new of it)
@@ -84,10 +85,13 @@ class GenerationResponse(Response):
                     answer = answers.setdefault(index, CollectedChoice(index))
                     answer.text.append(delta.text)
                     answer.tokens += delta.tokens
+                    answer.token_ids += delta.token_ids
                     answer.finish = delta.finish or answer.finish
                     answer.stop = delta.stop or answer.stop
                     answer.scores = delta.scores or answer.scores
         found = [answers[index] for index in sorted(answers)]
+        if self._prepared.choose is not None:
+            found = self._prepared.choose(found)
         spell = partial(self._prepared.writer.whole, found, self._usage())
         body = await _apart(spell, any(answer.scores for answer in found))
         length = (b"content-length", b"%d" % len(body))

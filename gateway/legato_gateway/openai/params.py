@@ -131,15 +131,16 @@ def request(
     options: RequestOptions,
     shown_tokens: frozenset[int] = frozenset(),
     reasoning: ReasoningTokens | None = None,
+    choices: int | None = None,
 ) -> GenerationRequest:
-    """The relay's request. Raises DeadlineExceeded."""
+    """The relay's request, of `n` choices unless `choices` says another number. Raises DeadlineExceeded."""
     stop = (body.stop,) if isinstance(body.stop, str) else body.stop or ()
     return GenerationRequest(
         id=id,
         prompt=prompt,
         params=params,
         deadline=options.deadline.left(),
-        choices=body.n or 1,
+        choices=choices or body.n or 1,
         stop=tuple(dict.fromkeys(stop)),
         tenant=options.tenant,
         priority=options.priority,
@@ -148,15 +149,16 @@ def request(
         elapsed=options.deadline.elapsed(),
         operation="chat" if isinstance(body, ChatBody) else "text_completion",
         trace=options.trace,
+        include_stop=bool(body.include_stop_str_in_output),
         shown_tokens=shown_tokens,
         reasoning=reasoning,
     )
 
 
-def check_choices(prompts: int, n: int) -> None:
-    """Raises BadRequest for more answers than one request may have."""
-    if prompts * n > MAX_CHOICES:
-        raise BadRequest(f"{prompts} prompts × n = {n} are more than {MAX_CHOICES} answers", param="n")
+def check_choices(prompts: int, each: int, param: str) -> None:
+    """Raises BadRequest for more answers than one request may have, where each prompt has as many as `param` says."""
+    if prompts * each > MAX_CHOICES:
+        raise BadRequest(f"{prompts} prompts × {param} = {each} are more than {MAX_CHOICES} answers", param=param)
 
 
 def _invalid(name: str, given: str, allowed: str) -> BadRequest:

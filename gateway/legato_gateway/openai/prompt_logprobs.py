@@ -36,16 +36,19 @@ def listed(scores: PromptScores, alternatives: int, token_bytes: TokenBytes) -> 
     return [None, *(of(own, found) for own, found in zip(scores.prompt[1:], scores, strict=True))]
 
 
-def echoed(scores: PromptScores, alternatives: int, token_bytes: TokenBytes, echo: str) -> dict[str, list[Any]]:
-    """The prompt's part of a completion's logprobs. `echo` is its text, in which tokens begin at `text_offset`."""
+def echoed(
+    scores: PromptScores, alternatives: int, token_bytes: TokenBytes, echo: str, names: TokenBytes
+) -> dict[str, list[Any]]:
+    """The prompt's part of a completion's logprobs. `echo` is its text, where tokens begin at `text_offset`. They are
+    told by their `names`, as a rule their bytes."""
     prompt = scores.prompt
     found = [None, *scores]
     return {
         "text_offset": _offsets(prompt, token_bytes, echo),
         "token_logprobs": [finite(one.logprob) if one else None for one in found],
-        "tokens": [_text(token_bytes, id) for id in prompt],
+        "tokens": [_text(names, id) for id in prompt],
         "top_logprobs": [
-            likeliest(one.top[:alternatives], id, one.logprob, token_bytes) if one else None
+            likeliest(one.top[:alternatives], id, one.logprob, names) if one else None
             for id, one in zip(prompt, found, strict=True)
         ],
     }

@@ -14,6 +14,7 @@ from legato_gateway.openai import bodies, params
 from legato_gateway.openai.schemas import Texts, TokenIdLists, TokenIds
 from legato_protocol.sampling_limits import MAX_CHOICES
 
+MAX_TRUNCATED = 1 << 20  # ids of all prompts, before they are cut
 Prompt = str | tuple[int, ...]
 
 _FIRST = re.compile(rb"\[\s*(.)", re.DOTALL)
@@ -24,8 +25,9 @@ _TEXTS = msgspec.json.Decoder(Texts)
 _ID_LISTS = msgspec.json.Decoder(TokenIdLists)
 
 
-def prompts(raw: Raw, context: int) -> tuple[Prompt, ...]:
-    """The prompts, however few or many there are. Raises BadRequest; ContextLengthExceeded for more ids than that."""
+def prompts(raw: Raw, context: int, truncates: bool = False) -> tuple[Prompt, ...]:
+    """The prompts, however few or many there are. Raises BadRequest; ContextLengthExceeded for more ids than that, or
+    with `truncates` for more than are read to be cut."""
     json = bytes(raw)
     if json[:1] == b'"':
         return (bodies.decode(_TEXT, raw, "prompt"),)
@@ -38,10 +40,10 @@ def prompts(raw: Raw, context: int) -> tuple[Prompt, ...]:
     if found[1] == b"[":
         count = json.count(b"[") - 1
         _check_count(count)
-        _check_length(json.count(b",") + 1, context, count)
+        _check_length(json.count(b",") + 1, context, count, truncates)
         return bodies.decode(_ID_LISTS, raw, "prompt")
     if found[1] in b"-0123456789":
-        _check_length(json.count(b",") + 1, context)
+        _check_length(json.count(b",") + 1, context, 1, truncates)
     return (bodies.decode(_IDS, raw, "prompt"),)
 
 
@@ -50,7 +52,7 @@ def _check_count(count: int) -> None:
         raise BadRequest(f"there are more than {MAX_CHOICES} prompts", param="prompt")
 
 
-def _check_length(count: int, context: int, prompts: int = 1) -> None:
-    if count > prompts * context:
+def _check_length(count: int, context: int, prompts: int, truncates: bool) -> None:
+    if count > max(prompts * context, MAX_TRUNCATED if truncates else 0):
         of = "the prompt" if prompts == 1 else f"{prompts} prompts"
         raise params.too_long(context, f"there are {count} tokens of {of}", "prompt")

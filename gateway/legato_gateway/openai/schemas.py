@@ -11,6 +11,7 @@ import msgspec
 from msgspec import UNSET, Meta, Raw, UnsetType
 
 from legato_protocol.sampling_limits import (
+    LARGEST_COUNT,
     LOGIT_BIAS,
     MAX_ALLOWED_TOKENS,
     MAX_BAD_WORDS,
@@ -112,7 +113,7 @@ _PROMPTS = {"anyOf": [json_schema(kind) for kind in (str, TokenIds, Texts, Token
 class StreamOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     include_usage: bool | None = None
     include_obfuscation: bool | None = None  # changes no answer
-    continuous_usage_stats: bool | None = None  # a feature that is not there
+    continuous_usage_stats: bool | None = None  # vLLM's
 
 
 class SamplingBody(msgspec.Struct, frozen=True, kw_only=True):
@@ -142,6 +143,11 @@ class SamplingBody(msgspec.Struct, frozen=True, kw_only=True):
     stop_token_ids: Annotated[StopTokens | None, Meta(description=f"up to {MAX_STOP_TOKENS} token ids in a list")] = (
         None
     )
+    include_stop_str_in_output: bool | None = None
+    skip_special_tokens: bool | None = None
+    truncate_prompt_tokens: Annotated[int, _whole(Interval(-1, LARGEST_COUNT))] | None = None
+    return_token_ids: bool | None = None
+    return_tokens_as_token_ids: bool | None = None
     priority: Annotated[int, _whole(PRIORITY)] | None = None  # lower goes first, as in vLLM
     cache_salt: Annotated[str, _text(1, MAX_NAME_CHARACTERS)] | None = None
     allowed_token_ids: Annotated[
@@ -161,13 +167,9 @@ class SamplingBody(msgspec.Struct, frozen=True, kw_only=True):
     prompt_logprobs: Annotated[int, _whole(Interval(0, MAX_LOGPROBS))] | None = None
     # features that are not there
     use_beam_search: Absent = UNSET
-    include_stop_str_in_output: Absent = UNSET
     kv_transfer_params: Absent = UNSET
     logits_processors: Absent = UNSET
-    return_token_ids: Absent = UNSET
-    return_tokens_as_token_ids: Absent = UNSET
-    skip_special_tokens: bool | None = None  # only true
-    truncate_prompt_tokens: Absent = UNSET
+    stop_regex: Absent = UNSET  # SGLang's
     vllm_xargs: Absent = UNSET
     # what changes no answer
     metadata: NoEffect = UNSET
@@ -184,6 +186,11 @@ class ChatBody(SamplingBody, frozen=True, kw_only=True):
     max_completion_tokens: Annotated[int, _whole(RANGES["max_tokens"])] | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, _whole(Interval(0, MAX_LOGPROBS))] | None = None
+    # vLLM's
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
+    add_special_tokens: bool | None = None
+    echo: bool | None = None
     tools: Raw | UnsetType = UNSET  # these are read by `tools.definitions`
     tool_choice: Raw | UnsetType = UNSET
     parallel_tool_calls: bool | None = None
@@ -198,12 +205,8 @@ class ChatBody(SamplingBody, frozen=True, kw_only=True):
     audio: Absent = UNSET
     prediction: Absent = UNSET
     web_search_options: Absent = UNSET
-    continue_final_message: Absent = UNSET
-    add_generation_prompt: bool | None = None
-    add_special_tokens: Absent = UNSET
     chat_template: Absent = UNSET
     documents: Absent = UNSET
-    echo: Absent = UNSET
     mm_processor_kwargs: Absent = UNSET
     moderation: Absent = UNSET
     verbosity: Absent = UNSET

@@ -18,6 +18,7 @@ from legato_gateway.openai.event_stream import StreamPolicy
 from legato_gateway.openai.params import ModelLimits
 from legato_gateway.openai.preparation import PreparationPool
 from legato_gateway.openai.reasoning.support import ReasoningSupport
+from legato_gateway.openai.schemas import SamplingBody
 from legato_gateway.openai.tools.support import ToolSupport
 from legato_gateway.request import Relay
 from legato_gateway.tokenizer.tokens import TextTooLong, TokenizeError
@@ -33,7 +34,7 @@ class Tokenizer(Protocol):
     @property
     def vocab_size(self) -> int: ...
 
-    def encode(self, text: str, add_special: bool, most: int) -> list[int]: ...
+    def encode(self, text: str, add_special: bool, most: int, keep: int | None = None) -> list[int]: ...
 
     @property
     def chat_template(self) -> str | None: ...
@@ -41,10 +42,20 @@ class Tokenizer(Protocol):
     def template_takes(self, variable: str) -> bool: ...
 
     def encode_chat(
-        self, messages: Sequence[Mapping[str, Any]], most: int, variables: Mapping[str, Any]
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        most: int,
+        variables: Mapping[str, Any],
+        *,
+        add_special: bool = False,
+        keep: int | None = None,
+        continued: bool = False,
     ) -> list[int]: ...
 
     def special_ids(self, texts: Collection[str]) -> frozenset[int]: ...
+
+    @property
+    def all_special_ids(self) -> frozenset[int]: ...
 
     def token_bytes(self, id: int) -> bytes: ...
 
@@ -91,6 +102,10 @@ class ModelServing:
             raise params.too_long(self.model.context, f"a prompt of {error.size} bytes is more", param) from None
         except TokenizeError as error:
             raise BadRequest(str(error), param=param) from None
+
+    def shown_tokens(self, body: SamplingBody) -> frozenset[int]:
+        """Special tokens that are a part of an answer's text."""
+        return self.tokens.all_special_ids if body.skip_special_tokens is False else frozenset()
 
     def check_prompt(self, prompt: Sequence[int], param: str) -> None:
         """Raises BadRequest for ids beyond the vocabulary, and for a prompt of no tokens."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
@@ -27,6 +27,18 @@ class CollectedChoice:
     finish: str | None = None
     stop: str | None = None
     scores: PromptScores | None = None
+    token_ids: list[int] = field(default_factory=list)
+
+
+class ChunkExtra(NamedTuple):
+    """JSON that goes into one chunk: further fields of its choice and of the chunk, and its usage."""
+
+    choice: bytes = b""
+    chunk: bytes = b""
+    usage: bytes | None = None
+
+
+NO_EXTRA = ChunkExtra()
 
 
 class Writer(Protocol):
@@ -74,13 +86,17 @@ class ChunkEncoder:
         self._end = b',"usage":null}\n\n' if include_usage else b"}\n\n"
         self._prefixes: dict[int, bytes] = {}
 
-    def chunk(self, index: int, content: bytes, logprobs: bytes, finish: str | None) -> bytes:
+    def chunk(
+        self, index: int, content: bytes, logprobs: bytes, finish: str | None, extra: ChunkExtra = NO_EXTRA
+    ) -> bytes:
         """An event with one choice. `content` is the JSON of its own fields, as in `"text":"Paris"`."""
         prefix = self._prefixes.get(index)
         if prefix is None:
             prefix = self._prefixes[index] = self._start + b"%d," % index
         reason = b"null" if finish is None else b'"' + finish.encode() + b'"'
-        return b"".join((prefix, content, b',"logprobs":', logprobs, b',"finish_reason":', reason, b"}]", self._end))
+        choice = (prefix, content, b',"logprobs":', logprobs, b',"finish_reason":', reason, extra.choice, b"}]")
+        end = self._end if extra.usage is None else b',"usage":' + extra.usage + b"}\n\n"
+        return b"".join((*choice, extra.chunk, end))
 
     def end(self, usage: Usage) -> bytes:
         """The event with the usage, if the client asked for it, and the last."""

@@ -39,8 +39,8 @@ class TokenizeBody(msgspec.Struct, frozen=True, kw_only=True):
     messages: Annotated[Raw | UnsetType, Meta(extra_json_schema=json_schema(Messages))] = UNSET
     tools: Raw | UnsetType = UNSET
     add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
     # of chats, for `unsupported`
-    continue_final_message: Absent = UNSET
     chat_template: Absent = UNSET
     chat_template_kwargs: Absent = UNSET
     media_io_kwargs: Absent = UNSET
@@ -108,9 +108,8 @@ def _of_chat(serving: ModelServing, body: TokenizeBody) -> tuple[int, ...]:
         raise BadRequest("prompt and messages contradict each other: give one", param="prompt")
     if _is_given(body.media_io_kwargs):
         raise Unsupported("media_io_kwargs is not supported by this server", param="media_io_kwargs")
-    special = Raw(b"true") if body.add_special_tokens else UNSET
     fields = {name: getattr(body, name) for name in _OF_CHATS}
-    asked = ChatBody(messages=body.messages, add_special_tokens=special, **fields)
+    asked = ChatBody(messages=body.messages, add_special_tokens=body.add_special_tokens, **fields)
     unsupported.check_chat(asked)
     messages = bodies.decode(_MESSAGES, body.messages, "messages")
     return chat.rendered(serving, asked, messages)[1]

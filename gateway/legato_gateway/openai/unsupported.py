@@ -16,26 +16,28 @@ _LONG = object()
 _ANYTHING = msgspec.json.Decoder(Any)
 _EVERYWHERE = (
     "use_beam_search",
-    "include_stop_str_in_output",
     "kv_transfer_params",
     "logits_processors",
-    "return_token_ids",
-    "return_tokens_as_token_ids",
-    "truncate_prompt_tokens",
+    "stop_regex",
     "vllm_xargs",
 )
 _CHAT = (
-    "add_special_tokens",
     "audio",
     "chat_template",
-    "continue_final_message",
     "documents",
-    "echo",
     "mm_processor_kwargs",
     "moderation",
     "prediction",
     "web_search_options",
 )
+
+
+_INSTEAD = {  # what to do without a feature, or why it is not there
+    "chat_template": "a template is a program, which this server runs only for the model's makers",
+    "documents": "put their text into a message",
+    "stop_regex": "use stop, or structured_outputs.regex for the whole answer",
+    "suffix": "models here continue a text, they do not fill it in",
+}
 
 
 def check_chat(body: ChatBody) -> None:
@@ -45,17 +47,11 @@ def check_chat(body: ChatBody) -> None:
         raise _unsupported("modalities")
     if _value(body, "verbosity") not in (None, "medium"):
         raise _unsupported("verbosity")
-    if body.add_generation_prompt is False:
-        raise _unsupported("add_generation_prompt")
 
 
 def check_completion(body: CompletionBody) -> None:
     """Raises Unsupported for the first field that asks for something which is not there."""
     _check_fields(body, (*_EVERYWHERE, "suffix", "prompt_embeds"))
-    if body.best_of is not None and body.best_of != (body.n or 1):
-        if body.best_of < (body.n or 1):
-            raise BadRequest(f"best_of is {body.best_of}, less than n = {body.n}", param="best_of")
-        raise _unsupported("best_of")
 
 
 def check_message(message: ChatMessage, at: str) -> None:
@@ -87,13 +83,9 @@ def check_message(message: ChatMessage, at: str) -> None:
 def _check_fields(body: SamplingBody, fields: tuple[str, ...]) -> None:
     if body.stream_options is not None and not body.stream:
         raise BadRequest("stream_options needs stream: true", param="stream_options")
-    if body.stream_options is not None and body.stream_options.continuous_usage_stats:
-        raise _unsupported("stream_options.continuous_usage_stats")
     for field in fields:
         if not _means_off(body, field):
             raise _unsupported(field)
-    if body.skip_special_tokens is False:
-        raise _unsupported("skip_special_tokens")
 
 
 def _value(owner: SamplingBody | ChatMessage, field: str, at: str = "") -> Any:
@@ -110,4 +102,5 @@ def _means_off(owner: SamplingBody | ChatMessage, field: str, at: str = "") -> b
 
 
 def _unsupported(field: str) -> Unsupported:
-    return Unsupported(f"{field} is not supported by this server", param=field)
+    instead = f": {_INSTEAD[field]}" if field in _INSTEAD else ""
+    return Unsupported(f"{field} is not supported by this server{instead}", param=field)

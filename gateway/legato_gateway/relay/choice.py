@@ -57,9 +57,11 @@ class Choice:
         "_details",
         "_detokenizer",
         "_explains_end",
+        "_include_stop",
         "_reasoning",
         "_said",
         "_stop",
+        "_told",
         "finish",
         "first_at",
         "index",
@@ -73,11 +75,13 @@ class Choice:
         self.finish: str | None = None
         self.first_at = self.last_at = 0.0
         self._detokenizer = vocabulary.detokenizer(request.shown_tokens)
-        self._stop = StopStrings(request.stop) if request.stop else None
+        self._include_stop = request.include_stop
+        self._stop = StopStrings(request.stop, request.include_stop) if request.stop else None
         self._details = _Details(vocabulary, request.shown_tokens) if request.params.logprobs is not None else None
         self._reasoning = ReasoningSpan(request.reasoning) if request.reasoning is not None else None
         self._explains_end = request.explains_end
         self._said = 0  # characters
+        self._told = 0  # tokens that a delta had
 
     @property
     def reasoning_tokens(self) -> int | None:
@@ -100,7 +104,7 @@ class Choice:
         tokens = item.token_ids[known:]
         if not tokens and (item.finish is None or known > len(item.token_ids)):
             return None
-        shown = tokens[:-1] if item.finish == "stop" else tokens
+        shown = tokens[:-1] if item.finish == "stop" and not self._include_stop else tokens
         if self._stop is None:
             text = self._detokenizer.push(shown)
         else:
@@ -119,7 +123,9 @@ class Choice:
         details = self._explain(self._details, shown, item.logprobs[known:]) if self._details else ()
         if not text and not details and self.finish is None:
             return None
-        return Delta(self.index, text, details, self.finish, self._stop.hit if self._stop is not None else None)
+        told, self._told = self._told, len(self.tokens)
+        hit = self._stop.hit if self._stop is not None else None
+        return Delta(self.index, text, details, self.finish, hit, token_ids=tuple(self.tokens[told:]))
 
     def _push_until(self, stop: StopStrings, tokens: tuple[int, ...]) -> tuple[str, tuple[int, ...]]:
         """Text up to a stop string, and the tokens up to the one that completes it."""

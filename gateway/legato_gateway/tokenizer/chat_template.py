@@ -5,6 +5,7 @@ Templates come with the model and are written for transformers, so they get the 
 """
 
 import json
+import secrets
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from types import MappingProxyType
@@ -47,6 +48,22 @@ class ChatTemplate:
             raise TemplateFault("what is given to the model's chat template is nested too deeply") from None
         except (jinja2.TemplateError, TypeError, ValueError, LookupError, AttributeError, ArithmeticError) as error:
             raise TemplateFault(f"the model's chat template cannot take these messages: {error}") from None
+
+    def render_continued(
+        self, messages: Sequence[Mapping[str, Any]], variables: Mapping[str, Any] = MappingProxyType({})
+    ) -> str:
+        """The prompt text up to the end of the last message's content, so that the model goes on with it.
+
+        As transformers does it, that end is marked. A template that trims trims the mark's own space too, and then the
+        space before it. Raises TemplateFault, also where the template does not show the content as it is.
+        """
+        content = messages[-1]["content"]
+        mark = f"end-{secrets.token_hex(16)}"
+        marked = [*messages[:-1], {**messages[-1], "content": f"{content}{mark} "}]
+        before, found, behind = self.render(marked, variables).rpartition(mark)
+        if not found or content.strip() not in before:
+            raise TemplateFault("the model's chat template changes the last message, so it cannot be continued")
+        return before if behind.startswith(" ") else before.rstrip()
 
 
 class _Generation(Extension):

@@ -29,16 +29,18 @@ class Detokenizer:
 
 
 class StopStrings:
-    """Ends a text before the first stop string in it, whatever pieces the text comes in.
+    """Ends a text before the first stop string in it, whatever pieces the text comes in; behind it with `include`.
 
     First is the one that is complete first; among those that end together, the longest. `hit` is that string.
     """
 
-    __slots__ = ("_held", "_stops", "hit")
+    __slots__ = ("_held", "_include", "_shown", "_stops", "hit")
 
-    def __init__(self, stops: Iterable[str]) -> None:
+    def __init__(self, stops: Iterable[str], include: bool = False) -> None:
         self._stops = tuple(stop for stop in stops if stop)
+        self._include = include
         self._held = ""
+        self._shown = 0  # characters of `_held` that were shown all the same: a stop string that is included hides none
         self.hit: str | None = None
 
     def push(self, text: str) -> str:
@@ -50,16 +52,19 @@ class StopStrings:
         text = self._held + text
         found = [(at + len(stop), at, stop) for stop in self._stops if (at := text.find(stop)) >= 0]
         if found:
-            _, at, self.hit = min(found)
+            end, at, self.hit = min(found)
             self._held = ""
-            return text[:at]
+            return text[self._shown : end] if self._include else text[:at]
         keep = min((self._open_at(text, stop) for stop in self._stops), default=len(text))
         self._held = text[keep:]
-        return text[:keep]
+        if not self._include:
+            return text[:keep]
+        shown, self._shown = self._shown, len(self._held)
+        return text[shown:]
 
     def flush(self) -> str:
         """What is held back, when the text ends without a stop string."""
-        held, self._held = self._held, ""
+        held, self._held = self._held[self._shown :], ""
         return held
 
     @staticmethod

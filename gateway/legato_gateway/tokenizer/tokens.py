@@ -54,27 +54,42 @@ class ModelTokenizer:
         path = Path(path)
         return cls(tokenizer_files.from_folder(path) if path.is_dir() else gguf.from_gguf(path))
 
-    def encode(self, text: str, add_special: bool = True, most: int | None = None) -> list[int]:
+    def encode(
+        self, text: str, add_special: bool = True, most: int | None = None, keep: int | None = None
+    ) -> list[int]:
         """Ids of `text`; with `add_special`, with what the model expects around it (often a first token, or nothing).
 
         Special tokens that are spelled out in `text` count as such. Raises TokenizeError for text that is no Unicode,
-        and at once TextTooLong for text whose length alone shows that it is more than `most` tokens.
+        and at once TextTooLong for text whose length alone shows that it is more than `most` tokens. With `keep`, no
+        text is too long: the last tokens are kept, that many with what is around them.
         """
         try:
-            if most is not None and (size := len(text.encode())) > most * self._longest:
+            if keep is None and most is not None and (size := len(text.encode())) > most * self._longest:
                 raise TextTooLong(size, most)
             # Of the tokenizer's methods only those for batches release the interpreter lock.
-            (encoding,) = self._tokenizer.encode_batch_fast([text], add_special_tokens=add_special)
+            whole = add_special and keep is None
+            (encoding,) = self._tokenizer.encode_batch_fast([text], add_special_tokens=whole)
+            if keep is not None:
+                around = self._tokenizer.num_special_tokens_to_add(False) if add_special else 0
+                encoding.truncate(max(0, keep - around), direction="left")
+                encoding = self._tokenizer.post_process(encoding, None, add_special)
             return list(encoding.ids)
         except (UnicodeEncodeError, TypeError) as error:
             raise TokenizeError(f"text that is no valid Unicode: {error}") from None
 
-    def render_chat(self, messages: Sequence[Mapping[str, Any]], variables: Mapping[str, Any] = _NO_VARIABLES) -> str:
-        """The prompt text for these messages, ready for the assistant's turn. Raises TokenizeError."""
+    def render_chat(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        variables: Mapping[str, Any] = _NO_VARIABLES,
+        continued: bool = False,
+    ) -> str:
+        """The prompt text for these messages, ready for the assistant's turn, or for more of the last message's text.
+        Raises TokenizeError."""
         if self._template is None:
             raise TokenizeError("this model has no chat template; /v1/completions takes plain prompts")
         try:
-            return self._template.render(messages, variables)
+            render = self._template.render_continued if continued else self._template.render
+            return render(messages, variables)
         except TemplateFault as error:
             raise TokenizeError(str(error)) from None
 
@@ -87,9 +102,14 @@ class ModelTokenizer:
         messages: Sequence[Mapping[str, Any]],
         most: int | None = None,
         variables: Mapping[str, Any] = _NO_VARIABLES,
+        *,
+        add_special: bool = False,
+        keep: int | None = None,
+        continued: bool = False,
     ) -> list[int]:
-        """Ids of the prompt for these messages. The template has put all special tokens in. Raises as `encode` does."""
-        return self.encode(self.render_chat(messages, variables), add_special=False, most=most)
+        """Ids of the prompt for these messages. A template puts in all special tokens itself, unless `add_special` says
+        that this one does not. Raises as `encode` does."""
+        return self.encode(self.render_chat(messages, variables, continued), add_special, most, keep)
 
     def token_bytes(self, id: int) -> bytes:
         """What a token stands for; no bytes for an id that only pads the vocabulary."""
@@ -102,6 +122,11 @@ class ModelTokenizer:
     def special_ids(self, texts: Collection[str]) -> frozenset[int]:
         """Those of the special tokens that are spelled so."""
         return frozenset(id for id, text in self._special.items() if text in texts)
+
+    @property
+    def all_special_ids(self) -> frozenset[int]:
+        """Every special token."""
+        return frozenset(self._special)
 
     def detokenizer(self, shown: frozenset[int] = frozenset()) -> Detokenizer:
         """For one choice. Special tokens show as nothing, apart from those."""

@@ -61,17 +61,30 @@ class ByteTokens:
         marks = {id for id, mark in enumerate(self.marks, END + 1) if mark in texts and mark.startswith("[")}
         return frozenset({END} if "[TOOL_CALLS]" in texts else marks)
 
-    def encode(self, text: str, add_special: bool, most: int) -> list[int]:
+    @property
+    def all_special_ids(self) -> frozenset[int]:
+        return frozenset({END})
+
+    def encode(self, text: str, add_special: bool, most: int, keep: int | None = None) -> list[int]:
         self.before(text)
-        if len(text) > 2 * most:
+        if len(text) > 2 * most and keep is None:
             raise TextTooLong(len(text), most)
         pieces = re.split("(" + "|".join(map(re.escape, self.marks)) + ")", text) if self.marks else [text]
         ids = [[self.marks.index(piece) + END + 1] if piece in self.marks else piece.encode() for piece in pieces]
-        return [id for each in ids for id in each]
+        return [id for each in ids for id in each][-(keep or 0) :]
 
-    def encode_chat(self, messages: list[dict[str, Any]], most: int, variables: dict[str, Any]) -> list[int]:
+    def encode_chat(
+        self,
+        messages: list[dict[str, Any]],
+        most: int,
+        variables: dict[str, Any],
+        *,
+        add_special: bool = False,
+        keep: int | None = None,
+        continued: bool = False,
+    ) -> list[int]:
         self.messages, self.given = messages, variables
-        return self.encode("".join(f"{m['role']}: {m['content']}\n" for m in messages) + self.turn, True, most)
+        return self.encode("".join(f"{m['role']}: {m['content']}\n" for m in messages) + self.turn, True, most, keep)
 
     def token_bytes(self, id: int) -> bytes:
         return bytes([id]) if id < END else self.marks[id - END - 1].encode() if id > END else b""

@@ -179,7 +179,16 @@ OTHERS: list[tuple[str, dict[str, Any], list[Any], list[Any]]] = [
     ("logprobs", CHAT, [True, False], [1, "true"]),
     ("echo", COMPLETION, [True, False], [1, "true"]),
     ("stream_options", CHAT, [], [{"include_usage": 1}, [], "x", True]),
-    ("add_generation_prompt", CHAT, [True], [1, "true"]),
+    ("echo", CHAT, [True, False], [1, "true"]),
+    ("add_generation_prompt", CHAT, [True, False], [1, "true"]),
+    ("continue_final_message", CHAT, [True, False], [1, "true"]),
+    ("add_special_tokens", CHAT, [True, False], [1, "true"]),
+    ("include_stop_str_in_output", CHAT, [True, False], [1, "true"]),
+    ("skip_special_tokens", CHAT, [True, False], [0, "false"]),
+    ("return_token_ids", CHAT, [True, False], [1, "true"]),
+    ("return_tokens_as_token_ids", CHAT, [True, False], [1, "true"]),
+    ("truncate_prompt_tokens", CHAT, [-1, 1, 999, None], [-2, 0, 1000, 1 << 31, 1.5, "1", True]),
+    ("truncate_prompt_tokens", COMPLETION, [-1, 1, 984, None], [-2, 0, 985, 1 << 31, 1.5, "1", True]),
     ("model", CHAT, ["tiny", None], [1, True, ["tiny"], {}]),
 ]
 ALLOWED = [(name, body, value) for name, body, values, _ in OTHERS for value in values]

@@ -71,11 +71,9 @@ ABSENT: list[tuple[dict[str, Any], str]] = [
     ({"modalities": ["text", "audio"]}, "modalities"),
     ({"verbosity": "high"}, "verbosity"),
     ({"reasoning_effort": "low"}, "reasoning_effort"),  # the model does not reason
-    ({"skip_special_tokens": False}, "skip_special_tokens"),
-    (
-        {"stream": True, "stream_options": {"continuous_usage_stats": True}},
-        "stream_options.continuous_usage_stats",
-    ),
+    ({"chat_template": "{{ messages }}"}, "chat_template"),
+    ({"documents": [{"title": "t", "text": "x"}]}, "documents"),
+    ({"stop_regex": "a+"}, "stop_regex"),
     (
         {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]},
         "messages[0].content[0].type",
@@ -86,6 +84,18 @@ ABSENT: list[tuple[dict[str, Any], str]] = [
 @pytest.mark.parametrize(("fields", "param"), ABSENT, ids=lambda value: json.dumps(value)[:40])
 async def test_features_that_are_not_there_are_named(gateway: Any, fields: dict[str, Any], param: str) -> None:
     check(gateway, await gateway.chat(**fields), 400, param, "unsupported_value")
+
+
+@pytest.mark.parametrize(
+    ("field", "instead"),
+    [
+        ("chat_template", "is a program"),
+        ("documents", "into a message"),
+        ("stop_regex", "structured_outputs"),
+    ],
+)
+async def test_what_may_be_done_instead_is_told(gateway: Any, field: str, instead: str) -> None:
+    assert instead in check(gateway, await gateway.chat(**{field: "x"}), 400, field, "unsupported_value")
 
 
 @pytest.mark.parametrize("value", ["1e400", "[1e400]", "-1e400", "9" * 200])
@@ -124,12 +134,14 @@ async def test_fields_that_ask_for_nothing_are_no_feature(gateway: Any) -> None:
     ("fields", "param", "code"),
     [
         ({"suffix": "x"}, "suffix", "unsupported_value"),
-        ({"best_of": 3}, "best_of", "unsupported_value"),
         ({"max_tokens": 0}, "max_tokens", None),
         ({"max_tokens": -1, "echo": True}, "max_tokens", None),
         ({"prompt_logprobs": 21}, "prompt_logprobs", None),
         ({"prompt_logprobs": -1}, "prompt_logprobs", None),
         ({"prompt_logprobs": 1, "stream": True}, "prompt_logprobs", None),
+        ({"best_of": 3, "stream": True}, "best_of", None),
+        ({"best_of": 65, "prompt": ["a", "b"]}, "best_of", None),
+        ({"n": 65, "prompt": ["a", "b"]}, "n", None),
         ({"best_of": 1, "n": 2}, "best_of", None),
         ({"prompt": []}, "prompt", None),
         ({"prompt": ""}, "prompt", None),

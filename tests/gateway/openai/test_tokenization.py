@@ -48,7 +48,6 @@ async def test_nothing_has_no_tokens(gateway: Any) -> None:
         ("tokenize", {"messages": []}, "messages"),
         ("tokenize", {"messages": HI, "chat_template": "{{ 1 }}"}, "chat_template"),
         ("tokenize", {"messages": HI, "media_io_kwargs": {"a": {}}}, "media_io_kwargs"),
-        ("tokenize", {"messages": HI, "add_special_tokens": True}, "add_special_tokens"),
         ("detokenize", {}, "tokens"),
         ("detokenize", {"tokens": [0] * 1001}, "tokens"),
         ("detokenize", {"tokens": [257]}, "tokens"),

@@ -51,32 +51,33 @@ def test_ids_beyond_the_table_show_as_nothing() -> None:
     assert Detokenizer([b"a", b""]).push([0, 1, 7, 0]) == "aa"
 
 
-def expected(text: str, stops: list[str]) -> tuple[str, str | None]:
+def expected(text: str, stops: list[str], include: bool) -> tuple[str, str | None]:
     """What is shown of the whole text, reading it one character at a time."""
     for end in range(1, len(text) + 1):
         matching = [stop for stop in stops if stop and text[:end].endswith(stop)]
         if matching:
             longest = max(matching, key=len)
-            return text[: end - len(longest)], longest
+            return text[: end if include else end - len(longest)], longest
     return text, None
 
 
 letters = st.text(alphabet="ab", max_size=40)
 
 
-@given(st.data(), letters, st.lists(st.text(alphabet="ab", min_size=1, max_size=6), max_size=4))
-def test_text_ends_before_the_first_stop_string_whatever_its_pieces(
-    data: st.DataObject, text: str, stops: list[str]
+@given(st.data(), letters, st.lists(st.text(alphabet="ab", min_size=1, max_size=6), max_size=4), st.booleans())
+def test_text_ends_before_or_behind_the_first_stop_string_whatever_its_pieces(
+    data: st.DataObject, text: str, stops: list[str], include: bool
 ) -> None:
     """Two letters and many repeats: stop strings overlap one another and themselves."""
-    matcher = StopStrings(stops)
+    matcher = StopStrings(stops, include)
     shown, at = "", 0
-    whole, hit = expected(text, stops)
+    whole, hit = expected(text, stops, include)
     while at < len(text):
         size = data.draw(st.integers(1, 7))
         shown += matcher.push(text[at : at + size])
         at += size
         assert whole.startswith(shown)
+        assert not include or shown == whole[:at], "what is shown in any case does not wait"
     assert shown + matcher.flush() == whole
     assert matcher.hit == hit
 

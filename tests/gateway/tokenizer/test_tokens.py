@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
+from legato_gateway.tokenizer.chat_template import ChatTemplate
 from legato_gateway.tokenizer.tokens import ModelTokenizer, TextTooLong, TokenizeError
 
 TEXTS = [
@@ -31,6 +32,7 @@ TEXTS = [
 ]
 CORPUS = ["the quick brown fox jumps over the lazy dog 0123456789 don't we'll " * 3, *TEXTS] * 3
 SPECIAL = ["<|begin|>", "<|end|>", "<|pad|>"]
+TRIMS = "{% for m in messages %}[{{ m.role }}: {{ m.content | trim }}]{% endfor %}"
 TEMPLATE = "{% for m in messages %}{{ m['role'] + ': ' + m['content'] + eos_token }}\n{% endfor %}"
 
 
@@ -180,6 +182,35 @@ def test_the_chat_template_of_the_built_in_model(tokens: ModelTokenizer, referen
     assert tokens.vocab_size == 49152
     assert tokens.token_bytes(2) == b"<|im_end|>"
     assert tokens.token_bytes(10**6) == b""
+
+
+@pytest.mark.parametrize("said", ["Sure", "Sure, ", " it is\n", "a<|im_end|>\nb", "x" * 500])
+@pytest.mark.parametrize("template", [None, TRIMS])
+def test_a_message_is_continued_where_transformers_does(
+    tokens: ModelTokenizer, reference: Any, said: str, template: str | None
+) -> None:
+    messages = [{"role": "user", "content": "2 + 2?"}, {"role": "assistant", "content": said}]
+    expected = reference.apply_chat_template(
+        messages, tokenize=False, continue_final_message=True, chat_template=template
+    )
+    if template is None:
+        assert tokens.render_chat(messages, {"add_generation_prompt": False}, continued=True) == expected
+    else:
+        assert ChatTemplate(template, {}).render_continued(messages) == expected
+
+
+@pytest.mark.parametrize("keep", [1, 2, 7, 100])
+def test_the_last_tokens_are_kept_as_transformers_does(
+    tmp_path: Path, trained: Tokenizer, reference: Any, tokens: ModelTokenizer, keep: int
+) -> None:
+    text = "the quick brown fox, again and again and again"
+    reference.truncation_side = "left"
+    assert tokens.encode(text, keep=keep) == reference(text, truncation=True, max_length=keep)["input_ids"]
+    with_first = ModelTokenizer.load(write_gguf(tmp_path / "t.gguf", trained, add_bos_token=True))
+    whole = with_first.encode(text)
+    assert with_first.encode(text, keep=keep) == ([whole[0], *whole[len(whole) - keep + 1 :]] if keep < 100 else whole)
+    assert with_first.encode(text, add_special=False, keep=keep) == whole[1:][-keep:]
+    assert with_first.encode("a" * 10_000, most=10, keep=keep)[0] == whole[0]
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,7 @@ class _Conversation:
         self._names: dict[str, str] = {}  # of the functions that were called, by id
 
     def take(self, message: ChatMessage, at: str) -> dict[str, Any]:
-        found: dict[str, Any] = {"role": message.role, "content": _text(message)}
+        found: dict[str, Any] = {"role": message.role, "content": text(message)}
         if message.name is not None:
             found["name"] = message.name
         if message.role == "developer":
@@ -98,6 +98,7 @@ def _older_id(name: str) -> str:
     return f"function:{name}"
 
 
-def _text(message: ChatMessage) -> str:
+def text(message: ChatMessage) -> str:
+    """Its content as one text; calls are none of it."""
     content = message.content or ""
     return content if isinstance(content, str) else "".join(part.text or "" for part in content)

@@ -1,0 +1,40 @@
+"""Where the answer of a chat begins: with a new message, or behind the end of the last one. Fields of vLLM's."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from legato_gateway.errors import BadRequest
+from legato_gateway.openai.schemas import ChatBody, ChatMessage
+from legato_gateway.openai.tools.messages import text
+
+
+@dataclass(frozen=True, slots=True)
+class ChatStart:
+    """The answer is of `role`, and its content begins with `echo`. The prompt is `prompted` if it ends with what a new
+    message of the assistant begins with, and `continued` if it ends within the last message."""
+
+    role: str = "assistant"
+    echo: str = ""
+    prompted: bool = True
+    continued: bool = False
+
+
+NEW_MESSAGE = ChatStart()
+
+
+def of(body: ChatBody, messages: Sequence[ChatMessage]) -> ChatStart:
+    """Raises BadRequest for fields that contradict each other, and for a last message with nothing to continue."""
+    continued, last = bool(body.continue_final_message), messages[-1]
+    if continued and body.add_generation_prompt:
+        raise BadRequest(
+            "continue_final_message and add_generation_prompt cannot both be true: an answer continues the last "
+            "message, or it is a new one",
+            param="continue_final_message",
+        )
+    if continued and (last.tool_calls or last.function_call or last.content is None):
+        at = f"messages[{len(messages) - 1}]"
+        raise BadRequest(f"continue_final_message: {at} ends with calls, not with text", param="continue_final_message")
+    prompted = not continued if body.add_generation_prompt is None else body.add_generation_prompt
+    role = "assistant" if prompted else last.role
+    echo = text(last) if body.echo and last.role == role else ""
+    return ChatStart(role, echo, prompted, continued)
