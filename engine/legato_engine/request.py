@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Protocol
 
-from legato_engine.scheduler.batch import Constraint, Sampled
+from legato_engine.scheduler.batch import Adapter, Constraint, Sampled
 from legato_protocol.stream import Finish, SamplingParams, Sequence, unpack_tokens
 
 
@@ -52,11 +52,12 @@ class Request:
     priority: int = 0
     tenant: str = ""
     cache_salt: str = ""
-    adapter: str = ""
+    adapter: str = ""  # its digest
     trace: str = ""  # as in `stream.Sequence`
     room: int | None = None
     handed_off: bool = False  # another worker computed its prompt
     grammar: Constraint | None = None  # what its output has to match
+    loaded_adapter: Adapter | None = None  # that of `adapter`
 
     state: RequestState = RequestState.WAITING
     begun: bool = False  # it had a part in some step
@@ -154,6 +155,7 @@ class Request:
             trace=self.trace,
             handed_off=self.handed_off,
             grammar=self.grammar.at_start() if self.grammar is not None else None,
+            loaded_adapter=self.loaded_adapter,
             state=RequestState.RUNNING,
             begun=True,
             paused=self.paused,

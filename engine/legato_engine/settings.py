@@ -51,6 +51,9 @@ class WorkerSettings:
     device: str = "cpu"
     runner: str = "model"
     profile: str | None = None
+    adapters: tuple[tuple[str, str], ...] = ()  # name, folder
+    adapters_in_memory: int = 8
+    max_adapter_rank: int = 64
     threads: int | None = None
     transport: str = "Auto"
     transfer_ports: tuple[int, int] | None = None
@@ -89,6 +92,14 @@ def _block_size(text: str) -> int:
     return int(text)
 
 
+def _adapter(text: str) -> tuple[str, str]:
+    name, _, source = text.partition("=")
+    try:
+        return values.printable(name, "name"), values.printable(source, "source")
+    except ValueError:
+        raise values.invalid("adapter", text, "NAME=SOURCE, such as sql=/adapters/sql") from None
+
+
 _AUTO_OR_SIZE: Final = ValueKind("SIZE", sizes.parse_or_auto, sizes.text_or_auto)
 
 _FLAGS: Final = (
@@ -123,6 +134,15 @@ _FLAGS: Final = (
         "model computes; paced computes nothing and takes the time that --profile says, for capacity tests",
     ),
     Flag("--profile", flags.text("PROFILE"), "for --runner paced: a JSON file, or the name of a shipped profile"),
+    Flag(
+        "--adapter",
+        ValueKind("NAME=SOURCE", _adapter),
+        "a LoRA adapter of the model: its name, and a folder as PEFT saves it",
+        field="adapters",
+        repeated=True,
+    ),
+    Flag("--adapters-in-memory", flags.whole("COUNT", 1, 1024), "most adapters in memory; others are loaded as needed"),
+    Flag("--max-adapter-rank", flags.whole("RANK", 1, 1024), "an adapter of a higher rank ends the start"),
     Flag("--threads", flags.whole("COUNT", 1, 1024), "compute threads; one per core if not given"),
     Flag("--transport", flags.one_of("TRANSPORT", TRANSPORTS), "transport of hand-offs: " + ", ".join(TRANSPORTS)),
     Flag("--transfer-ports", flags.PORT_RANGE, "ports for hand-offs; any free ones if not given"),
@@ -173,6 +193,11 @@ def read(given: Namespace, environ: Mapping[str, str]) -> WorkerSettings:
 def _check_together(settings: WorkerSettings) -> None:
     if settings.dtype == "Float16" and settings.device == "cpu":
         raise SettingsError("--dtype: Float16 needs --device cuda (on cpu: Auto, Float32 or BFloat16)")
+    named = [name for name, _ in settings.adapters]
+    if twice := sorted({name for name in named if named.count(name) > 1}):
+        raise SettingsError(f"--adapter: {', '.join(twice)} is given more than once")
+    if settings.adapters and settings.runner == "paced":
+        raise SettingsError("--adapter: not allowed with --runner paced, which computes nothing")
     if settings.runner == "paced" and settings.profile is None:
         raise SettingsError("--profile: required with --runner paced")
     if settings.runner != "paced" and settings.profile is not None:

@@ -30,6 +30,7 @@ from legato_protocol.stream import (
 )
 
 _NUMBERS = range(1 << 63)
+MAX_ADAPTER_CHARACTERS = 64
 
 
 def frame_fault(frame: Generate | Prefill | Decode | Handoff, vocab_size: int) -> str | None:
@@ -47,8 +48,8 @@ def fault(sequence: Sequence, vocab_size: int) -> str | None:
     tokens = array("i", unpack_tokens(sequence.token_ids))
     if min(tokens) < 0 or max(tokens) >= vocab_size:
         return f"token ids from {min(tokens)} to {max(tokens)}; the vocabulary has 0 to {vocab_size - 1}"
-    if sequence.adapter:
-        return "adapters are not supported"
+    if len(sequence.adapter) > MAX_ADAPTER_CHARACTERS:
+        return f"adapter has {len(sequence.adapter)} characters; at most {MAX_ADAPTER_CHARACTERS} are allowed"
     if not math.isfinite(sequence.deadline):
         return f"a deadline of {sequence.deadline} seconds"
     choices = sequence.choices

@@ -113,7 +113,7 @@ class Sequence(Value, frozen=True):
     priority: int = 0  # higher goes first
     tenant: str = ""
     cache_salt: str = ""
-    adapter: str = ""  # reserved
+    adapter: str = ""  # the digest of one of `Hello.adapters`; empty: the model alone
     trace: str = ""  # W3C traceparent of the attempt; empty: it is not traced
 
 
@@ -238,6 +238,7 @@ class Hello(Message, tag="hello", frozen=True):
     oldest: int = 0  # version understood; 0: `version` alone
     grammars: tuple[str, ...] = ()  # kinds of grammar that it makes output match
     params: tuple[str, ...] = ()  # of `LATER_PARAMS`, or a later version's, those that it obeys
+    adapters: dict[str, str] = {}  # digest of each adapter that it can compute with, by name
 
 
 class TopLogprob(Value, frozen=True):
@@ -357,6 +358,7 @@ class Load(Message, tag="load", frozen=True):
     core_silence: Measure = 0.0  # above 0, the server repeats this for a core that has said nothing for so many seconds
     served_elsewhere: dict[str, TenantService] = {}  # since its last Load, to tenants through other gateways than this
     paused_blocks: Count = 0  # of `used_blocks`: those of paused sequences, which give way to others
+    adapters: tuple[str, ...] = ()  # digests of those in memory
 
 
 class HandoffReport(Message, tag="moved", frozen=True):

@@ -1,5 +1,6 @@
 """What a frame may say: numbers of hand-offs, and parameters of sampling."""
 
+import msgspec
 import pytest
 
 from legato_engine.validity import frame_fault
@@ -38,6 +39,11 @@ def test_a_sequence_is_looked_at_wherever_there_is_one():
     assert "the vocabulary has 0 to 2" in prefill
     assert "the vocabulary has 0 to 2" in decode
     assert handoff is None
+
+
+def test_an_adapter_that_is_no_digest_is_named():
+    for length, fault in ((64, None), (65, "adapter has 65 characters; at most 64 are allowed")):
+        assert frame_fault(Generate("r", 1, msgspec.structs.replace(SEQUENCE, adapter="x" * length)), 10) == fault
 
 
 @pytest.mark.parametrize(("name", "interval"), RANGES.items())

@@ -1,12 +1,13 @@
 """What the runner needs from a backend."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Protocol
 
 import torch
 
 from legato_engine.layers.inputs import Ints, StepInputs
 from legato_engine.layers.interface import Layers, Step
+from legato_engine.layers.low_rank import Adapter, Pair
 
 Forward = Callable[[Step], torch.Tensor]  # a model's layers, called in their order
 Progress = Callable[[float], None]  # how much of the weights is loaded, 0 … 1
@@ -16,6 +17,9 @@ class Backend(Layers, Protocol):
     """Makes the layers of one model, and prepares steps for them."""
 
     nbytes: int  # memory of the weights so far
+
+    def adapter(self, pairs: Mapping[str, Pair]) -> Adapter:
+        """An adapter for the linear layers made so far, of A and B by projection. May be called beside a step."""
 
     def begin(self, inputs: StepInputs, arena: torch.Tensor) -> Step:
         """What the layers need to compute this step; `arena` in KVLayout's shape."""

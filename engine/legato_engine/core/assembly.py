@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from legato_engine.adapters.resident import ResidentAdapters
 from legato_engine.core.channel import Channel
 from legato_engine.core.compute import ComputeThread
 from legato_engine.core.heartbeat import Pulse
@@ -41,6 +42,7 @@ class CoreParts:
     events: EventLog
     agent: TransferAgent | None
     grammars: Compilations
+    adapters: ResidentAdapters
     limits: SchedulerLimits
     clock: Clock
 
@@ -53,6 +55,7 @@ class CoreParts:
             self.events,
             self.agent,
             self.grammars,
+            self.adapters,
             kv_revision=self.hello.kv_revision,
             clock=self.clock,
             max_waiting=self.limits.max_waiting,
@@ -76,9 +79,21 @@ def load(settings: WorkerSettings, path: Path, epoch: str, progress: Progress, c
     agent = None if settings.transport == "None" else _agent(settings, runner, epoch, clock)
     # One that computes nothing has tokens that match nothing.
     grammars = compilations.of_model(path, model.vocab_size) if settings.runner == "model" else Compilations(None)
-    hello = _hello(settings, model, epoch, model_digest.of(path), agent, grammars)
+    adapters = ResidentAdapters(model.adapters, settings.adapters_in_memory, scheduler.adapters)
+    hello = _hello(settings, model, epoch, model_digest.of(path), agent, grammars, adapters)
     return CoreParts(
-        hello, runner.formats, model.vocab_size, compute, runner, scheduler, events, agent, grammars, limits, clock
+        hello,
+        runner.formats,
+        model.vocab_size,
+        compute,
+        runner,
+        scheduler,
+        events,
+        agent,
+        grammars,
+        adapters,
+        limits,
+        clock,
     )
 
 
@@ -147,6 +162,7 @@ def _hello(
     digest: str,
     agent: TransferAgent | None,
     grammars: Compilations,
+    adapters: ResidentAdapters,
 ) -> Hello:
     runner = model.runner
     return Hello(
@@ -166,4 +182,5 @@ def _hello(
         oldest=OLDEST,
         grammars=grammars.kinds,
         params=LATER_PARAMS if settings.runner == "model" else (),  # tokens of one that computes nothing obey nothing
+        adapters=dict(adapters.offered),
     )

@@ -1,4 +1,4 @@
-"""Requests that wait until their grammar is compiled, before the scheduler knows of them."""
+"""Requests that wait until their grammar is compiled or their adapter is loaded, before the scheduler knows of them."""
 
 from dataclasses import dataclass
 
@@ -13,6 +13,10 @@ class HeldRequest:
     frame: Generate | Prefill | Decode
     arrival: float
     paused: bool = False
+
+    @property
+    def deadline(self) -> float:
+        return self.arrival + self.frame.sequence.deadline
 
 
 class HeldRequests:
@@ -31,6 +35,13 @@ class HeldRequests:
         """All of them; those that still have to wait are added again."""
         taken, self._held = self._held, []
         return taken
+
+    def take_expired(self, now: float) -> list[HeldRequest]:
+        """Those whose deadline is past."""
+        expired = [held for held in self._held if held.deadline <= now]
+        if expired:
+            self._held = [held for held in self._held if held.deadline > now]
+        return expired
 
     def pause(self, gateway: int, frame: Pause) -> None:
         """As the frame says."""

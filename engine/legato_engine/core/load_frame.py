@@ -18,11 +18,13 @@ def of(
     slots: int,
     step_age: float = 0.0,
     step_expected: float = 0.0,
+    held: int = 0,
+    adapters: tuple[str, ...] = (),
 ) -> Load:
     """What the scheduler says, and what only its caller knows."""
     return Load(
         queue_tokens=load.queue_tokens,
-        waiting=load.waiting,
+        waiting=load.waiting + held,
         running=load.running,
         free_blocks=load.free_blocks,
         cached_blocks=load.cached_blocks,
@@ -48,4 +50,5 @@ def of(
         step_age=step_age,
         step_expected=step_expected,
         paused_blocks=load.paused_blocks,
+        adapters=adapters,
     )

@@ -86,7 +86,8 @@ class LoadReporter:
 
     def _load(self, load: SchedulerLoad, now: float) -> Load:
         handler, beat = self._handler, self._pulse.beat()
-        credits = 0 if handler.draining else max(0, self._max_waiting - load.waiting) // max(1, len(handler.gateways))
+        waiting = load.waiting + handler.held
+        credits = 0 if handler.draining else max(0, self._max_waiting - waiting) // max(1, len(handler.gateways))
         slots = handler.scheduler.limits.max_running
         return load_frame.of(
             load,
@@ -97,6 +98,8 @@ class LoadReporter:
             slots=slots,
             step_age=0.0 if handler.scheduler.expected is None else beat.busy,
             step_expected=beat.expected,
+            held=handler.held,
+            adapters=handler.adapters.loaded,
         )
 
     def _totals(self, load: SchedulerLoad) -> CoreTotals:

@@ -8,6 +8,7 @@ import selectors
 from collections.abc import Callable
 from contextlib import suppress
 
+from legato_engine.adapters.resident import ResidentAdapters
 from legato_engine.core.channel import Channel, ServerGone
 from legato_engine.core.compute import Compute
 from legato_engine.core.frames import Inbox, Turn
@@ -51,6 +52,7 @@ class Core:
         events: EventLog,
         agent: TransferAgent | None,
         grammars: Compilations,
+        adapters: ResidentAdapters,
         *,
         kv_revision: str,
         clock: Callable[[], float],
@@ -74,7 +76,9 @@ class Core:
                 scheduler.outgoing, agent, self._outbox, block_size=block_size, kv_revision=kv_revision
             )
             self._receivers = HandoffReceivers(scheduler.incoming, agent, self._outbox, kv_revision=kv_revision)
-        self._handler = RequestHandler(scheduler, agent, self._outbox, self._senders, self._receivers, grammars)
+        self._handler = RequestHandler(
+            scheduler, agent, self._outbox, self._senders, self._receivers, grammars, adapters
+        )
         self._pulse = pulse or Pulse(clock)
         self._reporter = LoadReporter(self._handler, self._rates, self._pulse, max_waiting=max_waiting)
         self._in_flight: Batch | None = None
@@ -83,6 +87,7 @@ class Core:
         self._selector.register(channel, selectors.EVENT_READ)
         self._selector.register(compute, selectors.EVENT_READ)
         self._selector.register(grammars, selectors.EVENT_READ)
+        self._selector.register(adapters, selectors.EVENT_READ)
         if agent is not None:
             self._selector.register(agent, selectors.EVENT_READ)
 
@@ -99,6 +104,7 @@ class Core:
             self._pulse.begin()
         self._receive()
         self._process()
+        self._handler.begin_held()  # after a step, which may have ended the last sequence of an adapter
         batch = self._schedule()
         self._tell()  # before the step, since it may be the last one
         if batch is not None:
@@ -119,7 +125,6 @@ class Core:
             for event in self._agent.poll():
                 self._transfer(event)
                 self._reporter.changed()
-        self._handler.take_compiled()
         self._handler.expire(now)
 
     def _patience(self) -> float:

@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Sequence
 
+from legato_engine.adapters.resident import ResidentAdapters
 from legato_engine.core.frames import Inbox
 from legato_engine.core.held_requests import HeldRequest, HeldRequests
 from legato_engine.core.outbox import Outbox, key_of
@@ -32,6 +33,7 @@ class RequestHandler:
         senders: HandoffSenders | None,
         receivers: HandoffReceivers | None,
         grammars: Compilations,
+        adapters: ResidentAdapters,
     ) -> None:
         self.scheduler = scheduler
         self.agent = agent
@@ -44,13 +46,21 @@ class RequestHandler:
         )
         self._outbox = outbox
         self._grammars = grammars
+        self.adapters = adapters
         self._held = HeldRequests()
+        self._users: frozenset[str] = frozenset()  # adapters in use, when it was last looked who waits for room
+        self._asks_again = False  # of those that are held, some may begin, or need not be waited for any more
         self._attempts: dict[int, dict[str, int]] = {}  # of each gateway's requests, by key
 
     @property
     def gateways(self) -> Collection[int]:
         """The connections there are."""
         return self._attempts.keys()
+
+    @property
+    def held(self) -> int:
+        """Requests that wait for a grammar or an adapter."""
+        return len(self._held)
 
     @property
     def idle(self) -> bool:
@@ -65,13 +75,19 @@ class RequestHandler:
             self._act(frame.gateway, stream.decode_to_worker(frame.data), now)
         for gateway in inbox.left:
             self._held.drop_gateway(gateway)
+            self._asks_again = True
             for key, attempt in self._attempts.pop(gateway, {}).items():
                 self._end(self.scheduler.cancel(key, attempt), "its gateway is gone")
         if inbox.drain is not None:
             self.draining, self.order, self.news = inbox.drain, inbox.order, True
+            self._asks_again = True
 
     def expire(self, now: float) -> None:
         """End what is past its deadline, and say so."""
+        for held in self._held.take_expired(now):
+            self._asks_again = True
+            key, what = key_of(held.gateway, held.frame.id), "its deadline has passed while its adapter was awaited"
+            self._outbox.fail(key, held.frame.attempt, "deadline", what, part_of(held.frame), False)
         ended = self.scheduler.expire(now)
         for request in ended.requests:
             part: Part = "decode" if request.room is None else "prefill"
@@ -102,6 +118,7 @@ class RequestHandler:
                 self._begin(HeldRequest(gateway, frame, now))
             case Cancel():
                 self._held.drop(gateway, frame)
+                self._asks_again = True
                 self._end(self.scheduler.cancel(key_of(gateway, frame.id), frame.attempt, frame.choices), "cancelled")
             case Split():
                 self._split(gateway, frame)
@@ -111,18 +128,30 @@ class RequestHandler:
             case Handoff():
                 self._migrate(gateway, frame)
 
-    def take_compiled(self) -> None:
-        """Begin what waited for a grammar that is compiled now."""
-        if self._grammars.take_done():
-            for held in self._held.take_all():
-                self._begin(held)
+    def begin_held(self) -> None:
+        """Begin what waited for a grammar that is compiled now, or an adapter that is loaded or has room."""
+        compiled, loaded = self._grammars.take_done(), self.adapters.take_done()
+        if not (compiled or loaded or (self._held and (self._asks_again or self._has_room()))):
+            return
+        self._asks_again = False
+        self.adapters.begin_round()
+        for held in self._held.take_all():
+            self._begin(held)
+        self.adapters.end_round()
+
+    def _has_room(self) -> bool:
+        """Whether another adapter may be loaded since it was last looked."""
+        if not self.adapters.crowded:
+            return False
+        users, self._users = self._users, self.scheduler.adapters()
+        return users != self._users
 
     def _begin(self, held: HeldRequest) -> None:
         gateway, frame, now = held.gateway, held.frame, held.arrival
         key = key_of(gateway, frame.id)
         room = None if isinstance(frame, Generate) else frame.room
         request = Request.of(key, frame.attempt, frame.sequence, now, room)
-        part: Part = "prefill" if isinstance(frame, Prefill) else "decode"
+        part = part_of(frame)
         if self.draining:
             self._fail(request, "draining", "this worker takes nothing new", part, retry=True)
             return
@@ -135,15 +164,8 @@ class RequestHandler:
         if room is not None and self._uses(room):
             self._fail(request, "invalid", _ROOM_IN_USE.format(room), part, retry=False)
             return
-        if (params := request.params).grammar:
-            grammar = self._grammars.ask(params)
-            if grammar is None:
-                self._held.add(held)
-                return
-            if isinstance(grammar, str):
-                self._fail(request, "invalid", f"its grammar: {grammar}", part, retry=False)
-                return
-            request.grammar = compilations.position(grammar)
+        if not self._prepared(held, request, part):
+            return
         try:
             self._hand_on(request, frame, now)
         except RequestRejected as refusal:
@@ -153,6 +175,25 @@ class RequestHandler:
         self._outbox.phases.arrived(request)
         if held.paused:
             self.scheduler.pause(key, frame.attempt, True)
+
+    def _prepared(self, held: HeldRequest, request: Request, part: Part) -> bool:
+        """Gives it its grammar and its adapter; False where it has to wait for them, or has failed."""
+        params, digest = request.params, request.adapter
+        grammar = self._grammars.ask(params) if params.grammar else None
+        adapter = self.adapters.ask(digest) if digest else None
+        if isinstance(grammar, str):
+            self._fail(request, "invalid", f"its grammar: {grammar}", part, retry=False)
+        elif isinstance(adapter, str):
+            self._fail(request, "internal", adapter, part, retry=True)
+        elif not (params.grammar and grammar is None) and not (digest and adapter is None):
+            request.grammar = compilations.position(grammar) if grammar is not None else None
+            request.loaded_adapter = adapter
+            return True
+        elif len(self._held) >= self.scheduler.limits.max_waiting:
+            self._fail(request, "overloaded", f"{len(self._held)} requests wait already", part, retry=True)
+        else:
+            self._held.add(held)
+        return False
 
     def _hand_on(self, request: Request, frame: Generate | Prefill | Decode, now: float) -> None:
         if isinstance(frame, Decode):
@@ -206,3 +247,8 @@ class RequestHandler:
     def _uses(self, room: int) -> bool:
         sides = (self.senders, self.receivers)
         return any(side is not None and side.uses(room) for side in sides)
+
+
+def part_of(frame: Generate | Prefill | Decode) -> Part:
+    """What this worker is to do."""
+    return "prefill" if isinstance(frame, Prefill) else "decode"

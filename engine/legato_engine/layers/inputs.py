@@ -5,7 +5,17 @@ from typing import Any
 
 import numpy as np
 
+from legato_engine.layers.low_rank import Adapter
+
 Ints = np.ndarray[Any, np.dtype[np.int64]]
+
+
+@dataclass(frozen=True, slots=True)
+class AdaptedTokens:
+    """Tokens of a step that one adapter counts for."""
+
+    adapter: Adapter
+    tokens: Ints  # their indexes, ascending
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,3 +29,4 @@ class StepInputs:
     lengths: Ints  # [rows]: positions that a row's last token sees, itself among them
     tables: Ints  # [rows, blocks]: block tables, padded with the row's first block
     sampled: Ints  # index of the last token of each row that samples
+    adapted: tuple[AdaptedTokens, ...] = ()  # by adapter; no token is in two of them

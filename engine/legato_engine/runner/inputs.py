@@ -4,7 +4,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from legato_engine.layers.inputs import StepInputs
+from legato_engine.layers.inputs import AdaptedTokens, Ints, StepInputs
+from legato_engine.layers.low_rank import Adapter
 from legato_engine.scheduler.batch import Row
 
 
@@ -33,4 +34,16 @@ def build(rows: Sequence[Row], block_size: int) -> StepInputs:
         lengths=lengths,
         tables=tables,
         sampled=np.array(sampled, np.int64),
+        adapted=_adapted(rows, starts),
     )
+
+
+def _adapted(rows: Sequence[Row], starts: Ints) -> tuple[AdaptedTokens, ...]:
+    """The tokens of rows with an adapter, together for each."""
+    pieces: dict[int, tuple[Adapter, list[Ints]]] = {}
+    for index, row in enumerate(rows):
+        if (adapter := row.adapter) is not None:
+            assert isinstance(adapter, Adapter)
+            _, tokens = pieces.setdefault(id(adapter), (adapter, []))
+            tokens.append(np.arange(starts[index], starts[index + 1]))
+    return tuple([AdaptedTokens(adapter, np.concatenate(tokens)) for adapter, tokens in pieces.values()])

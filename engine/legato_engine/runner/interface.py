@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from legato_engine.adapters.resident import OfferedAdapter
 from legato_engine.kvcache.layout import KVLayout
 from legato_engine.scheduler.batch import Batch, StepOutput
 
@@ -46,3 +47,4 @@ class LoadedModel:
     weights: str
     vocab_size: int
     max_length: int
+    adapters: tuple[OfferedAdapter, ...] = ()

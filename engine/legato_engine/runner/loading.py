@@ -1,15 +1,20 @@
 """A runner that computes, from a worker's settings: opens the weights, loads them, makes a token."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
 
 from legato_engine import memory
+from legato_engine.adapters.folder import AdapterFolder, open_adapter
+from legato_engine.adapters.resident import OfferedAdapter
 from legato_engine.runner import population
 from legato_engine.runner.interface import LoadedModel, Progress
 from legato_engine.runner.runner import Runner
+from legato_engine.scheduler.batch import Adapter
 from legato_engine.settings import WorkerSettings
 from legato_engine.weights.checkpoint import Checkpoint
+from legato_engine.weights.expected import projections
 from legato_engine.weights.opening import open_weights
 from legato_protocol.flags import SettingsError
 
@@ -17,17 +22,34 @@ from legato_protocol.flags import SettingsError
 def load(settings: WorkerSettings, path: Path, progress: Progress) -> LoadedModel:
     """The model at `path`, which has made a token. Raises EngineError, SettingsError."""
     checkpoint = open_weights(path)
+    folders = _adapters(settings, checkpoint)
     max_length = settings.length_limit(checkpoint.config.max_length)
     if settings.device != "cpu" and settings.transport != "None":
         raise SettingsError(
             f"--device: {settings.device} computes, but cannot hand KV off yet: hand-off reads the host's memory (use "
             "--transport None and a unified worker, or --device cpu)"
         )
-    runner = _runner(settings, checkpoint, max_length, progress)
-    return LoadedModel(runner, checkpoint.fingerprint, checkpoint.config.vocab_size, max_length)
+    largest = max((folder.values for folder in folders.values()), default=0)
+    resident = min(settings.adapters_in_memory, len(folders))
+    runner = _runner(settings, checkpoint, max_length, resident * largest, progress)
+    offered = [OfferedAdapter(name, folder.digest, _load(runner, folder)) for name, folder in folders.items()]
+    return LoadedModel(runner, checkpoint.fingerprint, checkpoint.config.vocab_size, max_length, tuple(offered))
 
 
-def _runner(settings: WorkerSettings, checkpoint: Checkpoint, max_length: int, progress: Progress) -> Runner:
+def _adapters(settings: WorkerSettings, checkpoint: Checkpoint) -> dict[str, AdapterFolder]:
+    """All adapters, by name, each of which fits. Raises ModelError."""
+    fitting = projections(checkpoint.config)
+    most = settings.max_adapter_rank
+    return {name: open_adapter(Path(folder), fitting, most) for name, folder in settings.adapters}
+
+
+def _load(runner: Runner, folder: AdapterFolder) -> Callable[[], Adapter]:
+    return lambda: runner.adapter(folder.read())
+
+
+def _runner(
+    settings: WorkerSettings, checkpoint: Checkpoint, max_length: int, adapter_values: int, progress: Progress
+) -> Runner:
     """The model, which has made a token."""
     runner = Runner.load(
         checkpoint,
@@ -41,6 +63,7 @@ def _runner(settings: WorkerSettings, checkpoint: Checkpoint, max_length: int, p
         available=_available(settings),
         chunk_tokens=settings.chunk_tokens,
         max_batch=settings.max_batch,
+        adapter_values=adapter_values,
         progress=lambda _what, share: progress("loading", share),
     )
     if settings.device == "cpu":

@@ -23,6 +23,7 @@ from legato_engine.backends.interface import Progress as Loaded
 from legato_engine.backends.torch.layers import TorchBackend
 from legato_engine.errors import NoDevice
 from legato_engine.kvcache.layout import KVLayout
+from legato_engine.layers.low_rank import Adapter, Pair
 from legato_engine.models import registry
 from legato_engine.models.llama import Llama
 from legato_engine.processor import Processor
@@ -85,6 +86,7 @@ class Runner:
         available: int | None = None,
         chunk_tokens: int = 512,
         max_batch: int = 64,
+        adapter_values: int = 0,
         progress: Progress | None = None,
         instructions: Processor | None = None,
     ) -> "Runner":
@@ -92,7 +94,8 @@ class Runner:
         weight is read.
 
         `available` bytes are what all of it may take; None: that is not checked. `kv_cache_bytes` None takes what is
-        left of them. `chunk_tokens` and `max_batch` say how large a step will be.
+        left of them. `chunk_tokens` and `max_batch` say how large a step will be, `adapter_values` how many numbers
+        adapters in memory will have.
         `instructions` are those to choose formats for, where they are not all that this machine has.
         """
         processor.guard_onednn(processor.detect())
@@ -104,7 +107,7 @@ class Runner:
         chosen = formats.with_kv(chosen, kv_dtype)
         layout = KVLayout(config.layers, config.kv_heads, block_size, config.head_dim, chosen.kv)
         if available is not None:
-            needs = sizing.needs(checkpoint, chosen, chunk_tokens, max_batch)
+            needs = sizing.needs(checkpoint, chosen, chunk_tokens, max_batch, adapter_values)
             if kv_cache_bytes is None:
                 kv_cache_bytes = sizing.kv_bytes(needs, layout, available, max_length, max_batch)
             sizing.check(needs, layout, kv_cache_bytes, available, max_length)
@@ -167,6 +170,10 @@ class Runner:
             scores.add(self._backend.logits_of(np.arange(len(piece)) + first + place), piece)
         packed, fault = scores.packed()
         return Scored(packed, (), perf_counter() - began, fault)
+
+    def adapter(self, pairs: Mapping[str, Pair]) -> Adapter:
+        """What rows of a batch name, of A and B by projection. May be called beside a step."""
+        return self._backend.adapter(pairs)
 
     def warm_up(self) -> None:
         """One token alone, one after a few others, and many, through block 0, before anything serves.

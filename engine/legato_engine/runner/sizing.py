@@ -16,14 +16,16 @@ RESERVE = 512 * _MIB, 0.1  # `Auto` leaves free whichever is more: so many bytes
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """Bytes that a model takes beside its KV cache. `workspace` is an estimate: results of a step, and loading."""
+    """Bytes that a model takes beside its KV cache; `weights` with those of adapters. `workspace` is an estimate:
+    results of a step, and loading."""
 
     weights: int
     workspace: int
 
 
-def needs(checkpoint: Checkpoint, chosen: Formats, chunk_tokens: int, max_batch: int) -> Needs:
-    """Of a worker that computes so many prompt tokens and decodes so many sequences in one step."""
+def needs(checkpoint: Checkpoint, chosen: Formats, chunk_tokens: int, max_batch: int, adapter_values: int = 0) -> Needs:
+    """Of a worker that computes so many prompt tokens and decodes so many sequences in one step, with adapters of so
+    many numbers in memory."""
     config = checkpoint.config
     shapes = expected_shapes(config)
     weights = sum(math.prod(shape) * chosen.value_bytes(checkpoint, name) for name, shape in shapes.items())
@@ -31,7 +33,8 @@ def needs(checkpoint: Checkpoint, chosen: Formats, chunk_tokens: int, max_batch:
     width = 6 * config.hidden_size + (2 * config.heads + 2 * config.kv_heads) * config.head_dim
     width += 3 * config.intermediate_size
     step = (chunk_tokens + max_batch) * width + 3 * max_batch * config.vocab_size
-    return Needs(int(weights), PROCESS + 4 * (step + largest))
+    adapters = adapter_values * chosen.dtype.itemsize
+    return Needs(int(weights) + adapters, PROCESS + 4 * (step + largest))
 
 
 def kv_bytes(needs: Needs, layout: KVLayout, available: int, max_length: int, max_batch: int) -> int:

@@ -30,6 +30,13 @@ class Constraint(Protocol):
         ...
 
 
+class Adapter(Protocol):
+    """What is added to a model's linear layers for some sequences, as the runner that made it takes it."""
+
+    @property
+    def nbytes(self) -> int: ...
+
+
 class Draw(msgspec.Struct, frozen=True, gc=False):
     """One token to sample from a row's last logits.
 
@@ -68,6 +75,7 @@ class Row(msgspec.Struct, frozen=True, gc=False):
     blocks: Sequence[int]
     draws: tuple[Draw, ...] = ()
     targets: Targets | None = None
+    adapter: Adapter | None = None
 
 
 class Batch(msgspec.Struct, frozen=True, gc=False):

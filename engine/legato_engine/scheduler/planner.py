@@ -169,7 +169,7 @@ class Planner:
         known = len(tokens)
         if count == 1 and start + 1 == known and len(request.choices) == 1 and not request.first:  # a plain decode
             draw = Draw(request.choices[0], known, request.params, tokens, request.prompt_len, request.grammar)
-            self._rows.append(Row(tokens[-1:], start, request.blocks, (draw,)))
+            self._rows.append(Row(tokens[-1:], start, request.blocks, (draw,), None, request.loaded_adapter))
             self._flight.append(request)
             return
         targets = _targets(request, count) if request.scoring else None
@@ -178,7 +178,8 @@ class Planner:
         if start + count == known and not request.first:
             params, prompt_len, grammar = request.params, request.prompt_len, request.grammar
             draws = tuple([Draw(choice, known, params, tokens, prompt_len, grammar) for choice in request.choices])
-        self._rows.append(Row(tokens[start : start + count], start, request.blocks, draws, targets))
+        adapter = request.loaded_adapter
+        self._rows.append(Row(tokens[start : start + count], start, request.blocks, draws, targets, adapter))
         self._flight.append(request)
 
 

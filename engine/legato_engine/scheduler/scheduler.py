@@ -160,6 +160,11 @@ class Scheduler:
         """All of this id (one per choice after a fork), incoming ones not included."""
         return self._registry.of(id)
 
+    def adapters(self) -> frozenset[str]:
+        """Those that sequences here compute with, or will."""
+        incoming = (transfer.request for transfer in self.incoming)
+        return frozenset(request.adapter for request in (*self._registry, *incoming) if request.adapter)
+
     def load(self) -> SchedulerLoad:
         counts = self.pool.counts()
         prefilling = sum(r.remaining for r in self._registry.running if r.remaining > 1)

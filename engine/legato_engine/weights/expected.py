@@ -15,11 +15,19 @@ def expected_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
     return noted.shapes
 
 
+def projections(config: ModelConfig) -> dict[str, tuple[int, int]]:
+    """Outputs and inputs of the projections in a model's linear layers, by name: what adapters may add to."""
+    noted = _Noted()
+    registry.model_class(config)(config, noted)
+    return noted.projections
+
+
 class _Noted:
     """Implements `Layers`. What it makes computes nothing."""
 
     def __init__(self) -> None:
         self.shapes: dict[str, tuple[int, ...]] = {}
+        self.projections: dict[str, tuple[int, int]] = {}
 
     def embedding(self, name: str, rows: int, width: int) -> Any:
         self.shapes[f"{name}.weight"] = (rows, width)
@@ -30,6 +38,7 @@ class _Noted:
     def linear(self, names: Sequence[str], inputs: int, outputs: Sequence[int], bias: bool = False) -> Any:
         for name, size in zip(names, outputs, strict=True):
             self.shapes[f"{name}.weight"] = (size, inputs)
+            self.projections[name] = (size, inputs)
             if bias:
                 self.shapes[f"{name}.bias"] = (size,)
 

@@ -5,6 +5,7 @@ import socket
 import zlib
 from array import array
 from collections.abc import Callable, Iterator
+from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -12,6 +13,7 @@ import msgspec
 import pytest
 import torch
 
+from legato_engine.adapters.resident import OfferedAdapter, ResidentAdapters
 from legato_engine.core import frames
 from legato_engine.core.channel import Channel
 from legato_engine.core.frames import CoreStatus, FromGateway, Inbox, Splitter, Turn
@@ -252,6 +254,8 @@ class World:
         blocks: int | None = None,
         step_turns: Callable[[], int] = lambda: 0,
         grammars: Compilations | None = None,
+        adapters: SequenceOf[OfferedAdapter] = (),
+        adapters_in_memory: int = 8,
         **limits: int,
     ) -> Worker:
         ours, theirs = socket.socketpair()
@@ -270,6 +274,7 @@ class World:
             events,
             agent,
             grammars or Compilations(None),
+            ResidentAdapters(adapters, adapters_in_memory, scheduler.adapters),
             kv_revision=runner.kv_revision,
             clock=self.network.clock,
             max_waiting=chosen.max_waiting,

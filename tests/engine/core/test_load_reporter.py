@@ -24,6 +24,8 @@ class Quiet:
         self.handler = SimpleNamespace(
             scheduler=scheduler,
             idle=True,
+            held=0,
+            adapters=SimpleNamespace(loaded=()),
             news=False,
             draining=False,
             gateways=(1,),

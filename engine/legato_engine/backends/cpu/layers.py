@@ -2,7 +2,7 @@
 attention compute in is `numerics`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,10 +14,13 @@ from legato_engine.backends.cpu.program import Program
 from legato_engine.backends.cpu.step import CpuStep, Operators, Projection
 from legato_engine.backends.cpu.workspace import Array, Buffer, Workspace, room
 from legato_engine.backends.interface import Forward, Progress
+from legato_engine.backends.low_rank import LinearShape, fuse
+from legato_engine.kernels.low_rank import torch as low_rank
 from legato_engine.kernels.rms_norm.numba import add_rms_norm
 from legato_engine.layers import rotary
 from legato_engine.layers.inputs import Ints, StepInputs
 from legato_engine.layers.interface import AttentionShape
+from legato_engine.layers.low_rank import Adapter, Pair
 from legato_engine.weights.checkpoint import Checkpoint
 
 
@@ -50,13 +53,23 @@ class CpuNorm:
 
 @dataclass(frozen=True, slots=True)
 class CpuLinear:
+    name: str  # of its first projection
     projection: Projection
     out: Buffer
 
     def __call__(self, step: Operators, x: Array) -> Array:
         out = self.out.take(step.rows)
         step.linear(self.projection, x, out)
+        if step.adapted:
+            step.call(lambda step: self._adapt(step, x, out))
         return out
+
+    def _adapt(self, step: CpuStep, x: Array, out: Array) -> None:
+        taken = torch.from_numpy(x)
+        for each in step.inputs.adapted:
+            if (update := each.adapter.updates.get(self.name)) is not None:
+                taken = taken.view(torch.bfloat16) if taken.dtype == torch.uint16 else taken
+                low_rank.add(taken, torch.from_numpy(each.tokens), update.down, update.ups, torch.from_numpy(out))
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,9 +143,10 @@ class CpuBackend:
         self._progress = progress
         self._eps = np.float32(config.rms_norm_eps)
         self._tables: dict[str, Table] = {}
-        self._program: Program | None = None
         self._head: CpuHead | None = None
         self._last: CpuStep | None = None
+        self._programs: dict[bool, Program] = {}  # by whether steps have adapters
+        self._linears: list[LinearShape] = []
         self._workspace = Workspace()
         cos, sin = rotary.tables(config.head_dim, config.rope_theta, config.rope_scaling, max_length)
         self._cos, self._sin = cos.numpy(), sin.numpy()
@@ -147,10 +161,10 @@ class CpuBackend:
         step = self._last = self.begin(inputs, arena)
         if step.rows > Program.rows or not self._numerics.recorded:
             return forward(step)
-        if self._program is None:
-            forward(program := Program())
-            self._program = program
-        logits: torch.Tensor = self._program(step)
+        if step.adapted not in self._programs:
+            forward(program := Program(step.adapted))
+            self._programs[step.adapted] = program
+        logits: torch.Tensor = self._programs[step.adapted](step)
         return logits
 
     def logits_of(self, tokens: Ints) -> torch.Tensor:
@@ -158,6 +172,9 @@ class CpuBackend:
         assert self._last is not None
         assert self._last.hidden is not None
         return self._head.logits(*self._last.hidden, tokens)
+
+    def adapter(self, pairs: Mapping[str, Pair]) -> Adapter:
+        return fuse(pairs, self._linears, torch.float32)
 
     def embedding(self, name: str, rows: int, width: int) -> CpuEmbedding:
         return CpuEmbedding(self._table(name), self._workspace.buffer("residual", width))
@@ -169,7 +186,8 @@ class CpuBackend:
     def linear(self, names: Sequence[str], inputs: int, outputs: Sequence[int], bias: bool = False) -> CpuLinear:
         projection = self._numerics.linear(self._checkpoint, names, bias)
         self.nbytes += projection.nbytes
-        return CpuLinear(projection, self._workspace.buffer("linear", sum(outputs)))
+        self._linears.append(LinearShape(tuple(names), tuple(outputs)))
+        return CpuLinear(names[0], projection, self._workspace.buffer("linear", sum(outputs)))
 
     def attention(self, layer: int, shape: AttentionShape) -> CpuAttention:
         self._progress((layer + 1) / self._config.layers)

@@ -30,7 +30,8 @@ class Program:
 
     rows = kernels.MOST  # for layers: the room they take
 
-    def __init__(self) -> None:
+    def __init__(self, adapted: bool = False) -> None:
+        self.adapted = adapted
         self._parts: list[Call] = []
         self._table: list[list[int]] = []  # operators after the last part
         self._held: list[Array] = []

@@ -31,6 +31,10 @@ class Operators(Protocol):
     @property
     def rows(self) -> int: ...
 
+    @property
+    def adapted(self) -> bool:
+        """Whether adapters add something to linear layers."""
+
     def call(self, work: "Callable[[CpuStep], Any]") -> Any:
         """Does what has no operator, and returns what that does; None where it is only recorded."""
 
@@ -54,13 +58,14 @@ class Operators(Protocol):
 class CpuStep:
     """Implements `Operators` by computing. `arena` as the kernels take it, in KVLayout's shape."""
 
-    __slots__ = ("_attend", "arena", "hidden", "inputs", "rows", "work")
+    __slots__ = ("_attend", "adapted", "arena", "hidden", "inputs", "rows", "work")
 
     def __init__(self, inputs: StepInputs, work: Ints, arena: Array, attend: Attend) -> None:
         """`work` is what attention has to do, as `attend` takes it."""
         self.inputs = inputs
         self.hidden: tuple[Array, Array] | None = None  # what the head was given: valid until the next step
         self.rows = len(inputs.tokens)
+        self.adapted = bool(inputs.adapted)
         self.work = work
         self.arena = arena
         self._attend = attend

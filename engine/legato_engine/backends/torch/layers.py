@@ -1,20 +1,23 @@
 """Implements `layers.interface` by torch."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 
 from legato_engine.backends import projections
 from legato_engine.backends.interface import Forward, Progress
+from legato_engine.backends.low_rank import LinearShape, fuse
 from legato_engine.backends.torch.step import TorchStep
 from legato_engine.kernels.attention.torch import attention
+from legato_engine.kernels.low_rank import torch as low_rank
 from legato_engine.kernels.rms_norm.torch import add_rms_norm, rms_norm
 from legato_engine.kernels.rope.torch import rotate, write_kv
 from legato_engine.kernels.silu_mul.torch import silu_mul
 from legato_engine.layers import rotary
 from legato_engine.layers.inputs import Ints, StepInputs
 from legato_engine.layers.interface import AttentionShape
+from legato_engine.layers.low_rank import Adapter, Pair
 from legato_engine.weights.checkpoint import Checkpoint
 
 
@@ -39,11 +42,16 @@ class TorchNorm:
 
 @dataclass(frozen=True, slots=True)
 class TorchLinear:
+    name: str  # of its first projection
     weight: torch.Tensor  # [out, in]
     bias: torch.Tensor | None
 
     def __call__(self, step: TorchStep, x: torch.Tensor) -> torch.Tensor:
-        return torch.nn.functional.linear(x, self.weight, self.bias)
+        out = torch.nn.functional.linear(x, self.weight, self.bias)
+        for adapter, tokens in step.adapted:
+            if (update := adapter.updates.get(self.name)) is not None:
+                low_rank.add(x, tokens, update.down, update.ups, out)
+        return out
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +111,7 @@ class TorchBackend:
         self._tables: dict[str, torch.Tensor] = {}
         self._head: TorchHead | None = None
         self._last: TorchStep | None = None
+        self._linears: list[LinearShape] = []
         cos, sin = rotary.tables(config.head_dim, config.rope_theta, config.rope_scaling, max_length)
         self._cos, self._sin = cos.to(device, dtype)[:, None], sin.to(device, dtype)[:, None]
 
@@ -119,6 +128,9 @@ class TorchBackend:
         assert self._last is not None
         return self._head.logits(self._last, torch.from_numpy(tokens).to(self._device))
 
+    def adapter(self, pairs: Mapping[str, Pair]) -> Adapter:
+        return fuse(pairs, self._linears, self._dtype, self._device)
+
     def embedding(self, name: str, rows: int, width: int) -> TorchEmbedding:
         return TorchEmbedding(self._table(name))
 
@@ -130,7 +142,8 @@ class TorchBackend:
         weight = projections.weights(self._checkpoint, names, self._dtype, self._device)
         self.nbytes += weight.nbytes
         found = projections.biases(self._checkpoint, names).to(self._device, self._dtype) if bias else None
-        return TorchLinear(weight, found)
+        self._linears.append(LinearShape(tuple(names), tuple(outputs)))
+        return TorchLinear(names[0], weight, found)
 
     def attention(self, layer: int, shape: AttentionShape) -> TorchAttention:
         self._progress((layer + 1) / self._config.layers)

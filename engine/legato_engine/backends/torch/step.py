@@ -25,6 +25,7 @@ class TorchStep:
         self.hidden: torch.Tensor | None = None  # what the head was given
         self.blocks, self.places = slots // size, slots % size
         self.cos, self.sin = cos[positions], sin[positions]
+        self.adapted = [(each.adapter, torch.from_numpy(each.tokens).to(device)) for each in inputs.adapted]
         self._inputs = inputs
         self._groups: dict[tuple[int, int | None], tuple[Group, ...]] = {}
 

@@ -1,0 +1,69 @@
+"""An adapter's `adapter_config.json`, as PEFT writes it. What is computed otherwise than here is refused by name."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from legato_engine.errors import CorruptModel, UnsupportedModel
+from legato_engine.weights.config_file import read_json
+
+CONFIG = "adapter_config.json"
+
+# Settings that change what is computed, and the values (beside none at all) that leave it as it is here.
+_NEUTRAL: Mapping[str, tuple[object, ...]] = {
+    "alora_invocation_tokens": (),
+    "alpha_pattern": ({},),
+    "bias": ("none",),
+    "fan_in_fan_out": (False,),
+    "layer_replication": (),
+    "lora_bias": (False,),
+    "modules_to_save": ([],),
+    "rank_pattern": ({},),
+    "target_parameters": ([],),
+    "trainable_token_indices": ([], {}),
+    "use_dora": (False,),
+    "use_qalora": (False,),
+}
+_CHANGE_THE_BASE = ("corda", "loftq", "olora", "pissa")  # ways of initialization that leave the base other weights
+
+
+@dataclass(frozen=True, slots=True)
+class AdapterConfig:
+    """`scale` is what B · A is multiplied by. `targets` are the last parts of names of projections; None: the file does
+    not name them one by one, or not for all layers."""
+
+    rank: int
+    scale: float
+    targets: tuple[str, ...] | None
+
+
+def read(folder: Path, max_rank: int) -> AdapterConfig:
+    """The config in a folder. Raises ModelNotFound, CorruptModel, UnsupportedModel."""
+    path, raw = folder / CONFIG, read_json(folder / CONFIG)
+    if raw.get("peft_type") != "LORA":
+        raise UnsupportedModel(f"{path}: peft_type {raw.get('peft_type')!r} is not supported; supported: 'LORA'")
+    for name, neutral in _NEUTRAL.items():
+        value = raw.get(name)
+        if value is not None and value not in neutral:
+            raise UnsupportedModel(f"{path}: {name} {value!r} is not supported")
+    start = raw.get("init_lora_weights")
+    if isinstance(start, str) and start.lower().startswith(_CHANGE_THE_BASE):
+        raise UnsupportedModel(f"{path}: init_lora_weights {start!r} is not supported: it changes the base's weights")
+    rank, alpha = raw.get("r"), raw.get("lora_alpha")
+    if not isinstance(rank, int) or isinstance(rank, bool) or rank < 1:
+        raise CorruptModel(f"{path}: not a valid r: {rank!r} (a whole number from 1)")
+    if rank > max_rank:
+        raise UnsupportedModel(f"{path}: r is {rank}; at most {max_rank} is allowed here (maxRank)")
+    if not isinstance(alpha, int | float) or isinstance(alpha, bool) or not math.isfinite(alpha):
+        raise CorruptModel(f"{path}: not a valid lora_alpha: {alpha!r} (a number)")
+    scale = alpha / math.sqrt(rank) if raw.get("use_rslora") else alpha / rank
+    return AdapterConfig(rank, scale, _targets(raw))
+
+
+def _targets(raw: Mapping[str, Any]) -> tuple[str, ...] | None:
+    said = raw.get("target_modules")
+    partly = any(raw.get(name) for name in ("layers_to_transform", "layers_pattern", "exclude_modules"))
+    listed = isinstance(said, list) and said and all(isinstance(name, str) and name for name in said)
+    return tuple(said) if listed and not partly else None  # type: ignore[arg-type]

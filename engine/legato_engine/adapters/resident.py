@@ -1,0 +1,129 @@
+"""The adapters in memory: at most so many, loaded in a thread of their own when a request asks for one.
+
+The least recently used one makes room for another. Where all of them are in use, the least recently used one is
+*closing*: requests for it wait behind the one that asked, so that none starves. No torch in here.
+"""
+
+import logging
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from legato_engine.errors import EngineError
+from legato_engine.mailbox import Mailbox
+from legato_engine.scheduler.batch import Adapter
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class OfferedAdapter:
+    """An adapter that fits the model. `load` reads it, in any thread, and raises EngineError or OSError."""
+
+    name: str
+    digest: str
+    load: Callable[[], Adapter]
+
+
+class ResidentAdapters:
+    """Used by the core's loop alone. `in_use` are digests of adapters that sequences here compute with, or will.
+
+    Memory of an adapter that was pushed out is free once the step in flight ends, if that computes with it."""
+
+    def __init__(self, offered: Sequence[OfferedAdapter], most: int, in_use: Callable[[], Collection[str]]) -> None:
+        self.offered: Mapping[str, str] = {each.name: each.digest for each in offered}
+        self.loads = 0
+        self.crowded = False  # a request waits until one of those in memory is in use no more
+        self._by_digest = {each.digest: each for each in offered}
+        self._most = most
+        self._in_use = in_use
+        self._thread = ThreadPoolExecutor(1, "adapters")
+        self._loaded: OrderedDict[str, Adapter] = OrderedDict()  # the least recently used first
+        self._under_way: set[str] = set()
+        self._closing: set[str] = set()
+        self._wanted: set[str] = set()  # without room for them
+        self._faults: dict[str, str] = {}  # of those that could not be loaded, for who waits for them
+        self._done: Mailbox[tuple[str, Adapter | str]] = Mailbox()
+
+    @property
+    def loaded(self) -> tuple[str, ...]:
+        """Digests of those in memory, or on their way there."""
+        return (*self._loaded, *self._under_way)
+
+    def ask(self, digest: str) -> Adapter | str | None:
+        """The adapter, or why there is none; None while it is loaded, or has to wait for room."""
+        if digest not in self._by_digest:
+            return f"this worker has no adapter {digest[:64]!r}"
+        if digest in self._faults:
+            return self._faults[digest]
+        if digest in self._loaded and digest not in self._closing:
+            self._loaded.move_to_end(digest)
+            return self._loaded[digest]
+        if digest in self._loaded or digest in self._wanted:
+            self.crowded = True
+        elif digest not in self._under_way:
+            self._start(digest)
+        return None
+
+    def begin_round(self) -> None:
+        """All that wait ask again now, in the order of their arrival."""
+        self.crowded = False
+        self._closing.clear()
+        self._wanted.clear()
+
+    def end_round(self) -> None:
+        """All that waited have asked: who comes now has a failed load tried again."""
+        self._faults.clear()
+
+    def take_done(self) -> bool:
+        """Whether loads have ended since the last time."""
+        done = self._done.take()
+        for digest, found in done:
+            self._under_way.discard(digest)
+            if isinstance(found, str):
+                self._faults[digest] = found
+            else:
+                self._loaded[digest] = found
+                self.loads += 1
+        return bool(done)
+
+    def fileno(self) -> int:
+        """Readable when a load has ended."""
+        return self._done.fileno()
+
+    def check_integrity(self) -> None:
+        """Raises AssertionError unless there are no more than allowed."""
+        assert len(self._loaded) + len(self._under_way) <= self._most, "more adapters than there is room for"
+        assert not self._under_way & self._loaded.keys(), "an adapter is loaded twice"
+
+    def _start(self, digest: str) -> None:
+        if self._make_room():
+            self._under_way.add(digest)
+            self._thread.submit(self._load, self._by_digest[digest])
+        else:
+            self._wanted.add(digest)
+            self.crowded = True
+
+    def _make_room(self) -> bool:
+        """Pushes out the least recently used one, if need be; without one to push out, closes one."""
+        if len(self._loaded) + len(self._under_way) < self._most:
+            return True
+        in_use = self._in_use()
+        idle = next((digest for digest in self._loaded if digest not in in_use), None)
+        if idle is not None:
+            del self._loaded[idle]
+            return True
+        if (busy := next((digest for digest in self._loaded if digest not in self._closing), None)) is not None:
+            self._closing.add(busy)
+        return False
+
+    def _load(self, offered: OfferedAdapter) -> None:
+        try:
+            found: Adapter | str = offered.load()
+        except (EngineError, OSError) as error:
+            found = f"adapter {offered.name}: {error}"
+        except Exception as error:  # a request whose adapter is never there would wait until its deadline
+            _log.exception("an adapter cannot be loaded")
+            found = f"adapter {offered.name} cannot be loaded: {error!r}"
+        self._done.put((offered.digest, found))

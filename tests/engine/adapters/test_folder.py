@@ -1,0 +1,165 @@
+"""Which adapters are taken, and what those that are not are refused for."""
+
+import json
+import re
+
+import lora_folders
+import pytest
+import torch
+
+from legato_engine.adapters.folder import open_adapter
+from legato_engine.errors import (
+    CorruptModel,
+    MissingTensor,
+    ModelNotFound,
+    UnsupportedFormat,
+    UnsupportedModel,
+    WrongShape,
+)
+from legato_engine.models.config import ModelConfig
+from legato_engine.weights.expected import projections
+
+MODEL = ModelConfig(
+    architecture="LlamaForCausalLM", layers=2, hidden_size=32, heads=2, kv_heads=1, head_dim=16,
+    intermediate_size=48, vocab_size=64, max_length=128, rope_theta=10000.0, rope_scaling=None,
+    rms_norm_eps=1e-5, tie_word_embeddings=False, sliding_window=None, attention_bias=False, mlp_bias=False,
+)  # fmt: skip
+PREFIX = "base_model.model.model.layers"
+
+
+def opened(folder, max_rank=16):
+    return open_adapter(folder, projections(MODEL), max_rank)
+
+
+def without(ending):
+    def change(tensors):
+        for name in [name for name in tensors if name.endswith(ending)]:
+            del tensors[name]
+
+    return change
+
+
+def renamed(before, after):
+    def change(tensors):
+        for name in [name for name in tensors if before in name]:
+            tensors[name.replace(before, after)] = tensors.pop(name)
+
+    return change
+
+
+def with_one(name, tensor):
+    return lambda tensors: tensors.update({name: tensor})
+
+
+def test_matrices_are_scaled_and_by_projection(tmp_path):
+    found = opened(lora_folders.write(tmp_path, MODEL, rank=4, targets=("q_proj", "down_proj"), lora_alpha=2))
+    assert (found.rank, found.scale) == (4, 0.5)
+    pairs = found.read()
+    assert set(pairs) == {f"model.layers.{i}.{name}" for i in (0, 1) for name in ("self_attn.q_proj", "mlp.down_proj")}
+    pair = pairs["model.layers.1.mlp.down_proj"]
+    assert (pair.a.shape, pair.b.shape) == ((4, 48), (32, 4))
+    assert found.values == sum(pair.a.numel() + pair.b.numel() for pair in pairs.values())
+    plain = opened(lora_folders.write(tmp_path, MODEL, rank=4, targets=("q_proj", "down_proj"), lora_alpha=4)).read()
+    torch.testing.assert_close(pair.b, plain["model.layers.1.mlp.down_proj"].b / 2)
+
+
+def test_a_digest_tells_apart_what_computes_otherwise(tmp_path):
+    folders = [
+        lora_folders.write(tmp_path / "a", MODEL),
+        lora_folders.write(tmp_path / "b", MODEL, seed=1),
+        lora_folders.write(tmp_path / "c", MODEL, lora_alpha=3),
+    ]
+    assert len({opened(folder).digest for folder in folders}) == 3
+    assert opened(folders[0]).digest == opened(lora_folders.write(tmp_path / "d", MODEL)).digest
+
+
+def test_some_layers_alone_are_taken_where_the_config_says_so(tmp_path):
+    change = without(("layers.1.self_attn.q_proj.lora_A.weight", "layers.1.self_attn.q_proj.lora_B.weight"))
+    asked = {"targets": ("q_proj",), "change": change}
+    assert len(opened(lora_folders.write(tmp_path, MODEL, layers_to_transform=[0], **asked)).read()) == 1
+    with pytest.raises(MissingTensor, match=r"model\.layers\.1\.self_attn\.q_proj\.lora_A\.weight is missing"):
+        opened(lora_folders.write(tmp_path, MODEL, **asked))
+
+
+REFUSED = {
+    "another kind": (UnsupportedModel, {"peft_type": "IA3"}, "peft_type 'IA3' is not supported"),
+    "DoRA": (UnsupportedModel, {"use_dora": True}, "use_dora True is not supported"),
+    "biases": (UnsupportedModel, {"bias": "lora_only"}, "bias 'lora_only' is not supported"),
+    "whole modules": (UnsupportedModel, {"modules_to_save": ["lm_head"]}, "modules_to_save ['lm_head'] is not"),
+    "ranks by layer": (UnsupportedModel, {"rank_pattern": {"q_proj": 2}}, "rank_pattern {'q_proj': 2} is not"),
+    "another base's weights": (UnsupportedModel, {"init_lora_weights": "pissa_niter_4"}, "changes the base's weights"),
+    "a rank beyond the bound": (UnsupportedModel, {"rank": 17}, "r is 17; at most 16 is allowed"),
+    "no rank": (CorruptModel, {"r": 0}, "not a valid r: 0"),
+    "a rank that is no number": (CorruptModel, {"r": True}, "not a valid r: True"),
+    "no alpha": (CorruptModel, {"lora_alpha": None}, "not a valid lora_alpha: None"),
+    "infinite alpha": (CorruptModel, {"lora_alpha": float("inf")}, "not a valid lora_alpha: inf"),
+    "another rank than it says": (WrongShape, {"r": 8}, "lora_A.weight has shape [4, 48]; this model, and r in"),
+    "half a pair": (MissingTensor, {"change": without("layers.0.mlp.up_proj.lora_B.weight")}, "up_proj.lora_B.weight"),
+    "a layer too many": (
+        UnsupportedModel,
+        {"change": renamed("layers.1.", "layers.2.")},
+        "model.layers.2.mlp.down_proj is no projection of this model",
+    ),
+    "a layer too few": (MissingTensor, {"change": without(("A.weight", "layers.1"))}, "is missing"),
+    "an embedding": (
+        UnsupportedModel,
+        {"change": with_one("base_model.model.lm_head.lora_A.weight", torch.zeros(4, 32))},
+        "lm_head is no projection of this model",
+    ),
+    "other tensors": (
+        UnsupportedModel,
+        {"change": with_one(f"{PREFIX}.0.mlp.up_proj.lora_magnitude_vector", torch.zeros(4))},
+        "lora_magnitude_vector is not supported",
+    ),
+    "another base": (
+        WrongShape,
+        {"change": with_one(f"{PREFIX}.0.self_attn.k_proj.lora_B.weight", torch.zeros(32, 4))},
+        "has shape [32, 4]; this model, and r in adapter_config.json, ask for [16, 4]: of another base?",
+    ),
+    "whole numbers": (
+        UnsupportedFormat,
+        {"change": with_one(f"{PREFIX}.0.self_attn.k_proj.lora_B.weight", torch.zeros(16, 4, dtype=torch.int8))},
+        "has type I8; supported: F32, F16, BF16",
+    ),
+    "nothing": (MissingTensor, {"change": dict.clear, "target_modules": "all-linear"}, "there are no tensors in it"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_does_not_fit_is_refused_with_its_path(name, tmp_path):
+    error, asked, text = REFUSED[name]
+    folder = lora_folders.write(tmp_path / "lora", MODEL, **asked)
+    with pytest.raises(error, match=re.escape(text)) as caught:
+        opened(folder)
+    assert str(folder) in str(caught.value)
+
+
+@pytest.mark.parametrize("file", ["adapter_config.json", "adapter_model.safetensors"])
+def test_files_that_are_missing_or_damaged(file, tmp_path):
+    path = lora_folders.write(tmp_path / "lora", MODEL) / file
+    path.write_bytes(path.read_bytes()[:-20])
+    with pytest.raises(CorruptModel, match=re.escape(str(path))):
+        opened(path.parent)
+    path.unlink()
+    with pytest.raises(ModelNotFound, match=re.escape(str(path))):
+        opened(path.parent)
+
+
+def test_files_that_changed_since_the_start_are_not_read(tmp_path):
+    folder = lora_folders.write(tmp_path, MODEL)
+    found = opened(folder)
+    lora_folders.write(tmp_path, MODEL, seed=1)
+    with pytest.raises(CorruptModel, match="have changed since this worker started"):
+        found.read()
+    lora_folders.write(tmp_path, MODEL)
+    config = folder / "adapter_config.json"
+    config.write_text(json.dumps(json.loads(config.read_text()) | {"lora_alpha": 3}))
+    with pytest.raises(CorruptModel, match="have changed"):
+        found.read()
+
+
+def test_values_that_are_no_numbers_are_not_read(tmp_path):
+    name = f"{PREFIX}.0.mlp.up_proj.lora_A.weight"
+    found = opened(lora_folders.write(tmp_path, MODEL, change=lambda tensors: tensors[name].fill_(float("nan"))))
+    with pytest.raises(CorruptModel, match=rf"{re.escape(name)} has values that are not finite"):
+        found.read()

@@ -1,0 +1,289 @@
+"""Sequences with adapters on whole cores: each computes with its own, however many there are, wherever it goes."""
+
+import threading
+import time
+from dataclasses import dataclass
+
+import msgspec
+import pytest
+
+from legato_engine.adapters.resident import OfferedAdapter
+from legato_engine.errors import CorruptModel
+from legato_engine.scheduler.batch import Sampled
+from legato_protocol.stream import Cancel, Generate
+
+
+@dataclass(frozen=True)
+class Shift:
+    """An adapter of the runner below."""
+
+    by: int
+    nbytes: int = 8
+
+
+@pytest.fixture
+def shifting_runner(make_token_runner):
+    class Runner(make_token_runner):
+        """KV of a token is the token, shifted by its adapter, and so are what it draws: blocks of another adapter, or a
+        row without its own, show in the tokens."""
+
+        def __init__(self):
+            super().__init__()
+            self.together = set()  # how many adapters there were in a step
+
+        def step(self, batch):
+            self.together.add(len({row.adapter for row in batch.rows}))
+            return super().step(batch)
+
+        def _row(self, row):
+            by = row.adapter.by if row.adapter is not None else 0
+            shifted = type(row)([token + by for token in row.tokens], row.start, row.blocks)
+            known = [token - by for token in self.write(shifted)]
+            return tuple(self._shifted(known, draw, by) for draw in row.draws)
+
+        def _shifted(self, known, draw, by):
+            return Sampled(self._draw(known, draw).token + by)
+
+    return Runner
+
+
+class Loads:
+    """Adapters a, b, … that shift by 10,000, 20,000, …: how often each was loaded, and a gate before that."""
+
+    def __init__(self, names="abcde"):
+        self.gate = threading.Event()
+        self.gate.set()
+        self.faults = set()
+        self.counts = dict.fromkeys(names, 0)
+        self.offered = [OfferedAdapter(name, f"digest-{name}", self._loader(name)) for name in names]
+
+    def _loader(self, name):
+        def load():
+            assert self.gate.wait(60)
+            self.counts[name] += 1
+            if name in self.faults:
+                raise CorruptModel(f"/adapters/{name}: it is damaged")
+            return Shift(self.by(name))
+
+        return load
+
+    @staticmethod
+    def by(name):
+        return 10_000 * (1 + "abcde".index(name)) if name else 0
+
+
+class Adapted:
+    def __init__(self, world, runner):
+        self.world = world
+        self.make_runner = runner
+        self.loads = Loads()
+
+    def worker(self, name="u", **options):
+        runner = self.make_runner()
+        return self.world.worker(name, runner=runner, adapters=self.loads.offered, **options)
+
+    def sequence(self, adapter="", prompt=None, **params):
+        wanted = self.world.sequence(prompt or self.world.prompt, **{"max_tokens": 6, **params})
+        return msgspec.structs.replace(wanted, adapter=f"digest-{adapter}" if adapter else "")
+
+    def expected(self, adapter="", prompt=None, count=6):
+        tokens, by = list(prompt or self.world.prompt), Loads.by(adapter)
+        for _ in range(count):
+            tokens.append(self.world.continuation(tokens, 1)[0] + by)
+        return tokens[-count:]
+
+    def until(self, condition, seconds=60):
+        """Turns of all workers; loading takes real time."""
+        give_up = time.monotonic() + seconds
+        while not condition():
+            assert time.monotonic() < give_up, "it hangs"
+            self.world.run(1)
+            for worker in self.world.workers:
+                worker.core._handler.adapters.check_integrity()
+
+
+@pytest.fixture
+def adapted(world, shifting_runner):
+    return Adapted(world, shifting_runner)
+
+
+def test_four_adapters_and_the_base_run_in_one_batch(adapted):
+    worker = adapted.worker(max_running=16, max_waiting=16, chunk=400)
+    names, prompts = ["", "a", "b", "c", "d"] * 3 + [""], [[*range(i, i + 9)] for i in range(16)]
+    worker.tell(*[Generate(f"r{i}", 1, adapted.sequence(names[i], prompts[i], max_tokens=10)) for i in range(16)])
+    adapted.until(lambda: all(worker.finished(id=f"r{i}") for i in range(16)))
+    for i, name in enumerate(names):
+        assert worker.tokens(f"r{i}") == adapted.expected(name, prompts[i], count=10)
+    assert max(worker.runner.together) == 5
+    assert worker.used == 0
+
+
+def test_prefixes_are_shared_with_the_same_adapter_alone(adapted):
+    worker = adapted.worker()
+    for number, (name, cached) in enumerate([("", 0), ("a", 0), ("a", 16), ("b", 0), ("", 16)]):
+        worker.tell(Generate(f"r{number}", 1, adapted.sequence(name)))
+        adapted.until(lambda number=number: worker.finished(id=f"r{number}"))
+        assert worker.tokens(f"r{number}") == adapted.expected(name)
+        assert worker.items(f"r{number}")[0].cached_tokens == cached
+
+
+def test_a_prefilled_sequence_goes_on_elsewhere_with_its_adapter(adapted, world):
+    prefill, decode = adapted.worker("p"), adapted.worker("d")
+    world.hand_off(prefill, decode, adapted.sequence("b", choices=(0, 1)))
+    adapted.until(lambda: decode.finished(choice=0) and decode.finished(choice=1))
+    assert decode.tokens() == adapted.expected("b")
+    assert [report.blocks for report in decode.reports()] == [5]
+    assert prefill.failures() == decode.failures() == []
+
+
+def test_a_running_sequence_migrates_with_its_adapter(adapted, world):
+    old, new = adapted.worker("a"), adapted.worker("b")
+    old.tell(Generate("r", 1, adapted.sequence("c", max_tokens=30)))
+    adapted.until(lambda: len(old.tokens()) > 3)
+    sent = old.tokens()
+    known = adapted.sequence("c", [*world.prompt, *sent], max_tokens=30)
+    world.migrate(old, new, msgspec.structs.replace(known, prompt_len=len(world.prompt)))
+    adapted.until(lambda: new.finished(attempt=2))
+    assert [*sent, *new.tokens(attempt=2)] == adapted.expected("c", count=30)
+
+
+def test_a_resumed_sequence_is_computed_again_with_its_adapter(adapted, world):
+    worker, truth = adapted.worker(), adapted.expected("d", count=12)
+    known = adapted.sequence("d", [*world.prompt, *truth[:5]], max_tokens=12)
+    worker.tell(Generate("r", 1, msgspec.structs.replace(known, prompt_len=len(world.prompt))))
+    adapted.until(worker.finished)
+    assert worker.tokens() == truth[5:]
+
+
+def test_preempted_sequences_are_computed_again_with_their_adapters(adapted):
+    worker = adapted.worker(blocks=22, growth_tokens=0, max_running=4)
+    names = ["a", "b", "", "c"]
+    worker.tell(*[Generate(f"r{i}", 1, adapted.sequence(name, max_tokens=20)) for i, name in enumerate(names)])
+    adapted.until(lambda: all(worker.finished(id=f"r{i}") for i in range(4)))
+    assert worker.status.totals.preemptions > 0
+    for i, name in enumerate(names):
+        assert worker.tokens(f"r{i}") == adapted.expected(name, count=20)
+
+
+def test_steps_go_on_while_an_adapter_is_loaded(adapted):
+    worker = adapted.worker()
+    adapted.loads.gate.clear()
+    worker.tell(Generate("slow", 1, adapted.sequence("a")), Generate("r", 1, adapted.sequence()))
+    adapted.until(worker.finished)
+    assert worker.items("slow") == []
+    assert worker.status.load.waiting == 1
+    assert not worker.status.idle
+    adapted.loads.gate.set()
+    adapted.until(lambda: worker.finished(id="slow"))
+    assert worker.status.load.adapters == ("digest-a",)
+
+
+def test_the_least_recently_used_is_pushed_out_and_loaded_again(adapted):
+    worker = adapted.worker(adapters_in_memory=2)
+    for number, name in enumerate("abacab"):
+        worker.tell(Generate(f"r{number}", 1, adapted.sequence(name)))
+        adapted.until(lambda number=number: worker.finished(id=f"r{number}"))
+        assert worker.tokens(f"r{number}") == adapted.expected(name)
+    assert adapted.loads.counts == {"a": 1, "b": 2, "c": 1, "d": 0, "e": 0}
+
+
+def test_one_in_use_is_not_pushed_out_and_nobody_starves(adapted):
+    """Requests for two adapters come and come, with room for one: both are served in turn."""
+    worker = adapted.worker(adapters_in_memory=1, max_running=4, max_waiting=64)
+    names = ["a", "a", "b", "a", "b", "", "a", "c", "b", "a"] * 3
+    for i, name in enumerate(names):
+        worker.tell(Generate(f"r{i}", 1, adapted.sequence(name, [*range(i, i + 9)])))
+        adapted.world.run(1)
+    adapted.until(lambda: all(worker.finished(id=f"r{i}") for i in range(len(names))))
+    for i, name in enumerate(names):
+        assert worker.tokens(f"r{i}") == adapted.expected(name, [*range(i, i + 9)])
+    assert worker.failures() == []
+    assert worker.used == 0
+
+
+def test_a_stream_of_requests_for_one_does_not_keep_another_waiting(adapted):
+    worker = adapted.worker(adapters_in_memory=1)
+    worker.tell(Generate("a0", 1, adapted.sequence("a", max_tokens=20)))
+    adapted.until(lambda: worker.tokens("a0"))
+    worker.tell(Generate("b", 1, adapted.sequence("b")))
+    number = 0
+    while not worker.finished(id="b"):
+        number += 1
+        assert number < 300, "it starves"
+        worker.tell(Generate(f"a{number}", 1, adapted.sequence("a", max_tokens=20)))
+        adapted.world.run(1)
+        adapted.until(lambda: worker.status.load.waiting < 3)
+    assert worker.tokens("b") == adapted.expected("b")
+
+
+def test_a_load_that_fails_ends_those_who_wait_for_it_and_is_tried_again(adapted):
+    worker = adapted.worker()
+    adapted.loads.faults.add("a")
+    adapted.loads.gate.clear()
+    worker.tell(*[Generate(id, 1, adapted.sequence(name)) for id, name in (("x", "a"), ("y", "a"), ("z", "b"))])
+    adapted.world.run(1)
+    adapted.loads.gate.set()
+    adapted.until(lambda: worker.finished(id="z"))
+    assert [(each.id, each.code, each.retry) for each in worker.failures()] == [
+        ("x", "internal", True),
+        ("y", "internal", True),
+    ]
+    assert worker.failures()[0].message == "adapter a: /adapters/a: it is damaged"
+    assert worker.status.load.adapters == ("digest-b",)
+    adapted.loads.faults.clear()
+    worker.tell(Generate("again", 1, adapted.sequence("a")))
+    adapted.until(lambda: worker.finished(id="again"))
+    assert worker.tokens("again") == adapted.expected("a")
+
+
+def test_one_that_is_not_there_fails_that_request_alone(adapted):
+    worker = adapted.worker()
+    worker.tell(Generate("x", 1, adapted.sequence("nowhere")), Generate("r", 1, adapted.sequence("a")))
+    adapted.until(worker.finished)
+    (failure,) = worker.failures()
+    assert (failure.id, failure.message, failure.retry) == ("x", "this worker has no adapter 'digest-nowhere'", True)
+
+
+@pytest.mark.parametrize("how", ["cancelled", "expired", "gone"])
+def test_one_that_ends_while_it_waits_for_room_makes_way(adapted, how):
+    """Those behind it are not kept from the adapter that would have been pushed out for it."""
+    worker = adapted.worker(adapters_in_memory=1)
+    worker.tell(joined=(8,))
+    worker.tell(Generate("a", 1, adapted.sequence("a", max_tokens=120)))
+    adapted.until(lambda: worker.tokens("a"))
+    worker.tell(Generate("b", 1, adapted.sequence("b", deadline=3.0 if how == "expired" else 1e6)), gateway=8)
+    worker.tell(Generate("a2", 1, adapted.sequence("a")))
+    adapted.world.run(2)
+    assert worker.status.load.waiting == 2
+    if how == "cancelled":
+        worker.tell(Cancel("b", 1), gateway=8)
+    elif how == "gone":
+        worker.tell(left=(8,))
+    adapted.until(lambda: worker.finished(id="a2"))
+    assert not worker.finished(id="a"), "it came after that"
+    assert worker.tokens("a2") == adapted.expected("a")
+    assert adapted.loads.counts["b"] == 0
+    codes = [each.code for each in worker.others.get(8, ()) if hasattr(each, "code")]
+    assert codes == (["deadline"] if how == "expired" else [])
+
+
+def test_those_that_wait_are_counted_and_no_more_than_allowed(adapted):
+    worker = adapted.worker(max_waiting=3)
+    adapted.loads.gate.clear()
+    worker.tell(*[Generate(f"r{i}", 1, adapted.sequence("a")) for i in range(5)])
+    adapted.world.run(2)
+    assert [(each.id, each.code) for each in worker.failures()] == [("r3", "overloaded"), ("r4", "overloaded")]
+    assert (worker.status.load.waiting, worker.status.load.credits) == (3, 0)
+    adapted.loads.gate.set()
+    adapted.until(lambda: all(worker.finished(id=f"r{i}") for i in range(3)))
+
+
+def test_a_draining_worker_sends_those_that_wait_elsewhere(adapted):
+    worker = adapted.worker()
+    adapted.loads.gate.clear()
+    worker.tell(Generate("r", 1, adapted.sequence("a")))
+    adapted.world.run(1)
+    worker.tell(drain=True)
+    adapted.until(lambda: worker.failures())
+    assert (worker.failures()[0].code, worker.failures()[0].retry) == ("draining", True)
+    adapted.loads.gate.set()

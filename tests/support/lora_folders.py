@@ -1,0 +1,82 @@
+"""LoRA adapters as PEFT saves them, with random matrices; and a model's weights with one merged into them."""
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file, save_file
+
+from legato_engine.models.config import ModelConfig
+from legato_engine.weights.checkpoint import Checkpoint
+from legato_engine.weights.expected import expected_shapes, projections
+
+ALL = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+Tensors = dict[str, torch.Tensor]
+
+
+class RandomCheckpoint(Checkpoint):
+    """Weights drawn once from a fixed seed, in memory."""
+
+    def __init__(self, config: ModelConfig, change: Callable[[Tensors], None] = lambda tensors: None) -> None:
+        self.config = config
+        draw = torch.Generator().manual_seed(7)
+        self._tensors = {
+            name: torch.randn(shape, generator=draw) * (0.15 if len(shape) == 2 else 0.1) + (len(shape) == 1)
+            for name, shape in expected_shapes(config).items()
+        }
+        change(self._tensors)
+        self.fingerprint = "random"
+
+    def spans(self) -> Mapping[Path, list]:
+        return {}
+
+    def names(self) -> frozenset[str]:
+        return frozenset(self._tensors)
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        return tuple(self._tensors[name].shape)
+
+    def tensor(self, name: str) -> torch.Tensor:
+        return self._tensors[name]
+
+
+def write(
+    folder: Path,
+    model: ModelConfig,
+    *,
+    seed: int = 0,
+    rank: int = 4,
+    targets: tuple[str, ...] = ALL,
+    change: Callable[[Tensors], None] = lambda tensors: None,
+    dtype: torch.dtype = torch.float32,
+    **config: object,
+) -> Path:
+    """`change` edits the tensors before they are saved, `config` what adapter_config.json says."""
+    draw = torch.Generator().manual_seed(seed)
+    tensors: Tensors = {}
+    for name, (outputs, inputs) in projections(model).items():
+        if name.endswith(targets):
+            prefix = f"base_model.model.{name}.lora_"
+            tensors[f"{prefix}A.weight"] = (torch.randn(rank, inputs, generator=draw) * 0.2).to(dtype)
+            tensors[f"{prefix}B.weight"] = (torch.randn(outputs, rank, generator=draw) * 0.2).to(dtype)
+    change(tensors)
+    folder.mkdir(parents=True, exist_ok=True)
+    save_file(tensors, folder / "adapter_model.safetensors")
+    said = {"peft_type": "LORA", "r": rank, "lora_alpha": 2 * rank, "target_modules": list(targets), "bias": "none"}
+    (folder / "adapter_config.json").write_text(json.dumps(said | config))
+    return folder
+
+
+def merged(model: ModelConfig, folder: Path, scale: float = 2.0) -> RandomCheckpoint:
+    """The random model of this config, with W + scale · B A for each W that the adapter has matrices for."""
+    lora = load_file(folder / "adapter_model.safetensors")
+
+    def merge(tensors: Tensors) -> None:
+        for name in projections(model):
+            prefix = f"base_model.model.{name}.lora_"
+            if f"{prefix}A.weight" in lora:
+                product = lora[f"{prefix}B.weight"].double() @ lora[f"{prefix}A.weight"].double()
+                tensors[f"{name}.weight"] = (tensors[f"{name}.weight"].double() + scale * product).float()
+
+    return RandomCheckpoint(model, merge)
