@@ -10,6 +10,7 @@ from legato_operator.errors import ManifestError
 STANDARD_INPUT = "-"
 _PATHS = (  # fields of a spec that name a file or folder of this machine
     ("model", "source", "path"),
+    ("model", "adapters", "source", "path"),
     ("gateway", "apiKeys", "path"),
     ("gateway", "tls", "path"),
     ("engine", "profile"),
@@ -36,6 +37,8 @@ def located(written: Mapping[str, Any], folder: Path) -> dict[str, Any]:
 
 
 def _changed(part: Any, field: tuple[str, ...], folder: Path) -> Any:
+    if isinstance(part, list):
+        return [_changed(each, field, folder) for each in part]
     if not isinstance(part, Mapping) or field[0] not in part:
         return part
     first, *rest = field

@@ -97,7 +97,12 @@ class Gateway:
         admission = Admission(limits)
         self._keys = keys
         name = f"{socket.gethostname()}-{secrets.token_hex(4)}"
-        weights = Weights(settings.prefix_cache_weight, settings.kv_cache_utilization_weight, settings.step_time_weight)
+        weights = Weights(
+            settings.prefix_cache_weight,
+            settings.kv_cache_utilization_weight,
+            settings.step_time_weight,
+            settings.adapter_weight,
+        )
         policy = Policy(settings.local_prefill_below_tokens, settings.when_prefill_unavailable, weights)
         self._tokens = ServiceTokens(settings.token, settings.token_folder)
         self._refusals = RefusalLog()
@@ -112,7 +117,9 @@ class Gateway:
             fleet=fleet,
             index=index,
             admission=admission,
-            dispatcher=Dispatcher(fleet, index, policy, self.links.send, random.SystemRandom(), timers.time),
+            dispatcher=Dispatcher(
+                fleet, index, policy, self.links.send, random.SystemRandom(), timers.time, settings.adapters
+            ),
             vocabulary=tokens,
             snapshots=self.links,
             history=history,
@@ -158,6 +165,7 @@ class Gateway:
             reasoning_parser=settings.reasoning_parser,
             responses=responses,
             allowed_origins=settings.allowed_origins,
+            adapters=settings.adapters,
         )
         self.app = app.create(parts)
         shown = UIState(name, served, state, self.relay, self.samples)

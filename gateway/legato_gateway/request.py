@@ -26,6 +26,7 @@ class GenerationRequest:
     params: SamplingParams
     deadline: float
     choices: int = 1
+    model: str = ""  # as the client names it: one that is no adapter is the base; empty: it named none
     stop: tuple[str, ...] = ()
     tenant: str = ""
     priority: int = 0

@@ -35,6 +35,7 @@ class GatewaySettings:
     model: str
     served_name: str
     max_length: int
+    adapters: tuple[str, ...] = ()  # names of those that workers have
     host: str = "127.0.0.1"
     port: int = names.GATEWAY_PORT
     listen_fd: int | None = None  # a listening socket that was inherited: `port` is not used
@@ -54,6 +55,7 @@ class GatewaySettings:
     prefix_cache_weight: float = 2.0
     kv_cache_utilization_weight: float = 1.0
     step_time_weight: float = 20.0
+    adapter_weight: float = 0.5
     transfer_on_failure: Literal["Retry", "Recompute", "Fail"] = "Retry"
     hold_without_workers: bool = False
     max_queued_requests: int = 2048
@@ -123,6 +125,13 @@ _FLAGS: Final = (
         "--served-name", flags.text("NAME"), "the model's name for clients; that of --model if not given", optional=True
     ),
     Flag("--max-length", flags.whole("TOKENS", 2, 10**8), "longest sequence, prompt and answer"),
+    Flag(
+        "--adapter",
+        flags.text("NAME"),
+        "a LoRA adapter that workers have, which clients name as a model",
+        field="adapters",
+        repeated=True,
+    ),
     Flag("--host", flags.HOST, "address to listen on"),
     Flag("--port", flags.PORT_OR_FREE, "port to listen on; 0 takes a free one"),
     Flag("--listen-fd", flags.whole("NUMBER", 3, 10**6), "inherited listening socket to serve on, instead of --port"),
@@ -168,6 +177,11 @@ _FLAGS: Final = (
         "--step-time-weight",
         flags.real("TOKENS", 0, _MOST_WEIGHT),
         "in routing, for how many output tokens the time of decode steps counts",
+    ),
+    Flag(
+        "--adapter-weight",
+        flags.real("WEIGHT", 0, _MOST_WEIGHT),
+        "in routing, how many seconds of waiting an adapter counts for that has to be loaded first",
     ),
     Flag(
         "--transfer-on-failure", flags.one_of("POLICY", ON_FAILURE), "after a failed hand-off: " + ", ".join(ON_FAILURE)
@@ -296,6 +310,8 @@ def read(given: Namespace, environ: Mapping[str, str]) -> GatewaySettings:
             f"--max-pending-body-bytes is {settings.max_pending_body_bytes}: at least twice --max-body-bytes "
             f"({settings.max_body_bytes}) is needed, so that the largest body fits"
         )
+    if settings.served_name in settings.adapters:
+        raise SettingsError(f"--adapter: {settings.served_name} is the model's own name (--served-name)")
     has_token = bool(settings.token or settings.token_folder)
     if (
         (settings.control_port is not None or settings.internal_tls_folder)

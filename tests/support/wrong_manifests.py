@@ -169,6 +169,19 @@ WRONG = [
     ),
     ({"model": {"source": {"pvc": {"claim": "a", "path": ".."}}}}, "spec.model.source.pvc.path", "must not contain .."),
     ({"model": {"source": {"path": "/models/../etc"}}}, "spec.model.source.path", "must not contain .."),
+    ({"model": {**SOURCE, "adapters": [{"name": "a"}]}}, "spec.model.adapters.0.source", "required field is missing"),
+    ({"model": {**SOURCE, "adapters": [{"name": "a", "source": {}}]}}, "spec.model.adapters", "exactly one of pvc"),
+    (
+        {"model": {**SOURCE, "adapters": [{"name": "a", "source": {"pvc": {"claim": "c", "path": "../b"}}}]}},
+        "spec.model.adapters",
+        "paths must not contain ..",
+    ),
+    (
+        {"model": {**SOURCE, "servedName": "m", "adapters": [{"name": "m", "source": {"path": "/a"}}]}},
+        "spec.model.adapters",
+        "must differ from one another and from servedName",
+    ),
+    ({"model": {**SOURCE, "maxAdapterRank": 0}}, "spec.model.maxAdapterRank", "1"),
     (
         {"model": {"source": {"huggingFace": {"repo": "a/b", "revision": "0" * 40, "nodeCache": "/a/.."}}}},
         "spec.model.source.huggingFace.nodeCache",

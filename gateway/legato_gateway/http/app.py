@@ -64,6 +64,7 @@ class Parts:
     reasoning_parser: str = families.AUTO
     responses: ResponseStore | None = None  # where there is none, responses are not stored
     allowed_origins: tuple[str, ...] = ()
+    adapters: tuple[str, ...] = ()  # served beside the model, by name
 
 
 def create(parts: Parts) -> FastAPI:
@@ -101,7 +102,7 @@ def _of_model(parts: Parts) -> ModelServing:
     tokens = parts.tokens
     tools = support.of_model(parts.tool_call_parser, tokens.chat_template, tokens.template_takes("tools"))
     thinking = reasoning.of_model(parts.reasoning_parser, tokens.chat_template, tokens)
-    return ModelServing(tokens, parts.model, tools, thinking)
+    return ModelServing(tokens, parts.model, tools, thinking, parts.adapters)
 
 
 class HeaderLimit:

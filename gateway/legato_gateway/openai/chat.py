@@ -51,10 +51,10 @@ def prepare(serving: ModelServing, asked: Asked, raw: bytearray) -> PreparedRequ
     """Checks and tokenizes. Slow for long prompts: it runs in another thread or process, so all that it is given is
     picklable. Raises what the client is told."""
     body = bodies.parse(ChatBody, raw)
-    serving.check_model(body.model)
+    served = serving.check_model(body.model)
     unsupported.check_chat(body)
     messages = bodies.decode(_MESSAGES, body.messages, "messages")
-    head = ResponseHead(new_id("chatcmpl"), int(time.time()), serving.model)
+    head = ResponseHead(new_id("chatcmpl"), int(time.time()), served)
     chat = chat_request(serving, asked, head.id, body, messages)
     usage = bool(body.stream_options and body.stream_options.include_usage)
     logprobs = chat.request.params.logprobs is not None
@@ -67,7 +67,7 @@ def prepare(serving: ModelServing, asked: Asked, raw: bytearray) -> PreparedRequ
         stream=bool(body.stream),
         explain=chat.request.explain,
         id=head.id,
-        model=serving.model.name,
+        model=served.name,
     )
 
 

@@ -38,7 +38,7 @@ def prepare(serving: ModelServing, asked: Asked, raw: bytearray) -> PreparedRequ
     """Checks and tokenizes. Slow for long prompts: it runs in another thread or process, so all that it is given is
     picklable. Raises what the client is told."""
     body = bodies.parse(CompletionBody, raw)
-    serving.check_model(body.model)
+    served = serving.check_model(body.model)
     unsupported.check_completion(body)
     if body.max_tokens == 0 and not body.echo:
         raise BadRequest("max_tokens is 0, which leaves nothing to return without echo: true", param="max_tokens")
@@ -51,7 +51,7 @@ def prepare(serving: ModelServing, asked: Asked, raw: bytearray) -> PreparedRequ
     given = prompts(body.prompt, context, keep is not None)
     best = best_of.of(body)
     params.check_choices(len(given), best.made, "best_of" if best.ranks else "n")
-    head = ResponseHead(new_id("cmpl"), int(time.time()), serving.model)
+    head = ResponseHead(new_id("cmpl"), int(time.time()), served)
     logprobs = body.logprobs or 0 if best.ranks else body.logprobs
     requests, special = [], body.add_special_tokens is not False
     for number, prompt in enumerate(given):
@@ -73,7 +73,7 @@ def prepare(serving: ModelServing, asked: Asked, raw: bytearray) -> PreparedRequ
         stream=bool(body.stream),
         explain=options.explain,
         id=head.id,
-        model=serving.model.name,
+        model=served.name,
         choose=best.chosen if best.ranks else None,
     )
 

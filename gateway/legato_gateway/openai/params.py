@@ -141,6 +141,7 @@ def request(
         params=params,
         deadline=options.deadline.left(),
         choices=choices or body.n or 1,
+        model=body.model or "",
         stop=tuple(dict.fromkeys(stop)),
         tenant=options.tenant,
         priority=options.priority,

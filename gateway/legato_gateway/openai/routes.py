@@ -68,16 +68,15 @@ async def prepared(
 def _add_models(routes: APIRouter, serving: OpenAIServing) -> None:
     @routes.get("/models")
     async def models(request: Request) -> dict[str, Any]:
-        """The one model that is served."""
+        """The model that is served, and its adapters."""
         serving.clients.of(request.scope)
-        return {"object": "list", "data": [_model_fields(serving.of_model.model)]}
+        return {"object": "list", "data": [_model_fields(model) for model in serving.of_model.models]}
 
     @routes.get("/models/{name:path}")
     async def model(request: Request, name: str) -> dict[str, Any]:
         """The model of this name."""
         serving.clients.of(request.scope)
-        serving.of_model.check_model(name)
-        return _model_fields(serving.of_model.model)
+        return _model_fields(serving.of_model.check_model(name))
 
 
 def _model_fields(model: ServedModel) -> dict[str, Any]:
@@ -86,6 +85,8 @@ def _model_fields(model: ServedModel) -> dict[str, Any]:
         "object": "model",
         "created": model.created,
         "owned_by": "legato",
+        "root": model.parent or model.name,
+        "parent": model.parent or None,
         "max_model_len": model.context,
         "default_sampling_params": model.defaults.given(),
     }

@@ -5,7 +5,7 @@ import secrets
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from legato_gateway.clients.identify import Clients
@@ -69,6 +69,7 @@ class ServedModel:
 
     name: str
     context: int
+    parent: str = ""  # of an adapter: the model that it adapts
     created: int = field(default_factory=lambda: int(time.time()))
     fingerprint: str = "legato"
     defaults: GenerationDefaults = NEUTRAL
@@ -82,16 +83,26 @@ class ModelServing:
     model: ServedModel
     tools: ToolSupport = field(default_factory=ToolSupport)
     reasoning: ReasoningSupport = field(default_factory=ReasoningSupport)
+    adapters: tuple[str, ...] = ()  # served beside the model, by name
+
+    @property
+    def models(self) -> tuple[ServedModel, ...]:
+        """All that clients can name, the model first."""
+        adapted = [replace(self.model, name=name, parent=self.model.name) for name in self.adapters]
+        return (self.model, *adapted)
 
     @property
     def limits(self) -> ModelLimits:
         return ModelLimits(self.tokens.vocab_size, tuple(self.tokens.eos_ids), self.model.context, self.model.defaults)
 
-    def check_model(self, name: str | None) -> None:
-        """Raises NotFound for a model that is not served here. Who names none means the one that is."""
-        if name is not None and name != self.model.name:
-            text = f"the model {name[:200]!r} does not exist; {self.model.name!r} does"
-            raise NotFound(text, param="model", code="model_not_found")
+    def check_model(self, name: str | None) -> ServedModel:
+        """The model or adapter of that name; who names none means the model. Raises NotFound."""
+        for served in self.models:
+            if name in (None, served.name):
+                return served
+        served_here = ", ".join(repr(served.name) for served in self.models)
+        text = f"the model {str(name)[:200]!r} does not exist; {served_here} {'do' if self.adapters else 'does'}"
+        raise NotFound(text, param="model", code="model_not_found")
 
     @contextmanager
     def tokenizing(self, param: str) -> Iterator[None]:

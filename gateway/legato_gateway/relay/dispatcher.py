@@ -2,7 +2,7 @@
 
 import asyncio
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 
 import msgspec
@@ -15,6 +15,7 @@ from legato_gateway.routing.filters import Need
 from legato_gateway.routing.fleet_snapshot import FleetSnapshot
 from legato_gateway.routing.kv_index import KVIndex
 from legato_gateway.routing.predicted_prefixes import PREDICTED_SECONDS, SETTLING_SECONDS, PredictedPrefixes
+from legato_gateway.routing.prefix_hashes import Hashing
 from legato_gateway.workers.fleet import Fleet
 from legato_protocol.stream import (
     Cancel,
@@ -38,7 +39,8 @@ Send = Callable[[str, ToWorker], bool]
 
 
 class Dispatcher:
-    """`send` queues a frame for a worker, and is False when that is not connected. `clock` is that of deadlines."""
+    """`send` queues a frame for a worker, and is False when that is not connected. `clock` is that of deadlines,
+    `adapters` are names of those that are served."""
 
     def __init__(
         self,
@@ -48,8 +50,10 @@ class Dispatcher:
         send: Send,
         source: random.Random,
         clock: Callable[[], float],
+        adapters: Collection[str] = (),
     ) -> None:
         self._clock = clock
+        self._adapters = frozenset(adapters)
         self._fleet = fleet
         self._index = index
         self._policy = policy
@@ -75,12 +79,19 @@ class Dispatcher:
             frozenset(sub.avoid),
             request.params.grammar_kind if request.params.grammar else "",
             later_params(_params(sub.generation)),
+            self._adapter(sub.generation),
+            sub.adapter_digest if output else "",
         )
+
+    def digest(self, generation: RunningGeneration, hello: Hello) -> str:
+        """Of the adapter that the request is computed with there; empty: the model alone."""
+        name = self._adapter(generation)
+        return hello.adapters[name] if name else ""
 
     async def hash_prompt(self, generation: RunningGeneration) -> None:
         """What `matches` asks for first, in short pieces: a long prompt holds up no other stream."""
-        for revision, size in _hashings(self._fleet.snapshot()):
-            for known in generation.hashes.pieces(revision, size):
+        for hashing in _hashings(self._fleet.snapshot(), self._adapter(generation)):
+            for known in generation.hashes.pieces(hashing):
                 self._index.match(known)  # the index remembers what it has walked
                 await asyncio.sleep(0)
 
@@ -90,8 +101,8 @@ class Dispatcher:
         if sub.generation.lacks_scores:
             return found
         tokens = sub.generation.prompt + pack_tokens(sub.output)
-        for revision, size in _hashings(snapshot):
-            found |= self._index.match(sub.generation.hashes.of(tokens, revision, size))
+        for hashing in _hashings(snapshot, self._adapter(sub.generation)):
+            found |= self._index.match(sub.generation.hashes.of(tokens, hashing))
         return found
 
     def may_fit(self, sub: SubRequest) -> bool:
@@ -137,16 +148,17 @@ class Dispatcher:
         """Hands the running `sub` to another worker of equal KV revision, if one can take it now."""
         assert sub.place is not None
         source = sub.place.decode
-        revision = self._hello(source).kv_revision
-        need = replace(self.need(sub), kv_revision=revision, avoid=frozenset({source}))
+        hello = self._hello(source)
+        need = replace(self.need(sub), kv_revision=hello.kv_revision, avoid=frozenset({source}))
+        need = replace(need, digest=sub.adapter_digest)
         snapshot = self._fleet.snapshot()
         linked = FleetSnapshot(tuple(w for w in snapshot.workers if w.address and w.decodes))
         route = choose(need, linked, {}, self._local)
-        if isinstance(route, NoRoute) or not self._hello(source).address:
+        if isinstance(route, NoRoute) or not hello.address:
             return None
         sub.attempt += 1
         room, target = self._room(), route.decode
-        if not self._send(target, Decode(sub.id, sub.attempt, room, self._sequence(sub), self._peer(source))):
+        if not self._send(target, Decode(sub.id, sub.attempt, room, self._sequence(sub, target), self._peer(source))):
             return None
         self._send(source, Handoff(sub.id, sub.attempt, room, self._peer(target)))
         if sub.generation.paused:
@@ -219,8 +231,8 @@ class Dispatcher:
         """Leading blocks of its prompt that each worker will hold soon."""
         found: dict[tuple[str, str], int] = {}
         if len(self._predicted) and not sub.generation.lacks_scores:
-            for revision, size in _hashings(snapshot):
-                prompt = sub.generation.hashes.of(sub.generation.prompt, revision, size)
+            for hashing in _hashings(snapshot, self._adapter(sub.generation)):
+                prompt = sub.generation.hashes.of(sub.generation.prompt, hashing)
                 found |= self._predicted.match(prompt, self._clock())
         return {w.name: found[w.name, w.epoch] for w in snapshot.workers if (w.name, w.epoch) in found}
 
@@ -229,17 +241,18 @@ class Dispatcher:
         worker = route.prefill or route.decode
         hello = self._hello(worker)
         if route.to_compute >= hello.block_size:
-            prompt = sub.generation.hashes.of(sub.generation.prompt, hello.kv_revision, hello.block_size)
+            hashing = Hashing(hello.kv_revision, hello.block_size, self.digest(sub.generation, hello))
+            prompt = sub.generation.hashes.of(sub.generation.prompt, hashing)
             self._predicted.add(sub.id, worker, hello.epoch, prompt, self._clock() + PREDICTED_SECONDS)
 
     def _send_local(self, sub: SubRequest, route: Route) -> bool:
-        sequence = self._sequence(sub)
+        sequence = self._sequence(sub, route.decode)
         tokens = len(sequence.token_ids) // 4
         self._fleet.sent(route.decode, queued=route.to_compute, held=tokens)
         return self._send(route.decode, Generate(sub.id, sub.attempt, sequence))
 
     def _send_pair(self, sub: SubRequest, route: Route, prefill: str) -> bool:
-        sequence, room = self._sequence(sub), self._room()
+        sequence, room = self._sequence(sub, route.decode), self._room()
         tokens = len(sequence.token_ids) // 4
         self._fleet.sent(prefill, queued=route.to_compute, held=tokens)
         self._fleet.sent(route.decode, queued=0, held=tokens)
@@ -247,7 +260,12 @@ class Dispatcher:
         here = Decode(sub.id, sub.attempt, room, sequence, self._peer(prefill))
         return self._send(prefill, there) and self._send(route.decode, here)
 
-    def _sequence(self, sub: SubRequest) -> Sequence:
+    def _adapter(self, generation: RunningGeneration) -> str:
+        """The name of the adapter that was asked for, if one was."""
+        return generation.request.model if generation.request.model in self._adapters else ""
+
+    def _sequence(self, sub: SubRequest, worker: str) -> Sequence:
+        """As `worker` is told it, and the one that hands it over."""
         generation = sub.generation
         request = generation.request
         return Sequence(
@@ -259,6 +277,7 @@ class Dispatcher:
             priority=request.priority,
             tenant=request.tenant,
             cache_salt=request.cache_salt,
+            adapter=self.digest(generation, self._hello(worker)),
             trace=generation.trace.dispatched(sub) if generation.trace is not None else "",
         )
 
@@ -292,6 +311,7 @@ def _params(generation: RunningGeneration) -> SamplingParams:
     return msgspec.structs.replace(params, prompt_logprobs=None)
 
 
-def _hashings(snapshot: FleetSnapshot) -> set[tuple[str, int]]:
-    """Every way in which a worker of this fleet hashes blocks: KV revision and block size."""
-    return {(worker.kv_revision, worker.block_size) for worker in snapshot.workers}
+def _hashings(snapshot: FleetSnapshot, adapter: str) -> set[Hashing]:
+    """Every way in which a worker of this fleet hashes blocks of sequences with this adapter, or with none."""
+    able = [worker for worker in snapshot.workers if not adapter or adapter in worker.adapters]
+    return {Hashing(worker.kv_revision, worker.block_size, worker.adapters.get(adapter, "")) for worker in able}

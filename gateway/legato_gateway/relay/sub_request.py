@@ -42,6 +42,7 @@ class SubRequest:
     begun: set[str] = field(default_factory=set)  # workers of `place` that had it in a step
     recompute: bool = False  # the next attempt prefills where it decodes
     kv_revision: str = ""  # of the workers that made its output
+    adapter_digest: str = ""  # of the adapter that they made it with
     avoid: set[str] = field(default_factory=set)  # workers that failed it since it last made a token
     failures: int = 0  # since it last made a token
     faulted_at: str = ""  # the worker at which its own computation failed since then
@@ -129,6 +130,7 @@ class SubRequest:
             begun=set(self.begun),
             recompute=self.recompute,
             kv_revision=self.kv_revision,
+            adapter_digest=self.adapter_digest,
             avoid=set(self.avoid),
             failures=self.failures,
             faulted_at=self.faulted_at,

@@ -130,6 +130,8 @@ class _Costs:
         return scorers.decode_load(worker, self.need.tokens, matched, self.usual_step, self.weights)
 
     def _candidate(self, worker: WorkerView, matched: int, left: int, cost: float) -> _Candidate:
+        if self.need.adapter:
+            cost += scorers.adapter_cost(worker, self.need.adapter, self.weights)
         cached = matched * worker.block_size
         return _Candidate(worker, cached, self.need.tokens - cached, left, cost, scorers.rounded(cost))
 
@@ -158,10 +160,10 @@ def _cheap_local(need: Need, split: list[_Candidate], policy: Policy) -> Route |
 def _best_pair(
     need: Need, prefillers: list[_Candidate], split: list[_Candidate], unified: list[_Candidate]
 ) -> Route | None:
-    """The cheapest pair of one KV revision that reaches each other, unless a unified worker is cheaper still."""
+    """The cheapest pair of one lineage that reaches each other, unless a unified worker is cheaper still."""
     best: tuple[_Candidate, _Candidate] | None = None
-    for revision in {candidate.worker.kv_revision for candidate in prefillers}:
-        senders, receivers = _linked(prefillers, revision), _linked(split, revision)
+    for lineage in {filters.lineage(candidate.worker, need) for candidate in prefillers}:
+        senders, receivers = _linked(need, prefillers, lineage), _linked(need, split, lineage)
         if not senders or not receivers:
             continue
         pair = (_best(need, senders), _best(need, receivers))
@@ -172,9 +174,9 @@ def _best_pair(
     return _handoff(*best)
 
 
-def _linked(candidates: list[_Candidate], revision: str) -> list[_Candidate]:
-    """Those of a KV revision that can hand over at all: a worker without a transport tells no address."""
-    return [c for c in candidates if c.worker.kv_revision == revision and c.worker.address]
+def _linked(need: Need, candidates: list[_Candidate], lineage: tuple[str, str]) -> list[_Candidate]:
+    """Those of a lineage that can hand over at all: a worker without a transport tells no address."""
+    return [c for c in candidates if filters.lineage(c.worker, need) == lineage and c.worker.address]
 
 
 def _pair_rank(pair: tuple[_Candidate, _Candidate]) -> tuple[float, str]:

@@ -20,6 +20,8 @@ class Need:
     avoid: frozenset[str] = frozenset()  # workers that must not take it, for instance as they failed it before
     grammar: str = ""  # kind of the grammar that its output has to match
     params: tuple[str, ...] = ()  # sampling parameters that not every worker obeys (`stream.LATER_PARAMS`)
+    adapter: str = ""  # name of the adapter that it is computed with
+    digest: str = ""  # of that adapter, when a sequence with output goes on
 
 
 def too_small(worker: WorkerView, need: Need) -> str | None:
@@ -42,7 +44,16 @@ def never(worker: WorkerView, need: Need) -> str | None:
         return f"cannot make output match a grammar of kind {need.grammar}"
     if lacking := [name for name in need.params if name not in worker.params]:
         return f"cannot obey {lacking[0]}"
+    if need.adapter and need.adapter not in worker.adapters:
+        return f"has no adapter {need.adapter}"
+    if need.digest and worker.adapters[need.adapter] != need.digest:
+        return f"has another adapter {need.adapter}"
     return too_small(worker, need)
+
+
+def lineage(worker: WorkerView, need: Need) -> tuple[str, str]:
+    """Equal for workers between which a sequence like this can go: KV revision, and digest of its adapter."""
+    return worker.kv_revision, worker.adapters.get(need.adapter, "")
 
 
 def why_not(worker: WorkerView, need: Need, matched: int) -> str | None:

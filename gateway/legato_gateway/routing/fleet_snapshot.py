@@ -1,6 +1,7 @@
 """The fleet as policy sees it at one moment: plain values, made by `fleet`, read by `routing` and `admission`."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from legato_protocol.stream import DecodeCoefficients, PrefillCoefficients, Role
 
@@ -39,6 +40,10 @@ class WorkerView:
     slots: int = 0  # sequences that it can run at once; 0: it did not say
     grammars: tuple[str, ...] = ()  # kinds of grammar that it makes output match
     params: tuple[str, ...] = ()  # sampling parameters that it obeys beside those of release 0.1.0
+    adapters: Mapping[str, str] = field(
+        default_factory=dict
+    )  # digest of each adapter that it can compute with, by name
+    loaded_adapters: tuple[str, ...] = ()  # digests of those in its memory
     credits: int | None = None  # how many more sequences it takes; None: it sets no limit
     pending_tokens: int = 0
     pending_blocks: int = 0

@@ -2,10 +2,19 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from legato_protocol import block_hash
 
 PIECE = 1024  # blocks that are hashed without a pause: about a millisecond
+
+
+class Hashing(NamedTuple):
+    """A way in which workers hash the blocks of a request. `adapter` is a digest."""
+
+    kv_revision: str
+    block_size: int
+    adapter: str = ""
 
 
 @dataclass(slots=True)
@@ -21,35 +30,35 @@ class _Chain:
 
 
 class PrefixHashes:
-    """Block hashes of one request's prompt, computed once per KV revision and block size."""
+    """Block hashes of one request's prompt, computed once per KV revision, block size and adapter (its digest)."""
 
     def __init__(self, prompt: bytes, cache_salt: str) -> None:
         self._prompt = prompt
         self._salt = cache_salt
-        self._chains: dict[tuple[str, int], _Chain] = {}
+        self._chains: dict[Hashing, _Chain] = {}
 
-    def pieces(self, kv_revision: str, block_size: int) -> Iterator[list[bytes]]:
+    def pieces(self, hashing: Hashing) -> Iterator[list[bytes]]:
         """Computes what is missing, `PIECE` blocks at a time: yields all that are known after each."""
-        chain = self._chain(kv_revision, block_size)
-        size = block_size * block_hash.TOKEN_BYTES
+        chain = self._chain(hashing)
+        size = hashing.block_size * block_hash.TOKEN_BYTES
         while (rest := len(self._prompt) // size - len(chain.hashes)) > 0:
             start = len(chain.hashes) * size
             piece = self._prompt[start : start + min(rest, PIECE) * size]
-            chain.hashes += block_hash.chain(piece, block_size, chain.last)
+            chain.hashes += block_hash.chain(piece, hashing.block_size, chain.last)
             yield chain.hashes
 
-    def of(self, tokens: bytes, kv_revision: str, block_size: int) -> list[bytes]:
+    def of(self, tokens: bytes, hashing: Hashing) -> list[bytes]:
         """Hashes of all full blocks of `tokens`, which begin with the prompt."""
-        for _ in self.pieces(kv_revision, block_size):
+        for _ in self.pieces(hashing):
             pass
-        chain = self._chain(kv_revision, block_size)
+        chain = self._chain(hashing)
         if len(tokens) == len(self._prompt):
             return chain.hashes
-        return chain.hashes + block_hash.chain(tokens, block_size, chain.last, len(chain.hashes))
+        return chain.hashes + block_hash.chain(tokens, hashing.block_size, chain.last, len(chain.hashes))
 
-    def _chain(self, kv_revision: str, block_size: int) -> _Chain:
-        known = self._chains.get((kv_revision, block_size))
+    def _chain(self, hashing: Hashing) -> _Chain:
+        known = self._chains.get(hashing)
         if known is None:
-            root = block_hash.root(kv_revision, "", self._salt)
-            known = self._chains[(kv_revision, block_size)] = _Chain(root)
+            root = block_hash.root(hashing.kv_revision, hashing.adapter, self._salt)
+            known = self._chains[hashing] = _Chain(root)
         return known

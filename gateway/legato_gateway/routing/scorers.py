@@ -18,12 +18,14 @@ class Weights:
 
     `prefix_cache`: a second of computing what no cache holds. Others wait for it too, so a prompt had better wait for a
     prefix than have it computed again, unless the queue there is long. `kv_cache_utilization`: an arena that is full;
-    preemption costs about a prefill. `step_time`: output tokens, of an answer, whose steps count.
+    preemption costs about a prefill. `step_time`: output tokens, of an answer, whose steps count. `adapter`: an adapter
+    that is not in memory; it has to be loaded, and perhaps another one pushed out.
     """
 
     prefix_cache: float = 2.0
     kv_cache_utilization: float = 1.0
     step_time: float = 20.0
+    adapter: float = 0.5
 
 
 def usual_rate(snapshot: FleetSnapshot) -> float:
@@ -69,6 +71,11 @@ def step_seconds(worker: WorkerView, rows: int, tokens: int, usual: float) -> fl
     if cost is None:
         return worker.step_time or usual
     return cost.per_step + cost.per_row * rows + cost.per_context * (worker.context_tokens + tokens)
+
+
+def adapter_cost(worker: WorkerView, adapter: str, weights: Weights) -> float:
+    """Seconds that an adapter costs which it has to load first."""
+    return 0.0 if worker.adapters.get(adapter) in worker.loaded_adapters else weights.adapter
 
 
 def transfer_seconds(uncached: int) -> float:

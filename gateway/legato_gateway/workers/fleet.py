@@ -238,6 +238,8 @@ class Fleet:
             transport=hello.transport,
             grammars=hello.grammars,
             params=hello.params,
+            adapters=hello.adapters,
+            loaded_adapters=load.adapters if load else (),
             ready=worker.ready,
             draining=worker.draining,
             broken=worker.name in self._broken,

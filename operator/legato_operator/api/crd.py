@@ -24,7 +24,7 @@ _DROPPED = {"title", "additionalProperties", "propertyNames", "$defs"}
 
 # Objects that the API server fills in. `scaling.prefill` and `.decode` stay out: whether they were given decides
 # whether they contradict `mode: Fixed`, and `min` follows from `max`.
-# An operator of the release before refuses what it does not know: newer objects stay out as well.
+# An operator of the release before refuses what it does not know: newer objects and fields stay out as well.
 _NOT_FILLED_IN = {
     "spec.scaling.prefill",
     "spec.scaling.decode",
@@ -33,6 +33,10 @@ _NOT_FILLED_IN = {
     "spec.gateway.template",
     "spec.gateway.resources",
     "spec.model.source.huggingFace.resources",
+    "spec.model.adapters",
+    "spec.model.adaptersInMemory",
+    "spec.model.maxAdapterRank",
+    "spec.routing.weights.adapter",
 }
 
 _VALIDATIONS = "x-kubernetes-validations"
@@ -322,6 +326,8 @@ class _Structural:
             kept["items"] = self.of(merged["items"], f"{path}.*")
         elif merged.get("type") == "object":
             kept["x-kubernetes-preserve-unknown-fields"] = True
+        if isinstance(merged.get("items"), dict):
+            kept["items"] = self.of(merged["items"], f"{path}.*")
         if "const" in kept:
             kept["enum"] = [kept.pop("const")]
         if kept.get("type") == "integer":
@@ -343,7 +349,11 @@ class _Structural:
             if default is not None and path not in _NOT_FILLED_IN:
                 children: dict[str, Schema] = kept["properties"]
                 kept["default"] = {key: child["default"] for key, child in children.items() if "default" in child}
-        elif default not in (None, "", {}) and not (path.endswith(".min") and path.startswith("spec.scaling")):
+        elif (
+            default not in (None, "", {})
+            and path not in _NOT_FILLED_IN
+            and not (path.endswith(".min") and path.startswith("spec.scaling"))
+        ):
             kept["default"] = _spelled(default, kept)
 
 

@@ -27,7 +27,7 @@ def of(spec: Spec) -> tuple[Reference, ...]:
     """Everything that has to be there."""
     parts = {"prefill": spec.prefill.template, "decode": spec.decode.template, "gateway": spec.gateway.template}
     templates = (found for part, template in parts.items() for found in _template(part, template))
-    return (*_source(spec), *_api_keys(spec), *_tls(spec), *_internal_tls(spec), *templates)
+    return (*_source(spec), *_adapters(spec), *_api_keys(spec), *_tls(spec), *_internal_tls(spec), *templates)
 
 
 def _source(spec: Spec) -> Iterator[Reference]:
@@ -36,6 +36,12 @@ def _source(spec: Spec) -> Iterator[Reference]:
         yield Reference("spec.model.source.pvc.claim", CLAIM, source.pvc.claim)
     if source.hugging_face and source.hugging_face.token_secret:
         yield Reference("spec.model.source.huggingFace.tokenSecret", SECRET, source.hugging_face.token_secret, "token")
+
+
+def _adapters(spec: Spec) -> Iterator[Reference]:
+    for number, adapter in enumerate(spec.model.adapters):
+        if adapter.source.pvc:
+            yield Reference(f"spec.model.adapters.{number}.source.pvc.claim", CLAIM, adapter.source.pvc.claim)
 
 
 def _api_keys(spec: Spec) -> Iterator[Reference]:

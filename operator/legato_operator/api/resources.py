@@ -134,17 +134,50 @@ class Source(ManifestPart):
     """An image that holds the weights, mounted as an image volume: Kubernetes 1.35 or newer."""
 
 
+class AdapterClaim(ManifestPart):
+    """A directory on a volume."""
+
+    claim: ObjectName
+    """The PersistentVolumeClaim, in the service's namespace."""
+    path: Annotated[str, Field(max_length=4096)] = ""
+    """Path of the adapter's directory in the volume; its root if not given."""
+
+
+class AdapterSource(ManifestPart):
+    """Where an adapter is; exactly one field must be set."""
+
+    pvc: AdapterClaim | None = None
+    """A directory on a PersistentVolumeClaim."""
+    path: Annotated[str, Field(min_length=1, max_length=4096, pattern=r"^[^-]")] | None = None
+    """A directory as PEFT saves it, on the machine (on Kubernetes: on every node)."""
+    image: Annotated[str, Field(max_length=500, pattern=quantities.IMAGE)] | None = None
+    """An image that holds the adapter, mounted as an image volume: Kubernetes 1.35 or newer."""
+
+
+class Adapter(ManifestPart):
+    """A LoRA adapter of the model."""
+
+    name: ServedName
+    """Model name that clients put into requests."""
+    source: AdapterSource
+    """Where the adapter is; exactly one of pvc, path and image must be set."""
+
+
 class Model(ManifestPart):
     source: Source
     """Where the weights are; exactly one of builtin, huggingFace, pvc, path and image must be set."""
-    served_name: (
-        Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[A-Za-z0-9][-A-Za-z0-9._:/@+ ]*$")] | None
-    ) = None
+    served_name: ServedName | None = None
     """Model name that clients put into requests; the service's name if not given."""
     max_length: Annotated[int, Field(ge=16, le=1 << 24)] = 4096
     """Maximum number of tokens of a sequence, prompt and output together."""
     generation_config: Literal["Model", "None"] = "Model"
     """Defaults for sampling where a request gives none: the Model's (generation_config.json), or None of them."""
+    adapters: Annotated[list[Adapter], Field(max_length=32)] = []
+    """LoRA adapters, each served under its name beside the model."""
+    adapters_in_memory: Annotated[int, Field(ge=1, le=1024)] = 8
+    """Maximum number of adapters in the memory of a worker; others are loaded as needed."""
+    max_adapter_rank: Annotated[int, Field(ge=1, le=1024)] = 64
+    """Maximum rank of an adapter; workers do not start with one of a higher rank."""
 
 
 PodImage = Annotated[str, Field(max_length=500, pattern=quantities.IMAGE)]
@@ -273,6 +306,8 @@ class RoutingWeights(ManifestPart):
     """How many seconds of waiting a full KV cache counts for."""
     step_time: Weight = 20.0
     """For how many output tokens the time of a worker's decode steps counts."""
+    adapter: Weight = 0.5
+    """How many seconds of waiting it counts for that an adapter has to be loaded first."""
 
 
 class Routing(ManifestPart):

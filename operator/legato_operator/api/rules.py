@@ -16,6 +16,7 @@ from legato_operator.api.resources import (
     Bounds,
     Engine,
     GatewaySpec,
+    Model,
     Resources,
     Rollout,
     Scaling,
@@ -74,6 +75,24 @@ def _object(spec: Spec, path: str) -> Any:
 
 def _one_source(source: Source) -> bool:
     return sum(getattr(source, name) is not None for name in type(source).model_fields) == 1
+
+
+def _adapters_have_one_source(model: Model) -> bool:
+    return all(
+        sum(getattr(adapter.source, name) is not None for name in type(adapter.source).model_fields) == 1
+        for adapter in model.adapters
+    )
+
+
+def _adapters_stay_below(model: Model) -> bool:
+    sources = [adapter.source for adapter in model.adapters]
+    paths = [source.path for source in sources] + [source.pvc.path for source in sources if source.pvc]
+    return all(_stays_below(path) for path in paths)
+
+
+def _adapters_have_own_names(model: Model) -> bool:
+    names = [adapter.name for adapter in model.adapters]
+    return len(set(names)) == len(names) and model.served_name not in names
 
 
 def _bounds_are_ordered(bounds: Bounds) -> bool:
@@ -341,6 +360,31 @@ RULES: tuple[Rule, ...] = (
     _no_way_up("spec.model.source", "path"),
     _no_way_up("spec.model.source.pvc", "path"),
     _no_way_up("spec.model.source.huggingFace", "nodeCache"),
+    Rule(
+        at="spec.model",
+        field="adapters",
+        message="exactly one of pvc, path and image must be set for each adapter's source",
+        holds=_adapters_have_one_source,
+        cel="!has(self.adapters) || self.adapters.all(a, "
+        "[has(a.source.pvc), has(a.source.path), has(a.source.image)].filter(given, given).size() == 1)",
+    ),
+    Rule(
+        at="spec.model",
+        field="adapters",
+        message="paths must not contain ..",
+        holds=_adapters_stay_below,
+        cel="!has(self.adapters) || self.adapters.all(a, "
+        "(!has(a.source.path) || !a.source.path.matches('(^|/)[.][.](/|$)')) && "
+        "(!has(a.source.pvc) || !has(a.source.pvc.path) || !a.source.pvc.path.matches('(^|/)[.][.](/|$)')))",
+    ),
+    Rule(
+        at="spec.model",
+        field="adapters",
+        message="names must differ from one another and from servedName",
+        holds=_adapters_have_own_names,
+        cel="!has(self.adapters) || self.adapters.all(a, self.adapters.exists_one(b, b.name == a.name) && "
+        "(!has(self.servedName) || a.name != self.servedName))",
+    ),
     Rule(
         at="spec.engine",
         field="hangTimeout",

@@ -5,7 +5,7 @@ from typing import Any
 
 from legato_operator.api.resources import InternalTLS
 from legato_operator.manifests import common, model
-from legato_operator.manifests.model import Delivery
+from legato_operator.manifests.model import Delivery, Volume
 from legato_operator.manifests.placement import Containers, PodPlacement
 from legato_protocol import names
 
@@ -113,16 +113,21 @@ def with_internal_tls(pod: dict[str, Any], tls: InternalTLS | None) -> dict[str,
     return pod if tls is None else with_secret(pod, INTERNAL_TLS, INTERNAL_TLS_FOLDER, tls.secret)
 
 
-def with_secret(pod: dict[str, Any], name: str, folder: str, secret: str) -> dict[str, Any]:
-    """A whole folder is mounted: the kubelet brings changes of the Secret to such ones alone."""
+def with_volumes(pod: dict[str, Any], volumes: Sequence[Volume]) -> dict[str, Any]:
+    """The pod with these beside those that it has."""
     (container,) = pod["containers"]
-    mount = {"name": name, "mountPath": folder, "readOnly": True}
-    volume = {"name": name, "secret": {"secretName": secret}}
+    mounts = [*container["volumeMounts"], *(each.mount for each in volumes)]
     return {
         **pod,
-        "containers": [{**container, "volumeMounts": [*container["volumeMounts"], mount]}],
-        "volumes": [*pod["volumes"], volume],
+        "containers": [{**container, "volumeMounts": mounts}],
+        "volumes": [*pod["volumes"], *(each.volume for each in volumes)],
     }
+
+
+def with_secret(pod: dict[str, Any], name: str, folder: str, secret: str) -> dict[str, Any]:
+    """A whole folder is mounted: the kubelet brings changes of the Secret to such ones alone."""
+    mount = {"name": name, "mountPath": folder, "readOnly": True}
+    return with_volumes(pod, [Volume({"name": name, "secret": {"secretName": secret}}, mount)])
 
 
 def _tolerated(state: str) -> dict[str, Any]:

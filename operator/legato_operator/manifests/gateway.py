@@ -163,6 +163,7 @@ def _policy(service: InferenceService, delivery: Delivery) -> list[str]:
         *_tls_flags(spec.gateway.tls),
         *container.internal_tls_flags(spec.internal_tls),
         *([f"--internal-tls-name={common.internal_tls_name(service)}"] if spec.internal_tls else ()),
+        *(f"--adapter={adapter.name}" for adapter in spec.model.adapters),
         *(f"--trusted-proxy={network}" for network in spec.gateway.trusted_proxies),
         *(f"--allowed-origin={origin}" for origin in spec.gateway.allowed_origins),
         *(f"--tenant-quota={tenant}={tokens}" for tenant, tokens in spec.gateway.tenant_tokens_per_minute.items()),

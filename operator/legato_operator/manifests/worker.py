@@ -32,6 +32,7 @@ def template(service: InferenceService, pool: str, placement: PodPlacement) -> d
         ports = {"health": placement.health_port, **container.control_ports(tls, placement)}
         image = service.spec.engine.image or placement.containers.engine_image
         spec = container.contained(worker, placement.containers, image, ports, delivery)
+        spec = container.with_volumes(spec, model.adapter_volumes(service, placement))
         spec = container.with_secret(spec, container.TOKEN, placement.token_folder, common.token_name(service))
         spec = container.with_internal_tls(spec, tls)
         spec |= {"serviceAccountName": common.pool_name(service, "worker"), "automountServiceAccountToken": False}
@@ -87,6 +88,7 @@ def _arguments(service: InferenceService, pool: str, placement: PodPlacement, de
         "worker",
         *_identity(service, pool),
         *_engine(service, delivery),
+        *model.adapter_arguments(service, placement),
         *_decoding(service, pool),
         *_hang(service),
         *_process(service, pool, placement),

@@ -58,6 +58,9 @@ def _source(spec: Spec) -> Iterator[Problem]:
                 f"spec.model.source.{name}",
                 "only available on Kubernetes; use builtin, or path with a local directory or GGUF file",
             )
+    for number, adapter in enumerate(spec.model.adapters):
+        if adapter.source.path is None:
+            yield f"spec.model.adapters.{number}.source", "only available on Kubernetes; use path"
 
 
 def _tensor_parallel(spec: Spec) -> Iterator[Problem]:
@@ -133,6 +136,9 @@ def _absolute_path(spec: Spec) -> Iterator[Problem]:
     path = spec.model.source.path
     if path is not None and not path.startswith("/"):
         yield "spec.model.source.path", "must be absolute: it is a path of every node"
+    for number, adapter in enumerate(spec.model.adapters):
+        if adapter.source.path is not None and not adapter.source.path.startswith("/"):
+            yield f"spec.model.adapters.{number}.source.path", "must be absolute: it is a path of every node"
 
 
 def _shared_memory(spec: Spec) -> Iterator[Problem]:

@@ -10,6 +10,7 @@ from legato_gateway.relay.lifecycle import Stage
 from legato_gateway.routing.filters import Need
 from legato_gateway.routing.fleet_snapshot import FleetSnapshot
 from legato_gateway.routing.predicted_prefixes import PREDICTED_SECONDS, SETTLING_SECONDS
+from legato_gateway.routing.prefix_hashes import Hashing
 from legato_gateway.testing.fake_engine import token_at
 from legato_protocol.stream import (
     Cancel,
@@ -326,7 +327,7 @@ def test_a_prediction_ends_with_its_attempt(lab, end):
         run.workers[worker].renew()
         _greet(run, worker)
         assert run.sub(generation).place.epochs[worker] == run.workers[worker].engine.epoch
-        found = predicted.match(sub.generation.hashes.of(sub.generation.prompt, "r", 16), run.time.now)
+        found = predicted.match(sub.generation.hashes.of(sub.generation.prompt, Hashing("r", 16)), run.time.now)
         assert [epoch for _, epoch in found] == [run.workers[worker].engine.epoch]
         return
     assert run.relay._dispatcher._predictions(sub, run.fleet.snapshot()) == {}
@@ -340,3 +341,61 @@ def test_a_prediction_of_another_epoch_is_worth_nothing(lab):
     assert dispatcher._predictions(sub, run.fleet.snapshot()) == {worker: 201}
     views = [dataclasses.replace(view, epoch="another") for view in run.fleet.snapshot().workers]
     assert dispatcher._predictions(sub, FleetSnapshot(tuple(views))) == {}
+
+
+def _adapt(run, **digests):
+    """Workers of these names have the adapter sql with this digest."""
+    for name, digest in digests.items():
+        _greet(run, name, adapters={"sql": digest} if digest else {})
+
+
+def test_a_request_for_an_adapter_is_sent_with_its_digest_and_hashed_apart(lab):
+    run = Scripted(lab, "p", "d")
+    _adapt(run, p0="one", d1="one")
+    adapted = run.start(model="sql")
+    ((_, prefill),), ((_, decode),) = run.told(Prefill), run.told(Decode)
+    assert prefill.sequence.adapter == decode.sequence.adapter == "one"
+    base = run.start(model="the model itself")
+    assert [frame.sequence.adapter for _, frame in run.told(Prefill)] == ["one", ""]
+    snapshot = run.fleet.snapshot()
+    run.relay._dispatcher.matches(run.sub(adapted), snapshot)
+    prompt = adapted.prompt
+    assert adapted.hashes.of(prompt, Hashing("r", 16, "one")) != base.hashes.of(prompt, Hashing("r", 16))
+
+
+def test_the_kv_of_the_base_is_no_prefix_of_an_adapters(lab):
+    run = Scripted(lab, "u")
+    _adapt(run, u0="one")
+    _hold(run, "u0")
+    assert run.start(model="sql").route.cached_tokens == {"u0": 0}
+    assert run.start().route.cached_tokens == {"u0": 96}
+
+
+def test_what_goes_on_keeps_its_adapter_however_its_name_is_taken_meanwhile(lab):
+    run = Scripted(lab, "u", "u", "u")
+    _adapt(run, u0="old", u1="", u2="")
+    generation = run.start(model="sql")
+    run.until(lambda: generation.completion_tokens == 7)
+    sub = run.sub(generation)
+    assert run.relay._dispatcher.need(sub).digest == "old"
+    _adapt(run, u1="new")
+    run.relay.workers.received("u0", Failed(sub.id, 1, "internal", "scripted", "decode", True))
+    run.until(lambda: len(run.told(Generate)) > 1)
+    assert [name for name, _ in run.told(Generate)] == ["u0", "u0"], "better where it failed than with another adapter"
+    _adapt(run, u2="old")
+    assert [frame.sequence.adapter for _, frame in run.told(Generate)] == ["old", "old"]
+
+
+def test_it_migrates_to_a_worker_with_the_same_adapter(lab):
+    run = Scripted(lab, "u", "u", "u")
+    _adapt(run, u0="old", u1="", u2="")
+    generation = run.start(model="sql")
+    run.until(lambda: generation.completion_tokens == 7)
+    sub = run.sub(generation)
+    assert run.relay._dispatcher.migrate(sub) is None
+    _adapt(run, u1="new")
+    assert run.relay._dispatcher.migrate(sub) is None
+    _adapt(run, u2="old")
+    assert run.relay._dispatcher.migrate(sub).decode == "u2"
+    ((name, frame),) = run.told(Decode)
+    assert (name, frame.sequence.adapter) == ("u2", "old")

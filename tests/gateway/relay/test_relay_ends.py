@@ -16,6 +16,7 @@ from legato_gateway.errors import (
 )
 from legato_gateway.relay.lifecycle import Stage
 from legato_gateway.relay.relay import LONG_PROMPT
+from legato_gateway.routing.prefix_hashes import Hashing
 from legato_gateway.testing.fake_engine import token_at
 from legato_protocol import block_hash
 from legato_protocol.kv_events import Stored
@@ -241,7 +242,7 @@ def test_a_long_prompt_is_hashed_before_it_is_offered(lab):
         run = Scripted(lab, "u")
         short, generation = run.start(prompt=LONG[:-1]), run.start(prompt=LONG)
         assert [run.sub(one).stage for one in (short, generation)] == [Stage.QUEUED, Stage.ARRIVED]
-        pieces = generation.hashes.pieces("r", 16)
+        pieces = generation.hashes.pieces(Hashing("r", 16))
         await _hashed(run)
         assert run.sub(generation).stage is not Stage.ARRIVED
         assert list(pieces) == [], "all of it is hashed"

@@ -357,3 +357,39 @@ def test_a_parameter_is_given_only_to_workers_that_obey_it() -> None:
     assert isinstance(refused, NoRoute)
     assert refused.lasting
     assert "d1: cannot obey later" in refused.why
+
+
+SQL, LAW = {"sql": "digest-1"}, {"law": "digest-2"}
+
+
+def test_a_sequence_with_an_adapter_is_given_only_to_workers_that_have_it() -> None:
+    workers = fleet(worker("p0"), worker("p1", adapters=SQL), worker("d0", adapters=LAW), worker("d1", adapters=SQL))
+    route = routed(need(adapter="sql"), workers)
+    assert (route.prefill, route.decode) == ("p1", "d1")
+    assert routed(need(), workers).decode in ("d0", "d1")
+    refused = choose(need(adapter="chess"), workers, {}, ALWAYS_SPLIT)
+    assert isinstance(refused, NoRoute)
+    assert refused.lasting
+    assert "d1: has no adapter chess" in refused.why
+
+
+def test_both_of_a_pair_have_the_same_adapter_of_that_name() -> None:
+    """While a changed adapter is rolled out, workers have the old one or the new one."""
+    old, new = {"sql": "digest-1"}, {"sql": "digest-9"}
+    workers = worker("p0", adapters=old), worker("d0", adapters=new), worker("d1", adapters=old, running=50)
+    route = routed(need(adapter="sql"), fleet(*workers))
+    assert (route.prefill, route.decode) == ("p0", "d1")
+    assert routed(need(adapter="sql"), fleet(*workers[:2])).prefill is None
+    goes_on = choose(need(adapter="sql", digest="digest-1"), fleet(*workers[:2]), {}, ALWAYS_SPLIT)
+    assert isinstance(goes_on, NoRoute)
+    assert "d0: has another adapter sql" in goes_on.why
+
+
+def test_workers_that_hold_the_adapter_are_preferred_until_their_load_costs_more() -> None:
+    holds = {"adapters": SQL, "loaded_adapters": ("digest-1",)}
+    for queued, chosen in ((0, "u1"), (400, "u1"), (600, "u0")):  # tokens, 1,000 a second: half a second to load
+        workers = fleet(worker("u0", adapters=SQL), worker("u1", **holds, queue_tokens=queued))
+        assert routed(need(adapter="sql"), workers).decode == chosen
+        assert routed(need(), workers).decode == ("u0" if queued else routed(need(), workers).decode)
+    indifferent = Policy(weights=Weights(adapter=0.0))
+    assert routed(need(adapter="sql"), workers, indifferent).decode == "u0"

@@ -5,7 +5,7 @@ import asyncio
 from hypothesis import given
 from hypothesis import strategies as st
 
-from legato_gateway.routing.prefix_hashes import PIECE, PrefixHashes
+from legato_gateway.routing.prefix_hashes import PIECE, Hashing, PrefixHashes
 from legato_protocol import block_hash
 from legato_protocol.stream import pack_tokens
 
@@ -17,25 +17,25 @@ def test_hashes_are_those_of_the_whole_sequence(prompt, more, size, salt):
     tokens = pack_tokens(range(prompt + more))
     hashes = PrefixHashes(tokens[: 4 * prompt], salt)
     whole = block_hash.chain(tokens, size, block_hash.root("r", "", salt))
-    assert hashes.of(tokens, "r", size) == whole
-    assert hashes.of(tokens[: 4 * prompt], "r", size) == whole[: prompt // size]
+    assert hashes.of(tokens, Hashing("r", size)) == whole
+    assert hashes.of(tokens[: 4 * prompt], Hashing("r", size)) == whole[: prompt // size]
 
 
 def test_pieces_grow_into_the_whole_and_are_computed_once():
     prompt = pack_tokens(range(100_000))
     hashes = PrefixHashes(prompt, "")
-    lengths = [len(known) for known in hashes.pieces("r", 16)]
+    lengths = [len(known) for known in hashes.pieces(Hashing("r", 16))]
     steps = [after - before for before, after in zip([0, *lengths], lengths, strict=False)]
     assert max(steps) == PIECE
-    assert hashes.of(prompt, "r", 16) == block_hash.chain(prompt, 16, block_hash.root("r"))
-    assert list(hashes.pieces("r", 16)) == []
+    assert hashes.of(prompt, Hashing("r", 16)) == block_hash.chain(prompt, 16, block_hash.root("r"))
+    assert list(hashes.pieces(Hashing("r", 16))) == []
 
 
 def test_pieces_that_were_left_off_are_finished_when_asked_for():
     prompt = pack_tokens(range(100_000))
     hashes = PrefixHashes(prompt, "")
-    next(hashes.pieces("r", 16))
-    assert hashes.of(prompt, "r", 16) == block_hash.chain(prompt, 16, block_hash.root("r"))
+    next(hashes.pieces(Hashing("r", 16)))
+    assert hashes.of(prompt, Hashing("r", 16)) == block_hash.chain(prompt, 16, block_hash.root("r"))
 
 
 def test_other_tasks_run_between_the_pieces_of_a_long_prompt(lab):

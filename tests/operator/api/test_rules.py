@@ -29,6 +29,10 @@ def _given(part, resources):
     return {part: {"resources": resources}}
 
 
+def _adapters(*adapters):
+    return {"model": {"source": BUILTIN, "adapters": list(adapters)}}
+
+
 def _budget(budget):
     pools = _resources("prefill", "requests", **{GPU: 2}) | _resources("decode", "limits", **{GPU: 1})
     return {"scaling": {"gpuBudget": budget, "decode": {"min": 2}}, **pools}
@@ -122,6 +126,18 @@ CASES = {
     ("spec.model.source.huggingFace.nodeCache", "must not contain"): (
         {"model": {"source": {"huggingFace": HUB | {"nodeCache": "/a/.."}}}},
         {"model": {"source": {"huggingFace": HUB | {"nodeCache": "/a/..."}}}},
+    ),
+    ("spec.model.adapters", "exactly one"): (
+        _adapters({"name": "a", "source": {"path": "/a"}}, {"name": "b", "source": {}}),
+        _adapters({"name": "a", "source": {"path": "/a"}}, {"name": "b", "source": {"image": "b"}}),
+    ),
+    ("spec.model.adapters", "paths must not"): (
+        _adapters({"name": "a", "source": {"path": "/a/../b"}}, {"name": "b", "source": {"pvc": {"claim": "c"}}}),
+        _adapters({"name": "a", "source": {"path": "/a/..b"}}, {"name": "b", "source": {"pvc": {"claim": "c"}}}),
+    ),
+    ("spec.model.adapters", "names must differ"): (
+        _adapters({"name": "a", "source": {"path": "/a"}}, {"name": "a", "source": {"path": "/b"}}),
+        _adapters({"name": "a", "source": {"path": "/a"}}, {"name": "A", "source": {"path": "/b"}}),
     ),
     ("spec.engine.profile", "required"): (
         {"engine": {"runner": "Paced"}},
