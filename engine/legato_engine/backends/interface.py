@@ -1,7 +1,7 @@
 """What the runner needs from a backend."""
 
 from collections.abc import Callable, Mapping
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 
@@ -18,7 +18,7 @@ class Backend(Layers, Protocol):
 
     nbytes: int  # memory of the weights so far
 
-    def adapter(self, pairs: Mapping[str, Pair]) -> Adapter:
+    def adapter(self, pairs: Mapping[str, Pair]) -> Adapter[Any]:
         """An adapter for the linear layers made so far, of A and B by projection. May be called beside a step."""
 
     def begin(self, inputs: StepInputs, arena: torch.Tensor) -> Step:

@@ -17,7 +17,7 @@ class LinearShape(NamedTuple):
 
 def fuse(
     pairs: Mapping[str, Pair], layers: Sequence[LinearShape], dtype: torch.dtype, device: torch.device | None = None
-) -> Adapter:
+) -> Adapter[LowRank]:
     """The pairs, by projection, laid out for these layers."""
     found = {}
     for layer in layers:

@@ -14,7 +14,7 @@ Ints = np.ndarray[Any, np.dtype[np.int64]]
 class AdaptedTokens:
     """Tokens of a step that one adapter counts for."""
 
-    adapter: Adapter
+    adapter: Adapter[Any]
     tokens: Ints  # their indexes, ascending
 
 

@@ -5,7 +5,7 @@ LoRA (Hu et al., 2021): y = W x + scale · B (A x). The scale is part of B here.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Generic, NamedTuple, Protocol, TypeVar
 
 if TYPE_CHECKING:  # workers that compute nothing take inputs of steps as well
     import torch
@@ -38,11 +38,21 @@ class LowRank:
         return self.down.nbytes + sum(up.b.nbytes for up in self.ups)
 
 
-@dataclass(frozen=True, slots=True)
-class Adapter:
+class Update(Protocol):
+    """What an adapter adds to one linear layer, as a backend holds it."""
+
+    @property
+    def nbytes(self) -> int: ...
+
+
+U = TypeVar("U", bound=Update, covariant=True)
+
+
+@dataclass(frozen=True)
+class Adapter(Generic[U]):
     """One adapter, as a backend holds it: what it adds, by the first projection of the linear layer."""
 
-    updates: Mapping[str, LowRank]
+    updates: Mapping[str, U]
 
     @property
     def nbytes(self) -> int:

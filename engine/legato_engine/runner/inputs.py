@@ -1,6 +1,7 @@
 """The rows of a batch as flat arrays: everything that a backend needs to know of a step."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -40,7 +41,7 @@ def build(rows: Sequence[Row], block_size: int) -> StepInputs:
 
 def _adapted(rows: Sequence[Row], starts: Ints) -> tuple[AdaptedTokens, ...]:
     """The tokens of rows with an adapter, together for each."""
-    pieces: dict[int, tuple[Adapter, list[Ints]]] = {}
+    pieces: dict[int, tuple[Adapter[Any], list[Ints]]] = {}
     for index, row in enumerate(rows):
         if (adapter := row.adapter) is not None:
             assert isinstance(adapter, Adapter)

@@ -32,6 +32,8 @@ def load(settings: WorkerSettings, path: Path, progress: Progress) -> LoadedMode
     largest = max((folder.values for folder in folders.values()), default=0)
     resident = min(settings.adapters_in_memory, len(folders))
     runner = _runner(settings, checkpoint, max_length, resident * largest, progress)
+    for folder in [*folders.values()][:1]:
+        runner.warm_up_adapter(runner.adapter(folder.read()))
     offered = [OfferedAdapter(name, folder.digest, _load(runner, folder)) for name, folder in folders.items()]
     return LoadedModel(runner, checkpoint.fingerprint, checkpoint.config.vocab_size, max_length, tuple(offered))
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from hashlib import sha256
 from time import perf_counter
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numba
 import numpy as np
@@ -171,9 +171,14 @@ class Runner:
         packed, fault = scores.packed()
         return Scored(packed, (), perf_counter() - began, fault)
 
-    def adapter(self, pairs: Mapping[str, Pair]) -> Adapter:
+    def adapter(self, pairs: Mapping[str, Pair]) -> Adapter[Any]:
         """What rows of a batch name, of A and B by projection. May be called beside a step."""
         return self._backend.adapter(pairs)
+
+    def warm_up_adapter(self, adapter: Adapter[Any]) -> None:
+        """One token and some with this adapter, through block 0, before anything serves."""
+        for count in (1, self.layout.block_size):
+            self.logits((Row([0] * count, 0, [0], adapter=adapter),))
 
     def warm_up(self) -> None:
         """One token alone, one after a few others, and many, through block 0, before anything serves.

@@ -6,18 +6,22 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from legato_engine import processor
+from legato_engine.backends.cpu import low_rank
 from legato_engine.backends.cpu.attention_work import tiles as work_of
 from legato_engine.backends.cpu.codes import Codes
 from legato_engine.backends.torch.step import MASK_ENTRIES, group_rows
 from legato_engine.kernels.attention import naive as naive_attention
 from legato_engine.kernels.attention import torch as attention
 from legato_engine.kernels.linear import naive as naive_linear
+from legato_engine.kernels.low_rank import naive as naive_low_rank
+from legato_engine.kernels.low_rank import torch as torch_low_rank
 from legato_engine.kernels.rms_norm import naive as naive_rms_norm
 from legato_engine.kernels.rms_norm import torch as rms_norm
 from legato_engine.kernels.rope import naive as naive_rope
 from legato_engine.kernels.rope import torch as rope
 from legato_engine.kernels.silu_mul import naive as naive_silu_mul
 from legato_engine.kernels.silu_mul import torch as silu_mul
+from legato_engine.layers.low_rank import Adapter, LowRank, Up
 from legato_engine.runner import inputs
 from legato_engine.scheduler.batch import Row
 from legato_engine.weights.packed import Packed, Scales
@@ -245,3 +249,26 @@ def test_tiles(rows):
     if rows == 1:
         tiles.narrow(bits(x), 1, tiles.pack_tiles(weight), out)
         torch.testing.assert_close(torch.from_numpy(out[:1]), expected, atol=1e-3, rtol=1e-4)
+
+
+@pytest.mark.parametrize("kind", [np.float32, np.uint16])
+@pytest.mark.parametrize("count", [1, 4, 5, 63])
+def test_low_rank_updates_are_added_for_their_tokens_alone(kind, count):
+    """Two of three projections of one input have an update, of other ranks; bfloat16 is held as uint16."""
+    draw = torch.Generator().manual_seed(count)
+    x = torch.randn(100, 60, generator=draw).to(torch.bfloat16).float()
+    tokens = torch.randperm(100, generator=draw)[:count].sort().values
+    down, out = torch.randn(8, 60, generator=draw), torch.randn(100, 70, generator=draw)
+    ups = [(slice(0, 3), 0, torch.randn(33, 3, generator=draw)), (slice(3, 8), 50, torch.randn(20, 5, generator=draw))]
+    expected, by_torch = out.clone(), out.clone()
+    naive_low_rank.add(x, tokens, down, ups, expected)
+
+    torch_low_rank.add(x, tokens, down, ups, by_torch)
+    layer = low_rank.packed(Adapter({"q": LowRank(down, tuple(Up(*up) for up in ups))})).updates["q"]
+    given = x.numpy() if kind is np.float32 else (x.numpy().view(np.uint32) >> 16).astype(np.uint16)
+    layer(given, tokens.numpy(), out.numpy())
+
+    for found in (by_torch, out):
+        torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)
+    rest = [token for token in range(100) if token not in tokens]
+    assert torch.equal(out[rest], expected[rest])

@@ -9,13 +9,14 @@ from typing import Any
 import numpy as np
 import torch
 
+from legato_engine.backends.cpu import low_rank
+from legato_engine.backends.cpu.low_rank import CpuLowRank
 from legato_engine.backends.cpu.numerics import Numerics, Table
 from legato_engine.backends.cpu.program import Program
 from legato_engine.backends.cpu.step import CpuStep, Operators, Projection
 from legato_engine.backends.cpu.workspace import Array, Buffer, Workspace, room
 from legato_engine.backends.interface import Forward, Progress
 from legato_engine.backends.low_rank import LinearShape, fuse
-from legato_engine.kernels.low_rank import torch as low_rank
 from legato_engine.kernels.rms_norm.numba import add_rms_norm
 from legato_engine.layers import rotary
 from legato_engine.layers.inputs import Ints, StepInputs
@@ -65,11 +66,9 @@ class CpuLinear:
         return out
 
     def _adapt(self, step: CpuStep, x: Array, out: Array) -> None:
-        taken = torch.from_numpy(x)
         for each in step.inputs.adapted:
             if (update := each.adapter.updates.get(self.name)) is not None:
-                taken = taken.view(torch.bfloat16) if taken.dtype == torch.uint16 else taken
-                low_rank.add(taken, torch.from_numpy(each.tokens), update.down, update.ups, torch.from_numpy(out))
+                update(x, each.tokens, out)
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,8 +172,8 @@ class CpuBackend:
         assert self._last.hidden is not None
         return self._head.logits(*self._last.hidden, tokens)
 
-    def adapter(self, pairs: Mapping[str, Pair]) -> Adapter:
-        return fuse(pairs, self._linears, torch.float32)
+    def adapter(self, pairs: Mapping[str, Pair]) -> Adapter[CpuLowRank]:
+        return low_rank.packed(fuse(pairs, self._linears, torch.float32))
 
     def embedding(self, name: str, rows: int, width: int) -> CpuEmbedding:
         return CpuEmbedding(self._table(name), self._workspace.buffer("residual", width))

@@ -17,7 +17,7 @@ from legato_engine.kernels.silu_mul.torch import silu_mul
 from legato_engine.layers import rotary
 from legato_engine.layers.inputs import Ints, StepInputs
 from legato_engine.layers.interface import AttentionShape
-from legato_engine.layers.low_rank import Adapter, Pair
+from legato_engine.layers.low_rank import Adapter, LowRank, Pair
 from legato_engine.weights.checkpoint import Checkpoint
 
 
@@ -128,7 +128,7 @@ class TorchBackend:
         assert self._last is not None
         return self._head.logits(self._last, torch.from_numpy(tokens).to(self._device))
 
-    def adapter(self, pairs: Mapping[str, Pair]) -> Adapter:
+    def adapter(self, pairs: Mapping[str, Pair]) -> Adapter[LowRank]:
         return fuse(pairs, self._linears, self._dtype, self._device)
 
     def embedding(self, name: str, rows: int, width: int) -> TorchEmbedding:
