@@ -30,7 +30,7 @@ def prepare(serving: ModelServing, asked: Asked, raw: bytearray) -> PreparedRequ
     """Checks and tokenizes, as `chat.prepare` does."""
     _check_version(asked.headers)
     body = bodies.parse(MessagesBody, raw)
-    serving.check_model(body.model)
+    served = serving.check_model(body.model)
     for field in _ABSENT:
         if blocks.is_given(getattr(body, field)):
             raise blocks.unsupported(field)
@@ -41,14 +41,14 @@ def prepare(serving: ModelServing, asked: Asked, raw: bytearray) -> PreparedRequ
         made = chat.chat_request(serving, asked, id, asking, talk.messages)
     room = made.request.params.max_tokens
     params = msgspec.structs.replace(made.request.params, max_tokens=min(room, body.max_tokens))
-    head = MessageHead(id, serving.model.name, len(made.request.prompt), body.max_tokens > room)
+    head = MessageHead(id, served.name, len(made.request.prompt), body.max_tokens > room)
     return PreparedRequest(
         requests=(dataclasses.replace(made.request, params=params),),
         writer=MessagesWriter(head, made.format),
         stream=bool(body.stream),
         explain=made.request.explain,
         id=id,
-        model=serving.model.name,
+        model=served.name,
         id_header=b"request-id",
     )
 
@@ -70,6 +70,7 @@ def _chat(body: PromptBody, **fields: Any) -> ChatBody:
     _check_thinking(body.thinking)
     tool_choice, parallel = tools.choice(body.tool_choice)
     return ChatBody(
+        model=body.model,
         messages=Raw(b"[]"),
         tools=tools.functions(body.tools),
         tool_choice=tool_choice,

@@ -43,3 +43,14 @@ async def test_others_are_not_found(adapted: Any) -> None:
     with pytest.raises(openai.NotFoundError, match="'chess' does not exist; 'tiny', 'sql', 'team/law' do") as caught:
         await adapted.client.completions.create(model="chess", prompt="hi")
     assert (caught.value.code, caught.value.param) == ("model_not_found", "model")
+
+
+async def test_other_apis_ask_for_the_adapter_too(adapted: Any) -> None:
+    response = await adapted.http.post("/v1/responses", json={"model": "sql", "input": "hi"})
+    assert response.status_code == 200, response.text
+    assert response.json()["model"] == "sql"
+    said = {"model": "sql", "max_tokens": 9, "messages": [{"role": "user", "content": "hi"}]}
+    message = await adapted.http.post("/v1/messages", json=said, headers={"anthropic-version": "2023-06-01"})
+    assert message.json()["model"] == "sql"
+    assert [request.model for request in adapted.relay.requests] == ["sql", "sql"]
+    assert {entry.model for entry in adapted.entries} == {"sql"}

@@ -39,7 +39,7 @@ def prepare(
     """Checks and tokenizes, as for a chat. `stores`: responses may be kept. `before` are the turns, as JSON, that the
     request goes on from, where what it names as the previous response was found. Raises what the client is told."""
     body = bodies.parse(ResponsesBody, raw)
-    serving.check_model(body.model)
+    served = serving.check_model(body.model)
     body_of.check(body)
     _check_previous(body, stores, before is not None)
     text, effort, metadata = body_of.text(body), body_of.effort(body), body_of.metadata(body)
@@ -52,7 +52,7 @@ def prepare(
     id = item_id("resp")
     with as_chat.told_as_here(talk.places):
         checked = chat.chat_request(serving, asked, id, spelled, talk.messages)
-    known = head.fields(id, serving.model, body, instructions, text, effort, metadata, kept, checked.request.params)
+    known = head.fields(id, served, body, instructions, text, effort, metadata, kept, checked.request.params)
     writer = ResponseWriter(known, _logprobs(checked), serving.tokens.token_bytes, checked.format)
     return CheckedResponse(checked.request, writer, bool(body.stream), items.encoded(input) if kept else None)
 

@@ -109,7 +109,7 @@ class _StoredTalk:
             stream=checked.stream,
             explain=checked.request.explain,
             id=checked.request.id,
-            model=serving.of_model.model.name,
+            model=checked.request.model or serving.of_model.model.name,
         )
 
     def _keep(self, input: bytes, response: Fields) -> None:
