@@ -32,8 +32,8 @@ def script(request: GenerationRequest) -> list[Delta]:
     letter = TokenText(ord("!"), "!", b"!", TokenLogprobs(-0.25, (TopLogprob(ord("!"), -0.25),)), 0)
     end = TokenText(256, "", b"", TokenLogprobs(-0.125, (TopLogprob(256, -0.125),)), 1)
     tokens = (letter, end) if request.explains_end else (letter,)
-    each = range(request.choices)
-    return [Delta(choice, "!", tokens if request.params.logprobs is not None else (), "stop", told) for choice in each]
+    shown = tokens if request.params.logprobs is not None else ()
+    return [Delta(choice, "!", shown, "stop", scores=told) for choice in range(request.choices)]
 
 
 @pytest.fixture
@@ -131,7 +131,7 @@ async def test_streams_begin_with_those_of_the_prompt(gateway: Any, most: int) -
 
 async def test_tokens_before_a_text_are_not_in_it(asked: Any, gateway: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Such as one that begins every sequence."""
-    monkeypatch.setattr(gateway.tokens, "encode", lambda text, special, most: [60, 62, *text.encode()])
+    monkeypatch.setattr(gateway.tokens, "encode", lambda text, *_: [60, 62, *text.encode()])
     choice = (await asked(prompt="hi", echo=True, logprobs=0, max_tokens=0))["choices"][0]
     assert choice["logprobs"]["text_offset"] == [0, 0, 0, 1]
 

@@ -51,7 +51,7 @@ async def test_a_word_is_forbidden_after_a_space_where_that_is_other_tokens(
 ) -> None:
     """As in most vocabularies: the space belongs to the word's first token."""
     tokens = {"Paris": [80, 81], " Paris": [82], "é": [83, 84], " é": [32, 83, 84]}
-    monkeypatch.setattr(gateway.tokens, "encode", lambda text, special, most: tokens.get(text, [1]))
+    monkeypatch.setattr(gateway.tokens, "encode", lambda text, *_: tokens.get(text, [1]))
     params = await asked(gateway, bad_words=["  Paris", "é"])
     assert params.bad_words == ((80, 81), (82,), (83, 84))
 
