@@ -55,6 +55,45 @@ def counts(usage: Any) -> tuple[int, int, int]:
     return usage.prompt_tokens, usage.completion_tokens, usage.total_tokens
 
 
+# ── token ids ──
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_continued_message_is_what_the_model_would_have_said(chat: Callable[..., Any], stream: bool) -> None:
+    """To the token: the prompt is that of the whole answer and its first tokens, and the rest is its other tokens."""
+    ask = {"temperature": 0, "model": "smollm2", "extra_body": {"return_token_ids": True}}
+    whole = chat(messages=QUESTION, max_tokens=24, **ask)
+    text, ids = whole.choices[0].message.content, whole.choices[0].token_ids
+    assert whole.usage.completion_tokens == len(ids)
+    assert whole.usage.prompt_tokens == len(whole.prompt_token_ids)
+
+    said = text[: text.index(" ", len(text) // 3)]  # tokens begin with the space before a word
+    ask["extra_body"] = {"return_token_ids": True, "continue_final_message": True, "echo": True}
+    messages = [*QUESTION, {"role": "assistant", "content": said}]
+    answer = chat(messages=messages, max_tokens=24, stream=stream, **ask)
+    if stream:
+        chunks = list(answer)
+        prompt = chunks[0].prompt_token_ids
+        found = [id for chunk in chunks for id in getattr(chunk.choices[0], "token_ids", ())]
+        assert contents(chunks).startswith(text)
+    else:
+        prompt, found = answer.prompt_token_ids, answer.choices[0].token_ids
+        assert answer.choices[0].message.content.startswith(text)
+    first = len(prompt) - len(whole.prompt_token_ids)
+    assert first > 0
+    assert prompt == whole.prompt_token_ids + ids[:first]
+    assert found[: len(ids) - first] == ids[first:]
+
+
+def test_the_best_of_several_is_the_likeliest_of_them(complete: Callable[..., Any]) -> None:
+    ask = {**SAMPLED, "prompt": "The weather today is", "max_tokens": 12}
+    made = complete(n=4, logprobs=0, **ask).choices
+    likeliest = max(made, key=lambda choice: sum(choice.logprobs.token_logprobs) / len(choice.logprobs.token_logprobs))
+    best = complete(extra_body={"best_of": 4}, **ask)
+    assert [choice.text for choice in best.choices] == [likeliest.text]
+    assert best.usage.completion_tokens > 12
+
+
 # ── streaming and usage ──
 
 
