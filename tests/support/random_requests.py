@@ -55,6 +55,10 @@ KNOWN: dict[str, tuple[Any, ...]] = {  # values of fields whose schema says less
     "thinking": ({"type": "disabled"}, {"type": "enabled", "budget_tokens": 1024}),
     "logit_bias": ({"5": 1.0}, {"5": 101}, {"x": 1}),
     "prompt": ("hi", ["hi", "ho"], [1, 2, 3], [[1], [2]], [], [[]], [99999999]),
+    "input": ("hi", [{"role": "user", "content": "hi"}], [{"type": "message", "role": "user", "content": []}], [], ""),
+    "text": ({"format": {"type": "json_schema", "name": "n", "schema": SCHEMA}}, {"format": {"type": "text"}}),
+    "previous_response_id": ("resp_0", ""),
+    "include": ([], ["message.output_text.logprobs"]),
     "tokens": ([1, 2, 3], [], [-1], [10**9]),
 }
 HEADERS: tuple[dict[str, str], ...] = (
@@ -102,6 +106,7 @@ class Fuzz:
     def _request(self) -> Sent:
         method, path, schema = self._random.choices(self._operations, self._weights)[0]
         path = path.replace("{name}", self._random.choice([self._model, "other", "a/b", "%2e%2e"]))
+        path = path.replace("{id}", self._random.choice(["resp_0", "x", "%00", "🎼"]))
         headers = dict(self._random.choice(HEADERS)) if self._random.random() < 0.1 else {}
         if schema is None:
             return Sent(method, path, headers, None)
@@ -124,8 +129,10 @@ class Fuzz:
         return bytes(raw)
 
     def _shorten(self, body: dict[str, Any], known: dict[str, Any]) -> None:
-        if "max_tokens" in known and self._random.random() < 0.97:
-            body["max_tokens"] = self._random.randint(1, SHORT)
+        limit = next((name for name in ("max_output_tokens", "max_tokens") if name in known), None)
+        if limit is not None and self._random.random() < 0.97:
+            body.pop("max_tokens", None)
+            body[limit] = self._random.randint(1, SHORT)
             body.pop("min_tokens", None)
             body.pop("max_completion_tokens", None)
         if isinstance(body.get("n"), int) and body["n"] > 4 and self._random.random() < 0.8:

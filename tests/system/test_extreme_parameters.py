@@ -1,5 +1,6 @@
 """Requests with parameters at and beyond their extremes: answered or refused, and nobody else notices."""
 
+import asyncio
 import json
 import random
 from collections.abc import Callable, Iterator
@@ -7,6 +8,7 @@ from typing import Any
 
 import httpx
 import pytest
+import random_requests
 
 from legato_protocol.sampling_limits import LOGIT_BIAS, MAX_BIASES, MAX_CHOICES, MAX_STOP_TOKENS, RANGES
 
@@ -123,3 +125,16 @@ def test_more_choices_than_a_worker_runs_at_once_are_refused_with_the_bound(serv
         answer = http.post("completions", json=FIXED | {"n": SLOTS + 1})
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, "n")
     assert f"at most {SLOTS} run at once" in answer.text
+
+
+def test_random_requests_for_every_path_are_no_fault_of_ours(service: Any) -> None:
+    requests = random_requests.Fuzz(service.http.get("/openapi.json").json(), "smollm2", 7).requests(120)
+
+    async def send() -> random_requests.Answers:
+        async with httpx.AsyncClient(base_url=service.url, timeout=None) as http:
+            return await random_requests.run(http, requests, 8)
+
+    answers = asyncio.run(send())
+    assert not answers.faults, answers.faults[:3]
+    assert sum(counts.get(200, 0) for counts in answers.statuses.values()) > 30
+    service.until_idle()

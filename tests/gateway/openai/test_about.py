@@ -48,7 +48,7 @@ SERVED = {
     "get": {"/v1/models", "/v1/models/{name}", "/version", "/load", "/healthz", "/readyz", "/health", "/ping"},
     "post": {
         *("/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/messages", "/v1/messages/count_tokens"),
-        *("/tokenize", "/detokenize", "/ping"),
+        *("/v1/responses", "/tokenize", "/detokenize", "/ping"),
     },
 }
 
@@ -60,6 +60,8 @@ async def test_the_description_knows_every_path(gateway: Any, recwarn: pytest.Wa
     for method, served in SERVED.items():
         assert served <= {path for path, of in described if of == method}
     for path, method in described:
+        if "{id}" in path:
+            continue  # nothing is stored here
         answer = await gateway.http.request(method, path.replace("{name}", "tiny"))
         assert answer.status_code not in (404, 405), path
         takes = paths[path][method].get("requestBody", {}).get("content", {})
