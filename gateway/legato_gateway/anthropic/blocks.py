@@ -13,6 +13,7 @@ from legato_gateway.anthropic.schemas import (
     Messages,
     System,
     TextBlock,
+    ThinkingBlock,
     ToolResultBlock,
     ToolUseBlock,
 )
@@ -21,7 +22,7 @@ from legato_gateway.openai import bodies
 from legato_gateway.openai.schemas import MAX_CALLS, ChatMessage, FunctionCall, ToolCall
 
 _ROLES = ("user", "assistant", "system")
-_WITHOUT_EFFECT = ("thinking", "redacted_thinking")  # of earlier answers: models are not shown them
+_WITHOUT_EFFECT = ("redacted_thinking",)  # of earlier answers: nobody here can read it
 _MESSAGES = msgspec.json.Decoder(Messages)
 _SYSTEM = msgspec.json.Decoder(System | None)
 _KIND = msgspec.json.Decoder(Kind)
@@ -30,10 +31,11 @@ _BLOCKS: dict[str, msgspec.json.Decoder[Any]] = {
     "text": msgspec.json.Decoder(TextBlock),
     "tool_use": msgspec.json.Decoder(ToolUseBlock),
     "tool_result": msgspec.json.Decoder(ToolResultBlock),
+    "thinking": msgspec.json.Decoder(ThinkingBlock),
 }
-_OF_ROLE = {"user": ("text", "tool_result"), "assistant": ("text", "tool_use"), "system": ("text",)}
+_OF_ROLE = {"user": ("text", "tool_result"), "assistant": ("text", "tool_use", "thinking"), "system": ("text",)}
 
-Block = TextBlock | ToolUseBlock | ToolResultBlock
+Block = TextBlock | ToolUseBlock | ToolResultBlock | ThinkingBlock
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +109,9 @@ def _merged(first: ChatMessage, second: ChatMessage) -> ChatMessage:
     """Several messages of one role are one turn: chat templates ask for turns that alternate."""
     texts = [str(message.content) for message in (first, second) if message.content]
     calls = (*(first.tool_calls or ()), *(second.tool_calls or ()))
-    return ChatMessage(first.role, "\n".join(texts) if texts or not calls else None, tool_calls=calls or None)
+    thoughts = [message.reasoning_content for message in (first, second) if message.reasoning_content]
+    content, thought = "\n".join(texts) if texts or not calls else None, "\n".join(thoughts) or None
+    return ChatMessage(first.role, content, tool_calls=calls or None, reasoning_content=thought)
 
 
 def _of_texts(role: str, texts: Sequence[Block], at: str) -> list[tuple[ChatMessage, str]]:
@@ -120,7 +124,9 @@ def _answer(blocks: Sequence[Block], at: str) -> ChatMessage:
     calls = tuple(_call(block) for block in blocks if isinstance(block, ToolUseBlock))
     if len(calls) > MAX_CALLS:
         raise BadRequest(f"{at}.content: there are {len(calls)} tool_use blocks; at most {MAX_CALLS} may be", param=at)
-    return ChatMessage("assistant", text or ("" if not calls else None), tool_calls=calls or None)
+    thought = "\n".join(block.thinking for block in blocks if isinstance(block, ThinkingBlock))
+    content = text or ("" if not calls else None)
+    return ChatMessage("assistant", content, tool_calls=calls or None, reasoning_content=thought or None)
 
 
 def _call(block: ToolUseBlock) -> ToolCall:

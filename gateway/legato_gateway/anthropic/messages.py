@@ -10,7 +10,7 @@ import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
 from legato_gateway.anthropic import blocks, paths, tools
-from legato_gateway.anthropic.schemas import CountTokensBody, Kind, MessagesBody, OutputConfig, PromptBody
+from legato_gateway.anthropic.schemas import CountTokensBody, MessagesBody, OutputConfig, PromptBody, Thinking
 from legato_gateway.anthropic.writer import MessageHead, MessagesWriter
 from legato_gateway.errors import BadRequest
 from legato_gateway.openai import bodies, chat
@@ -21,7 +21,8 @@ from legato_gateway.openai.serving import ModelServing
 
 VERSIONS: Final = ("2023-06-01", "2026-10-21")  # alike in all that is supported here
 HEADER_VERSION: Final = "anthropic-version"
-_KIND = msgspec.json.Decoder(Kind | None)
+_THINKING = msgspec.json.Decoder(Thinking | None)
+_SWITCHED_ON: Final = Raw(b'{"enable_thinking":true,"thinking":true}')
 _OUTPUT = msgspec.json.Decoder(OutputConfig | None)
 _ABSENT: Final = ("container", "diagnostics", "inference_geo")
 
@@ -39,7 +40,7 @@ def prepare(serving: ModelServing, asked: Asked, raw: bytearray) -> PreparedRequ
     id = f"msg_{secrets.token_hex(12)}"
     with _told(talk.places):
         made = chat.chat_request(serving, asked, id, asking, talk.messages)
-    room = made.request.params.max_tokens
+    room = serving.model.context - len(made.request.prompt)
     params = msgspec.structs.replace(made.request.params, max_tokens=min(room, body.max_tokens))
     head = MessageHead(id, served.name, len(made.request.prompt), body.max_tokens > room)
     return PreparedRequest(
@@ -67,7 +68,7 @@ def count(serving: ModelServing, asked: Asked, raw: bytearray) -> int:
 
 def _chat(body: PromptBody, **fields: Any) -> ChatBody:
     """What is asked of a chat, apart from its messages. Raises BadRequest."""
-    _check_thinking(body.thinking)
+    config = None if body.output_config is UNSET else bodies.decode(_OUTPUT, body.output_config, "output_config")
     tool_choice, parallel = tools.choice(body.tool_choice)
     return ChatBody(
         model=body.model,
@@ -75,28 +76,34 @@ def _chat(body: PromptBody, **fields: Any) -> ChatBody:
         tools=tools.functions(body.tools),
         tool_choice=tool_choice,
         parallel_tool_calls=parallel,
-        response_format=_response_format(body.output_config),
+        response_format=_response_format(config),
+        **_reasoning(body.thinking, config.effort if config is not None else None),
         **fields,
     )
 
 
-def _response_format(raw: Raw | UnsetType) -> Raw | UnsetType:
-    config = None if raw is UNSET else bodies.decode(_OUTPUT, raw, "output_config")
-    if config is None:
-        return UNSET
-    if blocks.is_given(config.effort):
-        raise blocks.unsupported("output_config.effort")
-    if config.format is None:
+def _response_format(config: OutputConfig | None) -> Raw | UnsetType:
+    if config is None or config.format is None:
         return UNSET
     schema = {"name": "output", "schema": config.format.schema}
     return Raw(msgspec.json.encode({"type": "json_schema", "json_schema": schema}))
 
 
-def _check_thinking(raw: Raw | UnsetType) -> None:
-    """Thinking can be left off."""
-    given = None if raw is UNSET else bodies.decode(_KIND, raw, "thinking")
-    if given is not None and given.type != "disabled":
-        raise blocks.unsupported("thinking")
+def _reasoning(raw: Raw | UnsetType, effort: str | None) -> dict[str, Any]:
+    """What a chat is told of `thinking`. Switches that the chat template does not read change nothing."""
+    given = None if raw is UNSET else bodies.decode(_THINKING, raw, "thinking")
+    if given is None:
+        return {"reasoning_effort": effort}
+    if given.type != "enabled" and given.budget_tokens is not None:
+        raise BadRequest("thinking.budget_tokens needs the type enabled", param="thinking.budget_tokens")
+    if given.type == "disabled":
+        return {"reasoning_effort": "none"}
+    return {
+        "reasoning_effort": effort,
+        "chat_template_kwargs": _SWITCHED_ON,
+        "thinking_token_budget": given.budget_tokens,
+        "include_reasoning": given.display != "omitted",
+    }
 
 
 def _check_version(headers: Mapping[str, str]) -> None:

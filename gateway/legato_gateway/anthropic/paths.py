@@ -7,6 +7,9 @@ from legato_gateway.errors import BadRequest, ContextLengthExceeded
 
 _MESSAGE = re.compile(r"\bmessages\[(\d+)\]")
 _FIELDS = (
+    (re.compile(r"\breasoning_effort 'none'"), "thinking 'disabled'"),
+    (re.compile(r"\breasoning_effort\b"), "output_config.effort"),
+    (re.compile(r"\bthinking_token_budget\b"), "thinking.budget_tokens"),
     (re.compile(r"(\btools\[\d+\])\.function\.parameters\b"), r"\1.input_schema"),
     (re.compile(r"(\btools\[\d+\])\.function\b"), r"\1"),
     (re.compile(r"\bresponse_format\.json_schema\.schema\b"), "output_config.format.schema"),

@@ -46,6 +46,12 @@ class ToolUseBlock(msgspec.Struct, frozen=True, gc=False, forbid_unknown_fields=
     cache_control: NoEffect = UNSET
 
 
+class ThinkingBlock(msgspec.Struct, frozen=True, gc=False, forbid_unknown_fields=True):
+    type: Literal["thinking"]
+    thinking: str
+    signature: NoEffect = UNSET
+
+
 class ToolResultBlock(msgspec.Struct, frozen=True, gc=False, forbid_unknown_fields=True):
     type: Literal["tool_result"]
     tool_use_id: str
@@ -86,14 +92,20 @@ class OutputFormat(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 class OutputConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     format: OutputFormat | None = None
-    effort: Absent = UNSET
+    effort: Literal["low", "medium", "high", "xhigh", "max"] | None = None
+
+
+class Thinking(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    type: Literal["enabled", "adaptive", "disabled"]
+    budget_tokens: Annotated[int, Meta(ge=0, lt=2**31)] | None = None
+    display: Literal["summarized", "omitted"] | None = None
 
 
 Messages = Annotated[tuple[Message, ...], Meta(min_length=1, max_length=MAX_MESSAGES)]
 System = str | Annotated[tuple[Raw, ...], Meta(max_length=MAX_CONTENT_PARTS)]
 Tools = Annotated[tuple[Raw, ...], Meta(max_length=MAX_TOOLS)]
 
-_SHOWN_BLOCKS = {"anyOf": [json_schema(block) for block in (TextBlock, ToolUseBlock, ToolResultBlock)]}
+_SHOWN_BLOCKS = {"anyOf": [json_schema(block) for block in (TextBlock, ToolUseBlock, ToolResultBlock, ThinkingBlock)]}
 _SHOWN_CONTENT = {"anyOf": [{"type": "string"}, {"type": "array", "minItems": 1, "items": _SHOWN_BLOCKS}]}
 _SHOWN_MESSAGES = {
     "type": "array",
@@ -118,7 +130,7 @@ class PromptBody(msgspec.Struct, frozen=True, kw_only=True):
     tools: Annotated[Raw | UnsetType, Meta(extra_json_schema=_SHOWN_TOOLS)] = UNSET
     tool_choice: Annotated[Raw | UnsetType, Meta(extra_json_schema=json_schema(ToolChoice))] = UNSET
     output_config: Annotated[Raw | UnsetType, Meta(extra_json_schema=json_schema(OutputConfig))] = UNSET
-    thinking: Raw | UnsetType = UNSET
+    thinking: Annotated[Raw | UnsetType, Meta(extra_json_schema=json_schema(Thinking))] = UNSET
     # what changes no answer
     cache_control: NoEffect = UNSET  # prefixes are cached without it
     speed: NoEffect = UNSET

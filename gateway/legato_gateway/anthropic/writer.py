@@ -73,6 +73,10 @@ class BlockEvents:
         return "tool_use" if called else "end_turn"
 
     def _tell(self, delta: dict[str, Any], events: list[_Event]) -> None:
+        if thought := delta.get("reasoning"):
+            if self._open != "thinking":
+                self._start({"type": "thinking", "thinking": "", "signature": ""}, events)
+            events.append(self._more({"type": "thinking_delta", "thinking": thought}))
         if text := delta.get("content"):
             if self._open != "text":
                 self._start({"type": "text", "text": ""}, events)
@@ -149,6 +153,8 @@ def gathered(events: Sequence[_Event]) -> list[dict[str, Any]]:
             delta, block = event["delta"], blocks[-1]
             if delta["type"] == "text_delta":
                 block["text"] += delta["text"]
+            elif delta["type"] == "thinking_delta":
+                block["thinking"] += delta["thinking"]
             else:
                 inputs[event["index"]] = inputs.get(event["index"], "") + delta["partial_json"]
     for index, written in inputs.items():
