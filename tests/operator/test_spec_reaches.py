@@ -147,7 +147,8 @@ def _leaves(model: type[BaseModel], path: str = "") -> Iterator[str]:
     for field in model.model_fields.values():
         here = f"{path}{field.alias}"
         inner = field_errors.model_in(field.annotation)
-        if inner is None or get_origin(field.annotation) is list:
+        whole = get_origin(field.annotation) is list and not any(path.startswith(f"{here}.") for path in CHANGES)
+        if inner is None or whole:
             yield here
         else:
             yield from _leaves(inner, f"{here}.")
