@@ -22,7 +22,7 @@ from openai import OpenAI
 from legato_cli import admin
 
 T = TypeVar("T")
-PATIENCE = 120.0  # seconds; only a hang reaches it
+PATIENCE = 240.0  # seconds; only a hang reaches it, or much else that runs on the machine
 
 MANIFEST = """
 apiVersion: serving.legato.dev/v1alpha1
@@ -33,6 +33,8 @@ spec:
     servedName: smollm2
     maxLength: 4096
     source: {source}
+    adapters: {adapters}
+    adaptersInMemory: 2
   engine: {{blockSize: 16, kvCacheMemory: 400Mi, chunkTokens: {chunk}, dtype: Float32, hangTimeout: {hang}}}
   prefill: {{resources: {{requests: {{cpu: "1"}}}}}}
   decode: {{resources: {{requests: {{cpu: "1"}}}}}}
@@ -70,6 +72,7 @@ class Service:
 
     def __init__(self, folder: Path, **manifest: Any) -> None:
         settings = {"name": "test", "prefill": 1, "chunk": 128, "transport": "TCP", "hang": "15s"} | manifest
+        settings.setdefault("adapters", "[]")
         settings.setdefault("source", "{builtin: smollm2-135m-instruct}")
         settings.setdefault("scaling", SCALING.format(**settings))
         self.file = folder / "inferenceservice.yaml"
