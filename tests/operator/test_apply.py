@@ -75,7 +75,7 @@ def test_pods_are_made_in_the_order_in_which_they_were_chosen():
 
 def test_a_worker_is_marked_before_it_drains_though_others_are_marked_at_the_same_time():
     store = Slow()
-    workers = SimpleNamespace(drain=lambda address, _token: _note(store, address))
+    workers = SimpleNamespace(drain=lambda address, _tokens, _tls: _note(store, address))
     actions = [each for name in "abc" for each in (Apply(_item(name, "Pod")), DrainWorker(name, f"drained {name}"))]
     demo = SimpleNamespace(metadata=SimpleNamespace(namespace="default", name="demo"))
     asyncio.run(
