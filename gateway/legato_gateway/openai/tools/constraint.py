@@ -17,6 +17,12 @@ from legato_grammar import guidance
 from legato_protocol.stream import JSON_SCHEMA, RULES
 
 _ANY: Final[Mapping[str, Any]] = {"type": "object"}
+_NOTHING: Final[Mapping[str, Any]] = {"type": "object", "properties": {}, "additionalProperties": False}
+# Keywords by which an object has properties that are not named in its `properties`.
+_OPENING: Final = frozenset(
+    ("additionalProperties", "patternProperties", "propertyNames", "unevaluatedProperties", "dependentSchemas")
+    + ("$ref", "$dynamicRef", "allOf", "anyOf", "oneOf", "not", "if")
+)
 _GAP: Final = r"GAP: /[ \t\r\n]{1,8}/"
 
 
@@ -91,11 +97,14 @@ def _objects(functions: Mapping[int, Function], place: str, key: str) -> list[st
 
 
 def _arguments(function: Function, at: str) -> Mapping[str, Any]:
-    """A schema that cannot be obeyed in full is any object's, unless it is `strict`."""
+    """A schema that cannot be obeyed in full is any object's, unless it is `strict`.
+
+    A function takes the arguments that it names: a schema that does not say whether there may be others has none.
+    """
     given = function.parameters
     if not given:
-        return _ANY
-    schema = given if "type" in given else {**given, "type": "object"}
+        return _NOTHING
+    schema = _closed(given if "type" in given else {**given, "type": "object"})
     try:
         structured_output.check(Grammar(JSON_SCHEMA, json.dumps(schema), at))
     except BadRequest:
@@ -103,6 +112,14 @@ def _arguments(function: Function, at: str) -> Mapping[str, Any]:
             raise
         return _ANY
     return schema
+
+
+def _closed(schema: Mapping[str, Any]) -> Mapping[str, Any]:
+    named, required = schema.get("properties", {}), schema.get("required", [])
+    plain = isinstance(named, dict) and isinstance(required, list) and schema["type"] == "object"
+    if not plain or _OPENING & schema.keys() or any(key not in named for key in required):
+        return schema
+    return {**schema, "properties": named, "additionalProperties": False}
 
 
 def _inline(schema: Any) -> str:

@@ -120,6 +120,26 @@ def test_a_schema_that_cannot_be_obeyed_is_refused_only_where_it_is_strict() -> 
 
 
 @pytest.mark.parametrize(
+    ("schema", "arguments", "allowed"),
+    [
+        (None, {}, True),
+        (None, {"x": 1}, False),
+        ({"type": "object", "properties": {"a": {}}}, {"a": 1}, True),
+        ({"type": "object", "properties": {"a": {}}}, {"b": 1}, False),
+        ({"properties": {"a": {}}}, {"b": 1}, False),
+        ({"type": "object", "properties": {"a": {}}, "additionalProperties": True}, {"b": 1}, True),
+        ({"type": "object", "properties": {"a": {}}, "required": ["b"]}, {"b": 1}, True),
+        ({"type": "object", "anyOf": [{"properties": {"b": {}}, "required": ["b"]}]}, {"b": 1}, True),
+    ],
+)
+def test_calls_have_the_arguments_that_are_named_unless_the_schema_says_that_there_are_others(
+    schema: dict[str, Any] | None, arguments: dict[str, Any], allowed: bool
+) -> None:
+    grammar = constraint.required({0: Function("f", parameters=schema)}, PLACE, "Mistral", several=False)
+    assert matches(grammar, json.dumps([{"name": "f", "arguments": arguments}])) == allowed
+
+
+@pytest.mark.parametrize(
     ("choice", "source"),
     [
         ("required", "now"),
