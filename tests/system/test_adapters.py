@@ -14,7 +14,8 @@ import pytest
 from legato_engine.weights.config_file import read
 
 NAMES = ("red", "green", "blue")
-STORY = " ".join(f"Chapter {i}: the fox counted {i * 37 % 101} stones." for i in range(12)) + " Then, quite alone, it went to"
+STORY = " ".join(f"Chapter {i}: the fox counted {i * 37 % 101} stones." for i in range(12))
+STORY += " Then, quite alone, it went to"
 
 
 @pytest.fixture(scope="module")

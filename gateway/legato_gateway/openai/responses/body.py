@@ -62,8 +62,11 @@ SHARED: Final = (  # fields of chats that are here too; whatever else a chat may
 )
 _REFUSED: Final = (
     *(field.name for field in msgspec.structs.fields(SamplingBody) if field.name not in (*SHARED, "n")),
+    "access_programs",
+    "background_options",
     "context_management",
     "conversation",
+    "image",
     "moderation",
     "prompt",
 )
@@ -116,8 +119,11 @@ class ResponsesBody(SamplingBody, frozen=True, kw_only=True):
     previous_response_id: Annotated[str, Meta(max_length=MAX_NAME_CHARACTERS)] | None = None
     background: bool | None = None
     # features that are not there
+    access_programs: Absent = UNSET
+    background_options: Absent = UNSET
     context_management: Absent = UNSET
     conversation: Absent = UNSET
+    image: Absent = UNSET
     moderation: Absent = UNSET
     prompt: Absent = UNSET
     # what changes no answer

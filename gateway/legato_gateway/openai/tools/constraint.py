@@ -19,10 +19,9 @@ from legato_protocol.stream import JSON_SCHEMA, RULES
 _ANY: Final[Mapping[str, Any]] = {"type": "object"}
 _NOTHING: Final[Mapping[str, Any]] = {"type": "object", "properties": {}, "additionalProperties": False}
 # Keywords by which an object has properties that are not named in its `properties`.
-_OPENING: Final = frozenset(
-    ("additionalProperties", "patternProperties", "propertyNames", "unevaluatedProperties", "dependentSchemas")
-    + ("$ref", "$dynamicRef", "allOf", "anyOf", "oneOf", "not", "if")
-)
+_OPENING: Final = {"additionalProperties", "patternProperties", "propertyNames", "unevaluatedProperties"} | {
+    *("dependentSchemas", "$ref", "$dynamicRef", "allOf", "anyOf", "oneOf", "not", "if")
+}
 _GAP: Final = r"GAP: /[ \t\r\n]{1,8}/"
 
 
