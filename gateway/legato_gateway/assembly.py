@@ -1,0 +1,136 @@
+"""Parts of a gateway as its settings ask for them. They raise SettingsError for a file or cluster that is of no use."""
+
+import logging
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from legato_gateway import generation_config
+from legato_gateway.admission.limits import AdmissionLimits
+from legato_gateway.admission.queue import Admission
+from legato_gateway.clients.identify import Quotas
+from legato_gateway.clients.key_file import KeyFile
+from legato_gateway.discovery import Discovery, FileDiscovery, StaticDiscovery, WorkerAddress
+from legato_gateway.generation_config import NEUTRAL, GenerationDefaults
+from legato_gateway.http import connections
+from legato_gateway.http.certificate import Certificate
+from legato_gateway.http.connections import ConnectionLimits
+from legato_gateway.openai.responses.store import ResponseStore, StorePolicy
+from legato_gateway.relay.relay import RelayPolicy
+from legato_gateway.relay.retry import RetryPolicy
+from legato_gateway.routing.choose import Policy
+from legato_gateway.routing.scorers import Weights
+from legato_gateway.settings import GatewaySettings
+from legato_gateway.timers import Timers
+from legato_protocol.flags import SettingsError
+from legato_protocol.followed_files import InvalidFile
+from legato_protocol.tls_files import InternalTLS
+
+if TYPE_CHECKING:
+    from legato_telemetry.spans import Tracing
+
+_log = logging.getLogger(__name__)
+
+
+def admission(settings: GatewaySettings, keys: KeyFile | None) -> Admission:
+    return Admission(
+        AdmissionLimits(
+            max_held=settings.max_queued_requests,
+            max_held_tokens=settings.max_queued_tokens,
+            quotas=Quotas(dict(settings.tenant_quotas), keys),
+        )
+    )
+
+
+def routing(settings: GatewaySettings) -> Policy:
+    weights = Weights(
+        settings.prefix_cache_weight,
+        settings.kv_cache_utilization_weight,
+        settings.step_time_weight,
+        settings.adapter_weight,
+    )
+    return Policy(settings.local_prefill_below_tokens, settings.when_prefill_unavailable, weights)
+
+
+def relaying(settings: GatewaySettings) -> RelayPolicy:
+    retries = RetryPolicy(on_transfer_failure=settings.transfer_on_failure, max_failures=settings.max_retries)
+    return RelayPolicy(settings.slow_client, settings.buffer_tokens, retries)
+
+
+def connection_limits(settings: GatewaySettings, open_files: int) -> ConnectionLimits:
+    """`open_files` is how many this process may have."""
+    return ConnectionLimits(
+        most=connections.places(settings.max_connections, open_files),
+        head=settings.head_timeout,
+        body_rate=settings.min_body_rate,
+        idle=settings.idle_timeout,
+    )
+
+
+def defaults(settings: GatewaySettings, model: Path) -> GenerationDefaults:
+    """What counts for sampling where requests say nothing, as is logged. Raises BadGenerationConfig."""
+    if settings.generation_config == "None":
+        _log.info("sampling defaults are neutral: --generation-config is None")
+        return NEUTRAL
+    found = generation_config.load(model)
+    _log.info("sampling defaults of the model: %s", found)
+    return found
+
+
+def tracing(settings: GatewaySettings, name: str) -> "Tracing | None":
+    if not settings.traces:
+        return None
+    from legato_telemetry.spans import Tracing
+
+    return Tracing("legato-gateway", name, _log.warning)
+
+
+def response_store(settings: GatewaySettings, timers: Timers) -> ResponseStore | None:
+    if settings.response_retention is None:
+        return None
+    return ResponseStore(StorePolicy(settings.response_retention, settings.response_memory), timers.time)
+
+
+def api_keys(settings: GatewaySettings) -> KeyFile | None:
+    try:
+        return KeyFile(settings.api_keys_file) if settings.api_keys_file is not None else None
+    except InvalidFile as error:
+        raise SettingsError(f"--api-keys-file {error}") from None
+
+
+def certificate(settings: GatewaySettings) -> Certificate | None:
+    if settings.tls_certificate_file is None or settings.tls_key_file is None:
+        return None
+    try:
+        return Certificate(settings.tls_certificate_file, settings.tls_key_file)
+    except InvalidFile as error:
+        raise SettingsError(f"--tls-certificate-file {error}") from None
+
+
+def internal_tls(settings: GatewaySettings) -> InternalTLS | None:
+    if settings.internal_tls_folder is None:
+        return None
+    try:
+        return InternalTLS(settings.internal_tls_folder, settings.internal_tls_name)
+    except InvalidFile as error:
+        raise SettingsError(f"--internal-tls-folder {error}") from None
+
+
+def discovery(settings: GatewaySettings) -> Discovery:
+    if settings.workers_file is not None:
+        return FileDiscovery(settings.workers_file)
+    if settings.workers_service:
+        return _on_kubernetes(settings)
+    return StaticDiscovery(tuple(WorkerAddress(name, address) for name, address in settings.workers))
+
+
+def _on_kubernetes(settings: GatewaySettings) -> Discovery:
+    from legato_gateway.discovery import kubernetes
+
+    connect = partial(kubernetes.connect, settings.kubeconfig)
+    try:
+        connect()
+    except kubernetes.Unreachable as error:
+        raise SettingsError(f"--workers-service {settings.workers_service}: {error}") from None
+    tls = settings.internal_tls_folder is not None
+    return kubernetes.KubernetesDiscovery(connect, settings.namespace, settings.workers_service, tls=tls)

@@ -1,0 +1,171 @@
+"""One gateway: all its parts, put together."""
+
+import asyncio
+import logging
+import random
+import secrets
+import socket
+
+from legato_gateway import access_log, assembly
+from legato_gateway.clients.identify import Clients
+from legato_gateway.errors import InternalFault
+from legato_gateway.generation_config import NEUTRAL, GenerationDefaults
+from legato_gateway.http import app, control, health
+from legato_gateway.http.demand_report import DemandReporter
+from legato_gateway.http.state import State
+from legato_gateway.metrics import Metrics
+from legato_gateway.openai.body_budget import BodyBudget
+from legato_gateway.openai.event_stream import StreamPolicy
+from legato_gateway.openai.preparation_forks import PreparationForks
+from legato_gateway.openai.serving import ServedModel
+from legato_gateway.relay.dispatcher import Dispatcher
+from legato_gateway.relay.history import History
+from legato_gateway.relay.relay import RequestRelay
+from legato_gateway.relay.trace import RequestTracer
+from legato_gateway.routing.kv_index import KVIndex
+from legato_gateway.settings import GatewaySettings
+from legato_gateway.timers import Timers
+from legato_gateway.tokenizer.tokens import ModelTokenizer
+from legato_gateway.ui.load_samples import LoadSampler
+from legato_gateway.ui.ui_state import UIState
+from legato_gateway.workers.fleet import Fleet
+from legato_gateway.workers.links import Links, opener
+from legato_gateway.workers.silence import SilenceLimits
+from legato_gateway.workers.worker_stream import StreamLimits
+from legato_protocol.followed_tokens import RefusalLog, ServiceTokens
+
+_log = logging.getLogger(__name__)
+
+
+class Gateway:
+    """`model` is the digest of what `tokens` were loaded from. Raises SettingsError."""
+
+    def __init__(
+        self,
+        settings: GatewaySettings,
+        tokens: ModelTokenizer,
+        model: str,
+        timers: Timers,
+        forks: PreparationForks | None = None,
+        defaults: GenerationDefaults = NEUTRAL,
+    ) -> None:
+        self._name = f"{socket.gethostname()}-{secrets.token_hex(4)}"
+        self._keys = assembly.api_keys(settings)
+        self._tokens = ServiceTokens(settings.token, settings.token_folder)
+        self._refusals = RefusalLog()
+        self.certificate = assembly.certificate(settings)
+        self.internal_tls = assembly.internal_tls(settings)
+        self.tracing = assembly.tracing(settings, self._name)
+        self._clients = Clients(self._keys, settings.trusted_proxies)
+        self._responses = assembly.response_store(settings, timers)
+        self._history, self._index = History(), KVIndex(settings.index_blocks)
+        self._fleet, self._admission = Fleet(timers.time, model), assembly.admission(settings, self._keys)
+        self.metrics = Metrics(self._index, self._clients, self.certificate, self.internal_tls, self._responses)
+        self.discovery = assembly.discovery(settings)
+        self.links = self._links(settings)
+        self.relay = self._relay(settings, tokens, timers)
+        self.samples = LoadSampler(self._fleet, self.relay)
+        served = ServedModel(settings.served_name, settings.max_length, defaults=defaults)
+        demand = DemandReporter(self._name, self.relay, self._fleet, timers.time, self._tokens)
+        state = self._state(settings, served, demand)
+        self.app = app.create(self._parts(settings, tokens, served, state, forks))
+        self.health = health.create(state)
+        shown = UIState(self._name, served, state, self.relay, self.samples)
+        self.control = control.create(demand.report, state.state, shown.report, self.app, self._tokens, self._refused)
+
+    def _links(self, settings: GatewaySettings) -> Links:
+        limits = StreamLimits(SilenceLimits(settings.worker_silence))
+        strict = settings.internal_tls_mode == "Strict"
+        return Links(self._fleet, opener(self._name, self._tokens, limits, self.internal_tls, strict))
+
+    def _relay(self, settings: GatewaySettings, tokens: ModelTokenizer, timers: Timers) -> RequestRelay:
+        dispatcher = Dispatcher(
+            self._fleet,
+            self._index,
+            assembly.routing(settings),
+            self.links.send,
+            random.SystemRandom(),
+            timers.time,
+            settings.adapters,
+        )
+        return RequestRelay(
+            fleet=self._fleet,
+            index=self._index,
+            admission=self._admission,
+            dispatcher=dispatcher,
+            vocabulary=tokens,
+            snapshots=self.links,
+            history=self._history,
+            metrics=self.metrics,
+            timers=timers,
+            policy=assembly.relaying(settings),
+            tracer=RequestTracer(self.tracing, settings.served_name) if self.tracing is not None else None,
+        )
+
+    def _state(self, settings: GatewaySettings, served: ServedModel, demand: DemandReporter) -> State:
+        model = {
+            "name": served.name,
+            "max_length": served.context,
+            "default_sampling_params": served.defaults.given(),
+        }
+        return State(
+            self._fleet,
+            self._index,
+            self._admission,
+            self._history,
+            self.metrics,
+            self.relay,
+            self.discovery,
+            demand,
+            settings.hold_without_workers,
+            model,
+        )
+
+    def _parts(
+        self,
+        settings: GatewaySettings,
+        tokens: ModelTokenizer,
+        served: ServedModel,
+        state: State,
+        forks: PreparationForks | None,
+    ) -> app.Parts:
+        return app.Parts(
+            tokens=tokens,
+            relay=self.relay,
+            status=state,
+            model=served,
+            default_deadline=settings.default_deadline,
+            max_body_bytes=settings.max_body_bytes,
+            pending_bodies=BodyBudget(settings.max_pending_body_bytes),
+            streams=StreamPolicy(settings.stream_start == "Admission", settings.stream_keep_alive),
+            clients=self._clients,
+            log_access=access_log.writer(settings.access_log),
+            tracing=self.tracing,
+            forks=forks,
+            tool_call_parser=settings.tool_call_parser,
+            reasoning_parser=settings.reasoning_parser,
+            responses=self._responses,
+            allowed_origins=settings.allowed_origins,
+            adapters=settings.adapters,
+        )
+
+    async def follow(self) -> None:
+        """Keeps streams to the workers until cancelled. A fault of ours ends all requests, and is raised."""
+        beside = [asyncio.create_task(self.samples.run())]
+        beside.append(asyncio.create_task(self._tokens.follow(lambda: None, _log.warning)))
+        for files in (self._keys, self.certificate, self.internal_tls):
+            if files is not None:
+                beside.append(asyncio.create_task(files.follow(_log.log)))
+        try:
+            await self.links.follow(self.discovery, self.relay.workers)
+        except Exception:
+            self.relay.end_all(InternalFault("this gateway has a fault and stops"))
+            raise
+        finally:
+            for task in beside:
+                task.cancel()
+
+    def _refused(self, who: str) -> None:
+        self.metrics.token_refused("gateway")
+        if line := self._refusals.note(f"refused {who}: it shows no token, or not the service's"):
+            _log.warning(line)
