@@ -1,0 +1,27 @@
+"""Rules over several fields of a spec: one table, checked in Python and by the API server.
+
+Each entry states a rule twice: as a predicate for manifests that no API server has seen, and in CEL for the CRD.
+"""
+
+from typing import Any
+
+from pydantic.alias_generators import to_snake
+
+from legato_operator.api.resources import Spec
+from legato_operator.api.rules import compute, gateway, model, pools
+
+RULES = (*model.RULES, *gateway.RULES, *pools.RULES, *compute.RULES)
+
+
+def problems(spec: Spec) -> list[tuple[str, str]]:
+    """(path, message) of every rule that a spec breaks."""
+    given = [(rule, _object(spec, rule.at)) for rule in RULES]
+    return [(rule.path, rule.told(part)) for rule, part in given if part is not None and not rule.holds(part)]
+
+
+def _object(spec: Spec, path: str) -> Any:
+    """What stands at a path; None where nothing does."""
+    found: Any = spec
+    for name in path.split(".")[1:]:
+        found = found and getattr(found, to_snake(name))
+    return found

@@ -1,0 +1,92 @@
+"""Rules of the gateway: where its keys and certificates are, which hosts lead to it, and who its tenants are."""
+
+import re
+from typing import Any
+
+from legato_operator.api.resources import GatewaySpec
+from legato_operator.api.rules.rule import Rule
+from legato_protocol import names
+
+_ADDRESS = re.compile(r"[0-9]+([.][0-9]+)*")
+
+
+def _one_place_of_keys(gateway: GatewaySpec) -> bool:
+    keys = gateway.api_keys
+    return keys is None or (keys.secret is None) != (keys.path is None)
+
+
+def _one_place_of_certificate(gateway: GatewaySpec) -> bool:
+    tls = gateway.tls
+    return tls is None or (tls.secret is None) != (tls.path is None)
+
+
+def _tenants_are_known(gateway: GatewaySpec) -> bool:
+    return not gateway.tenant_tokens_per_minute.keys() - {"*"} or bool(gateway.api_keys or gateway.trusted_proxies)
+
+
+def _of_hosts(part: str, field: str) -> tuple[Rule, ...]:
+    """Of a way in from outside. As in the Gateway API: an address is no host name."""
+    at = f"spec.gateway.{part}"
+    given = f"!has(self.{field}) || self.{field}" if field == "hostnames" else f"self.{field}"
+
+    def hosts(part: Any) -> list[str]:
+        return list(getattr(part, field))
+
+    return (
+        Rule(
+            at=at,
+            field=field,
+            message="must be names of hosts, not addresses",
+            holds=lambda part: not any(_ADDRESS.fullmatch(host) for host in hosts(part)),
+            cel=f"{given}.all(host, !host.matches('^{_ADDRESS.pattern}$'))",
+        ),
+        Rule(
+            at=at,
+            field=field,
+            message="must not name a host twice",
+            holds=lambda part: len(set(hosts(part))) == len(hosts(part)),
+            cel=f"{given}.all(host, self.{field}.exists_one(other, other == host))",
+        ),
+        Rule(
+            at=at,
+            field="annotations",
+            message=f"must not be {names.API_GROUP}/'s, which are the operator's",
+            holds=lambda part: not any(key.startswith(f"{names.API_GROUP}/") for key in part.annotations),
+            cel=f"!has(self.annotations) || self.annotations.all(key, !key.startsWith('{names.API_GROUP}/'))",
+        ),
+    )
+
+
+RULES = (
+    Rule(
+        at="spec.gateway",
+        field="apiKeys",
+        message="exactly one of secret and path must be set",
+        holds=_one_place_of_keys,
+        cel="!has(self.apiKeys) || has(self.apiKeys.secret) != has(self.apiKeys.path)",
+    ),
+    Rule(
+        at="spec.gateway",
+        field="tls",
+        message="exactly one of secret and path must be set",
+        holds=_one_place_of_certificate,
+        cel="!has(self.tls) || has(self.tls.secret) != has(self.tls.path)",
+    ),
+    *_of_hosts("httpRoute", "hostnames"),
+    *_of_hosts("ingress", "hosts"),
+    Rule(
+        at="spec.gateway",
+        field="responseStore",
+        message="only allowed with replicas: 1, as each gateway stores its own responses",
+        holds=lambda gateway: gateway.response_store is None or gateway.replicas == 1,
+        cel="!has(self.responseStore) || self.replicas == 1",
+    ),
+    Rule(
+        at="spec.gateway",
+        field="tenantTokensPerMinute",
+        message='needs apiKeys or trustedProxies for tenants other than "*": without them, tenants are not told apart',
+        holds=_tenants_are_known,
+        cel="!has(self.tenantTokensPerMinute) || self.tenantTokensPerMinute.all(tenant, tenant == '*') || "
+        "has(self.apiKeys) || (has(self.trustedProxies) && self.trustedProxies.size() > 0)",
+    ),
+)

@@ -1,0 +1,103 @@
+"""Rules of the model's source, its adapters, and the engine that runs it."""
+
+from legato_operator.api.resources import Engine, Model, Source
+from legato_operator.api.rules.rule import Rule, no_way_up, stays_below
+
+
+def _one_source(source: Source) -> bool:
+    return sum(getattr(source, name) is not None for name in type(source).model_fields) == 1
+
+
+def _adapters_have_one_source(model: Model) -> bool:
+    return all(
+        sum(getattr(adapter.source, name) is not None for name in type(adapter.source).model_fields) == 1
+        for adapter in model.adapters
+    )
+
+
+def _adapters_stay_below(model: Model) -> bool:
+    sources = [adapter.source for adapter in model.adapters]
+    paths = [source.path for source in sources] + [source.pvc.path for source in sources if source.pvc]
+    return all(stays_below(path) for path in paths)
+
+
+def _adapters_have_own_names(model: Model) -> bool:
+    names = [adapter.name for adapter in model.adapters]
+    return len(set(names)) == len(names) and model.served_name not in names
+
+
+def _chunk_holds_a_block(engine: Engine) -> bool:
+    return engine.chunk_tokens >= engine.block_size
+
+
+def _hang_can_be_told(engine: Engine) -> bool:
+    """Workers report every half second, and a third of it is silence; at most, so that a step's limit is a duration."""
+    return 3 <= engine.hang_timeout <= 3600
+
+
+RULES = (
+    Rule(
+        at="spec.model.source",
+        field="",
+        message="exactly one of builtin, huggingFace, pvc, path and image must be set",
+        holds=_one_source,
+        cel="[has(self.builtin), has(self.huggingFace), has(self.pvc), has(self.path), has(self.image)]"
+        ".filter(given, given).size() == 1",
+    ),
+    no_way_up("spec.model.source", "path"),
+    no_way_up("spec.model.source.pvc", "path"),
+    no_way_up("spec.model.source.huggingFace", "nodeCache"),
+    Rule(
+        at="spec.model",
+        field="adapters",
+        message="exactly one of pvc, path and image must be set for each adapter's source",
+        holds=_adapters_have_one_source,
+        cel="!has(self.adapters) || self.adapters.all(a, "
+        "[has(a.source.pvc), has(a.source.path), has(a.source.image)].filter(given, given).size() == 1)",
+    ),
+    Rule(
+        at="spec.model",
+        field="adapters",
+        message="paths must not contain ..",
+        holds=_adapters_stay_below,
+        cel="!has(self.adapters) || self.adapters.all(a, "
+        "(!has(a.source.path) || !a.source.path.matches('(^|/)[.][.](/|$)')) && "
+        "(!has(a.source.pvc) || !has(a.source.pvc.path) || !a.source.pvc.path.matches('(^|/)[.][.](/|$)')))",
+    ),
+    Rule(
+        at="spec.model",
+        field="adapters",
+        message="names must differ from one another and from servedName",
+        holds=_adapters_have_own_names,
+        cel="!has(self.adapters) || self.adapters.all(a, self.adapters.exists_one(b, b.name == a.name) && "
+        "(!has(self.servedName) || a.name != self.servedName))",
+    ),
+    Rule(
+        at="spec.engine",
+        field="hangTimeout",
+        message="must be from 3s to 1h",
+        holds=_hang_can_be_told,
+        cel="duration(self.hangTimeout) >= duration('3s') && duration(self.hangTimeout) <= duration('1h')",
+    ),
+    Rule(
+        at="spec.engine",
+        field="chunkTokens",
+        message="must be at least blockSize",
+        holds=_chunk_holds_a_block,
+        cel="self.chunkTokens >= self.blockSize",
+    ),
+    Rule(
+        at="spec.engine",
+        field="profile",
+        message="required with runner Paced",
+        holds=lambda engine: engine.runner != "Paced" or engine.profile is not None,
+        cel="self.runner != 'Paced' || has(self.profile)",
+    ),
+    Rule(
+        at="spec.engine",
+        field="profile",
+        message="only allowed with runner Paced",
+        holds=lambda engine: engine.runner == "Paced" or engine.profile is None,
+        cel="self.runner == 'Paced' || !has(self.profile)",
+    ),
+)

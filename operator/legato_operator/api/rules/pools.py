@@ -1,0 +1,155 @@
+"""Rules of the pools: their sizes, what scales them, how they are rolled out, and how they hand KV blocks over."""
+
+from legato_operator.api import pool_sizes, roles
+from legato_operator.api.resources import Bounds, Rollout, Scaling, Spec, Transfer
+from legato_operator.api.rules.rule import Rule
+
+_NONE = (0, "0%")  # of the workers
+_EMPTY_DECODE = "must be at least 1: without decode workers nothing can be served"
+
+
+def _bounds_are_ordered(bounds: Bounds) -> bool:
+    return bounds.min <= bounds.max
+
+
+def _required_transport_is_named(transfer: Transfer) -> bool:
+    return not transfer.required or transfer.transport != "Auto"
+
+
+def _rollout_can_progress(rollout: Rollout) -> bool:
+    return rollout.max_surge not in _NONE or rollout.max_unavailable not in _NONE
+
+
+def _decode_pool_is_not_empty(scaling: Scaling) -> bool:
+    return scaling.mode == "Fixed" or scaling.decode.max >= 1
+
+
+def _prefill_has_decode(scaling: Scaling) -> bool:
+    return scaling.decode.min >= 1 or scaling.prefill.min == 0
+
+
+def _minima(scaling: Scaling) -> str:
+    return (
+        f"decode {scaling.decode.min} beside prefill {scaling.prefill.min}, and prefill workers need one that decodes"
+    )
+
+
+def _prefill_may_be_absent(spec: Spec) -> bool:
+    prefill = spec.scaling.prefill
+    return prefill.min >= 1 or prefill.max == 0 or spec.routing.when_prefill_unavailable == "Local"
+
+
+def _fixed_decode_pool_is_not_empty(spec: Spec) -> bool:
+    return spec.scaling.mode != "Fixed" or spec.decode.replicas != 0
+
+
+def _ratio_can_hold(role: str) -> str:
+    """In CEL. `min` and `max` stand for what their absence means: only `max` is filled in, in bounds that are given."""
+    beside, each = pool_sizes.other(role), f"self.scaling.{pool_sizes.RATIOS[role]}"
+    most = f"(has(self.scaling.{beside}) ? self.scaling.{beside}.max : {Bounds().max})"
+    implied = f"(self.scaling.{role}.max == 0 ? 0 : {Bounds().min})"
+    given = f"(has(self.scaling.{role}.min) ? self.scaling.{role}.min : {implied})"
+    fewest = f"(has(self.scaling.{role}) ? {given} : {Bounds().min})"
+    bounds = f"{most} == 0 || {fewest} <= {each} * {most}"
+    replicas = f"!has(self.{role}.replicas) || !has(self.{beside}.replicas) || self.{beside}.replicas == 0"
+    fixed = f"{replicas} || self.{role}.replicas <= {each} * self.{beside}.replicas"
+    return f"self.scaling.mode == 'Fixed' ? ({fixed}) : ({bounds})"
+
+
+def _of_role(role: str) -> tuple[Rule, ...]:
+    return (
+        Rule(
+            at="spec",
+            field=f"{role}.replicas",
+            message="required with scaling.mode Fixed",
+            holds=lambda spec: spec.scaling.mode != "Fixed" or roles.pool(spec, role).replicas is not None,
+            cel=f"self.scaling.mode != 'Fixed' || has(self.{role}.replicas)",
+        ),
+        Rule(
+            at="spec",
+            field=f"{role}.replicas",
+            message=f"only allowed with scaling.mode Fixed; use scaling.{role}.min",
+            holds=lambda spec: spec.scaling.mode == "Fixed" or roles.pool(spec, role).replicas is None,
+            cel=f"self.scaling.mode == 'Fixed' || !has(self.{role}.replicas)",
+        ),
+        Rule(
+            at="spec.scaling",
+            field=role,
+            message=f"not allowed with scaling.mode Fixed; use {role}.replicas",
+            holds=lambda scaling: scaling.mode != "Fixed" or role not in scaling.model_fields_set,
+            cel=f"self.mode != 'Fixed' || !has(self.{role})",
+        ),
+        Rule(
+            at=f"spec.scaling.{role}",
+            field="",
+            message="min must be at most max",
+            holds=_bounds_are_ordered,
+            cel="!has(self.min) || self.min <= self.max",
+        ),
+        Rule(
+            at="spec",
+            field=f"scaling.{pool_sizes.RATIOS[role]}",
+            message=f"cannot be kept: the minimum of {role} is more than it allows beside the other pool's maximum",
+            holds=lambda spec: not pool_sizes.unfit_ratio(spec, role),
+            cel=_ratio_can_hold(role),
+            arithmetic=lambda spec: pool_sizes.unfit_ratio(spec, role),
+        ),
+    )
+
+
+RULES = (
+    Rule(
+        at="spec.transfer",
+        field="required",
+        message="only allowed with a transport other than Auto",
+        holds=_required_transport_is_named,
+        cel="!self.required || self.transport != 'Auto'",
+    ),
+    Rule(
+        at="spec.rollout",
+        field="",
+        message="maxSurge and maxUnavailable must not both be 0: no worker could ever be replaced",
+        holds=_rollout_can_progress,
+        cel="!(string(self.maxSurge) in ['0', '0%']) || !(string(self.maxUnavailable) in ['0', '0%'])",
+    ),
+    Rule(
+        at="spec.scaling",
+        field="decode.max",
+        message=_EMPTY_DECODE,
+        holds=_decode_pool_is_not_empty,
+        cel="self.mode == 'Fixed' || !has(self.decode) || self.decode.max >= 1",
+    ),
+    Rule(
+        at="spec.scaling",
+        field="decode.min",
+        message="can be 0 only if prefill.min is 0, too",
+        holds=_prefill_has_decode,
+        cel="!has(self.decode) || !has(self.decode.min) || self.decode.min >= 1 || "
+        "(has(self.prefill) && (has(self.prefill.min) ? self.prefill.min : self.prefill.max) == 0)",
+        arithmetic=_minima,
+    ),
+    Rule(
+        at="spec",
+        field="scaling.prefill.min",
+        message="can be 0 only if routing.whenPrefillUnavailable is Local: nobody would prefill",
+        holds=_prefill_may_be_absent,
+        cel="self.routing.whenPrefillUnavailable == 'Local' || "
+        "!has(self.scaling.prefill) || !has(self.scaling.prefill.min) || self.scaling.prefill.min >= 1 || "
+        "self.scaling.prefill.max == 0",
+    ),
+    Rule(
+        at="spec",
+        field="decode.replicas",
+        message=_EMPTY_DECODE,
+        holds=_fixed_decode_pool_is_not_empty,
+        cel="self.scaling.mode != 'Fixed' || !has(self.decode.replicas) || self.decode.replicas >= 1",
+    ),
+    *(rule for role in roles.BOTH for rule in _of_role(role)),
+    Rule(
+        at="spec",
+        field="scaling.gpuBudget",
+        message="must be at least the number of GPUs of the smallest pools",
+        holds=lambda spec: not pool_sizes.unfit_budget(spec),
+        arithmetic=pool_sizes.unfit_budget,
+    ),
+)

@@ -1,0 +1,48 @@
+"""One rule over several fields of a spec."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic.alias_generators import to_snake
+
+
+@dataclass(frozen=True)
+class Rule:
+    """What must hold for the object at a path of the manifest."""
+
+    at: str  # path of the object that `holds` is given, and that is `self` in CEL
+    field: str  # path of the field to blame, from there; empty where it is the object itself
+    message: str
+    holds: Callable[[Any], bool]
+    cel: str = ""  # empty where the API server cannot decide
+    arithmetic: Callable[[Any], str] | None = None  # of an object that breaks it, for the end of the message
+
+    @property
+    def path(self) -> str:
+        """The field to blame."""
+        return f"{self.at}.{self.field}" if self.field else self.at
+
+    def told(self, given: Any) -> str:
+        """What is said of an object that breaks the rule."""
+        return f"{self.message}: {self.arithmetic(given)}" if self.arithmetic else self.message
+
+    def validation(self) -> dict[str, str]:
+        """As an entry of `x-kubernetes-validations`."""
+        found = {"rule": self.cel, "message": self.message}
+        return {**found, "fieldPath": f".{self.field}"} if self.field else found
+
+
+def stays_below(path: str | None) -> bool:
+    return path is None or ".." not in path.split("/")
+
+
+def no_way_up(at: str, field: str) -> Rule:
+    """Kubernetes mounts no path with `..`, and a volume's would leave the volume."""
+    return Rule(
+        at=at,
+        field=field,
+        message="must not contain ..",
+        holds=lambda given: stays_below(getattr(given, to_snake(field))),
+        cel=f"!has(self.{field}) || !self.{field}.matches('(^|/)[.][.](/|$)')",
+    )
