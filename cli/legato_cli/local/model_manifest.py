@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from legato_cli import hub, model
-from legato_operator.api.resources import LONGEST_SERVICE_NAME
+from legato_operator.api.scalars import LONGEST_SERVICE_NAME
 from legato_protocol import names
 
 LONGEST = 4096  # tokens; as a manifest's default

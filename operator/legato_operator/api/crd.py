@@ -13,7 +13,8 @@ import yaml
 from pydantic import BaseModel
 
 from legato_operator.api import quantities, rules, scaling_status
-from legato_operator.api.resources import LONGEST_SERVICE_NAME, InferenceService, WorkerPool
+from legato_operator.api.resources import InferenceService, WorkerPool
+from legato_operator.api.scalars import LONGEST_SERVICE_NAME
 from legato_protocol import durations, names, sizes
 
 Schema = dict[str, Any]

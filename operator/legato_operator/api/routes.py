@@ -2,9 +2,9 @@
 
 from typing import Annotated
 
-from pydantic import BaseModel, Field
+from pydantic import Field
 
-from legato_operator.api.manifest_part import CONFIG, ObjectName
+from legato_operator.api.manifest_part import ManifestPart, ObjectName
 
 _LABEL = "[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?"
 Hostname = Annotated[str, Field(pattern=rf"^([*]\.)?{_LABEL}(\.{_LABEL})*$", max_length=253)]
@@ -12,13 +12,7 @@ Hostnames = Annotated[list[Hostname], Field(max_length=16)]
 RouteAnnotations = Annotated[dict[str, Annotated[str, Field(max_length=4096)]], Field(max_length=32)]
 
 
-class RoutePart(BaseModel):
-    """A part of a route's manifest."""
-
-    model_config = CONFIG
-
-
-class ParentReference(RoutePart):
+class ParentReference(ManifestPart):
     """A Gateway, or one of its listeners."""
 
     name: ObjectName
@@ -31,7 +25,7 @@ class ParentReference(RoutePart):
     """The port of the Gateway's listeners; all that admit the route if not given."""
 
 
-class HTTPRoutePart(RoutePart):
+class HTTPRoutePart(ManifestPart):
     """A route through Gateways of the Gateway API."""
 
     parent_refs: Annotated[list[ParentReference], Field(min_length=1, max_length=16)]
@@ -42,7 +36,7 @@ class HTTPRoutePart(RoutePart):
     """Annotations of the HTTPRoute."""
 
 
-class IngressPart(RoutePart):
+class IngressPart(ManifestPart):
     """A route through an ingress controller."""
 
     hosts: Annotated[Hostnames, Field(min_length=1)]

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from legato_operator.api.resources import InternalTLS
+from legato_operator.api.gateway_spec import InternalTLS
 from legato_operator.manifests import common, model
 from legato_operator.manifests.model import Delivery, Volume
 from legato_operator.manifests.placement import Containers, PodPlacement

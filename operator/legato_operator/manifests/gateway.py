@@ -5,7 +5,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from legato_operator.api import roles
-from legato_operator.api.resources import APIKeys, GatewayTLS, InferenceService, ResponseStoreSpec, RoutingWeights
+from legato_operator.api.gateway_spec import APIKeys, GatewayTLS, ResponseStoreSpec, RoutingWeights
+from legato_operator.api.resources import InferenceService
 from legato_operator.manifests import common, container, model, overlay
 from legato_operator.manifests.model import Delivery
 from legato_operator.manifests.placement import Containers, PodPlacement

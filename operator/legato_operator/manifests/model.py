@@ -5,7 +5,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
-from legato_operator.api.resources import AdapterSource, HuggingFace, InferenceService
+from legato_operator.api.model_spec import AdapterSource, HuggingFace
+from legato_operator.api.resources import InferenceService
 from legato_operator.manifests import common
 from legato_operator.manifests.placement import PodPlacement
 from legato_protocol import names

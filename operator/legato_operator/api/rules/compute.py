@@ -4,8 +4,8 @@ import re
 from collections.abc import Mapping
 
 from legato_operator.api import quantities
+from legato_operator.api.compute_resources import Resources
 from legato_operator.api.quantities import GPU
-from legato_operator.api.resources import Resources
 from legato_operator.api.rules.rule import Rule
 
 MAX_CPUS = 1024  # of one worker

@@ -3,7 +3,7 @@
 import re
 from typing import Any
 
-from legato_operator.api.resources import GatewaySpec
+from legato_operator.api.gateway_spec import GatewaySpec
 from legato_operator.api.rules.rule import Rule
 from legato_protocol import names
 

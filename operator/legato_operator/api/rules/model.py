@@ -1,6 +1,7 @@
 """Rules of the model's source, its adapters, and the engine that runs it."""
 
-from legato_operator.api.resources import Engine, Model, Source
+from legato_operator.api.model_spec import Model, Source
+from legato_operator.api.resources import Engine
 from legato_operator.api.rules.rule import Rule, no_way_up, stays_below
 
 

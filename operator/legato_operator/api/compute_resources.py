@@ -1,0 +1,16 @@
+"""What a container asks for and may use."""
+
+from legato_operator.api.manifest_part import ManifestPart
+from legato_operator.api.scalars import Amounts
+
+
+class Resources(ManifestPart):
+    requests: Amounts = {}
+    """Resource requests. `cpu` of a worker also sets its number of compute threads."""
+    limits: Amounts = {}
+    """Resource limits, enforced on Kubernetes."""
+
+    @property
+    def given(self) -> bool:
+        """Whether anything is said."""
+        return bool(self.requests or self.limits)

@@ -1,0 +1,103 @@
+"""`spec.gateway` and `spec.routing`: the ports, who may come in, how requests are spread."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, WithJsonSchema
+
+from legato_operator.api import pod_template
+from legato_operator.api.compute_resources import Resources
+from legato_operator.api.manifest_part import ManifestPart, ObjectName
+from legato_operator.api.routes import HTTPRoutePart, IngressPart
+from legato_operator.api.scalars import Duration, Memory, Network, Origin, PodImage, Tenant, Weight
+
+
+class APIKeys(ManifestPart):
+    """Where the hashes of API keys are; exactly one field must be set."""
+
+    secret: ObjectName | None = None
+    """The Secret that holds them, under the key `api-keys.json`. Changes take effect without a restart."""
+    path: Annotated[str, Field(min_length=1, pattern=r"^[^-]")] | None = None
+    """The file that holds them, where the gateway is a process of this machine."""
+
+
+class GatewayTLS(ManifestPart):
+    """Where the certificate for clients and its private key are; exactly one field must be set."""
+
+    secret: ObjectName | None = None
+    """The Secret that holds them, of the type kubernetes.io/tls. Changes take effect without a restart."""
+    path: Annotated[str, Field(min_length=1, pattern=r"^[^-]")] | None = None
+    """The folder that holds them as tls.crt and tls.key, where the gateway is a process of this machine."""
+
+
+class InternalTLS(ManifestPart):
+    """What encrypts the connections between a service's processes, and the operator's to them."""
+
+    secret: ObjectName
+    """The Secret with tls.crt, tls.key and ca.crt, of the type kubernetes.io/tls, for the name
+    SERVICE-workers.NAMESPACE.svc. Changes take effect without a restart."""
+    mode: Literal["Permissive", "Strict"] = "Permissive"
+    """Permissive also accepts connections without TLS, so that pods from before and after a change work together.
+    Strict does not; a service changes to it, and from it, by way of Permissive."""
+
+
+class ResponseStoreSpec(ManifestPart):
+    retention: Duration = 3600.0
+    """How long a response is stored."""
+    memory: Memory = 64 << 20
+    """Most memory of all stored responses. The oldest of the tenant that holds most are dropped first."""
+
+
+class GatewaySpec(ManifestPart):
+    image: PodImage | None = None
+    """Image of gateways; the operator's default if not given. Another version of the operator leaves it as it is."""
+    replicas: Annotated[int, Field(ge=1, le=100)] = 1
+    """Number of gateways."""
+    resources: Resources = Resources()
+    """CPU and memory of one gateway. A CPU or memory that is not named gets a request of 100m or 256Mi."""
+    template: Annotated[dict[str, Any], WithJsonSchema(pod_template.schema(pod_template.GATEWAY))] = {}
+    """Merged into the pods: metadata.labels, metadata.annotations, and fields of a pod's spec."""
+    default_deadline: Duration = 600.0
+    """Deadline of requests without the header x-legato-deadline."""
+    tenant_tokens_per_minute: dict[Tenant, Annotated[int, Field(ge=1, le=10**12)]] = {}
+    """Quota of tokens per minute by tenant; "*" applies to each other tenant. No limit if not given."""
+    api_keys: APIKeys | None = None
+    """API keys that clients need, and the tenants that they are of. Without it, everyone may ask."""
+    tls: GatewayTLS | None = None
+    """Certificate for clients, which then connect with TLS. Without it, gateways serve plain HTTP."""
+    http_route: HTTPRoutePart | None = None
+    """An HTTPRoute of the Gateway API by which clients outside the cluster reach the gateways. None if not given."""
+    ingress: IngressPart | None = None
+    """An Ingress by which clients outside the cluster reach the gateways. None if not given."""
+    trusted_proxies: Annotated[list[Network], Field(max_length=64)] = []
+    """Networks of proxies that say in the header x-legato-tenant whose request it is."""
+    allowed_origins: Annotated[list[Origin], Field(max_length=64)] = []
+    """Origins of web pages that may call the API (CORS), or "*" for all. None if not given."""
+    access_log: Literal["Text", "JSON", "Off"] = "Text"
+    """Format of the line that gateways log for each request, or Off."""
+    tool_call_parser: Literal["Auto", "Hermes", "Llama3Json", "Mistral", "Pythonic", "Off"] = "Auto"
+    """Format in which the model writes calls of tools. Auto goes by its chat template; Off refuses tools."""
+    reasoning_parser: Literal["Auto", "Think", "Mistral", "Off"] = "Auto"
+    """Marks between which the model reasons. Auto goes by its chat template; Off leaves reasoning in the text."""
+    response_store: ResponseStoreSpec | None = None
+    """Stores responses of /v1/responses in the gateway's memory. Without it none are stored. Needs one replica."""
+
+
+class RoutingWeights(ManifestPart):
+    prefix_cache: Weight = 2.0
+    """What a second of computing a prompt counts against one of waiting in a queue. Higher values avoid computing a
+    prefix again that another worker holds; lower values spread load."""
+    kv_cache_utilization: Weight = 1.0
+    """How many seconds of waiting a full KV cache counts for."""
+    step_time: Weight = 20.0
+    """For how many output tokens the time of a worker's decode steps counts."""
+    adapter: Weight = 0.5
+    """How many seconds of waiting it counts for that an adapter has to be loaded first."""
+
+
+class Routing(ManifestPart):
+    local_prefill_below_tokens: Annotated[int, Field(ge=0, le=1 << 24)] = 64
+    """Prompts with fewer uncached tokens than this are prefilled by the decode worker itself."""
+    when_prefill_unavailable: Literal["Local", "Wait", "Fail"] = "Local"
+    """What happens without a prefill worker: Local (decode workers prefill), Wait or Fail."""
+    weights: RoutingWeights = RoutingWeights()
+    """What counts how much when a worker is chosen."""

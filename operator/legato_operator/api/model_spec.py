@@ -1,0 +1,95 @@
+"""`spec.model`: where its files are, what it is called, and its adapters."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from legato_operator.api import quantities
+from legato_operator.api.compute_resources import Resources
+from legato_operator.api.manifest_part import ManifestPart, ObjectName
+from legato_operator.api.scalars import ServedName
+
+
+class HuggingFace(ManifestPart):
+    """A repository on the Hugging Face hub."""
+
+    repo: Annotated[str, Field(pattern=r"^[A-Za-z0-9_][-A-Za-z0-9_.]*/[A-Za-z0-9_][-A-Za-z0-9_.]*$", max_length=200)]
+    """The repository's name, `owner/name`."""
+    revision: Annotated[str, Field(pattern=r"^[0-9a-f]{40}$")]
+    """A commit of 40 hex digits, so that all workers load the same weights."""
+    token_secret: ObjectName | None = None
+    """The Secret with an access token, under the key `token`."""
+    node_cache: Annotated[str, Field(pattern=r"^/[^:]*$", max_length=4096)] | None = None
+    """A directory of every node, writable for user 65532, that keeps downloads for later pods of the node."""
+    resources: Resources = Resources()
+    """CPU and memory of the container that downloads the model before a worker or a gateway starts."""
+
+
+class Claim(ManifestPart):
+    """A directory on a volume."""
+
+    claim: ObjectName
+    """The PersistentVolumeClaim, in the service's namespace."""
+    path: Annotated[str, Field(max_length=4096)] = ""
+    """Path of the GGUF file or Hugging Face directory in the volume; its root if not given."""
+
+
+class Source(ManifestPart):
+    """Where the weights are; exactly one field must be set."""
+
+    builtin: Literal["smollm2-135m-instruct"] | None = None
+    """A small model that is included in the installation."""
+    hugging_face: HuggingFace | None = None
+    """A repository on the Hugging Face hub, at one commit."""
+    pvc: Claim | None = None
+    """A directory on a PersistentVolumeClaim."""
+    path: Annotated[str, Field(min_length=1, max_length=4096, pattern=r"^[^-]")] | None = None
+    """A GGUF file, or a Hugging Face directory with safetensors, on the machine (on Kubernetes: on every node)."""
+    image: Annotated[str, Field(max_length=500, pattern=quantities.IMAGE)] | None = None
+    """An image that holds the weights, mounted as an image volume: Kubernetes 1.35 or newer."""
+
+
+class AdapterClaim(ManifestPart):
+    """A directory on a volume."""
+
+    claim: ObjectName
+    """The PersistentVolumeClaim, in the service's namespace."""
+    path: Annotated[str, Field(max_length=4096)] = ""
+    """Path of the adapter's directory in the volume; its root if not given."""
+
+
+class AdapterSource(ManifestPart):
+    """Where an adapter is; exactly one field must be set."""
+
+    pvc: AdapterClaim | None = None
+    """A directory on a PersistentVolumeClaim."""
+    path: Annotated[str, Field(min_length=1, max_length=4096, pattern=r"^[^-]")] | None = None
+    """A directory as PEFT saves it, on the machine (on Kubernetes: on every node)."""
+    image: Annotated[str, Field(max_length=500, pattern=quantities.IMAGE)] | None = None
+    """An image that holds the adapter, mounted as an image volume: Kubernetes 1.35 or newer."""
+
+
+class Adapter(ManifestPart):
+    """A LoRA adapter of the model."""
+
+    name: ServedName
+    """Model name that clients put into requests."""
+    source: AdapterSource
+    """Where the adapter is; exactly one of pvc, path and image must be set."""
+
+
+class Model(ManifestPart):
+    source: Source
+    """Where the weights are; exactly one of builtin, huggingFace, pvc, path and image must be set."""
+    served_name: ServedName | None = None
+    """Model name that clients put into requests; the service's name if not given."""
+    max_length: Annotated[int, Field(ge=16, le=1 << 24)] = 4096
+    """Maximum number of tokens of a sequence, prompt and output together."""
+    generation_config: Literal["Model", "None"] = "Model"
+    """Defaults for sampling where a request gives none: the Model's (generation_config.json), or None of them."""
+    adapters: Annotated[list[Adapter], Field(max_length=32)] = []
+    """LoRA adapters, each served under its name beside the model."""
+    adapters_in_memory: Annotated[int, Field(ge=1, le=1024)] = 8
+    """Maximum number of adapters in the memory of a worker; others are loaded as needed."""
+    max_adapter_rank: Annotated[int, Field(ge=1, le=1024)] = 64
+    """Maximum rank of an adapter; workers do not start with one of a higher rank."""

@@ -1,0 +1,69 @@
+"""The values that fields of a manifest have: sizes, times, amounts, names."""
+
+import contextlib
+from typing import Annotated
+
+from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
+
+from legato_operator.api import quantities
+from legato_protocol import durations, sizes, values
+
+LONGEST_SERVICE_NAME = 40  # leaves room for -prefill-123
+
+
+def _number_as_text(value: object) -> object:
+    return str(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
+
+
+def _check_quantity(text: str) -> str:
+    quantities.quantity(text)
+    return text
+
+
+def _check_network(text: str) -> str:
+    values.network(text)
+    return text
+
+
+def _bytes_or_auto(value: object) -> int | None:
+    text = str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+    with contextlib.suppress(ValueError):
+        size = sizes.parse_or_auto(text)
+        if size is None or size >= quantities.LEAST_MEMORY:
+            return size
+    raise values.invalid("size", text, f"write 512Mi, 1.5Gi or 1073741824; {quantities.MEMORY_RANGE}, or {sizes.AUTO}")
+
+
+def _bytes(value: object) -> int:
+    with contextlib.suppress(ValueError):
+        if (size := _bytes_or_auto(value)) is not None:
+            return size
+    raise values.invalid("size", str(value), f"write 512Mi, 1.5Gi or 1073741824; {quantities.MEMORY_RANGE}")
+
+
+Quantity = Annotated[
+    str, BeforeValidator(_number_as_text), AfterValidator(_check_quantity), WithJsonSchema(quantities.QUANTITY_SCHEMA)
+]
+Duration = Annotated[float, BeforeValidator(durations.parse), WithJsonSchema(quantities.DURATION_SCHEMA)]  # seconds
+MemoryOrAuto = Annotated[  # bytes; None: Auto
+    int | None, BeforeValidator(_bytes_or_auto), WithJsonSchema(quantities.MEMORY_OR_AUTO_SCHEMA)
+]
+Memory = Annotated[int, BeforeValidator(_bytes), WithJsonSchema(quantities.MEMORY_SCHEMA)]  # bytes
+ServiceName = Annotated[str, Field(pattern=rf"^[a-z]([-a-z0-9]{{0,{LONGEST_SERVICE_NAME - 2}}}[a-z0-9])?$")]
+Amounts = Annotated[dict[str, Quantity], Field(max_length=16)]  # by resource
+ServedName = Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[A-Za-z0-9][-A-Za-z0-9._:/@+ ]*$")]
+Tenant = Annotated[str, Field(min_length=1, max_length=512)]
+Network = Annotated[str, AfterValidator(_check_network), WithJsonSchema(quantities.NETWORK_SCHEMA)]
+Origin = Annotated[str, Field(pattern=values.ORIGIN, max_length=300)]
+Count = Annotated[int, Field(ge=0, le=quantities.MOST_WORKERS)]
+CountOrPercentage = Annotated[
+    int | str,
+    BeforeValidator(quantities.count_or_percentage),
+    WithJsonSchema(quantities.COUNT_OR_PERCENTAGE_SCHEMA),
+]
+
+
+PodImage = Annotated[str, Field(max_length=500, pattern=quantities.IMAGE)]
+
+
+Weight = Annotated[float, Field(ge=0, le=1000)]
