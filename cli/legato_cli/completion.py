@@ -16,7 +16,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         "completion",
         help="print a script for completion in a shell",
         description="Prints a script by which the shell completes commands, flags and their values: "
-        'source <(legato completion bash), source <(legato completion zsh), or "legato completion fish | source".',
+        'source <(legato completion bash), eval "$(legato completion zsh)", or "legato completion fish | source".',
     )
     kind = flags.one_of("SHELL", SHELLS)
     parser.add_argument("shell", type=kind, metavar=kind.metavar, help=", ".join(SHELLS))

@@ -192,7 +192,7 @@ def test_network_policies_of_services_let_the_operator_in():
     assert labels["app.kubernetes.io/name"] == "legato-operator"
     policy = of_kind(render(), "NetworkPolicy")["legato"]["spec"]
     ports = {port["port"] for rule in policy["egress"] for port in rule["ports"]}
-    assert ports == {53, 443, 6443, names.WORKER_CONTROL_PORT}
+    assert ports == {53, 443, 6443, names.WORKER_CONTROL_PORT, names.CONTROL_TLS_PORT}
 
 
 def test_monitors_are_made_where_wanted_and_possible():

@@ -65,7 +65,7 @@ class CachedCluster:
         await self._cluster.check(item)
 
     async def patch_status(self, ref: Ref, status: Mapping[str, Any], uid: str | None = None) -> Object:
-        known = self._known[ref.kind].get((ref.namespace, ref.name)) if ref.kind in self._known else None
+        known = self._known[ref.kind].get((ref.namespace, ref.name)) if self._store.is_current(ref.kind) else None
         first = known is not None and uid_of(known) == uid and not known.get("status")
         return await self._write(ref, lambda: self._cluster.patch_status(ref, status, uid, first))
 

@@ -191,7 +191,7 @@ class _Process:
 
         Somebody else may have led meanwhile, and a watch that died unheard has not told what was written.
         """
-        self._store.trust(False)
+        self._watchdog.distrust()
         self._claims.forget()
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._claims.keep())

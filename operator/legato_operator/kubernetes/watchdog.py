@@ -58,9 +58,13 @@ class Watchdog:
             try:
                 await self._audit()
             except ClusterError as error:
-                self._clean = 0
-                self._store.trust(False)
+                self.distrust()
                 log.warning("watches cannot be audited: %s", error)
+
+    def distrust(self) -> None:
+        """What watches told is believed only after audits that begin from now on."""
+        self._clean = 0
+        self._store.trust(False)
 
     def complaint(self) -> str:
         """Why the process should be replaced by a fresh one; empty when it should not."""

@@ -186,3 +186,14 @@ def test_first_status_is_known_to_be_the_first():
         assert server.first == [True, False, False]
 
     _run(check)
+
+
+def test_status_is_not_said_to_be_the_first_by_what_cannot_be_relied_on():
+    """It would replace all that somebody else wrote."""
+
+    async def check(server, cached, store):
+        made = await cached.create(_item("a"), "one")
+        await cached.patch_status(Ref("ConfigMap", "default", "a"), {"seen": 1}, made["metadata"]["uid"])
+        assert server.first == [False]
+
+    _run(check, current=False)

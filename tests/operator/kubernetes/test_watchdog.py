@@ -156,6 +156,22 @@ def test_pass_that_does_not_end_is_a_complaint():
     _run(check)
 
 
+def test_who_begins_to_lead_trusts_watches_after_audits_of_its_own():
+    """Before, they may have died unheard, and the first list shows what they did not tell."""
+
+    async def check(around, dog, audits):
+        around.touch(5)
+        around.store.told(around.items[0], gone=False)
+        await audits(4)
+        assert around.store.trusted
+        dog.distrust()
+        around.store.sound.clear()
+        await audits(4)
+        assert around.store.sound[:2] == [False, True]
+
+    _run(check)
+
+
 def test_watches_are_not_trusted_while_nobody_can_audit_them():
     async def check(around, _dog, audits):
         around.touch(5)
