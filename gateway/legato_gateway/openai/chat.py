@@ -86,7 +86,9 @@ def chat_request(
     grammar = bounds.bounded(reasoning, body.thinking_token_budget, tools.grammar)
     sampling = params.sampling(body, serving.limits, most, logprobs, grammar)
     sampling = token_choice.restricted(sampling, body, serving)
-    sampling = msgspec.structs.replace(sampling, prompt_logprobs=prompt_logprobs.asked(body))
+    scored = prompt_logprobs.asked(body)
+    prompt_logprobs.check_size(body, scored, len(prompt))
+    sampling = msgspec.structs.replace(sampling, prompt_logprobs=scored)
     shown = _shown(serving, tools, reasoning) | serving.shown_tokens(body)
     counted = reasoning.tokens if reasoning else None
     request = params.request(id, prompt, sampling, body, options, shown, counted)

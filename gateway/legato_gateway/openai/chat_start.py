@@ -20,6 +20,7 @@ class ChatStart:
 
 
 NEW_MESSAGE = ChatStart()
+MAX_ECHOED = 8 << 20  # characters of all choices
 
 
 def of(body: ChatBody, messages: Sequence[ChatMessage]) -> ChatStart:
@@ -37,4 +38,12 @@ def of(body: ChatBody, messages: Sequence[ChatMessage]) -> ChatStart:
     prompted = not continued if body.add_generation_prompt is None else body.add_generation_prompt
     role = "assistant" if prompted else last.role
     echo = text(last) if body.echo and last.role == role else ""
+    check_echo(len(echo), body.n or 1)
     return ChatStart(role, echo, prompted, continued)
+
+
+def check_echo(characters: int, choices: int) -> None:
+    """Raises BadRequest where what is echoed makes an answer too large."""
+    if characters * choices > MAX_ECHOED:
+        text = f"echo repeats {characters} characters in {choices} choices; an answer repeats {MAX_ECHOED} at most"
+        raise BadRequest(text, param="echo")

@@ -12,6 +12,7 @@ from legato_gateway.errors import BadRequest, GatewayError
 from legato_gateway.openai import (
     best_of,
     bodies,
+    chat_start,
     extras,
     params,
     prompt_logprobs,
@@ -63,7 +64,9 @@ def prepare(serving: ModelServing, asked: Asked, raw: bytearray) -> PreparedRequ
         made = params.request(id, ids, sampling, body, options, serving.shown_tokens(body), choices=best.made)
         requests.append(dataclasses.replace(made, explains_end=logprobs is not None))
     kept = tuple(request.prompt for request in requests)
+    prompt_logprobs.check_size(body, scored, sum(map(len, kept)) * (body.n or 1))
     echoes = [_echo(serving, *each, special, keep) for each in zip(given, kept, strict=True)] if body.echo else []
+    chat_start.check_echo(sum(map(len, echoes)), body.n or 1)
     usage = bool(body.stream_options and body.stream_options.include_usage)
     shown = Shown(body.max_tokens != 0, body.logprobs, body.prompt_logprobs, body.n or 1)
     asks = extras.asked(body, kept, prompt_in_choice=True)

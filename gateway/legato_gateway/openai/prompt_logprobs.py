@@ -12,6 +12,7 @@ from legato_gateway.prompt_scores import PromptScores
 from legato_protocol.packed_logprobs import PromptToken
 
 TokenBytes = Callable[[int], bytes]
+MAX_TOLD = 1 << 19  # log probabilities of prompts in one answer: some 400 bytes each, while it is spelled
 
 
 def asked(body: SamplingBody) -> int | None:
@@ -20,6 +21,15 @@ def asked(body: SamplingBody) -> int | None:
         raise BadRequest("prompt_logprobs is not available with stream: true", param="prompt_logprobs")
     echoed = body.logprobs if isinstance(body, CompletionBody) and body.echo else None
     return max((count for count in (body.prompt_logprobs, echoed) if count is not None), default=None)
+
+
+def check_size(body: SamplingBody, alternatives: int | None, tokens: int) -> None:
+    """Raises BadRequest where an answer would be too large. `tokens` of prompts count as often as they are told."""
+    if alternatives is None or (told := tokens * (1 + alternatives)) <= MAX_TOLD:
+        return
+    field = "prompt_logprobs" if body.prompt_logprobs is not None else "echo"
+    text = f"{field} asks for {told} log probabilities of prompts in one answer; at most {MAX_TOLD} are told"
+    raise BadRequest(text, param=field)
 
 
 def listed(scores: PromptScores, alternatives: int, token_bytes: TokenBytes) -> list[dict[int, Any] | None]:

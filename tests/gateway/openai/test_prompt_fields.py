@@ -2,10 +2,13 @@
 
 import asyncio
 import json
+from contextlib import nullcontext
 
 import pytest
 from served_texts import served, tokenizer
 
+from legato_gateway.errors import BadRequest
+from legato_gateway.openai import chat_start
 from legato_protocol.stream import unpack_tokens
 
 TOKENS = tokenizer()
@@ -244,3 +247,9 @@ def test_a_continued_message_that_is_resumed_elsewhere_says_the_same(lab, after)
             assert (await asking).texts == wanted.texts == {0: "The capital is née à Paris"}
 
     lab.run(test)
+
+
+@pytest.mark.parametrize(("characters", "choices", "refused"), [(1 << 23, 1, False), (1 << 17, 128, True)])
+def test_echoes_are_bounded_over_all_choices(characters, choices, refused):
+    with pytest.raises(BadRequest, match="echo repeats") if refused else nullcontext():
+        chat_start.check_echo(characters, choices)

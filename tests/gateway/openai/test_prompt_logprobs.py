@@ -63,6 +63,25 @@ async def test_completions_list_them_in_each_choice(asked: Any, gateway: Any, al
     assert all(choice["logprobs"] is None for choice in answer["choices"])
 
 
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"n": 64, "prompt_logprobs": 20}, "prompt_logprobs"),
+        ({"n": 64, "echo": True, "logprobs": 20}, "echo"),
+        ({"prompt": ["x" * 900] * 64, "prompt_logprobs": 20}, "prompt_logprobs"),
+        ({"n": 5, "prompt_logprobs": 20}, None),
+        ({"n": 64, "prompt_logprobs": 0}, None),
+    ],
+)
+async def test_answers_that_would_repeat_too_much_are_refused(gateway: Any, fields: Any, param: str | None) -> None:
+    """Each choice of a completion tells those of its prompt again."""
+    answer = await gateway.complete(**{"prompt": "x" * 900, "max_tokens": 1} | fields)
+    assert answer.status_code == (400 if param else 200)
+    if param:
+        assert answer.json()["error"]["param"] == param
+        assert str(1 << 19) in answer.json()["error"]["message"]
+
+
 async def test_chats_list_them_once(gateway: Any) -> None:
     gateway.relay.script = script
     answer = (await gateway.chat(prompt_logprobs=0, n=2)).json()

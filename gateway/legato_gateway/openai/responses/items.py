@@ -136,6 +136,8 @@ def conversation(instructions: str | None, before: Sequence[InputItem], input: I
         return found
     for number, item in enumerate(input):
         found.add(item, f"input[{number}]")
+    if not found.messages:
+        raise BadRequest("input has no message", param="input")
     return found
 
 

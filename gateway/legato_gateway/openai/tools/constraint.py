@@ -116,7 +116,7 @@ def _arguments(function: Function, at: str) -> Mapping[str, Any]:
 def _closed(schema: Mapping[str, Any]) -> Mapping[str, Any]:
     named, required = schema.get("properties", {}), schema.get("required", [])
     plain = isinstance(named, dict) and isinstance(required, list) and schema["type"] == "object"
-    if not plain or _OPENING & schema.keys() or any(key not in named for key in required):
+    if not plain or _OPENING & schema.keys() or any(not isinstance(key, str) or key not in named for key in required):
         return schema
     return {**schema, "properties": named, "additionalProperties": False}
 

@@ -100,6 +100,7 @@ async def test_what_was_reasoned_goes_with_the_message_or_call_behind_it(make: A
         ("input[0].content", {"input": [{"role": "user"}]}),
         ("input[0].content[1].type", {"input": [{"role": "user", "content": [TEXT, {"type": "input_image"}]}]}),
         ("input[0].content[0].text", {"input": [{"role": "user", "content": [{"type": "input_text"}]}]}),
+        ("input", {"input": [{"type": "reasoning", "summary": []}]}),
         ("input[0].call_id", {"input": [RESULT]}),
         ("input[1].output", {"input": [CALL, {"type": "function_call_output", "call_id": "call_1"}]}),
         ("input[0].arguments", {"input": [{**CALL, "arguments": "[1]"}]}),

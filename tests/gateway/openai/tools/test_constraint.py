@@ -129,6 +129,7 @@ def test_a_schema_that_cannot_be_obeyed_is_refused_only_where_it_is_strict() -> 
         ({"properties": {"a": {}}}, {"b": 1}, False),
         ({"type": "object", "properties": {"a": {}}, "additionalProperties": True}, {"b": 1}, True),
         ({"type": "object", "properties": {"a": {}}, "required": ["b"]}, {"b": 1}, True),
+        ({"type": "object", "required": [["a"]]}, {"b": 1}, True),
         ({"type": "object", "anyOf": [{"properties": {"b": {}}, "required": ["b"]}]}, {"b": 1}, True),
     ],
 )
