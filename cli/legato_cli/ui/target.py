@@ -67,8 +67,8 @@ async def read(cluster: Cluster, ref: Ref) -> UITarget:
     stored = await cluster.get(ref)
     service = parsing.service_from_object(stored)
     pods = await observe.find_pods(cluster, ref, uid_of(stored), time.time())
-    ready = [pod for pod in pods if pod.pool == common.GATEWAY and pod.ready and not pod.leaving and pod.address]
-    ready = [pod for pod in await peer_tls.known(cluster, service, ready) if pod.provable]
+    ready = [pod for pod in pods if pod.pool == common.GATEWAY and pod.ready and not pod.leaving]
+    ready = [pod for pod in await peer_tls.known(cluster, service, ready) if pod.address]
     try:
         for pod in ready:
             control_port.trust(pod.tls)

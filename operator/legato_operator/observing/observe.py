@@ -186,4 +186,4 @@ async def _asked(pod: Pod, workers: Workers, tokens: Sequence[str]) -> Pod:
 
 
 def _may_answer(pod: Pod) -> bool:
-    return bool(pod.address) and pod.provable and not (pod.failed or pod.lost)
+    return bool(pod.address) and not (pod.failed or pod.lost)

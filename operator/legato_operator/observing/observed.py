@@ -59,7 +59,7 @@ class Pod:
     waiting: float = 0.0  # seconds that it has not been ready; 0 when it is
     ready_for: float = 0.0  # seconds that it has been; 0 when it is not
     start_seconds: float | None = None  # from its creation until it was ready, as of now
-    address: str = ""  # host:port of its control port, once known
+    address: str = ""  # host:port of its control port; empty while unknown, and where nobody is to speak to it
     tls_secret: str = ""  # the Secret of its certificate, where that port has TLS
     tls: PeerTLS | None = None  # as that Secret says; None where it cannot be read
     draining_since: float | None = None
@@ -73,11 +73,6 @@ class Pod:
     lost: bool = False  # it had to be gone by now, and its node does not say so
     report: DemandReport | None = None  # of a gateway; None: it did not answer
     unreached: str = ""  # of a worker: why no gateway that tells of its connections has one to it
-
-    @property
-    def provable(self) -> bool:
-        """Whether its process can prove who it is, where its control port has TLS: no other is shown a token."""
-        return self.tls is not None or not self.tls_secret
 
     @property
     def serves(self) -> bool:
@@ -101,9 +96,9 @@ class Pod:
     def recallable(self) -> bool:
         """Whether it was chosen to leave, and may serve again: nobody asked for its end.
 
-        One that did not answer now but is ready is asked to, before another takes its place.
+        One that did not answer now but is ready is asked to, before another takes its place, if it can be asked.
         """
-        able = self.ready if self.state is None else not self.state.stopping
+        able = self.ready and self.address != "" if self.state is None else not self.state.stopping
         return self.draining_since is not None and able and not (self.leaving or self.failed or self.lost)
 
     @property

@@ -15,12 +15,19 @@ from legato_protocol import names
 
 
 async def known(cluster: Cluster, service: InferenceService, pods: Iterable[Pod]) -> list[Pod]:
-    """These pods. One whose Secret cannot be read keeps no authority, and is not spoken to. Raises Unavailable."""
+    """These pods. One whose Secret cannot be read keeps no address: it cannot prove who it is, and nothing is to show a
+    token to whoever answers there. Raises Unavailable.
+    """
     found = list(pods)
     secrets = sorted({pod.tls_secret for pod in found} - {""})
     read = await asyncio.gather(*(_read(cluster, service, secret) for secret in secrets))
     by_secret = dict(zip(secrets, read, strict=True))
-    return [dataclasses.replace(pod, tls=by_secret.get(pod.tls_secret)) for pod in found]
+    return [_known(pod, by_secret.get(pod.tls_secret)) for pod in found]
+
+
+def _known(pod: Pod, tls: PeerTLS | None) -> Pod:
+    provable = tls is not None or not pod.tls_secret
+    return dataclasses.replace(pod, tls=tls, address=pod.address if provable else "")
 
 
 async def _read(cluster: Cluster, service: InferenceService, secret: str) -> PeerTLS | None:

@@ -228,7 +228,8 @@ def _leave(observed: Observed, pods: Sequence[Pod], victims: Sequence[Pod]) -> I
             continue  # it goes below, when its time has come
         if pod.ready:
             yield Apply(worker.draining(observed.service, pod.name, pod.uid, observed.now), manager=common.DRAINER)
-            yield DrainWorker(pod.name, pod.address, pod.tls)
+            if pod.address:
+                yield DrainWorker(pod.name, pod.address, pod.tls)
         else:
             yield Delete(Ref("Pod", namespace, pod.name), pod.uid)
     for pod in pods:

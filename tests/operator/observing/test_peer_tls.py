@@ -105,7 +105,7 @@ def test_each_pod_is_known_by_the_authority_of_its_own_secret_and_asked_by_no_ot
     known = asyncio.run(peer_tls.known(cluster, service, pods))
     own = PeerTLS("authority", "demo-workers.default.svc")
     assert [pod.tls for pod in known] == [own, own, *[None] * 5]
-    assert [pod.provable for pod in known] == [True] * 3 + [False] * 4
+    assert [pod.address for pod in known] == ["10.0.0.1:8084"] * 3 + [""] * 4, "nobody is to speak to these"
     assert sorted(cluster.asked) == ["a", "bad", "empty", "mine", "no"], "each is read once"
     told = Workers()
     asyncio.run(_asked(told, known))

@@ -9,7 +9,7 @@ from legato_operator.cluster import Ref
 from legato_operator.manifests import common, placement, pool, worker
 from legato_operator.observing.observed import Observed, Pod, WorkerState
 from legato_operator.planning import pool_plan
-from legato_operator.planning.actions import Delete, DrainWorker
+from legato_operator.planning.actions import Apply, Delete, DrainWorker
 from legato_operator.planning.failure import Failure
 from legato_operator.planning.limits import PoolTarget
 from legato_operator.planning.revisions import Revisions
@@ -267,12 +267,25 @@ def test_draining_worker_that_did_not_answer_once_is_asked_to_serve_again_before
         {"failed": True},
         {"lost": True},
         {"state": None, "ready": False},
+        {"state": None, "address": ""},
         {"draining_since": None},
         {"chunk": GOOD},
     ],
 )
 def test_worker_whose_end_was_asked_for_is_not_recalled(planned, ended):
     assert _recalled(planned(_pod(NEW), _draining(**ended), target=2)) == []
+
+
+def test_worker_that_nobody_may_speak_to_drains_without_being_told(planned):
+    """One that cannot prove who it is: a request to it would show the token to whoever answers. Kubernetes tells
+    it, when it is deleted at the deadline.
+    """
+    mute = {"state": None, "address": "", "tls_secret": "gone"}
+    made = planned(_pod(NEW), _pod(NEW, **mute), target=1)
+    assert [type(action) for action in made.leave] == [Apply]
+    assert made.leave[0].item["metadata"]["name"] == "demo-decode-1"
+    assert planned(_pod(NEW), _draining(**mute), target=1).leave == ()
+    assert _deleted(planned(_pod(NEW), _draining(since=1.0, **mute), target=1)) == ["demo-decode-1"]
 
 
 def test_paused_rollout_recalls_workers_of_the_good_revision_only(planned):
