@@ -127,7 +127,10 @@ def _addresses(live: Object) -> list[str]:
 def _of_http_route(live: Object) -> tuple[str, str]:
     """Each Gateway that it names has to accept it as it is now, and to find the Service."""
     name, waiting, refused = live["metadata"]["name"], [], []
-    parents = [(_gateway(parent, live), _answers(parent, live)) for parent in live["spec"]["parentRefs"]]
+    given = live["spec"].get("parentRefs") or ()
+    if not given:  # somebody removed them; they come back with the next apply
+        return conditions.ROUTE_PENDING, f"HTTPRoute {name} names no Gateway"
+    parents = [(_gateway(parent, live), _answers(parent, live)) for parent in given]
     for gateway, answers in parents:
         said = [f"{gateway}: {each['reason']}: {each['message']}" for each in answers if each["status"] == "False"]
         refused += said

@@ -136,6 +136,19 @@ def test_the_condition_says_what_gateways_say(build, parents, reason, told):
     assert (of_gateway["hosts"], of_ingress["hosts"]) == (["a.example.com"], ["a.example.org"])
 
 
+def test_a_route_whose_parents_somebody_removed_waits_and_gets_them_again(build):
+    """The API has them as an optional field."""
+    item = build(gateway=BOTH)
+    live = _live(_observed(item), HTTPRoute={"parents": [_parent()]}, Ingress=ADDRESS)
+    for spec in ({"hostnames": HTTP_ROUTE["hostnames"]}, {"parentRefs": None}, {"parentRefs": []}):
+        bare = tuple({**each, "spec": spec} if each["kind"] == "HTTPRoute" else each for each in live)
+        made = plan(_observed(item, objects=bare), PLACEMENT)
+        found = conditions.find(made.status, "RouteReady")
+        assert (found["status"], found["reason"]) == ("False", "RoutePending")
+        assert "HTTPRoute demo-gateway names no Gateway" in found["message"]
+        assert ("HTTPRoute", "demo-gateway") in _routes(_actions(made, Apply), Apply)
+
+
 def test_a_host_that_an_older_service_has_is_told(build):
     item = build(gateway=BOTH)
     live = _live(_observed(item), HTTPRoute={"parents": [_parent()]}, Ingress=ADDRESS)
