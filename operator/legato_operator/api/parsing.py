@@ -67,8 +67,10 @@ def _unknown(content: Mapping[str, Any]) -> list[tuple[int | str, ...]]:
     return []
 
 
-def _without(content: Mapping[str, Any], location: Sequence[int | str]) -> dict[str, Any]:
+def _without(content: Any, location: Sequence[int | str]) -> Any:
     first, *inner = location
+    if isinstance(content, list):  # its entries keep their places: other locations count them
+        return [_without(value, inner) if index == first else value for index, value in enumerate(content)]
     if not inner:
         return {key: value for key, value in content.items() if key != first}
     return {key: _without(value, inner) if key == first else value for key, value in content.items()}

@@ -137,3 +137,15 @@ def test_a_stored_object_may_have_fields_of_a_later_version(build):
         parsing.read_service(newer)
     with pytest.raises(ManifestError, match="blockSize"):
         parsing.service_from_object(build(engine={"blockSize": 17, "later": 1}))
+
+
+def test_entries_of_a_stored_list_may_have_fields_of_a_later_version(build):
+    def route(later):
+        return {"httpRoute": {"parentRefs": [{"name": "a"}, {"name": "b", **later}], "hostnames": ["a.example.com"]}}
+
+    newer = build(gateway=route({"later": 1, "afterwards": {"deep": 1}}))
+    assert parsing.service_from_object(newer) == parsing.read_service(build(gateway=route({})))
+    assert parsing.unknown_fields(newer) == [
+        "spec.gateway.httpRoute.parentRefs.1.later",
+        "spec.gateway.httpRoute.parentRefs.1.afterwards",
+    ]
