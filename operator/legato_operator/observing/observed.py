@@ -69,7 +69,7 @@ class Pod:
     failures: int = 0  # how many in a row failed before it in its place
     unschedulable: bool = False  # no node takes it
     devices: Mapping[str, int] = field(default_factory=dict)  # that it holds or will, GPUs among them, by resource name
-    orphaned: bool = False  # its pool was deleted: Kubernetes will remove it, and nobody is to speak to it
+    orphaned: bool = False  # its pool or Deployment was deleted: Kubernetes removes it, and nobody is to speak to it
     lost: bool = False  # it had to be gone by now, and its node does not say so
     report: DemandReport | None = None  # of a gateway; None: it did not answer
     unreached: str = ""  # of a worker: why no gateway that tells of its connections has one to it

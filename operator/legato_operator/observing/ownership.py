@@ -19,8 +19,8 @@ def read(
 ) -> tuple[list[Pod], frozenset[str]]:
     """The pods of the service with that uid, and the names of others that carry its labels.
 
-    `objects` holds those of `MAKERS`. The pods of a pool of that name that was deleted are among the service's until
-    Kubernetes has removed them, but nobody is to speak to them: they have no address.
+    `objects` holds those of `MAKERS`. The pods of a pool or Deployment of that name that was deleted are among the
+    service's until Kubernetes has removed them, but nobody is to speak to them: they have no address.
     """
     makers = _makers(uid, tuple(objects))
     mine, others = [], set()
@@ -28,7 +28,7 @@ def read(
         owner = controller(item)
         if pod_facts.belongs(item) and owner.get("uid") in makers:
             mine.append(pod_facts.read(item, now))
-        elif pod_facts.belongs(item) and _is_of_earlier_pool(service, item, owner):
+        elif pod_facts.belongs(item) and _is_of_earlier(service, item, owner):
             mine.append(dataclasses.replace(pod_facts.read(item, now), address="", orphaned=True))
         else:
             others.add(ref_of(item).name)
@@ -51,6 +51,9 @@ def _controlled(objects: tuple[Object, ...], kinds: tuple[str, ...], by: frozens
     return frozenset(uid_of(item) for item in objects if item["kind"] in kinds and controller(item).get("uid") in by)
 
 
-def _is_of_earlier_pool(service: Ref, item: Object, owner: Mapping[str, Any]) -> bool:
-    name = f"{service.name}-{item['metadata']['labels'][names.LABEL_ROLE]}"
-    return (owner.get("kind"), owner.get("name")) == (names.WORKER_POOL, name)
+def _is_of_earlier(service: Ref, item: Object, owner: Mapping[str, Any]) -> bool:
+    """Of a WorkerPool, or of a Deployment by the name of its ReplicaSet, which outlives it."""
+    role, kind, name = item["metadata"]["labels"][names.LABEL_ROLE], owner.get("kind"), owner.get("name", "")
+    if role == common.GATEWAY:
+        return kind == REPLICA_SET and str(name).startswith(f"{service.name}-{role}-")
+    return (kind, name) == (names.WORKER_POOL, f"{service.name}-{role}")

@@ -29,12 +29,12 @@ OBJECTS = (
 )
 
 
-def _read(role, *owners):
+def _read(role, *owners, objects=OBJECTS):
     pod = _object("Pod", "it", "pod", *owners)
     pod["metadata"] |= {"labels": {names.LABEL_ROLE: role}, "creationTimestamp": CREATED}
     pod |= {"spec": {"containers": [{"ports": [{"name": "control", "containerPort": 8082}]}]}}
     pod["status"] = {"podIP": "10.0.0.1"}
-    mine, others = ownership.read(DEMO, "service", [pod], OBJECTS, 0.0)
+    mine, others = ownership.read(DEMO, "service", [pod], objects, 0.0)
     return [each.address for each in mine], set(others)
 
 
@@ -72,3 +72,21 @@ def test_label_that_names_no_role_makes_it_nobody_s():
 
 def test_pods_of_a_pool_that_was_deleted_are_counted_and_not_spoken_to():
     assert _read("decode", _owner(names.WORKER_POOL, "demo-decode", "gone")) == ([""], set())
+
+
+@pytest.mark.parametrize(
+    ("owner", "mine"),
+    [
+        (_owner("ReplicaSet", "demo-gateway-1", "gone"), True),
+        (_owner("ReplicaSet", "demo-gateway-2", "left"), True),
+        (_owner("ReplicaSet", "demo-gateways-1", "gone"), False),
+        (_owner("ReplicaSet", "demo-gateway", "gone"), False),
+        (_owner("StatefulSet", "demo-gateway-1", "gone"), False),
+        (_owner("ReplicaSet", "demo-gateway-1", "gone", controller=False), False),
+    ],
+)
+def test_gateways_whose_deployment_was_deleted_are_counted_and_not_spoken_to(owner, mine):
+    """It goes at once, its ReplicaSet a moment later, and streams end in their pods."""
+    left = _object("ReplicaSet", "demo-gateway-2", "left", _owner("Deployment", "demo-gateway", "gone"))
+    expected = ([""], set()) if mine else ([], {"it"})
+    assert _read("gateway", owner, objects=(*OBJECTS, left)) == expected
