@@ -51,7 +51,10 @@ def _check_no_services(read: "OperatorSettings") -> int:
     try:
         left = remaining.check(read)
     except ClusterError as error:
-        left = f"whether services are left cannot be found out: {error}"
+        left = (
+            f"whether services are left cannot be found out: {error}. If a watched namespace was deleted, the right to "
+            "look there went with it: uninstall without this check, with `helm uninstall --no-hooks`"
+        )
     if left:
         print(f"legato operator: {left}", file=sys.stderr)
     return int(bool(left))

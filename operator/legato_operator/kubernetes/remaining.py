@@ -29,7 +29,7 @@ def check(settings: OperatorSettings, load: Callable[[], Configuration] = connec
     more = f" and {len(found) - MOST_LISTED} more" if len(found) > MOST_LISTED else ""
     return (
         f"InferenceServices are left, which nobody would scale, repair or delete: {listed}{more}. Delete them first. "
-        "To leave them running without an operator, uninstall with --no-hooks"
+        "To leave them running without an operator, uninstall with `helm uninstall --no-hooks`"
     )
 
 
