@@ -96,9 +96,8 @@ def _echo(serving: ModelServing, prompt: Prompt, kept: tuple[int, ...], special:
     if isinstance(prompt, str):
         if keep is None:
             return prompt
-        most = serving.model.context
-        around = len(serving.tokens.encode("", special, most))
-        kept = tuple(serving.tokens.encode(prompt, False, most, max(0, len(kept) - around)))
+        before, behind = serving.tokens.special_around if special else ((), ())
+        kept = kept[len(before) : len(kept) - len(behind)]
     return b"".join(map(serving.tokens.token_bytes, kept)).decode(errors="replace")
 
 

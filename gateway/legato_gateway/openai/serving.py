@@ -52,6 +52,9 @@ class Tokenizer(Protocol):
         continued: bool = False,
     ) -> list[int]: ...
 
+    @property
+    def special_around(self) -> tuple[tuple[int, ...], tuple[int, ...]]: ...
+
     def special_ids(self, texts: Collection[str]) -> frozenset[int]: ...
 
     @property

@@ -11,6 +11,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from tokenizers import Tokenizer
+
 from legato_gateway.tokenizer import files as tokenizer_files
 from legato_gateway.tokenizer import gguf
 from legato_gateway.tokenizer.chat_template import ChatTemplate, TemplateFault
@@ -43,6 +45,7 @@ class ModelTokenizer:
         self._longest = max(map(len, self._bytes)) * (1 if files.tokenizer.normalizer is None else _COMPOSED)
         added = files.tokenizer.get_added_tokens_decoder()
         self._special = {id: token.content for id, token in added.items() if token.special}
+        self.special_around = _special_around(files.tokenizer)  # ids that the model expects before and behind a text
         self._tables = {frozenset[int](): self._table(frozenset())}
         self.chat_template = files.chat_template
         variables = {"bos_token": files.bos, "eos_token": files.eos}
@@ -69,11 +72,8 @@ class ModelTokenizer:
             # Of the tokenizer's methods only those for batches release the interpreter lock.
             whole = add_special and keep is None
             (encoding,) = self._tokenizer.encode_batch_fast([text], add_special_tokens=whole)
-            if keep is not None:
-                around = self._tokenizer.num_special_tokens_to_add(False) if add_special else 0
-                encoding.truncate(max(0, keep - around), direction="left")
-                encoding = self._tokenizer.post_process(encoding, None, add_special)
-            return list(encoding.ids)
+            ids: list[int] = encoding.ids
+            return ids if keep is None else self._cut(ids, add_special, keep)
         except (UnicodeEncodeError, TypeError) as error:
             raise TokenizeError(f"text that is no valid Unicode: {error}") from None
 
@@ -135,6 +135,12 @@ class ModelTokenizer:
             table = self._tables[shown] = self._table(shown)
         return Detokenizer(table)
 
+    def _cut(self, ids: list[int], add_special: bool, keep: int) -> list[int]:
+        """The last ids of a text, with what is around it. `Encoding.truncate` would keep what it cuts off as well."""
+        before, behind = self.special_around if add_special else ((), ())
+        room = max(0, keep - len(before) - len(behind))
+        return [*before, *ids[max(0, len(ids) - room) :], *behind]
+
     def _table(self, shown: frozenset[int]) -> list[bytes]:
         hidden = self._special.keys() - shown
         return [b"" if id in hidden else raw for id, raw in enumerate(self._bytes)]
@@ -145,6 +151,17 @@ def _template(source: str, variables: Mapping[str, Any]) -> ChatTemplate:
         return ChatTemplate(source, variables)
     except TemplateFault as error:
         raise TokenizeError(str(error)) from None
+
+
+def _special_around(tokenizer: Tokenizer) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Ids that are put before a text, and behind it: around the first that is more than they are."""
+    for text in ("a", *tokenizer.get_vocab(with_added_tokens=True)):
+        encoding = tokenizer.encode(text)
+        marks = encoding.special_tokens_mask  # 1: not of the text
+        if 0 in marks:
+            first, last = marks.index(0), len(marks) - marks[::-1].index(0)
+            return tuple(encoding.ids[:first]), tuple(encoding.ids[last:])
+    return (), ()
 
 
 def _byte_table(files: TokenizerFiles) -> list[bytes]:

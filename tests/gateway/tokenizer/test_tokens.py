@@ -12,7 +12,7 @@ import gguf
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from legato_gateway.tokenizer.chat_template import ChatTemplate
@@ -211,6 +211,50 @@ def test_the_last_tokens_are_kept_as_transformers_does(
     assert with_first.encode(text, keep=keep) == ([whole[0], *whole[len(whole) - keep + 1 :]] if keep < 100 else whole)
     assert with_first.encode(text, add_special=False, keep=keep) == whole[1:][-keep:]
     assert with_first.encode("a" * 10_000, most=10, keep=keep)[0] == whole[0]
+
+
+@pytest.mark.parametrize("around", ["<|begin|> $A", "$A <|end|>", "<|begin|> <|pad|> $A <|end|>", "$A"])
+def test_what_stands_around_a_text_that_is_cut_is_what_transformers_puts_there(
+    tmp_path: Path, trained: Tokenizer, around: str
+) -> None:
+    tokenizer = Tokenizer.from_str(trained.to_str())
+    special = [(text, id) for id, text in enumerate(SPECIAL)]
+    tokenizer.post_processor = processors.TemplateProcessing(single=around, special_tokens=special)
+    loaded = ModelTokenizer.load(write_folder(tmp_path, tokenizer))
+    theirs = PreTrainedTokenizerFast(tokenizer_object=tokenizer, truncation_side="left")
+    special_ids = len(loaded.encode(""))
+    for text in ("", "the quick<|end|> brown fox <|begin|>"):
+        for keep in (special_ids + 1, special_ids + 4, 100):
+            assert loaded.encode(text, keep=keep) == theirs(text, truncation=True, max_length=keep)["input_ids"]
+        if special_ids:  # they stay, even where there is no room for them
+            assert loaded.encode(text, keep=1) == loaded.encode("")
+
+
+CUTS = """
+import sys
+from legato_gateway.tokenizer.tokens import ModelTokenizer
+
+def peak():
+    lines = open("/proc/self/status").read().splitlines()
+    return next(int(line.split()[1]) << 10 for line in lines if line.startswith("VmHWM"))
+
+tokens, text = ModelTokenizer.load(sys.argv[1]), "0" * 200_000
+assert len(tokens.encode(text)) == len(text) + 1
+before = peak()
+assert len(tokens.encode(text, keep=2)) == 2
+print(peak() - before)
+"""
+
+
+def test_a_text_that_is_cut_takes_no_more_memory_than_one_that_is_not(tmp_path: Path, trained: Tokenizer) -> None:
+    """In a process of its own, whose peak nobody else made. Every token alone is what is cut off."""
+    tokenizer = Tokenizer.from_str(trained.to_str())
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Digits(True), tokenizer.pre_tokenizer])
+    special = [("<|begin|>", 0)]
+    tokenizer.post_processor = processors.TemplateProcessing(single="<|begin|> $A", special_tokens=special)
+    write_folder(tmp_path, tokenizer)
+    done = run([sys.executable, "-c", CUTS, str(tmp_path)], capture_output=True, text=True, check=True)
+    assert int(done.stdout) < 50 << 20
 
 
 @pytest.mark.parametrize(
