@@ -15,6 +15,7 @@ from legato_gateway.openai.schemas import Absent, ChatBody, Messages, TokenId, j
 from legato_gateway.openai.serving import ModelServing, OpenAIServing
 from legato_gateway.openai.sse import encode
 
+MAX_TOKEN_STRS = 65_536  # of one answer
 _Ids = tuple[TokenId, ...]
 _TEXT = msgspec.json.Decoder(str)
 _IDS = msgspec.json.Decoder(_Ids)
@@ -59,27 +60,28 @@ def router(serving: OpenAIServing) -> APIRouter:
     @routes.post("/tokenize", response_model=None, openapi_extra=openapi.takes(TokenizeBody))
     async def tokenize(request: Request) -> Response:
         """The tokens of a prompt or a chat."""
-        return _json(await prepared(serving, request, tokens))
+        return Response(await prepared(serving, request, tokens), media_type="application/json")
 
     @routes.post("/detokenize", response_model=None, openapi_extra=openapi.takes(DetokenizeBody))
     async def detokenize(request: Request) -> Response:
         """The text of tokens."""
-        return _json(await prepared(serving, request, text))
+        return Response(await prepared(serving, request, text), media_type="application/json")
 
     return routes
 
 
-def tokens(serving: ModelServing, _asked: Asked, raw: bytearray) -> dict[str, Any]:
-    """What `/tokenize` answers. Raises what the client is told."""
+def tokens(serving: ModelServing, _asked: Asked, raw: bytearray) -> bytes:
+    """What `/tokenize` answers, as JSON: encoding it takes long enough to hold up streams. Raises what the client is
+    told."""
     body = bodies.parse(TokenizeBody, raw)
     serving.check_model(body.model)
     ids = _of_prompt(serving, body) if body.messages is UNSET else _of_chat(serving, body)
-    shown = [serving.tokens.token_text(id) for id in ids] if body.return_token_strs else None
-    return {"count": len(ids), "max_model_len": serving.model.context, "tokens": ids, "token_strs": shown}
+    shown = _spelled(serving, ids) if body.return_token_strs else None
+    return encode({"count": len(ids), "max_model_len": serving.model.context, "tokens": ids, "token_strs": shown})
 
 
-def text(serving: ModelServing, _asked: Asked, raw: bytearray) -> dict[str, Any]:
-    """What `/detokenize` answers. Raises what the client is told."""
+def text(serving: ModelServing, _asked: Asked, raw: bytearray) -> bytes:
+    """What `/detokenize` answers, as JSON. Raises what the client is told."""
     body = bodies.parse(DetokenizeBody, raw)
     serving.check_model(body.model)
     count = bytes(body.tokens).count(b",") + 1
@@ -88,7 +90,15 @@ def text(serving: ModelServing, _asked: Asked, raw: bytearray) -> dict[str, Any]
     ids = bodies.decode(_IDS, body.tokens, "tokens")
     if ids:
         serving.check_prompt(ids, "tokens")
-    return {"prompt": b"".join(map(serving.tokens.token_bytes, ids)).decode(errors="replace")}
+    return encode({"prompt": b"".join(map(serving.tokens.token_bytes, ids)).decode(errors="replace")})
+
+
+def _spelled(serving: ModelServing, ids: tuple[int, ...]) -> list[str]:
+    if len(ids) > MAX_TOKEN_STRS:
+        raise BadRequest(
+            f"there are {len(ids)} tokens, and token_strs are of at most {MAX_TOKEN_STRS}", param="return_token_strs"
+        )
+    return [serving.tokens.token_text(id) for id in ids]
 
 
 def _of_prompt(serving: ModelServing, body: TokenizeBody) -> tuple[int, ...]:
@@ -117,7 +127,3 @@ def _of_chat(serving: ModelServing, body: TokenizeBody) -> tuple[int, ...]:
 
 def _is_given(value: Any) -> bool:
     return value not in (UNSET, None) and (not isinstance(value, Raw) or bytes(value) not in (b"null", b"[]", b"{}"))
-
-
-def _json(value: Any) -> Response:
-    return Response(encode(value), media_type="application/json")

@@ -1,8 +1,11 @@
 """Prompts and chats as tokens and back, in vLLM's shapes."""
 
+import threading
 from typing import Any
 
 import pytest
+
+from legato_gateway.openai import tokenization
 
 pytestmark = pytest.mark.anyio
 HI: Any = [{"role": "user", "content": "hi"}]
@@ -34,6 +37,33 @@ async def test_tools_are_part_of_a_chat(make: Any) -> None:
 async def test_nothing_has_no_tokens(gateway: Any) -> None:
     assert (await gateway.http.post("/tokenize", json={"prompt": ""})).json()["count"] == 0
     assert (await gateway.http.post("/detokenize", json={"tokens": []})).json() == {"prompt": ""}
+
+
+async def test_answers_are_encoded_off_the_event_loop(gateway: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They may be of a million tokens, and streams wait meanwhile."""
+    encode, threads = tokenization.encode, []
+
+    def observed(value: Any) -> bytes:
+        threads.append(threading.current_thread())
+        return encode(value)
+
+    monkeypatch.setattr(tokenization, "encode", observed)
+    for path, body in (("tokenize", {"prompt": "a"}), ("tokenize", {"messages": HI}), ("detokenize", {"tokens": [97]})):
+        answer = await gateway.http.post(f"/{path}", json=body)
+        assert (answer.status_code, answer.headers["content-type"]) == (200, "application/json")
+    assert len(threads) == 3
+    assert threading.current_thread() not in threads
+
+
+async def test_tokens_are_spelled_out_up_to_a_bound(gateway: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tokenization, "MAX_TOKEN_STRS", 8)
+    for body, status in (({"prompt": "a" * 8}, 200), ({"prompt": "a" * 9}, 400), ({"messages": HI}, 400)):
+        answer = await gateway.http.post("/tokenize", json={"return_token_strs": True, **body})
+        assert answer.status_code == status
+        if status == 400:
+            assert answer.json()["error"]["param"] == "return_token_strs"
+            assert "at most 8" in answer.json()["error"]["message"]
+        assert (await gateway.http.post("/tokenize", json=body)).status_code == 200
 
 
 @pytest.mark.parametrize(
