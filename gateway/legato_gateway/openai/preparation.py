@@ -28,13 +28,15 @@ class PreparationPool:
         self._short = ThreadPoolExecutor(AT_ONCE, "prepare-short")
         self._long = ThreadPoolExecutor(AT_ONCE, "prepare-long")
 
-    async def run(self, prepare: Callable[[bytearray], _T], body: bytearray) -> _T:
-        """What `prepare` returns or raises for `body`. It is pickled for a long one."""
-        if len(body) >= LONG and self._forks is not None:
+    async def run(self, prepare: Callable[[bytearray], _T], body: bytearray, more: int = 0) -> _T:
+        """What `prepare` returns or raises for `body`, pickled where that is long together with the `more` bytes that
+        `prepare` brings to be read."""
+        is_long = len(body) + more >= LONG
+        if is_long and self._forks is not None:
             async with self._turns:
                 try:
                     return await self._forks.run(prepare, body)
                 except OSError as error:
                     _log.warning("a large body is read in a thread, no process can be had for it: %s", error)
-        lane = self._long if len(body) >= LONG else self._short
+        lane = self._long if is_long else self._short
         return await asyncio.get_running_loop().run_in_executor(lane, partial(prepare, body))

@@ -49,10 +49,10 @@ async def prepared(
     serving: OpenAIServing,
     request: Request,
     prepare: Callable[[ModelServing, Asked, bytearray], _T],
-    look_up: Callable[[Asked, bytearray], dict[str, Any]] | None = None,
+    look_up: Callable[[Asked, bytearray], tuple[dict[str, Any], int]] | None = None,
 ) -> _T:
-    """What `prepare` makes of a request, off the event loop, with what `look_up` has found for it before, by name.
-    Raises what the client is told."""
+    """What `prepare` makes of a request, off the event loop, with what `look_up` has found for it before: by name, and
+    how many bytes of it there are to read. Raises what the client is told."""
     client = serving.clients.of(request.scope)
     deadline = serving.deadline(request.headers)
     bodies.check_type(request)
@@ -61,8 +61,8 @@ async def prepared(
             raw = await bodies.read(request, serving.max_body_bytes, held, serving.body_turns)
         async with deadline.limit(DeadlineExceeded("the prompt was not tokenized before the deadline")):
             asked = Asked(client, request.headers, deadline)
-            work = partial(prepare, serving.of_model, asked, **(look_up(asked, raw) if look_up else {}))
-            return await serving.preparation.run(work, raw)
+            found, more = look_up(asked, raw) if look_up else ({}, 0)
+            return await serving.preparation.run(partial(prepare, serving.of_model, asked, **found), raw, more)
 
 
 def _add_models(routes: APIRouter, serving: OpenAIServing) -> None:

@@ -89,6 +89,13 @@ async def test_a_short_body_stays_in_this_process(forks: PreparationForks, token
     assert pid == os.getpid()
 
 
+async def test_a_short_body_that_brings_much_to_read_is_a_long_one(
+    forks: PreparationForks, tokens: ModelTokenizer
+) -> None:
+    _, pid, _, _ = await PreparationPool(forks).run(Prepare(tokens), body(100), LONG)
+    assert pid not in (os.getpid(), forks.pid)
+
+
 async def test_what_is_raised_there_is_raised_here(forks: PreparationForks) -> None:
     with pytest.raises(BadRequest, match="no") as refused:
         await forks.run(refuse, body())

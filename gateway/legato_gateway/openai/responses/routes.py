@@ -88,17 +88,18 @@ class _StoredTalk:
         self._tenant = ""
         self._before: tuple[Turn, ...] = ()
 
-    def look_up(self, asked: Asked, raw: bytearray) -> dict[str, Any]:
-        """What `prepare` has to know: the store is here, and not in the process where that may run."""
+    def look_up(self, asked: Asked, raw: bytearray) -> tuple[dict[str, Any], int]:
+        """What `prepare` has to know, and its bytes: the store is here, and not in the process where that may run."""
         if self._store is None:
-            return {}
+            return {}, 0
         self._tenant = asked.client.tenant
         id = _previous(raw)
         found = self._store.get(self._tenant, id) if id is not None else None
         if id is None or found is None:
-            return {"stores": True}
+            return {"stores": True}, 0
         self._before = found.turns
-        return {"stores": True, "before": [turn.items for turn in found.turns]}
+        before = [turn.items for turn in found.turns]
+        return {"stores": True, "before": before}, sum(map(len, before))
 
     def prepared(self, checked: CheckedResponse, serving: OpenAIServing) -> PreparedRequest:
         """With a writer that stores the response, if it is to be."""

@@ -1,6 +1,7 @@
 """Responses that are stored: found again, continued, deleted, and never by another tenant."""
 
 import json
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -12,6 +13,7 @@ from legato_gateway.clients import api_keys
 from legato_gateway.clients.identify import Clients
 from legato_gateway.clients.key_file import KeyFile
 from legato_gateway.errors import WorkerFailed
+from legato_gateway.openai import preparation
 from legato_gateway.openai.responses.store import ResponseStore, StorePolicy
 from legato_gateway.request import Delta
 
@@ -70,6 +72,21 @@ async def test_who_does_not_want_it_stored_has_it_so(storing: Any) -> None:
     assert (await storing.http.get(f"/v1/responses/{made['id']}")).status_code == 404
     wrong = await ask(storing, store="yes")
     assert (wrong.status_code, wrong.json()["error"]["param"]) == (400, "store")
+
+
+async def test_a_short_request_waits_among_long_ones_where_what_it_goes_on_from_is_long(
+    storing: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was said before is decoded and tokenized with it."""
+    monkeypatch.setattr(preparation, "LONG", 2000)
+    said = "\0" * 200  # 1200 bytes of JSON
+    lanes: list[str] = []
+    storing.tokens.before = lambda _: lanes.append(threading.current_thread().name.rpartition("_")[0])
+    half = (await ask(storing, input=said)).json()
+    whole = (await ask(storing, input=said, previous_response_id=half["id"])).json()
+    await ask(storing, input="c", previous_response_id=half["id"])
+    await ask(storing, input="c", previous_response_id=whole["id"])
+    assert lanes == ["prepare-short", "prepare-long", "prepare-short", "prepare-long"]
 
 
 async def test_a_conversation_goes_on(storing: Any) -> None:
