@@ -86,7 +86,7 @@ class _StoredTalk:
     def __init__(self, store: ResponseStore | None) -> None:
         self._store = store
         self._tenant = ""
-        self._before: tuple[Turn, ...] = ()
+        self._before: Turn | None = None
 
     def look_up(self, asked: Asked, raw: bytearray) -> tuple[dict[str, Any], int]:
         """What `prepare` has to know, and its bytes: the store is here, and not in the process where that may run."""
@@ -97,8 +97,8 @@ class _StoredTalk:
         found = self._store.get(self._tenant, id) if id is not None else None
         if id is None or found is None:
             return {"stores": True}, 0
-        self._before = found.turns
-        before = [turn.items for turn in found.turns]
+        self._before = found.last
+        before = [turn.items for turn in found.turns()]
         return {"stores": True, "before": before}, sum(map(len, before))
 
     def prepared(self, checked: CheckedResponse, serving: OpenAIServing) -> PreparedRequest:
@@ -116,8 +116,8 @@ class _StoredTalk:
     def _keep(self, input: bytes, response: Fields) -> None:
         assert self._store is not None
         output = msgspec.convert(response["output"], tuple[InputItem, ...])
-        turns = (*self._before, Turn(input), Turn(items.encoded(output)))
-        self._store.put(self._tenant, StoredResponse(response["id"], encode(response), turns))
+        last = Turn(items.encoded(output), Turn(input, self._before))
+        self._store.put(self._tenant, StoredResponse(response["id"], encode(response), last))
 
 
 def _previous(raw: bytearray) -> str | None:

@@ -4,9 +4,14 @@ They are in the memory of one gateway, bounded in seconds and in bytes. A tenant
 all turns of the conversation up to it, and can be continued when earlier ones are gone; turns are shared between them.
 """
 
-from collections import OrderedDict
-from collections.abc import Callable
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from itertools import takewhile
+from typing import Final
+
+RESPONSE_BYTES: Final = 512  # what one takes beside its JSON: its objects, its id and its place among others
+TURN_BYTES: Final = 160
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,19 +24,45 @@ class StorePolicy:
 
 @dataclass(slots=True, eq=False)
 class Turn:
-    """Items of one request and of its answer, as JSON. `users` are the stored responses that have it."""
+    """Items of one request or of its answer, as JSON, behind the turn `before`. `users` are the stored responses that
+    end with it, and the turns right behind it that are kept."""
 
     items: bytes
-    users: int = 0
+    before: "Turn | None" = field(default=None, repr=False)
+    users: int = field(default=0, init=False)
+    conversation_bytes: int = field(init=False)  # of all turns up to it
+
+    def __post_init__(self) -> None:
+        self.conversation_bytes = self.bytes + (self.before.conversation_bytes if self.before else 0)
+
+    @property
+    def bytes(self) -> int:
+        """What it takes by itself."""
+        return TURN_BYTES + len(self.items)
 
 
 @dataclass(frozen=True, slots=True)
 class StoredResponse:
-    """`json` is what clients see of it."""
+    """`json` is what clients see of it, and `last` the turn that its conversation ends with."""
 
     id: str
     json: bytes
-    turns: tuple[Turn, ...]
+    last: Turn | None
+
+    @property
+    def bytes(self) -> int:
+        """What it takes beside its turns."""
+        return RESPONSE_BYTES + len(self.json)
+
+    def turns(self) -> list[Turn]:
+        """Those of its conversation, first to last."""
+        return list(_back_from(self.last))[::-1]
+
+
+def _back_from(turn: Turn | None) -> Iterator[Turn]:
+    while turn is not None:
+        yield turn
+        turn = turn.before
 
 
 @dataclass(slots=True, eq=False)
@@ -41,20 +72,37 @@ class _Tenant:
 
     def add(self, response: StoredResponse, end: float) -> None:
         self.responses[response.id] = (end, response)
-        self.used += len(response.json)
-        for turn in response.turns:
-            self.used += 0 if turn.users else len(turn.items)
+        self.used += response.bytes
+        for turn in _back_from(response.last):
             turn.users += 1
+            if turn.users > 1:
+                break  # it was kept, and all before it
+            self.used += turn.bytes
 
     def drop(self, id: str) -> None:
         _, response = self.responses.pop(id)
-        self.used -= len(response.json)
-        for turn in response.turns:
+        self.used -= response.bytes
+        for turn in _back_from(response.last):
             turn.users -= 1
-            self.used -= 0 if turn.users else len(turn.items)
+            if turn.users:
+                break
+            self.used -= turn.bytes
 
     def drop_oldest(self) -> None:
         self.drop(next(iter(self.responses)))
+
+    def check_integrity(self) -> None:
+        """Raises AssertionError unless its books agree with what it holds."""
+        assert self.responses, "a tenant without responses is kept"
+        kept = [response for _, response in self.responses.values()]
+        turns: set[Turn] = set()
+        for response in kept:
+            turns.update(takewhile(lambda turn: turn not in turns, _back_from(response.last)))
+        users = Counter(turn for turn in (*(one.last for one in kept), *(one.before for one in turns)) if turn)
+        assert all(turn.users == users[turn] for turn in turns), "users of a turn are miscounted"
+        size = sum(len(response.json) for response in kept) + sum(len(turn.items) for turn in turns)
+        size += RESPONSE_BYTES * len(kept) + TURN_BYTES * len(turns)
+        assert self.used == size, "bytes of a tenant are miscounted"
 
 
 class ResponseStore:
@@ -80,7 +128,7 @@ class ResponseStore:
         """Keeps it, unless it has more bytes than all may have. Where there is no room, the oldest responses of the
         tenant that holds most go first."""
         self._drop_expired()
-        if len(response.json) + sum(len(turn.items) for turn in response.turns) > self.policy.bytes:
+        if response.bytes + (response.last.conversation_bytes if response.last else 0) > self.policy.bytes:
             self.evicted += 1
             return
         self._tenants.setdefault(tenant, _Tenant()).add(response, self._clock() + self.policy.seconds)
@@ -108,12 +156,7 @@ class ResponseStore:
     def check_integrity(self) -> None:
         """Raises AssertionError unless the books agree."""
         for tenant in self._tenants.values():
-            assert tenant.responses, "a tenant without responses is kept"
-            kept = [response for _, response in tenant.responses.values()]
-            turns = [turn for response in kept for turn in response.turns]
-            assert all(turn.users == turns.count(turn) for turn in turns), "users of a turn are miscounted"
-            size = sum(len(response.json) for response in kept) + sum(len(turn.items) for turn in set(turns))
-            assert tenant.used == size, "bytes of a tenant are miscounted"
+            tenant.check_integrity()
         assert self.used <= self.policy.bytes, "more than the limit is kept"
 
     def _drop_expired(self) -> None:

@@ -1,8 +1,19 @@
 """The owner of stored responses: bounded in seconds and bytes, each tenant for itself, whatever comes."""
 
+import gc
 import random
+import tracemalloc
 
-from legato_gateway.openai.responses.store import ResponseStore, StoredResponse, StorePolicy, Turn
+from legato_gateway.openai.responses.store import (
+    RESPONSE_BYTES,
+    TURN_BYTES,
+    ResponseStore,
+    StoredResponse,
+    StorePolicy,
+    Turn,
+)
+
+ROOM = RESPONSE_BYTES + 10  # that the response of a test takes
 
 
 class Clock:
@@ -12,13 +23,13 @@ class Clock:
         return self.now
 
 
-def store(seconds: float = 100.0, size: int = 1000) -> tuple[ResponseStore, Clock]:
+def store(seconds: float = 100.0, size: int = 10 * ROOM) -> tuple[ResponseStore, Clock]:
     clock = Clock()
     return ResponseStore(StorePolicy(seconds, size), clock), clock
 
 
-def response(id: str, size: int = 10, turns: tuple[Turn, ...] = ()) -> StoredResponse:
-    return StoredResponse(id, b"x" * size, turns)
+def response(id: str, size: int = 10, last: Turn | None = None) -> StoredResponse:
+    return StoredResponse(id, b"x" * size, last)
 
 
 def test_a_response_is_kept_for_its_time() -> None:
@@ -49,7 +60,7 @@ def test_a_tenant_finds_its_own_alone() -> None:
 
 
 def test_the_oldest_of_the_tenant_that_holds_most_gives_way() -> None:
-    kept, _ = store(size=100)
+    kept, _ = store(size=10 * ROOM)
     kept.put("b", response("0"))
     for number in range(1, 10):
         kept.put("a", response(str(number)))
@@ -57,44 +68,93 @@ def test_the_oldest_of_the_tenant_that_holds_most_gives_way() -> None:
     assert kept.get("a", "1") is None
     assert kept.get("b", "0") is not None
     assert kept.get("a", "2") is not None
-    assert (kept.used, kept.evicted) == (100, 1)
+    assert (kept.used, kept.evicted) == (10 * ROOM, 1)
 
 
 def test_one_that_is_too_large_drops_no_other() -> None:
-    kept, _ = store(size=100)
+    kept, _ = store(size=10 * ROOM)
     kept.put("a", response("1"))
-    kept.put("a", response("2", 50, (Turn(b"x" * 51),)))
+    rest = 10 * ROOM - 2 * TURN_BYTES - ROOM
+    kept.put("a", response("2", 10, Turn(b"x" * 10, Turn(b"x" * (rest - 9)))))
     assert kept.get("a", "2") is None
     assert kept.get("a", "1") is not None
     assert kept.evicted == 1
+    kept.put("a", response("3", 10, Turn(b"x" * 10, Turn(b"x" * (rest - 10)))))
+    assert kept.get("a", "3") is not None
+    assert (kept.responses, kept.used) == (1, 10 * ROOM)
+    kept.check_integrity()
 
 
 def test_turns_are_counted_once_and_live_as_long_as_a_response_that_has_them() -> None:
     kept, _ = store()
-    first, second = Turn(b"x" * 100), Turn(b"x" * 100)
-    kept.put("a", response("1", 10, (first,)))
-    kept.put("a", response("2", 10, (first, second)))
-    assert kept.used == 220
+    first = Turn(b"x" * 100)
+    second = Turn(b"x" * 100, first)
+    kept.put("a", response("1", 10, first))
+    kept.put("a", response("2", 10, second))
+    assert kept.used == 2 * ROOM + 2 * (TURN_BYTES + 100)
     kept.delete("a", "1")
-    assert kept.used == 210
+    assert kept.used == ROOM + 2 * (TURN_BYTES + 100)
     found = kept.get("a", "2")
     assert found is not None
-    assert found.turns == (first, second)
+    assert found.turns() == [first, second]
     kept.check_integrity()
+
+
+def test_what_goes_on_from_a_response_that_was_deleted_meanwhile_is_whole() -> None:
+    kept, _ = store()
+    first = Turn(b"x" * 100)
+    kept.put("a", response("1", 10, first))
+    kept.delete("a", "1")
+    assert kept.used == 0
+    for id in ("2", "3"):
+        kept.put("a", response(id, 10, Turn(b"y", first)))
+        kept.check_integrity()
+    kept.delete("a", "2")
+    found = kept.get("a", "3")
+    assert found is not None
+    assert [turn.items for turn in found.turns()] == [first.items, b"y"]
+    kept.delete("a", "3")
+    assert kept.used == 0
+
+
+def test_the_bound_is_one_of_memory() -> None:
+    """Short turns of a long conversation, as each of its responses has them, and responses that all go on from one."""
+    gc.collect()
+    tracemalloc.start()
+    try:
+        kept, _ = store(size=4 << 20)
+        last: Turn | None = None
+        for number in range(6000):
+            end = _next(last)
+            kept.put("a", StoredResponse(f"resp_{number:032}", b"%1000d" % number, end))
+            last = end if number < 1000 else last
+        gc.collect()
+        taken, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert kept.evicted
+    assert kept.used > kept.policy.bytes * 0.99
+    assert kept.used / 2 < taken < kept.used * 1.2
+    kept.check_integrity()
+
+
+def _next(last: Turn | None) -> Turn:
+    """The turn of an answer, behind that of a request."""
+    return Turn(b"%40d" % 1, Turn(b"%40d" % 0, last))
 
 
 def test_random_operations_keep_the_books() -> None:
     for seed in range(30):
         draw = random.Random(seed)
-        kept, clock = store(seconds=50, size=400)
+        kept, clock = store(seconds=50, size=6 * RESPONSE_BYTES)
         for number in range(80):
             tenant = draw.choice("ab")
             clock.now += draw.choice([0.0, 1.0, 30.0])
             some = str(draw.randrange(number + 1))
             before = kept.get(tenant, some)
-            turns = (*(before.turns if before else ()), Turn(b"x" * draw.randrange(60)))
+            turn = Turn(b"x" * draw.randrange(60), before.last if before else None)
             if draw.random() < 0.2:
                 kept.delete(tenant, some)
             else:
-                kept.put(tenant, response(str(number), draw.randrange(100), turns))
+                kept.put(tenant, response(str(number), draw.randrange(100), turn))
             kept.check_integrity()
