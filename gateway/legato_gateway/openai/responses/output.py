@@ -5,12 +5,15 @@ What is read of the model's text comes in as the fields of chat deltas, so both 
 
 import secrets
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Final, Literal
+
+from msgspec import Raw
 
 from legato_gateway.openai.sse import encode
 
 Status = Literal["completed", "incomplete"]
 Fields = dict[str, Any]
+_NO_LOGPROBS: Final = Raw(b"[]")
 
 
 def item_id(prefix: str) -> str:
@@ -28,7 +31,7 @@ class Events:
         """One event of type `response.` and `kind`."""
         number, self._next = self._next, self._next + 1
         data = encode({"type": f"response.{kind}", "sequence_number": number, **fields})
-        return self._named(kind) + data + b"\n\n"
+        return b"%b%b\n\n" % (self._named(kind), data)
 
     def stem(self, kind: str, **fields: Any) -> bytes:
         """What many events of one kind begin with, for `grown`."""
@@ -51,33 +54,40 @@ class _Text:
         self._events = events
         self._id, self._at = item_id("msg"), at
         self._text: list[str] = []
-        self._logprobs: list[Fields] = []
+        self._logprobs: list[bytes] = []  # as JSON without brackets: of one token they are kilobytes of objects
         self._stem = events.stem("output_text.delta", **self._place)
 
     def begin(self) -> bytes:
         said = self._events.event("output_item.added", output_index=self._at, item=self._item("in_progress", []))
-        return said + self._events.event("content_part.added", **self._place, part=self._part("", []))
+        part = self._part("", _NO_LOGPROBS)
+        return said + self._events.event("content_part.added", **self._place, part=part)
 
     def grow(self, text: str, logprobs: Sequence[Fields]) -> bytes:
         self._text.append(text)
-        self._logprobs += logprobs
-        return self._events.grown(self._stem, b'"delta":%b,"logprobs":%b' % (encode(text), encode(logprobs)))
+        spelled = encode(logprobs)
+        if logprobs:
+            self._logprobs.append(spelled[1:-1])
+        return self._events.grown(self._stem, b'"delta":%b,"logprobs":%b' % (encode(text), spelled))
 
     def close(self, status: Status) -> tuple[bytes, Fields]:
         item = self.item(status)
         (part,) = item["content"]
-        said = self._events.event("output_text.done", **self._place, text=part["text"], logprobs=self._logprobs)
-        said += self._events.event("content_part.done", **self._place, part=part)
-        return said + self._events.event("output_item.done", output_index=self._at, item=item), item
+        place, event = self._place, self._events.event
+        said = (
+            event("output_text.done", **place, text=part["text"], logprobs=part["logprobs"]),
+            event("content_part.done", **place, part=part),
+            event("output_item.done", output_index=self._at, item=item),
+        )
+        return b"".join(said), item
 
     def item(self, status: Status) -> Fields:
-        return self._item(status, [self._part("".join(self._text), self._logprobs)])
+        return self._item(status, [self._part("".join(self._text), Raw(b"[%b]" % b",".join(self._logprobs)))])
 
     @property
     def _place(self) -> Fields:
         return {"item_id": self._id, "output_index": self._at, "content_index": 0}
 
-    def _part(self, text: str, logprobs: Sequence[Fields]) -> Fields:
+    def _part(self, text: str, logprobs: Raw) -> Fields:
         return {"type": "output_text", "text": text, "annotations": [], "logprobs": logprobs}
 
     def _item(self, status: str, content: Sequence[Fields]) -> Fields:

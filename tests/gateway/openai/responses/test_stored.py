@@ -57,6 +57,13 @@ async def test_a_streamed_one_is_what_the_stream_ended_with(storing: Any) -> Non
     assert (await storing.http.get(f"/v1/responses/{final['id']}")).json() == final
 
 
+async def test_one_with_log_probabilities_is_stored_with_them_and_goes_on(storing: Any) -> None:
+    final = (await events(storing, include=["message.output_text.logprobs"], top_logprobs=1))[-1]["response"]
+    assert final["output"][0]["content"][0]["logprobs"]
+    assert (await storing.http.get(f"/v1/responses/{final['id']}")).json() == final
+    assert (await ask(storing, previous_response_id=final["id"])).status_code == 200
+
+
 async def test_it_is_there_for_its_time(storing: Any, time: Time) -> None:
     made = (await ask(storing)).json()
     time.now = 3599.0
