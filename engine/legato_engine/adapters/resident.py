@@ -34,7 +34,7 @@ class ResidentAdapters:
     def __init__(self, offered: Sequence[OfferedAdapter], most: int, in_use: Callable[[], Collection[str]]) -> None:
         self.offered: Mapping[str, str] = {each.name: each.digest for each in offered}
         self.loads = 0
-        self.crowded = False  # a request waits until one of those in memory is in use no more
+        self._crowded = False  # a request waits until one of those in memory is in use no more
         self._by_digest = {each.digest: each for each in offered}
         self._most = most
         self._in_use = in_use
@@ -61,14 +61,19 @@ class ResidentAdapters:
             self._loaded.move_to_end(digest)
             return self._loaded[digest]
         if digest in self._loaded or digest in self._wanted:
-            self.crowded = True
+            self._crowded = True
         elif digest not in self._under_way:
             self._start(digest)
         return None
 
+    @property
+    def has_room(self) -> bool:
+        """Whether one that was asked for without room, or while it was closing, may come now."""
+        return self._crowded and self._idle() is not None
+
     def begin_round(self) -> None:
         """All that wait ask again now, in the order of their arrival."""
-        self.crowded = False
+        self._crowded = False
         self._closing.clear()
         self._wanted.clear()
 
@@ -103,20 +108,23 @@ class ResidentAdapters:
             self._thread.submit(self._load, self._by_digest[digest])
         else:
             self._wanted.add(digest)
-            self.crowded = True
+            self._crowded = True
 
     def _make_room(self) -> bool:
         """Pushes out the least recently used one, if need be; without one to push out, closes one."""
         if len(self._loaded) + len(self._under_way) < self._most:
             return True
-        in_use = self._in_use()
-        idle = next((digest for digest in self._loaded if digest not in in_use), None)
-        if idle is not None:
+        if (idle := self._idle()) is not None:
             del self._loaded[idle]
             return True
         if (busy := next((digest for digest in self._loaded if digest not in self._closing), None)) is not None:
             self._closing.add(busy)
         return False
+
+    def _idle(self) -> str | None:
+        """The least recently used one that nothing here computes with."""
+        in_use = self._in_use()
+        return next((digest for digest in self._loaded if digest not in in_use), None)
 
     def _load(self, offered: OfferedAdapter) -> None:
         try:

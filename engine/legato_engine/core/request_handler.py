@@ -48,7 +48,6 @@ class RequestHandler:
         self._grammars = grammars
         self.adapters = adapters
         self._held = HeldRequests()
-        self._users: frozenset[str] = frozenset()  # adapters in use, when it was last looked who waits for room
         self._asks_again = False  # of those that are held, some may begin, or need not be waited for any more
         self._attempts: dict[int, dict[str, int]] = {}  # of each gateway's requests, by key
 
@@ -131,20 +130,13 @@ class RequestHandler:
     def begin_held(self) -> None:
         """Begin what waited for a grammar that is compiled now, or an adapter that is loaded or has room."""
         compiled, loaded = self._grammars.take_done(), self.adapters.take_done()
-        if not (compiled or loaded or (self._held and (self._asks_again or self._has_room()))):
+        if not (compiled or loaded or (self._held and (self._asks_again or self.adapters.has_room))):
             return
         self._asks_again = False
         self.adapters.begin_round()
         for held in self._held.take_all():
             self._begin(held)
         self.adapters.end_round()
-
-    def _has_room(self) -> bool:
-        """Whether another adapter may be loaded since it was last looked."""
-        if not self.adapters.crowded:
-            return False
-        users, self._users = self._users, self.scheduler.adapters()
-        return users != self._users
 
     def _begin(self, held: HeldRequest) -> None:
         gateway, frame, now = held.gateway, held.frame, held.arrival

@@ -201,6 +201,28 @@ def test_one_in_use_is_not_pushed_out_and_nobody_starves(adapted):
     assert worker.used == 0
 
 
+def test_who_waits_for_room_begins_after_one_that_a_loaded_adapter_let_begin(adapted):
+    """Its only user begins when it is loaded, and ends with the next step."""
+    worker = adapted.worker(adapters_in_memory=1, chunk=400)
+    worker.tell(*[Generate(name, 1, adapted.sequence(name, max_tokens=1)) for name in "ba"])
+    adapted.until(lambda: worker.finished(id="a"), seconds=10)
+    assert worker.tokens("b") == adapted.expected("b", count=1)
+    assert worker.tokens("a") == adapted.expected("a", count=1)
+
+
+@pytest.mark.parametrize("turns", range(1, 9))
+def test_who_comes_whenever_the_only_user_ends_begins(adapted, turns):
+    """Also in the turn in which that has its last token."""
+    worker = adapted.worker(adapters_in_memory=1, chunk=400)
+    worker.tell(Generate("warm", 1, adapted.sequence("a", max_tokens=1)))
+    adapted.until(lambda: worker.finished(id="warm"))
+    worker.tell(Generate("a", 1, adapted.sequence("a", max_tokens=4)))
+    adapted.world.run(turns)
+    worker.tell(Generate("b", 1, adapted.sequence("b", max_tokens=1)))
+    adapted.until(lambda: worker.finished(id="b"), seconds=10)
+    assert worker.tokens("a") == adapted.expected("a", count=4)
+
+
 def test_a_stream_of_requests_for_one_does_not_keep_another_waiting(adapted):
     worker = adapted.worker(adapters_in_memory=1)
     worker.tell(Generate("a0", 1, adapted.sequence("a", max_tokens=20)))
