@@ -40,7 +40,7 @@ class PackedLogprobs(msgspec.Struct, frozen=True, array_like=True):
         sizes = (_SIZE * count * (1 + width), _SIZE * count * width, _SIZE * count)
         if width < 0 or (len(self.logprobs), len(self.token_ids), len(self.ranks)) != sizes:
             return f"logprobs of {count} tokens with {width} alternatives have other sizes than these"
-        if not math.isfinite(math.fsum(_numbers("f", self.logprobs))):
+        if not math.isfinite(sum(_numbers("f", self.logprobs))):  # `fsum` raises on two infinities
             return "logprobs that are no numbers"
         ids = _numbers("i", self.token_ids)
         if ids and (min(ids) < 0 or (vocabulary is not None and max(ids) >= vocabulary)):

@@ -47,6 +47,7 @@ def test_there_may_be_no_alternatives() -> None:
         (PackedLogprobs(0, bytes(9), b"", bytes(9)), "other sizes"),
         (packed([PromptToken(float("nan"), 1, ())], 0), "no numbers"),
         (packed([PromptToken(float("-inf"), 1, ())], 0), "no numbers"),
+        (packed([PromptToken(float(each), 1, ()) for each in ("inf", "-inf")], 0), "no numbers"),
         (packed([PromptToken(-1.0, 1, ((10, -1.0),))], 1), "not in the vocabulary"),
         (packed([PromptToken(-1.0, 1, ((-1, -1.0),))], 1), "not in the vocabulary"),
     ],
