@@ -1,5 +1,6 @@
 """Certificates in files, and what is made of them: of one port, or of all processes of a service (`InternalTLS`)."""
 
+import re
 import ssl
 from dataclasses import dataclass
 from functools import partial
@@ -10,6 +11,7 @@ from typing import Final
 from legato_protocol import names
 from legato_protocol.followed_files import INTERVAL, FollowedFiles, InvalidFile
 
+_CERTIFICATES: Final = re.compile(r"-----BEGIN ((?:X509 |TRUSTED )?CERTIFICATE)-----.*?-----END \1-----", re.DOTALL)
 FILES: Final = (names.TLS_CERTIFICATE, names.TLS_KEY, names.TLS_AUTHORITY)
 
 
@@ -54,10 +56,13 @@ def server_context(certificate: Path, key: Path) -> SSLContext:
 
 
 def client_context(authority: str) -> SSLContext:
-    """Trusts these certificates in PEM and no others. Raises InvalidFile."""
+    """Trusts these certificates in PEM and no others; comments beside them may say anything. Raises InvalidFile."""
+    blocks = [found.group() for found in _CERTIFICATES.finditer(authority)]
     context = SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     try:
-        context.load_verify_locations(cadata=authority)
+        context.load_verify_locations(cadata="\n".join(blocks) or authority)
+    except TypeError:
+        raise InvalidFile("no certificates in PEM: they have bytes that are not ASCII") from None
     except (ssl.SSLError, ValueError) as error:
         why = _why(error) if isinstance(error, ssl.SSLError) else str(error)
         raise InvalidFile(f"no certificates in PEM: {why}") from None
