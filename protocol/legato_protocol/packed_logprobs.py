@@ -49,12 +49,18 @@ class PackedLogprobs(msgspec.Struct, frozen=True, array_like=True):
 
     def after(self, count: int) -> "PackedLogprobs":
         """Those behind the first `count` of them."""
-        if not count:
-            return self
-        width, first = self.alternatives, _SIZE * count
-        return PackedLogprobs(
-            width, self.logprobs[first * (1 + width) :], self.token_ids[first * width :], self.ranks[first:]
-        )
+        return self._between(count, len(self)) if count else self
+
+    def pieces(self, most: int) -> "Iterator[tuple[int, PackedLogprobs]]":
+        """All of them in order, in pieces of at most `most` bytes (or one token), each with how many are before it."""
+        step = max(1, most // (2 * _SIZE * (1 + self.alternatives)))
+        for first in range(0, len(self), step):
+            yield first, self._between(first, first + step)
+
+    def _between(self, first: int, end: int) -> "PackedLogprobs":
+        width, first, end = self.alternatives, _SIZE * first, _SIZE * end
+        logprobs = self.logprobs[first * (1 + width) : end * (1 + width)]
+        return PackedLogprobs(width, logprobs, self.token_ids[first * width : end * width], self.ranks[first:end])
 
     def __iter__(self) -> Iterator[PromptToken]:
         width = self.alternatives

@@ -26,6 +26,7 @@ from legato_protocol.stream import (
 )
 
 _PEER_LOST = ("peer_died", "peer_silent", "broken")
+_SCORED_BYTES = 1 << 20  # of a prompt's logprobs in one frame: `stream.MAX_FRAME_BYTES` is far above
 
 
 def key_of(gateway: int, id: str) -> str:
@@ -55,10 +56,11 @@ class Outbox:
         self.phases.emitted(emission)
 
     def scored(self, tokens: ScoredTokens) -> None:
-        """A chunk of a prompt whose logprobs are asked for was computed."""
+        """A chunk of a prompt whose logprobs are asked for was computed: it may have more than one frame holds."""
         gateway, id = split_key(tokens.request.id)
-        frame = PromptLogprobs(id, tokens.request.attempt, tokens.start, tokens.logprobs)
-        self._scored.append(ForGateway(gateway, stream.encode(frame)))
+        for before, piece in tokens.logprobs.pieces(_SCORED_BYTES):
+            frame = PromptLogprobs(id, tokens.request.attempt, tokens.start + before, piece)
+            self._scored.append(ForGateway(gateway, stream.encode(frame)))
 
     def fail(self, key: str, attempt: int, code: FailureCode, message: str, part: Part, retry: bool) -> None:
         gateway, id = split_key(key)

@@ -1,11 +1,18 @@
 """Logprobs of prompts on their way to the gateway: from the worker that computes the prompt, before its tokens."""
 
+from array import array
 from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 import pytest
 
+from legato_engine.core.outbox import Outbox, key_of
+from legato_engine.core.phases import PhaseLog
+from legato_engine.request import Request
+from legato_engine.scheduler.results import ScoredTokens
+from legato_protocol import stream
+from legato_protocol.packed_logprobs import PackedLogprobs
 from legato_protocol.stream import Cancel, Generate, PromptLogprobs, Tokens
 
 
@@ -59,3 +66,23 @@ def test_one_that_is_cancelled_leaves_nothing_behind(world: Any) -> None:
     world.run(5)
     assert worker.used == 0
     assert worker.items() == []
+
+
+@pytest.mark.parametrize(("alternatives", "count"), [(20, 120_000), (0, 2_200_000)])
+def test_those_of_a_large_chunk_come_in_frames_that_a_gateway_takes(world: Any, alternatives: int, count: int) -> None:
+    numbers = array("i", range(count))
+    packed = PackedLogprobs(
+        alternatives, bytes(4 * count * (1 + alternatives)), (numbers * alternatives).tobytes(), numbers.tobytes()
+    )
+    outbox = Outbox(PhaseLog(lambda: 0.0))
+    request = Request.of(key_of(7, "r"), 1, world.sequence(prompt_logprobs=alternatives), 0.0, None)
+    outbox.scored(ScoredTokens(request, 5, packed))
+    frames, _ = outbox.take()
+    assert max(len(frame.data) for frame in frames) < stream.MAX_FRAME_BYTES / 8
+    told = [stream.decode_from_worker(frame.data) for frame in frames]
+    assert [frame.start for frame in told] == [
+        5 + sum(len(each.logprobs) for each in told[:i]) for i in range(len(told))
+    ]
+    assert {(frame.id, frame.attempt, frame.logprobs.alternatives) for frame in told} == {("r", 1, alternatives)}
+    for field in ("logprobs", "token_ids", "ranks"):
+        assert b"".join(getattr(frame.logprobs, field) for frame in told) == getattr(packed, field)
