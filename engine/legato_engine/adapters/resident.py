@@ -71,6 +71,10 @@ class ResidentAdapters:
         """Whether one that was asked for without room, or while it was closing, may come now."""
         return self._crowded and self._idle() is not None
 
+    def lacks_room(self, digest: str) -> bool:
+        """Whether it was asked for, and others have to be in use no more before it is there."""
+        return digest in self._wanted or (digest in self._closing and digest in self._loaded)
+
     def begin_round(self) -> None:
         """All that wait ask again now, in the order of their arrival."""
         self._crowded = False

@@ -1,5 +1,6 @@
 """Requests that wait until their grammar is compiled or their adapter is loaded, before the scheduler knows of them."""
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from legato_protocol.stream import Cancel, Decode, Generate, Pause, Prefill
@@ -28,6 +29,9 @@ class HeldRequests:
     def __len__(self) -> int:
         return len(self._held)
 
+    def __iter__(self) -> Iterator[HeldRequest]:
+        return iter(self._held)
+
     def add(self, held: HeldRequest) -> None:
         self._held.append(held)
 
@@ -38,10 +42,14 @@ class HeldRequests:
 
     def take_expired(self, now: float) -> list[HeldRequest]:
         """Those whose deadline is past."""
-        expired = [held for held in self._held if held.deadline <= now]
-        if expired:
-            self._held = [held for held in self._held if held.deadline > now]
-        return expired
+        return self.take(lambda held: held.deadline <= now)
+
+    def take(self, meant: Callable[[HeldRequest], bool]) -> list[HeldRequest]:
+        """Those that are meant; they are held no more."""
+        taken = [held for held in self._held if meant(held)]
+        if taken:
+            self._held = [held for held in self._held if not meant(held)]
+        return taken
 
     def pause(self, gateway: int, frame: Pause) -> None:
         """As the frame says."""

@@ -8,6 +8,7 @@ from legato_engine.core.held_requests import HeldRequest, HeldRequests
 from legato_engine.core.outbox import Outbox, key_of
 from legato_engine.core.receivers import HandoffReceivers
 from legato_engine.core.senders import HandoffSenders
+from legato_engine.core.stall import Stall
 from legato_engine.grammars import compilations
 from legato_engine.grammars.compilations import Compilations
 from legato_engine.request import Request, RequestState
@@ -19,6 +20,7 @@ from legato_protocol import stream
 from legato_protocol.stream import Cancel, Decode, FailureCode, Generate, Handoff, Part, Pause, Prefill, Split, ToWorker
 
 _NO_LINK = "this worker was started without a transport: it hands nothing over"
+_NO_PLACE = "all places of adapters here are those of requests that wait for other workers"
 _ROOM_IN_USE = "room {} is that of another hand-off here"
 
 
@@ -48,6 +50,7 @@ class RequestHandler:
         self._grammars = grammars
         self.adapters = adapters
         self._held = HeldRequests()
+        self._stall = Stall()
         self._asks_again = False  # of those that are held, some may begin, or need not be waited for any more
         self._attempts: dict[int, dict[str, int]] = {}  # of each gateway's requests, by key
 
@@ -84,9 +87,9 @@ class RequestHandler:
     def expire(self, now: float) -> None:
         """End what is past its deadline, and say so."""
         for held in self._held.take_expired(now):
-            self._asks_again = True
-            key, what = key_of(held.gateway, held.frame.id), "its deadline has passed while its adapter was awaited"
-            self._outbox.fail(key, held.frame.attempt, "deadline", what, part_of(held.frame), False)
+            what = "its deadline has passed while its adapter was awaited"
+            self._fail_held(held, "deadline", what, retry=False)
+        self._end_stalled(now)
         ended = self.scheduler.expire(now)
         for request in ended.requests:
             part: Part = "decode" if request.room is None else "prefill"
@@ -95,6 +98,17 @@ class RequestHandler:
             what = "its deadline has passed while its KV was awaited"
             self._fail(transfer.request, "deadline", what, "transfer", retry=False)
         self._end(ended, "deadline")
+
+    def _end_stalled(self, now: float) -> None:
+        """Prefills whose workers wait for each other's places go elsewhere, or behind those that have a place."""
+
+        def lacks_room(held: HeldRequest) -> bool:
+            return isinstance(held.frame, Prefill) and self.adapters.lacks_room(held.frame.sequence.adapter)
+
+        in_the_way = self.scheduler.waiting_for_peers() if any(map(lacks_room, self._held)) else frozenset()
+        if self._stall.lasts(in_the_way, now):
+            for held in self._held.take(lacks_room):
+                self._fail_held(held, "overloaded", _NO_PLACE, retry=True)
 
     def end_faulted(self, requests: Sequence[tuple[Request, str]]) -> None:
         """Nothing could be sampled for these. Another worker may do better, whose KV and memory are its own; a gateway
@@ -223,6 +237,11 @@ class RequestHandler:
 
     def _fail(self, request: Request, code: FailureCode, message: str, part: Part, *, retry: bool) -> None:
         self._outbox.fail(request.id, request.attempt, code, message, part, retry)
+
+    def _fail_held(self, held: HeldRequest, code: FailureCode, message: str, *, retry: bool) -> None:
+        self._asks_again = True
+        key, frame = key_of(held.gateway, held.frame.id), held.frame
+        self._outbox.fail(key, frame.attempt, code, message, part_of(frame), retry)
 
     def _end(self, ended: Ended, reason: str) -> None:
         if ended.requests or ended.incoming:

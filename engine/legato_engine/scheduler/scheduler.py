@@ -162,8 +162,14 @@ class Scheduler:
 
     def adapters(self) -> frozenset[str]:
         """Those that sequences here compute with, or will."""
-        incoming = (transfer.request for transfer in self.incoming)
-        return frozenset(request.adapter for request in (*self._registry, *incoming) if request.adapter)
+        return frozenset(request.adapter for request in self._adapted())
+
+    def waiting_for_peers(self) -> frozenset[Request]:
+        """Sequences that go on when another worker does, of adapters that no others here compute with."""
+        adapted = self._adapted()
+        waiting = {r for r in adapted if r.ungranted and r.state is not RequestState.RUNNING}
+        busy = {r.adapter for r in adapted if r not in waiting}
+        return frozenset(r for r in waiting if r.adapter not in busy)
 
     def load(self) -> SchedulerLoad:
         counts = self.pool.counts()
@@ -213,6 +219,11 @@ class Scheduler:
         except AssertionError as error:
             return str(error) or str(extract_tb(error.__traceback__)[-1].line)
         return ""
+
+    def _adapted(self) -> list[Request]:
+        """All with an adapter, incoming ones included."""
+        incoming = (transfer.request for transfer in self.incoming)
+        return [request for request in (*self._registry, *incoming) if request.adapter]
 
     def _utilization(self, used_blocks: int) -> float:
         slots, size = used_blocks * self.limits.block_size, self.limits.block_size

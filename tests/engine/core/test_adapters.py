@@ -10,7 +10,7 @@ import pytest
 from legato_engine.adapters.resident import OfferedAdapter
 from legato_engine.errors import CorruptModel
 from legato_engine.scheduler.batch import Sampled
-from legato_protocol.stream import Cancel, Generate
+from legato_protocol.stream import Cancel, Decode, Generate, Prefill
 
 
 @dataclass(frozen=True)
@@ -157,6 +157,9 @@ def test_a_resumed_sequence_is_computed_again_with_its_adapter(adapted, world):
 
 def test_preempted_sequences_are_computed_again_with_their_adapters(adapted):
     worker = adapted.worker(blocks=22, growth_tokens=0, max_running=4)
+    for name in "abc":  # so that all begin together
+        worker.tell(Generate(f"warm-{name}", 1, adapted.sequence(name, [1, 2, 3], max_tokens=1)))
+        adapted.until(lambda name=name: worker.finished(id=f"warm-{name}"))
     names = ["a", "b", "", "c"]
     worker.tell(*[Generate(f"r{i}", 1, adapted.sequence(name, max_tokens=20)) for i, name in enumerate(names)])
     adapted.until(lambda: all(worker.finished(id=f"r{i}") for i in range(4)))
@@ -309,3 +312,36 @@ def test_a_draining_worker_sends_those_that_wait_elsewhere(adapted):
     adapted.until(lambda: worker.failures())
     assert (worker.failures()[0].code, worker.failures()[0].retry) == ("draining", True)
     adapted.loads.gate.set()
+
+
+def test_two_workers_do_not_wait_for_each_others_room_for_ever(adapted, world):
+    """Each has the one place taken by the half of a pair whose other half is held at the other worker."""
+    prefill, decode = (adapted.worker(name, adapters_in_memory=1, chunk=400) for name in "pd")
+    x, y = adapted.sequence("a"), adapted.sequence("b")
+    prefill.tell(Prefill("x", 1, 1, x, decode.peer))
+    decode.tell(Decode("y", 1, 2, y, prefill.peer))
+    adapted.until(lambda: prefill.scheduler.adapters() and decode.scheduler.adapters())
+    prefill.tell(Prefill("y", 1, 2, y, decode.peer))
+    decode.tell(Decode("x", 1, 1, x, prefill.peer))
+    adapted.until(prefill.failures, seconds=10)
+    (failure,) = prefill.failures()
+    assert (failure.id, failure.code, failure.retry, failure.part) == ("y", "overloaded", True, "prefill")
+    assert decode.failures() == []
+    decode.tell(Cancel("y", 1))  # as the gateway does
+    adapted.until(lambda: decode.finished(id="x"))
+    assert decode.tokens("x") == adapted.expected("a")
+    world.hand_off(prefill, decode, y, room=3, attempt=2, id="y")
+    adapted.until(lambda: decode.finished(id="y", attempt=2))
+    assert decode.tokens("y", attempt=2) == adapted.expected("b")
+    assert len(prefill.failures()) == 1
+    assert prefill.used == decode.used == 0
+
+
+def test_a_prefill_waits_for_room_where_others_are_computed_however_long_they_are(adapted, world):
+    prefill, decode = (adapted.worker(name, adapters_in_memory=1, chunk=400) for name in "pd")
+    prefill.tell(Generate("long", 1, adapted.sequence("a", max_tokens=60)))
+    adapted.until(lambda: prefill.tokens("long"))
+    world.hand_off(prefill, decode, adapted.sequence("b"), id="y")
+    adapted.until(lambda: decode.finished(id="y"))
+    assert prefill.finished(id="long")
+    assert prefill.failures() == decode.failures() == []
