@@ -32,6 +32,10 @@ class HeldRequests:
     def __iter__(self) -> Iterator[HeldRequest]:
         return iter(self._held)
 
+    def prefills(self) -> frozenset[tuple[int, int]]:
+        """Rooms and attempts of those that other workers wait for."""
+        return frozenset((held.frame.room, held.frame.attempt) for held in self if isinstance(held.frame, Prefill))
+
     def add(self, held: HeldRequest) -> None:
         self._held.append(held)
 

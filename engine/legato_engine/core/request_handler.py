@@ -51,6 +51,7 @@ class RequestHandler:
         self.adapters = adapters
         self._held = HeldRequests()
         self._stall = Stall()
+        self._kept: frozenset[tuple[int, int]] = frozenset()  # rooms and attempts that the agent keeps for held ones
         self._asks_again = False  # of those that are held, some may begin, or need not be waited for any more
         self._attempts: dict[int, dict[str, int]] = {}  # of each gateway's requests, by key
 
@@ -142,7 +143,15 @@ class RequestHandler:
                 self._migrate(gateway, frame)
 
     def begin_held(self) -> None:
-        """Begin what waited for a grammar that is compiled now, or an adapter that is loaded or has room."""
+        """Begin what waited for a grammar that is compiled now, or an adapter that is loaded or has room; grants for
+        what goes on waiting are kept."""
+        self._begin_round()
+        prefills = self._held.prefills()
+        if self.agent is not None and (prefills or self._kept):
+            self.agent.hold(prefills)
+        self._kept = prefills
+
+    def _begin_round(self) -> None:
         compiled, loaded = self._grammars.take_done(), self.adapters.take_done()
         if not (compiled or loaded or (self._held and (self._asks_again or self.adapters.has_room))):
             return

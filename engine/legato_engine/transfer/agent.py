@@ -5,7 +5,7 @@ What happens between is in `session` (the table), `sender` and `receiver` (its t
 alike) and `peers` (connections).
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from itertools import chain
 
 from legato_engine.transfer.checksum import ArenaMemory
@@ -106,6 +106,11 @@ class TransferAgent:
         until `abort`: the caller owns the request's deadline. Blocks need no pinning before `Granted`.
         """
         self._sender.expect(room, attempt, peer, root)
+
+    def hold(self, keys: Collection[tuple[int, int]]) -> None:
+        """Rooms and attempts that will be expected, and are not yet: their grants are kept alive. All of them, in every
+        turn in which there are any, and in the first without."""
+        self._sender.hold(keys)
 
     def push(self, room: int, first: int, blocks: Sequence[int], hashes: Sequence[bytes]) -> None:
         """Sends complete blocks: sequence blocks `first, first+1, …` lie in `blocks` of the own arena.

@@ -44,6 +44,7 @@ class SessionRecord:
     connection: int | None = None  # the only one that may carry this hand-off
     due: float = 0.0  # end of the lease; once the session has ended, of its memory
     renew_at: float = 0.0
+    held: bool = False  # the own core knows of it, and opens it later
     failure: SessionFailure | None = None
 
     @property
@@ -56,8 +57,8 @@ class SessionRecord:
 
     @property
     def renewed(self) -> bool:
-        """Whether both sides work on it: each tells the other so, and any message starts the lease over."""
-        return self.session.state in _RENEWED
+        """Whether both sides work on it, or will: each tells the other so, and any message starts the lease over."""
+        return self.session.state in _RENEWED or (self.held and self.session.state is S.PARKED)
 
     @property
     def name(self) -> tuple[str, int, int]:

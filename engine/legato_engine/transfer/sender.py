@@ -1,6 +1,6 @@
 """The sending side: pushed blocks become puts, grants are taken and given back, and the last message ends it."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
@@ -10,7 +10,7 @@ from legato_engine.transfer.context import TransferContext
 from legato_engine.transfer.events import Committed, Granted
 from legato_engine.transfer.link import PutDone, PutFailed
 from legato_engine.transfer.puts import PutInFlight, spans
-from legato_engine.transfer.registry import SessionFailure, SessionRecord, SessionRegistry
+from legato_engine.transfer.registry import Key, SessionFailure, SessionRecord, SessionRegistry
 from legato_engine.transfer.session import Action, SessionEvent, SessionState
 from legato_protocol import block_hash, handoff
 from legato_protocol.stream import Peer, TokenItem
@@ -57,6 +57,10 @@ class Sender:
             other.current = other is out
         out.peer, out.root, out.parent = peer, root, root
         self.sessions.step(out, SessionEvent.EXPECT)
+
+    def hold(self, keys: Collection[Key]) -> None:
+        for out in self.sessions:
+            out.held = out.key in keys
 
     def push(self, room: int, first: int, blocks: Sequence[int], hashes: Sequence[bytes]) -> None:
         out = self._granted(room)

@@ -345,3 +345,40 @@ def test_a_prefill_waits_for_room_where_others_are_computed_however_long_they_ar
     adapted.until(lambda: decode.finished(id="y"))
     assert prefill.finished(id="long")
     assert prefill.failures() == decode.failures() == []
+
+
+def test_a_grant_outlasts_its_lease_while_the_prefill_waits_for_its_adapter(make_world, shifting_runner):
+    adapted, receiving = Adapted(make_world(lease=8.0), shifting_runner), Loads()
+    try:
+        prefill = adapted.worker("p")
+        decode = adapted.world.worker("d", runner=shifting_runner(), adapters=receiving.offered)
+        adapted.loads.gate.clear()
+        adapted.world.hand_off(prefill, decode, adapted.sequence("b"))
+        adapted.until(decode.scheduler.adapters)
+        adapted.world.run(40)
+        assert prefill.failures() == decode.failures() == []
+        adapted.loads.gate.set()
+        adapted.until(decode.finished)
+        assert decode.tokens() == adapted.expected("b")
+        assert prefill.agent.counts().fences == decode.agent.counts().fences == 0
+    finally:
+        adapted.loads.gate.set()
+        adapted.world.close()
+
+
+def test_a_grant_for_a_prefill_that_waits_no_more_ends_with_its_lease(make_world, shifting_runner):
+    adapted, receiving = Adapted(make_world(lease=8.0), shifting_runner), Loads()
+    try:
+        prefill = adapted.worker("p")
+        decode = adapted.world.worker("d", runner=shifting_runner(), adapters=receiving.offered)
+        adapted.loads.gate.clear()
+        adapted.world.hand_off(prefill, decode, adapted.sequence("b"))
+        adapted.until(decode.scheduler.adapters)
+        adapted.world.run(20)
+        assert decode.failures() == []
+        prefill.tell(Cancel("r", 1))
+        adapted.until(decode.failures, seconds=10)
+        assert decode.failures()[0].retry
+    finally:
+        adapted.loads.gate.set()
+        adapted.world.close()
