@@ -31,7 +31,7 @@ class SmallModel:
     def pytest_collection_modifyitems(self, items):
         for item in items:
             if item.name.startswith(TOO_HARD):
-                item.add_marker(pytest.mark.xfail(reason="needs a larger model"))
+                item.add_marker(pytest.mark.skip(reason="needs a larger model"))
 
 
 class TestLegato(ChatModelIntegrationTests):
@@ -43,7 +43,7 @@ class TestLegato(ChatModelIntegrationTests):
     def chat_model_params(self):
         url = os.environ["LEGATO_URL"]
         settings = {"model": "smollm2", "base_url": f"{url}/v1", "api_key": "none", "temperature": 0}
-        return settings | {"max_tokens": 400, "stream_usage": True, "model_kwargs": {"parallel_tool_calls": False}}
+        return settings | {"max_tokens": 200, "stream_usage": True, "model_kwargs": {"parallel_tool_calls": False}}
 
     @property
     def tool_choice_value(self):
