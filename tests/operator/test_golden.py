@@ -20,7 +20,7 @@ from legato_operator.planning.actions import Apply
 REFUSED = "tensor-parallel"
 SERVED = [case for case in golden.CASES if case != REFUSED]
 EXAMPLES = {path.parent.name: path for path in sorted((Path(__file__).parents[2] / "examples").glob("*/*.yaml"))}
-UNRESTRICTED = {"gpu-rdma", "rdma"}  # RDMA needs locked memory, which the restricted level does not give
+UNRESTRICTED = {"adapters", "gpu-rdma", "rdma"}
 MANAGER = "legato-operator"
 
 

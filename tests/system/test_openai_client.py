@@ -348,7 +348,7 @@ def test_what_is_not_served_says_so(service: Any) -> None:
     with pytest.raises(openai.NotFoundError):
         service.client.models.retrieve("gpt-7")
     with pytest.raises(openai.NotFoundError):
-        service.client.responses.create(model="smollm2", input="hi")
+        service.client.responses.retrieve("resp_of-another-service")
 
 
 def test_a_deadline_ends_a_request_with_a_typed_error(service: Any, complete: Callable[..., Any]) -> None:

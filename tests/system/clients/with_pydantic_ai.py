@@ -12,7 +12,7 @@ import contextlib
 import sys
 
 from pydantic import BaseModel, ConfigDict
-from pydantic_ai import Agent, NativeOutput, PromptedOutput, ToolOutput
+from pydantic_ai import Agent, ModelSettings, NativeOutput, PromptedOutput, RunContext, ToolOutput
 from pydantic_ai.exceptions import OutputTokenLimitExceeded
 from pydantic_ai.models.openai import OpenAIChatModel
 from pydantic_ai.providers.openai import OpenAIProvider
@@ -49,12 +49,12 @@ def main(url: str) -> None:
         asked.append(city)
         return "sunny"
 
-    agent = Agent(model, tools=[get_weather], model_settings=settings | {"tool_choice": ["get_weather"]})
-    try:
-        agent.run_sync("What is the weather in Paris?")
-    except Exception:
-        if not asked:
-            raise
+    def settings_of_step(context: RunContext) -> ModelSettings:
+        """A call first, then an answer: an agent that had to call in every step would never end."""
+        return settings | {"tool_choice": "none" if asked else ["get_weather"]}
+
+    agent = Agent(model, tools=[get_weather], model_settings=settings_of_step)
+    assert agent.run_sync("What is the weather in Paris?").output
     assert asked
 
 
