@@ -55,7 +55,7 @@ def read(folder: Path, max_rank: int) -> AdapterConfig:
     if not isinstance(rank, int) or isinstance(rank, bool) or rank < 1:
         raise CorruptModel(f"{path}: not a valid r: {rank!r} (a whole number from 1)")
     if rank > max_rank:
-        raise UnsupportedModel(f"{path}: r is {rank}; at most {max_rank} is allowed here (maxRank)")
+        raise UnsupportedModel(f"{path}: r is {rank}; at most {max_rank} is allowed here (model.maxAdapterRank)")
     if not isinstance(alpha, int | float) or isinstance(alpha, bool) or not math.isfinite(alpha):
         raise CorruptModel(f"{path}: not a valid lora_alpha: {alpha!r} (a number)")
     scale = alpha / math.sqrt(rank) if raw.get("use_rslora") else alpha / rank
