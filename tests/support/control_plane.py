@@ -241,7 +241,7 @@ def _start(folder: Path, scratch: Path, stack: contextlib.ExitStack) -> ApiServe
             f"--service-account-key-file={key}",
             f"--service-account-signing-key-file={key}",
             "--service-account-issuer=https://kubernetes.default.svc",
-            "--service-cluster-ip-range=10.0.0.0/24",
+            "--service-cluster-ip-range=10.0.0.0/16",
             "--authorization-mode=RBAC",
             "--disable-admission-plugins=ServiceAccount",
             "--feature-gates=ImageVolume=true",  # on by itself from 1.35

@@ -58,7 +58,7 @@ REASONS = {
     ACCEPTED: "requests from outside the cluster reach the gateways, by what the routes' controllers say",
     ADVISORY: "`scaling.mode` is `Advisory`: the autoscaler tells what it would set and changes nothing",
     ALL_READY: "all components needed to serve requests are ready",
-    API_REFUSED: "the API server rejected a write of the operator: a quota, an admission policy or missing permissions",
+    API_REFUSED: "the API server rejected a write of the operator: a quota, a policy, a webhook or missing permissions",
     AUTOSCALING: "the autoscaler sets the pools' replicas by what it measures",
     CAPACITY_UNAVAILABLE: "no place for one more worker like those that run; no others are started meanwhile",
     CAPPED: "the desired number of workers is outside the scaling bounds, the ratio of the pools or the GPU budget",

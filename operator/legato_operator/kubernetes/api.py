@@ -260,7 +260,7 @@ class KubernetesCluster:
         if response.status == 429:
             raise Throttled(f"429: {_message(response.read())}", retry_after(response.headers))
         if response.status >= 300:
-            raise _error(response.status, _message(response.read()))
+            raise _error(response.status, _message(response.read()), writing=method != "GET")
         return response
 
     async def _in_thread(self, work: Callable[[], _Result]) -> _Result:
@@ -327,8 +327,9 @@ def _message(body: bytes) -> str:
         return body[:200].decode(errors="replace")
 
 
-def _error(status: int, message: str) -> ClusterError:
-    kind = _ERRORS.get(status, Unavailable if status >= 500 else ClusterError)
+def _error(status: int, message: str, writing: bool = False) -> ClusterError:
+    # A write's 500 is about its object: a webhook failed, or Services' addresses have run out. Others may be taken.
+    kind = _ERRORS.get(status, Unavailable if status > 500 or (status == 500 and not writing) else ClusterError)
     if any(text in message for text in _UNTYPED):
         kind = Invalid
     if status == 422 and "metadata.uid" in message:

@@ -80,6 +80,21 @@ def test_errors_of_the_server_are_tried_again(space, build):
     asyncio.run(check())
 
 
+def test_object_that_the_server_fails_on_is_told_and_keeps_nothing_else_from_being_made(space, build):
+    """As where a webhook for Services does not answer, or their addresses have run out: the server answers 500."""
+
+    async def check():
+        async with _through_gate(space) as (s, way):
+            some = way.answer = Some(500, 10_000, lambda r: r.method != "GET" and "/services" in r.path)
+            await s.make(build())
+            await s.wait(lambda: _is(s.condition("Progressing"), ("False", "APIRefused")))
+            await s.wait(lambda: s.exists("Deployment", "demo-gateway"))
+            some.left = 0
+            await s.wait(lambda: _settled(s))
+
+    asyncio.run(check())
+
+
 def test_watches_that_are_too_old_begin_anew_and_what_they_missed_is_mended(space, build):
     """All watches end; each that follows is told 410 first. Meanwhile something is deleted and something edited."""
 
