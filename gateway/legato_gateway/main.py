@@ -20,7 +20,7 @@ from legato_gateway.generation_config import GenerationDefaults
 from legato_gateway.http import protocol, server
 from legato_gateway.http.connections import ConnectionLimits, Connections
 from legato_gateway.http.control import ByPort
-from legato_gateway.openai.preparation_forks import PreparationForks
+from legato_gateway.serving.preparation_forks import PreparationForks
 from legato_gateway.settings import GatewaySettings
 from legato_gateway.tokenizer.tokens import ModelTokenizer
 from legato_protocol import model_digest, names, open_files

@@ -3,12 +3,15 @@
 import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import Final, Literal, Protocol
 
 from legato_gateway.prompt_scores import PromptScores
 from legato_protocol.reasoning import ReasoningTokens
+from legato_protocol.sampling_limits import Interval
 from legato_protocol.stream import SamplingParams, TokenLogprobs
 
+PRIORITY: Final = Interval(-1000, 1000)  # higher goes first
+MAX_NAME_CHARACTERS: Final = 512  # of a tenant, or a salt
 Operation = Literal["chat", "text_completion"]  # as traces name it
 
 

@@ -14,7 +14,7 @@ import pytest
 from legato_gateway.discovery import WorkerAddress
 from legato_gateway.errors import InternalFault
 from legato_gateway.gateway import Gateway
-from legato_gateway.openai.preparation import LONG
+from legato_gateway.serving.preparation import LONG
 from legato_gateway.settings import GatewaySettings
 from legato_gateway.testing.fake_worker import FakeWorker
 from legato_gateway.tokenizer.tokens import ModelTokenizer

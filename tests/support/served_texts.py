@@ -10,7 +10,7 @@ import httpx
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors
 
 from legato_gateway.http import app as application
-from legato_gateway.openai.serving import ServedModel
+from legato_gateway.serving.model_serving import ServedModel
 from legato_gateway.testing.fake_worker import FakeWorker
 from legato_gateway.tokenizer.files import TokenizerFiles
 from legato_gateway.tokenizer.tokens import ModelTokenizer

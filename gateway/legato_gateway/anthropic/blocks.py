@@ -18,8 +18,8 @@ from legato_gateway.anthropic.schemas import (
     ToolUseBlock,
 )
 from legato_gateway.errors import BadRequest, Unsupported
-from legato_gateway.openai import bodies
 from legato_gateway.openai.schemas import MAX_CALLS, ChatMessage, FunctionCall, ToolCall
+from legato_gateway.serving import bodies
 
 _ROLES = ("user", "assistant", "system")
 _WITHOUT_EFFECT = ("redacted_thinking",)  # of earlier answers: nobody here can read it

@@ -13,11 +13,11 @@ from legato_gateway.anthropic import blocks, paths, tools
 from legato_gateway.anthropic.schemas import CountTokensBody, MessagesBody, OutputConfig, PromptBody, Thinking
 from legato_gateway.anthropic.writer import MessageHead, MessagesWriter
 from legato_gateway.errors import BadRequest
-from legato_gateway.openai import bodies, chat
-from legato_gateway.openai.generation_response import PreparedRequest
-from legato_gateway.openai.params import Asked
+from legato_gateway.openai import chat
 from legato_gateway.openai.schemas import ChatBody
-from legato_gateway.openai.serving import ModelServing
+from legato_gateway.serving import bodies
+from legato_gateway.serving.model_serving import ModelServing
+from legato_gateway.serving.prepared_request import Asked, PreparedRequest
 
 VERSIONS: Final = ("2023-06-01", "2026-10-21")  # alike in all that is supported here
 HEADER_VERSION: Final = "anthropic-version"

@@ -4,19 +4,19 @@ from fastapi import APIRouter, Request
 
 from legato_gateway.anthropic import errors, messages
 from legato_gateway.anthropic.schemas import CountTokensBody, MessagesBody
-from legato_gateway.openai import openapi
-from legato_gateway.openai import routes as shared
-from legato_gateway.openai.serving import OpenAIServing
+from legato_gateway.serving import openapi
+from legato_gateway.serving.context import ServingContext
+from legato_gateway.serving.handlers import add_generation, prepared
 
 
-def router(serving: OpenAIServing) -> APIRouter:
+def router(serving: ServingContext) -> APIRouter:
     """Routes under `/v1/messages`."""
     routes = APIRouter(prefix="/v1", responses=openapi.errors(errors.SCHEMA))
-    shared.add_generation(routes, serving, "/messages", messages.prepare, MessagesBody)
+    add_generation(routes, serving, "/messages", messages.prepare, MessagesBody)
 
     @routes.post("/messages/count_tokens", openapi_extra=openapi.takes(CountTokensBody))
     async def count_tokens(request: Request) -> dict[str, int]:
         """How many tokens a message's prompt has."""
-        return {"input_tokens": await shared.prepared(serving, request, messages.count)}
+        return {"input_tokens": await prepared(serving, request, messages.count)}
 
     return routes

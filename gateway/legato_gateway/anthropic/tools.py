@@ -8,8 +8,8 @@ from msgspec import UNSET, Raw, UnsetType
 from legato_gateway.anthropic.blocks import is_given, unsupported
 from legato_gateway.anthropic.schemas import Kind, Tool, ToolChoice, Tools
 from legato_gateway.errors import BadRequest, Unsupported
-from legato_gateway.openai import bodies
 from legato_gateway.openai.tools.definitions import MAX_TOOLS_BYTES
+from legato_gateway.serving import bodies
 
 _TOOLS = msgspec.json.Decoder(Tools | None)
 _KIND = msgspec.json.Decoder(Kind)

@@ -11,9 +11,10 @@ import pydantic_core
 
 from legato_gateway.anthropic import errors
 from legato_gateway.errors import GatewayError
+from legato_gateway.json_encoding import encode
 from legato_gateway.openai.answer import AnswerFormat, AnswerReader
-from legato_gateway.openai.sse import CollectedChoice, encode
 from legato_gateway.request import Delta, Usage
+from legato_gateway.serving.writer import CollectedChoice
 
 _Event = dict[str, Any]
 

@@ -15,7 +15,7 @@ import msgspec
 from msgspec import Meta
 
 from legato_gateway.clients.client import Client
-from legato_gateway.openai.schemas import MAX_NAME_CHARACTERS, PRIORITY
+from legato_gateway.request import MAX_NAME_CHARACTERS, PRIORITY
 from legato_protocol.followed_files import InvalidFile
 
 MOST_TOKENS: Final = 10**12

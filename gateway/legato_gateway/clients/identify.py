@@ -10,7 +10,7 @@ from legato_gateway.admission.limits import Quota
 from legato_gateway.clients.client import Client
 from legato_gateway.clients.key_file import KeyFile
 from legato_gateway.errors import BadRequest, InvalidAPIKey
-from legato_gateway.openai.schemas import MAX_NAME_CHARACTERS
+from legato_gateway.request import MAX_NAME_CHARACTERS
 from legato_protocol import names
 
 API_KEY: Final = "x-api-key"  # as clients of Anthropic's API have sent it

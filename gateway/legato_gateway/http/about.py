@@ -8,7 +8,7 @@ from fastapi import APIRouter, Request
 from legato_gateway.clients.identify import Clients
 from legato_gateway.http import health
 from legato_gateway.http.health import StatusSource
-from legato_gateway.openai import openapi
+from legato_gateway.serving import openapi
 
 VERSION: Final = metadata.version("legato")
 _UNREADY: Final[openapi.Shown] = {503: {"description": "No request can be served; `why` says why"}}

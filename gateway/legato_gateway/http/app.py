@@ -22,16 +22,17 @@ from legato_gateway.http import about, cors, docs, health
 from legato_gateway.http.health import StatusSource
 from legato_gateway.http.tracing import TraceRequests
 from legato_gateway.openai import routes, tokenization
-from legato_gateway.openai.body_budget import BodyBudget
-from legato_gateway.openai.event_stream import StreamPolicy
-from legato_gateway.openai.preparation import PreparationPool
-from legato_gateway.openai.preparation_forks import PreparationForks
-from legato_gateway.openai.reasoning import support as reasoning
 from legato_gateway.openai.responses import routes as response_routes
 from legato_gateway.openai.responses.store import ResponseStore
-from legato_gateway.openai.serving import ModelServing, OpenAIServing, ServedModel, Tokenizer
-from legato_gateway.openai.tools import families, support
+from legato_gateway.parsers.reasoning import support as reasoning
+from legato_gateway.parsers.tool_calls import families, support
 from legato_gateway.request import Relay
+from legato_gateway.serving.body_budget import BodyBudget
+from legato_gateway.serving.context import ServingContext
+from legato_gateway.serving.event_stream import StreamPolicy
+from legato_gateway.serving.model_serving import ModelServing, ServedModel, Tokenizer
+from legato_gateway.serving.preparation import PreparationPool
+from legato_gateway.serving.preparation_forks import PreparationForks
 
 if TYPE_CHECKING:
     from legato_telemetry.spans import Tracing
@@ -70,7 +71,7 @@ class Parts:
 def create(parts: Parts) -> FastAPI:
     """The application. Serve it with `protocol.of`."""
     app = FastAPI(title="Legato gateway", version=about.VERSION, docs_url=None, redoc_url=None, redirect_slashes=False)
-    serving = OpenAIServing(
+    serving = ServingContext(
         of_model=_of_model(parts),
         relay=parts.relay,
         default_deadline=parts.default_deadline,

@@ -14,7 +14,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from legato_gateway.clients.identify import TRUSTED
-from legato_gateway.openai.sse import encode
+from legato_gateway.json_encoding import encode
 from legato_gateway.ui import routes
 from legato_protocol import demand
 from legato_protocol.demand import DEMAND_PATH, DemandReport

@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from legato_gateway.openai.sse import encode
+from legato_gateway.json_encoding import encode
 
 
 class StatusSource(Protocol):

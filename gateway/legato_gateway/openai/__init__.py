@@ -1,1 +1,1 @@
-"""OpenAI's HTTP API over the relay: requests checked and tokenized, answers and errors in OpenAI's shapes."""
+"""OpenAI's HTTP API: its bodies become requests of the relay, and answers are spelled in its shapes."""

@@ -5,12 +5,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from legato_gateway.openai.reasoning.families import FAMILIES
-from legato_gateway.openai.reasoning.parser import ReasoningParser
-from legato_gateway.openai.reasoning.support import ReasoningFormat
 from legato_gateway.openai.tools.definitions import CallFormat
-from legato_gateway.openai.tools.families import CallParser
-from legato_gateway.openai.tools.said import CallStart, Piece
+from legato_gateway.parsers.reasoning.families import FAMILIES
+from legato_gateway.parsers.reasoning.parser import ReasoningParser
+from legato_gateway.parsers.reasoning.support import ReasoningFormat
+from legato_gateway.parsers.tool_calls.families import CallParser
+from legato_gateway.parsers.tool_calls.said import CallStart, Piece
 from legato_gateway.request import TokenText
 
 _LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"

@@ -8,7 +8,6 @@ import msgspec
 
 from legato_gateway.errors import BadRequest
 from legato_gateway.openai import (
-    bodies,
     chat_start,
     extras,
     params,
@@ -21,19 +20,19 @@ from legato_gateway.openai import (
 from legato_gateway.openai.answer import AnswerFormat
 from legato_gateway.openai.chat_start import ChatStart
 from legato_gateway.openai.chat_writer import ChatWriter
-from legato_gateway.openai.generation_response import PreparedRequest
-from legato_gateway.openai.params import Asked
 from legato_gateway.openai.reasoning import bounds, template_variables
-from legato_gateway.openai.reasoning import families as reasoning_families
-from legato_gateway.openai.reasoning.support import ReasoningFormat
 from legato_gateway.openai.schemas import ChatBody, ChatMessage, Messages
-from legato_gateway.openai.serving import ModelServing, new_id
-from legato_gateway.openai.sse import ResponseHead
+from legato_gateway.openai.sse import ResponseHead, new_id
 from legato_gateway.openai.tools import definitions
 from legato_gateway.openai.tools import messages as chat_messages
 from legato_gateway.openai.tools.definitions import OfferedTools
-from legato_gateway.openai.tools.families import FAMILIES
+from legato_gateway.parsers.reasoning import families as reasoning_families
+from legato_gateway.parsers.reasoning.support import ReasoningFormat
+from legato_gateway.parsers.tool_calls.families import FAMILIES
 from legato_gateway.request import GenerationRequest
+from legato_gateway.serving import bodies
+from legato_gateway.serving.model_serving import ModelServing
+from legato_gateway.serving.prepared_request import Asked, PreparedRequest
 
 _MESSAGES = msgspec.json.Decoder(Messages)
 
@@ -89,7 +88,7 @@ def chat_request(
     scored = prompt_logprobs.asked(body)
     prompt_logprobs.check_size(body, scored, len(prompt))
     sampling = msgspec.structs.replace(sampling, prompt_logprobs=scored)
-    shown = _shown(serving, tools, reasoning) | serving.shown_tokens(body)
+    shown = _shown(serving, tools, reasoning) | serving.shown_tokens(body.skip_special_tokens)
     counted = reasoning.tokens if reasoning else None
     request = params.request(id, prompt, sampling, body, options, shown, counted)
     return ChatRequest(request, AnswerFormat(tools.calls, reasoning), chat_start.of(body, messages))

@@ -4,13 +4,15 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from legato_gateway.errors import GatewayError
+from legato_gateway.json_encoding import encode
 from legato_gateway.openai import answer, prompt_logprobs
 from legato_gateway.openai.answer import AnswerFormat, AnswerReader
 from legato_gateway.openai.chat_start import NEW_MESSAGE, ChatStart
 from legato_gateway.openai.extras import NO_EXTRAS, Extras, StreamExtras
-from legato_gateway.openai.sse import ChunkEncoder, ChunkExtra, CollectedChoice, ResponseHead, encode, usage_fields
+from legato_gateway.openai.sse import ChunkEncoder, ChunkExtra, ResponseHead, usage_fields
 from legato_gateway.openai.token_logprobs import logprob_fields
 from legato_gateway.request import Delta, TokenText, Usage
+from legato_gateway.serving.writer import CollectedChoice
 
 KIND = "chat.completion"
 _NOTHING = b'"delta":{}'

@@ -9,9 +9,9 @@ from typing import Any
 from msgspec.structs import replace
 
 from legato_gateway.errors import BadRequest, GatewayError
+from legato_gateway.json_encoding import encode
 from legato_gateway.openai import (
     best_of,
-    bodies,
     chat_start,
     extras,
     params,
@@ -22,14 +22,15 @@ from legato_gateway.openai import (
     unsupported,
 )
 from legato_gateway.openai.extras import NO_EXTRAS, Extras, StreamExtras
-from legato_gateway.openai.generation_response import PreparedRequest
-from legato_gateway.openai.params import Asked
 from legato_gateway.openai.prompts import Prompt, prompts
 from legato_gateway.openai.schemas import CompletionBody
-from legato_gateway.openai.serving import ModelServing, new_id
-from legato_gateway.openai.sse import ChunkEncoder, CollectedChoice, ResponseHead, encode, finite, usage_fields
+from legato_gateway.openai.sse import ChunkEncoder, ResponseHead, finite, new_id, usage_fields
 from legato_gateway.prompt_scores import PromptScores
 from legato_gateway.request import Delta, TokenText, Usage
+from legato_gateway.serving import bodies
+from legato_gateway.serving.model_serving import ModelServing
+from legato_gateway.serving.prepared_request import Asked, PreparedRequest
+from legato_gateway.serving.writer import CollectedChoice
 
 KIND = "text_completion"
 DEFAULT_MAX_TOKENS = 16  # OpenAI's
@@ -61,7 +62,9 @@ def prepare(serving: ModelServing, asked: Asked, raw: bytearray) -> PreparedRequ
         sampling = params.sampling(body, serving.limits, most, logprobs, grammar)
         sampling = replace(token_choice.restricted(sampling, body, serving), prompt_logprobs=scored)
         id = head.id if len(given) == 1 else f"{head.id}-{number}"
-        made = params.request(id, ids, sampling, body, options, serving.shown_tokens(body), choices=best.made)
+        made = params.request(
+            id, ids, sampling, body, options, serving.shown_tokens(body.skip_special_tokens), choices=best.made
+        )
         requests.append(dataclasses.replace(made, explains_end=logprobs is not None))
     kept = tuple(request.prompt for request in requests)
     prompt_logprobs.check_size(body, scored, sum(map(len, kept)) * (body.n or 1))

@@ -6,39 +6,20 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
-from legato_gateway.clients.client import Client
-from legato_gateway.errors import BadRequest, ContextLengthExceeded
-from legato_gateway.generation_config import NEUTRAL, GenerationDefaults
-from legato_gateway.openai.deadline import Deadline
-from legato_gateway.openai.schemas import PRIORITY, ChatBody, SamplingBody
+from legato_gateway.errors import BadRequest
+from legato_gateway.openai.schemas import ChatBody, SamplingBody
 from legato_gateway.openai.structured_output import Grammar
-from legato_gateway.request import GenerationRequest
-from legato_protocol import durations, names
+from legato_gateway.request import PRIORITY, GenerationRequest
+from legato_gateway.serving.deadline import Deadline
+from legato_gateway.serving.model_serving import ModelLimits, too_long
+from legato_gateway.serving.prepared_request import Asked
+from legato_protocol import names
 from legato_protocol.reasoning import ReasoningTokens
 from legato_protocol.sampling_limits import LOGIT_BIAS, MAX_CHOICES, RANGES
 from legato_protocol.stream import JSON_SCHEMA, SamplingParams
 
 _N = TypeVar("_N", int, float)
 _NAMED = 16  # wrong tokens that are told back
-
-
-@dataclass(frozen=True, slots=True)
-class ModelLimits:
-    """What of the model bounds a request."""
-
-    vocabulary: int  # token ids are below it
-    eos_ids: tuple[int, ...]
-    context: int  # tokens of prompt and answer together
-    defaults: GenerationDefaults = NEUTRAL
-
-
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """What is known of a request apart from its body: who sent it, its headers, and by when it has to end."""
-
-    client: Client
-    headers: Mapping[str, str]
-    deadline: Deadline
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,14 +47,6 @@ def options(asked: Asked, body: SamplingBody) -> RequestOptions:
         explain=headers.get(names.HEADER_EXPLAIN, "").lower() in ("true", "1", "yes"),
         trace=headers.get(names.HEADER_TRACE, ""),
     )
-
-
-def seconds(text: str) -> float:
-    """What a deadline header says, in seconds: `30`, `30s`, `500ms` or `1m30s`. Raises BadRequest."""
-    try:
-        return durations.parse_header(text.strip())
-    except ValueError as error:
-        raise BadRequest(f"{names.HEADER_DEADLINE}: {error}", param=names.HEADER_DEADLINE) from None
 
 
 def sampling(
@@ -116,11 +89,6 @@ def limit(wanted: int | None, prompt_tokens: int, context: int, default: int | N
         asked = "" if wanted is None else f" and {wanted} of the answer"
         raise too_long(context, f"there are {prompt_tokens} tokens of the prompt{asked}", param)
     return wanted or min(default or room, room)
-
-
-def too_long(context: int, what: str, param: str) -> ContextLengthExceeded:
-    """Clients that cut prompts find how long they may be in the first words, which are OpenAI's."""
-    return ContextLengthExceeded(f"This model's maximum context length is {context} tokens, but {what}", param=param)
 
 
 def request(

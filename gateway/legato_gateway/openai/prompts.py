@@ -10,8 +10,9 @@ import msgspec
 from msgspec import Raw
 
 from legato_gateway.errors import BadRequest
-from legato_gateway.openai import bodies, params
 from legato_gateway.openai.schemas import Texts, TokenIdLists, TokenIds
+from legato_gateway.serving import bodies
+from legato_gateway.serving.model_serving import too_long
 from legato_protocol.sampling_limits import MAX_CHOICES
 
 MAX_TRUNCATED = 1 << 20  # ids of all prompts, before they are cut
@@ -55,4 +56,4 @@ def _check_count(count: int) -> None:
 def _check_length(count: int, context: int, prompts: int, truncates: bool) -> None:
     if count > max(prompts * context, MAX_TRUNCATED if truncates else 0):
         of = "the prompt" if prompts == 1 else f"{prompts} prompts"
-        raise params.too_long(context, f"there are {count} tokens of {of}", "prompt")
+        raise too_long(context, f"there are {count} tokens of {of}", "prompt")

@@ -5,11 +5,13 @@ so that `unsupported` can name them. `Raw` fields stay JSON: they may be long, a
 Lists are tuples here: garbage collection leaves those of plain values alone, so many of them do not stall the process.
 """
 
-from typing import Annotated, Any
+from typing import Annotated
 
 import msgspec
 from msgspec import UNSET, Meta, Raw, UnsetType
 
+from legato_gateway.request import MAX_NAME_CHARACTERS, PRIORITY
+from legato_gateway.serving.openapi import json_schema
 from legato_protocol.sampling_limits import (
     LARGEST_COUNT,
     LOGIT_BIAS,
@@ -25,31 +27,13 @@ from legato_protocol.sampling_limits import (
 
 MAX_STOPS = 16
 MAX_STOP_CHARACTERS = 1024
-MAX_NAME_CHARACTERS = 512
 MAX_WORD_CHARACTERS = 256  # of one of bad_words
 MAX_MESSAGES = 2048  # OpenAI's
 MAX_CONTENT_PARTS = 2048  # of one message
 MAX_CALLS = 128  # of one message
-PRIORITY = Interval(-1000, 1000)
 
 Absent = Raw | UnsetType  # a feature that is not there
 NoEffect = Raw | UnsetType  # it changes nothing about an answer here, whatever it is
-
-
-def json_schema(type: Any) -> dict[str, Any]:
-    """The schema of a type in one piece: OpenAPI keeps no definitions inside of a request body."""
-    whole = msgspec.json.schema(type, ref_template="#/{name}")
-    definitions = whole.pop("$defs", {})
-
-    def inlined(value: Any) -> Any:
-        if isinstance(value, dict):
-            if isinstance(name := value.get("$ref"), str):
-                return inlined(definitions[name.removeprefix("#/")])
-            return {key: inlined(inner) for key, inner in value.items()}
-        return [inlined(inner) for inner in value] if isinstance(value, list) else value
-
-    found: dict[str, Any] = inlined(whole)
-    return found
 
 
 def _whole(limits: Interval) -> Meta:

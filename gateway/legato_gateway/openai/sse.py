@@ -1,33 +1,16 @@
 """Server-sent events, and the JSON of answers. A token costs a few bytes joined to a prefix encoded once per choice."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
-
-import msgspec
+import secrets
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 from legato_gateway import errors
-from legato_gateway.openai.serving import ServedModel
-from legato_gateway.prompt_scores import PromptScores
-from legato_gateway.request import Delta, TokenText, Usage
+from legato_gateway.json_encoding import encode
+from legato_gateway.request import Usage
+from legato_gateway.serving.model_serving import ServedModel
 
 DONE = b"data: [DONE]\n\n"
 LEAST_LOGPROB = -9999.0  # JSON knows no infinity
-
-encode: Callable[[Any], bytes] = msgspec.json.Encoder().encode
-
-
-@dataclass(slots=True)
-class CollectedChoice:
-    """One choice as far as it was collected."""
-
-    index: int
-    text: list[str] = field(default_factory=list)
-    tokens: list[TokenText] = field(default_factory=list)
-    finish: str | None = None
-    stop: str | None = None
-    scores: PromptScores | None = None
-    token_ids: list[int] = field(default_factory=list)
 
 
 class ChunkExtra(NamedTuple):
@@ -39,22 +22,6 @@ class ChunkExtra(NamedTuple):
 
 
 NO_EXTRA = ChunkExtra()
-
-
-class Writer(Protocol):
-    """Spells one kind of answer."""
-
-    def delta(self, index: int, delta: Delta) -> bytes:
-        """Events that say `delta` of choice `index`; empty where there is nothing to say yet."""
-
-    def end(self, usage: Usage) -> bytes:
-        """What a stream ends with when all was said."""
-
-    def failed(self, error: errors.GatewayError) -> bytes:
-        """What a stream that fails ends with."""
-
-    def whole(self, answers: Sequence[CollectedChoice], usage: Usage) -> bytes:
-        """The body of an answer that is not streamed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,3 +97,8 @@ def usage_fields(usage: Usage) -> dict[str, Any]:
 def finite(logprob: float) -> float:
     """`logprob`, as JSON can say it."""
     return max(logprob, LEAST_LOGPROB)
+
+
+def new_id(prefix: str) -> str:
+    """An id for one answer."""
+    return f"{prefix}-{secrets.token_hex(16)}"

@@ -13,8 +13,8 @@ import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
 from legato_gateway.errors import BadRequest, Unsupported
-from legato_gateway.openai import bodies
 from legato_gateway.openai.schemas import SamplingBody
+from legato_gateway.serving import bodies
 from legato_grammar import validation
 from legato_grammar.errors import InvalidGrammar
 from legato_protocol.sampling_limits import MAX_GRAMMAR_BYTES

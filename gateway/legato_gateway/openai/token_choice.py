@@ -6,7 +6,7 @@ import msgspec
 
 from legato_gateway.errors import BadRequest
 from legato_gateway.openai.schemas import SamplingBody
-from legato_gateway.openai.serving import ModelServing
+from legato_gateway.serving.model_serving import ModelServing
 from legato_protocol.sampling_limits import MAX_BAD_WORD_TOKENS
 from legato_protocol.stream import REASONING, SamplingParams
 

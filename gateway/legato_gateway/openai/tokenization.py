@@ -8,12 +8,15 @@ from fastapi.responses import Response
 from msgspec import UNSET, Meta, Raw, UnsetType
 
 from legato_gateway.errors import BadRequest, Unsupported
-from legato_gateway.openai import bodies, chat, openapi, params, unsupported
-from legato_gateway.openai.params import Asked
-from legato_gateway.openai.routes import prepared
-from legato_gateway.openai.schemas import Absent, ChatBody, Messages, TokenId, json_schema
-from legato_gateway.openai.serving import ModelServing, OpenAIServing
-from legato_gateway.openai.sse import encode
+from legato_gateway.json_encoding import encode
+from legato_gateway.openai import chat, unsupported
+from legato_gateway.openai.schemas import Absent, ChatBody, Messages, TokenId
+from legato_gateway.serving import bodies, openapi
+from legato_gateway.serving.context import ServingContext
+from legato_gateway.serving.handlers import prepared
+from legato_gateway.serving.model_serving import ModelServing, too_long
+from legato_gateway.serving.openapi import json_schema
+from legato_gateway.serving.prepared_request import Asked
 
 MAX_TOKEN_STRS = 65_536  # of one answer
 _Ids = tuple[TokenId, ...]
@@ -53,7 +56,7 @@ class DetokenizeBody(msgspec.Struct, frozen=True, kw_only=True):
     model: str | None = None
 
 
-def router(serving: OpenAIServing) -> APIRouter:
+def router(serving: ServingContext) -> APIRouter:
     """The two paths."""
     routes = APIRouter(responses=openapi.errors())
 
@@ -86,7 +89,7 @@ def text(serving: ModelServing, _asked: Asked, raw: bytearray) -> bytes:
     serving.check_model(body.model)
     count = bytes(body.tokens).count(b",") + 1
     if count > serving.model.context:
-        raise params.too_long(serving.model.context, f"there are {count} tokens", "tokens")
+        raise too_long(serving.model.context, f"there are {count} tokens", "tokens")
     ids = bodies.decode(_IDS, body.tokens, "tokens")
     if ids:
         serving.check_prompt(ids, "tokens")

@@ -7,8 +7,8 @@ import msgspec
 from msgspec import UNSET
 
 from legato_gateway.errors import BadRequest, Unsupported
-from legato_gateway.openai import bodies
 from legato_gateway.openai.schemas import Absent, ChatBody, ChatMessage, CompletionBody, SamplingBody
+from legato_gateway.serving import bodies
 
 _ROLE = re.compile(r"[A-Za-z0-9_-]{1,64}")  # which of them there are is for the model's chat template to say
 _SHORT = 256  # bytes of JSON: nothing that leaves a feature off is longer

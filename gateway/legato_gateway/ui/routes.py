@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from legato_gateway.openai.sse import encode
+from legato_gateway.json_encoding import encode
 
 PAGE: Final = "/ui"
 STATE: Final = "/ui/state"

@@ -6,8 +6,8 @@ from dataclasses import asdict
 from typing import Any
 
 from legato_gateway.http.state import State
-from legato_gateway.openai.serving import ServedModel
 from legato_gateway.relay.relay import RequestRelay
+from legato_gateway.serving.model_serving import ServedModel
 from legato_gateway.ui.load_samples import LoadSampler
 
 REQUESTS = 64  # the last ones

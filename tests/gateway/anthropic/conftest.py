@@ -1,22 +1,14 @@
-"""The application of the OpenAI API's tests, and Anthropic's official client for it."""
+"""The application of the API's tests, and Anthropic's official client for it."""
 
-import importlib.util
 from collections.abc import AsyncIterator, Callable
-from pathlib import Path
 from typing import Any
 
 import anthropic
 import httpx2
 import pytest
+from scripted_gateway import anyio_backend, gateway, make
 
-_FILE = Path(__file__).parents[1] / "openai" / "conftest.py"
-_SPEC = importlib.util.spec_from_file_location("scripted_gateway", _FILE)
-assert _SPEC is not None
-assert _SPEC.loader is not None
-_SHARED = importlib.util.module_from_spec(_SPEC)
-_SPEC.loader.exec_module(_SHARED)
-
-gateway, make, anyio_backend = _SHARED.gateway, _SHARED.make, _SHARED.anyio_backend
+__all__ = ("anyio_backend", "client", "connect", "gateway", "make")
 
 
 @pytest.fixture

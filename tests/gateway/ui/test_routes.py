@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from legato_gateway.http import control
-from legato_gateway.openai.serving import ServedModel
+from legato_gateway.serving.model_serving import ServedModel
 from legato_gateway.ui import routes
 from legato_gateway.ui.load_samples import LoadSampler
 from legato_gateway.ui.ui_state import REQUESTS, UIState

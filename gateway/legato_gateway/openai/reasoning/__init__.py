@@ -1,1 +1,1 @@
-"""Reasoning: what a model thinks before it answers, found in what it writes, and how a template is told of it."""
+"""Reasoning: what a request may ask of it, and how a template is told."""

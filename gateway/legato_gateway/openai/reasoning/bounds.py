@@ -5,8 +5,8 @@ from typing import Final
 import msgspec
 
 from legato_gateway.errors import BadRequest, Unsupported
-from legato_gateway.openai.reasoning.support import ReasoningFormat, ReasoningSupport
 from legato_gateway.openai.structured_output import Grammar
+from legato_gateway.parsers.reasoning.support import ReasoningFormat, ReasoningSupport
 from legato_protocol.reasoning import ReasoningBounds
 from legato_protocol.sampling_limits import MAX_GRAMMAR_BYTES
 from legato_protocol.stream import REASONING

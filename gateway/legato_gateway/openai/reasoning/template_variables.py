@@ -8,8 +8,8 @@ import msgspec
 from msgspec import UNSET, Raw
 
 from legato_gateway.errors import BadRequest, Unsupported
-from legato_gateway.openai import bodies
 from legato_gateway.openai.schemas import ChatBody
+from legato_gateway.serving import bodies
 
 MAX_BYTES: Final = 1 << 16  # of JSON
 EFFORTS: Final = ("none", "minimal", "low", "medium", "high", "xhigh", "max")

@@ -9,11 +9,11 @@ import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
 from legato_gateway.errors import BadRequest, Unsupported
-from legato_gateway.openai import bodies
+from legato_gateway.json_encoding import encode
 from legato_gateway.openai.responses.body import LOGPROBS, SHARED, ResponsesBody, TextConfig
 from legato_gateway.openai.schemas import ChatBody
-from legato_gateway.openai.sse import encode
 from legato_gateway.openai.tools.definitions import MAX_TOOLS, MAX_TOOLS_BYTES
+from legato_gateway.serving import bodies
 
 _NO_MESSAGES: Final = Raw(b"[]")  # they are given beside the body
 _TOOLS = msgspec.json.Decoder(list[dict[str, Any]] | None)

@@ -6,9 +6,11 @@ import msgspec
 from msgspec import UNSET, Meta, Raw, UnsetType
 
 from legato_gateway.errors import BadRequest, Unsupported
-from legato_gateway.openai import bodies
 from legato_gateway.openai.responses.items import Input
-from legato_gateway.openai.schemas import MAX_NAME_CHARACTERS, Absent, NoEffect, SamplingBody, json_schema
+from legato_gateway.openai.schemas import Absent, NoEffect, SamplingBody
+from legato_gateway.request import MAX_NAME_CHARACTERS
+from legato_gateway.serving import bodies
+from legato_gateway.serving.openapi import json_schema
 from legato_protocol.sampling_limits import MAX_LOGPROBS, RANGES
 
 MAX_METADATA: Final = 16  # these three are OpenAI's

@@ -8,7 +8,7 @@ from msgspec import UNSET, Raw, UnsetType
 
 from legato_gateway.openai.responses.body import ResponsesBody, TextConfig
 from legato_gateway.openai.responses.output import Fields
-from legato_gateway.openai.serving import ServedModel
+from legato_gateway.serving.model_serving import ServedModel
 from legato_protocol.stream import SamplingParams
 
 _SHORT = 2048  # bytes of JSON: no value of these has more

@@ -9,7 +9,7 @@ from typing import Any, Final, Literal
 
 from msgspec import Raw
 
-from legato_gateway.openai.sse import encode
+from legato_gateway.json_encoding import encode
 
 Status = Literal["completed", "incomplete"]
 Fields = dict[str, Any]

@@ -7,17 +7,18 @@ import msgspec
 from msgspec import UNSET
 
 from legato_gateway.errors import BadRequest, Unsupported
-from legato_gateway.openai import bodies, chat, unsupported
+from legato_gateway.openai import chat, unsupported
 from legato_gateway.openai.chat import ChatRequest
-from legato_gateway.openai.params import Asked
 from legato_gateway.openai.responses import as_chat, head, items
 from legato_gateway.openai.responses import body as body_of
 from legato_gateway.openai.responses.body import ResponsesBody
 from legato_gateway.openai.responses.items import Input
 from legato_gateway.openai.responses.output import item_id
 from legato_gateway.openai.responses.writer import ResponseWriter
-from legato_gateway.openai.serving import ModelServing
 from legato_gateway.request import GenerationRequest
+from legato_gateway.serving import bodies
+from legato_gateway.serving.model_serving import ModelServing
+from legato_gateway.serving.prepared_request import Asked
 
 _INPUT = msgspec.json.Decoder(Input)
 _INSTRUCTIONS = msgspec.json.Decoder(str | None)

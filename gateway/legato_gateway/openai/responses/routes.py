@@ -9,9 +9,7 @@ from msgspec import UNSET, Raw, UnsetType
 from starlette.responses import Response
 
 from legato_gateway.errors import BadRequest, NotFound, Unsupported
-from legato_gateway.openai import openapi
-from legato_gateway.openai.generation_response import GenerationResponse, PreparedRequest
-from legato_gateway.openai.params import Asked
+from legato_gateway.json_encoding import encode
 from legato_gateway.openai.responses import items
 from legato_gateway.openai.responses.body import ResponsesBody
 from legato_gateway.openai.responses.items import InputItem
@@ -19,12 +17,14 @@ from legato_gateway.openai.responses.output import Fields
 from legato_gateway.openai.responses.prepare import CheckedResponse, prepare
 from legato_gateway.openai.responses.store import ResponseStore, StoredResponse, Turn
 from legato_gateway.openai.responses.writer import KeepingWriter
-from legato_gateway.openai.routes import prepared
-from legato_gateway.openai.serving import OpenAIServing
-from legato_gateway.openai.sse import encode
+from legato_gateway.serving import openapi
+from legato_gateway.serving.context import ServingContext
+from legato_gateway.serving.generation_response import GenerationResponse
+from legato_gateway.serving.handlers import prepared
+from legato_gateway.serving.prepared_request import Asked, PreparedRequest
 
 
-def router(serving: OpenAIServing, store: ResponseStore | None) -> APIRouter:
+def router(serving: ServingContext, store: ResponseStore | None) -> APIRouter:
     """Routes under `/v1`."""
     routes = APIRouter(prefix="/v1", responses=openapi.errors())
     shown: dict[str, Any] = {"openapi_extra": openapi.takes(ResponsesBody), "responses": openapi.generated()}
@@ -61,7 +61,7 @@ def router(serving: OpenAIServing, store: ResponseStore | None) -> APIRouter:
     return routes
 
 
-def _found(store: ResponseStore | None, serving: OpenAIServing, request: Request, id: str) -> StoredResponse:
+def _found(store: ResponseStore | None, serving: ServingContext, request: Request, id: str) -> StoredResponse:
     tenant = serving.clients.of(request.scope).tenant
     if store is None:
         raise NotFound("this server stores no responses", param="response_id", code="not_found")
@@ -101,7 +101,7 @@ class _StoredTalk:
         before = [turn.items for turn in found.turns()]
         return {"stores": True, "before": before}, sum(map(len, before))
 
-    def prepared(self, checked: CheckedResponse, serving: OpenAIServing) -> PreparedRequest:
+    def prepared(self, checked: CheckedResponse, serving: ServingContext) -> PreparedRequest:
         """With a writer that stores the response, if it is to be."""
         writer, kept = checked.writer, checked.kept
         return PreparedRequest(

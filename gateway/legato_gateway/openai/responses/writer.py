@@ -5,11 +5,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from legato_gateway.errors import GatewayError
+from legato_gateway.json_encoding import encode
 from legato_gateway.openai.answer import AnswerFormat, AnswerReader
 from legato_gateway.openai.responses.output import Events, Fields, OutputItems
-from legato_gateway.openai.sse import CollectedChoice, encode
 from legato_gateway.openai.token_logprobs import logprob_fields
 from legato_gateway.request import Delta, TokenText, Usage
+from legato_gateway.serving.writer import CollectedChoice
 
 _CUT_OFF = {"reason": "max_output_tokens"}
 

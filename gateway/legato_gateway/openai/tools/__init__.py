@@ -1,1 +1,1 @@
-"""Tools: what a request may say of them, how a template is given them, and calls found in what a model writes."""
+"""Tools: what a request may say of them and of earlier calls, and the grammars that calls have to match."""

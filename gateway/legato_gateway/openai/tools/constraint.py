@@ -11,8 +11,8 @@ from typing import Any, Final, Protocol
 from legato_gateway.errors import BadRequest, Unsupported
 from legato_gateway.openai import structured_output
 from legato_gateway.openai.structured_output import Grammar
-from legato_gateway.openai.tools import hermes
-from legato_gateway.openai.tools.families import ARRAY
+from legato_gateway.parsers.tool_calls import hermes
+from legato_gateway.parsers.tool_calls.families import ARRAY
 from legato_grammar import guidance
 from legato_protocol.stream import JSON_SCHEMA, RULES
 

@@ -10,12 +10,12 @@ import msgspec
 from msgspec import UNSET, Meta, Raw
 
 from legato_gateway.errors import BadRequest, Unsupported
-from legato_gateway.openai import bodies
 from legato_gateway.openai.schemas import ChatBody
 from legato_gateway.openai.structured_output import Grammar
 from legato_gateway.openai.tools import constraint
-from legato_gateway.openai.tools.families import FAMILIES
-from legato_gateway.openai.tools.json_calls import NAME
+from legato_gateway.parsers.tool_calls.families import FAMILIES
+from legato_gateway.parsers.tool_calls.json_calls import NAME
+from legato_gateway.serving import bodies
 
 MAX_TOOLS: Final = 128  # OpenAI's
 MAX_TOOLS_BYTES: Final = 1 << 19  # of JSON

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from legato_gateway.openai.answer import AnswerFormat
-from legato_gateway.openai.reasoning.support import ReasoningFormat, ReasoningSupport
+from legato_gateway.parsers.reasoning.support import ReasoningFormat, ReasoningSupport
 from legato_gateway.request import Delta, GenerationRequest, TokenText
 from legato_protocol.reasoning import ReasoningTokens
 from legato_protocol.stream import SamplingParams, TokenLogprobs

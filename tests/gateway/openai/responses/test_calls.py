@@ -10,9 +10,9 @@ from tests.support.response_events import ask, events, kinds, read, replayed
 
 from legato_gateway.openai.answer import AnswerFormat
 from legato_gateway.openai.responses.writer import ResponseWriter
-from legato_gateway.openai.sse import CollectedChoice
 from legato_gateway.openai.tools.definitions import CallFormat
 from legato_gateway.request import Delta, Usage
+from legato_gateway.serving.writer import CollectedChoice
 
 pytestmark = pytest.mark.anyio
 PARAMETERS: Any = {"type": "object", "properties": {"city": {"type": "string"}}}

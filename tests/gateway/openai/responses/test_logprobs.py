@@ -7,10 +7,11 @@ import tracemalloc
 from tests.support.response_events import read
 
 from legato_gateway.errors import WorkerFailed
+from legato_gateway.json_encoding import encode
 from legato_gateway.openai.answer import AnswerFormat
 from legato_gateway.openai.responses.writer import ResponseWriter
-from legato_gateway.openai.sse import CollectedChoice, encode
 from legato_gateway.request import Delta, TokenText, Usage
+from legato_gateway.serving.writer import CollectedChoice
 from legato_protocol.stream import TokenLogprobs, TopLogprob
 
 TOKENS = 300

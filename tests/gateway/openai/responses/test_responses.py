@@ -13,12 +13,12 @@ from tests.support.response_events import ask, events, kinds, replayed
 
 from legato_gateway.clients.client import Client
 from legato_gateway.errors import DeadlineExceeded, Overloaded, WorkerFailed
-from legato_gateway.openai.deadline import Deadline
-from legato_gateway.openai.params import Asked
 from legato_gateway.openai.responses import prepare
-from legato_gateway.openai.serving import ModelServing, ServedModel
-from legato_gateway.openai.sse import CollectedChoice
 from legato_gateway.request import Delta, Usage
+from legato_gateway.serving.deadline import Deadline
+from legato_gateway.serving.model_serving import ModelServing, ServedModel
+from legato_gateway.serving.prepared_request import Asked
+from legato_gateway.serving.writer import CollectedChoice
 
 pytestmark = pytest.mark.anyio
 TEXT_EVENTS = [

@@ -13,9 +13,9 @@ from legato_gateway.clients import api_keys
 from legato_gateway.clients.identify import Clients
 from legato_gateway.clients.key_file import KeyFile
 from legato_gateway.errors import WorkerFailed
-from legato_gateway.openai import preparation
 from legato_gateway.openai.responses.store import ResponseStore, StorePolicy
 from legato_gateway.request import Delta
+from legato_gateway.serving import preparation
 
 pytestmark = pytest.mark.anyio
 WEATHER: Any = {"type": "function", "name": "get_weather", "parameters": None, "strict": None}

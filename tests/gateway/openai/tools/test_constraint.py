@@ -10,8 +10,8 @@ from openai import pydantic_function_tool
 from legato_gateway.openai.structured_output import Grammar
 from legato_gateway.openai.tools import constraint
 from legato_gateway.openai.tools.definitions import Function
-from legato_gateway.openai.tools.families import CallParser
-from legato_gateway.openai.tools.said import CallArguments, CallStart
+from legato_gateway.parsers.tool_calls.families import CallParser
+from legato_gateway.parsers.tool_calls.said import CallArguments, CallStart
 from legato_gateway.request import Delta
 from legato_grammar.guidance import Compiler
 from legato_grammar.vocabulary import SINGLE_BYTES

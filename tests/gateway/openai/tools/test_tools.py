@@ -9,10 +9,10 @@ from openai.lib.streaming.chat import ChatCompletionStreamState
 
 from legato_gateway.openai.answer import AnswerFormat
 from legato_gateway.openai.chat_writer import ChatWriter
-from legato_gateway.openai.serving import ServedModel
 from legato_gateway.openai.sse import ResponseHead
 from legato_gateway.openai.tools.definitions import CallFormat
 from legato_gateway.request import Delta, TokenText
+from legato_gateway.serving.model_serving import ServedModel
 from legato_protocol.stream import TokenLogprobs
 
 pytestmark = pytest.mark.anyio

@@ -1,0 +1,82 @@
+"""Finds the reasoning of one answer, whatever pieces its text comes in: it begins in the prompt, or with the answer."""
+
+from enum import Enum
+
+from legato_gateway.parsers.reasoning.families import Marks
+
+
+class _State(Enum):
+    BEFORE = "before"  # an opening mark may still come
+    INSIDE = "inside"
+    BEHIND = "behind"
+
+
+class ReasoningParser:
+    """Parts the text of an answer into reasoning and content. `begun` says that the prompt ends within reasoning; such
+    an answer may repeat the opening mark. Space next to a mark belongs to nobody."""
+
+    def __init__(self, marks: Marks, begun: bool) -> None:
+        self._marks = marks
+        self._begun = begun
+        self._state = _State.BEFORE
+        self._held = ""  # what may be part of a mark, or space beside one
+        self._beside_mark = False  # space that comes next stands behind a mark
+        self._read = 0  # characters
+        self.content_at: int | None = None  # where in the text content begins, once some was found
+
+    def push(self, text: str) -> tuple[str, str]:
+        """What is new of reasoning, and of content."""
+        self._read += len(text)
+        self._held += text
+        if self._state is _State.BEFORE:
+            self._open()
+        reasoning = self._inside() if self._state is _State.INSIDE else ""
+        return reasoning, self._behind() if self._state is _State.BEHIND else ""
+
+    def finish(self) -> tuple[str, str]:
+        """What was held back, at the end of the text."""
+        if self._state is _State.BEFORE:
+            self._state, self._beside_mark = (_State.INSIDE, True) if self._begun else (_State.BEHIND, False)
+        if self._state is _State.BEHIND:
+            return "", self._behind()
+        self._skip_space()
+        held, self._held = self._held, ""
+        return held.rstrip(), ""
+
+    def _open(self) -> None:
+        said, mark = self._held.lstrip(), self._marks.open
+        if len(said) < len(mark) and mark.startswith(said):
+            return
+        if said.startswith(mark):
+            self._held = said[len(mark) :]
+        elif not self._begun:
+            self._state = _State.BEHIND
+            return
+        self._state, self._beside_mark = _State.INSIDE, True
+
+    def _inside(self) -> str:
+        self._skip_space()
+        said, mark, rest = self._held.partition(self._marks.close)
+        if mark:
+            self._held, self._state, self._beside_mark = rest, _State.BEHIND, True
+            return said.rstrip()
+        shown = said[: len(said) - self._begins_close(said)].rstrip()
+        self._held = said[len(shown) :]
+        return shown
+
+    def _begins_close(self, said: str) -> int:
+        """How many characters at the end of `said` may be the beginning of the closing mark."""
+        mark = self._marks.close
+        return next((size for size in range(len(mark) - 1, 0, -1) if said.endswith(mark[:size])), 0)
+
+    def _behind(self) -> str:
+        self._skip_space()
+        content, self._held = self._held, ""
+        if content and self.content_at is None:
+            self.content_at = self._read - len(content)
+        return content
+
+    def _skip_space(self) -> None:
+        if self._beside_mark:
+            self._held = self._held.lstrip()
+            self._beside_mark = not self._held

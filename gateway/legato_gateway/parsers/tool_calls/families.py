@@ -1,0 +1,88 @@
+"""The formats in which models write calls, and how one is chosen: by the model's chat template, or by a setting."""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Final
+
+from legato_gateway.parsers.tool_calls import array, hermes, json_calls, llama3_json, mistral, pythonic
+from legato_gateway.parsers.tool_calls.reading import END, Reader
+from legato_gateway.parsers.tool_calls.said import Piece, Said
+
+AUTO: Final = "Auto"
+OFF: Final = "Off"
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """One format. `markers` are parts of it that are shown even where they are special tokens; a function's name has
+    to match `name`."""
+
+    read: Callable[[Said, frozenset[str]], Reader[None]]
+    markers: tuple[str, ...]
+    name: re.Pattern[str]
+
+
+FAMILIES: Final = MappingProxyType(
+    {
+        "Hermes": Family(hermes.read, hermes.MARKERS, json_calls.NAME),
+        "Llama3Json": Family(llama3_json.read, llama3_json.MARKERS, json_calls.NAME),
+        "Mistral": Family(mistral.read, mistral.MARKERS, json_calls.NAME),
+        "Pythonic": Family(pythonic.read, pythonic.MARKERS, pythonic.NAME),
+    }
+)
+ARRAY: Final = "Array"  # of no model, but what a grammar makes one write
+_FORMATS = {**FAMILIES, ARRAY: Family(array.read, (), json_calls.NAME)}
+SETTINGS: Final = (AUTO, *FAMILIES, OFF)
+
+_PYTHONIC = re.compile(r"func_name\d?\(|tool_call\.name \+ '\('")
+_OTHERS = ("<function=", "<arg_key>", "<tool_sep>", "<|tool_call_begin|>", "<｜tool")  # whose tags are alike
+
+
+def of_template(template: str | None) -> str | None:
+    """The family whose format a chat template shows its model, or None."""
+    if template is None or any(mark in template for mark in _OTHERS):
+        return None
+    if mistral.OPEN in template:
+        return "Mistral"
+    if hermes.OPEN in template:
+        return "Hermes"
+    if _PYTHONIC.search(template):
+        return "Pythonic"
+    if '"parameters": ' in template and "ipython" in template:
+        return "Llama3Json"
+    return None
+
+
+class CallParser:
+    """Finds the calls of one answer, whatever pieces its text comes in. `names` are the functions offered."""
+
+    def __init__(self, written: str, names: frozenset[str]) -> None:
+        """`written` is a family, or ARRAY."""
+        self.said = Said()
+        self._run: Reader[None] | None = _FORMATS[written].read(self.said, names)
+        next(self._run)
+
+    def push(self, text: str) -> list[Piece]:
+        """What is new of it by now."""
+        for at, char in enumerate(text):
+            if self._run is None:
+                self.said.text(text[at:])
+                break
+            self._send(char)
+        return self.said.take()
+
+    def finish(self) -> list[Piece]:
+        """What was held back, at the end of the text."""
+        while self._run is not None:
+            self._send(END)
+        self.said.end()
+        return self.said.take()
+
+    def _send(self, char: str) -> None:
+        assert self._run is not None
+        try:
+            self._run.send(char)
+        except StopIteration:
+            self._run = None

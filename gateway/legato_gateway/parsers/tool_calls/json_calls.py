@@ -1,0 +1,181 @@
+"""A call as one JSON object, {"name": ..., "arguments": {...}}, read while it is written.
+
+The arguments are told piece by piece as soon as the name is known. Where no call came of it, `raw` is the text.
+"""
+
+import json
+import re
+from typing import Final
+
+from legato_gateway.parsers.tool_calls.reading import (
+    END,
+    SPACE,
+    Broken,
+    Reader,
+    json_container,
+    json_string,
+    skip_space,
+)
+from legato_gateway.parsers.tool_calls.said import Said
+
+NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,128}")
+_ARGUMENTS: Final = ("arguments", "parameters")
+_EMPTY: Final = ("null", "{}", '""')
+
+
+class JSONCall:
+    """Reads one object. `names` are the functions that may be called; None: any."""
+
+    def __init__(self, out: Said, names: frozenset[str] | None = None) -> None:
+        self._out = out
+        self._names = names
+        self._name: str | None = None
+        self._early: str | None = None  # arguments that came before the name
+        self._raw: list[str] = []
+        self.started = False
+
+    @property
+    def raw(self) -> str:
+        """All that was read, as long as no call began."""
+        return "".join(self._raw)
+
+    def read(self) -> Reader[None]:
+        """Reads behind the object's first bracket to its last. Raises Broken."""
+        self._raw.append("{")
+        char = yield from self._next()
+        while char != "}":
+            if char != '"':
+                raise self._broken(char)
+            key = yield from self._string()
+            if (char := (yield from self._next())) != ":":
+                raise self._broken(char)
+            char = yield from self._value(key, (yield from self._next()))
+            if char == ",":
+                char = yield from self._next()
+            elif char != "}":
+                raise self._broken(char)
+        if not self.started:
+            self._start_late()
+
+    def _value(self, key: str, first: str) -> Reader[str]:
+        """Reads one value, and returns what comes behind it."""
+        if key == "name" and first == '"' and self._name is None:
+            self._name = self._checked((yield from self._string()))
+            return (yield from self._next())
+        if key in _ARGUMENTS and first == "{" and self._name is not None and not self.started:
+            self._start(self._name)
+            self._out.arguments(first)
+            yield from json_container(self._out.arguments)
+            return (yield from self._next())
+        value = [first]
+        char = yield from self._any(first, value)
+        if key in _ARGUMENTS:
+            self._early = "".join(value)
+        return char
+
+    def _any(self, first: str, value: list[str]) -> Reader[str]:
+        """Reads a value of any kind, and returns what comes behind it."""
+
+        def keep(char: str) -> None:
+            value.append(char)
+            self._keep(char)
+
+        if first in "{[":
+            yield from json_container(keep)
+        elif first == '"':
+            yield from json_string(keep)
+        else:
+            while (char := (yield)) not in ("", ",", "}", *SPACE):
+                keep(char)
+            self._keep(char)
+            if char == END:
+                raise Broken(char)
+            return char if char not in SPACE else (yield from self._next())
+        return (yield from self._next())
+
+    def _start_late(self) -> None:
+        """All was read, and no arguments came behind a name."""
+        if self._name is None or (self._names is not None and self._early is None):
+            raise self._broken("}")
+        given = (self._early or "{}").strip()
+        text = _unquoted(given) if given.startswith('"') else given
+        if text in _EMPTY:
+            text = "{}"
+        if not text.startswith("{"):
+            raise self._broken("}")
+        self._start(self._name)
+        self._out.arguments(text)
+
+    def _start(self, name: str) -> None:
+        self.started = True
+        self._raw.clear()
+        self._out.start(name)
+
+    def _checked(self, name: str) -> str:
+        if not NAME.fullmatch(name) or (self._names is not None and name not in self._names):
+            raise self._broken('"')
+        return name
+
+    def _string(self) -> Reader[str]:
+        read = ['"']
+
+        def keep(char: str) -> None:
+            read.append(char)
+            self._keep(char)
+
+        yield from json_string(keep)
+        return _unquoted("".join(read))
+
+    def _next(self) -> Reader[str]:
+        char = yield from skip_space(self._keep)
+        if char == END:
+            raise Broken(char)
+        return char
+
+    def _keep(self, char: str) -> None:
+        if not self.started:
+            self._raw.append(char)
+
+    def _broken(self, char: str) -> Broken:
+        """`char`, which was read last, is for who reads on."""
+        if not self.started:
+            self._raw.pop()
+        return Broken(char)
+
+
+def read_array(out: Said, before: str) -> Reader[None]:
+    """Reads calls behind an array's first bracket to its last. Raises Broken; as long as no call began, what was read
+    and `before` are told as text."""
+    begun = out.calls
+    while True:
+        space: list[str] = []
+        char = yield from skip_space(space.append)
+        before = "" if out.calls > begun else before + "".join(space[:-1])
+        if char == "{":
+            yield from read_object(out, before=before)
+        elif char == "]" and not before:
+            return
+        elif char != "," or before:
+            out.text(before)
+            raise Broken(char)
+
+
+def read_object(out: Said, names: frozenset[str] | None = None, before: str = "") -> Reader[None]:
+    """Reads a call behind its first bracket. Raises Broken; where no call began, `before` and it are told as text."""
+    call = JSONCall(out, names)
+    try:
+        yield from call.read()
+    except Broken:
+        if not call.started:
+            out.text(before + call.raw)
+        raise
+
+
+def _unquoted(text: str) -> str:
+    """What a JSON string says; the text itself where that is no Unicode, or it is no JSON string."""
+    try:
+        said = json.loads(text, strict=False)
+        said.encode()
+    except ValueError:
+        return text
+    return str(said)

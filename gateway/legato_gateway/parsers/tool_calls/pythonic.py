@@ -1,0 +1,113 @@
+"""Calls as Llama 3.2, Llama 4 and ToolACE write them, a list in Python: `[get_weather(city="Paris"), now()]`.
+
+https://www.llama.com/docs/model-cards-and-prompt-formats/llama4/#zero-shot-function-calling
+"""
+
+import ast
+import json
+import re
+from typing import Final
+
+from legato_gateway.parsers.tool_calls.reading import END, Broken, Reader, skip_space
+from legato_gateway.parsers.tool_calls.said import Said
+
+NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_.]{0,127}")
+MARKERS: Final = ()  # <|python_start|> and <|python_end|> are not shown, and need not be
+_WORD: Final = re.compile(r"[A-Za-z0-9_.]*")
+
+
+def read(out: Said, names: frozenset[str]) -> Reader[None]:
+    """The whole answer. A list that begins with none of the functions is text."""
+    raw: list[str] = []
+    char = yield from skip_space(raw.append)
+    if char != "[":
+        out.text("".join(raw))
+        return
+    try:
+        while char != "]":
+            yield from _call(out, names, raw)
+            raw.clear()
+            char = yield from skip_space(raw.append)
+            if char not in (",", "]"):
+                raw.pop()
+                raise Broken(char)
+            raw.clear()
+    except Broken as broken:
+        out.text("".join(raw) + broken.char)
+
+
+def _call(out: Said, names: frozenset[str], raw: list[str]) -> Reader[None]:
+    """Reads one call to its last bracket. Raises Broken: as long as no call began, `raw` is what was read before."""
+    name, char = yield from _word(raw)
+    if char != "(" or name not in names:
+        raise Broken(char)
+    out.start(name)
+    out.arguments("{")
+    raw.clear()
+    separator = ""
+    while True:
+        key, char = yield from _word([])
+        if char == ")" and not key:
+            break
+        if char != "=" or not key:
+            raise Broken(char)
+        value, char = yield from _value()
+        out.arguments(f"{separator}{json.dumps(key)}: {_json(value.strip())}")
+        separator = ", "
+        if char == ")":
+            break
+    out.arguments("}")
+
+
+def _word(raw: list[str]) -> Reader[tuple[str, str]]:
+    """A name with the spaces around it, and what comes behind; raises Broken at the end of the text."""
+    char = yield from skip_space(raw.append)
+    word = ""
+    while char != END and _WORD.fullmatch(char):
+        word += char
+        char = yield
+        raw.append(char)
+    if char != END and char in " \t\r\n":
+        char = yield from skip_space(raw.append)
+    raw.pop()
+    if char == END:
+        raise Broken(char)
+    return word, char
+
+
+def _value() -> Reader[tuple[str, str]]:
+    """A value, up to the comma or bracket behind it, which is returned too. Raises Broken."""
+    value, depth, quote, escaped = "", 0, "", False
+    while True:
+        char = yield
+        if char == END:
+            raise Broken(char)
+        if quote:
+            quote = "" if char == quote and not escaped else quote
+            escaped = char == "\\" and not escaped
+        elif char in "\"'":
+            quote = char
+        elif not depth and char in ",)":
+            return value, char
+        else:
+            depth += (char in "([{") - (char in ")]}")
+        value += char
+
+
+def _json(value: str) -> str:
+    """A Python or JSON literal as JSON; what is neither is passed on as text."""
+    try:
+        json.loads(value, parse_constant=_refuse)
+        return value
+    except (ValueError, RecursionError):
+        pass
+    try:
+        written = json.dumps(ast.literal_eval(value), ensure_ascii=False, allow_nan=False)
+        written.encode()
+        return written
+    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
+        return json.dumps(value, ensure_ascii=False)
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(constant)

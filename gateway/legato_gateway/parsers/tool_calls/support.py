@@ -1,0 +1,39 @@
+"""What the served model can do with tools: the format of its calls, and how its template is told of them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from legato_gateway.parsers.tool_calls import families, preamble
+
+
+@dataclass(frozen=True, slots=True)
+class ToolSupport:
+    """`family` is None where calls cannot be read, for the reason `why_not`. `in_template` says that the model's chat
+    template takes tools; else they are told in the system message."""
+
+    family: str | None = None
+    in_template: bool = False
+    why_not: str = "tools are switched off (gateway.toolCallParser)"
+
+    def told(
+        self, messages: Sequence[dict[str, Any]], tools: Sequence[dict[str, Any]]
+    ) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+        """Messages and variables for the chat template."""
+        if self.in_template:
+            return list(messages), {"tools": list(tools)} if tools else {}
+        return preamble.told(messages, tools), {}
+
+
+def of_model(setting: str, template: str | None, takes_tools: bool) -> ToolSupport:
+    """What a model with this chat template can do, where `setting` is the parser that was chosen."""
+    if setting == families.OFF:
+        return ToolSupport(None, takes_tools)
+    if setting != families.AUTO:
+        return ToolSupport(setting, takes_tools)
+    if not takes_tools:
+        return ToolSupport("Hermes", False)
+    found = families.of_template(template)
+    known = ", ".join(families.FAMILIES)
+    why = f"the format of the calls of this model is not known; gateway.toolCallParser may name it ({known})"
+    return ToolSupport(found, True, why)

@@ -1,0 +1,36 @@
+"""What the handlers of all APIs work with."""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from legato_gateway.clients.identify import Clients
+from legato_gateway.request import Relay
+from legato_gateway.serving.body_budget import BodyBudget
+from legato_gateway.serving.deadline import Deadline, header_seconds
+from legato_gateway.serving.event_stream import StreamPolicy
+from legato_gateway.serving.model_serving import ModelServing
+from legato_gateway.serving.preparation import PreparationPool
+from legato_protocol import names
+
+
+@dataclass(frozen=True, slots=True)
+class ServingContext:
+    """The collaborators of the handlers. `default_deadline` is in seconds."""
+
+    of_model: ModelServing
+    relay: Relay
+    default_deadline: float
+    max_body_bytes: int
+    pending_bodies: BodyBudget
+    streams: StreamPolicy
+    clock: Callable[[], float]
+    preparation: PreparationPool
+    clients: Clients
+    body_turns: asyncio.Lock = field(default_factory=asyncio.Lock)  # for `bodies.read`
+
+    def deadline(self, headers: Mapping[str, str]) -> Deadline:
+        """That of a request that arrives now. Raises BadRequest."""
+        said = headers.get(names.HEADER_DEADLINE)
+        now, seconds = self.clock(), self.default_deadline if said is None else header_seconds(said)
+        return Deadline(now, now + seconds, self.clock)

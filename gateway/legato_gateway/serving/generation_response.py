@@ -1,0 +1,211 @@
+"""Answers on their way: runs a prepared request and writes what comes of it, streamed or whole.
+
+A stream begins when its request is admitted, or else with the first thing to say, as `StreamPolicy` has it; whatever
+fails before has an HTTP status of its own. When the client leaves, all work for it is cancelled at once.
+"""
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import aclosing
+from dataclasses import asdict
+from functools import partial
+
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from legato_gateway.access_log import ENTRY, AccessEntry
+from legato_gateway.errors import GatewayError, InternalFault
+from legato_gateway.request import Delta, Generation, Relay, Usage
+from legato_gateway.serving.event_stream import EventStream, StreamPolicy
+from legato_gateway.serving.prepared_request import PreparedRequest
+from legato_gateway.serving.writer import CollectedChoice, Writer
+from legato_protocol import names
+
+MAX_EXPLAINED = 8  # routes in one header: clients take few kilobytes of those
+
+
+Batch = list[tuple[int, Delta]]  # (index of the choice over all prompts, what is new of it)
+
+
+class GenerationResponse(Response):
+    """Runs `prepared` when it is sent."""
+
+    def __init__(self, prepared: PreparedRequest, relay: Relay, policy: StreamPolicy) -> None:
+        super().__init__()
+        self._policy = policy
+        self._prepared = prepared
+        self._relay = relay
+        self._generations: list[Generation] = []
+        self._events: EventStream | None = None  # of a streamed answer
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self._generations = [self._relay.submit(request) for request in self._prepared.requests]
+        run = asyncio.create_task(self._stream(send) if self._prepared.stream else self._whole(send))
+        gone = asyncio.create_task(self._wait_gone(receive))
+        try:
+            await asyncio.wait((run, gone), return_when=asyncio.FIRST_COMPLETED)
+            if run.done():
+                await run
+        finally:
+            run.cancel()
+            gone.cancel()
+            await asyncio.gather(*(generation.cancel() for generation in self._generations))
+            await asyncio.gather(run, gone, return_exceptions=True)
+            if (entry := scope.get(ENTRY)) is not None:
+                self._describe(entry)
+
+    def _describe(self, entry: AccessEntry) -> None:
+        usage, routes = self._usage(), [generation.route for generation in self._generations]
+        entry.id, entry.model = self._prepared.id, self._prepared.model
+        entry.prompt_tokens, entry.output_tokens = usage.prompt_tokens, usage.completion_tokens
+        entry.cached_tokens = usage.cached_tokens
+        entry.finish = ",".join(route.finish for route in routes if route.finish) or None
+        first = [route.seconds["first_token"] for route in routes if "first_token" in route.seconds]
+        entry.first_token_seconds = round(min(first), 6) if first else None
+
+    async def _whole(self, send: Send) -> None:
+        answers: dict[int, CollectedChoice] = {}
+        async with aclosing(self._batches()) as batches:
+            async for batch in batches:
+                for index, delta in batch:
+                    answer = answers.setdefault(index, CollectedChoice(index))
+                    answer.text.append(delta.text)
+                    answer.tokens += delta.tokens
+                    answer.token_ids += delta.token_ids
+                    answer.finish = delta.finish or answer.finish
+                    answer.stop = delta.stop or answer.stop
+                    answer.scores = delta.scores or answer.scores
+        found = [answers[index] for index in sorted(answers)]
+        if self._prepared.choose is not None:
+            found = self._prepared.choose(found)
+        spell = partial(self._prepared.writer.whole, found, self._usage())
+        body = await _apart(spell, any(answer.scores for answer in found))
+        length = (b"content-length", b"%d" % len(body))
+        await self._begin(send, [(b"content-type", b"application/json"), length])
+        await send({"type": "http.response.body", "body": body})
+
+    async def _stream(self, send: Send) -> None:
+        events = self._events = EventStream(send, lambda: self._begin(send, _STREAM_HEADERS))
+        writer = self._prepared.writer
+        keeping = asyncio.create_task(self._keep(events))
+        try:
+            async with aclosing(self._batches()) as batches:
+                async for batch in batches:
+                    spell = partial(_joined, writer, batch)
+                    if said := await _apart(spell, any(delta.scores for _, delta in batch)):
+                        await events.write(said)
+            last = writer.end(self._usage())
+        except GatewayError as error:
+            if not events.begun:
+                raise
+            last = writer.failed(error)
+        except Exception:
+            if events.begun:  # the server logs what is raised, but the client sees only what is sent
+                fault = InternalFault("the gateway failed while streaming this answer")
+                await events.write(writer.failed(fault), last=True)
+            raise
+        finally:
+            keeping.cancel()
+            await asyncio.gather(keeping, return_exceptions=True)
+        await events.write(last, last=True)
+
+    async def _keep(self, events: EventStream) -> None:
+        """Begins the response when all of the request is admitted, and keeps it from being silent."""
+        seconds = self._policy.keep_alive
+        if self._policy.at_admission and not self._prepared.explain:  # its route is not known before the first token
+            try:
+                async with asyncio.timeout(seconds or None):
+                    if not all([await generation.wait_admitted() for generation in self._generations]):
+                        return
+            except TimeoutError:
+                pass  # nor may one be silent that waits to be admitted
+            await events.begin()
+        else:
+            await events.wait_begun()
+        await events.keep_alive(seconds)
+
+    async def _wait_gone(self, receive: Receive) -> None:
+        """Returns when the client is gone. A message behind the body's end asks whether it is, see `half_closed`."""
+        while (await receive())["type"] != "http.disconnect":
+            if self._events is not None:
+                self._events.ask()
+
+    async def _begin(self, send: Send, headers: Sequence[tuple[bytes, bytes]]) -> None:
+        own = [(self._prepared.id_header, self._prepared.id.encode())]
+        if self._prepared.explain:
+            own.append((names.HEADER_ROUTE.encode(), self._routes().encode()))
+        await send({"type": "http.response.start", "status": 200, "headers": [*headers, *own]})
+
+    def _routes(self) -> str:
+        """The route as compact JSON; a list of them, the first few, where there were several prompts."""
+        records = [asdict(generation.route) for generation in self._generations[:MAX_EXPLAINED]]
+        return json.dumps(records[0] if len(self._generations) == 1 else records, separators=(",", ":"))
+
+    def _usage(self) -> Usage:
+        total = Usage()
+        for generation in self._generations:
+            total.prompt_tokens += generation.usage.prompt_tokens
+            total.completion_tokens += generation.usage.completion_tokens
+            total.cached_tokens += generation.usage.cached_tokens
+            if (reasoning := generation.usage.reasoning_tokens) is not None:
+                total.reasoning_tokens = (total.reasoning_tokens or 0) + reasoning
+        return total
+
+    def _batches(self) -> AsyncGenerator[Batch, None]:
+        if len(self._generations) == 1:
+            return one(self._generations[0], 0)
+        return merged(self._generations, self._prepared.requests[0].choices)
+
+
+_STREAM_HEADERS = (
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"cache-control", b"no-cache"),
+    (b"x-accel-buffering", b"no"),  # a proxy that collects events defeats streaming
+)
+
+
+def _joined(writer: Writer, batch: Batch) -> bytes:
+    return b"".join([writer.delta(index, delta) for index, delta in batch])
+
+
+async def _apart(spell: Callable[[], bytes], long: bool) -> bytes:
+    """What `spell` returns. Logprobs of a whole prompt are spelled in a thread, so that other streams go on."""
+    return await asyncio.to_thread(spell) if long else spell()
+
+
+async def one(generation: Generation, first_choice: int) -> AsyncGenerator[Batch, None]:
+    """All that is ready at a time, of one prompt's choices."""
+    async for delta in generation:
+        batch = [(first_choice + delta.choice, delta)]
+        batch += [(first_choice + more.choice, more) for more in generation.ready()]
+        yield batch
+
+
+async def merged(generations: Sequence[Generation], choices: int) -> AsyncGenerator[Batch, None]:
+    """The same over several prompts, in the order in which things become ready. The first failure ends it."""
+    queue: asyncio.Queue[Batch | Exception | None] = asyncio.Queue(maxsize=1)  # so generations feel a slow client
+
+    async def pump(generation: Generation, first_choice: int) -> None:
+        try:
+            async for batch in one(generation, first_choice):
+                await queue.put(batch)
+            await queue.put(None)
+        except Exception as error:  # raised below, where it is awaited
+            await queue.put(error)
+
+    pumps = [asyncio.create_task(pump(g, i * choices)) for i, g in enumerate(generations)]
+    try:
+        running = len(pumps)
+        while running:
+            batch = await queue.get()
+            if isinstance(batch, Exception):
+                raise batch
+            if batch is None:
+                running -= 1
+            else:
+                yield batch
+    finally:
+        for task in pumps:
+            task.cancel()
+        await asyncio.gather(*pumps, return_exceptions=True)

@@ -1,0 +1,49 @@
+"""How a request of any API is handled. FastAPI reads no bodies: their size is limited while they arrive."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, TypeVar
+
+import msgspec
+from fastapi import APIRouter, Request
+
+from legato_gateway.errors import DeadlineExceeded, LateBody
+from legato_gateway.serving import bodies, openapi
+from legato_gateway.serving.context import ServingContext
+from legato_gateway.serving.generation_response import GenerationResponse
+from legato_gateway.serving.model_serving import ModelServing
+from legato_gateway.serving.prepared_request import Asked, Prepare
+
+_T = TypeVar("_T")
+
+
+def add_generation(
+    routes: APIRouter, serving: ServingContext, path: str, prepare: Prepare, schema: type[msgspec.Struct]
+) -> None:
+    """A path whose body is answered by the model: `prepare` makes of it a request and the writer of its answer."""
+
+    shown: dict[str, Any] = {"openapi_extra": openapi.takes(schema), "responses": openapi.generated()}
+
+    @routes.post(path, response_model=None, name=path.strip("/").replace("/", "_"), **shown)
+    async def generate(request: Request) -> GenerationResponse:
+        return GenerationResponse(await prepared(serving, request, prepare), serving.relay, serving.streams)
+
+
+async def prepared(
+    serving: ServingContext,
+    request: Request,
+    prepare: Callable[[ModelServing, Asked, bytearray], _T],
+    look_up: Callable[[Asked, bytearray], tuple[dict[str, Any], int]] | None = None,
+) -> _T:
+    """What `prepare` makes of a request, off the event loop, with what `look_up` has found for it before: by name, and
+    how many bytes of it there are to read. Raises what the client is told."""
+    client = serving.clients.of(request.scope)
+    deadline = serving.deadline(request.headers)
+    bodies.check_type(request)
+    with serving.pending_bodies.body() as held:
+        async with deadline.limit(LateBody("the body did not arrive before the deadline")):
+            raw = await bodies.read(request, serving.max_body_bytes, held, serving.body_turns)
+        async with deadline.limit(DeadlineExceeded("the prompt was not tokenized before the deadline")):
+            asked = Asked(client, request.headers, deadline)
+            found, more = look_up(asked, raw) if look_up else ({}, 0)
+            return await serving.preparation.run(partial(prepare, serving.of_model, asked, **found), raw, more)

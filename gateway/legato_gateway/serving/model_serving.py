@@ -1,0 +1,133 @@
+"""The model that is served: its names and limits, its tokens, and what can be read in what it writes."""
+
+import time
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
+
+from legato_gateway.errors import BadRequest, ContextLengthExceeded, NotFound
+from legato_gateway.generation_config import NEUTRAL, GenerationDefaults
+from legato_gateway.parsers.reasoning.support import ReasoningSupport
+from legato_gateway.parsers.tool_calls.support import ToolSupport
+from legato_gateway.tokenizer.tokens import TextTooLong, TokenizeError
+
+
+class Tokenizer(Protocol):
+    """What the handlers need of `tokens.ModelTokenizer`."""
+
+    @property
+    def eos_ids(self) -> Sequence[int]: ...
+
+    @property
+    def vocab_size(self) -> int: ...
+
+    def encode(self, text: str, add_special: bool, most: int, keep: int | None = None) -> list[int]: ...
+
+    @property
+    def chat_template(self) -> str | None: ...
+
+    def template_takes(self, variable: str) -> bool: ...
+
+    def encode_chat(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        most: int,
+        variables: Mapping[str, Any],
+        *,
+        add_special: bool = False,
+        keep: int | None = None,
+        continued: bool = False,
+    ) -> list[int]: ...
+
+    @property
+    def special_around(self) -> tuple[tuple[int, ...], tuple[int, ...]]: ...
+
+    def special_ids(self, texts: Collection[str]) -> frozenset[int]: ...
+
+    @property
+    def all_special_ids(self) -> frozenset[int]: ...
+
+    def token_bytes(self, id: int) -> bytes: ...
+
+    def token_text(self, id: int) -> str: ...
+
+
+@dataclass(frozen=True, slots=True)
+class ServedModel:
+    """What is served, as clients name it. `context` is the longest sequence: prompt and answer; `defaults` count for
+    parameters of sampling that a request does not give."""
+
+    name: str
+    context: int
+    parent: str = ""  # of an adapter: the model that it adapts
+    created: int = field(default_factory=lambda: int(time.time()))
+    fingerprint: str = "legato"
+    defaults: GenerationDefaults = NEUTRAL
+
+
+@dataclass(frozen=True, slots=True)
+class ModelLimits:
+    """What of the model bounds a request."""
+
+    vocabulary: int  # token ids are below it
+    eos_ids: tuple[int, ...]
+    context: int  # tokens of prompt and answer together
+    defaults: GenerationDefaults = NEUTRAL
+
+
+@dataclass(frozen=True, slots=True)
+class ModelServing:
+    """The model that is served, with its tokens: what it takes to check a request. Picklable but for `tokens`."""
+
+    tokens: Tokenizer
+    model: ServedModel
+    tools: ToolSupport = field(default_factory=ToolSupport)
+    reasoning: ReasoningSupport = field(default_factory=ReasoningSupport)
+    adapters: tuple[str, ...] = ()  # served beside the model, by name
+
+    @property
+    def models(self) -> tuple[ServedModel, ...]:
+        """All that clients can name, the model first."""
+        adapted = [replace(self.model, name=name, parent=self.model.name) for name in self.adapters]
+        return (self.model, *adapted)
+
+    @property
+    def limits(self) -> ModelLimits:
+        return ModelLimits(self.tokens.vocab_size, tuple(self.tokens.eos_ids), self.model.context, self.model.defaults)
+
+    def check_model(self, name: str | None) -> ServedModel:
+        """The model or adapter of that name; who names none means the model. Raises NotFound."""
+        for served in self.models:
+            if name in (None, served.name):
+                return served
+        served_here = ", ".join(repr(served.name) for served in self.models)
+        text = f"the model {str(name)[:200]!r} does not exist; {served_here} {'do' if self.adapters else 'does'}"
+        raise NotFound(text, param="model", code="model_not_found")
+
+    @contextmanager
+    def tokenizing(self, param: str) -> Iterator[None]:
+        """Says what is wrong with a text as an error of the field it came from."""
+        try:
+            yield
+        except TextTooLong as error:
+            raise too_long(self.model.context, f"a prompt of {error.size} bytes is more", param) from None
+        except TokenizeError as error:
+            raise BadRequest(str(error), param=param) from None
+
+    def shown_tokens(self, skip_special: bool | None) -> frozenset[int]:
+        """Special tokens that are a part of an answer's text; they are skipped unless a request says False."""
+        return self.tokens.all_special_ids if skip_special is False else frozenset()
+
+    def check_prompt(self, prompt: Sequence[int], param: str) -> None:
+        """Raises BadRequest for ids beyond the vocabulary, and for a prompt of no tokens."""
+        if not prompt:
+            raise BadRequest(f"{param} has no tokens", param=param)
+        if max(prompt) >= self.tokens.vocab_size:
+            text = f"not a valid token id in {param}: {max(prompt)} (0 to {self.tokens.vocab_size - 1})"
+            raise BadRequest(text, param=param)
+
+
+def too_long(context: int, what: str, param: str) -> ContextLengthExceeded:
+    """Clients that cut prompts find how long they may be in the first words, which are OpenAI's."""
+    return ContextLengthExceeded(f"This model's maximum context length is {context} tokens, but {what}", param=param)

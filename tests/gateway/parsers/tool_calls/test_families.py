@@ -1,0 +1,213 @@
+"""Calls in what models write: each family's published examples, whatever pieces they come in, and what is no call."""
+
+import json
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from legato_gateway.parsers.tool_calls import families
+from legato_gateway.parsers.tool_calls.families import FAMILIES, CallParser
+from legato_gateway.parsers.tool_calls.said import CallArguments, CallStart
+from legato_gateway.tokenizer.chat_template import ChatTemplate
+
+WEATHER = {"city": "Paris", "unit": "°C"}
+NAMES = frozenset({"get_weather", "get_stock_fundamentals", "get_current_conditions", "now", "f"})
+
+EXAMPLES = [  # family, what the model writes, its text, its calls
+    (
+        "Hermes",  # Nous Research's model card
+        '<tool_call>\n{"arguments": {"symbol": "TSLA"}, "name": "get_stock_fundamentals"}\n</tool_call>',
+        "",
+        [("get_stock_fundamentals", {"symbol": "TSLA"})],
+    ),
+    (
+        "Hermes",  # Qwen's documentation: two calls behind a text
+        'Let me look.\n<tool_call>\n{"name": "get_weather", "arguments": {"city": "San Francisco, CA, USA"}}\n'
+        '</tool_call>\n<tool_call>\n{"name": "now", "arguments": {}}\n</tool_call>',
+        "Let me look.",
+        [("get_weather", {"city": "San Francisco, CA, USA"}), ("now", {})],
+    ),
+    (
+        "Hermes",  # SmolLM2's model card: a list in one tag
+        '<tool_call>[{"name": "get_weather", "arguments": {"city": "a"}}, {"name": "now"}]</tool_call>',
+        "",
+        [("get_weather", {"city": "a"}), ("now", {})],
+    ),
+    (
+        "Llama3Json",  # Meta's prompt format
+        '{"name": "get_current_conditions", "parameters": {"location": "San Francisco, CA", "unit": "Fahrenheit"}}',
+        "",
+        [("get_current_conditions", {"location": "San Francisco, CA", "unit": "Fahrenheit"})],
+    ),
+    (
+        "Llama3Json",
+        '{"name": "now", "parameters": {}}; {"name": "f", "parameters": {"a": [1, {"b": "}"}]}}',
+        "",
+        [("now", {}), ("f", {"a": [1, {"b": "}"}]})],
+    ),
+    (
+        "Mistral",  # up to the tokenizer of version 7
+        '[TOOL_CALLS] [{"name": "get_weather", "arguments": {"city": "Paris"}, "id": "VvvODy9mT"}, '
+        '{"name": "now", "arguments": {}, "id": "VvvODy9mU"} ]',
+        "",
+        [("get_weather", {"city": "Paris"}), ("now", {})],
+    ),
+    (
+        "Mistral",  # from version 11 on
+        'A moment.[TOOL_CALLS]get_weather{"city": "Paris"}[TOOL_CALLS]now[CALL_ID]VvvODy9mT[ARGS]{}',
+        "A moment.",
+        [("get_weather", {"city": "Paris"}), ("now", {})],
+    ),
+    (
+        "Pythonic",  # Meta's prompt format
+        "[get_weather(city='San Francisco'), get_weather(city=\"Seattle\")]",
+        "",
+        [("get_weather", {"city": "San Francisco"}), ("get_weather", {"city": "Seattle"})],
+    ),
+    (
+        "Pythonic",
+        "[f(a=[1, (2, 3)], b={'x': None}, c=True, d='it\\'s, (ok)', e=true, g=-1.5), now()]",
+        "",
+        [("f", {"a": [1, [2, 3]], "b": {"x": None}, "c": True, "d": "it's, (ok)", "e": True, "g": -1.5}), ("now", {})],
+    ),
+]
+NO_CALLS = [
+    ("Hermes", "1 < 2 and <tool_cal is nothing"),
+    ("Hermes", "<tool_call>what?</tool_call> so"),
+    ("Hermes", '<tool_call>{"name": 3, "arguments": {}}</tool_call>'),
+    ("Hermes", '<tool_call> {"arguments": {}}</tool_call>\n'),
+    ("Hermes", '<tool_call>{"name": "f", "arguments": [1]}</tool_call>'),
+    ("Llama3Json", '{"answer": 4}'),
+    ("Llama3Json", ' {"name": "Ada", "parameters": {"born": 1815}} is a person\n'),
+    ("Llama3Json", '{"name": "f"}'),
+    ("Llama3Json", 'It is {"name": "f", "parameters": {}}'),
+    ("Mistral", "[TOOL_CALLS] are what I would make, if I could\n"),
+    ("Pythonic", "[1, 2, 3]"),
+    ("Pythonic", "[Ada(born=1815)]"),
+    ("Pythonic", "[f"),
+]
+
+
+def read(family, text, cuts=()):
+    """Text, and calls as (name, arguments), of `text` in pieces."""
+    parser = CallParser(family, NAMES)
+    at, pieces = 0, []
+    for cut in [*sorted(cuts), len(text)]:
+        pieces += parser.push(text[at:cut])
+        at = max(at, cut)
+    said, calls = "", []
+    for piece in pieces + parser.finish():
+        if isinstance(piece, str):
+            said += piece
+        elif isinstance(piece, CallStart):
+            assert piece.index == len(calls)
+            calls.append([piece.name, ""])
+        else:
+            assert isinstance(piece, CallArguments)
+            assert piece.index == len(calls) - 1, "a call is done before the next begins"
+            calls[-1][1] += piece.text
+    return said, [tuple(call) for call in calls]
+
+
+@pytest.mark.parametrize(("family", "text", "said", "calls"), EXAMPLES)
+def test_published_examples_are_read(family, text, said, calls):
+    found_text, found = read(family, text)
+    assert found_text == said
+    assert [(name, json.loads(arguments)) for name, arguments in found] == calls
+
+
+@pytest.mark.parametrize(("family", "text"), NO_CALLS)
+def test_what_is_no_call_is_text_in_full(family, text):
+    assert read(family, text) == (text, [])
+
+
+@pytest.mark.parametrize(("family", "text"), [case[:2] for case in EXAMPLES] + NO_CALLS)
+@settings(max_examples=30, deadline=None)
+@given(data=st.data())
+def test_pieces_change_nothing(family, text, data):
+    cuts = data.draw(st.lists(st.integers(0, len(text)), max_size=12))
+    assert read(family, text, cuts) == read(family, text)
+    assert read(family, text, range(len(text))) == read(family, text)
+
+
+@pytest.mark.parametrize(("family", "text"), [case[:2] for case in EXAMPLES])
+def test_an_answer_that_is_cut_off_anywhere_begins_as_the_whole_one(family, text):
+    _, whole = read(family, text)
+    for end in range(len(text)):
+        _, calls = read(family, text[:end])
+        assert [name for name, _ in calls] == [name for name, _ in whole[: len(calls)]]
+        for (_, arguments), (_, complete) in zip(calls, whole, strict=False):
+            assert complete.startswith(arguments)
+
+
+def test_arguments_are_told_while_they_are_written():
+    parser = CallParser("Hermes", NAMES)
+    pieces = parser.push('<tool_call>{"name": "f", "arguments": {"text": "Once upon a')
+    assert pieces == [CallStart(0, "f"), CallArguments(0, '{"text": "Once upon a')]
+    assert parser.push(" time") == [CallArguments(0, " time")]
+
+
+def test_a_call_that_lacks_a_bracket_or_has_one_too_many_is_one():
+    for wrong in ('{"name": "f", "arguments": {"a": 1}', '{"name": "f", "arguments": {"a": 1}}}'):
+        assert read("Hermes", f"<tool_call>{wrong}</tool_call> done") == (" done", [("f", '{"a": 1}')])
+
+
+def test_arguments_that_were_quoted_are_unquoted():
+    quoted = json.dumps({"name": "f", "arguments": json.dumps(WEATHER)})
+    assert read("Hermes", f"<tool_call>{quoted}</tool_call>")[1] == [("f", json.dumps(WEATHER))]
+
+
+WORDS = """<tool_call> </tool_call> [TOOL_CALLS] [ARGS] [CALL_ID] f ( { } [ ] ) = , : " ' \\ ; a 1 é \\ud8"""
+PARTS = [*WORDS.split(), '{"name": "f", "arguments": ', '"parameters": {', " ", "\n"]
+TEXT = st.lists(st.sampled_from(PARTS), max_size=25).map("".join)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@settings(max_examples=150, deadline=None)
+@given(text=TEXT, data=st.data())
+@example(text='<tool_call>{"name": "\\ud800", "arguments": "\\ud800"}</tool_call>', data=None)
+def test_any_text_is_read_to_its_end_and_can_be_sent(family, text, data):
+    whole = read(family, text)
+    said, calls = whole
+    (said + "".join(name + arguments for name, arguments in calls)).encode()
+    assert calls or said == text
+    if data is not None:
+        assert read(family, text, data.draw(st.lists(st.integers(0, len(text)), max_size=8))) == whole
+
+
+TEMPLATES = {  # how each family's own template writes what its model wrote
+    "Hermes": """{% if tools %}<tools>{{ tools }}</tools>{% endif %}{% for c in messages[0].tool_calls %}<tool_call>
+{"name": "{{ c.function.name }}", "arguments": {{ c.function.arguments | tojson }}}
+</tool_call>
+{% endfor %}""",
+    "Llama3Json": """{% if tools %}Environment: ipython{% endif %}{% set c = messages[0].tool_calls[0].function %}"""
+    """{{- '{"name": "' + c.name + '", "parameters": ' + c.arguments | tojson + '}' }}""",
+    "Mistral": """{% if tools %}{{ tools }}{% endif %}[TOOL_CALLS] [{% for c in messages[0].tool_calls %}"""
+    """{{ (c.function | tojson)[:-1] + ', "id": "' + c.id + '"}' }}{% if not loop.last %}, {% endif %}{% endfor %}]""",
+    "Pythonic": """{% if tools %}[func_name1(name=value)]{% endif %}[{% for c in messages[0].tool_calls %}"""
+    """{{ c.function.name }}({% for k, v in c.function.arguments.items() %}{{ k }}={{ v | tojson }}"""
+    """{% if not loop.last %}, {% endif %}{% endfor %}){% if not loop.last %}, {% endif %}{% endfor %}]""",
+}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_calls_come_back_through_the_template(family):
+    count = 1 if family == "Llama3Json" else 2
+    calls = [("get_weather", WEATHER), ("f", {"a": [1, 2], "b": {"c": "x"}})][:count]
+    spelled = [{"id": "123456789", "function": {"name": name, "arguments": given}} for name, given in calls]
+    template = ChatTemplate(TEMPLATES[family], {})
+    written = template.render([{"role": "assistant", "content": "", "tool_calls": spelled}])
+    found = read(family, written)
+    assert (found[0], [(name, json.loads(text)) for name, text in found[1]]) == ("", calls)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_family_is_found_in_the_template(family):
+    assert families.of_template(TEMPLATES[family]) == family
+    assert "tools" in ChatTemplate(TEMPLATES[family], {}).variables
+
+
+@pytest.mark.parametrize("template", [None, "{{ tools }}", "<tool_call><function={{ tools }}>", "<tool_call><arg_key>"])
+def test_formats_that_are_not_known_are_not_guessed(template):
+    assert families.of_template(template) is None

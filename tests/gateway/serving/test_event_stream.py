@@ -1,0 +1,189 @@
+"""When a streamed response begins, and that it is never silent for long."""
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+import virtual_loop
+
+from legato_gateway.errors import Overloaded, WorkerFailed
+from legato_gateway.request import Delta
+from legato_gateway.serving.event_stream import COMMENT, StreamPolicy
+
+END = Delta(0, "", finish="stop")
+
+
+class Exchange:
+    """One streamed request at an application in virtual time; what was sent is kept with its time."""
+
+    def __init__(self, gateway: Any, *steps: Any, admitted: bool = False, headers: Any = ()) -> None:
+        self.gateway = gateway
+        self.gateway.script(*steps)
+        self.sent: list[tuple[float, Any]] = []
+        self._admitted = admitted
+        self._headers = [(b"content-type", b"application/json"), *headers]
+        self._half_closed = asyncio.Event()
+        self._body = [json.dumps({"model": "tiny", "prompt": "hi", "stream": True}).encode()]
+        submit = self.gateway.relay.submit
+
+        def submitted(request: Any) -> Any:
+            generation = submit(request)
+            if self._admitted:
+                generation.admitted.set()
+            return generation
+
+        self.gateway.relay.submit = submitted
+
+    @property
+    def generation(self) -> Any:
+        return self.gateway.relay.generations[0]
+
+    @property
+    def said(self) -> bytes:
+        return b"".join(message.get("body", b"") for _, message in self.sent)
+
+    @property
+    def times_of_comments(self) -> list[float]:
+        return [when for when, message in self.sent if message.get("body") == COMMENT]
+
+    def start(self) -> "asyncio.Task[None]":
+        return asyncio.get_running_loop().create_task(self._run())
+
+    async def _run(self) -> None:
+        scope = {
+            "type": "http",
+            "method": "POST",
+            "path": "/v1/completions",
+            "query_string": b"",
+            "http_version": "1.1",
+        }
+        await self.gateway.app({**scope, "headers": self._headers}, self._receive, self._send)
+
+    async def _receive(self) -> Any:
+        if not self._body:
+            await self._half_closed.wait()
+            self._half_closed.clear()
+        body = self._body.pop() if self._body else b""
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    def half_close(self) -> None:
+        """The client sends nothing more: the server asks whether it is there."""
+        self._half_closed.set()
+
+    async def _send(self, message: Any) -> None:
+        self.sent.append((asyncio.get_running_loop().time(), message))
+
+
+async def prepared(exchange: Exchange) -> "asyncio.Task[None]":
+    """The exchange, once its request is with the relay: bodies are prepared in threads, in real time."""
+    running = exchange.start()
+    while not exchange.gateway.relay.generations:  # noqa: ASYNC110 - a thread prepares it
+        await asyncio.sleep(0)
+    return running
+
+
+def test_the_head_is_sent_at_admission_and_comments_whenever_it_is_silent(make: Any) -> None:
+    async def test() -> None:
+        gateway = make(StreamPolicy(keep_alive=15))
+        gate, second = gateway.gate(), gateway.gate()
+        exchange = Exchange(gateway, gate, Delta(0, "a"), second, END)
+        running = await prepared(exchange)
+        began = asyncio.get_running_loop().time()
+        await asyncio.sleep(5)
+        assert exchange.sent == []  # it is held
+        exchange.generation.admitted.set()
+        await asyncio.sleep(0.5)
+        assert [message["type"] for _, message in exchange.sent] == ["http.response.start"]
+        await asyncio.sleep(31.5)  # 37: comments at 20 and 35
+        gate.set()
+        await asyncio.sleep(16)  # a token at 37, a comment at 52
+        second.set()
+        await running
+        assert [when - began for when in exchange.times_of_comments] == pytest.approx([20, 35, 52])
+        assert exchange.said.endswith(b"data: [DONE]\n\n")
+
+    virtual_loop.run(test())
+
+
+def test_a_request_that_is_held_for_long_is_not_silent_either(make: Any) -> None:
+    async def test() -> None:
+        gateway = make(StreamPolicy(keep_alive=15))
+        exchange = Exchange(gateway, gateway.gate())
+        running = await prepared(exchange)
+        began = asyncio.get_running_loop().time()
+        await asyncio.sleep(40)
+        assert exchange.sent[0][1]["status"] == 200
+        assert exchange.sent[0][0] - began == pytest.approx(15)
+        assert len(exchange.times_of_comments) == 1
+        running.cancel()
+
+    virtual_loop.run(test())
+
+
+@pytest.mark.parametrize("keep_alive", [0, 15])
+def test_a_client_that_sends_nothing_more_is_asked_at_once_whether_it_is_there(make: Any, keep_alive: float) -> None:
+    async def test() -> None:
+        gateway = make(StreamPolicy(keep_alive=keep_alive))
+        exchange = Exchange(gateway, gateway.gate())
+        running = await prepared(exchange)
+        exchange.half_close()
+        await asyncio.sleep(1)
+        assert exchange.sent == []  # whoever waits for a head is asked by the server itself
+        exchange.generation.admitted.set()
+        await asyncio.sleep(1)
+        for asked in range(1, 3):
+            exchange.half_close()
+            await asyncio.sleep(0.1)
+            assert len(exchange.times_of_comments) == asked
+        assert not running.done()
+        running.cancel()
+
+    virtual_loop.run(test())
+
+
+@pytest.mark.parametrize("policy", [StreamPolicy(keep_alive=0), StreamPolicy(at_admission=False, keep_alive=15)])
+def test_nothing_is_said_before_its_time(make: Any, policy: StreamPolicy) -> None:
+    async def test() -> None:
+        gateway = make(policy)
+        gate = gateway.gate()
+        exchange = Exchange(gateway, gate, Delta(0, "a"), END, admitted=True)
+        running = await prepared(exchange)
+        await asyncio.sleep(100)
+        assert [message["type"] for _, message in exchange.sent] == ["http.response.start"] * policy.at_admission
+        gate.set()
+        await running
+        assert COMMENT not in exchange.said
+
+    virtual_loop.run(test())
+
+
+@pytest.mark.parametrize(
+    ("admitted", "policy", "headers", "status"),
+    [
+        (True, StreamPolicy(), (), 200),
+        (False, StreamPolicy(), (), 503),
+        (True, StreamPolicy(at_admission=False), (), 502),
+        (True, StreamPolicy(), [(b"x-legato-explain", b"true")], 502),
+    ],
+)
+def test_what_fails_before_it_begins_has_a_status_of_its_own(
+    make: Any, admitted: bool, policy: StreamPolicy, headers: Any, status: int
+) -> None:
+    async def test() -> None:
+        error = WorkerFailed("lost") if admitted else Overloaded("full", reason="queue_full")
+        gateway = make(policy)
+        gate = gateway.gate()
+        exchange = Exchange(gateway, gate, error, admitted=admitted, headers=headers)
+        running = await prepared(exchange)
+        await asyncio.sleep(1)
+        exchange.generation.admits = admitted
+        exchange.generation.admitted.set()
+        await asyncio.sleep(1)
+        gate.set()
+        await running
+        assert exchange.sent[0][1]["status"] == status
+        assert (b"event: error" in exchange.said) is (status == 200)
+        assert (b'"worker_failed"' in exchange.said) is admitted
+
+    virtual_loop.run(test())
