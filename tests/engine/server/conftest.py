@@ -22,7 +22,6 @@ from legato_engine.core.frames import (
     Splitter,
 )
 from legato_engine.errors import StartFailed
-from legato_engine.server import core_link
 from legato_engine.server.core_link import CoreLink
 from legato_engine.server.worker import WorkerServer
 from legato_engine.settings import WorkerSettings
@@ -45,9 +44,10 @@ VOCABULARY = 100
 class ScriptedCore:
     """What a test says in a core's place."""
 
-    def __init__(self, end: socket.socket) -> None:
+    def __init__(self, end: socket.socket, server: asyncio.WriteTransport) -> None:
         end.setblocking(False)
         self._end = end
+        self._server = server
         self._splitter = Splitter()
         self._received: list[frames.ToCore] = []
         self.epoch = ""
@@ -76,6 +76,11 @@ class ScriptedCore:
         assert isinstance(begin, frames.Start)
         self.epoch = begin.epoch
         await self.say(Ready(hello(self.epoch), "tokens", VOCABULARY))
+
+    @property
+    def holds_the_server_up(self) -> bool:
+        """The server has more for it than it keeps, and waits until the core has read some."""
+        return self._server.get_write_buffer_size() > self._server.get_write_buffer_limits()[1]
 
     def die(self) -> None:
         self._end.close()
@@ -212,8 +217,9 @@ async def serving(tmp_path: Path, **overrides: object) -> AsyncIterator[Bench]:
 
     async def launch() -> CoreLink:
         ours, theirs = socket.socketpair()
-        cores.put_nowait(ScriptedCore(theirs))
-        return await core_link.connect(ours)
+        reader, writer = await asyncio.open_unix_connection(sock=ours, limit=1 << 24)
+        cores.put_nowait(ScriptedCore(theirs, writer.transport))
+        return CoreLink(reader, writer)
 
     announce = tmp_path / "ports.json"
     chosen = {"role": "decode", "name": "d0", "model": "m", "health_port": 0, "control_port": 0, "token": TOKEN}
