@@ -121,6 +121,8 @@ async def test_whoever_stops_waiting_ends_the_work(forks: PreparationForks) -> N
             await asyncio.sleep(0.01)
     task.cancel()
     await until_none_runs(forks)
+    with pytest.raises(asyncio.CancelledError):
+        await task
 
 
 def test_one_whose_client_left_before_the_kernel_was_asked_to_tell_ends_too() -> None:

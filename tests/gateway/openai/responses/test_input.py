@@ -188,4 +188,6 @@ async def test_what_is_off_is_not_refused(gateway: Any, field: str) -> None:
         "store": False,
         "include": ["reasoning.encrypted_content"],
     }
-    await gateway.client.responses.create(model="tiny", input="hi", extra_body={field: None, "tools": None, **off})
+    given = {field: None, "tools": None, **off}
+    answer = await gateway.client.responses.create(model="tiny", input="hi", extra_body=given)
+    assert (answer.status, answer.output_text) == ("completed", "Paris é!")

@@ -190,15 +190,32 @@ async def test_a_stream_that_fails_ends_with_the_failed_response(gateway: Any) -
     assert (item["status"], item["content"][0]["text"]) == ("incomplete", "Par")
 
 
+class Sending:
+    """Between the application and its server: sets `begun` with the first message that is sent."""
+
+    def __init__(self, app: Any, begun: asyncio.Event) -> None:
+        self._app = app
+        self._begun = begun
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        async def sent(message: Any) -> None:
+            await send(message)
+            self._begun.set()
+
+        await self._app(scope, receive, sent)
+
+
 async def test_a_stream_that_fails_with_nothing_said_has_begun_all_the_same(gateway: Any) -> None:
     """The head is sent when the request is admitted."""
+    begun = asyncio.Event()
+    gateway.app.add_middleware(Sending, begun=begun)
     gate = gateway.gate()
     gateway.script(gate, DeadlineExceeded("too late"))
     asking = asyncio.create_task(events(gateway))
     await gate.reached.wait()
+    assert not begun.is_set()
     gateway.relay.generations[0].admitted.set()
-    for _ in range(10):
-        await asyncio.sleep(0)
+    await begun.wait()
     gate.set()
     found = await asking
     assert kinds(found) == ["response.created", "response.in_progress", "response.failed"]
