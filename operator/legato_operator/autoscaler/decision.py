@@ -13,6 +13,7 @@ QUEUEING = "Queueing"
 KV_BLOCKS = "KVBlocks"
 STEP_TIME = "StepTime"
 SLOTS = "Slots"
+COMING_SEQUENCES = "ComingSequences"
 DECODE_ROOM = "DecodeRoom"
 ACTIVATION = "Activation"
 PREFILL_AND_DECODE = "PrefillAndDecode"
@@ -29,6 +30,7 @@ REASONS = {
     KV_BLOCKS: "predicted KV blocks",
     STEP_TIME: "predicted time of a decode step",
     SLOTS: "sequences that decode at once",
+    COMING_SEQUENCES: "sequences that will decode when a worker started now would serve",
     DECODE_ROOM: "a queue whose head waits for room in decode workers",
     ACTIVATION: "requests for which no decode worker is ready",
     PREFILL_AND_DECODE: "prompts and decode steps of unified workers together",

@@ -8,13 +8,12 @@ import statistics
 from collections.abc import Sequence
 
 from legato_operator.api.resources import Spec
-from legato_operator.autoscaler import held
+from legato_operator.autoscaler import coming, held
+from legato_operator.autoscaler.coming import FULL, WITHIN
 from legato_operator.autoscaler.decision import ACTIVATION, DECODE_ROOM, KV_BLOCKS, SLOTS, STEP_TIME, Term
 from legato_operator.autoscaler.prefill import decode_share
 from legato_operator.autoscaler.signals import DecodeCost, Signals, Traffic, WorkerSignals
 
-FULL = 0.9  # of a worker's blocks and slots: sequences do not divide evenly among workers
-WITHIN = 0.9  # of the objective for a step
 DEVIATIONS = 1.645  # standard deviations above the expected blocks: the 95th percentile of a sum of many sequences
 MOSTLY = 0.5  # part of the head's wait from which on decode workers are what it waits for
 
@@ -47,6 +46,7 @@ def _resident(
         *_blocks(signals, workers, load, share, spec.engine.block_size),
         *_slots(signals, workers, load, share),
         *_step_time(workers, load, spec.slo.tpot),
+        *coming.terms(signals, workers, spec, prompts, _sequences(signals, load, share)),
         *((unknown,) if silent else ()),
     )
 

@@ -1,10 +1,13 @@
 """Decisions that change what is measured next, in virtual time."""
 
+import random
+
 import msgspec
 import pytest
 from known_signals import spec
 from simulated_service import engine, profile, steady, workload
 
+from legato_cli.simulation.workload import Arrival
 from legato_engine.runner.profile import find
 
 HOUR = 3600.0
@@ -56,6 +59,28 @@ def test_a_small_step_is_answered_within_five_seconds_too():
     )
     looks, _ = _run(step, machine=cpu)
     assert next(at for at, sizes in looks if sizes["prefill"] > 1) - 180.0 <= 5.0
+
+
+@pytest.mark.parametrize("look", [0.0, 0.5, 1.0, 1.5])
+def test_a_step_of_long_answers_is_answered_within_five_seconds_and_by_decode_alone(look):
+    """Their blocks fit into one worker for 6 s. The looks are every 2 s, at different distances from the step."""
+    cpu, at = find("cpu-2-cores-smollm2-135m"), 180.0 + look
+    step = workload(
+        steady(180.0, each=2.0, tokens=64, output=400), steady(30.0, each=0.25, tokens=64, output=400, since=at)
+    )
+    looks, _ = _run(step, machine=cpu)
+    assert max(sizes["decode"] for when, sizes in looks if when < at) == 1
+    assert next(when for when, sizes in looks if sizes["decode"] > 1) - at <= 5.0
+    assert max(_sizes(looks, "prefill")) == 1
+
+
+def test_a_constant_load_by_chance_grows_decode_no_more_than_it_needs():
+    """Poisson arrivals: busy seconds are no step."""
+    rng, at, arrivals = random.Random(1), 0.0, []
+    while (at := at + rng.expovariate(1.0)) < 1800.0:
+        arrivals.append(Arrival(at, 64, 400))
+    looks, _ = _run(workload(arrivals), machine=find("cpu-2-cores-smollm2-135m"))
+    assert max(_sizes(looks, "decode", 300.0)) <= 2
 
 
 def test_prompts_that_wait_for_prefill_grow_decode_only_by_what_it_lets_through():

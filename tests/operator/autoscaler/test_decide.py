@@ -7,7 +7,7 @@ from known_signals import NO_TRAFFIC, arriving, decoder, prefiller, prompts, spe
 
 from legato_operator.autoscaler import decision
 from legato_operator.autoscaler.decide import decide
-from legato_operator.autoscaler.signals import Blocks, DecodeCost, OutputLengths, Signals, Traffic
+from legato_operator.autoscaler.signals import Blocks, DecodeCost, OutputLengths, PrefillCost, Signals, Traffic
 from legato_operator.autoscaler.window import Window
 
 ONE = {"prefill": 1, "decode": 1}
@@ -195,6 +195,58 @@ def test_decode_grows_when_a_step_would_exceed_the_objective():
     """100 rows at 1 ms beside 10 ms: 100 / (0.9 x 100 - 10) = 1.25 workers."""
     made = _decide(Signals((prefiller(), decoder(running=100, slots=1000)), NO_TRAFFIC))["decode"]
     assert (_term(made, decision.STEP_TIME).workers, made.wish) == (pytest.approx(1.25), 2)
+
+
+def _stepped(requests=64, worker=None, *, prefill=(), **given):
+    """So many in the last 4 s, of 64 tokens each, where answers have 400."""
+    newest = prompts(requests, 64)
+    traffic = Traffic(
+        60.0, newest, 10.0, newest, output=OutputLengths(400, 0), newest_seconds=4.0, newest=newest, **given
+    )
+    return _decide(Signals((*prefill, worker or decoder()), traffic))["decode"]
+
+
+def test_decode_counts_what_will_have_come_when_a_worker_started_now_would_serve():
+    """64 less a deviation of 8 are 56 in 4 s. A worker has 0.9 x 1,000 blocks for 464 tokens each, or 31.03 sequences,
+    and a step of 41.03 ms: 14 x 400 x 0.04103 are 230 sequences at once."""
+    numbers = (term := _term(_stepped(), decision.COMING_SEQUENCES)).numbers
+    assert (numbers["arriving"], numbers["rows"]) == (14.0, pytest.approx(14_400 / 464))
+    assert term.workers == pytest.approx(14 * 400 * (0.01 + 0.001 * 14_400 / 464) / (14_400 / 464))
+
+
+def test_no_more_than_can_have_come_by_then():
+    """14 a second for 5 s, beside the 7 that there are."""
+    made = _stepped(worker=decoder(start_seconds=5.0, running=7))
+    assert _term(made, decision.COMING_SEQUENCES).workers == pytest.approx((7 + 70) / (14_400 / 464))
+
+
+def test_no_more_than_prefill_lets_through():
+    """64 prompts of 1 s each in 10 s: one worker does 1 a second, and 6.7 of these are wished, or at most 3 allowed."""
+    slow = prefiller(prefill_cost=PrefillCost(1 / 64))
+    newest = prompts(64, 64)
+    traffic = Traffic(60.0, newest, 10.0, newest, output=OutputLengths(400, 0), newest_seconds=4.0, newest=newest)
+    made = _decide(Signals((slow, decoder()), traffic), scaling={"prefill": {"max": 3}}, slo={"ttft": "2s"})
+    assert _term(made["decode"], decision.COMING_SEQUENCES).numbers["arriving"] == pytest.approx(3.0)
+
+
+@pytest.mark.parametrize(
+    ("given", "rows"),
+    [
+        ({"blocks": Blocks(10_000, 0, 0)}, 0.9 * 64),
+        ({"blocks": Blocks(500, 0, 400, quarantined=100)}, 0.9 * 900 * 16 / 464),
+        ({"decode_cost": DecodeCost(0.01, 0.004)}, (0.09 - 0.01) / 0.004),
+        ({"decode_cost": DecodeCost(0.01, 0.001, 1e-5)}, (0.09 - 0.01) / (0.001 + 264e-5)),
+        ({"decode_cost": DecodeCost(0.2, 0.01)}, 0.9 * 1000 * 16 / 464),
+    ],
+)
+def test_a_full_worker_is_full_by_its_slots_blocks_or_the_time_of_a_step(given, rows):
+    numbers = _term(_stepped(worker=decoder(**given)), decision.COMING_SEQUENCES).numbers
+    assert numbers["rows"] == pytest.approx(rows)
+
+
+@pytest.mark.parametrize("requests", [0, 1])
+def test_one_request_is_no_step(requests):
+    assert decision.COMING_SEQUENCES not in {term.reason for term in _stepped(requests).terms}
 
 
 @pytest.mark.parametrize("fixed", [0.9 * 0.1, 0.2])
