@@ -33,5 +33,10 @@ svg{width:100%;height:100%;display:block;overflow:visible}
 svg *{vector-effect:non-scaling-stroke;fill:none}
 .grid line{stroke:var(--faint);stroke-width:1}
 path.one{stroke:var(--one);stroke-width:1.6}path.two{stroke:var(--two);stroke-width:1.6}
+i.dot{width:9px;height:9px;border-radius:50%;background:var(--soft)}i.dot.faint{opacity:.4}i.dot.one{background:var(--one)}
+i.dot.written{background:var(--two)}i.dot.chosen{background:var(--good)}
+path.mark{stroke:var(--soft);stroke-dasharray:4 4}
+path.dot{stroke-width:8;stroke-linecap:round;stroke:var(--soft)}path.dot.faint{stroke-opacity:.4}
+path.dot.one{stroke:var(--one)}path.dot.written{stroke:var(--two)}path.dot.chosen{stroke:var(--good)}
 path.area{fill:var(--one);fill-opacity:.25;stroke:none}
 """

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from html import escape
 from typing import Any
 
-from legato_cli.simulation import report, table
+from legato_cli.simulation import report, scatter, table
 from legato_cli.simulation.manifest_tuning import Choice, ManifestTuning, Trial
 from legato_cli.simulation.tuning import ATTAINMENT
 from legato_protocol import durations
@@ -82,8 +82,34 @@ def html(found: ManifestTuning, title: str) -> str:
     return report.page(
         title,
         f'<p>{escape(told(found))}</p><pre>{escape(lines(found.best.choice))}</pre><div class="wide"><table>'
-        f"<thead><tr>{columns}</tr></thead><tbody>{body}</tbody></table></div><p>{escape(NOTE)}</p>",
+        f"<thead><tr>{columns}</tr></thead><tbody>{body}</tbody></table></div>{_plot(found)}<p>{escape(NOTE)}</p>",
     )
+
+
+def _plot(found: ManifestTuning) -> str:
+    """All trials; the front, what was written and what is chosen stand out."""
+    kinds = [
+        ("tried", "faint", found.trials, False),
+        ("front: no other one beats it", "one", found.front, True),
+        ("as written", "written", found.trials[:1], False),
+        ("chosen", "chosen", (found.best,), False),
+    ]
+    return scatter.figure(
+        "Attainment",
+        f"% over GPU-hours; the line is {ATTAINMENT:.0%}",
+        "Attainment and GPU-hours of every choice that was tried",
+        [scatter.Points(label, look, _points(trials), joined) for label, look, trials, joined in kinds],
+        100 * ATTAINMENT,
+    )
+
+
+def _points(trials: Sequence[Trial]) -> list[tuple[float, float, str]]:
+    return [(trial.gpu_hours, 100 * trial.attainment, _about(trial)) for trial in trials]
+
+
+def _about(trial: Trial) -> str:
+    sizes = ", ".join(f"{pool} {least}-{most}" for pool, least, most in trial.choice.bounds)
+    return f"{trial.attainment:.1%} for {trial.gpu_hours:.2f}: {sizes}, {_window(trial.choice)}"
 
 
 def _line(row: Sequence[str]) -> str:

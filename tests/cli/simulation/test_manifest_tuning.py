@@ -1,6 +1,7 @@
 """The search finds bounds that cost less or miss less, on services whose attainment is known by formula."""
 
 import itertools
+import re
 from dataclasses import dataclass
 
 import pytest
@@ -150,3 +151,15 @@ def test_more_than_the_attainment_is_not_paid_for():
 @pytest.mark.parametrize("figures", list(itertools.permutations([(0.9, 3.0), (0.9, 2.0), (0.99, 5.0), (0.8, 2.5)])))
 def test_the_front_does_not_depend_on_the_order(figures):
     assert [(t.attainment, t.gpu_hours) for t in ManifestTuning(_trials(figures)).front] == [(0.9, 2.0), (0.99, 5.0)]
+
+
+def test_every_choice_is_a_point_of_the_plot_and_the_chosen_one_stands_out():
+    found = _tune()
+    page = tuning_text.html(found, "T")
+    assert page.count('class="dot faint" d="') == len(found.trials)
+    assert page.count('class="dot one" d="') == len(found.front)
+    assert page.count('class="dot written" d="') == 1
+    chosen = re.search(r'class="dot chosen" d="[^"]*"><title>([^<]*)<', page)
+    assert chosen is not None
+    assert chosen[1].startswith(f"{found.best.attainment:.1%} for {found.best.gpu_hours:.2f}: prefill 4-")
+    assert page == tuning_text.html(found, "T")
