@@ -13,9 +13,10 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from legato_gateway import errors
 from legato_gateway.errors import BadRequest, GatewayError, HeadersTooLarge, LateRequest, Overloaded
+from legato_gateway.http.body_flow import BodyFlow
 from legato_gateway.http.connections import LATE_HEAD, SLOW_BODY, Connections
 from legato_gateway.http.half_closed import HalfClosed, can_be_asked
-from legato_protocol.tls_server import LAST_FLUSH, Secured
+from legato_protocol.tls_server import EARLY, LAST_FLUSH, Secured
 
 MAX_HEAD_BYTES = 131_072  # the application refuses less than that with more to say; this only bounds memory
 CONNECTIONS_FULL = "connections_full"  # drop reason
@@ -31,6 +32,7 @@ class BoundedProtocol(Secured, HttpToolsProtocol):
     _progress = False  # this piece of data completed a head, a message or a part of a body
     _kept = 0  # bytes of pieces that did not: of a head, of trailers
     _received = 0  # bytes of a body, in this window
+    _flow: BodyFlow  # what `flow` is
     _watch: asyncio.TimerHandle | None = None  # ends the wait for a head or a body
 
     def __init__(self, connections: Connections, *args: Any, **kwargs: Any) -> None:
@@ -40,6 +42,7 @@ class BoundedProtocol(Secured, HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        self.flow = self._flow = BodyFlow(transport, self.loop.time)
         if self.handshake is not None:
             self._places.leave(self.handshake)
         if self._places.enter(self, self.server[1] if self.server else None):
@@ -96,14 +99,15 @@ class BoundedProtocol(Secured, HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         self._in_head, self._in_body, self._progress = False, True, True
         self._places.waits(self, False)
-        self._received = 0
-        self._watch_for(self._limits.body_window, self._check_body)
+        self._begin_window()
         super().on_headers_complete()
+        self._flow.begin(self.cycle)
 
     def on_body(self, body: bytes) -> None:
         self._progress = True
         self._received += len(body)
         super().on_body(body)
+        self._flow.received(len(body))
 
     def on_message_complete(self) -> None:
         self._in_body, self._progress = False, True
@@ -153,11 +157,20 @@ class BoundedProtocol(Secured, HttpToolsProtocol):
         else:  # it sent nothing: an answer would be taken for that to its next request
             self._end()
 
+    def _begin_window(self) -> None:
+        self._received = 0
+        self._flow.forget_time()
+        self._watch_for(self._limits.body_window, self._check_body)
+
     def _check_body(self) -> None:
         due = self._limits.body_rate * self._limits.body_window
-        if self.flow.read_paused or self._received >= due:
-            self._received = 0
-            self._watch_for(self._limits.body_window, self._check_body)
+        if self._received >= due:
+            self._begin_window()
+            return
+        if (
+            left := self._limits.body_window - self._flow.seconds_reading()
+        ) > EARLY:  # it was not let send all the time
+            self._watch_for(self._limits.body_window if self._flow.read_paused else left, self._check_body)
             return
         text = f"{self._received} bytes of a body arrived in {self._limits.body_window:g} s; at least {due:g} have to"
         self._places.refused(SLOW_BODY, text)

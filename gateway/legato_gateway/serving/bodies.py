@@ -4,7 +4,6 @@ What a client sends is never built as objects before it is known to be small: th
 JSON, and only the fields of the schema are decoded, each up to `MAX_FIELD_BYTES`. Decoding stops at the first fault.
 """
 
-import asyncio
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -16,7 +15,8 @@ from msgspec import UNSET, Meta, Raw, UnsetType
 from starlette.requests import Request
 
 from legato_gateway.errors import BadRequest, BodyTooLarge, Unsupported, UnsupportedMediaType
-from legato_gateway.serving.body_budget import SMALL, HeldBody
+from legato_gateway.serving.body_budget import HeldBody
+from legato_gateway.serving.body_turns import Turn
 
 MAX_FIELD_BYTES = 262_144  # of JSON; 16 stop strings of 1024 escaped characters are 196,608
 _SHOWN = 40  # characters of a wrong value that are told back
@@ -36,23 +36,29 @@ def check_type(request: Request) -> None:
         raise UnsupportedMediaType(f"not a valid content-type: {said[:_SHOWN]!r} (application/json)")
 
 
-async def read(request: Request, limit: int, held: HeldBody, turns: asyncio.Lock) -> bytearray:
-    """The body. Large ones take turns: each time the event loop has looked at all connections, one of them may go on
-    for a piece, so that their copying holds up nobody. Raises BodyTooLarge as soon as it is known to be longer than
-    `limit`, without keeping it, and Overloaded where `held` has no room for it."""
-    announced = request.headers.get("content-length", "")
-    if announced.isdigit() and int(announced) > limit:
+async def read(request: Request, limit: int, held: HeldBody, turn: Turn) -> bytearray:
+    """The body. Of a large one only a first piece is read before its turn, which it still has when it is whole.
+
+    Raises BodyTooLarge as soon as it is known to be longer than `limit`, without keeping it, and Overloaded where
+    `held` has no room for it.
+    """
+    said = request.headers.get("content-length", "")
+    announced = int(said) if said.isdigit() else 0
+    if announced > limit:
         raise _too_large(limit)
     body = bytearray()
-    async for piece in request.stream():
-        if len(body) + len(piece) > limit:
-            raise _too_large(limit)
-        held.grow(len(piece))
-        body += piece
-        if len(body) > SMALL:
-            async with turns:
-                await asyncio.sleep(0)
-    return body
+    pieces = request.stream()
+    while True:
+        with turn.patient():
+            piece = await anext(pieces, None)
+        if piece is not None:
+            if len(body) + len(piece) > limit:
+                raise _too_large(limit)
+            held.grow(len(piece))
+            body += piece
+        await turn.take(max(len(body), announced))
+        if piece is None:
+            return body
 
 
 def parse(schema: type[_B], body: bytearray) -> _B:

@@ -1,12 +1,12 @@
 """What the handlers of all APIs work with."""
 
-import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from legato_gateway.clients.identify import Clients
 from legato_gateway.request import Relay
 from legato_gateway.serving.body_budget import BodyBudget
+from legato_gateway.serving.body_turns import LargeBodyTurns
 from legato_gateway.serving.deadline import Deadline, header_seconds
 from legato_gateway.serving.event_stream import StreamPolicy
 from legato_gateway.serving.model_serving import ModelServing
@@ -27,7 +27,7 @@ class ServingContext:
     clock: Callable[[], float]
     preparation: PreparationPool
     clients: Clients
-    body_turns: asyncio.Lock = field(default_factory=asyncio.Lock)  # for `bodies.read`
+    body_turns: LargeBodyTurns = field(default_factory=LargeBodyTurns)
 
     def deadline(self, headers: Mapping[str, str]) -> Deadline:
         """That of a request that arrives now. Raises BadRequest."""

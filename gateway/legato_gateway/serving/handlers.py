@@ -9,12 +9,14 @@ from fastapi import APIRouter, Request
 
 from legato_gateway.errors import DeadlineExceeded, LateBody
 from legato_gateway.serving import bodies, openapi
+from legato_gateway.serving.client_left import unless_left
 from legato_gateway.serving.context import ServingContext
 from legato_gateway.serving.generation_response import GenerationResponse
 from legato_gateway.serving.model_serving import ModelServing
 from legato_gateway.serving.prepared_request import Asked, Prepare
 
 _T = TypeVar("_T")
+_LATE = "the body did not arrive before the deadline, or other large ones were received until then"
 
 
 def add_generation(
@@ -40,10 +42,11 @@ async def prepared(
     client = serving.clients.of(request.scope)
     deadline = serving.deadline(request.headers)
     bodies.check_type(request)
-    with serving.pending_bodies.body() as held:
-        async with deadline.limit(LateBody("the body did not arrive before the deadline")):
-            raw = await bodies.read(request, serving.max_body_bytes, held, serving.body_turns)
+    with serving.pending_bodies.body() as held, serving.body_turns.body() as turn:
+        async with deadline.limit(LateBody(_LATE)):
+            raw = await bodies.read(request, serving.max_body_bytes, held, turn)
         async with deadline.limit(DeadlineExceeded("the prompt was not tokenized before the deadline")):
             asked = Asked(client, request.headers, deadline)
             found, more = look_up(asked, raw) if look_up else ({}, 0)
-            return await serving.preparation.run(partial(prepare, serving.of_model, asked, **found), raw, more)
+            work = serving.preparation.run(partial(prepare, serving.of_model, asked, **found), raw, more)
+            return await (unless_left(request.receive, work) if turn.held else work)

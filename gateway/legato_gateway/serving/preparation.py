@@ -1,15 +1,18 @@
 """Where bodies become requests, off the event loop: short ones in threads, long ones in processes if there are such.
 
-Tokenizing takes about a second per 300 kB, so long bodies wait for one another and never hold up short ones.
+Tokenizing takes about a second per 300 kB, so long bodies wait for one another and never hold up short ones. The
+longest are read one at a time: what is built of one may take ten times its bytes until it is known to be too much.
 """
 
 import asyncio
 import logging
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from functools import partial
 from typing import TypeVar
 
+from legato_gateway.serving.body_turns import VERY_LARGE
 from legato_gateway.serving.preparation_forks import PreparationForks
 
 LONG = 65_536  # bytes
@@ -25,6 +28,7 @@ class PreparationPool:
     def __init__(self, forks: PreparationForks | None = None) -> None:
         self._forks = forks
         self._turns = asyncio.Semaphore(AT_ONCE)
+        self._largest = asyncio.Lock()  # reading one takes up to ten times its size
         self._short = ThreadPoolExecutor(AT_ONCE, "prepare-short")
         self._long = ThreadPoolExecutor(AT_ONCE, "prepare-long")
 
@@ -33,7 +37,7 @@ class PreparationPool:
         `prepare` brings to be read."""
         is_long = len(body) + more >= LONG
         if is_long and self._forks is not None:
-            async with self._turns:
+            async with self._largest if len(body) > VERY_LARGE else nullcontext(), self._turns:
                 try:
                     return await self._forks.run(prepare, body)
                 except OSError as error:

@@ -1,0 +1,64 @@
+"""Reads no more of a large body than the application asks for, and knows for how long its client was let send.
+
+uvicorn alone reads ahead of the application: up to 64 KiB and one piece more for each connection, which nobody counts.
+"""
+
+import asyncio
+from collections.abc import Callable
+
+from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT, FlowControl
+from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
+
+
+class BodyFlow(FlowControl):
+    """That of one connection. `clock` is in seconds."""
+
+    def __init__(self, transport: asyncio.Transport, clock: Callable[[], float]) -> None:
+        super().__init__(transport)
+        self._clock = clock
+        self._cycle: RequestResponseCycle | None = None  # the latest request, whose body is read
+        self._large = False
+        self._size = 0  # bytes of its body
+        self._since = clock()  # when reading went on
+        self._reading = 0.0
+
+    def begin(self, cycle: RequestResponseCycle) -> None:
+        """A request, of whose body nothing was read yet."""
+        self._cycle, self._size = cycle, 0
+        self._large = _announced(cycle) > HIGH_WATER_LIMIT
+        if self._large:
+            self.pause_reading()
+
+    def received(self, size: int) -> None:
+        """So many bytes more of its body: of a large one, the next are read when the application wants them."""
+        self._size += size
+        self._large = self._large or self._size > HIGH_WATER_LIMIT
+        if self._large and self._cycle is not None and not self._cycle.response_complete:
+            self.pause_reading()
+
+    def pause_reading(self) -> None:
+        if not self.read_paused:
+            self._reading += self._clock() - self._since
+        super().pause_reading()
+
+    def resume_reading(self) -> None:
+        """Not so while the application has yet to take what was read."""
+        if self._cycle is not None and self._cycle.body and not self._cycle.response_complete:
+            return
+        if self.read_paused:
+            self._since = self._clock()
+        super().resume_reading()
+
+    def forget_time(self) -> None:
+        """Begins to count anew."""
+        self._since, self._reading = self._clock(), 0.0
+
+    def seconds_reading(self) -> float:
+        """How long this connection was read since."""
+        return self._reading + (0.0 if self.read_paused else self._clock() - self._since)
+
+
+def _announced(cycle: RequestResponseCycle) -> int:
+    """Bytes of its body, as the head says; 0 where it says nothing."""
+    said = (value for name, value in cycle.scope["headers"] if name == b"content-length" and value.isdigit())
+    return int(next(said, b"0"))

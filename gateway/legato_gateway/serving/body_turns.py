@@ -1,0 +1,106 @@
+"""Large bodies take turns: few at a time are received and prepared, the others wait without being read.
+
+Nothing is read of a body that waits, so TCP holds its client back, and many large bodies cost the event loop and the
+memory no more than few. Turns go in the order in which they are asked for; very large bodies have turns of their own,
+so that long prompts do not wait behind them. A client that lets its turn wait loses it and asks again behind the
+others, so slow ones hold up nobody for long.
+"""
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from legato_gateway.serving.body_budget import SMALL
+
+VERY_LARGE = 1 << 20  # bytes; more have turns of their own
+AT_ONCE = 3  # large ones: two that are prepared, and one that is received
+VERY_LARGE_AT_ONCE = 2
+PATIENCE = 2.0  # seconds that a turn waits for its client, all its pauses together
+
+
+class LargeBodyTurns:
+    """Owner of the turns: `at_once` for large bodies, and `very_large` for those."""
+
+    def __init__(
+        self, at_once: int = AT_ONCE, very_large: int = VERY_LARGE_AT_ONCE, patience: float = PATIENCE
+    ) -> None:
+        """`patience` is in seconds."""
+        self.patience = patience
+        self.piece = asyncio.Lock()  # of one body, each time the event loop has looked at all connections
+        self._large, self._very_large = _Lane(at_once), _Lane(very_large)
+
+    @contextmanager
+    def body(self) -> Iterator["Turn"]:
+        """A body, which has no turn yet. One that it has is given back at the end."""
+        turn = Turn(self)
+        try:
+            yield turn
+        finally:
+            turn.give_back()
+
+    def lane(self, size: int) -> "_Lane | None":
+        """Where a body of that size has its turns, if it needs any."""
+        if size <= SMALL:
+            return None
+        return self._large if size <= VERY_LARGE else self._very_large
+
+    def check_integrity(self) -> None:
+        """Raises AssertionError unless the books agree. Nobody may be about to get a turn."""
+        for lane in (self._large, self._very_large):
+            assert lane.free._value == lane.at_once - len(lane.held), "turns are miscounted"
+
+
+class _Lane:
+    def __init__(self, at_once: int) -> None:
+        self.at_once = at_once
+        self.free = asyncio.Semaphore(at_once)  # first come, first served
+        self.held: set[Turn] = set()
+
+
+class Turn:
+    """That of one body."""
+
+    def __init__(self, turns: LargeBodyTurns) -> None:
+        self._turns = turns
+        self._lane: _Lane | None = None  # of the turn that is held
+        self._left = 0.0  # seconds that it may still wait for its client
+
+    @property
+    def held(self) -> bool:
+        """Whether it is this body's turn."""
+        return self._lane is not None
+
+    async def take(self, size: int) -> None:
+        """Waits until it is the turn of this body, of `size` bytes as far as is known, and until one more piece may be
+        read. Small ones wait for nothing."""
+        lane = self._turns.lane(size)
+        if lane is None:
+            return
+        if lane is not self._lane:
+            self.give_back()
+            await lane.free.acquire()
+            self._lane, self._left = lane, self._turns.patience
+            lane.held.add(self)
+        async with self._turns.piece:
+            await asyncio.sleep(0)
+
+    def give_back(self) -> None:
+        """Lets the next one have it. One that is not held is no error."""
+        if self._lane is not None:
+            self._lane.held.remove(self)
+            self._lane.free.release()
+            self._lane = None
+
+    @contextmanager
+    def patient(self) -> Iterator[None]:
+        """The client is waited for within. What was waited for too long is given back meanwhile."""
+        if self._lane is None:
+            yield
+            return
+        loop = asyncio.get_running_loop()
+        begun, lost = loop.time(), loop.call_later(max(0.0, self._left), self.give_back)
+        try:
+            yield
+        finally:
+            lost.cancel()
+            self._left -= loop.time() - begun

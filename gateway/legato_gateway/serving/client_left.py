@@ -1,0 +1,32 @@
+"""Work that is done for one client, and not for longer than it is there."""
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+from starlette.requests import ClientDisconnect
+from starlette.types import Receive
+
+_T = TypeVar("_T")
+
+
+async def unless_left(receive: Receive, work: Coroutine[Any, Any, _T]) -> _T:
+    """What `work` returns or raises. Raises ClientDisconnect, and has ended it, when the client leaves before.
+
+    The whole body of the request was read from `receive`.
+    """
+    working, leaving = asyncio.create_task(work), asyncio.create_task(_left(receive))
+    try:
+        await asyncio.wait({working, leaving}, return_when=asyncio.FIRST_COMPLETED)
+        if not working.done():
+            raise ClientDisconnect
+        return await working
+    finally:
+        working.cancel()
+        leaving.cancel()
+        await asyncio.gather(working, leaving, return_exceptions=True)
+
+
+async def _left(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass

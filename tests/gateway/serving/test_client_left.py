@@ -1,0 +1,90 @@
+"""A client that leaves while its large body is prepared is not worked for any longer."""
+
+import asyncio
+import json
+import threading
+from typing import Any
+
+import pytest
+from starlette.requests import ClientDisconnect
+
+from legato_gateway.access_log import CLIENT_LEFT
+from legato_gateway.serving.body_budget import SMALL
+from legato_gateway.serving.client_left import unless_left
+
+pytestmark = pytest.mark.anyio
+
+
+async def stays() -> Any:
+    return await asyncio.Event().wait()
+
+
+async def answer() -> str:
+    await asyncio.sleep(0)
+    return "answer"
+
+
+async def fault() -> str:
+    raise ZeroDivisionError
+
+
+async def test_what_work_returns_and_raises_for_a_client_that_stays() -> None:
+    assert await unless_left(stays, answer()) == "answer"
+    with pytest.raises(ZeroDivisionError):
+        await unless_left(stays, fault())
+
+
+@pytest.mark.parametrize("leaves", [True, False])
+async def test_work_has_ended_when_its_client_left_or_nobody_waits_for_it(leaves: bool) -> None:
+    messages: asyncio.Queue[Any] = asyncio.Queue()
+    messages.put_nowait({"type": "http.request", "body": b"", "more_body": False})  # it may still be there
+    begun, ended = asyncio.Event(), False
+
+    async def work() -> None:
+        nonlocal ended
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.sleep(0)
+            ended = True
+
+    task = asyncio.create_task(unless_left(messages.get, work()))
+    await asyncio.wait_for(begun.wait(), 10)
+    if leaves:
+        messages.put_nowait({"type": "http.disconnect"})
+    else:
+        task.cancel()
+    with pytest.raises(ClientDisconnect if leaves else asyncio.CancelledError):
+        await asyncio.wait_for(task, 10)
+    assert ended
+
+
+async def test_a_request_ends_whose_client_leaves_while_its_body_is_tokenized(gateway: Any) -> None:
+    loop, tokenizing, go_on = asyncio.get_running_loop(), asyncio.Event(), threading.Event()
+
+    def block(_: str) -> None:
+        loop.call_soon_threadsafe(tokenizing.set)
+        go_on.wait(20)
+
+    gateway.tokens.before = block
+    body = json.dumps({"model": "tiny", "prompt": "hi" + " " * 10, "user": "x"}).encode() + b" " * SMALL
+    messages: asyncio.Queue[Any] = asyncio.Queue()
+    messages.put_nowait({"type": "http.request", "body": body, "more_body": False})
+    sent: list[Any] = []
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    head = {"type": "http", "http_version": "1.1", "method": "POST", "path": "/v1/completions", "query_string": b""}
+    scope = {**head, "headers": [(b"content-type", b"application/json")]}
+    task = asyncio.create_task(gateway.app(scope, messages.get, send))
+    try:
+        await asyncio.wait_for(tokenizing.wait(), 10)
+        messages.put_nowait({"type": "http.disconnect"})
+        await asyncio.wait_for(task, 10)
+    finally:
+        go_on.set()
+    assert [entry.status for entry in gateway.entries] == [CLIENT_LEFT]
+    assert gateway.budget.used == 0
+    assert gateway.relay.requests == []
