@@ -33,7 +33,7 @@ from legato_engine.runner.runner import Runner
 from legato_engine.scheduler.limits import SchedulerLimits
 from legato_engine.scheduler.scheduler import Scheduler
 from legato_engine.weights.opening import open_weights
-from legato_protocol.stream import SamplingParams
+from legato_protocol.sampling_params import SamplingParams
 
 BLOCK_SIZE, MAX_LENGTH = 16, 4096
 PARTS = ("attention", "linear", "head", "other operators", "sampling", "scheduling")

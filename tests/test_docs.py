@@ -25,7 +25,7 @@ from legato_gateway.openai.responses.body import SHARED, ResponsesBody
 from legato_operator.kubernetes import settings as operator_settings
 from legato_operator.kubernetes.metrics import OperatorMetrics
 from legato_protocol import names, sampling_limits
-from legato_protocol.stream import Load
+from legato_protocol.load import Load
 
 DOCS = Path(__file__).parents[1] / "docs"
 

@@ -5,7 +5,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from legato_engine.core.frames import CoreStatus, CoreTotals
-from legato_protocol.stream import Load
+from legato_protocol.load import Load
 
 REFUSALS = (
     "malformed",

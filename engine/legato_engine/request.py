@@ -6,7 +6,9 @@ from enum import Enum
 from typing import Protocol
 
 from legato_engine.scheduler.batch import Adapter, Constraint, Sampled
-from legato_protocol.stream import Finish, SamplingParams, Sequence, unpack_tokens
+from legato_protocol.packed_tokens import unpack_tokens
+from legato_protocol.sampling_params import SamplingParams
+from legato_protocol.stream import Finish, Sequence
 
 
 class RequestState(Enum):

@@ -4,6 +4,7 @@ what it says."""
 import math
 from array import array
 
+from legato_protocol.packed_tokens import unpack_tokens
 from legato_protocol.sampling_limits import (
     BAD_WORD_SPELLINGS,
     LOGIT_BIAS,
@@ -18,16 +19,8 @@ from legato_protocol.sampling_limits import (
     MAX_STOP_TOKENS,
     RANGES,
 )
-from legato_protocol.stream import (
-    REASONING,
-    Decode,
-    Generate,
-    Handoff,
-    Prefill,
-    SamplingParams,
-    Sequence,
-    unpack_tokens,
-)
+from legato_protocol.sampling_params import REASONING, SamplingParams
+from legato_protocol.stream import Decode, Generate, Handoff, Prefill, Sequence
 
 _NUMBERS = range(1 << 63)
 MAX_ADAPTER_CHARACTERS = 64

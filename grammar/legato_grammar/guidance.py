@@ -15,7 +15,7 @@ from llguidance.gbnf_to_lark import GbnfToLarkError, any_to_lark
 from legato_grammar import schema as schemas
 from legato_grammar.errors import InvalidGrammar
 from legato_grammar.vocabulary import Vocabulary
-from legato_protocol.stream import CHOICE, JSON_SCHEMA, REGEX, RULES
+from legato_protocol.sampling_params import CHOICE, JSON_SCHEMA, REGEX, RULES
 
 MAX_RULES = 500  # the compiler follows them by recursion on the stack
 _RULE = re.compile(r"^[ \t]*[?!_\w-][^:\n\"/]*:", re.MULTILINE)

@@ -8,7 +8,7 @@ from legato_grammar import schema as schemas
 from legato_grammar.errors import InvalidGrammar
 from legato_grammar.guidance import Compiler
 from legato_grammar.vocabulary import SINGLE_BYTES
-from legato_protocol.stream import JSON_SCHEMA
+from legato_protocol.sampling_params import JSON_SCHEMA
 
 
 @lru_cache(maxsize=1)

@@ -30,7 +30,7 @@ def child(parent: bytes, tokens: bytes) -> bytes:
 def chain(tokens: bytes, block_size: int, parent: bytes, first_block: int = 0) -> list[bytes]:
     """Hashes of all full blocks of a sequence, first to last.
 
-    `tokens` is the whole sequence as little-endian int32 ids (see `stream.pack_tokens`); a last, partial block has no
+    `tokens` is the whole sequence as little-endian int32 ids (see `packed_tokens`); a last, partial block has no
     hash. With `first_block`, hashing starts at that block and `parent` is the hash of the one before it.
     """
     size = block_size * TOKEN_BYTES

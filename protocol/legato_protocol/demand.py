@@ -9,7 +9,9 @@ from typing import Literal
 
 import msgspec
 
-from legato_protocol.stream import Count, Load, Measure, Role
+from legato_protocol.load import Load
+from legato_protocol.messages import Count, Measure
+from legato_protocol.stream import Role
 
 DEMAND_PATH = "/demand"
 

@@ -11,7 +11,8 @@ receiver reuses granted blocks only after `AbortAck` or after its endpoint to th
 
 import msgspec
 
-from legato_protocol.stream import Message, TokenItem, decode_with
+from legato_protocol.messages import Message, decode_with
+from legato_protocol.stream import TokenItem
 
 VERSION = 1  # grows with whatever an older reader must not skip
 OLDEST = 1  # version understood; at least that of the last release

@@ -8,7 +8,8 @@ that goes back means that events were lost: the reader must treat the worker as 
 
 import msgspec
 
-from legato_protocol.stream import BadFrame, Greeting, Message, decode_with
+from legato_protocol.messages import BadFrame, Message, decode_with
+from legato_protocol.stream import Greeting
 
 
 class SnapshotRequest(Message, tag="want", frozen=True):

@@ -37,7 +37,7 @@ class Interval(NamedTuple):
 LARGEST_COUNT: Final = (1 << 31) - 1
 SEED: Final = Interval(-(1 << 63), (1 << 64) - 1)
 LOGIT_BIAS: Final = Interval(-100.0, 100.0)
-RANGES: Final[Mapping[str, Interval]] = MappingProxyType(  # by the field of `stream.SamplingParams`
+RANGES: Final[Mapping[str, Interval]] = MappingProxyType(  # by the field of `SamplingParams`
     {
         "max_tokens": Interval(1, LARGEST_COUNT),
         "min_tokens": Interval(0, LARGEST_COUNT),

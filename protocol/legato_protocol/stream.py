@@ -5,25 +5,24 @@ versions that their sender understands, and a side that has none in common with 
 only grow: fields are appended, and an older reader skips them; a frame of a kind that it does not know it skips too. So
 gateways and workers of two releases work together during an upgrade (`docs/architecture.md`, Versions).
 
-After the greetings, many requests share the connection. Every frame
-about a request names it by `id` and `attempt`; only the gateway raises `attempt`. `id` is the gateway's own: it may
-stand for all choices of a request (`Sequence.choices`) or, after a failure or a `Split`, for one of them.
+After the greetings, many requests share the connection. Every frame about a request names it by `id` and `attempt`;
+only the gateway raises `attempt`. `id` is the gateway's own: it may stand for all choices of a request
+(`Sequence.choices`) or, after a failure or a `Split`, for one of them.
 
 All durations are seconds left from now: clocks of two machines are never compared.
 """
 
-import sys
-from array import array
-from collections.abc import Sequence as Items
-from typing import Annotated, Literal, TypeVar, get_args
+from typing import Literal
 
 import msgspec
 
+from legato_protocol.load import Load
+from legato_protocol.messages import BadFrame, Count, Measure, Message, Size, Token, UnknownKind, Value, decode_with
 from legato_protocol.packed_logprobs import PackedLogprobs
+from legato_protocol.sampling_params import SamplingParams
 
 VERSION = 2  # grows with whatever an older reader must not skip
 OLDEST = 2  # version understood; at least that of the last release
-MAX_FRAME_BYTES = 16 << 20
 
 Role = Literal["prefill", "decode", "unified"]
 Finish = Literal["stop", "length"]
@@ -40,61 +39,7 @@ FailureCode = Literal[
     "faulted",  # nothing could be sampled for it: its own logits were not finite
 ]
 
-# How a grammar is written: a JSON schema, a regular expression, a JSON list of texts, rules as Lark or llama.cpp has
-# them, or JSON of `reasoning.ReasoningBounds`.
-JSON_SCHEMA, REGEX, CHOICE, RULES, REASONING = GRAMMAR_KINDS = ("json_schema", "regex", "choice", "rules", "reasoning")
-
-# Fields of `SamplingParams` that a worker of release 0.1.0 would pass over.
-LATER_PARAMS = ("allowed_token_ids", "bad_words", "prompt_logprobs")
-
-# What a worker says is calculated with, so a number that makes no sense is no frame.
-Count = Annotated[int, msgspec.Meta(ge=0)]
-Size = Annotated[int, msgspec.Meta(ge=1)]
-Token = Annotated[int, msgspec.Meta(ge=0, lt=1 << 31)]
-Measure = Annotated[float, msgspec.Meta(ge=0, le=1e15)]  # neither NaN nor infinite
-FASTEST = 1e12  # tokens per second: a rate beyond it is an error of measurement
-
-
-class Message(msgspec.Struct, frozen=True, array_like=True, tag=True):
-    """A frame. Encoded as an array, so a later version may append fields and an older reader skips them."""
-
-
-class Value(msgspec.Struct, frozen=True, array_like=True):
-    """A part of frames."""
-
-
 # ── what a sequence is ──────────────────────────────────────────────────────────────────────────────────────────────
-
-
-class SamplingParams(Value, frozen=True):
-    """How to choose tokens. Defaults are OpenAI's; `top_k=0`, `min_p=0` and `logprobs=None` mean off."""
-
-    max_tokens: int
-    seed: int  # 64 bit; the gateway draws one where the user gave none
-    temperature: float = 1.0  # 0 is greedy
-    top_k: int = 0
-    top_p: float = 1.0
-    min_p: float = 0.0
-    presence_penalty: float = 0.0
-    frequency_penalty: float = 0.0
-    repetition_penalty: float = 1.0
-    logit_bias: dict[int, float] = {}
-    logprobs: int | None = None  # how many alternatives beside the sampled token's own
-    stop_token_ids: tuple[int, ...] = ()  # end of sequence included; the one that ends a sequence is delivered too
-    min_tokens: int = 0  # stop tokens are not sampled before this many
-    grammar: str = ""  # what the output has to match; a worker of release 0.1.0 refuses any
-    grammar_kind: str = JSON_SCHEMA  # how `grammar` is written: one of `GRAMMAR_KINDS`, or a later version's
-    allowed_token_ids: tuple[int, ...] = ()  # only these are sampled; empty: all are
-    bad_words: tuple[tuple[int, ...], ...] = ()  # tokens of words: the last of one is not sampled after those before it
-    prompt_logprobs: int | None = None  # how many alternatives beside each token of the prompt: see `PromptLogprobs`
-
-
-_PLAIN = SamplingParams(max_tokens=1, seed=0)
-
-
-def later_params(params: SamplingParams) -> tuple[str, ...]:
-    """Those of `LATER_PARAMS` that are asked for."""
-    return tuple([name for name in LATER_PARAMS if getattr(params, name) != getattr(_PLAIN, name)])
 
 
 class Sequence(Value, frozen=True):
@@ -293,74 +238,6 @@ class Begun(Message, tag="began", frozen=True):
     attempt: Count
 
 
-class PrefillCoefficients(Value, frozen=True):
-    """What prompts cost a worker, fitted to its steps: seconds a step, a token, and a pair of a token and one that it
-    attends to. A step has at most `chunk_tokens`; lately, each of its tokens attended to `context` on average."""
-
-    per_step: Measure
-    per_token: Measure
-    per_pair: Measure
-    chunk_tokens: Size
-    context: Measure = 0.0
-
-    @property
-    def rate(self) -> float:
-        """Tokens per second of full steps with nothing beside them, at the context of late."""
-        seconds = self.per_step / self.chunk_tokens + self.per_token + self.per_pair * self.context
-        return min(1 / seconds, FASTEST) if seconds > 0 else 0.0
-
-
-class DecodeCoefficients(Value, frozen=True):
-    """What decoding costs a worker, fitted to its steps: seconds a step, a sequence in it, and a token of context."""
-
-    per_step: Measure
-    per_row: Measure
-    per_context: Measure
-
-
-class TenantService(Value, frozen=True):
-    """Tokens that a tenant was served: of prompts, computed, and of answers, emitted."""
-
-    prompt: Count = 0
-    output: Count = 0
-
-
-class Load(Message, tag="load", frozen=True):
-    """How busy this worker is. free + cached + used + quarantined blocks = all blocks, always."""
-
-    queue_tokens: Count  # prompt tokens waiting that no cache covers
-    waiting: Count
-    running: Count
-    free_blocks: Count
-    cached_blocks: Count
-    used_blocks: Count
-    quarantined_blocks: Count
-    prefill_rate: Measure = 0.0  # tokens per second, of `prefill_cost`; 0 before there was any
-    step_time: Measure = 0.0  # seconds, smoothed, of steps that decoded
-    draining: bool = False
-    tokens_by_tenant: dict[str, Count] = {}  # of release 0.1.0; not sent any more: no gateway reads it
-    credits: Count = 0  # how many more sequences this gateway may send before it is told again
-    parked: Count = 0  # prefills that are computed, and wait for a receiver's blocks
-    parked_tokens: Count = 0  # of `queue_tokens`: of prompts that do not begin before a receiver has blocks
-    granted_blocks: Count = 0  # of `used_blocks`: for hand-offs that are not committed yet
-    pending_blocks: Count = 0  # that sequences here ask for which have none
-    growth_blocks: Count = 0  # that all sequences here are expected to need beyond that until they end
-    slots: Count = 0  # sequences that can run at once; 0: it did not say
-    decoding: Count = 0  # of `running`: sequences whose prompt is computed
-    context_tokens: Count = 0  # of these, all together
-    preemptions: Count = 0  # since this epoch began
-    prefill_age: Measure = 0.0  # seconds since the last step with prompts
-    decode_age: Measure = 0.0  # seconds since the last step that decoded
-    prefill_cost: PrefillCoefficients | None = None  # None before there was any
-    decode_cost: DecodeCoefficients | None = None
-    step_age: Measure = 0.0  # seconds for which the step under way has been computed; 0: none is
-    step_expected: Measure = 0.0  # seconds that it should take, by the steps before it; 0: nothing is known yet
-    core_silence: Measure = 0.0  # above 0, the server repeats this for a core that has said nothing for so many seconds
-    served_elsewhere: dict[str, TenantService] = {}  # since its last Load, to tenants through other gateways than this
-    paused_blocks: Count = 0  # of `used_blocks`: those of paused sequences, which give way to others
-    adapters: tuple[str, ...] = ()  # digests of those in memory
-
-
 class HandoffReport(Message, tag="moved", frozen=True):
     """The receiver of a hand-off committed it (one per room)."""
 
@@ -416,14 +293,6 @@ _from_worker: "msgspec.msgpack.Decoder[FromWorker]" = msgspec.msgpack.Decoder(Fr
 _later_failed: "msgspec.msgpack.Decoder[_LaterFailed]" = msgspec.msgpack.Decoder(_LaterFailed)
 
 
-class BadFrame(ValueError):
-    """Bytes that are no frame of this version: malformed, oversized or impossible. The text says which."""
-
-
-class UnknownKind(BadFrame):
-    """A well-formed frame of a kind that this version does not have: of a newer peer, and to be skipped."""
-
-
 def in_common(version: int, oldest: int, own: tuple[int, int] = (OLDEST, VERSION)) -> bool:
     """Whether a peer that greets with these understands a version that this side, from `own`'s first to its second,
     understands too."""
@@ -459,40 +328,6 @@ def decode_from_worker(data: bytes) -> FromWorker:
         return Failed(later.id, later.attempt, "internal", f"{later.message} ({later.code})", later.part, later.retry)
 
 
-_T = TypeVar("_T")
-
-
-def decode_with(decoder: "msgspec.msgpack.Decoder[_T]", data: bytes) -> _T:
-    """What `decoder`, one of messages, reads in `data`. Raises UnknownKind, or BadFrame where it reads nothing."""
-    if len(data) > MAX_FRAME_BYTES:
-        raise BadFrame(f"frame of {len(data)} bytes; at most {MAX_FRAME_BYTES} are allowed")
-    try:
-        return decoder.decode(data)
-    except msgspec.ValidationError as error:
-        kind = _kind(data)
-        if kind and kind not in _kinds(decoder.type):
-            raise UnknownKind(f"no frame of this version has the kind {kind[:32]!r}") from None
-        raise BadFrame(str(error)) from None
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise BadFrame(str(error)) from None
-
-
-def _kind(data: bytes) -> str:
-    """What the array in `data` begins with; empty where that is no kind."""
-    try:
-        match msgspec.msgpack.decode(data):
-            case [str() as kind, *_]:
-                return kind
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, TypeError):  # the last: a map's key is a map
-        pass
-    return ""
-
-
-def _kinds(messages: object) -> frozenset[str]:
-    """The kinds of a message, or of all of a union of them."""
-    return frozenset(str(each.__struct_config__.tag) for each in get_args(messages) or (messages,))
-
-
 def _check(sequence: Sequence) -> None:
     count, rest = divmod(len(sequence.token_ids), 4)
     if rest or count < sequence.prompt_len or sequence.prompt_len < 1:
@@ -501,20 +336,3 @@ def _check(sequence: Sequence) -> None:
         raise BadFrame("only a sequence with no output may stand for several choices, and each for at least one")
     if sequence.params.max_tokens < 1:
         raise BadFrame(f"max_tokens is {sequence.params.max_tokens}; at least 1 is needed")
-
-
-def pack_tokens(tokens: Items[int]) -> bytes:
-    """Token ids as little-endian int32: what frames carry and block hashes are made of."""
-    packed = array("i", tokens)
-    if sys.byteorder == "big":
-        packed.byteswap()
-    return packed.tobytes()
-
-
-def unpack_tokens(packed: bytes) -> list[int]:
-    """The ids in bytes made by `pack_tokens`."""
-    tokens = array("i")
-    tokens.frombytes(packed)
-    if sys.byteorder == "big":
-        tokens.byteswap()
-    return tokens.tolist()

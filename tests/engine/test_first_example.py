@@ -11,7 +11,7 @@ from legato_engine.request import Request
 from legato_engine.runner.runner import Runner
 from legato_engine.scheduler.limits import SchedulerLimits
 from legato_engine.scheduler.scheduler import Scheduler
-from legato_protocol.stream import SamplingParams
+from legato_protocol.sampling_params import SamplingParams
 
 QUESTION = [{"role": "user", "content": "Name the capital of France."}]
 

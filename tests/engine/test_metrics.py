@@ -4,7 +4,7 @@ import pytest
 
 from legato_engine.core.frames import CoreStatus, CoreTotals
 from legato_engine.metrics import WorkerMetrics
-from legato_protocol.stream import Load
+from legato_protocol.load import Load
 
 
 @pytest.mark.parametrize(("idle", "used", "leaked"), [(True, 0, 0), (False, 7, 0), (True, 7, 7)])

@@ -10,7 +10,7 @@ from legato_engine.runner.runner import Runner
 from legato_engine.sampling.scores import Scores, rows_at_once
 from legato_engine.scheduler.batch import Batch, Draw, Row, Scored, Targets
 from legato_protocol.packed_logprobs import PromptToken
-from legato_protocol.stream import SamplingParams
+from legato_protocol.sampling_params import SamplingParams
 
 TOP = 5
 NEAR = 2e-3  # float32 logprobs of the two implementations differ by less than this

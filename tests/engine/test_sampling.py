@@ -16,7 +16,7 @@ from legato_engine.kernels.sampling import torch as filters
 from legato_engine.sampling.sampler import NOT_FINITE, NOTHING_LEFT, sample
 from legato_engine.sampling.uniform import uniform
 from legato_engine.scheduler.batch import Draw
-from legato_protocol.stream import SamplingParams
+from legato_protocol.sampling_params import SamplingParams
 
 VOCAB = 50
 PROMPT = (3, 3, 7, 11)

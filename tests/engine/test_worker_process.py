@@ -28,7 +28,9 @@ from worker_process import (
 
 from legato_protocol import stream
 from legato_protocol.kv_events import Snapshot, decode_event
-from legato_protocol.stream import Failed, Greeting, Hello, Load, Lost, Tokens
+from legato_protocol.load import Load
+from legato_protocol.messages import MAX_FRAME_BYTES
+from legato_protocol.stream import Failed, Greeting, Hello, Lost, Tokens
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +64,7 @@ def test_it_computes_with_the_real_model(worker: Process) -> None:
 
 def test_bad_frames_leave_it_working(worker: Process) -> None:
     async def test() -> None:
-        for garbage in (b"\xc1", bytes(stream.MAX_FRAME_BYTES + 1), "text"):
+        for garbage in (b"\xc1", bytes(MAX_FRAME_BYTES + 1), "text"):
             async with worker.dial("/stream") as offender:
                 await greet(offender)
                 with contextlib.suppress(ConnectionClosed):

@@ -32,7 +32,7 @@ from legato_gateway.workers.links import Links, opener
 from legato_gateway.workers.silence import SilenceLimits
 from legato_gateway.workers.worker_stream import StreamLimits
 from legato_protocol.followed_tokens import ServiceTokens
-from legato_protocol.stream import SamplingParams
+from legato_protocol.sampling_params import SamplingParams
 
 TOKEN = "secret"
 LIMIT = 20  # seconds: a hang is a failure, not a timeout of the suite

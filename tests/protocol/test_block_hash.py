@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from legato_protocol import block_hash
-from legato_protocol.stream import pack_tokens
+from legato_protocol.packed_tokens import pack_tokens
 
 TOKENS = st.lists(st.integers(0, 200_000), max_size=70)
 
@@ -54,8 +54,8 @@ def test_roots_differ_by_revision_adapter_and_salt() -> None:
 def test_hashes_do_not_depend_on_the_process() -> None:
     """Peers have shipped caches keyed by Python's `hash()`, which every process seeds anew."""
     code = (
-        "from legato_protocol import block_hash, stream;"
-        "print(block_hash.chain(stream.pack_tokens(range(8)), 4, block_hash.root('rev'))[1].hex())"
+        "from legato_protocol import block_hash, packed_tokens;"
+        "print(block_hash.chain(packed_tokens.pack_tokens(range(8)), 4, block_hash.root('rev'))[1].hex())"
     )
     printed = {
         subprocess.check_output([sys.executable, "-c", code], text=True, env={"PYTHONHASHSEED": seed}).strip()

@@ -10,7 +10,9 @@ from hypothesis import strategies as st
 from sample_messages import EVENTS, FROM_WORKER, ITEM, PARAMS, PEER_MESSAGES, PREFILL, REQUESTS, SEQUENCE, TO_WORKER
 
 from legato_protocol import handoff, kv_events, stream
-from legato_protocol.stream import BadFrame, UnknownKind
+from legato_protocol.load import Load, PrefillCoefficients, TenantService
+from legato_protocol.messages import MAX_FRAME_BYTES, BadFrame, UnknownKind
+from legato_protocol.packed_tokens import pack_tokens, unpack_tokens
 
 CASES = [
     (decode, message)
@@ -73,7 +75,7 @@ def test_a_failure_code_of_a_later_version_is_an_internal_failure() -> None:
     assert stream.decode_from_worker(frame) == stream.Failed(
         "r1", 1, "internal", "a string broke (out of tune)", "decode", True
     )
-    with pytest.raises(stream.BadFrame, match="Expected `int` >= 0"):
+    with pytest.raises(BadFrame, match="Expected `int` >= 0"):
         stream.decode_from_worker(msgspec.msgpack.encode(["fail", "r1", -1, "out of tune", "", "decode", True]))
 
 
@@ -106,7 +108,7 @@ def test_tokens_of_a_step_are_small() -> None:
 
 
 def test_a_long_prompt_costs_four_bytes_a_token() -> None:
-    tokens = stream.pack_tokens([49_000] * 100_000)
+    tokens = pack_tokens([49_000] * 100_000)
     sequence = stream.Sequence(tokens, 100_000, PARAMS, 30.0)
     assert len(stream.encode(stream.Generate("r", 1, sequence))) < 4 * 100_000 + 300
 
@@ -139,7 +141,7 @@ def test_a_truncated_frame_is_refused(decode: Callable[[bytes], object], message
 
 def test_oversized_frames_are_refused_before_they_are_read() -> None:
     with pytest.raises(BadFrame, match="at most"):
-        stream.decode_to_worker(b"\x00" * (stream.MAX_FRAME_BYTES + 1))
+        stream.decode_to_worker(b"\x00" * (MAX_FRAME_BYTES + 1))
 
 
 @pytest.mark.parametrize(
@@ -174,8 +176,8 @@ def test_an_impossible_sequence_is_refused(changes: dict[str, object], text: str
         (FROM_WORKER[2], {"prefill_rate": float("inf")}),
         (FROM_WORKER[2], {"step_time": -0.1}),
         (FROM_WORKER[2], {"tokens_by_tenant": {"a": -1}}),
-        (FROM_WORKER[2], {"served_elsewhere": {"a": stream.TenantService(-1, 0)}}),
-        (FROM_WORKER[2], {"served_elsewhere": {"a": stream.TenantService(0, -1)}}),
+        (FROM_WORKER[2], {"served_elsewhere": {"a": TenantService(-1, 0)}}),
+        (FROM_WORKER[2], {"served_elsewhere": {"a": TenantService(0, -1)}}),
     ],
 )
 def test_numbers_of_a_worker_that_make_no_sense_are_refused(
@@ -188,8 +190,8 @@ def test_numbers_of_a_worker_that_make_no_sense_are_refused(
 
 @given(st.lists(st.integers(-(2**31), 2**31 - 1)))
 def test_packed_tokens_unpack(tokens: list[int]) -> None:
-    packed = stream.pack_tokens(tokens)
-    assert stream.unpack_tokens(packed) == tokens
+    packed = pack_tokens(tokens)
+    assert unpack_tokens(packed) == tokens
     assert packed == b"".join(t.to_bytes(4, "little", signed=True) for t in tokens)
 
 
@@ -198,11 +200,11 @@ def test_the_prefill_rate_is_that_of_full_steps_at_the_context_of_late() -> None
 
 
 def test_a_step_that_takes_no_time_has_a_rate_all_the_same() -> None:
-    assert stream.PrefillCoefficients(0.0, 0.0, 0.0, 512).rate == 0.0
-    load = stream.Load(1, 2, 3, 4, 5, 6, 7, prefill_rate=stream.PrefillCoefficients(0.0, 1e-300, 0.0, 512).rate)
+    assert PrefillCoefficients(0.0, 0.0, 0.0, 512).rate == 0.0
+    load = Load(1, 2, 3, 4, 5, 6, 7, prefill_rate=PrefillCoefficients(0.0, 1e-300, 0.0, 512).rate)
     assert stream.decode_from_worker(stream.encode(load)) == load
 
 
 def test_a_load_of_an_earlier_version_lacks_what_came_later() -> None:
-    raw = msgspec.msgpack.decode(stream.encode(stream.Load(1, 2, 3, 4, 5, 6, 7)))
-    assert stream.decode_from_worker(msgspec.msgpack.encode(raw[:13])) == stream.Load(1, 2, 3, 4, 5, 6, 7)
+    raw = msgspec.msgpack.decode(stream.encode(Load(1, 2, 3, 4, 5, 6, 7)))
+    assert stream.decode_from_worker(msgspec.msgpack.encode(raw[:13])) == Load(1, 2, 3, 4, 5, 6, 7)

@@ -6,7 +6,7 @@ import struct
 import pytest
 
 from legato_protocol.sampling_limits import GREEDY_BELOW, LOGIT_BIAS, RANGES, Interval
-from legato_protocol.stream import SamplingParams
+from legato_protocol.sampling_params import SamplingParams
 
 LARGEST_LOGIT = 1e6  # thousands of times what real models give
 LARGEST_FLOAT32 = struct.unpack("<f", bytes.fromhex("ffff7f7f"))[0]

@@ -8,7 +8,8 @@ from legato_engine.transfer.link import Connected, Received
 from legato_engine.transfer.memory import MemoryLink, Network
 from legato_engine.transfer.peers import Peers, prove
 from legato_protocol import block_hash, handoff
-from legato_protocol.stream import Peer, pack_tokens
+from legato_protocol.packed_tokens import pack_tokens
+from legato_protocol.stream import Peer
 
 BLOCK, BLOCK_BYTES, BLOCKS = 4, 64, 8
 ROOT = block_hash.root("kv")

@@ -23,19 +23,10 @@ from legato_gateway.routing.choose import Policy
 from legato_gateway.routing.kv_index import KVIndex
 from legato_gateway.testing.fake_engine import Fabric, FakeEngine, Refusal
 from legato_gateway.workers.fleet import Fleet
-from legato_protocol import block_hash, kv_events, stream
-from legato_protocol.stream import (
-    Cancel,
-    Handoff,
-    HandoffReport,
-    Hello,
-    Load,
-    Lost,
-    Pause,
-    Split,
-    TokenItem,
-    Tokens,
-)
+from legato_protocol import block_hash, kv_events
+from legato_protocol.load import Load
+from legato_protocol.sampling_params import LATER_PARAMS
+from legato_protocol.stream import Cancel, Handoff, HandoffReport, Hello, Lost, Pause, Split, TokenItem, Tokens
 
 METRICS = Metrics()  # one for all schedules: registries are slow to make
 GATEWAY = "gateway"
@@ -135,7 +126,7 @@ class SimulatedWorker:
             self.name.encode(),
             "memory",
             model="fake",
-            params=stream.LATER_PARAMS,
+            params=LATER_PARAMS,
         )
 
     def load(self) -> Load:

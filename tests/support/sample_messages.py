@@ -1,13 +1,16 @@
 """One message of every kind that two processes exchange."""
 
 from legato_protocol import handoff, kv_events, stream
+from legato_protocol.load import DecodeCoefficients, Load, PrefillCoefficients, TenantService
 from legato_protocol.packed_logprobs import PackedLogprobs
+from legato_protocol.packed_tokens import pack_tokens
+from legato_protocol.sampling_params import SamplingParams
 
-PARAMS = stream.SamplingParams(max_tokens=64, seed=2**62, temperature=0.7, logit_bias={5: -100.0}, stop_token_ids=(2,))
-SEQUENCE = stream.Sequence(stream.pack_tokens(range(100)), 100, PARAMS, 30.0, choices=(0, 1))
+PARAMS = SamplingParams(max_tokens=64, seed=2**62, temperature=0.7, logit_bias={5: -100.0}, stop_token_ids=(2,))
+SEQUENCE = stream.Sequence(pack_tokens(range(100)), 100, PARAMS, 30.0, choices=(0, 1))
 PEER = stream.Peer("decode-0", "00ff", b"\x01\x02")
 ITEM = stream.TokenItem("r1", 1, 0, 7, (42,), (stream.TokenLogprobs(-0.5, (stream.TopLogprob(42, -0.5),)),), "stop", 16)
-PREFILL = stream.PrefillCoefficients(0.006, 5e-4, 1.5e-7, 512, 256.0)
+PREFILL = PrefillCoefficients(0.006, 5e-4, 1.5e-7, 512, 256.0)
 TO_WORKER = [
     stream.Greeting("gw"),
     stream.Generate("r1", 1, SEQUENCE),
@@ -21,7 +24,7 @@ TO_WORKER = [
 FROM_WORKER = [
     stream.Hello("w", "e", "decode", "kv", "weights", "layout", 16, 100, 4096, b"addr", "ucx:tcp"),
     stream.Tokens((ITEM,)),
-    stream.Load(
+    Load(
         1,
         2,
         3,
@@ -31,8 +34,8 @@ FROM_WORKER = [
         7,
         tokens_by_tenant={"a": 5},
         prefill_cost=PREFILL,
-        decode_cost=stream.DecodeCoefficients(1, 2, 3),
-        served_elsewhere={"a": stream.TenantService(5, 6)},
+        decode_cost=DecodeCoefficients(1, 2, 3),
+        served_elsewhere={"a": TenantService(5, 6)},
     ),
     stream.HandoffReport("r1", 1, 9, "prefill-0", 16, 0, 1 << 20, 0.01, 0.002, "ucx:tcp"),
     stream.Failed("r1", 1, "transfer", "checksum of block 3", "transfer", True),
@@ -52,7 +55,7 @@ PEER_MESSAGES = [
     handoff.Revoke("e", 9, 1, 3),
     handoff.Revoked("e", 9, 1, 3),
     handoff.Written("e", 9, 1, 2, (2**64 - 1, 0)),
-    handoff.Final("e", 9, 1, stream.pack_tokens([1, 2]), 1, (ITEM,), 1),
+    handoff.Final("e", 9, 1, pack_tokens([1, 2]), 1, (ITEM,), 1),
     handoff.Renew("e", 9, 1),
     handoff.Commit("e", 9, 1),
     handoff.Abort("e", 9, 1, "cancelled"),

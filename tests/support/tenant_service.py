@@ -22,7 +22,8 @@ from legato_engine.runner.profile import StepTimes
 from legato_engine.scheduler.results import Emission
 from legato_engine.transfer.virtual_time import VirtualTime
 from legato_operator.autoscaler.signals import Pool
-from legato_protocol.stream import Role, TenantService
+from legato_protocol.load import TenantService
+from legato_protocol.stream import Role
 
 KIND = WorkerKind(  # about an 8B model on an H200
     times=StepTimes(per_step=0.0065, per_row=0, per_context=3.4e-8, per_token=3.3e-5, per_pair=1.1e-9),

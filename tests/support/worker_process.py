@@ -17,19 +17,9 @@ import msgspec
 from websockets.asyncio.client import ClientConnection, connect
 
 from legato_protocol import stream
-from legato_protocol.stream import (
-    Decode,
-    Failed,
-    Generate,
-    Greeting,
-    Handoff,
-    Hello,
-    Peer,
-    Prefill,
-    SamplingParams,
-    Sequence,
-    Tokens,
-)
+from legato_protocol.packed_tokens import pack_tokens
+from legato_protocol.sampling_params import SamplingParams
+from legato_protocol.stream import Decode, Failed, Generate, Greeting, Handoff, Hello, Peer, Prefill, Sequence, Tokens
 
 TOKEN = "of a test"
 PATIENCE = 90.0
@@ -111,7 +101,7 @@ def start(folder: Path, *flags: str, model: str = "builtin:smollm2-135m-instruct
 
 def generate(id: str = "r", max_tokens: int = 4) -> Generate:
     params = SamplingParams(max_tokens=max_tokens, seed=1, temperature=0.0)
-    return Generate(id, 1, Sequence(stream.pack_tokens(PROMPT), len(PROMPT), params, 60.0))
+    return Generate(id, 1, Sequence(pack_tokens(PROMPT), len(PROMPT), params, 60.0))
 
 
 async def greet(socket: ClientConnection) -> Hello:
@@ -142,7 +132,7 @@ async def hand_over_twice(prefill: Process, first: Process, second: Process) -> 
         await a.send(stream.encode(Decode("r", 1, 77, wanted, peers[0])))
         await p.send(stream.encode(Prefill("r", 1, 77, wanted, peers[1])))
         made = await collect(a, "r", 5)
-        known = msgspec.structs.replace(wanted, token_ids=stream.pack_tokens([*PROMPT, *made]))
+        known = msgspec.structs.replace(wanted, token_ids=pack_tokens([*PROMPT, *made]))
         await b.send(stream.encode(Decode("r", 2, 78, known, peers[1])))
         await a.send(stream.encode(Handoff("r", 2, 78, peers[2])))
         made += await collect(b, "r", LONG - len(made))

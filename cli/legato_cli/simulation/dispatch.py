@@ -12,7 +12,7 @@ from legato_gateway.admission.limits import AdmissionLimits
 from legato_gateway.routing import scorers
 from legato_operator.api.resources import Spec
 from legato_protocol.demand import WaitCause
-from legato_protocol.stream import PrefillCoefficients
+from legato_protocol.load import PrefillCoefficients
 
 LIMITS = AdmissionLimits()
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from legato_cli.simulation.request import SimulatedRequest
 from legato_engine.request import Request
-from legato_protocol.stream import SamplingParams
+from legato_protocol.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
     from legato_cli.simulation.scheduled_worker import ScheduledWorker

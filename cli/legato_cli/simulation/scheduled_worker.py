@@ -12,7 +12,8 @@ from legato_engine.scheduler.results import StepResult
 from legato_engine.scheduler.scheduler import Scheduler
 from legato_operator.autoscaler.signals import Pool
 from legato_protocol.kv_events import KVEvent
-from legato_protocol.stream import Hello, Load, Peer, Role
+from legato_protocol.load import Load
+from legato_protocol.stream import Hello, Peer, Role
 
 KV_REVISION = MODEL = "simulated"
 TOKEN = (Sampled(0),)  # every answer consists of the same token: only how many counts

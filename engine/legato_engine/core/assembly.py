@@ -21,7 +21,8 @@ from legato_engine.settings import WorkerSettings
 from legato_engine.transfer.agent import TransferAgent
 from legato_engine.transfer.checksum import ArenaMemory
 from legato_protocol import model_digest
-from legato_protocol.stream import LATER_PARAMS, OLDEST, Hello
+from legato_protocol.sampling_params import LATER_PARAMS
+from legato_protocol.stream import OLDEST, Hello
 
 Clock = Callable[[], float]
 Load = Callable[[WorkerSettings, Path, Progress], LoadedModel]

@@ -10,7 +10,9 @@ from typing import Literal
 import msgspec
 
 from legato_engine.settings import WorkerSettings
-from legato_protocol.stream import HandoffReport, Hello, Load, Message, Value
+from legato_protocol.load import Load
+from legato_protocol.messages import Message, Value
+from legato_protocol.stream import HandoffReport, Hello
 
 _LENGTH = struct.Struct("<I")
 

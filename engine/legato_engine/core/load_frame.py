@@ -2,7 +2,7 @@
 
 from legato_engine.core.rates import Rates
 from legato_engine.scheduler.results import SchedulerLoad
-from legato_protocol.stream import Load
+from legato_protocol.load import Load
 
 BUSY_INTERVAL = 0.05  # seconds between two while something changes
 IDLE_INTERVAL = 0.5  # and while nothing does: gateways take silence for death

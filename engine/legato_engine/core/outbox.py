@@ -26,7 +26,7 @@ from legato_protocol.stream import (
 )
 
 _PEER_LOST = ("peer_died", "peer_silent", "broken")
-_SCORED_BYTES = 1 << 20  # of a prompt's logprobs in one frame: `stream.MAX_FRAME_BYTES` is far above
+_SCORED_BYTES = 1 << 20  # of a prompt's logprobs in one frame: `MAX_FRAME_BYTES` is far above
 
 
 def key_of(gateway: int, id: str) -> str:

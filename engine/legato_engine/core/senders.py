@@ -11,7 +11,8 @@ from legato_engine.scheduler.transfers import OutgoingState, OutgoingTransfer, o
 from legato_engine.transfer.agent import TransferAgent
 from legato_engine.transfer.events import Aborted, Committed, Granted, GrantRevoked
 from legato_protocol.block_hash import root
-from legato_protocol.stream import Handoff, Peer, TokenItem, pack_tokens
+from legato_protocol.packed_tokens import pack_tokens
+from legato_protocol.stream import Handoff, Peer, TokenItem
 
 _NEARLY = (
     1  # blocks on their way when a migrating sequence stops: with the partial one, that is what its pause lasts for

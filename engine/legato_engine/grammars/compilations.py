@@ -17,7 +17,7 @@ from legato_grammar import vocabulary
 from legato_grammar.errors import InvalidGrammar, UnreadableVocabulary
 from legato_grammar.guidance import Compiler, Grammar
 from legato_protocol.reasoning import ReasoningBounds
-from legato_protocol.stream import GRAMMAR_KINDS, REASONING, SamplingParams
+from legato_protocol.sampling_params import GRAMMAR_KINDS, REASONING, SamplingParams
 
 MOST_KEPT = 128  # compiled grammars, the least recently used is forgotten first
 

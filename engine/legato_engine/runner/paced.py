@@ -24,7 +24,8 @@ from legato_engine.scheduler.batch import Batch, Draw, Sampled, StepOutput
 from legato_engine.settings import WorkerSettings
 from legato_engine.weights import config_file
 from legato_protocol import model_digest
-from legato_protocol.stream import SamplingParams, TokenLogprobs, TopLogprob
+from legato_protocol.sampling_params import SamplingParams
+from legato_protocol.stream import TokenLogprobs, TopLogprob
 
 _LOOKS = 0.5  # seconds between two reports of a start
 

@@ -37,7 +37,7 @@ from legato_engine.sampling.sampler import sample
 from legato_engine.sampling.scores import Scores, rows_at_once
 from legato_engine.scheduler.batch import Batch, Draw, Row, Sampled, Scored, StepOutput, Targets
 from legato_engine.weights.checkpoint import Checkpoint
-from legato_protocol.stream import SamplingParams
+from legato_protocol.sampling_params import SamplingParams
 
 _MANY = 64  # tokens; backends compute fewer in other ways
 NUMERICS = 4  # counted up when the same weights give other KV than before: such workers exchange none

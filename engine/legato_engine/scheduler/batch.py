@@ -9,7 +9,8 @@ from typing import Protocol
 import msgspec
 
 from legato_protocol.packed_logprobs import PackedLogprobs
-from legato_protocol.stream import SamplingParams, TokenLogprobs
+from legato_protocol.sampling_params import SamplingParams
+from legato_protocol.stream import TokenLogprobs
 
 
 class DeadEnd(Exception):

@@ -5,7 +5,7 @@ from collections import Counter
 from legato_engine.kvcache.block_pool import BlockPool
 from legato_engine.request import Request
 from legato_protocol.block_hash import child, root
-from legato_protocol.stream import pack_tokens
+from legato_protocol.packed_tokens import pack_tokens
 
 
 class BlockTables:

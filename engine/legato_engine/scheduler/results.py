@@ -7,8 +7,9 @@ import msgspec
 from legato_engine.request import Request
 from legato_engine.scheduler.batch import Sampled
 from legato_engine.scheduler.transfers import IncomingTransfer
+from legato_protocol.load import DecodeCoefficients, PrefillCoefficients
 from legato_protocol.packed_logprobs import PackedLogprobs
-from legato_protocol.stream import DecodeCoefficients, Finish, PrefillCoefficients
+from legato_protocol.stream import Finish
 
 
 class Emission(msgspec.Struct, frozen=True, gc=False):
@@ -74,7 +75,7 @@ class Ended:
 
 @dataclass(frozen=True, slots=True)
 class SchedulerLoad:
-    """Numbers for `stream.Load`, which says what those of the same name are."""
+    """Numbers for `Load`, which says what those of the same name are."""
 
     queue_tokens: int  # known tokens that are not computed and not cached, of all that wait or are being prefilled
     waiting: int  # requests and incoming transfers without blocks

@@ -9,7 +9,7 @@ they also follow a machine that becomes slower. Pure: times are passed in.
 from itertools import combinations_with_replacement
 
 from legato_engine.scheduler.chunk_budget import LEAST_CHUNK, ChunkBudget
-from legato_protocol.stream import DecodeCoefficients, PrefillCoefficients
+from legato_protocol.load import DecodeCoefficients, PrefillCoefficients
 
 COLD_STEPS = 2  # of each kind: the first ones load code and touch memory for the first time
 FORGET = 1 / 32  # weight of a new step against all before it, of its kind

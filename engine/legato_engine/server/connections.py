@@ -9,7 +9,8 @@ from legato_engine.server.hub import Hub
 from legato_engine.server.send_queue import SendQueue, SlowConsumer
 from legato_protocol import kv_events, stream
 from legato_protocol.kv_events import SnapshotRequest
-from legato_protocol.stream import BadFrame, Greeting, UnknownKind
+from legato_protocol.messages import BadFrame, UnknownKind
+from legato_protocol.stream import Greeting
 
 STREAM_BYTES = 16 << 20  # waiting for a gateway that does not read, before it is cut off
 EVENT_BYTES = 64 << 20

@@ -16,6 +16,7 @@ from legato_engine.server.send_queue import SendQueue
 from legato_engine.server.stored_hashes import StoredHashes
 from legato_engine.validity import frame_fault
 from legato_protocol import kv_events, stream
+from legato_protocol.messages import BadFrame, UnknownKind
 from legato_protocol.stream import (
     Decode,
     Failed,
@@ -169,13 +170,13 @@ class Hub:
         and BadFrame for what cannot be answered."""
         try:
             decoded = stream.decode_to_worker(data)
-        except stream.UnknownKind:
+        except UnknownKind:
             raise
-        except stream.BadFrame as error:
+        except BadFrame as error:
             self._answer_malformed(gateway, data, str(error))
             return
         if isinstance(decoded, Greeting):
-            raise stream.BadFrame("a second greeting")
+            raise BadFrame("a second greeting")
         if refusal := self._refusal(decoded):
             self._gateways[gateway].put(stream.encode(refusal))
             return
@@ -238,7 +239,7 @@ class Hub:
     def _answer_malformed(self, gateway: int, data: bytes, reason: str) -> None:
         named = _named_in(data)
         if named is None:
-            raise stream.BadFrame(reason)
+            raise BadFrame(reason)
         self.metrics.refused("malformed")
         failed = Failed(named[0], named[1], "invalid", reason, "gateway", retry=False)
         self._gateways[gateway].put(stream.encode(failed))

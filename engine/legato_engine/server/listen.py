@@ -18,7 +18,7 @@ from websockets.http11 import Request
 
 from legato_engine.server import http_protocol
 from legato_protocol.flags import SettingsError
-from legato_protocol.stream import MAX_FRAME_BYTES
+from legato_protocol.messages import MAX_FRAME_BYTES
 from legato_protocol.tls_server import Certificate, Secured, TLSServer
 
 

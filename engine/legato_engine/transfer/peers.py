@@ -14,7 +14,8 @@ from msgspec import structs
 
 from legato_engine.transfer.link import Link
 from legato_protocol import handoff
-from legato_protocol.stream import BadFrame, Peer, encode, in_common
+from legato_protocol.messages import BadFrame
+from legato_protocol.stream import Peer, encode, in_common
 
 _SEAL_BYTES = 8
 _MOST_STRANGERS = 64  # connections of peers that have not said who they are

@@ -35,7 +35,7 @@ from legato_gateway.admission.ticket import (
 from legato_gateway.admission.token_buckets import TokenBuckets
 from legato_gateway.routing.fleet_snapshot import FleetSnapshot
 from legato_protocol.demand import WaitCause
-from legato_protocol.stream import TenantService
+from legato_protocol.load import TenantService
 
 LOOKS = 16  # at requests without room, in one turn, so that a long queue costs no more …
 LOOKS_PER_TENANT = 8  # … and a tenant's large ones leave some for the others

@@ -16,7 +16,7 @@ from legato_gateway.serving.prepared_request import Asked
 from legato_protocol import names
 from legato_protocol.reasoning import ReasoningTokens
 from legato_protocol.sampling_limits import LOGIT_BIAS, MAX_CHOICES, RANGES
-from legato_protocol.stream import JSON_SCHEMA, SamplingParams
+from legato_protocol.sampling_params import JSON_SCHEMA, SamplingParams
 
 _N = TypeVar("_N", int, float)
 _NAMED = 16  # wrong tokens that are told back

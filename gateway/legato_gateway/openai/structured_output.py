@@ -18,7 +18,7 @@ from legato_gateway.serving import bodies
 from legato_grammar import validation
 from legato_grammar.errors import InvalidGrammar
 from legato_protocol.sampling_limits import MAX_GRAMMAR_BYTES
-from legato_protocol.stream import CHOICE, JSON_SCHEMA, REGEX, RULES
+from legato_protocol.sampling_params import CHOICE, JSON_SCHEMA, REGEX, RULES
 
 ANY_OBJECT = '{"type":"object"}'
 MAX_CHOICES = 1000

@@ -17,6 +17,8 @@ from legato_gateway.routing.kv_index import KVIndex
 from legato_gateway.routing.predicted_prefixes import PREDICTED_SECONDS, SETTLING_SECONDS, PredictedPrefixes
 from legato_gateway.routing.prefix_hashes import Hashing
 from legato_gateway.workers.fleet import Fleet
+from legato_protocol.packed_tokens import pack_tokens
+from legato_protocol.sampling_params import SamplingParams, later_params
 from legato_protocol.stream import (
     Cancel,
     Decode,
@@ -26,12 +28,9 @@ from legato_protocol.stream import (
     Pause,
     Peer,
     Prefill,
-    SamplingParams,
     Sequence,
     Split,
     ToWorker,
-    later_params,
-    pack_tokens,
 )
 
 EVERYTHING = 1 << 60  # tokens: as `local_prefill_below_tokens`, it makes every route local

@@ -13,17 +13,8 @@ from legato_gateway.routing.kv_index import KVIndex
 from legato_gateway.workers.fleet import Fleet
 from legato_protocol.followed_tokens import RefusalLog
 from legato_protocol.kv_events import KVEvent
-from legato_protocol.stream import (
-    Begun,
-    Failed,
-    FromWorker,
-    HandoffReport,
-    Hello,
-    Load,
-    Lost,
-    PromptLogprobs,
-    Tokens,
-)
+from legato_protocol.load import Load
+from legato_protocol.stream import Begun, Failed, FromWorker, HandoffReport, Hello, Lost, PromptLogprobs, Tokens
 
 _log = logging.getLogger(__name__)
 

@@ -19,7 +19,7 @@ class Need:
     kv_revision: str = ""  # only workers of this revision, when a sequence with output goes on
     avoid: frozenset[str] = frozenset()  # workers that must not take it, for instance as they failed it before
     grammar: str = ""  # kind of the grammar that its output has to match
-    params: tuple[str, ...] = ()  # sampling parameters that not every worker obeys (`stream.LATER_PARAMS`)
+    params: tuple[str, ...] = ()  # sampling parameters that not every worker obeys (`LATER_PARAMS` of the protocol)
     adapter: str = ""  # name of the adapter that it is computed with
     digest: str = ""  # of that adapter, when a sequence with output goes on
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from legato_gateway.routing.fleet_snapshot import FleetSnapshot, WorkerView
-from legato_protocol.stream import PrefillCoefficients
+from legato_protocol.load import PrefillCoefficients
 
 UNMEASURED_RATE = 1000.0  # tokens per second, of workers in a fleet where none has measured its rate yet
 RESOLUTION = 0.01  # seconds: costs closer than this are equal, so that load and not noise breaks the tie

@@ -15,6 +15,7 @@ from typing import Literal
 from msgspec.structs import replace
 
 from legato_protocol.packed_logprobs import PackedLogprobs
+from legato_protocol.packed_tokens import unpack_tokens
 from legato_protocol.stream import (
     Begun,
     Cancel,
@@ -34,7 +35,6 @@ from legato_protocol.stream import (
     TokenItem,
     TokenLogprobs,
     TopLogprob,
-    unpack_tokens,
 )
 
 Told = Begun | PromptLogprobs | TokenItem | HandoffReport | Failed

@@ -14,6 +14,8 @@ from websockets.http11 import Request, Response
 
 from legato_gateway.testing.fake_engine import Fabric, FakeEngine, Stage, TokenAt, token_at
 from legato_protocol import block_hash, kv_events, stream
+from legato_protocol.load import Load
+from legato_protocol.messages import MAX_FRAME_BYTES, Message
 from legato_protocol.names import EVENTS_PATH, STREAM_PATH
 from legato_protocol.stream import (
     Begun,
@@ -24,9 +26,7 @@ from legato_protocol.stream import (
     Handoff,
     HandoffReport,
     Hello,
-    Load,
     Lost,
-    Message,
     Pause,
     Prefill,
     PromptLogprobs,
@@ -102,7 +102,7 @@ class FakeWorker:
             compression=None,
             ping_interval=None,
             close_timeout=0.1,
-            max_size=stream.MAX_FRAME_BYTES,
+            max_size=MAX_FRAME_BYTES,
         )
         self._port = next(iter(self._server.sockets)).getsockname()[1]
         self._tasks = [asyncio.create_task(self._run()), asyncio.create_task(self._beat())]

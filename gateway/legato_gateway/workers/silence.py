@@ -4,7 +4,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from legato_protocol import hang
-from legato_protocol.stream import FromWorker, Load
+from legato_protocol.load import Load
+from legato_protocol.stream import FromWorker
 
 Verdict = Literal["silent", "hung", "given up"]
 

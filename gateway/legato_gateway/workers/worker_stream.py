@@ -18,8 +18,10 @@ from legato_gateway.workers.silence import Silence, SilenceLimits
 from legato_protocol import kv_events, stream
 from legato_protocol.followed_tokens import ServiceTokens, ShownToken
 from legato_protocol.kv_events import KVEvent
+from legato_protocol.load import Load
+from legato_protocol.messages import MAX_FRAME_BYTES, BadFrame, UnknownKind
 from legato_protocol.names import EVENTS_PATH, STREAM_PATH
-from legato_protocol.stream import BadFrame, FromWorker, Hello, Load, ToWorker, UnknownKind
+from legato_protocol.stream import FromWorker, Hello, ToWorker
 from legato_protocol.tls_files import InternalTLS
 
 _REFUSED = (401, 403)  # status of an answer to a token that is not taken
@@ -323,7 +325,7 @@ class WorkerStream:
             open_timeout=self._limits.open_timeout,
             ping_interval=None,  # Load is the heartbeat
             close_timeout=1,
-            max_size=stream.MAX_FRAME_BYTES,
+            max_size=MAX_FRAME_BYTES,
         )
 
 

@@ -7,7 +7,7 @@ from legato_operator.autoscaler.demand_window import NEWEST, RECENT, WINDOW, Dem
 from legato_operator.autoscaler.signals import Blocks, DecodeCost, Pool, PrefillCost, Traffic, WorkerSignals
 from legato_operator.observing.observed import Pod
 from legato_protocol.demand import DemandReport, ReportedLoad
-from legato_protocol.stream import Load
+from legato_protocol.load import Load
 
 
 def traffic(window: DemandWindow, reports: Sequence[DemandReport]) -> Traffic | None:

@@ -35,6 +35,8 @@ from legato_engine.transfer.link import Link
 from legato_engine.transfer.memory import MemoryLink, Network
 from legato_protocol import stream
 from legato_protocol.packed_logprobs import PackedLogprobs
+from legato_protocol.packed_tokens import pack_tokens
+from legato_protocol.sampling_params import SamplingParams
 from legato_protocol.stream import (
     Decode,
     Failed,
@@ -42,12 +44,10 @@ from legato_protocol.stream import (
     HandoffReport,
     Peer,
     Prefill,
-    SamplingParams,
     Sequence,
     TokenItem,
     TokenLogprobs,
     Tokens,
-    pack_tokens,
 )
 
 BLOCK = 4

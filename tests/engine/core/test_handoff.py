@@ -6,7 +6,8 @@ import pytest
 
 from legato_engine.scheduler.batch import Sampled
 from legato_engine.scheduler.transfers import IncomingState
-from legato_protocol.stream import Cancel, Decode, Generate, Handoff, Pause, Prefill, Sequence, Split, pack_tokens
+from legato_protocol.packed_tokens import pack_tokens
+from legato_protocol.stream import Cancel, Decode, Generate, Handoff, Pause, Prefill, Sequence, Split
 
 
 def test_a_prefilled_sequence_goes_on_elsewhere_with_exactly_its_tokens(world):

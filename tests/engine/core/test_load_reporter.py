@@ -12,7 +12,7 @@ from legato_engine.kvcache.events import EventLog
 from legato_engine.request import Request
 from legato_engine.scheduler.limits import SchedulerLimits
 from legato_engine.scheduler.scheduler import Scheduler
-from legato_protocol.stream import SamplingParams
+from legato_protocol.sampling_params import SamplingParams
 
 
 class Quiet:

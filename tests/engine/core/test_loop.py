@@ -6,18 +6,8 @@ import pytest
 from legato_engine.core import frames
 from legato_engine.core.frames import Turn
 from legato_engine.scheduler.batch import Sampled
-from legato_protocol.stream import (
-    Begun,
-    Cancel,
-    Decode,
-    Generate,
-    Handoff,
-    Load,
-    Pause,
-    Peer,
-    Prefill,
-    Tokens,
-)
+from legato_protocol.load import Load
+from legato_protocol.stream import Begun, Cancel, Decode, Generate, Handoff, Pause, Peer, Prefill, Tokens
 
 
 def test_a_sequence_is_prefilled_and_decoded_here(world):

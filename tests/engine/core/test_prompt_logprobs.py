@@ -12,6 +12,7 @@ from legato_engine.core.phases import PhaseLog
 from legato_engine.request import Request
 from legato_engine.scheduler.results import ScoredTokens
 from legato_protocol import stream
+from legato_protocol.messages import MAX_FRAME_BYTES
 from legato_protocol.packed_logprobs import PackedLogprobs
 from legato_protocol.stream import Cancel, Generate, PromptLogprobs, Tokens
 
@@ -78,7 +79,7 @@ def test_those_of_a_large_chunk_come_in_frames_that_a_gateway_takes(world: Any, 
     request = Request.of(key_of(7, "r"), 1, world.sequence(prompt_logprobs=alternatives), 0.0, None)
     outbox.scored(ScoredTokens(request, 5, packed))
     frames, _ = outbox.take()
-    assert max(len(frame.data) for frame in frames) < stream.MAX_FRAME_BYTES / 8
+    assert max(len(frame.data) for frame in frames) < MAX_FRAME_BYTES / 8
     told = [stream.decode_from_worker(frame.data) for frame in frames]
     assert [frame.start for frame in told] == [
         5 + sum(len(each.logprobs) for each in told[:i]) for i in range(len(told))

@@ -9,8 +9,9 @@ import torch
 from legato_engine.sampling.sampler import sample
 from legato_engine.scheduler.batch import Batch, StepOutput
 from legato_engine.validity import frame_fault
+from legato_protocol.packed_tokens import pack_tokens
 from legato_protocol.sampling_limits import LOGIT_BIAS, MAX_BIASES, MAX_LOGPROBS, RANGES
-from legato_protocol.stream import Generate, pack_tokens
+from legato_protocol.stream import Generate
 
 VOCABULARY = 64
 PROMPT = list(range(1, 23))

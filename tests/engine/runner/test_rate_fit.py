@@ -15,7 +15,7 @@ from legato_engine.runner.profile import Profile
 from legato_engine.scheduler.limits import SchedulerLimits
 from legato_engine.scheduler.results import SchedulerLoad
 from legato_engine.scheduler.scheduler import Scheduler
-from legato_protocol.stream import SamplingParams
+from legato_protocol.sampling_params import SamplingParams
 
 VOCABULARY = 49_152
 CHUNK = 512

@@ -23,7 +23,8 @@ from legato_engine.scheduler.transfers import IncomingTransfer
 from legato_protocol.block_hash import split
 from legato_protocol.kv_events import KVEvent, Removed, Stored
 from legato_protocol.packed_logprobs import PackedLogprobs
-from legato_protocol.stream import Peer, SamplingParams
+from legato_protocol.sampling_params import SamplingParams
+from legato_protocol.stream import Peer
 
 VOCABULARY = 1000
 GARBAGE = -1

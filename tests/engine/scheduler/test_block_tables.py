@@ -6,7 +6,7 @@ from legato_engine.kvcache.block_pool import BlockPool
 from legato_engine.kvcache.events import EventLog
 from legato_engine.scheduler.block_tables import BlockTables
 from legato_protocol.block_hash import chain, root
-from legato_protocol.stream import pack_tokens
+from legato_protocol.packed_tokens import pack_tokens
 
 
 @pytest.fixture

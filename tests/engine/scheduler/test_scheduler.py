@@ -4,7 +4,7 @@ import pytest
 
 from legato_engine.request import RequestState
 from legato_engine.scheduler.limits import RequestRejected
-from legato_protocol.stream import SamplingParams
+from legato_protocol.sampling_params import SamplingParams
 
 
 def prompt(length, start=0):

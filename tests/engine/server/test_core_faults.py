@@ -14,12 +14,8 @@ from legato_engine.core.frames import (
 from legato_engine.errors import StartFailed
 from legato_protocol import stream
 from legato_protocol.kv_events import Snapshot
-from legato_protocol.stream import (
-    Greeting,
-    Hello,
-    Load,
-    Lost,
-)
+from legato_protocol.load import Load
+from legato_protocol.stream import Greeting, Hello, Lost
 
 
 def test_a_core_that_dies_is_reported_at_once_and_replaced(run: Any) -> None:

@@ -13,13 +13,8 @@ from legato_engine.core.frames import (
     Turn,
 )
 from legato_protocol import kv_events, stream
-from legato_protocol.stream import (
-    Cancel,
-    Failed,
-    Greeting,
-    Handoff,
-    Peer,
-)
+from legato_protocol.messages import MAX_FRAME_BYTES
+from legato_protocol.stream import Cancel, Failed, Greeting, Handoff, Peer
 
 
 def test_a_bad_frame_with_an_id_is_answered_and_the_stream_goes_on(run: Any) -> None:
@@ -58,7 +53,7 @@ def test_a_bad_frame_with_an_id_is_answered_and_the_stream_goes_on(run: Any) -> 
         (b"", 1002, "malformed"),
         ("text", 1003, "text"),
         (stream.encode(Greeting("again")), 1002, "malformed"),
-        (bytes(stream.MAX_FRAME_BYTES + 1), 1009, "oversized"),
+        (bytes(MAX_FRAME_BYTES + 1), 1009, "oversized"),
     ],
 )
 @pytest.mark.parametrize("path", ["/stream", "/events"])

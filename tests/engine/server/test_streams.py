@@ -8,14 +8,8 @@ from legato_engine.core.frames import (
     Turn,
 )
 from legato_protocol import stream
-from legato_protocol.stream import (
-    Failed,
-    Greeting,
-    Hello,
-    Load,
-    TokenItem,
-    Tokens,
-)
+from legato_protocol.load import Load
+from legato_protocol.stream import Failed, Greeting, Hello, TokenItem, Tokens
 
 
 def test_frames_pass_between_a_gateway_and_the_core(run: Any) -> None:

@@ -19,7 +19,8 @@ from legato_engine.transfer.checksum import ArenaMemory
 from legato_engine.transfer.events import Aborted, Arrived, Committed, Granted, GrantRevoked, Released
 from legato_engine.transfer.memory import Faults, MemoryLink, Network
 from legato_protocol import block_hash
-from legato_protocol.stream import Peer, pack_tokens
+from legato_protocol.packed_tokens import pack_tokens
+from legato_protocol.stream import Peer
 
 BLOCK, BLOCK_BYTES, BLOCKS = 4, 64, 8
 LEASE = 1.0

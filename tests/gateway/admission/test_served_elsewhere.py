@@ -8,7 +8,7 @@ from legato_gateway.admission.tenant_counters import MAX_TENANTS
 from legato_gateway.admission.ticket import Admit, Refuse, Ticket
 from legato_gateway.routing.filters import Need
 from legato_gateway.routing.fleet_snapshot import FleetSnapshot, WorkerView
-from legato_protocol.stream import TenantService
+from legato_protocol.load import TenantService
 
 
 def free(blocks: int) -> FleetSnapshot:

@@ -5,7 +5,7 @@ import asyncio
 from msgspec import structs
 
 from legato_gateway.discovery import WorkerAddress
-from legato_protocol.stream import PrefillCoefficients
+from legato_protocol.load import PrefillCoefficients
 
 
 class Discovered:

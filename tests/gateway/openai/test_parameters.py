@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from legato_protocol.sampling_limits import RANGES
-from legato_protocol.stream import SamplingParams
+from legato_protocol.sampling_params import SamplingParams
 
 pytestmark = pytest.mark.anyio
 LARGEST = (1 << 31) - 1

@@ -9,7 +9,7 @@ from served_texts import served, tokenizer
 
 from legato_gateway.errors import BadRequest
 from legato_gateway.openai import chat_start
-from legato_protocol.stream import unpack_tokens
+from legato_protocol.packed_tokens import unpack_tokens
 
 TOKENS = tokenizer()
 USER = {"role": "user", "content": "hi"}

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from legato_protocol.stream import CHOICE, JSON_SCHEMA, REGEX, RULES
+from legato_protocol.sampling_params import CHOICE, JSON_SCHEMA, REGEX, RULES
 
 pytestmark = pytest.mark.anyio
 

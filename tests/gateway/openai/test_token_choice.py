@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from legato_gateway.openai import token_choice
-from legato_protocol.stream import REASONING, SamplingParams, later_params
+from legato_protocol.sampling_params import REASONING, SamplingParams, later_params
 
 pytestmark = pytest.mark.anyio
 END = 256

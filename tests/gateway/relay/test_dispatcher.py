@@ -12,19 +12,8 @@ from legato_gateway.routing.fleet_snapshot import FleetSnapshot
 from legato_gateway.routing.predicted_prefixes import PREDICTED_SECONDS, SETTLING_SECONDS
 from legato_gateway.routing.prefix_hashes import Hashing
 from legato_gateway.testing.fake_engine import token_at
-from legato_protocol.stream import (
-    Cancel,
-    Decode,
-    Failed,
-    Generate,
-    Handoff,
-    Peer,
-    Prefill,
-    Split,
-    TokenItem,
-    Tokens,
-    pack_tokens,
-)
+from legato_protocol.packed_tokens import pack_tokens
+from legato_protocol.stream import Cancel, Decode, Failed, Generate, Handoff, Peer, Prefill, Split, TokenItem, Tokens
 
 PROMPT = tuple(range(100))
 

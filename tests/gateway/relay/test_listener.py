@@ -7,7 +7,8 @@ from relay_script import Scripted, count
 from legato_gateway.admission.limits import Quota
 from legato_gateway.relay.lifecycle import Stage
 from legato_protocol import block_hash, kv_events
-from legato_protocol.stream import HandoffReport, Lost, TenantService
+from legato_protocol.load import TenantService
+from legato_protocol.stream import HandoffReport, Lost
 
 
 def _store(run, name, number):

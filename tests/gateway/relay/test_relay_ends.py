@@ -20,7 +20,8 @@ from legato_gateway.routing.prefix_hashes import Hashing
 from legato_gateway.testing.fake_engine import token_at
 from legato_protocol import block_hash
 from legato_protocol.kv_events import Stored
-from legato_protocol.stream import Begun, Cancel, Failed, Generate, Pause, TokenItem, Tokens, pack_tokens
+from legato_protocol.packed_tokens import pack_tokens
+from legato_protocol.stream import Begun, Cancel, Failed, Generate, Pause, TokenItem, Tokens
 
 
 def _nothing(run, generation):

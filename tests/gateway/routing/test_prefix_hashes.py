@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from legato_gateway.routing.prefix_hashes import PIECE, Hashing, PrefixHashes
 from legato_protocol import block_hash
-from legato_protocol.stream import pack_tokens
+from legato_protocol.packed_tokens import pack_tokens
 
 
 @given(

@@ -3,7 +3,8 @@
 from legato_gateway.ui import load_samples
 from legato_gateway.ui.load_samples import LoadSampler
 from legato_gateway.workers.fleet import Fleet
-from legato_protocol.stream import Hello, Load
+from legato_protocol.load import Load
+from legato_protocol.stream import Hello
 
 
 class NoRequests:

@@ -3,7 +3,8 @@
 import pytest
 
 from legato_gateway.workers.fleet import BREAKER_WINDOW, Fleet
-from legato_protocol.stream import Hello, Load
+from legato_protocol.load import Load
+from legato_protocol.stream import Hello
 
 
 class Clock:

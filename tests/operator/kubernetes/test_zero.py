@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from legato_operator.api import conditions
 from legato_operator.cluster import Ref
 from legato_protocol.demand import DemandReport, ReportedLoad
-from legato_protocol.stream import Load
+from legato_protocol.load import Load
 
 BOUNDS = {"min": 0, "max": 3}
 SCALING = {"prefill": BOUNDS, "decode": BOUNDS, "idleAfter": "1s", "scaleDownStabilization": "1s"}

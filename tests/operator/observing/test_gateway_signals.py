@@ -10,7 +10,7 @@ from legato_operator.observing.gateway_signals import GatewaySignalSource
 from legato_operator.observing.observe import asked_gateways
 from legato_operator.observing.observed import Observed, Pod
 from legato_protocol.demand import DemandReport, LengthBucket, ReportedLoad
-from legato_protocol.stream import DecodeCoefficients, Load, PrefillCoefficients
+from legato_protocol.load import DecodeCoefficients, Load, PrefillCoefficients
 
 LOAD = Load(
     queue_tokens=700,

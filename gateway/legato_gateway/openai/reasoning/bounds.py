@@ -9,7 +9,7 @@ from legato_gateway.openai.structured_output import Grammar
 from legato_gateway.parsers.reasoning.support import ReasoningFormat, ReasoningSupport
 from legato_protocol.reasoning import ReasoningBounds
 from legato_protocol.sampling_limits import MAX_GRAMMAR_BYTES
-from legato_protocol.stream import REASONING
+from legato_protocol.sampling_params import REASONING
 
 _BUDGET: Final = "thinking_token_budget"
 UNLIMITED: Final = -1  # vLLM's

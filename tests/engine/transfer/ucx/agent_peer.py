@@ -13,7 +13,8 @@ from legato_engine.transfer.agent import TransferAgent
 from legato_engine.transfer.checksum import ArenaMemory
 from legato_engine.transfer.events import Granted
 from legato_protocol import block_hash
-from legato_protocol.stream import Peer, pack_tokens
+from legato_protocol.packed_tokens import pack_tokens
+from legato_protocol.stream import Peer
 
 BLOCK, BLOCK_BYTES, BLOCKS = 16, 1 << 20, 24
 

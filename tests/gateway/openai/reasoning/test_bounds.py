@@ -9,7 +9,7 @@ import pytest
 from legato_gateway.request import Delta
 from legato_protocol.reasoning import ReasoningBounds, ReasoningTokens
 from legato_protocol.sampling_limits import MAX_GRAMMAR_BYTES
-from legato_protocol.stream import JSON_SCHEMA, REASONING, REGEX, RULES
+from legato_protocol.sampling_params import JSON_SCHEMA, REASONING, REGEX, RULES
 
 pytestmark = pytest.mark.anyio
 MARKED: Any = {"template": "{{ tools }}<tool_call><think>", "marks": ("<think>", "</think>")}

@@ -10,7 +10,8 @@ from legato_gateway.openai.answer import AnswerFormat
 from legato_gateway.parsers.reasoning.support import ReasoningFormat, ReasoningSupport
 from legato_gateway.request import Delta, GenerationRequest, TokenText
 from legato_protocol.reasoning import ReasoningTokens
-from legato_protocol.stream import SamplingParams, TokenLogprobs
+from legato_protocol.sampling_params import SamplingParams
+from legato_protocol.stream import TokenLogprobs
 
 pytestmark = pytest.mark.anyio
 HI: Any = [{"role": "user", "content": "hi"}]
