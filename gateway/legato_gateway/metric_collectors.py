@@ -1,0 +1,107 @@
+"""Metrics that are looked up when they are asked for: their numbers are kept by what they tell of."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from legato_gateway.clients.identify import Clients
+from legato_gateway.openai.responses.store import ResponseStore
+from legato_gateway.routing.kv_index import KVIndex
+from legato_protocol.demand import DemandReport, LengthBucket
+from legato_protocol.followed_files import FollowedFiles
+
+LENGTHS = tuple((1 << power) - 1 for power in range(1, 18))  # tokens: the most of each bucket of a report
+NO_DEMAND = DemandReport("", 0.0, (), {}, (), 0.0, {}, (), 0, 0, 0, ())
+
+
+class IndexMetrics(Collector):
+    """What the KV index holds, and what it has no room for."""
+
+    def __init__(self, index: KVIndex) -> None:
+        self._index = index
+
+    def collect(self) -> Iterator[Metric]:
+        index, prefix = self._index, "legato_gateway_kv_index_"
+        yield GaugeMetricFamily(prefix + "blocks", "Distinct blocks in the KV index", value=index.blocks)
+        yield GaugeMetricFamily(prefix + "max_blocks", "Most blocks it may hold", value=index.max_blocks)
+        yield CounterMetricFamily(prefix + "evicted_blocks", "Blocks forgotten for newer ones", value=index.evicted)
+        yield CounterMetricFamily(prefix + "dropped_blocks", "Blocks of snapshots not taken in", value=index.dropped)
+
+
+class ClientMetrics(Collector):
+    """What is known of API keys."""
+
+    def __init__(self, clients: Clients) -> None:
+        self._clients = clients
+
+    def collect(self) -> Iterator[Metric]:
+        prefix, clients = "legato_gateway_", self._clients
+        text = "Requests refused for want of a known API key"
+        yield CounterMetricFamily(prefix + "unauthenticated_requests", text, value=clients.refused)
+        text = "1 while the file with API keys cannot be read, and those of before stay in force"
+        yield GaugeMetricFamily(prefix + "api_keys_invalid", text, value=bool(clients.problem))
+
+
+class CertificateMetrics(Collector):
+    """Whether the files of TLS are good, for clients and between the service's processes."""
+
+    def __init__(self, files: Mapping[str, FollowedFiles[Any] | None]) -> None:
+        self._files = files
+
+    def collect(self) -> Iterator[Metric]:
+        text = "1 while the files with certificate and key cannot be read, and those of before stay in use"
+        for name, each in self._files.items():
+            yield GaugeMetricFamily(f"legato_gateway_{name}_invalid", text, value=bool(each and each.problem))
+
+
+class StoredResponseMetrics(Collector):
+    """How many there are, what they take, and how many had no room; nothing where responses are not stored."""
+
+    def __init__(self, store: ResponseStore | None) -> None:
+        self._store = store
+
+    def collect(self) -> Iterator[Metric]:
+        prefix, store = "legato_gateway_stored_", self._store
+        count, used, evicted = (store.responses, store.used, store.evicted) if store else (0, 0, 0)
+        yield GaugeMetricFamily(prefix + "responses", "Responses that are stored", value=count)
+        yield GaugeMetricFamily(prefix + "response_bytes", "Bytes that they take", value=used)
+        text = "Responses dropped before their time for want of room"
+        yield CounterMetricFamily(prefix + "responses_evicted", text, value=evicted)
+
+
+class DemandMetrics(Collector):
+    """What the report of demand says, as metrics."""
+
+    def __init__(self) -> None:
+        self.report = NO_DEMAND
+
+    def collect(self) -> Iterator[Metric]:
+        told, prefix = self.report, "legato_gateway_"
+        gauges = {
+            "held_requests": ("Requests without a token that no worker has", told.held_requests),
+            "held_tokens": ("Their prompt tokens that no cache covers", told.held_tokens),
+        }
+        for name, (text, value) in gauges.items():
+            yield GaugeMetricFamily(prefix + name, text, value=value)
+        yield _lengths(prefix + "arrived_prompt_tokens", "Uncached prompt tokens of a request", told.arrivals)
+        yield _lengths(prefix + "output_length_tokens", "Tokens of a choice that finished", told.outputs)
+        causes = {str(cause): seconds for cause, seconds in told.head_wait.items()}
+        labelled: dict[str, tuple[str, str, Mapping[str, float]]] = {
+            "refused_requests": ("Requests refused here, by drop reason", "reason", told.refused),
+            "head_wait_seconds": ("What the first held request waited for", "cause", causes),
+        }
+        for name, (text, label, values) in labelled.items():
+            family = CounterMetricFamily(prefix + name, text, labels=[label])
+            for key, count in sorted(values.items()):
+                family.add_metric([key], count)
+            yield family
+
+
+def _lengths(name: str, text: str, buckets: tuple[LengthBucket, ...]) -> Metric:
+    total = sum(bucket.requests for bucket in buckets)
+    below = [(str(float(most)), float(sum(b.requests for b in buckets if b.least <= most))) for most in LENGTHS]
+    family = HistogramMetricFamily(name, text)
+    family.add_metric([], [*below, ("+Inf", float(total))], float(sum(bucket.tokens for bucket in buckets)))
+    return family
