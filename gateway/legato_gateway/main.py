@@ -64,27 +64,7 @@ async def _serve(
 ) -> None:
     loop = asyncio.get_running_loop()
     gateway = Gateway(settings, tokens, model, loop, forks, defaults)
-    ports = listeners.ports
-    own: dict[str, ASGIApp] = {server.HEALTH: gateway.health}
-    own |= {names.CONTROL: gateway.control, names.CONTROL_TLS: gateway.control}
-    places = Connections(limits, ports[server.PUBLIC], gateway.metrics.connection_closed)
-    config = uvicorn.Config(
-        ByPort(gateway.app, {ports[name]: app for name, app in own.items() if name in ports}),
-        http=protocol.of(places),
-        ws="none",
-        lifespan="off",
-        log_config=None,
-        access_log=False,
-        callback_notify=places.check_descriptors,
-        timeout_notify=1,
-        proxy_headers=False,  # peers are who connects: proxies that may say more are named in the settings
-        timeout_graceful_shutdown=max(1, round(settings.drain_deadline + LAST_WORDS)),
-    )
-    shown = {server.PUBLIC: gateway.certificate, names.CONTROL_TLS: gateway.internal_tls}
-    secured = partial(TLSServer, places=places, patience=limits.head)
-    tls = {name: partial(secured, certificate=each) for name, each in shown.items() if each is not None}
-    linger = min(server.LINGER, settings.drain_deadline)
-    serving = server.Server(config, listeners, settings.announce, linger, tls)
+    serving = _server(settings, gateway, listeners, limits)
 
     def stop() -> None:
         serving.should_exit = True
@@ -107,3 +87,29 @@ async def _serve(
             await following
         if gateway.tracing is not None:
             await asyncio.to_thread(gateway.tracing.close)
+
+
+def _server(
+    settings: GatewaySettings, gateway: Gateway, listeners: server.Listeners, limits: ConnectionLimits
+) -> server.Server:
+    """What listens: each application at its ports, with the connections that have a place there."""
+    ports = listeners.ports
+    own: dict[str, ASGIApp] = {server.HEALTH: gateway.health}
+    own |= {names.CONTROL: gateway.control, names.CONTROL_TLS: gateway.control}
+    places = Connections(limits, ports[server.PUBLIC], gateway.metrics.connection_closed)
+    config = uvicorn.Config(
+        ByPort(gateway.app, {ports[name]: app for name, app in own.items() if name in ports}),
+        http=protocol.of(places),
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        callback_notify=places.check_descriptors,
+        timeout_notify=1,
+        proxy_headers=False,  # peers are who connects: proxies that may say more are named in the settings
+        timeout_graceful_shutdown=max(1, round(settings.drain_deadline + LAST_WORDS)),
+    )
+    shown = {server.PUBLIC: gateway.certificate, names.CONTROL_TLS: gateway.internal_tls}
+    secured = partial(TLSServer, places=places, patience=limits.head)
+    tls = {name: partial(secured, certificate=each) for name, each in shown.items() if each is not None}
+    return server.Server(config, listeners, settings.announce, min(server.LINGER, settings.drain_deadline), tls)
