@@ -29,6 +29,7 @@ from legato_operator.kubernetes.store import Store
 from legato_operator.kubernetes.token_access import Account, TokenAccess
 from legato_operator.kubernetes.watchdog import AUDIT_SECONDS, Watchdog
 from legato_operator.manifests import placement
+from legato_operator.manifests.placement import PodPlacement
 from legato_operator.observing.gateway_api import HttpGateways
 from legato_operator.observing.gateway_signals import GatewaySignalSource
 from legato_operator.observing.route_hosts import RouteHosts
@@ -98,6 +99,19 @@ async def serve(
         leases.close()
 
 
+def _placement(settings: OperatorSettings) -> PodPlacement:
+    return placement.kubernetes(
+        settings.engine_image,
+        settings.gateway_image,
+        settings.image_pull_policy,
+        settings.image_pull_secrets,
+        settings.own_namespace,
+        settings.gpu_resources,
+        settings.tracing_endpoint,
+        settings.token_lifetime * _DAY,
+    )
+
+
 class _Process:
     """One replica of the operator."""
 
@@ -120,42 +134,11 @@ class _Process:
         self._leader = Leader(leases, settings.lease_namespace, settings.identity, timings.terms, settings.lease_name)
         release = f"{settings.lease_namespace}/{settings.lease_name}"
         self._claims = NamespaceClaims(leases, release, timings.claims)
-        led = LedCluster(CachedCluster(cluster, self._store, LABELLED), self._leader, self._claims.holds)
-        anywhere = LedCluster(cluster, self._leader)  # whichever release looks after the namespace
-        where = placement.kubernetes(
-            settings.engine_image,
-            settings.gateway_image,
-            settings.image_pull_policy,
-            settings.image_pull_secrets,
-            settings.own_namespace,
-            settings.gpu_resources,
-            settings.tracing_endpoint,
-            settings.token_lifetime * _DAY,
-        )
-        self._events = Events(anywhere, settings.identity)
-        autoscaler = Autoscaler(GatewaySignalSource(), metrics.services)
-        clock = SystemClock()
-        bounds = Waves(settings.upgrade_services, settings.upgrade_pause)
-        turns = UpgradeTurns(cluster, led, clock, bounds, settings.namespaces, self._claims.holds)
+        self._led = LedCluster(CachedCluster(cluster, self._store, LABELLED), self._leader, self._claims.holds)
+        self._anywhere = LedCluster(cluster, self._leader)  # whichever release looks after the namespace
+        self._events = Events(self._anywhere, settings.identity)
         self._remove_unused: Callable[[Iterable[str | None]], Awaitable[None]] | None = None
-        reconciler: Reconciles = Reconciler(
-            led,
-            HttpWorkers(session),
-            clock,
-            where,
-            self._events,
-            autoscaler,
-            metrics.services,
-            turns,
-            HttpGateways(session),
-            RouteHosts(cluster, clock, settings.namespaces),
-        )
-        if settings.token_role:
-            account = Account(settings.lease_namespace, settings.service_account)
-            access = TokenAccess(reconciler, anywhere, settings.token_role, account)
-            reconciler, self._remove_unused = access, access.remove_unused
-        reconciler = ClaimedPasses(reconciler, led, self._claims, self._events, metrics.services.gone)
-        self._controller = Controller(reconciler, timings.retries, metrics, timings.gather)
+        self._controller = Controller(self._passes(session), timings.retries, metrics, timings.gather)
         self._handlers = Handlers(load, settings.namespaces, self._told, timings.silence)
         self._watchdog = Watchdog(
             cluster,
@@ -167,6 +150,36 @@ class _Process:
             self._controller.longest_pass,
             metrics.missed,
         )
+        self._show_state()
+
+    def _passes(self, session: aiohttp.ClientSession) -> Reconciles:
+        """Passes over services of namespaces that this release has claimed, with what they need of their tokens."""
+        reconciler = self._reconciler(session)
+        if role := self._settings.token_role:
+            account = Account(self._settings.lease_namespace, self._settings.service_account)
+            access = TokenAccess(reconciler, self._anywhere, role, account)
+            reconciler, self._remove_unused = access, access.remove_unused
+        return ClaimedPasses(reconciler, self._led, self._claims, self._events, self._metrics.services.gone)
+
+    def _reconciler(self, session: aiohttp.ClientSession) -> Reconciles:
+        settings, clock, services = self._settings, SystemClock(), self._metrics.services
+        bounds = Waves(settings.upgrade_services, settings.upgrade_pause)
+        return Reconciler(
+            self._led,
+            HttpWorkers(session),
+            clock,
+            _placement(settings),
+            self._events,
+            Autoscaler(GatewaySignalSource(), services),
+            services,
+            UpgradeTurns(self._cluster, self._led, clock, bounds, settings.namespaces, self._claims.holds),
+            HttpGateways(session),
+            RouteHosts(self._cluster, clock, settings.namespaces),
+        )
+
+    def _show_state(self) -> None:
+        """Metrics that are looked up when they are asked for."""
+        metrics = self._metrics
         metrics.services.leads = self._leader.holds
         metrics.taken = lambda: self._claims.taken if self._leader.holds() else {}
         metrics.synced.set_function(lambda: float(self._store.trusted))
