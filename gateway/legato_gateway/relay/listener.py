@@ -27,7 +27,7 @@ class Snapshots(Protocol):
 
 
 class WorkerListener:
-    """Implements `worker_stream.StreamListener`. `fleet_changed` is called after whatever may have made room."""
+    """Implements `StreamListener`. `fleet_changed` is called after whatever may have made room."""
 
     def __init__(
         self,

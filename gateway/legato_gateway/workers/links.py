@@ -5,7 +5,8 @@ from collections.abc import Callable
 
 from legato_gateway.discovery import Discovery, WorkerAddress
 from legato_gateway.workers.fleet import Fleet
-from legato_gateway.workers.worker_stream import StreamLimits, StreamListener, WorkerStream
+from legato_gateway.workers.stream_listener import StreamListener
+from legato_gateway.workers.worker_stream import StreamLimits, WorkerStream
 from legato_protocol.followed_tokens import ServiceTokens
 from legato_protocol.stream import ToWorker
 from legato_protocol.tls_files import InternalTLS

@@ -1,4 +1,4 @@
-"""The two WebSockets of one worker: connecting, greeting, sending, reading, noticing silence, connecting again.
+"""The two WebSockets of one worker: greeting, sending, reading, noticing silence, and connecting again.
 
 Frames are decoded here once and handed to a `StreamListener`; what they mean is not decided here.
 """
@@ -6,68 +6,24 @@ Frames are decoded here once and handed to a `StreamListener`; what they mean is
 import asyncio
 import random
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from functools import partial
+from typing import Any
 
-from websockets.asyncio.client import ClientConnection, connect
-from websockets.exceptions import InvalidHandshake, InvalidStatus, WebSocketException
+from websockets.asyncio.client import ClientConnection
+from websockets.exceptions import WebSocketException
 
+from legato_gateway.workers.connecting import Backoff, Connector, reason
 from legato_gateway.workers.silence import Silence, SilenceLimits
+from legato_gateway.workers.stream_listener import StreamListener
 from legato_protocol import kv_events, stream
-from legato_protocol.followed_tokens import ServiceTokens, ShownToken
-from legato_protocol.kv_events import KVEvent
+from legato_protocol.followed_tokens import ServiceTokens
 from legato_protocol.load import Load
-from legato_protocol.messages import MAX_FRAME_BYTES, BadFrame, UnknownKind
+from legato_protocol.messages import BadFrame, UnknownKind
 from legato_protocol.names import EVENTS_PATH, STREAM_PATH
 from legato_protocol.stream import FromWorker, Hello, ToWorker
 from legato_protocol.tls_files import InternalTLS
-
-_REFUSED = (401, 403)  # status of an answer to a token that is not taken
-
-
-class StreamListener(Protocol):
-    """Who wants to know. All calls are synchronous and must not block."""
-
-    def greeted(self, worker: str, hello: Hello) -> None:
-        """The worker said who it is: after connecting, and again with a new epoch."""
-
-    def received(self, worker: str, frame: FromWorker) -> None:
-        """Any other frame."""
-
-    def silent(self, worker: str) -> None:
-        """Its core said nothing for `SilenceLimits.silence` seconds: it may hang, or go on."""
-
-    def hung(self, worker: str) -> None:
-        """Nothing at all came for `SilenceLimits.hang` seconds, and longer where its steps take long."""
-
-    def spoke(self, worker: str) -> None:
-        """The first word of its core after `silent`; the frame itself follows."""
-
-    def disconnected(self, worker: str, reason: str) -> None:
-        """The stream broke or could not be opened. Reconnecting goes on by itself."""
-
-    def kv_event(self, worker: str, event: KVEvent) -> bool:
-        """An event of its prefix cache. True asks the worker for a new snapshot."""
-
-    def kv_read_on(self, worker: str) -> bool:
-        """Does more of the work that its last event makes. False: there was none left."""
-
-    def kv_lost(self, worker: str) -> None:
-        """The event connection broke: what it told before is worth nothing now."""
-
-    def removed(self, worker: str) -> None:
-        """It is listed no more and nothing connects this gateway to it."""
-
-    def bad_frame(self, worker: str, reason: str) -> None:
-        """It sent something that is no frame; its connection was closed for that."""
-
-    def unknown_kind(self, worker: str, reason: str) -> None:
-        """It is of a later version, and sent a frame that this one skips."""
-
-    def refused(self, worker: str, path: str) -> None:
-        """It refused the token that was shown to it; another one is tried, if there is one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,16 +58,15 @@ class WorkerStream:
         secured: bool = False,
         tls: InternalTLS | None = None,
     ) -> None:
-        """Where it is `secured`, the worker has to show a certificate of the authority of `tls` for its name; without
-        `tls`, one that this machine trusts for the address."""
+        """For `secured` and `tls` see `Connector`."""
         self.worker = worker
         self.address = address
         self.retired = False  # listed no more: a connection that breaks is not opened again
         self._listener = listener
         self._greeting = stream.encode(stream.Greeting(gateway, oldest=stream.OLDEST))
-        self._token = ShownToken(tokens)
-        self._scheme, self._tls = "wss" if secured else "ws", tls
         self._limits = limits or StreamLimits()
+        refused = partial(listener.refused, worker)
+        self._connector = Connector(address, tokens, self._limits.open_timeout, refused, secured, tls)
         self._random = random_source or random.Random()
         self._connection: ClientConnection | None = None
         self._outbox: deque[bytes] = deque()
@@ -169,26 +124,29 @@ class WorkerStream:
         """Ask for a snapshot of the prefix cache. Without an event connection nothing is lost: one begins with it."""
         self._snapshot_wanted.set()
 
+    def _backoff(self) -> Backoff:
+        return Backoff(self._limits.backoff_first, self._limits.backoff_most, self._random)
+
     # ── /stream ─────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def _keep_stream(self, over: "Callable[[WorkerStream], None]") -> None:
-        delays = _Backoff(self._limits, self._random)
+        delays = self._backoff()
         while True:
             try:
-                async with self._connected(STREAM_PATH) as connection:
+                async with self._connector.open(STREAM_PATH) as connection:
                     await self._run_stream(connection, delays)
-                    reason = "the worker closed the stream"
+                    why = "the worker closed the stream"
             except (OSError, WebSocketException, _Refused, BadFrame) as error:
-                reason = _reason(error)
+                why = reason(error)
                 if isinstance(error, BadFrame):
-                    self._listener.bad_frame(self.worker, reason)
-            self._listener.disconnected(self.worker, reason)
+                    self._listener.bad_frame(self.worker, why)
+            self._listener.disconnected(self.worker, why)
             if self.retired:
                 over(self)
                 return
             await delays.wait()
 
-    async def _run_stream(self, connection: ClientConnection, delays: "_Backoff") -> None:
+    async def _run_stream(self, connection: ClientConnection, delays: Backoff) -> None:
         await connection.send(self._greeting)
         async with asyncio.timeout(self._limits.hello_timeout):
             hello = stream.decode_from_worker(_binary(await connection.recv()))
@@ -260,18 +218,18 @@ class WorkerStream:
     # ── /events ─────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def _keep_events(self) -> None:
-        delays = _Backoff(self._limits, self._random)
+        delays = self._backoff()
         while True:
             try:
-                async with self._connected(EVENTS_PATH) as connection:
+                async with self._connector.open(EVENTS_PATH) as connection:
                     await self._run_events(connection, delays)
             except (OSError, WebSocketException, BadFrame) as error:
                 if isinstance(error, BadFrame):
-                    self._listener.bad_frame(self.worker, _reason(error))
+                    self._listener.bad_frame(self.worker, reason(error))
             self._listener.kv_lost(self.worker)
             await delays.wait()
 
-    async def _run_events(self, connection: ClientConnection, delays: "_Backoff") -> None:
+    async def _run_events(self, connection: ClientConnection, delays: Backoff) -> None:
         await connection.send(self._greeting)
         self._snapshot_wanted.clear()
         asking = self._spawn(self._ask_snapshots(connection))
@@ -299,62 +257,8 @@ class WorkerStream:
             self._snapshot_wanted.clear()
             await connection.send(stream.encode(kv_events.SnapshotRequest()))
 
-    @asynccontextmanager
-    async def _connected(self, path: str) -> AsyncIterator[ClientConnection]:
-        """A connection to there. A token that is refused is not shown again before the others were."""
-        token = self._token.get()
-        try:
-            async with self._connect(path, token) as connection:
-                self._token.taken()
-                yield connection
-        except InvalidStatus as error:
-            if error.response.status_code in _REFUSED:
-                self._token.refused(token)
-                self._listener.refused(self.worker, path)
-            raise
-
-    def _connect(self, path: str, token: str) -> connect:
-        tls = self._tls
-        trusted: dict[str, Any] = {"ssl": tls.value.client, "server_hostname": tls.name} if tls is not None else {}
-        return connect(
-            f"{self._scheme}://{self.address}{path}",
-            **trusted,  # of now: another connection may be made with other files
-            additional_headers={"Authorization": f"Bearer {token}"},
-            compression=None,
-            proxy=None,
-            open_timeout=self._limits.open_timeout,
-            ping_interval=None,  # Load is the heartbeat
-            close_timeout=1,
-            max_size=MAX_FRAME_BYTES,
-        )
-
-
-class _Backoff:
-    """Growing pauses between attempts, with jitter so that gateways do not knock all at once."""
-
-    def __init__(self, limits: StreamLimits, source: random.Random) -> None:
-        self._limits = limits
-        self._random = source
-        self.reset()
-
-    def reset(self) -> None:
-        self._next = self._limits.backoff_first
-
-    async def wait(self) -> None:
-        delay = self._next * (0.5 + self._random.random())
-        self._next = min(self._next * 2, self._limits.backoff_most)
-        await asyncio.sleep(delay)
-
 
 def _binary(data: str | bytes) -> bytes:
     if isinstance(data, str):
         raise BadFrame("a text frame; frames are binary")
     return data
-
-
-def _reason(error: Exception) -> str:
-    if isinstance(error, InvalidStatus) and error.response.status_code in _REFUSED:
-        return "it refuses this gateway's token"
-    if isinstance(error, InvalidHandshake):
-        return f"no WebSocket there: {error}"
-    return str(error) or type(error).__name__

@@ -13,7 +13,7 @@ from websockets.asyncio.server import serve
 
 from legato_gateway.discovery import BadWorkersFile, FileDiscovery, WorkerAddress, parse_workers
 from legato_gateway.routing.kv_index import PIECE
-from legato_gateway.workers import worker_stream
+from legato_gateway.workers.connecting import Backoff
 from legato_gateway.workers.silence import SilenceLimits
 from legato_gateway.workers.worker_stream import StreamLimits, WorkerStream
 from legato_protocol import kv_events, stream
@@ -251,7 +251,7 @@ async def quiet_stream(worker, hang):
     limits = StreamLimits(SilenceLimits(hang))
     stream_ = WorkerStream("u0", "", listener, gateway="g", tokens=ServiceTokens(), limits=limits)
     connection.frames.put_nowait(stream.encode(worker._hello()))
-    running = asyncio.create_task(stream_._run_stream(connection, worker_stream._Backoff(limits, random.Random(1))))
+    running = asyncio.create_task(stream_._run_stream(connection, Backoff(0.05, 2.0, random.Random(1))))
     try:
         yield connection, listener.told
     finally:
