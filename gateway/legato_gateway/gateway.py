@@ -70,7 +70,7 @@ class Gateway:
         state = self._state(settings, served, demand)
         self.app = app.create(self._parts(settings, tokens, served, state, forks))
         self.health = health.create(state)
-        shown = UIState(self._name, served, state, self.relay, self.samples)
+        shown = UIState(self._name, served, state.state, self.relay, self.samples)
         self.control = control.create(demand.report, state.state, shown.report, self.app, self._tokens, self._refused)
 
     def _links(self, settings: GatewaySettings) -> Links:

@@ -1,13 +1,12 @@
 """Metrics that are looked up when they are asked for: their numbers are kept by what they tell of."""
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, Protocol
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from legato_gateway.clients.identify import Clients
-from legato_gateway.openai.responses.store import ResponseStore
 from legato_gateway.routing.kv_index import KVIndex
 from legato_protocol.demand import DemandReport, LengthBucket
 from legato_protocol.followed_files import FollowedFiles
@@ -56,10 +55,23 @@ class CertificateMetrics(Collector):
             yield GaugeMetricFamily(f"legato_gateway_{name}_invalid", text, value=bool(each and each.problem))
 
 
+class StoredCounts(Protocol):
+    """What is asked of `ResponseStore`; `used` is in bytes."""
+
+    @property
+    def responses(self) -> int: ...
+
+    @property
+    def used(self) -> int: ...
+
+    @property
+    def evicted(self) -> int: ...
+
+
 class StoredResponseMetrics(Collector):
     """How many there are, what they take, and how many had no room; nothing where responses are not stored."""
 
-    def __init__(self, store: ResponseStore | None) -> None:
+    def __init__(self, store: StoredCounts | None) -> None:
         self._store = store
 
     def collect(self) -> Iterator[Metric]:

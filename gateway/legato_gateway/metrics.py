@@ -14,10 +14,9 @@ from legato_gateway.metric_collectors import (
     ClientMetrics,
     DemandMetrics,
     IndexMetrics,
+    StoredCounts,
     StoredResponseMetrics,
 )
-from legato_gateway.openai.responses.store import ResponseStore
-from legato_gateway.relay.timing import FirstTokenPhases
 from legato_gateway.routing.kv_index import KVIndex
 from legato_protocol.demand import DemandReport
 from legato_protocol.followed_files import FollowedFiles
@@ -105,7 +104,7 @@ class Metrics:
         clients: Clients | None = None,
         certificate: FollowedFiles[Any] | None = None,
         internal_tls: FollowedFiles[Any] | None = None,
-        responses: ResponseStore | None = None,
+        responses: StoredCounts | None = None,
     ) -> None:
         self.registry = CollectorRegistry()
         self._demand = DemandMetrics()
@@ -156,12 +155,12 @@ class Metrics:
         self._prompts.observe(prompt)
         self._cached.value += cached
 
-    def phases(self, phases: FirstTokenPhases) -> None:
-        """What the time to the first token went to."""
-        self._times["request_queue_time_seconds"].observe(phases.queue)
-        self._times["request_prefill_time_seconds"].observe(phases.prefill)
-        if phases.handoff is not None:
-            self._times["request_handoff_time_seconds"].observe(phases.handoff)
+    def phases(self, queue: float, prefill: float, handoff: float | None) -> None:
+        """What the time to the first token went to; no hand-off where it stayed at the worker that prefilled it."""
+        self._times["request_queue_time_seconds"].observe(queue)
+        self._times["request_prefill_time_seconds"].observe(prefill)
+        if handoff is not None:
+            self._times["request_handoff_time_seconds"].observe(handoff)
 
     def next_token(self, seconds: float, second: bool) -> None:
         """A token of a choice came so long after the one before; `second`: that was its first."""

@@ -64,4 +64,4 @@ class LatencyRecorder:
             return
         named = {"queue": phases.queue, "prefill": phases.prefill, "handoff": phases.handoff}
         generation.route.seconds |= {name: seconds for name, seconds in named.items() if seconds is not None}
-        self._metrics.phases(phases)
+        self._metrics.phases(phases.queue, phases.prefill, phases.handoff)

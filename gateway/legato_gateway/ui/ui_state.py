@@ -5,7 +5,6 @@ from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
-from legato_gateway.http.state import State
 from legato_gateway.relay.relay import RequestRelay
 from legato_gateway.serving.model_serving import ServedModel
 from legato_gateway.ui.load_samples import LoadSampler
@@ -14,13 +13,13 @@ REQUESTS = 64  # the last ones
 
 
 class UIState:
-    """Of the gateway of that name. `wall` is a clock in Unix seconds."""
+    """Of the gateway of that name. `state` is what `/state` shows, `wall` a clock in Unix seconds."""
 
     def __init__(
         self,
         gateway: str,
         model: ServedModel,
-        state: State,
+        state: Callable[[], dict[str, Any]],
         relay: RequestRelay,
         samples: LoadSampler,
         wall: Callable[[], float] = time.time,
@@ -34,7 +33,7 @@ class UIState:
 
     def report(self, since: float) -> dict[str, Any]:
         """As of now, with the samples after `since`, in Unix seconds. `service` is known to `legato ui` alone."""
-        state = self._state.state()
+        state = self._state()
         gateway = {
             "gateway": self._gateway,
             "time": self._wall(),

@@ -96,7 +96,7 @@ def test_a_time_that_is_none_is_refused(since):
 
 def _shown(gateway, wall=lambda: 100.0):
     samples = LoadSampler(gateway.fleet, gateway.relay, wall)
-    return samples, UIState("gateway-1", ServedModel("m", 4096), gateway.state, gateway.relay, samples, wall)
+    return samples, UIState("gateway-1", ServedModel("m", 4096), gateway.state.state, gateway.relay, samples, wall)
 
 
 def test_state_tells_workers_samples_and_where_the_time_of_a_request_went(lab):
