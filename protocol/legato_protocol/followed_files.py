@@ -28,7 +28,7 @@ class FollowedFiles(Generic[T]):
         self._interval = interval
         self._contents: list[bytes] = []
         self.problem = ""
-        self._look()
+        self.look()
         if self.problem:
             raise InvalidFile(self.problem)
 
@@ -39,13 +39,14 @@ class FollowedFiles(Generic[T]):
         while True:
             await asyncio.sleep(self._interval)
             before = self.problem
-            self._look()
+            self.look()
             if self.problem and self.problem != before:
                 log(logging.ERROR, f"{self._name} stay as they were: {self.problem}")
             elif before and not self.problem:
                 log(logging.INFO, f"{self._name} are read again from {self._paths[0]}")
 
-    def _look(self) -> None:
+    def look(self) -> None:
+        """Takes in what the files say now."""
         path = self._paths[0]
         try:
             contents = []

@@ -48,17 +48,28 @@ def server_context(certificate: Path, key: Path) -> SSLContext:
     context = SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.options |= ssl.OP_NO_RENEGOTIATION  # it costs the server more than the client
     context.set_alpn_protocols(["http/1.1"])
-    try:
-        context.load_cert_chain(certificate, key, password="")  # an encrypted key is refused, and not asked for
-    except (ssl.SSLError, OSError) as error:
-        raise InvalidFile(f"no certificate in PEM whose private key is in {key}: {_why(error)}") from None
+    show(context, certificate, key)
     return context
 
 
 def client_context(authority: str) -> SSLContext:
     """Trusts these certificates in PEM and no others; comments beside them may say anything. Raises InvalidFile."""
-    blocks = [found.group() for found in _CERTIFICATES.finditer(authority)]
     context = SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    trust(context, authority)
+    return context
+
+
+def show(context: SSLContext, certificate: Path, key: Path) -> None:
+    """Peers get this certificate to see. Raises InvalidFile."""
+    try:
+        context.load_cert_chain(certificate, key, password="")  # an encrypted key is refused, and not asked for
+    except (ssl.SSLError, OSError) as error:
+        raise InvalidFile(f"no certificate in PEM whose private key is in {key}: {_why(error)}") from None
+
+
+def trust(context: SSLContext, authority: str) -> None:
+    """Certificates of peers may be signed by one of these. Raises InvalidFile."""
+    blocks = [found.group() for found in _CERTIFICATES.finditer(authority)]
     try:
         context.load_verify_locations(cadata="\n".join(blocks) or authority)
     except TypeError:
@@ -66,7 +77,6 @@ def client_context(authority: str) -> SSLContext:
     except (ssl.SSLError, ValueError) as error:
         why = _why(error) if isinstance(error, ssl.SSLError) else str(error)
         raise InvalidFile(f"no certificates in PEM: {why}") from None
-    return context
 
 
 def _contexts(certificate: Path, key: Path, authority: Path, *contents: bytes) -> Contexts:
