@@ -34,8 +34,10 @@ class TLSFiles:
         return made
 
 
-def make(folder: Path, password: str = "", names: str = NAMES, of: TLSFiles | None = None) -> TLSFiles:
-    """Those of this machine, of a new authority or that `of` others. With a password, the key is encrypted."""
+def make(folder: Path, password: str = "", names: str = NAMES, of: TLSFiles | None = None, days: int = 30) -> TLSFiles:
+    """Those of this machine, of a new authority or that `of` others. With a password, the key is encrypted.
+
+    `names` may have more lines, for further extensions; with days below 0, it has expired."""
     if shutil.which("openssl") is None:
         pytest.skip("no openssl on the PATH")
     folder.mkdir()
@@ -46,11 +48,12 @@ def make(folder: Path, password: str = "", names: str = NAMES, of: TLSFiles | No
         own = ("-noenc", "-subj", "/CN=Test CA", "-out", authority, "-keyout", authority_key)
         _openssl("req", "-x509", *_NEW_KEY, *own)
     hidden = ("-passout", f"pass:{password}") if password else ("-noenc",)
-    _openssl("req", *_NEW_KEY, *hidden, "-subj", "/CN=localhost", "-addext", names, "-out", asked, "-keyout", key)
-    signed = ("-CA", authority, "-CAkey", authority_key, "-copy_extensions", "copy")
+    extensions = [word for line in names.splitlines() for word in ("-addext", line)]
+    _openssl("req", *_NEW_KEY, *hidden, "-subj", "/CN=localhost", *extensions, "-out", asked, "-keyout", key)
+    signed = ("-CA", authority, "-CAkey", authority_key, "-copy_extensions", "copy", "-days", days)
     _openssl("x509", "-req", "-in", asked, *signed, "-out", certificate)
     return TLSFiles(certificate, key, authority)
 
 
-def _openssl(*arguments: "str | Path") -> None:
+def _openssl(*arguments: "str | Path | int") -> None:
     subprocess.run(["openssl", *map(str, arguments)], check=True, capture_output=True)
