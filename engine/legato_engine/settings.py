@@ -67,6 +67,7 @@ class WorkerSettings:
     traces: bool = False  # sent where the standard variables of OpenTelemetry say
     token_folder: str | None = None  # with the service's tokens, which are followed; None: `token` is the only one
     internal_tls_folder: str | None = None  # with certificate, key and authority, which are followed
+    internal_tls_name: str = ""  # that certificates of other workers are for
     internal_tls_mode: str = "Permissive"
     token: str = field(default="", repr=False)
     parent: int = 0  # process id that this one must not outlive; 0: it may outlive all
@@ -79,7 +80,7 @@ class WorkerSettings:
 
     @property
     def plain_control(self) -> bool:
-        """Whether there is a control port without TLS."""
+        """Whether there is a control port without TLS, and hand-offs with workers that have none."""
         return self.internal_tls_mode != "Strict"
 
 
@@ -158,10 +159,11 @@ _FLAGS: Final = (
         flags.text("FOLDER"),
         "folder with tls.crt, tls.key and ca.crt of the service's processes, read again when they change",
     ),
+    Flag("--internal-tls-name", flags.text("NAME"), "name that certificates of workers must be for"),
     Flag(
         "--internal-tls-mode",
         flags.one_of("MODE", TLS_MODES),
-        "Permissive keeps the control port without TLS; Strict does not listen there",
+        "Permissive keeps the control port without TLS, and hand-offs with workers that have none; Strict has neither",
     ),
 )
 
@@ -204,6 +206,8 @@ def _check_together(settings: WorkerSettings) -> None:
         raise SettingsError("--profile: only allowed with --runner paced")
     if settings.internal_tls_folder is None and not settings.plain_control:
         raise SettingsError("--internal-tls-mode: Strict needs --internal-tls-folder")
+    if (settings.internal_tls_folder is None) != (settings.internal_tls_name == ""):
+        raise SettingsError("--internal-tls-folder and --internal-tls-name: only allowed together")
     if settings.token or settings.token_folder:
         return
     if not values.is_loopback(settings.host):

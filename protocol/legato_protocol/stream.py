@@ -63,11 +63,13 @@ class Sequence(Value, frozen=True):
 
 
 class Peer(Value, frozen=True):
-    """A worker as another worker reaches it: `address` is its link's own (see `Hello.address`)."""
+    """A worker as another worker reaches it: `address` is its link's own (see `Hello.address`), `tls` its
+    `Hello.handoff_tls`."""
 
     worker: str
     epoch: str
     address: bytes
+    tls: bool = False
 
 
 # ── gateway → worker ────────────────────────────────────────────────────────────────────────────────────────────────
@@ -184,6 +186,7 @@ class Hello(Message, tag="hello", frozen=True):
     grammars: tuple[str, ...] = ()  # kinds of grammar that it makes output match
     params: tuple[str, ...] = ()  # of `LATER_PARAMS`, or a later version's, those that it obeys
     adapters: dict[str, str] = {}  # digest of each adapter that it can compute with, by name
+    handoff_tls: bool = False  # whether its link takes TLS, so that those who have it too use it
 
 
 class TopLogprob(Value, frozen=True):

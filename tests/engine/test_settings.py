@@ -32,9 +32,12 @@ def test_a_block_size_is_a_power_of_two(given: str, capsys: pytest.CaptureFixtur
 def test_strict_internal_tls_needs_files() -> None:
     with pytest.raises(SettingsError, match="--internal-tls-mode: Strict needs --internal-tls-folder"):
         read("--internal-tls-mode", "Strict")
-    strict = read("--internal-tls-mode", "Strict", "--internal-tls-folder", "tls")
+    strict = read("--internal-tls-mode", "Strict", "--internal-tls-folder", "tls", "--internal-tls-name", "s")
     assert not strict.plain_control
     assert read().plain_control
+    for alone in (("--internal-tls-folder", "tls"), ("--internal-tls-name", "s")):
+        with pytest.raises(SettingsError, match="--internal-tls-folder and --internal-tls-name: only allowed together"):
+            read(*alone)
 
 
 def test_the_kv_cache_is_of_a_size_or_takes_what_is_free() -> None:

@@ -7,6 +7,7 @@ import signal
 from collections.abc import Iterator
 from pathlib import Path
 
+import certificates
 import pytest
 import torch
 from websockets.asyncio.client import ClientConnection
@@ -158,16 +159,21 @@ def test_sigterm_lets_it_finish_and_exit_with_0(worker: Process) -> None:
 
 
 def test_a_sequence_goes_from_one_process_to_another_and_on_to_a_third_when_that_drains(tmp_path: Path) -> None:
-    """Over UCX, with the KV of the real model: the tokens are those of one worker alone."""
+    """Over UCX, with the KV of the real model: the tokens are those of one worker alone. Two of them have internal TLS,
+    as when a service is given it."""
     names = ("p0", "d0", "d1")
-    for name in names:
+    for name in (*names, "tls"):
         (tmp_path / name).mkdir()
+    certificates.make(tmp_path / "made", names="subjectAltName=DNS:s").install(tmp_path / "tls")
+    tls = ("--internal-tls-folder", str(tmp_path / "tls"), "--internal-tls-name", "s", "--control-tls-port", "0")
     flags = ("--transport", "TCP", "--dtype", "Float32")
-    workers = [start(tmp_path / name, "--name", name, *flags) for name in names]
+    workers = [start(tmp_path / name, "--name", name, *flags, *(tls if name != "d1" else ())) for name in names]
     try:
         for process in workers:
             until(lambda process=process: process.ready)
         alone, travelled = asyncio.run(hand_over_twice(*workers))
+        connections = ('{what="tls_peers"} 1.0', '{what="plain_peers"} 1.0')
+        until(lambda: all(each in workers[1].get("health", "/metrics")[1] for each in connections))
     finally:
         for process in workers:
             process.popen.kill()

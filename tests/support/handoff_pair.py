@@ -6,7 +6,8 @@ from legato_engine.transfer.agent import TransferAgent
 from legato_engine.transfer.checksum import ArenaMemory
 from legato_engine.transfer.link import Connected, Received
 from legato_engine.transfer.memory import MemoryLink, Network
-from legato_engine.transfer.peers import Peers, prove
+from legato_engine.transfer.peers import Peers
+from legato_engine.transfer.seals import prove
 from legato_protocol import block_hash, handoff
 from legato_protocol.packed_tokens import pack_tokens
 from legato_protocol.stream import Peer
@@ -30,7 +31,8 @@ class Side:
     def __init__(self, network, name, fill, **settings):
         self.arena = torch.full((BLOCKS, BLOCK_BYTES), fill, dtype=torch.uint8)
         self.link = MemoryLink(network, name, self.arena.data_ptr(), self.arena.numel())
-        self.peer = Peer(name, f"epoch-{name}", self.link.address)
+        channels = settings.get("channels")
+        self.peer = Peer(name, f"epoch-{name}", self.link.address, channels is not None and channels.tls)
         self.seen = []
         identity = {"worker": name, "epoch": f"epoch-{name}", "kv_revision": "kv", "layout": "tiny", "token": "secret"}
         self.agent = TransferAgent(
@@ -55,10 +57,11 @@ class Side:
 
 
 class Pair:
-    def __init__(self, **settings):
+    def __init__(self, sender=None, receiver=None, **settings):
+        """Each side may have settings of its own."""
         self.network = Network()
-        self.sender = Side(self.network, "sender", 7, **settings)
-        self.receiver = Side(self.network, "receiver", 0, **settings)
+        self.sender = Side(self.network, "sender", 7, **settings, **(sender or {}))
+        self.receiver = Side(self.network, "receiver", 0, **settings, **(receiver or {}))
 
     def run(self, seconds=0.5):
         for _ in range(round(seconds / 0.05)):
@@ -95,9 +98,9 @@ class Pair:
 class Stranger:
     """A worker with the service's token that says over a real link whatever a test wants."""
 
-    def __init__(self, pair, to=None, name="stranger"):
-        """It connects to the receiver unless told otherwise."""
-        self.link = MemoryLink(pair.network, name, pair.sender.arena.data_ptr(), pair.sender.arena.numel())
+    def __init__(self, pair, to=None, name="stranger", at=None):
+        """It connects to the receiver unless told otherwise, from the address `at` if that is not its name."""
+        self.link = MemoryLink(pair.network, at or name, pair.sender.arena.data_ptr(), pair.sender.arena.numel())
         proof = prove("secret", name, f"epoch-{name}")
         hello = handoff.PeerHello(name, f"epoch-{name}", "kv", "tiny", self.link.address, 0, self.link.rkey, proof)
         self.peers = Peers(self.link, hello, "secret", 10.0, pair.network.clock)

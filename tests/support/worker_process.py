@@ -142,7 +142,7 @@ async def hand_over_twice(prefill: Process, first: Process, second: Process) -> 
 
 
 def peer_of(hello: Hello) -> Peer:
-    return Peer(hello.worker, hello.epoch, hello.address)
+    return Peer(hello.worker, hello.epoch, hello.address, hello.handoff_tls)
 
 
 async def collect(socket: ClientConnection, id: str, count: int) -> list[int]:

@@ -142,8 +142,7 @@ def test_from_plain_to_strict_with_new_certificates_no_stream_fails(tmp_path: Pa
     folder = tmp_path / "internal-tls"
     folder.mkdir()
     first.install(folder)
-    flags = ["--internal-tls-folder", str(folder), "--control-tls-port", "0"]
-    named = [*flags, "--internal-tls-name", NAME]
+    flags = ["--internal-tls-folder", str(folder), "--internal-tls-name", NAME, "--control-tls-port", "0"]
     workers: list[Process] = []
 
     def start(name: str, *flags: str) -> Process:
@@ -159,7 +158,7 @@ def test_from_plain_to_strict_with_new_certificates_no_stream_fails(tmp_path: Pa
             await old.served()
 
             permissive = await asyncio.to_thread(start, "b", *flags)
-            new = await stack.enter_async_context(gateway(tmp_path, "new", *named))
+            new = await stack.enter_async_context(gateway(tmp_path, "new", *flags))
             old.follows(plain(old_worker, "a"), plain(permissive, "b"))  # it knows no TLS
             new.follows(plain(old_worker, "a"), secured(permissive, "b"))
             new.stream()
@@ -171,7 +170,7 @@ def test_from_plain_to_strict_with_new_certificates_no_stream_fails(tmp_path: Pa
 
             strict = await asyncio.to_thread(start, "c", *flags, "--internal-tls-mode", "Strict")
             assert strict.ports.keys() == {"health", "control-tls"}
-            last = await stack.enter_async_context(gateway(tmp_path, "last", *named, "--internal-tls-mode", "Strict"))
+            last = await stack.enter_async_context(gateway(tmp_path, "last", *flags, "--internal-tls-mode", "Strict"))
             assert last.ports.keys() == {"http", "health", "control-tls"}
             new.follows(secured(permissive, "b"), secured(strict, "c"))
             last.follows(secured(permissive, "b"), secured(strict, "c"))

@@ -19,8 +19,12 @@ from legato_engine.scheduler.limits import SchedulerLimits
 from legato_engine.scheduler.scheduler import Scheduler
 from legato_engine.settings import WorkerSettings
 from legato_engine.transfer.agent import TransferAgent
+from legato_engine.transfer.certificates import HandoffCertificates
+from legato_engine.transfer.channels import Channels
 from legato_engine.transfer.checksum import ArenaMemory
 from legato_protocol import model_digest
+from legato_protocol.flags import SettingsError
+from legato_protocol.followed_files import InvalidFile
 from legato_protocol.sampling_params import LATER_PARAMS
 from legato_protocol.stream import OLDEST, Hello
 
@@ -133,7 +137,7 @@ def scheduler_limits(settings: WorkerSettings, max_length: int) -> SchedulerLimi
 def _agent(settings: WorkerSettings, runner: StepRunner, epoch: str, clock: Clock) -> TransferAgent:
     from legato_engine.transfer import ucx
 
-    arena = runner.arena
+    arena, channels = runner.arena, _channels(settings)
     link = ucx.open(settings.transport, _reachable(settings), arena.address, arena.nbytes, settings.transfer_ports)
     return TransferAgent(
         link,
@@ -147,7 +151,19 @@ def _agent(settings: WorkerSettings, runner: StepRunner, epoch: str, clock: Cloc
         checksum=settings.checksum,
         lease=settings.lease,
         clock=clock,
+        channels=channels,
     )
+
+
+def _channels(settings: WorkerSettings) -> Channels:
+    """Raises SettingsError for certificates that other workers would refuse."""
+    if settings.internal_tls_folder is None:
+        return Channels()
+    try:
+        certificates = HandoffCertificates(Path(settings.internal_tls_folder), settings.internal_tls_name)
+    except InvalidFile as error:
+        raise SettingsError(f"--internal-tls-folder {error}") from None
+    return Channels(certificates, strict=not settings.plain_control)
 
 
 def _reachable(settings: WorkerSettings) -> str:
@@ -184,4 +200,5 @@ def _hello(
         grammars=grammars.kinds,
         params=LATER_PARAMS if settings.runner == "model" else (),  # tokens of one that computes nothing obey nothing
         adapters=dict(adapters.offered),
+        handoff_tls=agent is not None and settings.internal_tls_folder is not None,
     )

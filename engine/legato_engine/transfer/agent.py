@@ -8,13 +8,15 @@ alike) and `peers` (connections).
 from collections.abc import Callable, Collection, Sequence
 from itertools import chain
 
+from legato_engine.transfer.channels import Channels
 from legato_engine.transfer.checksum import ArenaMemory
 from legato_engine.transfer.context import TransferContext
 from legato_engine.transfer.counts import Counts
 from legato_engine.transfer.events import Cause, TransferEvent
 from legato_engine.transfer.link import Connected, Fenced, Link, LinkEvent, PeerDown, PutDone, PutFailed, Received
-from legato_engine.transfer.peers import Peers, prove
+from legato_engine.transfer.peers import Peers
 from legato_engine.transfer.receiver import Receiver
+from legato_engine.transfer.seals import prove
 from legato_engine.transfer.sender import Sender
 from legato_engine.transfer.session import IllegalSessionEvent
 from legato_protocol import handoff
@@ -47,12 +49,12 @@ class TransferAgent:
         checksum: bool = True,
         lease: float = 10.0,
         clock: Callable[[], float],
+        channels: Channels | None = None,
     ) -> None:
         """`link` must have the memory of `memory` registered; `block_size` is in tokens.
 
-        `lease` is how many seconds of a peer's silence end a session; a new connection has four leases until the peer
-        has said who it is. `clock` is
-        `time.monotonic` or a test's.
+        `lease` is how many seconds of a peer's silence end a session; a new connection has four until the peer has said
+        who it is. `clock` is `time.monotonic` or a test's. Without `channels`, control messages are in the clear.
         """
         self._link = link
         self._hello = handoff.PeerHello(
@@ -66,7 +68,7 @@ class TransferAgent:
             proof=prove(token, worker, epoch),
             oldest=handoff.OLDEST,
         )
-        self._peers = Peers(link, self._hello, token, _LEASES_TO_GREET * lease, clock)
+        self._peers = Peers(link, self._hello, token, _LEASES_TO_GREET * lease, clock, channels)
         self._context = TransferContext(link, self._peers, memory, block_size, epoch, checksum, lease, clock)
         self._sender = Sender(self._context)
         self._receiver = Receiver(self._context)
@@ -180,7 +182,11 @@ class TransferAgent:
             committed=totals.committed,
             aborted=totals.aborted,
             fences=totals.fences,
+            tls_peers=self._peers.count(secured=True),
+            plain_peers=self._peers.count(secured=False),
             refused_peers=self._peers.refused,
+            refused_plain=self._peers.refused_plain,
+            failed_tls=self._peers.failed_tls,
             bad_messages=self._peers.bad_messages + totals.bad_messages,
             unknown_epochs=totals.unknown_epochs,
             corrupt_blocks=totals.corrupt_blocks,

@@ -27,7 +27,11 @@ class Counts:
     committed: int  # totals, both sides
     aborted: int
     fences: int
+    tls_peers: int  # connections whose peer has said who it is, with TLS and without
+    plain_peers: int
     refused_peers: int
+    refused_plain: int  # of these, those that spoke no TLS and had to
+    failed_tls: int  # of these, those with a wrong certificate, or without TLS where it was asked for
     bad_messages: int  # malformed, badly sealed, or no move of the session's table
     unknown_epochs: int  # messages about an arena that neither side has: refused
     corrupt_blocks: int

@@ -1,49 +1,27 @@
 """Connections to other workers: who is at the other end, and may it be trusted?
 
-Every message is sealed with a keyed digest, so that a flipped byte or a stranger's message is seen. Nothing is taken
-from a connection before its `PeerHello`: proof of the token, a common version, same KV revision and layout.
+Every message is sealed (`seals`), and goes through the connection's channel (`channels`): TLS where both workers have
+it. Nothing is taken from a connection before its `PeerHello`: proof of the token, a common version, same KV revision
+and layout.
 """
 
 import hmac
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from hashlib import blake2b, sha256
 
 from msgspec import structs
 
+from legato_engine.transfer.channels import Channel, Channels, PlainRefused
+from legato_engine.transfer.connection import Connection
 from legato_engine.transfer.link import Link
+from legato_engine.transfer.seals import Token, prove, sealed, unsealed
+from legato_engine.transfer.tls_channel import ChannelError
 from legato_protocol import handoff
 from legato_protocol.messages import BadFrame
 from legato_protocol.stream import Peer, encode, in_common
 
-_SEAL_BYTES = 8
 _MOST_STRANGERS = 64  # connections of peers that have not said who they are
 _log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class _Token:
-    text: str
-    key: bytes  # of seals
-
-
-@dataclass(slots=True)
-class _Connection:
-    accepted: bool
-    worker: str
-    epoch: str
-    due: float  # by when the peer has said who it is
-    arena: int = 0
-    trusted: bool = False
-    closing: bool = False  # from here: the event of its end is yet to come
-    refusal: str = ""  # why, if the peer was not to be trusted
-    token: _Token | None = None  # that its messages are sealed with
-
-
-def prove(token: str, worker: str, epoch: str) -> bytes:
-    """What `PeerHello.proof` holds: only who knows the token can make it."""
-    return hmac.digest(token.encode(), f"{len(worker)}:{worker}:{epoch}".encode(), sha256)
 
 
 class Peers:
@@ -53,32 +31,42 @@ class Peers:
     """
 
     def __init__(
-        self, link: Link, hello: handoff.PeerHello, token: str, patience: float, clock: Callable[[], float]
+        self,
+        link: Link,
+        hello: handoff.PeerHello,
+        token: str,
+        patience: float,
+        clock: Callable[[], float],
+        channels: Channels | None = None,
     ) -> None:
-        """`hello` is what this worker says of itself."""
+        """`hello` is what this worker says of itself. Without `channels` there is no TLS."""
         self._patience = patience
         self._clock = clock
         self._link = link
         self._hello = hello
-        self._tokens: tuple[_Token, ...] = ()  # that are taken; the first is the one to show
+        self._channels = channels or Channels()
+        self._tokens: tuple[Token, ...] = ()  # that are taken; the first is the one to show
         self.trust((token,))
-        self._connections: dict[int, _Connection] = {}
+        self._connections: dict[int, Connection] = {}
         self.refused = 0
+        self.refused_plain = 0
+        self.failed_tls = 0
         self.bad_messages = 0
 
     def trust(self, tokens: Sequence[str]) -> None:
         """Show the first of these to peers from now on, and take any of them. Those that are connected keep theirs."""
-        self._tokens = tuple(_Token(token, sha256(token.encode()).digest()) for token in tokens)
+        self._tokens = tuple(Token.of(token) for token in tokens)
 
     def reach(self, peer: Peer) -> int:
         """A connection to this worker and epoch: one that exists, or one that is being opened."""
         for number, connection in self._connections.items():
-            if (connection.worker, connection.epoch) == (peer.worker, peer.epoch) and not connection.closing:
+            if self.leads_to(number, peer) and not connection.closing:
                 return number
+        channel = self._channels.connect(peer)
         number = self._link.connect(peer.address)
         due = self._clock() + self._patience
-        self._connections[number] = _Connection(
-            accepted=False, worker=peer.worker, epoch=peer.epoch, due=due, token=self._tokens[0]
+        self._connections[number] = Connection(
+            accepted=False, worker=peer.worker, epoch=peer.epoch, due=due, channel=channel, token=self._tokens[0]
         )
         return number
 
@@ -104,6 +92,15 @@ class Peers:
         connection = self._connections.get(number)
         return connection is not None and connection.trusted
 
+    def count(self, *, secured: bool) -> int:
+        """How many connections to trusted peers go through TLS, or do not."""
+        return sum(each.trusted and each.secured == secured for each in self._connections.values())
+
+    def leads_to(self, number: int, peer: Peer) -> bool:
+        """Whether this worker and epoch is there, behind TLS if it has to be: who knows the token alone is not it."""
+        connection = self._connections[number]
+        return connection.is_to(peer) and (connection.secured or not self._channels.secures(peer))
+
     def identity(self, number: int) -> tuple[str, str]:
         """The peer's worker and epoch."""
         return self._connections[number].worker, self._connections[number].epoch
@@ -122,16 +119,20 @@ class Peers:
 
     def send(self, number: int, message: handoff.HandoffMessage) -> None:
         """Sends when the peer is trusted; a connection that is gone swallows it (its end is an event)."""
-        if self.trusted(number):
-            self._link.send(number, _sealed(encode(message), self._token(number)))
+        connection = self._connections.get(number)
+        if connection is not None and connection.trusted and not connection.closing:
+            self._say(number, connection, message)
 
     def connected(self, number: int, accepted: bool) -> None:
         if accepted:
             self._make_room()
             due = self._clock() + self._patience
-            self._connections[number] = _Connection(accepted=True, worker="", epoch="", due=due)
-        elif number in self._connections:
-            self._say_hello(number)
+            self._connections[number] = Connection(accepted=True, worker="", epoch="", due=due)
+        elif connection := self._connections.get(number):
+            assert connection.channel is not None
+            self._flush(number, connection.channel)
+            if connection.channel.ready:
+                self._say_hello(number, connection)
 
     def forget(self, number: int) -> None:
         """The link says that the connection has ended."""
@@ -143,6 +144,14 @@ class Peers:
         if connection is None or connection.refusal:
             return None
         try:
+            inner = self._unwrap(number, connection, data)
+        except ChannelError as error:
+            self._refuse_channel(number, error)
+            return None
+        return None if inner is None else self._read(number, connection, inner)
+
+    def _read(self, number: int, connection: Connection, data: bytes) -> handoff.HandoffMessage | None:
+        try:
             message = handoff.decode(self._unseal(data, connection))
             if isinstance(message, handoff.PeerHello) == connection.trusted:
                 raise BadFrame("a hello where none is due, or none where one is")
@@ -153,31 +162,62 @@ class Peers:
             return self._greet(number, connection, message)
         return message
 
-    def _refuse_message(self, number: int, connection: _Connection, reason: str) -> None:
+    def _refuse_message(self, number: int, connection: Connection, reason: str) -> None:
         self.bad_messages += 1
         if not connection.trusted:
             self._refuse(number, reason)
 
-    def _greet(self, number: int, connection: _Connection, hello: handoff.PeerHello) -> handoff.PeerHello | None:
-        fault = self._fault(connection, hello, self._token(number))
+    def _refuse_channel(self, number: int, error: ChannelError) -> None:
+        if isinstance(error, PlainRefused):
+            self.refused_plain += 1
+        else:
+            self.failed_tls += 1
+        self._refuse(number, str(error))
+
+    def _unwrap(self, number: int, connection: Connection, data: bytes) -> bytes | None:
+        """What came through the channel, if it was a message. Raises ChannelError, after the peer was told why."""
+        channel = connection.channel = connection.channel or self._channels.accept(data)
+        was_ready = channel.ready
+        try:
+            inner = channel.receive(data)
+        finally:
+            self._flush(number, channel)
+        if channel.ready and not (was_ready or connection.accepted):
+            self._say_hello(number, connection)
+        return inner
+
+    def _flush(self, number: int, channel: Channel) -> None:
+        if data := channel.outgoing():
+            self._link.send(number, data)
+
+    def _say(self, number: int, connection: Connection, message: handoff.HandoffMessage) -> None:
+        assert connection.channel is not None
+        assert connection.token is not None
+        self._link.send(number, connection.channel.wrapped(sealed(encode(message), connection.token)))
+
+    def _greet(self, number: int, connection: Connection, hello: handoff.PeerHello) -> handoff.PeerHello | None:
+        fault = self._fault(connection, hello)
         if fault:
             self._refuse(number, fault)
             return None
         connection.worker, connection.epoch, connection.arena = hello.worker, hello.epoch, hello.arena
         self._link.attach(number, hello.rkey)
         if connection.accepted:
-            self._say_hello(number)
+            self._say_hello(number, connection)
         connection.trusted = True
         return hello
 
-    def _say_hello(self, number: int) -> None:
-        token, own = self._token(number), self._hello
-        hello = structs.replace(own, proof=prove(token.text, own.worker, own.epoch))
-        self._link.send(number, _sealed(encode(hello), token))
-
-    def _fault(self, connection: _Connection, hello: handoff.PeerHello, token: _Token) -> str:
-        """Why this peer is not the one to exchange KV with; empty when it is."""
+    def _say_hello(self, number: int, connection: Connection) -> None:
+        """With the token that the peer was connected to with, or has shown that it has."""
+        assert connection.token is not None
         own = self._hello
+        proof = prove(connection.token.text, own.worker, own.epoch)
+        self._say(number, connection, structs.replace(own, proof=proof))
+
+    def _fault(self, connection: Connection, hello: handoff.PeerHello) -> str:
+        """Why this peer is not the one to exchange KV with; empty when it is."""
+        own, token = self._hello, connection.token
+        assert token is not None
         if not hmac.compare_digest(hello.proof, prove(token.text, hello.worker, hello.epoch)):
             return "its proof of the token is wrong"
         if not in_common(hello.version, hello.oldest, (handoff.OLDEST, handoff.VERSION)):
@@ -201,25 +241,11 @@ class Peers:
         if len(strangers) >= _MOST_STRANGERS:
             self._refuse(strangers[0], "it did not say who it is, and there are too many such connections")
 
-    def _token(self, number: int) -> _Token:
-        """That is used with a peer that was connected to, or has shown which one it has."""
-        token = self._connections[number].token
-        assert token is not None
-        return token
-
-    def _unseal(self, data: bytes, connection: _Connection) -> bytes:
+    def _unseal(self, data: bytes, connection: Connection) -> bytes:
         """What is in a message. The first of a peer that connected tells by its seal which token it shows."""
-        seal, rest = data[:_SEAL_BYTES], data[_SEAL_BYTES:]
         for token in (connection.token,) if connection.token else self._tokens:
-            if hmac.compare_digest(seal, _digest(rest, token)):
+            inner = unsealed(data, token)
+            if inner is not None:
                 connection.token = token
-                return rest
+                return inner
         raise BadFrame("its seal does not fit: damaged, or of another service")
-
-
-def _sealed(data: bytes, token: _Token) -> bytes:
-    return _digest(data, token) + data
-
-
-def _digest(data: bytes, token: _Token) -> bytes:
-    return blake2b(data, digest_size=_SEAL_BYTES, key=token.key).digest()

@@ -160,12 +160,11 @@ class Sender:
 
     def _is_foreign(self, out: OutgoingSession, connection: int) -> bool:
         """Whether another worker or epoch is there than the one that a session under way goes to."""
-        peer, there = out.peer, self._context.peers.identity(connection)
-        return peer is not None and not out.ended and there != (peer.worker, peer.epoch)
+        return out.peer is not None and not out.ended and not self._context.peers.leads_to(connection, out.peer)
 
     def _is_from(self, out: OutgoingSession, peer: Peer) -> bool:
         peers, number = self._context.peers, out.connection
-        return number is not None and peers.trusted(number) and peers.identity(number) == (peer.worker, peer.epoch)
+        return number is not None and peers.trusted(number) and peers.leads_to(number, peer)
 
     def _bind(self, out: OutgoingSession, connection: int) -> None:
         """The session goes over this connection, to the arena of who is there."""

@@ -293,7 +293,7 @@ class Dispatcher:
 
     def _peer(self, worker: str) -> Peer:
         hello = self._hello(worker)
-        return Peer(worker, hello.epoch, hello.address)
+        return Peer(worker, hello.epoch, hello.address, hello.handoff_tls)
 
     def _hello(self, name: str) -> Hello:
         worker = self._fleet.worker(name)

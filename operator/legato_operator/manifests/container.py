@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from legato_operator.api.gateway_spec import InternalTLS
+from legato_operator.api.resources import InferenceService
 from legato_operator.manifests import common, model
 from legato_operator.manifests.model import Delivery, Volume
 from legato_operator.manifests.placement import Containers, PodPlacement
@@ -101,11 +102,16 @@ def control_ports(tls: InternalTLS | None, placement: PodPlacement) -> dict[str,
     return plain | ({names.CONTROL_TLS: names.CONTROL_TLS_PORT} if tls else {})
 
 
-def internal_tls_flags(tls: InternalTLS | None) -> list[str]:
+def internal_tls_flags(service: InferenceService) -> list[str]:
     """Of gateways and workers."""
-    if tls is None:
+    if service.spec.internal_tls is None:
         return []
-    return [f"--internal-tls-folder={INTERNAL_TLS_FOLDER}", f"--internal-tls-mode={tls.mode}"]
+    mode, name = service.spec.internal_tls.mode, common.internal_tls_name(service)
+    return [
+        f"--internal-tls-folder={INTERNAL_TLS_FOLDER}",
+        f"--internal-tls-mode={mode}",
+        f"--internal-tls-name={name}",
+    ]
 
 
 def with_internal_tls(pod: dict[str, Any], tls: InternalTLS | None) -> dict[str, Any]:

@@ -130,7 +130,7 @@ def _hang(service: InferenceService) -> list[str]:
 def _process(service: InferenceService, pool: str, placement: PodPlacement) -> list[str]:
     flags = ["--host", placement.host, *placement.transfer, *placement.announce]
     flags += ["--health-port", str(placement.health_port), "--control-port", str(placement.control_port)]
-    flags += ["--token-folder", placement.token_folder, *container.internal_tls_flags(service.spec.internal_tls)]
+    flags += ["--token-folder", placement.token_folder, *container.internal_tls_flags(service)]
     flags += ["--drain-deadline", durations.text(service.spec.drain.deadline)]
     if placement.containers and roles.gpus(service.spec, pool, placement.gpu_resources):
         flags += ["--device", "cuda"]

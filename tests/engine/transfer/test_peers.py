@@ -3,7 +3,8 @@
 import msgspec
 import pytest
 
-from legato_engine.transfer.peers import Peers, _sealed, prove
+from legato_engine.transfer.peers import Peers
+from legato_engine.transfer.seals import prove, sealed
 from legato_engine.transfer.virtual_time import VirtualTime
 from legato_protocol import handoff
 from legato_protocol.stream import Peer
@@ -41,7 +42,7 @@ class Worker:
         self.peers = Peers(self.link, self.hello, token, PATIENCE, self.time.clock)
 
     def sealed(self, message):
-        return _sealed(handoff_bytes(message), self.peers._tokens[0])
+        return sealed(handoff_bytes(message), self.peers._tokens[0])
 
 
 def handoff_bytes(message):
@@ -145,7 +146,7 @@ def test_a_peer_of_the_next_version_that_still_speaks_this_one_is_trusted_and_it
     hello = msgspec.structs.replace(other.hello, version=handoff.VERSION + 1, oldest=handoff.VERSION)
     own.peers.receive(7, other.sealed(hello))
     assert own.peers.trusted(7)
-    assert own.peers.receive(7, _sealed(msgspec.msgpack.encode(["later", "e1", 1, 1]), other.peers._tokens[0])) is None
+    assert own.peers.receive(7, sealed(msgspec.msgpack.encode(["later", "e1", 1, 1]), other.peers._tokens[0])) is None
     assert own.peers.bad_messages == 1
     assert own.peers.receive(7, other.sealed(RENEW)) == RENEW
 

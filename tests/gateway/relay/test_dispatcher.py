@@ -53,6 +53,16 @@ def test_a_pair_is_told_the_same_sequence_and_room_and_each_others_address(lab):
     assert (route.prefill, route.decode, route.transport, route.attempt) == ("p0", "d1", "memory", 1)
 
 
+@pytest.mark.parametrize(("prefill_has", "decode_has"), [(True, False), (False, True), (True, True)])
+def test_each_of_a_pair_is_told_whether_the_other_has_tls_for_hand_offs(lab, prefill_has, decode_has):
+    run = Scripted(lab, "p", "d")
+    _greet(run, "p0", handoff_tls=prefill_has)
+    _greet(run, "d1", handoff_tls=decode_has)
+    run.start()
+    ((_, prefill),), ((_, decode),) = run.told(Prefill), run.told(Decode)
+    assert (decode.source.tls, prefill.to.tls) == (prefill_has, decode_has)
+
+
 def test_a_worker_that_does_all_needs_no_transport(lab):
     run = Scripted(lab, "u")
     route = run.start().route

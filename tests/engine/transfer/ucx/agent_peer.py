@@ -7,6 +7,7 @@ import sys
 import time
 
 import torch
+from secured_workers import channels
 
 from legato_engine.transfer import ucx
 from legato_engine.transfer.agent import TransferAgent
@@ -35,6 +36,7 @@ def main() -> None:
         token=order["token"],
         lease=order["lease"],
         clock=time.monotonic,
+        channels=channels(order["tls"]),
     )
     root = block_hash.root("kv")
     tokens = pack_tokens(range(BLOCKS * BLOCK - 3))

@@ -9,13 +9,19 @@ import sys
 import time
 from pathlib import Path
 
+import certificates
+import msgspec
 import pytest
+import secured_workers
 import torch
+from secured_workers import NAME, channels
 
 from legato_engine.transfer import ucx
 from legato_engine.transfer.agent import TransferAgent
 from legato_engine.transfer.checksum import ArenaMemory
 from legato_engine.transfer.events import Aborted, Arrived, Granted, Released, WritingBegan
+from legato_engine.transfer.link import Received
+from legato_engine.transfer.seals import prove
 from legato_protocol import block_hash
 from legato_protocol.packed_tokens import pack_tokens
 from legato_protocol.stream import Peer
@@ -27,7 +33,8 @@ PATIENCE = 30.0
 class Pair:
     """One agent here, the other one in a process of the given role."""
 
-    def __init__(self, transport, push=0, lease=10.0, token="secret", role="sender"):
+    def __init__(self, transport, push=0, lease=10.0, token="secret", role="sender", own=None, theirs=None):
+        """`own` and `theirs` are folders with the files of internal TLS, Strict; without, there is none."""
         self.arena = torch.zeros(BLOCKS * BLOCK_BYTES, dtype=torch.uint8)
         memory = ArenaMemory(self.arena, BLOCKS)
         link = ucx.open(transport, "127.0.0.1", memory.address, memory.length)
@@ -42,17 +49,19 @@ class Pair:
             token="secret",
             lease=lease,
             clock=time.monotonic,
+            channels=channels(own),
         )
         script = Path(__file__).with_name("agent_peer.py")
+        shared = os.environ | {"PYTHONPATH": str(Path(secured_workers.__file__).parent)}
         self.process = subprocess.Popen(
-            [sys.executable, str(script)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            [sys.executable, str(script)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=shared
         )
-        order = {"transport": transport, "token": token, "lease": lease, "push": push, "role": role}
+        order = {"transport": transport, "token": token, "lease": lease, "push": push, "role": role, "tls": theirs}
         self.process.stdin.write(json.dumps({**order, "address": link.address.decode()}) + "\n")
         self.process.stdin.flush()
         about = json.loads(self.process.stdout.readline())
         self.pid = about["pid"]
-        self.peer = Peer(role, "p1", about["address"].encode())
+        self.peer = Peer(role, "p1", about["address"].encode(), bool(theirs))
 
     def grant(self):
         self.agent.grant(1, 1, self.peer, range(BLOCKS), 0, block_hash.root("kv"))
@@ -106,6 +115,7 @@ ALL = BLOCKS - 1
 
 @pytest.mark.parametrize("pair", [{"transport": t, "push": ALL} for t in ("TCP", "SharedMemory")], indirect=True)
 def test_a_sequence_arrives_whole_and_both_sides_know(pair):
+    seen = recorded(pair.agent._link)
     pair.grant()
     arrived = pair.wait(has(Arrived))[0]
     assert (arrived.blocks, arrived.source) == (BLOCKS, "sender")
@@ -113,6 +123,7 @@ def test_a_sequence_arrives_whole_and_both_sides_know(pair):
     assert pair.agent.pending() == 0
     told = [json.loads(pair.process.stdout.readline())["event"] for _ in range(2)]
     assert told == ["Granted", "Committed"]
+    assert readable(pair, seen, arrived) == {"rkey", "proof", "session", "tokens"}, "without TLS"
 
 
 @pytest.mark.parametrize("pair", [{"transport": "TCP", "push": 5}], indirect=True)
@@ -189,3 +200,81 @@ def test_a_receiver_that_stops_is_fenced_and_hears_of_it_when_it_wakes_up(pair):
         told.append(json.loads(pair.process.stdout.readline())["event"])
     assert "Arrived" not in told
     assert "Aborted" in told
+
+
+def tls_folder(tmp_path, name):
+    """Of an authority of its own."""
+    folder = tmp_path / name
+    folder.mkdir()
+    certificates.make(tmp_path / f"{name}-made", names=f"subjectAltName=DNS:{NAME}").install(folder)
+    return str(folder)
+
+
+@pytest.fixture
+def made():
+    pairs = []
+
+    def make(**settings):
+        pairs.append(Pair("TCP", **settings))
+        return pairs[-1]
+
+    yield make
+    for pair in pairs:
+        pair.close()
+
+
+def recorded(link):
+    """All messages that go over this worker's connections from here on, as UCX carries them, both ways."""
+    seen, send, poll = [], link.send, link.poll
+
+    def heard():
+        events = poll()
+        seen.extend(event.data for event in events if isinstance(event, Received))
+        return events
+
+    link.send = lambda number, data: (seen.append(data), send(number, data))
+    link.poll = heard
+    return seen
+
+
+def readable(pair, seen, arrived):
+    """What of a hand-off's control can be read in these messages."""
+    memory = msgspec.msgpack.encode([pair.arena.data_ptr(), pair.agent._link.rkey])[1:]  # as `PeerHello` has it
+    secrets = {
+        "rkey": memory,
+        "proof": prove("secret", "here", "h1"),
+        "session": msgspec.msgpack.encode(["h1", 1, 1])[1:],  # epoch, room and attempt, as every message begins
+        "tokens": arrived.final.token_ids,
+    }
+    return {name for name, secret in secrets.items() if any(secret in data for data in seen)}
+
+
+def test_with_tls_nothing_of_the_control_messages_is_on_the_wire_in_the_clear(made, tmp_path):
+    folder = tls_folder(tmp_path, "tls")
+    pair = made(push=ALL, own=folder, theirs=folder)
+    seen = recorded(pair.agent._link)
+    pair.grant()
+    arrived = pair.wait(has(Arrived))[0]
+    assert bool((pair.arena == 7).all())
+    told = [json.loads(pair.process.stdout.readline())["event"] for _ in range(2)]
+    assert told == ["Granted", "Committed"]
+    assert readable(pair, seen, arrived) == set()
+    counts = pair.agent.counts()
+    assert (counts.tls_peers, counts.plain_peers) == (1, 0)
+
+
+@pytest.mark.parametrize(("role", "tls"), [("sender", True), ("receiver", False)])
+def test_strict_refuses_a_peer_of_another_authority_or_without_tls(made, tmp_path, role, tls):
+    theirs = tls_folder(tmp_path, "theirs") if tls else None
+    pair = made(own=tls_folder(tmp_path, "own"), theirs=theirs, role=role)
+    if role == "sender":
+        pair.grant()
+        aborted = pair.wait(has(Released))[0]
+        assert aborted.retry
+        assert "its certificate is not accepted" in aborted.reason
+    else:
+        pair.agent.expect(1, 1, pair.peer, block_hash.root("kv"))
+        pair.wait(lambda _: pair.agent.counts().refused_plain)
+    assert pair.agent.counts().refused_peers == 1
+    assert pair.agent.counts().tls_peers == pair.agent.counts().plain_peers == 0
+    assert not pair.arena.any()

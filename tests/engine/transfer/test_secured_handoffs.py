@@ -1,0 +1,248 @@
+"""Hand-offs whose control messages go through TLS: which workers use it, whom they refuse, and what can be read."""
+
+import certificates
+import pytest
+from handoff_pair import TOKENS, Pair, Stranger
+
+from legato_engine.transfer.certificates import HandoffCertificates, contexts
+from legato_engine.transfer.channels import Channels
+from legato_engine.transfer.events import Aborted, Arrived, Committed, Granted, Released
+from legato_engine.transfer.tls_channel import MARK, TLSChannel
+from legato_protocol import handoff
+
+NAME = "s-workers.demo.svc"
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    return certificates.make(tmp_path_factory.mktemp("tls") / "first", names=f"subjectAltName=DNS:{NAME}")
+
+
+@pytest.fixture(scope="module")
+def others(tmp_path_factory):
+    return certificates.make(tmp_path_factory.mktemp("tls") / "second", names=f"subjectAltName=DNS:{NAME}")
+
+
+@pytest.fixture
+def followed(tmp_path, files):
+    folder = tmp_path / "tls"
+    folder.mkdir()
+    files.install(folder)
+    return HandoffCertificates(folder, NAME)
+
+
+def plain():
+    return {"channels": Channels()}
+
+
+def permissive(followed):
+    return {"channels": Channels(followed)}
+
+
+def strict(followed):
+    return {"channels": Channels(followed, strict=True)}
+
+
+def recorded(pair):
+    """All that the two links send from here on."""
+    sent = []
+    for side in (pair.sender, pair.receiver):
+        send = side.link.send
+        side.link.send = lambda number, data, send=send: (sent.append(data), send(number, data))[1]
+    return sent
+
+
+def hand_off(pair):
+    pair.begin()
+    pair.wait(lambda: pair.sender.events(Granted))
+    pair.send()
+    pair.wait(lambda: pair.sender.events(Committed))
+    assert pair.receiver.events(Arrived)
+    assert bool((pair.receiver.arena[:4] == 7).all())
+
+
+def secrets(pair):
+    return [pair.sender.link.rkey, pair.receiver.link.rkey, b"epoch-sender", b"epoch-receiver", TOKENS]
+
+
+def readable(sent, secrets):
+    return {secret for secret in secrets for data in sent if secret in data}
+
+
+MODES = {"plain": lambda _: plain(), "permissive": permissive, "strict": strict}
+TOGETHER = [
+    ("plain", "plain", False),
+    ("plain", "permissive", False),
+    ("permissive", "plain", False),
+    ("permissive", "permissive", True),
+    ("permissive", "strict", True),
+    ("strict", "permissive", True),
+    ("strict", "strict", True),
+]
+
+
+@pytest.mark.parametrize(("sender", "receiver", "secured"), TOGETHER)
+def test_tls_is_used_where_both_have_it_and_then_nothing_can_be_read(followed, sender, receiver, secured):
+    pair = Pair(MODES[sender](followed), MODES[receiver](followed))
+    sent = recorded(pair)
+    hand_off(pair)
+    everything = set(secrets(pair))
+    assert all(everything), "each is something"
+    assert readable(sent, everything) == (set() if secured else everything)
+    for side in (pair.sender, pair.receiver):
+        counts = side.agent.counts()
+        assert (counts.tls_peers, counts.plain_peers) == ((1, 0) if secured else (0, 1))
+        assert (counts.refused_peers, counts.bad_messages) == (0, 0)
+
+
+@pytest.mark.parametrize("strict_side", ["sender", "receiver"])
+def test_strict_has_no_hand_off_with_a_worker_without_tls(followed, strict_side, caplog):
+    modes = {"sender": plain(), "receiver": plain(), strict_side: strict(followed)}
+    pair = Pair(**modes)
+    sent = recorded(pair)
+    pair.begin()
+    pair.wait(lambda: pair.receiver.events(Released))
+    (aborted,) = pair.receiver.events(Aborted)
+    assert aborted.retry
+    assert not pair.sender.events(Granted)
+    assert not readable(sent, [pair.sender.link.rkey]), "who is asked says nothing"
+    refusing = pair.sender.agent.counts()
+    assert refusing.refused_peers == 1
+    if strict_side == "sender":
+        assert (refusing.refused_plain, refusing.failed_tls) == (1, 0)
+        assert "refused a peer: it speaks no TLS, and internal TLS is Strict here" in caplog.messages
+    else:
+        assert (refusing.refused_plain, refusing.failed_tls) == (0, 1)
+        assert not readable(sent, secrets(pair)), "and neither does who asks"
+        assert "refused a peer: it speaks TLS, and this worker has no internal TLS" in caplog.messages
+
+
+def test_a_peer_with_another_authoritys_certificate_is_refused_with_the_reason(followed, others, tmp_path, caplog):
+    """Its own files fit together, so that it starts."""
+    folder = tmp_path / "others"
+    folder.mkdir()
+    others.install(folder)
+    pair = Pair(strict(followed), strict(HandoffCertificates(folder, NAME)))
+    pair.begin()
+    pair.wait(lambda: pair.receiver.events(Released))
+    (aborted,) = pair.receiver.events(Aborted)
+    assert (aborted.cause, aborted.retry) == ("peer_died", True)
+    assert "its certificate is not accepted: " in aborted.reason
+    assert pair.receiver.agent.counts().failed_tls == 1
+    assert not pair.sender.events(Granted)
+    assert any("refused a peer: its certificate is not accepted" in line for line in caplog.messages)
+
+
+def test_a_refused_certificate_of_who_connects_ends_the_hand_off_with_the_reason(followed, others, files):
+    pair = Pair(strict(followed), strict(followed))
+    bad = contexts(others.certificate, others.key, files.authority.read_text())
+    pair.receiver.agent._peers._channels = _Fixed(bad)
+    pair.begin()
+    pair.wait(lambda: pair.receiver.events(Released))
+    (aborted,) = pair.receiver.events(Aborted)
+    assert "alert unknown ca" in aborted.reason or "the connection" in aborted.reason
+    assert pair.sender.agent.counts().failed_tls == 1
+    assert not pair.sender.events(Granted)
+
+
+class _Fixed(Channels):
+    """Shows a certificate that a worker would not start with."""
+
+    def __init__(self, found):
+        super().__init__()
+        self._found = found
+
+    def secures(self, peer):
+        return True
+
+    def connect(self, peer):
+        return TLSChannel(self._found.client, NAME, connects=True)
+
+
+def test_one_handshake_serves_all_hand_offs_of_a_pair(followed):
+    pair = Pair(permissive(followed), permissive(followed))
+    sent = recorded(pair)
+    hand_off(pair)
+    for attempt in range(2, 6):
+        pair.sender.seen.clear()
+        pair.expect(attempt)
+        pair.grant(attempt=attempt)
+        pair.wait(lambda: pair.sender.events(Granted))
+        pair.send()
+        pair.wait(lambda: pair.sender.events(Committed))
+    assert sum(data.startswith(MARK) for data in sent) == 1
+
+
+def test_who_knows_the_token_alone_cannot_take_a_hand_off_between_workers_with_tls(followed):
+    """It says that it is the receiver, and grants blocks of its own; Permissive lets it connect, and no more."""
+    pair = Pair(permissive(followed), permissive(followed))
+    pair.expect()
+    thief = Stranger(pair, to=pair.sender, name="receiver", at="thief")
+    assert pair.sender.agent.counts().plain_peers == 1
+    thief.say(handoff.Grant("epoch-receiver", 1, 1, (0, 1, 2, 3), 0, 10.0, 1))
+    assert not pair.sender.events(Granted)
+    pair.grant()
+    pair.wait(lambda: pair.sender.events(Granted))
+    pair.send()
+    pair.wait(lambda: pair.receiver.events(Arrived))
+    assert not any(isinstance(each, handoff.Final) for each in thief.heard)
+
+
+def test_nor_can_it_send_one(followed):
+    """It says that it is the sender; the receiver opens a connection of its own, with TLS."""
+    pair = Pair(permissive(followed), permissive(followed))
+    thief = Stranger(pair, to=pair.receiver, name="sender", at="thief")
+    pair.begin()
+    pair.wait(lambda: pair.sender.events(Granted))
+    assert not any(isinstance(each, handoff.Grant) for each in thief.heard)
+    thief.say(handoff.Final("epoch-receiver", 1, 1, bytes(64), 16, (), 4))
+    assert not pair.receiver.events(Arrived)
+
+
+def test_open_connections_go_on_and_new_ones_show_new_certificates(followed, others, tmp_path):
+    pair = Pair(strict(followed), strict(followed))
+    hand_off(pair)
+    others.install(tmp_path / "tls")
+    pair.sender.seen.clear()
+    pair.expect(2)
+    pair.grant(attempt=2)
+    pair.wait(lambda: pair.sender.events(Granted))
+    pair.send()
+    pair.wait(lambda: pair.sender.events(Committed))
+    for side in (pair.sender, pair.receiver):
+        assert side.agent.counts().failed_tls == 0
+    fresh = HandoffCertificates(tmp_path / "tls", NAME)
+    other = Pair(strict(followed), strict(fresh))
+    hand_off(other)
+
+
+def test_damage_on_the_way_ends_the_connection_and_the_hand_off_can_be_tried_again(followed):
+    pair = Pair(strict(followed), strict(followed))
+    pair.begin()
+    pair.wait(lambda: pair.sender.events(Granted))
+    send = pair.sender.link.send
+    pair.sender.link.send = lambda number, data: send(number, data[:-1] + bytes([data[-1] ^ 1]))
+    pair.send()
+    pair.wait(lambda: pair.receiver.events(Released) and pair.sender.events(Aborted))
+    (aborted,) = pair.receiver.events(Aborted)
+    assert aborted.retry
+    assert "TLS with it failed" in aborted.reason
+    assert not pair.receiver.events(Arrived)
+    pair.sender.link.send = send
+    pair.sender.seen.clear()
+    pair.receiver.seen.clear()
+    pair.expect(2)
+    pair.grant(attempt=2)
+    pair.wait(lambda: pair.sender.events(Granted))
+    pair.send()
+    pair.wait(lambda: pair.sender.events(Committed))
+    assert [event.attempt for event in pair.receiver.events(Arrived)] == [2]
+
+
+def test_a_handshake_that_stops_ends_with_the_patience(followed):
+    pair = Pair(strict(followed), strict(followed), lease=0.5)
+    pair.sender.link.send = lambda number, data: None
+    pair.begin()
+    pair.wait(lambda: pair.receiver.events(Released))
+    (aborted,) = pair.receiver.events(Aborted)
+    assert aborted.retry
