@@ -15,6 +15,7 @@ import certificates
 import httpx
 import worker_process
 from certificates import TLSFiles
+from scrape import metric
 from worker_process import TOKEN, Process
 
 from legato_operator.observing.gateway_api import HttpGateways
@@ -165,6 +166,7 @@ def test_from_plain_to_strict_with_new_certificates_no_stream_fails(tmp_path: Pa
             await new.served()
             await ended(old_worker)
             await asyncio.gather(old.served(), new.served())
+            assert not await metric(permissive.ports["health"], "legato_worker_transfer", what="refused_peers")
             await _rotated(session, folder, first, second, permissive, new)
             await old.finish()
 
@@ -178,6 +180,7 @@ def test_from_plain_to_strict_with_new_certificates_no_stream_fails(tmp_path: Pa
             await last.served()
             await ended(permissive)
             await asyncio.gather(new.served(), last.served())
+            assert not await metric(strict.ports["health"], "legato_worker_transfer", what="refused_peers")
             await asyncio.gather(new.finish(), last.finish())
             assert len({*old.texts, *new.texts, *last.texts}) == 1
 

@@ -54,13 +54,13 @@ def contexts(certificate: Path, key: Path, authority: str) -> Contexts:
     return found
 
 
-def _check(contexts: Contexts, name: str) -> None:
+def _check(found: Contexts, name: str) -> None:
     """Shakes hands with itself: what would make every peer refuse this certificate is found here."""
-    one = TLSChannel(contexts.client, name, connects=True)
-    other = TLSChannel(contexts.server, name, connects=False)
     try:
+        one = TLSChannel(found.client, name, connects=True)
+        other = TLSChannel(found.server, name, connects=False)
         other.receive(one.outgoing())
         one.receive(other.outgoing())
         other.receive(one.outgoing())
-    except ChannelError as error:
+    except (ChannelError, ValueError) as error:  # Python raises the latter for what is no name
         raise InvalidFile(f"other workers would refuse it in hand-offs: {error}") from None

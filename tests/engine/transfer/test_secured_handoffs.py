@@ -188,6 +188,19 @@ def test_who_knows_the_token_alone_cannot_take_a_hand_off_between_workers_with_t
     assert not any(isinstance(each, handoff.Final) for each in thief.heard)
 
 
+def test_nor_when_its_grant_comes_before_the_request(followed):
+    pair = Pair(permissive(followed), permissive(followed))
+    thief = Stranger(pair, to=pair.sender, name="receiver", at="thief")
+    thief.say(handoff.Grant("epoch-receiver", 1, 1, (0, 1, 2, 3), 0, 10.0, 1))
+    pair.expect()
+    pair.run()
+    assert not pair.sender.events(Granted)
+    pair.grant()
+    pair.wait(lambda: pair.sender.events(Granted))
+    pair.send()
+    pair.wait(lambda: pair.receiver.events(Arrived))
+
+
 def test_nor_can_it_send_one(followed):
     """It says that it is the sender; the receiver opens a connection of its own, with TLS."""
     pair = Pair(permissive(followed), permissive(followed))
@@ -237,6 +250,21 @@ def test_damage_on_the_way_ends_the_connection_and_the_hand_off_can_be_tried_aga
     pair.send()
     pair.wait(lambda: pair.sender.events(Committed))
     assert [event.attempt for event in pair.receiver.events(Arrived)] == [2]
+
+
+def test_a_connection_whose_tls_has_failed_carries_nothing_more(followed):
+    pair = Pair(strict(followed), strict(followed))
+    pair.begin()
+    pair.wait(lambda: pair.sender.events(Granted))
+    connection = pair.sender.agent._peers.reach(pair.receiver.peer)
+    pair.sender.link.send(connection, b"damage")
+    pair.deliver()
+    pair.receiver.poll()
+    assert pair.receiver.agent.counts().failed_tls == 1
+    sent = recorded(pair)
+    pair.receiver.agent.abort(1, "the client is gone")
+    assert not sent
+    pair.wait(lambda: pair.receiver.events(Released))
 
 
 def test_a_handshake_that_stops_ends_with_the_patience(followed):

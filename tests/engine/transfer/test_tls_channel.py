@@ -284,3 +284,9 @@ def test_a_certificate_that_every_peer_would_refuse_is_found_at_the_start(
     getattr(made, which).install(tmp_path)
     with pytest.raises(InvalidFile, match="other workers would refuse it in hand-offs: its certificate"):
         HandoffCertificates(tmp_path, NAME)
+
+
+def test_what_is_no_name_is_refused_at_the_start(made: Made, tmp_path: Path) -> None:
+    made.good.install(tmp_path)
+    with pytest.raises(InvalidFile, match="other workers would refuse it in hand-offs: "):
+        HandoffCertificates(tmp_path, f".{NAME}")
