@@ -11,6 +11,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +67,7 @@ class ApiServer:
     token: str
     etcd: str
     program: "Program"
+    certificate: Path  # its own; a client without one reads those of the whole system for each connection
 
     def kill(self) -> None:
         """As by SIGKILL: connections are reset, what is stored stays."""
@@ -92,10 +94,15 @@ class ApiServer:
         """A client with every right."""
         return ApiClient(self.configuration())
 
+    @cached_property
+    def _own(self) -> ApiClient:
+        return self.client()
+
     def configuration(self, url: str | None = None) -> Configuration:
         """What such a client is made from."""
         configuration = Configuration(host=url or self.url)
         configuration.verify_ssl = False
+        configuration.ssl_ca_cert = str(self.certificate)
         configuration.api_key = {"authorization": self.token}
         configuration.api_key_prefix = {"authorization": "Bearer"}
         return configuration
@@ -104,10 +111,9 @@ class ApiServer:
         self, method: str, path: str, body: object = None, content_type: str = "application/json"
     ) -> tuple[int, Any]:
         """Status code and content of one plain call; a path that is not served yet is answered by plain text."""
-        client = self.client()
         headers = {"Content-Type": content_type}
-        call = client.param_serialize(method, path, header_params=headers, body=body, auth_settings=["BearerToken"])
-        response = client.call_api(*call, _request_timeout=30)
+        call = self._own.param_serialize(method, path, header_params=headers, body=body, auth_settings=["BearerToken"])
+        response = self._own.call_api(*call, _request_timeout=30)
         text = response.read().decode()
         is_json = response.headers.get("content-type", "").startswith("application/json")
         return response.status, json.loads(text) if is_json else text
@@ -248,18 +254,19 @@ def _start(folder: Path, scratch: Path, stack: contextlib.ExitStack) -> ApiServe
             "--watch-cache-sizes=configmaps#0",  # so that a test can make a watch of them too old
         )
     )
-    api = ApiServer(f"https://127.0.0.1:{secure}", token, etcd, server)
+    certificate = scratch / "certificates" / "apiserver.crt"
+    api = ApiServer(f"https://127.0.0.1:{secure}", token, etcd, server, certificate)
     _wait_ready(api)
     return api
 
 
 def _wait_ready(api: ApiServer) -> None:
-    client = api.client()
     deadline = time.monotonic() + START_SECONDS
     while time.monotonic() < deadline:
         if api.program.ended:
             raise ChildProcessError(api.program.last_words())
-        with contextlib.suppress(Exception):  # refused, reset, not ready: ask again
+        with contextlib.suppress(Exception):  # refused, reset, not ready, and without a certificate before: ask again
+            client = api.client()
             call = client.param_serialize("GET", "/readyz", auth_settings=["BearerToken"])
             if client.call_api(*call, _request_timeout=2).status == 200:
                 return
