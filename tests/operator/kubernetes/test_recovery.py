@@ -183,7 +183,7 @@ def test_services_are_told_of_by_the_leader_alone_until_they_are_gone(space, bui
             ready = {"service": "demo", "type": "Ready", "status": "True"}
             await s.make(build())
             await s.wait(lambda: _is(_metric(one, "legato_operator_condition", **ready), 1))
-            assert await _metric(one, "legato_operator_pool_ready_replicas", pool="decode") == 1
+            await s.wait(lambda: _is(_metric(one, "legato_operator_pool_ready_replicas", pool="decode"), 1))
             taken = {"holderIdentity": "other", "leaseDurationSeconds": 3600}
             await s.cluster.apply(_lease(s, taken), "thief", force=True)
             await s.wait(lambda: _is(_metric(one, "legato_operator_condition"), 0))
