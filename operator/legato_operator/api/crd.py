@@ -23,9 +23,9 @@ Rules = Mapping[str, Sequence[Schema]]  # entries of x-kubernetes-validations, b
 CATEGORIES = ["legato"]
 _DROPPED = {"title", "additionalProperties", "propertyNames", "$defs"}
 
-# Objects that the API server fills in. `scaling.prefill` and `.decode` stay out: whether they were given decides
+# What the API server does not fill in. `scaling.prefill` and `.decode` stay out: whether they were given decides
 # whether they contradict `mode: Fixed`, and `min` follows from `max`.
-# An operator of the release before refuses what it does not know: newer objects and fields stay out as well.
+# An operator of the release before tells users of what it does not know: newer objects and fields stay out as well.
 _NOT_FILLED_IN = {
     "spec.scaling.prefill",
     "spec.scaling.decode",
@@ -33,7 +33,10 @@ _NOT_FILLED_IN = {
     "spec.decode.template",
     "spec.gateway.template",
     "spec.gateway.resources",
+    "spec.gateway.allowedOrigins",
+    "spec.gateway.reasoningParser",
     "spec.model.source.huggingFace.resources",
+    "spec.model.generationConfig",
     "spec.model.adapters",
     "spec.model.adaptersInMemory",
     "spec.model.maxAdapterRank",

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+import yaml
 from wrong_manifests import WRONG
 
 from legato_operator.api import crd, parsing
@@ -13,6 +14,41 @@ from legato_operator.planning import checks
 CRDS = Path(__file__).parents[3] / "crds"
 SERVICES = "/apis/serving.legato.dev/v1alpha1/namespaces/default/inferenceservices"
 STRICT = "?fieldValidation=Strict&dryRun=All"
+# Of release 0.1.0; whatever is above one is filled in, too, or required.
+FILLED_IN = {
+    f"{part}.{field}"
+    for part, fields in {
+        "model": ("maxLength",),
+        "engine": (
+            "blockSize",
+            "chunkTokens",
+            "dtype",
+            "hangTimeout",
+            "kvCacheDtype",
+            "kvCacheMemory",
+            "numerics",
+            "outputReservation",
+            "runner",
+        ),
+        "prefill": ("parallelism.tensor", "resources"),
+        "decode": ("parallelism.tensor", "resources"),
+        "gateway": ("accessLog", "defaultDeadline", "replicas", "toolCallParser", "trustedProxies"),
+        "routing": (
+            "localPrefillBelowTokens",
+            "weights.kvCacheUtilization",
+            "weights.prefixCache",
+            "weights.stepTime",
+            "whenPrefillUnavailable",
+        ),
+        "scaling": ("idleAfter", "maxDecodePerPrefill", "maxPrefillPerDecode", "mode", "scaleDownStabilization"),
+        "rollout": ("autoRollback", "maxSurge", "maxUnavailable", "progressDeadline"),
+        "transfer": ("checksum", "onFailure", "required", "transport"),
+        "drain": ("deadline",),
+        "slo": ("tpot", "ttft"),
+        "tracing": ("samplingRatePerMillion",),
+    }.items()
+    for field in fields
+}
 OPERATOR_ONLY = {"spec.scaling.gpuBudget"}  # quantities are added up
 
 
@@ -41,8 +77,22 @@ def test_defaults_are_those_of_the_types(api_server, build):
     assert stored["spec"]["engine"]["kvCacheMemory"] == "512Mi"
 
 
+def filled_in(schema, path=""):
+    """Fields without fields of their own that a manifest gets which names none that it may leave out."""
+    for name, field in schema.get("properties", {}).items():
+        if "default" in field or name in schema.get("required", ()):
+            below = list(filled_in(field, f"{path}{name}."))
+            yield from below or ([f"{path}{name}"] if "default" in field else ())
+
+
+def test_nothing_is_filled_in_that_is_newer_than_the_last_release():
+    """An operator of the release before runs on until it is replaced, and tells of what it does not know."""
+    (version,) = yaml.safe_load((CRDS / "inferenceservices.yaml").read_text())["spec"]["versions"]
+    assert set(filled_in(version["schema"]["openAPIV3Schema"]["properties"]["spec"])) == FILLED_IN
+
+
 def test_fields_that_are_new_are_not_filled_in(api_server, build):
-    """An operator of the release before runs on until it is replaced, and refuses fields that it does not know."""
+    """Nor in parts of a manifest that it does name."""
     hub = {"repo": "a/b", "revision": "0" * 40}
     status, stored = api_server.call("POST", SERVICES + STRICT, build(model={"source": {"huggingFace": hub}}))
     assert status == 201, stored
