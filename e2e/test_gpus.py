@@ -94,7 +94,7 @@ def test_workers_on_real_gpus_answer(namespace: Namespace) -> None:
 
 
 def _set_gpu_resources(system: Namespace, name: str) -> None:
-    helm.upgrade(helm.CHART, system, f"gpuResources={{{name}}}")
+    helm.upgrade(system, f"gpuResources={{{name}}}")
 
 
 def _waiting(service: Service) -> str:

@@ -30,7 +30,7 @@ def team(release: Namespace, namespace: Namespace) -> Iterator[Namespace]:
     helm.install(namespace, RELEASE, "crds.install=false", f"watchNamespaces={{{namespace.name}}}")
     yield namespace
     helm.uninstall(namespace, RELEASE)
-    helm.upgrade(helm.CHART, release)
+    helm.upgrade(release)
 
 
 def test_a_role_is_enough(team: Namespace) -> None:
@@ -53,7 +53,7 @@ def test_a_role_is_enough(team: Namespace) -> None:
 
 def _ignore(system: Namespace, namespace: str) -> None:
     """Tell the release of the whole cluster whose services are not its own."""
-    helm.upgrade(helm.CHART, system, f"ignoreNamespaces={{{namespace}}}")
+    helm.upgrade(system, f"ignoreNamespaces={{{namespace}}}")
 
 
 def _can(account: str, *question: str) -> bool:

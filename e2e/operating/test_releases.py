@@ -18,7 +18,7 @@ def beside(release: Namespace, namespace: Namespace) -> Iterator[Namespace]:
     helm.install(release, BESIDE, "crds.install=false", f"watchNamespaces={{{namespace.name}}}", wait=False)
     yield release
     helm.uninstall(release, BESIDE)
-    helm.upgrade(helm.CHART, release)
+    helm.upgrade(release)
 
 
 def reasons(service: Service) -> set[tuple[str, str]]:
@@ -45,7 +45,7 @@ def test_one_leaves_a_service_to_the_other_until_it_is_told_to(
     told = refused_uninstall(beside, helm.RELEASE)
     assert f"{namespace.name}/shared" in told or "check-no-services failed" in told
     helm.keep(beside)
-    helm.upgrade(helm.CHART, beside, f"ignoreNamespaces={{{namespace.name}}}")
+    helm.upgrade(beside, f"ignoreNamespaces={{{namespace.name}}}")
     beside.kubectl("rollout", "status", f"deployment/{BESIDE}", "--timeout=120s")
     assert service.workers() == workers
     service.scale("decode", 2)

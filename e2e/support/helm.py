@@ -4,15 +4,35 @@ import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import kube
 from kube import Namespace
 
-CHART = Path(__file__).parents[2] / "charts" / "legato"
 RELEASE = "legato"
 OPERATOR = "app.kubernetes.io/name=legato-operator"
 _TAG = os.environ.get("LEGATO_E2E_TAG", "e2e")
 _REGISTRY = os.environ.get("LEGATO_E2E_REGISTRY", "")
+_PREVIOUS = os.environ.get("LEGATO_E2E_PREVIOUS", "")
+
+
+class Version(NamedTuple):
+    """A commit of this repository, whose images have that tag."""
+
+    root: Path
+    tag: str
+
+    @property
+    def chart(self) -> Path:
+        return self.root / "charts" / "legato"
+
+    def image(self, name: str) -> str:
+        return image(name, self.tag)
+
+
+PRESENT = Version(Path(__file__).parents[2], _TAG)
+# An older commit, where the clone has it.
+PREVIOUS = Version(Path(_PREVIOUS), f"{_TAG}-previous") if _PREVIOUS else None
 
 
 def image(name: str, tag: str = _TAG) -> str:
@@ -25,14 +45,27 @@ def next_engine_image() -> str:
     return image("engine", f"{_TAG}-next")
 
 
-def install(system: Namespace, release: str = RELEASE, *values: str, wait: bool = True) -> None:
+def install(
+    system: Namespace, release: str = RELEASE, *values: str, wait: bool = True, version: Version = PRESENT
+) -> None:
     """`wait`: until its operator is ready."""
-    _helm("install", release, CHART, system, values, wait)
+    _helm("install", release, version, system, values, wait)
 
 
-def upgrade(chart: Path, system: Namespace, *values: str) -> None:
-    """To another version of the chart, or to other values."""
-    _helm("upgrade", RELEASE, chart, system, values)
+def upgrade(system: Namespace, *values: str) -> None:
+    """To the present version, or to other values."""
+    _helm("upgrade", RELEASE, PRESENT, system, values)
+
+
+def revision(system: Namespace, release: str = RELEASE) -> str:
+    """The last one of a release."""
+    history = json.loads(kube.run("helm", "history", release, "--namespace", system.name, "--output", "json"))
+    return str(max(int(each["revision"]) for each in history))
+
+
+def roll_back(system: Namespace, to: str, release: str = RELEASE) -> None:
+    """To an earlier revision of a release."""
+    kube.run("helm", "rollback", release, to, "--namespace", system.name, "--wait", "--timeout", "2m")
 
 
 def uninstall(system: Namespace, release: str = RELEASE) -> None:
@@ -41,9 +74,7 @@ def uninstall(system: Namespace, release: str = RELEASE) -> None:
 
 def keep(system: Namespace, release: str = RELEASE) -> None:
     """Go on with a release whose end was refused, as it was."""
-    history = json.loads(kube.run("helm", "history", release, "--namespace", system.name, "--output", "json"))
-    last = max(int(each["revision"]) for each in history)
-    kube.run("helm", "rollback", release, str(last), "--namespace", system.name, "--wait", "--timeout", "2m")
+    roll_back(system, revision(system, release), release)
 
 
 def operators(system: Namespace) -> list[str]:
@@ -62,9 +93,9 @@ def until_operating(system: Namespace) -> None:
     system.kubectl("rollout", "status", f"deployment/{RELEASE}", "--timeout=120s")
 
 
-def _helm(verb: str, release: str, chart: Path, system: Namespace, more: Sequence[str], wait: bool = True) -> None:
+def _helm(verb: str, release: str, version: Version, system: Namespace, more: Sequence[str], wait: bool = True) -> None:
     registry = _REGISTRY.removesuffix("/")  # the chart puts a slash of its own
-    values = [f"images.{name}.tag={_TAG}" for name in ("operator", "gateway", "engine")]
+    values = [f"images.{name}.tag={version.tag}" for name in ("operator", "gateway", "engine")]
     settings = [word for value in [*values, f"images.registry={registry}", *more] for word in ("--set", value)]
-    words = [verb, release, str(chart), "--namespace", system.name, *settings, "--timeout", "2m"]
+    words = [verb, release, str(version.chart), "--namespace", system.name, *settings, "--timeout", "2m"]
     kube.run("helm", *words, *(["--wait"] if wait else []))
