@@ -15,7 +15,7 @@ from legato_operator.autoscaler.signals import Blocks, DecodeCost, PromptLengths
 
 FULL = 0.9  # of a worker's blocks and slots: sequences do not divide evenly among workers
 WITHIN = 0.9  # of the objective for a step
-CHANCE = 1.0  # standard deviations that the number of requests of some seconds may be off, if they come independently
+CHANCE = 1.5  # standard deviations that the number of requests of some seconds may be off, if they come independently
 
 COMING_EQUATION = "min(arriving * output * step, sequences + arriving * start) / rows"
 
