@@ -244,10 +244,11 @@ class KVIndex:
 
     def _add(self, worker: _Worker, hashes: list[bytes]) -> None:
         holders, bit = self._holders, worker.bit
-        missing = sum(block not in holders for block in hashes)
-        if len(holders) + missing > self.max_blocks:
-            self._touch(hashes)
-            self._make_room(min(missing, self._share(worker)))
+        if len(holders) + len(hashes) > self.max_blocks:
+            missing = sum(block not in holders for block in hashes)
+            if len(holders) + missing > self.max_blocks:
+                self._touch(hashes)
+                self._make_room(min(missing, self._share(worker)))
         for block in hashes:
             known = holders.get(block, 0)
             if not known and len(holders) >= self.max_blocks:
