@@ -10,12 +10,15 @@ from dataclasses import dataclass
 
 from legato_operator.api.resources import Spec
 from legato_operator.autoscaler.decision import COMING_SEQUENCES, Term
+from legato_operator.autoscaler.demand_window import WINDOW
 from legato_operator.autoscaler.prefill import requests_per_second, start_seconds
 from legato_operator.autoscaler.signals import Blocks, DecodeCost, PromptLengths, Signals, Traffic, WorkerSignals
 
 FULL = 0.9  # of a worker's blocks and slots: sequences do not divide evenly among workers
 WITHIN = 0.9  # of the objective for a step
 CHANCE = 1.5  # standard deviations that the number of requests of some seconds may be off, if they come independently
+STEP = 4.0  # standard deviations above what the minute before lets expect: chance is hardly so large
+STEP_CHANCE = 0.5  # standard deviations that the number of such a step may be off
 
 COMING_EQUATION = "min(arriving * output * step, sequences + arriving * start) / rows"
 
@@ -53,19 +56,34 @@ def terms(
 
 def _arriving(traffic: Traffic) -> float:
     """Requests per second, as far as they are not chance. A step is known by the newest seconds first."""
-    newest = _sure(traffic.newest) / traffic.newest_seconds if traffic.newest_seconds else 0.0
-    return max(newest, _sure(traffic.recent) / traffic.recent_seconds)
+    lately = _sure(_count(traffic.recent), CHANCE) / traffic.recent_seconds
+    if not traffic.newest_seconds:
+        return lately
+    newest = _count(traffic.newest)
+    return max(lately, _sure(newest, STEP_CHANCE if _is_step(newest, traffic) else CHANCE) / traffic.newest_seconds)
 
 
-def _sure(arrived: Sequence[PromptLengths]) -> float:
-    requests = sum(bucket.requests for bucket in arrived)
-    return requests - CHANCE * math.sqrt(requests)
+def _is_step(newest: int, traffic: Traffic) -> bool:
+    """Whether so many cannot be chance. Only a whole window tells what is usual, without its last seconds."""
+    if traffic.seconds < WINDOW or traffic.seconds <= traffic.recent_seconds:
+        return False
+    before = max(0, _count(traffic.arrivals) - _count(traffic.recent))
+    usual = before * traffic.newest_seconds / (traffic.seconds - traffic.recent_seconds)
+    return newest > usual + STEP * math.sqrt(max(1.0, usual))
+
+
+def _count(arrived: Sequence[PromptLengths]) -> int:
+    return sum(bucket.requests for bucket in arrived)
+
+
+def _sure(requests: int, deviations: float) -> float:
+    return requests - deviations * math.sqrt(requests)
 
 
 def _mean(arrived: Sequence[PromptLengths]) -> float:
     """Uncached tokens of a prompt. Cached ones are not told: then a worker has room for fewer sequences than this
     gives, and the blocks in use tell that."""
-    return sum(bucket.tokens for bucket in arrived) / max(1, sum(bucket.requests for bucket in arrived))
+    return sum(bucket.tokens for bucket in arrived) / max(1, _count(arrived))
 
 
 def _let_through(signals: Signals, traffic: Traffic, spec: Spec, prompts: Sequence[Term]) -> float:

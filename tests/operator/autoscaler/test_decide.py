@@ -197,13 +197,22 @@ def test_decode_grows_when_a_step_would_exceed_the_objective():
     assert (_term(made, decision.STEP_TIME).workers, made.wish) == (pytest.approx(1.25), 2)
 
 
-def _stepped(requests=64, worker=None, *, prefill=(), **given):
-    """So many in the last 4 s, of 64 tokens each, where answers have 400."""
-    newest = prompts(requests, 64)
-    traffic = Traffic(
-        60.0, newest, 10.0, newest, output=OutputLengths(400, 0), newest_seconds=4.0, newest=newest, **given
-    )
-    return _decide(Signals((*prefill, worker or decoder()), traffic))["decode"]
+def _stepped(requests=64, worker=None, before=500, seconds=60.0):
+    """So many in the last 4 s and `before` them in the minute, of 64 tokens each, where answers have 400."""
+    newest, known = prompts(requests, 64), prompts(requests + before, 64)
+    output = OutputLengths(400, 0)
+    traffic = Traffic(seconds, known, 10.0, newest, output=output, newest_seconds=4.0, newest=newest)
+    return _decide(Signals((worker or decoder(),), traffic))["decode"]
+
+
+@pytest.mark.parametrize(
+    ("before", "seconds", "deviations"), [(500, 60.0, 1.5), (450, 60.0, 0.5), (0, 60.0, 0.5), (0, 58.0, 1.5)]
+)
+def test_a_step_is_more_than_chance_makes_of_the_minute_before(before, seconds, deviations):
+    """450 in 50 s are 36 in 4 s: 4 deviations more are 60, and 64 came. With 500 they may be chance; and what was usual
+    is not known until a minute has passed."""
+    numbers = _term(_stepped(before=before, seconds=seconds), decision.COMING_SEQUENCES).numbers
+    assert numbers["arriving"] == pytest.approx((64 - deviations * 8) / 4)
 
 
 def test_decode_counts_what_will_have_come_when_a_worker_started_now_would_serve():
