@@ -1,5 +1,6 @@
 """What `/openapi.json` says of the API's paths: bodies that FastAPI does not read, answers, and errors."""
 
+from functools import cache
 from typing import Any, Final
 
 import msgspec
@@ -20,8 +21,9 @@ _ERROR: Final = {
 _ERRORS: Final = {"type": "object", "required": ["error"], "properties": {"error": _ERROR}}
 
 
+@cache
 def takes(schema: type[msgspec.Struct]) -> dict[str, Any]:
-    """What is added to a path with such a body."""
+    """What is added to a path with such a body. It is made once, and is not to be changed."""
     body = json_schema(schema) | {"additionalProperties": False}
     return {"requestBody": {"required": True, "content": {"application/json": {"schema": body}}}}
 
