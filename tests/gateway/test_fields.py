@@ -1,0 +1,58 @@
+"""Nothing is ignored: every field that an official client can send is known here."""
+
+from typing import get_args, get_type_hints
+
+import msgspec
+import pytest
+from anthropic import types as messages
+from anthropic.types import message_count_tokens_params, message_create_params
+from openai.types import completion_create_params as completion
+from openai.types.chat import chat_completion_stream_options_param as stream_options
+from openai.types.chat import completion_create_params as chat
+from openai.types.responses import response_create_params, response_text_config_param
+from openai.types.responses.response_includable import ResponseIncludable
+from openai.types.shared_params import reasoning
+
+from legato_gateway.anthropic import schemas as anthropic
+from legato_gateway.openai import schemas as openai
+from legato_gateway.openai.responses import body as responses
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs"),
+    [
+        (openai.ChatBody, chat.CompletionCreateParamsStreaming),
+        (openai.CompletionBody, completion.CompletionCreateParamsStreaming),
+        (openai.StreamOptions, response_create_params.StreamOptions),
+        (openai.StreamOptions, stream_options.ChatCompletionStreamOptionsParam),
+        (responses.ResponsesBody, response_create_params.ResponseCreateParamsStreaming),
+        (responses.TextConfig, response_text_config_param.ResponseTextConfigParam),
+        (responses.Reasoning, reasoning.Reasoning),
+        (anthropic.MessagesBody, message_create_params.MessageCreateParamsStreaming),
+        (anthropic.CountTokensBody, message_count_tokens_params.MessageCountTokensParams),
+        (anthropic.Message, messages.UserMessageParam),
+        (anthropic.TextBlock, messages.TextBlockParam),
+        (anthropic.ToolUseBlock, messages.ToolUseBlockParam),
+        (anthropic.ToolResultBlock, messages.ToolResultBlockParam),
+        (anthropic.Tool, messages.ToolParam),
+        (anthropic.OutputConfig, messages.OutputConfigParam),
+        (anthropic.OutputFormat, messages.JSONOutputFormatParam),
+        (anthropic.ToolChoice, messages.ToolChoiceAutoParam),
+        (anthropic.ToolChoice, messages.ToolChoiceAnyParam),
+        (anthropic.ToolChoice, messages.ToolChoiceToolParam),
+        (anthropic.ToolChoice, messages.ToolChoiceNoneParam),
+    ],
+)
+def test_every_field_of_the_official_client_is_known(ours: type[msgspec.Struct], theirs: type) -> None:
+    fields, some = set(get_type_hints(theirs)), {"model", "type", "role", "format", "effort", "include_obfuscation"}
+    assert some & fields, "these are the client's fields"
+    assert fields <= {field.name for field in msgspec.structs.fields(ours)}
+
+
+def test_all_that_the_official_client_can_ask_to_be_included_is_known() -> None:
+    assert set(get_args(ResponseIncludable)) == set(responses.INCLUDABLE)
+
+
+def test_sampling_that_the_older_version_has_is_known() -> None:
+    known = {field.name for field in msgspec.structs.fields(anthropic.MessagesBody)}
+    assert {"temperature", "top_p", "top_k"} <= known
