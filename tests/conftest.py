@@ -12,8 +12,10 @@ MARK = "LEGATO_TEST_SESSION"  # a variable that every process of a test inherits
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Those of whole services first: they take minutes, and the last file to end should be a short one."""
-    items.sort(key=lambda item: "system" not in item.path.parts)
+    """Those of whole services first: they take minutes, and the last file to end should be a short one. Among them,
+    those that share a service come in a row."""
+    share = "shared_service"
+    items.sort(key=lambda item: ("system" not in item.path.parts, share not in getattr(item, "fixturenames", ())))
 
 
 @pytest.fixture(scope="session", autouse=True)

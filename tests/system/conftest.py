@@ -268,6 +268,53 @@ def _idle(worker: dict[str, Any]) -> bool:
     return not busy and sum(blocks) == worker["total_blocks"]
 
 
+class SharedService:
+    """The one service that modules share which ask for the same: it is started for the first of them.
+
+    Each of them leaves it as it was: at rest, with a prefill and a decode worker. No module gets one with which a test
+    of another has failed.
+    """
+
+    def __init__(self, session: pytest.Session, folders: pytest.TempPathFactory) -> None:
+        self._session = session
+        self._folders = folders
+        self._service: Service | None = None
+        self._asked: dict[str, Any] = {}
+        self._failed = 0  # tests, when it was started
+
+    def __call__(self, **manifest: Any) -> Service:
+        if self._asked != manifest or self._failed != self._session.testsfailed:
+            self.stop()
+        if self._service is None:
+            self._asked, self._failed = manifest, self._session.testsfailed
+            self._service = Service(self._folders.mktemp("service"), **manifest)
+        return self._service
+
+    def stop(self) -> None:
+        service, self._service = self._service, None
+        if service is not None:
+            service.stop()
+
+
+_SHARED = pytest.StashKey[SharedService]()
+
+
+@pytest.fixture(scope="session")
+def shared_service(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SharedService]:
+    """Gives modules a service that others have used before them, and will use."""
+    made = request.session.stash[_SHARED] = SharedService(request.session, tmp_path_factory)
+    yield made
+    made.stop()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Iterator[None]:
+    """What is shared ends with the last test in a row that shares it."""
+    yield
+    if _SHARED in item.session.stash and "shared_service" not in getattr(nextitem, "fixturenames", ()):
+        item.session.stash[_SHARED].stop()
+
+
 @pytest.fixture(scope="module")
 def start(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Service]]:
     """Starts services that end with the module."""

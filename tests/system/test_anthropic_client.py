@@ -6,7 +6,7 @@ from typing import Any
 import anthropic
 import pytest
 
-STORY = " ".join(f"Chapter {i}: the fox counted {i * 37 % 101} stones." for i in range(12))
+STORY = "A letter. " + " ".join(f"Chapter {i}: the fox counted {i * 37 % 101} stones." for i in range(12))
 QUESTION: Any = [{"role": "user", "content": f"{STORY} What is the capital of France?"}]
 GREEDY = {"temperature": 0}
 TOOLS: Any = [
@@ -27,8 +27,8 @@ TOOLS: Any = [
 
 
 @pytest.fixture(scope="module")
-def service(start: Callable[..., Any]) -> Any:
-    return start(chunk=64)
+def service(shared_service: Callable[..., Any]) -> Any:
+    return shared_service(chunk=64)
 
 
 @pytest.fixture(scope="module")

@@ -1,7 +1,7 @@
 """Several choices of one request on real workers: one ends alone, and all of them move when their worker drains."""
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -47,13 +47,11 @@ class Choices:
 
 
 @pytest.fixture(scope="module")
-def service(start: Callable[..., Any]) -> Any:
-    started = start(chunk=512)
-    assert started.command("scale", "decode", "2").returncode == 0
-    started.until(lambda: len(started.workers("decode")) == 2, "both decode workers are there")
-    for worker in started.workers("decode"):
-        started.until_connected(worker["worker"])
-    return started
+def service(shared_service: Callable[..., Any]) -> Iterator[Any]:
+    found = shared_service(chunk=64)
+    found.scale("decode", 2)
+    yield found
+    found.scale("decode", 1)
 
 
 def running(service: Any) -> int:

@@ -20,8 +20,8 @@ pytestmark = pytest.mark.skipif(importlib.util.find_spec("uv") is None, reason="
 
 
 @pytest.fixture(scope="module")
-def service(start: Callable[..., Any]) -> Any:
-    return start()
+def service(shared_service: Callable[..., Any]) -> Any:
+    return shared_service(chunk=64)
 
 
 @pytest.mark.timeout(SECONDS + 60)

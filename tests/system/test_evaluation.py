@@ -27,8 +27,8 @@ QUESTIONS = [
 
 
 @pytest.fixture(scope="module")
-def service(start: Callable[..., Any]) -> Any:
-    return start()
+def service(shared_service: Callable[..., Any]) -> Any:
+    return shared_service(chunk=64)
 
 
 @pytest.fixture(scope="module")
@@ -86,7 +86,7 @@ def test_loglikelihoods_are_those_of_transformers(
 
 
 def test_long_prompts_are_whole_wherever_they_are_computed(service: Any, tokens: Any, oracle: Any) -> None:
-    """Four chunks on the prefill worker, then all of it again although both workers have its blocks cached."""
+    """Eight chunks on the prefill worker, then all of it again although both workers have its blocks cached."""
     prompt = tokens.encode(" ".join(f"Fact {i}: {i * 7919 % 1000} is a number." for i in range(60)))[:450]
     rows = logprobs(oracle, prompt)[:-1]
     truth = rows.gather(1, torch.tensor(prompt[1:])[:, None])[:, 0].tolist()
@@ -114,12 +114,15 @@ def test_a_killed_worker_leaves_nothing_out(service: Any, tokens: Any, oracle: A
     truth = rows.gather(1, torch.tensor(prompt[1:])[:, None])[:, 0].tolist()
     stream = service.stream(prompt, 1, logprobs=0, echo=True, temperature=0)
     service.until(lambda: service.worker("test-prefill-0").get("running"), "the prompt is computed")
+    epoch = service.epoch("test-prefill-0")
     for process in service.processes("test-prefill-0"):
         process.kill()
     assert stream.result()
     first, *told = stream.logprobs[: len(prompt)]
     assert first is None
     assert [min(place.values()) for place in told] == pytest.approx(truth, abs=2e-3), "nothing but the token's own"
+    service.until_connected("test-prefill-0", not_epoch=epoch)
+    service.until_idle()
 
 
 def test_chats_have_them_beside_their_choices(service: Any, oracle: Any) -> None:

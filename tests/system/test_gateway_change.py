@@ -12,8 +12,8 @@ TOKENS = 24  # of a stream
 
 
 @pytest.fixture(scope="module")
-def service(start: Callable[..., Any]) -> Any:
-    return start(chunk=512)
+def service(shared_service: Callable[..., Any]) -> Any:
+    return shared_service(chunk=64)
 
 
 def _gateways(service: Any) -> set[int]:

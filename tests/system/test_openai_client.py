@@ -17,8 +17,8 @@ WITH_USAGE = {"include_usage": True}
 
 
 @pytest.fixture(scope="module")
-def service(start: Callable[..., Any]) -> Any:
-    return start()
+def service(shared_service: Callable[..., Any]) -> Any:
+    return shared_service(chunk=64)
 
 
 @pytest.fixture
@@ -381,7 +381,7 @@ def test_closing_a_stream_stops_its_work_and_frees_its_blocks(
     service.until_idle()
     record = service.record(id)
     assert record["finish"].split(",") == ["cancelled"] * n
-    assert record["decode"] == "test-decode-0"
+    assert record["decode"] in {worker["worker"] for worker in service.workers("decode")}
 
 
 def test_closing_a_streamed_chat_does_too(service: Any, chat: Callable[..., Any]) -> None:

@@ -22,8 +22,8 @@ class GetWeather(BaseModel):
 
 
 @pytest.fixture(scope="module")
-def service(start: Callable[..., Any]) -> Any:
-    return start(chunk=64)
+def service(shared_service: Callable[..., Any]) -> Any:
+    return shared_service(chunk=64)
 
 
 def test_an_answer_is_that_of_the_same_chat(service: Any) -> None:

@@ -10,7 +10,7 @@ import openai
 import pytest
 from pydantic import BaseModel, Field
 
-STORY = " ".join(f"Chapter {i}: the fox counted {i * 37 % 101} stones." for i in range(12))
+STORY = "A form. " + " ".join(f"Chapter {i}: the fox counted {i * 37 % 101} stones." for i in range(12))
 QUESTION = [{"role": "user", "content": f"{STORY} Describe the fox as JSON."}]
 
 
@@ -29,8 +29,8 @@ DEEP = {
 
 
 @pytest.fixture(scope="module")
-def service(start: Callable[..., Any]) -> Any:
-    return start(chunk=64)
+def service(shared_service: Callable[..., Any]) -> Any:
+    return shared_service(chunk=64)
 
 
 def test_parse_gives_the_model(service: Any) -> None:
