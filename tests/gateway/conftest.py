@@ -1,4 +1,7 @@
-"""A gateway without HTTP in front of scripted workers: real sockets, no model."""
+"""A gateway without HTTP in front of scripted workers: real sockets, no model.
+
+That with HTTP, over a relay that plays scripts, is in `scripted_gateway`.
+"""
 
 import asyncio
 import contextlib
@@ -9,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from scripted_gateway import anyio_backend, gateway, make
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from legato_gateway.admission.queue import Admission
@@ -33,6 +37,8 @@ from legato_gateway.workers.silence import SilenceLimits
 from legato_gateway.workers.worker_stream import StreamLimits
 from legato_protocol.followed_tokens import ServiceTokens
 from legato_protocol.sampling_params import SamplingParams
+
+__all__ = ("anyio_backend", "gateway", "make")
 
 TOKEN = "secret"
 LIMIT = 20  # seconds: a hang is a failure, not a timeout of the suite

@@ -1,4 +1,4 @@
-"""The application of the API's tests, and Anthropic's official client for it."""
+"""Anthropic's official client for the scripted gateway."""
 
 from collections.abc import AsyncIterator, Callable
 from typing import Any
@@ -6,9 +6,6 @@ from typing import Any
 import anthropic
 import httpx2
 import pytest
-from scripted_gateway import anyio_backend, gateway, make
-
-__all__ = ("anyio_backend", "client", "connect", "gateway", "make")
 
 
 @pytest.fixture
