@@ -7,11 +7,11 @@ masks lazily, so that compiling takes a millisecond, and bounds the work of both
 import json
 import re
 from collections.abc import Sequence
-from typing import Any
 
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 from llguidance.gbnf_to_lark import GbnfToLarkError, any_to_lark
 
+from legato_grammar import lark
 from legato_grammar import schema as schemas
 from legato_grammar.errors import InvalidGrammar
 from legato_grammar.vocabulary import Vocabulary
@@ -28,8 +28,6 @@ _LIMITS = LLParserLimits(
     max_grammar_size=200_000,
     verbose_errors=False,
 )
-# Room to indent, but not for a model to go on with nothing but spaces.
-_SCHEMA_OPTIONS = {"whitespace_pattern": r"[ \t\n\r]{0,32}", "whitespace_flexible": True, "lenient": False}
 _OPTIONS = '{"no_forcing": true}'
 _SHOWN = 300  # characters of an error
 _MEANINGS = {"NoExtensionBias": "no text matches it"}
@@ -121,9 +119,13 @@ class _Tokens:
         return []  # asked for text that is forced, and here none is
 
 
-def spaced(schema: dict[str, Any]) -> dict[str, Any]:
-    """The schema with room to indent, and nothing taken leniently: as `%json` in rules has to have it."""
-    return {**schema, "x-guidance": _SCHEMA_OPTIONS}
+def as_lark(rules: str) -> str:
+    """Rules in Lark's form, whichever they have. Raises InvalidGrammar."""
+    try:
+        found: str = any_to_lark(rules)
+    except (ValueError, TypeError, RecursionError, GbnfToLarkError) as error:
+        raise InvalidGrammar(_short(str(error))) from None
+    return found.replace("%llguidance {}", "")
 
 
 def _translated(kind: str, source: str) -> str:
@@ -141,9 +143,9 @@ def _rules(kind: str, source: str) -> str:
     if kind == JSON_SCHEMA:
         schema = json.loads(source)
         schemas.check_size(schema)
-        return f"start: %json {json.dumps(spaced(schema) if isinstance(schema, dict) else schema)}"
+        return f"start: {lark.schema(schema)}"
     if kind == REGEX:
-        found: str = json.loads(LLMatcher.grammar_from_regex(_unanchored(source)))["grammars"][0]["lark_grammar"]
+        found: str = json.loads(LLMatcher.grammar_from_regex(lark.unanchored(source)))["grammars"][0]["lark_grammar"]
         return found
     if kind == CHOICE:
         return "start: " + " | ".join(json.dumps(text) for text in json.loads(source))
@@ -152,7 +154,7 @@ def _rules(kind: str, source: str) -> str:
             raise InvalidGrammar("%llguidance is not allowed in it")
         if (count := len(_RULE.findall(source))) > MAX_RULES:
             raise InvalidGrammar(f"it has {count} rules; at most {MAX_RULES} are allowed")
-        rules: str = any_to_lark(source)
+        rules = as_lark(source)
         _check_schemas(rules)
         return rules
     raise InvalidGrammar(f"grammars of kind {kind[:32]!r} are not supported")
@@ -166,12 +168,6 @@ def _check_schemas(rules: str) -> None:
         except (ValueError, RecursionError):
             raise InvalidGrammar("%json has to be followed by a JSON schema") from None
         schemas.check_size(schema)
-
-
-def _unanchored(pattern: str) -> str:
-    """The whole text has to match anyway, and llguidance knows no anchors."""
-    pattern = pattern.removeprefix("^")
-    return re.sub(r"(?<!\\)((?:\\\\)*)\$\Z", r"\1", pattern)
 
 
 def _short(fault: str) -> str:

@@ -1,6 +1,7 @@
 """Structured output on real workers, prefill and decode apart, for the official client."""
 
 import json
+import re
 import signal
 from collections.abc import Callable
 from typing import Annotated, Any, Literal
@@ -74,6 +75,31 @@ def test_log_probabilities_are_among_what_the_grammar_allows(service: Any) -> No
     assert answer.choices[0].message.content in ("x1", "x2")
     assert first.logprob > -0.7, "x, or one of the two in one token"
     assert all(entry.token in ("x", "x1", "x2") or entry.logprob < -999 for entry in first.top_logprobs)
+
+
+def test_tags_hold_what_has_to_match(service: Any) -> None:
+    """Text, a tag that is required, and text again; the older form as well as the newer one."""
+    begin, end, schema = "<fox=", "</fox>", {**Fox.model_json_schema(), "additionalProperties": False}
+    tag = {"begin": "<fox=red>", "content": {"type": "json_schema", "json_schema": schema}, "end": end}
+    triggered = {"type": "triggered_tags", "triggers": [begin], "tags": [tag], "stop_after_first": True}
+    thought = {"type": "tag", "begin": "I think", "content": {"type": "regex", "pattern": "[a-z ]{0,40}"}, "end": ": "}
+    required = {"type": "sequence", "elements": [thought, {**triggered, "at_least_one": True}]}
+    asked: Any = {"model": "smollm2", "messages": QUESTION, "max_tokens": 400, "temperature": 0.7, "seed": 5}
+    answer = service.client.chat.completions.create(
+        **asked, response_format={"type": "structural_tag", "format": required}
+    )
+    (choice,) = answer.choices
+    assert choice.finish_reason == "stop"
+    said = choice.message.content
+    assert said.startswith("I think")
+    assert said.endswith(end)
+    Fox.model_validate_json(said[said.index("<fox=red>") + len("<fox=red>") : -len(end)])
+    older = {"structures": [{"begin": "e", "schema": {"enum": ["x"]}, "end": ";"}], "triggers": ["e"]}
+    body = {"structured_outputs": {"structural_tag": json.dumps(older)}}
+    text = service.stream(STORY, max_tokens=60, temperature=1.0, seed=2, extra_body=body).result()
+    assert "e" in text
+    assert re.fullmatch(r'([^e]|e"x";)*(e("(x("?)?)?)?)?', text), text
+    service.until_idle()
 
 
 @pytest.mark.parametrize("role", ["prefill", "decode"])

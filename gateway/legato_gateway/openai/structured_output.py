@@ -15,7 +15,7 @@ from msgspec import UNSET, Raw, UnsetType
 from legato_gateway.errors import BadRequest, Unsupported
 from legato_gateway.openai.schemas import SamplingBody
 from legato_gateway.serving import bodies
-from legato_grammar import validation
+from legato_grammar import structural_tag, validation
 from legato_grammar.errors import InvalidGrammar
 from legato_protocol.sampling_limits import MAX_GRAMMAR_BYTES
 from legato_protocol.sampling_params import CHOICE, JSON_SCHEMA, REGEX, RULES
@@ -23,7 +23,7 @@ from legato_protocol.sampling_params import CHOICE, JSON_SCHEMA, REGEX, RULES
 ANY_OBJECT = '{"type":"object"}'
 MAX_CHOICES = 1000
 _ANYTHING = msgspec.json.Decoder(Any)
-_FORMATS = ("text", "json_object", "json_schema")
+_FORMATS = ("text", "json_object", "json_schema", "structural_tag")
 _WITHOUT_EFFECT = ("disable_fallback",)  # there is one backend
 
 
@@ -59,12 +59,16 @@ def of_schema(schema: Any, param: str) -> Grammar:
 def check(grammar: Grammar) -> None:
     """Raises BadRequest for a grammar that cannot be obeyed."""
     size, param = len(grammar.source.encode(errors="replace")), grammar.param
-    if size > MAX_GRAMMAR_BYTES:
-        raise BadRequest(f"{param} has {size} bytes; at most {MAX_GRAMMAR_BYTES} are allowed", param=param)
+    _check_size(size, param)
     try:
         validation.check(grammar.kind, grammar.source)
     except InvalidGrammar as error:
         raise BadRequest(f"{param}: {error}", param=param) from None
+
+
+def _check_size(size: int, param: str) -> None:
+    if size > MAX_GRAMMAR_BYTES:
+        raise BadRequest(f"{param} has {size} bytes; at most {MAX_GRAMMAR_BYTES} are allowed", param=param)
 
 
 # ── the fields ──────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -81,6 +85,8 @@ def _format(body: SamplingBody) -> list[Grammar]:
         return [Grammar(JSON_SCHEMA, ANY_OBJECT, "response_format")]
     if kind == "json_schema":
         return [_named_schema(given)]
+    if kind == "structural_tag":
+        return [_tagged(given, "response_format")]
     text = f"not a valid response_format.type: {str(kind)[:40]!r} ({', '.join(_FORMATS)})"
     raise BadRequest(text, param="response_format.type")
 
@@ -104,15 +110,10 @@ def _structured(body: SamplingBody) -> list[Grammar]:
         return []
     if not isinstance(given, dict):
         raise BadRequest(f"{at} has to be an object such as {{json: …}}", param=at)
-    known = ("json", "regex", "choice", "grammar", "json_object", *_WITHOUT_EFFECT)
     for key, value in given.items():
-        if key not in known and value not in (None, False):
+        if key not in (*_KINDS, "json_object", *_WITHOUT_EFFECT) and value not in (None, False):
             raise Unsupported(f"{at}.{key[:40]} is not supported by this server", param=f"{at}.{key[:40]}")
-    found = [
-        read(given[key], f"{at}.{key}")
-        for key, read in (("json", _json), ("regex", _regex), ("choice", _choice), ("grammar", _rules))
-        if given.get(key) is not None
-    ]
+    found = [read(given[key], f"{at}.{key}") for key, read in _KINDS.items() if given.get(key) is not None]
     if given.get("json_object"):
         found.append(Grammar(JSON_SCHEMA, ANY_OBJECT, f"{at}.json_object"))
     return found
@@ -144,12 +145,25 @@ def _given(body: SamplingBody, field: str) -> Any:
 
 def _json(given: Any, param: str) -> Grammar:
     """A schema, or the text of one."""
+    return of_schema(_from_text(given, param) if isinstance(given, str) else given, param)
+
+
+def _tagged(given: Any, param: str) -> Grammar:
+    """Structural tags, or the text of them."""
     if isinstance(given, str):
-        try:
-            given = msgspec.json.decode(given)
-        except (msgspec.DecodeError, RecursionError) as error:
-            raise BadRequest(f"{param} is no JSON: {error}", param=param) from None
-    return of_schema(given, param)
+        given = _from_text(given, param)
+    _check_size(len(msgspec.json.encode(given)), param)
+    try:
+        return Grammar(RULES, structural_tag.rules(given), param)
+    except InvalidGrammar as error:
+        raise BadRequest(f"{param}: {error}", param=param) from None
+
+
+def _from_text(given: str, param: str) -> Any:
+    try:
+        return msgspec.json.decode(given)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise BadRequest(f"{param} is no JSON: {error}", param=param) from None
 
 
 def _regex(given: Any, param: str) -> Grammar:
@@ -171,3 +185,12 @@ def _choice(given: Any, param: str) -> Grammar:
     if not texts or not 0 < len(given) <= MAX_CHOICES:
         raise BadRequest(f"{param} has to be a list of 1 to {MAX_CHOICES} texts", param=param)
     return Grammar(CHOICE, json.dumps(list(dict.fromkeys(given)), ensure_ascii=False), param)
+
+
+_KINDS: Mapping[str, Callable[[Any, str], Grammar]] = {
+    "json": _json,
+    "regex": _regex,
+    "choice": _choice,
+    "grammar": _rules,
+    "structural_tag": _tagged,
+}

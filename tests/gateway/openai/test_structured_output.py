@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
+from legato_grammar import structural_tag
 from legato_protocol.sampling_params import CHOICE, JSON_SCHEMA, REGEX, RULES
 
 pytestmark = pytest.mark.anyio
@@ -21,6 +22,15 @@ class Person(BaseModel):
 
 def named(schema: Any, **more: Any) -> dict[str, Any]:
     return {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema, **more}}
+
+
+def tagged(schema: Any) -> dict[str, Any]:
+    tag = {"begin": "<f=a>", "content": {"type": "json_schema", "json_schema": schema}, "end": "</f>"}
+    return {"type": "structural_tag", "format": {"type": "triggered_tags", "triggers": ["<f="], "tags": [tag]}}
+
+
+OLDER = {"structures": [{"begin": "<f=a>", "schema": SCHEMA, "end": "</f>"}], "triggers": ["<f="]}
+TAGGED = structural_tag.rules(OLDER)
 
 
 async def asked(gateway: Any, **fields: Any) -> Any:
@@ -47,6 +57,10 @@ async def asked(gateway: Any, **fields: Any) -> Any:
         ({"structured_outputs": {"regex": "[a-c]+"}}, REGEX, "[a-c]+"),
         ({"structured_outputs": {"choice": ["é", "no", "é"]}}, CHOICE, ["é", "no"]),
         ({"structured_outputs": {"grammar": 'start: "a"'}}, RULES, 'start: "a"'),
+        ({"structured_outputs": {"structural_tag": json.dumps(OLDER)}}, RULES, TAGGED),
+        ({"structured_outputs": {"structural_tag": tagged(SCHEMA)}}, RULES, TAGGED),
+        ({"response_format": tagged(SCHEMA)}, RULES, TAGGED),
+        ({"response_format": {"type": "structural_tag", **OLDER}}, RULES, TAGGED),
         ({"guided_json": SCHEMA}, JSON_SCHEMA, SCHEMA),
         ({"guided_json": json.dumps(SCHEMA)}, JSON_SCHEMA, SCHEMA),
         ({"guided_regex": "[a-c]+"}, REGEX, "[a-c]+"),
@@ -91,7 +105,16 @@ async def test_an_answer_that_nothing_can_follow_ends_in_spite_of_ignore_eos(gat
         ({"structured_outputs": []}, "structured_outputs", "an object"),
         ({"structured_outputs": {"regex": "("}}, "structured_outputs.regex", "unclosed"),
         ({"structured_outputs": {"regex": "a", "choice": ["b"]}}, "structured_outputs.choice", "contradict"),
-        ({"structured_outputs": {"structural_tag": "{}"}}, "structured_outputs.structural_tag", "not supported"),
+        ({"structured_outputs": {"structural_tag": "{"}}, "structured_outputs.structural_tag", "no JSON"),
+        ({"structured_outputs": {"structural_tag": "{}"}}, "structured_outputs.structural_tag", "at $.format: missing"),
+        (
+            {"response_format": tagged(NOT_SUPPORTED)},
+            "response_format",
+            "at $.format.tags[0].content.json_schema.items",
+        ),
+        ({"response_format": {"type": "structural_tag", "format": {"type": "token"}}}, "response_format", "'token'"),
+        ({"response_format": {"type": "structural_tag", "a": "a" * 300_000}}, "response_format", "at most 262144"),
+        ({"structured_outputs": {"anything": 3}}, "structured_outputs.anything", "not supported"),
         ({"guided_json": "{"}, "guided_json", "no JSON"),
         ({"guided_json": {"$ref": "#/x"}}, "guided_json", "does not exist"),
         (

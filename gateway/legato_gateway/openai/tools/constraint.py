@@ -13,7 +13,7 @@ from legato_gateway.openai import structured_output
 from legato_gateway.openai.structured_output import Grammar
 from legato_gateway.parsers.tool_calls import hermes
 from legato_gateway.parsers.tool_calls.families import ARRAY
-from legato_grammar import guidance
+from legato_grammar import lark
 from legato_protocol.sampling_params import JSON_SCHEMA, RULES
 
 _ANY: Final[Mapping[str, Any]] = {"type": "object"}
@@ -78,7 +78,7 @@ def optional(functions: Sequence[Function], place: str, family: str, answer: Gra
     objects = [*_objects(dict(enumerate(functions)), place, "arguments"), _GAP]
     if answer is not None:
         call = f'call: "{hermes.OPEN}" GAP? object GAP? "{hermes.CLOSE}"'
-        rules = ["start: answer | call (GAP? call)*", f"answer: %json {_inline(json.loads(answer.source))}", call]
+        rules = ["start: answer | call (GAP? call)*", f"answer: {lark.schema(json.loads(answer.source))}", call]
         return _checked([*rules, *objects], answer.param)
     rules = ["start: call* TEXT", f'open[lazy]: TEXT "{hermes.OPEN}"', r"TEXT: /(.|\n)*/"]
     return _checked([*rules, f'call: open GAP? object GAP? "{hermes.CLOSE}"', *objects], "tools")
@@ -91,7 +91,7 @@ def _objects(functions: Mapping[int, Function], place: str, key: str) -> list[st
         begin = json.dumps(f'{{"name": {json.dumps(function.name)}, "{key}": ')
         schema = _arguments(function, f"{place.format(number)}.parameters")
         rules.append(f'function_{number}: {begin} arguments_{number} "}}"')
-        rules.append(f"arguments_{number}: %json {_inline(schema)}")
+        rules.append(f"arguments_{number}: {lark.schema(schema)}")
     return rules
 
 
@@ -119,13 +119,6 @@ def _closed(schema: Mapping[str, Any]) -> Mapping[str, Any]:
     if not plain or _OPENING & schema.keys() or any(not isinstance(key, str) or key not in named for key in required):
         return schema
     return {**schema, "properties": named, "additionalProperties": False}
-
-
-def _inline(schema: Any) -> str:
-    """On one line, and without what has a meaning in rules."""
-    if isinstance(schema, dict):
-        schema = guidance.spaced(schema)
-    return json.dumps(schema).replace("%", "\\u0025").replace("::=", ":\\u003a=")
 
 
 def _checked(rules: Sequence[str], param: str) -> Grammar:

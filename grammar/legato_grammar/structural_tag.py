@@ -1,0 +1,249 @@
+"""Structural tags as rules: text in which tags hold what has to match, as vLLM and xgrammar describe them
+(https://xgrammar.mlc.ai/docs). Any other text is free until a trigger begins a tag.
+
+What is regular is put together into one terminal: the lexer takes the longest text of a terminal, so a text that ends
+where another one begins has to be one with it.
+"""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from legato_grammar import guidance, lark, structural_format, validation
+from legato_grammar.errors import InvalidGrammar
+from legato_grammar.structural_format import Node
+from legato_protocol.sampling_params import JSON_SCHEMA, REGEX, RULES
+
+MAX_JUDGED: Final = 128  # different schemas, patterns and grammars: each may take a second
+_ANY: Final = "/(?s:.*)/"
+_UNENDING: Final = "text without an end may only be the last of an answer, or stand in a tag that has an end"
+
+
+def rules(given: Any) -> str:
+    """A grammar of the kind RULES. `given` is `{format: …}`, or `{structures: …, triggers: …}` as older clients have
+    it. Raises InvalidGrammar with the path of what cannot be obeyed."""
+    writer = _Writer()
+    try:
+        start = writer.rendered(writer.parts(structural_format.read(given), (), True))
+    except InvalidGrammar as error:
+        raise InvalidGrammar(structural_format.told_as_given(given, str(error))) from None
+    return "\n".join([f"start: {start}", *writer.lines]) + "\n"
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """Something that an answer has to match. `terminal`: it is regular, spelled as in a terminal's definition."""
+
+    text: str
+    terminal: bool
+
+
+class _Writer:
+    """Spells formats. `lines` are the rules that they need."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+        self._names: dict[str, str] = {}
+        self._judged: set[tuple[str, str]] = set()
+
+    def parts(self, node: Node, ends: Sequence[str], free: bool) -> list[_Part]:
+        """What matches `node`, and behind it one of `ends` if there are any. `free`: it may go on without end."""
+        spell = getattr(self, f"_{node.kind}", None)
+        if spell is not None:
+            found: list[_Part] = spell(node, ends, free)
+            return found
+        return [*self._simple(node), *_one_of(ends)]
+
+    def rendered(self, parts: Sequence[_Part]) -> str:
+        """As it stands in a rule."""
+        found: list[str] = []
+        run: list[str] = []
+        for part in (*parts, None):
+            if part is not None and part.terminal:
+                run.append(part.text)
+                continue
+            if run:
+                found.append(self._named("T", " ".join(run)))
+                run = []
+            if part is not None:
+                found.append(part.text)
+        return " ".join(found)
+
+    # ── what is matched as it is ──
+
+    def _simple(self, node: Node) -> list[_Part]:
+        match node.kind:
+            case "const_string":
+                return _text(node["value"])
+            case "regex":
+                self._check(REGEX, node["pattern"], node.at("pattern"))
+                return [_Part(lark.pattern(node["pattern"]), True)]
+            case "grammar":
+                return [_Part(self._nested(node), False)]
+            case "json_schema":
+                self._check(JSON_SCHEMA, json.dumps(node["json_schema"]), node.at("json_schema"))
+                return [_Part(lark.schema(node["json_schema"]), False)]
+            case _:
+                return self._repeated(node)
+
+    def _nested(self, node: Node) -> str:
+        self._check(RULES, node["grammar"], node.at("grammar"))
+        return f"%lark {{\n{guidance.as_lark(node['grammar'])}\n}}"
+
+    def _repeated(self, node: Node) -> list[_Part]:
+        inner = self.parts(node.inner("content"), (), False)
+        least, most = {"star": (0, -1), "plus": (1, -1)}.get(node.kind) or (node["min"], node["max"])
+        if most == 0:
+            return []
+        return [self._group([inner], f"{{{least},{most if most > 0 else ''}}}")]
+
+    def _check(self, kind: str, source: str, path: str) -> None:
+        if (kind, source) in self._judged:
+            return
+        if len(self._judged) == MAX_JUDGED:
+            text = f"there are more than {MAX_JUDGED} different schemas, patterns and grammars"
+            raise InvalidGrammar(f"at {path}: {text}")
+        _check(kind, source, path)
+        self._judged.add((kind, source))
+
+    # ── what says where something else ends ──
+
+    def _any_text(self, node: Node, ends: Sequence[str], free: bool) -> list[_Part]:
+        _check_ends(node, ends, free)
+        return [self._without([*node["excludes"], *ends]), *_one_of(ends)]
+
+    def _sequence(self, node: Node, ends: Sequence[str], free: bool) -> list[_Part]:
+        elements = node.all_inner("elements")
+        found: list[_Part] = []
+        mark: tuple[str, ...] = ()  # what the element before ended with, which is how this one begins
+        for element, behind in zip(elements, (*elements[1:], None), strict=True):
+            skipped = len(mark)
+            mark = _mark(element, behind) if behind is not None else ()
+            own, may_go_on = (mark, False) if behind is not None else (ends, free)
+            found += self.parts(element, own, may_go_on)[skipped:]
+        return found
+
+    def _or(self, node: Node, ends: Sequence[str], free: bool) -> list[_Part]:
+        return [self._group([self.parts(each, ends, free) for each in node.all_inner("elements")])]
+
+    def _optional(self, node: Node, ends: Sequence[str], free: bool) -> list[_Part]:
+        return [self._group([self.parts(node.inner("content"), ends, free), _one_of(ends)])]
+
+    def _tag(self, node: Node, ends: Sequence[str], free: bool) -> list[_Part]:
+        return [*_text(node["begin"]), *self._behind(node, ends, free)]
+
+    def _behind(self, tag: Node, ends: Sequence[str], free: bool) -> list[_Part]:
+        """All of a tag but how it begins."""
+        own = [end for end in _listed(tag["end"]) if end]
+        content = tag.inner("content")
+        return [*self.parts(content, own, False), *_one_of(ends)] if own else self.parts(content, ends, free)
+
+    def _tags_with_separator(self, node: Node, ends: Sequence[str], free: bool) -> list[_Part]:
+        tag = self._group([self.parts(each, (), False) for each in node.all_inner("tags")])
+        found = [tag]
+        if not node["stop_after_first"]:
+            found.append(self._group([[*_text(node["separator"]), tag]], "*"))
+        if not node["at_least_one"]:
+            found = [self._group([found, []])]
+        return [*found, *_one_of(ends)]
+
+    def _triggered_tags(self, node: Node, ends: Sequence[str], free: bool) -> list[_Part]:
+        triggers, tags = node["triggers"], node.all_inner("tags")
+        by_trigger = {trigger: [tag for tag in tags if tag["begin"].startswith(trigger)] for trigger in triggers}
+        first = []
+        if node["at_least_one"]:
+            first = [self._group([self._tag(tag, (), False) for tag in tags])]
+            if node["stop_after_first"]:
+                return [*first, *_one_of(ends)]
+        begun = {
+            trigger: [[*_text(tag["begin"][len(trigger) :]), *self._behind(tag, (), False)] for tag in started]
+            for trigger, started in by_trigger.items()
+        }
+        return [*first, *self._free(node, begun, not node["stop_after_first"], ends, free)]
+
+    def _dispatch(self, node: Node, ends: Sequence[str], free: bool) -> list[_Part]:
+        begun = {begin: [self.parts(inner, (), False)] for begin, inner in node.pairs("rules")}
+        return self._free(node, begun, node["loop"], ends, free)
+
+    def _free(
+        self,
+        node: Node,
+        begun: Mapping[str, Sequence[Sequence[_Part]]],
+        again: bool,
+        ends: Sequence[str],
+        free: bool,
+    ) -> list[_Part]:
+        """Text, and behind each of these beginnings what has to follow it; `again` and again, or once."""
+        _check_ends(node, ends, free)
+        _check_marks(node, [*begun, *(mark for mark in (*ends, *node["excludes"]) if mark not in begun)])
+        text = self._without([*begun, *node["excludes"], *ends])
+        behind = [*_one_of(ends)]
+        tagged = []
+        for begin, alternatives in begun.items():
+            head = f"head_{len(self.lines)}"
+            self.lines.append(f"{head}[lazy]: {text.text} {lark.literal(begin)}")
+            tagged.append([_Part(head, False), self._group(alternatives)])
+        if again:
+            return [self._group(tagged, "*"), text, *behind]
+        return [self._group([[self._group(tagged), *behind], [text, *behind]])]
+
+    # ── spelling ──
+
+    def _group(self, alternatives: Sequence[Sequence[_Part]], repeated: str = "") -> _Part:
+        if all(part.terminal for parts in alternatives for part in parts):
+            inner = " | ".join(" ".join(part.text for part in parts) for parts in alternatives)
+            return _Part(f"({inner}){repeated}", True)
+        return _Part(f"({' | '.join(map(self.rendered, alternatives))}){repeated}", False)
+
+    def _without(self, marks: Iterable[str]) -> _Part:
+        """Text in which none of these is."""
+        spelled = " | ".join(lark.literal(mark) for mark in dict.fromkeys(marks))
+        return _Part(self._named("TEXT", f"{_ANY} & ~({_ANY} ({spelled}) {_ANY})" if spelled else _ANY), True)
+
+    def _named(self, prefix: str, terminal: str) -> str:
+        if terminal not in self._names:
+            self._names[terminal] = f"{prefix}_{len(self.lines)}"
+            self.lines.append(f"{self._names[terminal]}: {terminal}")
+        return self._names[terminal]
+
+
+def _text(text: str) -> list[_Part]:
+    return [_Part(lark.literal(text), True)] if text else []
+
+
+def _one_of(texts: Sequence[str]) -> list[_Part]:
+    return [_Part(f"({' | '.join(map(lark.literal, texts))})", True)] if texts else []
+
+
+def _listed(given: str | list[str]) -> list[str]:
+    return [given] if isinstance(given, str) else given
+
+
+def _mark(element: Node, behind: Node) -> tuple[str, ...]:
+    """How what is `behind` free text begins, if that is what the text has to end at."""
+    begin = {"const_string": "value", "tag": "begin"}.get(behind.kind)
+    found = begin is not None and behind[begin] in element.fields.get("excludes", ())
+    return (behind[begin],) if begin is not None and found else ()
+
+
+def _check_ends(node: Node, ends: Sequence[str], free: bool) -> None:
+    if not ends and not free:
+        raise InvalidGrammar(f"at {node.path}: {_UNENDING}")
+
+
+def _check_marks(node: Node, marks: Sequence[str]) -> None:
+    """Where one is a part of another, a text does not say which it is."""
+    for mark in marks:
+        other = next((other for other in marks if other != mark and mark in other), None)
+        if other is not None:
+            raise InvalidGrammar(f"at {node.path}: {mark[:40]!r} is a part of {other[:40]!r}")
+
+
+def _check(kind: str, source: str, path: str) -> None:
+    try:
+        validation.check(kind, source)
+    except InvalidGrammar as error:
+        said = str(error)
+        inner, fault = said[len("at $") :].split(": ", 1) if said.startswith("at $") else ("", said)
+        raise InvalidGrammar(f"at {path}{inner}: {fault}") from None
