@@ -111,20 +111,24 @@ class MessagesWriter:
     def __init__(self, head: MessageHead, format: AnswerFormat) -> None:
         self._head = head
         self._format = format
-        self._blocks: BlockEvents | None = None  # once the message has begun
+        self._blocks = BlockEvents(format)
+        self._begun = False
         self._stop_reason: str | None = None
         self._stop_sequence: str | None = None
 
+    def begin(self) -> bytes:
+        if self._begun:
+            return b""
+        self._begun = True
+        return _event({"type": "message_start", "message": self._head.fields()})
+
     def delta(self, index: int, delta: Delta) -> bytes:
-        said: list[_Event] = []
-        if self._blocks is None:
-            self._blocks = BlockEvents(self._format)
-            said.append({"type": "message_start", "message": self._head.fields()})
-        said += self._blocks.push(delta.text, delta.finish)
+        begun = self.begin()
+        said = self._blocks.push(delta.text, delta.finish)
         if delta.finish is not None:
             self._stop_sequence = delta.stop
             self._stop_reason = self._blocks.stop_reason(delta.finish, delta.stop, self._head.fills_context)
-        return b"".join(map(_event, said))
+        return begun + b"".join(map(_event, said))
 
     def end(self, usage: Usage) -> bytes:
         why = {"stop_reason": self._stop_reason, "stop_sequence": self._stop_sequence}

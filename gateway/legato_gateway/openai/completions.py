@@ -136,6 +136,9 @@ class CompletionWriter:
         self._stream = StreamExtras(extras)
         self._begun: set[int] = set()
 
+    def begin(self) -> bytes:
+        return b""
+
     def delta(self, index: int, delta: Delta) -> bytes:
         said = b""
         if self._echoes and index not in self._begun:

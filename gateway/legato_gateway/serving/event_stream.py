@@ -25,11 +25,13 @@ class StreamPolicy:
 
 
 class EventStream:
-    """Sends one response. `begin` sends its head. Several tasks may use it: each event is sent whole."""
+    """Sends one response. `begin` sends its head, and `first` are the events right behind it. Several tasks may use it:
+    each event is sent whole."""
 
-    def __init__(self, send: Send, begin: Callable[[], Awaitable[None]]) -> None:
+    def __init__(self, send: Send, begin: Callable[[], Awaitable[None]], first: Callable[[], bytes]) -> None:
         self._send = send
         self._begin = begin
+        self._first = first
         self._beginning = asyncio.Lock()
         self._has_begun = asyncio.Event()
         self._asked = asyncio.Event()
@@ -46,10 +48,12 @@ class EventStream:
         await self._has_begun.wait()
 
     async def begin(self) -> None:
-        """Sends the head, unless that was done."""
+        """Sends the head and the first events, unless that was done."""
         async with self._beginning:
             if not self.begun:
                 await self._begin()
+                if first := self._first():
+                    await self._send({"type": "http.response.body", "body": first, "more_body": True})
                 self._has_begun.set()
                 self._said = self._clock()
 

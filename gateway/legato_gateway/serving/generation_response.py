@@ -86,8 +86,8 @@ class GenerationResponse(Response):
         await send({"type": "http.response.body", "body": body})
 
     async def _stream(self, send: Send) -> None:
-        events = self._events = EventStream(send, lambda: self._begin(send, _STREAM_HEADERS))
         writer = self._prepared.writer
+        events = self._events = EventStream(send, lambda: self._begin(send, _STREAM_HEADERS), writer.begin)
         keeping = asyncio.create_task(self._keep(events))
         try:
             async with aclosing(self._batches()) as batches:

@@ -25,6 +25,9 @@ class CollectedChoice:
 class Writer(Protocol):
     """Spells one kind of answer."""
 
+    def begin(self) -> bytes:
+        """Events that a stream begins with before anything of the answer is known; empty once it has begun."""
+
     def delta(self, index: int, delta: Delta) -> bytes:
         """Events that say `delta` of choice `index`; empty where there is nothing to say yet."""
 

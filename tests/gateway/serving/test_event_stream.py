@@ -17,14 +17,24 @@ END = Delta(0, "", finish="stop")
 class Exchange:
     """One streamed request at an application in virtual time; what was sent is kept with its time."""
 
-    def __init__(self, gateway: Any, *steps: Any, admitted: bool = False, headers: Any = ()) -> None:
+    def __init__(
+        self,
+        gateway: Any,
+        *steps: Any,
+        admitted: bool = False,
+        headers: Any = (),
+        path: str = "/v1/completions",
+        **body: Any,
+    ) -> None:
         self.gateway = gateway
         self.gateway.script(*steps)
         self.sent: list[tuple[float, Any]] = []
         self._admitted = admitted
         self._headers = [(b"content-type", b"application/json"), *headers]
         self._half_closed = asyncio.Event()
-        self._body = [json.dumps({"model": "tiny", "prompt": "hi", "stream": True}).encode()]
+        self._path = path
+        asked = {"model": "tiny", "stream": True, **(body or {"prompt": "hi"})}
+        self._body = [json.dumps(asked).encode()]
         submit = self.gateway.relay.submit
 
         def submitted(request: Any) -> Any:
@@ -54,7 +64,7 @@ class Exchange:
         scope = {
             "type": "http",
             "method": "POST",
-            "path": "/v1/completions",
+            "path": self._path,
             "query_string": b"",
             "http_version": "1.1",
         }
@@ -104,6 +114,67 @@ def test_the_head_is_sent_at_admission_and_comments_whenever_it_is_silent(make: 
         assert exchange.said.endswith(b"data: [DONE]\n\n")
 
     virtual_loop.run(test())
+
+
+RESPONSE = {"path": "/v1/responses", "input": "hi"}
+MESSAGE = {"path": "/v1/messages", "max_tokens": 9, "messages": [{"role": "user", "content": "hi"}]}
+
+
+@pytest.mark.parametrize("at_admission", [True, False])
+@pytest.mark.parametrize(
+    ("asked", "first"),
+    [(RESPONSE, ["response.created", "response.in_progress"]), (MESSAGE, ["message_start"])],
+    ids=["responses", "messages"],
+)
+def test_what_is_known_of_an_answer_is_told_with_the_head(
+    make: Any, asked: Any, first: list[str], at_admission: bool
+) -> None:
+    """Once, and before all that comes with tokens."""
+
+    async def test() -> None:
+        gateway = make(StreamPolicy(at_admission))
+        gate = gateway.gate()
+        exchange = Exchange(gateway, gate, Delta(0, "a"), END, admitted=True, **asked)
+        running = await prepared(exchange)
+        await asyncio.sleep(1)
+        begun = first if at_admission else []
+        assert events(exchange.said) == begun
+        assert len(exchange.sent) == 2 * at_admission
+        gate.set()
+        await running
+        told = events(exchange.said)
+        assert told[: len(first)] == first
+        assert not set(first) & set(told[len(first) :])
+        assert len(told) > len(first) + 2
+
+    virtual_loop.run(test())
+
+
+@pytest.mark.parametrize(
+    ("asked", "told"),
+    [
+        (RESPONSE, ["response.created", "response.in_progress", "response.failed"]),
+        (MESSAGE, ["message_start", "error"]),
+    ],
+    ids=["responses", "messages"],
+)
+def test_a_stream_that_fails_before_its_first_token_begins_once(make: Any, asked: Any, told: list[str]) -> None:
+    async def test() -> None:
+        gateway = make(StreamPolicy())
+        gate = gateway.gate()
+        exchange = Exchange(gateway, gate, WorkerFailed("gone"), admitted=True, **asked)
+        running = await prepared(exchange)
+        await asyncio.sleep(1)
+        gate.set()
+        await running
+        assert events(exchange.said) == told
+
+    virtual_loop.run(test())
+
+
+def events(said: bytes) -> list[str]:
+    """Their types."""
+    return [line.removeprefix("event: ") for line in said.decode().splitlines() if line.startswith("event: ")]
 
 
 def test_a_request_that_is_held_for_long_is_not_silent_either(make: Any) -> None:

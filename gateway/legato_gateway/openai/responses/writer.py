@@ -31,16 +31,23 @@ class ResponseWriter:
         self._finish: str | None = None
         self.final: Fields | None = None  # the response, once it is complete or was cut off
 
+    def begin(self) -> bytes:
+        if self._begun:
+            return b""
+        self._begun = True
+        response = self._fields("in_progress", [])
+        return self._events.event("created", response=response) + self._events.event("in_progress", response=response)
+
     def delta(self, index: int, delta: Delta) -> bytes:
-        return self._begin() + self._read(delta.text, delta.tokens, delta.finish)
+        return self.begin() + self._read(delta.text, delta.tokens, delta.finish)
 
     def end(self, usage: Usage) -> bytes:
-        said = self._begin()
+        said = self.begin()
         self.final = self._response(usage)
         return said + self._events.event(self.final["status"], response=self.final)
 
     def failed(self, error: GatewayError) -> bytes:
-        said = self._begin()
+        said = self.begin()
         what = {"code": error.code or error.type, "message": error.message}
         if not error.permanent:
             what["part"] = error.part
@@ -57,13 +64,6 @@ class ResponseWriter:
         if self._finish == "length":
             return self._fields("incomplete", self._items.done, usage=usage_fields(usage), incomplete_details=_CUT_OFF)
         return self._fields("completed", self._items.done, usage=usage_fields(usage), completed_at=int(time.time()))
-
-    def _begin(self) -> bytes:
-        if self._begun:
-            return b""
-        self._begun = True
-        response = self._fields("in_progress", [])
-        return self._events.event("created", response=response) + self._events.event("in_progress", response=response)
 
     def _read(self, text: str, tokens: Sequence[TokenText], finish: str | None) -> bytes:
         """Events of what is new; those of the end, too, where it has finished."""
@@ -88,6 +88,9 @@ class KeepingWriter:
     def __init__(self, writer: ResponseWriter, keep: Callable[[Fields], None]) -> None:
         self._writer = writer
         self._keep = keep
+
+    def begin(self) -> bytes:
+        return self._writer.begin()
 
     def delta(self, index: int, delta: Delta) -> bytes:
         return self._writer.delta(index, delta)
