@@ -12,9 +12,9 @@ MAX_LEVELS = 400  # of the schema and of all that it refers to, one below the ot
 MAX_PROPERTIES = 2000  # of all objects: the compiler takes time by the square of them
 MAX_COMBINED = 12  # patterns and formats, where a text has to match several: the compiler doubles its work with each
 _TRIES = 100  # parts that are compiled to find a fault
-_ONE = ("items", "additionalProperties", "additionalItems", "not", "if", "then", "else", "contains", "propertyNames")
-_LISTS = ("anyOf", "oneOf", "allOf", "prefixItems")
-_NAMED = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
+ONE = ("items", "additionalProperties", "additionalItems", "not", "if", "then", "else", "contains", "propertyNames")
+LISTS = ("anyOf", "oneOf", "allOf", "prefixItems")
+NAMED = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
 
 Path = tuple[str | int, ...]
 Schema = Any  # a JSON object or a boolean, where it is valid
@@ -105,13 +105,13 @@ def _graph(schema: Schema) -> tuple[dict[int, dict[str, Any]], dict[str, Schema]
 def _children(node: Schema) -> Iterator[tuple[Path, Schema]]:
     if not isinstance(node, dict):
         return
-    for key in _ONE:
+    for key in ONE:
         if isinstance(node.get(key), dict | bool):
             yield (key,), node[key]
-    for key in _LISTS:
+    for key in LISTS:
         if isinstance(found := node.get(key), list):
             yield from (((key, place), inner) for place, inner in enumerate(found))
-    for key in _NAMED:
+    for key in NAMED:
         if isinstance(found := node.get(key), dict):
             yield from (((key, name), inner) for name, inner in found.items())
 

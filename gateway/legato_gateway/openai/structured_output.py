@@ -15,7 +15,7 @@ from msgspec import UNSET, Raw, UnsetType
 from legato_gateway.errors import BadRequest, Unsupported
 from legato_gateway.openai.schemas import SamplingBody
 from legato_gateway.serving import bodies
-from legato_grammar import structural_tag, validation
+from legato_grammar import json_options, structural_tag, validation
 from legato_grammar.errors import InvalidGrammar
 from legato_protocol.sampling_limits import MAX_GRAMMAR_BYTES
 from legato_protocol.sampling_params import CHOICE, JSON_SCHEMA, REGEX, RULES
@@ -24,6 +24,7 @@ ANY_OBJECT = '{"type":"object"}'
 MAX_CHOICES = 1000
 _ANYTHING = msgspec.json.Decoder(Any)
 _FORMATS = ("text", "json_object", "json_schema", "structural_tag")
+_OPTIONS = {"disable_additional_properties", "disable_any_whitespace", "whitespace_pattern"}
 _WITHOUT_EFFECT = ("disable_fallback",)  # there is one backend
 
 
@@ -111,12 +112,52 @@ def _structured(body: SamplingBody) -> list[Grammar]:
     if not isinstance(given, dict):
         raise BadRequest(f"{at} has to be an object such as {{json: …}}", param=at)
     for key, value in given.items():
-        if key not in (*_KINDS, "json_object", *_WITHOUT_EFFECT) and value not in (None, False):
+        if key not in (*_KINDS, "json_object", *_OPTIONS, *_WITHOUT_EFFECT) and value not in (None, False):
             raise Unsupported(f"{at}.{key[:40]} is not supported by this server", param=f"{at}.{key[:40]}")
     found = [read(given[key], f"{at}.{key}") for key, read in _KINDS.items() if given.get(key) is not None]
     if given.get("json_object"):
         found.append(Grammar(JSON_SCHEMA, ANY_OBJECT, f"{at}.json_object"))
-    return found
+    return [_with_options(grammar, given) for grammar in found] if _OPTIONS & given.keys() else found
+
+
+def _with_options(grammar: Grammar, given: Mapping[str, Any]) -> Grammar:
+    """As vLLM's options of `structured_outputs` say. Raises BadRequest, Unsupported."""
+    closed, compact = (_flag(given, name) for name in ("disable_additional_properties", "disable_any_whitespace"))
+    space, at = given.get("whitespace_pattern"), "structured_outputs.whitespace_pattern"
+    if space is not None and compact:
+        raise BadRequest(f"{at} and structured_outputs.disable_any_whitespace contradict each other", param=at)
+    if not closed and not compact and space is None:
+        return grammar
+    if grammar.kind != JSON_SCHEMA:
+        option = next(name for name in sorted(_OPTIONS) if given.get(name))
+        text = f"structured_outputs.{option} is supported with json and json_object only"
+        raise Unsupported(text, param=f"structured_outputs.{option}")
+    schema = json.loads(grammar.source)
+    try:
+        schema = json_options.closed(schema) if closed else schema
+        if space is not None:
+            _check_space(_text(space, at), at)
+            return Grammar(RULES, json_options.spaced_by(schema, space), grammar.param)
+        if compact:
+            return Grammar(RULES, json_options.compact(schema), grammar.param)
+    except InvalidGrammar as error:
+        raise BadRequest(f"{grammar.param}: {error}", param=grammar.param) from None
+    return Grammar(JSON_SCHEMA, json.dumps(schema, ensure_ascii=False), grammar.param)
+
+
+def _check_space(pattern: str, param: str) -> None:
+    try:
+        json_options.check_space(pattern)
+    except InvalidGrammar as error:
+        raise BadRequest(f"{param}: {error}", param=param) from None
+
+
+def _flag(given: Mapping[str, Any], name: str) -> bool:
+    value = given.get(name)
+    if value is not None and not isinstance(value, bool):
+        param = f"structured_outputs.{name}"
+        raise BadRequest(f"{param} has to be true or false", param=param)
+    return bool(value)
 
 
 def _guided(body: SamplingBody) -> list[Grammar]:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from legato_grammar import structural_tag
+from legato_grammar import json_options, structural_tag
 from legato_protocol.sampling_params import CHOICE, JSON_SCHEMA, REGEX, RULES
 
 pytestmark = pytest.mark.anyio
@@ -29,6 +29,7 @@ def tagged(schema: Any) -> dict[str, Any]:
     return {"type": "structural_tag", "format": {"type": "triggered_tags", "triggers": ["<f="], "tags": [tag]}}
 
 
+CLOSED = {**SCHEMA, "additionalProperties": False}
 OLDER = {"structures": [{"begin": "<f=a>", "schema": SCHEMA, "end": "</f>"}], "triggers": ["<f="]}
 TAGGED = structural_tag.rules(OLDER)
 
@@ -54,6 +55,14 @@ async def asked(gateway: Any, **fields: Any) -> Any:
         ({"structured_outputs": {"json": SCHEMA}}, JSON_SCHEMA, SCHEMA),
         ({"structured_outputs": {"json": json.dumps(SCHEMA), "regex": None}}, JSON_SCHEMA, SCHEMA),
         ({"structured_outputs": {"json_object": True}}, JSON_SCHEMA, {"type": "object"}),
+        ({"structured_outputs": {"json": SCHEMA, "disable_additional_properties": True}}, JSON_SCHEMA, CLOSED),
+        ({"structured_outputs": {"json": SCHEMA, "disable_any_whitespace": False}}, JSON_SCHEMA, SCHEMA),
+        ({"structured_outputs": {"json": SCHEMA, "disable_any_whitespace": True}}, RULES, json_options.compact(SCHEMA)),
+        (
+            {"structured_outputs": {"json": SCHEMA, "whitespace_pattern": " ?", "disable_additional_properties": True}},
+            RULES,
+            json_options.spaced_by(CLOSED, " ?"),
+        ),
         ({"structured_outputs": {"regex": "[a-c]+"}}, REGEX, "[a-c]+"),
         ({"structured_outputs": {"choice": ["é", "no", "é"]}}, CHOICE, ["é", "no"]),
         ({"structured_outputs": {"grammar": 'start: "a"'}}, RULES, 'start: "a"'),
@@ -114,6 +123,36 @@ async def test_an_answer_that_nothing_can_follow_ends_in_spite_of_ignore_eos(gat
         ),
         ({"response_format": {"type": "structural_tag", "format": {"type": "token"}}}, "response_format", "'token'"),
         ({"response_format": {"type": "structural_tag", "a": "a" * 300_000}}, "response_format", "at most 262144"),
+        (
+            {"structured_outputs": {"regex": "a", "disable_any_whitespace": True}},
+            "structured_outputs.disable_any_whitespace",
+            "with json and json_object only",
+        ),
+        (
+            {"structured_outputs": {"json": {}, "disable_any_whitespace": "yes"}},
+            "structured_outputs.disable_any_whitespace",
+            "true or false",
+        ),
+        (
+            {"structured_outputs": {"json": {}, "disable_any_whitespace": True, "whitespace_pattern": " "}},
+            "structured_outputs.whitespace_pattern",
+            "contradict",
+        ),
+        (
+            {"structured_outputs": {"json": {}, "whitespace_pattern": " |x"}},
+            "structured_outputs.whitespace_pattern",
+            "more than space",
+        ),
+        (
+            {"structured_outputs": {"json": {}, "whitespace_pattern": "("}},
+            "structured_outputs.whitespace_pattern",
+            "unclosed",
+        ),
+        (
+            {"structured_outputs": {"json": NOT_SUPPORTED, "disable_any_whitespace": True}},
+            "structured_outputs.json",
+            "at $.items",
+        ),
         ({"structured_outputs": {"anything": 3}}, "structured_outputs.anything", "not supported"),
         ({"guided_json": "{"}, "guided_json", "no JSON"),
         ({"guided_json": {"$ref": "#/x"}}, "guided_json", "does not exist"),
