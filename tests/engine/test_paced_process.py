@@ -3,6 +3,7 @@
 import asyncio
 from pathlib import Path
 
+import certificates
 from worker_process import LONG, PATIENCE, PROMPT, generate, hand_over_twice, start, until
 
 from legato_engine.runner.paced import token_at
@@ -13,17 +14,22 @@ VOCABULARY = 49_152
 
 
 def test_a_sequence_goes_from_one_paced_worker_to_another_and_on_to_a_third(tmp_path: Path) -> None:
+    """Two of them have internal TLS, as while a service is given it: they use it, and the third is not left out."""
     profile = tmp_path / "profile.json"
     profile.write_text(PROFILE)
     names = ("p0", "d0", "d1")
-    for name in names:
+    for name in (*names, "tls"):
         (tmp_path / name).mkdir()
+    certificates.make(tmp_path / "made", names="subjectAltName=DNS:s").install(tmp_path / "tls")
+    tls = ("--internal-tls-folder", str(tmp_path / "tls"), "--internal-tls-name", "s", "--control-tls-port", "0")
     flags = ("--transport", "TCP", "--runner", "paced", "--profile", str(profile))
-    workers = [start(tmp_path / name, "--name", name, *flags) for name in names]
+    workers = [start(tmp_path / name, "--name", name, *flags, *(tls if name != "d1" else ())) for name in names]
     try:
         for process in workers:
             until(lambda process=process: process.ready)
         alone, travelled = asyncio.run(hand_over_twice(*workers))
+        connections = ('{what="tls_peers"} 1.0', '{what="plain_peers"} 1.0')
+        until(lambda: all(each in workers[1].get("health", "/metrics")[1] for each in connections))
         maps = Path(f"/proc/{workers[0].core()}/maps").read_text()
     finally:
         for process in workers:
