@@ -127,10 +127,15 @@ class Oracle:
         found: list[float] = json.loads(answer.read_text())
         return found
 
-    def _compute(self, prompt: Sequence[int], output: Sequence[int]) -> list[float]:
+    def logits(self, prompt: Sequence[int], output: Sequence[int]) -> torch.Tensor:
+        """Those of each token of `output`, after all that is before it: [len(output), vocabulary]."""
         tokens = torch.tensor([[*prompt, *output[:-1]]])
         with torch.inference_mode():
-            logits = self._model(input_ids=tokens, logits_to_keep=len(output)).logits[0]
+            found: torch.Tensor = self._model(input_ids=tokens, logits_to_keep=len(output)).logits[0]
+        return found.clone()
+
+    def _compute(self, prompt: Sequence[int], output: Sequence[int]) -> list[float]:
+        logits = self.logits(prompt, output)
         ours = logits.gather(1, torch.tensor(output)[:, None])[:, 0]
         return (logits.max(-1).values - ours).tolist()
 

@@ -1,0 +1,96 @@
+"""Greedy float32 output under a grammar, served by a real core, is what transformers' logits give once they are masked
+with the same grammar, token by token."""
+
+import json
+import time
+
+import numpy as np
+import pytest
+import torch
+from huggingface_oracle import smollm2_path
+
+from legato_engine.grammars.compilations import Compilations
+from legato_grammar import structural_tag, vocabulary
+from legato_grammar.guidance import Compiler
+from legato_protocol.sampling_params import CHOICE, JSON_SCHEMA, REGEX, RULES
+from legato_protocol.stream import Generate
+
+PATIENCE = 250.0  # seconds; only a hang reaches it
+MOST = 40  # tokens
+END = 2  # SmolLM2's <|im_end|>
+TIE = 2e-3
+SCHEMA = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string", "maxLength": 20},
+        "sizes": {"type": "array", "items": {"type": "integer", "minimum": 0, "maximum": 99}, "maxItems": 4},
+        "kind": {"enum": ["é", "日本", None]},
+    },
+    "required": ["name", "sizes", "kind"],
+    "additionalProperties": False,
+}
+TAGGED = {
+    "type": "triggered_tags",
+    "triggers": ["<f="],
+    "tags": [{"begin": "<f=a>", "content": {"type": "json_schema", "json_schema": SCHEMA}, "end": "</f>"}],
+    "at_least_one": True,
+    "stop_after_first": True,
+}
+CITIES = ["Berlin", "Paris", "Parma", "Rome"]
+GRAMMARS = {
+    "schema": (JSON_SCHEMA, json.dumps(SCHEMA)),
+    "regex": (REGEX, "[A-Z][a-z]{2,9}( [a-z]{1,9}){1,12}\\."),
+    "choice": (CHOICE, json.dumps(CITIES)),
+    "tagged": (RULES, structural_tag.rules({"format": TAGGED})),
+}
+
+
+@pytest.fixture(scope="module")
+def compiler(smollm2):
+    return Compiler(vocabulary.read(smollm2_path(), smollm2.config.vocab_size))
+
+
+@pytest.fixture(scope="module")
+def masked(compiler, oracle):
+    """The check: each token has the best logit of those that the grammar allows then, or is tied with it."""
+
+    def check(prompt, output, kind, source):
+        matcher = compiler.compile(kind, source).matcher()
+        allowed = np.zeros((len(output), 32 * compiler.words), bool)
+        for row, token in zip(allowed, output, strict=True):
+            mask = np.zeros(compiler.words, np.uint32)
+            matcher.fill(mask.ctypes.data)
+            row[:] = np.unpackbits(mask.view(np.uint8), bitorder="little").astype(bool)
+            row[END] = matcher.accepting
+            assert token == END or matcher.consume([token])
+        assert not allowed.all()
+        logits = oracle.logits(prompt, output)
+        logits[~torch.from_numpy(allowed[:, : logits.shape[1]])] = -torch.inf
+        behind = logits.max(-1).values - logits.gather(1, torch.tensor(output)[:, None])[:, 0]
+        assert behind.max() <= TIE, (int(behind.argmax()), float(behind.max()))
+
+    return check
+
+
+def serve(world, worker, ids):
+    give_up = time.monotonic() + PATIENCE
+    while not all(worker.finished(id=id) for id in ids):
+        assert time.monotonic() < give_up, "it hangs"
+        world.run(1)
+        assert not worker.failures()
+    return [worker.tokens(id) for id in ids]
+
+
+def test_greedy_output_is_that_of_masked_logits(world, smollm2_float32, smollm2_tokenizer, compiler, masked, prompts):
+    limits = {"max_length": 4096, "max_running": 16, "max_waiting": 16, "chunk": 512}
+    worker = world.worker("u", runner=smollm2_float32, grammars=Compilations(lambda: compiler), link=False, **limits)
+    asked = [(str(n), prompts[n % 3], *GRAMMARS[name]) for n, name in enumerate(GRAMMARS)]
+    for id, prompt, kind, source in asked:
+        params = {"grammar_kind": kind, "grammar": source, "temperature": 0.0, "stop_token_ids": (END,)}
+        worker.tell(Generate(id, 1, world.sequence(prompt, max_tokens=MOST, **params)))
+    outputs = serve(world, worker, [id for id, *_ in asked])
+    for (_, prompt, kind, source), output in zip(asked, outputs, strict=True):
+        masked(prompt, output, kind, source)
+    chosen = outputs[list(GRAMMARS).index("choice")]
+    assert chosen[-1] == END
+    assert smollm2_tokenizer.decode(chosen[:-1]) in CITIES
