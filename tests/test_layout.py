@@ -62,7 +62,7 @@ def test_docs_know_what_a_size_follows_from(reason):
 
 def test_every_reason_constant_is_explained():
     types = {"READY", "PREFILL_READY", "DECODE_READY", "GATEWAY_READY", "KV_TRANSPORT_READY", "PROGRESSING"}
-    types |= {"ROUTE_READY", "SCALING_ACTIVE", "UPGRADED"}
+    types |= {"ADAPTERS_READY", "ROUTE_READY", "SCALING_ACTIVE", "UPGRADED"}
     constants = {value for name, value in vars(conditions).items() if name.isupper() and isinstance(value, str)}
     assert constants - {vars(conditions)[name] for name in types} == set(conditions.REASONS)
 

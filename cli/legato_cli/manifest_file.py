@@ -11,6 +11,7 @@ STANDARD_INPUT = "-"
 _PATHS = (  # fields of a spec that name a file or folder of this machine
     ("model", "source", "path"),
     ("model", "adapters", "source", "path"),
+    ("model", "adapterVolumes", "path"),
     ("gateway", "apiKeys", "path"),
     ("gateway", "tls", "path"),
     ("engine", "profile"),

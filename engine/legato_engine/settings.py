@@ -52,6 +52,7 @@ class WorkerSettings:
     runner: str = "model"
     profile: str | None = None
     adapters: tuple[tuple[str, str], ...] = ()  # name, folder
+    adapters_file: str | None = None  # names adapters instead, and is followed
     adapters_in_memory: int = 8
     max_adapter_rank: int = 64
     threads: int | None = None
@@ -142,8 +143,9 @@ _FLAGS: Final = (
         field="adapters",
         repeated=True,
     ),
+    Flag("--adapters-file", flags.text("FILE"), "JSON list of adapters to offer, read again when it changes"),
     Flag("--adapters-in-memory", flags.whole("COUNT", 1, 1024), "most adapters in memory; others are loaded as needed"),
-    Flag("--max-adapter-rank", flags.whole("RANK", 1, 1024), "an adapter of a higher rank ends the start"),
+    Flag("--max-adapter-rank", flags.whole("RANK", 1, 1024), "an adapter of a higher rank is not taken"),
     Flag("--threads", flags.whole("COUNT", 1, 1024), "compute threads; one per core if not given"),
     Flag("--transport", flags.one_of("TRANSPORT", TRANSPORTS), "transport of hand-offs: " + ", ".join(TRANSPORTS)),
     Flag("--transfer-ports", flags.PORT_RANGE, "ports for hand-offs; any free ones if not given"),
@@ -198,8 +200,11 @@ def _check_together(settings: WorkerSettings) -> None:
     named = [name for name, _ in settings.adapters]
     if twice := sorted({name for name in named if named.count(name) > 1}):
         raise SettingsError(f"--adapter: {', '.join(twice)} is given more than once")
-    if settings.adapters and settings.runner == "paced":
-        raise SettingsError("--adapter: not allowed with --runner paced, which computes nothing")
+    if settings.adapters and settings.adapters_file:
+        raise SettingsError("--adapter and --adapters-file cannot be given together")
+    if (settings.adapters or settings.adapters_file) and settings.runner == "paced":
+        flag = "--adapter" if settings.adapters else "--adapters-file"
+        raise SettingsError(f"{flag}: not allowed with --runner paced, which computes nothing")
     if settings.runner == "paced" and settings.profile is None:
         raise SettingsError("--profile: required with --runner paced")
     if settings.runner != "paced" and settings.profile is not None:

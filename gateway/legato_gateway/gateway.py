@@ -19,6 +19,7 @@ from legato_gateway.relay.history import History
 from legato_gateway.relay.relay import RequestRelay
 from legato_gateway.relay.trace import RequestTracer
 from legato_gateway.routing.kv_index import KVIndex
+from legato_gateway.served_adapters import ServedAdapters
 from legato_gateway.serving.body_budget import BodyBudget
 from legato_gateway.serving.event_stream import StreamPolicy
 from legato_gateway.serving.model_serving import ServedModel
@@ -32,6 +33,7 @@ from legato_gateway.workers.fleet import Fleet
 from legato_gateway.workers.links import Links, opener
 from legato_gateway.workers.silence import SilenceLimits
 from legato_gateway.workers.worker_stream import StreamLimits
+from legato_protocol.adapter_file import AdapterFile
 from legato_protocol.followed_tokens import RefusalLog, ServiceTokens
 
 _log = logging.getLogger(__name__)
@@ -61,12 +63,14 @@ class Gateway:
         self._history, self._index = History(), KVIndex(settings.index_blocks)
         self._fleet, self._admission = Fleet(timers.time, model), assembly.admission(settings, self._keys)
         self.metrics = Metrics(self._index, self._clients, self.certificate, self.internal_tls, self._responses)
+        self._adapter_file = AdapterFile(settings.adapters_file) if settings.adapters_file else None
+        self._adapters = ServedAdapters(self._fleet, settings.adapters, self._adapter_file, settings.served_name)
         self.discovery = assembly.discovery(settings)
         self.links = self._links(settings)
         self.relay = self._relay(settings, tokens, timers)
         self.samples = LoadSampler(self._fleet, self.relay)
         served = ServedModel(settings.served_name, settings.max_length, defaults=defaults)
-        demand = DemandReporter(self._name, self.relay, self._fleet, timers.time, self._tokens)
+        demand = DemandReporter(self._name, self.relay, self._fleet, timers.time, self._tokens, self._adapter_file)
         state = self._state(settings, served, demand)
         self.app = app.create(self._parts(settings, tokens, served, state, forks))
         self.health = health.create(state)
@@ -86,7 +90,6 @@ class Gateway:
             self.links.send,
             random.SystemRandom(),
             timers.time,
-            settings.adapters,
         )
         return RequestRelay(
             fleet=self._fleet,
@@ -146,14 +149,14 @@ class Gateway:
             reasoning_parser=settings.reasoning_parser,
             responses=self._responses,
             allowed_origins=settings.allowed_origins,
-            adapters=settings.adapters,
+            adapters=self._adapters.names,
         )
 
     async def follow(self) -> None:
         """Keeps streams to the workers until cancelled. A fault of ours ends all requests, and is raised."""
         beside = [asyncio.create_task(self.samples.run())]
         beside.append(asyncio.create_task(self._tokens.follow(lambda: None, _log.warning)))
-        for files in (self._keys, self.certificate, self.internal_tls):
+        for files in (self._keys, self.certificate, self.internal_tls, self._adapter_file):
             if files is not None:
                 beside.append(asyncio.create_task(files.follow(_log.log)))
         try:

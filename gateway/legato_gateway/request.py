@@ -30,7 +30,8 @@ class GenerationRequest:
     params: SamplingParams
     deadline: float
     choices: int = 1
-    model: str = ""  # as the client names it: one that is no adapter is the base; empty: it named none
+    model: str = ""  # as the client names it; empty: it named none
+    adapter: str = ""  # name of the adapter that it is computed with, to its end; empty: the model alone
     stop: tuple[str, ...] = ()
     tenant: str = ""
     priority: int = 0

@@ -36,6 +36,7 @@ class GatewaySettings:
     served_name: str
     max_length: int
     adapters: tuple[str, ...] = ()  # names of those that workers have
+    adapters_file: Path | None = None  # names them instead, and is followed
     host: str = "127.0.0.1"
     port: int = names.GATEWAY_PORT
     listen_fd: int | None = None  # a listening socket that was inherited: `port` is not used
@@ -132,6 +133,7 @@ _FLAGS: Final = (
         field="adapters",
         repeated=True,
     ),
+    Flag("--adapters-file", flags.FILE, "JSON list of adapters that clients can name, read again when it changes"),
     Flag("--host", flags.HOST, "address to listen on"),
     Flag("--port", flags.PORT_OR_FREE, "port to listen on; 0 takes a free one"),
     Flag("--listen-fd", flags.whole("NUMBER", 3, 10**6), "inherited listening socket to serve on, instead of --port"),
@@ -325,6 +327,7 @@ def read(given: Namespace, environ: Mapping[str, str]) -> GatewaySettings:
     return settings
 
 
+_ADAPTERS: Final = ("adapters", "adapters_file")
 _PAIRS: Final = (
     ("workers_service", "namespace"),
     ("tls_certificate_file", "tls_key_file"),
@@ -333,7 +336,7 @@ _PAIRS: Final = (
 
 
 def _check_together(found: Mapping[str, Any]) -> None:
-    for exclusive in (("workers", "workers_file", "workers_service"), ("port", "listen_fd")):
+    for exclusive in (("workers", "workers_file", "workers_service"), ("port", "listen_fd"), _ADAPTERS):
         given = [flag.name for flag in _FLAGS if flag.dest in found and flag.dest in exclusive]
         if len(given) > 1:
             raise SettingsError(f"{' and '.join(given)} cannot be given together")

@@ -68,6 +68,7 @@ class DemandReport(msgspec.Struct, frozen=True):
     workers: tuple[ReportedLoad, ...]
     links: tuple[WorkerLink, ...] | None = None  # None: an older gateway, which does not tell
     tokens: tuple[str, ...] = ()  # ids of the service tokens that it takes, the one that it shows first
+    adapters: str | None = None  # id of the list of adapters that it has read; None: it follows none
 
 
 class BadReport(ValueError):

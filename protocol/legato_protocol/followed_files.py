@@ -37,13 +37,17 @@ class FollowedFiles(Generic[T]):
     async def follow(self, log: Callable[[int, str], None]) -> None:
         """Takes in what the files say from here on, until cancelled. `log` gets a level of `logging` and a line."""
         while True:
-            await asyncio.sleep(self._interval)
-            before = self.problem
-            self.look()
-            if self.problem and self.problem != before:
-                log(logging.ERROR, f"{self._name} stay as they were: {self.problem}")
-            elif before and not self.problem:
-                log(logging.INFO, f"{self._name} are read again from {self._paths[0]}")
+            await self.look_later(log)
+
+    async def look_later(self, log: Callable[[int, str], None]) -> None:
+        """Takes in what the files say when it is time to look again."""
+        await asyncio.sleep(self._interval)
+        before = self.problem
+        self.look()
+        if self.problem and self.problem != before:
+            log(logging.ERROR, f"{self._name} stay as they were: {self.problem}")
+        elif before and not self.problem:
+            log(logging.INFO, f"{self._name} are read again from {self._paths[0]}")
 
     def look(self) -> None:
         """Takes in what the files say now."""

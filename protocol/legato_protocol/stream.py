@@ -166,7 +166,8 @@ ToWorker = Greeting | Generate | Prefill | Decode | Handoff | Cancel | Split | P
 
 
 class Hello(Message, tag="hello", frozen=True):
-    """Who this worker is. Sent first, and again when its core was restarted (a new epoch: all it held is gone)."""
+    """Who this worker is. Sent first, and again when its core was restarted (a new epoch: all it held is gone) or when
+    it has other adapters (the same epoch: all else is as it was)."""
 
     worker: str
     epoch: str
@@ -187,6 +188,7 @@ class Hello(Message, tag="hello", frozen=True):
     params: tuple[str, ...] = ()  # of `LATER_PARAMS`, or a later version's, those that it obeys
     adapters: dict[str, str] = {}  # digest of each adapter that it can compute with, by name
     handoff_tls: bool = False  # whether its link takes TLS, so that those who have it too use it
+    former_adapters: tuple[str, ...] = ()  # digests of those that others took the names of: for what began with them
 
 
 class TopLogprob(Value, frozen=True):

@@ -62,6 +62,8 @@ CHANGES: dict[str, Any] = {
     "model.adapters.source.pvc.claim": "claim",
     "model.adapters.source.pvc.path": "folder",
     "model.adapters.source.image": "image",
+    "model.adapters.maxRank": 8,
+    "model.adapterVolumes": [{"path": "/others"}],
     "model.adaptersInMemory": 2,
     "model.maxAdapterRank": 16,
     "engine.blockSize": 32,
@@ -184,7 +186,7 @@ def _with(spec: dict[str, Any], path: str, value: Any) -> dict[str, Any]:
 
 
 def _base(path: str) -> dict[str, Any]:
-    if "dapter" in path and not path.startswith("routing"):
+    if "dapter" in path and not path.startswith(("routing", "model.adapterVolumes")):
         return _merged(BASE, {"model": {"adapters": [{"name": "sql", "source": {"path": "/adapters/sql"}}]}})
     if path == "tracing.samplingRatePerMillion":
         return BASE | {"tracing": {"endpoint": "https://collector"}}

@@ -31,7 +31,6 @@ from legato_protocol.stream import Cancel, Handoff, HandoffReport, Hello, Lost, 
 METRICS = Metrics()  # one for all schedules: registries are slow to make
 GATEWAY = "gateway"
 ROLES = (("p", "d", "d"), ("u", "u"), ("p", "u", "d"), ("u", "u", "u"), ("p", "p", "d", "d", "d"))
-ADAPTERS = ("sql", "law")  # names that are served; workers have none unless they say so
 NAMES = {"p": "prefill", "d": "decode", "u": "unified"}
 
 
@@ -214,7 +213,7 @@ class Simulation:
             fleet=self.fleet,
             index=self.index,
             admission=self.admission,
-            dispatcher=Dispatcher(self.fleet, self.index, policy, send, self.random, self.time.time, ADAPTERS),
+            dispatcher=Dispatcher(self.fleet, self.index, policy, send, self.random, self.time.time),
             vocabulary=vocabulary,
             snapshots=self,
             history=self.history,

@@ -121,10 +121,10 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
   verbs: [get, create, patch]
 {{- end }}
 
-{{/* Tokens of services are read by name: nobody may list Secrets. */}}
+{{/* Tokens of services, and lists of their adapters, are read by name: nobody may list Secrets and ConfigMaps. */}}
 {{- define "legato.secretRules" -}}
 - apiGroups: [""]
-  resources: [secrets]
+  resources: [secrets, configmaps]
   verbs: [get, create, patch, delete]
 {{- end }}
 

@@ -39,8 +39,9 @@ class AdapterConfig:
     targets: tuple[str, ...] | None
 
 
-def read(folder: Path, max_rank: int) -> AdapterConfig:
-    """The config in a folder. Raises ModelNotFound, CorruptModel, UnsupportedModel."""
+def read(folder: Path, max_rank: int, own_max_rank: int | None = None) -> AdapterConfig:
+    """The config in a folder; both bounds hold where there are two. Raises ModelNotFound, CorruptModel,
+    UnsupportedModel."""
     path, raw = folder / CONFIG, read_json(folder / CONFIG)
     if raw.get("peft_type") != "LORA":
         raise UnsupportedModel(f"{path}: peft_type {raw.get('peft_type')!r} is not supported; supported: 'LORA'")
@@ -54,6 +55,8 @@ def read(folder: Path, max_rank: int) -> AdapterConfig:
     rank, alpha = raw.get("r"), raw.get("lora_alpha")
     if not isinstance(rank, int) or isinstance(rank, bool) or rank < 1:
         raise CorruptModel(f"{path}: not a valid r: {rank!r} (a whole number from 1)")
+    if own_max_rank is not None and rank > own_max_rank:
+        raise UnsupportedModel(f"{path}: r is {rank}; at most {own_max_rank} is allowed for it (maxRank)")
     if rank > max_rank:
         raise UnsupportedModel(f"{path}: r is {rank}; at most {max_rank} is allowed here (model.maxAdapterRank)")
     if not isinstance(alpha, int | float) or isinstance(alpha, bool) or not math.isfinite(alpha):

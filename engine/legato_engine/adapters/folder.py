@@ -53,7 +53,7 @@ class AdapterFolder:
         the files are no longer those that were checked."""
         config, weights = _contents(self.path)
         if _digest(config, weights) != self.digest:
-            raise CorruptModel(f"{self.path}: the adapter's files have changed since this worker started")
+            raise CorruptModel(f"{self.path}: the adapter's files have changed since this worker read them")
         tensors = load_tensors(weights)
         for name, tensor in tensors.items():
             if not torch.isfinite(tensor).all():
@@ -63,10 +63,10 @@ class AdapterFolder:
         }
 
 
-def open_adapter(path: Path, projections: Projections, max_rank: int) -> AdapterFolder:
+def open_adapter(path: Path, projections: Projections, max_rank: int, own_max_rank: int | None = None) -> AdapterFolder:
     """The adapter in `path` for a model with these projections. Raises ModelError: every tensor has to have a place in
-    the model, and every place that the config names has to have its tensors."""
-    config = configs.read(path, max_rank)
+    the model, and every place that the config names has to have its tensors. `max_rank` is for all adapters."""
+    config = configs.read(path, max_rank, own_max_rank)
     raw, weights = _contents(path)
     file = path / WEIGHTS
     halves = _halves(file, _shapes(file, weights))

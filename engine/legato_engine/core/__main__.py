@@ -56,14 +56,15 @@ def _serve(channel: Channel, start: Start, pulse: Pulse) -> int:
         channel.send(Loading(phase, share))
 
     try:
-        parts = assembly.load(start.settings, Path(start.path), start.epoch, progress, time.monotonic)
+        parts = assembly.load(start.settings, Path(start.path), start.epoch, progress, time.monotonic, start.adapters)
     except (EngineError, LinkError, SettingsError) as error:
         if isinstance(error, EngineError) and not error.permanent:
             raise
         channel.send(NotStarting(str(error)))
         return _EXIT_PERMANENT
     pulse.end()
-    channel.send(Ready(parts.hello, parts.formats, parts.vocab_size))
+    offer = parts.catalog.offer if parts.catalog is not None else None
+    channel.send(Ready(parts.hello, parts.formats, parts.vocab_size, offer))
     try:
         parts.core(channel, pulse).run()
     finally:

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from legato_engine.adapters.catalog import AdapterCatalog
 from legato_engine.adapters.resident import ResidentAdapters
 from legato_engine.core.channel import Channel
 from legato_engine.core.compute import ComputeThread
@@ -23,6 +24,7 @@ from legato_engine.transfer.certificates import HandoffCertificates
 from legato_engine.transfer.channels import Channels
 from legato_engine.transfer.checksum import ArenaMemory
 from legato_protocol import model_digest
+from legato_protocol.adapter_list import AdapterList
 from legato_protocol.flags import SettingsError
 from legato_protocol.followed_files import InvalidFile
 from legato_protocol.sampling_params import LATER_PARAMS
@@ -48,6 +50,7 @@ class CoreParts:
     agent: TransferAgent | None
     grammars: Compilations
     adapters: ResidentAdapters
+    catalog: AdapterCatalog | None
     limits: SchedulerLimits
     clock: Clock
 
@@ -65,6 +68,7 @@ class CoreParts:
             clock=self.clock,
             max_waiting=self.limits.max_waiting,
             pulse=pulse,
+            catalog=self.catalog,
         )
 
     def close(self) -> None:
@@ -72,8 +76,16 @@ class CoreParts:
             self.agent.close()
 
 
-def load(settings: WorkerSettings, path: Path, epoch: str, progress: Progress, clock: Clock) -> CoreParts:
-    """Loads the model and registers the arena. Raises EngineError, SettingsError, LinkError."""
+def load(
+    settings: WorkerSettings,
+    path: Path,
+    epoch: str,
+    progress: Progress,
+    clock: Clock,
+    listed: AdapterList | None = None,
+) -> CoreParts:
+    """Loads the model and registers the arena; adapters are those `listed`, where there is a list. Raises EngineError,
+    SettingsError, LinkError."""
     load_model = _loader(settings)
     compute = ComputeThread(niceness(settings))
     model = compute.call(lambda: load_model(settings, path, progress))
@@ -85,6 +97,11 @@ def load(settings: WorkerSettings, path: Path, epoch: str, progress: Progress, c
     # One that computes nothing has tokens that match nothing.
     grammars = compilations.of_model(path, model.vocab_size) if settings.runner == "model" else Compilations(None)
     adapters = ResidentAdapters(model.adapters, settings.adapters_in_memory, scheduler.adapters)
+    catalog = None
+    if listed is not None and model.open_adapter is not None:
+        progress("opening adapters", 0.0)
+        catalog = AdapterCatalog(adapters, model.open_adapter, clock)
+        catalog.begin(listed)
     hello = _hello(settings, model, epoch, model_digest.of(path), agent, grammars, adapters)
     return CoreParts(
         hello,
@@ -97,6 +114,7 @@ def load(settings: WorkerSettings, path: Path, epoch: str, progress: Progress, c
         agent,
         grammars,
         adapters,
+        catalog,
         limits,
         clock,
     )

@@ -9,7 +9,9 @@ from typing import Literal
 
 import msgspec
 
+from legato_engine.adapters.offer import AdapterOffer
 from legato_engine.settings import WorkerSettings
+from legato_protocol.adapter_list import AdapterList
 from legato_protocol.load import Load
 from legato_protocol.messages import Message, Value
 from legato_protocol.stream import HandoffReport, Hello
@@ -27,6 +29,7 @@ class Start(Message, tag="start", frozen=True):
     settings: WorkerSettings
     path: str
     epoch: str
+    adapters: AdapterList | None = None  # None: those of `settings` are all there are
 
 
 class FromGateway(Value, frozen=True):
@@ -45,6 +48,7 @@ class Inbox(Message, tag="in", frozen=True):
     drain: bool | None = None  # from now on; None: as before
     order: int = 0  # number of this order to drain, or to serve again
     tokens: tuple[str, ...] = ()  # the service's, first the one to show from now on; empty: as before
+    adapters: AdapterList | None = None  # to offer from now on; None: as before
 
 
 # ── core → server ───────────────────────────────────────────────────────────────────────────────────────────────────
@@ -69,6 +73,7 @@ class Ready(Message, tag="ready", frozen=True):
     hello: Hello
     formats: str  # which number formats were picked, and why
     vocab_size: int
+    offer: AdapterOffer | None = None
 
 
 class Beat(Message, tag="beat", frozen=True):
@@ -132,6 +137,7 @@ class Turn(Message, tag="turn", frozen=True):
     handoffs: tuple[HandoffReport, ...] = ()
     status: CoreStatus | None = None
     phases: tuple[TracedPhase, ...] = ()
+    offer: AdapterOffer | None = None  # where it is another one
 
 
 ToCore = Start | Inbox

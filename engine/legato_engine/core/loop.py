@@ -8,6 +8,8 @@ import selectors
 from collections.abc import Callable
 from contextlib import suppress
 
+from legato_engine.adapters.catalog import AdapterCatalog
+from legato_engine.adapters.offer import AdapterOffer
 from legato_engine.adapters.resident import ResidentAdapters
 from legato_engine.core.channel import Channel, ServerGone
 from legato_engine.core.compute import Compute
@@ -58,13 +60,17 @@ class Core:
         clock: Callable[[], float],
         max_waiting: int,
         pulse: Pulse | None = None,
+        catalog: AdapterCatalog | None = None,
     ) -> None:
+        """Adapters stay as they are without a `catalog`."""
         self._channel = channel
         self._compute = compute
         self._runner = runner
         self._scheduler = scheduler
         self._events = events
         self._agent = agent
+        self._catalog = catalog
+        self._offer: AdapterOffer | None = None  # that the server was not told yet
         self._clock = clock
         self._outbox = Outbox(PhaseLog(clock))
         self._rates = Rates()
@@ -90,6 +96,8 @@ class Core:
         self._selector.register(adapters, selectors.EVENT_READ)
         if agent is not None:
             self._selector.register(agent, selectors.EVENT_READ)
+        if catalog is not None:
+            self._selector.register(catalog, selectors.EVENT_READ)
 
     def run(self) -> None:
         """Until the server is gone."""
@@ -103,6 +111,7 @@ class Core:
         if self._in_flight is None:
             self._pulse.begin()
         self._receive()
+        self._follow_adapters()
         self._process()
         self._handler.begin_held()  # after a step, which may have ended the last sequence of an adapter
         batch = self._schedule()
@@ -120,12 +129,21 @@ class Core:
             assert isinstance(frame, Inbox)
             if frame.tokens and self._agent is not None:
                 self._agent.trust(frame.tokens)
+            if frame.adapters is not None and self._catalog is not None:
+                self._catalog.follow(frame.adapters)
             self._handler.take_in(frame, now)
         if self._agent is not None:
             for event in self._agent.poll():
                 self._transfer(event)
                 self._reporter.changed()
         self._handler.expire(now)
+
+    def _follow_adapters(self) -> None:
+        if self._catalog is not None:
+            self._catalog.retry()
+            if offer := self._catalog.take_done():
+                self._offer = offer
+                self._handler.adapters_changed()
 
     def _patience(self) -> float:
         timer = self._agent.next_timer() if self._agent is not None else None
@@ -210,8 +228,9 @@ class Core:
         phases = self._outbox.phases.take()
         events = tuple(stream.encode(event) for event in self._events.take())
         status = self._reporter.status_if_due(self._clock())
-        if frames or events or handoffs or status or phases:
+        if frames or events or handoffs or status or phases or self._offer:
             loads, everyone = self._reporter.frames(status.load) if status else ((), ())
-            self._channel.send(Turn((*frames, *loads), everyone, events, handoffs, status, phases))
+            self._channel.send(Turn((*frames, *loads), everyone, events, handoffs, status, phases, self._offer))
+            self._offer = None
         if status:
             self._handler.forget_finished()

@@ -85,6 +85,10 @@ class RequestHandler:
             self.draining, self.order, self.news = inbox.drain, inbox.order, True
             self._asks_again = True
 
+    def adapters_changed(self) -> None:
+        """Others are offered: those in memory may be, too."""
+        self._asks_again = self.news = True
+
     def expire(self, now: float) -> None:
         """End what is past its deadline, and say so."""
         for held in self._held.take_expired(now):
@@ -146,6 +150,7 @@ class RequestHandler:
         """Begin what waited for a grammar that is compiled now, or an adapter that is loaded or has room; grants for
         what goes on waiting are kept."""
         self._begin_round()
+        self.adapters.release()  # not before: one that was loaded now is for who waits
         prefills = self._held.prefills()
         if self.agent is not None and (prefills or self._kept):
             self.agent.hold(prefills)

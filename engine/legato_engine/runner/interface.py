@@ -7,6 +7,7 @@ from typing import Any, Protocol
 from legato_engine.adapters.resident import OfferedAdapter
 from legato_engine.kvcache.layout import KVLayout
 from legato_engine.scheduler.batch import Batch, StepOutput
+from legato_protocol.adapter_list import AdapterEntry
 
 Progress = Callable[[str, float], None]  # what is being done, and how much of it is (0 … 1)
 
@@ -48,3 +49,4 @@ class LoadedModel:
     vocab_size: int
     max_length: int
     adapters: tuple[OfferedAdapter, ...] = ()
+    open_adapter: Callable[[AdapterEntry], OfferedAdapter] | None = None  # in any thread; raises EngineError, OSError

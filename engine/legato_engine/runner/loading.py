@@ -1,52 +1,75 @@
 """A runner that computes, from a worker's settings: opens the weights, loads them, makes a token."""
 
-from collections.abc import Callable
+from collections.abc import Mapping
 from pathlib import Path
 
 import torch
 
 from legato_engine import memory
-from legato_engine.adapters.folder import AdapterFolder, open_adapter
+from legato_engine.adapters.folder import AdapterFolder, Projections, open_adapter
 from legato_engine.adapters.resident import OfferedAdapter
+from legato_engine.layers.low_rank import Pair
 from legato_engine.runner import population
 from legato_engine.runner.interface import LoadedModel, Progress
 from legato_engine.runner.runner import Runner
-from legato_engine.scheduler.batch import Adapter
 from legato_engine.settings import WorkerSettings
 from legato_engine.weights.checkpoint import Checkpoint
 from legato_engine.weights.expected import projections
 from legato_engine.weights.opening import open_weights
+from legato_protocol.adapter_list import AdapterEntry
 from legato_protocol.flags import SettingsError
 
 
 def load(settings: WorkerSettings, path: Path, progress: Progress) -> LoadedModel:
     """The model at `path`, which has made a token. Raises EngineError, SettingsError."""
     checkpoint = open_weights(path)
-    folders = _adapters(settings, checkpoint)
+    fitting = projections(checkpoint.config)
+    folders = _adapters(settings, fitting)
     max_length = settings.length_limit(checkpoint.config.max_length)
     if settings.device != "cpu" and settings.transport != "None":
         raise SettingsError(
             f"--device: {settings.device} computes, but cannot hand KV off yet: hand-off reads the host's memory (use "
             "--transport None and a unified worker, or --device cpu)"
         )
-    largest = max((folder.values for folder in folders.values()), default=0)
-    resident = min(settings.adapters_in_memory, len(folders))
-    runner = _runner(settings, checkpoint, max_length, resident * largest, progress)
+    runner = _runner(settings, checkpoint, max_length, _adapter_values(settings, fitting, folders), progress)
     for folder in [*folders.values()][:1]:
         runner.warm_up_adapter(runner.adapter(folder.read()))
-    offered = [OfferedAdapter(name, folder.digest, _load(runner, folder)) for name, folder in folders.items()]
-    return LoadedModel(runner, checkpoint.fingerprint, checkpoint.config.vocab_size, max_length, tuple(offered))
+    if settings.adapters_file is not None:
+        runner.warm_up_adapter(runner.adapter(_neutral(fitting)))
+    offered = [_offered(runner, name, folder) for name, folder in folders.items()]
+
+    def open_listed(entry: AdapterEntry) -> OfferedAdapter:
+        return _offered(runner, entry.name, _open(settings, fitting, entry))
+
+    return LoadedModel(
+        runner, checkpoint.fingerprint, checkpoint.config.vocab_size, max_length, tuple(offered), open_listed
+    )
 
 
-def _adapters(settings: WorkerSettings, checkpoint: Checkpoint) -> dict[str, AdapterFolder]:
-    """All adapters, by name, each of which fits. Raises ModelError."""
-    fitting = projections(checkpoint.config)
-    most = settings.max_adapter_rank
-    return {name: open_adapter(Path(folder), fitting, most) for name, folder in settings.adapters}
+def _adapters(settings: WorkerSettings, fitting: Projections) -> dict[str, AdapterFolder]:
+    """All adapters that flags name, each of which fits. Raises ModelError."""
+    return {name: _open(settings, fitting, AdapterEntry(name, folder)) for name, folder in settings.adapters}
 
 
-def _load(runner: Runner, folder: AdapterFolder) -> Callable[[], Adapter]:
-    return lambda: runner.adapter(folder.read())
+def _open(settings: WorkerSettings, fitting: Projections, entry: AdapterEntry) -> AdapterFolder:
+    return open_adapter(Path(entry.path), fitting, settings.max_adapter_rank, entry.max_rank)
+
+
+def _offered(runner: Runner, name: str, folder: AdapterFolder) -> OfferedAdapter:
+    return OfferedAdapter(name, folder.digest, lambda: runner.adapter(folder.read()))
+
+
+def _adapter_values(settings: WorkerSettings, fitting: Projections, folders: Mapping[str, AdapterFolder]) -> int:
+    """How many numbers adapters in memory will have: the largest that there are, or that may come later."""
+    if settings.adapters_file is not None:
+        return settings.adapters_in_memory * settings.max_adapter_rank * sum(map(sum, fitting.values()))
+    largest = max((folder.values for folder in folders.values()), default=0)
+    return min(settings.adapters_in_memory, len(folders)) * largest
+
+
+def _neutral(fitting: Projections) -> dict[str, Pair]:
+    """An adapter of rank 1 that changes nothing, for a worker that may have none yet when it starts."""
+    return {name: Pair(torch.zeros(1, inputs), torch.zeros(outputs, 1)) for name, (outputs, inputs) in fitting.items()}
 
 
 def _runner(

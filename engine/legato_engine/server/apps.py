@@ -9,6 +9,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route, WebSocketRoute
 
+from legato_engine.adapters.offer import AdapterOffer
 from legato_engine.server import transfer_port
 from legato_engine.server.connections import Connections
 from legato_engine.server.hub import CoreView, Hub
@@ -97,7 +98,17 @@ def state_of(hub: Hub, settings: WorkerSettings) -> dict[str, Any]:
         "stopping": hub.stopping,
         "gateways": hub.gateways,
     }
+    if hub.adapters is not None:
+        state["adapters"] = _state_of_adapters(hub)
     return state | _state_of_core(hub.core) if hub.core else state
+
+
+def _state_of_adapters(hub: Hub) -> dict[str, Any]:
+    """What came of which list of them: digests by name, why others cannot be had, and digests of those in memory."""
+    core = hub.core
+    offer = (core.offer if core else None) or AdapterOffer("")
+    loaded = core.status.load.adapters if core and core.status else ()
+    return {"list": offer.list, "offered": offer.adapters, "problems": offer.problems, "loaded": loaded}
 
 
 def _state_of_core(core: CoreView) -> dict[str, Any]:

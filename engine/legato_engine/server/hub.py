@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from legato_engine.adapters.offer import AdapterOffer
 from legato_engine.core.frames import Beat, CoreStatus, FromGateway, Inbox, Loading, Ready, Turn
 from legato_engine.metrics import WorkerMetrics
 from legato_engine.server.phase_spans import PhaseSpans
@@ -16,6 +17,7 @@ from legato_engine.server.send_queue import SendQueue
 from legato_engine.server.stored_hashes import StoredHashes
 from legato_engine.validity import frame_fault
 from legato_protocol import kv_events, stream
+from legato_protocol.adapter_list import AdapterList
 from legato_protocol.messages import BadFrame, UnknownKind
 from legato_protocol.stream import (
     Decode,
@@ -41,6 +43,7 @@ class CoreView:
     ready: Ready
     stored: StoredHashes
     status: CoreStatus | None = None
+    offer: AdapterOffer | None = None  # what came of a list of adapters
     handoffs: deque[HandoffReport] = field(default_factory=lambda: deque(maxlen=RECENT_HANDOFFS))
 
 
@@ -67,6 +70,8 @@ class Hub:
             str, ...
         ] = ()  # the service's, first the one to show; empty: that of the settings is the only one
         self._new_tokens: tuple[str, ...] = ()  # that the core was not told yet
+        self.adapters: AdapterList | None = None  # to offer; None: there is no list
+        self._new_adapters: AdapterList | None = None  # that the core was not told yet
 
     # ── core ──
 
@@ -75,10 +80,11 @@ class Hub:
 
     def core_ready(self, ready: Ready) -> None:
         """A core serves: every gateway is greeted, every listener gets a snapshot."""
-        self.core = CoreView(ready, StoredHashes(ready.hello.epoch))
+        self.core = CoreView(ready, StoredHashes(ready.hello.epoch), offer=ready.offer)
         self.phase = "ready"
         self._joined = list(self._gateways)
         self._drain_requested, self._new_tokens = self.draining, self.tokens
+        self._new_adapters = self.adapters  # another one may have come while it started
         hello = stream.encode(ready.hello)
         for queue in self._gateways.values():
             queue.put(hello)
@@ -90,6 +96,8 @@ class Hub:
     def core_said(self, turn: Turn) -> None:
         core = self.core
         assert core is not None
+        if turn.offer is not None:  # before its load: a gateway of release 0.1.0 forgets that when it is greeted
+            self._offered(core, turn.offer)
         for frame in turn.frames:
             if queue := self._gateways.get(frame.gateway):
                 queue.put(frame.data)
@@ -133,17 +141,29 @@ class Hub:
     def take_inbox(self) -> Inbox | None:
         """What the core has not been told; None when that is nothing, or when there is no core."""
         news = self._frames or self._joined or self._left or self._drain_requested or self._new_tokens
-        if self.core is None or not news:
+        if self.core is None or not (news or self._new_adapters):
             return None
-        drain = self.draining if self._drain_requested else None
-        inbox = Inbox(tuple(self._frames), tuple(self._joined), tuple(self._left), drain, self._order, self._new_tokens)
+        inbox = Inbox(
+            tuple(self._frames),
+            tuple(self._joined),
+            tuple(self._left),
+            self.draining if self._drain_requested else None,
+            self._order,
+            self._new_tokens,
+            self._new_adapters,
+        )
         self._frames, self._joined, self._left, self._drain_requested = [], [], [], False
-        self._new_tokens = ()
+        self._new_tokens, self._new_adapters = (), None
         return inbox
 
     def trust(self, tokens: tuple[str, ...]) -> None:
         """The service's tokens from now on, for hand-offs: first the one to show."""
         self.tokens = self._new_tokens = tokens
+        self._wake()
+
+    def offer(self, adapters: AdapterList) -> None:
+        """The adapters to offer from now on."""
+        self.adapters = self._new_adapters = adapters
         self._wake()
 
     # ── gateways ──
@@ -224,6 +244,15 @@ class Hub:
         self.draining, self._drain_requested = draining, True
         self._order += 1
         self._wake()
+
+    def _offered(self, core: CoreView, offer: AdapterOffer) -> None:
+        """Gateways are greeted again where other adapters can be had."""
+        core.offer, before = offer, core.ready.hello
+        hello = msgspec.structs.replace(before, adapters=offer.adapters, former_adapters=offer.former)
+        if hello != before:
+            core.ready = msgspec.structs.replace(core.ready, hello=hello)
+            for queue in self._gateways.values():
+                queue.put(stream.encode(hello))
 
     def _refusal(self, frame: ToWorker) -> Failed | None:
         if not isinstance(frame, Generate | Prefill | Decode | Handoff):

@@ -57,7 +57,7 @@ class Supervisor:
             self._link = await self._launch()
             epoch = secrets.token_hex(8)
             try:
-                self._link.send(Start(self._settings_now(), path, epoch))
+                self._link.send(Start(self._settings_now(), path, epoch, self._hub.adapters))
                 reason = await self._listen(self._link)
                 if reason:  # gateways need not wait for its end
                     self._hub.core_lost(reason)

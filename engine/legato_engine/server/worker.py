@@ -22,6 +22,7 @@ from legato_engine.server.supervisor import Supervisor
 from legato_engine.server.token_auth import TokenAuth
 from legato_engine.settings import WorkerSettings
 from legato_protocol import names
+from legato_protocol.adapter_file import AdapterFile
 from legato_protocol.flags import SettingsError
 from legato_protocol.followed_files import InvalidFile
 from legato_protocol.followed_tokens import RefusalLog, ServiceTokens
@@ -52,6 +53,7 @@ class WorkerServer:
         self.hub = Hub(WorkerMetrics(), self._wake, spans)
         self._tokens = ServiceTokens(settings.token, Path(settings.token_folder) if settings.token_folder else None)
         self._tls = _internal_tls(settings.internal_tls_folder)
+        self._adapters = AdapterFile(Path(settings.adapters_file)) if settings.adapters_file else None
         self._refusals = RefusalLog()
         self._supervisor = Supervisor(settings, self.hub, launch, log)
         self._stopping = asyncio.Event()
@@ -65,6 +67,9 @@ class WorkerServer:
         following = [asyncio.create_task(self._tokens.follow(self._trust, partial(self._log, "WARNING")))]
         if self._tls is not None:
             following.append(asyncio.create_task(self._tls.follow(self._log_level)))
+        if self._adapters is not None:
+            self._offer()
+            following.append(asyncio.create_task(self._adapters.follow_changes(self._log_level, self._offer)))
         if settings.announce:
             listen.announce(settings.announce, {name: end.getsockname()[1] for name, (_, end) in servers.items()})
         try:
@@ -162,6 +167,10 @@ class WorkerServer:
         """Hand-offs follow the tokens too."""
         if self._settings.token_folder:
             self.hub.trust(self._tokens.known)
+
+    def _offer(self) -> None:
+        if self._adapters is not None:
+            self.hub.offer(self._adapters.value)
 
     def _refused(self, who: str) -> None:
         self.hub.metrics.refused("unauthorized")

@@ -65,14 +65,15 @@ class Parts:
     reasoning_parser: str = families.AUTO
     responses: ResponseStore | None = None  # where there is none, responses are not stored
     allowed_origins: tuple[str, ...] = ()
-    adapters: tuple[str, ...] = ()  # served beside the model, by name
+    adapters: Callable[[], tuple[str, ...]] = tuple  # names of those served beside the model now
 
 
 def create(parts: Parts) -> FastAPI:
     """The application. Serve it with `protocol.of`."""
     app = FastAPI(title="Legato gateway", version=about.VERSION, docs_url=None, redoc_url=None, redirect_slashes=False)
     serving = ServingContext(
-        of_model=_of_model(parts),
+        model_serving=_of_model(parts),
+        adapters=parts.adapters,
         relay=parts.relay,
         default_deadline=parts.default_deadline,
         max_body_bytes=parts.max_body_bytes,
@@ -103,7 +104,7 @@ def _of_model(parts: Parts) -> ModelServing:
     tokens = parts.tokens
     tools = support.of_model(parts.tool_call_parser, tokens.chat_template, tokens.template_takes("tools"))
     thinking = reasoning.of_model(parts.reasoning_parser, tokens.chat_template, tokens)
-    return ModelServing(tokens, parts.model, tools, thinking, parts.adapters)
+    return ModelServing(tokens, parts.model, tools, thinking)
 
 
 class HeaderLimit:

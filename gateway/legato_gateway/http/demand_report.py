@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from legato_gateway.relay.demand import LengthCounter
 from legato_gateway.relay.relay import RequestRelay
 from legato_gateway.workers.fleet import Fleet
+from legato_protocol.adapter_file import AdapterFile
 from legato_protocol.demand import DemandReport, ReportedLoad, WorkerLink
 from legato_protocol.followed_tokens import ServiceTokens
 
@@ -19,11 +20,13 @@ class DemandReporter:
         fleet: Fleet,
         clock: Callable[[], float],
         tokens: ServiceTokens | None = None,
+        adapters: AdapterFile | None = None,
     ) -> None:
         self._gateway = gateway
         self._relay = relay
         self._fleet = fleet
         self._tokens = tokens or ServiceTokens()
+        self._adapters = adapters
         self._clock = clock
         self._began = clock()
 
@@ -48,6 +51,7 @@ class DemandReporter:
             workers=tuple(self._loads(now)),
             links=tuple(self._links(now)),
             tokens=self._tokens.ids,
+            adapters=self._adapters.value.id if self._adapters is not None else None,
         )
 
     def _links(self, now: float) -> Iterator[WorkerLink]:

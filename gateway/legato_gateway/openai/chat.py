@@ -90,7 +90,7 @@ def chat_request(
     sampling = msgspec.structs.replace(sampling, prompt_logprobs=scored)
     shown = _shown(serving, tools, reasoning) | serving.shown_tokens(body.skip_special_tokens)
     counted = reasoning.tokens if reasoning else None
-    request = params.request(id, prompt, sampling, body, options, shown, counted)
+    request = params.request(id, prompt, sampling, body, options, shown, counted, adapter=serving.adapter(body.model))
     return ChatRequest(request, AnswerFormat(tools.calls, reasoning), chat_start.of(body, messages))
 
 

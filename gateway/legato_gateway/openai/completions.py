@@ -63,7 +63,14 @@ def prepare(serving: ModelServing, asked: Asked, raw: bytearray) -> PreparedRequ
         sampling = replace(token_choice.restricted(sampling, body, serving), prompt_logprobs=scored)
         id = head.id if len(given) == 1 else f"{head.id}-{number}"
         made = params.request(
-            id, ids, sampling, body, options, serving.shown_tokens(body.skip_special_tokens), choices=best.made
+            id,
+            ids,
+            sampling,
+            body,
+            options,
+            serving.shown_tokens(body.skip_special_tokens),
+            choices=best.made,
+            adapter=serving.adapter(body.model),
         )
         requests.append(dataclasses.replace(made, explains_end=logprobs is not None))
     kept = tuple(request.prompt for request in requests)

@@ -100,6 +100,7 @@ def request(
     shown_tokens: frozenset[int] = frozenset(),
     reasoning: ReasoningTokens | None = None,
     choices: int | None = None,
+    adapter: str = "",
 ) -> GenerationRequest:
     """The relay's request, of `n` choices unless `choices` says another number. Raises DeadlineExceeded."""
     stop = (body.stop,) if isinstance(body.stop, str) else body.stop or ()
@@ -110,6 +111,7 @@ def request(
         deadline=options.deadline.left(),
         choices=choices or body.n or 1,
         model=body.model or "",
+        adapter=adapter,
         stop=tuple(dict.fromkeys(stop)),
         tenant=options.tenant,
         priority=options.priority,

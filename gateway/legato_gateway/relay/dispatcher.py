@@ -2,7 +2,7 @@
 
 import asyncio
 import random
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import replace
 
 import msgspec
@@ -38,8 +38,7 @@ Send = Callable[[str, ToWorker], bool]
 
 
 class Dispatcher:
-    """`send` queues a frame for a worker, and is False when that is not connected. `clock` is that of deadlines,
-    `adapters` are names of those that are served."""
+    """`send` queues a frame for a worker, and is False when that is not connected. `clock` is that of deadlines."""
 
     def __init__(
         self,
@@ -49,10 +48,8 @@ class Dispatcher:
         send: Send,
         source: random.Random,
         clock: Callable[[], float],
-        adapters: Collection[str] = (),
     ) -> None:
         self._clock = clock
-        self._adapters = frozenset(adapters)
         self._fleet = fleet
         self._index = index
         self._policy = policy
@@ -78,18 +75,18 @@ class Dispatcher:
             frozenset(sub.avoid),
             request.params.grammar_kind if request.params.grammar else "",
             later_params(_params(sub.generation)),
-            self._adapter(sub.generation),
+            request.adapter,
             sub.adapter_digest if output else "",
         )
 
-    def digest(self, generation: RunningGeneration, hello: Hello) -> str:
-        """Of the adapter that the request is computed with there; empty: the model alone."""
-        name = self._adapter(generation)
-        return hello.adapters[name] if name else ""
+    def digest(self, sub: SubRequest, hello: Hello) -> str:
+        """Of the adapter that it is computed with there, which output keeps; empty: the model alone."""
+        name = sub.generation.request.adapter
+        return (sub.adapter_digest if sub.output else hello.adapters[name]) if name else ""
 
     async def hash_prompt(self, generation: RunningGeneration) -> None:
         """What `matches` asks for first, in short pieces: a long prompt holds up no other stream."""
-        for hashing in _hashings(self._fleet.snapshot(), self._adapter(generation)):
+        for hashing in _hashings(self._fleet.snapshot(), generation.request.adapter):
             for known in generation.hashes.pieces(hashing):
                 self._index.match(known)  # the index remembers what it has walked
                 await asyncio.sleep(0)
@@ -100,7 +97,7 @@ class Dispatcher:
         if sub.generation.lacks_scores:
             return found
         tokens = sub.generation.prompt + pack_tokens(sub.output)
-        for hashing in _hashings(snapshot, self._adapter(sub.generation)):
+        for hashing in _hashings_of(sub, snapshot):
             found |= self._index.match(sub.generation.hashes.of(tokens, hashing))
         return found
 
@@ -157,7 +154,8 @@ class Dispatcher:
             return None
         sub.attempt += 1
         room, target = self._room(), route.decode
-        if not self._send(target, Decode(sub.id, sub.attempt, room, self._sequence(sub, target), self._peer(source))):
+        sequence = self._sequence(sub, sub.adapter_digest)
+        if not self._send(target, Decode(sub.id, sub.attempt, room, sequence, self._peer(source))):
             return None
         self._send(source, Handoff(sub.id, sub.attempt, room, self._peer(target)))
         if sub.generation.paused:
@@ -230,7 +228,7 @@ class Dispatcher:
         """Leading blocks of its prompt that each worker will hold soon."""
         found: dict[tuple[str, str], int] = {}
         if len(self._predicted) and not sub.generation.lacks_scores:
-            for hashing in _hashings(snapshot, self._adapter(sub.generation)):
+            for hashing in _hashings_of(sub, snapshot):
                 prompt = sub.generation.hashes.of(sub.generation.prompt, hashing)
                 found |= self._predicted.match(prompt, self._clock())
         return {w.name: found[w.name, w.epoch] for w in snapshot.workers if (w.name, w.epoch) in found}
@@ -240,18 +238,18 @@ class Dispatcher:
         worker = route.prefill or route.decode
         hello = self._hello(worker)
         if route.to_compute >= hello.block_size:
-            hashing = Hashing(hello.kv_revision, hello.block_size, self.digest(sub.generation, hello))
+            hashing = Hashing(hello.kv_revision, hello.block_size, self.digest(sub, hello))
             prompt = sub.generation.hashes.of(sub.generation.prompt, hashing)
             self._predicted.add(sub.id, worker, hello.epoch, prompt, self._clock() + PREDICTED_SECONDS)
 
     def _send_local(self, sub: SubRequest, route: Route) -> bool:
-        sequence = self._sequence(sub, route.decode)
+        sequence = self._sequence(sub, self.digest(sub, self._hello(route.decode)))
         tokens = len(sequence.token_ids) // 4
         self._fleet.sent(route.decode, queued=route.to_compute, held=tokens)
         return self._send(route.decode, Generate(sub.id, sub.attempt, sequence))
 
     def _send_pair(self, sub: SubRequest, route: Route, prefill: str) -> bool:
-        sequence, room = self._sequence(sub, route.decode), self._room()
+        sequence, room = self._sequence(sub, self.digest(sub, self._hello(route.decode))), self._room()
         tokens = len(sequence.token_ids) // 4
         self._fleet.sent(prefill, queued=route.to_compute, held=tokens)
         self._fleet.sent(route.decode, queued=0, held=tokens)
@@ -259,12 +257,8 @@ class Dispatcher:
         here = Decode(sub.id, sub.attempt, room, sequence, self._peer(prefill))
         return self._send(prefill, there) and self._send(route.decode, here)
 
-    def _adapter(self, generation: RunningGeneration) -> str:
-        """The name of the adapter that was asked for, if one was."""
-        return generation.request.model if generation.request.model in self._adapters else ""
-
-    def _sequence(self, sub: SubRequest, worker: str) -> Sequence:
-        """As `worker` is told it, and the one that hands it over."""
+    def _sequence(self, sub: SubRequest, adapter: str) -> Sequence:
+        """As workers are told it, with the digest of its adapter."""
         generation = sub.generation
         request = generation.request
         return Sequence(
@@ -276,7 +270,7 @@ class Dispatcher:
             priority=request.priority,
             tenant=request.tenant,
             cache_salt=request.cache_salt,
-            adapter=self.digest(generation, self._hello(worker)),
+            adapter=adapter,
             trace=generation.trace.dispatched(sub) if generation.trace is not None else "",
         )
 
@@ -310,7 +304,14 @@ def _params(generation: RunningGeneration) -> SamplingParams:
     return msgspec.structs.replace(params, prompt_logprobs=None)
 
 
-def _hashings(snapshot: FleetSnapshot, adapter: str) -> set[Hashing]:
+def _hashings(snapshot: FleetSnapshot, adapter: str, digest: str = "") -> set[Hashing]:
     """Every way in which a worker of this fleet hashes blocks of sequences with this adapter, or with none."""
-    able = [worker for worker in snapshot.workers if not adapter or adapter in worker.adapters]
-    return {Hashing(worker.kv_revision, worker.block_size, worker.adapters.get(adapter, "")) for worker in able}
+    able = [worker for worker in snapshot.workers if not adapter or filters.has_adapter(worker, adapter, digest)]
+    return {
+        Hashing(worker.kv_revision, worker.block_size, digest or worker.adapters.get(adapter, "")) for worker in able
+    }
+
+
+def _hashings_of(sub: SubRequest, snapshot: FleetSnapshot) -> set[Hashing]:
+    """The same for this one, which keeps the adapter that its output is of."""
+    return _hashings(snapshot, sub.generation.request.adapter, sub.adapter_digest if sub.output else "")

@@ -301,7 +301,7 @@ class SubRequestDriver:
         worker = self._fleet.worker(outcome.decode)
         if worker is not None and worker.hello is not None:
             sub.kv_revision = worker.hello.kv_revision
-            sub.adapter_digest = self._dispatcher.digest(sub.generation, worker.hello)
+            sub.adapter_digest = self._dispatcher.digest(sub, worker.hello)
         self._registry.place(sub, outcome)
         sub.generation.timing.placed(outcome.attempt, bool(outcome.prefill))
         self.step(sub, E.PLACED)

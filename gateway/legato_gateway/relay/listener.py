@@ -58,14 +58,16 @@ class WorkerListener:
         if known is None:
             return
         replaced = known.epoch not in ("", hello.epoch)
+        continues = known.greeted and not replaced
         self._fleet.greeted(worker, hello)
         if replaced:
             self._driver.lost(worker, f"{worker} was replaced", died=True)
         if known.foreign:
             _log.warning("%s is given no requests: %s", worker, known.problem)
             self._metrics.foreign(worker)
-        self._index.expect(worker, hello.epoch)
-        self._snapshots.request_snapshot(worker)
+        if not continues:
+            self._index.expect(worker, hello.epoch)
+            self._snapshots.request_snapshot(worker)
         self._fleet_changed()
 
     def received(self, worker: str, frame: FromWorker) -> None:

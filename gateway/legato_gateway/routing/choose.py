@@ -131,7 +131,8 @@ class _Costs:
 
     def _candidate(self, worker: WorkerView, matched: int, left: int, cost: float) -> _Candidate:
         if self.need.adapter:
-            cost += scorers.adapter_cost(worker, self.need.adapter, self.weights)
+            _, digest = filters.lineage(worker, self.need)
+            cost += scorers.adapter_cost(worker, digest, self.weights)
         cached = matched * worker.block_size
         return _Candidate(worker, cached, self.need.tokens - cached, left, cost, scorers.rounded(cost))
 

@@ -44,16 +44,22 @@ def never(worker: WorkerView, need: Need) -> str | None:
         return f"cannot make output match a grammar of kind {need.grammar}"
     if lacking := [name for name in need.params if name not in worker.params]:
         return f"cannot obey {lacking[0]}"
-    if need.adapter and need.adapter not in worker.adapters:
-        return f"has no adapter {need.adapter}"
-    if need.digest and worker.adapters[need.adapter] != need.digest:
-        return f"has another adapter {need.adapter}"
+    if need.adapter and not has_adapter(worker, need.adapter, need.digest):
+        other = "another" if need.digest and need.adapter in worker.adapters else "no"
+        return f"has {other} adapter {need.adapter}"
     return too_small(worker, need)
+
+
+def has_adapter(worker: WorkerView, name: str, digest: str) -> bool:
+    """One of that digest, where that is known already, whatever its name is there now; or else of that name."""
+    if not digest:
+        return name in worker.adapters
+    return digest in worker.adapters.values() or digest in worker.former_adapters
 
 
 def lineage(worker: WorkerView, need: Need) -> tuple[str, str]:
     """Equal for workers between which a sequence like this can go: KV revision, and digest of its adapter."""
-    return worker.kv_revision, worker.adapters.get(need.adapter, "")
+    return worker.kv_revision, need.digest or worker.adapters.get(need.adapter, "")
 
 
 def why_not(worker: WorkerView, need: Need, matched: int) -> str | None:

@@ -44,6 +44,7 @@ class WorkerView:
     adapters: Mapping[str, str] = field(
         default_factory=dict
     )  # digest of each adapter that it can compute with, by name
+    former_adapters: tuple[str, ...] = ()  # digests of others, which only go on with what began with them
     loaded_adapters: tuple[str, ...] = ()  # digests of those in its memory
     credits: int | None = None  # how many more sequences it takes; None: it sets no limit
     pending_tokens: int = 0

@@ -73,9 +73,9 @@ def step_seconds(worker: WorkerView, rows: int, tokens: int, usual: float) -> fl
     return cost.per_step + cost.per_row * rows + cost.per_context * (worker.context_tokens + tokens)
 
 
-def adapter_cost(worker: WorkerView, adapter: str, weights: Weights) -> float:
+def adapter_cost(worker: WorkerView, digest: str, weights: Weights) -> float:
     """Seconds that an adapter costs which it has to load first."""
-    return 0.0 if worker.adapters.get(adapter) in worker.loaded_adapters else weights.adapter
+    return 0.0 if digest in worker.loaded_adapters else weights.adapter
 
 
 def transfer_seconds(uncached: int) -> float:

@@ -1,7 +1,7 @@
 """What the handlers of all APIs work with."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from legato_gateway.clients.identify import Clients
 from legato_gateway.request import Relay
@@ -18,7 +18,8 @@ from legato_protocol import names
 class ServingContext:
     """The collaborators of the handlers. `default_deadline` is in seconds."""
 
-    of_model: ModelServing
+    model_serving: ModelServing  # without its adapters, which come and go
+    adapters: Callable[[], tuple[str, ...]]
     relay: Relay
     default_deadline: float
     max_body_bytes: int
@@ -28,6 +29,11 @@ class ServingContext:
     preparation: PreparationPool
     clients: Clients
     body_turns: LargeBodyTurns = field(default_factory=LargeBodyTurns)
+
+    @property
+    def of_model(self) -> ModelServing:
+        """With the adapters of now: a request is of the moment that it is checked in."""
+        return replace(self.model_serving, adapters=self.adapters())
 
     def deadline(self, headers: Mapping[str, str]) -> Deadline:
         """That of a request that arrives now. Raises BadRequest."""

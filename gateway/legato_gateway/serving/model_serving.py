@@ -96,6 +96,10 @@ class ModelServing:
     def limits(self) -> ModelLimits:
         return ModelLimits(self.tokens.vocab_size, tuple(self.tokens.eos_ids), self.model.context, self.model.defaults)
 
+    def adapter(self, name: str | None) -> str:
+        """The name, if it is an adapter's."""
+        return name if name is not None and name in self.adapters else ""
+
     def check_model(self, name: str | None) -> ServedModel:
         """The model or adapter of that name; who names none means the model. Raises NotFound."""
         for served in self.models:

@@ -129,7 +129,9 @@ class Fleet:
             worker.pending, worker.pending_before = Pending(), Pending()
             worker.failures.clear()
             self._broken.pop(name, None)
-        worker.hello, worker.load = hello, None
+        if not (worker.greeted and worker.epoch == hello.epoch):  # else it only has other adapters
+            worker.load = None
+        worker.hello = hello
         worker.foreign = hello.model != self._model
         told = f"it serves another model ({hello.model or 'untold'}) than this gateway ({self._model})"
         worker.connection, worker.problem = "connected", told if worker.foreign else ""
@@ -240,6 +242,7 @@ class Fleet:
             grammars=hello.grammars,
             params=hello.params,
             adapters=hello.adapters,
+            former_adapters=hello.former_adapters,
             loaded_adapters=load.adapters if load else (),
             ready=worker.ready,
             draining=worker.draining,
@@ -265,7 +268,7 @@ class Fleet:
 
 def _opens(before: WorkerView, after: WorkerView) -> bool:
     """Whether something may start after this change that could not before."""
-    if before.epoch != after.epoch or before.usable != after.usable:
+    if before.epoch != after.epoch or before.usable != after.usable or before.adapters != after.adapters:
         return True
     return (
         after.room > before.room

@@ -13,8 +13,11 @@ PROGRESSING = "Progressing"
 ROUTE_READY = "RouteReady"
 SCALING_ACTIVE = "ScalingActive"
 UPGRADED = "Upgraded"
+ADAPTERS_READY = "AdaptersReady"
 
 ACCEPTED = "Accepted"
+ADAPTERS_PENDING = "AdaptersPending"
+ADAPTER_REFUSED = "AdapterRefused"
 ADVISORY = "Advisory"
 ALL_READY = "AllReady"
 API_REFUSED = "APIRefused"
@@ -56,6 +59,8 @@ WORKER_REFUSED = "WorkerRefused"
 
 REASONS = {
     ACCEPTED: "requests from outside the cluster reach the gateways, by what the routes' controllers say",
+    ADAPTERS_PENDING: "pods have not read the changed list of adapters yet, which takes up to two minutes",
+    ADAPTER_REFUSED: "a worker cannot open an adapter; the message says where and why; all else goes on as before",
     ADVISORY: "`scaling.mode` is `Advisory`: the autoscaler tells what it would set and changes nothing",
     ALL_READY: "all components needed to serve requests are ready",
     API_REFUSED: "the API server rejected a write of the operator: a quota, a policy, a webhook or missing permissions",
@@ -98,7 +103,7 @@ REASONS = {
 
 # With status False these raise no warning: they are transient, or what was requested.
 CALM = frozenset(
-    {ADVISORY, DELETING, DOWNLOADING, NOT_NEEDED, NO_READY_WORKER}
+    {ADAPTERS_PENDING, ADVISORY, DELETING, DOWNLOADING, NOT_NEEDED, NO_READY_WORKER}
     | {PAUSED, ROLLING_OUT, ROUTE_PENDING, SCALING, STARTING, UNKNOWN, UPGRADING, UP_TO_DATE, WAITING_FOR_TURN}
 )
 

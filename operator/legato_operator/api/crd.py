@@ -38,6 +38,7 @@ _NOT_FILLED_IN = {
     "spec.model.source.huggingFace.resources",
     "spec.model.generationConfig",
     "spec.model.adapters",
+    "spec.model.adapterVolumes",
     "spec.model.adaptersInMemory",
     "spec.model.maxAdapterRank",
     "spec.routing.weights.adapter",

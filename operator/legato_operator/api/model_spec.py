@@ -76,6 +76,17 @@ class Adapter(ManifestPart):
     """Model name that clients put into requests."""
     source: AdapterSource
     """Where the adapter is; exactly one of pvc, path and image must be set."""
+    max_rank: Annotated[int, Field(ge=1, le=1024)] | None = None
+    """Maximum rank of this adapter; maxAdapterRank if not given."""
+
+
+class AdapterVolume(ManifestPart):
+    """A place that workers see whether or not there are adapters; exactly one field must be set."""
+
+    claim: ObjectName | None = None
+    """The PersistentVolumeClaim, in the service's namespace."""
+    path: Annotated[str, Field(min_length=1, max_length=4096, pattern=r"^[^-]")] | None = None
+    """A directory on the machine (on Kubernetes: on every node)."""
 
 
 class Model(ManifestPart):
@@ -89,7 +100,9 @@ class Model(ManifestPart):
     """Defaults for sampling where a request gives none: the Model's (generation_config.json), or None of them."""
     adapters: Annotated[list[Adapter], Field(max_length=32)] = []
     """LoRA adapters, each served under its name beside the model."""
+    adapter_volumes: Annotated[list[AdapterVolume], Field(max_length=8)] = []
+    """Volumes that workers mount for adapters to come: adapters on them are added and removed without a rollout."""
     adapters_in_memory: Annotated[int, Field(ge=1, le=1024)] = 8
     """Maximum number of adapters in the memory of a worker; others are loaded as needed."""
     max_adapter_rank: Annotated[int, Field(ge=1, le=1024)] = 64
-    """Maximum rank of an adapter; workers do not start with one of a higher rank."""
+    """Maximum rank of an adapter: one of a higher rank is not served."""

@@ -42,6 +42,9 @@ def _adapters(spec: Spec) -> Iterator[Reference]:
     for number, adapter in enumerate(spec.model.adapters):
         if adapter.source.pvc:
             yield Reference(f"spec.model.adapters.{number}.source.pvc.claim", CLAIM, adapter.source.pvc.claim)
+    for number, volume in enumerate(spec.model.adapter_volumes):
+        if volume.claim:
+            yield Reference(f"spec.model.adapterVolumes.{number}.claim", CLAIM, volume.claim)
 
 
 def _api_keys(spec: Spec) -> Iterator[Reference]:

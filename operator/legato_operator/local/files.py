@@ -1,4 +1,5 @@
-"""The files by which processes find one another: announced ports, the list of workers for gateways, and tokens."""
+"""The files by which processes find one another: announced ports, the list of workers for gateways, and what is
+mounted."""
 
 import json
 import os
@@ -47,9 +48,9 @@ class WorkersFile:
         write_atomically(self.path, json.dumps(entries))
 
 
-class SecretFolder:
-    """A Secret as its pods see it, a file for each key. As from a kubelet, all of them change at once, and they stay
-    when the Secret is gone."""
+class MountedFolder:
+    """A Secret or ConfigMap as its pods see it, a file for each key. As from a kubelet, all of them change at once, and
+    they stay when it is gone."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -64,5 +65,8 @@ class SecretFolder:
             (fresh / name).write_text(text)
         link.symlink_to(fresh.name)
         link.replace(data)
+        for name in content:
+            if not (self.path / name).is_symlink():
+                (self.path / name).symlink_to(Path(data.name, name))
         if before is not None:
             shutil.rmtree(before)

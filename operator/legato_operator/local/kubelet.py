@@ -2,17 +2,23 @@
 
 import asyncio
 import contextlib
+from collections.abc import Callable, Mapping
 
-from legato_operator.cluster import Object, is_leaving, labels_of, ref_of, uid_of
+from legato_operator.cluster import Object, Ref, is_leaving, labels_of, ref_of, uid_of
 from legato_operator.errors import Gone
-from legato_operator.local.files import SecretFolder, WorkersFile
+from legato_operator.local.files import MountedFolder, WorkersFile
 from legato_operator.local.pod import PodLife, Surroundings
 from legato_operator.local.pod_status import HOST
-from legato_operator.manifests import common, secret
+from legato_operator.manifests import adapters, common, secret
 from legato_protocol import names
 
 ENV_WORKERS = "LEGATO_WORKERS_FILE"
 ENV_TOKENS = "LEGATO_TOKEN_FOLDER"
+ENV_ADAPTERS = "LEGATO_ADAPTERS_FOLDER"
+_MOUNTED: Mapping[str, Callable[[Object], dict[str, str]]] = {
+    "Secret": secret.content,
+    adapters.CONFIG_MAP: adapters.content,
+}
 
 
 class Kubelet:
@@ -22,12 +28,13 @@ class Kubelet:
         self._around = around
         self._lives: dict[str, PodLife] = {}  # by uid
         self._files: dict[tuple[str, str], WorkersFile] = {}  # by namespace and service
-        self._tokens: dict[tuple[str, str], SecretFolder] = {}  # by namespace and Secret
+        self._mounted: dict[Ref, MountedFolder] = {}  # Secrets and ConfigMaps
 
     async def run(self) -> None:
-        """Follow the pods of the store, and the Secrets with their tokens."""
+        """Follow the pods of the store, and what they have mounted: tokens and lists of adapters."""
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._follow_secrets())
+            for kind, content in _MOUNTED.items():
+                tasks.create_task(self._follow_mounted(kind, content))
             while True:
                 listing = await self._around.store.list("Pod")
                 for pod in listing.items:
@@ -64,30 +71,27 @@ class Kubelet:
             elif is_worker and "control" in ports:
                 workers.add(name, f"{HOST}:{ports['control']}")
 
-        tokens = self._token_folder(
-            ref_of(pod).namespace, common.token_name_of(labels_of(pod).get(names.LABEL_SERVICE, ""))
-        )
-        variables = {ENV_WORKERS: str(workers.path), ENV_TOKENS: str(tokens.path)}
+        service, namespace = labels_of(pod).get(names.LABEL_SERVICE, ""), ref_of(pod).namespace
+        tokens = self._folder(Ref("Secret", namespace, common.token_name_of(service)))
+        listed = self._folder(Ref(adapters.CONFIG_MAP, namespace, adapters.name(service)))
+        variables = {ENV_WORKERS: str(workers.path), ENV_TOKENS: str(tokens.path), ENV_ADAPTERS: str(listed.path)}
         return PodLife(pod, self._around, variables, reachable)
 
-    async def _follow_secrets(self) -> None:
+    async def _follow_mounted(self, kind: str, content: Callable[[Object], dict[str, str]]) -> None:
         while True:
-            listing = await self._around.store.list("Secret")
+            listing = await self._around.store.list(kind)
             for item in listing.items:
-                self._bring(item)
+                self._folder(ref_of(item)).write(content(item))
             with contextlib.suppress(Gone):  # then list again
-                async for event in self._around.store.watch("Secret", listing.version):
+                async for event in self._around.store.watch(kind, listing.version):
                     if event.type != "DELETED":
-                        self._bring(event.object)
+                        self._folder(ref_of(event.object)).write(content(event.object))
 
-    def _bring(self, item: Object) -> None:
-        self._token_folder(ref_of(item).namespace, ref_of(item).name).write(secret.content(item))
-
-    def _token_folder(self, namespace: str, name: str) -> SecretFolder:
-        key = (namespace, name)
-        if key not in self._tokens:
-            self._tokens[key] = SecretFolder(self._around.folder / f"{namespace}.{name}.secret")
-        return self._tokens[key]
+    def _folder(self, ref: Ref) -> MountedFolder:
+        if ref not in self._mounted:
+            name = f"{ref.namespace}.{ref.name}.{ref.kind.lower()}"
+            self._mounted[ref] = MountedFolder(self._around.folder / name)
+        return self._mounted[ref]
 
     def _workers_file(self, pod: Object) -> WorkersFile:
         key = (ref_of(pod).namespace, labels_of(pod).get(names.LABEL_SERVICE, ""))

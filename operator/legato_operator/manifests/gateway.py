@@ -7,7 +7,7 @@ from typing import Any
 from legato_operator.api import roles
 from legato_operator.api.gateway_spec import APIKeys, GatewayTLS, ResponseStoreSpec, RoutingWeights
 from legato_operator.api.resources import InferenceService
-from legato_operator.manifests import common, container, model, overlay
+from legato_operator.manifests import adapters, common, container, model, overlay
 from legato_operator.manifests.model import Delivery
 from legato_operator.manifests.placement import Containers, PodPlacement
 from legato_protocol import durations, names
@@ -23,7 +23,7 @@ _REQUESTS = {"cpu": "100m", "memory": "256Mi"}
 def template(service: InferenceService, placement: PodPlacement) -> dict[str, Any]:
     """The pod's metadata and spec."""
     delivery = model.delivery(service, placement)
-    arguments = ["gateway", *_process(service, placement), *_policy(service, delivery)]
+    arguments = ["gateway", *_process(service, placement), *_policy(service, placement, delivery)]
     env = [
         *common.tracing_variables(service, placement),
         *common.sampling_variables(service, placement),
@@ -93,6 +93,7 @@ def _in_container(
     if tls and tls.secret:
         pod = container.with_secret(pod, _TLS, _TLS_FOLDER, tls.secret)
     pod = container.with_internal_tls(pod, service.spec.internal_tls)
+    pod = container.with_volumes(pod, adapters.list_volume(service, placement))
     spread = {common.SPREAD: [common.spread(common.selector(service, role=common.GATEWAY))]}
     return pod | {
         "serviceAccountName": common.pool_name(service, common.GATEWAY),
@@ -132,7 +133,7 @@ def _process(service: InferenceService, placement: PodPlacement) -> list[str]:
     ]
 
 
-def _policy(service: InferenceService, delivery: Delivery) -> list[str]:
+def _policy(service: InferenceService, placement: PodPlacement, delivery: Delivery) -> list[str]:
     spec = service.spec
     return [
         "--model",
@@ -163,7 +164,7 @@ def _policy(service: InferenceService, delivery: Delivery) -> list[str]:
         *([f"--api-keys-file={_api_keys_file(spec.gateway.api_keys)}"] if spec.gateway.api_keys else ()),
         *_tls_flags(spec.gateway.tls),
         *container.internal_tls_flags(service),
-        *(f"--adapter={adapter.name}" for adapter in spec.model.adapters),
+        *adapters.gateway_arguments(service, placement),
         *(f"--trusted-proxy={network}" for network in spec.gateway.trusted_proxies),
         *(f"--allowed-origin={origin}" for origin in spec.gateway.allowed_origins),
         *(f"--tenant-quota={tenant}={tokens}" for tenant, tokens in spec.gateway.tenant_tokens_per_minute.items()),

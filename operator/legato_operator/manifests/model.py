@@ -5,14 +5,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
-from legato_operator.api.model_spec import AdapterSource, HuggingFace
+from legato_operator.api.model_spec import HuggingFace
 from legato_operator.api.resources import InferenceService
 from legato_operator.manifests import common
 from legato_operator.manifests.placement import PodPlacement
 from legato_protocol import names
 
 FOLDER = "/model"
-ADAPTERS = "/adapters"
 CACHE = "/cache"
 _VOLUME = "model"
 
@@ -57,49 +56,6 @@ def delivery(service: InferenceService, placement: PodPlacement) -> Delivery:
     # The last part of its name stays: it tells a GGUF file.
     path = posixpath.normpath(str(source.path))
     return _mounted({"hostPath": {"path": path}}, posixpath.join(FOLDER, posixpath.basename(path)))
-
-
-def adapter_volumes(service: InferenceService, placement: PodPlacement) -> list[Volume]:
-    """What brings the adapters' directories into a worker's pod, in the manifest's order."""
-    if placement.containers is None:
-        return []
-    policy = placement.containers.pull_policy
-    return [_adapter_volume(number, each.source, policy) for number, each in enumerate(service.spec.model.adapters)]
-
-
-def adapter_arguments(service: InferenceService, placement: PodPlacement) -> list[str]:
-    """Flags that name each adapter and its directory; none without adapters, so that other workers stay as they are."""
-    model = service.spec.model
-    if not model.adapters:
-        return []
-    flags = []
-    for number, adapter in enumerate(model.adapters):
-        pvc, at = adapter.source.pvc, str(adapter.source.path)
-        if placement.containers:
-            at = _adapter_folder(number)
-            at = posixpath.normpath(posixpath.join(at, pvc.path.lstrip("/"))) if pvc else at
-        flags.append(f"--adapter={adapter.name}={at}")
-    return [
-        *flags,
-        f"--adapters-in-memory={model.adapters_in_memory}",
-        f"--max-adapter-rank={model.max_adapter_rank}",
-    ]
-
-
-def _adapter_folder(number: int) -> str:
-    return f"{ADAPTERS}/{number}"
-
-
-def _adapter_volume(number: int, source: AdapterSource, pull_policy: str) -> Volume:
-    name = f"adapter-{number}"
-    if source.pvc:
-        volume: dict[str, Any] = {"persistentVolumeClaim": {"claimName": source.pvc.claim, "readOnly": True}}
-    elif source.image:
-        volume = {"image": {"reference": source.image, "pullPolicy": pull_policy}}
-    else:
-        volume = {"hostPath": {"path": posixpath.normpath(str(source.path))}}
-    mount = {"name": name, "mountPath": _adapter_folder(number), "readOnly": True}
-    return Volume({"name": name, **volume}, mount)
 
 
 def download_arguments(found: HuggingFace, gateway: bool) -> list[str]:

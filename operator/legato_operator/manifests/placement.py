@@ -32,6 +32,7 @@ class PodPlacement:
     control_port: int
     discovery: tuple[str, ...]  # the gateway's flags that say where it learns of workers
     token_folder: str  # where processes find the service's tokens
+    adapters_folder: str  # where they find the list of its adapters
     announce: tuple[str, ...] = ()  # the flags that make a process tell the ports it took
     transfer: tuple[str, ...] = ()  # the worker's flags that say where hand-offs reach it
     shared_cores: int | None = None  # that all workers have among them; None where each has a machine to itself
@@ -57,6 +58,7 @@ def local(program: tuple[str, ...], cores: int | None = None) -> PodPlacement:
         control_port=0,
         discovery=("--workers-file", "$(LEGATO_WORKERS_FILE)"),
         token_folder="$(LEGATO_TOKEN_FOLDER)",
+        adapters_folder="$(LEGATO_ADAPTERS_FOLDER)",
         announce=("--announce", "$(LEGATO_ANNOUNCE_FILE)"),
         shared_cores=cores,
     )
@@ -82,6 +84,7 @@ def kubernetes(
         control_port=names.WORKER_CONTROL_PORT,
         discovery=("--workers-service", "{service}-workers", "--namespace", "{namespace}"),
         token_folder="/etc/legato/token",
+        adapters_folder="/etc/legato/adapters",
         transfer=("--transfer-host", "$(LEGATO_POD_IP)", "--transfer-ports", f"{low}-{high}"),
         containers=Containers(engine_image, gateway_image, pull_policy, pull_secrets, operator_namespace),
         gpu_resources=gpu_resources,

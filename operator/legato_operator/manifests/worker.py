@@ -5,7 +5,7 @@ from typing import Any
 
 from legato_operator.api import quantities, roles
 from legato_operator.api.resources import InferenceService
-from legato_operator.manifests import common, container, model, overlay
+from legato_operator.manifests import adapters, common, container, model, overlay
 from legato_operator.manifests.model import Delivery
 from legato_operator.manifests.placement import PodPlacement
 from legato_protocol import durations, names
@@ -32,7 +32,8 @@ def template(service: InferenceService, pool: str, placement: PodPlacement) -> d
         ports = {"health": placement.health_port, **container.control_ports(tls, placement)}
         image = service.spec.engine.image or placement.containers.engine_image
         spec = container.contained(worker, placement.containers, image, ports, delivery)
-        spec = container.with_volumes(spec, model.adapter_volumes(service, placement))
+        adapted = (*adapters.volumes(service, placement), *adapters.list_volume(service, placement))
+        spec = container.with_volumes(spec, adapted)
         spec = container.with_secret(spec, container.TOKEN, placement.token_folder, common.token_name(service))
         spec = container.with_internal_tls(spec, tls)
         spec |= {"serviceAccountName": common.pool_name(service, "worker"), "automountServiceAccountToken": False}
@@ -88,7 +89,7 @@ def _arguments(service: InferenceService, pool: str, placement: PodPlacement, de
         "worker",
         *_identity(service, pool),
         *_engine(service, delivery),
-        *model.adapter_arguments(service, placement),
+        *adapters.worker_arguments(service, placement),
         *_decoding(service, pool),
         *_hang(service),
         *_process(service, pool, placement),

@@ -7,9 +7,9 @@ from typing import Any, Protocol
 
 from legato_operator.api import conditions, references, resources
 from legato_operator.clock import Clock
-from legato_operator.cluster import Cluster, Object, Ref, is_leaving, ref_of, uid_of
+from legato_operator.cluster import Cluster, Object, Ref, is_leaving, labels_of, ref_of, uid_of
 from legato_operator.errors import ClusterError, Forbidden, ObjectNotFound, Unavailable
-from legato_operator.manifests import common, route, secret
+from legato_operator.manifests import adapters, common, route, secret
 from legato_operator.manifests.secret import ServiceToken
 from legato_operator.observing import ownership, peer_tls, reached
 from legato_operator.observing.observed import Accepted, Observed, PeerTLS, Pod, WorkerState, known_tokens
@@ -67,7 +67,8 @@ async def observe(
     kinds = ("Pod", ownership.REPLICA_SET, *common.OWNED_KINDS)
     pods, sets, *lists = await asyncio.gather(*(cluster.list(kind, ref.namespace, mine) for kind in kinds))
     routes, unusable = await find_routes(cluster, ref, service, stored.get("status", {}))
-    objects = (*(item for listing in lists for item in listing.items), *routes)
+    listed = await _adapter_list(cluster, service, stored.get("status", {}))
+    objects = (*(item for listing in lists for item in listing.items), *routes, *listed)
     found, others = ownership.read(ref, uid_of(stored), pods.items, (*sets.items, *objects), clock.now())
     found = await peer_tls.known(cluster, service, found)
     seen = await asyncio.gather(*(_asked(pod, workers, tokens) for pod in found))
@@ -114,6 +115,21 @@ async def find_routes(
         except Forbidden as error:
             unusable[kind] = conditions.API_REFUSED, f"the operator may not create {kind}s (rbac.routes): {error}"
     return found, unusable
+
+
+async def _adapter_list(
+    cluster: Cluster, service: resources.InferenceService, status: Mapping[str, Any]
+) -> list[Object]:
+    """The ConfigMap with the adapters of a service that has some, or had. It is looked for by its name: nobody may list
+    all that there are. One of that name that is somebody else's is not touched."""
+    if not (adapters.are_listed(service) or conditions.find(status, conditions.ADAPTERS_READY)):
+        return []
+    name, namespace = service.metadata.name, service.metadata.namespace
+    try:
+        found = await cluster.get(Ref(adapters.CONFIG_MAP, namespace, adapters.name(name)))
+    except (ObjectNotFound, Forbidden):
+        return []
+    return [found] if labels_of(found).get(names.LABEL_SERVICE) == name else []
 
 
 async def find_pods(cluster: Cluster, service: Ref, uid: str, now: float) -> list[Pod]:

@@ -18,6 +18,15 @@ def known_tokens(held: ServiceToken | None, remembered: ServiceToken | None = No
 
 
 @dataclass(frozen=True)
+class AdapterState:
+    """What came of a list of adapters in a worker."""
+
+    list: str  # its id; empty where none was read yet
+    offered: frozenset[str] = frozenset()  # names
+    problems: Mapping[str, str] = field(default_factory=dict)  # why others cannot be had, by name
+
+
+@dataclass(frozen=True)
 class WorkerState:
     """What a worker says of itself on its control port."""
 
@@ -26,6 +35,7 @@ class WorkerState:
     transport: str  # empty when it has none
     stopping: bool = False  # its process was told to end, or does not say that it was not
     tokens: tuple[str, ...] = ()  # ids of the tokens that it takes, the one that it shows first; none by an older one
+    adapters: AdapterState | None = None  # None: it follows no list
 
 
 @dataclass(frozen=True)

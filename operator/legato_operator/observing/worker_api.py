@@ -7,7 +7,7 @@ from typing import Any
 import aiohttp
 
 from legato_operator.observing.control_port import ControlPort
-from legato_operator.observing.observed import PeerTLS, WorkerState
+from legato_operator.observing.observed import AdapterState, PeerTLS, WorkerState
 from legato_protocol.followed_files import InvalidFile
 
 TIMEOUT = 2.0  # seconds for a whole answer; one slow worker must not hold up a pass for longer
@@ -50,4 +50,10 @@ def _read(state: dict[str, Any]) -> WorkerState:
     busy = max(sequences, 0 if state.get("idle", True) else 1)
     stopping = bool(state.get("stopping", True))  # an older worker does not know how to serve again
     tokens = tuple(str(each) for each in state.get("tokens", ()))
-    return WorkerState(busy, draining, str(state.get("transport", "")), stopping, tokens)
+    adapters = _adapters(state["adapters"]) if "adapters" in state else None
+    return WorkerState(busy, draining, str(state.get("transport", "")), stopping, tokens, adapters)
+
+
+def _adapters(told: dict[str, Any]) -> AdapterState:
+    problems = {str(name): str(problem) for name, problem in dict(told["problems"]).items()}
+    return AdapterState(str(told["list"]), frozenset(map(str, told["offered"])), problems)

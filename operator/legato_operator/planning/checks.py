@@ -61,6 +61,9 @@ def _source(spec: Spec) -> Iterator[Problem]:
     for number, adapter in enumerate(spec.model.adapters):
         if adapter.source.path is None:
             yield f"spec.model.adapters.{number}.source", "only available on Kubernetes; use path"
+    for number, volume in enumerate(spec.model.adapter_volumes):
+        if volume.path is None:
+            yield f"spec.model.adapterVolumes.{number}.claim", "only available on Kubernetes; use path"
 
 
 def _tensor_parallel(spec: Spec) -> Iterator[Problem]:
@@ -139,6 +142,9 @@ def _absolute_path(spec: Spec) -> Iterator[Problem]:
     for number, adapter in enumerate(spec.model.adapters):
         if adapter.source.path is not None and not adapter.source.path.startswith("/"):
             yield f"spec.model.adapters.{number}.source.path", "must be absolute: it is a path of every node"
+    for number, volume in enumerate(spec.model.adapter_volumes):
+        if volume.path is not None and not volume.path.startswith("/"):
+            yield f"spec.model.adapterVolumes.{number}.path", "must be absolute: it is a path of every node"
 
 
 def _shared_memory(spec: Spec) -> Iterator[Problem]:

@@ -6,6 +6,7 @@ from typing import Any
 from legato_operator.cluster import ref_of, uid_of
 from legato_operator.manifests import (
     access,
+    adapters,
     common,
     disruption_budget,
     network_policy,
@@ -27,6 +28,8 @@ def desired(observed: Observed, targets: Targets, placement: PodPlacement) -> li
     """The desired objects, except the gateway's Deployment, revisions and the token."""
     service_ = observed.service
     found = [pool.worker_pool(service_, name) for name in targets]
+    if adapters.are_listed(service_):
+        found.append(adapters.config_map(service_, placement))
     if placement.containers is None:
         return found  # pods that are processes of one machine need no more
     return [

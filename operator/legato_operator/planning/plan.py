@@ -7,12 +7,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from legato_operator.api import roles
+from legato_operator.api import conditions, roles
 from legato_operator.cluster import Ref, is_leaving, ref_of, uid_of
 from legato_operator.manifests import common
 from legato_operator.manifests.placement import PodPlacement
 from legato_operator.observing.observed import Observed
 from legato_operator.planning import (
+    adapters,
     checks,
     gateway_plan,
     gpu_budget,
@@ -89,6 +90,8 @@ def plan(observed: Observed, placement: PodPlacement) -> Plan:
         again = min(again, placement.resync_after / _LOOKS_AT_ROTATION)
     if placement.containers is not None:
         again = routes.recheck_after(observed, again)
+    if conditions.find(new_status, conditions.ADAPTERS_READY).get("reason") == conditions.ADAPTERS_PENDING:
+        again = min(again, adapters.RECHECK_AFTER)
     if any(pod.unreached for pod in observed.pods):
         again = min(again, RECHECK_UNREACHED_AFTER)
     if observed.missing:

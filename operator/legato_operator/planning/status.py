@@ -11,7 +11,7 @@ from legato_operator.manifests import common
 from legato_operator.manifests.placement import PodPlacement
 from legato_operator.observing import reached
 from legato_operator.observing.observed import Observed, Pod, Refusal
-from legato_operator.planning import checks, failure, routes
+from legato_operator.planning import adapters, checks, failure, routes
 from legato_operator.planning.failure import Failure
 from legato_operator.planning.limits import PoolTarget
 from legato_operator.planning.pool_plan import PoolPlan
@@ -62,7 +62,9 @@ def of(
         ready = Condition(conditions.READY, False, progressing.reason, progressing.message)
     upgraded = (_upgraded(observed, found, upgrade),) if placement.containers else ()
     route = routes.condition(observed) if placement.containers else None
-    news = (ready, *parts, transport, *upgraded, *((route,) if route else ()), progressing)
+    adapted = adapters.condition(observed, found, placement)
+    optional = (condition for condition in (route, adapted) if condition is not None)
+    news = (ready, *parts, transport, *upgraded, *optional, progressing)
     service = observed.service
     scheme = "https" if service.spec.gateway.tls else "http"
     mine = {"scheme": scheme, "service": service.metadata.name, "namespace": service.metadata.namespace}
@@ -141,7 +143,8 @@ def _status(observed: Observed, news: Sequence[Condition]) -> dict[str, Any]:
         newest = refusal.generation
         told = [_set_back(observed, refusal, news[-1])]
         updated = [*updated[:-1], *conditions.update(known, told, newest, observed.timestamp)]
-    updated_types = {condition.type for condition in news} | {conditions.ROUTE_READY}  # told only where one is wanted
+    optional = {conditions.ROUTE_READY, conditions.ADAPTERS_READY}  # told only where they are wanted
+    updated_types = {condition.type for condition in news} | optional
     kept = [condition for condition in known if condition["type"] not in updated_types]
     return {"observedGeneration": newest, "conditions": [*updated, *kept]}
 

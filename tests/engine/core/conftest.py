@@ -13,6 +13,8 @@ import msgspec
 import pytest
 import torch
 
+from legato_engine.adapters.catalog import AdapterCatalog
+from legato_engine.adapters.offer import AdapterOffer
 from legato_engine.adapters.resident import OfferedAdapter, ResidentAdapters
 from legato_engine.core import frames
 from legato_engine.core.channel import Channel
@@ -34,6 +36,7 @@ from legato_engine.transfer.checksum import ArenaMemory
 from legato_engine.transfer.link import Link
 from legato_engine.transfer.memory import MemoryLink, Network
 from legato_protocol import stream
+from legato_protocol.adapter_list import AdapterEntry
 from legato_protocol.packed_logprobs import PackedLogprobs
 from legato_protocol.packed_tokens import pack_tokens
 from legato_protocol.sampling_params import SamplingParams
@@ -148,6 +151,7 @@ class Worker:
     others: dict[int, list[msgspec.Struct]] = field(default_factory=dict)  # what further gateways heard
     phases: list[frames.TracedPhase] = field(default_factory=list)
     status: CoreStatus | None = None
+    offer: AdapterOffer | None = None  # the last one
     splitter: Splitter = field(default_factory=Splitter)
 
     def tell(self, *said: stream.ToWorker, gateway: int = GATEWAY, **inbox: object) -> None:
@@ -165,6 +169,7 @@ class Worker:
                 turn = frames.decode_from_core(body)
                 assert isinstance(turn, Turn)
                 self.status = turn.status or self.status
+                self.offer = turn.offer or self.offer
                 self.phases += turn.phases
                 if turn.status is not None and turn.status.idle:
                     assert turn.status.load.used_blocks == 0, "metrics would call these leaked"
@@ -256,6 +261,7 @@ class World:
         grammars: Compilations | None = None,
         adapters: SequenceOf[OfferedAdapter] = (),
         adapters_in_memory: int = 8,
+        open_adapter: Callable[[AdapterEntry], OfferedAdapter] | None = None,
         **limits: int,
     ) -> Worker:
         ours, theirs = socket.socketpair()
@@ -266,6 +272,7 @@ class World:
             link = MemoryLink(self.network, name, runner.arena.address, runner.arena.nbytes)
         agent = self._agent(link, name, epoch, runner) if link else None
         pulse = Pulse(self.network.clock)
+        resident = ResidentAdapters(adapters, adapters_in_memory, scheduler.adapters)
         core = Core(
             Channel(theirs),
             InlineCompute(step_turns),
@@ -274,11 +281,12 @@ class World:
             events,
             agent,
             grammars or Compilations(None),
-            ResidentAdapters(adapters, adapters_in_memory, scheduler.adapters),
+            resident,
             kv_revision=runner.kv_revision,
             clock=self.network.clock,
             max_waiting=chosen.max_waiting,
             pulse=pulse,
+            catalog=AdapterCatalog(resident, open_adapter, self.network.clock) if open_adapter else None,
         )
         peer = Peer(name, epoch, link.address if link else b"")
         worker = Worker(core, ours, scheduler, agent, runner, peer, pulse)

@@ -10,7 +10,7 @@ pytestmark = pytest.mark.anyio
 
 @pytest.fixture
 def adapted(make: Any) -> Any:
-    return make(adapters=("sql", "team/law"))
+    return make(adapters=lambda: ("sql", "team/law"))
 
 
 async def test_they_are_listed_with_the_model_that_they_adapt(adapted: Any) -> None:

@@ -351,7 +351,7 @@ def _adapt(run, **digests):
 def test_a_request_for_an_adapter_is_sent_with_its_digest_and_hashed_apart(lab):
     run = Scripted(lab, "p", "d")
     _adapt(run, p0="one", d1="one")
-    adapted = run.start(model="sql")
+    adapted = run.start(adapter="sql")
     ((_, prefill),), ((_, decode),) = run.told(Prefill), run.told(Decode)
     assert prefill.sequence.adapter == decode.sequence.adapter == "one"
     base = run.start(model="the model itself")
@@ -366,14 +366,14 @@ def test_the_kv_of_the_base_is_no_prefix_of_an_adapters(lab):
     run = Scripted(lab, "u")
     _adapt(run, u0="one")
     _hold(run, "u0")
-    assert run.start(model="sql").route.cached_tokens == {"u0": 0}
+    assert run.start(adapter="sql").route.cached_tokens == {"u0": 0}
     assert run.start().route.cached_tokens == {"u0": 96}
 
 
 def test_what_goes_on_keeps_its_adapter_however_its_name_is_taken_meanwhile(lab):
     run = Scripted(lab, "u", "u", "u")
     _adapt(run, u0="old", u1="", u2="")
-    generation = run.start(model="sql")
+    generation = run.start(adapter="sql")
     run.until(lambda: generation.completion_tokens == 7)
     sub = run.sub(generation)
     assert run.relay._dispatcher.need(sub).digest == "old"
@@ -385,10 +385,43 @@ def test_what_goes_on_keeps_its_adapter_however_its_name_is_taken_meanwhile(lab)
     assert [frame.sequence.adapter for _, frame in run.told(Generate)] == ["old", "old"]
 
 
+def test_what_goes_on_may_go_where_its_adapter_lost_its_name(lab):
+    """It was removed or replaced while requests ran: they end with it, and new ones begin with what has the name."""
+    run = Scripted(lab, "u", "u")
+    _adapt(run, u0="old", u1="old")
+    generation = run.start(adapter="sql")
+    run.until(lambda: generation.completion_tokens == 7)
+    sub = run.sub(generation)
+    ((first, _),) = run.told(Generate)
+    for name in ("u0", "u1"):
+        _greet(run, name, adapters={"sql": "new"}, former_adapters=("old",))
+    run.relay.workers.received(first, Failed(sub.id, 1, "internal", "scripted", "decode", True))
+    run.until(lambda: len(run.told(Generate)) > 1)
+    (_, frame) = run.told(Generate)[-1]
+    assert frame.sequence.adapter == "old"
+    run.start(adapter="sql")
+    assert run.told(Generate)[-1][1].sequence.adapter == "new"
+
+
+def test_a_worker_with_other_adapters_is_the_same_worker_otherwise(lab):
+    run = Scripted(lab, "u")
+    _adapt(run, u0="one")
+    _hold(run, "u0")
+    generation = run.start(adapter="sql")
+    run.until(lambda: generation.completion_tokens == 7)
+    before, openings = run.fleet.worker("u0").load, run.fleet.openings
+    assert before is not None
+    _adapt(run, u0="two")
+    assert run.fleet.worker("u0").load == before
+    assert run.fleet.openings > openings, "who waits for the new one is tried"
+    assert run.start().route.cached_tokens == {"u0": 96}, "its prefix cache is known still"
+    assert len(run.told(Generate)) == 2, "nothing is dispatched again"
+
+
 def test_it_migrates_to_a_worker_with_the_same_adapter(lab):
     run = Scripted(lab, "u", "u", "u")
     _adapt(run, u0="old", u1="", u2="")
-    generation = run.start(model="sql")
+    generation = run.start(adapter="sql")
     run.until(lambda: generation.completion_tokens == 7)
     sub = run.sub(generation)
     assert run.relay._dispatcher.migrate(sub) is None

@@ -135,6 +135,18 @@ CASES = {
         _adapters({"name": "a", "source": {"path": "/a/../b"}}, {"name": "b", "source": {"pvc": {"claim": "c"}}}),
         _adapters({"name": "a", "source": {"path": "/a/..b"}}, {"name": "b", "source": {"pvc": {"claim": "c"}}}),
     ),
+    ("spec.model.adapters", "maxRank must"): (
+        _adapters({"name": "a", "source": {"path": "/a"}, "maxRank": 65}),
+        _adapters({"name": "a", "source": {"path": "/a"}, "maxRank": 64}, {"name": "b", "source": {"path": "/b"}}),
+    ),
+    ("spec.model.adapterVolumes", "exactly one"): (
+        {"model": {"source": BUILTIN, "adapterVolumes": [{"path": "/a"}, {"path": "/b", "claim": "b"}]}},
+        {"model": {"source": BUILTIN, "adapterVolumes": [{"path": "/a"}, {"claim": "b"}]}},
+    ),
+    ("spec.model.adapterVolumes", "paths must not"): (
+        {"model": {"source": BUILTIN, "adapterVolumes": [{"path": "/a/.."}]}},
+        {"model": {"source": BUILTIN, "adapterVolumes": [{"path": "/a/..b"}, {"claim": "b"}]}},
+    ),
     ("spec.model.adapters", "names must differ"): (
         _adapters({"name": "a", "source": {"path": "/a"}}, {"name": "a", "source": {"path": "/b"}}),
         _adapters({"name": "a", "source": {"path": "/a"}}, {"name": "A", "source": {"path": "/b"}}),

@@ -14,7 +14,7 @@ from legato_operator.kubernetes.handlers import LABELLED
 SYSTEM, TENANT = "legato-system", "legato-tenant"
 CLUSTER, NAMESPACED = f"{SYSTEM}:legato", f"{TENANT}:legato"
 OWNED = {"get", "list", "watch", "create", "patch", "delete"}
-SECRETS = {"secrets": {"get", "create", "patch", "delete"}}
+SECRETS = {kind: {"get", "create", "patch", "delete"} for kind in ("secrets", "configmaps")}
 
 # What every account may ask about itself.
 EVERYBODY = {

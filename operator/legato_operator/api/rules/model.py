@@ -27,6 +27,18 @@ def _adapters_have_own_names(model: Model) -> bool:
     return len(set(names)) == len(names) and model.served_name not in names
 
 
+def _adapter_volumes_are_one_thing(model: Model) -> bool:
+    return all((volume.claim is None) != (volume.path is None) for volume in model.adapter_volumes)
+
+
+def _adapter_volumes_stay_below(model: Model) -> bool:
+    return all(stays_below(volume.path) for volume in model.adapter_volumes)
+
+
+def _ranks_are_within(model: Model) -> bool:
+    return all((adapter.max_rank or 1) <= model.max_adapter_rank for adapter in model.adapters)
+
+
 def _chunk_holds_a_block(engine: Engine) -> bool:
     return engine.chunk_tokens >= engine.block_size
 
@@ -72,6 +84,29 @@ RULES = (
         holds=_adapters_have_own_names,
         cel="!has(self.adapters) || self.adapters.all(a, self.adapters.exists_one(b, b.name == a.name) && "
         "(!has(self.servedName) || a.name != self.servedName))",
+    ),
+    Rule(
+        at="spec.model",
+        field="adapters",
+        message="maxRank must be at most maxAdapterRank",
+        holds=_ranks_are_within,
+        cel="!has(self.adapters) || self.adapters.all(a, "
+        "!has(a.maxRank) || a.maxRank <= (has(self.maxAdapterRank) ? self.maxAdapterRank : 64))",
+    ),
+    Rule(
+        at="spec.model",
+        field="adapterVolumes",
+        message="exactly one of claim and path must be set for each",
+        holds=_adapter_volumes_are_one_thing,
+        cel="!has(self.adapterVolumes) || self.adapterVolumes.all(v, has(v.claim) != has(v.path))",
+    ),
+    Rule(
+        at="spec.model",
+        field="adapterVolumes",
+        message="paths must not contain ..",
+        holds=_adapter_volumes_stay_below,
+        cel="!has(self.adapterVolumes) || self.adapterVolumes.all(v, "
+        "!has(v.path) || !v.path.matches('(^|/)[.][.](/|$)'))",
     ),
     Rule(
         at="spec.engine",

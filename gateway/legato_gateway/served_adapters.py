@@ -1,0 +1,33 @@
+"""The adapters that clients can name now: those that are listed, as soon as workers have them."""
+
+from legato_gateway.routing.fleet_snapshot import FleetSnapshot
+from legato_gateway.workers.fleet import Fleet
+from legato_protocol.adapter_file import AdapterFile
+
+
+class ServedAdapters:
+    """Those `named` by flags are always served. Those that a file lists are, once there are workers with them: where
+    prompts are computed and where tokens are made, as far as there are such workers at all."""
+
+    def __init__(self, fleet: Fleet, named: tuple[str, ...], file: AdapterFile | None, served_name: str) -> None:
+        """A file cannot take the model's own name, `served_name`."""
+        self._fleet = fleet
+        self._named = named
+        self._file = file
+        self._served_name = served_name
+
+    def names(self) -> tuple[str, ...]:
+        """In the order of the list."""
+        if self._file is None:
+            return self._named
+        snapshot = self._fleet.snapshot()
+        listed = [name for name in self._file.value.names if name != self._served_name]
+        return tuple([name for name in listed if _is_there(name, snapshot)])
+
+
+def _is_there(name: str, snapshot: FleetSnapshot) -> bool:
+    for prefills in (True, False):
+        workers = [worker for worker in snapshot.workers if worker.prefills is prefills and worker.ready]
+        if workers and not any(name in worker.adapters for worker in workers):
+            return False
+    return True

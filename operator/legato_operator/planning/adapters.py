@@ -1,0 +1,51 @@
+"""Whether a service's processes have its adapters: the condition that tells, from what they say of themselves. Pure."""
+
+from collections.abc import Mapping, Sequence
+
+from legato_operator.api import conditions
+from legato_operator.api.conditions import Condition
+from legato_operator.manifests import adapters, common
+from legato_operator.manifests.placement import PodPlacement
+from legato_operator.observing.observed import Observed, Pod
+from legato_operator.planning.revisions import Revisions
+
+RECHECK_AFTER = 2.0  # seconds: nothing tells when a process has read the list
+
+
+def condition(observed: Observed, found: Mapping[str, Revisions], placement: PodPlacement) -> Condition | None:
+    """None where the manifest has no adapters. Pods of older revisions may lack volumes: what they cannot open counts
+    for nothing."""
+    if not adapters.are_listed(observed.service):
+        return None
+    kind, wanted = conditions.ADAPTERS_READY, adapters.list_id(observed.service, placement)
+    asked = [pod for pod in observed.pods if pod.ready and not pod.on_its_way_out]
+    workers = [pod for pod in asked if pod.pool != common.GATEWAY and pod.state is not None]
+    workers = [pod for pod in workers if pod.revision == common.revision_of(found[pod.pool].desired)]
+    if not workers:
+        return Condition(kind, None, conditions.UNKNOWN, "no ready worker has reported its adapters yet")
+    if problems := _problems(observed, workers, wanted):
+        return Condition(kind, False, conditions.ADAPTER_REFUSED, problems)
+    gateways = [pod for pod in asked if pod.report is not None and pod.report.adapters is not None]
+    behind = [pod.name for pod in (*workers, *gateways) if _list(pod) != wanted]
+    if behind:
+        text = f"{', '.join(behind)} {'has' if len(behind) == 1 else 'have'} not read the list yet"
+        return Condition(kind, False, conditions.ADAPTERS_PENDING, text)
+    return Condition(kind, True, conditions.ALL_READY, f"{len(observed.service.spec.model.adapters)} served")
+
+
+def _list(pod: Pod) -> str:
+    """The id of the one that it has read."""
+    if pod.report is not None:
+        return pod.report.adapters or ""
+    return pod.state.adapters.list if pod.state is not None and pod.state.adapters is not None else ""
+
+
+def _problems(observed: Observed, workers: Sequence[Pod], wanted: str) -> str:
+    """What workers say that have read the list, each with its place in the manifest."""
+    told: dict[str, str] = {}
+    for pod in workers:
+        if pod.state is not None and pod.state.adapters is not None and _list(pod) == wanted:
+            told |= {name: f"{problem} ({pod.name})" for name, problem in pod.state.adapters.problems.items()}
+    listed = enumerate(observed.service.spec.model.adapters)
+    found = ((f"spec.model.adapters.{number}", each.name) for number, each in listed if each.name in told)
+    return "; ".join(f"{path}: {name}: {told[name]}" for path, name in found)

@@ -1,0 +1,34 @@
+"""Follows the file with a service's adapters, so that they come and go without a restart."""
+
+import contextlib
+from collections.abc import Callable
+from pathlib import Path
+
+from legato_protocol import adapter_list
+from legato_protocol.adapter_list import AdapterList, InvalidList
+from legato_protocol.followed_files import INTERVAL, FollowedFiles, InvalidFile
+
+
+class AdapterFile(FollowedFiles[AdapterList]):
+    """The last good list. A process starts without the file, which may come later than itself."""
+
+    def __init__(self, path: Path, interval: float = INTERVAL) -> None:
+        self.value = AdapterList()
+        with contextlib.suppress(InvalidFile):  # `problem` tells of it
+            super().__init__("adapters", (path,), _read, interval)
+
+    async def follow_changes(self, log: Callable[[int, str], None], changed: Callable[[], None]) -> None:
+        """`follow`, which tells of other lists."""
+        known = self.value
+        while True:
+            await self.look_later(log)
+            if self.value is not known:
+                known = self.value
+                changed()
+
+
+def _read(content: bytes) -> AdapterList:
+    try:
+        return adapter_list.read(content)
+    except InvalidList as error:
+        raise InvalidFile(str(error)) from None

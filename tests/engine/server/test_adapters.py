@@ -1,0 +1,56 @@
+"""The list of adapters is followed: the core is told of it, and gateways of what comes of it."""
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+from legato_engine.adapters.offer import AdapterOffer
+from legato_engine.core.frames import Inbox, Start, Turn
+from legato_protocol import adapter_list, stream
+from legato_protocol.adapter_list import AdapterEntry
+from legato_protocol.followed_files import INTERVAL
+
+
+def test_another_list_reaches_the_core_and_gateways_hear_what_came_of_it(run: Any, tmp_path: Path) -> None:
+    path = tmp_path / "adapters.json"
+
+    def write(*names: str) -> None:
+        path.write_text(adapter_list.text(tuple(AdapterEntry(name, f"/{name}") for name in names)))
+
+    async def test(bench: Any) -> None:
+        core = await asyncio.wait_for(bench.cores.get(), bench.patience)
+        begin = await core.hear()
+        assert isinstance(begin, Start)
+        assert begin.adapters is not None
+        assert begin.adapters.names == ("sql",)
+        bench.cores.put_nowait(core)
+        core._received.append(begin)
+        await bench.core()
+        async with bench.dial("/stream") as gateway:
+            before = await bench.greet(gateway)
+            assert before.adapters == {}
+            write("sql", "law")
+            await bench.skip(INTERVAL)
+            told: list[Any] = []
+            while not any(each.names == ("sql", "law") for each in told):
+                inbox = await asyncio.wait_for(core.hear(), bench.patience)
+                assert isinstance(inbox, Inbox)
+                told += [inbox.adapters] if inbox.adapters else []
+            offer = AdapterOffer(told[-1].id, {"sql": "one"}, ("former",), {"law": "it is damaged"})
+            await core.say(Turn(offer=offer))
+            again = stream.decode_from_worker(await asyncio.wait_for(gateway.recv(), bench.patience))
+            assert isinstance(again, stream.Hello)
+            assert (again.epoch, again.adapters, again.former_adapters) == (before.epoch, {"sql": "one"}, ("former",))
+            state = json.loads((await bench.get("control", "/state"))[1])["adapters"]
+            assert state == {
+                "list": told[-1].id,
+                "offered": {"sql": "one"},
+                "problems": {"law": "it is damaged"},
+                "loaded": [],
+            }
+            async with bench.dial("/stream") as later:
+                assert await bench.greet(later) == again
+
+    write("sql")
+    run(test, adapters_file=str(path))

