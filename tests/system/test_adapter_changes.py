@@ -106,3 +106,51 @@ def test_they_are_added_and_removed_under_streams(adapted: Adapted) -> None:
         thread.join(240)
     assert not wrong
     assert adapted.epochs() == epochs, "nothing was restarted"
+
+
+def test_one_that_is_removed_is_finished_where_it_runs_and_leaves_memory(adapted: Adapted) -> None:
+    service = adapted.service
+    adapted.edit("red", "green")
+    adapted.until_models("red", "green")
+    alone = adapted.said("green", 96)
+    asked = service.client.completions.create(model="green", prompt=PROMPT, max_tokens=96, temperature=0, stream=True)
+    text = next(asked).choices[0].text
+    adapted.edit("red")
+    adapted.until_models("red")
+    text += "".join(chunk.choices[0].text for chunk in asked if chunk.choices)
+    assert text == alone
+    digests = {digest for told in map(service.told_by, adapted.epochs()) for digest in told["adapters"]["loaded"]}
+    red = {service.told_by(name)["adapters"]["offered"]["red"] for name in adapted.epochs()}
+    service.until(
+        lambda: {d for name in adapted.epochs() for d in service.told_by(name)["adapters"]["loaded"]} <= red,
+        lambda: f"only red is in memory: {digests}",
+    )
+
+
+def test_one_that_cannot_be_used_is_told_of_and_changes_nothing(adapted: Adapted) -> None:
+    service, epochs = adapted.service, adapted.epochs()
+    adapted.make("large", 2, rank=128)
+    adapted.edit("red", "large", "missing")
+    service.until(lambda: "AdapterRefused" in service.command("describe").stdout, "the condition tells", pause=0.2)
+    told = service.command("describe").stdout
+    assert "spec.model.adapters.1: large: " in told
+    assert "r is 128; at most 64 is allowed here (model.maxAdapterRank)" in told
+    assert "spec.model.adapters.2: missing: " in told
+    assert adapted.models() == ["smollm2", "red"]
+    adapted.make("missing", 3)  # its files come later
+    adapted.until_models("red", "missing")
+    adapted.edit("red")
+    adapted.until_models("red")
+    assert adapted.epochs() == epochs
+
+
+def test_a_worker_that_starts_again_has_those_of_now(adapted: Adapted) -> None:
+    service = adapted.service
+    adapted.edit("green")
+    adapted.until_models("green")
+    said, (decode,) = adapted.said("green"), [w["worker"] for w in service.workers("decode")]
+    epoch = service.epoch(decode)
+    service.processes(decode)[1].kill()
+    service.until_connected(decode, epoch)
+    assert list(service.told_by(decode)["adapters"]["offered"]) == ["green"]
+    assert adapted.said("green") == said
