@@ -119,6 +119,7 @@ class Fuzz:
             self._shorten(body, schema["properties"])
             while chance() < 0.2:
                 self._break(body)
+            _bound(body, schema["properties"])
             if chance() < 0.02:
                 body[self._random.choice(list(body) or ["x"])] = "\ud800"
         raw = bytearray(json.dumps(body, ensure_ascii=chance() < 0.5).encode(errors="surrogatepass"))
@@ -129,7 +130,7 @@ class Fuzz:
         return bytes(raw)
 
     def _shorten(self, body: dict[str, Any], known: dict[str, Any]) -> None:
-        limit = next((name for name in ("max_output_tokens", "max_tokens") if name in known), None)
+        limit = _limit(known)
         if limit is not None and self._random.random() < 0.97:
             body.pop("max_tokens", None)
             body[limit] = self._random.randint(1, SHORT)
@@ -265,3 +266,17 @@ async def run(
 
     await asyncio.gather(*(send() for _ in range(at_once)))
     return answers
+
+
+def _limit(known: dict[str, Any]) -> str | None:
+    """The field for the most tokens of an answer, where there is one."""
+    return next((name for name in ("max_output_tokens", "max_tokens") if name in known), None)
+
+
+def _bound(body: dict[str, Any], known: dict[str, Any]) -> None:
+    """A small model may go on until its context is full, which takes longer than anybody waits for an answer here."""
+    limit = _limit(known)
+    given = [name for name in (limit, "max_completion_tokens") if name in body]
+    for name in given or ([limit] if limit else []):
+        if body.get(name) is None or (isinstance(body[name], int) and body[name] > SHORT):
+            body[name] = SHORT
