@@ -145,11 +145,11 @@ def test_files_that_are_missing_or_damaged(file, tmp_path):
         opened(path.parent)
 
 
-def test_files_that_changed_since_the_start_are_not_read(tmp_path):
+def test_files_that_changed_since_they_were_opened_are_not_read(tmp_path):
     folder = lora_folders.write(tmp_path, MODEL)
     found = opened(folder)
     lora_folders.write(tmp_path, MODEL, seed=1)
-    with pytest.raises(CorruptModel, match="have changed since this worker started"):
+    with pytest.raises(CorruptModel, match="have changed since this worker read them"):
         found.read()
     lora_folders.write(tmp_path, MODEL)
     config = folder / "adapter_config.json"
