@@ -14,10 +14,10 @@ from legato_engine.processor import Processor
 from legato_engine.weights.checkpoint import Checkpoint
 
 # Who computes: torch in one dtype; or kernels for processors: float32 alone, float32 from the file's own 4-bit and
-# 8-bit codes, the same with 8-bit activations, or bfloat16 tiles.
-Kernels = Literal["torch", "float32", "codes", "int8", "tiles"]
+# 8-bit codes, the same with 8-bit activations, that with attention of prompts in bfloat16, or bfloat16 tiles.
+Kernels = Literal["torch", "float32", "codes", "int8", "int8-bf16", "tiles"]
 DTYPES = ("auto", "float32", "bfloat16", "float16")
-READS_BOTH = ("float32", "codes", "int8")  # kernels whose attention reads KV in float32 and in bfloat16
+READS_BOTH = ("float32", "codes", "int8", "int8-bf16")  # kernels whose attention reads KV in float32 and in bfloat16
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class Formats:
         bits = checkpoint.packed_bits(name) or 0
         if self.kernels == "tiles":
             return 2 + (bits / 8 if bits < 8 or name.startswith(("model.embed_tokens", "lm_head")) else 0)
-        return bits / 8 if self.kernels in ("codes", "int8") and bits else self.dtype.itemsize
+        return bits / 8 if self.kernels in ("codes", "int8", "int8-bf16") and bits else self.dtype.itemsize
 
 
 def choose(dtype: str, processor: Processor, device: torch.device, config: ModelConfig, block_size: int) -> Formats:
@@ -63,8 +63,9 @@ def choose(dtype: str, processor: Processor, device: torch.device, config: Model
         why = f"bfloat16 tiles, and the file's own codes for one or two rows; KV in bfloat16 ({processor})"
         return Formats("tiles", "tiles", torch.float32, "bfloat16", why)
     if processor.vnni:
+        form: Kernels = "int8-bf16" if processor.bf16 else "int8"
         why = f"float32; 8-bit activations times the file's own codes where it has them; KV in bfloat16 ({processor})"
-        return Formats("int8", "int8", torch.float32, "bfloat16", why)
+        return Formats(form, form, torch.float32, "bfloat16", why)
     why = f"float32, from 4-bit and 8-bit codes where the file has them ({processor})"
     return Formats("codes", "codes", torch.float32, "float32", why)
 

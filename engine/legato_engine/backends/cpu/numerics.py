@@ -48,14 +48,16 @@ class Numerics(Protocol):
 class Float32:
     """Float32 throughout, but for KV where the arena is bfloat16. With the form `codes`, from the file's 4-bit and
     8-bit codes where there are any: less memory is taken and read, and the numbers are still those of float32. With
-    `int8`, what those are multiplied with is rounded to 8 bits.
+    `int8`, what those are multiplied with is rounded to 8 bits. With `int8-bf16`, so is what keys and values of prompts
+    are multiplied with, to bfloat16, where the arena is.
     """
 
     inputs: type[np.generic] = np.float32
 
-    def __init__(self, form: Literal["float32", "codes", "int8"]) -> None:
-        self._form = form
-        self.recorded = form == "int8"
+    def __init__(self, form: Literal["float32", "codes", "int8", "int8-bf16"]) -> None:
+        self._pairs = form == "int8-bf16"
+        self._form = "int8" if self._pairs else form
+        self.recorded = self._form == "int8"
         self._scratch = Scratch()
 
     @staticmethod
@@ -70,7 +72,9 @@ class Float32:
         return linear_float32.table(checkpoint, name, self._form, self._scratch)
 
     def held(self, arena: torch.Tensor) -> Array:
-        return _bits(arena) if arena.dtype == torch.bfloat16 else arena.numpy()
+        if arena.dtype != torch.bfloat16:
+            return arena.numpy()
+        return _bits(arena).view(np.int16) if self._pairs else _bits(arena)
 
     def work(self, inputs: StepInputs, shared: int) -> Ints:
         return attention_work.parts(inputs, shared)

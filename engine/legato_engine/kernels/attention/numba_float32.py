@@ -1,8 +1,8 @@
 """Attention straight from an arena, computed in float32, for prompts and decoding rows alike: no gather. See README.
 
 What is computed stands in `numba_float32_tile` and `numba_float32_row`. Here the work is dealt to threads, and parts of
-a sequence are joined. Any processor. The arena holds float32 or bfloat16; head_dim is a multiple of 32,
-block_size of 4.
+a sequence are joined. Any processor, but for products in pairs
+(`numba_pairs_tile`). The arena holds float32 or bfloat16; head_dim is a multiple of 32, block_size of 4.
 """
 
 import numpy as np
@@ -10,12 +10,12 @@ from numba import njit, prange
 
 from legato_engine.kernels.atomics import fetch_add
 from legato_engine.kernels.attention import numba_float32_row as row_kernels
-from legato_engine.kernels.attention import numba_float32_tile as tile_kernels
-from legato_engine.kernels.attention.numba_numbers import arrange, put_back, widen
+from legato_engine.kernels.attention import numba_tile as tile_kernels
+from legato_engine.kernels.attention.numba_float32_tile import LANES, mask
+from legato_engine.kernels.attention.numba_numbers import arrange, put_back
 from legato_engine.kernels.transpose import transpose
 from legato_engine.kernels.vector import address
 
-LANES = tile_kernels.LANES
 POSITIONS = 64  # whose scores are computed, then used, while they are in the first cache
 LEAST = np.float32(-3e38)  # of a score, but for -infinity
 LOG2_E = np.float32(1.44269504)  # weights are powers of two
@@ -80,6 +80,8 @@ def _tile(qkv, task, shared, kv_head, tables, window, arena, layer, memory):
     room[lanes * dim : LANES * dim] = np.float32(0)
     _scaled_queries(qkv, token, lane, lanes, shared, kv_head * shared, kind, address(room))
     transpose(address(room), LANES, dim, address(asked))
+    tile_kernels.pack_queries(kind, address(asked), dim)
+    of = numbers, following, to_values
     best[:], total[:], found[:] = LEAST, np.float32(0), np.float32(0)
     begin = max(begin, begins[0] // 4 * 4)
     _find(arena, layer, kv_head, tables[row], begin, end, following)
@@ -87,13 +89,12 @@ def _tile(qkv, task, shared, kv_head, tables, window, arena, layer, memory):
         keys[:] = following
         count = min(end - first, POSITIONS)
         _find(arena, layer, kv_head, tables[row], first + POSITIONS, end, following)
-        widen(kind, keys, 0, count, dim, address(room), numbers)
-        tile_kernels.scores(kind, numbers, following, to_values, count, dim, address(asked), address(scores))
+        tile_kernels.scores(kind, keys, of, count, dim, address(room), address(asked), address(scores))
         if first < begins[lanes - 1] or first + count > ends[0]:
-            tile_kernels.mask(scores[: POSITIONS * LANES].reshape(POSITIONS, LANES), first, count, begins, ends)
-        tile_kernels.weigh(address(scores), count, address(best), address(total), address(scale))
-        widen(kind, keys, to_values, count, dim, address(room), numbers)
-        tile_kernels.values(numbers, count, dim, address(scores), address(scale), address(found))
+            mask(scores[: POSITIONS * LANES].reshape(POSITIONS, LANES), first, count, begins, ends)
+        tile_kernels.weigh(kind, address(scores), count, address(best), address(total), address(scale))
+        weights, by, into = address(scores), address(scale), address(found)
+        tile_kernels.values(kind, keys, of, count, dim, address(room), weights, by, into)
     transpose(address(found), dim, LANES, address(room))
 
 
@@ -209,8 +210,8 @@ def attention(qkv, work, tables, window, arena, layer, threads, out):
     qkv float32 [tokens, heads + 2 · kv_heads, dim]; `work` int64 [tasks, 10], longest first, of (row, its first token,
     its start position, first lane, lanes, first position, end; part, parts, slot): where a tile is not in one piece,
     `parts` is not 0 and `slot` counts the lanes of all parts before those of this tile. tables int64 [rows, blocks];
-    window 0 is none; arena float32, or bfloat16 as uint16, in KVLayout's shape; out float32 [tokens, heads, dim]. qkv
-    and out are contiguous.
+    window 0 is none; arena float32, or bfloat16 as uint16 or int16 (`numba_numbers`), in KVLayout's shape; out float32
+    [tokens, heads, dim]. qkv and out are contiguous.
     """
     kv_heads = arena.shape[3]
     slots = slots_of(work)

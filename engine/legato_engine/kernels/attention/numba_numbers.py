@@ -1,4 +1,5 @@
-"""Keys and values of an arena as float32 registers, whether it holds float32 or bfloat16 (as uint16).
+"""Keys and values of an arena as float32 registers, whether it holds float32 or bfloat16: as uint16, or as int16 where
+prompts multiply it in pairs.
 
 32 neighbouring numbers are two registers. Those of bfloat16 are the even ones and the odd ones, which takes one
 instruction each. Queries stand in the same order, and so does what is found of values, until it is put back. `_kind`
@@ -8,10 +9,11 @@ is any number of the arena's type; memory is given by address.
 from typing import Any
 
 from llvmlite import ir
-from numba import njit, types
+from numba import njit
 from numba.extending import intrinsic, overload
 
 from legato_engine.kernels.lanes import times
+from legato_engine.kernels.scalar import BFLOAT16
 from legato_engine.kernels.vector import REGISTER, load, store
 
 _LANES = ir.VectorType(ir.IntType(32), 16)
@@ -84,36 +86,36 @@ def put_back(_kind: Any, _source: Any, _dim: Any, _by: Any, _target: Any) -> Any
 
 @overload(bytes_of)
 def _bytes_of(_kind):
-    return (lambda _kind: 2) if _kind == types.uint16 else lambda _kind: 4
+    return (lambda _kind: 2) if _kind in BFLOAT16 else lambda _kind: 4
 
 
 @overload(first)
 def _first(_kind, _at):
-    return (lambda _kind, _at: _lower(load(_at))) if _kind == types.uint16 else lambda _kind, _at: load(_at)
+    return (lambda _kind, _at: _lower(load(_at))) if _kind in BFLOAT16 else lambda _kind, _at: load(_at)
 
 
 @overload(second)
 def _second(_kind, _at):
-    return (lambda _kind, _at: _upper(load(_at))) if _kind == types.uint16 else lambda _kind, _at: load(_at + 64)
+    return (lambda _kind, _at: _upper(load(_at))) if _kind in BFLOAT16 else lambda _kind, _at: load(_at + 64)
 
 
 @overload(widen)
 def _widen(_kind, _held, _distance, _count, _dim, _room, _numbers):
-    if _kind == types.uint16:
+    if _kind in BFLOAT16:
         return _widen_all
     return _offset
 
 
 @overload(arrange)
 def _arrange(_kind, _source, _dim, _by, _target):
-    if _kind == types.uint16:
+    if _kind in BFLOAT16:
         return lambda _kind, _source, _dim, _by, _target: _separate(_source, _dim, _by, _target)
     return lambda _kind, _source, _dim, _by, _target: _copy(_source, _dim, _by, _target)
 
 
 @overload(put_back)
 def _put_back(_kind, _source, _dim, _by, _target):
-    if _kind == types.uint16:
+    if _kind in BFLOAT16:
         return lambda _kind, _source, _dim, _by, _target: _interleave(_source, _dim, _by, _target)
     return lambda _kind, _source, _dim, _by, _target: _copy(_source, _dim, _by, _target)
 
