@@ -92,6 +92,18 @@ def test_attention_is_the_same_beside_other_rows_and_with_any_number_of_threads(
         assert torch.equal(attend(qkv, rows, arena, 0, threads=threads, form=form), torch.cat(alone))
 
 
+@FORMS
+def test_weights_add_up_to_what_they_are_divided_by(form):
+    """Rounded or not: the mean of equal values is that value."""
+    arena = torch.randn(20, 1, 2, 2, 16, 64).to(kind(form))
+    arena[:, 0, 1] = 1
+    qkv, rows = torch.randn(51, 10, 64), [Row([0] * 50, 211, list(range(17))), Row([0], 20, [18, 19])]
+
+    out = attend(qkv, rows, arena, 0, form=form)
+
+    torch.testing.assert_close(out, torch.ones_like(out), atol=3e-6, rtol=0)
+
+
 def test_scores_of_any_size():
     """Their differences are far beyond what a weight can be."""
     arena, blocks = torch.zeros(20, 1, 2, 1, 16, 32), list(range(20))
