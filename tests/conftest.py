@@ -4,11 +4,16 @@ import contextlib
 import os
 import secrets
 from collections.abc import Iterator
+from typing import Any
 
 import psutil
 import pytest
 
 MARK = "LEGATO_TEST_SESSION"  # a variable that every process of a test inherits
+
+# As in the core of a worker. Beside other tests and services, threads of one kernel seldom run at the same time, and
+# by libgomp's default each would spend milliseconds on looking for the others. Read when torch is loaded.
+os.environ.setdefault("GOMP_SPINCOUNT", "10000")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -16,6 +21,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     those that share a service come in a row."""
     share = "shared_service"
     items.sort(key=lambda item: ("system" not in item.path.parts, share not in getattr(item, "fixturenames", ())))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    if config.getvalue("dist") != "loadfile":
+        return None
+    from mixed_scheduling import MixedScheduling
+
+    return MixedScheduling(config, log)
 
 
 @pytest.fixture(scope="session", autouse=True)
