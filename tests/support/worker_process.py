@@ -80,10 +80,12 @@ def alive(pid: int) -> bool:
 
 
 def until(holds: Callable[[], object], patience: float = PATIENCE) -> None:
-    deadline = time.monotonic() + patience
+    """Asks the more rarely the longer it has waited: answers take time from what is waited for."""
+    began = time.monotonic()
     while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+        waited = time.monotonic() - began
+        assert waited < patience
+        time.sleep(min(0.01 + waited / 20, 0.25))
 
 
 def start(folder: Path, *flags: str, model: str = "builtin:smollm2-135m-instruct") -> Process:

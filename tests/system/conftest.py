@@ -106,13 +106,18 @@ class Service:
     def log(self) -> str:
         return self._log.read_text(errors="replace")
 
-    def until(self, condition: Callable[[], T | bool | None], what: str | Callable[[], str], pause: float = 0.01) -> T:
-        """What `condition` gives once that is true. Fails loudly instead of waiting for ever."""
-        give_up = time.monotonic() + PATIENCE
-        while time.monotonic() < give_up:
+    def until(
+        self, condition: Callable[[], T | bool | None], what: str | Callable[[], str], pause: float | None = None
+    ) -> T:
+        """What `condition` gives once that is true. Fails loudly instead of waiting for ever.
+
+        Without a `pause` it asks the more rarely the longer it has waited: answers take time from what is waited for.
+        """
+        began = time.monotonic()
+        while (waited := time.monotonic() - began) < PATIENCE:
             if found := condition():
                 return found  # type: ignore[return-value]
-            time.sleep(pause)
+            time.sleep(min(0.01 + waited / 20, 0.25) if pause is None else pause)
         pytest.fail(f"waited in vain until {what if isinstance(what, str) else what()}\n{self.log()[-6000:]}")
 
     # ── what it tells of itself ──
