@@ -52,19 +52,19 @@ def test_scaling_and_editing_take_effect_while_it_runs(service) -> None:
     service.until(lambda: len(service.workers("decode")) == 1, "the second decode worker is gone")
 
 
-def test_nothing_survives_the_death_of_legato_up(start) -> None:
-    service = start(prefill=0)
-    tree = psutil.Process(service.process.pid).children(recursive=True)
-    assert len(tree) >= 3  # gateway, server, core
-    service.process.send_signal(signal.SIGKILL)
-    service.process.wait()
-    _, alive = psutil.wait_procs(tree, timeout=10)
-    assert not alive
-    service.stop = lambda: None
-
-
 def test_a_taken_port_is_refused_by_name(service) -> None:
     port = service.url.rsplit(":", 1)[1]
     refused = service.command("up", "-f", str(service.file), "--port", port)
     assert refused.returncode == 2
     assert f"port {port} is in use" in refused.stderr
+
+
+def test_nothing_survives_the_death_of_legato_up(service) -> None:
+    """The last test: it ends the service of the others."""
+    tree = psutil.Process(service.process.pid).children(recursive=True)
+    assert len(tree) >= 5  # gateway, and two workers of a server and a core
+    service.stop = lambda: None
+    service.process.send_signal(signal.SIGKILL)
+    service.process.wait()
+    _, alive = psutil.wait_procs(tree, timeout=10)
+    assert not alive

@@ -42,19 +42,3 @@ def test_a_gateway_that_has_never_seen_a_worker_holds_them_too(service: Any) -> 
     gateway.wait()
     (stream,) = _answers(service, 1)
     assert stream.finish
-
-
-def test_decode_workers_prefill_until_a_prefill_worker_is_there_again(start: Callable[..., Any]) -> None:
-    """With requests under way all the time, of which none fails and none gives other tokens."""
-    service = start(name="alone", scaling="{mode: External, prefill: {min: 0, max: 1}}")
-    service.scale("prefill", 1)
-    texts, prefilled_by = set(), []
-    for turn, size in enumerate((1, 0, 1)):
-        running = [service.stream("A story:", 100, temperature=0, extra_body={"ignore_eos": True}) for _ in range(3)]
-        service.scale("prefill", size)
-        fresh = list(range(1000 * turn, 1000 * turn + 100))  # that nobody has cached
-        answer = service.client.completions.create(model="smollm2", prompt=fresh, max_tokens=TOKENS, temperature=0)
-        prefilled_by.append(service.record(answer.id)["prefill"])
-        texts |= {stream.result() for stream in running}
-    assert prefilled_by == ["alone-prefill-0", "local", "alone-prefill-0"]
-    assert len(texts) == 1
