@@ -1,7 +1,9 @@
 """Memory is worked out before anything is read, and a refusal says what would fit."""
 
 import pytest
+import shallow_model
 import torch
+from huggingface_oracle import smollm2_path
 
 from legato_engine.errors import TooLittleMemory
 from legato_engine.kvcache.layout import KVLayout
@@ -9,6 +11,7 @@ from legato_engine.processor import Processor
 from legato_engine.runner import formats, sizing
 from legato_engine.runner.runner import Runner
 from legato_engine.runner.sizing import Needs
+from legato_engine.weights.opening import open_weights
 
 MIB = 1 << 20
 NEEDS = Needs(weights=1000 * MIB, workspace=500 * MIB)
@@ -20,19 +23,26 @@ PROCESSORS = {
 }
 
 
+@pytest.fixture(scope="module")
+def shallow(tmp_path_factory):
+    """The real model's shapes and types."""
+    path = tmp_path_factory.mktemp("model") / "shallow.gguf"
+    return open_weights(shallow_model.write(smollm2_path(), path, layers=6))
+
+
 @pytest.mark.parametrize(
     ("dtype", "kernels"),
     [("auto", "codes"), ("auto", "int8"), ("auto", "tiles"), ("float32", "float32"), ("bfloat16", "torch")],
 )
-def test_weights_take_what_was_worked_out(smollm2, dtype, kernels):
+def test_weights_take_what_was_worked_out(shallow, dtype, kernels):
     instructions = PROCESSORS.get(kernels, PROCESSORS["codes"])
-    chosen = formats.choose(dtype, instructions, torch.device("cpu"), smollm2.config, 16)
+    chosen = formats.choose(dtype, instructions, torch.device("cpu"), shallow.config, 16)
     assert chosen.kernels == kernels
 
-    found = sizing.needs(smollm2, chosen, 512, 64)
+    found = sizing.needs(shallow, chosen, 512, 64)
 
     loaded = Runner.load(
-        smollm2, block_size=16, kv_cache_bytes=MIB, dtype=dtype, max_length=16, instructions=instructions
+        shallow, block_size=16, kv_cache_bytes=MIB, dtype=dtype, max_length=16, instructions=instructions
     )
     assert found.weights == pytest.approx(loaded.weight_bytes, rel=0.01)
 
@@ -105,8 +115,8 @@ def test_a_runner_is_refused_before_any_weight_is_read(smollm2):
         )
 
 
-def test_a_runner_takes_what_is_left(smollm2):
+def test_a_runner_takes_what_is_left(shallow):
     runner = Runner.load(
-        smollm2, block_size=16, kv_cache_bytes=None, dtype="float32", max_length=64, available=4 << 30, max_batch=5
+        shallow, block_size=16, kv_cache_bytes=None, dtype="float32", max_length=64, available=4 << 30, max_batch=5
     )
     assert runner.num_blocks == 5 * 4
