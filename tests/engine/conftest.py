@@ -203,7 +203,7 @@ def smollm2_tokenizer() -> Any:
 
 @pytest.fixture(scope="session")
 def prompts(smollm2_tokenizer: Any) -> list[list[int]]:
-    """Sixteen prompts as ids of SmolLM2: short ones, one of 2,000 tokens, multi-byte text and chats."""
+    """Sixteen prompts as ids of SmolLM2: short ones, one of 69 whole blocks, multi-byte text and chats."""
     story = "The lighthouse keeper wrote down the weather, the ships and the birds of every day. "
     numbers = "Row {}: the sum of {} and {} is {}. "
     texts = [
@@ -224,7 +224,7 @@ def prompts(smollm2_tokenizer: Any) -> list[list[int]]:
         story * 120,
         "".join(numbers.format(i, i, i + 7, 2 * i + 7) for i in range(25)),
     ]
-    return [smollm2_tokenizer(text, add_special_tokens=False)["input_ids"][:2000] for text in texts]
+    return [smollm2_tokenizer(text, add_special_tokens=False)["input_ids"][:1104] for text in texts]
 
 
 def _chat(question: str) -> str:

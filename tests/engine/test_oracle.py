@@ -25,7 +25,7 @@ def test_prompts_are_varied(prompts):
 
     assert len(prompts) >= 16
     assert min(lengths) < 4
-    assert max(lengths) == 2000
+    assert max(lengths) == 1104
 
 
 def test_whole_prompts(oracle, unified):

@@ -132,7 +132,7 @@ def test_disaggregated(serving, smollm2_float32, peer_float32, check, open_link)
 
 def test_after_preemption(serving, smollm2_float32, check, prompts):
     """Sequences are taken in without regard to their growth, so that some lose their blocks while they decode: first
-    the three that came last, then, when these were preempted as often as may be, the one of 2,000 tokens."""
+    the three that came last, then, when these were preempted as often as may be, the one of 1,104 tokens."""
     longest = max(range(len(prompts)), key=lambda index: len(prompts[index]))
     last = [index for index in range(len(prompts)) if len(prompts[index]) < 32][-3:]
     order = [index for index in range(len(prompts)) if index not in (longest, *last)] + [longest, *last]

@@ -9,8 +9,8 @@ from relay_simulation import Simulation
 from legato_gateway.errors import DeadlineExceeded, NotComputable, Overloaded, SlowClient, SuspectedPoison, WorkerFailed
 from legato_gateway.relay.lifecycle import Stage
 
-SCHEDULES = int(os.environ.get("RELAY_SCHEDULES", "1500"))  # more of them for a change of the relay
-BATCHES = 15  # mutation testing runs the first one
+SCHEDULES = int(os.environ.get("RELAY_SCHEDULES", "600"))  # more of them for a change of the relay
+BATCHES = 6  # mutation testing runs the first one
 EXPECTED = (DeadlineExceeded, NotComputable, Overloaded, SlowClient, SuspectedPoison, WorkerFailed)
 
 
