@@ -14,8 +14,9 @@ class AdapterFile(FollowedFiles[AdapterList]):
 
     def __init__(self, path: Path, interval: float = INTERVAL) -> None:
         self.value = AdapterList()
-        with contextlib.suppress(InvalidFile):  # `problem` tells of it
+        with contextlib.suppress(InvalidFile):
             super().__init__("adapters", (path,), _read, interval)
+        self.problem = ""  # so that the first look tells of it
 
     async def follow_changes(self, log: Callable[[int, str], None], changed: Callable[[], None]) -> None:
         """`follow`, which tells of other lists."""

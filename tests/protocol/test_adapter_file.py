@@ -59,3 +59,24 @@ def test_a_file_may_come_later_and_a_bad_one_changes_nothing(tmp_path):
     asyncio.run(follow())
     assert changes == [("sql", "team/law"), ("sql",)]
     assert logging.ERROR in lines
+
+
+@pytest.mark.parametrize(("content", "problem"), [(None, "No such file or directory"), ("[", "not a list of adapters")])
+def test_one_that_is_missing_or_bad_at_the_start_is_logged_once(tmp_path, content, problem):
+    path, lines = tmp_path / "adapters.json", []
+    if content is not None:
+        path.write_text(content)
+    file = AdapterFile(path, interval=0)
+
+    def look():
+        asyncio.run(file.look_later(lambda level, line: lines.append((level, line))))
+
+    look()
+    look()
+    ((level, line),) = lines
+    assert level == logging.ERROR
+    assert line.startswith(f"adapters stay as they were: {path}: {problem}")
+    path.write_text(adapter_list.text(ENTRIES))
+    look()
+    assert file.value.entries == ENTRIES
+    assert lines[1:] == [(logging.INFO, f"adapters are read again from {path}")]
