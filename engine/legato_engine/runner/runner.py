@@ -177,8 +177,9 @@ class Runner:
 
     def warm_up_adapter(self, adapter: Adapter[Any]) -> None:
         """One token and some with this adapter, through block 0, before anything serves."""
-        for count in (1, self.layout.block_size):
-            self.logits((Row([0] * count, 0, [0], adapter=adapter),))
+        with torch.inference_mode():
+            for count in (1, self.layout.block_size):
+                self.logits((Row([0] * count, 0, [0], adapter=adapter),))
 
     def warm_up(self) -> None:
         """One token alone, one after a few others, and many, through block 0, before anything serves.
@@ -191,8 +192,9 @@ class Runner:
         for count, rows, params in ((1, 1, greedy), (size, 1, sampled), (size, 1 + _MANY // size, greedy)):
             tokens = [0] * count
             self.step(Batch((Row(tokens, 0, [0], (Draw(0, count, params, tokens, count),)),) * rows))
-        logits = self.logits((Row([0], 0, [0], (Draw(0, 1, greedy, [0], 1),)),))
-        constrain.apply(logits, {0: bytes(-(-logits.shape[1] // 32) * 4)})
+        with torch.inference_mode():
+            logits = self.logits((Row([0], 0, [0], (Draw(0, 1, greedy, [0], 1),)),))
+            constrain.apply(logits, {0: bytes(-(-logits.shape[1] // 32) * 4)})
 
 
 def _device(name: str) -> torch.device:
