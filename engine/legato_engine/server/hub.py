@@ -71,7 +71,7 @@ class Hub:
         ] = ()  # the service's, first the one to show; empty: that of the settings is the only one
         self._new_tokens: tuple[str, ...] = ()  # that the core was not told yet
         self.adapters: AdapterList | None = None  # to offer; None: there is no list
-        self._new_adapters: AdapterList | None = None  # that the core was not told yet
+        self._new_adapters: AdapterList | None = None  # that the core was not told yet; its `Start` has the last one
 
     # ── core ──
 
@@ -84,7 +84,6 @@ class Hub:
         self.phase = "ready"
         self._joined = list(self._gateways)
         self._drain_requested, self._new_tokens = self.draining, self.tokens
-        self._new_adapters = self.adapters  # another one may have come while it started
         hello = stream.encode(ready.hello)
         for queue in self._gateways.values():
             queue.put(hello)

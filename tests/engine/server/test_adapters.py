@@ -51,6 +51,37 @@ def test_another_list_reaches_the_core_and_gateways_hear_what_came_of_it(run: An
             }
             async with bench.dial("/stream") as later:
                 assert await bench.greet(later) == again
+            load = bench.status().load
+            await core.say(Turn(offer=AdapterOffer("another", {"sql": "one"}, ("former",))))
+            await core.say(Turn(everyone=(stream.encode(load),)))
+            assert await bench.heard(gateway) == load, "who can be asked for the same adapters is not greeted again"
+            assert json.loads((await bench.get("control", "/state"))[1])["adapters"]["list"] == "another"
+
+    write("sql")
+    run(test, adapters_file=str(path))
+
+
+def test_a_core_is_told_of_a_list_that_came_while_it_started_and_begins_with_it_later(run: Any, tmp_path: Path) -> None:
+    path = tmp_path / "adapters.json"
+
+    def write(*names: str) -> None:
+        path.write_text(adapter_list.text(tuple(AdapterEntry(name, f"/{name}") for name in names)))
+
+    async def test(bench: Any) -> None:
+        core = await asyncio.wait_for(bench.cores.get(), bench.patience)
+        begin = await core.hear()
+        assert begin.adapters.names == ("sql",)
+        write("sql", "law")
+        await bench.skip(INTERVAL)
+        await bench.until(lambda: bench.worker.hub.adapters.names == ("sql", "law"))
+        bench.cores.put_nowait(core)
+        core._received.append(begin)
+        await bench.core()
+        inbox = await asyncio.wait_for(core.hear(), bench.patience)
+        assert inbox.adapters.names == ("sql", "law")
+        core.die()
+        later = await asyncio.wait_for(bench.cores.get(), bench.patience)
+        assert (await later.hear()).adapters.names == ("sql", "law")
 
     write("sql")
     run(test, adapters_file=str(path))
