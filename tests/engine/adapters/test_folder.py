@@ -27,8 +27,8 @@ MODEL = ModelConfig(
 PREFIX = "base_model.model.model.layers"
 
 
-def opened(folder, max_rank=16):
-    return open_adapter(folder, projections(MODEL), max_rank)
+def opened(folder, max_rank=16, own_max_rank=None):
+    return open_adapter(folder, projections(MODEL), max_rank, own_max_rank)
 
 
 def without(ending):
@@ -132,6 +132,15 @@ def test_what_does_not_fit_is_refused_with_its_path(name, tmp_path):
     with pytest.raises(error, match=re.escape(text)) as caught:
         opened(folder)
     assert str(folder) in str(caught.value)
+
+
+def test_a_bound_of_its_own_holds_beside_that_of_all(tmp_path):
+    folder = lora_folders.write(tmp_path / "lora", MODEL, rank=4)
+    assert opened(folder, own_max_rank=4).rank == 4
+    with pytest.raises(UnsupportedModel, match=r"r is 4; at most 3 is allowed for it \(maxRank\)"):
+        opened(folder, own_max_rank=3)
+    with pytest.raises(UnsupportedModel, match=r"r is 4; at most 3 is allowed here \(model.maxAdapterRank\)"):
+        opened(folder, max_rank=3, own_max_rank=4)
 
 
 @pytest.mark.parametrize("file", ["adapter_config.json", "adapter_model.safetensors"])

@@ -12,18 +12,20 @@ from legato_gateway.routing.fleet_snapshot import FleetSnapshot
 from legato_gateway.routing.predicted_prefixes import PREDICTED_SECONDS, SETTLING_SECONDS
 from legato_gateway.routing.prefix_hashes import Hashing
 from legato_gateway.testing.fake_engine import token_at
+from legato_protocol import block_hash, kv_events
 from legato_protocol.packed_tokens import pack_tokens
 from legato_protocol.stream import Cancel, Decode, Failed, Generate, Handoff, Peer, Prefill, Split, TokenItem, Tokens
 
 PROMPT = tuple(range(100))
 
 
-def _hold(run, name):
-    """The cache of that worker holds the prompt: six full blocks."""
+def _hold(run, name, adapter=""):
+    """The cache of that worker holds the prompt, computed with the adapter of this digest: six full blocks."""
     worker = run.workers[name]
-    worker.engine.prompts.append(pack_tokens(PROMPT))
-    for event in worker._stored():
-        assert not run.relay.workers.kv_event(name, event)
+    worker._events += 1
+    hashes = block_hash.chain(pack_tokens(PROMPT), 16, block_hash.root("r", adapter))
+    event = kv_events.Stored(worker.engine.epoch, worker._events, block_hash.join(hashes))
+    assert not run.relay.workers.kv_event(name, event)
 
 
 def _greet(run, name, **changes):
@@ -401,6 +403,22 @@ def test_what_goes_on_may_go_where_its_adapter_lost_its_name(lab):
     assert frame.sequence.adapter == "old"
     run.start(adapter="sql")
     assert run.told(Generate)[-1][1].sequence.adapter == "new"
+
+
+def test_what_goes_on_is_matched_with_prefixes_of_its_own_adapter(lab):
+    """Whichever has its name by now."""
+    run = Scripted(lab, "u", "u", "u")
+    _adapt(run, u0="old", u1="old", u2="old")
+    generation = run.start(adapter="sql")
+    run.until(lambda: generation.completion_tokens == 7)
+    sub = run.sub(generation)
+    for name in run.workers:
+        _greet(run, name, adapters={"sql": "new"}, former_adapters=("old",))
+    first, second = (worker.name for worker in run.others(run.workers[sub.place.decode]))
+    _hold(run, first, "old")
+    _hold(run, second, "new")
+    assert run.relay._dispatcher.matches(sub, run.fleet.snapshot()).get(first) == 6
+    assert not run.relay._dispatcher.matches(sub, run.fleet.snapshot()).get(second)
 
 
 def test_a_worker_with_other_adapters_is_the_same_worker_otherwise(lab):
