@@ -12,6 +12,7 @@ from itertools import pairwise
 import msgspec
 import pytest
 import torch
+from adapted_cores import Adapted, shifting
 
 from legato_engine.adapters.catalog import AdapterCatalog
 from legato_engine.adapters.offer import AdapterOffer
@@ -336,3 +337,13 @@ def world() -> Iterator[World]:
     made = World()
     yield made
     made.close()
+
+
+@pytest.fixture(scope="session")
+def shifting_runner(make_token_runner: type[TokenRunner]) -> type[TokenRunner]:
+    return shifting(make_token_runner)
+
+
+@pytest.fixture
+def adapted(world: World, shifting_runner: type[TokenRunner]) -> Adapted:
+    return Adapted(world, shifting_runner)

@@ -1,0 +1,142 @@
+"""Cores whose adapters follow a list: those that come, go, are replaced, or cannot be opened."""
+
+import msgspec
+import pytest
+
+from legato_engine.adapters.catalog import RETRY
+from legato_engine.adapters.resident import OfferedAdapter
+from legato_engine.errors import CorruptModel
+from legato_protocol.adapter_list import AdapterEntry, AdapterList
+from legato_protocol.stream import Generate
+
+
+class Listed:
+    """A worker whose adapters follow a list. Files of an adapter are named by its path."""
+
+    def __init__(self, adapted, name="u", **options):
+        self.adapted = adapted
+        self.lists = 0
+        self.opened = []
+        self.broken = set()  # paths
+        runner = adapted.make_runner()
+        self.worker = adapted.world.worker(name, runner=runner, open_adapter=self._open, **options)
+
+    def _open(self, entry):
+        self.opened.append(entry.path)
+        if entry.path in self.broken:
+            raise CorruptModel(f"{entry.path}: it is damaged")
+        (files,) = [each for each in self.adapted.loads.offered if each.name == entry.path]
+        return OfferedAdapter(entry.name, files.digest, files.load)
+
+    def tell(self, **paths):
+        """Names and paths to offer from now on."""
+        self.lists += 1
+        entries = tuple(AdapterEntry(name, path) for name, path in paths.items())
+        self.worker.tell(adapters=AdapterList(entries, f"list-{self.lists}"))
+
+    def until_read(self):
+        wanted = f"list-{self.lists}"
+        self.adapted.until(lambda: self.worker.offer is not None and self.worker.offer.list == wanted)
+        return self.worker.offer
+
+    def say(self, id, name, **params):
+        self.worker.tell(Generate(id, 1, self.adapted.sequence(name, **params)))
+
+    def in_memory(self):
+        self.adapted.world.run(3)
+        return set(self.worker.status.load.adapters)
+
+
+@pytest.fixture
+def listed(adapted):
+    return Listed(adapted)
+
+
+def test_one_that_a_later_list_names_is_offered_without_a_new_epoch(adapted, listed):
+    listed.tell(sql="a")
+    assert listed.until_read().adapters == {"sql": "digest-a"}
+    listed.tell(sql="a", law="b")
+    assert listed.until_read().adapters == {"sql": "digest-a", "law": "digest-b"}
+    assert listed.opened == ["a", "b"], "what is offered already is not opened again"
+    listed.say("r", "b")
+    adapted.until(listed.worker.finished)
+    assert listed.worker.tokens() == adapted.expected("b")
+
+
+def test_one_that_is_removed_is_computed_with_to_the_end_and_then_leaves_memory(adapted, listed):
+    listed.tell(sql="a", law="b")
+    listed.until_read()
+    listed.say("r", "a", max_tokens=30)
+    adapted.until(listed.worker.tokens)
+    listed.tell(law="b")
+    listed.until_read()
+    assert listed.in_memory() == {"digest-a"}
+    assert not listed.worker.finished()
+    adapted.until(listed.worker.finished)
+    assert listed.worker.tokens() == adapted.expected("a", count=30)
+    assert listed.in_memory() == set()
+
+
+def test_what_began_with_one_that_is_removed_can_come_here_later(adapted, listed):
+    """Its worker died, or hands it over: this one has to have it still. Whoever has not read the list asks by name."""
+    listed.tell(sql="a")
+    listed.until_read()
+    listed.tell()
+    assert listed.until_read().adapters == {"sql": "digest-a"}
+    truth = adapted.expected("a", count=12)
+    known = adapted.sequence("a", [*adapted.world.prompt, *truth[:5]], max_tokens=12)
+    listed.worker.tell(Generate("r", 1, msgspec.structs.replace(known, prompt_len=len(adapted.world.prompt))))
+    adapted.until(listed.worker.finished)
+    assert listed.worker.tokens() == truth[5:]
+    assert listed.in_memory() == set()
+
+
+def test_another_under_the_same_name_leaves_the_former_to_those_that_began_with_it(adapted, listed):
+    listed.tell(sql="a")
+    listed.until_read()
+    listed.say("old", "a", max_tokens=30)
+    adapted.until(lambda: listed.worker.tokens("old"))
+    listed.tell(sql="b")
+    offer = listed.until_read()
+    assert (offer.adapters, offer.former) == ({"sql": "digest-b"}, ("digest-a",))
+    listed.say("new", "b")
+    adapted.until(lambda: listed.worker.finished(id="old") and listed.worker.finished(id="new"))
+    assert listed.worker.tokens("old") == adapted.expected("a", count=30)
+    assert listed.worker.tokens("new") == adapted.expected("b")
+    assert listed.in_memory() == {"digest-b"}
+
+
+def test_one_that_cannot_be_opened_changes_nothing_else_and_is_tried_again(adapted, listed):
+    listed.broken = {"b", "c"}
+    listed.tell(sql="a")
+    listed.until_read()
+    listed.tell(sql="b", law="c", chess="d")
+    offer = listed.until_read()
+    assert offer.adapters == {"sql": "digest-a", "chess": "digest-d"}, "the one before stays under its name"
+    assert offer.problems == {"sql": "b: it is damaged", "law": "c: it is damaged"}
+    adapted.world.run(int(RETRY) - 2)
+    assert listed.opened.count("c") == 1
+    listed.broken = {"b"}
+    adapted.until(lambda: "law" in listed.worker.offer.adapters)
+    assert listed.worker.offer.problems == {"sql": "b: it is damaged"}
+    assert listed.opened.count("d") == 1
+
+
+def test_a_fault_in_opening_one_is_told_like_any_other_problem(adapted, listed):
+    listed.tell(sql="no such files", law="a")
+    offer = listed.until_read()
+    assert offer.adapters == {"law": "digest-a"}
+    assert "no such files cannot be opened: ValueError" in offer.problems["sql"]
+
+
+def test_who_waits_for_room_begins_when_one_that_is_removed_leaves_memory(adapted):
+    listed = Listed(adapted, adapters_in_memory=1)
+    listed.tell(sql="a", law="b")
+    listed.until_read()
+    listed.say("first", "a", max_tokens=20)
+    adapted.until(lambda: listed.worker.tokens("first"))
+    listed.say("second", "b")
+    listed.tell(law="b")
+    adapted.until(lambda: listed.worker.finished(id="second"))
+    assert listed.worker.tokens("first") == adapted.expected("a", count=20)
+    assert listed.worker.tokens("second") == adapted.expected("b")
