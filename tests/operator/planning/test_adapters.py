@@ -135,6 +135,30 @@ def test_the_condition_tells_what_cannot_be_opened_and_where_that_is_in_the_mani
     assert told["reason"] == conditions.UNKNOWN, "pods of an older revision lack volumes"
 
 
+def test_what_a_worker_says_of_another_list_is_no_problem_of_this_one(service):
+    """It names an adapter that was mended meanwhile, or is at another place in the manifest now."""
+    adapted = service(CLAIM, OTHER)
+    before = AdapterState(adapters.list_id(service(CLAIM), CLUSTER), frozenset(), {"law": "it is damaged"})
+    told, _ = _condition(adapted, _worker(adapted, "prefill", before), _worker(adapted, "decode", before))
+    assert (told["status"], told["reason"]) == ("False", conditions.ADAPTERS_PENDING)
+
+
+@pytest.mark.parametrize("leaving", [{"draining_since": 990.0}, {"leaving": True}])
+def test_nobody_waits_for_pods_on_their_way_out(service, leaving):
+    adapted = service(CLAIM, OTHER)
+    new, old = adapters.list_id(adapted, CLUSTER), adapters.list_id(service(CLAIM), CLUSTER)
+    has = AdapterState(new, frozenset({"sql", "law"}))
+    pods = [_worker(adapted, "prefill", has), _worker(adapted, "decode", has), _gateway(adapters=new)]
+    behind = [
+        dataclasses.replace(
+            _worker(adapted, "decode", AdapterState(old)), name="demo-decode-1", uid="uid-1", **leaving
+        ),
+        dataclasses.replace(_gateway(adapters=old), name="demo-gateway-1", uid="uid-2", **leaving),
+    ]
+    told, _ = _condition(adapted, *pods, *behind)
+    assert (told["status"], told["reason"]) == ("True", conditions.ALL_READY)
+
+
 def test_a_service_without_adapters_says_nothing_of_them_any_more(service):
     known = {"type": conditions.ADAPTERS_READY, "status": "True", "reason": "AllReady", "message": ""}
     status = {"conditions": [known | {"lastTransitionTime": "1970-01-01T00:00:00Z"}]}
