@@ -5,6 +5,7 @@ import json
 from typing import Any
 
 import pytest
+from tests.support import asgi
 
 from legato_gateway import access_log
 from legato_gateway.access_log import AccessEntry
@@ -74,9 +75,7 @@ async def test_a_client_that_left_before_the_response_is_499(gateway: Any) -> No
     async def send(message: Any) -> None:
         raise AssertionError(message)
 
-    headers = [(b"content-type", b"application/json")]
-    scope = {"type": "http", "method": "POST", "path": "/v1/completions", "headers": headers, "query_string": b""}
-    serving = asyncio.create_task(gateway.app({**scope, "http_version": "1.1"}, receive, send))
+    serving = asyncio.create_task(asgi.post(gateway.app, receive, send))
     await hangs.reached.wait()
     left.set()
     await serving

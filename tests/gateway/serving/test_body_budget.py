@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.support.asgi import Poster
 
 from legato_gateway.errors import Overloaded
 from legato_gateway.serving.body_budget import BODIES_FULL, SMALL, BodyBudget
@@ -47,11 +48,11 @@ def test_large_bodies_leave_a_quarter_to_small_ones() -> None:
         alone.grow(LIMIT * 3 // 4)
 
 
-class Upload:
+class Upload(Poster):
     """A body that stops before its end until it is told to go on."""
 
     def __init__(self, pieces: list[bytes]) -> None:
-        self.sent: list[Any] = []
+        super().__init__()
         self.stopped, self.go_on = asyncio.Event(), asyncio.Event()
         self._pieces = pieces
 
@@ -63,19 +64,6 @@ class Upload:
             return await asyncio.Event().wait()
         piece = self._pieces.pop(0)
         return {"type": "http.request", "body": piece, "more_body": bool(self._pieces)}
-
-    async def send(self, message: Any) -> None:
-        self.sent.append(message)
-
-    async def run(self, app: Any) -> None:
-        scope = {
-            "type": "http",
-            "method": "POST",
-            "path": "/v1/completions",
-            "headers": [(b"content-type", b"application/json")],
-            "query_string": b"",
-        }
-        await app({**scope, "http_version": "1.1"}, self.receive, self.send)
 
 
 @pytest.mark.anyio

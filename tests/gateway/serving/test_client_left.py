@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from starlette.requests import ClientDisconnect
+from tests.support import asgi
 
 from legato_gateway.access_log import CLIENT_LEFT
 from legato_gateway.serving.body_budget import SMALL
@@ -76,9 +77,7 @@ async def test_a_request_ends_whose_client_leaves_while_its_body_is_tokenized(ga
     async def send(message: Any) -> None:
         sent.append(message)
 
-    head = {"type": "http", "http_version": "1.1", "method": "POST", "path": "/v1/completions", "query_string": b""}
-    scope = {**head, "headers": [(b"content-type", b"application/json")]}
-    task = asyncio.create_task(gateway.app(scope, messages.get, send))
+    task = asyncio.create_task(asgi.post(gateway.app, messages.get, send))
     try:
         await asyncio.wait_for(tokenizing.wait(), 10)
         messages.put_nowait({"type": "http.disconnect"})

@@ -6,6 +6,7 @@ import threading
 from typing import Any
 
 import pytest
+from tests.support import asgi
 
 from legato_gateway.serving.preparation import AT_ONCE, LONG
 
@@ -50,8 +51,7 @@ async def test_an_upload_that_stalls_ends_by_the_deadline(gateway: Any) -> None:
         sent.append(message)
 
     headers = [(name.encode(), value.encode()) for name, value in (SOON | JSON).items()]
-    scope = {"type": "http", "method": "POST", "path": "/v1/completions", "headers": headers, "query_string": b""}
-    await asyncio.wait_for(gateway.app({**scope, "http_version": "1.1"}, receive, send), 10)
+    await asyncio.wait_for(asgi.post(gateway.app, receive, send, headers=headers), 10)
     assert sent[0]["status"] == 504
     assert (b"connection", b"close") in sent[0]["headers"]
     assert json.loads(sent[1]["body"])["error"]["code"] == "deadline_exceeded"

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import virtual_loop
+from tests.support import asgi
 
 from legato_gateway.errors import Overloaded, WorkerFailed
 from legato_gateway.request import Delta
@@ -61,14 +62,7 @@ class Exchange:
         return asyncio.get_running_loop().create_task(self._run())
 
     async def _run(self) -> None:
-        scope = {
-            "type": "http",
-            "method": "POST",
-            "path": self._path,
-            "query_string": b"",
-            "http_version": "1.1",
-        }
-        await self.gateway.app({**scope, "headers": self._headers}, self._receive, self._send)
+        await asgi.post(self.gateway.app, self._receive, self._send, self._path, self._headers)
 
     async def _receive(self) -> Any:
         if not self._body:

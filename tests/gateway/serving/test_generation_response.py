@@ -8,6 +8,7 @@ import httpx
 import openai
 import pytest
 import uvicorn
+from tests.support.asgi import Poster
 
 from legato_gateway.errors import DeadlineExceeded, GatewayError, SuspectedPoison, WorkerFailed
 from legato_gateway.request import Delta
@@ -16,11 +17,11 @@ from legato_gateway.serving.event_stream import COMMENT, StreamPolicy
 pytestmark = pytest.mark.anyio
 
 
-class Connection:
-    """One HTTP exchange, seen as a server sees it: every message sent is kept, the client leaves when told to."""
+class Connection(Poster):
+    """A client that leaves when told to."""
 
     def __init__(self, body: dict[str, Any]) -> None:
-        self.sent: list[dict[str, Any]] = []
+        super().__init__()
         self.leave = asyncio.Event()
         self.something = asyncio.Event()
         self._body: bytes | None = json.dumps(body).encode()
@@ -33,19 +34,9 @@ class Connection:
         return {"type": "http.disconnect"}
 
     async def send(self, message: Any) -> None:
-        self.sent.append(message)
+        await super().send(message)
         if message.get("body"):
             self.something.set()
-
-    async def run(self, app: Any) -> None:
-        scope = {
-            "type": "http",
-            "method": "POST",
-            "path": "/v1/completions",
-            "headers": [(b"content-type", b"application/json")],
-            "query_string": b"",
-        }
-        await app({**scope, "http_version": "1.1"}, self.receive, self.send)
 
 
 class Server(uvicorn.Server):
