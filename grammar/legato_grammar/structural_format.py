@@ -12,6 +12,7 @@ MAX_REPEATS: Final = 1000
 MAX_FORMATS: Final = 1000  # in one list
 MAX_TEXTS: Final = 128
 _REQUIRED: Final = object()
+_STRUCTURE: Final = ("begin", "schema", "end")  # what a tag has, as older clients spell it
 _OLDER: Final = re.compile(r"^at \$\.format\.(?:tags(\[\d+\])(\.content\.json_schema|\.content)?|(triggers))")
 
 
@@ -80,11 +81,12 @@ def _older(given: Mapping[str, Any]) -> Node:
         at = f"$.structures[{number}]"
         if not isinstance(each, dict):
             raise InvalidGrammar(f"at {at}: expected an object with begin, schema and end")
-        for key in ("begin", "schema", "end"):
+        for key in _STRUCTURE:
             if each.get(key) is None:
                 raise InvalidGrammar(f"at {at}.{key}: missing")
-        for key in each.keys() - {"begin", "schema", "end"}:
-            raise InvalidGrammar(f"at {at}.{key[:40]}: not supported (only begin, schema and end)")
+        for key in each:
+            if key not in _STRUCTURE:
+                raise InvalidGrammar(f"at {at}.{key[:40]}: not supported (only begin, schema and end)")
         content = {"type": "json_schema", "json_schema": each["schema"]}
         tags.append({"begin": each["begin"], "content": content, "end": each["end"]})
     more = {key: given[key] for key in ("triggers", "at_least_one") if key in given}

@@ -39,6 +39,11 @@ def test_objects_that_name_properties_have_no_others() -> None:
     assert not matches(JSON_SCHEMA, json.dumps(json_options.closed(PAIR)), '{"a": 1, "c": 2}')
 
 
+def test_what_is_no_schema_stays_as_it_is() -> None:
+    """Whoever compiles it says what is wrong."""
+    assert json_options.closed({"properties": 3, "$defs": [PAIR]}) == {"properties": 3, "$defs": [PAIR]}
+
+
 @pytest.mark.parametrize("schema", [PAIR, True, {}], ids=str)
 def test_space_is_what_the_options_say(schema: Any) -> None:
     tight, wide = '{"a":1,"b":[1,2]}', '{"a": 1, "b": [1, 2]}'
@@ -50,7 +55,7 @@ def test_space_is_what_the_options_say(schema: Any) -> None:
     assert not matches(RULES, optional, wide.replace(" ", "  "))
 
 
-@pytest.mark.parametrize("pattern", ["x?", "[ x]", ".*", "\\s", "("])
+@pytest.mark.parametrize("pattern", ["x?", "[ x]", ".*", "\\s", "\f", "("])
 def test_space_is_nothing_else(pattern: str) -> None:
     with pytest.raises(InvalidGrammar):
         json_options.spaced_by(PAIR, pattern)
