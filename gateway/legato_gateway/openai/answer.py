@@ -10,7 +10,7 @@ from legato_gateway.parsers.reasoning.families import FAMILIES
 from legato_gateway.parsers.reasoning.parser import ReasoningParser
 from legato_gateway.parsers.reasoning.support import ReasoningFormat
 from legato_gateway.parsers.tool_calls.families import CallParser
-from legato_gateway.parsers.tool_calls.said import CallStart, Piece
+from legato_gateway.parsers.tool_calls.said import CallArguments, CallStart, Place, Text
 from legato_gateway.request import TokenText
 
 _LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
@@ -48,19 +48,31 @@ class AnswerReader:
         self._untold: list[TokenText] = []
         self._calls = calls
         self._parser = CallParser(calls.written or calls.family, calls.names) if calls else None
+        self._content_read = 0  # characters
         self._most = None if calls is None or (calls.parallel and not calls.older) else 1  # calls that are told
 
     def push(self, text: str, finish: str | None) -> list[dict[str, Any]]:
         """The fields of a delta for each thing that is new; `finish` comes with the last of the text."""
-        found = []
+        return [fields for fields, _ in self.read(text, finish)]
+
+    def read(self, text: str, finish: str | None) -> list[tuple[dict[str, Any], Sequence[Place]]]:
+        """As `push`, with the places in the choice's text where the content of each was."""
+        found: list[tuple[dict[str, Any], Sequence[Place]]] = []
         if self._reasoning is not None:
             reasoning, text = self._reasoning.push(text)
             if finish is not None:
                 last_reasoning, last_text = self._reasoning.finish()
                 reasoning, text = reasoning + last_reasoning, text + last_text
             if reasoning and self._told:
-                found.append({"reasoning_content": reasoning, "reasoning": reasoning})
+                found.append(({"reasoning_content": reasoning, "reasoning": reasoning}, ()))
         return found + self._content(text, finish)
+
+    @property
+    def passed(self) -> int:
+        """No content that is told from now on was before this place in the choice's text."""
+        if self._reasoning is not None and self._reasoning.content_at is None:
+            return self._reasoning.passed
+        return self._content_at + (self._parser.said.passed if self._parser is not None else self._content_read)
 
     def finish_reason(self, finish: str | None) -> str | None:
         """OpenAI's, where `finish` is why the text ended."""
@@ -80,20 +92,30 @@ class AnswerReader:
         self._untold.clear()
         return found
 
-    def _content(self, text: str, finish: str | None) -> list[dict[str, Any]]:
+    @property
+    def _content_at(self) -> int:
+        """Where in the choice's text content begins."""
+        return (self._reasoning.content_at or 0) if self._reasoning is not None else 0
+
+    def _content(self, text: str, finish: str | None) -> list[tuple[dict[str, Any], Sequence[Place]]]:
+        begin = self._content_read
+        self._content_read += len(text)
         if self._parser is None:
-            return [{"content": text}] if text else []
+            return [self._text_fields(Text(text, ((begin, begin + len(text)),)))] if text else []
         pieces = self._parser.push(text)
         if finish is not None:
             pieces += self._parser.finish()
-        return [self._fields(piece) for piece in pieces if self._is_told(piece)]
+        return [
+            self._text_fields(piece) if isinstance(piece, Text) else (self._call_fields(piece), ())
+            for piece in pieces
+            if isinstance(piece, Text) or self._most is None or piece.index < self._most
+        ]
 
-    def _is_told(self, piece: Piece) -> bool:
-        return isinstance(piece, str) or self._most is None or piece.index < self._most
+    def _text_fields(self, piece: Text) -> tuple[dict[str, Any], Sequence[Place]]:
+        first = self._content_at
+        return {"content": piece.text}, [(begin + first, end + first) for begin, end in piece.places]
 
-    def _fields(self, piece: Piece) -> dict[str, Any]:
-        if isinstance(piece, str):
-            return {"content": piece}
+    def _call_fields(self, piece: CallStart | CallArguments) -> dict[str, Any]:
         older = self._calls is not None and self._calls.older
         if isinstance(piece, CallStart):
             function = {"name": piece.name, "arguments": ""}

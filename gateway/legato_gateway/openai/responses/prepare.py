@@ -8,7 +8,6 @@ from msgspec import UNSET
 
 from legato_gateway.errors import BadRequest, Unsupported
 from legato_gateway.openai import chat, unsupported
-from legato_gateway.openai.chat import ChatRequest
 from legato_gateway.openai.responses import as_chat, head, items
 from legato_gateway.openai.responses import body as body_of
 from legato_gateway.openai.responses.body import ResponsesBody
@@ -54,7 +53,8 @@ def prepare(
     with as_chat.told_as_here(talk.places):
         checked = chat.chat_request(serving, asked, id, spelled, talk.messages)
     known = head.fields(id, served, body, instructions, text, effort, metadata, kept, checked.request.params)
-    writer = ResponseWriter(known, _logprobs(checked), serving.tokens.token_bytes, checked.format)
+    explains = checked.request.params.logprobs is not None
+    writer = ResponseWriter(known, explains, serving.tokens.token_bytes, checked.format)
     return CheckedResponse(checked.request, writer, bool(body.stream), items.encoded(input) if kept else None)
 
 
@@ -69,13 +69,3 @@ def _check_previous(body: ResponsesBody, stores: bool, found: bool) -> None:
 
 def _instructions(body: ResponsesBody) -> str | None:
     return None if body.instructions is UNSET else bodies.decode(_INSTRUCTIONS, body.instructions, "instructions")
-
-
-def _logprobs(checked: ChatRequest) -> bool:
-    """Whether log probabilities are told. Raises Unsupported."""
-    if checked.request.params.logprobs is None:
-        return False
-    if not checked.format.is_plain:
-        said = f"include: {body_of.LOGPROBS} is not supported by this server where an answer may be more than text"
-        raise Unsupported(said, param="include")
-    return True

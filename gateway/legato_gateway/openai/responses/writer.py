@@ -8,6 +8,7 @@ from legato_gateway.errors import GatewayError
 from legato_gateway.json_encoding import encode
 from legato_gateway.openai.answer import AnswerFormat, AnswerReader
 from legato_gateway.openai.responses.output import Events, Fields, OutputItems
+from legato_gateway.openai.responses.text_tokens import TextTokens
 from legato_gateway.openai.token_logprobs import logprob_fields
 from legato_gateway.request import Delta, TokenText, Usage
 from legato_gateway.serving.writer import CollectedChoice
@@ -25,6 +26,7 @@ class ResponseWriter:
         self._logprobs = logprobs
         self._token_bytes = token_bytes
         self._reader: AnswerReader | None = None if format.is_plain else format.reader()
+        self._tokens = TextTokens()
         self._events = Events()
         self._items = OutputItems(self._events)
         self._begun = False
@@ -67,15 +69,26 @@ class ResponseWriter:
 
     def _read(self, text: str, tokens: Sequence[TokenText], finish: str | None) -> bytes:
         """Events of what is new; those of the end, too, where it has finished."""
-        logprobs = [logprob_fields(token, self._token_bytes) for token in tokens if self._logprobs and token.logprobs]
+        explained = [token for token in tokens if self._logprobs and token.logprobs]
         if self._reader is None:
-            said = self._items.delta({"content": text}, logprobs) if text or logprobs else b""
+            said = self._items.delta({"content": text}, self._spelled(explained)) if text or explained else b""
         else:
-            said = b"".join([self._items.delta(fields) for fields in self._reader.push(text, finish)])
+            said = self._parsed(self._reader, text, explained, finish)
         if finish is None:
             return said
         self._finish = finish
         return said + self._items.close("incomplete" if finish == "length" else "completed")
+
+    def _parsed(self, reader: AnswerReader, text: str, tokens: Sequence[TokenText], finish: str | None) -> bytes:
+        """Log probabilities are those of messages' text: items of other types have no place for them."""
+        self._tokens.add(tokens)
+        found = reader.read(text, finish)
+        said = [self._items.delta(fields, self._spelled(self._tokens.take(places))) for fields, places in found]
+        self._tokens.drop(reader.passed)
+        return b"".join(said)
+
+    def _spelled(self, tokens: Sequence[TokenText]) -> list[Fields]:
+        return [logprob_fields(token, self._token_bytes) for token in tokens]
 
     def _fields(self, status: str, output: Sequence[Fields], **known: Any) -> Fields:
         late = {"error": None, "incomplete_details": None, "usage": None, "completed_at": None}

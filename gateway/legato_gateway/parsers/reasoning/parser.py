@@ -24,6 +24,11 @@ class ReasoningParser:
         self._read = 0  # characters
         self.content_at: int | None = None  # where in the text content begins, once some was found
 
+    @property
+    def passed(self) -> int:
+        """No content that is told from now on was before this place in the text."""
+        return self._read - len(self._held)
+
     def push(self, text: str) -> tuple[str, str]:
         """What is new of reasoning, and of content."""
         self._read += len(text)

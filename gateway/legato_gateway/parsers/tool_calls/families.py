@@ -68,6 +68,7 @@ class CallParser:
         """What is new of it by now."""
         for at, char in enumerate(text):
             if self._run is None:
+                self.said.read += len(text) - at
                 self.said.text(text[at:])
                 break
             self._send(char)
@@ -82,6 +83,7 @@ class CallParser:
 
     def _send(self, char: str) -> None:
         assert self._run is not None
+        self.said.read += len(char)
         try:
             self._run.send(char)
         except StopIteration:

@@ -28,7 +28,7 @@ def read(out: Said, _names: frozenset[str]) -> Reader[None]:
             elif char == "[":
                 yield from read_array(out, before + char)
             else:
-                out.text(before)
+                out.text(before, len(char))
                 held = char
                 continue
         except Broken as broken:
@@ -39,5 +39,5 @@ def read(out: Said, _names: frozenset[str]) -> Reader[None]:
         held = ""
 
 
-def _ignore(_: str) -> None:
+def _ignore(_: str, _behind: int) -> None:
     """Between a call and its closing tag is nothing that anybody is to see."""

@@ -156,7 +156,7 @@ def read_array(out: Said, before: str) -> Reader[None]:
         elif char == "]" and not before:
             return
         elif char != "," or before:
-            out.text(before)
+            out.text(before, len(char))
             raise Broken(char)
 
 
@@ -165,9 +165,9 @@ def read_object(out: Said, names: frozenset[str] | None = None, before: str = ""
     call = JSONCall(out, names)
     try:
         yield from call.read()
-    except Broken:
+    except Broken as broken:
         if not call.started:
-            out.text(before + call.raw)
+            out.text(before + call.raw, len(broken.char))
         raise
 
 

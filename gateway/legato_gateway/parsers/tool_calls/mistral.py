@@ -43,7 +43,7 @@ def _named(out: Said, before: str, first: str) -> Reader[None]:
         char = yield
     name = read.removesuffix(ARGUMENTS).partition(CALL_ID)[0].strip()
     if char != "{" or not NAME.fullmatch(name):
-        out.text(before + read)
+        out.text(before + read, len(char))
         raise Broken(char)
     out.start(name)
     out.arguments(char)

@@ -23,17 +23,18 @@ class Broken(Exception):
         self.char = char
 
 
-def until(marker: str, keep: Callable[[str], None], held: str = "") -> Reader[bool]:
-    """Reads on behind `marker`; what comes before it goes to `keep`. False where the text ends without it."""
+def until(marker: str, keep: Callable[[str, int], None], held: str = "") -> Reader[bool]:
+    """Reads on behind `marker`; what comes before it goes to `keep`, with how many characters were read behind that.
+    False where the text ends without it."""
     while True:
         while held and not marker.startswith(held):
-            keep(held[0])
+            keep(held[0], len(held) - 1)
             held = held[1:]
         if held == marker:
             return True
         char = yield
         if char == END:
-            keep(held)
+            keep(held, 0)
             return False
         held += char
 

@@ -153,7 +153,6 @@ async def test_what_was_reasoned_goes_with_the_message_or_call_behind_it(make: A
         ("prompt", {"prompt": {"id": "pmpt_1"}}),
         ("stream_options.continuous_usage_stats", CONTINUOUS),
         ("messages", {"messages": []}),
-        ("include", {"include": ["message.output_text.logprobs"], "tools": [FLAT]}),
         ("model", {"model": "other"}),
     ],
 )

@@ -2,14 +2,19 @@
 
 import gc
 import json
+import random
 import tracemalloc
+from typing import Any
 
+import pytest
 from tests.support.response_events import read
 
 from legato_gateway.errors import WorkerFailed
 from legato_gateway.json_encoding import encode
 from legato_gateway.openai.answer import AnswerFormat
 from legato_gateway.openai.responses.writer import ResponseWriter
+from legato_gateway.openai.tools.definitions import CallFormat
+from legato_gateway.parsers.reasoning.support import ReasoningFormat
 from legato_gateway.request import Delta, TokenText, Usage
 from legato_gateway.serving.writer import CollectedChoice
 from legato_protocol.stream import TokenLogprobs, TopLogprob
@@ -18,10 +23,10 @@ TOKENS = 300
 TOP = tuple(TopLogprob(id, -id / 7) for id in range(20))
 
 
-def writer() -> ResponseWriter:
+def writer(format: AnswerFormat | None = None) -> ResponseWriter:
     known = {"id": "resp_1", "object": "response", "created_at": 1, "model": "m"}
     usual = {"parallel_tool_calls": True, "tool_choice": "auto", "tools": []}
-    return ResponseWriter({**known, **usual}, True, lambda id: b" word%d" % id, AnswerFormat())
+    return ResponseWriter({**known, **usual}, True, lambda id: b" word%d" % id, format or AnswerFormat())
 
 
 def token(number: int) -> TokenText:
@@ -67,3 +72,118 @@ def test_a_stream_keeps_no_more_of_them_than_their_bytes() -> None:
     finally:
         tracemalloc.stop()
     assert taken < 1.2 * said
+
+
+# ── beside reasoning and calls ──
+
+REASONED, CALL = "<think>\nHm, é.\n</think>\n\n", '<tool_call>\n{"name": "f", "arguments": {"a": "é"}}\n</tool_call>'
+WEATHER: Any = {"type": "function", "name": "f", "parameters": {"type": "object"}, "strict": None}
+INCLUDED: Any = {"include": ["message.output_text.logprobs"], "top_logprobs": 1}
+BOTH = AnswerFormat(CallFormat("Hermes", frozenset({"f"})), ReasoningFormat("Think", begun=False))
+
+
+def tokens_of(text: str, draw: random.Random, most: int) -> list[TokenText]:
+    """Text of so many characters each, at most."""
+    found, at = list[TokenText](), 0
+    while at < len(text):
+        piece = text[at : at + draw.randint(1, most)]
+        found.append(TokenText(len(found), piece, piece.encode(), TokenLogprobs(-1.0, ()), at))
+        at += len(piece)
+    return found
+
+
+def messages(output: list[Any]) -> list[tuple[str, str]]:
+    """The text of each message, and that of the tokens which are told with it."""
+    parts = [item["content"][0] for item in output if item["type"] == "message"]
+    return [(part["text"], "".join(one["token"] for one in part["logprobs"])) for part in parts]
+
+
+@pytest.mark.parametrize("most", [1, 9])
+def test_those_of_messages_are_told_whatever_else_is_in_an_answer(most: int) -> None:
+    """Tokens of one character are exactly the text; longer ones hold it, and may begin before it or end behind it."""
+    pieces = ["One. ", CALL, "\n", "Two < three", "<tool_call>", " no call", "<tool_call>[" + CALL[12:-13] + ", x", " "]
+    draw = random.Random(most)
+    told = 0
+    for _ in range(200):
+        text = draw.choice([REASONED, ""]) + "".join(draw.choices(pieces, k=draw.randint(0, 6)))
+        made, said, tokens = writer(BOTH), b"", tokens_of(text, draw, most)
+        for token in tokens:
+            said += made.delta(0, Delta(0, token.text, (token,)))
+        said += made.delta(0, Delta(0, "", (), "stop")) + made.end(Usage())
+        found = read(said.decode())
+        streamed = messages(found[-1]["response"]["output"])
+        deltas = [event for event in found if event["type"].endswith("output_text.delta")]
+        assert "".join(one["token"] for event in deltas for one in event["logprobs"]) == "".join(t for _, t in streamed)
+        at_once = json.loads(writer(BOTH).whole([CollectedChoice(0, [text], tokens, "stop")], Usage()))
+        assert messages(at_once["output"]) == streamed
+        for said_text, of_tokens in streamed:
+            told += 1
+            assert said_text == of_tokens if most == 1 else _without_edges(of_tokens, said_text, most), (text, streamed)
+    assert told > 100
+
+
+def _without_edges(of_tokens: str, text: str, most: int) -> bool:
+    """Whether `text` is in it, with no whole token before or behind. A token that two messages share is the first's."""
+    if text in of_tokens:
+        return len(of_tokens) < len(text) + 2 * most
+    return any(text[cut:] in of_tokens for cut in range(1, most))
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("stream", [False, True])
+async def test_the_official_client_has_them_beside_reasoning_and_calls(make: Any, stream: bool) -> None:
+    gateway = make(template="{{ enable_thinking }}{{ tools }}<think><tool_call>")
+    text = f"{REASONED}A moment.\n{CALL}"
+    gateway.script(
+        *(Delta(0, token.text, (token,)) for token in tokens_of(text, random.Random(3), 4)), Delta(0, "", (), "stop")
+    )
+    asked = {"model": "tiny", "input": "hi", "tools": [WEATHER], **INCLUDED}
+    if stream:
+        async with gateway.client.responses.stream(**asked) as events:
+            seen = [event async for event in events]
+            answer = await events.get_final_response()
+        deltas = [event for event in seen if event.type == "response.output_text.delta"]
+        streamed = [one.token for event in deltas for one in event.logprobs]
+    else:
+        answer = await gateway.client.responses.create(**asked)
+    assert [item.type for item in answer.output] == ["reasoning", "message", "function_call"]
+    (part,) = answer.output[1].content
+    told = [one.token for one in part.logprobs]
+    assert not stream or streamed == told
+    assert part.text == "A moment."
+    assert "A moment." in "".join(told)
+    assert len("".join(told)) < len(part.text) + 8, "neither of reasoning nor of the call"
+    assert {one.logprob for one in part.logprobs} == {-1.0}
+    assert gateway.relay.requests[-1].params.logprobs == 1
+
+
+def test_all_tokens_of_one_character_are_told_with_it() -> None:
+    made = writer(BOTH)
+    first, second = (
+        TokenText(id, "\ufffd", raw, TokenLogprobs(-1.0, ()), 0) for id, raw in ((1, b"\xc3"), (2, b"\xa9"))
+    )
+    made.delta(0, Delta(0, "", (first,)))
+    made.delta(0, Delta(0, "é", (second,)))
+    made.delta(0, Delta(0, "!", (TokenText(3, "!", b"!", TokenLogprobs(-1.0, ()), 1),), "stop"))
+    made.end(Usage())
+    assert made.final is not None
+    (item,) = json.loads(encode(made.final))["output"]
+    assert [bytes(one["bytes"]) for one in item["content"][0]["logprobs"]] == [b"\xc3", b"\xa9", b"!"]
+
+
+@pytest.mark.parametrize("begin", ["<think>", '<tool_call>{"name": "f", "arguments": {"a": "'])
+def test_those_of_reasoning_and_calls_are_not_kept(begin: str) -> None:
+    made = writer(BOTH)
+    made.delta(0, Delta(0, begin, ()))
+    gc.collect()
+    tracemalloc.start()
+    try:
+        for number in range(TOKENS):
+            fresh = tuple(TopLogprob(id, -id / 7) for id in range(20))
+            explained = TokenText(1, "word", b"word", TokenLogprobs(-1.0, fresh), len(begin) + 4 * number)
+            made.delta(0, Delta(0, "word", (explained,)))
+        del fresh, explained
+        taken, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert taken < 500 * TOKENS, "bytes; the alternatives of one token are more than a thousand"

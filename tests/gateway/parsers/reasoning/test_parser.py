@@ -31,13 +31,16 @@ EXAMPLES = [  # family, whether the prompt ends within it, what the model writes
 
 def read(family, begun, text, cuts=()):
     parser = ReasoningParser(FAMILIES[family], begun)
-    at, found = 0, []
+    at, found, passed = 0, [], 0
     for cut in [*sorted(cuts), len(text)]:
         found.append(parser.push(text[at:cut]))
         at = max(at, cut)
+        if parser.content_at is None:
+            passed = parser.passed
     found.append(parser.finish())
     content = "".join(pair[1] for pair in found)
     assert parser.content_at == (len(text) - len(content) if content else None)
+    assert parser.content_at is None or passed <= parser.content_at
     kinds = [kind for pair in found for kind in (0, 1) if pair[kind]]
     assert kinds == sorted(kinds), "no reasoning behind content"
     return "".join(pair[0] for pair in found), content

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from legato_gateway.parsers.tool_calls import families
 from legato_gateway.parsers.tool_calls.families import FAMILIES, CallParser
-from legato_gateway.parsers.tool_calls.said import CallArguments, CallStart
+from legato_gateway.parsers.tool_calls.said import CallArguments, CallStart, Text
 from legato_gateway.tokenizer.chat_template import ChatTemplate
 
 WEATHER = {"city": "Paris", "unit": "°C"}
@@ -90,16 +90,22 @@ NO_CALLS = [
 
 
 def read(family, text, cuts=()):
-    """Text, and calls as (name, arguments), of `text` in pieces."""
+    """Text, and calls as (name, arguments), of `text` in pieces. Texts were where they are said to have been, in their
+    order, and never before what was passed by then."""
     parser = CallParser(family, NAMES)
-    at, pieces = 0, []
+    at, pieces, passed = 0, [], 0
     for cut in [*sorted(cuts), len(text)]:
-        pieces += parser.push(text[at:cut])
-        at = max(at, cut)
-    said, calls = "", []
-    for piece in pieces + parser.finish():
-        if isinstance(piece, str):
-            said += piece
+        pieces += [(piece, passed) for piece in parser.push(text[at:cut])]
+        at, passed = max(at, cut), parser.said.passed
+    pieces += [(piece, passed) for piece in parser.finish()]
+    said, calls, place = "", [], 0
+    for piece, passed in pieces:
+        if isinstance(piece, Text):
+            said += piece.text
+            assert "".join(text[begin:end] for begin, end in piece.places) == piece.text
+            for begin, end in piece.places:
+                assert max(place, passed) <= begin < end
+                place = end
         elif isinstance(piece, CallStart):
             assert piece.index == len(calls)
             calls.append([piece.name, ""])
