@@ -25,7 +25,7 @@ class BodyFlow(FlowControl):
     def begin(self, cycle: RequestResponseCycle) -> None:
         """A request, of whose body nothing was read yet."""
         self._cycle, self._size = cycle, 0
-        self._large = _announced(cycle) > HIGH_WATER_LIMIT
+        self._large = announced(cycle) > HIGH_WATER_LIMIT
         if self._large:
             self.pause_reading()
 
@@ -58,7 +58,7 @@ class BodyFlow(FlowControl):
         return self._reading + (0.0 if self.read_paused else self._clock() - self._since)
 
 
-def _announced(cycle: RequestResponseCycle) -> int:
+def announced(cycle: RequestResponseCycle) -> int:
     """Bytes of its body, as the head says; 0 where it says nothing."""
     said = (value for name, value in cycle.scope["headers"] if name == b"content-length" and value.isdigit())
     return int(next(said, b"0"))

@@ -19,6 +19,7 @@ NO_ROOM: Final = "no_room"  # all places are taken by requests
 MADE_ROOM: Final = "made_room"  # it had no request, and a new connection came
 LATE_HEAD: Final = "late_head"
 SLOW_BODY: Final = "slow_body"
+UNREAD_BODY: Final = "unread_body"  # its request was answered before its end, and it went on
 NO_DESCRIPTORS: Final = "no_descriptors"  # the event loop closes what it cannot accept without a word
 
 OWN_PORTS: Final = 32  # places of each other port than the public one: probes and the operator use few
@@ -31,6 +32,9 @@ OWN_FILES: Final = 256  # descriptors that are not for clients: workers, other p
 class ConnectionLimits:
     """Times in seconds. A body has to bring `body_rate` bytes per second, over each `body_window`.
 
+    Of a body whose request was answered before its end, `discard` bytes more are read in `discard_time`, so that the
+    client gets that answer and can send another request.
+
     `idle` is how long a connection is kept between requests: longer than clients and load balancers keep theirs, or
     else a request is lost that is sent just then. The most patient load balancers keep them for 600 s.
     """
@@ -40,6 +44,8 @@ class ConnectionLimits:
     body_rate: int = 1024
     body_window: float = 30.0
     idle: float = 620.0
+    discard: int = 4 << 20
+    discard_time: float = 5.0
 
 
 def places(most: int, open_files: int) -> int:

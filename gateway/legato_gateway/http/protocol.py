@@ -13,9 +13,10 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from legato_gateway import errors
 from legato_gateway.errors import BadRequest, GatewayError, HeadersTooLarge, LateRequest, Overloaded
-from legato_gateway.http.body_flow import BodyFlow
-from legato_gateway.http.connections import LATE_HEAD, SLOW_BODY, Connections
+from legato_gateway.http.body_flow import BodyFlow, announced
+from legato_gateway.http.connections import LATE_HEAD, SLOW_BODY, UNREAD_BODY, Connections
 from legato_gateway.http.half_closed import HalfClosed, can_be_asked
+from legato_gateway.http.lingering import AnswerTransport
 from legato_protocol.tls_server import EARLY, LAST_FLUSH, Secured
 
 MAX_HEAD_BYTES = 131_072  # the application refuses less than that with more to say; this only bounds memory
@@ -32,6 +33,9 @@ class BoundedProtocol(Secured, HttpToolsProtocol):
     _progress = False  # this piece of data completed a head, a message or a part of a body
     _kept = 0  # bytes of pieces that did not: of a head, of trailers
     _received = 0  # bytes of a body, in this window
+    _closes_early = False  # an answer before the end of this body closes the connection, one after it does not
+    _rest: int | None = None  # bytes that may still come of a body whose request was answered, to be thrown away
+    _last = False  # that was the last answer
     _flow: BodyFlow  # what `flow` is
     _watch: asyncio.TimerHandle | None = None  # ends the wait for a head or a body
 
@@ -55,18 +59,28 @@ class BoundedProtocol(Secured, HttpToolsProtocol):
         self._unwatch()
         self._unset_keepalive_if_required()
         self._places.leave(self)
+        if self.cycle is not None:
+            self.cycle.transport = self.transport  # so that nothing refers to itself
         super().connection_lost(exc)
 
     def make_room(self) -> None:
         """Closes a connection that waits for a request."""
         if self.scheme == "https":
-            self.transport.abort()  # to take leave of a client that is silent takes as long as it likes
+            self.transport.abort()  # to take leave of a client takes as long as it likes, or what it likes to send
         else:
             self._end()
 
     def data_received(self, data: bytes) -> None:
         if self.transport.is_closing():
             return
+        if not self._last:
+            self._parse(data)
+        if self._rest is not None and not self.transport.is_closing():
+            self._rest -= len(data)
+            if self._rest < 0:
+                self._end_discarding()
+
+    def _parse(self, data: bytes) -> None:
         self._progress = False
         super().data_received(data)
         self._kept = 0 if self._progress else self._kept + len(data)
@@ -102,6 +116,10 @@ class BoundedProtocol(Secured, HttpToolsProtocol):
         self._begin_window()
         super().on_headers_complete()
         self._flow.begin(self.cycle)
+        self.cycle.transport = AnswerTransport(self.transport, self._close_after_answer)
+        self._closes_early = self.cycle.keep_alive and announced(self.cycle) > self._limits.discard
+        if self._closes_early:
+            self.cycle.keep_alive = False
 
     def on_body(self, body: bytes) -> None:
         self._progress = True
@@ -110,15 +128,19 @@ class BoundedProtocol(Secured, HttpToolsProtocol):
         self._flow.received(len(body))
 
     def on_message_complete(self) -> None:
-        self._in_body, self._progress = False, True
+        self._in_body, self._progress, self._rest = False, True, None
         self._unwatch()
+        if self._closes_early and not self.cycle.response_started:
+            self.cycle.keep_alive = True
         super().on_message_complete()
         if self.cycle.response_complete:  # it was refused before its body had come
             self._idle()
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
-        if not self._in_body and self.timeout_keep_alive_task is not None:
+        if self._in_body and self.cycle.response_complete:
+            self._begin_discarding()
+        elif self.timeout_keep_alive_task is not None:
             self._idle()
 
     def _idle(self) -> None:
@@ -176,10 +198,34 @@ class BoundedProtocol(Secured, HttpToolsProtocol):
         self._places.refused(SLOW_BODY, text)
         self._refuse(LateRequest(text))
 
+    # ── a body that goes on after the answer ────────────────────────────────────────────────────────────────────────
+
+    def _close_after_answer(self) -> None:
+        """A response closes the connection: with its last byte, or because it cannot be completed."""
+        self._last = self._in_body and self.cycle.response_complete
+        if not self._last:
+            self.transport.close()
+        elif self.transport.can_write_eof():
+            self.transport.write_eof()
+
+    def _begin_discarding(self) -> None:
+        if self.transport.is_closing():
+            return
+        self._rest = self._limits.discard
+        self._unset_keepalive_if_required()
+        self._places.waits(self, True)
+        self._watch_for(self._limits.discard_time, self._end_discarding)
+
+    def _end_discarding(self) -> None:
+        text = f"a body was answered before its end, and went on for {self._limits.discard} bytes or "
+        self._places.refused(UNREAD_BODY, f"{text}{self._limits.discard_time:g} s")
+        self.make_room()
+
     # ── ending ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _refuse(self, error: GatewayError) -> None:
-        if self.cycle is None or not self.cycle.response_started or self.cycle.response_complete:
+        answered = self._rest is not None  # the request that this is a part of
+        if not answered and (self.cycle is None or not self.cycle.response_started or self.cycle.response_complete):
             self._answer(error)
         self._end()
 

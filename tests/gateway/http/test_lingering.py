@@ -1,0 +1,272 @@
+"""Requests that are answered before their body has come: their clients get that answer, and cannot go on for ever."""
+
+import asyncio
+import contextlib
+import functools
+import socket
+import ssl
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import certificates
+import pytest
+import uvicorn
+import uvloop
+
+from legato_gateway.http import protocol
+from legato_gateway.http.connections import UNREAD_BODY, ConnectionLimits, Connections
+from legato_gateway.http.protocol import BoundedProtocol
+
+pytestmark = pytest.mark.anyio
+START = b"POST / HTTP/1.1\r\nhost: x\r\n"
+CHUNKED = START + b"transfer-encoding: chunked\r\n\r\n"
+CHUNK = b"8000\r\n" + b"y" * 0x8000 + b"\r\n"
+LIMITS = ConnectionLimits(discard=1 << 20, discard_time=5.0, body_rate=100, body_window=30.0)
+PATIENCE = 20.0  # seconds; longer than all limits
+
+
+@pytest.fixture(params=[asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
+def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, Any]]:
+    return "asyncio", {"loop_factory": request.param}
+
+
+async def refuses(scope: Any, receive: Any, send: Any) -> None:
+    """Answers without reading a body, but one at /read."""
+    if scope["path"] == "/read":
+        while (await receive()).get("more_body"):
+            pass
+    said = [(b"content-length", b"7"), *((name, value) for name, value in scope["headers"] if name == b"connection")]
+    await send({"type": "http.response.start", "status": 413, "headers": said})
+    await send({"type": "http.response.body", "body": b"refused"})
+
+
+@dataclass
+class Service:
+    """A server with a port of its own."""
+
+    limits: ConnectionLimits
+    address: tuple[str, int] = ("", 0)
+    counted: Counter[str] = field(default_factory=Counter)
+    passed: float = 0.0  # seconds by which connections are older than they are
+    connections: Connections = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.connections = Connections(
+            self.limits,
+            count=lambda reason: self.counted.update([reason]),
+            clock=lambda: time.monotonic() + self.passed,
+        )
+
+    async def end(self) -> None:
+        """Of all connections."""
+        async with asyncio.timeout(PATIENCE):
+            while self.connections.open:  # noqa: ASYNC110 - of the other end
+                await asyncio.sleep(0.005)
+
+
+@contextlib.asynccontextmanager
+async def serving(limits: ConnectionLimits = LIMITS, **tls: Any) -> AsyncIterator[Service]:
+    made = Service(limits)
+    config = uvicorn.Config(refuses, http=protocol.of(made.connections), log_config=None, lifespan="off")
+    config.load()
+    connection = functools.partial(BoundedProtocol, made.connections, config, uvicorn.server.ServerState(), {})
+    server = await asyncio.get_running_loop().create_server(connection, "127.0.0.1", 0, **tls)
+    made.address = server.sockets[0].getsockname()
+    try:
+        yield made
+    finally:
+        server.close()
+
+
+class Client:
+    """A blocking one, as most are: it reads nothing before it has sent everything."""
+
+    def __init__(self, own: socket.socket) -> None:
+        self.own = own
+        self.sent = 0
+
+    @classmethod
+    @contextlib.contextmanager
+    def to(cls, address: tuple[str, int]) -> "Iterator[Client]":
+        with socket.create_connection(address, timeout=PATIENCE) as own:
+            yield cls(own)
+
+    def flood(self, piece: bytes, most: int) -> None:
+        """Sends `most` bytes, or until it is refused."""
+        with contextlib.suppress(ConnectionError, ssl.SSLError):
+            while self.sent < most:
+                self.own.sendall(piece)
+                self.sent += len(piece)
+
+    def read(self, times: int = 1) -> bytes:
+        """So many answers, or all there is."""
+        found = b""
+        while found.count(b"refused") < times and (piece := self.own.recv(65536)):
+            found += piece
+        return found
+
+
+async def test_a_body_without_end_is_not_read_for_ever_and_its_client_gets_the_answer() -> None:
+    most = 256 << 20
+
+    def client(address: tuple[str, int]) -> tuple[int, bytes]:
+        with Client.to(address) as made:
+            made.own.sendall(CHUNKED)
+            made.flood(CHUNK, most)
+            return made.sent, made.read()
+
+    async with serving() as service:
+        sent, answer = await asyncio.to_thread(client, service.address)
+        await service.end()
+    assert answer.startswith(b"HTTP/1.1 413")
+    assert sent < 32 << 20, "what the system buffers, and little more"
+    assert service.counted == {UNREAD_BODY: 1}
+
+
+async def test_nor_a_slow_one_and_what_is_late_in_it_is_no_second_answer() -> None:
+    limits = ConnectionLimits(discard=1 << 20, discard_time=0.3, body_rate=1 << 20, body_window=0.1)
+
+    def client(address: tuple[str, int]) -> bytes:
+        with Client.to(address) as made:
+            made.own.sendall(CHUNKED)
+            answer = made.read()
+            with contextlib.suppress(ConnectionError):
+                made.own.settimeout(0.01)
+                for _ in range(2000):
+                    made.own.sendall(b"1\r\na\r\n")
+                    with contextlib.suppress(TimeoutError):
+                        more = made.own.recv(65536)
+                        if not more:
+                            return answer
+                        answer += more
+            return answer
+
+    async with serving(limits) as service:
+        answer = await asyncio.to_thread(client, service.address)
+        await service.end()
+    assert answer.count(b"HTTP/1.1") == 1
+    assert service.counted == {UNREAD_BODY: 1}
+
+
+async def test_a_body_that_ends_soon_leaves_the_connection_for_another_request() -> None:
+    def client(address: tuple[str, int]) -> bytes:
+        with Client.to(address) as made:
+            for _ in range(3):
+                made.own.sendall(CHUNKED + CHUNK * 31)
+                first = made.read()
+                made.own.sendall(b"0\r\n\r\n")
+            made.own.sendall(START + b"content-length: 0\r\n\r\n")
+            return first + made.read()
+
+    async with serving() as service:
+        answers = await asyncio.to_thread(client, service.address)
+        await service.end()
+    assert answers.count(b"HTTP/1.1 413") == 2
+    assert b"connection: close" not in answers
+    assert not service.counted
+
+
+@pytest.mark.parametrize("garbage", [b"this is no chunk\r\n", b"0\r\n" + b"x: y\r\n" * 30_000])
+async def test_what_is_wrong_in_it_is_no_second_answer(garbage: bytes) -> None:
+    def client(address: tuple[str, int]) -> bytes:
+        with Client.to(address) as made:
+            made.own.sendall(CHUNKED)
+            answer = made.read()
+            made.flood(garbage, 1)
+            with contextlib.suppress(ConnectionError):
+                while more := made.own.recv(65536):
+                    answer += more
+            return answer
+
+    async with serving() as service:
+        assert (await asyncio.to_thread(client, service.address)).count(b"HTTP/1.1") == 1
+        await service.end()
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        START + b"connection: close\r\ncontent-length: 1000000\r\n\r\n",
+        START + b"content-length: 9000000\r\n\r\n",
+        b"POST / HTTP/1.0\r\nhost: x\r\ncontent-length: 1000000\r\n\r\n",
+    ],
+)
+async def test_a_connection_that_its_answer_closes_is_not_reset_under_a_client_that_still_sends(head: bytes) -> None:
+    """It sees the end of what it is sent at once, and the server takes some of the rest."""
+
+    def client(address: tuple[str, int]) -> bytes:
+        with Client.to(address) as made:
+            made.own.sendall(head)
+            answer = made.read(times=2)
+            for _ in range(9):
+                made.own.sendall(b"x" * 100_000)
+            return answer
+
+    async with serving() as service:
+        answer = await asyncio.to_thread(client, service.address)
+        await service.end()
+    assert answer.startswith(b"HTTP/1.1 413")
+    assert answer.count(b"connection: close") == 1
+    assert answer.endswith(b"refused")
+    assert not service.counted
+
+
+async def test_a_long_body_that_is_read_leaves_the_connection_open() -> None:
+    def client(address: tuple[str, int]) -> bytes:
+        body = b"x" * (LIMITS.discard + 100_000)
+        request = b"POST /read HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n" % len(body)
+        with Client.to(address) as made:
+            answers = b""
+            for _ in range(2):
+                made.own.sendall(request + body)
+                answers += made.read()
+            return answers
+
+    async with serving() as service:
+        answers = await asyncio.to_thread(client, service.address)
+    assert answers.count(b"HTTP/1.1 413") == 2
+    assert b"connection: close" not in answers
+
+
+async def test_it_makes_room_for_new_connections() -> None:
+    limits = ConnectionLimits(most=1, discard_time=PATIENCE)
+    async with serving(limits) as service:
+        reader, writer = await asyncio.open_connection(*service.address)
+        writer.write(CHUNKED)
+        await reader.readuntil(b"refused")
+        service.passed = 2.0
+        other, sending = await asyncio.open_connection(*service.address)
+        sending.write(START + b"content-length: 0\r\n\r\n")
+        assert (await asyncio.wait_for(other.readuntil(b"refused"), PATIENCE)).startswith(b"HTTP/1.1 413")
+        assert service.counted == {"made_room": 1}
+        for each in (writer, sending):
+            each.close()
+
+
+async def test_over_tls_it_is_the_same(tmp_path: Path) -> None:
+    files = certificates.make(tmp_path / "tls")
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(files.certificate, files.key)
+
+    def client(address: tuple[str, int]) -> tuple[int, bytes]:
+        trusted = ssl.create_default_context(cafile=files.authority)
+        with (
+            socket.create_connection(address, timeout=PATIENCE) as plain,
+            trusted.wrap_socket(plain, server_hostname="localhost") as secured,
+        ):
+            made = Client(secured)
+            made.own.sendall(START + b"connection: close\r\ntransfer-encoding: chunked\r\n\r\n")
+            answer = made.read()
+            made.flood(CHUNK, 256 << 20)
+            return made.sent, answer
+
+    async with serving(ssl=context, ssl_shutdown_timeout=1.0) as service:
+        sent, answer = await asyncio.to_thread(client, service.address)
+        await service.end()
+    assert answer.startswith(b"HTTP/1.1 413")
+    assert sent < 32 << 20
+    assert service.counted == {UNREAD_BODY: 1}
