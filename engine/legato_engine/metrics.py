@@ -99,7 +99,7 @@ class WorkerMetrics:
                 self.abandoned,
             ),
             "internal_tls_invalid": (
-                "1 while the files of internal TLS cannot be read, and those of before stay in use.",
+                "1 while files of internal TLS cannot be used, if only in hand-offs, and those of before are.",
                 self.tls_invalid,
             ),
         }

@@ -1,6 +1,6 @@
 """The two HTTP faces of a worker: health, open to all who reach it, and control, which requires the service token."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -14,15 +14,15 @@ from legato_engine.server import transfer_port
 from legato_engine.server.connections import Connections
 from legato_engine.server.hub import CoreView, Hub
 from legato_engine.settings import WorkerSettings
+from legato_protocol.followed_files import FollowedFiles
 from legato_protocol.followed_tokens import ServiceTokens
 from legato_protocol.names import EVENTS_PATH, STREAM_PATH
-from legato_protocol.tls_files import InternalTLS
 
 _EXPOSITION = "text/plain; version=0.0.4; charset=utf-8"
 
 
-def health(hub: Hub, tls: InternalTLS | None = None) -> Starlette:
-    """`/healthz`, `/readyz`, `/metrics`.
+def health(hub: Hub, tls: Sequence[FollowedFiles[Any]] = ()) -> Starlette:
+    """`/healthz`, `/readyz`, `/metrics`; `tls` is what the files of internal TLS are read for.
 
     A worker that drains stays ready: it works, gateways are told not to send it more, and it may be recalled at once.
     """
@@ -42,7 +42,7 @@ def health(hub: Hub, tls: InternalTLS | None = None) -> Starlette:
             ready=core is not None,
             gateways=hub.gateways,
             abandoned=transfer_port.abandoned(core.ready.hello.address) if core else 0,
-            tls_invalid=tls is not None and bool(tls.problem),
+            tls_invalid=any(files.problem for files in tls),
         )
         return Response(text, media_type=_EXPOSITION)
 

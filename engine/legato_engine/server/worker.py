@@ -9,7 +9,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from legato_engine.errors import EngineError
 from legato_engine.metrics import WorkerMetrics
@@ -21,10 +21,11 @@ from legato_engine.server.phase_spans import PhaseSpans
 from legato_engine.server.supervisor import Supervisor
 from legato_engine.server.token_auth import TokenAuth
 from legato_engine.settings import WorkerSettings
+from legato_engine.transfer.certificates import HandoffCertificates
 from legato_protocol import names
 from legato_protocol.adapter_file import AdapterFile
 from legato_protocol.flags import SettingsError
-from legato_protocol.followed_files import InvalidFile
+from legato_protocol.followed_files import FollowedFiles, InvalidFile
 from legato_protocol.followed_tokens import RefusalLog, ServiceTokens
 from legato_protocol.tls_files import InternalTLS
 
@@ -53,6 +54,7 @@ class WorkerServer:
         self.hub = Hub(WorkerMetrics(), self._wake, spans)
         self._tokens = ServiceTokens(settings.token, Path(settings.token_folder) if settings.token_folder else None)
         self._tls = _internal_tls(settings.internal_tls_folder)
+        self._handoff_tls = _handoff_tls(settings)
         self._adapters = AdapterFile(Path(settings.adapters_file)) if settings.adapters_file else None
         self._refusals = RefusalLog()
         self._supervisor = Supervisor(settings, self.hub, launch, log)
@@ -65,8 +67,7 @@ class WorkerServer:
         servers = self._servers()
         serving = [asyncio.create_task(server.serve(sockets=[end])) for server, end in servers.values()]
         following = [asyncio.create_task(self._tokens.follow(self._trust, partial(self._log, "WARNING")))]
-        if self._tls is not None:
-            following.append(asyncio.create_task(self._tls.follow(self._log_level)))
+        following += [asyncio.create_task(files.follow(self._log_level)) for files in self._tls_files]
         if self._adapters is not None:
             self._offer()
             following.append(asyncio.create_task(self._adapters.follow_changes(self._log_level, self._offer)))
@@ -89,7 +90,7 @@ class WorkerServer:
         connections = Connections(self.hub, self._supervisor.wait_writable)
         answers = apps.control(self.hub, settings, self._tokens, self.drain, self.recall, connections)
         control = TokenAuth(answers, self._tokens, self._refused)
-        health = listen.server(apps.health(self.hub, self._tls), refused)
+        health = listen.server(apps.health(self.hub, self._tls_files), refused)
         servers = {"health": (health, listen.bind("--health-port", settings.host, settings.health_port))}
         if settings.plain_control:
             end = listen.bind("--control-port", settings.host, settings.control_port)
@@ -98,6 +99,11 @@ class WorkerServer:
             end = listen.bind("--control-tls-port", settings.host, settings.control_tls_port)
             servers[names.CONTROL_TLS] = listen.server(control, refused, self._tls), end
         return servers
+
+    @property
+    def _tls_files(self) -> list[FollowedFiles[Any]]:
+        """All that is made of the files of internal TLS."""
+        return [files for files in (self._tls, self._handoff_tls) if files is not None]
 
     def drain(self) -> None:
         """Take nothing new from now on."""
@@ -198,6 +204,16 @@ def _internal_tls(folder: str | None) -> InternalTLS | None:
     """Raises SettingsError for files that cannot be used."""
     try:
         return InternalTLS(Path(folder)) if folder is not None else None
+    except InvalidFile as error:
+        raise SettingsError(f"--internal-tls-folder {error}") from None
+
+
+def _handoff_tls(settings: WorkerSettings) -> HandoffCertificates | None:
+    """What the core takes of the same files: here, to tell of those that it refuses. Raises SettingsError."""
+    if not (settings.internal_tls_folder and settings.internal_tls_name) or settings.transport == "None":
+        return None
+    try:
+        return HandoffCertificates(Path(settings.internal_tls_folder), settings.internal_tls_name)
     except InvalidFile as error:
         raise SettingsError(f"--internal-tls-folder {error}") from None
 

@@ -1,9 +1,9 @@
 """The certificate that a worker shows to other workers, and the authority by which it knows theirs.
 
-They are the files of internal TLS. The core reads them itself, each time that a connection begins: there are few.
+They are the files of internal TLS. The core reads them itself, each time that a connection begins: there are few. The
+server follows them too, to tell of those that the core does not take.
 """
 
-import logging
 from functools import partial
 from pathlib import Path
 from ssl import CERT_REQUIRED, TLSVersion
@@ -12,8 +12,6 @@ from legato_engine.transfer.tls_channel import ALPN, ChannelError, TLSChannel
 from legato_protocol import tls_files
 from legato_protocol.followed_files import FollowedFiles, InvalidFile
 from legato_protocol.tls_files import Contexts
-
-_log = logging.getLogger(__name__)
 
 
 class HandoffCertificates(FollowedFiles[Contexts]):
@@ -28,10 +26,7 @@ class HandoffCertificates(FollowedFiles[Contexts]):
 
     def current(self) -> Contexts:
         """Of what is in the files now, or was in the last good ones."""
-        before = self.problem
         self.look()
-        if self.problem and self.problem != before:
-            _log.error("certificates of hand-offs stay as they were: %s", self.problem)
         return self.value
 
 

@@ -6,6 +6,7 @@ import ssl
 import urllib.error
 import urllib.request
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -171,6 +172,43 @@ def test_a_certificate_changes_under_a_stream_and_a_bad_one_changes_nothing(
         assert any(line.startswith("ERROR files of internal TLS stay as they were") for line in bench.logged)
 
     run(test, **settings(folder))
+
+
+def test_a_certificate_that_only_hand_offs_refuse_is_told_and_streams_use_it(
+    run: Any, folder: Path, files: TLSFiles, tmp_path: Path
+) -> None:
+    """Other workers do not take one that is for servers alone; gateways, which it is shown to, do."""
+    names = f"subjectAltName=DNS:{NAME}\nextendedKeyUsage=serverAuth"
+    servers_only = certificates.make(tmp_path / "third", names=names, of=files)
+
+    async def test(bench: Any) -> None:
+        async def until_metric_is(value: float) -> None:
+            line = f"legato_worker_internal_tls_invalid {value:.1f}"
+            while line not in (await bench.get("health", "/metrics"))[1]:  # noqa: ASYNC110 - of files
+                await asyncio.sleep(0.01)
+
+        await bench.core()
+        async with asyncio.timeout(20):
+            await until_metric_is(0)
+            servers_only.install(folder)
+            await until_metric_is(1)
+            async with dial(bench, files.authority) as gateway:
+                await bench.greet(gateway)
+            files.install(folder)
+            await until_metric_is(0)
+        told = [line for line in bench.logged if line.startswith("ERROR")]
+        assert len(told) == 1
+        assert "certificates of hand-offs stay as they were: " in told[0]
+        assert "other workers would refuse it in hand-offs" in told[0]
+
+    run(test, **settings(folder, internal_tls_name=NAME))
+
+
+def test_one_that_they_refuse_from_the_start_stops_it_where_there_are_hand_offs(folder: Path) -> None:
+    given = WorkerSettings("decode", "d0", "m", internal_tls_folder=str(folder), internal_tls_name="other.demo.svc")
+    with pytest.raises(SettingsError, match=r"--internal-tls-folder .* other workers would refuse it in hand-offs"):
+        WorkerServer(given, lambda _m, _p: Path("/model"), lambda: None, lambda _l, _t: None)  # type: ignore[arg-type, return-value]
+    WorkerServer(replace(given, transport="None"), lambda _m, _p: Path("/model"), lambda: None, lambda _l, _t: None)  # type: ignore[arg-type, return-value]
 
 
 @pytest.mark.parametrize("missing", ["tls.crt", "tls.key", "ca.crt"])
