@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from fastapi import FastAPI, Request
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
+from starlette.middleware.errors import ServerErrorMiddleware
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -91,6 +92,7 @@ def create(parts: Parts) -> FastAPI:
     app.router.routes.extend([*health.probes(parts.status), docs.page()])
     _add_error_handlers(app)
     app.add_middleware(HeaderLimit)
+    app.add_middleware(ServerErrorMiddleware, handler=_unknown)  # within CORS: starlette's own is around everything
     if parts.allowed_origins:
         cors.allow(app, parts.allowed_origins)
     if parts.tracing is not None:
@@ -146,10 +148,11 @@ def _add_error_handlers(app: FastAPI) -> None:
     async def left(_: Request, __: Exception) -> Response:
         return Response(status_code=CLIENT_LEFT)
 
-    async def unknown(request: Request, _: Exception) -> Response:
-        return error_response(InternalFault("the gateway failed to handle this request"), request.url.path)
-
     app.add_exception_handler(GatewayError, known)
     app.add_exception_handler(HTTPException, of_routing)
     app.add_exception_handler(ClientDisconnect, left)
-    app.add_exception_handler(Exception, unknown)  # answered so, then raised on for the server to log
+
+
+async def _unknown(request: Request, _: Exception) -> Response:
+    """The error is raised on, for the server to log."""
+    return error_response(InternalFault("the gateway failed to handle this request"), request.url.path)

@@ -51,6 +51,24 @@ async def test_streams_and_errors_can_be_read_with_their_headers(make: Any) -> N
         assert {"x-request-id", "retry-after", "x-legato-drop-reason", "x-legato-route"} <= set(exposed)
 
 
+async def test_an_unforeseen_fault_is_no_riddle_for_a_page(make: Any) -> None:
+    """A browser keeps an answer without these headers from the script, which then knows of no status and no error."""
+    gateway = make(allowed_origins=(PAGE,))
+
+    def breaks(_: Any) -> Any:
+        raise RuntimeError("a fault of ours")
+
+    gateway.relay.script = breaks
+    for path, fields in (("chat/completions", {}), ("messages", {"max_tokens": 5})):
+        body = {"model": "tiny", "messages": [{"role": "user", "content": "hi"}], **fields}
+        answer = await gateway.http.post(f"/v1/{path}", json=body, headers={"origin": PAGE})
+        assert answer.status_code == 500
+        assert "failed to handle this request" in answer.json()["error"]["message"]
+        assert answer.headers["access-control-allow-origin"] == PAGE
+        assert "retry-after" in answer.headers["access-control-expose-headers"]
+    assert [entry.status for entry in gateway.entries] == [500, 500]
+
+
 async def test_other_pages_may_not(make: Any) -> None:
     gateway = make(allowed_origins=(PAGE,))
     for origin in ("https://evil.example.com", "https://chat.example.com.evil.com", "http://chat.example.com", "null"):
