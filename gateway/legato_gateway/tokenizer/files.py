@@ -34,6 +34,8 @@ def from_folder(path: Path) -> TokenizerFiles:
         tokenizer = Tokenizer.from_file(str(file))
     except Exception as error:  # the library raises nothing narrower
         raise TokenizeError(f"{file}: {error}") from None
+    tokenizer.no_truncation()  # how its makers cut and padded texts for training is saved with it
+    tokenizer.no_padding()
     settings = _json(path / "tokenizer_config.json")
     bos, eos = (_content(settings.get(key)) for key in ("bos_token", "eos_token"))
     eos_ids = {id for id in (*_declared_ends(path), tokenizer.token_to_id(eos)) if id is not None}

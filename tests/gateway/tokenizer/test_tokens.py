@@ -303,6 +303,24 @@ def test_a_folder_and_a_gguf_of_one_tokenizer_are_equal(tmp_path: Path, trained:
     assert file.vocab_size == folder.vocab_size
 
 
+@pytest.mark.parametrize("direction", ["left", "right"])
+def test_texts_are_neither_cut_nor_padded_whatever_a_tokenizer_was_saved_with(
+    tmp_path: Path, trained: Tokenizer, direction: str
+) -> None:
+    """As transformers does: tokenizers are saved as they were in training."""
+    saved = Tokenizer.from_str(trained.to_str())
+    saved.enable_truncation(8, direction=direction)
+    saved.enable_padding(direction=direction, length=32, pad_id=2, pad_token="<|pad|>")
+    write_folder(tmp_path, saved, chat_template=TEMPLATE)
+    loaded = ModelTokenizer.load(tmp_path)
+    theirs = PreTrainedTokenizerFast(tokenizer_file=str(tmp_path / "tokenizer.json"))
+    messages = [{"role": "user", "content": CORPUS[0]}]
+    for text in ("the", CORPUS[0], *TEXTS):
+        assert loaded.encode(text) == trained.encode(text).ids == theirs(text)["input_ids"]
+    assert loaded.encode_chat(messages) == trained.encode(loaded.render_chat(messages)).ids
+    assert loaded.encode(CORPUS[0], keep=20) == trained.encode(CORPUS[0]).ids[-20:]
+
+
 def test_all_ends_of_sequence_that_a_folder_declares(tmp_path: Path, trained: Tokenizer) -> None:
     write_folder(tmp_path, trained)
     (tmp_path / "config.json").write_text(json.dumps({"eos_token_id": 7}))
