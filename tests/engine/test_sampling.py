@@ -148,6 +148,27 @@ def test_only_tokens_that_may_follow_are_sampled(
     assert not logits.any(), "they are left as they are"
 
 
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"logit_bias": {3: 100.0}, "bad_words": ((4,),)},
+        {"logit_bias": {3: -100.0}, "allowed_token_ids": (3, 5)},
+        {"repetition_penalty": 1.1, "bad_words": ((4,),)},
+        {"frequency_penalty": -2.0, "allowed_token_ids": (9, 5)},
+        {"presence_penalty": 2.0, "allowed_token_ids": (9,)},
+    ],
+)
+def test_what_a_grammar_has_masked_stays_so_under_bias_and_penalties(
+    changes: dict[str, Any], temperature: float
+) -> None:
+    """Also where nothing else is left: that is to be told, and no token is to be sampled that may not follow."""
+    logits = torch.full((1, VOCAB), -math.inf)
+    logits[0, 4] = 1.0  # the grammar lets this one follow; 3 stands in the prompt, 9 in the output
+    (sampled,) = sample(logits, [draw((9,), temperature=temperature, **changes)], [0])
+    assert sampled.fault == NOTHING_LEFT
+
+
 def test_a_prompt_is_no_part_of_a_bad_word() -> None:
     """As in vLLM: what was said counts, not what was asked."""
     changes = {"temperature": 0.0, "bad_words": ((11, 4),), "logit_bias": {4: 100.0}}

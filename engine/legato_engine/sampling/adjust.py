@@ -2,8 +2,9 @@
 
 Order and meaning are vLLM's: bias first, then the repetition penalty (tokens of prompt and output), then frequency and
 presence penalties (tokens of the output), and masks: min_tokens, allowed_token_ids and bad_words. Only the logits
-concerned are touched, and those that are finite stay so, however large they become, but for masked ones. All of it
-follows from the tokens alone, so it is the same after a hand-off, a preemption or on another worker.
+concerned are touched, and those that are finite stay so, however large they become, but for masked ones; what a
+grammar has masked before stays masked. All of it follows from the tokens alone, so it is the same after a hand-off, a
+preemption or on another worker.
 """
 
 from collections import Counter
@@ -36,7 +37,8 @@ def adjust(logits: torch.Tensor, draws: Sequence[Draw]) -> None:
     if biases:
         where = torch.tensor(list(biases), device=flat.device)
         added = torch.tensor(list(biases.values()), dtype=torch.float32, device=flat.device)
-        flat[where] = _finite(flat[where] + added)
+        value = flat[where]
+        flat[where] = _bounded(value + added, value)
     for row, draw in enumerate(draws):
         if _penalized(draw):
             _penalize(logits[row], draw)
@@ -72,16 +74,18 @@ def _penalize(logits: torch.Tensor, draw: Draw) -> None:
         seen = torch.tensor(list(set(draw.tokens)), device=logits.device)
         value = logits[seen]
         scaled = torch.where(value > 0, value / params.repetition_penalty, value * params.repetition_penalty)
-        logits[seen] = _finite(scaled)
+        logits[seen] = _bounded(scaled, value)
     said = Counter(draw.tokens[draw.prompt_len :])
     if said and (params.frequency_penalty or params.presence_penalty):
         where = torch.tensor(list(said), device=logits.device)
         counts = torch.tensor(list(said.values()), dtype=torch.float32, device=logits.device)
-        logits[where] = _finite(logits[where] - (params.frequency_penalty * counts + params.presence_penalty))
+        value = logits[where]
+        logits[where] = _bounded(value - (params.frequency_penalty * counts + params.presence_penalty), value)
 
 
-def _finite(values: torch.Tensor) -> torch.Tensor:
-    return values.clamp(-LARGEST, LARGEST)
+def _bounded(changed: torch.Tensor, before: torch.Tensor) -> torch.Tensor:
+    """Finite, but where the token was impossible before: it would be the most likely one where all others are."""
+    return torch.where(before == float("-inf"), before, changed.clamp(-LARGEST, LARGEST))
 
 
 def _penalized(draw: Draw) -> bool:
