@@ -32,8 +32,8 @@ OWN_FILES: Final = 256  # descriptors that are not for clients: workers, other p
 class ConnectionLimits:
     """Times in seconds. A body has to bring `body_rate` bytes per second, over each `body_window`.
 
-    Of a body whose request was answered before its end, `discard` bytes more are read in `discard_time`, so that the
-    client gets that answer and can send another request.
+    Of a body whose request was answered before its end, `discard` bytes more are read in `discard_time`: clients that
+    send all before they read lose the answer when the connection is reset under them. Such a connection makes room.
 
     `idle` is how long a connection is kept between requests: longer than clients and load balancers keep theirs, or
     else a request is lost that is sent just then. The most patient load balancers keep them for 600 s.
@@ -44,8 +44,8 @@ class ConnectionLimits:
     body_rate: int = 1024
     body_window: float = 30.0
     idle: float = 620.0
-    discard: int = 4 << 20
-    discard_time: float = 5.0
+    discard: int = 128 << 20
+    discard_time: float = 30.0
 
 
 def places(most: int, open_files: int) -> int:
