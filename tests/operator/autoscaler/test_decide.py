@@ -7,7 +7,7 @@ from known_signals import NO_TRAFFIC, arriving, decoder, prefiller, prompts, spe
 
 from legato_operator.autoscaler import decision
 from legato_operator.autoscaler.decide import decide
-from legato_operator.autoscaler.signals import Blocks, DecodeCost, OutputLengths, PrefillCost, Signals, Traffic
+from legato_operator.autoscaler.signals import Blocks, DecodeCost, OutputLengths, Signals, Traffic
 from legato_operator.autoscaler.window import Window
 
 ONE = {"prefill": 1, "decode": 1}
@@ -27,6 +27,13 @@ def test_prefill_follows_what_arrives_before_any_queue_builds_up():
     made = _decide(Signals((prefiller(), decoder()), arriving(600, 2000)))["prefill"]
     assert _term(made, decision.ARRIVALS).workers == pytest.approx(20_000 / 8_000 / 0.75)
     assert made.wish == 4
+
+
+def test_floating_point_adds_no_worker():
+    """7,200 prompts of 350 tokens a minute need seven, and 7.000000000000001 as reckoned."""
+    made = _decide(Signals((prefiller(), decoder()), arriving(7200, 350)))["prefill"]
+    assert _term(made, decision.ARRIVALS).workers > 7
+    assert made.wish == 7
 
 
 def test_a_queue_is_added_as_far_as_it_is_left_when_a_worker_started_now_would_serve():
@@ -197,67 +204,6 @@ def test_decode_grows_when_a_step_would_exceed_the_objective():
     assert (_term(made, decision.STEP_TIME).workers, made.wish) == (pytest.approx(1.25), 2)
 
 
-def _stepped(requests=64, worker=None, before=500, seconds=60.0):
-    """So many in the last 4 s and `before` them in the minute, of 64 tokens each, where answers have 400."""
-    newest, known = prompts(requests, 64), prompts(requests + before, 64)
-    output = OutputLengths(400, 0)
-    traffic = Traffic(seconds, known, 10.0, newest, output=output, newest_seconds=4.0, newest=newest)
-    return _decide(Signals((worker or decoder(),), traffic))["decode"]
-
-
-@pytest.mark.parametrize(
-    ("before", "seconds", "deviations"), [(500, 60.0, 1.5), (450, 60.0, 0.5), (0, 60.0, 0.5), (0, 58.0, 1.5)]
-)
-def test_a_step_is_more_than_chance_makes_of_the_minute_before(before, seconds, deviations):
-    """450 in 50 s are 36 in 4 s: 4 deviations more are 60, and 64 came. With 500 they may be chance; and what was usual
-    is not known until a minute has passed."""
-    numbers = _term(_stepped(before=before, seconds=seconds), decision.COMING_SEQUENCES).numbers
-    assert numbers["arriving"] == pytest.approx((64 - deviations * 8) / 4)
-
-
-def test_decode_counts_what_will_have_come_when_a_worker_started_now_would_serve():
-    """64 less 1.5 deviations of 8 are 52 in 4 s. A worker has 0.9 x 1,000 blocks for 464 tokens each, or 31.03
-    sequences, and a step of 41.03 ms: 13 x 400 x 0.04103 are 213 sequences at once."""
-    numbers = (term := _term(_stepped(), decision.COMING_SEQUENCES)).numbers
-    assert (numbers["arriving"], numbers["rows"]) == (13.0, pytest.approx(14_400 / 464))
-    assert term.workers == pytest.approx(13 * 400 * (0.01 + 0.001 * 14_400 / 464) / (14_400 / 464))
-
-
-def test_no_more_than_can_have_come_by_then():
-    """13 a second for 5 s, beside the 7 that there are."""
-    made = _stepped(worker=decoder(start_seconds=5.0, running=7))
-    assert _term(made, decision.COMING_SEQUENCES).workers == pytest.approx((7 + 65) / (14_400 / 464))
-
-
-def test_no_more_than_prefill_lets_through():
-    """64 prompts of 1 s each in 10 s: one worker does 1 a second, and 6.7 of these are wished, or at most 3 allowed."""
-    slow = prefiller(prefill_cost=PrefillCost(1 / 64))
-    newest = prompts(64, 64)
-    traffic = Traffic(60.0, newest, 10.0, newest, output=OutputLengths(400, 0), newest_seconds=4.0, newest=newest)
-    made = _decide(Signals((slow, decoder()), traffic), scaling={"prefill": {"max": 3}}, slo={"ttft": "2s"})
-    assert _term(made["decode"], decision.COMING_SEQUENCES).numbers["arriving"] == pytest.approx(3.0)
-
-
-@pytest.mark.parametrize(
-    ("given", "rows"),
-    [
-        ({"blocks": Blocks(10_000, 0, 0)}, 0.9 * 64),
-        ({"blocks": Blocks(500, 0, 400, quarantined=100)}, 0.9 * 900 * 16 / 464),
-        ({"decode_cost": DecodeCost(0.01, 0.004)}, (0.09 - 0.01) / 0.004),
-        ({"decode_cost": DecodeCost(0.01, 0.001, 1e-5)}, (0.09 - 0.01) / (0.001 + 264e-5)),
-        ({"decode_cost": DecodeCost(0.2, 0.01)}, 0.9 * 1000 * 16 / 464),
-    ],
-)
-def test_a_full_worker_is_full_by_its_slots_blocks_or_the_time_of_a_step(given, rows):
-    numbers = _term(_stepped(worker=decoder(**given)), decision.COMING_SEQUENCES).numbers
-    assert numbers["rows"] == pytest.approx(rows)
-
-
-@pytest.mark.parametrize("requests", [0, 1, 2])
-def test_one_or_two_requests_are_no_step(requests):
-    assert decision.COMING_SEQUENCES not in {term.reason for term in _stepped(requests).terms}
-
-
 @pytest.mark.parametrize("fixed", [0.9 * 0.1, 0.2])
 def test_an_objective_below_an_empty_step_scales_nothing(fixed):
     worker = decoder(running=100, slots=1000, decode_cost=DecodeCost(fixed, 0.001))
@@ -278,6 +224,14 @@ def test_unified_workers_do_both():
     ).pools
     assert list(made) == ["decode"]
     assert made["decode"].wish == 2
+
+
+def test_unified_workers_add_up_time_and_not_blocks():
+    """0.67 for prompts and 0.89 for blocks: prompts take none of the steps that nothing decodes in."""
+    worker = decoder(prefill_cost=prefiller().prefill_cost, blocks=Blocks(200, 0, 800))
+    known, unified = Signals((worker,), arriving(120, 2000)), spec(scaling={"prefill": {"max": 0}})
+    made = decide(known, QUIET, unified, {"decode": 1}, 1.0).pools["decode"]
+    assert (made.wish, decision.PREFILL_AND_DECODE in {term.reason for term in made.terms}) == (1, False)
 
 
 def test_bounds_cap_the_wish_and_are_named():
@@ -307,6 +261,37 @@ def test_a_bound_is_the_reason_only_of_the_size_that_it_sets(wished, told):
     assert (made.wish, made.reason, made.capped_by) == told
 
 
+def test_a_size_set_by_hand_is_not_undone_by_what_was_wished_before():
+    """Five were wished lately, and two are there: whoever set them has seen that."""
+    windows = {**QUIET, "prefill": Window(((0.0, 5),))}
+    made = _decide(Signals((prefiller(), decoder()), NO_TRAFFIC), {"prefill": 2, "decode": 1}, windows)["prefill"]
+    assert (made.wish, made.highest) == (2, 5)
+
+
+def test_what_a_bound_did_not_allow_does_not_keep_a_pool():
+    """Five were needed where one may be: it goes after `idleAfter`, and not by the window of five."""
+    one, busy = {"prefill": 1, "decode": 1}, Signals((prefiller(), decoder()), arriving(800, 2000))
+    known = spec(scaling={"prefill": {"min": 0, "max": 1}, "idleAfter": "1m"})
+    windows = decide(busy, {}, known, one, 0.0).windows
+    for now in range(2, 62, 2):
+        made = decide(Signals((prefiller(), decoder()), NO_TRAFFIC), windows, known, one, float(now))
+        windows = made.windows
+    assert made.pools["prefill"].wish == 0
+
+
+def test_how_long_a_larger_wish_still_counts_is_told():
+    windows = {**QUIET, "prefill": Window(((1000.0, 5), (1050.0, 0)))}
+    made = _decide(Signals((prefiller(), decoder()), NO_TRAFFIC), {"prefill": 5, "decode": 1}, windows, 1060.0)
+    assert made["prefill"].change.endswith("shrinks in 840 s, if no more than 0 are needed until then")
+
+
+def test_a_pool_beyond_its_bound_shrinks_though_signals_are_missing_and_says_why():
+    """The bound was lowered."""
+    silent, sizes = Signals((prefiller(sample_age=None), decoder()), NO_TRAFFIC), {"prefill": 4, "decode": 1}
+    made = _decide(silent, sizes, scaling={"prefill": {"min": 1, "max": 2}})["prefill"]
+    assert (made.wish, made.reason, made.capped_by) == (2, decision.WITHIN_BOUNDS, "scaling.prefill.max")
+
+
 def test_a_gap_without_decisions_begins_the_window_anew():
     """An operator that was away does not know what would have been wished."""
     idle = Signals((prefiller(), decoder()), NO_TRAFFIC)
@@ -319,6 +304,14 @@ def test_what_a_worker_told_long_ago_is_not_known():
     made = _decide(Signals((old, decoder()), NO_TRAFFIC), {"prefill": 3, "decode": 1})["prefill"]
     assert (made.wish, made.reason) == (3, decision.METRICS_MISSING)
     assert "prefill-0" in made.missing[0]
+
+
+def test_neither_is_what_its_sequences_had_of_context():
+    """Ten rows run on the other worker, with 1,000 tokens."""
+    old = decoder("decode-1", sample_age=11.0, running=50, context_tokens=900_000)
+    made = _decide(Signals((prefiller(), decoder(running=10, context_tokens=1000), old), NO_TRAFFIC))["decode"]
+    numbers = _term(made, decision.STEP_TIME).numbers
+    assert (numbers["rows"], numbers["context"]) == (10.0, 1000.0)
 
 
 def test_what_is_known_may_still_grow_a_pool_while_something_is_missing():

@@ -1,0 +1,129 @@
+"""How many decode workers a step of the load needs, before the present ones have filled up."""
+
+import pytest
+from known_signals import decoder, prefiller, prompts, spec
+
+from legato_operator.autoscaler.decide import decide
+from legato_operator.autoscaler.decision import COMING_SEQUENCES
+from legato_operator.autoscaler.signals import Blocks, DecodeCost, OutputLengths, PrefillCost, Signals, Traffic
+from legato_operator.autoscaler.window import Window
+
+FULL = 14_400 / 464  # sequences of 64 + 400 tokens in 0.9 x 1,000 blocks
+
+
+def _traffic(requests=64, before=500, seconds=60.0, **given):
+    """So many in the last 4 s and `before` them in the minute, of 64 tokens each, where answers have 400."""
+    newest, known = prompts(requests, 64), prompts(requests + before, 64)
+    lately = {"recent_seconds": 10.0, "recent": newest, "newest_seconds": 4.0, "newest": newest}
+    return Traffic(**{"seconds": seconds, "arrivals": known, "output": OutputLengths(400, 0), **lately, **given})
+
+
+def _coming(traffic, *workers, **parts):
+    """The term, or None."""
+    windows = {pool: Window(((0.0, 0),)) for pool in ("prefill", "decode")}
+    known = Signals(workers or (decoder(),), traffic)
+    terms = decide(known, windows, spec(**parts), {"prefill": 1, "decode": 1}, 1.0).pools["decode"].terms
+    return next((term for term in terms if term.reason == COMING_SEQUENCES), None)
+
+
+@pytest.mark.parametrize(
+    ("before", "seconds", "deviations"), [(500, 60.0, 1.5), (450, 60.0, 0.5), (0, 60.0, 0.5), (0, 58.0, 1.5)]
+)
+def test_a_step_is_more_than_chance_makes_of_the_minute_before(before, seconds, deviations):
+    """450 in 50 s are 36 in 4 s: 4 deviations more are 60, and 64 came. With 500 they may be chance; and what was usual
+    is not known until a minute has passed."""
+    numbers = _coming(_traffic(before=before, seconds=seconds)).numbers
+    assert numbers["arriving"] == pytest.approx((64 - deviations * 8) / 4)
+
+
+@pytest.mark.parametrize(("requests", "deviations"), [(4, 1.5), (5, 0.5)])
+def test_after_a_quiet_minute_a_few_requests_are_no_step(requests, deviations):
+    """As if one were usual."""
+    numbers = _coming(_traffic(requests, before=0)).numbers
+    assert numbers["arriving"] == pytest.approx((requests - deviations * requests**0.5) / 4)
+
+
+def test_after_a_silence_of_gateways_no_time_before_it_is_known():
+    """All windows then begin before it."""
+    traffic = _traffic(before=0, seconds=70.0, recent_seconds=70.0, newest_seconds=70.0)
+    assert _coming(traffic).numbers["arriving"] == pytest.approx((64 - 1.5 * 8) / 70)
+
+
+@pytest.mark.parametrize("newest_seconds", [4.0, 0.0])
+def test_what_came_some_seconds_ago_counts_when_nothing_follows_or_the_newest_are_not_known(newest_seconds):
+    traffic = _traffic(newest_seconds=newest_seconds, newest=())
+    assert _coming(traffic).numbers["arriving"] == pytest.approx((64 - 1.5 * 8) / 10)
+
+
+def test_decode_counts_what_will_have_come_when_a_worker_started_now_would_serve():
+    """64 less 1.5 deviations of 8 are 52 in 4 s. A worker has 31.03 sequences, and a step of 41.03 ms: 13 x 400 x
+    0.04103 are 213 sequences at once."""
+    term = _coming(_traffic())
+    assert (term.numbers["arriving"], term.numbers["rows"]) == (13.0, pytest.approx(FULL))
+    assert term.workers == pytest.approx(13 * 400 * (0.01 + 0.001 * FULL) / FULL)
+
+
+def test_no_more_than_can_have_come_by_then():
+    """13 a second for 5 s, beside the 7 that there are."""
+    term = _coming(_traffic(), decoder(start_seconds=5.0, running=7))
+    assert term.workers == pytest.approx((7 + 65) / FULL)
+
+
+def test_no_more_than_prefill_lets_through():
+    """64 prompts of 1 s each in 10 s: one worker does 1 a second, and 6.7 of these are wished, or at most 3 allowed."""
+    slow = prefiller(prefill_cost=PrefillCost(1 / 64))
+    term = _coming(_traffic(before=0), slow, decoder(), scaling={"prefill": {"max": 3}}, slo={"ttft": "2s"})
+    assert term.numbers["arriving"] == pytest.approx(3.0)
+
+
+def test_prefill_lets_through_what_ready_workers_compute_also_where_fewer_are_to_stay():
+    """Three that serve do 3 a second. A fourth one starts, and they are to be one."""
+    slow = [prefiller(f"prefill-{i}", prefill_cost=PrefillCost(1 / 64), ready=i < 3) for i in range(4)]
+    term = _coming(_traffic(before=0), *slow, decoder(), scaling={"prefill": {"max": 1}}, slo={"ttft": "2s"})
+    assert term.numbers["arriving"] == pytest.approx(3.0)
+
+
+@pytest.mark.parametrize(
+    ("given", "rows"),
+    [
+        ({"blocks": Blocks(10_000, 0, 0)}, 0.9 * 64),
+        ({"blocks": Blocks(500, 0, 400, quarantined=100)}, 0.9 * FULL),
+        ({"decode_cost": DecodeCost(0.01, 0.004)}, (0.09 - 0.01) / 0.004),
+        ({"decode_cost": DecodeCost(0.01, 0.001, 1e-5)}, (0.09 - 0.01) / (0.001 + 264e-5)),
+        ({"decode_cost": DecodeCost(0.01, 0.5)}, 1.0),  # one is always served
+        ({"decode_cost": DecodeCost(0.2, 0.01)}, FULL),
+        ({"decode_cost": DecodeCost(0.095, 0.001)}, FULL),
+    ],
+)
+def test_a_full_worker_is_full_by_its_slots_blocks_or_the_time_of_a_step(given, rows):
+    worker = decoder(**{"blocks": Blocks(1000, 0, 0), **given})
+    assert _coming(_traffic(), worker).numbers["rows"] == pytest.approx(rows)
+
+
+def test_of_workers_that_differ_the_median_counts_by_what_they_decode_in_a_second():
+    """31 at 41 ms, 31 at 81 ms, and 15.5 at 25 ms: 756, 383 and 609 a second."""
+    slow = decoder("decode-1", decode_cost=DecodeCost(0.05, 0.001))
+    small = decoder("decode-2", blocks=Blocks(500, 0, 0))
+    assert _coming(_traffic(), decoder(), slow, small).numbers["rows"] == pytest.approx(FULL / 2)
+
+
+def test_a_worker_whose_blocks_are_all_in_quarantine_says_nothing_of_the_others():
+    locked = decoder("decode-1", blocks=Blocks(0, 0, 0, quarantined=1000))
+    assert _coming(_traffic(), locked) is None
+    assert _coming(_traffic(), locked, decoder()).numbers["rows"] == pytest.approx(FULL)
+
+
+def test_prompts_are_as_long_as_the_last_ones():
+    """Those of 2,000 tokens came before, and do no more."""
+    traffic = _traffic(arrivals=(*prompts(64, 64), *prompts(500, 2000)))
+    assert _coming(traffic).numbers["rows"] == pytest.approx(FULL)
+
+
+@pytest.mark.parametrize("requests", [0, 1, 2])
+def test_one_or_two_requests_are_no_step(requests):
+    assert _coming(_traffic(requests)) is None
+
+
+@pytest.mark.parametrize("missing", [{"output": None}, {"recent": (), "newest": ()}])
+def test_nothing_is_said_while_nothing_has_ended_or_arrives(missing):
+    assert _coming(_traffic(**missing)) is None
