@@ -35,7 +35,7 @@ spec:
     source: {source}
     adapters: {adapters}
     adaptersInMemory: 2
-  engine: {{blockSize: 16, kvCacheMemory: 400Mi, chunkTokens: {chunk}, dtype: Float32, hangTimeout: {hang}}}
+  engine: {{blockSize: 16, kvCacheMemory: 400Mi, chunkTokens: {chunk}, dtype: Float32, hangTimeout: {hang}{engine}}}
   prefill: {{resources: {{requests: {{cpu: "1"}}}}}}
   decode: {{resources: {{requests: {{cpu: "1"}}}}}}
   gateway: {{defaultDeadline: 2m}}
@@ -73,6 +73,7 @@ class Service:
     def __init__(self, folder: Path, **manifest: Any) -> None:
         settings = {"name": "test", "prefill": 1, "chunk": 128, "transport": "TCP", "hang": "15s"} | manifest
         settings.setdefault("adapters", "[]")
+        settings.setdefault("engine", "")
         settings.setdefault("source", "{builtin: smollm2-135m-instruct}")
         settings.setdefault("scaling", SCALING.format(**settings))
         self.file = folder / "inferenceservice.yaml"
