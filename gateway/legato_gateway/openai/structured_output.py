@@ -5,7 +5,7 @@ that is `strict`, whether it was asked for or not.
 """
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,7 +23,9 @@ from legato_protocol.sampling_params import CHOICE, JSON_SCHEMA, REGEX, RULES
 ANY_OBJECT = '{"type":"object"}'
 MAX_CHOICES = 1000
 _ANYTHING = msgspec.json.Decoder(Any)
-_FORMATS = ("text", "json_object", "json_schema", "structural_tag")
+_FORMAT_KEYS = {"text": ("type",), "json_object": ("type", "schema"), "json_schema": ("type", "json_schema")}
+_FORMATS = (*_FORMAT_KEYS, "structural_tag")
+_NAMED_KEYS = ("name", "description", "strict", "schema", "json_schema")
 _OPTIONS = {"disable_additional_properties", "disable_any_whitespace", "whitespace_pattern"}
 _WITHOUT_EFFECT = ("disable_fallback",)  # there is one backend
 
@@ -80,10 +82,14 @@ def _format(body: SamplingBody) -> list[Grammar]:
     if given is None:
         return []
     kind = given.get("type") if isinstance(given, dict) else None
+    if isinstance(kind, str) and kind in _FORMAT_KEYS:
+        _check_keys(given, _FORMAT_KEYS[kind], "response_format")
     if kind == "text":
         return []
     if kind == "json_object":
-        return [Grammar(JSON_SCHEMA, ANY_OBJECT, "response_format")]
+        schema = given.get("schema")
+        found = Grammar(JSON_SCHEMA, ANY_OBJECT, "response_format")
+        return [found if schema is None else of_schema(schema, "response_format.schema")]
     if kind == "json_schema":
         return [_named_schema(given)]
     if kind == "structural_tag":
@@ -96,6 +102,7 @@ def _named_schema(given: Mapping[str, Any]) -> Grammar:
     inner, at = given.get("json_schema"), "response_format.json_schema"
     if not isinstance(inner, dict):
         raise BadRequest(f"{at} is missing", param=at)
+    _check_keys(inner, _NAMED_KEYS, at)
     strict = inner.get("strict")
     if strict is not None and not isinstance(strict, bool):
         raise BadRequest(f"{at}.strict has to be true or false", param=f"{at}.strict")
@@ -105,15 +112,20 @@ def _named_schema(given: Mapping[str, Any]) -> Grammar:
     return of_schema(inner[key], f"{at}.{key}")
 
 
+def _check_keys(given: Mapping[str, Any], known: Collection[str], at: str) -> None:
+    """Raises Unsupported for a key that asks for something which would not be obeyed."""
+    for key, value in given.items():
+        if key not in known and value not in (None, False):
+            raise Unsupported(f"{at}.{key[:40]} is not supported by this server", param=f"{at}.{key[:40]}")
+
+
 def _structured(body: SamplingBody) -> list[Grammar]:
     given, at = _given(body, "structured_outputs"), "structured_outputs"
     if given is None:
         return []
     if not isinstance(given, dict):
         raise BadRequest(f"{at} has to be an object such as {{json: …}}", param=at)
-    for key, value in given.items():
-        if key not in (*_KINDS, "json_object", *_OPTIONS, *_WITHOUT_EFFECT) and value not in (None, False):
-            raise Unsupported(f"{at}.{key[:40]} is not supported by this server", param=f"{at}.{key[:40]}")
+    _check_keys(given, (*_KINDS, "json_object", *_OPTIONS, *_WITHOUT_EFFECT), at)
     found = [read(given[key], f"{at}.{key}") for key, read in _KINDS.items() if given.get(key) is not None]
     if given.get("json_object"):
         found.append(Grammar(JSON_SCHEMA, ANY_OBJECT, f"{at}.json_object"))
