@@ -9,7 +9,7 @@ from anthropic.types import message_count_tokens_params, message_create_params
 from openai.types import completion_create_params as completion
 from openai.types.chat import chat_completion_stream_options_param as stream_options
 from openai.types.chat import completion_create_params as chat
-from openai.types.responses import response_create_params, response_text_config_param
+from openai.types.responses import input_token_count_params, response_create_params, response_text_config_param
 from openai.types.responses.response_includable import ResponseIncludable
 from openai.types.shared_params import reasoning
 
@@ -26,6 +26,7 @@ from legato_gateway.openai.responses import body as responses
         (openai.StreamOptions, response_create_params.StreamOptions),
         (openai.StreamOptions, stream_options.ChatCompletionStreamOptionsParam),
         (responses.ResponsesBody, response_create_params.ResponseCreateParamsStreaming),
+        (responses.InputTokensBody, input_token_count_params.InputTokenCountParams),
         (responses.TextConfig, response_text_config_param.ResponseTextConfigParam),
         (responses.Reasoning, reasoning.Reasoning),
         (anthropic.MessagesBody, message_create_params.MessageCreateParamsStreaming),

@@ -48,7 +48,7 @@ SERVED = {
     "get": {"/v1/models", "/v1/models/{name}", "/version", "/load", "/healthz", "/readyz", "/health", "/ping"},
     "post": {
         *("/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/messages", "/v1/messages/count_tokens"),
-        *("/v1/responses", "/tokenize", "/detokenize", "/ping"),
+        *("/v1/responses", "/v1/responses/input_tokens", "/tokenize", "/detokenize", "/ping"),
     },
 }
 

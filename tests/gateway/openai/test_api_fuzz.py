@@ -27,5 +27,5 @@ async def test_random_requests_are_answered(make: Any, seed: int, template: str 
 
 WORK = {
     *("POST /v1/chat/completions", "POST /v1/completions", "POST /v1/messages", "POST /v1/messages/count_tokens"),
-    *("POST /tokenize", "POST /detokenize", "POST /v1/responses"),
+    *("POST /tokenize", "POST /detokenize", "POST /v1/responses", "POST /v1/responses/input_tokens"),
 }

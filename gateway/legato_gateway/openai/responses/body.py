@@ -136,6 +136,31 @@ class ResponsesBody(SamplingBody, frozen=True, kw_only=True):
     safety_identifier: NoEffect = UNSET
 
 
+class InputTokensBody(msgspec.Struct, frozen=True, kw_only=True):
+    """What of a response's request its prompt is made of. Each field means what it does there."""
+
+    input: Annotated[Raw, Meta(extra_json_schema=json_schema(Input))]
+    model: str | None = None
+    instructions: Raw | UnsetType = UNSET
+    tools: Raw | UnsetType = UNSET
+    tool_choice: Raw | UnsetType = UNSET
+    parallel_tool_calls: bool | None = None
+    text: Raw | UnsetType = UNSET
+    reasoning: Raw | UnsetType = UNSET
+    truncation: str | None = None
+    previous_response_id: Annotated[str, Meta(max_length=MAX_NAME_CHARACTERS)] | None = None
+    # features that are not there
+    conversation: Absent = UNSET
+    personality: Absent = UNSET
+
+    def asked(self) -> ResponsesBody:
+        """The request for such a response. Raises Unsupported."""
+        fields = {field: getattr(self, field) for field in self.__struct_fields__ if field != "personality"}
+        if _is_on(self.personality):
+            raise _unsupported("personality")
+        return ResponsesBody(**fields)
+
+
 def check(body: ResponsesBody) -> None:
     """Raises Unsupported, BadRequest for the first field that asks for something which is not there."""
     for field in _REFUSED:

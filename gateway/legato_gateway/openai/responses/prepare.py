@@ -1,4 +1,6 @@
-"""`POST /v1/responses`: from its body to a request of the relay, and to the writer of its answer."""
+"""`POST /v1/responses`: from its body to a request of the relay, and to the writer of its answer. `input_tokens` goes
+as far as the prompt.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,10 +12,11 @@ from legato_gateway.errors import BadRequest, Unsupported
 from legato_gateway.openai import chat, unsupported
 from legato_gateway.openai.responses import as_chat, head, items
 from legato_gateway.openai.responses import body as body_of
-from legato_gateway.openai.responses.body import ResponsesBody
-from legato_gateway.openai.responses.items import Input
+from legato_gateway.openai.responses.body import InputTokensBody, ResponsesBody, TextConfig
+from legato_gateway.openai.responses.items import Conversation, Input
 from legato_gateway.openai.responses.output import item_id
 from legato_gateway.openai.responses.writer import ResponseWriter
+from legato_gateway.openai.schemas import ChatBody
 from legato_gateway.request import GenerationRequest
 from legato_gateway.serving import bodies
 from legato_gateway.serving.model_serving import ModelServing
@@ -40,22 +43,54 @@ def prepare(
     request goes on from, where what it names as the previous response was found. Raises what the client is told."""
     body = bodies.parse(ResponsesBody, raw)
     served = serving.check_model(body.model)
+    meant = _meant(body, stores, before)
+    metadata, kept = body_of.metadata(body), body_of.may_be_stored(body) and stores
+    id = item_id("resp")
+    with as_chat.told_as_here(meant.talk.places):
+        checked = chat.chat_request(serving, asked, id, meant.chat, meant.talk.messages)
+    known = head.fields(
+        id, served, body, meant.instructions, meant.text, meant.effort, metadata, kept, checked.request.params
+    )
+    explains = checked.request.params.logprobs is not None
+    writer = ResponseWriter(known, explains, serving.tokens.token_bytes, checked.format)
+    return CheckedResponse(checked.request, writer, bool(body.stream), items.encoded(meant.input) if kept else None)
+
+
+def count(
+    serving: ModelServing, _asked: Asked, raw: bytearray, stores: bool = False, before: Sequence[bytes] | None = None
+) -> int:
+    """How many tokens the prompt of such a response has. Raises what the client is told."""
+    body = bodies.parse(InputTokensBody, raw)
+    serving.check_model(body.model)
+    meant = _meant(body.asked(), stores, before)
+    with as_chat.told_as_here(meant.talk.places):
+        _, prompt = chat.rendered(serving, meant.chat, meant.talk.messages)
+    return len(prompt)
+
+
+@dataclass(frozen=True, slots=True)
+class _Meant:
+    """A request as the chat that it means."""
+
+    chat: ChatBody
+    talk: Conversation
+    instructions: str | None
+    input: Input
+    text: TextConfig
+    effort: str | None
+
+
+def _meant(body: ResponsesBody, stores: bool, before: Sequence[bytes] | None) -> _Meant:
+    """Raises Unsupported, BadRequest."""
     body_of.check(body)
     _check_previous(body, stores, before is not None)
-    text, effort, metadata = body_of.text(body), body_of.effort(body), body_of.metadata(body)
-    kept = body_of.may_be_stored(body) and stores
+    text, effort = body_of.text(body), body_of.effort(body)
     with as_chat.told_as_here():
         spelled = as_chat.chat_body(body, text, effort)
         unsupported.check_chat(spelled)
     instructions, input = _instructions(body), bodies.decode(_INPUT, body.input, "input")
     talk = items.conversation(instructions, items.decoded(before or ()), input)
-    id = item_id("resp")
-    with as_chat.told_as_here(talk.places):
-        checked = chat.chat_request(serving, asked, id, spelled, talk.messages)
-    known = head.fields(id, served, body, instructions, text, effort, metadata, kept, checked.request.params)
-    explains = checked.request.params.logprobs is not None
-    writer = ResponseWriter(known, explains, serving.tokens.token_bytes, checked.format)
-    return CheckedResponse(checked.request, writer, bool(body.stream), items.encoded(input) if kept else None)
+    return _Meant(spelled, talk, instructions, input, text, effort)
 
 
 def _check_previous(body: ResponsesBody, stores: bool, found: bool) -> None:

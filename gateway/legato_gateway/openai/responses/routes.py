@@ -11,10 +11,10 @@ from starlette.responses import Response
 from legato_gateway.errors import BadRequest, NotFound, Unsupported
 from legato_gateway.json_encoding import encode
 from legato_gateway.openai.responses import items
-from legato_gateway.openai.responses.body import ResponsesBody
+from legato_gateway.openai.responses.body import InputTokensBody, ResponsesBody
 from legato_gateway.openai.responses.items import InputItem
 from legato_gateway.openai.responses.output import Fields
-from legato_gateway.openai.responses.prepare import CheckedResponse, prepare
+from legato_gateway.openai.responses.prepare import CheckedResponse, count, prepare
 from legato_gateway.openai.responses.store import ResponseStore, StoredResponse, Turn
 from legato_gateway.openai.responses.writer import KeepingWriter
 from legato_gateway.serving import openapi
@@ -34,6 +34,12 @@ def router(serving: ServingContext, store: ResponseStore | None) -> APIRouter:
         talk = _StoredTalk(store)
         checked = await prepared(serving, request, prepare, talk.look_up)
         return GenerationResponse(talk.prepared(checked, serving), serving.relay, serving.streams)
+
+    @routes.post("/responses/input_tokens", openapi_extra=openapi.takes(InputTokensBody))
+    async def input_tokens(request: Request) -> dict[str, Any]:
+        """How many tokens a response's prompt has."""
+        found = await prepared(serving, request, count, _StoredTalk(store).look_up)
+        return {"object": "response.input_tokens", "input_tokens": found}
 
     @routes.get("/responses/{id}", response_model=None)
     async def response(request: Request, id: str) -> Response:
