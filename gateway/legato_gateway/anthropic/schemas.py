@@ -16,6 +16,9 @@ MAX_TOOLS = 128
 _TOKENS, _TEMPERATURE, _TOP_P, _TOP_K = (RANGES[name] for name in ("max_tokens", "temperature", "top_p", "top_k"))
 
 
+Name = Annotated[str, Meta(min_length=1)]  # or an id
+
+
 class Kind(msgspec.Struct, frozen=True, gc=False):
     """What decides how the rest of an object is read."""
 
@@ -31,8 +34,8 @@ class TextBlock(msgspec.Struct, frozen=True, gc=False, forbid_unknown_fields=Tru
 
 class ToolUseBlock(msgspec.Struct, frozen=True, gc=False, forbid_unknown_fields=True):
     type: Literal["tool_use"]
-    id: str
-    name: str
+    id: Name
+    name: Name
     input: Annotated[Raw, Meta(extra_json_schema={"type": "object"})]
     toolset_name: Absent = UNSET
     caller: NoEffect = UNSET
@@ -47,7 +50,7 @@ class ThinkingBlock(msgspec.Struct, frozen=True, gc=False, forbid_unknown_fields
 
 class ToolResultBlock(msgspec.Struct, frozen=True, gc=False, forbid_unknown_fields=True):
     type: Literal["tool_result"]
-    tool_use_id: str
+    tool_use_id: Name
     content: str | Annotated[tuple[Raw, ...], Meta(max_length=MAX_CONTENT_PARTS)] | None = None
     is_error: bool | None = None
     toolset_name: Absent = UNSET

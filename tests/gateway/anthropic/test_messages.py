@@ -183,6 +183,11 @@ def user(*content: Any) -> Any:
     return {"messages": [{"role": "user", "content": list(content)}]}
 
 
+def called(**use: Any) -> Any:
+    block = {"type": "tool_use", "id": "a", "name": "f", "input": {}, **use}
+    return {"messages": [*HI, {"role": "assistant", "content": [block]}, *HI]}
+
+
 TOOL = {"name": "f", "input_schema": {"type": "object"}}
 WRONG: list[tuple[dict[str, Any], str]] = [
     ({"max_tokens": 0}, "max_tokens"),
@@ -198,6 +203,8 @@ WRONG: list[tuple[dict[str, Any], str]] = [
         user({"type": "text", "text": "a"}, {"type": "tool_result", "tool_use_id": "t", "content": "x"}),
         r"messages\[0\].content\[1\].tool_use_id",
     ),
+    (called(id=""), r"messages\[1\].content\[0\].id"),
+    (called(name=""), r"messages\[1\].content\[0\].name"),
     ({"system": [{"type": "image"}]}, r"system\[0\]"),
     ({"tools": [{"type": "web_search_20250305", "name": "web_search"}]}, r"tools\[0\].*web_search_20250305"),
     ({"tools": [{**TOOL, "name": "a b"}]}, r"tools\[0\].name"),
