@@ -44,6 +44,7 @@ class GenerationRequest:
     shown_tokens: frozenset[int] = frozenset()  # special tokens that show in the text all the same
     reasoning: ReasoningTokens | None = None  # what its reasoning is counted by, if it is
     explains_end: bool = False  # logprobs are told of the token that ends a choice, too
+    own_stop_tokens: frozenset[int] = frozenset()  # of `params.stop_token_ids`: those that the client named
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +64,8 @@ class TokenText:
 @dataclass(frozen=True, slots=True)
 class Delta:
     """Something new of one choice. `finish` is OpenAI's finish_reason and comes with the last delta of a choice, and
-    with it `stop`: the stop string that ended it, if one did. `scores` come with its first, if they are asked for.
+    with it `stop` or `stop_token`: the stop string, or the stop token of the client's own, that ended it, if one did.
+    `scores` come with its first, if they are asked for.
 
     `token_ids` are the tokens since the delta before, those that end the choice included: all deltas together have each
     token once, also those whose text is held back or never shown.
@@ -74,6 +76,7 @@ class Delta:
     tokens: tuple[TokenText, ...] = ()
     finish: str | None = None
     stop: str | None = None
+    stop_token: int | None = None
     scores: PromptScores | None = None
     token_ids: tuple[int, ...] = ()
 

@@ -42,6 +42,7 @@ class Answer:
 
     texts: dict[int, str]
     finishes: dict[int, str]
+    stops: dict[int, str | int | None]  # stop_reason
     token_ids: dict[int, list[int]]
     prompts: list[list[int]]  # in the order in which they were told
     usages: list[tuple[int | None, dict[str, int]]]  # (choice, or None at the end, usage)
@@ -70,7 +71,7 @@ class Served:
 
 
 def collected(chunks: Sequence[Mapping[str, Any]]) -> Answer:
-    answer = Answer({}, {}, {}, [], [], [], [dict(chunk) for chunk in chunks])
+    answer = Answer({}, {}, {}, {}, [], [], [], [dict(chunk) for chunk in chunks])
     for chunk in chunks:
         if "prompt_token_ids" in chunk:
             answer.prompts.append(chunk["prompt_token_ids"])
@@ -87,6 +88,7 @@ def collected(chunks: Sequence[Mapping[str, Any]]) -> Answer:
                 answer.logprobs.append(choice["logprobs"])
             if choice["finish_reason"]:
                 answer.finishes[index] = choice["finish_reason"]
+                answer.stops[index] = choice["stop_reason"]
     return answer
 
 

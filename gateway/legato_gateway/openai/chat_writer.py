@@ -9,7 +9,7 @@ from legato_gateway.openai import answer, prompt_logprobs
 from legato_gateway.openai.answer import AnswerFormat, AnswerReader
 from legato_gateway.openai.chat_start import NEW_MESSAGE, ChatStart
 from legato_gateway.openai.extras import NO_EXTRAS, Extras, StreamExtras
-from legato_gateway.openai.sse import ChunkEncoder, ChunkExtra, ResponseHead, usage_fields
+from legato_gateway.openai.sse import ChunkEncoder, ChunkExtra, ResponseHead, stop_reason, usage_fields
 from legato_gateway.openai.token_logprobs import logprob_fields
 from legato_gateway.request import Delta, TokenText, Usage
 from legato_gateway.serving.writer import CollectedChoice
@@ -59,7 +59,7 @@ class ChatWriter:
             return said + self._read(index, delta, extra)
         logprobs = encode(self._logprob_fields(delta.tokens)) if shown else b"null"
         content = b'"delta":{"content":' + encode(delta.text) + b"}" if delta.text or shown else _NOTHING
-        return said + self._events.chunk(index, content, logprobs, delta.finish, extra)
+        return said + self._events.chunk(index, content, logprobs, delta.finish, extra, stop_reason(delta))
 
     def _begin(self, index: int) -> bytes:
         first = b'"delta":' + encode({"role": self._start.role, "content": ""})
@@ -84,7 +84,8 @@ class ChatWriter:
         before = extra._replace(choice=b"", chunk=b"")
         events = [self._events.chunk(index, fields, b"null", None, before) for fields in found[:-1]]
         finish = reader.finish_reason(delta.finish)
-        return b"".join([*events, self._events.chunk(index, found[-1], logprobs, finish, extra)])
+        last = self._events.chunk(index, found[-1], logprobs, finish, extra, stop_reason(delta))
+        return b"".join([*events, last])
 
     def end(self, usage: Usage) -> bytes:
         return self._events.end(usage)
@@ -112,6 +113,7 @@ class ChatWriter:
             "message": self._message(deltas),
             "logprobs": self._logprob_fields(reader.told(collected.tokens)) if self._logprobs else None,
             "finish_reason": reader.finish_reason(collected.finish),
+            "stop_reason": stop_reason(collected),
             **self._extras.of_choice(collected),
         }
 

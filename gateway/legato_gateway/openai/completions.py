@@ -24,7 +24,7 @@ from legato_gateway.openai import (
 from legato_gateway.openai.extras import NO_EXTRAS, Extras, StreamExtras
 from legato_gateway.openai.prompts import Prompt, prompts
 from legato_gateway.openai.schemas import CompletionBody
-from legato_gateway.openai.sse import ChunkEncoder, ResponseHead, finite, new_id, usage_fields
+from legato_gateway.openai.sse import ChunkEncoder, ResponseHead, finite, new_id, stop_reason, usage_fields
 from legato_gateway.prompt_scores import PromptScores
 from legato_gateway.request import Delta, TokenText, Usage
 from legato_gateway.serving import bodies
@@ -160,7 +160,8 @@ class CompletionWriter:
         if not (text or shown or finish or extra.choice):
             return said
         logprobs = encode(self._logprob_fields(index, tokens)) if shown else b"null"
-        return said + self._events.chunk(index, b'"text":' + encode(text), logprobs, finish, extra)
+        stop = stop_reason(delta) if self._shown.answer else None
+        return said + self._events.chunk(index, b'"text":' + encode(text), logprobs, finish, extra, stop)
 
     def end(self, usage: Usage) -> bytes:
         return self._events.end(self._used(usage))
@@ -180,6 +181,7 @@ class CompletionWriter:
             "text": self._echo(index) + text,
             "logprobs": self._logprobs(answer) if shown.logprobs is not None else None,
             "finish_reason": finish,
+            "stop_reason": stop_reason(answer) if shown.answer else None,
             **self._extras.of_choice(answer if shown.answer else dataclasses.replace(answer, token_ids=[])),
         }
         if shown.prompt_logprobs is not None and answer.scores is not None:

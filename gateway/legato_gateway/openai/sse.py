@@ -6,8 +6,9 @@ from typing import Any, NamedTuple
 
 from legato_gateway import errors
 from legato_gateway.json_encoding import encode
-from legato_gateway.request import Usage
+from legato_gateway.request import Delta, Usage
 from legato_gateway.serving.model_serving import ServedModel
+from legato_gateway.serving.writer import CollectedChoice
 
 DONE = b"data: [DONE]\n\n"
 LEAST_LOGPROB = -9999.0  # JSON knows no infinity
@@ -54,13 +55,20 @@ class ChunkEncoder:
         self._prefixes: dict[int, bytes] = {}
 
     def chunk(
-        self, index: int, content: bytes, logprobs: bytes, finish: str | None, extra: ChunkExtra = NO_EXTRA
+        self,
+        index: int,
+        content: bytes,
+        logprobs: bytes,
+        finish: str | None,
+        extra: ChunkExtra = NO_EXTRA,
+        stop: str | int | None = None,
     ) -> bytes:
-        """An event with one choice. `content` is the JSON of its own fields, as in `"text":"Paris"`."""
+        """An event with one choice. `content` is the JSON of its own fields, as in `"text":"Paris"`; `stop` is told
+        with `finish`."""
         prefix = self._prefixes.get(index)
         if prefix is None:
             prefix = self._prefixes[index] = self._start + b"%d," % index
-        reason = b"null" if finish is None else b'"' + finish.encode() + b'"'
+        reason = b"null" if finish is None else b'"%b","stop_reason":%b' % (finish.encode(), encode(stop))
         choice = (prefix, content, b',"logprobs":', logprobs, b',"finish_reason":', reason, extra.choice, b"}]")
         end = self._end if extra.usage is None else b',"usage":' + extra.usage + b"}\n\n"
         return b"".join((*choice, extra.chunk, end))
@@ -74,6 +82,11 @@ class ChunkEncoder:
     def failed(self, error: errors.GatewayError) -> bytes:
         """What is told of a failure, when it is too late for a status."""
         return b"event: error\ndata: " + errors.body(error) + b"\n\n"
+
+
+def stop_reason(ended: Delta | CollectedChoice) -> str | int | None:
+    """vLLM's: the stop string or the stop token of the request that ended a choice."""
+    return ended.stop if ended.stop is not None else ended.stop_token
 
 
 def event(fields: dict[str, Any]) -> bytes:

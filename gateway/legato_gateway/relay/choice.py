@@ -61,6 +61,7 @@ class Choice:
         "_reasoning",
         "_said",
         "_stop",
+        "_stop_tokens",
         "_told",
         "finish",
         "first_at",
@@ -77,6 +78,7 @@ class Choice:
         self._detokenizer = vocabulary.detokenizer(request.shown_tokens)
         self._include_stop = request.include_stop
         self._stop = StopStrings(request.stop, request.include_stop) if request.stop else None
+        self._stop_tokens = request.own_stop_tokens
         self._details = _Details(vocabulary, request.shown_tokens) if request.params.logprobs is not None else None
         self._reasoning = ReasoningSpan(request.reasoning) if request.reasoning is not None else None
         self._explains_end = request.explains_end
@@ -125,7 +127,13 @@ class Choice:
             return None
         told, self._told = self._told, len(self.tokens)
         hit = self._stop.hit if self._stop is not None else None
-        return Delta(self.index, text, details, self.finish, hit, token_ids=tuple(self.tokens[told:]))
+        new = tuple(self.tokens[told:])
+        return Delta(self.index, text, details, self.finish, hit, self._stop_token(hit), token_ids=new)
+
+    def _stop_token(self, hit: str | None) -> int | None:
+        """The client's own stop token that ended it; a stop string that was complete before is what did."""
+        last = self.tokens[-1] if self.tokens else None
+        return last if hit is None and self.finish == "stop" and last in self._stop_tokens else None
 
     def _push_until(self, stop: StopStrings, tokens: tuple[int, ...]) -> tuple[str, tuple[int, ...]]:
         """Text up to a stop string, and the tokens up to the one that completes it."""

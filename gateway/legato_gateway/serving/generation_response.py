@@ -75,6 +75,7 @@ class GenerationResponse(Response):
                     answer.token_ids += delta.token_ids
                     answer.finish = delta.finish or answer.finish
                     answer.stop = delta.stop or answer.stop
+                    answer.stop_token = delta.stop_token if delta.finish else answer.stop_token
                     answer.scores = delta.scores or answer.scores
         found = [answers[index] for index in sorted(answers)]
         if self._prepared.choose is not None:

@@ -18,6 +18,7 @@ class CollectedChoice:
     tokens: list[TokenText] = field(default_factory=list)
     finish: str | None = None
     stop: str | None = None
+    stop_token: int | None = None
     scores: PromptScores | None = None
     token_ids: list[int] = field(default_factory=list)
 

@@ -94,6 +94,34 @@ def test_what_ends_a_text_and_special_tokens(lab, path, stream, fields, text, fi
     lab.run(test)
 
 
+@BOTH
+@PATHS
+@pytest.mark.parametrize(
+    ("fields", "finish", "stop"),
+    [
+        ({"stop": "s!"}, "stop", "s!"),
+        ({"stop": ["zz", "ri"], "include_stop_str_in_output": True}, "stop", "ri"),
+        ({"stop_token_ids": [*ids("!"), *ids("z")]}, "stop", 0),
+        ({"stop_token_ids": ids("!"), "stop": "Par"}, "stop", "Par"),
+        ({"stop_token_ids": ids("!"), "stop": "!?", "include_stop_str_in_output": True}, "stop", 0),
+        ({"stop_token_ids": ids("z"), "stop": "zz"}, "stop", None),
+        ({"stop_token_ids": ids("i"), "max_tokens": 3}, "length", None),
+        ({}, "stop", None),
+    ],
+)
+def test_what_of_the_request_ended_a_choice_is_told(lab, path, stream, fields, finish, stop):
+    async def test():
+        async with served(lab, "Paris!?", "Paris!?") as gateway:
+            assert ids("!") == [0]
+            answer = await gateway.ask(path, stream, n=2, **fields)
+            assert answer.finishes == {0: finish, 1: finish}
+            assert answer.stops == {0: stop, 1: stop}
+            choices = [choice for chunk in answer.chunks for choice in chunk["choices"]]
+            assert all(("stop_reason" in choice) == (choice["finish_reason"] is not None) for choice in choices)
+
+    lab.run(test)
+
+
 @PATHS
 def test_usage_of_each_chunk_counts_the_tokens_so_far(lab, path):
     async def test():

@@ -82,6 +82,14 @@ def test_the_token_that_ended_a_choice_is_counted_and_not_shown(lab):
     assert choice.tokens == [1, 2, 3]
 
 
+def test_the_stop_token_that_ended_a_choice_is_told_when_its_end_is(lab):
+    choice = _choice(lab, own_stop_tokens=frozenset({9}))
+    assert choice.take(TokenItem("r", 1, 0, 0, (1, 9))).stop_token is None
+    assert choice.take(TokenItem("r", 1, 0, 2, (), finish="stop")).stop_token == 9
+    empty = _choice(lab, own_stop_tokens=frozenset({9}))
+    assert empty.take(TokenItem("r", 1, 0, 0, (), finish="stop")).stop_token is None
+
+
 def test_the_worker_says_how_a_choice_ended_unless_its_last_text_is_a_stop_string(lab):
     vocabulary = Pieces(b"ab", "🎉".encode()[:2])
     for stop, told in (("never", ("ab�", "length")), ("�", ("ab", "stop"))):
