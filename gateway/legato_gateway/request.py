@@ -44,6 +44,7 @@ class GenerationRequest:
     shown_tokens: frozenset[int] = frozenset()  # special tokens that show in the text all the same
     reasoning: ReasoningTokens | None = None  # what its reasoning is counted by, if it is
     explains_end: bool = False  # logprobs are told of the token that ends a choice, too
+    least_tokens: int = 0  # of a choice: a stop string that is complete with these ends nothing
     own_stop_tokens: frozenset[int] = frozenset()  # of `params.stop_token_ids`: those that the client named
 
 

@@ -123,6 +123,7 @@ def request(
         include_stop=bool(body.include_stop_str_in_output),
         shown_tokens=shown_tokens,
         reasoning=reasoning,
+        least_tokens=body.min_tokens or 0,
         own_stop_tokens=frozenset(body.stop_token_ids or ()),
     )
 

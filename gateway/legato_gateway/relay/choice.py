@@ -58,6 +58,7 @@ class Choice:
         "_detokenizer",
         "_explains_end",
         "_include_stop",
+        "_least",
         "_reasoning",
         "_said",
         "_stop",
@@ -79,6 +80,7 @@ class Choice:
         self._include_stop = request.include_stop
         self._stop = StopStrings(request.stop, request.include_stop) if request.stop else None
         self._stop_tokens = request.own_stop_tokens
+        self._least = request.least_tokens
         self._details = _Details(vocabulary, request.shown_tokens) if request.params.logprobs is not None else None
         self._reasoning = ReasoningSpan(request.reasoning) if request.reasoning is not None else None
         self._explains_end = request.explains_end
@@ -114,7 +116,7 @@ class Choice:
             if self._stop.hit is not None:
                 tokens, self.finish = shown, "stop"  # tokens after a stop string were never asked for
         if item.finish is not None and self.finish is None:
-            text += self._rest()
+            text += self._rest(len(self.tokens) + len(tokens) > self._least)
             self.finish = item.finish if self._stop is None or self._stop.hit is None else "stop"
         self.tokens.extend(tokens)
         if self._reasoning is not None:
@@ -139,16 +141,16 @@ class Choice:
         """Text up to a stop string, and the tokens up to the one that completes it."""
         text = ""
         for count, token in enumerate(tokens, 1):
-            text += stop.push(self._detokenizer.push((token,)))
+            text += stop.push(self._detokenizer.push((token,)), len(self.tokens) + count > self._least)
             if stop.hit is not None:
                 return text, tokens[:count]
         return text, tokens
 
-    def _rest(self) -> str:
+    def _rest(self, ends: bool) -> str:
         rest = self._detokenizer.flush()
         if self._stop is None:
             return rest
-        return self._stop.push(rest) + self._stop.flush()
+        return self._stop.push(rest, ends) + self._stop.flush()
 
     def _explain(
         self, details: _Details, tokens: tuple[int, ...], logprobs: tuple[TokenLogprobs, ...]

@@ -43,15 +43,18 @@ class StopStrings:
         self._shown = 0  # characters of `_held` that were shown all the same: a stop string that is included hides none
         self.hit: str | None = None
 
-    def push(self, text: str) -> str:
-        """The text that can be shown by now. What could be the start of a stop string is held back."""
+    def push(self, text: str, ends: bool = True) -> str:
+        """The text that can be shown by now. What could be the start of a stop string is held back. Without `ends`, a
+        stop string that is complete with this text ends nothing."""
         if not self._stops:
             return text
         if self.hit is not None:
             return ""
+        known = len(self._held)
         text = self._held + text
-        found = [(at + len(stop), at, stop) for stop in self._stops if (at := text.find(stop)) >= 0]
-        if found:
+        first = ((text.find(stop, max(0, known - len(stop) + 1)), stop) for stop in self._stops)  # that ends behind it
+        found = [(at + len(stop), at, stop) for at, stop in first if at >= 0]
+        if found and ends:
             end, at, self.hit = min(found)
             self._held = ""
             return text[self._shown : end] if self._include else text[:at]

@@ -106,6 +106,10 @@ def test_what_ends_a_text_and_special_tokens(lab, path, stream, fields, text, fi
         ({"stop_token_ids": ids("!"), "stop": "!?", "include_stop_str_in_output": True}, "stop", 0),
         ({"stop_token_ids": ids("z"), "stop": "zz"}, "stop", None),
         ({"stop_token_ids": ids("i"), "max_tokens": 3}, "length", None),
+        ({"stop": "ri", "min_tokens": 3}, "stop", "ri"),
+        ({"stop": "ri", "min_tokens": 4}, "stop", None),
+        ({"stop": ["ri", "ris!"], "min_tokens": 4}, "stop", "ris!"),
+        ({"stop": "ri", "min_tokens": 7, "max_tokens": 7}, "length", None),
         ({}, "stop", None),
     ],
 )

@@ -51,9 +51,9 @@ def test_ids_beyond_the_table_show_as_nothing() -> None:
     assert Detokenizer([b"a", b""]).push([0, 1, 7, 0]) == "aa"
 
 
-def expected(text: str, stops: list[str], include: bool) -> tuple[str, str | None]:
-    """What is shown of the whole text, reading it one character at a time."""
-    for end in range(1, len(text) + 1):
+def expected(text: str, stops: list[str], include: bool, least: int) -> tuple[str, str | None]:
+    """What is shown of the whole text, reading it one character at a time: behind the first `least`, it may end."""
+    for end in range(least + 1, len(text) + 1):
         matching = [stop for stop in stops if stop and text[:end].endswith(stop)]
         if matching:
             longest = max(matching, key=len)
@@ -71,10 +71,12 @@ def test_text_ends_before_or_behind_the_first_stop_string_whatever_its_pieces(
     """Two letters and many repeats: stop strings overlap one another and themselves."""
     matcher = StopStrings(stops, include)
     shown, at = "", 0
-    whole, hit = expected(text, stops, include)
+    least = data.draw(st.integers(0, 20))
+    whole, hit = expected(text, stops, include, least)
     while at < len(text):
         size = data.draw(st.integers(1, 7))
-        shown += matcher.push(text[at : at + size])
+        size = min(size, least - at) if at < least else size
+        shown += matcher.push(text[at : at + size], at >= least)
         at += size
         assert whole.startswith(shown)
         assert not include or shown == whole[:at], "what is shown in any case does not wait"
