@@ -176,7 +176,7 @@ class _Writer:
     ) -> list[_Part]:
         """Text, and behind each of these beginnings what has to follow it; `again` and again, or once."""
         _check_ends(node, ends, free)
-        _check_marks(node, [*begun, *(mark for mark in (*ends, *node["excludes"]) if mark not in begun)])
+        _check_marks(node, [*begun, *ends, *node["excludes"]])
         text = self._without([*begun, *node["excludes"], *ends])
         behind = [*_one_of(ends)]
         tagged = []
@@ -198,7 +198,7 @@ class _Writer:
 
     def _without(self, marks: Iterable[str]) -> _Part:
         """Text in which none of these is."""
-        spelled = " | ".join(lark.literal(mark) for mark in dict.fromkeys(marks))
+        spelled = " | ".join(map(lark.literal, marks))
         return _Part(self._named("TEXT", f"{_ANY} & ~({_ANY} ({spelled}) {_ANY})" if spelled else _ANY), True)
 
     def _named(self, prefix: str, terminal: str) -> str:

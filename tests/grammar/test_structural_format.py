@@ -78,6 +78,11 @@ NOT_SUPPORTED = {"type": "json_schema", "json_schema": {"type": "array", "items"
         ({"format": dispatch(rules=[["a", ANY_TEXT]])}, "$.format.rules[0][1]", "without an end"),
         ({"format": triggered(tags=[F, ENDLESS])}, "$.format.tags[1].content", "without an end"),
         ({"format": triggered(tags=[F, ENDLESS], at_least_one=True)}, "$.format.tags[1].content", "without an end"),
+        (
+            {"format": triggered(tags=[ENDLESS], at_least_one=True, stop_after_first=True)},
+            "$.format.tags[0].content",
+            "without an end",
+        ),
         ({"format": sequence(ANY_TEXT, const("a"))}, "$.format.elements[0]", "without an end"),
         ({"format": sequence(triggered(), INTEGER)}, "$.format.elements[0]", "without an end"),
         ({"format": {"type": "star", "content": ANY_TEXT}}, "$.format.content", "without an end"),

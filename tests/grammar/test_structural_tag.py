@@ -21,7 +21,7 @@ from structural_formats import (
 )
 
 from legato_grammar import structural_tag, validation
-from legato_grammar.guidance import Compiler
+from legato_grammar.guidance import MAX_RULES, Compiler
 from legato_grammar.vocabulary import SINGLE_BYTES
 from legato_protocol.sampling_params import RULES
 
@@ -58,6 +58,7 @@ CASES: list[tuple[Any, list[str], list[str]]] = [
     (sequence(const("a"), either(ANY_TEXT, INTEGER)), ["a", "ax", "a7"], ["x"]),
     (sequence(const("a"), {"type": "optional", "content": ANY_TEXT}), ["a", "ab c"], ["b"]),
     (tagged(ANY_TEXT, ""), ["<t>", "<t>a</t>"], ["a"]),
+    (sequence({"type": "regex", "pattern": "[a-z]+"}, either(const("abc"), const("z"))), ["xabc", "yz"], ["abc", "x"]),
     (either(const("yes"), INTEGER, const("")), ["yes", "3", ""], ["no", "yes3"]),
     ({"type": "optional", "content": INTEGER}, ["", "3"], ["a"]),
     ({"type": "plus", "content": tagged(INTEGER)}, ["<t>1</t>", "<t>1</t><t>2</t>"], ["", "<t>1</t>x"]),
@@ -71,6 +72,7 @@ CASES: list[tuple[Any, list[str], list[str]]] = [
     (tagged(ANY_TEXT, ["</t>", "</s>"]), ["<t>a</t>", "<t>a</s>"], ["<t>a</s></t>", "<t>a"]),
     (tagged({"type": "any_text", "excludes": ["no"]}), ["<t>n</t>"], ["<t>no</t>", "<t>a no</t>"]),
     (tagged(INTEGER, ""), ["<t>3"], ["<t>", "<t>3</t>"]),
+    (tagged(tagged(INTEGER, "</s>")), ["<t><t>3</s></t>"], ["<t><t>3</s>", "<t><t>3</t>"]),
     (tagged(tagged(ANY_TEXT, ""), "</s>"), ["<t><t>a</s>"], ["<t><t>a</s>b", "<t><t>a"]),
     (tagged(either(ANY_TEXT, INTEGER)), ["<t>7</t>", "<t>a</</t>"], ["<t>a</t></t>"]),
     (tagged({"type": "optional", "content": INTEGER}), ["<t></t>", "<t>3</t>"], ["<t>a</t>"]),
@@ -85,7 +87,12 @@ CASES: list[tuple[Any, list[str], list[str]]] = [
     (triggered(at_least_one=True, stop_after_first=True), ["<f=a>3</f>"], ["", "<f=a>3</f> ", "a<f=a>3</f>"]),
     (triggered(excludes=["no"]), ["n<f=a>3</f>n"], ["no", "no<f=a>3</f>", "<f=a>3</f>no"]),
     (triggered(triggers=["<f=a>", "<f=b>"]), ["<f=", "<f=c>", "a<f=a>3</f>"], ["<f=a>", "<f=a>x</f>", "<f=b>3</f>"]),
-    (tagged(triggered()), ["<t></t>", "<t>a<f=a>3</f>b</t>"], ["<t>a", "<t>a<f=a>3</f></t>b", "<t><f=</t>"]),
+    (
+        tagged(triggered()),
+        ["<t></t>", "<t>a<f=a>3</f>b</t>"],
+        ["<t>a", "<t>a</t>b</t>", "<t>a<f=a>3</f></t>b", "<t><f=</t>"],
+    ),
+    (tagged(triggered(at_least_one=True, stop_after_first=True)), ["<t><f=a>3</f></t>"], ["<t></t>", "<t><f=a>3</f>"]),
     (tagged(triggered(stop_after_first=True)), ["<t>a</t>", "<t>a<f=a>3</f></t>"], ["<t><f=a>3</f>b</t>"]),
     (
         sequence(triggered(excludes=["</r>"]), const("</r>"), INTEGER),
@@ -135,3 +142,9 @@ def test_128_tools_are_a_grammar() -> None:
         for i in range(128)
     ]
     assert matches({"format": triggered(tags=tags)}, 'a<f=n77>{"city": "x"}</f>')
+
+
+def test_what_is_repeated_is_spelled_once() -> None:
+    """There may be only so many rules."""
+    same = tagged({"type": "grammar", "grammar": 'start: "x"'})
+    assert matches({"format": sequence(*[same] * (MAX_RULES // 2))}, "<t>x</t>" * (MAX_RULES // 2))
