@@ -90,14 +90,9 @@ class Core:
         self._in_flight: Batch | None = None
         self._launched = 0.0
         self._selector = selectors.DefaultSelector()
-        self._selector.register(channel, selectors.EVENT_READ)
-        self._selector.register(compute, selectors.EVENT_READ)
-        self._selector.register(grammars, selectors.EVENT_READ)
-        self._selector.register(adapters, selectors.EVENT_READ)
-        if agent is not None:
-            self._selector.register(agent, selectors.EVENT_READ)
-        if catalog is not None:
-            self._selector.register(catalog, selectors.EVENT_READ)
+        for source in (channel, compute, grammars, adapters, agent, catalog):
+            if source is not None:
+                self._selector.register(source, selectors.EVENT_READ)
 
     def run(self) -> None:
         """Until the server is gone."""

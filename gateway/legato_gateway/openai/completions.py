@@ -41,9 +41,7 @@ def prepare(serving: ModelServing, asked: Asked, raw: bytearray) -> PreparedRequ
     picklable. Raises what the client is told."""
     body = bodies.parse(CompletionBody, raw)
     served = serving.check_model(body.model)
-    unsupported.check_completion(body)
-    if body.max_tokens == 0 and not body.echo:
-        raise BadRequest("max_tokens is 0, which leaves nothing to return without echo: true", param="max_tokens")
+    _check(body)
     scored = prompt_logprobs.asked(body)
     grammar = structured_output.of(body)
     options = params.options(asked, body)
@@ -77,18 +75,34 @@ def prepare(serving: ModelServing, asked: Asked, raw: bytearray) -> PreparedRequ
     prompt_logprobs.check_size(body, scored, sum(map(len, kept)) * (body.n or 1))
     echoes = [_echo(serving, *each, special, keep) for each in zip(given, kept, strict=True)] if body.echo else []
     chat_start.check_echo(sum(map(len, echoes)), body.n or 1)
-    usage = bool(body.stream_options and body.stream_options.include_usage)
-    shown = Shown(body.max_tokens != 0, body.logprobs, body.prompt_logprobs, body.n or 1)
-    asks = extras.asked(body, kept, prompt_in_choice=True)
     return PreparedRequest(
         requests=tuple(requests),
-        writer=CompletionWriter(head, usage, shown, serving.tokens.token_bytes, echoes, asks),
+        writer=_writer(serving, body, head, kept, echoes),
         stream=bool(body.stream),
         explain=options.explain,
         id=head.id,
         model=served.name,
         choose=best.chosen if best.ranks else None,
     )
+
+
+def _check(body: CompletionBody) -> None:
+    unsupported.check_completion(body)
+    if body.max_tokens == 0 and not body.echo:
+        raise BadRequest("max_tokens is 0, which leaves nothing to return without echo: true", param="max_tokens")
+
+
+def _writer(
+    serving: ModelServing,
+    body: CompletionBody,
+    head: ResponseHead,
+    kept: tuple[tuple[int, ...], ...],
+    echoes: Sequence[str],
+) -> "CompletionWriter":
+    usage = bool(body.stream_options and body.stream_options.include_usage)
+    shown = Shown(body.max_tokens != 0, body.logprobs, body.prompt_logprobs, body.n or 1)
+    asks = extras.asked(body, kept, prompt_in_choice=True)
+    return CompletionWriter(head, usage, shown, serving.tokens.token_bytes, echoes, asks)
 
 
 def _ids(serving: ModelServing, prompt: Prompt, special: bool, keep: int | None) -> tuple[int, ...]:

@@ -85,6 +85,14 @@ def plan(observed: Observed, placement: PodPlacement) -> Plan:
     new_status = status.of(observed, targets, everything, pools, deployment, placement, upgrade.state)
     rests = all(made.settled or made.resting for made in (deployment, *pools.values()))
     rests = rests and not _is_to_be_taken_back(observed, everything)
+    again = _look_again_after(observed, placement, rests, new_status)
+    if observed.missing:
+        phases, again = tuple(phase for phase in phases if phase.name in _HARMLESS), RECHECK_MISSING_AFTER
+    return Plan(tuple(phase for phase in phases if phase.actions), new_status, again)
+
+
+def _look_again_after(observed: Observed, placement: PodPlacement, rests: bool, new_status: Mapping[str, Any]) -> float:
+    """In how many seconds, if nothing is told before."""
     again = placement.resync_after if rests else placement.requeue_after
     if observed.token is not None and observed.token.rotating:
         again = min(again, placement.resync_after / _LOOKS_AT_ROTATION)
@@ -94,9 +102,7 @@ def plan(observed: Observed, placement: PodPlacement) -> Plan:
         again = min(again, adapters.RECHECK_AFTER)
     if any(pod.unreached for pod in observed.pods):
         again = min(again, RECHECK_UNREACHED_AFTER)
-    if observed.missing:
-        phases, again = tuple(phase for phase in phases if phase.name in _HARMLESS), RECHECK_MISSING_AFTER
-    return Plan(tuple(phase for phase in phases if phase.actions), new_status, again)
+    return again
 
 
 def _are_whole(pools: Mapping[str, PoolPlan], upgrade: Upgrade) -> bool:
