@@ -45,16 +45,43 @@ class LargeBodyTurns:
         return self._large if size <= VERY_LARGE else self._very_large
 
     def check_integrity(self) -> None:
-        """Raises AssertionError unless the books agree. Nobody may be about to get a turn."""
+        """Raises AssertionError unless the books agree."""
         for lane in (self._large, self._very_large):
-            assert lane.free._value == lane.at_once - len(lane.held), "turns are miscounted"
+            assert len(lane.held) <= lane.at_once, "more have a turn than may"
+            wait = [turn for turn, got in lane.waiting.items() if not got.done()]
+            assert not wait or len(lane.held) == lane.at_once, "a body waits for a turn that nobody has"
+            assert not lane.held & set(lane.waiting), "a body has its turn and waits for it"
 
 
 class _Lane:
+    """Owner of `at_once` turns: first come, first served."""
+
     def __init__(self, at_once: int) -> None:
         self.at_once = at_once
-        self.free = asyncio.Semaphore(at_once)  # first come, first served
         self.held: set[Turn] = set()
+        self.waiting: dict[Turn, asyncio.Future[None]] = {}  # in order
+
+    async def take(self, turn: "Turn") -> None:
+        if len(self.held) < self.at_once:
+            self.held.add(turn)
+            return
+        got = self.waiting[turn] = asyncio.get_running_loop().create_future()
+        try:
+            await got
+        except asyncio.CancelledError:  # perhaps just when it was its turn
+            self.leave(turn)
+            raise
+
+    def leave(self, turn: "Turn") -> None:
+        """It has its turn, or waits for it, no longer."""
+        self.waiting.pop(turn, None)
+        self.held.discard(turn)
+        while self.waiting and len(self.held) < self.at_once:
+            turn = next(iter(self.waiting))
+            got = self.waiting.pop(turn)
+            if not got.done():  # else it was cancelled
+                self.held.add(turn)
+                got.set_result(None)
 
 
 class Turn:
@@ -78,17 +105,15 @@ class Turn:
             return
         if lane is not self._lane:
             self.give_back()
-            await lane.free.acquire()
+            await lane.take(self)
             self._lane, self._left = lane, self._turns.patience
-            lane.held.add(self)
         async with self._turns.piece:
             await asyncio.sleep(0)
 
     def give_back(self) -> None:
         """Lets the next one have it. One that is not held is no error."""
         if self._lane is not None:
-            self._lane.held.remove(self)
-            self._lane.free.release()
+            self._lane.leave(self)
             self._lane = None
 
     @contextmanager

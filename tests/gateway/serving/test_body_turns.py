@@ -1,6 +1,7 @@
 """Large bodies take turns: few are received at a time, in order, and nobody keeps a turn without sending."""
 
 import asyncio
+import random
 from collections.abc import Callable
 from typing import Any
 
@@ -243,3 +244,39 @@ async def test_a_turn_that_is_asked_for_and_not_needed_any_more_is_lost_to_nobod
     await settled()
     assert gateway.whole == ["a", "c"]
     await gateway.end()
+
+
+@pytest.mark.parametrize("seed", range(30))
+async def test_turns_go_round_in_order_whoever_comes_leaves_or_is_cancelled(seed: int) -> None:
+    """Whatever happens in whatever order: never more than two have a turn, and none is free while somebody waits."""
+    chance, turns = random.Random(seed), LargeBodyTurns(2, 1)
+    asked: list[int] = []
+    got: list[int] = []
+    over: dict[int, asyncio.Event] = {}
+    running: dict[int, asyncio.Task[None]] = {}
+
+    async def body(number: int) -> None:
+        with turns.body() as turn:
+            asked.append(number)
+            await turn.take(len(PIECE))
+            got.append(number)
+            await over[number].wait()
+
+    for number in range(60):
+        over[number] = asyncio.Event()
+        running[number] = asyncio.create_task(body(number))
+        for _ in range(chance.randrange(3)):
+            each = chance.choice(list(running) or [number])
+            if chance.random() < 0.5:
+                over[each].set()
+            elif each in running:
+                running.pop(each).cancel()
+            turns.check_integrity()
+            await asyncio.sleep(0)
+        turns.check_integrity()
+    for event in over.values():
+        event.set()
+    await asyncio.wait_for(asyncio.gather(*running.values(), return_exceptions=True), 10)
+    turns.check_integrity()
+    assert got == [number for number in asked if number in got], "first come, first served"
+    assert set(running) <= set(got)
