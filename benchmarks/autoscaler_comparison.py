@@ -6,7 +6,8 @@
 One process. What is simulated goes into one file each in the folder of results, so that a run that was ended goes on
 where it was; what is there is not simulated again, so remove `*.legato.json` after a change of the autoscaler. The
 scalers that cost least come first: Legato, and `reactive`, a bound that knows what arrives now, and nothing of what
-will. Superposed days take longest, so they come last. Prints the table and every aim that was missed.
+will. Superposed days take longest, so they come last. Prints the table, what Legato's GPU-hours were for, and every aim
+that was missed.
 """
 
 import argparse
@@ -20,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from comparison_table import Run, text
+from gpu_hour_parts import MeasuredScaler
 
 from legato_cli.simulation import traces, tuning, workloads
 from legato_cli.simulation.result import Result
@@ -114,7 +116,10 @@ def _simulated(cell: Cell, workload: Workload, folder: Path, recorded: tuple[str
     service = parsing.parse(MANIFEST.read_text())
     simulator = ServiceSimulator(service.spec, profile.find(PROFILE), cell.start, SKIP)
     if cell.scaler == LEGATO:
-        return _run_of(cell, simulator.simulate(workload, simulator.legato()))
+        plan = clairvoyant.plan(simulator.ground(workload))
+        scaler = MeasuredScaler(service.spec, plan, SKIP, workload.arrivals[-1].at)
+        run = _run_of(cell, simulator.simulate(workload, scaler))
+        return dataclasses.replace(run, parts=scaler.hours)
     if cell.scaler == REACTIVE:
         return _run_of(cell, simulator.simulate(workload, _reactive(simulator, workload)))
     if cell.scaler == ELSEWHERE:

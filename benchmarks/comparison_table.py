@@ -1,7 +1,9 @@
 """The table of `autoscaler_comparison.py`, and the aims that were missed. The worst seed counts."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+from gpu_hour_parts import FORESEEN, PARTS, STARTING
 
 ATTAINMENT, BEST, SHIFTED, ELSEWHERE, REVERSALS = 0.95, 1.10, 0.85, 0.80, 1.0
 SHIFTS = ("mix-shift", "decode-shift", "hit-rate-shift")
@@ -26,6 +28,7 @@ class Run:
     prefill: float  # settings, where it has some
     decode: float
     runs: int  # simulations, tuning included
+    parts: Mapping[str, float] = field(default_factory=dict)  # GPU-hours by what they were for, of Legato
 
 
 class Seeds:
@@ -68,7 +71,24 @@ def text(runs: Sequence[Run]) -> str:
     table = "\n".join(f"| {' | '.join(row)} |" for row in rows)
     misses = [f"- {miss}" for group in groups for miss in _missed(group)]
     count = sum(run.runs for run in runs)
-    return "\n".join((table, f"\n{count} simulations.", "\nMissed:" if misses else "\nNothing missed.", *misses))
+    missed = ("\nMissed:" if misses else "\nNothing missed.", *misses)
+    return "\n".join((table, f"\n{count} simulations.", *_parts(groups), *missed))
+
+
+def _parts(groups: Sequence[Seeds]) -> Iterator[str]:
+    """What Legato's GPU-hours were for, of the first seed."""
+    runs = [run for group in groups for run in group.of("legato")[:1] if run.parts]
+    if not runs:
+        return
+    head = ("workload", "start", "GPU-hours", *PARTS, f"of all: {STARTING}", FORESEEN)
+    yield "\nGPU-hours by what they were for, of the first seed:\n"
+    for row in (head, ["---"] * len(head), *map(_parts_row, runs)):
+        yield f"| {' | '.join(row)} |"
+
+
+def _parts_row(run: Run) -> list[str]:
+    hours = [run.gpu_hours, *(run.parts[part] for part in (*PARTS, STARTING, FORESEEN))]
+    return [run.workload, f"{run.start:.0f} s", *(f"{each:.2f}" for each in hours)]
 
 
 def _row(group: Seeds) -> list[str]:
