@@ -91,7 +91,7 @@ def _cells(args: argparse.Namespace, recorded: tuple[str, ...]) -> Iterator[Cell
     names = _names(recorded)
     days = [name for name in names if name.endswith(workloads.SUPERPOSED)]
     others = [name for name in names if name not in days]
-    for scalers, chosen in ((FIRST, names), (THEN, others), (("fixed-unified",), others), (SCALERS, days)):
+    for scalers, chosen in ((FIRST, others), (THEN, others), (("fixed-unified",), others), (SCALERS, days)):
         for seed in args.seed:
             for start in args.start:
                 for scaler in (each for each in scalers if each in args.scaler):
