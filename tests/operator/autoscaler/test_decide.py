@@ -306,12 +306,14 @@ def test_what_a_worker_told_long_ago_is_not_known():
     assert "prefill-0" in made.missing[0]
 
 
-def test_neither_is_what_its_sequences_had_of_context():
-    """Ten rows run on the other worker, with 1,000 tokens."""
-    old = decoder("decode-1", sample_age=11.0, running=50, context_tokens=900_000)
-    made = _decide(Signals((prefiller(), decoder(running=10, context_tokens=1000), old), NO_TRAFFIC))["decode"]
+def test_neither_is_what_its_sequences_had_of_context_and_blocks():
+    """Ten rows run on the other worker, with 1,000 tokens in 70 blocks."""
+    told = decoder(running=10, context_tokens=1000, blocks=Blocks(930, 0, 70))
+    old = decoder("decode-1", sample_age=11.0, running=50, context_tokens=900_000, blocks=Blocks(0, 0, 1000))
+    made = _decide(Signals((prefiller(), told, old), NO_TRAFFIC))["decode"]
     numbers = _term(made, decision.STEP_TIME).numbers
     assert (numbers["rows"], numbers["context"]) == (10.0, 1000.0)
+    assert _term(made, decision.KV_BLOCKS).numbers["used"] == 70
 
 
 def test_what_is_known_may_still_grow_a_pool_while_something_is_missing():
