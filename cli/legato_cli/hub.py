@@ -1,4 +1,4 @@
-"""Models of the Hugging Face hub: one commit of a repository, brought into a folder whole and verified.
+"""Models and adapters of the Hugging Face hub: one commit of a repository, brought into a folder and verified.
 
 The only door to `huggingface_hub`, which is imported by a download alone: processes that find a model where `legato
 prepare` put it do not need the library. A folder counts once its mark is there, which is written last.
@@ -23,7 +23,9 @@ if TYPE_CHECKING:
 
 PREFIX = "hf:"
 HEADER = ("*.json", "*.jinja")  # what gateways need
+CONFIGS = ("config.json", "tokenizer.json")
 WEIGHTS = ("*.safetensors",)
+ADAPTER_FILES = ("adapter_config.json", "adapter_model.safetensors")
 IGNORED = ("*/*", "consolidated*")  # other formats of the same weights
 REPORT_SECONDS = 5.0
 _LOCK = ".legato-lock"
@@ -36,6 +38,23 @@ class HubRefuses(Exception):
 
 class HubUnreachable(Exception):
     """It may work later; what has arrived stays. The text says why."""
+
+
+@dataclass(frozen=True)
+class HubContent:
+    """What is wanted of a repository: files that match `patterns`, at least one for each of `needed`. A folder that has
+    them is told by its mark, or by that of what they are a part of."""
+
+    mark: str
+    patterns: tuple[str, ...]
+    needed: tuple[str, ...]
+    part_of: tuple[str, ...] = ()
+
+
+MODEL = HubContent("whole", HEADER + WEIGHTS, CONFIGS + WEIGHTS)
+MODEL_HEADER = HubContent("header", HEADER, CONFIGS, part_of=(MODEL.mark,))
+ADAPTER = HubContent("adapter", ADAPTER_FILES, ADAPTER_FILES)
+_MARKS = tuple(content.mark for content in (MODEL, MODEL_HEADER, ADAPTER))
 
 
 @dataclass(frozen=True)
@@ -60,10 +79,9 @@ class HubSnapshot:
         """Where its files are in the cache folder."""
         return cache / hub_folder(self.repo, self.commit)
 
-    def complete(self, folder: Path, header_only: bool) -> bool:
-        """Whether `folder` has all of it, or all but its weights."""
-        marks = ("whole", "header") if header_only else ("whole",)
-        return any(_read(_mark(folder, mark)) == str(self) for mark in marks)
+    def complete(self, folder: Path, content: HubContent) -> bool:
+        """Whether `folder` has all that is wanted of it."""
+        return any(_read(_mark(folder, mark)) == str(self) for mark in (content.mark, *content.part_of))
 
 
 def parse(spec: str) -> HubSnapshot:
@@ -72,7 +90,7 @@ def parse(spec: str) -> HubSnapshot:
     return HubSnapshot(repo, commit)
 
 
-def download(snapshot: HubSnapshot, folder: Path, progress: Progress, header_only: bool = False) -> None:
+def download(snapshot: HubSnapshot, folder: Path, progress: Progress, content: HubContent = MODEL) -> None:
     """Brings the files into `folder`; those that came whole before are not fetched again.
 
     The token is `HF_TOKEN`, as the library reads it. Processes that start together download once. Raises HubRefuses,
@@ -83,12 +101,11 @@ def download(snapshot: HubSnapshot, folder: Path, progress: Progress, header_onl
     _refuse_foreign(snapshot, folder)
     with _locked(folder / _LOCK):
         _refuse_another(snapshot, folder)
-        if not snapshot.complete(folder, header_only):
-            patterns = HEADER if header_only else HEADER + WEIGHTS
+        if not snapshot.complete(folder, content):
             with _explained(snapshot):
-                _fetch(snapshot, folder, patterns, progress)
-            _require(snapshot, folder, header_only)
-            _mark(folder, "header" if header_only else "whole").write_text(str(snapshot))
+                _fetch(snapshot, folder, content.patterns, progress)
+            _require(snapshot, folder, content)
+            _mark(folder, content.mark).write_text(str(snapshot))
     progress(f"{snapshot} is in {folder}")
 
 
@@ -195,9 +212,8 @@ def _explained(snapshot: object) -> Iterator[None]:
         raise HubRefuses(f"{snapshot}: {_first_line(error)}") from error
 
 
-def _require(snapshot: HubSnapshot, folder: Path, header_only: bool) -> None:
-    wanted = ("config.json", "tokenizer.json") + (() if header_only else WEIGHTS)
-    for pattern in wanted:
+def _require(snapshot: HubSnapshot, folder: Path, content: HubContent) -> None:
+    for pattern in content.needed:
         if not any(folder.glob(pattern)):
             raise HubRefuses(f"{snapshot}: the repository has no {pattern}, which is needed")
 
@@ -209,7 +225,7 @@ def _refuse_foreign(snapshot: HubSnapshot, folder: Path) -> None:
 
 
 def _refuse_another(snapshot: HubSnapshot, folder: Path) -> None:
-    for mark in ("whole", "header"):
+    for mark in _MARKS:
         found = _read(_mark(folder, mark))
         if found not in ("", str(snapshot)):
             raise HubRefuses(f"{snapshot}: {folder} already has {found} (choose another folder)")

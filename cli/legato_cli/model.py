@@ -93,7 +93,7 @@ def resolve(spec: str, progress: Progress, environ: Mapping[str, str] = os.envir
         ready = _prepared(builtin.file, environ)
         return ready if builtin.matches(ready) else prepare(builtin, cache_folder(environ), progress)
     if spec.startswith(hub.PREFIX):
-        return _downloaded(spec, environ, header_only=False)
+        return _downloaded(spec, environ, hub.MODEL)
     path = Path(spec).expanduser()
     if not path.exists():
         raise ModelUnavailable(
@@ -110,11 +110,13 @@ def resolve_header(spec: str, progress: Progress, environ: Mapping[str, str] = o
         if builtin.header_matches(ready):
             return ready
     if spec.startswith(hub.PREFIX):
-        return _downloaded(spec, environ, header_only=True)
+        return _downloaded(spec, environ, hub.MODEL_HEADER)
     return resolve(spec, progress, environ)
 
 
-def download(repo: str, commit: str, into: Path | None, progress: Progress, header_only: bool = False) -> Path:
+def download(
+    repo: str, commit: str, into: Path | None, progress: Progress, content: hub.HubContent = hub.MODEL
+) -> Path:
     """The folder with a repository of the Hugging Face hub, in the cache unless `into` is given.
 
     Raises ModelUnavailable; its subclass ModelAway when trying again may help.
@@ -122,7 +124,7 @@ def download(repo: str, commit: str, into: Path | None, progress: Progress, head
     with _explained():
         snapshot = hub.HubSnapshot(repo, commit)
         folder = into or snapshot.folder(cache_folder(os.environ))
-        hub.download(snapshot, folder, progress, header_only)
+        hub.download(snapshot, folder, progress, content)
     return folder
 
 
@@ -142,13 +144,13 @@ def _explained() -> Iterator[None]:
         raise ModelAway(str(error)) from error
 
 
-def _downloaded(spec: str, environ: Mapping[str, str], header_only: bool) -> Path:
+def _downloaded(spec: str, environ: Mapping[str, str], content: hub.HubContent) -> Path:
     try:
         snapshot = hub.parse(spec)
     except hub.HubRefuses as error:
         raise ModelUnavailable(f"model {spec!r}: {error}") from error
     folder = snapshot.folder(cache_folder(environ))
-    if not snapshot.complete(folder, header_only):
+    if not snapshot.complete(folder, content):
         raise ModelUnavailable(
             f"model {spec!r}: not in {folder}, or not all of it; bring it there by "
             f"`legato prepare --hugging-face {snapshot.repo} --revision {snapshot.commit}`"

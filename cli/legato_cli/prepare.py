@@ -20,7 +20,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         "prepare",
         help="unpack a model and compile the kernels for this processor",
         description="Unpacks a model into the cache folder and compiles the kernels that it needs on this processor; "
-        "with --hugging-face it downloads one and compiles nothing.",
+        "with --hugging-face it downloads one, or an adapter, and compiles nothing.",
     )
     dtype = flags.one_of("DTYPE", DTYPES)
     flags.option(
@@ -54,26 +54,37 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         help="download this repository of the Hugging Face hub, OWNER/NAME; the access token is HF_TOKEN",
     )
     flags.option(parser, "--revision", kind=flags.text("COMMIT"), help="commit of the repository, 40 hex digits")
+    flags.option(
+        parser,
+        "--adapter",
+        kind=flags.text("NAME"),
+        help="the repository holds a LoRA adapter and no model; messages about it say its name",
+    )
     flags.option(parser, "--into", kind=flags.FOLDER, help="folder for its files, instead of the cache folder")
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
     """Exit code 2: the model cannot be used. 1: it is not available now, but may be later."""
-    from legato_cli import model
+    from legato_cli import hub, model
 
-    if (args.hugging_face is None) != (args.revision is None) or (args.into and not args.hugging_face):
-        return _refuse("--hugging-face and --revision must be given together, and --into only with them")
+    if (args.hugging_face is None) != (args.revision is None):
+        return _refuse("--hugging-face and --revision must be given together")
+    if (args.into or args.adapter) and not args.hugging_face:
+        return _refuse("--into and --adapter are only allowed with --hugging-face")
+    if args.adapter and args.header_only:
+        return _refuse("--adapter and --header-only cannot be given together")
     try:
         if args.hugging_face:
-            model.download(args.hugging_face, args.revision, args.into, _say, args.header_only)
+            content = hub.ADAPTER if args.adapter else hub.MODEL_HEADER if args.header_only else hub.MODEL
+            model.download(args.hugging_face, args.revision, args.into, _say, content)
             return 0
         if args.header_only:
             _say(f"wrote {model.prepare_header(args.model, _say)}")
             return 0
         return _compile(model.resolve(args.model, _say), args.dtype or ["Auto"], args.kv_cache_dtype or ["Auto"])
     except model.ModelUnavailable as error:
-        _refuse(error)
+        _refuse(f"adapter {args.adapter}: {error}" if args.adapter else error)
         return 1 if isinstance(error, model.ModelAway) else 2
 
 

@@ -1,123 +1,27 @@
 """`legato prepare --hugging-face`, by the real huggingface_hub, from a hub of this machine."""
 
-import hashlib
 import json
 import os
-import re
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-from urllib.parse import urlsplit
 
+import fake_hub
 import pytest
+from fake_hub import COMMIT, REPO, TOKEN, WEIGHTS, Hub
 
 from legato_cli import hub, model
 from legato_protocol.names import ENV_CACHE
 
-REPO, COMMIT, TOKEN = "owner/tiny-model", "0123456789abcdef" * 2 + "01234567", "hf_of_a_test"
 SPEC = f"hf:{REPO}@{COMMIT}"
-WEIGHTS = bytes(range(256)) * 4096
-
-
-@dataclass
-class Hub:
-    """One repository as the hub serves it. `serve` may change an answer: it gets path and whole content."""
-
-    files: dict[str, bytes] = field(
-        default_factory=lambda: {
-            "config.json": b'{"model_type": "llama"}',
-            "tokenizer.json": b"{}",
-            "model.safetensors": WEIGHTS,
-            "README.md": b"a model",
-            "onnx/model.json": b"{}",
-            "pytorch_model.bin": b"the same weights",
-        }
-    )
-    refusal: tuple[int, str] | None = None  # status and X-Error-Code of every answer
-    serve: Callable[[str, bytes], bytes] = lambda _name, content: content
-    asked: list[str] = field(default_factory=list)
-    url: str = ""
-
-    def tree(self) -> list[dict[str, Any]]:
-        return [self._entry(name, content) for name, content in self.files.items()]
-
-    def _entry(self, name: str, content: bytes) -> dict[str, Any]:
-        entry = {"type": "file", "path": name, "size": len(content), "oid": git_hash(content)}
-        if name.endswith(".safetensors"):
-            sha256 = hashlib.sha256(content).hexdigest()
-            entry |= {"lfs": {"oid": sha256, "size": len(content), "pointerSize": 130}}
-        return entry
-
-
-def git_hash(content: bytes) -> str:
-    return hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest()
-
-
-class Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-    hub: Hub
-
-    def do_GET(self) -> None:
-        path = urlsplit(self.path).path
-        self.hub.asked.append(f"{self.command} {path}")
-        if self.headers.get("Authorization") != f"Bearer {TOKEN}":
-            self._answer(401, b"", {"X-Error-Code": "RepoNotFound"})
-        elif self.hub.refusal:
-            self._answer(self.hub.refusal[0], b"", {"X-Error-Code": self.hub.refusal[1]})
-        elif path == f"/api/models/{REPO}/tree/{COMMIT}":
-            self._answer(200, json.dumps(self.hub.tree()).encode(), {"Content-Type": "application/json"})
-        elif path == f"/api/models/{REPO}":
-            self._answer(200, json.dumps({"id": REPO, "sha": COMMIT}).encode(), {"Content-Type": "application/json"})
-        elif (name := path.removeprefix(f"/{REPO}/resolve/{COMMIT}/")) in self.hub.files:
-            self._file(name)
-        else:
-            self._answer(404, b"", {"X-Error-Code": "RepoNotFound"})
-
-    do_HEAD = do_GET
-
-    def _file(self, name: str) -> None:
-        whole = self.hub.files[name]
-        content = self.hub.serve(name, whole) if self.command == "GET" else whole
-        etag = hashlib.sha256(whole).hexdigest() if name.endswith(".safetensors") else git_hash(whole)
-        headers = {"ETag": f'"{etag}"', "X-Repo-Commit": COMMIT, "Accept-Ranges": "bytes"}
-        wanted = re.fullmatch(r"bytes=(\d+)-", self.headers.get("Range", ""))
-        if wanted:
-            start = int(wanted[1])
-            headers["Content-Range"] = f"bytes {start}-{len(whole) - 1}/{len(whole)}"
-            self._answer(206, content[start:], headers, len(whole) - start)
-        else:
-            self._answer(200, content, headers, len(whole))
-
-    def _answer(self, status: int, content: bytes, headers: dict[str, str], length: int | None = None) -> None:
-        length = len(content) if length is None else length
-        self.send_response(status)
-        for key, value in {**headers, "Content-Length": str(length)}.items():
-            self.send_header(key, value)
-        self.end_headers()
-        if self.command == "GET":
-            self.wfile.write(content)
-        if self.command == "GET" and len(content) < length:
-            self.close_connection = True  # the line breaks
-
-    def log_message(self, *_: object) -> None:
-        """Not of interest."""
 
 
 @pytest.fixture
 def server() -> Iterator[Hub]:
-    served = Hub()
-    http = ThreadingHTTPServer(("127.0.0.1", 0), type("Bound", (Handler,), {"hub": served}))
-    thread = threading.Thread(target=http.serve_forever, daemon=True)
-    thread.start()
-    served.url = f"http://127.0.0.1:{http.server_address[1]}"
-    yield served
-    http.shutdown()
-    http.server_close()
+    with fake_hub.serving() as served:
+        yield served
 
 
 @dataclass
@@ -127,11 +31,14 @@ class Ended:
     last: str  # line
 
 
+def environ(server: Hub, cache: Path, token: str = TOKEN) -> dict[str, str]:
+    variables = os.environ | {"HF_ENDPOINT": server.url, "HF_TOKEN": token, "HF_HOME": str(cache / "home")}
+    return variables | {ENV_CACHE: str(cache), "HF_HUB_DOWNLOAD_TIMEOUT": "5"}
+
+
 def prepare(server: Hub, cache: Path, *flags: str, repo: str = REPO, commit: str = COMMIT, token: str = TOKEN) -> Ended:
-    environ = os.environ | {"HF_ENDPOINT": server.url, "HF_TOKEN": token, "HF_HOME": str(cache / "home")}
-    environ |= {ENV_CACHE: str(cache), "HF_HUB_DOWNLOAD_TIMEOUT": "5"}
     command = [sys.executable, "-m", "legato_cli.main", "prepare", "--hugging-face", repo, "--revision", commit, *flags]
-    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=100)
+    done = subprocess.run(command, env=environ(server, cache, token), capture_output=True, text=True, timeout=100)
     assert token not in done.stdout + done.stderr
     return Ended(done.returncode, done.stdout, (done.stderr.splitlines() or [""])[-1])
 
@@ -300,12 +207,65 @@ def test_a_branch_is_refused_by_the_command(server: Hub, tmp_path: Path) -> None
 
 def test_the_newest_commit_of_a_repository_is_found(server: Hub, tmp_path: Path) -> None:
     """`legato up OWNER/NAME` takes it, and the download is of exactly that commit."""
-    environ = os.environ | {"HF_ENDPOINT": server.url, "HF_TOKEN": TOKEN, "HF_HOME": str(tmp_path / "home")}
     command = [sys.executable, "-m", "legato_cli.main", "up", REPO, "--print"]
     done = subprocess.run(
-        command, env=environ | {ENV_CACHE: str(tmp_path)}, capture_output=True, text=True, timeout=120, check=False
+        command, env=environ(server, tmp_path), capture_output=True, text=True, timeout=120, check=False
     )
     assert f"GET /api/models/{REPO}" in server.asked
     assert f"legato: {SPEC} is in " in done.stderr
     assert done.returncode == 2  # what this hub serves is no model
     assert done.stderr.splitlines()[-1].startswith(f"legato up: model '{REPO}': ")
+
+
+ADAPTER = {"adapter_config.json": b'{"peft_type": "LORA"}', "adapter_model.safetensors": WEIGHTS}
+
+
+def test_of_an_adapter_its_two_files_are_downloaded(server: Hub, tmp_path: Path) -> None:
+    """A folder with them is not taken for a model, though the repository may hold one as well."""
+    server.files |= ADAPTER
+    done = prepare(server, tmp_path, "--adapter", "sql")
+    assert (done.code, done.last) == (0, "")
+    assert f"legato: downloading {SPEC}: 2 files, 1.0 MB" in done.out
+    folder = resolve_folder(tmp_path)
+    assert {file.name: file.read_bytes() for file in folder.iterdir() if not file.name.startswith(".")} == ADAPTER
+    with pytest.raises(model.ModelUnavailable, match="not all of it"):
+        resolve(tmp_path)
+    server.asked.clear()
+    assert prepare(server, tmp_path, "--adapter", "law").code == 0
+    assert server.asked == []
+    assert prepare(server, tmp_path).code == 0
+    assert resolve(tmp_path) == folder
+
+
+@pytest.mark.parametrize("missing", ADAPTER)
+def test_a_repository_without_an_adapter_is_refused_by_the_adapters_name(
+    missing: str, server: Hub, tmp_path: Path
+) -> None:
+    server.files |= {name: content for name, content in ADAPTER.items() if name != missing}
+    ended = prepare(server, tmp_path, "--adapter", "sql")
+    reason = f"adapter sql: {SPEC}: the repository has no {missing}, which is needed"
+    assert (ended.code, ended.last) == (2, f"legato prepare: {reason}")
+
+
+def test_a_manifest_whose_adapter_cannot_be_downloaded_is_not_served(server: Hub, tmp_path: Path) -> None:
+    """The message names its field."""
+    (tmp_path / "m.gguf").touch()
+    adapters = [
+        {"name": "here", "source": {"path": "adapter"}},
+        {"name": "sql", "source": {"huggingFace": {"repo": REPO, "revision": COMMIT}}},
+    ]
+    manifest = {
+        "apiVersion": "serving.legato.dev/v1alpha1",
+        "kind": "InferenceService",
+        "metadata": {"name": "demo"},
+        "spec": {"model": {"source": {"path": "m.gguf"}, "adapters": adapters}},
+    }
+    (tmp_path / "manifest.yaml").write_text(json.dumps(manifest))
+    command = [sys.executable, "-m", "legato_cli.main", "up", "-f", str(tmp_path / "manifest.yaml"), "--port", "0"]
+    done = subprocess.run(
+        command, env=environ(server, tmp_path), capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 2
+    field = "spec.model.adapters.1.source.huggingFace"
+    reason = "the repository has no adapter_config.json, which is needed"
+    assert done.stderr.splitlines()[-1] == f"legato up: {field}: {SPEC}: {reason}"

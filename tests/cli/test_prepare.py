@@ -15,3 +15,22 @@ def test_a_format_of_kv_that_does_not_go_with_the_others_is_refused(capsys: pyte
     out, err = capsys.readouterr()
     assert "compiling kernels for Float16, KV BFloat16" in out
     assert err.startswith("legato prepare: KV cannot be BFloat16 with float16")
+
+
+REPOSITORY = ("--hugging-face", "owner/name", "--revision", "0" * 40)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (REPOSITORY[:2], "--hugging-face and --revision must be given together"),
+        (("--into", "folder"), "--into and --adapter are only allowed with --hugging-face"),
+        (("--adapter", "sql"), "--into and --adapter are only allowed with --hugging-face"),
+        ((*REPOSITORY, "--adapter", "sql", "--header-only"), "--adapter and --header-only cannot be given together"),
+    ],
+)
+def test_flags_that_do_not_go_together_are_refused(
+    arguments: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["prepare", *arguments]) == 2
+    assert capsys.readouterr().err == f"legato prepare: {said}\n"

@@ -14,6 +14,7 @@ from legato_operator.api import parsing
 from legato_operator.cluster import Ref, ref_of
 from legato_operator.kubernetes.api import KubernetesCluster
 from legato_operator.local import command
+from legato_operator.manifests import adapters
 from legato_operator.planning import checks, drift
 from legato_operator.planning.actions import Apply
 
@@ -67,7 +68,11 @@ def _containers(text):
         spec = item.get("spec", {})
         pod = spec["template"]["spec"] if item["kind"] == "Deployment" else spec
         found = [*pod.get("initContainers", ()), *pod.get("containers", ())]
-        yield from (container for container in found if container["name"] in ("worker", "gateway", "model"))
+        yield from (each for each in found if each["name"] in ("worker", "gateway", "model") or _downloads(each))
+
+
+def _downloads(container):
+    return adapters.DOWNLOAD.fullmatch(container["name"])
 
 
 @pytest.mark.parametrize("case", SERVED)

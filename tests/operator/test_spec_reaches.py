@@ -58,6 +58,9 @@ CHANGES: dict[str, Any] = {
     "model.maxLength": 2048,
     "model.generationConfig": "None",
     "model.adapters.name": "law",
+    "model.adapters.source.huggingFace.repo": "owner/other",
+    "model.adapters.source.huggingFace.revision": "0" * 40,
+    "model.adapters.source.huggingFace.tokenSecret": "secret",
     "model.adapters.source.path": "/adapters/other",
     "model.adapters.source.pvc.claim": "claim",
     "model.adapters.source.pvc.path": "folder",
@@ -176,7 +179,8 @@ def _with(spec: dict[str, Any], path: str, value: Any) -> dict[str, Any]:
     if path.startswith("model.adapters."):
         (part,) = spec["model"]["adapters"]
         if path.startswith("model.adapters.source."):
-            part["source"] = {"pvc": {"claim": "adapters"}} if ".pvc." in path else {}
+            sources = {"huggingFace": {"repo": "owner/name", "revision": "1" * 40}, "pvc": {"claim": "adapters"}}
+            part["source"] = {kind: found for kind, found in sources.items() if f".{kind}." in path}
         path = path.removeprefix("model.adapters.")
     *parents, last = path.split(".")
     for parent in parents:

@@ -170,7 +170,21 @@ WRONG = [
     ({"model": {"source": {"pvc": {"claim": "a", "path": ".."}}}}, "spec.model.source.pvc.path", "must not contain .."),
     ({"model": {"source": {"path": "/models/../etc"}}}, "spec.model.source.path", "must not contain .."),
     ({"model": {**SOURCE, "adapters": [{"name": "a"}]}}, "spec.model.adapters.0.source", "required field is missing"),
-    ({"model": {**SOURCE, "adapters": [{"name": "a", "source": {}}]}}, "spec.model.adapters", "exactly one of pvc"),
+    (
+        {"model": {**SOURCE, "adapters": [{"name": "a", "source": {}}]}},
+        "spec.model.adapters",
+        "exactly one of huggingFace",
+    ),
+    (
+        {
+            "model": {
+                **SOURCE,
+                "adapters": [{"name": "a", "source": {"huggingFace": {"repo": "a/b", "revision": "v1"}}}],
+            }
+        },
+        "spec.model.adapters.0.source.huggingFace.revision",
+        "does not match",
+    ),
     (
         {"model": {**SOURCE, "adapters": [{"name": "a", "source": {"pvc": {"claim": "c", "path": "../b"}}}]}},
         "spec.model.adapters",

@@ -14,7 +14,7 @@ from typing import Any
 import aiohttp
 
 from legato_cli import admin, manifest_file, model
-from legato_cli.local import greeting
+from legato_cli.local import greeting, preparation
 from legato_cli.local.operations import LocalOperations
 from legato_cli.local.progress import Progress
 from legato_cli.local.terminal import Terminal
@@ -34,7 +34,6 @@ from legato_operator.local import following
 from legato_operator.local.cluster import LocalCluster, open_cluster
 from legato_operator.local.logs import Logs
 from legato_operator.local.settings import LocalSettings
-from legato_operator.manifests.common import model_argument
 from legato_operator.manifests.placement import local
 from legato_operator.observing.gateway_api import HttpGateways
 from legato_operator.observing.gateway_signals import GatewaySignalSource
@@ -94,7 +93,7 @@ async def _serve(path: Path, manifest: Manifest, listener: socket.socket, verbos
         aiohttp.ClientSession() as session,
     ):
         workers = HttpWorkers(session)
-        placement = local(PROGRAM, len(os.sched_getaffinity(0)))
+        placement = local(PROGRAM, len(os.sched_getaffinity(0)), str(model.cache_folder(os.environ)))
         gateways = HttpGateways(session)
         recent = RecentEvents(clock)
         autoscaler = Autoscaler(GatewaySignalSource())
@@ -226,7 +225,7 @@ class _Serving:
                 raise ManifestError(
                     [("metadata", "cannot be changed while the service is running (restart `legato up`)")]
                 )
-            await asyncio.to_thread(model.resolve, model_argument(edited.service), self._say)
+            await asyncio.to_thread(preparation.prepare, edited.service, self._say)
         except (ManifestError, model.ModelUnavailable) as error:
             for line in str(error).splitlines():
                 self._say(f"{self._path}: {line}")

@@ -70,7 +70,7 @@ REASONS = {
     CONNECTED: "workers can hand off KV over the transport named in the message",
     DEGRADED: "no prefill worker is ready: decode workers prefill, so requests are served, and may wait for longer",
     DELETING: "the service is being deleted",
-    DOWNLOADING: "a pod is downloading its model; see the log of its container `model` for progress",
+    DOWNLOADING: "a pod is downloading its model or an adapter; see the logs of `model` and `adapter-...` in it",
     HOST_CONFLICT: "an older service has a route for the same host at the same place; the message names it",
     INVALID: "the newest manifest is invalid; the last usable one stays in use",
     METRICS_STALE: "a worker or gateway has not told its load for 30 s, so no pool shrinks; the message names it",

@@ -10,7 +10,7 @@ from legato_operator.api.manifest_part import ManifestPart, ObjectName
 from legato_operator.api.scalars import ServedName
 
 
-class HuggingFace(ManifestPart):
+class HubRepository(ManifestPart):
     """A repository on the Hugging Face hub."""
 
     repo: Annotated[str, Field(pattern=r"^[A-Za-z0-9_][-A-Za-z0-9_.]*/[A-Za-z0-9_][-A-Za-z0-9_.]*$", max_length=200)]
@@ -19,6 +19,11 @@ class HuggingFace(ManifestPart):
     """A commit of 40 hex digits, so that all workers load the same weights."""
     token_secret: ObjectName | None = None
     """The Secret with an access token, under the key `token`."""
+
+
+class HuggingFace(HubRepository):
+    """A repository on the Hugging Face hub, and how it is downloaded."""
+
     node_cache: Annotated[str, Field(pattern=r"^/[^:]*$", max_length=4096)] | None = None
     """A directory of every node, writable for user 65532, that keeps downloads for later pods of the node."""
     resources: Resources = Resources()
@@ -61,6 +66,8 @@ class AdapterClaim(ManifestPart):
 class AdapterSource(ManifestPart):
     """Where an adapter is; exactly one field must be set."""
 
+    hugging_face: HubRepository | None = None
+    """A repository on the Hugging Face hub, at one commit."""
     pvc: AdapterClaim | None = None
     """A directory on a PersistentVolumeClaim."""
     path: Annotated[str, Field(min_length=1, max_length=4096, pattern=r"^[^-]")] | None = None
@@ -75,7 +82,7 @@ class Adapter(ManifestPart):
     name: ServedName
     """Model name that clients put into requests."""
     source: AdapterSource
-    """Where the adapter is; exactly one of pvc, path and image must be set."""
+    """Where the adapter is; exactly one of huggingFace, pvc, path and image must be set."""
     max_rank: Annotated[int, Field(ge=1, le=1024)] | None = None
     """Maximum rank of this adapter; maxAdapterRank if not given."""
 

@@ -42,6 +42,9 @@ def _adapters(spec: Spec) -> Iterator[Reference]:
     for number, adapter in enumerate(spec.model.adapters):
         if adapter.source.pvc:
             yield Reference(f"spec.model.adapters.{number}.source.pvc.claim", CLAIM, adapter.source.pvc.claim)
+        if (found := adapter.source.hugging_face) and found.token_secret:
+            path = f"spec.model.adapters.{number}.source.huggingFace.tokenSecret"
+            yield Reference(path, SECRET, found.token_secret, "token")
     for number, volume in enumerate(spec.model.adapter_volumes):
         if volume.claim:
             yield Reference(f"spec.model.adapterVolumes.{number}.claim", CLAIM, volume.claim)

@@ -1,23 +1,28 @@
-"""How adapters come into pods: volumes, and a ConfigMap that lists them, which processes read again when it changes.
+"""How adapters come into pods: volumes, downloads, and a ConfigMap that lists them, which processes read again when it
+changes.
 
 The list is no part of a pod's template. So an adapter on a volume that pods have already comes without a rollout.
 """
 
 import hashlib
 import posixpath
+import re
+from collections.abc import Mapping
 from typing import Any
 
 from legato_operator.api.model_spec import AdapterSource
 from legato_operator.api.resources import InferenceService
 from legato_operator.cluster import Object
-from legato_operator.manifests import common
-from legato_operator.manifests.model import Volume
+from legato_operator.manifests import common, model
+from legato_operator.manifests.model import Download, Volume
 from legato_operator.manifests.placement import PodPlacement
-from legato_protocol import adapter_list
+from legato_protocol import adapter_list, names
 from legato_protocol.adapter_list import AdapterEntry
 
 CONFIG_MAP = "ConfigMap"
+DOWNLOAD = re.compile("adapter-[0-9a-f]{8}")  # names of containers that download adapters
 _ROOT = "/adapters"
+_SHARED = ("cpu", "memory")  # of these a pod gets as much as the largest of those that run one after another
 
 
 def name(service: str) -> str:
@@ -32,11 +37,8 @@ def are_listed(service: InferenceService) -> bool:
 
 def entries(service: InferenceService, placement: PodPlacement) -> tuple[AdapterEntry, ...]:
     """The adapters, with their directories as workers see them."""
-    contained = placement.containers is not None
-    return tuple(
-        AdapterEntry(each.name, _folder(each.source) if contained else str(each.source.path), each.max_rank)
-        for each in service.spec.model.adapters
-    )
+    listed = service.spec.model.adapters
+    return tuple(AdapterEntry(each.name, _path(each.source, placement), each.max_rank) for each in listed)
 
 
 def list_id(service: InferenceService, placement: PodPlacement) -> str:
@@ -79,6 +81,24 @@ def volumes(service: InferenceService, placement: PodPlacement) -> list[Volume]:
     ]  # fmt: skip
 
 
+def downloads(service: InferenceService, resources: Mapping[str, Any]) -> list[Download]:
+    """What brings adapters of the hub into a worker's pod: a container for each, with the processor and the memory that
+    the worker, whose `resources` these are, has after it."""
+    found = {kind: {name: given[name] for name in _SHARED if name in given} for kind, given in resources.items()}
+    shared = {kind: amounts for kind, amounts in found.items() if amounts}
+    hubs = [(each.name, each.source.hugging_face) for each in service.spec.model.adapters]
+    return [
+        Download(
+            f"adapter-{_short(name)}",
+            [*model.download_arguments(hub), "--adapter", name],
+            model.download_variables(hub),
+            shared,
+        )
+        for name, hub in hubs
+        if hub is not None
+    ]
+
+
 def list_volume(service: InferenceService, placement: PodPlacement) -> list[Volume]:
     """What brings the list into a pod. A pod starts without it, and then has no adapters."""
     if placement.containers is None or not are_listed(service):
@@ -103,7 +123,17 @@ def gateway_arguments(service: InferenceService, placement: PodPlacement) -> lis
     return [f"--adapters-file={file}"] if are_listed(service) else []
 
 
+def _path(source: AdapterSource, placement: PodPlacement) -> str:
+    if placement.containers is not None:
+        return _folder(source)
+    if (hub := source.hugging_face) is not None:
+        return posixpath.join(placement.cache_folder, names.hub_folder(hub.repo, hub.revision))
+    return str(source.path)
+
+
 def _folder(source: AdapterSource) -> str:
+    if source.hugging_face:
+        return model.cached(source.hugging_face)
     if source.pvc:
         return posixpath.normpath(posixpath.join(_of_claim(source.pvc.claim), source.pvc.path.lstrip("/")))
     return _of_image(source.image) if source.image else _of_path(posixpath.normpath(str(source.path)))

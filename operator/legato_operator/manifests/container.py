@@ -6,12 +6,11 @@ from typing import Any
 from legato_operator.api.gateway_spec import InternalTLS
 from legato_operator.api.resources import InferenceService
 from legato_operator.manifests import common, model
-from legato_operator.manifests.model import Delivery, Volume
+from legato_operator.manifests.model import Delivery, Download, Volume
 from legato_operator.manifests.placement import Containers, PodPlacement
 from legato_protocol import names
 
 USER = 65532
-MODEL = "model"  # the container that downloads it
 TOKEN = "legato-token"  # the volume with the service's tokens
 INTERNAL_TLS = "internal-tls"  # the volume with the certificate of the service's processes
 INTERNAL_TLS_FOLDER = "/etc/legato/internal-tls"
@@ -53,8 +52,10 @@ def contained(
     image: str,
     ports: Mapping[str, int],
     delivery: Delivery,
+    downloads: Sequence[Download] = (),
 ) -> dict[str, Any]:
-    """The spec of a pod at the restricted security level around one container."""
+    """The spec of a pod at the restricted security level around one container, and those that download before it: its
+    model, if need be, and others."""
     mounts = [{"name": _SCRATCH, "mountPath": "/tmp"}, {"name": _CACHE, "mountPath": model.CACHE}]
     run = {
         "image": image,
@@ -84,16 +85,16 @@ def contained(
     if containers.pull_secrets:
         spec["imagePullSecrets"] = [{"name": name} for name in containers.pull_secrets]
     if delivery.download:
-        download = {
-            "name": MODEL,
-            "args": model.download_arguments(delivery.download, gateway=container["name"] == "gateway"),
-            "env": [*model.download_variables(delivery.download), cache],
-            **run,
-        }
-        if delivery.download.resources.given:
-            download["resources"] = common.merged_resources(delivery.download.resources)
-        spec["initContainers"] = [download]
+        downloads = [model.download(delivery.download, gateway=container["name"] == "gateway"), *downloads]
+    if downloads:
+        before = {**run, "volumeMounts": mounts}
+        spec["initContainers"] = [_downloading(each, [*each.variables, cache], before) for each in downloads]
     return spec
+
+
+def _downloading(download: Download, env: list[dict[str, Any]], run: Mapping[str, Any]) -> dict[str, Any]:
+    resources = {"resources": download.resources} if download.resources else {}
+    return {"name": download.name, "args": download.arguments, "env": env, **run, **resources}
 
 
 def control_ports(tls: InternalTLS | None, placement: PodPlacement) -> dict[str, int]:

@@ -5,12 +5,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
-from legato_operator.api.model_spec import HuggingFace
+from legato_operator.api.model_spec import HubRepository, HuggingFace
 from legato_operator.api.resources import InferenceService
 from legato_operator.manifests import common
 from legato_operator.manifests.placement import PodPlacement
 from legato_protocol import names
 
+DOWNLOAD = "model"  # the container that downloads it
 FOLDER = "/model"
 CACHE = "/cache"
 _VOLUME = "model"
@@ -21,6 +22,15 @@ class Volume(NamedTuple):
 
     volume: dict[str, Any]
     mount: dict[str, Any]
+
+
+class Download(NamedTuple):
+    """A container that brings a repository into the cache folder before a pod's own process starts."""
+
+    name: str
+    arguments: list[str]
+    variables: list[dict[str, Any]]
+    resources: dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -44,7 +54,7 @@ def delivery(service: InferenceService, placement: PodPlacement) -> Delivery:
         return Delivery(common.model_argument(service))
     if source.hugging_face:
         found = source.hugging_face
-        made = Delivery(f"{CACHE}/{names.hub_folder(found.repo, found.revision)}", download=found)
+        made = Delivery(cached(found), download=found)
         # It has to be there: a folder that the kubelet makes is root's, and nobody else could write to it.
         kept = {"hostPath": {"path": found.node_cache, "type": "Directory"}}
         return replace(made, cache=kept) if found.node_cache else made
@@ -58,13 +68,24 @@ def delivery(service: InferenceService, placement: PodPlacement) -> Delivery:
     return _mounted({"hostPath": {"path": path}}, posixpath.join(FOLDER, posixpath.basename(path)))
 
 
-def download_arguments(found: HuggingFace, gateway: bool) -> list[str]:
-    """What `legato` is asked to bring into the cache folder; gateways need no weights."""
-    arguments = ["prepare", "--hugging-face", found.repo, "--revision", found.revision]
-    return [*arguments, "--header-only"] if gateway else arguments
+def cached(found: HubRepository) -> str:
+    """Where a container finds what was downloaded of it."""
+    return f"{CACHE}/{names.hub_folder(found.repo, found.revision)}"
 
 
-def download_variables(found: HuggingFace) -> list[dict[str, Any]]:
+def download(found: HuggingFace, gateway: bool) -> Download:
+    """What brings the model; gateways need no weights."""
+    arguments = [*download_arguments(found), *(["--header-only"] if gateway else [])]
+    resources = common.merged_resources(found.resources) if found.resources.given else {}
+    return Download(DOWNLOAD, arguments, download_variables(found), resources)
+
+
+def download_arguments(found: HubRepository) -> list[str]:
+    """What `legato` is asked to bring into the cache folder."""
+    return ["prepare", "--hugging-face", found.repo, "--revision", found.revision]
+
+
+def download_variables(found: HubRepository) -> list[dict[str, Any]]:
     """The access token, where the repository asks for one."""
     if found.token_secret is None:
         return []

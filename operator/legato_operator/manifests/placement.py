@@ -37,6 +37,7 @@ class PodPlacement:
     transfer: tuple[str, ...] = ()  # the worker's flags that say where hand-offs reach it
     shared_cores: int | None = None  # that all workers have among them; None where each has a machine to itself
     containers: Containers | None = None  # None: pods are processes, which see the machine's own files
+    cache_folder: str = ""  # of this machine, with what was downloaded; pods in containers have one of their own
     tracing_endpoint: str = ""  # where traces of services go whose manifest names no collector; empty: nowhere
     url: str = ""  # where clients reach a service; empty where that is not the operator's to say
     gpu_resources: tuple[str, ...] = (GPU,)  # names of resources that are GPUs
@@ -45,7 +46,7 @@ class PodPlacement:
     resync_after: float = 5.0
 
 
-def local(program: tuple[str, ...], cores: int | None = None) -> PodPlacement:
+def local(program: tuple[str, ...], cores: int | None = None, cache_folder: str = "") -> PodPlacement:
     """Processes on this machine, reachable from this machine only, which share its `cores`.
 
     Gateways inherit the listening socket of the local cluster, so that one can take over from another without a gap.
@@ -61,6 +62,7 @@ def local(program: tuple[str, ...], cores: int | None = None) -> PodPlacement:
         adapters_folder="$(LEGATO_ADAPTERS_FOLDER)",
         announce=("--announce", "$(LEGATO_ANNOUNCE_FILE)"),
         shared_cores=cores,
+        cache_folder=cache_folder,
     )
 
 

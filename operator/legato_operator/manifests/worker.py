@@ -31,7 +31,8 @@ def template(service: InferenceService, pool: str, placement: PodPlacement) -> d
         tls = service.spec.internal_tls
         ports = {"health": placement.health_port, **container.control_ports(tls, placement)}
         image = service.spec.engine.image or placement.containers.engine_image
-        spec = container.contained(worker, placement.containers, image, ports, delivery)
+        downloads = adapters.downloads(service, worker["resources"])
+        spec = container.contained(worker, placement.containers, image, ports, delivery, downloads)
         adapted = (*adapters.volumes(service, placement), *adapters.list_volume(service, placement))
         spec = container.with_volumes(spec, adapted)
         spec = container.with_secret(spec, container.TOKEN, placement.token_folder, common.token_name(service))

@@ -7,15 +7,15 @@ from typing import Any
 
 from legato_operator.api import roles
 from legato_operator.cluster import Object, is_leaving, labels_of, uid_of
-from legato_operator.manifests import common, devices
-from legato_operator.manifests.container import INTERNAL_TLS, MODEL
+from legato_operator.manifests import adapters, common, devices, model
+from legato_operator.manifests.container import INTERNAL_TLS
 from legato_operator.observing.observed import Pod
 from legato_protocol import names
 
 REFUSED_EXIT_CODE = 2
 LOST_AFTER = 30.0  # seconds beyond its grace period: clocks differ, and a busy kubelet is no lost node
 _POOLS = (*roles.BOTH, common.GATEWAY)
-_OURS = ("worker", "gateway", MODEL)
+_OURS = ("worker", "gateway", model.DOWNLOAD)
 _BEGINNING = ("ContainerCreating", "PodInitializing")
 _BLOCKED = {  # why a kubelet makes no container of what it was given
     "ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "ImageInspectError",
@@ -72,8 +72,8 @@ def _message(status: Mapping[str, Any]) -> str:
         waiting = container.get("state", {}).get("waiting", {})
         if waiting.get("reason", _BEGINNING[0]) not in _BEGINNING:
             return ": ".join(text for text in (waiting["reason"], waiting.get("message", "")) if text)
-    if since := _download(status):
-        return f"downloading its model since {since}"
+    if download := _download(status):
+        return download
     for kind in ("PodScheduled", "Ready"):
         condition = _condition(status, kind)
         if condition.get("status") == "False":
@@ -82,11 +82,17 @@ def _message(status: Mapping[str, Any]) -> str:
 
 
 def _download(status: Mapping[str, Any]) -> str:
-    """Since when the container that brings the model runs; empty while it does not."""
+    """What is brought, and since when, by a container that runs before the pod's own process; empty without one."""
     for container in status.get("initContainerStatuses", ()):
-        if container.get("name") == MODEL and "running" in container.get("state", {}):
-            return str(container["state"]["running"].get("startedAt") or "now")
+        name = container.get("name", "")
+        if (name == model.DOWNLOAD or _is_adapter(name)) and "running" in container.get("state", {}):
+            since = container["state"]["running"].get("startedAt") or "now"
+            return f"downloading {'an adapter' if _is_adapter(name) else 'its model'} since {since}"
     return ""
+
+
+def _is_adapter(container: str) -> bool:
+    return adapters.DOWNLOAD.fullmatch(container) is not None
 
 
 def _condition(status: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
@@ -96,7 +102,8 @@ def _condition(status: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
 
 def _containers(status: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
     """Of ours, in the order in which they start."""
-    return (container for container in _all_containers(status) if container.get("name") in _OURS)
+    found = ((container.get("name", ""), container) for container in _all_containers(status))
+    return (container for name, container in found if name in _OURS or _is_adapter(name))
 
 
 def _all_containers(status: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:

@@ -59,8 +59,11 @@ def _source(spec: Spec) -> Iterator[Problem]:
                 "only available on Kubernetes; use builtin, or path with a local directory or GGUF file",
             )
     for number, adapter in enumerate(spec.model.adapters):
-        if adapter.source.path is None:
-            yield f"spec.model.adapters.{number}.source", "only available on Kubernetes; use path"
+        here, hub = f"spec.model.adapters.{number}.source", adapter.source.hugging_face
+        if hub is not None and hub.token_secret is not None:
+            yield f"{here}.huggingFace.tokenSecret", "only available on Kubernetes; set the variable HF_TOKEN"
+        if hub is None and adapter.source.path is None:
+            yield here, "only available on Kubernetes; use path or huggingFace"
     for number, volume in enumerate(spec.model.adapter_volumes):
         if volume.path is None:
             yield f"spec.model.adapterVolumes.{number}.claim", "only available on Kubernetes; use path"

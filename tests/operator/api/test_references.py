@@ -36,6 +36,13 @@ def test_model_source_names_one(build, source, found):
     assert _of(build, model={"source": source}) == (found,)
 
 
+def test_an_adapter_of_the_hub_names_the_secret_with_its_token(build):
+    adapters = [{"name": "sql", "source": {"path": "/sql"}}, {"name": "law", "source": HUB}]
+    path = "spec.model.adapters.1.source.huggingFace.tokenSecret"
+    made = _of(build, model={"source": {"builtin": "smollm2-135m-instruct"}, "adapters": adapters})
+    assert made == (Reference(path, "Secret", "hub", "token"),)
+
+
 @pytest.mark.parametrize(
     ("pool", "path", "kind", "key"),
     [

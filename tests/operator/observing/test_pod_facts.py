@@ -27,7 +27,11 @@ def _condition(kind, status, message=""):
     return {"conditions": [{"type": kind, "status": status, "message": message}]}
 
 
-DOWNLOADING = {"initContainerStatuses": [{"name": "model", "state": {"running": {"startedAt": CREATED}}}]}
+def _downloading(name):
+    return {"initContainerStatuses": [{"name": name, "state": {"running": {"startedAt": CREATED}}}]}
+
+
+DOWNLOADING = _downloading("model")
 
 
 @pytest.mark.parametrize(
@@ -39,6 +43,8 @@ DOWNLOADING = {"initContainerStatuses": [{"name": "model", "state": {"running": 
         (_waiting("ImagePullBackOff", name="sidecar"), ""),
         (_waiting("ContainerCreating") | _condition("Ready", "False", "not yet"), "not yet"),
         (DOWNLOADING | _condition("Ready", "False", "not yet"), f"downloading its model since {CREATED}"),
+        (_downloading("adapter-0123abcd"), f"downloading an adapter since {CREATED}"),
+        (_downloading("adapter-of-theirs"), ""),
         (_condition("PodScheduled", "False", "0/3 nodes have a GPU"), "0/3 nodes have a GPU"),
         (_condition("Ready", "True", "fine"), ""),
         ({"phase": "Failed", "message": "evicted: no memory"}, "evicted: no memory"),
@@ -62,6 +68,12 @@ def test_message_says_why_a_pod_is_not_ready(status, message):
 def test_exit_code_of_a_permanent_error_is_a_refusal(container, refused):
     status = {"containerStatuses": [{"name": "worker", **container}]}
     assert pod_facts.read(_pod(status), NOW).refused == refused
+
+
+@pytest.mark.parametrize(("name", "refused"), [("model", "why"), ("adapter-0123abcd", "why"), ("adapter-x", "")])
+def test_so_is_that_of_a_container_that_downloads(name, refused):
+    ended = {"lastState": {"terminated": {"exitCode": 2, "message": "why"}}}
+    assert pod_facts.read(_pod({"initContainerStatuses": [{"name": name, **ended}]}), NOW).refused == refused
 
 
 LATER = "2026-01-01T00:00:40Z"

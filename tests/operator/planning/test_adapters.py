@@ -10,6 +10,7 @@ from legato_operator.api import conditions, parsing
 from legato_operator.manifests import adapters, common, gateway, placement, worker
 from legato_operator.observing import worker_api
 from legato_operator.observing.observed import AdapterState, Observed, Pod, WorkerState
+from legato_operator.planning import checks
 from legato_operator.planning.actions import Apply, Delete
 from legato_operator.planning.plan import plan
 from legato_protocol.demand import DemandReport
@@ -18,6 +19,8 @@ CLUSTER = placement.kubernetes("engine:1", "gateway:1")
 LAPTOP = placement.local(("legato",))
 CLAIM = {"name": "sql", "source": {"pvc": {"claim": "team", "path": "/sql"}}}
 OTHER = {"name": "law", "source": {"pvc": {"claim": "team", "path": "law/3"}}}
+HUB = {"repo": "owner/lora", "revision": "a" * 40}
+OF_HUB = {"name": "sql", "source": {"huggingFace": HUB}}
 PATH = {"name": "chess", "source": {"path": "/srv/adapters/chess"}}
 REPORT = DemandReport("g", 1.0, (), {}, (), 0.0, {}, (), 0, 0, 0, ())
 
@@ -80,6 +83,53 @@ def test_on_one_machine_the_list_names_folders_as_they_are_and_changes_no_templa
     before, after = service(PATH), service(PATH, {"name": "go", "source": {"path": "/elsewhere/go"}})
     assert _templates(before, LAPTOP) == _templates(after, LAPTOP)
     assert _paths(after, LAPTOP) == ["/srv/adapters/chess", "/elsewhere/go"]
+
+
+def test_one_of_the_hub_is_downloaded_before_workers_start_and_lies_in_their_cache(service):
+    """Each by a container of its own, with the token of its Secret; gateways need no adapters."""
+    law = {"name": "team/law", "source": {"huggingFace": HUB | {"tokenSecret": "hub"}}}
+    adapted = service(OF_HUB, law, PATH)
+    *workers, front = _templates(adapted)
+    assert "initContainers" not in front["spec"]
+    for template in workers:
+        downloads = template["spec"]["initContainers"]
+        (main,) = template["spec"]["containers"]
+        for name, download in zip(["sql", "team/law"], downloads, strict=True):
+            assert download["args"] == [
+                *("prepare", "--hugging-face", "owner/lora", "--revision", "a" * 40, "--adapter", name)
+            ]
+            assert adapters.DOWNLOAD.fullmatch(download["name"])
+            assert {key: download[key] for key in ("image", "securityContext")} == {
+                key: main[key] for key in ("image", "securityContext")
+            }
+            assert {"name": "cache", "mountPath": "/cache"} in download["volumeMounts"]
+            assert {"name": "LEGATO_CACHE", "value": "/cache"} in download["env"]
+        assert len({download["name"] for download in downloads}) == 2
+        variables = [[each["name"] for each in download["env"]] for download in downloads]
+        assert variables == [["LEGATO_CACHE"], ["HF_TOKEN", "LEGATO_CACHE"]]
+    assert _paths(adapted)[:2] == [f"/cache/hub/owner--lora/{'a' * 40}"] * 2
+
+
+def test_a_download_has_the_processor_and_memory_that_the_worker_has_after_it(build):
+    resources = {"requests": {"cpu": 2, "memory": "2Gi", "nvidia.com/gpu": 1}, "limits": {"nvidia.com/gpu": 1}}
+    model = {"source": {"huggingFace": HUB}, "adapters": [OF_HUB]}
+    item = parsing.parse(yaml.safe_dump(build(model=model, decode={"resources": resources})))
+    first, second = worker.template(item, "decode", CLUSTER)["spec"]["initContainers"]
+    assert (first["name"], first.get("resources")) == ("model", None)
+    assert second["resources"] == {"requests": {"cpu": "2", "memory": "2Gi"}}
+    _, without = worker.template(item, "prefill", CLUSTER)["spec"]["initContainers"]
+    assert "resources" not in without
+
+
+def test_on_one_machine_one_of_the_hub_lies_in_the_cache_of_its_user(service):
+    before, after = service(), service(OF_HUB)
+    here = placement.local(("legato",), cache_folder="/home/me/.cache")
+    assert _paths(after, here) == [f"/home/me/.cache/hub/owner--lora/{'a' * 40}"]
+    assert [checks.unavailable(each.spec) for each in (before, after)] == [[], []]
+    secret = service({"name": "sql", "source": {"huggingFace": HUB | {"tokenSecret": "hub"}}})
+    ((path, message),) = checks.unavailable(secret.spec)
+    assert path == "spec.model.adapters.0.source.huggingFace.tokenSecret"
+    assert "HF_TOKEN" in message
 
 
 def test_services_without_adapters_are_as_they_were(service):

@@ -63,10 +63,11 @@ RULES = (
     Rule(
         at="spec.model",
         field="adapters",
-        message="exactly one of pvc, path and image must be set for each adapter's source",
+        message="exactly one of huggingFace, pvc, path and image must be set for each adapter's source",
         holds=_adapters_have_one_source,
         cel="!has(self.adapters) || self.adapters.all(a, "
-        "[has(a.source.pvc), has(a.source.path), has(a.source.image)].filter(given, given).size() == 1)",
+        "[has(a.source.huggingFace), has(a.source.pvc), has(a.source.path), has(a.source.image)]"
+        ".filter(given, given).size() == 1)",
     ),
     Rule(
         at="spec.model",

@@ -1,0 +1,112 @@
+"""A Hugging Face hub of this machine, as far as `huggingface_hub` asks it when it downloads."""
+
+import contextlib
+import hashlib
+import json
+import re
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import urlsplit
+
+REPO, COMMIT, TOKEN = "owner/tiny-model", "0123456789abcdef" * 2 + "01234567", "hf_of_a_test"
+WEIGHTS = bytes(range(256)) * 4096
+
+
+@dataclass
+class Hub:
+    """One repository as the hub serves it. `serve` may change an answer: it gets path and whole content."""
+
+    files: dict[str, bytes] = field(
+        default_factory=lambda: {
+            "config.json": b'{"model_type": "llama"}',
+            "tokenizer.json": b"{}",
+            "model.safetensors": WEIGHTS,
+            "README.md": b"a model",
+            "onnx/model.json": b"{}",
+            "pytorch_model.bin": b"the same weights",
+        }
+    )
+    refusal: tuple[int, str] | None = None  # status and X-Error-Code of every answer
+    serve: Callable[[str, bytes], bytes] = lambda _name, content: content
+    asked: list[str] = field(default_factory=list)
+    url: str = ""
+
+    def tree(self) -> list[dict[str, Any]]:
+        return [self._entry(name, content) for name, content in self.files.items()]
+
+    def _entry(self, name: str, content: bytes) -> dict[str, Any]:
+        entry = {"type": "file", "path": name, "size": len(content), "oid": git_hash(content)}
+        if name.endswith(".safetensors"):
+            sha256 = hashlib.sha256(content).hexdigest()
+            entry |= {"lfs": {"oid": sha256, "size": len(content), "pointerSize": 130}}
+        return entry
+
+
+def git_hash(content: bytes) -> str:
+    return hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest()
+
+
+class Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    hub: Hub
+
+    def do_GET(self) -> None:
+        path = urlsplit(self.path).path
+        self.hub.asked.append(f"{self.command} {path}")
+        if self.headers.get("Authorization") != f"Bearer {TOKEN}":
+            self._answer(401, b"", {"X-Error-Code": "RepoNotFound"})
+        elif self.hub.refusal:
+            self._answer(self.hub.refusal[0], b"", {"X-Error-Code": self.hub.refusal[1]})
+        elif path == f"/api/models/{REPO}/tree/{COMMIT}":
+            self._answer(200, json.dumps(self.hub.tree()).encode(), {"Content-Type": "application/json"})
+        elif path == f"/api/models/{REPO}":
+            self._answer(200, json.dumps({"id": REPO, "sha": COMMIT}).encode(), {"Content-Type": "application/json"})
+        elif (name := path.removeprefix(f"/{REPO}/resolve/{COMMIT}/")) in self.hub.files:
+            self._file(name)
+        else:
+            self._answer(404, b"", {"X-Error-Code": "RepoNotFound"})
+
+    do_HEAD = do_GET
+
+    def _file(self, name: str) -> None:
+        whole = self.hub.files[name]
+        content = self.hub.serve(name, whole) if self.command == "GET" else whole
+        etag = hashlib.sha256(whole).hexdigest() if name.endswith(".safetensors") else git_hash(whole)
+        headers = {"ETag": f'"{etag}"', "X-Repo-Commit": COMMIT, "Accept-Ranges": "bytes"}
+        wanted = re.fullmatch(r"bytes=(\d+)-", self.headers.get("Range", ""))
+        if wanted:
+            start = int(wanted[1])
+            headers["Content-Range"] = f"bytes {start}-{len(whole) - 1}/{len(whole)}"
+            self._answer(206, content[start:], headers, len(whole) - start)
+        else:
+            self._answer(200, content, headers, len(whole))
+
+    def _answer(self, status: int, content: bytes, headers: dict[str, str], length: int | None = None) -> None:
+        length = len(content) if length is None else length
+        self.send_response(status)
+        for key, value in {**headers, "Content-Length": str(length)}.items():
+            self.send_header(key, value)
+        self.end_headers()
+        if self.command == "GET":
+            self.wfile.write(content)
+        if self.command == "GET" and len(content) < length:
+            self.close_connection = True  # the line breaks
+
+    def log_message(self, *_: object) -> None:
+        """Not of interest."""
+
+
+@contextlib.contextmanager
+def serving() -> Iterator[Hub]:
+    """A hub that answers while this is open."""
+    served = Hub()
+    http = ThreadingHTTPServer(("127.0.0.1", 0), type("Bound", (Handler,), {"hub": served}))
+    thread = threading.Thread(target=http.serve_forever, daemon=True)
+    thread.start()
+    served.url = f"http://127.0.0.1:{http.server_address[1]}"
+    yield served
+    http.shutdown()
+    http.server_close()
