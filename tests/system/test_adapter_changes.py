@@ -2,16 +2,18 @@
 
 import json
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import fake_hub
 import lora_folders
 import openai
 import pytest
 
 from legato_engine.weights.config_file import read
+from legato_protocol.names import ENV_CACHE
 
 PROMPT = "The lighthouse keeper wrote in the log: " + " ".join(f"day {i}, wind {i * 37 % 11}." for i in range(20))
 
@@ -37,10 +39,10 @@ class Adapted:
     def _entries(self, *names: str) -> list[dict[str, Any]]:
         return [{"name": name, "source": {"path": str(self.folder / name)}} for name in names]
 
-    def edit(self, *names: str) -> None:
+    def edit(self, *names: str, more: Sequence[dict[str, Any]] = ()) -> None:
         """Edits the manifest, which `legato up` follows."""
         file, before = self.service.file, json.dumps(self._now)
-        self._now = self._entries(*names)
+        self._now = [*self._entries(*names), *more]
         text = file.read_text()
         assert before in text
         edited = file.with_suffix(".edited")
@@ -62,8 +64,20 @@ class Adapted:
 
 
 @pytest.fixture(scope="module")
-def adapted(start: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory) -> Adapted:
-    return Adapted(start, tmp_path_factory.mktemp("adapters"))
+def hub() -> Iterator[fake_hub.Hub]:
+    with fake_hub.serving() as served:
+        yield served
+
+
+@pytest.fixture(scope="module")
+def adapted(start: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory, hub: fake_hub.Hub) -> Adapted:
+    cache = tmp_path_factory.mktemp("cache")
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("HF_ENDPOINT", hub.url)
+        environment.setenv("HF_TOKEN", fake_hub.TOKEN)
+        environment.setenv("HF_HOME", str(cache / "home"))
+        environment.setenv(ENV_CACHE, str(cache))
+        return Adapted(start, tmp_path_factory.mktemp("adapters"))
 
 
 def test_they_are_added_and_removed_under_streams(adapted: Adapted) -> None:
@@ -142,6 +156,25 @@ def test_one_that_cannot_be_used_is_told_of_and_changes_nothing(adapted: Adapted
     adapted.edit("red")
     adapted.until_models("red")
     assert adapted.epochs() == epochs
+
+
+def test_one_of_the_hub_is_downloaded_and_one_that_is_not_there_changes_nothing(
+    adapted: Adapted, hub: fake_hub.Hub
+) -> None:
+    service, epochs = adapted.service, adapted.epochs()
+    hub.files = {file.name: file.read_bytes() for file in (adapted.folder / "green").iterdir()}
+    repository = {"repo": fake_hub.REPO, "revision": fake_hub.COMMIT}
+    adapted.edit("red", "green", more=[{"name": "of the hub", "source": {"huggingFace": repository}}])
+    adapted.until_models("red", "green", "of the hub")
+    assert adapted.said("of the hub") == adapted.said("green") != adapted.said("smollm2")
+    adapted.edit("red", more=[{"name": "lost", "source": {"huggingFace": repository | {"repo": "owner/lost"}}}])
+    service.until(lambda: "change rejected" in service.log(), "the edit is refused")
+    lost = f"hf:owner/lost@{fake_hub.COMMIT}: no such repository, or none that HF_TOKEN may read"
+    assert f"spec.model.adapters.1.source.huggingFace: {lost}" in service.log()
+    assert adapted.models() == ["smollm2", "red", "green", "of the hub"]
+    assert adapted.epochs() == epochs
+    adapted.edit("red")
+    adapted.until_models("red")
 
 
 def test_a_worker_that_starts_again_has_those_of_now(adapted: Adapted) -> None:
