@@ -1,0 +1,76 @@
+"""Compiled grammars are kept by what they are, the latest that were asked for, and each is compiled once."""
+
+import json
+import select
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from grammar_vocabulary import COMPILER
+
+from legato_engine.grammars.compilations import MOST_KEPT, Compilations
+from legato_protocol.sampling_params import CHOICE, REGEX, SamplingParams
+
+
+class Counting:
+    """A compiler that tells what it compiles."""
+
+    words = COMPILER.words
+
+    def __init__(self) -> None:
+        self.compiled: list[str] = []
+
+    def compile(self, kind: str, source: str) -> Any:
+        self.compiled.append(source)
+        return COMPILER.compile(kind, source)
+
+
+@pytest.fixture
+def counting() -> Iterator[tuple[Compilations, Counting]]:
+    counting = Counting()
+    made = Compilations(lambda: counting)  # type: ignore[arg-type,return-value]
+    yield made, counting
+    made._thread.shutdown()
+
+
+def params(source: str, kind: str = REGEX) -> SamplingParams:
+    return SamplingParams(max_tokens=1, seed=0, grammar=source, grammar_kind=kind, stop_token_ids=(1,))
+
+
+def wait(made: Compilations, asked: SamplingParams) -> Any:
+    """The grammar, or why there is none."""
+    while (found := made.ask(asked)) is None:
+        assert select.select([made], [], [], 60)[0], "it is never ready"
+        made.take_done()
+    return found
+
+
+def test_one_grammar_is_compiled_once_however_often_it_is_asked_for(counting: tuple[Compilations, Counting]) -> None:
+    made, compiler = counting
+    assert [made.ask(params("a")) for _ in range(3)] == [None] * 3
+    assert wait(made, params("a")) is wait(made, params("a"))
+    assert compiler.compiled == ["a"]
+
+
+def test_the_same_text_may_be_of_two_kinds(counting: tuple[Compilations, Counting]) -> None:
+    made, _ = counting
+    text = json.dumps(["a"])
+    regex, choice = wait(made, params(text)), wait(made, params(text, CHOICE))
+    assert regex is not choice
+    assert choice.matcher().consume(b"a")
+    assert not regex.matcher().consume(b"a]"), "a set of characters"
+
+
+def test_those_that_were_not_asked_for_in_a_while_are_forgotten(counting: tuple[Compilations, Counting]) -> None:
+    made, compiler = counting
+    first, second = "a", "b"
+    wait(made, params(first))
+    wait(made, params(second))
+    for number in range(MOST_KEPT - 2):
+        wait(made, params(f"c{number}"))
+    wait(made, params(first))
+    wait(made, params("another"))
+    compiler.compiled.clear()
+    wait(made, params(first))
+    wait(made, params(second))
+    assert compiler.compiled == [second]
