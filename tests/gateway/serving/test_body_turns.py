@@ -11,7 +11,7 @@ from starlette.requests import ClientDisconnect, Request
 from legato_gateway.errors import Overloaded
 from legato_gateway.serving import bodies
 from legato_gateway.serving.body_budget import SMALL, BodyBudget
-from legato_gateway.serving.body_turns import LargeBodyTurns
+from legato_gateway.serving.body_turns import VERY_LARGE, LargeBodyTurns
 
 pytestmark = pytest.mark.anyio
 PIECE = b"x" * (SMALL + 1)
@@ -244,6 +244,13 @@ async def test_a_turn_that_is_asked_for_and_not_needed_any_more_is_lost_to_nobod
     await settled()
     assert gateway.whole == ["a", "c"]
     await gateway.end()
+
+
+async def test_bodies_of_64_kib_need_no_turn_and_those_of_a_mebibyte_none_of_the_very_large() -> None:
+    turns = LargeBodyTurns(1, 1)
+    assert [turns.lane(size) for size in (0, SMALL)] == [None, None]
+    assert turns.lane(SMALL + 1) is turns.lane(VERY_LARGE) is not None
+    assert turns.lane(VERY_LARGE + 1) is not turns.lane(VERY_LARGE)
 
 
 @pytest.mark.parametrize("seed", range(30))
