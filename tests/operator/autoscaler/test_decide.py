@@ -234,6 +234,14 @@ def test_unified_workers_add_up_time_and_not_blocks():
     assert (made.wish, decision.PREFILL_AND_DECODE in {term.reason for term in made.terms}) == (1, False)
 
 
+@pytest.mark.parametrize(("running", "traffic"), [(40, NO_TRAFFIC), (0, arriving(120, 2000))])
+def test_of_unified_workers_that_do_one_thing_no_sum_is_told(running, traffic):
+    worker = decoder(prefill_cost=prefiller().prefill_cost, running=running, slots=1000)
+    unified = spec(scaling={"prefill": {"max": 0}})
+    terms = decide(Signals((worker,), traffic), QUIET, unified, {"decode": 1}, 1.0).pools["decode"].terms
+    assert decision.PREFILL_AND_DECODE not in {term.reason for term in terms}
+
+
 def test_bounds_cap_the_wish_and_are_named():
     made = _decide(Signals((prefiller(), decoder()), arriving(6000, 2000)), scaling={"prefill": {"min": 1, "max": 3}})
     assert (made["prefill"].wish, made["prefill"].capped_by) == (3, "scaling.prefill.max")
