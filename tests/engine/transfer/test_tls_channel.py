@@ -1,6 +1,8 @@
 """TLS between two workers as a state machine: what is let through, and what ends the connection, told in words."""
 
+import contextlib
 import random
+import ssl
 from dataclasses import dataclass
 from pathlib import Path
 from ssl import PROTOCOL_TLS_CLIENT, SSLContext, TLSVersion
@@ -222,6 +224,19 @@ def test_the_refused_end_hears_why(made: Made) -> None:
         shake(one, other)
     with pytest.raises(ChannelError, match=r"TLS with it failed: .*alert unknown ca"):
         one.receive(other.outgoing())
+
+
+@pytest.mark.parametrize("said", [b"", b"the last one"])
+def test_a_peer_that_ends_tls_is_refused_even_behind_a_message(
+    connected: tuple[TLSChannel, TLSChannel], said: bytes
+) -> None:
+    """No worker does so: it closes the connection."""
+    one, other = connected
+    data = one.wrapped(said) if said else b""
+    with contextlib.suppress(ssl.SSLWantReadError):
+        one._tls.unwrap()
+    with pytest.raises(ChannelError, match="it has ended TLS"):
+        other.receive(data + one.outgoing())
 
 
 def test_older_versions_and_other_protocols_are_refused(made: Made) -> None:
