@@ -184,6 +184,18 @@ async def test_short_pauses_count_together() -> None:
     await gateway.end()
 
 
+async def test_a_turn_whose_client_was_waited_for_is_kept_while_its_body_is_prepared() -> None:
+    passing, gateway = Passing(), Gateway(LargeBodyTurns(1, 1, PATIENCE))
+    gateway.start("first", pieces=2, pause=PATIENCE / 2)
+    gateway.start("other")
+    await settled()
+    await passing.by(PATIENCE / 2)
+    for _ in range(4):
+        await passing.by(PATIENCE)
+    assert gateway.whole == ["first"]
+    await gateway.end()
+
+
 async def test_a_large_body_comes_whole_beside_many_that_trickle() -> None:
     passing, gateway = Passing(), Gateway(LargeBodyTurns(1, 2, PATIENCE))
     gateway.prepared.set()
