@@ -17,8 +17,8 @@ TRIES = 6  # requests that may slip past the stage before their worker stops
 
 
 @pytest.fixture(scope="module")
-def service(start: Callable[..., Any]) -> Any:
-    return start(chunk=64, hang="5s")
+def service(shared_service: Callable[..., Any]) -> Any:
+    return shared_service(chunk=64, hang="5s")
 
 
 @pytest.fixture(scope="module")
