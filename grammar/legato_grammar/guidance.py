@@ -9,7 +9,7 @@ import re
 from collections.abc import Sequence
 
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer
-from llguidance.gbnf_to_lark import GbnfToLarkError, any_to_lark
+from llguidance.gbnf_to_lark import any_to_lark
 
 from legato_grammar import lark
 from legato_grammar import schema as schemas
@@ -123,7 +123,7 @@ def as_lark(rules: str) -> str:
     """Rules in Lark's form, whichever they have. Raises InvalidGrammar."""
     try:
         found: str = any_to_lark(rules)
-    except (ValueError, TypeError, RecursionError, GbnfToLarkError) as error:
+    except Exception as error:  # of a rule that is not there, the library raises nothing narrower
         raise InvalidGrammar(_short(str(error))) from None
     return found.replace("%llguidance {}", "")
 
@@ -135,7 +135,7 @@ def _translated(kind: str, source: str) -> str:
         return f"{_rules(kind, source)}\n%llguidance {_OPTIONS}\n"
     except InvalidGrammar:
         raise
-    except (ValueError, TypeError, RecursionError, GbnfToLarkError) as error:
+    except (ValueError, TypeError, RecursionError) as error:
         raise InvalidGrammar(_short(str(error))) from None
 
 

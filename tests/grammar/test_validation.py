@@ -130,6 +130,7 @@ def test_recursion_that_ends_is_allowed(schema: Any) -> None:
         (RULES, "start: other", "unknown name"),
         (RULES, 'start: ("a"', "Expected"),
         (RULES, 'root ::= "a" )', "Expected"),
+        (RULES, 'root ::= nothing\nother ::= "a"', "'nothing' not found"),
         (RULES, "start: <|im_end|>", "cannot be compiled"),
         (RULES, '%llguidance {"no_forcing": false}\nstart: "a"', "%llguidance"),
         (RULES, "start: r0\n" + "\n".join(f"r{i}: r{i + 1}" for i in range(MAX_RULES)) + "\nr500: /a/", "rules"),
