@@ -88,7 +88,7 @@ def offered(body: ChatBody, family: str | None, why_not: str, answer: Grammar | 
     _check_functions(found, family, place)
     if not found or family is None or choice == "none":
         return OfferedTools(grammar=answer)
-    parallel = not older and body.parallel_tool_calls is not False
+    parallel = not older and body.parallel_tool_calls is not False and not choice.startswith(":")
     names = frozenset(function.name for function in found)
     calls = CallFormat(family, names, parallel, older)
     if choice == "auto":

@@ -161,6 +161,20 @@ async def test_the_worker_is_given_the_grammar(gateway: Any, choice: Any, source
     assert ("now" in params.grammar) == (source != "get_weather")
 
 
+@pytest.mark.parametrize(
+    ("choice", "several"), [("required", True), ({"type": "function", "function": {"name": "now"}}, False)]
+)
+async def test_a_function_that_is_named_is_called_once(gateway: Any, choice: Any, several: bool) -> None:
+    """As at OpenAI."""
+    gateway.script(Delta(0, f"{tag(NO_TIME)}\n{tag(NO_TIME)}"), Delta(0, "", (), "stop"))
+    answer = await gateway.chat(tools=[{"type": "function", "function": {"name": "now"}}], tool_choice=choice)
+    assert len(answer.json()["choices"][0]["message"]["tool_calls"]) == (2 if several else 1)
+    params = gateway.relay.requests[-1].params
+    grammar = Grammar(params.grammar_kind, params.grammar, "tool_choice")
+    assert matches(grammar, tag(NO_TIME))
+    assert matches(grammar, f"{tag(NO_TIME)}\n{tag(NO_TIME)}") == several
+
+
 async def test_the_older_form_requires_a_call_too(gateway: Any) -> None:
     gateway.script(Delta(0, tag(NO_TIME)), Delta(0, "", (), "stop"))
     answer = (await gateway.chat(functions=[{"name": "now"}], function_call={"name": "now"})).json()["choices"][0]
