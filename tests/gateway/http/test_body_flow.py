@@ -171,6 +171,20 @@ async def test_a_client_that_is_held_back_is_given_time(server: Server) -> None:
     assert not server.client.closing
 
 
+async def test_time_in_which_it_was_let_send_counts_in_its_own_window_alone(server: Server) -> None:
+    """It sent enough in the first two, and is held back in the third."""
+    await server.send(announced(LARGE) + PIECE)
+    await server.want()
+    for piece in (PIECE, PIECE, b"x"):
+        await server.want()
+        await server.by(LIMITS.body_window - 1 if piece is PIECE else 0)
+        await server.send(piece)
+        assert not server.client.reading
+        await server.by(1.5)
+    await server.by(2 * LIMITS.body_window)
+    assert not server.client.closing
+
+
 @pytest.mark.parametrize("held_back", [0.0, 100.0])
 async def test_a_client_that_sends_slowly_when_it_is_let_send_is_not(server: Server, held_back: float) -> None:
     await server.send(announced(LARGE) + PIECE * 4)
