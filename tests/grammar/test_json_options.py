@@ -53,6 +53,7 @@ def test_space_is_what_the_options_say(schema: Any) -> None:
     assert matches(RULES, optional, tight)
     assert matches(RULES, optional, wide)
     assert not matches(RULES, optional, wide.replace(" ", "  "))
+    assert matches(RULES, json_options.spaced_by(schema, "[ \n]*"), wide.replace(" ", " \n "))
 
 
 @pytest.mark.parametrize("pattern", ["x?", "[ x]", ".*", "\\s", "\f", "("])
