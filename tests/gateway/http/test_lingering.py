@@ -3,9 +3,11 @@
 import asyncio
 import contextlib
 import functools
+import gc
 import socket
 import ssl
 import time
+import weakref
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field
@@ -270,3 +272,28 @@ async def test_over_tls_it_is_the_same(tmp_path: Path) -> None:
     assert answer.startswith(b"HTTP/1.1 413")
     assert sent < 32 << 20
     assert service.counted == {UNREAD_BODY: 1}
+
+
+async def test_a_connection_that_is_over_is_freed_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not when cycles of references are searched for: a gateway does that seldom."""
+    made: list[weakref.ref[BoundedProtocol]] = []
+    begin = BoundedProtocol.connection_made
+
+    def connection_made(self: BoundedProtocol, transport: asyncio.Transport) -> None:
+        made.append(weakref.ref(self))
+        begin(self, transport)
+
+    monkeypatch.setattr(BoundedProtocol, "connection_made", connection_made)
+    gc.disable()
+    try:
+        async with serving() as service:
+            reader, writer = await asyncio.open_connection(*service.address)
+            writer.write(START + b"content-length: 0\r\n\r\n")
+            await reader.readuntil(b"refused")
+            writer.close()
+            await service.end()
+            async with asyncio.timeout(PATIENCE):
+                while made[0]() is not None:  # noqa: ASYNC110 - of nothing that tells
+                    await asyncio.sleep(0.005)
+    finally:
+        gc.enable()
