@@ -37,7 +37,9 @@ def recording(service: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Of a burst at which the prefill pool grew to its `max`, from before it until every request has ended."""
     file: Path = tmp_path_factory.mktemp("recording") / "signals.jsonl"
     command = [sys.executable, "-m", "legato_cli.main", "record", str(file)]
-    recorder = subprocess.Popen(command, env=service.environment, stdout=subprocess.PIPE, text=True)
+    recorder = subprocess.Popen(
+        command, env=service.environment, stdout=subprocess.PIPE, text=True, preexec_fn=_take_ctrl_c
+    )
     try:
         service.until(lambda: len(_rounds(file)) >= 2, "rates can be known")
         streams = [service.stream(f"{i} {SECRET}" + " and" * 97, max_tokens=2) for i in range(REQUESTS)]
@@ -51,6 +53,11 @@ def recording(service: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
     assert recorder.returncode == 130
     assert f"rounds; replay them with: legato simulate -f MANIFEST --signals {file}" in told
     return file
+
+
+def _take_ctrl_c() -> None:
+    """Also where tests run in the background of a shell, which has their processes ignore it."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def _rounds(file: Path) -> list[dict[str, Any]]:

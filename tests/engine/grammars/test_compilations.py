@@ -1,7 +1,7 @@
 """Compiled grammars are kept by what they are, the latest that were asked for, and each is compiled once."""
 
 import json
-import select
+import selectors
 from collections.abc import Iterator
 from typing import Any
 
@@ -37,10 +37,16 @@ def params(source: str, kind: str = REGEX) -> SamplingParams:
     return SamplingParams(max_tokens=1, seed=0, grammar=source, grammar_kind=kind, stop_token_ids=(1,))
 
 
+def ready(made: Compilations) -> bool:
+    with selectors.DefaultSelector() as selector:
+        selector.register(made, selectors.EVENT_READ)
+        return bool(selector.select(60))
+
+
 def wait(made: Compilations, asked: SamplingParams) -> Any:
     """The grammar, or why there is none."""
     while (found := made.ask(asked)) is None:
-        assert select.select([made], [], [], 60)[0], "it is never ready"
+        assert ready(made), "it is never ready"
         made.take_done()
     return found
 
