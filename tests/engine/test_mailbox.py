@@ -1,12 +1,12 @@
 """A queue between two threads that a selector can wait for."""
 
-import select
+from readiness import wait_readable
 
 from legato_engine.mailbox import Mailbox
 
 
 def is_readable(box):
-    return bool(select.select([box], [], [], 0)[0])
+    return bool(wait_readable([box], 0))
 
 
 def test_it_is_readable_from_a_put_until_the_next_take():

@@ -1,9 +1,9 @@
 """Lists of adapters, one after another: what is opened, and what is offered in the end."""
 
-import select
 import threading
 
 import pytest
+from readiness import wait_readable
 
 from legato_engine.adapters.catalog import AdapterCatalog
 from legato_engine.adapters.resident import OfferedAdapter, ResidentAdapters
@@ -42,12 +42,12 @@ class Opening:
         """The last list that was told."""
         self.gate.set()
         while self.catalog._wanted is not None:
-            assert select.select([self.catalog], [], [], 60)[0], "it hangs"
+            assert wait_readable([self.catalog], 60), "it hangs"
             self.catalog.take_done()
 
     def load(self, digest):
         assert self.resident.ask(digest) is None
-        assert select.select([self.resident], [], [], 60)[0], "it hangs"
+        assert wait_readable([self.resident], 60), "it hangs"
         assert self.resident.take_done()
 
     def in_memory(self):

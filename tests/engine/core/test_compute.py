@@ -1,10 +1,10 @@
 """The thread that steps are computed in."""
 
 import os
-import select
 import threading
 
 import pytest
+from readiness import wait_readable
 
 from legato_engine.core.compute import ComputeThread
 
@@ -20,7 +20,7 @@ def compute():
 
 
 def wait(compute):
-    assert select.select([compute], [], [], PATIENCE)[0]
+    assert wait_readable([compute], PATIENCE)
 
 
 def test_a_step_is_told_of_when_it_is_done_and_once(compute):

@@ -2,7 +2,6 @@
 
 import os
 import pickle
-import select
 import signal
 import subprocess
 import sys
@@ -11,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from readiness import wait_readable
 
 from legato_engine.transfer import ucx
 from legato_engine.transfer.link import (
@@ -285,7 +285,7 @@ def test_a_fault_of_the_links_own_is_raised_and_does_not_look_like_silence():
     told = []
 
     def poll_on():
-        while select.select([link.fileno()], [], [], PATIENCE)[0]:
+        while wait_readable([link.fileno()], PATIENCE):
             told.extend(link.poll())
 
     with pytest.raises(LinkError, match="the UCX thread has ended: TypeError"):

@@ -1,11 +1,11 @@
 """What tests and simulations rely on in the link in memory, beside what every link promises: faults happen as told."""
 
-import select
 from random import Random
 
 import numpy as np
 import pytest
 from handoff_pair import wait
+from readiness import wait_readable
 
 from legato_engine.transfer.link import Connected, PeerDown, PutDone, PutFailed, PutSpan, Received
 from legato_engine.transfer.memory import Faults, MemoryLink, Network
@@ -135,15 +135,15 @@ def test_nothing_is_put_before_the_remote_key_is_known():
 def test_the_file_is_readable_while_an_event_waits(before):
     sides = Sides()
     if before:
-        assert not select.select([sides.b.fileno()], [], [], 0)[0]
+        assert not wait_readable([sides.b.fileno()], 0)
     send_all(sides)
     sides.network.run(1)
-    assert select.select([sides.b.fileno()], [], [], 0)[0]
+    assert wait_readable([sides.b.fileno()], 0)
     assert len(sides.b.poll()) == len(MESSAGES)
-    assert not select.select([sides.b.fileno()], [], [], 0)[0]
+    assert not wait_readable([sides.b.fileno()], 0)
     sides.a.close()
     sides.network.run(2)
-    assert select.select([sides.b.fileno()], [], [], 0)[0]
+    assert wait_readable([sides.b.fileno()], 0)
     assert [type(event) for event in sides.b.poll()] == [PeerDown]
     sides.b.close()
     sides.b.close()

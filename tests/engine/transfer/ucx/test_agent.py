@@ -2,7 +2,6 @@
 
 import json
 import os
-import select
 import signal
 import subprocess
 import sys
@@ -14,6 +13,7 @@ import msgspec
 import pytest
 import secured_workers
 import torch
+from readiness import wait_readable
 from secured_workers import NAME, channels
 
 from legato_engine.transfer import ucx
@@ -78,7 +78,7 @@ class Pair:
         seen, deadline = [], time.monotonic() + PATIENCE
         while time.monotonic() < deadline:
             timer = self.agent.next_timer()
-            select.select([self.agent.fileno()], [], [], min(0.1, 0.1 if timer is None else timer))
+            wait_readable([self.agent.fileno()], min(0.1, 0.1 if timer is None else timer))
             seen += [event for event in self.agent.poll() if not isinstance(event, WritingBegan)]
             if condition(seen):
                 return seen

@@ -1,10 +1,10 @@
 """What is particular to the link over UCX: events come from a thread of its own."""
 
 import os
-import select
 
 import numpy as np
 import pytest
+from readiness import wait_readable
 
 from legato_engine.transfer import ucx
 from legato_engine.transfer.link import PeerDown
@@ -21,7 +21,7 @@ def link():
 
 
 def is_awake(link, seconds=0.0):
-    return bool(select.select([link], [], [], seconds)[0])
+    return bool(wait_readable([link], seconds))
 
 
 def test_an_event_whose_wake_is_still_to_come_is_no_fault(link):

@@ -2,11 +2,11 @@
 
 import os
 import random
-import select
 import socket
 
 import numpy as np
 import pytest
+from readiness import wait_readable
 
 from legato_engine.transfer import ucx
 from legato_engine.transfer.link import Connected, LinkError, Received
@@ -73,7 +73,7 @@ def test_links_listen_only_at_the_address_they_were_given_and_reach_each_other_t
         connection = a.connect(b.address)
         a.send(connection, b"hi")
         seen = []
-        while Received not in seen and select.select([b.fileno()], [], [], PATIENCE)[0]:
+        while Received not in seen and wait_readable([b.fileno()], PATIENCE):
             seen += [type(event) for event in b.poll()]
     finally:
         for link in links:
