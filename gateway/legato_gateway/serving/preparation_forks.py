@@ -87,6 +87,7 @@ class _Template:
         """Forks for each socket that comes, until the gateway is gone."""
         if not die_with_parent(parent):
             return
+        os.nice(NICENESS)  # so that the gateway need not wait for forks, either
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # the gateway decides when it ends
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel forgets those that ended
@@ -112,7 +113,6 @@ class _Template:
         if not die_with_parent(parent):
             return
         self._control.close()
-        os.nice(NICENESS)
         call, body = _received(connection)
         _die_when_closed(connection, True)
         prepare = _unpickled(call, self._tokens)

@@ -81,6 +81,7 @@ async def test_the_body_is_read_in_a_process_that_yields_and_has_the_same_tokeni
     assert (size, found) == (SIZE, tokens)
     assert pid not in (os.getpid(), forks.pid)
     assert niceness == min(19, os.nice(0) + NICENESS)
+    assert os.getpriority(os.PRIO_PROCESS, forks.pid) == niceness, "forking comes before the gateway's own work"
     await until_none_runs(forks)
 
 
