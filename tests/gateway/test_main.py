@@ -441,6 +441,9 @@ def test_a_gateway_that_is_told_to_stores_responses(lab, model, tmp_path):
                 again = (await client.post("/v1/responses", json=body | {"previous_response_id": made["id"]})).json()
                 answer = made["output"][0]["content"][0]["text"]
                 assert again["usage"]["input_tokens"] == len(f"hello{answer}again".encode())
+                listed = (await client.get(f"/v1/responses/{again['id']}/input_items?order=asc")).json()["data"]
+                assert [item["content"][0]["text"][:9] for item in listed] == ["hello", answer[:9], "again", "x" * 9]
+                assert listed[1]["id"] == made["output"][0]["id"]
                 metrics = (await client.get(f"{health}/metrics")).text
                 assert "legato_gateway_stored_responses 2.0" in metrics
             process.send_signal(signal.SIGTERM)

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, Final
 
 import msgspec
-from msgspec import Meta
-from msgspec.structs import replace
+from msgspec import Meta, structs
 
 from legato_gateway.errors import BadRequest, Unsupported
+from legato_gateway.openai.responses.output import Fields, Status, item_id
 from legato_gateway.openai.schemas import MAX_CONTENT_PARTS, MAX_MESSAGES, ChatMessage, FunctionCall, ToolCall
 
 MAX_ITEMS: Final = MAX_MESSAGES
@@ -40,7 +40,15 @@ class InputItem(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     output: Content | None = None
 
 
-_STORED = msgspec.json.Decoder(tuple[InputItem, ...])
+class StoredItem(InputItem, frozen=True, gc=False, omit_defaults=True):
+    """One of a stored conversation. Its id is of this server's making, so that no two are the same."""
+
+    id: str = ""
+    status: Status = "completed"
+
+
+_STORED = msgspec.json.Decoder(tuple[StoredItem, ...])
+_PREFIXES: Final = {"message": "msg", "function_call": "fc", "function_call_output": "fco", "reasoning": "rs"}  # of ids
 Items = Annotated[tuple[InputItem, ...], Meta(min_length=1, max_length=MAX_ITEMS)]
 Input = str | Items
 
@@ -89,7 +97,7 @@ class Conversation:
         call = ToolCall(id, FunctionCall(name, arguments))
         last = self.messages[-1] if self.messages and not self.thought else None
         if last is not None and last.role == "assistant":
-            self.messages[-1] = replace(last, tool_calls=(*(last.tool_calls or ()), call))
+            self.messages[-1] = structs.replace(last, tool_calls=(*(last.tool_calls or ()), call))
         else:
             self._add(ChatMessage("assistant", tool_calls=(call,)), at)
 
@@ -102,20 +110,30 @@ class Conversation:
 
     def _add(self, message: ChatMessage, at: str) -> None:
         if self.thought and message.role == "assistant":
-            message = replace(message, reasoning="".join(self.thought))
+            message = structs.replace(message, reasoning="".join(self.thought))
         self.thought.clear()
         self.messages.append(message)
         self.places.append(at)
 
 
 def encoded(input: Input) -> bytes:
-    """Items as JSON, for `decoded`."""
-    return msgspec.json.encode((InputItem(role="user", content=input),) if isinstance(input, str) else input)
+    """Items of a request as JSON, for `decoded`. They are given ids."""
+    given = (InputItem(role="user", content=input),) if isinstance(input, str) else input
+    return msgspec.json.encode([StoredItem(**structs.asdict(item), id=_new_id(item)) for item in given])
 
 
-def decoded(turns: Iterable[bytes]) -> tuple[InputItem, ...]:
+def encoded_output(output: Sequence[Fields]) -> bytes:
+    """Items of an answer as JSON, for `decoded`."""
+    return msgspec.json.encode(msgspec.convert(output, tuple[StoredItem, ...]))
+
+
+def decoded(turns: Iterable[bytes]) -> tuple[StoredItem, ...]:
     """The items of all turns."""
     return tuple(item for turn in turns for item in _STORED.decode(turn))
+
+
+def _new_id(item: InputItem) -> str:
+    return item_id(_PREFIXES[item.type or "message"])
 
 
 def conversation(instructions: str | None, before: Sequence[InputItem], input: Input) -> Conversation:

@@ -10,9 +10,8 @@ from starlette.responses import Response
 
 from legato_gateway.errors import BadRequest, NotFound, Unsupported
 from legato_gateway.json_encoding import encode
-from legato_gateway.openai.responses import items
+from legato_gateway.openai.responses import input_items, items
 from legato_gateway.openai.responses.body import InputTokensBody, ResponsesBody
-from legato_gateway.openai.responses.items import InputItem
 from legato_gateway.openai.responses.output import Fields
 from legato_gateway.openai.responses.prepare import CheckedResponse, count, prepare
 from legato_gateway.openai.responses.store import ResponseStore, StoredResponse, Turn
@@ -49,6 +48,13 @@ def router(serving: ServingContext, store: ResponseStore | None) -> APIRouter:
             if name != "include_obfuscation" and (name, value) != ("stream", "false"):
                 raise Unsupported(f"{name[:40]} is not supported by this server", param=name[:40])
         return Response(found.json, media_type="application/json")
+
+    @routes.get("/responses/{id}/input_items", response_model=None, openapi_extra=input_items.SHOWN)
+    async def response_input_items(request: Request, id: str) -> Response:
+        """A page of the items that a stored response was made of."""
+        found = _found(store, serving, request, id)
+        listed = input_items.page([turn.items for turn in found.input_turns()], input_items.query(request.query_params))
+        return Response(encode(listed), media_type="application/json")
 
     @routes.delete("/responses/{id}")
     async def delete_response(request: Request, id: str) -> dict[str, Any]:
@@ -121,8 +127,7 @@ class _StoredTalk:
 
     def _keep(self, input: bytes, response: Fields) -> None:
         assert self._store is not None
-        output = msgspec.convert(response["output"], tuple[InputItem, ...])
-        last = Turn(items.encoded(output), Turn(input, self._before))
+        last = Turn(items.encoded_output(response["output"]), Turn(input, self._before))
         self._store.put(self._tenant, StoredResponse(response["id"], encode(response), last))
 
 

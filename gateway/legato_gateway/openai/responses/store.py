@@ -58,6 +58,10 @@ class StoredResponse:
         """Those of its conversation, first to last."""
         return list(_back_from(self.last))[::-1]
 
+    def input_turns(self) -> list[Turn]:
+        """Those that it was made of: all but its answer."""
+        return self.turns()[:-1]
+
 
 def _back_from(turn: Turn | None) -> Iterator[Turn]:
     while turn is not None:
