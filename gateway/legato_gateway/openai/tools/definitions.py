@@ -80,8 +80,8 @@ def offered(body: ChatBody, family: str | None, why_not: str, answer: Grammar | 
     param = "functions" if older else "tools"
     found, shown = _functions(body.functions) if older else _tools(body.tools)
     choice = _choice(body, older)
-    if choice not in ("none", "auto"):
-        _check_required(older, choice, {function.name for function in found})
+    _check_required(older, choice, {function.name for function in found})
+    _check_required(not older, _choice(body, not older), set())
     if family is None and found and choice != "none":
         raise Unsupported(f"{param} are not supported by this server: {why_not}", param=param)
     place = "functions[{}]" if older else "tools[{}].function"
@@ -147,6 +147,9 @@ def _choice(body: ChatBody, older: bool) -> str:
 
 
 def _check_required(older: bool, choice: str, names: set[str]) -> None:
+    """A choice that requires no call needs no functions: clients send such without any, too."""
+    if choice in ("none", "auto"):
+        return
     param = "function_call" if older else "tool_choice"
     if not names:
         raise BadRequest(f"{param} needs {'functions' if older else 'tools'}", param=param)

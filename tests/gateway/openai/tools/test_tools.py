@@ -216,6 +216,13 @@ WRONG: list[tuple[dict[str, Any], str, str | None]] = [
     ({"tools": [NOW], "tool_choice": "any"}, "tool_choice", None),
     ({"tools": [NOW], "tool_choice": {"type": "function", "function": {"name": "then"}}}, "tool_choice", None),
     ({"tool_choice": "required"}, "tool_choice", None),
+    ({"tool_choice": "required", "tools": []}, "tool_choice", None),
+    ({"tool_choice": {"type": "function", "function": {"name": "f"}}}, "tool_choice", None),
+    ({"tool_choice": "required", "functions": [{"name": "f"}]}, "tool_choice", None),
+    ({"tool_choice": "some"}, "tool_choice", None),
+    ({"function_call": {"name": "f"}}, "function_call", None),
+    ({"function_call": {"name": "now"}, "tools": [NOW]}, "function_call", None),
+    ({"function_call": "some"}, "function_call", None),
     ({"functions": [{"name": "f"}], "function_call": {"name": "g"}}, "function_call", None),
     (
         {"tools": [{"type": "function", "function": {"name": "f", "strict": True, "parameters": UNUSABLE}}]},
@@ -242,6 +249,22 @@ async def test_what_is_wrong_is_named(gateway: Any, fields: dict[str, Any], para
     error = answer.json()["error"]
     assert (answer.status_code, error["param"], error["code"]) == (400, param, code), error
     assert gateway.relay.generations == []
+
+
+@pytest.mark.parametrize("none", [{}, {"tools": []}, {"tools": None}, {"functions": []}])
+@pytest.mark.parametrize("choice", ["auto", "none", None])
+@pytest.mark.parametrize("field", ["tool_choice", "function_call"])
+async def test_a_choice_that_requires_no_call_needs_no_tools(make: Any, none: Any, choice: Any, field: str) -> None:
+    """Semantic Kernel sends `none`, and LiteLLM and Dapr Agents `auto`, whether they have tools or not."""
+    gateway = make(template="{{ tools }}<tool_call>")
+    gateway.script(Delta(0, CALLS, (), "stop"))
+    answer = await gateway.chat(**{**none, field: choice})
+    assert answer.status_code == 200, answer.text
+    message = answer.json()["choices"][0]["message"]
+    assert (message["content"], message.get("tool_calls")) == (CALLS, None)
+    (request,) = gateway.relay.requests
+    assert request.params.grammar == ""
+    assert not gateway.tokens.given.get("tools")
 
 
 async def test_names_have_to_fit_the_models_format(make: Any) -> None:
