@@ -99,7 +99,7 @@ def _server(
     places = Connections(limits, ports[server.PUBLIC], gateway.metrics.connection_closed)
     config = uvicorn.Config(
         ByPort(gateway.app, {ports[name]: app for name, app in own.items() if name in ports}),
-        http=protocol.of(places),
+        http=protocol.of(places, settings.allowed_origins),
         ws="none",
         lifespan="off",
         log_config=None,

@@ -422,6 +422,25 @@ def test_a_gateway_dies_with_its_parent(lab, model, tmp_path):
     lab.run(test)
 
 
+def test_pages_may_read_what_connections_of_the_public_port_alone_answer(lab, model, tmp_path):
+    async def test():
+        async with asyncio.timeout(60):
+            flags = ("--worker", "u0=127.0.0.1:9", "--allowed-origin", "https://chat.example.com")
+            process, *urls = await _with_own_ports(tmp_path, model, *flags)
+            answers = []
+            for url in urls:
+                reader, writer = await asyncio.open_connection("127.0.0.1", httpx.URL(url).port)
+                writer.write(b"GET / HTTP/1.1\r\norigin: https://chat.example.com\r\nx: x\r\n\0: x\r\n\r\n")
+                answers.append(await reader.read())
+                writer.close()
+            process.terminate()
+            await process.wait()
+        assert all(answer.startswith(b"HTTP/1.1 400 ") for answer in answers)
+        assert [b"access-control-allow-origin" in answer for answer in answers] == [True, False, False]
+
+    lab.run(test)
+
+
 def test_a_gateway_that_is_told_to_stores_responses(lab, model, tmp_path):
     async def test():
         chats = tmp_path / "model"

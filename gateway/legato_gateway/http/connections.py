@@ -125,6 +125,10 @@ class Connections:
             if error.errno in (errno.EMFILE, errno.ENFILE):
                 self.refused(NO_DESCRIPTORS, f"no file descriptor is left: {error.strerror}")
 
+    def is_public(self, port: int | None) -> bool:
+        """Whether it is the one for clients."""
+        return self._public is None or port == self._public
+
     @property
     def open(self) -> int:
         """At all ports."""
@@ -138,7 +142,7 @@ class Connections:
             assert list(waiting.values()) == sorted(waiting.values()), "the longest waiting is not first"
 
     def _most(self, port: int | None) -> int:
-        return self.limits.most if self._public is None or port == self._public else OWN_PORTS
+        return self.limits.most if self.is_public(port) else OWN_PORTS
 
     def _make_room(self, port: int | None) -> bool:
         longest, since = next(iter(self._waiting.get(port, {}).items()), (None, 0.0))

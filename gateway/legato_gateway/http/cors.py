@@ -31,3 +31,12 @@ def allow(app: Starlette, origins: Sequence[str]) -> None:
         expose_headers=EXPOSED,
         max_age=MAX_AGE,
     )
+
+
+def headers(origins: Sequence[str], origin: str | None) -> dict[str, str]:
+    """For an error that the application has no part in, what `allow` adds to its answers. No cache stores it,
+    so it need not tell caches that it is for one page."""
+    if origin is None or not ("*" in origins or origin in origins):
+        return {}
+    allowed = "*" if "*" in origins else origin
+    return {"access-control-allow-origin": allowed, "access-control-expose-headers": ", ".join(EXPOSED)}

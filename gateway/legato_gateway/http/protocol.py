@@ -5,14 +5,14 @@ no HTTP in plain text. `connections` says how many there may be and for how long
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, cast
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from legato_gateway import errors
 from legato_gateway.errors import BadRequest, GatewayError, HeadersTooLarge, LateRequest, Overloaded
+from legato_gateway.http import cors, early_answer
 from legato_gateway.http.body_flow import BodyFlow, announced
 from legato_gateway.http.connections import LATE_HEAD, SLOW_BODY, UNREAD_BODY, Connections
 from legato_gateway.http.half_closed import HalfClosed, can_be_asked
@@ -21,8 +21,6 @@ from legato_protocol.tls_server import EARLY, LAST_FLUSH, Secured
 
 MAX_HEAD_BYTES = 131_072  # the application refuses less than that with more to say; this only bounds memory
 CONNECTIONS_FULL = "connections_full"  # drop reason
-_REASONS = {400: "Bad Request", 408: "Request Timeout", 431: "Request Header Fields Too Large"}
-_REASONS[503] = "Service Unavailable"
 
 
 class BoundedProtocol(Secured, HttpToolsProtocol):
@@ -39,9 +37,10 @@ class BoundedProtocol(Secured, HttpToolsProtocol):
     _flow: BodyFlow  # what `flow` is
     _watch: asyncio.TimerHandle | None = None  # ends the wait for a head or a body
 
-    def __init__(self, connections: Connections, *args: Any, **kwargs: Any) -> None:
+    def __init__(self, connections: Connections, *args: Any, origins: Sequence[str] = (), **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._places = connections
+        self._origins = origins
         self._limits = connections.limits
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -226,7 +225,7 @@ class BoundedProtocol(Secured, HttpToolsProtocol):
     def _refuse(self, error: GatewayError) -> None:
         answered = self._rest is not None  # the request that this is a part of
         if not answered and (self.cycle is None or not self.cycle.response_started or self.cycle.response_complete):
-            self._answer(error)
+            self.transport.write(early_answer.spelled(error, self._cors_headers()))
         self._end()
 
     def _end(self) -> None:
@@ -235,14 +234,14 @@ class BoundedProtocol(Secured, HttpToolsProtocol):
         if self.transport.get_write_buffer_size():
             self.loop.call_later(LAST_FLUSH, self.transport.abort)
 
-    def _answer(self, error: GatewayError) -> None:
-        body = errors.body(error)
-        headers = {"content-type": "application/json", "content-length": str(len(body)), "connection": "close"}
-        lines = [f"{name}: {value}\r\n" for name, value in (error.headers | headers).items()]
-        head = f"HTTP/1.1 {error.http_status} {_REASONS[error.http_status]}\r\n{''.join(lines)}\r\n"
-        self.transport.write(head.encode() + body)
+    def _cors_headers(self) -> dict[str, str]:
+        """A page cannot read an answer without them. They need the origin, so it must have been read."""
+        if not (self._in_head or self._in_body) or not self._places.is_public(self.server[1] if self.server else None):
+            return {}
+        origin = next((value.decode("latin-1") for name, value in self.headers if name == b"origin"), None)
+        return cors.headers(self._origins, origin)
 
 
-def of(connections: Connections) -> type[asyncio.Protocol]:
-    """What uvicorn makes connections with."""
-    return cast("type[asyncio.Protocol]", partial(BoundedProtocol, connections))
+def of(connections: Connections, origins: Sequence[str] = ()) -> type[asyncio.Protocol]:
+    """What uvicorn makes connections with. Pages of these origins may read what the connection itself answers."""
+    return cast("type[asyncio.Protocol]", partial(BoundedProtocol, connections, origins=origins))

@@ -1,0 +1,16 @@
+"""What a connection answers by itself, without the application: no whole request has come, or none that is one."""
+
+from collections.abc import Mapping
+from http import HTTPStatus
+
+from legato_gateway import errors
+from legato_gateway.errors import GatewayError
+
+
+def spelled(error: GatewayError, more: Mapping[str, str]) -> bytes:
+    """`error` as HTTP says it, and that the connection ends. `more` are headers."""
+    body = errors.body(error)
+    own = {"content-type": "application/json", "content-length": str(len(body)), "connection": "close"}
+    lines = [f"{name}: {value}\r\n" for name, value in {**error.headers, **more, **own}.items()]
+    status = HTTPStatus(error.http_status)
+    return f"HTTP/1.1 {status.value} {status.phrase}\r\n{''.join(lines)}\r\n".encode() + body
