@@ -18,6 +18,7 @@ REFUSALS = (
     "slow",
     "unknown_kind",
     "late",
+    "body",
     "connections",
     "late_handshake",
     "bad_handshake",

@@ -12,11 +12,13 @@ from legato_protocol.tls_server import Secured
 
 MOST: Final = 512  # of one port: two of each gateway, and probes
 PATIENCE: Final = 30.0  # seconds between looks; requests here are short
+MAX_BODY_BYTES: Final = 65_536  # no request here needs a body: what comes after so much is not even thrown away
 
 
 class BoundedConnection(Secured, H11Protocol):
-    """One connection. `refused` is told the reason when one is closed that sends nothing, or is too many."""
+    """One connection. `refused` is told why one is closed: it sends nothing, or too much, or is one too many."""
 
+    _body = 0  # bytes that came of one after its head, and have not completed it
     _watch: asyncio.TimerHandle | None = None
     _seen: RequestResponseCycle | None = None  # the request under way at the last look
 
@@ -35,6 +37,14 @@ class BoundedConnection(Secured, H11Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._unwatch()
         super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        before = self.cycle
+        super().data_received(data)
+        self._body = self._body + len(data) if self.cycle is before and self.conn.their_state is h11.SEND_BODY else 0
+        if self._body > MAX_BODY_BYTES and not self.transport.is_closing():
+            self._refused("body")
+            self.transport.close()
 
     def handle_websocket_upgrade(self, event: h11.Request) -> None:
         self._unwatch()
