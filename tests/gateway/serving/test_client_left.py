@@ -30,9 +30,17 @@ async def fault() -> str:
 
 
 async def test_what_work_returns_and_raises_for_a_client_that_stays() -> None:
-    assert await unless_left(stays, answer()) == "answer"
+    assert await asyncio.wait_for(unless_left(stays, answer()), 10) == "answer"
     with pytest.raises(ZeroDivisionError):
-        await unless_left(stays, fault())
+        await asyncio.wait_for(unless_left(stays, fault()), 10)
+
+
+async def test_work_that_ends_as_its_client_leaves_was_done() -> None:
+    async def leaves() -> Any:
+        await asyncio.sleep(0)
+        return {"type": "http.disconnect"}
+
+    assert await unless_left(leaves, answer()) == "answer"
 
 
 @pytest.mark.parametrize("leaves", [True, False])
