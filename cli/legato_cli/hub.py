@@ -7,7 +7,9 @@ prepare` put it do not need the library. A folder counts once its mark is there,
 import contextlib
 import fcntl
 import importlib.util
+import os
 import re
+import signal
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -93,19 +95,22 @@ def parse(spec: str) -> HubSnapshot:
 def download(snapshot: HubSnapshot, folder: Path, progress: Progress, content: HubContent = MODEL) -> None:
     """Brings the files into `folder`; those that came whole before are not fetched again.
 
-    The token is `HF_TOKEN`, as the library reads it. Processes that start together download once. Raises HubRefuses,
-    HubUnreachable, OSError.
+    The token is `HF_TOKEN`, as the library reads it. Processes that start together download once. SIGINT and SIGTERM
+    end this one at once. Raises HubRefuses, HubUnreachable.
     """
     _require_library(snapshot)
-    folder.mkdir(parents=True, exist_ok=True)
-    _refuse_foreign(snapshot, folder)
-    with _locked(folder / _LOCK):
-        _refuse_another(snapshot, folder)
-        if not snapshot.complete(folder, content):
-            with _explained(snapshot):
-                _fetch(snapshot, folder, content.patterns, progress)
-            _require(snapshot, folder, content)
-            _mark(folder, content.mark).write_text(str(snapshot))
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        _refuse_foreign(snapshot, folder)
+        with _locked(folder / _LOCK):
+            _refuse_another(snapshot, folder)
+            if not snapshot.complete(folder, content):
+                with _explained(snapshot), _ended_by_signals():
+                    _fetch(snapshot, folder, content.patterns, progress)
+                _require(snapshot, folder, content)
+                _mark(folder, content.mark).write_text(str(snapshot))
+    except OSError as error:
+        raise HubUnreachable(f"{snapshot}: cannot be kept in {folder}: {error}") from error
     progress(f"{snapshot} is in {folder}")
 
 
@@ -186,6 +191,25 @@ def _reporting(folder: Path, total: int, progress: Progress) -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def _ended_by_signals() -> Iterator[None]:
+    """The library's threads would go on to the end of their files, and the first process of a container heeds no
+    SIGTERM that it has no handler for. What has arrived stays."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.signal(number, _end) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _end(number: int, _: object) -> None:
+    os._exit(128 + number)  # as shells say it
+
+
+@contextlib.contextmanager
 def _explained(snapshot: object) -> Iterator[None]:
     """The library's errors as ours."""
     import httpx2
@@ -206,10 +230,14 @@ def _explained(snapshot: object) -> Iterator[None]:
         if status in (401, 403):
             raise HubRefuses(f"{snapshot}: the hub refuses HF_TOKEN ({status})") from error
         raise HubUnreachable(f"{snapshot}: the hub answers {status}") from error
-    except (errors.EntryNotFoundError, errors.OfflineModeIsEnabled, httpx2.HTTPError) as error:
+    except (errors.EntryNotFoundError, ConnectionError, TimeoutError, httpx2.HTTPError) as error:
         raise HubUnreachable(f"{snapshot}: cannot reach the hub: {_first_line(error)}") from error
     except errors.HFValidationError as error:
         raise HubRefuses(f"{snapshot}: {_first_line(error)}") from error
+    except (OSError, RuntimeError) as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise  # this machine's own, and neither the library's nor that of its storage, hf_xet
+        raise HubUnreachable(f"{snapshot}: the download failed: {_first_line(error)}") from error
 
 
 def _require(snapshot: HubSnapshot, folder: Path, content: HubContent) -> None:

@@ -128,6 +128,13 @@ def download(
     return folder
 
 
+def is_downloaded(repo: str, commit: str, content: hub.HubContent) -> bool:
+    """Whether the cache has all that is wanted of a repository. Raises ModelUnavailable for what cannot be one."""
+    with _explained():
+        snapshot = hub.HubSnapshot(repo, commit)
+        return snapshot.complete(snapshot.folder(cache_folder(os.environ)), content)
+
+
 def newest(repo: str) -> str:
     """The newest commit of a repository of the Hugging Face hub. Raises ModelUnavailable, ModelAway."""
     with _explained():

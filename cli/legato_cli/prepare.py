@@ -2,6 +2,7 @@
 
 import argparse
 import itertools
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -58,7 +59,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         parser,
         "--adapter",
         kind=flags.text("NAME"),
-        help="the repository holds a LoRA adapter and no model; messages about it say its name",
+        help="download the LoRA adapter that the repository holds, and no model; messages about it say this name",
     )
     flags.option(parser, "--into", kind=flags.FOLDER, help="folder for its files, instead of the cache folder")
     parser.set_defaults(run=run)
@@ -67,6 +68,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
 def run(args: argparse.Namespace) -> int:
     """Exit code 2: the model cannot be used. 1: it is not available now, but may be later."""
     from legato_cli import hub, model
+    from legato_protocol.parent import die_with_parent
 
     if (args.hugging_face is None) != (args.revision is None):
         return _refuse("--hugging-face and --revision must be given together")
@@ -75,6 +77,8 @@ def run(args: argparse.Namespace) -> int:
     if args.adapter and args.header_only:
         return _refuse("--adapter and --header-only cannot be given together")
     try:
+        if (parent := flags.parent(os.environ)) and not die_with_parent(parent):
+            return 1  # `legato up` has ended
         if args.hugging_face:
             content = hub.ADAPTER if args.adapter else hub.MODEL_HEADER if args.header_only else hub.MODEL
             model.download(args.hugging_face, args.revision, args.into, _say, content)
@@ -83,6 +87,8 @@ def run(args: argparse.Namespace) -> int:
             _say(f"wrote {model.prepare_header(args.model, _say)}")
             return 0
         return _compile(model.resolve(args.model, _say), args.dtype or ["Auto"], args.kv_cache_dtype or ["Auto"])
+    except flags.SettingsError as error:
+        return _refuse(error)
     except model.ModelUnavailable as error:
         _refuse(f"adapter {args.adapter}: {error}" if args.adapter else error)
         return 1 if isinstance(error, model.ModelAway) else 2

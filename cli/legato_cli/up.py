@@ -51,8 +51,9 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
 def run(args: argparse.Namespace) -> int:
     """Serve until Ctrl-C. Exit code 2: the manifest, the model or the port cannot be used."""
     from legato_cli import model
-    from legato_cli.local import preparation, serving
+    from legato_cli.local import serving
     from legato_operator.errors import ManifestError
+    from legato_operator.manifests.common import model_argument
     from legato_protocol import open_files
     from legato_protocol.flags import SettingsError
 
@@ -64,7 +65,7 @@ def run(args: argparse.Namespace) -> int:
                 print(file.read_text(encoding="utf-8"), end="")
                 return 0
             with _listen(args.port) as listener:
-                preparation.prepare(manifest.service, _say)
+                model.resolve(model_argument(manifest.service), _say)
                 return serving.serve(file, manifest, listener, args.verbose)
     except ManifestError as error:
         for path, message in error.problems:

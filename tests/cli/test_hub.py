@@ -1,9 +1,14 @@
 """`legato prepare --hugging-face`, by the real huggingface_hub, from a hub of this machine."""
 
+import contextlib
+import fcntl
 import json
 import os
+import signal
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -105,6 +110,74 @@ def test_a_download_that_failed_goes_on_later(server: Hub, tmp_path: Path) -> No
     fetched = [line for line in server.asked if line.startswith("GET") and "/resolve/" in line]
     assert fetched == [f"GET /{REPO}/resolve/{COMMIT}/model.safetensors"]
     assert not left.exists()
+
+
+def test_a_folder_that_cannot_be_written_to_is_named(server: Hub, tmp_path: Path) -> None:
+    """The system's own words name no file where a disk is full, or as here, files may not grow."""
+    command = [sys.executable, "-m", "legato_cli.main", "prepare", "--hugging-face", REPO, "--revision", COMMIT]
+    limited = ["bash", "-c", 'ulimit -f 200; exec "$@"', "-", *command]
+    done = subprocess.run(limited, env=environ(server, tmp_path), capture_output=True, text=True, timeout=100)
+    folder = resolve_folder(tmp_path)
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1].startswith(f"legato prepare: {SPEC}: cannot be kept in {folder}: [Errno 27] ")
+    assert not list(folder.glob(".legato-whole"))
+    assert prepare(server, tmp_path).code == 0
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (RuntimeError("CAS service error\nsource"), "the download failed: CAS service error"),  # of hf_xet, as the next
+        (PermissionError("the token is expired"), "the download failed: the token is expired"),
+        (ConnectionError("no route"), "cannot reach the hub: no route"),
+        (OSError(28, "No space left on device"), "cannot be kept in FOLDER: [Errno 28] No space left on device"),
+    ],
+)
+def test_whatever_fails_is_told_with_what_was_asked_for(
+    error: Exception, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fetch(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(hub, "_fetch", fetch)
+    with pytest.raises(hub.HubUnreachable) as raised:
+        hub.download(hub.parse(SPEC), tmp_path, lambda _line: None)
+    assert str(raised.value) == f"{SPEC}: {told.replace('FOLDER', str(tmp_path))}"
+
+
+@contextlib.contextmanager
+def stalled(server: Hub, cache: Path, name: str, *arguments: str) -> Iterator[subprocess.Popen[str]]:
+    """`legato` with these arguments, once the hub has begun to serve a file, which it never ends."""
+    asked, ended = threading.Event(), threading.Event()
+
+    def serve(file: str, content: bytes) -> bytes:
+        if file == name:
+            asked.set()
+            ended.wait(100)
+        return content
+
+    server.serve = serve
+    variables = environ(server, cache) | {"HF_HUB_DOWNLOAD_TIMEOUT": "90"}
+    command = [sys.executable, "-m", "legato_cli.main", *arguments]
+    with subprocess.Popen(command, env=variables, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            assert asked.wait(100)
+            yield process
+        finally:
+            ended.set()
+            process.kill()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_a_download_at_once_and_the_next_one_goes_on(
+    number: signal.Signals, server: Hub, tmp_path: Path
+) -> None:
+    arguments = ("prepare", "--hugging-face", REPO, "--revision", COMMIT)
+    with stalled(server, tmp_path, "model.safetensors", *arguments) as process:
+        process.send_signal(number)
+        assert process.wait(30) == 128 + number
+    server.serve = lambda _name, content: content
+    assert prepare(server, tmp_path).code == 0
 
 
 def resolve_folder(cache: Path) -> Path:
@@ -247,9 +320,9 @@ def test_a_repository_without_an_adapter_is_refused_by_the_adapters_name(
     assert (ended.code, ended.last) == (2, f"legato prepare: {reason}")
 
 
-def test_a_manifest_whose_adapter_cannot_be_downloaded_is_not_served(server: Hub, tmp_path: Path) -> None:
-    """The message names its field."""
-    (tmp_path / "m.gguf").touch()
+def adapted_manifest(folder: Path) -> Path:
+    """Of a model that is a file, with an adapter of the hub."""
+    (folder / "m.gguf").touch()
     adapters = [
         {"name": "here", "source": {"path": "adapter"}},
         {"name": "sql", "source": {"huggingFace": {"repo": REPO, "revision": COMMIT}}},
@@ -260,12 +333,49 @@ def test_a_manifest_whose_adapter_cannot_be_downloaded_is_not_served(server: Hub
         "metadata": {"name": "demo"},
         "spec": {"model": {"source": {"path": "m.gguf"}, "adapters": adapters}},
     }
-    (tmp_path / "manifest.yaml").write_text(json.dumps(manifest))
-    command = [sys.executable, "-m", "legato_cli.main", "up", "-f", str(tmp_path / "manifest.yaml"), "--port", "0"]
+    file = folder / "manifest.yaml"
+    file.write_text(json.dumps(manifest))
+    return file
+
+
+def test_a_manifest_whose_adapter_cannot_be_downloaded_is_not_served(server: Hub, tmp_path: Path) -> None:
+    """The message names its field."""
+    command = [sys.executable, "-m", "legato_cli.main", "up", "-f", str(adapted_manifest(tmp_path)), "--port", "0"]
     done = subprocess.run(
         command, env=environ(server, tmp_path), capture_output=True, text=True, timeout=120, check=False
     )
     assert done.returncode == 2
     field = "spec.model.adapters.1.source.huggingFace"
     reason = "the repository has no adapter_config.json, which is needed"
-    assert done.stderr.splitlines()[-1] == f"legato up: {field}: {SPEC}: {reason}"
+    assert done.stderr.splitlines()[-1] == f"legato up: {field}: adapter sql: {SPEC}: {reason}"
+
+
+def test_a_signal_ends_a_start_that_downloads_an_adapter_and_its_download(server: Hub, tmp_path: Path) -> None:
+    server.files |= ADAPTER
+    file = adapted_manifest(tmp_path)
+    with stalled(server, tmp_path, "adapter_model.safetensors", "up", "-f", str(file), "--port", "0") as process:
+        process.send_signal(signal.SIGINT)
+        assert process.wait(30) == 130
+        assert f"legato: downloading {SPEC}: 2 files, 1.0 MB" in process.stdout.read()
+    until_free(resolve_folder(tmp_path))
+
+
+def test_nothing_is_downloaded_for_one_that_was_killed(server: Hub, tmp_path: Path) -> None:
+    server.files |= ADAPTER
+    file = adapted_manifest(tmp_path)
+    with stalled(server, tmp_path, "adapter_model.safetensors", "up", "-f", str(file), "--port", "0") as process:
+        process.kill()
+    until_free(resolve_folder(tmp_path))
+
+
+def until_free(folder: Path) -> None:
+    """No process downloads to this folder any more."""
+    until = time.monotonic() + 30
+    with (folder / ".legato-lock").open("w") as file:
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return
+            except BlockingIOError:
+                assert time.monotonic() < until, "it goes on"
+                time.sleep(0.02)

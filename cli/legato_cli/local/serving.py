@@ -14,7 +14,7 @@ from typing import Any
 import aiohttp
 
 from legato_cli import admin, manifest_file, model
-from legato_cli.local import greeting, preparation
+from legato_cli.local import adapter_downloads, greeting
 from legato_cli.local.operations import LocalOperations
 from legato_cli.local.progress import Progress
 from legato_cli.local.terminal import Terminal
@@ -34,6 +34,7 @@ from legato_operator.local import following
 from legato_operator.local.cluster import LocalCluster, open_cluster
 from legato_operator.local.logs import Logs
 from legato_operator.local.settings import LocalSettings
+from legato_operator.manifests.common import model_argument
 from legato_operator.manifests.placement import local
 from legato_operator.observing.gateway_api import HttpGateways
 from legato_operator.observing.gateway_signals import GatewaySignalSource
@@ -73,7 +74,7 @@ def read_manifest(path: Path) -> Manifest:
 
 
 def serve(path: Path, manifest: Manifest, listener: socket.socket, verbose: bool = False) -> int:
-    """Serve at the listening socket `listener` until a signal, and close it. Raises CannotServe.
+    """Serve at the listening socket `listener` until a signal, and close it. Raises CannotServe, ModelUnavailable.
 
     `verbose` shows every line that processes log, and not only warnings and errors.
     """
@@ -85,6 +86,7 @@ def serve(path: Path, manifest: Manifest, listener: socket.socket, verbose: bool
 
 async def _serve(path: Path, manifest: Manifest, listener: socket.socket, verbose: bool) -> int:
     clock, terminal = SystemClock(), Terminal(sys.stdout, sys.stderr)
+    await adapter_downloads.download(manifest.service, PROGRAM, lambda text: terminal.say(f"legato: {text}"))
     written = LogLines()
     hidden = () if verbose else ("INFO ",)
     logs = Logs(terminal.log, colour=sys.stderr.isatty(), hidden=hidden, keep=written.add)
@@ -225,7 +227,8 @@ class _Serving:
                 raise ManifestError(
                     [("metadata", "cannot be changed while the service is running (restart `legato up`)")]
                 )
-            await asyncio.to_thread(preparation.prepare, edited.service, self._say)
+            await asyncio.to_thread(model.resolve, model_argument(edited.service), self._say)
+            await adapter_downloads.download(edited.service, PROGRAM, self._say)
         except (ManifestError, model.ModelUnavailable) as error:
             for line in str(error).splitlines():
                 self._say(f"{self._path}: {line}")

@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from legato_operator.api.model_spec import AdapterSource
+from legato_operator.api.model_spec import AdapterSource, HubRepository
 from legato_operator.api.resources import InferenceService
 from legato_operator.cluster import Object
 from legato_operator.manifests import common, model
@@ -82,21 +82,27 @@ def volumes(service: InferenceService, placement: PodPlacement) -> list[Volume]:
 
 
 def downloads(service: InferenceService, resources: Mapping[str, Any]) -> list[Download]:
-    """What brings adapters of the hub into a worker's pod: a container for each, with the processor and the memory that
-    the worker, whose `resources` these are, has after it."""
+    """What brings adapters of the hub into a worker's pod: a container for each, in the order of names, whatever the
+    manifest's is, with the processor and the memory that the worker, whose `resources` these are, has after it."""
     found = {kind: {name: given[name] for name in _SHARED if name in given} for kind, given in resources.items()}
     shared = {kind: amounts for kind, amounts in found.items() if amounts}
-    hubs = [(each.name, each.source.hugging_face) for each in service.spec.model.adapters]
+    listed = sorted(service.spec.model.adapters, key=lambda each: each.name)
+    hubs = [(each.name, each.source.hugging_face) for each in listed]
     return [
         Download(
             f"adapter-{_short(name)}",
-            [*model.download_arguments(hub), "--adapter", name],
+            download_arguments(name, hub),
             model.download_variables(hub),
             shared,
         )
         for name, hub in hubs
         if hub is not None
     ]
+
+
+def download_arguments(name: str, found: HubRepository) -> list[str]:
+    """What `legato` is asked to bring into the cache folder."""
+    return [*model.download_arguments(found), "--adapter", name]
 
 
 def list_volume(service: InferenceService, placement: PodPlacement) -> list[Volume]:

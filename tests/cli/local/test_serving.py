@@ -6,11 +6,15 @@ import io
 import os
 import signal
 import socket
+import threading
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import fake_hub
 import pytest
+import yaml
 from recordings import operations
 
 from legato_cli import up
@@ -44,7 +48,9 @@ def run(tmp_path, monkeypatch):
     """Runs until a SIGINT that comes once the service is stored; the controller, all tasks left and what was told."""
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
 
-    async def check(path: Path, out: io.StringIO) -> tuple[SlowController, set[asyncio.Task[Any]]]:
+    async def check(
+        path: Path, out: io.StringIO, before: Callable[[], None]
+    ) -> tuple[SlowController, set[asyncio.Task[Any]]]:
         controller, store = SlowController(), Store(lambda: "now")
         cluster = SimpleNamespace(store=store, failed=asyncio.get_running_loop().create_future())
         manifest = serving.read_manifest(path)
@@ -55,14 +61,18 @@ def run(tmp_path, monkeypatch):
             task = asyncio.create_task(running.run())
             while not (await store.list("InferenceService")).items:  # noqa: ASYNC110 - the store tells nobody
                 await asyncio.sleep(0)
+            await asyncio.to_thread(before)
             os.kill(os.getpid(), signal.SIGINT)
             assert await asyncio.wait_for(task, 20) == 0
         return controller, asyncio.all_tasks() - {asyncio.current_task()}
 
-    def checked(path: Path = up.QUICKSTART) -> tuple[SlowController, set[Any], list[str]]:
+    def checked(
+        path: Path = up.QUICKSTART, before: Callable[[], None] = lambda: None
+    ) -> tuple[SlowController, set[Any], list[str]]:
         out = io.StringIO()
         with contextlib.closing(asyncio.new_event_loop()) as loop:
-            controller, left = loop.run_until_complete(check(path, out))
+            controller, left = loop.run_until_complete(check(path, out, before))
+            loop.run_until_complete(asyncio.wait_for(loop.shutdown_default_executor(), 20))  # as `asyncio.run` does
         return controller, left, out.getvalue().splitlines()
 
     return checked
@@ -89,3 +99,45 @@ def test_the_start_says_what_has_no_effect_here(run, tmp_path):
     _, _, told = run(path)
     assert f"legato: {path}: spec.gateway.template: has no effect here: " in "\n".join(told)
     assert "no effect" not in "\n".join(run()[2])
+
+
+def test_the_end_waits_for_no_download_that_an_edit_began(run, tmp_path, monkeypatch):
+    """Nor does the process: its threads would keep it."""
+    path, asked, ended = tmp_path / "service.yaml", threading.Event(), threading.Event()
+    (tmp_path / "m.gguf").touch()
+    manifest = yaml.safe_load(up.QUICKSTART.read_text())
+    manifest["spec"]["model"]["source"] = {"path": "m.gguf"}
+    path.write_text(yaml.safe_dump(manifest))
+    source = {"huggingFace": {"repo": fake_hub.REPO, "revision": fake_hub.COMMIT}}
+
+    def serve(name: str, content: bytes) -> bytes:
+        if name == "adapter_model.safetensors":
+            asked.set()
+            ended.wait(60)
+        return content
+
+    def edit() -> None:
+        manifest["spec"]["model"]["adapters"] = [{"name": "sql", "source": source}]
+        for number in range(60):  # it counts once the file was read before
+            path.write_text(f"{yaml.safe_dump(manifest)}# {number}\n")
+            if asked.wait(1):
+                return
+        raise AssertionError("the hub is not asked")
+
+    with fake_hub.serving() as hub:
+        hub.files |= {"adapter_config.json": b"{}", "adapter_model.safetensors": fake_hub.WEIGHTS}
+        hub.serve = serve
+        for name, value in {
+            "HF_ENDPOINT": hub.url,
+            "HF_TOKEN": fake_hub.TOKEN,
+            "HF_HUB_DOWNLOAD_TIMEOUT": "50",
+        }.items():
+            monkeypatch.setenv(name, value)
+        monkeypatch.setenv("HF_HOME", str(tmp_path / "home"))
+        monkeypatch.setenv(names.ENV_CACHE, str(tmp_path / "cache"))
+        try:
+            _, left, told = run(path, edit)
+        finally:
+            ended.set()
+    assert left == set()
+    assert told[-1] == "legato: stopped"

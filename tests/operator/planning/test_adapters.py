@@ -108,6 +108,7 @@ def test_one_of_the_hub_is_downloaded_before_workers_start_and_lies_in_their_cac
         variables = [[each["name"] for each in download["env"]] for download in downloads]
         assert variables == [["LEGATO_CACHE"], ["HF_TOKEN", "LEGATO_CACHE"]]
     assert _paths(adapted)[:2] == [f"/cache/hub/owner--lora/{'a' * 40}"] * 2
+    assert _templates(service(PATH, law, OF_HUB)) == [*workers, front], "their order is no reason for a rollout"
 
 
 def test_a_download_has_the_processor_and_memory_that_the_worker_has_after_it(build):
