@@ -4,22 +4,22 @@ A cluster keeps the latter in a ControllerRevision of the service (`revisions.ke
 """
 
 import re
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 from legato_operator.api import conditions, parsing, roles
 from legato_operator.api.resources import InferenceService
 from legato_operator.cluster import Cluster, Object, is_leaving, ref_of, uid_of
 from legato_operator.errors import ClusterError, Invalid, ManifestError, Unavailable
-from legato_operator.manifests import common, gateway, worker
+from legato_operator.manifests import common, gateway, model, worker
 from legato_operator.manifests.placement import PodPlacement
 from legato_operator.observing.observed import Accepted, Refusal
 from legato_operator.planning import checks, revisions
 from legato_operator.planning.checks import Problem
 from legato_protocol import names
 
-_DOWNLOAD = "spec.initContainers[0]."  # the container that downloads the model, where nothing is added to pods
-_TEMPLATE = re.compile(r"\.?\bspec\.template\.")  # where the trial of a pod template has it
+_FIELD = re.compile(r"\.?\bspec\.template\.([^\s:]+)")  # of a trial's pod template
+_CONTAINER = re.compile(r"spec\.(containers|initContainers)\[(\d+)\]\.")
 
 
 async def accept(cluster: Cluster, stored: Object, placement: PodPlacement) -> Accepted | Refusal:
@@ -75,12 +75,13 @@ async def _tried(cluster: Cluster, service: InferenceService, placement: PodPlac
         downloads = hub and hub.resources.given and role == roles.DECODE  # once is enough
         if not (part.template or part.resources.given or downloads):
             continue
+        trial = _trial(service, role, placement)
         try:
-            await cluster.check(_trial(service, role, placement))
+            await cluster.check(trial)
         except Unavailable:
             raise
         except Invalid as error:
-            yield _located(role, part.template, str(error))
+            yield _located(role, part.template, trial["spec"]["template"]["spec"], str(error))
         except ClusterError:
             continue
 
@@ -108,14 +109,25 @@ def _trial(service: InferenceService, role: str, placement: PodPlacement) -> dic
     }
 
 
-def _located(role: str, template: Mapping[str, Any], refusal: str) -> Problem:
+def _located(role: str, template: Mapping[str, Any], pod: Mapping[str, Any], refusal: str) -> Problem:
     """The field of the manifest that a cluster's refusal of its trial is about, and what it says."""
-    parts: Sequence[str] = _TEMPLATE.split(refusal, maxsplit=1)
-    if len(parts) == 1:
+    first = _FIELD.search(refusal)
+    if first is None:
         return f"spec.{role}", refusal
-    field, _, message = parts[1].partition(": ")
-    here = f"spec.{role}.template." if template else f"spec.{role}."
-    if not template and field.startswith(_DOWNLOAD):
-        here, field = "spec.model.source.huggingFace.", field.removeprefix(_DOWNLOAD)
-    path = f"{here}{field}" if template else here + field.removeprefix("spec.containers[0].")
-    return path, _TEMPLATE.sub(here, message).strip()
+    message = refusal[first.end() :].removeprefix(":").strip()
+    return _path(role, template, pod, first[1]), _FIELD.sub(lambda more: _path(role, template, pod, more[1]), message)
+
+
+def _path(role: str, template: Mapping[str, Any], pod: Mapping[str, Any], field: str) -> str:
+    """Where in the manifest a field of its trial's pod template comes from. What downloads an adapter has the pool's
+    resources."""
+    here = f"spec.{role}."
+    found = _CONTAINER.match(field)
+    if found is None:
+        return f"{here}template.{field}" if template else here + field
+    kind, rest = found[1], field[found.end() :]
+    name = pod[kind][int(found[2])]["name"]
+    theirs = [each["name"] for each in template.get("spec", {}).get(kind, ())]
+    if name in theirs:
+        return f"{here}template.spec.{kind}[{theirs.index(name)}].{rest}"
+    return f"spec.model.source.huggingFace.{rest}" if name == model.DOWNLOAD else here + rest

@@ -9,6 +9,7 @@ from legato_operator.cluster import Ref
 TYPO = {"decode": {"template": {"spec": {"nodeSelektor": {"disk": "ssd"}}}}}
 HUGE_PAGES = {"hugepages-2Mi": "4Mi"}  # which need a request of cpu or memory beside them
 HUB = {"repo": "a/b", "revision": "0" * 40}
+MINE = {"name": "mine", "image": "x", "imagePullPolicy": "Often"}
 BAD_VALUES = {
     "unknown field": (TYPO, "spec.decode.template.spec.nodeSelektor: field not declared in schema"),
     "wrong type": (
@@ -30,6 +31,23 @@ BAD_VALUES = {
     "resources of the download": (
         {"model": {"source": {"huggingFace": HUB | {"resources": {"requests": HUGE_PAGES}}}}},
         "spec.model.source.huggingFace.resources.",
+    ),
+    "resources of the download beside a template": (
+        {
+            "model": {"source": {"huggingFace": HUB | {"resources": {"requests": HUGE_PAGES}}}},
+            "decode": {"template": {"metadata": {"annotations": {"a": "b"}}}},
+        },
+        "spec.model.source.huggingFace.resources.",
+    ),
+    "a container of their own behind downloads": (
+        {
+            "model": {
+                "source": {"builtin": "smollm2-135m-instruct"},
+                "adapters": [{"name": "sql", "source": {"huggingFace": HUB}}],
+            },
+            "decode": {"template": {"spec": {"initContainers": [MINE]}}},
+        },
+        'spec.decode.template.spec.initContainers[0].imagePullPolicy: Unsupported value: "Often"',
     ),
 }
 
