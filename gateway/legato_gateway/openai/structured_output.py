@@ -88,14 +88,22 @@ def _format(body: SamplingBody) -> list[Grammar]:
         return []
     if kind == "json_object":
         schema = given.get("schema")
-        found = Grammar(JSON_SCHEMA, ANY_OBJECT, "response_format")
-        return [found if schema is None else of_schema(schema, "response_format.schema")]
+        if schema is None:
+            return [Grammar(JSON_SCHEMA, ANY_OBJECT, "response_format")]
+        return [of_schema(_of_objects(schema), "response_format.schema")]
     if kind == "json_schema":
         return [_named_schema(given)]
     if kind == "structural_tag":
         return [_tagged(given, "response_format")]
     text = f"not a valid response_format.type: {str(kind)[:40]!r} ({', '.join(_FORMATS)})"
     raise BadRequest(text, param="response_format.type")
+
+
+def _of_objects(schema: Any) -> Any:
+    """As llama.cpp reads one beside `json_object`: where it names no type, it is that of an object."""
+    if schema is True:
+        return {"type": "object"}
+    return schema if not isinstance(schema, dict) or schema.keys() & {"type", "$ref"} else {"type": "object", **schema}
 
 
 def _named_schema(given: Mapping[str, Any]) -> Grammar:

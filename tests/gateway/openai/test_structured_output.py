@@ -12,6 +12,8 @@ from legato_protocol.sampling_params import CHOICE, JSON_SCHEMA, REGEX, RULES
 pytestmark = pytest.mark.anyio
 
 SCHEMA = {"type": "object", "properties": {"b": {"type": "integer"}, "a": {"type": "string"}}, "required": ["b"]}
+NAMES = {"properties": {"name": {"type": "string"}}}
+REFERS = {"$ref": "#/$defs/a", "$defs": {"a": {"type": "object"}}}
 NOT_SUPPORTED = {"type": "array", "items": {"type": "array", "uniqueItems": True}}
 
 
@@ -49,6 +51,10 @@ async def asked(gateway: Any, **fields: Any) -> Any:
     [
         ({"response_format": {"type": "json_object"}}, JSON_SCHEMA, {"type": "object"}),
         ({"response_format": {"type": "json_object", "schema": SCHEMA}}, JSON_SCHEMA, SCHEMA),
+        ({"response_format": {"type": "json_object", "schema": {}}}, JSON_SCHEMA, {"type": "object"}),
+        ({"response_format": {"type": "json_object", "schema": True}}, JSON_SCHEMA, {"type": "object"}),
+        ({"response_format": {"type": "json_object", "schema": NAMES}}, JSON_SCHEMA, {"type": "object", **NAMES}),
+        ({"response_format": {"type": "json_object", "schema": REFERS}}, JSON_SCHEMA, REFERS),
         ({"response_format": {"type": "json_object", "schema": None, "strict": None}}, JSON_SCHEMA, {"type": "object"}),
         ({"response_format": named(SCHEMA, description="a person")}, JSON_SCHEMA, SCHEMA),
         ({"response_format": named(SCHEMA)}, JSON_SCHEMA, SCHEMA),
