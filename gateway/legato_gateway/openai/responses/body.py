@@ -72,6 +72,19 @@ _REFUSED: Final = (
     "moderation",
     "prompt",
 )
+OF_PROMPT: Final = (  # what the prompt of a response is made of
+    "input",
+    "model",
+    "instructions",
+    "tools",
+    "tool_choice",
+    "parallel_tool_calls",
+    "text",
+    "reasoning",
+    "truncation",
+    "previous_response_id",
+    "conversation",
+)
 _OF_CHATS: Final = {"max_tokens": "max_output_tokens", "response_format": "text.format"}
 _OFF: Final = (b"null", b"false", b"[]", b"{}")
 _DEFAULTS: Final = {"context": "auto", "mode": "standard"}  # of `reasoning`
@@ -136,29 +149,24 @@ class ResponsesBody(SamplingBody, frozen=True, kw_only=True):
     safety_identifier: NoEffect = UNSET
 
 
-class InputTokensBody(msgspec.Struct, frozen=True, kw_only=True):
-    """What of a response's request its prompt is made of. Each field means what it does there."""
+_COUNTED: Final[list[Any]] = [
+    *((each.name, each.type, each.default) for each in msgspec.structs.fields(ResponsesBody) if each.name in OF_PROMPT),
+    ("personality", Absent, UNSET),  # a feature that is not there
+]
+InputTokensBody = msgspec.defstruct(
+    "InputTokensBody",
+    _COUNTED,
+    frozen=True,
+    kw_only=True,
+    namespace={"__doc__": "What of a response's request its prompt is made of. Each field means what it does there."},
+)
 
-    input: Annotated[Raw, Meta(extra_json_schema=json_schema(Input))]
-    model: str | None = None
-    instructions: Raw | UnsetType = UNSET
-    tools: Raw | UnsetType = UNSET
-    tool_choice: Raw | UnsetType = UNSET
-    parallel_tool_calls: bool | None = None
-    text: Raw | UnsetType = UNSET
-    reasoning: Raw | UnsetType = UNSET
-    truncation: str | None = None
-    previous_response_id: Annotated[str, Meta(max_length=MAX_NAME_CHARACTERS)] | None = None
-    # features that are not there
-    conversation: Absent = UNSET
-    personality: Absent = UNSET
 
-    def asked(self) -> ResponsesBody:
-        """The request for such a response. Raises Unsupported."""
-        fields = {field: getattr(self, field) for field in self.__struct_fields__ if field != "personality"}
-        if _is_on(self.personality):
-            raise _unsupported("personality")
-        return ResponsesBody(**fields)
+def with_prompt(counted: Any) -> ResponsesBody:
+    """The request for a response to what an InputTokensBody asks about. Raises Unsupported."""
+    if _is_on(counted.personality):
+        raise _unsupported("personality")
+    return ResponsesBody(**{name: getattr(counted, name) for name in OF_PROMPT})
 
 
 def check(body: ResponsesBody) -> None:

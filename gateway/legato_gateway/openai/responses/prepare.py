@@ -60,9 +60,9 @@ def count(
     serving: ModelServing, _asked: Asked, raw: bytearray, stores: bool = False, before: Sequence[bytes] | None = None
 ) -> int:
     """How many tokens the prompt of such a response has. Raises what the client is told."""
-    body = bodies.parse(InputTokensBody, raw)
+    body = body_of.with_prompt(bodies.parse(InputTokensBody, raw))
     serving.check_model(body.model)
-    meant = _meant(body.asked(), stores, before)
+    meant = _meant(body, stores, before)
     with as_chat.told_as_here(meant.talk.places):
         _, prompt = chat.rendered(serving, meant.chat, meant.talk.messages)
     return len(prompt)
