@@ -62,6 +62,11 @@ class BoundedProtocol(Secured, HttpToolsProtocol):
             self.cycle.transport = self.transport  # so that nothing refers to itself
         super().connection_lost(exc)
 
+    def shutdown(self) -> None:
+        """This connection closes with the answer to its request, at once if it has none under way."""
+        self._closes_early = False
+        super().shutdown()
+
     def make_room(self) -> None:
         """Closes a connection that waits for a request."""
         if self.scheme == "https":

@@ -18,6 +18,7 @@ import certificates
 import pytest
 import uvicorn
 import uvloop
+from uvicorn.server import ServerState
 
 from legato_gateway.http import protocol
 from legato_gateway.http.connections import UNREAD_BODY, ConnectionLimits, Connections
@@ -55,6 +56,7 @@ class Service:
     counted: Counter[str] = field(default_factory=Counter)
     passed: float = 0.0  # seconds by which connections are older than they are
     connections: Connections = field(init=False)
+    state: ServerState = field(default_factory=ServerState)
 
     def __post_init__(self) -> None:
         self.connections = Connections(
@@ -75,7 +77,7 @@ async def serving(limits: ConnectionLimits = LIMITS, **tls: Any) -> AsyncIterato
     made = Service(limits)
     config = uvicorn.Config(refuses, http=protocol.of(made.connections), log_config=None, lifespan="off")
     config.load()
-    connection = functools.partial(BoundedProtocol, made.connections, config, uvicorn.server.ServerState(), {})
+    connection = functools.partial(BoundedProtocol, made.connections, config, made.state, {})
     server = await asyncio.get_running_loop().create_server(connection, "127.0.0.1", 0, **tls)
     made.address = server.sockets[0].getsockname()
     try:
@@ -232,6 +234,24 @@ async def test_a_long_body_that_is_read_leaves_the_connection_open() -> None:
         answers = await asyncio.to_thread(client, service.address)
     assert answers.count(b"HTTP/1.1 413") == 2
     assert b"connection: close" not in answers
+
+
+async def test_one_that_ends_with_the_server_does_so_behind_a_long_body_that_is_read() -> None:
+    async with serving() as service:
+        reader, writer = await asyncio.open_connection(*service.address)
+        size = LIMITS.discard + 100_000
+        writer.write(b"POST /read HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n" % size)
+        writer.write(b"x" * 100_000)
+        async with asyncio.timeout(PATIENCE):
+            while not any(each.cycle for each in service.state.connections):  # noqa: ASYNC110 - of the other end
+                await asyncio.sleep(0.005)
+            for each in service.state.connections:
+                each.shutdown()
+            writer.write(b"x" * LIMITS.discard)
+            answer = await reader.read()
+        writer.close()
+    assert b"connection: close" in answer
+    assert answer.endswith(b"refused")
 
 
 async def test_it_makes_room_for_new_connections() -> None:
