@@ -46,10 +46,10 @@ class Matcher:
         """The text goes on with these; False where the grammar does not allow one of them, now and for ever after."""
         return self._matcher.consume_tokens(list(tokens))
 
-    def fill(self, address: int) -> None:
-        """Writes which tokens may come next at `address`: `words` numbers of 32 bits, a bit for each id, lowest
-        first. Releases the interpreter's lock."""
-        self._matcher.unsafe_compute_mask_ptr(address, 4 * self._words)
+    def mask(self) -> bytearray:
+        """Which tokens may come next: `words` numbers of 32 bits, a bit for each id, lowest first. Releases the
+        interpreter's lock."""
+        return bytearray(self._matcher.compute_bitmask()[: 4 * self._words])
 
     @property
     def accepting(self) -> bool:
@@ -64,14 +64,15 @@ class Matcher:
 
 class Grammar:
     """A compiled grammar, never changed: every text has a matcher of its own. Masks have `words` numbers; in them, the
-    id `end` is that of no token, and says that the text may end."""
+    id `end` is that of no token, and says that the text may end. `nothing` is the mask with no bit set."""
 
-    __slots__ = ("_start", "end", "words")
+    __slots__ = ("_start", "end", "nothing", "words")
 
     def __init__(self, start: LLMatcher, end: int) -> None:
         self._start = start
         self.end = end
         self.words = -(-(end + 1) // 32)
+        self.nothing = bytes(4 * self.words)
 
     def matcher(self) -> Matcher:
         """One at the start of a text."""

@@ -2,10 +2,10 @@
 
 from collections.abc import Sequence
 
-import numpy as np
-
 from legato_engine.scheduler.batch import DeadEnd
 from legato_grammar.guidance import Grammar, Matcher
+
+_FULL = 0xFFFFFFFF  # a word of a mask whose tokens may all follow
 
 
 class GrammarPosition:
@@ -25,21 +25,19 @@ class GrammarPosition:
 
     def allowed(self, output: Sequence[int], stops: Sequence[int], early: bool) -> bytes:
         """As `batch.Constraint` says. Releases the interpreter's lock for most of its time."""
-        matcher = self._follow(output)
-        mask = np.empty(self._grammar.words, np.uint32)
-        matcher.fill(mask.ctypes.data)
+        matcher, grammar = self._follow(output), self._grammar
+        mask = matcher.mask()
         if matcher.error:
             raise DeadEnd(f"its grammar cannot be followed: {matcher.error}")
-        ids = np.array(stops, np.int64)
-        words, bits = ids >> 5, np.uint32(1) << (ids & 31).astype(np.uint32)
-        np.bitwise_and.at(mask, words, ~bits)
-        end = self._grammar.end
-        mask[end >> 5] &= ~(np.uint32(1) << np.uint32(end & 31))
-        if matcher.accepting and not (early and mask.any()):
-            np.bitwise_or.at(mask, words, bits)
-        if not mask.any():
+        words = memoryview(mask).cast("I")
+        for token in (*stops, grammar.end):
+            words[token >> 5] &= ~(1 << (token & 31)) & _FULL
+        if matcher.accepting and not (early and mask != grammar.nothing):
+            for token in stops:
+                words[token >> 5] |= 1 << (token & 31)
+        if mask == grammar.nothing:
             raise DeadEnd("no token may follow by its grammar and its stop tokens")
-        return mask.tobytes()
+        return bytes(mask)
 
     def _follow(self, output: Sequence[int]) -> Matcher:
         if self._matcher is None or self._consumed > len(output):

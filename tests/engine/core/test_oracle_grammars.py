@@ -58,9 +58,7 @@ def masked(compiler, oracle):
         matcher = compiler.compile(kind, source).matcher()
         allowed = np.zeros((len(output), 32 * compiler.words), bool)
         for row, token in zip(allowed, output, strict=True):
-            mask = np.zeros(compiler.words, np.uint32)
-            matcher.fill(mask.ctypes.data)
-            row[:] = np.unpackbits(mask.view(np.uint8), bitorder="little").astype(bool)
+            row[:] = np.unpackbits(np.frombuffer(matcher.mask(), np.uint8), bitorder="little").astype(bool)
             row[END] = matcher.accepting
             assert token == END or matcher.consume([token])
         assert not allowed.all()
