@@ -46,7 +46,7 @@ def step(position: GrammarPosition, output: Sequence[int], logits: torch.Tensor,
     """What the runner does for one sequence."""
     tokens = [*PROMPT, *output]
     draw = Draw(0, len(tokens), params, tokens, len(PROMPT), position)
-    masks = constrain.masks([draw], [0])
+    masks = constrain.masks(constrain.due([draw], [0]))
     constrain.apply(logits, masks)
     if why := constrain.faults(masks).get(0):
         return Sampled(0, None, why)

@@ -5,7 +5,6 @@ chooses.
 """
 
 from collections.abc import Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
 from hashlib import sha256
 from time import perf_counter
 from typing import Any, NamedTuple
@@ -33,6 +32,7 @@ from legato_engine.runner.formats import Formats
 from legato_engine.runner.interface import Progress
 from legato_engine.sampling import constrain
 from legato_engine.sampling.constrain import Masks
+from legato_engine.sampling.mask_threads import MaskThreads, PendingMasks
 from legato_engine.sampling.sampler import sample
 from legato_engine.sampling.scores import Scores, rows_at_once
 from legato_engine.scheduler.batch import Batch, Draw, Row, Sampled, Scored, StepOutput, Targets
@@ -49,7 +49,7 @@ class Launched(NamedTuple):
     batch: Batch
     logits: torch.Tensor | None  # float32 [rows that draw, vocab]
     scored: Mapping[int, Scored]  # by row, without what is sampled
-    masks: Future[Masks] | None  # where output has to match something
+    masks: PendingMasks  # where output has to match something
 
 
 class Runner:
@@ -69,7 +69,7 @@ class Runner:
         self._device = device
         self._scored_at_once = rows_at_once(model.config.vocab_size)
         self._backend = backend
-        self._masking = ThreadPoolExecutor(1, "masks")  # beside the step
+        self._masks = MaskThreads(torch.get_num_threads())
 
     @classmethod
     def load(
@@ -129,9 +129,7 @@ class Runner:
         with torch.inference_mode():
             for source, target in batch.copies:
                 self.arena.copy(source, target)
-            draws, lines = _draws(batch.rows)
-            constrained = any(draw.constraint is not None for draw in draws)
-            masks = self._masking.submit(constrain.masks, draws, lines) if constrained else None
+            masks = self._masks.start(*_draws(batch.rows))
             logits = self.logits(batch.rows) if batch.rows else None
             return Launched(batch, logits, self._score(batch.rows), masks)
 
@@ -140,8 +138,7 @@ class Runner:
         if launched.logits is None:
             return ()
         with torch.inference_mode():
-            masks = launched.masks.result() if launched.masks else {}
-            sampled = _sample(launched.batch.rows, launched.logits, masks)
+            sampled = _sample(launched.batch.rows, launched.logits, launched.masks.result())
         scored = launched.scored
         if not scored:
             return sampled

@@ -3,6 +3,7 @@
 That comes before everything else, so that penalties, filters and logprobs are of what can be sampled, as in vLLM.
 """
 
+from collections import deque
 from collections.abc import Sequence
 
 import numpy as np
@@ -15,16 +16,30 @@ from legato_engine.scheduler.batch import DeadEnd, Draw
 Masks = dict[int, bytes | str]  # by line of the logits: the mask, empty where all may follow, or why nothing may
 
 
-def masks(draws: Sequence[Draw], rows: Sequence[int]) -> Masks:
-    """For each line of logits with a constraint. Draws of one line are of one sequence."""
-    found: Masks = {}
+Lines = deque[tuple[int, Draw]]  # lines of the logits that a mask is due for, and a draw of the sequence of each
+
+
+def due(draws: Sequence[Draw], rows: Sequence[int]) -> Lines:
+    """The lines of logits with a constraint; draw i is from line `rows[i]`. Draws of one line are of one sequence."""
+    found: dict[int, Draw] = {}
     for draw, row in zip(draws, rows, strict=True):
-        if draw.constraint is not None and row not in found:
-            try:
-                found[row] = _allowed(draw)
-            except DeadEnd as fault:
-                found[row] = str(fault)
-    return found
+        if draw.constraint is not None:
+            found.setdefault(row, draw)
+    return deque(found.items())
+
+
+def masks(lines: Lines) -> Masks:
+    """Takes lines until none is left, also beside other threads that take from the same."""
+    found: Masks = {}
+    while True:
+        try:
+            row, draw = lines.popleft()
+        except IndexError:
+            return found
+        try:
+            found[row] = _allowed(draw)
+        except DeadEnd as fault:
+            found[row] = str(fault)
 
 
 def apply(logits: torch.Tensor, masks: Masks) -> None:

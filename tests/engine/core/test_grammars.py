@@ -93,7 +93,7 @@ def drawing(world, make_token_runner):
         """Draws from logits that follow from what the arena holds."""
 
         def _draw(self, known, draw):
-            masks = constrain.masks([draw], [0])
+            masks = constrain.masks(constrain.due([draw], [0]))
             line = logits(known, draw.choice)
             constrain.apply(line, masks)
             return sample(line, [draw], [0])[0]

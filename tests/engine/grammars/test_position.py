@@ -64,6 +64,7 @@ def test_an_output_is_too_short_up_to_its_least_tokens(known: int, expected: set
     position = GrammarPosition(COMPILER.compile(REGEX, "a*"))
     params = SamplingParams(max_tokens=9, seed=1, min_tokens=2, stop_token_ids=(END,))
     tokens = [C, C, *[A] * known]
-    (mask,) = constrain.masks([Draw(0, len(tokens), params, tokens, 2, position)], [4]).values()
+    draw = Draw(0, len(tokens), params, tokens, 2, position)
+    (mask,) = constrain.masks(constrain.due([draw], [4])).values()
     assert isinstance(mask, bytes)
     assert ids(mask) & {A, B, END} == expected

@@ -171,20 +171,24 @@ def draw(logits, rows, temperatures, top_ks, top_ps, min_ps, numbers, tokens, so
 
 
 @njit(cache=True)
+def _mask(row, allowed):
+    for word in range((row.shape[0] + 31) // 32):
+        bits = allowed[word]
+        if bits == np.uint32(0xFFFFFFFF):
+            continue
+        first, last = 32 * word, min(32 * word + 32, row.shape[0])
+        if bits == np.uint32(0):  # most are; without the bits it is a loop of vectors
+            for token in range(first, last):
+                row[token] += np.float32(-np.inf)
+            continue
+        for token in range(first, last):
+            kept = (bits >> np.uint32(token & 31)) & np.uint32(1)
+            row[token] += np.float32(0) if kept else np.float32(-np.inf)
+
+
+@njit(cache=True, parallel=True, nogil=True)
 def mask(logits, rows, allowed):
     """Adds minus infinity to all tokens of `logits[rows[i]]`, float32 [R, vocab], whose bit in `allowed[i]`, uint32
     [rows, words], is 0: what is no number stays none. Rows are different from one another."""
-    for i in range(rows.shape[0]):
-        row = logits[rows[i]]
-        for word in range((row.shape[0] + 31) // 32):
-            bits = allowed[i, word]
-            if bits == np.uint32(0xFFFFFFFF):
-                continue
-            first, last = 32 * word, min(32 * word + 32, row.shape[0])
-            if bits == np.uint32(0):  # most are; without the bits it is a loop of vectors
-                for token in range(first, last):
-                    row[token] += np.float32(-np.inf)
-                continue
-            for token in range(first, last):
-                kept = (bits >> np.uint32(token & 31)) & np.uint32(1)
-                row[token] += np.float32(0) if kept else np.float32(-np.inf)
+    for i in prange(rows.shape[0]):
+        _mask(logits[rows[i]], allowed[i])

@@ -1,0 +1,75 @@
+"""Masks of one step, computed by several threads."""
+
+import threading
+from collections.abc import Sequence
+
+import pytest
+from grammar_vocabulary import COMPILER, END, TOKENS
+
+from legato_engine.grammars.position import GrammarPosition
+from legato_engine.sampling import constrain
+from legato_engine.sampling.mask_threads import MOST_THREADS, MaskThreads
+from legato_engine.scheduler.batch import Constraint, Draw
+from legato_protocol.sampling_params import REGEX, SamplingParams
+
+PARAMS = SamplingParams(max_tokens=9, seed=1, stop_token_ids=(END,))
+PATIENCE = 60.0  # seconds; only a hang reaches it
+
+
+def drawing(constraint: Constraint | None, output: Sequence[int] = ()) -> Draw:
+    return Draw(0, len(output), PARAMS, output, 0, constraint)
+
+
+class Meeting:
+    """A constraint whose masks wait for one another, so that as many threads as there are have to compute them."""
+
+    def __init__(self, barrier: threading.Barrier, fault: Exception | None = None) -> None:
+        self._barrier = barrier
+        self._fault = fault
+        self.asked = 0
+
+    def allowed(self, output: Sequence[int], stops: Sequence[int], early: bool) -> bytes:
+        self.asked += 1
+        self._barrier.wait(PATIENCE)
+        if self._fault is not None:
+            raise self._fault
+        return b"\1\0\0\0"
+
+    def at_start(self) -> "Meeting":
+        return self
+
+
+@pytest.mark.parametrize("threads", [1, 2, 8])
+def test_each_line_has_the_mask_that_it_has_alone(threads: int) -> None:
+    grammar = COMPILER.compile(REGEX, "[a-z]{1,30}[0-9]")
+    outputs = [list(b"abcdefgh"[: n % 8]) for n in range(40)] + [list(b"A")]
+    draws = [drawing(GrammarPosition(grammar), output) for output in outputs]
+    draws.insert(3, drawing(None))
+    rows = range(7, 7 + len(draws))
+    found = MaskThreads(threads).start(draws, rows).result()
+    alone = [constrain.masks(constrain.due([draw], [row])) for draw, row in zip(draws, rows, strict=True)]
+    assert found == {row: mask for masks in alone for row, mask in masks.items()}
+    assert sorted(found) == [row for row in rows if row != 10]
+    assert constrain.faults(found) == {rows[-1]: "tokens that exist already do not match its grammar"}
+    assert len(TOKENS) < 8 * len(found[7])
+
+
+def test_lines_are_computed_at_the_same_time_and_once() -> None:
+    barrier = threading.Barrier(MOST_THREADS)
+    meeting = [Meeting(barrier) for _ in range(2 * MOST_THREADS)]
+    draws = [drawing(each) for each in meeting]
+    found = MaskThreads(64).start([*draws, *draws], [*range(8), *range(8)]).result()
+    assert found == dict.fromkeys(range(8), b"\1\0\0\0")
+    assert [each.asked for each in meeting] == [1] * 8
+
+
+def test_a_fault_of_one_thread_is_raised() -> None:
+    barrier = threading.Barrier(2)
+    meeting = [Meeting(barrier), Meeting(barrier, ValueError("broken"))]
+    with pytest.raises(ValueError, match="broken"):
+        MaskThreads(2).start([drawing(each) for each in meeting], [0, 1]).result()
+
+
+def test_a_step_without_constraints_has_no_masks() -> None:
+    assert MaskThreads(2).start([drawing(None)], [0]).result() == {}
+    assert MaskThreads(2).start([], []).result() == {}
