@@ -3,11 +3,18 @@
 from collections.abc import Callable
 from typing import Any
 
+from msgspec.structs import replace
 from relay_simulation import METRICS, SimulatedWorker, Simulation
 
 from legato_gateway.relay.generation import RunningGeneration
 from legato_gateway.relay.lifecycle import Stage
 from legato_gateway.relay.sub_request import SubRequest
+from legato_gateway.routing.fleet_snapshot import WorkerView
+from legato_protocol import block_hash, kv_events
+from legato_protocol.packed_tokens import pack_tokens
+from legato_protocol.stream import Peer
+
+PROMPT = tuple(range(100))  # of a request, unless it has another one
 
 
 class Scripted(Simulation):
@@ -69,6 +76,27 @@ class Scripted(Simulation):
 
     def others(self, worker: SimulatedWorker) -> list[SimulatedWorker]:
         return [other for other in self.workers.values() if other is not worker]
+
+    def hold(self, name: str, adapter: str = "") -> None:
+        """The cache of that worker holds the prompt, computed with the adapter of this digest: six full blocks."""
+        worker = self.workers[name]
+        worker._events += 1
+        hashes = block_hash.chain(pack_tokens(PROMPT), 16, block_hash.root("r", adapter))
+        event = kv_events.Stored(worker.engine.epoch, worker._events, block_hash.join(hashes))
+        assert not self.relay.workers.kv_event(name, event)
+
+    def greet(self, name: str, **changes: Any) -> None:
+        """That worker says hello once more, with these changes."""
+        self.relay.workers.greeted(name, replace(self.workers[name].hello(), **changes))
+
+    def peer(self, name: str) -> Peer:
+        """That worker, as the other one of a hand-off is told of it."""
+        return Peer(name, self.workers[name].engine.epoch, name.encode())
+
+    def view(self, name: str) -> WorkerView:
+        """What routing knows of that worker."""
+        (view,) = [view for view in self.fleet.snapshot().workers if view.name == name]
+        return view
 
 
 def error_of(generation: RunningGeneration) -> BaseException | None:
