@@ -36,29 +36,33 @@ def test_what_is_no_list_is_refused(content, problem):
 
 
 def test_a_file_may_come_later_and_a_bad_one_changes_nothing(tmp_path):
-    path, changes, lines = tmp_path / "adapters.json", [], []
+    path = tmp_path / "adapters.json"
 
     async def follow():
-        file = AdapterFile(path, interval=0.001)
+        file, heard = AdapterFile(path, interval=0.001), asyncio.Queue()
         assert file.value == AdapterList()
         following = asyncio.create_task(
-            file.follow_changes(lambda level, line: lines.append(level), lambda: changes.append(file.value.names))
+            file.follow_changes(lambda level, _: heard.put_nowait(level), lambda: heard.put_nowait(file.value.names))
         )
-        for content in (adapter_list.text(ENTRIES), "[", adapter_list.text(ENTRIES[:1])):
-            before, told = len(changes), len(lines)
+
+        async def told(*expected):
+            assert [await asyncio.wait_for(heard.get(), 60) for _ in expected] == list(expected)
+
+        def write(content):
             path.with_suffix(".new").write_text(content)
             path.with_suffix(".new").replace(path)
-            async with asyncio.timeout(60):
-                while len(changes) == before and len(lines) == told:  # noqa: ASYNC110 - of a file
-                    await asyncio.sleep(0.001)
-        async with asyncio.timeout(60):
-            while len(changes) < 2:  # noqa: ASYNC110
-                await asyncio.sleep(0.001)
+
+        await told(logging.ERROR)  # it is not there yet
+        write(adapter_list.text(ENTRIES))
+        await told(logging.INFO, ("sql", "team/law"))
+        write("[")
+        await told(logging.ERROR)
+        assert file.value.names == ("sql", "team/law")
+        write(adapter_list.text(ENTRIES[:1]))
+        await told(logging.INFO, ("sql",))
         following.cancel()
 
     asyncio.run(follow())
-    assert changes == [("sql", "team/law"), ("sql",)]
-    assert logging.ERROR in lines
 
 
 @pytest.mark.parametrize(("content", "problem"), [(None, "No such file or directory"), ("[", "not a list of adapters")])

@@ -1,5 +1,6 @@
 """One POST at an application, as a server makes it: for tests that play the connection themselves."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from typing import Any
 
@@ -18,14 +19,14 @@ async def post(
     await app({**scope, "headers": list(headers)}, receive, send)
 
 
-class Poster:
+class Poster(ABC):
     """Who sends the request; derived classes say what comes from it. `sent` is all that the application answers."""
 
     def __init__(self) -> None:
         self.sent: list[dict[str, Any]] = []
 
-    async def receive(self) -> dict[str, Any]:
-        raise NotImplementedError
+    @abstractmethod
+    async def receive(self) -> dict[str, Any]: ...
 
     async def send(self, message: Any) -> None:
         self.sent.append(message)

@@ -5,7 +5,7 @@ import io
 from collections.abc import Callable
 from typing import Any
 
-import pytest
+import virtual_loop
 
 from legato_cli.local import progress
 from legato_cli.local.progress import Progress
@@ -42,15 +42,15 @@ class World:
 
     async def told(self) -> list[str]:
         """What is new since it was asked last, after some looks at the cluster."""
-        await asyncio.sleep(20 * progress.INTERVAL)
+        await asyncio.sleep(5 * progress.INTERVAL)
         text = self.out.getvalue()
         self.out.seek(0)
         self.out.truncate()
         return text.splitlines()
 
 
-def run(monkeypatch: pytest.MonkeyPatch, scenario: Callable[[World], Any]) -> None:
-    monkeypatch.setattr(progress, "INTERVAL", 0.001)
+def run(scenario: Callable[[World], Any]) -> None:
+    """In virtual time."""
 
     async def check() -> None:
         world = World()
@@ -59,10 +59,10 @@ def run(monkeypatch: pytest.MonkeyPatch, scenario: Callable[[World], Any]) -> No
         await scenario(world)
         following.cancel()
 
-    asyncio.run(check())
+    virtual_loop.run(check())
 
 
-def test_a_start_tells_each_pod_once_and_no_percentages(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_start_tells_each_pod_once_and_no_percentages() -> None:
     async def scenario(world: World) -> None:
         await world.pod("demo-decode-0", "starting")
         await world.condition("Progressing", "True", "Scaling")
@@ -74,28 +74,29 @@ def test_a_start_tells_each_pod_once_and_no_percentages(monkeypatch: pytest.Monk
         assert await world.told() == ["legato: demo-decode-0: ready"]
         assert await world.told() == []
 
-    run(monkeypatch, scenario)
+    run(scenario)
 
 
-def test_a_process_that_ends_is_told_during_a_start(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_that_ends_is_told_during_a_start() -> None:
     async def scenario(world: World) -> None:
         await world.pod("demo-decode-0", "exited with code 1, starts again in 0.2 s: boom")
         assert await world.told() == ["legato: demo-decode-0: exited with code 1, starts again in 0.2 s: boom"]
 
-    run(monkeypatch, scenario)
+    run(scenario)
 
 
-def test_a_start_without_news_says_what_it_waits_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(progress, "REMINDER", 0.0)
-
+def test_a_start_without_news_says_what_it_waits_for() -> None:
     async def scenario(world: World) -> None:
         await world.pod("demo-decode-0", "no worker is connected (a long story)")
-        assert "legato: waiting for demo-decode-0: no worker is connected" in await world.told()
+        for _ in range(2):
+            assert await world.told() == []
+            await asyncio.sleep(progress.REMINDER)
+            assert await world.told() == ["legato: waiting for demo-decode-0: no worker is connected"]
 
-    run(monkeypatch, scenario)
+    run(scenario)
 
 
-def test_after_the_start_only_changes_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_after_the_start_only_changes_are_told() -> None:
     async def scenario(world: World) -> None:
         await world.pod("demo-decode-0", "ready", ready=True)
         await world.condition("Ready", "True", "AllReady")
@@ -110,4 +111,4 @@ def test_after_the_start_only_changes_are_told(monkeypatch: pytest.MonkeyPatch) 
         await world.condition("Ready", "False", "NoReadyWorker")
         assert await world.told() == ["legato: Ready: False (NoReadyWorker)"]
 
-    run(monkeypatch, scenario)
+    run(scenario)

@@ -296,11 +296,12 @@ async def test_over_tls_it_is_the_same(tmp_path: Path) -> None:
 
 async def test_a_connection_that_is_over_is_freed_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Not when cycles of references are searched for: a gateway does that seldom."""
-    made: list[weakref.ref[BoundedProtocol]] = []
+    freed: list[asyncio.Event] = []
     begin = BoundedProtocol.connection_made
 
     def connection_made(self: BoundedProtocol, transport: asyncio.Transport) -> None:
-        made.append(weakref.ref(self))
+        freed.append(asyncio.Event())
+        weakref.finalize(self, freed[-1].set)
         begin(self, transport)
 
     monkeypatch.setattr(BoundedProtocol, "connection_made", connection_made)
@@ -312,8 +313,7 @@ async def test_a_connection_that_is_over_is_freed_at_once(monkeypatch: pytest.Mo
             await reader.readuntil(b"refused")
             writer.close()
             await service.end()
-            async with asyncio.timeout(PATIENCE):
-                while made[0]() is not None:  # noqa: ASYNC110 - of nothing that tells
-                    await asyncio.sleep(0.005)
+            (it,) = freed
+            assert await asyncio.wait_for(it.wait(), PATIENCE)
     finally:
         gc.enable()

@@ -49,8 +49,8 @@ def test_whatever_happens_text_is_exact_and_nothing_is_left(lab, batch):
     for seed in range(batch, SCHEDULES, BATCHES):
         try:
             schedule(lab, seed)
-        except BaseException:
-            print("seed", seed)
+        except BaseException as error:
+            error.add_note(f"seed {seed}")
             raise
 
 
