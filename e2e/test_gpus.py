@@ -103,5 +103,4 @@ def _waiting(service: Service) -> str:
 
 
 def _warnings(service: Service) -> list[str]:
-    events = service.namespace.list("events.events.k8s.io")
-    return [e["note"] for e in events if e["type"] == "Warning" and e["regarding"]["name"] == service.name]
+    return [each["note"] for each in service.events() if each["type"] == "Warning"]

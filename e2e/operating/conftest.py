@@ -73,3 +73,11 @@ def _under_load(service: Service, streams: int) -> Load:
     service.until_settled()
     kube.until(lambda: service.condition("GatewayReady").get("status") == "True", "gateways have greeted workers")
     return Load(service.client, service.name, answers(service.client, service.name), streams)
+
+
+@pytest.fixture
+def load(operated: Service, under_load: Callable[..., Any]) -> Iterator[Load]:
+    """Eight streams to the service of the module, `operated`: none fails."""
+    with under_load(operated, streams=8) as load:
+        yield load
+    assert load.failures == []

@@ -23,9 +23,7 @@ def beside(release: Namespace, namespace: Namespace) -> Iterator[Namespace]:
 
 def reasons(service: Service) -> set[tuple[str, str]]:
     """Who told what of it."""
-    found = service.namespace.list("events.events.k8s.io")
-    mine = [each for each in found if each["regarding"].get("name") == service.name]
-    return {(str(each["reason"]), str(each["reportingInstance"]).rsplit("-", 2)[0]) for each in mine}
+    return {(str(each["reason"]), str(each["reportingInstance"]).rsplit("-", 2)[0]) for each in service.events()}
 
 
 def refused_uninstall(system: Namespace, release: str) -> str:

@@ -15,6 +15,7 @@ from kube import Namespace, Object
 from openai import OpenAI
 
 PATIENCE = kube.PATIENCE
+ROTATION = 420.0  # seconds: three times what a kubelet takes to write a Secret anew
 
 
 class Forward:
@@ -80,6 +81,15 @@ class Service:
     def told(self) -> str:
         """What its status says."""
         return json.dumps(self.object().get("status", {}))
+
+    def events(self) -> list[Object]:
+        """All that Events say of it."""
+        found = self.namespace.list("events.events.k8s.io")
+        return [each for each in found if each["regarding"].get("name") == self.name]
+
+    def until_event(self, reason: str, what: str, patience: float = PATIENCE) -> None:
+        """Until one of this reason was written."""
+        kube.until(lambda: reason in {each["reason"] for each in self.events()}, what, patience=patience)
 
     def found(self, role: str) -> list[Object]:
         """The pods of a role that stay: neither on their way out nor chosen to go."""
