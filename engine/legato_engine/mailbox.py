@@ -4,16 +4,22 @@ import os
 from collections import deque
 from contextlib import suppress
 from typing import Generic, TypeVar
+from weakref import finalize
 
 _T = TypeVar("_T")
 
 
 class Mailbox(Generic[_T]):
-    """Any thread puts, one thread takes. Readable (`fileno`) from a put until the next `take`."""
+    """Any thread puts, one thread takes. Readable (`fileno`) from a put until the next `take`.
+
+    Its descriptor is closed at the latest when nobody has it any more: who could still put keeps it.
+    """
 
     def __init__(self) -> None:
         self._items: deque[_T] = deque()
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._close = finalize(self, os.close, self._wake)
+        self._close.atexit = False  # at the end of the process a thread may still wait for it
 
     def put(self, item: _T) -> None:
         self._items.append(item)
@@ -33,4 +39,5 @@ class Mailbox(Generic[_T]):
         return self._wake
 
     def close(self) -> None:
-        os.close(self._wake)
+        """Only once nobody puts any more: the number may be another file's by then."""
+        self._close()

@@ -1,5 +1,9 @@
 """A queue between two threads that a selector can wait for."""
 
+import gc
+import os
+
+import pytest
 from readiness import wait_readable
 
 from legato_engine.mailbox import Mailbox
@@ -37,3 +41,19 @@ def test_an_item_that_is_taken_before_its_wake_costs_an_empty_take():
     assert box.take() == []
     assert not is_readable(box)
     box.close()
+
+
+@pytest.mark.parametrize("closed", [True, False])
+def test_its_descriptor_is_closed_once_whether_it_is_closed_or_forgotten(monkeypatch, closed):
+    """Not twice: the number is soon another file's."""
+    ended, close = [], os.close
+    monkeypatch.setattr(os, "close", lambda number: (ended.append(number), close(number)))
+    box = Mailbox()
+    number = box.fileno()
+    if closed:
+        box.close()
+        box.close()
+    assert ended.count(number) == closed
+    del box
+    gc.collect()
+    assert ended.count(number) == 1

@@ -306,6 +306,8 @@ class World:
     def close(self) -> None:
         for worker in self.workers:
             worker.end.close()
+            if worker.agent is not None:
+                worker.agent.close()
 
     def _agent(self, link: Link, name: str, epoch: str, runner: StepRunner) -> TransferAgent:
         return TransferAgent(
