@@ -217,8 +217,8 @@ class TransferAgent:
                 self._sender.put_ended(event)
             case Connected(connection, accepted):
                 self._peers.connected(connection, accepted)
-            case PeerDown(connection, reason):
-                self._ended(connection, "peer_died", reason)
+            case PeerDown(connection, reason):  # one that is refused may close its end before this one is closed
+                self._ended(connection, "peer_died", self._peers.refusal(connection) or reason)
             case Fenced(connection):
                 refusal = self._peers.refusal(connection)  # whoever is there now is not the one that was meant
                 cause: Cause = "peer_died" if refusal else "peer_silent"

@@ -137,6 +137,23 @@ def test_a_peer_with_another_authoritys_certificate_is_refused_with_the_reason(f
     assert any("refused a peer: its certificate is not accepted" in line for line in caplog.messages)
 
 
+def test_the_reason_is_told_also_when_the_refused_peer_is_gone_before_its_connection_is_closed(
+    followed, others, tmp_path, monkeypatch
+):
+    """It closes its end as soon as it hears of the refusal, and then there is nothing left to close here."""
+    folder = tmp_path / "others"
+    folder.mkdir()
+    others.install(folder)
+    pair = Pair(strict(followed), strict(HandoffCertificates(folder, NAME)))
+    link = pair.receiver.link
+    monkeypatch.setattr(link, "fence", lambda number: link._lose(link._ends[number], "the peer closed the connection"))
+    pair.begin()
+    pair.wait(lambda: pair.receiver.events(Released))
+    (aborted,) = pair.receiver.events(Aborted)
+    assert (aborted.cause, aborted.retry) == ("peer_died", True)
+    assert "its certificate is not accepted: " in aborted.reason
+
+
 def test_a_refused_certificate_of_who_connects_ends_the_hand_off_with_the_reason(followed, others, files):
     pair = Pair(strict(followed), strict(followed))
     bad = contexts(others.certificate, others.key, files.authority.read_text())
