@@ -5,6 +5,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from legato_engine.adapters.offer import AdapterOffer
 from legato_engine.core.frames import Inbox, Start, Turn
 from legato_protocol import adapter_list, stream
@@ -12,25 +14,40 @@ from legato_protocol.adapter_list import AdapterEntry
 from legato_protocol.followed_files import INTERVAL
 
 
-def test_another_list_reaches_the_core_and_gateways_hear_what_came_of_it(run: Any, tmp_path: Path) -> None:
-    path = tmp_path / "adapters.json"
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "adapters.json"
 
-    def write(*names: str) -> None:
-        path.write_text(adapter_list.text(tuple(AdapterEntry(name, f"/{name}") for name in names)))
 
+def _write(path: Path, *names: str) -> None:
+    path.write_text(adapter_list.text(tuple(AdapterEntry(name, f"/{name}") for name in names)))
+
+
+async def _begins(bench: Any) -> tuple[Any, Start]:
+    """A core that has heard with which adapters it begins, and does not serve yet."""
+    core = await asyncio.wait_for(bench.cores.get(), bench.patience)
+    begin = await asyncio.wait_for(core.hear(), bench.patience)
+    assert isinstance(begin, Start)
+    assert begin.adapters is not None
+    return core, begin
+
+
+async def _serves(bench: Any, core: Any, begin: Start) -> None:
+    """That core, from here on."""
+    bench.cores.put_nowait(core)
+    core._received.append(begin)
+    await bench.core()
+
+
+def test_another_list_reaches_the_core_and_gateways_hear_what_came_of_it(run: Any, path: Path) -> None:
     async def test(bench: Any) -> None:
-        core = await asyncio.wait_for(bench.cores.get(), bench.patience)
-        begin = await core.hear()
-        assert isinstance(begin, Start)
-        assert begin.adapters is not None
+        core, begin = await _begins(bench)
         assert begin.adapters.names == ("sql",)
-        bench.cores.put_nowait(core)
-        core._received.append(begin)
-        await bench.core()
+        await _serves(bench, core, begin)
         async with bench.dial("/stream") as gateway:
             before = await bench.greet(gateway)
             assert before.adapters == {}
-            write("sql", "law")
+            _write(path, "sql", "law")
             await bench.skip(INTERVAL)
             told: list[Any] = []
             while not any(each.names == ("sql", "law") for each in told):
@@ -57,31 +74,23 @@ def test_another_list_reaches_the_core_and_gateways_hear_what_came_of_it(run: An
             assert await bench.heard(gateway) == load, "who can be asked for the same adapters is not greeted again"
             assert json.loads((await bench.get("control", "/state"))[1])["adapters"]["list"] == "another"
 
-    write("sql")
+    _write(path, "sql")
     run(test, adapters_file=str(path))
 
 
-def test_a_core_is_told_of_a_list_that_came_while_it_started_and_begins_with_it_later(run: Any, tmp_path: Path) -> None:
-    path = tmp_path / "adapters.json"
-
-    def write(*names: str) -> None:
-        path.write_text(adapter_list.text(tuple(AdapterEntry(name, f"/{name}") for name in names)))
-
+def test_a_core_is_told_of_a_list_that_came_while_it_started_and_begins_with_it_later(run: Any, path: Path) -> None:
     async def test(bench: Any) -> None:
-        core = await asyncio.wait_for(bench.cores.get(), bench.patience)
-        begin = await core.hear()
+        core, begin = await _begins(bench)
         assert begin.adapters.names == ("sql",)
-        write("sql", "law")
+        _write(path, "sql", "law")
         await bench.skip(INTERVAL)
         await bench.until(lambda: bench.worker.hub.adapters.names == ("sql", "law"))
-        bench.cores.put_nowait(core)
-        core._received.append(begin)
-        await bench.core()
+        await _serves(bench, core, begin)
         inbox = await asyncio.wait_for(core.hear(), bench.patience)
         assert inbox.adapters.names == ("sql", "law")
         core.die()
-        later = await asyncio.wait_for(bench.cores.get(), bench.patience)
-        assert (await later.hear()).adapters.names == ("sql", "law")
+        _, begin = await _begins(bench)
+        assert begin.adapters.names == ("sql", "law")
 
-    write("sql")
+    _write(path, "sql")
     run(test, adapters_file=str(path))
