@@ -57,7 +57,7 @@ class Dispatcher:
 
     def migrate(self, request: SimulatedRequest, now: float) -> bool:
         """Whether another decode worker took a sequence with its KV."""
-        fitting = self._fitting(request, now)
+        fitting = [worker for worker in self._fitting(request, now) if worker.in_flight < worker.kind.slots]
         if fitting:
             best = min(fitting, key=lambda worker: self._decode_load(worker, request))
             best.growth += self._answers.expected(request.made)

@@ -46,6 +46,7 @@ class FluidEngine(Engine[SimulatedWorker]):
             self._finished(request, now)
         for request in ended.preempted:
             self._again(request, now)
+        self._unpark(worker, now)
         self._dispatcher.dispatch(now)
 
     def arrive(self, request: SimulatedRequest, now: float) -> None:
@@ -67,6 +68,7 @@ class FluidEngine(Engine[SimulatedWorker]):
         for worker in self.pods.all:
             if worker.draining_since is not None:
                 self._drain(worker, now)
+                self._unpark(worker, now)
         for request in self._dispatcher.expire(now):
             self._open -= 1
             self.tally.refuse(request)
@@ -74,6 +76,16 @@ class FluidEngine(Engine[SimulatedWorker]):
         self._dispatcher.dispatch(now)
 
     def _prefilled(self, request: SimulatedRequest, now: float) -> None:
+        """It goes on as soon as there is a slot for it."""
+        decoder = self._dispatcher.decoders[request]
+        decoder.parked.append(request)
+        self._unpark(decoder, now)
+
+    def _unpark(self, worker: SimulatedWorker, now: float) -> None:
+        while worker.parked and worker.running < worker.kind.slots:
+            self._go_on(worker.parked.popleft(), now)
+
+    def _go_on(self, request: SimulatedRequest, now: float) -> None:
         """Its first token, or the next one, where it was computed again."""
         decoder = self._dispatcher.decoders.pop(request)
         decoder.release(request)
@@ -119,7 +131,7 @@ class FluidEngine(Engine[SimulatedWorker]):
             worker.estimate_growth(self._answers)
         self._telemetry.look(self._dispatcher, now)
         decode = [worker for worker in workers if worker.pool == "decode" and worker.serves(now)]
-        prompts = sum(worker.prompts for worker in workers) + len(self._dispatcher.held)
+        prompts = sum(worker.prompts + len(worker.parked) for worker in workers) + len(self._dispatcher.held)
         decoding = sum(worker.in_flight - len(worker.reserved) for worker in workers)
         capacity = sum(worker.kind.kv_tokens for worker in decode)
         return Observation(

@@ -3,7 +3,7 @@
 import heapq
 from bisect import bisect_left, insort
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from legato_cli.simulation.workload import Arrival
 from legato_engine.scheduler.limits import SchedulerLimits
@@ -44,6 +44,15 @@ class SimulatedRequest:
         if self.done is None or self.first is None:
             return float("inf")
         return (self.done - self.first) / max(1, self.arrival.output - 1)
+
+
+@dataclass
+class Ended:
+    """What an event of a worker leaves to do."""
+
+    prefilled: list[SimulatedRequest] = field(default_factory=list)
+    finished: list[SimulatedRequest] = field(default_factory=list)
+    preempted: list[SimulatedRequest] = field(default_factory=list)
 
 
 class Answers:

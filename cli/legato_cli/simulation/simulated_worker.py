@@ -7,22 +7,12 @@ objective. Steps that are all alike, those of a long prompt alone and those that
 import heapq
 import math
 from collections import deque
-from dataclasses import dataclass, field
 
-from legato_cli.simulation.request import Answers, RecentPrefixes, Rows, SimulatedRequest
+from legato_cli.simulation.request import DEFAULTS, Answers, Ended, RecentPrefixes, Rows, SimulatedRequest
 from legato_cli.simulation.simulated_pod import SimulatedPod, WorkerKind
 from legato_engine.scheduler.chunk_budget import ChunkBudget, pairs
 from legato_engine.scheduler.step_cost import FORGET
 from legato_operator.autoscaler.signals import Pool
-
-
-@dataclass
-class Ended:
-    """What an event of a worker leaves to do."""
-
-    prefilled: list[SimulatedRequest] = field(default_factory=list)
-    finished: list[SimulatedRequest] = field(default_factory=list)
-    preempted: list[SimulatedRequest] = field(default_factory=list)
 
 
 class SimulatedWorker(SimulatedPod):
@@ -34,6 +24,7 @@ class SimulatedWorker(SimulatedPod):
         self.backlog = 0  # prompt tokens that wait or are being computed
         self.reserved: dict[SimulatedRequest, float] = {}  # tokens of sequences that are to decode here
         self.reserved_tokens = 0.0
+        self.parked: deque[SimulatedRequest] = deque()  # of them, those whose prompts are computed: they need slots
         self.growth = 0.0  # tokens that all of them will still get, as was expected lately
         self.rows = Rows()
         self.ends = math.inf
@@ -47,7 +38,17 @@ class SimulatedWorker(SimulatedPod):
 
     @property
     def in_flight(self) -> int:
-        return len(self.rows) + len(self._entering) + len(self.reserved)
+        return self.running + len(self.reserved)
+
+    @property
+    def running(self) -> int:
+        """Sequences that decode."""
+        return len(self.rows) + len(self._entering)
+
+    @property
+    def waiting(self) -> int:
+        """Sequences that it tells of as waiting: their prompts are to be computed here, or they have no slot yet."""
+        return self.prompts + max(0, self.in_flight - self.prompts - self.kind.slots)
 
     @property
     def prompts(self) -> int:
@@ -73,8 +74,8 @@ class SimulatedWorker(SimulatedPod):
 
     def fits(self, tokens: float, answers: Answers) -> bool:
         """Whether a sequence of so many tokens may come beside what is expected of the others. Alone, it may fill the
-        worker, so that the next one can always start."""
-        if self.in_flight >= self.kind.slots:
+        worker, so that the next one can always start. It may come before there is a slot for it."""
+        if self.in_flight >= self.kind.slots + DEFAULTS.max_waiting:
             return False
         growth = self.growth + answers.expected() if self.in_flight else 0.0
         return self.used + tokens + self.kind.block_size / 2 + growth <= self.kind.kv_tokens
@@ -133,11 +134,11 @@ class SimulatedWorker(SimulatedPod):
         return rows
 
     def give_up(self, now: float) -> list[SimulatedRequest]:
-        """Ends: what is computed or decodes here starts again elsewhere."""
+        """Ends: what is computed, decodes or is to decode here now starts again elsewhere."""
         rows = self.evict(now)
         prompts = [*self._computing, *(entry[2] for entry in self._waiting)]
         self.ends = math.inf
-        return [*rows, *prompts]
+        return [*rows, *self.parked, *prompts]
 
     def _changed(self, now: float) -> None:
         """Steps with prompts go on; those that only decode may become others now."""

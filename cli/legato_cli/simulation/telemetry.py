@@ -148,8 +148,8 @@ class Telemetry:
             prefill_cost=prefill_cost(worker) if worker.has_prefilled else None,
             decode_cost=decode_cost(worker) if worker.has_decoded else None,
             blocks=self._blocks(worker) if decodes else None,
-            running=len(worker.rows) if decodes else 0,
-            waiting=worker.in_flight - len(worker.rows) if decodes else worker.prompts,
+            running=worker.running if decodes else 0,
+            waiting=worker.waiting if decodes else worker.prompts,
             slots=kind.slots if decodes else None,
             context_tokens=round(worker.rows.context) if decodes else 0,
         )

@@ -83,9 +83,10 @@ def test_room_is_left_for_the_answers_that_are_expected():
     assert len(dispatcher.held) == 1
 
 
-def test_a_worker_decodes_no_more_at_once_than_it_has_slots():
-    dispatcher = _dispatcher(_worker("prefill"), _worker("decode"))
-    _send(dispatcher, *([100] * 6))
+def test_a_worker_is_sent_more_than_it_has_slots_but_no_more_than_may_wait():
+    """4 slots, and 256 that wait for one."""
+    dispatcher = _dispatcher(*(_worker("prefill", i) for i in range(9)), _worker("decode"))
+    _send(dispatcher, *([100] * 262))
     assert (len(dispatcher.held), dispatcher.obstacle) == (2, "decode_room")
 
 
