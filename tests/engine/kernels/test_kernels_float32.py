@@ -104,14 +104,15 @@ def test_weights_add_up_to_what_they_are_divided_by(form):
     torch.testing.assert_close(out, torch.ones_like(out), atol=3e-6, rtol=0)
 
 
-def test_scores_of_any_size():
+@FORMS
+def test_scores_of_any_size(form):
     """Their differences are far beyond what a weight can be."""
-    arena, blocks = torch.zeros(20, 1, 2, 1, 16, 32), list(range(20))
+    arena, blocks = torch.zeros(20, 1, 2, 1, 16, 32).to(kind(form)), list(range(20))
     arena[:, 0, 0] = torch.linspace(-3000, 3000, 320).view(20, 1, 16, 1)
     arena[:, 0, 1] = torch.randn(20, 1, 16, 32)
     qkv, rows = torch.ones(31, 5, 32), [Row([0] * 30, 280, blocks), Row([0], 309, blocks)]
 
-    out = attend(qkv, rows, arena, 0)
+    out = attend(qkv, rows, arena, 0, form=form)
 
     expected = [naive_attention.attention(qkv[:30, :3], arena[:, 0], blocks, 280, None)]
     expected.append(naive_attention.attention(qkv[30:, :3], arena[:, 0], blocks, 309, None))
@@ -144,10 +145,11 @@ def test_attention_makes_no_number_of_what_is_none(which, number, form):
     torch.testing.assert_close(out[21:22], expected[2], atol=2e-5, rtol=1e-4)
 
 
-def test_attention_to_keys_that_are_all_infinitely_far_is_no_number():
-    arena = torch.full((2, 1, 2, 1, 16, 32), -torch.inf)
+@FORMS
+def test_attention_to_keys_that_are_all_infinitely_far_is_no_number(form):
+    arena = torch.full((2, 1, 2, 1, 16, 32), -torch.inf).to(kind(form))
     qkv, rows = torch.ones(21, 5, 32), [Row([0] * 20, 0, [0, 1]), Row([0], 20, [0, 1])]
-    out = attend(qkv, rows, arena, 0)
+    out = attend(qkv, rows, arena, 0, form=form)
 
     assert out.isnan().all()
 

@@ -1,8 +1,8 @@
 """Attention straight from an arena, computed in float32, for prompts and decoding rows alike: no gather. See README.
 
-What is computed stands in `numba_float32_tile` and `numba_float32_row`. Here the work is dealt to threads, and parts of
-a sequence are joined. Any processor, but for products in pairs
-(`numba_pairs_tile`). The arena holds float32 or bfloat16; head_dim is a multiple of 32, block_size of 4.
+What is computed stands in `numba_tile` and `numba_float32_row`. Here the work is dealt to threads, and parts of a
+sequence are joined. Any processor, but for products in pairs (`numba_pairs_tile`). The arena holds float32 or bfloat16;
+head_dim is a multiple of 32, block_size of 4.
 """
 
 import numpy as np
@@ -11,8 +11,8 @@ from numba import njit, prange
 from legato_engine.kernels.atomics import fetch_add
 from legato_engine.kernels.attention import numba_float32_row as row_kernels
 from legato_engine.kernels.attention import numba_tile as tile_kernels
-from legato_engine.kernels.attention.numba_float32_tile import LANES, mask
 from legato_engine.kernels.attention.numba_numbers import arrange, put_back
+from legato_engine.kernels.attention.numba_tile_lanes import LANES, mask
 from legato_engine.kernels.transpose import transpose
 from legato_engine.kernels.vector import address
 
@@ -81,7 +81,7 @@ def _tile(qkv, task, shared, kv_head, tables, window, arena, layer, memory):
     _scaled_queries(qkv, token, lane, lanes, shared, kv_head * shared, kind, address(room))
     transpose(address(room), LANES, dim, address(asked))
     tile_kernels.pack_queries(kind, address(asked), dim)
-    of = numbers, following, to_values
+    addresses = numbers, following, to_values
     best[:], total[:], found[:] = LEAST, np.float32(0), np.float32(0)
     begin = max(begin, begins[0] // 4 * 4)
     _find(arena, layer, kv_head, tables[row], begin, end, following)
@@ -89,12 +89,12 @@ def _tile(qkv, task, shared, kv_head, tables, window, arena, layer, memory):
         keys[:] = following
         count = min(end - first, POSITIONS)
         _find(arena, layer, kv_head, tables[row], first + POSITIONS, end, following)
-        tile_kernels.scores(kind, keys, of, count, dim, address(room), address(asked), address(scores))
+        tile_kernels.scores(kind, keys, addresses, count, dim, address(room), address(asked), address(scores))
         if first < begins[lanes - 1] or first + count > ends[0]:
             mask(scores[: POSITIONS * LANES].reshape(POSITIONS, LANES), first, count, begins, ends)
         tile_kernels.weigh(kind, address(scores), count, address(best), address(total), address(scale))
         weights, by, into = address(scores), address(scale), address(found)
-        tile_kernels.values(kind, keys, of, count, dim, address(room), weights, by, into)
+        tile_kernels.values(kind, keys, addresses, count, dim, address(room), weights, by, into)
     transpose(address(found), dim, LANES, address(room))
 
 

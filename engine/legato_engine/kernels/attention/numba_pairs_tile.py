@@ -12,7 +12,8 @@ from llvmlite import ir
 from numba import njit
 from numba.extending import intrinsic
 
-from legato_engine.kernels.lanes import maximum, multiply, power_of_two, prefetch, subtract
+from legato_engine.kernels.attention.numba_tile_lanes import ask_for, no_sums, raise_best, scaled_sums, store_sums
+from legato_engine.kernels.lanes import multiply, power_of_two, subtract
 from legato_engine.kernels.vector import (
     REGISTER,
     add,
@@ -71,6 +72,18 @@ def pack_queries(asked, dim):
 
 
 @njit(cache=True)
+def _add_products(sums, by, at, distance):
+    """To the sums of four words, `distance` bytes apart, adds those of the products of their halves with `by`."""
+    a, b, c, d = broadcast(at), broadcast(at + distance), broadcast(at + 2 * distance), broadcast(at + 3 * distance)
+    return (
+        dot_bf16(sums[0], by[0], a), dot_bf16(sums[1], by[1], a),
+        dot_bf16(sums[2], by[0], b), dot_bf16(sums[3], by[1], b),
+        dot_bf16(sums[4], by[0], c), dot_bf16(sums[5], by[1], c),
+        dot_bf16(sums[6], by[0], d), dot_bf16(sums[7], by[1], d),
+    )  # fmt: skip
+
+
+@njit(cache=True)
 def scores(keys, following, to_values, count, dim, asked, scores):
     """scores float32 [count, 32] of `count` positions; asked words [dim / 2, 32]. `keys` are the addresses of 4 keys
     each; `following` those of what is read next, and `to_values` how far from them values are.
@@ -78,53 +91,16 @@ def scores(keys, following, to_values, count, dim, asked, scores):
     width = dim * 2
     last = (count - 1) // 4
     for four in range(0, last + 1, 2):
-        left, right = keys[four], keys[min(four + 1, last)]
-        for line in range(0, width * 4, 64):
-            prefetch(following[four] + line)
-            prefetch(following[four] + to_values + line)
-            prefetch(following[four + 1] + line)
-            prefetch(following[four + 1] + to_values + line)
-        query = asked
-        a0, b0, c0, d0, e0, f0, g0, h0 = zero(), zero(), zero(), zero(), zero(), zero(), zero(), zero()
-        a1, b1, c1, d1, e1, f1, g1, h1 = zero(), zero(), zero(), zero(), zero(), zero(), zero(), zero()
+        ask_for(following, four, to_values, width * 4)
+        left, right, query = keys[four], keys[min(four + 1, last)], asked
+        early, late = no_sums(), no_sums()
         for _ in range(dim // 2):
-            by0, by1 = load(query), load(query + 64)
-            key = broadcast(left)
-            a0, a1 = dot_bf16(a0, by0, key), dot_bf16(a1, by1, key)
-            key = broadcast(left + width)
-            b0, b1 = dot_bf16(b0, by0, key), dot_bf16(b1, by1, key)
-            key = broadcast(left + 2 * width)
-            c0, c1 = dot_bf16(c0, by0, key), dot_bf16(c1, by1, key)
-            key = broadcast(left + 3 * width)
-            d0, d1 = dot_bf16(d0, by0, key), dot_bf16(d1, by1, key)
-            key = broadcast(right)
-            e0, e1 = dot_bf16(e0, by0, key), dot_bf16(e1, by1, key)
-            key = broadcast(right + width)
-            f0, f1 = dot_bf16(f0, by0, key), dot_bf16(f1, by1, key)
-            key = broadcast(right + 2 * width)
-            g0, g1 = dot_bf16(g0, by0, key), dot_bf16(g1, by1, key)
-            key = broadcast(right + 3 * width)
-            h0, h1 = dot_bf16(h0, by0, key), dot_bf16(h1, by1, key)
+            by = load(query), load(query + 64)
+            early, late = _add_products(early, by, left, width), _add_products(late, by, right, width)
             query += 128
             left += 4
             right += 4
-        at = scores + four * 512
-        store(at, a0)
-        store(at + 64, a1)
-        store(at + 128, b0)
-        store(at + 192, b1)
-        store(at + 256, c0)
-        store(at + 320, c1)
-        store(at + 384, d0)
-        store(at + 448, d1)
-        store(at + 512, e0)
-        store(at + 576, e1)
-        store(at + 640, f0)
-        store(at + 704, f1)
-        store(at + 768, g0)
-        store(at + 832, g1)
-        store(at + 896, h0)
-        store(at + 960, h1)
+        store_sums(scores + four * 512, early, late)
 
 
 @njit(cache=True)
@@ -133,17 +109,7 @@ def weigh(scores, count, best, total, scale):
     [32] are of all positions so far; earlier weights are to be multiplied by `scale`. An odd count has one more weight,
     which is 0.
     """
-    old0, old1 = load(best), load(best + 64)
-    best0, best1 = old0, old1
-    at = scores
-    for _ in range(count):
-        best0, best1 = maximum(load(at), best0), maximum(load(at + 64), best1)
-        at += 128
-    store(best, best0)
-    store(best + 64, best1)
-    scale0, scale1 = power_of_two(subtract(old0, best0)), power_of_two(subtract(old1, best1))
-    store(scale, scale0)
-    store(scale + 64, scale1)
+    (best0, best1), (scale0, scale1) = raise_best(scores, count, best, scale)
     sum0, sum1 = multiply(load(total), scale0), multiply(load(total + 64), scale1)
     at, to = scores, scores
     for place in range(0, count, 2):
@@ -179,55 +145,19 @@ def _pair_values(keys, to_values, count, dim, room):
 
 @njit(cache=True)
 def values(keys, to_values, count, dim, room, weights, scale, found):
-    """found float32 [dim, 32] becomes `scale` times itself plus the weighted values of `count` positions."""
+    """found float32 [dim, 32] becomes `scale` times itself plus the weighted values of `count` positions, whose pairs
+    `room` has place for.
+    """
     _pair_values(keys, to_values, count, dim, room)
-    scale0, scale1 = load(scale), load(scale + 64)
+    scales = load(scale), load(scale + 64)
     for row in range(0, dim, 8):
         # Of 32 dimensions, 16 even rows are before 16 odd ones.
         first = row // 32 * 32 + row % 16 * 2 + row % 32 // 16
-        at = found + row * 128
-        a0, a1 = multiply(load(at), scale0), multiply(load(at + 64), scale1)
-        b0, b1 = multiply(load(at + 128), scale0), multiply(load(at + 192), scale1)
-        c0, c1 = multiply(load(at + 256), scale0), multiply(load(at + 320), scale1)
-        d0, d1 = multiply(load(at + 384), scale0), multiply(load(at + 448), scale1)
-        e0, e1 = multiply(load(at + 512), scale0), multiply(load(at + 576), scale1)
-        f0, f1 = multiply(load(at + 640), scale0), multiply(load(at + 704), scale1)
-        g0, g1 = multiply(load(at + 768), scale0), multiply(load(at + 832), scale1)
-        h0, h1 = multiply(load(at + 896), scale0), multiply(load(at + 960), scale1)
-        weight, value = weights, room + first * 4
+        at, weight, value = found + row * 128, weights, room + first * 4
+        early, late = scaled_sums(at, scales), scaled_sums(at + 512, scales)
         for _ in range(0, count, 2):
-            by0, by1 = load(weight), load(weight + 64)
-            number = broadcast(value)
-            a0, a1 = dot_bf16(a0, by0, number), dot_bf16(a1, by1, number)
-            number = broadcast(value + 8)
-            b0, b1 = dot_bf16(b0, by0, number), dot_bf16(b1, by1, number)
-            number = broadcast(value + 16)
-            c0, c1 = dot_bf16(c0, by0, number), dot_bf16(c1, by1, number)
-            number = broadcast(value + 24)
-            d0, d1 = dot_bf16(d0, by0, number), dot_bf16(d1, by1, number)
-            number = broadcast(value + 32)
-            e0, e1 = dot_bf16(e0, by0, number), dot_bf16(e1, by1, number)
-            number = broadcast(value + 40)
-            f0, f1 = dot_bf16(f0, by0, number), dot_bf16(f1, by1, number)
-            number = broadcast(value + 48)
-            g0, g1 = dot_bf16(g0, by0, number), dot_bf16(g1, by1, number)
-            number = broadcast(value + 56)
-            h0, h1 = dot_bf16(h0, by0, number), dot_bf16(h1, by1, number)
+            by = load(weight), load(weight + 64)
+            early, late = _add_products(early, by, value, 8), _add_products(late, by, value + 32, 8)
             weight += 128
             value += dim * 4
-        store(at, a0)
-        store(at + 64, a1)
-        store(at + 128, b0)
-        store(at + 192, b1)
-        store(at + 256, c0)
-        store(at + 320, c1)
-        store(at + 384, d0)
-        store(at + 448, d1)
-        store(at + 512, e0)
-        store(at + 576, e1)
-        store(at + 640, f0)
-        store(at + 704, f1)
-        store(at + 768, g0)
-        store(at + 832, g1)
-        store(at + 896, h0)
-        store(at + 960, h1)
+        store_sums(at, early, late)

@@ -16,9 +16,11 @@ def pack_queries(_kind: Any, _asked: Any, _dim: Any) -> None:
     """Queries float32 [dim, 32], in the order of registers, become what `scores` takes."""
 
 
-def scores(_kind: Any, _keys: Any, _of: Any, _count: Any, _dim: Any, _room: Any, _asked: Any, _scores: Any) -> None:
-    """_scores float32 [count, 32] of `_count` positions, `_keys` the addresses of 4 each. `_of` are addresses that may
-    be used, those of what is read next, and how far from keys values are.
+def scores(
+    _kind: Any, _keys: Any, _addresses: Any, _count: Any, _dim: Any, _room: Any, _asked: Any, _scores: Any
+) -> None:
+    """_scores float32 [count, 32] of `_count` positions, `_keys` the addresses of 4 each. `_addresses` are those that
+    may be used, those of what is read next, and how far from keys values are.
     """
 
 
@@ -29,7 +31,7 @@ def weigh(_kind: Any, _scores: Any, _count: Any, _best: Any, _total: Any, _scale
 
 
 def values(
-    _kind: Any, _keys: Any, _of: Any, _count: Any, _dim: Any, _room: Any, _weights: Any, _scale: Any, _found: Any
+    _kind: Any, _keys: Any, _addresses: Any, _count: Any, _dim: Any, _room: Any, _weights: Any, _scale: Any, _found: Any
 ) -> None:
     """_found float32 [dim, 32] becomes `_scale` times itself plus the weighted values of `_count` positions."""
 
@@ -42,7 +44,7 @@ def _pack_queries(_kind, _asked, _dim):
 
 
 @overload(scores)
-def _scores(_kind, _keys, _of, _count, _dim, _room, _asked, _scores):
+def _scores(_kind, _keys, _addresses, _count, _dim, _room, _asked, _scores):
     if _kind == types.int16:
         return _scores_of_pairs
     return _scores_of_floats
@@ -56,28 +58,28 @@ def _weigh(_kind, _scores, _count, _best, _total, _scale):
 
 
 @overload(values)
-def _values(_kind, _keys, _of, _count, _dim, _room, _weights, _scale, _found):
+def _values(_kind, _keys, _addresses, _count, _dim, _room, _weights, _scale, _found):
     if _kind == types.int16:
         return _values_of_pairs
     return _values_of_floats
 
 
-def _scores_of_pairs(_kind, _keys, _of, _count, _dim, _room, _asked, _scores):
-    _, following, to_values = _of
+def _scores_of_pairs(_kind, _keys, _addresses, _count, _dim, _room, _asked, _scores):
+    _, following, to_values = _addresses
     pairs.scores(_keys, following, to_values, _count, _dim, _asked, _scores)
 
 
-def _scores_of_floats(_kind, _keys, _of, _count, _dim, _room, _asked, _scores):
-    numbers, following, to_values = _of
+def _scores_of_floats(_kind, _keys, _addresses, _count, _dim, _room, _asked, _scores):
+    numbers, following, to_values = _addresses
     widen(_kind, _keys, 0, _count, _dim, _room, numbers)
     floats.scores(_kind, numbers, following, to_values, _count, _dim, _asked, _scores)
 
 
-def _values_of_pairs(_kind, _keys, _of, _count, _dim, _room, _weights, _scale, _found):
-    pairs.values(_keys, _of[2], _count, _dim, _room, _weights, _scale, _found)
+def _values_of_pairs(_kind, _keys, _addresses, _count, _dim, _room, _weights, _scale, _found):
+    pairs.values(_keys, _addresses[2], _count, _dim, _room, _weights, _scale, _found)
 
 
-def _values_of_floats(_kind, _keys, _of, _count, _dim, _room, _weights, _scale, _found):
-    numbers, _, to_values = _of
+def _values_of_floats(_kind, _keys, _addresses, _count, _dim, _room, _weights, _scale, _found):
+    numbers, _, to_values = _addresses
     widen(_kind, _keys, to_values, _count, _dim, _room, numbers)
     floats.values(numbers, _count, _dim, _weights, _scale, _found)
