@@ -71,7 +71,7 @@ class Machine:
     threads: int
     repeats: int
     kv: str
-    numerics = Float32("float32")
+    numerics: Float32
 
     def seconds(self, work: Callable[[], object]) -> float:
         """The shortest of some runs, after one that warms up."""
@@ -134,10 +134,11 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--kv", choices=("float32", "bfloat16"), default="float32")
+    parser.add_argument("--pairs", action="store_true", help="prompts multiply pairs of bfloat16 KV (AVX512-BF16)")
     chosen = parser.parse_args()
     numba.set_num_threads(chosen.threads)
     torch.set_num_threads(chosen.threads)
-    machine = Machine(chosen.threads, chosen.repeats, chosen.kv)
+    machine = Machine(chosen.threads, chosen.repeats, chosen.kv, Float32("int8-bf16" if chosen.pairs else "float32"))
     products, bandwidth = machine.products(), machine.bandwidth()
     print(f"{chosen.threads} threads: {products / 1e9:.0f} GFLOP/s, {bandwidth / 1e9:.1f} GB/s read")
     for start, count in ((512, 512), (3584, 512), (7680, 512), (0, 1024), (0, 4096), (0, 8192)):
