@@ -66,9 +66,8 @@ class Hub:
         self._left: list[int] = []
         self._drain_requested = False  # the core was not told yet whether to drain
         self._order = 0  # number of the last order to drain or to serve again
-        self.tokens: tuple[
-            str, ...
-        ] = ()  # the service's, first the one to show; empty: that of the settings is the only one
+        # The service's, first the one to show; empty: that of the settings is the only one.
+        self.tokens: tuple[str, ...] = ()
         self._new_tokens: tuple[str, ...] = ()  # that the core was not told yet
         self.adapters: AdapterList | None = None  # to offer; None: there is no list
         self._new_adapters: AdapterList | None = None  # that the core was not told yet; its `Start` has the last one
