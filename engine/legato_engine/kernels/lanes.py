@@ -210,13 +210,14 @@ maximum_in_quarters = _within_quarters("maximum_in_quarters", _larger)
 
 @intrinsic
 def across(_context: Any, value: Any) -> Any:
-    """The sum of 16 floats, as one."""
+    """The sum of 16 floats, as one: of the halves, of those of their sum, and so on."""
 
     def emit(_context: Any, builder: Any, _signature: Any, values: Any) -> Any:
-        kind = ir.FunctionType(_FLOAT, [_FLOAT, _FLOATS])
-        reduce = cgutils.get_or_insert_function(builder.module, kind, "llvm.vector.reduce.fadd.v16f32")
-        start = ir.Constant(_FLOAT, 0.0)
-        return builder.call(reduce, [start, builder.bitcast(values[0], _FLOATS)], fastmath=("reassoc",))
+        (a,) = _floats(builder, values)
+        for distance in (8, 4, 2, 1):
+            order = ir.Constant(_LANES, [(lane + distance) % 16 for lane in range(16)])
+            a = builder.fadd(a, builder.shuffle_vector(a, a, order))
+        return builder.extract_element(a, ir.Constant(_I32, 0))
 
     return types.float32(REGISTER), emit
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from llvmlite import ir
 from numba import njit, types
+from numba.core import cgutils
 from numba.extending import intrinsic, overload
 
 # What kernels may do to sums and quotients for speed. Not fastmath=True, which takes it for granted that there are no
@@ -35,6 +36,17 @@ def bits_of_float(_context: Any, value: Any) -> Any:
         return builder.bitcast(values[0], ir.IntType(32))
 
     return types.uint32(types.float32), emit
+
+
+@intrinsic
+def fused(_context: Any, a: Any, b: Any, c: Any) -> Any:
+    """a · b + c of float32, rounded once."""
+
+    def emit(_context: Any, builder: Any, _signature: Any, values: Any) -> Any:
+        kind = ir.FunctionType(ir.FloatType(), [ir.FloatType()] * 3)
+        return builder.call(cgutils.get_or_insert_function(builder.module, kind, "llvm.fma.f32"), values)
+
+    return types.float32(types.float32, types.float32, types.float32), emit
 
 
 @njit(cache=True, inline="always")
@@ -82,15 +94,15 @@ def exponential(x):
     x = np.float32(87.0) if x > np.float32(87.0) else x
     # Rounded by way of an integer: a function call would keep the loop scalar.
     # Sums of two int32 are int64 to numba: each is cut back, or half the lanes of a register are lost.
-    power = np.int32(np.int32(x * np.float32(1.44269504) + np.float32(256.5)) - np.int32(256))
+    power = np.int32(np.int32(fused(x, np.float32(1.44269504), np.float32(256.5))) - np.int32(256))
     whole = np.float32(power)
-    rest = x - whole * np.float32(0.693359375) + whole * np.float32(2.12194440e-4)
-    sum_ = np.float32(1.9875691500e-4) * rest + np.float32(1.3981999507e-3)
-    sum_ = sum_ * rest + np.float32(8.3334519073e-3)
-    sum_ = sum_ * rest + np.float32(4.1665795894e-2)
-    sum_ = sum_ * rest + np.float32(1.6666665459e-1)
-    sum_ = sum_ * rest + np.float32(5.0000001201e-1)
-    value = sum_ * rest * rest + rest + np.float32(1.0)
+    rest = fused(whole, np.float32(2.12194440e-4), fused(whole, np.float32(-0.693359375), x))
+    sum_ = fused(np.float32(1.9875691500e-4), rest, np.float32(1.3981999507e-3))
+    sum_ = fused(sum_, rest, np.float32(8.3334519073e-3))
+    sum_ = fused(sum_, rest, np.float32(4.1665795894e-2))
+    sum_ = fused(sum_, rest, np.float32(1.6666665459e-1))
+    sum_ = fused(sum_, rest, np.float32(5.0000001201e-1))
+    value = fused(sum_ * rest, rest, rest) + np.float32(1.0)
     value *= float_of_bits(np.uint32(np.uint32(power + np.int32(127)) << np.uint32(23)))
     return given if np.isnan(given) else value  # the power of a NaN is any number
 

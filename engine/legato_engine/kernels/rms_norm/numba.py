@@ -1,25 +1,49 @@
-"""RMSNorm that adds first, in one pass and one call; leaves what the linear layer after it takes."""
+"""RMSNorm that adds first, in one call; leaves what the linear layer after it takes.
+
+A row is the same to the last bit whoever computes it: these calls, or a program of a whole step, into which the
+functions of a row are compiled once more. So the order of sums is written down, and none is left to the compiler.
+"""
 
 import numpy as np
 from numba import njit, prange
 
-from legato_engine.kernels.scalar import RELAXED, stored
+from legato_engine.kernels.lanes import across, multiply
+from legato_engine.kernels.scalar import stored
+from legato_engine.kernels.vector import add, address, load, zero
 
 FEW = 4  # rows that are not worth waking a second thread for
 
 
-@njit(cache=True, fastmath=RELAXED)
+@njit(cache=True)
+def _sum_of_squares(row):
+    """Of contiguous float32 [width]: 16 sums of every sixteenth, then those by halves, then what is left over."""
+    width, at, sums = row.shape[0], address(row), zero()
+    for _ in range(width // 16):
+        numbers = load(at)
+        sums = add(sums, multiply(numbers, numbers))
+        at += 64
+    total = across(sums)
+    for i in range(width // 16 * 16, width):
+        total += row[i] * row[i]
+    return total
+
+
+@njit(cache=True, error_model="numpy")
+def _scale(row, eps):
+    return np.float32(1) / np.sqrt(_sum_of_squares(row) / np.float32(row.shape[0]) + eps)
+
+
+@njit(cache=True)
 def norm_row(x, residual, weight, eps, out):
-    squares = np.float32(0)
+    """Of one row of `add_rms_norm`."""
     for i in range(x.shape[0]):
         residual[i] += x[i]
-        squares += residual[i] * residual[i]
-    scale = np.float32(1) / np.sqrt(squares / np.float32(x.shape[0]) + eps)
+    scale = _scale(residual, eps)
     for i in range(x.shape[0]):
         out[i] = stored(residual[i] * scale * weight[i], out)
 
 
-@njit(cache=True, parallel=True, nogil=True, fastmath=RELAXED)
+@njit(cache=True, parallel=True, nogil=True)
 def _many(x, residual, rows, weight, eps, out):
     for row in prange(rows):
         norm_row(x[row], residual[row], weight, eps, out[row])
@@ -27,7 +51,9 @@ def _many(x, residual, rows, weight, eps, out):
 
 @njit(cache=True)
 def add_rms_norm(x, residual, rows, weight, eps, out):
-    """residual += x; out = its norm. x and residual float32 [rows, hidden]; out float32, or bfloat16 as uint16."""
+    """residual += x; out = its norm. x and residual float32 [rows, hidden]; out float32, or bfloat16 as uint16; all
+    contiguous.
+    """
     if rows > FEW:
         _many(x, residual, rows, weight, eps, out)
         return
@@ -35,19 +61,17 @@ def add_rms_norm(x, residual, rows, weight, eps, out):
         norm_row(x[row], residual[row], weight, eps, out[row])
 
 
-@njit(cache=True, fastmath=RELAXED)
+@njit(cache=True)
 def norm_head(head, weight, eps):
-    squares = np.float32(0)
-    for i in range(head.shape[0]):
-        squares += head[i] * head[i]
-    scale = np.float32(1) / np.sqrt(squares / np.float32(head.shape[0]) + eps)
+    """Of one head of `norm_heads`."""
+    scale = _scale(head, eps)
     for i in range(head.shape[0]):
         head[i] *= scale * weight[i]
 
 
-@njit(cache=True, parallel=True, nogil=True, fastmath=RELAXED)
+@njit(cache=True, parallel=True, nogil=True)
 def norm_heads(parts, first, heads, weight, eps):
-    """The norm of each of `heads` heads from `first` on, in place. parts float32 [rows, all heads, dim]."""
+    """The norm of each of `heads` heads from `first` on, in place. parts float32 [rows, all heads, dim], contiguous."""
     for row in prange(parts.shape[0]):
         for head in range(first, first + heads):
             norm_head(parts[row, head], weight, eps)

@@ -1,13 +1,15 @@
-"""Rotary embedding in place and the KV write to the arena, in one pass."""
+"""Rotary embedding in place and the KV write to the arena, in one pass. A number is the same to the last bit wherever
+it stands and whoever computes it.
+"""
 
 from numba import njit, prange
 
-from legato_engine.kernels.scalar import RELAXED, stored
+from legato_engine.kernels.scalar import stored
 
 FEW = 8
 
 
-@njit(cache=True, fastmath=RELAXED)
+@njit(cache=True)
 def _turn(head, cos, sin):
     half = cos.shape[0]
     for i in range(half):
@@ -17,7 +19,7 @@ def _turn(head, cos, sin):
         head[half + i] = second * cos[i] + first * sin[i]
 
 
-@njit(cache=True, fastmath=RELAXED)
+@njit(cache=True)
 def rotate_row(heads, queries, cos, sin, block, layer, place):
     kv_heads = block.shape[2]
     for head in range(queries + kv_heads):
@@ -30,7 +32,7 @@ def rotate_row(heads, queries, cos, sin, block, layer, place):
                 target[i] = stored(source[i], target)
 
 
-@njit(cache=True, parallel=True, nogil=True, fastmath=RELAXED)
+@njit(cache=True, parallel=True, nogil=True)
 def _many(qkv, queries, positions, cos, sin, arena, layer, slots):
     size = arena.shape[4]
     for row in prange(positions.shape[0]):

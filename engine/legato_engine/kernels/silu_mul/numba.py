@@ -1,14 +1,16 @@
-"""SiLU(gate) · up in one pass; leaves what the linear layer after it takes."""
+"""SiLU(gate) · up in one pass; leaves what the linear layer after it takes. A number is the same to the last bit
+wherever it stands and whoever computes it.
+"""
 
 import numpy as np
 from numba import njit, prange
 
-from legato_engine.kernels.scalar import RELAXED, exponential, stored
+from legato_engine.kernels.scalar import exponential, stored
 
 FEW = 2
 
 
-@njit(cache=True, fastmath=RELAXED, error_model="numpy")  # a check for division by zero would keep the loop scalar
+@njit(cache=True, error_model="numpy")  # a check for division by zero would keep the loop scalar
 def silu_mul_row(gate_up, out):
     inner = out.shape[0]
     gate, up = gate_up[:inner], gate_up[inner:]
@@ -16,7 +18,7 @@ def silu_mul_row(gate_up, out):
         out[i] = stored(gate[i] / (np.float32(1) + exponential(-gate[i])) * up[i], out)
 
 
-@njit(cache=True, parallel=True, nogil=True, fastmath=RELAXED)
+@njit(cache=True, parallel=True, nogil=True)
 def _many(gate_up, rows, out):
     for row in prange(rows):
         silu_mul_row(gate_up[row], out[row])
