@@ -64,7 +64,8 @@ def choose(dtype: str, processor: Processor, device: torch.device, config: Model
         return Formats("tiles", "tiles", torch.float32, "bfloat16", why)
     if processor.vnni:
         form: Kernels = "int8-bf16" if processor.bf16 else "int8"
-        why = f"float32; 8-bit activations times the file's own codes where it has them; KV in bfloat16 ({processor})"
+        kv = "KV in bfloat16" + (", and prompts' products with it" if processor.bf16 else "")
+        why = f"float32; 8-bit activations times the file's own codes where it has them; {kv} ({processor})"
         return Formats(form, form, torch.float32, "bfloat16", why)
     why = f"float32, from 4-bit and 8-bit codes where the file has them ({processor})"
     return Formats("codes", "codes", torch.float32, "float32", why)

@@ -264,6 +264,7 @@ def test_auto_with_vnni_rounds_activations_and_kv_unless_asked_otherwise(
     run.decode(range(5))
 
     assert int8.formats.startswith(f"{form}: float32")
+    assert ("prompts' products with it" in int8.formats) == (form == "int8-bf16")
     assert int8.layout.dtype == kv
     close = sum(oracle.check(prompt, output, tie=1.0) for prompt, output in zip(chosen, run.outputs, strict=True))
     assert close <= 0.1 * 5 * 24
