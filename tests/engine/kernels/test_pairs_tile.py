@@ -1,0 +1,25 @@
+"""Queries as products in pairs take them: each number the nearest bfloat16, in pairs of neighbouring dimensions."""
+
+import numpy as np
+import torch
+
+from legato_engine.kernels.attention.numba_pairs_tile import pack_queries
+
+LANES, DIM = 32, 64
+SPECIAL = [0x3F808000, 0x3F818000, 0x3F808001, 0x7F7FFFFF, 0x7F800000, 0xFF800000, 0x7F800001, 0xFFFFFFFF, 0x80000001]
+
+
+def test_queries_are_rounded_as_torch_does_and_paired():
+    """Ties go to even, too large ones become infinite, and what is no number stays none. Of 32 dimensions, 16 even ones
+    are before 16 odd ones."""
+    asked = torch.randn(DIM, LANES).numpy()
+    for place, bits in enumerate(SPECIAL):
+        asked.view(np.uint32)[place::16, place] = bits
+    expected = torch.from_numpy(asked).bfloat16().float().reshape(DIM // 32, 2, 16, LANES)
+
+    pack_queries(asked.ctypes.data, DIM)
+
+    words = asked.view(np.uint32)[: DIM // 2].reshape(DIM // 32, 16, LANES)
+    for which, halves in enumerate((words << 16, words & 0xFFFF0000)):
+        found = torch.from_numpy(halves.view(np.float32))
+        torch.testing.assert_close(found, expected[:, which], atol=0, rtol=0, equal_nan=True)
