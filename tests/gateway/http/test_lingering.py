@@ -38,11 +38,12 @@ def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, Any]]:
 
 
 async def refuses(scope: Any, receive: Any, send: Any) -> None:
-    """Answers without reading a body, but one at /read."""
+    """Answers without reading a body, but one at /read. At /last it closes the connection."""
     if scope["path"] == "/read":
         while (await receive()).get("more_body"):
             pass
     said = [(b"content-length", b"7"), *((name, value) for name, value in scope["headers"] if name == b"connection")]
+    said += [(b"connection", b"close")] if scope["path"] == "/last" else []
     await send({"type": "http.response.start", "status": 413, "headers": said})
     await send({"type": "http.response.body", "body": b"refused"})
 
@@ -217,6 +218,23 @@ async def test_a_connection_that_its_answer_closes_is_not_reset_under_a_client_t
     assert answer.count(b"connection: close") == 1
     assert answer.endswith(b"refused")
     assert not service.counted
+
+
+async def test_behind_the_last_answer_of_a_connection_no_request_is_read() -> None:
+    """Its client would get no answer, and not know whether it was obeyed."""
+
+    def client(address: tuple[str, int]) -> bytes:
+        with Client.to(address) as made:
+            made.own.sendall(START.replace(b"/", b"/last", 1) + b"content-length: 9\r\n\r\n")
+            answer = made.read(times=2)
+            made.own.sendall(b"x" * 9 + START + b"content-length: 0\r\n\r\n")
+            return answer
+
+    async with serving() as service:
+        answer = await asyncio.to_thread(client, service.address)
+        await service.end()
+    assert answer.endswith(b"refused")
+    assert service.state.total_requests == 1
 
 
 async def test_a_long_body_that_is_read_leaves_the_connection_open() -> None:

@@ -88,12 +88,16 @@ def test_the_stop_token_that_ended_a_choice_is_told_when_its_end_is(lab):
     assert choice.take(TokenItem("r", 1, 0, 2, (), finish="stop")).stop_token == 9
     empty = _choice(lab, own_stop_tokens=frozenset({9}))
     assert empty.take(TokenItem("r", 1, 0, 0, (), finish="stop")).stop_token is None
+    spells = lab.vocabulary.token_bytes(9).decode()
+    both = _choice(lab, own_stop_tokens=frozenset({9}), stop=(spells,), include_stop=True)
+    delta = both.take(TokenItem("r", 1, 0, 0, (1, 9), finish="stop"))
+    assert (delta.stop, delta.stop_token) == (spells, None)
 
 
 def test_the_worker_says_how_a_choice_ended_unless_its_last_text_is_a_stop_string(lab):
     vocabulary = Pieces(b"ab", "🎉".encode()[:2])
-    for stop, told in (("never", ("ab�", "length")), ("�", ("ab", "stop"))):
-        choice = Choice(0, lab.request(stop=(stop,)), vocabulary)
+    for stop, least, told in (("never", 0, ("ab�", "length")), ("�", 1, ("ab", "stop")), ("�", 2, ("ab�", "length"))):
+        choice = Choice(0, lab.request(stop=(stop,), least_tokens=least), vocabulary)
         delta = choice.take(TokenItem("r", 1, 0, 0, (0, 1), finish="length"))
         assert (delta.text, choice.finish) == told
 
