@@ -1,0 +1,86 @@
+"""Chats become the text that transformers makes of them, and a template that refuses one says why."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tokenizer_files import write_folder
+from tokenizers import Tokenizer
+from transformers import PreTrainedTokenizerFast
+
+from legato_gateway.tokenizer.chat_template import ChatTemplate
+from legato_gateway.tokenizer.tokens import ModelTokenizer, TokenizeError
+
+TRIMS = "{% for m in messages %}[{{ m.role }}: {{ m.content | trim }}]{% endfor %}"
+
+
+def test_the_chat_template_of_the_built_in_model(tokens: ModelTokenizer, reference: Any) -> None:
+    messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "2 + 2?"}]
+    for given_messages in (messages, messages[1:]):
+        expected = reference.apply_chat_template(given_messages, tokenize=False, add_generation_prompt=True)
+        assert tokens.render_chat(given_messages) == expected
+        assert tokens.encode_chat(given_messages) == reference(expected, add_special_tokens=False)["input_ids"]
+    assert tokens.eos_ids == (2,)
+    assert tokens.vocab_size == 49152
+    assert tokens.token_bytes(2) == b"<|im_end|>"
+    assert tokens.token_bytes(10**6) == b""
+
+
+@pytest.mark.parametrize("said", ["Sure", "Sure, ", " it is\n", "a<|im_end|>\nb", "x" * 500])
+@pytest.mark.parametrize("template", [None, TRIMS])
+def test_a_message_is_continued_where_transformers_does(
+    tokens: ModelTokenizer, reference: Any, said: str, template: str | None
+) -> None:
+    messages = [{"role": "user", "content": "2 + 2?"}, {"role": "assistant", "content": said}]
+    expected = reference.apply_chat_template(
+        messages, tokenize=False, continue_final_message=True, chat_template=template
+    )
+    if template is None:
+        assert tokens.render_chat(messages, {"add_generation_prompt": False}, continued=True) == expected
+    else:
+        assert ChatTemplate(template, {}).render_continued(messages) == expected
+
+
+def test_it_is_known_which_variables_a_template_takes(tmp_path: Path, trained: Tokenizer) -> None:
+    loaded = ModelTokenizer.load(write_folder(tmp_path, trained, chat_template="{% if tools %}x{% endif %}"))
+    assert loaded.template_takes("tools")
+    assert not loaded.template_takes("documents")
+
+
+def test_templates_get_what_they_expect(tmp_path: Path, trained: Tokenizer) -> None:
+    """transformers' functions and filters, its whitespace rules, loop controls and the marks for training."""
+    template = """
+    {%- for m in messages %}
+        {%- if loop.index > 2 %}{% break %}{% endif %}
+        {% generation %}
+[{{ m | tojson }}]
+        {% endgeneration %}
+    {%- endfor %}
+{{ strftime_now('%Y')[:2] }}{% if add_generation_prompt %}>{% endif %}{{ bos_token }}{{ tools is none }}"""
+    write_folder(tmp_path, trained, bos_token="<|begin|>")
+    (tmp_path / "chat_template.jinja").write_text(template)
+    messages = [{"role": "user", "content": f"<{i}é>"} for i in range(4)]
+    shown = ModelTokenizer.load(tmp_path).render_chat(messages)
+    expected = "".join(f'[{{"role": "user", "content": "<{i}é>"}}]\n' for i in range(2))
+    assert shown == f"{expected}20><|begin|>True"
+    theirs = PreTrainedTokenizerFast(tokenizer_object=trained, bos_token="<|begin|>", chat_template=template)
+    assert shown == theirs.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+
+
+@pytest.mark.parametrize(
+    ("template", "text"),
+    [
+        ("{{ raise_exception('roles must alternate') }}", "roles must alternate"),
+        ("{{ messages[0]['content'] + 1 }}", "cannot take these messages"),
+        ("{{ messages[9].content.x }}", "cannot take these messages"),
+        ("{{ ''.__class__.__mro__ }}", "cannot take these messages"),
+        ("{{ messages.append(1) }}", "cannot take these messages"),
+        ("{% for i in range(10**9) %}{% endfor %}", "cannot take these messages"),
+    ],
+)
+def test_a_template_that_refuses_is_an_error_of_the_request(
+    tmp_path: Path, trained: Tokenizer, template: str, text: str
+) -> None:
+    loaded = ModelTokenizer.load(write_folder(tmp_path, trained, chat_template=template))
+    with pytest.raises(TokenizeError, match=text):
+        loaded.encode_chat([{"role": "user", "content": "hi"}])
