@@ -10,6 +10,7 @@ from scrape import metric
 WRITES = 44  # of a service with 20 workers: two for each pool, and one for everything else that it owns
 A_PASS = 4  # its token, and the status of the service and of each pool where it changes
 EVENTS = 6
+START = ("Ready is True", "KVTransportReady is True", "Progressing is False")  # what they tell last
 CALLS = re.compile(r'^legato_operator_api_calls_total\{kind="(\w+)",outcome="(\w+)",verb="(\w+)"\} ([\d.e+]+)', re.M)
 PASSES = re.compile(r'^legato_operator_reconciles_total\{result="done"\} ([\d.e+]+)', re.M)
 
@@ -22,7 +23,7 @@ def test_service_with_twenty_workers_is_settled_with_few_calls_and_then_costs_on
             pools = {"prefill": {"replicas": 10}, "decode": {"replicas": 10}}
             await s.make(build(scaling={"mode": "Fixed"}, **pools))
             await s.wait(lambda: _settled(s))
-            await s.wait(lambda: _told(s, "Ready is True"))
+            await s.wait(lambda: _all_told(s, operator))
             after, passes = await _counted(operator)
             _check_until_settled(after - before, passes)
             before, passes = await _counted(operator)
@@ -78,5 +79,9 @@ async def _settled(s):
     return await s.ready() and await s.condition("Progressing") == ("False", "UpToDate")
 
 
-async def _told(s, note):
-    return any(event["note"].startswith(note) for event in (await s.cluster.list("Event", s.name)).items)
+async def _all_told(s, operator):
+    """Whether the Events of its start are written, one after the other beside the passes, and counted."""
+    events = (await s.cluster.list("Event", s.name)).items
+    told = [event["note"] for event in events if event.get("action") == "Reconcile"]
+    calls, _ = await _counted(operator)
+    return calls["create", "Event"] >= len(told) and all(any(n.startswith(start) for n in told) for start in START)
