@@ -11,7 +11,13 @@ def weights(
     checkpoint: Checkpoint, names: Sequence[str], dtype: torch.dtype, device: torch.device | None = None
 ) -> torch.Tensor:
     """Weights of the projections `names` (without `.weight`), [out, in], outputs in this order."""
-    return torch.cat([checkpoint.tensor(f"{name}.weight").to(device, dtype) for name in names])
+    shapes = [checkpoint.shape(f"{name}.weight") for name in names]
+    found = torch.empty(sum(outputs for outputs, _ in shapes), shapes[0][1], dtype=dtype, device=device)
+    first = 0
+    for name, (outputs, _) in zip(names, shapes, strict=True):
+        checkpoint.read(f"{name}.weight", found[first : first + outputs])
+        first += outputs
+    return found
 
 
 def padded(weight: torch.Tensor, multiple: int = 32) -> torch.Tensor:

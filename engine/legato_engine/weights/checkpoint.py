@@ -37,6 +37,13 @@ class Checkpoint(ABC):
         May be a view of the mapped file: copy before writing to it. Raises MissingTensor.
         """
 
+    def read(self, name: str, out: torch.Tensor) -> None:
+        """Writes the tensor into `out`, contiguous and of its shape, in whose dtype and on whose device it is then.
+
+        Raises MissingTensor.
+        """
+        out.copy_(self.tensor(name))
+
     def vector(self, name: str) -> torch.Tensor:
         """The tensor in float32, in memory of its own: a view would keep the whole mapped file."""
         return self.tensor(name).to(torch.float32, copy=True)

@@ -5,7 +5,9 @@ undone here, on the packed rows, before anything is taken apart.
 """
 
 import math
+from collections import deque
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from mmap import ACCESS_COPY, mmap
 from pathlib import Path
 
@@ -26,6 +28,8 @@ Type = GGMLQuantizationType
 _FLOATS = {Type.F32: torch.float32, Type.F16: torch.float16, Type.BF16: torch.bfloat16}
 TYPES = (*_FLOATS, *gguf_blocks.KINDS)
 _ROPE_FACTORS = "rope_freqs.weight"
+_PART = (1 << 15) - 1  # values dequantized at a time: they stay in a core's cache, and torch sends no threads for fewer
+_PARTS = 32  # of a thread's task
 
 _MODEL_NAMES = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
 _LAYER_NAMES = {
@@ -91,10 +95,27 @@ class GgufFile(Checkpoint):
         kind = Type(info.type)
         if kind in _FLOATS:
             return _reordered(self._floats(info), self._heads(name))
-        found = self.packed(name)
-        if found is None:
-            return torch.from_numpy(dequantize(self._rows(name).numpy(), kind)).view(info.shape)
-        return found.floats().view(info.shape)
+        found = torch.empty(info.shape)
+        self.read(name, found)
+        return found
+
+    def read(self, name: str, out: torch.Tensor) -> None:
+        info = self._info(name)
+        kind, inputs = Type(info.type), info.shape[-1]
+        if kind in _FLOATS or out.device.type != "cpu":
+            super().read(name, out)
+            return
+        rows = self._rows(name)
+        into, inference = out.view(len(rows), inputs), torch.is_inference_mode_enabled()
+        most = max(1, _PART // inputs)
+
+        def fill(task: int) -> None:
+            with torch.inference_mode(inference):
+                for first in range(task, min(task + most * _PARTS, len(rows)), most):
+                    into[first : first + most] = _floats_of(kind, rows[first : first + most], inputs)
+
+        with ThreadPoolExecutor(torch.get_num_threads()) as pool:
+            deque(pool.map(fill, range(0, len(rows), most * _PARTS)), 0)
 
     def packed(self, name: str) -> Packed | None:
         info = self._info(name)
@@ -146,6 +167,12 @@ class GgufFile(Checkpoint):
         if end > len(self._data):
             held = len(self._data)
             raise CorruptModel(f"{path}: truncated: tensor {info.name} ends at byte {end}, the file has {held}")
+
+
+def _floats_of(kind: Type, rows: torch.Tensor, inputs: int) -> torch.Tensor:
+    """Packed rows, uint8 [out, bytes], dequantized to float32 [out, in]."""
+    packed = gguf_blocks.unpacked(kind, rows, inputs)
+    return packed.floats() if packed is not None else torch.from_numpy(dequantize(rows.numpy(), kind))
 
 
 def _mapped(path: Path) -> mmap:

@@ -150,6 +150,17 @@ def test_the_built_in_model_equals_the_reference_dequantization(files: Any) -> N
         assert torch.equal(files.as_converted(found, heads) if heads else found, expected)
 
 
+@pytest.mark.parametrize("kind", ["F32", "Q4_1", "Q6_K"])
+def test_what_is_read_into_a_place_is_the_tensor_in_its_dtype(files: Any, tmp_path: Path, kind: str) -> None:
+    """And nothing beside it."""
+    checkpoint = open_weights(files.write_gguf(tmp_path / "tiny.gguf", files.tiny(Type[kind])))
+    whole = checkpoint.tensor(QUERY)
+    place = torch.full((len(whole) + 2, whole.shape[1]), 7.0, dtype=torch.bfloat16)
+    checkpoint.read(QUERY, place[1:-1])
+    assert torch.equal(place[1:-1], whole.to(torch.bfloat16))
+    assert (place[[0, -1]] == 7).all()
+
+
 def test_a_vector_does_not_hold_the_mapped_file(smollm2):
     """Its norms are float32 in the file already: a view of one would keep all of the file in memory."""
     name = "model.norm.weight"
