@@ -3,6 +3,7 @@
 import contextlib
 import os
 import secrets
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,6 +15,11 @@ MARK = "LEGATO_TEST_SESSION"  # a variable that every process of a test inherits
 # As in the core of a worker. Beside other tests and services, threads of one kernel seldom run at the same time, and
 # by libgomp's default each would spend milliseconds on looking for the others. Read when torch is loaded.
 os.environ.setdefault("GOMP_SPINCOUNT", "10000")
+
+# Some images ask for no bytecode. Each process would then compile what it imports of this project, and rewrite the
+# assertions of all tests again.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
