@@ -301,6 +301,10 @@ class SharedService:
         if service is not None:
             service.stop()
 
+    def forget(self) -> None:
+        """The service is the caller's alone from now on, who ends it."""
+        self._service = None
+
 
 _SHARED = pytest.StashKey[SharedService]()
 

