@@ -42,7 +42,7 @@ class BoundedConnection(Secured, H11Protocol):
         before = self.cycle
         super().data_received(data)
         self._body = self._body + len(data) if self.cycle is before and self.conn.their_state is h11.SEND_BODY else 0
-        if self._body > MAX_BODY_BYTES and not self.transport.is_closing():
+        if self._body > MAX_BODY_BYTES:
             self._refused("body")
             self.transport.close()
 
