@@ -112,6 +112,8 @@ async def test_an_origin_is_of_one_request_alone() -> None:
             for before in (b"", whole):
                 status, headers = await talk(before + rest, expected == 408)
                 assert (status, of_cors(headers)) == (expected, {}), rest
+        status, headers = await talk(b"\r\n" * (MAX_HEAD_BYTES // 2 + 1))  # of which no request has come
+        assert (status, of_cors(headers)) == (431, {})
 
 
 async def test_ports_of_the_gateways_own_take_no_part_in_it() -> None:
