@@ -6,7 +6,7 @@ from typing import Any
 
 import kube
 import pytest
-from kube import Namespace
+from kube import Namespace, Object
 from load import Load, answers
 from service import Service, network_is_the_clusters
 
@@ -37,7 +37,8 @@ spec:
         containers: [{{name: worker, volumeMounts: [{{name: profiles, mountPath: /profiles}}]}}]
         volumes: [{{name: profiles, configMap: {{name: profiles}}}}]
   prefill: *pool
-  gateway: {{replicas: {gateways}}}
+  gateway: {gateway}
+  tracing: {tracing}
   routing: {{localPrefillBelowTokens: 0}}
   scaling: {{mode: External, prefill: {{min: 1, max: 2}}, decode: {{min: {decode}, max: 3}}}}
   drain: {{deadline: 30s}}
@@ -47,14 +48,17 @@ Serve = Callable[..., Service]
 
 @pytest.fixture(scope="module")
 def serve(namespace: Namespace) -> Iterator[Serve]:
-    """Applies a service of one prefill worker, and waits until it is ready."""
+    """Applies a service of one prefill worker. `gateway` and `tracing` are fields of its manifest."""
     if not network_is_the_clusters():
         pytest.skip("a port-forward ends with its gateway; this needs the cluster's own network")
     made: list[Service] = []
     namespace.apply(_PROFILES.format(profile=json.dumps(PROFILE)))
 
-    def apply(name: str, gateways: int = 1, decode: int = 1) -> Service:
-        namespace.apply(_TEXT.format(name=name, gateways=gateways, decode=decode))
+    def apply(
+        name: str, gateways: int = 1, decode: int = 1, gateway: Object | None = None, tracing: Object | None = None
+    ) -> Service:
+        fields = json.dumps({"replicas": gateways, **(gateway or {})}), json.dumps(tracing or {})
+        namespace.apply(_TEXT.format(name=name, gateway=fields[0], tracing=fields[1], decode=decode))
         made.append(Service(namespace, name))
         return made[-1]
 
