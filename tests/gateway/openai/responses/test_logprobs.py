@@ -165,6 +165,16 @@ def test_all_tokens_of_one_character_are_told_with_it() -> None:
     assert [bytes(one["bytes"]) for one in item["content"][0]["logprobs"]] == [b"\xc3", b"\xa9", b"!"]
 
 
+def test_a_token_without_text_is_told_with_what_follows() -> None:
+    made = writer(BOTH)
+    tokens = [TokenText(id, text, text.encode(), TokenLogprobs(-1.0, ()), 0) for id, text in ((1, ""), (2, "!"))]
+    made.delta(0, Delta(0, "!", tuple(tokens), "stop"))
+    made.end(Usage())
+    assert made.final is not None
+    (item,) = json.loads(encode(made.final))["output"]
+    assert [one["token"] for one in item["content"][0]["logprobs"]] == ["", "!"]
+
+
 @pytest.mark.parametrize("begin", ["<think>", '<tool_call>{"name": "f", "arguments": {"a": "'])
 def test_those_of_reasoning_and_calls_are_not_kept(begin: str) -> None:
     made = writer(BOTH)
