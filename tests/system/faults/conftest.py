@@ -57,6 +57,7 @@ class Round:
         self._processes: dict[str, list[psutil.Process]] = {name: service.processes(name) for name in workers}
         self.epochs = {worker["worker"]: worker["epoch"] for worker in service.workers()}
         self._earlier = {record["id"] for record in service.state()["requests"]}
+        self._aborted = {worker["worker"]: self._aborts(worker["worker"]) for worker in service.workers("decode")}
         self.streams = _ask(service, prompts, salt)
         self.victim = self.target = self.receiver = ""
 
@@ -84,6 +85,12 @@ class Round:
         for process in self._processes[self.victim]:
             if process.is_running():
                 process.send_signal(number)
+
+    @property
+    def receiver_gave_up(self) -> bool:
+        """Whether the receiver has aborted a hand-off since the round began. Its blocks are quarantined from then on,
+        until its connection to the sender is closed: that may be over before anybody sees it."""
+        return self._aborts(self.receiver) > self._aborted[self.receiver]
 
     def finish(self, undisturbed: list[Any]) -> None:
         """Both streams end rightly; the request was computed again if, and only if, its worker had to do with it."""
@@ -122,7 +129,13 @@ class Round:
     def _bytes_sent(self) -> int:
         """By hand-offs, since the prefill worker's start."""
         (worker,) = self._service.workers("prefill")
-        return int(self._service.told_by(worker["worker"])["totals"]["transfer"]["bytes_sent"])
+        return self._transfer_count(worker["worker"], "bytes_sent")
+
+    def _aborts(self, worker: str) -> int:
+        return self._transfer_count(worker, "aborted")
+
+    def _transfer_count(self, worker: str, what: str) -> int:
+        return int(self._service.told_by(worker)["totals"]["transfer"][what])
 
 
 @pytest.fixture

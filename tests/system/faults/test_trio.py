@@ -27,8 +27,7 @@ def test_a_worker_that_hangs_and_wakes_up_late_disturbs_no_stream(
     round = stopped(trio, role, stage, "hang")
     trio.until(lambda: trio.worker(round.victim)["connection"] == "hung", "the gateway has given it up")
     if (role, stage) == ("prefill", "pushing"):
-        receiver = round.receiver
-        trio.until(lambda: trio.worker(receiver)["quarantined_blocks"], "blocks it may still write to are kept away")
+        trio.until(lambda: round.receiver_gave_up, "blocks it may still write to are kept away")
     round.signal(signal.SIGCONT)
     round.finish(undisturbed)
     trio.until_connected(round.victim)
