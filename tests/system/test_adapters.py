@@ -202,7 +202,7 @@ def test_one_of_the_hub_is_downloaded_and_one_that_is_not_there_changes_nothing(
     assert adapted.said("of the hub") == adapted.said("green") != adapted.said("smollm2")
     adapted.edit("red", more=[{"name": "lost", "source": {"huggingFace": repository | {"repo": "owner/lost"}}}])
     service.until(lambda: "change rejected" in service.log(), "the edit is refused")
-    lost = f"hf:owner/lost@{fake_hub.COMMIT}: no such repository, or none that HF_TOKEN may read"
+    lost = f"adapter lost: hf:owner/lost@{fake_hub.COMMIT}: no such repository, or none that HF_TOKEN may read"
     assert f"spec.model.adapters.1.source.huggingFace: {lost}" in service.log()
     assert adapted.models() == ["smollm2", "red", "green", "of the hub"]
     assert adapted.epochs() == epochs

@@ -10,6 +10,8 @@ from tempfile import mkdtemp
 
 import numba
 
+from legato_engine.kernels.saving import save_one_at_a_time
+
 
 def _keep_compiled_beside(folder: Path) -> None:
     """Let numba keep compiled kernels in a folder of their own for this text of all kernels.
@@ -44,3 +46,4 @@ def _copied(compiled: Path, into: Path) -> Path:
 
 
 _keep_compiled_beside(Path(__file__).parent)
+save_one_at_a_time()
