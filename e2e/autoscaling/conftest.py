@@ -1,8 +1,9 @@
 """Services of paced workers on GPUs that are numbers alone, and the figures that tests of them have found."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from types import MappingProxyType
 from typing import Any
 
 import gpus
@@ -65,12 +66,15 @@ def nodes(cluster: None) -> Iterator[list[str]]:
 
 @pytest.fixture(scope="module")
 def serve(namespace: Namespace, nodes: list[str]) -> Iterator[Serve]:
-    """Applies a service, with other `scaling` fields than `SCALING` has."""
+    """Applies a service, with other `scaling` fields than `SCALING` has. `profile` replaces parts of `PROFILE`, for all
+    services of the file."""
     made: list[Service] = []
 
-    def apply(name: str, gateways: int = 1, **scaling: Any) -> Service:
-        text = json.dumps({**SCALING, **scaling})
-        namespace.apply(_TEXT.format(name=name, profile=json.dumps(PROFILE), gateways=gateways, scaling=text))
+    def apply(
+        name: str, gateways: int = 1, profile: Mapping[str, Any] = MappingProxyType({}), **scaling: Any
+    ) -> Service:
+        paced, text = json.dumps({**PROFILE, **profile}), json.dumps({**SCALING, **scaling})
+        namespace.apply(_TEXT.format(name=name, profile=paced, gateways=gateways, scaling=text))
         made.append(Service(namespace, name))
         return made[-1]
 

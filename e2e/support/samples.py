@@ -38,7 +38,8 @@ class Sample:
 
     at: float
     workers: tuple[Seen, ...]
-    wishes: Mapping[str, int]  # replicas of the WorkerPools, which the autoscaler writes
+    wishes: Mapping[str, int]  # replicas of the WorkerPools, which whoever scales writes
+    owners: Mapping[str, tuple[str, ...]]  # who that is, as `metadata.managedFields` tells
 
     def of(self, role: str) -> list[Seen]:
         return [worker for worker in self.workers if worker.role == role]
@@ -127,6 +128,7 @@ class Samples:
             time.monotonic(),
             tuple(_seen(item) for item in workers if item["metadata"]["labels"]["serving.legato.dev/role"] in ROLES),
             {item["spec"]["role"]: item["spec"]["replicas"] for item in pools},
+            {item["spec"]["role"]: tuple(_owners(item)) for item in pools},
         )
 
 
@@ -152,6 +154,12 @@ def violations(samples: list[Sample], spec: Mapping[str, Any]) -> Iterator[str]:
 def _items(session: httpx.Client, path: str, selector: str) -> list[Object]:
     found: list[Object] = session.get(path, params={"labelSelector": selector}).raise_for_status().json()["items"]
     return found
+
+
+def _owners(pool: Object) -> Iterator[str]:
+    for entry in pool["metadata"]["managedFields"]:
+        if "f:replicas" in entry["fieldsV1"].get("f:spec", {}):
+            yield entry["manager"]
 
 
 def _seen(pod: Object) -> Seen:
