@@ -12,9 +12,9 @@ _save = IndexDataCacheFile.save
 def save_one_at_a_time() -> None:
     """Let no process save compiled code into a folder while another does.
 
-    To save a function compiled for some types, numba reads the index of its files, takes the next free name, and writes the
-    index, then the file. Two processes that compile it for different types would take the same name, and whoever reads the
-    index later may find the code of other types: wrong numbers, or reads of other memory.
+    To save a function compiled for some types, numba reads the index of its files, takes the next free name, and writes
+    the index, then the file. Two processes that compile it for different types would take the same name, and whoever
+    reads the index later may find the code of other types: wrong numbers, or reads of other memory.
     """
     IndexDataCacheFile.save = _save_alone
 
