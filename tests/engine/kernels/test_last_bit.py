@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from legato_engine.kernels.low_rank import numba as low_rank
 from legato_engine.kernels.rms_norm import numba as rms_norm
 from legato_engine.kernels.rope import naive as naive_rope
 from legato_engine.kernels.rope import numba as rope
@@ -18,14 +19,24 @@ def normal(*shape):
     return torch.randn(shape).numpy()
 
 
+def by_halves(sums):
+    """Their sum, in the order that the kernels' sources tell."""
+    while len(sums) > 1:
+        sums = sums[: len(sums) // 2] + sums[len(sums) // 2 :]
+    return sums[0]
+
+
+def fused(a, b, c):
+    """a · b + c, rounded once: a product of two float32 is exact in float64, and so is their sum here."""
+    return (a.astype(np.float64) * b + c).astype(np.float32)
+
+
 def scale(row):
     """Each operation rounded, in the order that the kernel's source tells."""
     whole, sums = len(row) // 16 * 16, np.zeros(16, np.float32)
     for numbers in row[:whole].reshape(-1, 16):
         sums += numbers * numbers
-    while len(sums) > 1:
-        sums = sums[: len(sums) // 2] + sums[len(sums) // 2 :]
-    total = sums[0]
+    total = by_halves(sums)
     for number in row[whole:]:
         total += number * number
     return np.float32(1) / np.sqrt(total / np.float32(len(row)) + EPS)
@@ -75,3 +86,33 @@ def test_gate(width):
     silu_mul.silu_mul(gate_up.reshape(2, width).T.copy(), width, alone)
 
     assert np.array_equal(whole, alone.T)
+
+
+@pytest.mark.parametrize("tokens", [1, 7])
+@pytest.mark.parametrize("width", [15, 96, 500])
+def test_low_rank_update(tokens, width):
+    """Of one projection, ranks 0 to 2."""
+    x, down, up, out = coarse(tokens, width), coarse(3, width), coarse(3, 20), coarse(tokens, 20)
+    expected = out.copy()
+    for row, to in zip(x, expected, strict=True):
+        for rank, inner in enumerate([product(line, row) for line in down]):
+            to[:] = fused(up[rank], inner, to)
+
+    low_rank.add(x, np.arange(tokens), down, up.ravel(), np.array([[0, 3, 0, 20, 0]]), out)
+
+    assert np.array_equal(out, expected)
+
+
+def product(a, b):
+    whole, sums = len(a) // 16 * 16, np.zeros(16, np.float32)
+    for left, right in zip(a[:whole].reshape(-1, 16), b[:whole].reshape(-1, 16), strict=True):
+        sums = fused(left, right, sums)
+    total = by_halves(sums)
+    for left, right in zip(a[whole:], b[whole:], strict=True):
+        total = fused(left, right, total)
+    return total
+
+
+def coarse(*shape):
+    """Of so few bits that `fused` is exact, and sums in another order are not the same."""
+    return torch.randn(*shape).bfloat16().float().numpy()

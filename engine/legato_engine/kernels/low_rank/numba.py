@@ -1,32 +1,49 @@
-"""Low-rank updates of some tokens' outputs on a processor. A token is computed alike among few and among many."""
+"""Low-rank updates of some tokens' outputs on a processor. A token is the same to the last bit among few and many:
+`_token` is compiled for each, so the order of sums is written down.
+"""
 
 import numpy as np
 from numba import njit, prange
 
-from legato_engine.kernels.scalar import RELAXED, read
+from legato_engine.kernels.lanes import across
+from legato_engine.kernels.scalar import fused, read
+from legato_engine.kernels.vector import address, load, multiply_add, zero
 
 FEW = 4  # tokens: beyond that, threads share them
 
 
-@njit(cache=True, nogil=True, fastmath=RELAXED)
+@njit(cache=True)
+def _product(a, b):
+    """Of contiguous float32 [size]: 16 sums of every sixteenth, then those by halves, then what is left over."""
+    left, right, sums = address(a), address(b), zero()
+    for _ in range(a.shape[0] // 16):
+        sums = multiply_add(load(left), load(right), sums)
+        left += 64
+        right += 64
+    total = across(sums)
+    for i in range(a.shape[0] // 16 * 16, a.shape[0]):
+        total = fused(a[i], b[i], total)
+    return total
+
+
+@njit(cache=True, nogil=True)
 def _token(x, down, up, parts, out):
     ranks, inputs = down.shape
-    inner = np.empty(ranks, np.float32)
+    floats, inner = np.empty(inputs, np.float32), np.empty(ranks, np.float32)
+    for i in range(inputs):
+        floats[i] = read(x[i])
     for rank in range(ranks):
-        row, total = down[rank], np.float32(0)
-        for i in range(inputs):
-            total += row[i] * read(x[i])
-        inner[rank] = total
+        inner[rank] = _product(down[rank], floats)
     for part in range(len(parts)):
         begin, end, first, size, at = parts[part]
         to = out[first : first + size]
         for rank in range(begin, end):
             row, by = up[at + (rank - begin) * size : at + (rank - begin + 1) * size], inner[rank]
             for i in range(size):
-                to[i] += by * row[i]
+                to[i] = fused(by, row[i], to[i])
 
 
-@njit(cache=True, parallel=True, nogil=True, fastmath=RELAXED)
+@njit(cache=True, parallel=True, nogil=True)
 def _many(x, tokens, down, up, parts, out):
     for index in prange(len(tokens)):
         _token(x[tokens[index]], down, up, parts, out[tokens[index]])
