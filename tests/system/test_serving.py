@@ -56,6 +56,8 @@ def test_scaling_and_editing_take_effect_while_it_runs(service) -> None:
     service.file.write_text(good.replace("decode: {min: 1, max: 4}", "decode: {min: 1, max: 1}"))
     _until_said(service, before, "change applied")
     service.until(lambda: len(service.workers("decode")) == 1, "the second decode worker is gone")
+    scaled = service.command("scale", "decode", "1")  # or the second would be back once there may be four again
+    assert scaled.returncode == 0, scaled.stderr
     before = len(service.log())
     service.file.write_text(good)
     _until_said(service, before, "change applied")
