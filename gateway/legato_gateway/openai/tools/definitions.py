@@ -76,12 +76,14 @@ class OfferedTools:
 def offered(body: ChatBody, family: str | None, why_not: str, answer: Grammar | None = None) -> OfferedTools:
     """What `body` offers. `family` is how its model writes calls; None where it cannot, for the reason `why_not`.
     `answer` is what an answer without calls has to match. Raises BadRequest with the path of what is wrong."""
-    older = not _given(body.tools) and _given(body.functions)
+    older = _given(body.functions)
+    if older and _given(body.tools):
+        raise BadRequest("functions cannot be given beside tools, of which they are the older form", param="functions")
     param = "functions" if older else "tools"
     found, shown = _functions(body.functions) if older else _tools(body.tools)
     choice = _choice(body, older)
     _check_required(older, choice, {function.name for function in found})
-    _check_required(not older, _choice(body, not older), set())
+    _check_required(not older, _choice(body, not older), set())  # that of the other form, which offers none
     if family is None and found and choice != "none":
         raise Unsupported(f"{param} are not supported by this server: {why_not}", param=param)
     place = "functions[{}]" if older else "tools[{}].function"

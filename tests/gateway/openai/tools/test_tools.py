@@ -230,6 +230,7 @@ WRONG: list[tuple[dict[str, Any], str, str | None]] = [
         None,
     ),
     ({"functions": [{"name": "f"}, {"name": "f"}]}, "functions[1].name", None),
+    ({"functions": [{"name": "f"}], "tools": [NOW]}, "functions", None),
     ({"messages": [RESULT]}, "messages[0].tool_call_id", None),
     ({"messages": [{"role": "tool", "content": "x"}]}, "messages[0].tool_call_id", None),
     ({"messages": [{"role": "function", "name": "f", "content": "x"}]}, "messages[0].name", None),
