@@ -63,6 +63,13 @@ class Scripted(Simulation):
         self.relay.workers.received(worker.name, worker.load())
         self.time.advance(0.01)
 
+    def draining(self, generation: RunningGeneration) -> SimulatedWorker:
+        """The worker that decodes it, which is told to drain and has been looked at since."""
+        source = self.decoding(generation)
+        self.drain(source)
+        self.load(source)
+        return source
+
     def until(self, condition: Callable[[], Any]) -> None:
         for _ in range(200):
             if condition():

@@ -68,9 +68,7 @@ def test_while_a_sequence_migrates_both_workers_are_heard_under_their_own_attemp
 ):
     run = Scripted(lab, "u", "u")
     generation = run.start()
-    source = run.decoding(generation)
-    run.drain(source)
-    run.load(source)
+    source = run.draining(generation)
     sub, known = run.sub(generation), generation.completion_tokens
     target = sub.target.decode
     item = TokenItem(sub.id, attempt, 0, known, (token_at(7, 0, known),))
@@ -83,9 +81,7 @@ def test_while_a_sequence_migrates_both_workers_are_heard_under_their_own_attemp
 def test_the_target_of_a_failed_migration_is_cancelled_and_no_other(lab):
     run = Scripted(lab, "u", "u", first_migration_delay=5.0)
     generation = run.start()
-    source = run.decoding(generation)
-    run.drain(source)
-    run.load(source)
+    run.draining(generation)
     sub = run.sub(generation)
     target = sub.target.decode
     run.relay.workers.received(target, Failed(sub.id, 2, "transfer", "scripted", "transfer", True))

@@ -85,9 +85,7 @@ def test_a_sequence_that_starts_on_a_draining_worker_leaves_it(lab):
 
 def _migrating(run):
     generation = run.start()
-    source = run.decoding(generation)
-    run.drain(source)
-    run.load(source)
+    source = run.draining(generation)
     return generation, source, run.workers[run.sub(generation).target.decode]
 
 

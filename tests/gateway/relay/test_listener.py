@@ -158,9 +158,7 @@ def test_bad_frames_and_foreign_workers_are_counted_by_worker(lab):
 def test_a_committed_hand_off_moves_its_sequence_and_is_noted(lab):
     run = Scripted(lab, "u", "u")
     generation = run.start()
-    source = run.decoding(generation)
-    run.drain(source)
-    run.load(source)
+    source = run.draining(generation)
     sub = run.sub(generation)
     target = sub.target.decode
     before = count("migrations_total"), count("handoff_seconds_count")

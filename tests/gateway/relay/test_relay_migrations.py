@@ -136,15 +136,18 @@ def test_frames_on_their_way_when_choices_part_are_still_understood(lab):
 def test_a_failed_move_goes_on_where_it_was(lab):
     async def test():
         async with lab.running(lab.unified(2), max_migrations=3) as gateway:
-            reader = gateway.submit(max_tokens=300)
+            for worker in gateway.workers:
+                worker.hold("decoding", after=4)  # there is a sequence to move until the last attempt
+            reader = gateway.submit(max_tokens=30)
             reader.take(await anext(reader.generation))
             source = lab.worker(gateway, reader.generation.route.decode)
             target = next(worker for worker in gateway.workers if worker is not source)
             target.engine.refusals.extend([Refusal("transfer", retry=True)] * 10)
             await source.drain()
             await target.wait(lambda: len(target.got(Decode)) == 3)
+            source.release()
             await reader.read()
-            assert reader.text == lab.text_of(7, 300)
+            assert reader.text == lab.text_of(7, 30)
             assert reader.generation.route.decode == source.name
 
     lab.run(test)
