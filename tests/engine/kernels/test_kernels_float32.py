@@ -271,14 +271,14 @@ def test_auto_with_vnni_rounds_activations_and_kv_unless_asked_otherwise(
 
 
 def test_sizes_that_kernels_cannot_count_in_are_left_to_torch(smollm2):
-    chosen = formats.choose("auto", PLAIN, torch.device("cpu"), smollm2.config, block_size=6)
+    chosen = formats.choose("auto", PLAIN, None, smollm2.config, block_size=6)
 
     assert chosen.kernels == "torch"
     assert "blocks of 6 tokens are no multiple of 4" in str(chosen)
-    odd = formats.choose("float32", PLAIN, torch.device("cpu"), replace(smollm2.config, head_dim=20), 16)
+    odd = formats.choose("float32", PLAIN, None, replace(smollm2.config, head_dim=20), 16)
     assert odd.kernels == "torch"
     assert "head_dim 20 is no multiple of 32" in str(odd)
-    assert formats.choose("Float32", PLAIN, torch.device("cpu"), smollm2.config, 16).kernels == "float32"
+    assert formats.choose("Float32", PLAIN, None, smollm2.config, 16).kernels == "float32"
 
 
 @pytest.mark.parametrize(
@@ -291,7 +291,7 @@ def test_sizes_that_kernels_cannot_count_in_are_left_to_torch(smollm2):
     ids=["torch", "tiles", "no such KV"],
 )
 def test_kv_in_a_format_that_nothing_reads_is_refused(smollm2, dtype, processor, kv, allowed):
-    chosen = formats.choose(dtype, processor, torch.device("cpu"), smollm2.config, 16)
+    chosen = formats.choose(dtype, processor, None, smollm2.config, 16)
     assert formats.with_kv(chosen, "Auto") is chosen
     with pytest.raises(UnusableFormat, match=f"KV cannot be {kv} with {chosen.name}.*allowed: {allowed}$"):
         formats.with_kv(chosen, kv)

@@ -1,29 +1,14 @@
-"""Low-rank updates of some tokens' outputs on a processor. A token is the same to the last bit among few and many:
-`_token` is compiled for each, so the order of sums is written down.
+"""Low-rank updates of some tokens' outputs on a processor. A token is the same to the last bit among few and many,
+though `_token` is compiled for each.
 """
 
 import numpy as np
 from numba import njit, prange
 
-from legato_engine.kernels.lanes import across
+from legato_engine.kernels.dot import dot
 from legato_engine.kernels.scalar import fused, read
-from legato_engine.kernels.vector import address, load, multiply_add, zero
 
 FEW = 4  # tokens: beyond that, threads share them
-
-
-@njit(cache=True)
-def _product(a, b):
-    """Of contiguous float32 [size]: 16 sums of every sixteenth, then those by halves, then what is left over."""
-    left, right, sums = address(a), address(b), zero()
-    for _ in range(a.shape[0] // 16):
-        sums = multiply_add(load(left), load(right), sums)
-        left += 64
-        right += 64
-    total = across(sums)
-    for i in range(a.shape[0] // 16 * 16, a.shape[0]):
-        total = fused(a[i], b[i], total)
-    return total
 
 
 @njit(cache=True, nogil=True)
@@ -33,7 +18,7 @@ def _token(x, down, up, parts, out):
     for i in range(inputs):
         floats[i] = read(x[i])
     for rank in range(ranks):
-        inner[rank] = _product(down[rank], floats)
+        inner[rank] = dot(down[rank], floats)
     for part in range(len(parts)):
         begin, end, first, size, at = parts[part]
         to = out[first : first + size]

@@ -1,36 +1,21 @@
 """RMSNorm that adds first, in one call; leaves what the linear layer after it takes.
 
 A row is the same to the last bit whoever computes it: these calls, or a program of a whole step, into which the
-functions of a row are compiled once more. So the order of sums is written down, and none is left to the compiler.
+functions of a row are compiled once more.
 """
 
 import numpy as np
 from numba import njit, prange
 
-from legato_engine.kernels.lanes import across, multiply
+from legato_engine.kernels.dot import dot
 from legato_engine.kernels.scalar import stored
-from legato_engine.kernels.vector import add, address, load, zero
 
 FEW = 4  # rows that are not worth waking a second thread for
 
 
-@njit(cache=True)
-def _sum_of_squares(row):
-    """Of contiguous float32 [width]: 16 sums of every sixteenth, then those by halves, then what is left over."""
-    width, at, sums = row.shape[0], address(row), zero()
-    for _ in range(width // 16):
-        numbers = load(at)
-        sums = add(sums, multiply(numbers, numbers))
-        at += 64
-    total = across(sums)
-    for i in range(width // 16 * 16, width):
-        total += row[i] * row[i]
-    return total
-
-
 @njit(cache=True, error_model="numpy")
 def _scale(row, eps):
-    return np.float32(1) / np.sqrt(_sum_of_squares(row) / np.float32(row.shape[0]) + eps)
+    return np.float32(1) / np.sqrt(dot(row, row) / np.float32(row.shape[0]) + eps)
 
 
 @njit(cache=True)

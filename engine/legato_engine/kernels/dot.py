@@ -1,0 +1,23 @@
+"""A product of two rows whose order of sums is written down. Kernels are compiled into several callers, and where the
+compiler may choose the order, it chooses anew in each: the last bits would differ.
+"""
+
+from numba import njit
+
+from legato_engine.kernels.lanes import across
+from legato_engine.kernels.scalar import fused
+from legato_engine.kernels.vector import address, load, multiply_add, zero
+
+
+@njit(cache=True)
+def dot(a, b):
+    """Of contiguous float32 [size]: 16 sums of every sixteenth, then those by halves, then what is left over."""
+    left, right, sums = address(a), address(b), zero()
+    for _ in range(a.shape[0] // 16):
+        sums = multiply_add(load(left), load(right), sums)
+        left += 64
+        right += 64
+    total = across(sums)
+    for i in range(a.shape[0] // 16 * 16, a.shape[0]):
+        total = fused(a[i], b[i], total)
+    return total
