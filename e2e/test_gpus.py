@@ -1,6 +1,5 @@
-"""Workers that ask for GPUs go where those are, and say so when there are too few. GPUs can be numbers alone."""
+"""Workers that ask for GPUs go where those are, and say so when there are too few. GPUs are numbers alone here."""
 
-import os
 from collections.abc import Iterator
 
 import gpus
@@ -76,21 +75,6 @@ def test_one_worker_too_many_is_told_while_the_others_serve(service: Service) ->
     assert "Paris" in answer
     service.scale("decode", 1)
     service.until_settled()
-
-
-@pytest.mark.gpu
-@pytest.mark.skipif(
-    not os.environ.get("LEGATO_E2E_CUDA"),
-    reason="needs real GPUs and an engine image made with DEVICE=cuda: set LEGATO_E2E_CUDA",
-)
-def test_workers_on_real_gpus_answer(namespace: Namespace) -> None:
-    text = MANIFEST.replace("name: gpus", "name: real").replace('nodeSelector: {e2e.legato.dev/gpus: "true"}', "")
-    namespace.apply(text)
-    service = Service(namespace, "real")
-    service.until_ready()
-    answer, route = service.ask("Name the capital of France.")
-    assert "Paris" in answer
-    assert route["transport"].startswith("ucx:")
 
 
 def _set_gpu_resources(system: Namespace, name: str) -> None:

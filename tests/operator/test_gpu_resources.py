@@ -4,9 +4,10 @@ import dataclasses
 
 import pytest
 
+from legato_engine.backends.cuda import support
 from legato_operator.api import parsing
 from legato_operator.manifests import placement, worker
-from legato_operator.planning import limits
+from legato_operator.planning import checks, limits
 
 SLICE = "nvidia.com/mig-3g.71gb"
 PLACEMENT = placement.kubernetes("engine:1", "gateway:1", gpu_resources=("nvidia.com/gpu", SLICE))
@@ -34,3 +35,48 @@ def test_others_are_none_unless_that_is_said(build):
     usual = dataclasses.replace(PLACEMENT, gpu_resources=placement.kubernetes("e", "g").gpu_resources)
     (container,) = worker.template(_spec(build, SLICE), "decode", usual)["spec"]["containers"]
     assert "--device" not in container["args"]
+
+
+def _refused(build, prefill, decode, where=PLACEMENT, **more):
+    pools = {
+        role: {"resources": {"requests": dict.fromkeys(names, 1)}}
+        for role, names in (("prefill", prefill), ("decode", decode))
+    }
+    spec = parsing.read_service(build(**pools, **more)).spec
+    refusal = checks.refusal(spec, 1, where)
+    return refusal.message if refusal else ""
+
+
+FLOAT16 = {"engine": {"dtype": "Float16"}}
+PACED = {"engine": {"runner": "Paced", "profile": "h200-llama-3.1-8b-bf16"}}
+UNIFIED = {"scaling": {"prefill": {"max": 0}}}
+RDMA = {"transfer": {"transport": "RDMA", "rdma": {"resource": SLICE}}}
+
+
+@pytest.mark.parametrize(
+    ("prefill", "decode", "more", "told"),
+    [
+        (["nvidia.com/gpu"], [SLICE], {}, ""),
+        (["nvidia.com/gpu"], [], {}, "spec.decode.resources: must request GPUs (nvidia.com/gpu, " + SLICE),
+        ([], [SLICE], {}, "spec.prefill.resources: must request GPUs"),
+        ([], [SLICE], UNIFIED, ""),
+        ([], [SLICE], PACED, ""),
+        ([], [], FLOAT16, "spec.engine.dtype: Float16 needs workers that request GPUs"),
+        ([SLICE], [SLICE], FLOAT16, ""),
+        *(([SLICE], [SLICE], {"engine": {"blockSize": size}}, "") for size in support.BLOCK_SIZES),
+        *(
+            ([SLICE], [SLICE], {"engine": {"blockSize": size}}, "spec.engine.blockSize: must be one of 16, 32, 64")
+            for size in (8, 128)
+        ),
+        ([], [], {"engine": {"blockSize": 128}}, ""),
+        ([], [], RDMA, "spec.transfer.rdma.resource: must be devices for RDMA, and not GPUs"),
+    ],
+)
+def test_pools_compute_on_devices_that_fit_one_another(build, prefill, decode, more, told):
+    refused = _refused(build, prefill, decode, **more)
+    assert refused.startswith(told)
+    assert bool(refused) is bool(told)
+
+
+def test_processes_of_one_machine_are_not_asked_for_gpus(build):
+    assert _refused(build, ["nvidia.com/gpu"], [], placement.local(("legato",))) == ""

@@ -40,6 +40,7 @@ BASE: dict[str, Any] = {
 }
 PACED = {"engine": {"runner": "Paced", "profile": "one"}}
 ROUTES = {"httpRoute": {"parentRefs": [{"name": "public"}]}, "ingress": {"hosts": ["a.example.com"]}}
+RDMA = {"resource": "rdma/hca_shared_devices_a", "hugePages": {"memory": "1Gi"}}
 FIXED = {"prefill": {"replicas": 2}, "decode": {"replicas": 2}, "scaling": {"mode": "Fixed"}}
 
 CHANGES: dict[str, Any] = {
@@ -79,6 +80,7 @@ CHANGES: dict[str, Any] = {
     "engine.dtype": "Float32",
     "engine.kvCacheDtype": "BFloat16",
     "engine.numerics": "Invariant",
+    "engine.onKernelFailure": "Torch",
     "engine.runner": "Paced",
     "engine.profile": "other",
     "gateway.replicas": 2,
@@ -115,6 +117,12 @@ CHANGES: dict[str, Any] = {
     "transfer.required": True,
     "transfer.onFailure": "Fail",
     "transfer.checksum": False,
+    "transfer.rdma.resource": "rdma/ib",
+    "transfer.rdma.count": 2,
+    "transfer.rdma.memoryLock": "NodeLimit",
+    "transfer.rdma.hugePages.pageSize": "1Gi",
+    "transfer.rdma.hugePages.memory": "2Gi",
+    "transfer.rdma.sharedMemory": "1Gi",
     "internalTLS.secret": "internal",
     "internalTLS.mode": "Strict",
     "tracing.endpoint": "http://collector:4318",
@@ -196,6 +204,8 @@ def _base(path: str) -> dict[str, Any]:
         return BASE | {"tracing": {"endpoint": "https://collector"}}
     if path == "internalTLS.mode":
         return BASE | {"internalTLS": {"secret": "internal"}}
+    if path.startswith("transfer.rdma."):
+        return BASE | {"transfer": {"transport": "RDMA", "rdma": RDMA}}
     if path == "engine.profile":
         return BASE | PACED
     if path.startswith(("gateway.httpRoute", "gateway.ingress")):
@@ -274,7 +284,10 @@ def test_field_reaches_a_process_or_is_refused_or_comes_later(path):
     if refused:
         assert any(f"spec.{path}".startswith(_field(problem)) for problem, _ in refused)
         assert all(not made.phases for made in _plans(service))
-    elif any(f"spec.{path}".startswith(field) for field, _ in checks.without_effect(service.spec)):
+    elif (
+        any(f"spec.{path}".startswith(field) for field, _ in checks.without_effect(service.spec))
+        or path == "engine.onKernelFailure"
+    ):
         assert not reaches
         assert _plans(_service(before), CLUSTER) != _plans(service, CLUSTER)
     elif path in ("scaling.mode", "slo.ttft", "scaling.scaleDownStabilization", "scaling.idleAfter"):

@@ -5,6 +5,7 @@ from decimal import Decimal
 
 from legato_protocol import durations, sizes, values
 
+DEVICE = "[a-z0-9][-a-z0-9.]*/[A-Za-z0-9][-A-Za-z0-9_.]*"  # a resource with a domain, as a pattern
 GPU = "nvidia.com/gpu"  # the resource that is a GPU, unless the operator is given others
 _UNITS = {"m": Decimal("0.001"), **{unit: Decimal(size) for unit, size in sizes.UNITS.items()}}
 _QUANTITY = re.compile(r"([0-9]+(?:\.[0-9]+)?)(m|k|M|G|T|P|Ki|Mi|Gi|Ti|Pi|)")

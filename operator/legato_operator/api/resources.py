@@ -14,6 +14,7 @@ from legato_operator.api.compute_resources import Resources
 from legato_operator.api.gateway_spec import GatewaySpec, InternalTLS, Routing
 from legato_operator.api.manifest_part import ManifestPart, Name
 from legato_operator.api.model_spec import Model
+from legato_operator.api.rdma_spec import RDMA
 from legato_operator.api.scalars import Count, CountOrPercentage, Duration, MemoryOrAuto, PodImage, ServiceName
 from legato_protocol import values
 
@@ -35,6 +36,8 @@ class Engine(ManifestPart):
     """Data type of the KV cache, where it is to be another one than that which dtype selects. On CPUs without AMX."""
     numerics: Literal["Fast", "Invariant"] = "Fast"
     """Fast uses the fastest kernels. Invariant (logits that no batch changes) is rejected: it is not available yet."""
+    on_kernel_failure: Literal["Stop", "Torch"] = "Stop"
+    """When a kernel cannot be compiled for the GPU: Stop the worker, or compute by Torch's own, slower operators."""
     runner: Literal["Model", "Paced"] = "Model"
     """Model computes. Paced computes nothing and takes the time that profile says: its text means nothing."""
     profile: Annotated[str, Field(min_length=1, pattern=r"^[^-]")] | None = None
@@ -68,6 +71,8 @@ class Transfer(ManifestPart):
     """What happens after a failed hand-off: Retry, Recompute on the decode worker, or Fail the request."""
     checksum: bool = True
     """Whether to verify the checksum of every block that is handed off."""
+    rdma: RDMA | None = None
+    """What the pods of both pools get for RDMA; nothing if not given. No effect on one machine."""
 
 
 class Slo(ManifestPart):

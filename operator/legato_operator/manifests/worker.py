@@ -5,7 +5,7 @@ from typing import Any
 
 from legato_operator.api import quantities, roles
 from legato_operator.api.resources import InferenceService
-from legato_operator.manifests import adapters, common, container, model, overlay
+from legato_operator.manifests import adapters, common, container, model, overlay, rdma
 from legato_operator.manifests.model import Delivery
 from legato_operator.manifests.placement import PodPlacement
 from legato_protocol import durations, names
@@ -37,6 +37,7 @@ def template(service: InferenceService, pool: str, placement: PodPlacement) -> d
         spec = container.with_volumes(spec, adapted)
         spec = container.with_secret(spec, container.TOKEN, placement.token_folder, common.token_name(service))
         spec = container.with_internal_tls(spec, tls)
+        spec = rdma.added(spec, service.spec.transfer.rdma)
         spec |= {"serviceAccountName": common.pool_name(service, "worker"), "automountServiceAccountToken": False}
         if common.SPREAD not in roles.pool(service.spec, pool).template.get("spec", {}):
             spec[common.SPREAD] = [common.spread(common.selector(service, role=pool, serving="true"))]
@@ -135,7 +136,7 @@ def _process(service: InferenceService, pool: str, placement: PodPlacement) -> l
     flags += ["--token-folder", placement.token_folder, *container.internal_tls_flags(service)]
     flags += ["--drain-deadline", durations.text(service.spec.drain.deadline)]
     if placement.containers and roles.gpus(service.spec, pool, placement.gpu_resources):
-        flags += ["--device", "cuda"]
+        flags += ["--device", "cuda", "--on-kernel-failure", service.spec.engine.on_kernel_failure]
     if service.spec.engine.kv_cache_memory is None and not placement.containers:
         flags += ["--memory-share", str(_workers(service))]
     threads = _threads(service, pool, placement)

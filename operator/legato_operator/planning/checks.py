@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 
-from legato_operator.api import conditions, pod_template, pool_sizes
+from legato_operator.api import conditions, pod_template, pool_sizes, roles
 from legato_operator.api.resources import Spec
 from legato_operator.manifests import overlay
 from legato_operator.manifests.placement import PodPlacement
@@ -10,12 +10,17 @@ from legato_operator.observing.observed import Refusal
 
 Problem = tuple[str, str]
 
+_BLOCK_SIZES_OF_GPUS = (16, 32, 64)  # those that the engine's kernels for GPUs are compiled for
+
 
 def refusal(spec: Spec, generation: int, placement: PodPlacement) -> Refusal | None:
     """Why a valid spec of this generation cannot be reconciled."""
     if problems := unavailable(spec, in_containers=placement.containers is not None):
         return Refusal(generation, conditions.NOT_AVAILABLE, text(problems))
-    if problems := contradictions(spec, placement.gpu_resources):
+    problems = contradictions(spec, placement.gpu_resources)
+    if placement.containers is not None:
+        problems += contradicting_devices(spec, placement.gpu_resources)
+    if problems:
         return Refusal(generation, conditions.INVALID, text(problems))
     return None
 
@@ -40,6 +45,24 @@ def contradictions(spec: Spec, gpu_resources: Sequence[str]) -> list[Problem]:
     """What `rules` cannot know: which resources are GPUs is a setting of the operator."""
     unfit = pool_sizes.unfit_budget(spec, gpu_resources)
     return [("spec.scaling.gpuBudget", f"the smallest pools need more GPUs: {unfit}")] if unfit else []
+
+
+def contradicting_devices(spec: Spec, gpu_resources: Sequence[str]) -> list[Problem]:
+    """The same of what pods in containers compute on: GPUs where they request some, else CPUs."""
+    with_gpus = [role for role in roles.of(spec) if roles.gpus(spec, role, gpu_resources)]
+    without = [role for role in roles.of(spec) if role not in with_gpus]
+    names, found = ", ".join(gpu_resources), []
+    if spec.engine.runner == "Model" and with_gpus and without:
+        told = f"must request GPUs ({names}), as {with_gpus[0]} does: CPUs and GPUs cannot hand KV over to one another"
+        found.append((f"spec.{without[0]}.resources", told))
+    elif spec.engine.runner == "Model" and without and spec.engine.dtype == "Float16":
+        found.append(("spec.engine.dtype", f"Float16 needs workers that request GPUs ({names})"))
+    elif spec.engine.runner == "Model" and with_gpus and spec.engine.block_size not in _BLOCK_SIZES_OF_GPUS:
+        allowed = ", ".join(map(str, _BLOCK_SIZES_OF_GPUS))
+        found.append(("spec.engine.blockSize", f"must be one of {allowed} for workers that request GPUs ({names})"))
+    if spec.transfer.rdma is not None and spec.transfer.rdma.resource in gpu_resources:
+        found.append(("spec.transfer.rdma.resource", "must be devices for RDMA, and not GPUs"))
+    return found
 
 
 def _numerics(spec: Spec) -> Iterator[Problem]:
@@ -155,8 +178,29 @@ def _shared_memory(spec: Spec) -> Iterator[Problem]:
         yield "spec.transfer.transport", "SharedMemory does not work between pods; use Auto, TCP or RDMA"
 
 
+def _huge_pages(spec: Spec) -> Iterator[Problem]:
+    if spec.transfer.rdma is None or spec.transfer.rdma.huge_pages is None:
+        return
+    for role in roles.of(spec):
+        resources = roles.pool(spec, role).resources
+        if not {"cpu", "memory"} & (resources.requests.keys() | resources.limits.keys()):
+            yield f"spec.{role}.resources", "need cpu or memory: Kubernetes refuses transfer.rdma.hugePages alone"
+
+
+def _rdma(spec: Spec) -> Iterator[Problem]:
+    if spec.transfer.rdma is not None:
+        yield "spec.transfer.rdma", "has no effect here: processes use the devices that this machine has"
+
+
 _Check = Callable[[Spec], Iterator[Problem]]
 _EVERYWHERE: tuple[_Check, ...] = (_numerics, _tensor_parallel)
 _AS_PROCESSES: tuple[_Check, ...] = (_source, _images, _gateway_replicas, _api_keys_secret, _tls_secret, _internal_tls)
-_IN_CONTAINERS: tuple[_Check, ...] = (_additions, _absolute_path, _shared_memory, _api_keys_path, _tls_path)
-_IDLE_AS_PROCESSES: tuple[_Check, ...] = (_pod_templates, _gateway_resources, _routes)
+_IN_CONTAINERS: tuple[_Check, ...] = (
+    _additions,
+    _absolute_path,
+    _shared_memory,
+    _huge_pages,
+    _api_keys_path,
+    _tls_path,
+)
+_IDLE_AS_PROCESSES: tuple[_Check, ...] = (_pod_templates, _gateway_resources, _routes, _rdma)

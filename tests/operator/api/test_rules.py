@@ -38,6 +38,10 @@ def _budget(budget):
     return {"scaling": {"gpuBudget": budget, "decode": {"min": 2}}, **pools}
 
 
+def _rdma(**more):
+    return {"transfer": {"transport": "RDMA", "rdma": {"resource": "rdma/ib"} | more}}
+
+
 def _bounds(role, least):
     """At most three workers of the other role, and two of this one for each."""
     ratio = {RATIOS[role]: 2}
@@ -58,6 +62,10 @@ def _of_role(role):
             {"scaling": {role: {"min": 2, "max": 2}}},
         ),
         (f"spec.scaling.{RATIOS[role]}", "cannot be kept"): (_bounds(role, 7), _bounds(role, 6)),
+        (f"spec.{role}.resources", "must not name what transfer.rdma"): (
+            _rdma() | _resources(role, "limits", **{"rdma/ib": 1}),
+            _rdma() | _resources(role, "limits", **{"rdma/other": 1, "hugepages-2Mi": "4Mi"}),
+        ),
     }
 
 
@@ -202,6 +210,14 @@ CASES = {
         {"scaling": {"prefill": {"min": 0}}, "routing": {"whenPrefillUnavailable": "Wait"}},
         {"scaling": {"prefill": {"min": 0}}, "routing": {"whenPrefillUnavailable": "Local"}},
     ),
+    ("spec.transfer.rdma", "only allowed with transport"): (
+        {"transfer": {"transport": "TCP", "rdma": {"resource": "rdma/ib"}}},
+        {"transfer": {"transport": "Auto", "rdma": {"resource": "rdma/ib"}}},
+    ),
+    ("spec.transfer.rdma.hugePages.memory", "must be a multiple"): (
+        _rdma(hugePages={"pageSize": "1Gi", "memory": "1.5Gi"}),
+        _rdma(hugePages={"memory": "1.5Gi"}),
+    ),
     ("spec.decode.replicas", "must be at least 1"): (_fixed(decode=0), _fixed(decode=1)),
     ("spec.scaling.gpuBudget", "must be at least"): (_budget(3), _budget(4)),
     **_of_role("prefill"),
@@ -282,6 +298,15 @@ def test_ranges_on_the_api_server(api_server, build, spec, message):
     status, answer = api_server.call("POST", SERVICES, build(**spec))
     assert status == (422 if message else 201), answer
     assert message in answer.get("message", "")
+
+
+@pytest.mark.parametrize("kind", ["requests", "limits"])
+@pytest.mark.parametrize(("pages", "kept"), [("hugepages-2Mi", False), ("hugepages-1Gi", True)])
+def test_huge_pages_are_asked_for_in_one_place(api_server, build, kind, pages, kept):
+    asked = _rdma(hugePages={"memory": "4Mi"}) | _resources("decode", kind, **{pages: "4Mi"})
+    assert [path for path, _ in _problems(build(**asked))] == ([] if kept else ["spec.decode.resources"])
+    status, answer = api_server.call("POST", SERVICES, build(**asked))
+    assert status == (201 if kept else 422), answer
 
 
 ARITHMETIC = {

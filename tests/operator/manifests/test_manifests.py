@@ -305,6 +305,7 @@ def test_available_in_containers_and_refused_for_processes(build, spec):
     [
         *((part, "template", {"spec": {"nodeSelector": {"a": "b"}}}) for part in ("prefill", "decode", "gateway")),
         ("gateway", "resources", {"limits": {"cpu": 1}}),
+        ("transfer", "rdma", {"resource": "rdma/ib"}),
     ],
 )
 def test_what_has_no_effect_on_processes_is_accepted_and_told(build, part, field, given):

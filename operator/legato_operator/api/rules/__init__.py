@@ -8,9 +8,9 @@ from typing import Any
 from pydantic.alias_generators import to_snake
 
 from legato_operator.api.resources import Spec
-from legato_operator.api.rules import compute, gateway, model, pools
+from legato_operator.api.rules import compute, gateway, model, pools, rdma
 
-RULES = (*model.RULES, *gateway.RULES, *pools.RULES, *compute.RULES)
+RULES = (*model.RULES, *gateway.RULES, *pools.RULES, *rdma.RULES, *compute.RULES)
 
 
 def problems(spec: Spec) -> list[tuple[str, str]]:

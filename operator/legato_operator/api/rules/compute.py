@@ -9,8 +9,7 @@ from legato_operator.api.quantities import GPU
 from legato_operator.api.rules.rule import Rule
 
 MAX_CPUS = 1024  # of one worker
-_DEVICE = "[a-z0-9][-a-z0-9.]*/[A-Za-z0-9][-A-Za-z0-9_.]*"
-_RESOURCE = re.compile(f"(cpu|memory|ephemeral-storage|hugepages-[0-9]+[KMGT]i|{_DEVICE})")
+_RESOURCE = re.compile(f"(cpu|memory|ephemeral-storage|hugepages-[0-9]+[KMGT]i|{quantities.DEVICE})")
 _RESOURCES = (
     "spec.prefill.resources",
     "spec.decode.resources",
