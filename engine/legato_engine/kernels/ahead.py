@@ -1,0 +1,139 @@
+"""Kernels compiled for a chip that is not here, by the functions that launch them.
+
+Within `launches`, Triton compiles what is launched as it would on a GPU of that kind, keeps it in its cache, and tells
+what it would have started; nothing runs, and tensors may be anywhere. A worker that finds the cache compiles nothing.
+"""
+
+import contextlib
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+import torch
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.backends.driver import DriverBase
+from triton.runtime.cache import get_cache_manager
+
+
+class Chip(NamedTuple):
+    """`shared` is the memory that one block of threads may have, in bytes."""
+
+    shared: int
+    processors: int
+
+
+CHIPS = {
+    "sm_80": Chip(shared=163 << 10, processors=108),  # A100
+    "sm_90": Chip(shared=227 << 10, processors=132),  # H100, H200
+    "sm_100": Chip(shared=227 << 10, processors=148),  # B200
+}
+_MOST_THREADS = 1024  # of a block
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """What would have been started: equal ones are one node of a CUDA graph.
+
+    `pointers` are the addresses of tensors, by argument; `scalars` all other arguments, sizes of tiles too.
+    """
+
+    kernel: str
+    grid: tuple[int, int, int]
+    pointers: Mapping[str, int]
+    scalars: Mapping[str, Any]
+    warps: int
+    stages: int
+    compiled: str = field(default="", repr=False)  # its key in Triton's cache
+
+    def stage(self, suffix: str) -> bytes:
+        """A stage of its compilation: `ttgir`, `ptx` or `cubin`."""
+        files = get_cache_manager(self.compiled).get_group(f"{self.kernel[:150]}.json")
+        with open(files[f"{self.kernel[:150]}.{suffix}"], "rb") as file:
+            return file.read()
+
+    def facts(self) -> Mapping[str, Any]:
+        """What Triton noted about the compiled kernel: `shared` memory in bytes, `global_scratch_size` and more."""
+        return dict(json.loads(self.stage("json")))
+
+
+@contextlib.contextmanager
+def launches(chip: str) -> Iterator[list[Launch]]:
+    """Everything that is launched within, in order. A kernel that does not fit the chip raises Triton's OutOfResources.
+
+    Raises ValueError for a chip that is not in CHIPS, RuntimeError where kernels are interpreted.
+    """
+    if chip not in CHIPS:
+        raise ValueError(f"not a chip that kernels are compiled for: {chip} ({', '.join(CHIPS)})")
+    if triton.knobs.runtime.interpret:
+        raise RuntimeError("kernels are interpreted: TRITON_INTERPRET must not be set")
+    found: list[Launch] = []
+    before = triton.runtime.driver._active
+    triton.runtime.driver.set_active(_Elsewhere(chip, found))
+    try:
+        yield found
+    finally:
+        triton.runtime.driver._active = before
+
+
+class _Launcher:
+    """What Triton calls to start one compiled kernel; it keeps it with the kernel."""
+
+    def __init__(self, source: Any, metadata: Any) -> None:
+        self._kernel: str = source.name
+        self._names: list[str] = source.fn.arg_names
+        self._metadata = metadata
+
+    def __call__(
+        self, x: int, y: int, z: int, _stream: Any, _function: Any, _packed: Any, _about: Any, _enter: Any, _exit: Any,
+        *arguments: Any,
+    ) -> None:  # fmt: skip
+        given = dict(zip(self._names, arguments, strict=True))
+        pointers = {name: value.data_ptr() for name, value in given.items() if isinstance(value, torch.Tensor)}
+        scalars = {name: value for name, value in given.items() if name not in pointers}
+        chosen = self._metadata
+        triton.runtime.driver.active.found.append(
+            Launch(self._kernel, (x, y, z), pointers, scalars, chosen.num_warps, chosen.num_stages, chosen.hash)
+        )
+
+
+class _Elsewhere(DriverBase):
+    """Triton's driver of a GPU that is not here. Its number is unlike that of any GPU here: Triton keeps by number what
+    it compiled in this process.
+    """
+
+    def __init__(self, chip: str, found: list[Launch]) -> None:
+        super().__init__()
+        self._target = GPUTarget("cuda", int(chip.removeprefix("sm_")), 32)
+        self.found = found
+        shared = CHIPS[chip].shared
+        self.utils = SimpleNamespace(
+            get_device_properties=lambda _device: {"max_shared_mem": shared},
+            load_binary=lambda _name, binary, _shared, _device: (binary, binary, 0, 0, _MOST_THREADS),
+        )
+
+    launcher_cls = _Launcher
+
+    @classmethod
+    def is_active(cls) -> bool:
+        return False
+
+    def get_current_target(self) -> GPUTarget:
+        return self._target
+
+    def get_current_device(self) -> int:
+        return 1000 + int(self._target.arch)
+
+    def get_current_stream(self, _device: int) -> int:
+        return 0
+
+    def get_active_torch_device(self) -> torch.device:
+        return torch.device("cpu")
+
+    def map_python_to_cpp_type(self, ty: str) -> str:
+        raise NotImplementedError("nothing is launched here")
+
+    def get_benchmarker(self) -> Any:
+        raise NotImplementedError("nothing can be measured here")

@@ -1,0 +1,48 @@
+"""Kernels are compiled for chips that are not here, and every launch is told."""
+
+import elsewhere
+import pytest
+import uninterpreted
+
+from legato_engine.kernels import ahead
+
+TOLD = {
+    "kernel": "_double",
+    "grid": [2, 1, 1],
+    "at": {"x": 0, "out": 0},
+    "scalars": {"count": 100, "SIZE": 64},
+    "warps": 2,
+    "again": [True, True],
+    "out": 0,
+    "driver is back": True,
+}
+
+
+def test_what_is_launched_is_compiled_for_the_chip_and_told_and_nothing_runs():
+    told = uninterpreted.call(elsewhere.told_by_chip)
+    targets = {chip: each.pop("target") for chip, each in told.items()}
+    assert targets == {"sm_80": ".target sm_80", "sm_90": ".target sm_90a", "sm_100": ".target sm_100a"}
+    assert {chip: each for chip, each in told.items() if each != TOLD} == {}
+
+
+def test_a_kernel_that_a_chip_has_no_shared_memory_for_is_refused():
+    told = uninterpreted.call(elsewhere.room_for, 3)
+    assert set(told.values()) == {"fits: True"}
+    told = uninterpreted.call(elsewhere.room_for, 4)
+    assert "shared memory, Required: 196608, Hardware limit: 166912" in told["sm_80"]
+    assert "shared memory, Required: 262144, Hardware limit: 232448" in told["sm_90"]
+
+
+def test_what_was_compiled_is_found_by_a_later_process(tmp_path):
+    assert uninterpreted.call(elsewhere.found_in_cache, "sm_90", cache=tmp_path) == [False]
+    assert uninterpreted.call(elsewhere.found_in_cache, "sm_80", "sm_90", cache=tmp_path) == [False, True]
+
+
+def test_a_chip_that_is_not_known_is_refused():
+    with pytest.raises(ValueError, match=r"not a chip .*: sm_75 \(sm_80, sm_90, sm_100\)"), ahead.launches("sm_75"):
+        pass
+
+
+def test_where_kernels_are_interpreted_nothing_is_compiled():
+    with pytest.raises(RuntimeError, match="TRITON_INTERPRET"), ahead.launches("sm_90"):
+        pass

@@ -1,0 +1,70 @@
+"""Which configuration a kernel is compiled with."""
+
+import pytest
+
+from legato_engine.kernels import configurations
+from legato_engine.kernels.configurations import ANY, Configuration, Row, Table
+
+ANYWHERE = Row("attention", {}, ANY, ANY, Configuration({"KEYS": 16}))
+WIDE = Row("attention", {"head_dim": 128}, ANY, ANY, Configuration({"KEYS": 32}))
+WIDE_LATER = Row("attention", {"head_dim": 128}, ANY, "3.7", Configuration({"KEYS": 48}))
+WIDE_GROUPS = Row("attention", {"head_dim": 128, "group": 4}, ANY, ANY, Configuration({"KEYS": 64}))
+HOPPER = Row("attention", {}, "sm_90", ANY, Configuration({"KEYS": 128}, warps=8, stages=3))
+TABLE = Table(()).replaced([HOPPER, WIDE_GROUPS, WIDE, WIDE_LATER, ANYWHERE])
+
+
+@pytest.mark.parametrize(
+    ("shape", "chip", "triton", "keys"),
+    [
+        ({}, "sm_80", "3.6", 16),
+        ({"head_dim": 64}, "sm_80", "3.7", 16),
+        ({"head_dim": 128}, "sm_80", "3.6", 32),
+        ({"head_dim": 128}, "sm_80", "3.7", 48),
+        ({"head_dim": 128, "group": 4}, "sm_80", "3.7", 64),
+        ({"head_dim": 128, "group": 8, "block_size": 16}, "sm_80", "3.6", 32),
+        ({"head_dim": 128, "group": 4}, "sm_90", "3.7", 128),
+    ],
+)
+def test_the_most_specific_row_wins(shape, chip, triton, keys):
+    assert TABLE.choose("attention", shape, chip, triton).tiles == {"KEYS": keys}
+    assert Table(TABLE.rows[::-1]).choose("attention", shape, chip, triton).tiles == {"KEYS": keys}
+
+
+def test_a_kernel_without_a_row_is_named_with_those_that_have_some():
+    with pytest.raises(LookupError, match=r"no configuration of silu for \{'width': 8\} on sm_90; .*: attention"):
+        TABLE.choose("silu", {"width": 8}, "sm_90", "3.7")
+
+
+def test_a_table_is_read_as_it_was_written():
+    assert Table.read(TABLE.text()) == TABLE
+    assert Table.read(TABLE.text()).text() == TABLE.text()
+
+
+def test_a_row_takes_the_place_of_the_one_before():
+    again = Row("attention", {"group": 4, "head_dim": 128}, ANY, ANY, Configuration({"KEYS": 8}))
+    replaced = TABLE.replaced([again])
+    assert len(replaced.rows) == len(TABLE.rows)
+    assert replaced.choose("attention", {"head_dim": 128, "group": 4}, "sm_80", "3.6").tiles == {"KEYS": 8}
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (f"{TABLE.text()[:-3]},{TABLE.text()[1:]}", "two configurations for"),
+        ('[{"kernel": "silu", "shape": {}, "chip": "any"}]', "not a row of configurations: 'triton'"),
+        ('[{"kernel": "a", "shape": {}, "chip": "any", "triton": "any", "wraps": 4}]', "unexpected keyword .*wraps"),
+    ],
+)
+def test_a_table_with_errors_is_refused(text, said):
+    with pytest.raises(ValueError, match=said):
+        Table.read(text)
+
+
+def test_the_shipped_table_is_as_tuning_would_write_it():
+    """So that what tuning changes are the rows that it measured."""
+    assert configurations.FILE.read_text() == configurations.shipped().text()
+
+
+def test_every_kernel_has_a_configuration_for_every_chip_and_shape():
+    for kernel in {row.kernel for row in configurations.shipped().rows}:
+        assert isinstance(configurations.choose(kernel, {}, "sm_121"), Configuration)

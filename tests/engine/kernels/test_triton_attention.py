@@ -1,0 +1,247 @@
+"""Attention by Triton, interpreted: what the readable twin gives for any step, whatever unused memory holds."""
+
+import pytest
+import torch
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from legato_engine.kernels.attention import naive
+from legato_engine.kernels.attention import triton as attention
+from legato_engine.kernels.configurations import Configuration
+
+TOLERANCE = {torch.float32: 1e-5, torch.float16: 2e-3}
+
+
+def decode_config(tile_m=16, tile_n=32, splits=2, shortest=1):
+    return Configuration({"TILE_M": tile_m, "TILE_N": tile_n, "SPLITS": splits, "SHORTEST": shortest})
+
+
+def prefill_config(tile_m=32, tile_n=32):
+    return Configuration({"TILE_M": tile_m, "TILE_N": tile_n})
+
+
+class Step:
+    """Rows (prefix, query tokens) of a step in an arena that holds NaN wherever no row has written."""
+
+    def __init__(self, rows, group=2, kv_heads=2, dim=32, block=16, dtype=torch.float32, padding=(0, 0), seed=0,
+                 window=None):  # fmt: skip
+        random = torch.Generator().manual_seed(seed)
+        self.rows, self.group, self.kv_heads, self.dim, self.block = rows, group, kv_heads, dim, block
+        self.window = window
+        counts = [-(-(prefix + count) // block) for prefix, count in rows]
+        ids = torch.randperm(sum(counts) + 3, generator=random).tolist()
+        arena = torch.full((len(ids), 2, 2, kv_heads, block, dim), torch.nan, dtype=dtype)  # two layers
+        self.layer = arena[:, 1]
+        self.tables = torch.full((len(rows) + padding[0], max(counts) + 1), -1, dtype=torch.int32)
+        for row, (prefix, count) in enumerate(rows):
+            mine = [ids.pop() for _ in range(counts[row])]
+            self.tables[row, : len(mine)] = torch.tensor(mine)
+            kept = 0 if window is None else max(0, prefix - window + 1)  # before it, blocks may be another's already
+            for position in range(kept, prefix + count):
+                kv = torch.randn(2, kv_heads, dim, generator=random).to(dtype)
+                self.layer[mine[position // block], :, :, position % block] = kv
+        tokens = [count for _, count in rows]
+        self.starts = torch.tensor([0, *tokens, *[0] * padding[0]]).cumsum(0).to(torch.int32)
+        self.lengths = torch.tensor([*(sum(row) for row in rows), *[0] * padding[0]], dtype=torch.int32)
+        self.tokens = sum(tokens) + padding[1]
+        heads = group * kv_heads
+        qkv = torch.randn(self.tokens, heads + 2 * kv_heads, dim, generator=random).to(dtype)
+        qkv[sum(tokens) :] = torch.nan
+        self.queries = qkv[:, :heads]
+
+    def work(self, processors=4, more=0):
+        shape = self.group * self.kv_heads, self.kv_heads, self.dim, self.block, "cpu", processors
+        return attention.Work(len(self.lengths) + more, self.tokens + more, *shape)
+
+    def run(self, decode, prefill, work=None):
+        work = work or self.work()
+        for buffer in (work.partials, work.stats):
+            buffer.fill_(torch.nan)
+        out = torch.full_like(self.queries, 7)
+        prompts = any(count > attention.DECODE_QUERIES for _, count in self.rows)
+        attention.plan(self.starts, self.lengths, work, self.window, decode, prefill)
+        attention.attend(
+            self.queries, self.layer, self.starts, self.lengths, self.tables, work, self.window, out, decode, prefill,
+            prompts,
+        )  # fmt: skip
+        return out
+
+    def expected(self):
+        out = torch.full_like(self.queries, 7)
+        for row, (prefix, _) in enumerate(self.rows):
+            own = slice(self.starts[row], self.starts[row + 1])
+            table = self.tables[row].tolist()
+            out[own] = naive.attention(self.queries[own], self.layer, table, prefix, self.window)
+        return out
+
+    def check(self, decode, prefill, work=None):
+        found = self.run(decode, prefill, work)
+        tolerance = TOLERANCE[self.queries.dtype]
+        torch.testing.assert_close(found, self.expected(), rtol=tolerance, atol=tolerance)
+
+
+@settings(max_examples=25, deadline=None)
+@given(data=st.data())
+def test_any_step_gives_what_the_twin_gives(data):
+    """Also with rows of any number of tokens, windows, padded rows and tokens, and tiles below and above a block."""
+    draw = data.draw
+    decoding = st.tuples(st.integers(0, 130), st.integers(1, attention.DECODE_QUERIES))
+    prompt = st.tuples(st.sampled_from([0, 0, 16, 37, 64, 100]), st.integers(9, 70))
+    rows = draw(st.lists(st.one_of(decoding, decoding, prompt), min_size=1, max_size=5))
+    step = Step(
+        rows,
+        group=draw(st.sampled_from([1, 2, 3, 4, 7, 8, 16])),
+        kv_heads=draw(st.integers(1, 2)),
+        dim=draw(st.sampled_from([16, 32, 80, 96])),
+        block=draw(st.sampled_from([16, 32, 64])),
+        dtype=draw(st.sampled_from([torch.float32, torch.float16])),
+        padding=(draw(st.integers(0, 3)), draw(st.integers(0, 3))),
+        window=draw(st.sampled_from([None, None, 1, 5, 33, 64])),
+        seed=draw(st.integers(0, 99)),
+    )
+    decode = decode_config(
+        draw(st.sampled_from([16, 32, 64])), draw(st.sampled_from([16, 32, 64])), draw(st.integers(1, 8)),
+        draw(st.integers(1, 3)),
+    )  # fmt: skip
+    prefill = prefill_config(draw(st.sampled_from([16, 32, 64, 128])), draw(st.sampled_from([16, 32, 64])))
+    step.check(decode, prefill, step.work(draw(st.integers(1, 8)), draw(st.integers(0, 2))))
+
+
+def test_a_long_row_is_read_in_parts_and_a_draft_of_eight_tokens_too():
+    """More parts than the combining kernel reads at a time, some of which a lane sees nothing of."""
+    for rows, window in [([(700, 1)], None), ([(400, 8), (3, 1)], None), ([(450, 8), (0, 8)], 40)]:
+        step = Step(rows, group=4, kv_heads=1, window=window)
+        work = step.work(processors=8)
+        step.check(decode_config(tile_n=16, splits=8), prefill_config(), work)
+        assert work.counts[1] > 0
+
+
+def test_rows_that_fill_the_chip_are_not_split():
+    step = Step([(200, 1)] * 6)
+    work = step.work(processors=1)
+    step.check(decode_config(splits=1), prefill_config(), work)
+    assert work.counts.tolist() == [6, 0, 0]
+
+
+def test_lists_of_an_earlier_step_leave_nothing_behind():
+    """The same work for a large step, a smaller one, one with a window, and one with no row at all."""
+    large = Step([(90, 1), (300, 8), (5, 40), (64, 1)], padding=(1, 0))
+    work = large.work()
+    large.check(decode_config(), prefill_config(), work)
+    Step([(33, 2)], padding=(0, 1)).check(decode_config(), prefill_config(), work)
+    Step([(90, 1), (100, 30)], window=20).check(decode_config(), prefill_config(), work)
+    empty = Step([(0, 0)], padding=(2, 3))
+    assert (empty.run(decode_config(), prefill_config(), work) == 7).all()
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    rows=st.lists(
+        st.one_of(
+            st.tuples(st.integers(0, 5000), st.integers(0, 8)),
+            st.tuples(st.integers(0, 5000), st.integers(9, 300)),
+        ),
+        min_size=1, max_size=6,
+    ),
+    group=st.sampled_from([1, 3, 4, 7, 16]),
+    window=st.sampled_from([None, 1, 100, 999]),
+    tile_m=st.sampled_from([16, 64, 128]),
+    splits=st.integers(1, 8),
+    shortest=st.integers(1, 5),
+    processors=st.sampled_from([1, 7, 132]),
+)  # fmt: skip
+@example(
+    rows=[(40, 1)] * 256 + [(40, 2), (3, 9)], group=1, window=None, tile_m=16, splits=8, shortest=1, processors=132
+)
+def test_every_lane_has_each_tile_that_it_sees_once_and_lists_are_never_too_short(
+    rows, group, window, tile_m, splits, shortest, processors
+):
+    """Also for more rows than are read at a time."""
+    starts = torch.tensor([0, *[count for _, count in rows]]).cumsum(0).to(torch.int32)
+    lengths = torch.tensor([prefix + count for prefix, count in rows], dtype=torch.int32)
+    work = attention.Work(len(rows), max(1, int(starts[-1])), group * 2, 2, 64, 16, "cpu", processors)
+    for entries in (work.items, work.joins, work.prompts):
+        entries.fill_(-9)
+    decode, prefill = decode_config(tile_m, 32, splits, shortest), prefill_config(tile_m, 64)
+    attention.plan(starts, lengths, work, window, decode, prefill)
+
+    items, joins, prompts = (
+        entries[:count].tolist()
+        for entries, count in zip((work.items, work.joins, work.prompts), work.counts.tolist(), strict=True)
+    )
+    parts = work.parts(decode)
+    tokens = int(starts[-1])
+    assert len(items) <= work.lane_tiles(len(rows), tokens, tile_m) + parts
+    assert len(joins) <= parts
+    assert len(prompts) <= work.prompt_tiles(len(rows), tokens, tile_m)
+    slots = [item[4] for item in items if item[4] >= 0]
+    assert slots == list(range(len(slots)))
+    assert len(slots) <= 2 * parts <= work.lanes // tile_m
+
+    tiles = {}
+    for row, lane, begin, end, slot, start, count, length in items + prompts:
+        assert (start, count, length) == (starts[row], rows[row][1], lengths[row])
+        tiles.setdefault((row, lane), []).append((begin, end, slot))
+    expected, split = {}, []
+    for row, (prefix, count) in enumerate(rows):
+        tile_n = 32 if count <= attention.DECODE_QUERIES else 64
+        for lane in range(0, count * group, tile_m):
+            is_prompt = count > attention.DECODE_QUERIES
+            seen_by = (lane // group, min(count - 1, (lane + tile_m - 1) // group)) if is_prompt else (0, count - 1)
+            low = 0 if window is None else max(0, prefix + seen_by[0] - window + 1)
+            expected[row, lane] = low // tile_n, (prefix + seen_by[1]) // tile_n + 1
+            found = tiles.get((row, lane), [])
+            if len(found) > 1:
+                split.append([int(starts[row]), count, lane, found[0][2], len(found)])
+            assert [end for _, end, _ in found[:-1]] == [begin for begin, _, _ in found[1:]]
+            assert all(begin < end for begin, end, _ in found)
+            assert len(found) > 1 or found[0][2] == -1
+            lengths_of_parts = [end - begin for begin, end, _ in found]
+            assert max(lengths_of_parts) - min(lengths_of_parts) <= 1
+    assert {key: (found[0][0], found[-1][1]) for key, found in tiles.items()} == expected
+    assert [join[:5] for join in joins] == split
+    assert (work.items[len(items) :] == -9).all()
+    assert (work.prompts[len(prompts) :] == -9).all()
+
+
+def test_blocks_far_into_a_large_arena_are_found(tmp_path):
+    """Beyond 2³¹ numbers: an arena of 4.4 GB, which is a file with holes."""
+    block, stride = 16, 1 << 20
+    flat = torch.from_file(str(tmp_path / "arena"), shared=True, size=stride * 2100, dtype=torch.float16)
+    step = Step([(20, 1), (0, 9)], group=1, kv_heads=1, block=block, dtype=torch.float16)
+    far = flat.as_strided((2100, *step.layer.shape[1:]), (stride, *step.layer.stride()[1:]))
+    for row, mine in enumerate(step.tables.tolist()):
+        for index, old in enumerate(mine):
+            if old >= 0:
+                new = 2099 - row * 8 - index
+                far[new] = step.layer[old]
+                step.tables[row, index] = new
+    step.layer = far
+    step.check(decode_config(), prefill_config())
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"block_size": 8}, r"unsupported block size: 8 \(allowed: 16, 32, 64\)"),
+        ({"head_dim": 264}, r"unsupported head_dim: 264 \(multiples of 8 from 16 to 256\)"),
+        ({"head_dim": 20}, r"unsupported head_dim: 20 "),
+        ({"heads": 9}, r"unsupported heads: 9 for 2 KV heads"),
+        ({"heads": 34}, r"unsupported heads: 34 for 2 KV heads \(1 to 16 for each KV head\)"),
+    ],
+)
+def test_shapes_that_the_kernels_do_not_support_are_refused(changed, message):
+    shape = {"heads": 4, "kv_heads": 2, "head_dim": 64, "block_size": 16, "device": "cpu", "processors": 4}
+    with pytest.raises(ValueError, match=message):
+        attention.Work(4, 4, **{**shape, **changed})
+
+
+def test_what_the_work_has_no_room_for_is_refused():
+    step = Step([(4, 1), (4, 1)])
+    shape = (4, 2, 32, 16, "cpu", 4)
+    with pytest.raises(ValueError, match=r"too many rows: 2 \(at most 1\)"):
+        step.run(decode_config(), prefill_config(), attention.Work(1, 8, *shape))
+    with pytest.raises(ValueError, match=r"too many tokens: 2 \(at most 1\)"):
+        step.run(decode_config(), prefill_config(), attention.Work(8, 1, *shape))
+    with pytest.raises(ValueError, match=r"unsupported TILE_M: 256 \(16 to 128\)"):
+        step.run(decode_config(tile_m=256), prefill_config())

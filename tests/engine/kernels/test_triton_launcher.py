@@ -1,0 +1,44 @@
+"""Triton's own source is compiled as at the first launch; what is missing is told, and nothing stays behind."""
+
+import os
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+needs_compiler = pytest.mark.skipif(not (shutil.which("gcc") or shutil.which("clang")), reason="no C compiler")
+
+
+def _run(folder, **environ):
+    """In a process of its own, as in the image's build; caches and temporary files belong into `folder`."""
+    folder.mkdir()
+    variables = {"PATH": os.environ["PATH"], "HOME": str(folder), "TMPDIR": str(folder)} | environ
+    return subprocess.run(
+        [sys.executable, "-m", "legato_engine.kernels.triton_launcher"], capture_output=True, text=True, env=variables
+    )
+
+
+@needs_compiler
+def test_what_launches_kernels_is_compiled_without_a_gpu_and_leaves_nothing(tmp_path):
+    done = _run(tmp_path / "folder")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert [*(tmp_path / "folder").iterdir()] == []
+
+
+def test_a_missing_compiler_is_told(tmp_path):
+    done = _run(tmp_path / "folder", PATH="/nonexistent")
+    assert done.returncode == 1
+    assert "Failed to find C compiler" in done.stderr
+
+
+@needs_compiler
+def test_what_the_compiler_refuses_is_told(tmp_path):
+    """As where Python's headers are missing."""
+    compiler = tmp_path / "cc"
+    compiler.write_text("#!/bin/sh\necho Python.h: No such file or directory >&2\nexit 1\n")
+    compiler.chmod(0o755)
+    done = _run(tmp_path / "folder", CC=str(compiler))
+    assert done.returncode == 1
+    assert "Python.h: No such file or directory" in done.stderr
+    assert "Triton cannot compile what launches kernels" in done.stderr

@@ -1,0 +1,263 @@
+"""Sampling by Triton's kernels against the kernel for processors, torch, and plain arithmetic."""
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from legato_engine.kernels.configurations import Configuration
+from legato_engine.kernels.sampling import numba as by_numba
+from legato_engine.kernels.sampling import triton as by_triton
+from legato_engine.kernels.sampling.triton import MOST_TOPS, Draws, Results, Work
+
+CPU = torch.device("cpu")
+SMALL = Configuration({"TILE": 128, "CHUNK": 64, "PIVOTS": 8, "ENTRIES": 16}, warps=4)
+
+
+def some_logits(rows: int, vocab: int, seed: int, spread: float = 3.0) -> torch.Tensor:
+    return torch.randn(rows, vocab, generator=torch.Generator().manual_seed(seed)) * spread
+
+
+def some_draws(count: int, **columns: Any) -> Draws:
+    """Plain ones, from a row each, but for what is given: one value for all, or a list."""
+    plain = {
+        "rows": range(count), "numbers": 0.5, "top_ps": 1.0, "temperatures": 1.0, "log_min_ps": -math.inf,
+        "repetitions": 1.0, "top_ks": 0, "tops": -1, "changes": -1, "restricted": 0,
+    }  # fmt: skip
+    kinds = dict.fromkeys(plain, torch.int32) | dict.fromkeys(("numbers", "top_ps"), torch.float64)
+    kinds |= dict.fromkeys(("temperatures", "log_min_ps", "repetitions"), torch.float32)
+    found = {}
+    for name, value in (plain | columns).items():
+        values = [value] * count if isinstance(value, int | float) else list(value)
+        found[name] = torch.tensor(values, dtype=kinds[name])
+    return Draws(**found)
+
+
+def results_for(count: int) -> Results:
+    """Filled with what no kernel writes."""
+    ids = torch.full((count, MOST_TOPS), -7, dtype=torch.int32)
+    return Results(ids[:, 0].clone(), ids[:, 0].clone(), ids[:, 0].float(), ids, ids.float())
+
+
+def picked(logits: torch.Tensor, draws: Draws, work: Work | None = None, config: Configuration = SMALL) -> Results:
+    count = len(draws.rows)
+    work, results = work or Work(count, logits.shape[1], CPU, config), results_for(count)
+    random = draws.temperatures > 0
+    filtered = random & ((draws.top_ks > 0) | (draws.top_ps < 1))
+    by_triton.pick(logits, draws, work, results, drawn=bool(random.any()), filtered=bool(filtered.any()), config=config)
+    if (draws.tops > 0).any():
+        by_triton.rank(logits, draws, work, results, config)
+    return results
+
+
+def drawn_by_numba(logits: torch.Tensor, draws: Draws) -> tuple[list[int], list[bool]]:
+    count = len(draws.rows)
+    tokens, sound = np.zeros(count, np.int64), np.zeros(count, np.bool_)
+    given = (draws.rows, draws.temperatures, draws.top_ks, draws.top_ps, draws.log_min_ps.exp(), draws.numbers)
+    rows, temperatures, top_ks, top_ps, min_ps, numbers = [column.numpy() for column in given]
+    by_numba.draw(
+        logits.numpy(), rows.astype(np.int64), temperatures, top_ks.astype(np.int64), top_ps, min_ps, numbers,
+        tokens, sound,
+    )  # fmt: skip
+    return tokens.tolist(), sound.tolist()
+
+
+# The interpreter warns where distances between infinities are computed, which no result depends on.
+pytestmark = pytest.mark.filterwarnings("ignore:invalid value|overflow:RuntimeWarning")
+
+VOCABS = (63, 100, 500)
+NUMBERS = st.floats(2.0**-53, 1.0)
+MIXED = st.fixed_dictionaries(
+    {
+        "numbers": NUMBERS,
+        "temperatures": st.sampled_from([0.05, 0.8, 1.0, 7.0]),
+        "top_ks": st.sampled_from([0, 1, 2, 40, 62]),
+        "top_ps": st.sampled_from([0.0, 1e-6, 0.3, 0.95, 0.999999, 1.0]),
+        "log_min_ps": st.sampled_from([-math.inf, math.log(1e-9), math.log(0.05), 0.0]),
+    }
+)
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    mixed=st.lists(MIXED, min_size=3, max_size=3),
+    spread=st.sampled_from([0.0, 1e-4, 0.5, 3.0, 60.0]),
+    seed=st.integers(0, 99),
+    ties=st.booleans(),
+    vocab=st.sampled_from(VOCABS),
+)
+def test_draws_the_tokens_that_the_kernel_for_processors_draws(
+    mixed: list[dict[str, float]], spread: float, seed: int, ties: bool, vocab: int
+) -> None:
+    logits = some_logits(3, vocab, seed, spread)
+    logits[:, ::7] = -math.inf  # as masks leave them
+    if ties:
+        logits = (logits * 2).round() / 2
+    draws = some_draws(3, **{name: [one[name] for one in mixed] for name in mixed[0]})
+    results = picked(logits, draws)
+    assert results.states.tolist() == [by_triton.FINE] * 3
+    assert results.tokens.tolist() == drawn_by_numba(logits, draws)[0]
+
+
+@pytest.mark.parametrize("config", [SMALL, Configuration({"TILE": 32, "CHUNK": 16, "PIVOTS": 4}, warps=1)], ids=str)
+def test_sizes_of_tiles_change_no_token(config: Configuration) -> None:
+    """Also where all tokens have to be looked at, and one part or many hold what stays."""
+    logits = some_logits(3, 200, 1, 0.01)
+    draws = some_draws(3, top_ks=[0, 180, 0], top_ps=[0.999, 0.9, 1.0], numbers=[0.1, 0.5, 0.99])
+    assert picked(logits, draws, config=config).tokens.tolist() == drawn_by_numba(logits, draws)[0]
+
+
+@pytest.mark.parametrize("filters", [{}, {"top_ps": 1 - 1e-15}], ids=str)
+def test_sums_are_as_exact_as_float64(filters: dict[str, float]) -> None:
+    """Of 500 tokens that tie, one border is 1e-12 away from each number: sums in float32 would often miss it."""
+    borders = range(3, 500, 82)
+    numbers = [border / 500 + shift for border in borders for shift in (-1e-12, 1e-12)]
+    draws = some_draws(len(numbers), rows=[0] * len(numbers), numbers=numbers, **filters)
+    found = picked(torch.zeros(1, 500), draws).tokens.tolist()
+    assert found == [token for border in borders for token in (border - 1, border)]
+
+
+@pytest.mark.parametrize(
+    ("filters", "kept"),
+    [
+        ({"top_ks": 2}, [1, 2, 3, 4]),
+        ({"top_ks": 6}, [0, 1, 2, 3, 4, 5, 6]),
+        ({"top_ps": 0.5}, [1, 2, 3, 4]),
+        ({"top_ps": 0.0}, [1]),
+    ],
+    ids=str,
+)
+def test_tokens_that_tie_at_the_border_are_all_kept(filters: dict[str, Any], kept: list[int]) -> None:
+    logits = torch.tensor([[1.0, 3.0, 2.0, 2.0, 2.0, 0.0, -0.0]])
+    shares = logits[0, kept].softmax(0)
+    middles = (shares.cumsum(0) - shares / 2).tolist()
+    draws = some_draws(len(kept), rows=[0] * len(kept), numbers=middles, **filters)
+    assert picked(logits, draws).tokens.tolist() == kept
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_greedy_takes_the_lowest_id_of_those_that_tie(dtype: torch.dtype) -> None:
+    logits = (some_logits(6, 500, 2).round()).to(dtype)
+    assert (logits == logits.amax(1, keepdim=True)).sum() > 6
+    draws = some_draws(6, temperatures=0.0)
+    assert picked(logits, draws).tokens.tolist() == [int(row.argmax()) for row in logits.float().numpy()]
+
+
+def test_a_batch_mixes_greedy_and_random_draws_padding_and_rows_that_lie_apart() -> None:
+    logits = some_logits(3, 128, 3)[:, :100]
+    rows, temperatures = [2, -1, 0, 2, 1, -1], [0.0, 1.0, 0.7, 1.0, 1.0, 0.0]
+    top_ks, top_ps = [0, 0, 5, 0, 0, 0], [1.0, 1.0, 1.0, 1.0, 0.8, 1.0]
+    draws = some_draws(6, rows=rows, temperatures=temperatures, top_ks=top_ks, top_ps=top_ps, numbers=0.4)
+    results = picked(logits, draws)
+    for i in (2, 3, 4):
+        alone = Draws(*[column[i : i + 1] for column in draws])
+        assert drawn_by_numba(logits, alone)[0] == [results.tokens[i].item()]
+    assert results.tokens[0] == logits[2].argmax()
+    assert (results.tokens[1], results.tokens[5]) == (0, 0)
+    assert results.logprobs.tolist() == [-7.0] * 6
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf], ids=str)
+@pytest.mark.parametrize("where", [3, 99])
+def test_a_row_that_is_not_numbers_is_told_and_others_are_not_touched(
+    bad: float, where: int, temperature: float
+) -> None:
+    logits = some_logits(3, 100, 4)
+    draws = some_draws(3, temperatures=temperature, top_ks=[0, 4, 4], tops=2)
+    expected = picked(logits, draws)
+    logits[1, slice(None) if bad == -math.inf else where] = bad
+    results = picked(logits, draws)
+    assert results.states.tolist() == [by_triton.FINE, by_triton.NOT_FINITE, by_triton.FINE]
+    assert results.tokens[1] == 0
+    for found, before in zip(results, expected, strict=True):
+        assert torch.equal(found[[0, 2]], before[[0, 2]])
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    counts=st.lists(st.integers(-1, MOST_TOPS), min_size=3, max_size=3),
+    vocab=st.sampled_from(VOCABS),
+    seed=st.integers(0, 99),
+)
+def test_logprobs_are_those_of_the_rows_as_given(counts: list[int], vocab: int, seed: int) -> None:
+    logits = (some_logits(3, vocab, seed) * 2).round() / 2
+    logits[:, ::5] = -math.inf
+    results = picked(logits, some_draws(3, tops=counts, temperatures=[0.0, 2.0, 1.0]))
+    logprobs = logits.log_softmax(1)
+    for row, count in enumerate(counts):
+        if count < 0:
+            assert results.logprobs[row] == -7
+            continue
+        own = logprobs[row, results.tokens[row]].item()
+        assert results.logprobs[row].item() == pytest.approx(own, abs=1e-5)
+        best = np.lexsort((np.arange(vocab), -logits[row].numpy()))[:count]
+        assert results.top_ids[row, :count].tolist() == best.tolist()
+        values = results.top_logprobs[row, :count].tolist()
+        assert values == pytest.approx(logprobs[row, best].tolist(), abs=1e-5)
+        assert set(results.top_ids[row, count:].tolist()) <= {-7}
+
+
+@pytest.mark.parametrize("vocab", [31, 64, 100, 500])
+def test_masks_leave_what_their_bits_allow(vocab: int) -> None:
+    logits = some_logits(4, vocab, 5)
+    logits[2, 0] = math.nan
+    words = -(-vocab // 32)
+    bits = np.random.default_rng(vocab).integers(0, 2**32, (3, words), dtype=np.uint32)
+    bits[1, 0], bits[0, -1] = 0, 0xFFFFFFFF
+    expected = logits.clone()
+    by_numba.mask(expected.numpy(), np.array([3, 2, 0]), bits)
+    rows = torch.tensor([3, 2, 0, -1], dtype=torch.int32)
+    allowed = torch.from_numpy(np.vstack((bits, np.zeros((1, words), np.uint32))).view(np.int32))
+    by_triton.mask(logits, rows, allowed, SMALL)
+    assert torch.equal(logits.nan_to_num(7.0), expected.nan_to_num(7.0))
+
+
+def entries_of(*entries: tuple[int, int, float, float, int], padding: int = 3) -> torch.Tensor:
+    columns = list(zip(*entries, *[(-1, 0, 0.0, 0.0, 0)] * padding, strict=True))
+    kinds = (np.int32, np.int32, np.float32, np.float32, np.int32)
+    arrays = [np.array(values, kind) for values, kind in zip(columns, kinds, strict=True)]
+    return torch.from_numpy(np.stack([array.view(np.int32) for array in arrays]))
+
+
+def test_entries_change_a_copy_of_the_rows_that_they_name() -> None:
+    logits = some_logits(3, 100, 6)
+    logits[0, 9] = -math.inf
+    before = logits.clone()
+    draws = some_draws(3, rows=[2, 1, 0], changes=[1, -1, 0], restricted=[0, 0, 1], repetitions=[2.0, 1.0, 0.5])
+    seen, forbidden = by_triton.SEEN, by_triton.FORBIDDEN
+    entries = entries_of(
+        (0, 4, 1.5, 0.25, seen),
+        (0, 99, 0.0, -2.0, 0),
+        (0, 5, 9.0, 0.0, forbidden),
+        (2, 7, 0.0, 0.0, seen),
+        (2, 9, 100.0, -3.0, 0),
+    )
+    work = Work(3, 100, CPU, SMALL)
+    by_triton.change(logits, draws, entries, work, SMALL)
+    first, last = before[2].clone(), torch.full((100,), -math.inf)
+    raised = first[4] + 1.5
+    first[4] = torch.where(raised > 0, raised / 2, raised * 2) - 0.25
+    first[99] += 2
+    first[5] = -math.inf
+    last[7] = torch.where(before[0, 7] > 0, before[0, 7] / 0.5, before[0, 7] * 0.5)
+    assert torch.equal(work.changed[:2], torch.stack((last, first)))
+    assert torch.equal(logits, before)
+    results = picked(logits, draws._replace(temperatures=torch.zeros(3)), work)
+    assert results.tokens.tolist() == [int(first.argmax()), int(before[1].argmax()), 7]
+
+
+def test_changes_keep_what_is_finite_and_say_where_nothing_is_left() -> None:
+    logits = torch.full((2, 100), -3e38)
+    logits[:, 1] = 3e38
+    draws = some_draws(2, changes=[0, 1], restricted=[0, 1], repetitions=0.01, temperatures=1e-5)
+    work = Work(2, 100, CPU, SMALL)
+    by_triton.change(logits, draws, entries_of((0, 1, 100.0, -9.0, by_triton.SEEN)), work, SMALL)
+    assert work.changed[0, 1] == torch.finfo(torch.float32).max
+    results = picked(logits, draws, work)
+    assert results.states.tolist() == [by_triton.FINE, by_triton.NOTHING_LEFT]
+    assert results.tokens.tolist() == [1, 0]

@@ -1,0 +1,163 @@
+"""What kernels need of each chip, in `docs/gpu-kernels.md`. Run it, and it writes the tables there again.
+
+Everything is compiled by the functions that a worker launches it with, in the shapes of real models.
+"""
+
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from legato_engine.kernels import ahead
+from legato_engine.kernels.attention import triton as attention
+from legato_engine.kernels.configurations import choose, triton_minor
+from legato_engine.kernels.inspection import inspect
+from legato_engine.kernels.rms_norm.triton import add_rms_norm
+from legato_engine.kernels.rope.triton import norm_rotate_write
+from legato_engine.kernels.sampling import triton as sampling
+from legato_engine.kernels.silu_mul.triton import silu_mul
+from legato_engine.kernels.step_inputs.triton import expand
+
+PAGE = Path(__file__).parents[2] / "docs" / "gpu-kernels.md"
+BEGIN, END = "<!-- begin generated -->\n", "<!-- end generated -->\n"
+DTYPE = torch.bfloat16
+KV_HEADS, TOKENS, ROWS, BLOCKS = 2, 256, 16, 64
+HIDDEN, INNER, VOCAB, EPS = 4096, 14336, 128256, 1e-5
+SHOWN = {"TILE_M", "TILE_N", "ROWS", "TOKENS", "HEADS", "WIDTH", "TILE", "CHUNK", "ENTRIES"}
+HEAD = (
+    "| kernel | shape | configuration | registers | spilled bytes | shared bytes | products | tiles in flight |",
+    "| --- | --- | --- | ---: | ---: | ---: | --- | ---: |",
+)
+ATTENTION = ((64, 3, 16), (128, 4, 16), (128, 8, 64), (256, 4, 32))  # head_dim, group, block_size
+Described = dict[str, Any]
+Launch = Callable[[], None]
+
+
+def described(chips: Sequence[str]) -> list[Described]:
+    """All kernels for these chips, in their order."""
+    return [each for chip in chips for shape, launch in _cases(chip) for each in _of_case(chip, shape, launch)]
+
+
+def _of_case(chip: str, shape: str, launch: Launch) -> Iterator[Described]:
+    with ahead.launches(chip) as launches:
+        launch()
+    for each in launches:
+        sizes = {name: value for name, value in each.scalars.items() if name in SHOWN}
+        yield {
+            "chip": chip,
+            "kernel": each.kernel + (" (prompts)" if each.scalars.get("FULL_TILES") else ""),
+            "shape": shape,
+            "sizes": sizes,
+            "warps": each.warps,
+            "stages": each.stages,
+            **inspect(each)._asdict(),
+        }
+
+
+def _cases(chip: str) -> Iterator[tuple[str, Launch]]:
+    """What is launched together, and for which shape."""
+    for head_dim, group, block_size in ATTENTION:
+        shape = f"head_dim {head_dim}, group {group}, blocks of {block_size}"
+        yield shape, partial(attend, chip, head_dim, group, block_size)
+    residual, weight = empty(TOKENS, HIDDEN), empty(HIDDEN)
+    yield (
+        f"hidden {HIDDEN}",
+        partial(add_rms_norm, residual, residual, weight, EPS, residual, choose("add_rms_norm", {}, chip)),
+    )
+    yield "head_dim 128", partial(_rotate, chip, 128)
+    yield "blocks of 16", partial(_expand, chip)
+    yield f"vocabulary {VOCAB}", partial(_sample, chip)
+    yield (
+        f"inner {INNER}",
+        partial(silu_mul, empty(TOKENS, 2 * INNER), empty(TOKENS, INNER), choose("silu_mul", {}, chip)),
+    )
+
+
+def attend(chip: str, head_dim: int, group: int, block_size: int) -> None:
+    """The plan of a step and a layer's attention, of decoding rows and of prompts."""
+    shape = {"head_dim": head_dim, "block_size": block_size, "group": group}
+    heads = KV_HEADS * group
+    decode, prefill = (choose(f"{name}_attention", shape, chip) for name in ("decode", "prefill"))
+    work = attention.Work(ROWS, TOKENS, heads, KV_HEADS, head_dim, block_size, "cpu", ahead.CHIPS[chip].processors)
+    queries = empty(TOKENS, (heads + 2 * KV_HEADS) * head_dim)[:, : heads * head_dim].view(TOKENS, heads, head_dim)
+    starts, lengths, tables = ints(ROWS + 1), ints(ROWS), ints(ROWS, BLOCKS)
+    attention.plan(starts, lengths, work, None, decode, prefill)
+    attention.attend(
+        queries, _layer(head_dim, block_size), starts, lengths, tables, work, None, empty(TOKENS, heads, head_dim),
+        decode, prefill, True,
+    )  # fmt: skip
+
+
+def _rotate(chip: str, head_dim: int) -> None:
+    qkv, angles, heads = empty(TOKENS, 6 * KV_HEADS * head_dim), torch.empty(4096, head_dim // 2), 4 * KV_HEADS
+    norm, chosen = empty(head_dim), choose("norm_rotate_write", {"head_dim": head_dim}, chip)
+    layer = _layer(head_dim, 16)
+    norm_rotate_write(qkv, ints(TOKENS), ints(TOKENS), angles, angles, norm, norm, EPS, heads, layer, chosen)
+
+
+def _expand(chip: str) -> None:
+    given = ints(TOKENS)
+    starts, lengths, tables = ints(ROWS + 1), ints(ROWS), ints(ROWS, BLOCKS)
+    expand(given, starts, lengths, tables, ints(ROWS), given, given, given, 16, choose("step_inputs", {}, chip))
+
+
+def _sample(chip: str) -> None:
+    """Everything that a step may do with logits."""
+    chosen, logits = choose("sampling", {}, chip), torch.empty(ROWS, VOCAB)
+    work = sampling.Work(ROWS, VOCAB, torch.device("cpu"), chosen)
+    wide, floats = torch.empty(ROWS, dtype=torch.float64), torch.empty(ROWS)
+    numbers = ints(ROWS)
+    draws = sampling.Draws(numbers, wide, wide, floats, floats, floats, numbers, numbers, numbers, numbers)
+    tops = ints(ROWS, sampling.MOST_TOPS)
+    results = sampling.Results(numbers, numbers, floats, tops, tops.float())
+    sampling.mask(logits, numbers, ints(ROWS, VOCAB // 32), chosen)
+    sampling.change(logits, draws, ints(5, 256), work, chosen)
+    sampling.pick(logits, draws, work, results, True, True, chosen)
+    sampling.rank(logits, draws, work, results, chosen)
+
+
+def _layer(head_dim: int, block_size: int) -> torch.Tensor:
+    """Of an arena with two."""
+    return empty(BLOCKS, 2, 2, KV_HEADS, block_size, head_dim)[:, 0]
+
+
+def empty(*shape: int) -> torch.Tensor:
+    return torch.empty(shape, dtype=DTYPE)
+
+
+def ints(*shape: int) -> torch.Tensor:
+    return torch.empty(shape, dtype=torch.int32)
+
+
+def tables(found: Sequence[Described]) -> str:
+    """What stands in the page between its marks."""
+    parts = [f"{BEGIN}\nTriton {triton_minor()}, {str(DTYPE).removeprefix('torch.')}.\n"]
+    for chip, kernels in itertools.groupby(found, lambda each: each["chip"]):
+        parts += [f"\n### {chip}\n", *HEAD, *map(_line, kernels)]
+    return "\n".join(parts) + f"\n\n{END}"
+
+
+def _line(kernel: Described) -> str:
+    sizes = ", ".join(f"{name} {value}" for name, value in kernel["sizes"].items())
+    stages = f"{kernel['stages']} stages" if kernel["stages"] > 1 else "1 stage"
+    chosen = ", ".join(filter(None, (sizes, f"{kernel['warps']} warps", stages)))
+    cells = [
+        f"`{kernel['kernel']}`", kernel["shape"], chosen, kernel["registers"], kernel["spilled"],
+        f"{kernel['shared']:,}", kernel["products"], kernel["tiles"] or "",
+    ]  # fmt: skip
+    return f"| {' | '.join(map(str, cells))} |"
+
+
+def page() -> tuple[str, str, str]:
+    """What stands before the tables, the tables, and what stands behind them."""
+    before, rest = PAGE.read_text().split(BEGIN)
+    inside, after = rest.split(END)
+    return before, f"{BEGIN}{inside}{END}", after
+
+
+if __name__ == "__main__":
+    before, _, after = page()
+    PAGE.write_text(before + tables(described(list(ahead.CHIPS))) + after)
