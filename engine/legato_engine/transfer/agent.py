@@ -12,6 +12,7 @@ from legato_engine.transfer.channels import Channels
 from legato_engine.transfer.checksum import ArenaMemory
 from legato_engine.transfer.context import TransferContext
 from legato_engine.transfer.counts import Counts
+from legato_engine.transfer.device import LOOK, DeviceEvent
 from legato_engine.transfer.events import Cause, TransferEvent
 from legato_engine.transfer.link import Connected, Fenced, Link, LinkEvent, PeerDown, PutDone, PutFailed, Received
 from legato_engine.transfer.peers import Peers
@@ -99,7 +100,17 @@ class TransferAgent:
         due = min(
             chain(self._sender.sessions.timers(), self._receiver.sessions.timers(), self._peers.timers()), default=None
         )
-        return None if due is None else max(0.0, due - self._context.clock())
+        left = None if due is None else max(0.0, due - self._context.clock())
+        if self._sender.waiting or self._receiver.waiting:
+            return LOOK if left is None else min(LOOK, left)
+        return left
+
+    def stepped(self, event: DeviceEvent | None) -> None:
+        """The core has processed a step; the device has ended it, and all before it, once `event` is done (None: now).
+
+        Blocks that are pushed from now on are read after that, and those that are granted are written to after that.
+        """
+        self._context.last_step = event
 
     def expect(self, room: int, attempt: int, peer: Peer, root: bytes) -> None:
         """This worker will send `room` to `peer`. `root` is the parent of the sequence's first block hash.
@@ -165,6 +176,8 @@ class TransferAgent:
         """Handles what arrived and what is due by the clock; returns what the core has to know, oldest first."""
         for event in self._link.poll():
             self._handle(event)
+        self._sender.advance()
+        self._receiver.advance()
         now = self._context.clock()
         self._peers.tick(now)
         for sessions in self._registries:
@@ -227,7 +240,7 @@ class TransferAgent:
     def _receive(self, connection: int, data: bytes) -> None:
         message = self._peers.receive(connection, data)
         if isinstance(message, handoff.PeerHello):
-            self._receiver.connection_ready(connection)
+            self._receiver.advance()
         elif message is not None:
             try:
                 self._dispatch(connection, message)

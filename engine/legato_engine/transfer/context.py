@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 from legato_engine.transfer.checksum import ArenaMemory
 from legato_engine.transfer.counts import TransferTotals
+from legato_engine.transfer.device import DeviceEvent
 from legato_engine.transfer.events import TransferEvent
 from legato_engine.transfer.link import Link
 from legato_engine.transfer.peers import Peers
@@ -24,6 +25,7 @@ class TransferContext:
     clock: Callable[[], float]
     outbox: list[TransferEvent] = field(default_factory=list)  # until the next poll
     totals: TransferTotals = field(default_factory=TransferTotals)
+    last_step: DeviceEvent | None = None  # blocks that the core names are written, and left alone, once it is done
 
     @property
     def renewal(self) -> float:

@@ -1,18 +1,28 @@
-"""What a push becomes: bytes to write by the link, and checksums to announce once they are written."""
+"""What a push becomes: blocks to put once the device has written them, and bytes to write by the link."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from legato_engine.transfer.device import DeviceEvent
 from legato_engine.transfer.link import PutSpan
 
 
-@dataclass(frozen=True, slots=True)
-class PutInFlight:
-    """Blocks from number `first` of the sequence on, and what is announced once they are written."""
+@dataclass(slots=True, eq=False)
+class BlockPut:
+    """Blocks from number `first` of the sequence on, from the own arena to `targets` in the peer's.
 
+    They may be read once `after` is done, where there is something to wait for.
+    """
+
+    tag: int
+    connection: int
     first: int
-    checksums: tuple[int, ...]
-    bytes: int
+    blocks: Sequence[int]
+    hashes: Sequence[bytes]
+    targets: Sequence[int]
+    arena: int  # base address of the peer's
+    after: DeviceEvent | None = None
+    sums: Sequence[int] = ()  # of the blocks' bytes, once they were read
 
 
 def spans(blocks: Sequence[int], local: int, targets: Sequence[int], remote: int, size: int) -> list[PutSpan]:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 from legato_engine.transfer.checksum import bind
 from legato_engine.transfer.context import TransferContext
+from legato_engine.transfer.device import DeviceEvent
 from legato_engine.transfer.events import Arrived, Released, WritingBegan
 from legato_engine.transfer.registry import Key, SessionFailure, SessionRecord, SessionRegistry
 from legato_engine.transfer.session import Action, Session, SessionEvent, SessionState
@@ -31,6 +32,7 @@ class IncomingSession(SessionRecord):
     found: dict[int, int] = field(default_factory=dict)  # and the sum of the bytes that are here
     final: handoff.Final | None = None
     final_at: float = 0.0
+    after: DeviceEvent | None = None  # until then, earlier steps may write to the blocks
 
 
 class Receiver:
@@ -40,6 +42,7 @@ class Receiver:
         self._context = context
         self.sessions = SessionRegistry("receiver", context, self._create, self._perform)
         self._serial = 0
+        self._offered: list[IncomingSession] = []  # in order: their grants are not sent yet
 
     # calls
 
@@ -59,7 +62,22 @@ class Receiver:
         into.since = self._context.clock()
         self.sessions.extend_lease(into)
         into.connection = self._context.peers.reach(peer)
-        if self._context.peers.trusted(into.connection):
+        into.after = self._context.last_step
+        self._offered.append(into)
+        self.advance()
+
+    @property
+    def waiting(self) -> bool:
+        """Whether `advance` has something to look after soon."""
+        return any(self._is_connected(into) for into in self._offered)
+
+    def advance(self) -> None:
+        """Grants go out once the peer is known, and the device has done all that it was to do with the blocks."""
+        self._offered = [into for into in self._offered if into.state is SessionState.CONNECTING]
+        for into in list(filter(self._is_connected, self._offered)):
+            if into.after is not None and not into.after.done():
+                break  # those behind it wait for the same step, or a later one
+            self._offered.remove(into)
             self._ready(into)
 
     def revoke(self, room: int) -> None:
@@ -89,11 +107,6 @@ class Receiver:
         if into.renewed:
             self.sessions.extend_lease(into)
 
-    def connection_ready(self, connection: int) -> None:
-        for into in self.sessions:
-            if into.connection == connection and into.state is SessionState.CONNECTING:
-                self._ready(into)
-
     def quarantined(self) -> int:
         """Blocks of sessions that have failed, which the peer may still write to."""
         return sum(len(into.blocks) for into in self.sessions if into.state in _QUARANTINED)
@@ -109,6 +122,9 @@ class Receiver:
 
     def _create(self, key: Key, session: Session) -> IncomingSession:
         return IncomingSession(key, session, epoch=self._context.epoch)
+
+    def _is_connected(self, into: IncomingSession) -> bool:
+        return into.connection is not None and self._context.peers.trusted(into.connection)
 
     def _ready(self, into: IncomingSession) -> None:
         """The grant goes out, and the sender's lease begins: what connecting took is not taken off it."""

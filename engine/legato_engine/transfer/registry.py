@@ -5,11 +5,11 @@ this registry, so that leases, tombstones and the ends of connections are alike 
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 from legato_engine.transfer.context import TransferContext
-from legato_engine.transfer.events import Aborted, Cause, GrantRevoked, Side
+from legato_engine.transfer.events import Aborted, Cause, GrantRevoked, Side, TransferEvent
 from legato_engine.transfer.session import Action, Session, SessionEvent, SessionState
 from legato_protocol import handoff
 
@@ -46,6 +46,12 @@ class SessionRecord:
     renew_at: float = 0.0
     held: bool = False  # the own core knows of it, and opens it later
     failure: SessionFailure | None = None
+    late: list[TransferEvent] = field(default_factory=list)  # to be reported once it is not `busy`
+
+    @property
+    def busy(self) -> bool:
+        """Whether this worker itself still reads or writes the session's blocks."""
+        return False
 
     @property
     def state(self) -> SessionState:
@@ -119,7 +125,7 @@ class SessionRegistry(Generic[R]):
 
     def active(self) -> list[R]:
         """Those that the own core or the peer waits for."""
-        return [record for record in self if not record.ended and record.state not in _NOT_BEGUN]
+        return [each for each in self if each.late or not (each.ended or each.state in _NOT_BEGUN)]
 
     # life
 
@@ -151,6 +157,15 @@ class SessionRegistry(Generic[R]):
         if record.connection is not None:
             self._context.peers.send(record.connection, message)
 
+    def report(self, record: R, event: TransferEvent) -> None:
+        """Tells the core, but of no end before this worker has let go of the blocks."""
+        (record.late if record.ended and record.busy else self._context.outbox).append(event)
+
+    def tell_late(self, record: R) -> None:
+        """The session is not busy any more."""
+        self._context.outbox += record.late
+        record.late.clear()
+
     # what happens to many at once
 
     def connection_ended(self, connection: int, cause: Cause, reason: str) -> None:
@@ -169,7 +184,7 @@ class SessionRegistry(Generic[R]):
             elif record.renewed and now >= record.renew_at:
                 record.renew_at = now + self._context.renewal
                 self.send(record, handoff.Renew(*record.name))
-            elif (record.ended or record.state is SessionState.UNKNOWN) and now >= record.due:
+            elif (record.ended or record.state is SessionState.UNKNOWN) and not record.busy and now >= record.due:
                 self.forget(record)
 
     def timers(self) -> Iterator[float]:
@@ -177,7 +192,9 @@ class SessionRegistry(Generic[R]):
         for record in self:
             if record.renewed:
                 yield min(record.due, record.renew_at)
-            elif record.state not in (SessionState.WAITING, SessionState.FENCING):
+            elif record.state not in (SessionState.WAITING, SessionState.FENCING) and not (
+                record.ended and record.busy
+            ):
                 yield record.due
 
     # inside
@@ -189,11 +206,11 @@ class SessionRegistry(Generic[R]):
                 assert record.connection is not None
                 context.fence(record.connection)
             case Action.REPORT_REVOKED:
-                context.outbox.append(GrantRevoked(self._side, *record.key))
+                self.report(record, GrantRevoked(self._side, *record.key))
             case Action.REPORT_ABORTED:
                 failure = record.failure or USED_BEFORE
                 context.totals.aborted += 1
-                context.outbox.append(Aborted(self._side, *record.key, failure.cause, failure.reason, failure.retry))
+                self.report(record, Aborted(self._side, *record.key, failure.cause, failure.reason, failure.retry))
             case Action.SEND_ACK:
                 self.send(record, handoff.AbortAck(*record.name))
             case _:

@@ -9,7 +9,8 @@ from legato_engine.transfer.checksum import bind
 from legato_engine.transfer.context import TransferContext
 from legato_engine.transfer.events import Committed, Granted
 from legato_engine.transfer.link import PutDone, PutFailed
-from legato_engine.transfer.puts import PutInFlight, spans
+from legato_engine.transfer.put_queue import PutQueue
+from legato_engine.transfer.puts import BlockPut
 from legato_engine.transfer.registry import Key, SessionFailure, SessionRecord, SessionRegistry
 from legato_engine.transfer.session import Action, SessionEvent, SessionState
 from legato_protocol import block_hash, handoff
@@ -31,9 +32,13 @@ class OutgoingSession(SessionRecord):
     last_serial: int = 0  # of grants that are gone
     next_block: int = 0  # of the sequence, that `push` may bring
     parent: bytes = b""  # hash of the last pushed block
-    puts: dict[int, PutInFlight] = field(default_factory=dict)  # by tag
+    puts: dict[int, BlockPut] = field(default_factory=dict)  # by tag: waiting, or in flight
     final: handoff.Final | None = None
     finished_at: float = 0.0  # when the core had nothing more to add
+
+    @property
+    def busy(self) -> bool:
+        return bool(self.puts)
 
 
 class Sender:
@@ -44,6 +49,16 @@ class Sender:
         self.sessions = SessionRegistry("sender", context, OutgoingSession, self._perform)
         self._by_tag: dict[int, OutgoingSession] = {}
         self._next_tag = 0
+        self._queue = PutQueue(context.link, context.memory, context.checksum, self._is_wanted, self._dropped)
+
+    @property
+    def waiting(self) -> bool:
+        """Whether `advance` has something to look after."""
+        return self._queue.waiting
+
+    def advance(self) -> None:
+        """Goes on with what has waited for the device."""
+        self._queue.advance()
 
     # calls
 
@@ -97,7 +112,7 @@ class Sender:
 
     def unwritten(self, room: int) -> int:
         out = self._granted(room)
-        return sum(len(put.checksums) for put in out.puts.values()) if out else 0
+        return sum(len(put.blocks) for put in out.puts.values()) if out else 0
 
     def cancel(self, room: int, reason: str) -> None:
         for out in self.sessions.of_room(room):
@@ -141,8 +156,7 @@ class Sender:
         if isinstance(event, PutFailed):
             self._fail(out, SessionEvent.PUT_FAILED, SessionFailure("broken", f"could not write: {event.reason}"))
         elif out.state is SessionState.PUSHING:
-            self._context.totals.bytes_sent += put.bytes
-            self.sessions.send(out, handoff.Written(*out.name, put.first, put.checksums))
+            self._announce(out, put)
         self._settle(out)
 
     def check_integrity(self) -> None:
@@ -150,7 +164,7 @@ class Sender:
         in_flight = {tag for out in self.sessions for tag in out.puts}
         assert in_flight == set(self._by_tag), f"puts {in_flight} belong to sessions, {set(self._by_tag)} are in flight"
         for out in self.sessions:
-            assert not (out.ended and out.puts), f"{out.key} has ended with puts in flight"
+            assert not (out.ended and out.puts) or out.late, f"{out.key} has ended with puts in flight"
 
     # inside
 
@@ -194,24 +208,38 @@ class Sender:
     def _put(
         self, out: OutgoingSession, grant: handoff.Grant, first: int, blocks: Sequence[int], hashes: Sequence[bytes]
     ) -> None:
-        """Writes blocks `first, first+1, …` of the sequence to their places in the receiver's arena."""
+        """Writes blocks `first, first+1, …` of the sequence to their places in the receiver's memory."""
         assert out.connection is not None
-        context, memory, count = self._context, self._context.memory, len(blocks)
-        targets = grant.blocks[first - grant.cached :][:count]
+        context = self._context
+        targets = grant.blocks[first - grant.cached :][: len(blocks)]
         arena = context.peers.arena(out.connection)
-        sums = memory.sums(blocks) if context.checksum else [0] * count
-        checksums = tuple(bind(total, out.key[0], first + i, hashes[i]) for i, total in enumerate(sums))
         self.sessions.step(out, SessionEvent.PUT)
         self._next_tag += 1
-        self._by_tag[self._next_tag] = out
-        out.puts[self._next_tag] = PutInFlight(first, checksums, count * memory.block_bytes)
-        where = spans(blocks, memory.address, targets, arena, memory.block_bytes)
-        context.link.put(out.connection, where, self._next_tag)
+        put = BlockPut(self._next_tag, out.connection, first, blocks, hashes, targets, arena, context.last_step)
+        self._by_tag[put.tag] = out
+        out.puts[put.tag] = put
+        self._queue.add(put)
+
+    def _is_wanted(self, put: BlockPut) -> bool:
+        return self._by_tag[put.tag].state is SessionState.PUSHING
+
+    def _dropped(self, put: BlockPut) -> None:
+        """It ended before anything of it was read or written."""
+        out = self._by_tag.pop(put.tag)
+        del out.puts[put.tag]
+        self._settle(out)
+
+    def _announce(self, out: OutgoingSession, put: BlockPut) -> None:
+        room, count = out.key[0], len(put.blocks)
+        self._context.totals.bytes_sent += count * self._context.memory.block_bytes
+        checksums = tuple(bind(put.sums[i], room, put.first + i, put.hashes[i]) for i in range(count))
+        self.sessions.send(out, handoff.Written(*out.name, put.first, checksums))
 
     def _settle(self, out: OutgoingSession) -> None:
         """After a put has ended: is it the moment that something waited for?"""
         if out.puts:
             return
+        self.sessions.tell_late(out)
         if out.state in (SessionState.DRAINING, SessionState.ANSWERING, SessionState.FENCING):
             self.sessions.step(out, SessionEvent.DRAINED)
         elif out.final is not None and out.renewed:

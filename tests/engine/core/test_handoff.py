@@ -1,11 +1,13 @@
 """Sequences that go from one core to another: prefills, migrations, and the ends of those that do not arrive."""
 
 from itertools import pairwise
+from random import Random
 
 import pytest
 
 from legato_engine.scheduler.batch import Sampled
 from legato_engine.scheduler.transfers import IncomingState
+from legato_engine.transfer.late_device import LateStream
 from legato_protocol.packed_tokens import pack_tokens
 from legato_protocol.stream import Cancel, Decode, Generate, Handoff, Pause, Prefill, Sequence, Split
 
@@ -373,3 +375,31 @@ def test_what_ends_after_its_migration_failed_ends_no_other_in_the_same_room(wor
     assert [*known, *new.tokens("s", attempt=3)] == world.continuation(world.prompt, 60)
     assert new.failures() == []
     assert old.used == new.used == 0
+
+
+def test_chunks_without_draws_are_handed_off_once_the_device_has_written_them(world, make_token_runner):
+    """Their steps return at once; only one that samples waits for the device."""
+
+    class LateRunner(make_token_runner):
+        def __init__(self, stream):
+            super().__init__()
+            self.stream = stream
+            self.early = 0  # steps that returned before their KV was written
+
+        def step(self, batch):
+            output = []
+            self.written = self.stream.begin(lambda: output.append(super(LateRunner, self).step(batch)))
+            if not any(row.draws for row in batch.rows):
+                self.early += 1
+                return tuple(() for _ in batch.rows)
+            self.stream.synchronize()
+            return output[0]
+
+    stream = LateStream(world.network, Random(1), 6.0)
+    runner = LateRunner(stream)
+    prefill, decode = world.worker("p", chunk=4, runner=runner), world.worker("d")
+    world.hand_off(prefill, decode, world.sequence())
+    world.run(80)
+    assert runner.early >= 4
+    assert decode.tokens() == world.continuation(world.prompt, 12)
+    assert prefill.used == decode.used == 0

@@ -9,7 +9,7 @@ from legato_engine.transfer.context import TransferContext
 from legato_engine.transfer.link import PutDone, PutFailed
 from legato_engine.transfer.memory import MemoryLink, Network
 from legato_engine.transfer.peers import Peers
-from legato_engine.transfer.puts import PutInFlight
+from legato_engine.transfer.puts import BlockPut
 from legato_engine.transfer.receiver import IncomingSession, Receiver
 from legato_engine.transfer.registry import SessionFailure
 from legato_engine.transfer.sender import OutgoingSession, Sender
@@ -55,7 +55,7 @@ def sender_in(state, flying):
     if state is S.FINISHED:
         out.final = handoff.Final("e2", ROOM, ATTEMPT, b"", 0, (), 0)
     if flying:
-        out.puts[TAG] = PutInFlight(0, (1,), 64)
+        out.puts[TAG] = BlockPut(TAG, CONNECTION, 0, [0], [b"h"], [0], 0, sums=[1])
         sender._by_tag[TAG] = out
     sender.sessions._rooms[ROOM] = {ATTEMPT: out}
     return sender, session
@@ -78,6 +78,7 @@ SENDER_CALLS = {
     "put failed": lambda sender: sender.put_ended(PutFailed(CONNECTION, TAG, "broken")),
     "push": lambda sender: sender.push(ROOM, 0, [0], [b"h"]),
     "finish": lambda sender: sender.finish(ROOM, b"", 0, (), None),
+    "device done": lambda sender: sender.advance(),
 }
 
 
@@ -111,7 +112,7 @@ RECEIVER_CALLS = {
     "revoke": lambda receiver: receiver.revoke(ROOM),
     "lease end": lambda receiver: receiver.sessions.tick(1e9),
     "renewal": lambda receiver: receiver.sessions.tick(0.0),
-    "connection ready": lambda receiver: receiver.connection_ready(CONNECTION),
+    "device done": lambda receiver: receiver.advance(),
     "peer down": lambda receiver: receiver.sessions.connection_ended(CONNECTION, "peer_died", "gone"),
 }
 

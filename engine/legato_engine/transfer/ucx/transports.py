@@ -65,9 +65,14 @@ def missing_for_rdma() -> list[str]:
         lacking.append("no RDMA device in /sys/class/infiniband")
     if not any(Path("/dev/infiniband").glob("uverbs*")):
         lacking.append("no /dev/infiniband/uverbs* in this container")
+    if not has_module("ib"):
+        lacking.append("a UCX built --with-verbs (1.19 or later; then RAPIDS_LIBUCX_PREFER_SYSTEM_LIBRARY=true)")
+    return lacking
+
+
+def has_module(name: str) -> bool:
+    """Whether a UCX on this machine was built with a module of that name: `ib`, `cuda`."""
     spec = importlib.util.find_spec("libucx")
     folders = [Path(place) for place in (spec.submodule_search_locations or [])] if spec else []
     folders += [Path("/usr/lib"), Path("/usr/local/lib"), Path("/opt/ucx/lib")]
-    if not any(found for folder in folders for found in folder.glob("**/libuct_ib*.so*")):
-        lacking.append("a UCX built --with-verbs (1.19 or later; then RAPIDS_LIBUCX_PREFER_SYSTEM_LIBRARY=true)")
-    return lacking
+    return any(found for folder in folders for found in folder.glob(f"**/libuct_{name}*.so*"))

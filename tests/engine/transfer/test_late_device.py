@@ -1,0 +1,182 @@
+"""A device that finishes late: nothing is read before it was written there, in random schedules, with checksums and
+without; and nothing is granted that a step may still write to.
+
+Two workers send to each other over the link in memory, from arenas that steps write to later than they return.
+"""
+
+import os
+from random import Random
+
+import pytest
+from handoff_pair import BLOCK, BLOCK_BYTES, HASHES, TOKENS, Pair
+
+from legato_engine.transfer.device import LOOK
+from legato_engine.transfer.events import Aborted, Arrived, Committed, Granted, GrantRevoked, Released
+from legato_engine.transfer.late_device import LateEvent, LateStream
+from legato_engine.transfer.memory import Faults
+
+SCHEDULES = int(os.environ.get("LATE_SCHEDULES", "2000"))
+STALE, COUNT = 99, 4
+
+
+class WatchedLink:
+    """Notes each put whose blocks were not written yet."""
+
+    def __init__(self, link, arena):
+        self._link, self._arena = link, arena
+        self.early = self.puts = 0
+
+    def __getattr__(self, name):
+        return getattr(self._link, name)
+
+    def put(self, connection, spans, tag):
+        self.puts += 1
+        for span in spans:
+            first = (span.local - self._arena.data_ptr()) // BLOCK_BYTES
+            last = (span.local + span.length - self._arena.data_ptr()) // BLOCK_BYTES
+            self.early += bool((self._arena[first:last] == STALE).any())
+        self._link.put(connection, spans, tag)
+
+
+class Schedule:
+    """One hand-off of four blocks, pushed in random parts as steps return, on a device that is late by up to a second;
+    perhaps cancelled, revoked, or cut off on the way."""
+
+    def __init__(self, seed, checksum):
+        random = self.random = Random(seed)
+        self.pair = Pair(checksum=checksum)
+        self.pair.network.random = random
+        self.pair.network.faults = Faults(delay=random.choice([0.0, 0.2]))
+        self.device = LateStream(self.pair.network, random, random.choice([0.0, 0.3, 1.0]))
+        sender = self.pair.sender
+        sender.arena[:] = STALE
+        self.link = sender.agent._context.link = WatchedLink(sender.link, sender.arena)
+        sender.agent._sender._queue._link = self.link
+        self.parts = sorted(random.sample(range(1, COUNT), random.randint(0, COUNT - 1)))
+        self.pushed, self.granted, self.regrants = 0, False, 0
+        self.mischief = random.choice([None, None, None, "cancel", "refuse", "revoke", "die"])
+
+    def step(self, first, last):
+        """Returns before the device has written the blocks."""
+
+        def write():
+            for block in range(first, last):
+                self.pair.sender.arena[block] = 10 + block
+
+        self.pair.sender.agent.stepped(self.device.begin(write))
+
+    def turn(self):
+        if not self.granted or self.pushed == COUNT:
+            return
+        last = next((part for part in self.parts if part > self.pushed), COUNT)
+        self.step(self.pushed, last)
+        agent = self.pair.sender.agent
+        agent.push(1, self.pushed, range(self.pushed, last), HASHES[self.pushed : last])
+        self.pushed = last
+        if last == COUNT:
+            agent.finish(1, TOKENS, COUNT * BLOCK, ())
+
+    def disturb(self):
+        match self.mischief:
+            case "cancel":
+                self.pair.sender.agent.abort(1, "cancelled")
+            case "refuse":
+                self.pair.receiver.agent.abort(1, "cancelled")
+            case "revoke":
+                self.pair.receiver.agent.revoke(1)
+            case "die":
+                self.pair.receiver.link.close()
+                self.pair.sender.agent.abort(1, "deadline")
+
+    def run(self):
+        self.pair.expect()
+        self.pair.grant()
+        trouble = self.random.uniform(0, 3)
+        for _ in range(160):
+            for side in (self.pair.sender, self.pair.receiver):
+                side.poll()
+            self.follow()
+            self.turn()
+            if self.mischief and self.pair.network.now >= trouble:
+                self.disturb()
+                self.mischief = None
+            if self.over():
+                return
+            self.pair.network.run(self.pair.network.now + self.random.choice([0.02, 0.1]))
+        raise AssertionError("it hangs")
+
+    def follow(self):
+        sender = self.pair.sender
+        revoked = len(sender.events(GrantRevoked))
+        self.granted = len(sender.events(Granted)) > revoked
+        if not self.granted:
+            self.pushed = 0
+        if len(self.pair.receiver.events(GrantRevoked)) > self.regrants:
+            self.regrants += 1
+            self.pair.grant()
+        if sender.events(Aborted) and self.device.idle:
+            sender.arena[:] = 0  # whoever reads the blocks still is too late
+
+    def over(self):
+        ended = self.pair.sender.events(Committed) + self.pair.sender.events(Aborted)
+        return bool(ended or self.pair.receiver.events(Released)) and self.device.idle
+
+    def check(self):
+        assert self.link.early == 0, "a block was put before it was written"
+        for _ in self.pair.receiver.events(Arrived):
+            for block in range(COUNT):
+                assert (self.pair.receiver.arena[block] == 10 + block).all(), "a wrong block was committed"
+
+
+@pytest.mark.parametrize("checksum", [True, False], ids=["checksum", "no checksum"])
+def test_no_put_begins_before_its_step_has_written(checksum):
+    arrived = puts = 0
+    for seed in range(SCHEDULES // 2):
+        schedule = Schedule(seed, checksum)
+        schedule.run()
+        schedule.check()
+        arrived += len(schedule.pair.receiver.events(Arrived))
+        puts += schedule.link.puts
+    assert arrived > SCHEDULES // 5
+    assert puts > SCHEDULES // 2
+
+
+def test_a_grant_waits_for_steps_that_may_write_to_its_blocks():
+    """Blocks that a sequence gave up are granted at once, while its last step is still under way on the device."""
+    pair, event = Pair(), LateEvent()
+    pair.receiver.agent.stepped(event)
+    pair.begin()
+    assert not pair.sender.events(Granted)
+    assert pair.receiver.agent.next_timer() == LOOK
+    event.passed = True
+    pair.run()
+    assert pair.sender.events(Granted)
+
+
+def test_a_push_that_waits_for_the_device_ends_with_its_session_and_is_looked_after_till_then():
+    pair, event = Pair(), LateEvent()
+    pair.begin()
+    pair.sender.agent.stepped(event)
+    pair.send()
+    pair.run()
+    pair.sender.poll()
+    assert pair.sender.agent.next_timer() == LOOK
+    assert pair.sender.agent.unwritten(1) == 4
+    pair.sender.agent.abort(1, "cancelled")
+    pair.run()
+    assert pair.sender.events(Aborted)
+    assert pair.receiver.events(Released)
+    assert not event.done()
+    assert pair.sender.agent.next_timer() != LOOK
+
+
+@pytest.mark.parametrize("silent", [False, True], ids=["dead", "silent"])
+def test_a_push_that_waits_for_the_device_ends_with_its_peer(silent):
+    pair = Pair()
+    pair.begin()
+    pair.sender.agent.stepped(LateEvent())
+    pair.send()
+    pair.receiver.link.stop() if silent else pair.receiver.link.close()
+    pair.run(3.0)
+    assert len(pair.sender.events(Aborted)) == 1
+    assert pair.sender.agent.pending() == 0

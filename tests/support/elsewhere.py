@@ -1,0 +1,82 @@
+"""Small kernels compiled for chips that are not here, and what was told of them; called by `uninterpreted`."""
+
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+
+from legato_engine.kernels import ahead
+
+
+@triton.jit
+def _double(x, out, count, SIZE: tl.constexpr):
+    at = tl.program_id(0) * SIZE + tl.arange(0, SIZE)
+    tl.store(out + at, tl.load(x + at, mask=at < count) * 2, mask=at < count)
+
+
+@triton.jit
+def _sums_of_products(x, y, out, count, ROWS: tl.constexpr, WIDTH: tl.constexpr):
+    row, column = tl.arange(0, ROWS)[:, None], tl.arange(0, WIDTH)[None, :]
+    total = tl.zeros((ROWS, ROWS), tl.float32)
+    for at in range(count):
+        left = tl.load(x + at * ROWS * WIDTH + row * WIDTH + column)
+        right = tl.load(y + at * ROWS * WIDTH + row * WIDTH + column)
+        total = tl.dot(left, tl.trans(right), total)
+    tl.store(out + row * ROWS + tl.arange(0, ROWS)[None, :], total)
+
+
+def double(x: torch.Tensor, out: torch.Tensor) -> None:
+    _double[(triton.cdiv(len(x), 64),)](x, out, len(x), SIZE=64, num_warps=2, num_stages=1)
+
+
+def told_by_chip() -> dict[str, Any]:
+    """By chip, in one process, as starting one takes seconds."""
+    return {chip: launched(chip) for chip in ahead.CHIPS}
+
+
+def launched(chip: str) -> dict[str, Any]:
+    """The same launch in two blocks after one another."""
+    x, out = torch.ones(100), torch.zeros(100)
+    with ahead.launches(chip) as found:
+        double(x, out)
+    with ahead.launches(chip) as again:
+        double(x, out)
+        double(x, out)
+    (launch,) = found
+    return {
+        "kernel": launch.kernel,
+        "grid": launch.grid,
+        "at": {"x": launch.pointers["x"] - x.data_ptr(), "out": launch.pointers["out"] - out.data_ptr()},
+        "scalars": dict(launch.scalars),
+        "warps": launch.warps,
+        "target": next(line for line in launch.stage("ptx").decode().splitlines() if line.startswith(".target")),
+        "again": [one == launch for one in again],
+        "out": out.abs().sum().item(),
+        "driver is back": triton.runtime.driver._active is None,
+    }
+
+
+def room_for(stages: int) -> dict[str, str]:
+    """By chip, what is said of a kernel that holds tiles of 64 KiB for this many stages."""
+    return {chip: _shared_memory(chip, stages) for chip in ahead.CHIPS}
+
+
+def _shared_memory(chip: str, stages: int) -> str:
+    x = torch.empty(1 << 20, dtype=torch.float16)
+    try:
+        with ahead.launches(chip) as found:
+            _sums_of_products[(1,)](x, x, x, 9, ROWS=128, WIDTH=128, num_warps=8, num_stages=stages)
+    except triton.runtime.errors.OutOfResources as error:
+        return str(error)
+    return f"fits: {found[0].facts()['shared'] <= ahead.CHIPS[chip].shared}"
+
+
+def found_in_cache(*chips: str) -> list[bool]:
+    """By chip, whether the kernel was compiled before."""
+    told: list[bool] = []
+    triton.knobs.compilation.listener = lambda cache_hit, **_rest: told.append(cache_hit)
+    for chip in chips:
+        with ahead.launches(chip):
+            double(torch.ones(100), torch.zeros(100))
+    return told
