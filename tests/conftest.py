@@ -16,6 +16,9 @@ MARK = "LEGATO_TEST_SESSION"  # a variable that every process of a test inherits
 # by libgomp's default each would spend milliseconds on looking for the others. Read when torch is loaded.
 os.environ.setdefault("GOMP_SPINCOUNT", "10000")
 
+# Triton's kernels are interpreted. Read when a kernel is defined.
+os.environ.setdefault("TRITON_INTERPRET", "1")
+
 # Some images ask for no bytecode. Each process would then compile what it imports of this project, and rewrite the
 # assertions of all tests again.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)

@@ -3,6 +3,7 @@
 EngineError
 ├── TooLittleMemory            the KV arena cannot hold one sequence of the longest length; permanent
 ├── NoDevice                   torch cannot use the device that was asked for; permanent
+├── KernelFailed               a kernel cannot be compiled or started on this device; permanent
 ├── UnusableFormat             a number format that what computes here does not have; permanent
 ├── UnusableProfile            a file that is no profile of a worker; permanent
 ├── StartFailed                the core said why it will never start; permanent
@@ -34,6 +35,12 @@ class StartFailed(EngineError):
 
 class NoDevice(EngineError):
     """torch cannot use the device that was asked for. The text says which it is."""
+
+    permanent = True
+
+
+class KernelFailed(EngineError):
+    """A kernel cannot be compiled or started on this device. The text has the compiler's words."""
 
     permanent = True
 

@@ -65,6 +65,7 @@ class WorkerMetrics:
         self.ready = False
         self.abandoned = 0
         self.tls_invalid = False
+        self.kernel_fallback = False
         self.registry.register(_Core(self))
 
     def refused(self, reason: str) -> None:
@@ -82,11 +83,18 @@ class WorkerMetrics:
                 self._earlier[name] += getattr(last.totals, name)
 
     def exposition(
-        self, status: CoreStatus | None, *, ready: bool, gateways: int, abandoned: int = 0, tls_invalid: bool = False
+        self,
+        status: CoreStatus | None,
+        *,
+        ready: bool,
+        gateways: int,
+        abandoned: int = 0,
+        tls_invalid: bool = False,
+        kernel_fallback: bool = False,
     ) -> bytes:
         """The text that Prometheus reads; for `abandoned` see `server.transfer_port`."""
         self._current, self.ready, self.gateways, self.abandoned = status, ready, gateways, abandoned
-        self.tls_invalid = tls_invalid
+        self.tls_invalid, self.kernel_fallback = tls_invalid, kernel_fallback
         return generate_latest(self.registry)
 
     def families(self) -> list[Metric]:
@@ -102,6 +110,10 @@ class WorkerMetrics:
             "internal_tls_invalid": (
                 "1 while files of internal TLS cannot be used, if only in hand-offs, and those of before are.",
                 self.tls_invalid,
+            ),
+            "kernel_fallback": (
+                "1 while torch's own operators compute because kernels for the GPU could not be compiled.",
+                self.kernel_fallback,
             ),
         }
         counters: dict[str, tuple[str, float]] = {

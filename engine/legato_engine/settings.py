@@ -18,6 +18,7 @@ DTYPES = ("Auto", "Float32", "BFloat16", "Float16")
 KV_DTYPES = ("Auto", "Float32", "BFloat16")
 NUMERICS = ("Fast",)  # Invariant is not computed yet
 DEVICES = ("cpu", "cuda")
+ON_KERNEL_FAILURE = ("Stop", "Torch")
 RUNNERS = ("model", "paced")
 OUTPUT_RESERVATIONS = ("Expected", "Maximum")
 TLS_MODES = ("Permissive", "Strict")
@@ -49,6 +50,7 @@ class WorkerSettings:
     kv_cache_dtype: str = "Auto"
     numerics: str = "Fast"
     device: str = "cpu"
+    on_kernel_failure: str = "Stop"
     runner: str = "model"
     profile: str | None = None
     adapters: tuple[tuple[str, str], ...] = ()  # name, folder
@@ -130,6 +132,11 @@ _FLAGS: Final = (
     Flag("--kv-cache-dtype", flags.one_of("DTYPE", KV_DTYPES), "number format of KV: " + ", ".join(KV_DTYPES)),
     Flag("--numerics", flags.one_of("MODE", NUMERICS), "how logits are computed: " + ", ".join(NUMERICS)),
     Flag("--device", flags.one_of("DEVICE", DEVICES), "cpu or cuda"),
+    Flag(
+        "--on-kernel-failure",
+        flags.one_of("ACTION", ON_KERNEL_FAILURE),
+        "when a kernel for the GPU cannot be compiled: Stop, or compute by Torch's own operators, which are slower",
+    ),
     Flag(
         "--runner",
         flags.one_of("RUNNER", RUNNERS),

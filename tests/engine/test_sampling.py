@@ -1,7 +1,10 @@
-"""Sampling: every parameter against a slow reference, the distribution, and independence of the batch."""
+"""Sampling: every parameter against a slow reference, the distribution, and independence of the batch. What takes
+`choose` holds for the sampler of a GPU, too, whose kernels are interpreted."""
 
+import functools
 import math
 from collections import Counter
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -12,14 +15,37 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from legato_engine.backends.cuda.device import Interpreted
 from legato_engine.kernels.sampling import torch as filters
+from legato_engine.sampling.device_sampler import DeviceSampler
 from legato_engine.sampling.sampler import NOT_FINITE, NOTHING_LEFT, sample
 from legato_engine.sampling.uniform import uniform
-from legato_engine.scheduler.batch import Draw
+from legato_engine.scheduler.batch import Draw, Sampled
 from legato_protocol.sampling_params import SamplingParams
 
 VOCAB = 50
 PROMPT = (3, 3, 7, 11)
+
+Choose = Callable[[torch.Tensor, Sequence[Draw], Sequence[int]], list[Sampled]]
+
+# The interpreter warns where distances between infinities are computed, which no result depends on.
+pytestmark = pytest.mark.filterwarnings("ignore:invalid value|overflow:RuntimeWarning")
+
+
+@functools.cache
+def device_sampler(vocab: int) -> DeviceSampler:
+    return DeviceSampler(Interpreted(), vocab, 16)
+
+
+def sample_on_device(logits: torch.Tensor, draws: Sequence[Draw], rows: Sequence[int]) -> list[Sampled]:
+    sampler = device_sampler(logits.shape[1])
+    return sampler.collect(sampler.launch(logits, draws, rows, {}))
+
+
+@pytest.fixture(params=[sample, sample_on_device], ids=["processor", "device"])
+def choose(request: pytest.FixtureRequest) -> Choose:
+    """Draws tokens from rows of logits."""
+    return request.param
 
 
 def params(**changes: Any) -> SamplingParams:
@@ -115,11 +141,11 @@ CASES: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_every_parameter_means_what_the_reference_says(case: dict[str, Any]) -> None:
-    rows = 40
+def test_every_parameter_means_what_the_reference_says(case: dict[str, Any], choose: Choose) -> None:
+    rows = 20
     logits = random_logits(rows)
     draws = [draw((5, 5, 9), choice=row, **case) for row in range(rows)]
-    tokens = [sampled.token for sampled in sample(logits, draws, range(rows))]
+    tokens = [sampled.token for sampled in choose(logits, draws, range(rows))]
     numbers = uniform(draws).tolist()
     expected = [inverted(reference(logits[row].tolist(), draws[row]), numbers[row]) for row in range(rows)]
     assert tokens == expected
@@ -160,19 +186,19 @@ def test_only_tokens_that_may_follow_are_sampled(
     ],
 )
 def test_what_a_grammar_has_masked_stays_so_under_bias_and_penalties(
-    changes: dict[str, Any], temperature: float
+    changes: dict[str, Any], temperature: float, choose: Choose
 ) -> None:
     """Also where nothing else is left: that is to be told, and no token is to be sampled that may not follow."""
     logits = torch.full((1, VOCAB), -math.inf)
     logits[0, 4] = 1.0  # the grammar lets this one follow; 3 stands in the prompt, 9 in the output
-    (sampled,) = sample(logits, [draw((9,), temperature=temperature, **changes)], [0])
+    (sampled,) = choose(logits, [draw((9,), temperature=temperature, **changes)], [0])
     assert sampled.fault == NOTHING_LEFT
 
 
-def test_a_prompt_is_no_part_of_a_bad_word() -> None:
+def test_a_prompt_is_no_part_of_a_bad_word(choose: Choose) -> None:
     """As in vLLM: what was said counts, not what was asked."""
     changes = {"temperature": 0.0, "bad_words": ((11, 4),), "logit_bias": {4: 100.0}}
-    first, later = sample(torch.zeros(2, VOCAB), [draw(**changes), draw((11,), **changes)], [0, 1])
+    first, later = choose(torch.zeros(2, VOCAB), [draw(**changes), draw((11,), **changes)], [0, 1])
     assert first.token == 4
     assert later.token != 4
 
@@ -246,23 +272,23 @@ def test_a_token_does_not_depend_on_its_batch(data: st.DataObject) -> None:
         assert sample(logits[i : i + 1], [draws[i]], [0]) == [together[i]]
 
 
-def test_choices_of_one_row_differ_and_leave_the_logits_alone() -> None:
+def test_choices_of_one_row_differ_and_leave_the_logits_alone(choose: Choose) -> None:
     logits = torch.zeros(2, 1000)
     before = logits.clone()
     draws = [draw(choice=choice, logit_bias={1: -5.0}) for choice in range(8)]
-    tokens = [sampled.token for sampled in sample(logits, draws, [1] * 8)]
+    tokens = [sampled.token for sampled in choose(logits, draws, [1] * 8)]
     assert len(set(tokens)) > 6
     assert torch.equal(logits, before)
 
 
-def test_logprobs_are_those_of_the_unchanged_logits() -> None:
+def test_logprobs_are_those_of_the_unchanged_logits(choose: Choose) -> None:
     logits = random_logits(3)
     draws = [
         draw(temperature=0.0, logit_bias={4: 100.0}, logprobs=2),
         draw(temperature=0.0),
         draw(temperature=0.0, logprobs=0),
     ]
-    first, second, third = sample(logits, draws, [2, 1, 0])
+    first, second, third = choose(logits, draws, [2, 1, 0])
     expected = logits.log_softmax(1)
     assert first.token == 4
     assert first.logprobs is not None
@@ -317,23 +343,23 @@ def test_a_nucleus_of_any_size_is_found(spread: float, top_p: float) -> None:
         assert floor[row].item() == pytest.approx(best[min(enough, vocab - 1)].item(), abs=1e-6)
 
 
-def test_tokens_that_tie_at_the_border_are_all_kept() -> None:
+def test_tokens_that_tie_at_the_border_are_all_kept(choose: Choose) -> None:
     logits = torch.tensor([[1.0, 3.0, 2.0, 2.0, 2.0, 0.0]])
-    draws = [replace(draw(top_k=2), position=position) for position in range(200)]
-    assert {sampled.token for sampled in sample(logits, draws, [0] * 200)} == {1, 2, 3, 4}
+    draws = [replace(draw(top_k=2), position=position) for position in range(50)]
+    assert {sampled.token for sampled in choose(logits, draws, [0] * 50)} == {1, 2, 3, 4}
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf], ids=str)
 @pytest.mark.parametrize(
     "changes", [{"temperature": 0.0}, {}, {"temperature": 0.0, "presence_penalty": 1.0}, {"top_k": 5}]
 )
-def test_a_row_that_is_not_numbers_fails_alone(bad: float, changes: dict[str, Any]) -> None:
+def test_a_row_that_is_not_numbers_fails_alone(bad: float, changes: dict[str, Any], choose: Choose) -> None:
     """NaN anywhere, an infinite logit, or nothing but minus infinity: no token, and the other rows' tokens as ever."""
     logits = random_logits(3)
     draws = [draw(logprobs=2, **changes) for _ in range(3)]
-    undisturbed = sample(logits, draws, [0, 1, 2])
+    undisturbed = choose(logits, draws, [0, 1, 2])
     logits[1, slice(None) if bad == -math.inf else 7] = bad
-    sampled = sample(logits, draws, [0, 1, 2])
+    sampled = choose(logits, draws, [0, 1, 2])
     assert [bool(one.fault) for one in sampled] == [False, True, False]
     assert sampled[1].logprobs is None
     assert [sampled[0], sampled[2]] == [undisturbed[0], undisturbed[2]]
@@ -355,35 +381,37 @@ EXTREMES: list[dict[str, Any]] = [
 @pytest.mark.parametrize("scale", [1.0, 3e38])
 @pytest.mark.parametrize("changes", EXTREMES, ids=str)
 def test_no_parameter_makes_a_row_of_finite_logits_fault(
-    changes: dict[str, Any], scale: float, temperature: float
+    changes: dict[str, Any], scale: float, temperature: float, choose: Choose
 ) -> None:
     logits = random_logits(1).clamp(-1, 1) * scale
     draws = [draw((3, 7, 7), temperature=temperature, logprobs=3, **changes)]
-    (sampled,) = sample(logits, draws, [0])
+    (sampled,) = choose(logits, draws, [0])
     assert not sampled.fault
     assert sampled.logprobs is not None
     assert all(math.isfinite(one.logprob) for one in (sampled.logprobs, *sampled.logprobs.top))
 
 
-def test_a_row_of_which_nothing_is_left_says_so_and_blames_no_logits() -> None:
+def test_a_row_of_which_nothing_is_left_says_so_and_blames_no_logits(choose: Choose) -> None:
     stops = tuple(range(VOCAB))
-    sampled = sample(random_logits(2), [draw(min_tokens=3, stop_token_ids=stops), draw(top_k=3)], [0, 1])
+    sampled = choose(random_logits(2), [draw(min_tokens=3, stop_token_ids=stops), draw(top_k=3)], [0, 1])
     assert sampled[0].fault == NOTHING_LEFT
     assert not sampled[1].fault
 
 
 @pytest.mark.parametrize("changes", [{}, {"temperature": 0.0}])
-def test_a_row_that_is_not_finite_is_told_apart_from_one_of_which_nothing_is_left(changes: dict[str, Any]) -> None:
+def test_a_row_that_is_not_finite_is_told_apart_from_one_of_which_nothing_is_left(
+    changes: dict[str, Any], choose: Choose
+) -> None:
     logits = random_logits(1)
     logits[0, 7] = math.nan
-    (sampled,) = sample(logits, [draw(logit_bias={7: -100.0}, **changes)], [0])
+    (sampled,) = choose(logits, [draw(logit_bias={7: -100.0}, **changes)], [0])
     assert sampled.fault == NOT_FINITE
 
 
-def test_the_logprob_of_a_token_that_cannot_be_is_a_number() -> None:
+def test_the_logprob_of_a_token_that_cannot_be_is_a_number(choose: Choose) -> None:
     logits = torch.full((1, VOCAB), -math.inf)
     logits[0, 4] = 1.0
-    (sampled,) = sample(logits, [draw(temperature=0.0, logprobs=2)], [0])
+    (sampled,) = choose(logits, [draw(temperature=0.0, logprobs=2)], [0])
     assert sampled.logprobs is not None
     assert (sampled.token, sampled.logprobs.logprob) == (4, 0.0)
     assert sampled.logprobs.top[1].logprob == -9999.0

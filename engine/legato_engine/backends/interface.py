@@ -18,6 +18,10 @@ class Backend(Layers, Protocol):
 
     nbytes: int  # memory of the weights so far
 
+    @property
+    def replayed_rows(self) -> tuple[int, ...]:
+        """Numbers of decoding rows whose steps are captured when they come for the first time, ascending."""
+
     def adapter(self, pairs: Mapping[str, Pair]) -> Adapter[Any]:
         """An adapter for the linear layers made so far, of A and B by projection. May be called beside a step."""
 

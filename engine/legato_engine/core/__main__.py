@@ -64,7 +64,7 @@ def _serve(channel: Channel, start: Start, pulse: Pulse) -> int:
         return _EXIT_PERMANENT
     pulse.end()
     offer = parts.catalog.offer if parts.catalog is not None else None
-    channel.send(Ready(parts.hello, parts.formats, parts.vocab_size, offer))
+    channel.send(Ready(parts.hello, parts.formats, parts.vocab_size, offer, parts.runner.fallback))
     try:
         parts.core(channel, pulse).run()
     finally:

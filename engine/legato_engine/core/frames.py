@@ -74,6 +74,7 @@ class Ready(Message, tag="ready", frozen=True):
     formats: str  # which number formats were picked, and why
     vocab_size: int
     offer: AdapterOffer | None = None
+    fallback: str = ""  # why kernels for this device are not used
 
 
 class Beat(Message, tag="beat", frozen=True):

@@ -179,6 +179,8 @@ class Core:
             return
         self._pulse.begin()
         self._in_flight, now = None, self._clock()
+        if self._agent is not None:  # before anything is pushed, or granted, that this step has touched
+            self._agent.stepped(self._runner.written)
         result = self._scheduler.process(batch, output, now)
         for scored in result.scored:
             self._outbox.scored(scored)

@@ -8,27 +8,33 @@ from typing import Literal
 import torch
 
 from legato_engine.backends.cpu.numerics import Float32, Tiles
+from legato_engine.backends.cuda import support
+from legato_engine.backends.cuda.device import Device
 from legato_engine.errors import UnusableFormat
 from legato_engine.models.config import ModelConfig
 from legato_engine.processor import Processor
 from legato_engine.weights.checkpoint import Checkpoint
 
-# Who computes: torch in one dtype; or kernels for processors: float32 alone, float32 from the file's own 4-bit and
-# 8-bit codes, the same with 8-bit activations, that with attention of prompts in bfloat16, or bfloat16 tiles.
-Kernels = Literal["torch", "float32", "codes", "int8", "int8-bf16", "tiles"]
+# Who computes: torch in one dtype; Triton's kernels in one; or kernels for processors: float32 alone, float32 from the
+# file's own 4-bit and 8-bit codes, the same with 8-bit activations, that with attention of prompts in bfloat16, or
+# bfloat16 tiles.
+Kernels = Literal["torch", "triton", "float32", "codes", "int8", "int8-bf16", "tiles"]
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 READS_BOTH = ("float32", "codes", "int8", "int8-bf16")  # kernels whose attention reads KV in float32 and in bfloat16
 
 
 @dataclass(frozen=True, slots=True)
 class Formats:
-    """`dtype` of weights and activations, `kv` of the arena; `why` is for people."""
+    """`dtype` of weights and activations, `kv` of the arena; `why` is for people.
+
+    With `fallback`, torch's own operators compute because kernels could not be compiled, and it says why."""
 
     name: str
     kernels: Kernels
     dtype: torch.dtype
     kv: str
     why: str
+    fallback: str = ""
 
     def __str__(self) -> str:
         return f"{self.name}: {self.why}"
@@ -41,15 +47,17 @@ class Formats:
         return bits / 8 if self.kernels in ("codes", "int8", "int8-bf16") and bits else self.dtype.itemsize
 
 
-def choose(dtype: str, processor: Processor, device: torch.device, config: ModelConfig, block_size: int) -> Formats:
-    """The formats for a setting of DTYPES, case aside. Raises ValueError for another one."""
+def choose(
+    dtype: str, processor: Processor, gpu: Device | None, config: ModelConfig, block_size: int, fallback: str = ""
+) -> Formats:
+    """The formats for a setting of DTYPES, case aside, on a GPU if there is one; `fallback` says why it has no kernels.
+
+    Raises ValueError for another setting, UnusableFormat for what a GPU does not compute."""
     name = dtype.lower()
     if name not in DTYPES:
         raise ValueError(f"dtype {dtype!r} is not supported; supported: {', '.join(DTYPES)}")
-    if device.type != "cpu":
-        literal = "bfloat16" if name == "auto" else name
-        why = f"weights, activations and KV in {literal} on {device}"
-        return Formats(literal, "torch", getattr(torch, literal), literal, why)
+    if gpu is not None:
+        return _on_gpu(name, gpu, config, block_size, fallback)
     misfit = Float32.misfit(config, block_size)
     by_torch = f", by torch's own operators, which are slower: {misfit}" if misfit else ""
     if name != "auto":
@@ -69,6 +77,20 @@ def choose(dtype: str, processor: Processor, device: torch.device, config: Model
         return Formats(form, form, torch.float32, "bfloat16", why)
     why = f"float32, from 4-bit and 8-bit codes where the file has them ({processor})"
     return Formats("codes", "codes", torch.float32, "float32", why)
+
+
+def _on_gpu(name: str, gpu: Device, config: ModelConfig, block_size: int, fallback: str) -> Formats:
+    if misfit := support.misfit(config, block_size):
+        raise UnusableFormat(f"{misfit}; {gpu.chip} computes {support.SUPPORTED}")
+    supported = {str(dtype).removeprefix("torch."): dtype for dtype in gpu.dtypes}
+    literal = next(iter(supported)) if name == "auto" else name
+    if literal not in supported:
+        raise UnusableFormat(f"dtype {literal} is not computed by {gpu.chip}; supported: auto, {', '.join(supported)}")
+    why = f"weights, activations and KV in {literal} on {gpu.chip}"
+    if fallback:
+        why = f"{why}, by torch's own operators, which are slower: {fallback}"
+        return Formats(f"{literal} by torch", "torch", supported[literal], literal, why, fallback)
+    return Formats(literal, "triton", supported[literal], literal, why)
 
 
 def with_kv(chosen: Formats, kv_dtype: str) -> Formats:

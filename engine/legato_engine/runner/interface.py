@@ -7,6 +7,7 @@ from typing import Any, Protocol
 from legato_engine.adapters.resident import OfferedAdapter
 from legato_engine.kvcache.layout import KVLayout
 from legato_engine.scheduler.batch import Batch, StepOutput
+from legato_engine.transfer.device import DeviceEvent
 from legato_protocol.adapter_list import AdapterEntry
 
 Progress = Callable[[str, float], None]  # what is being done, and how much of it is (0 … 1)
@@ -27,12 +28,21 @@ class KVArena(Protocol):
 
 
 class StepRunner(Protocol):
-    """Computes batches, one at a time. `kv_revision` is equal for workers that may exchange KV."""
+    """Computes batches, one at a time. `kv_revision` is equal for workers that may exchange KV; `fallback` says why
+    kernels for its device are not used, or nothing."""
 
     layout: KVLayout
     num_blocks: int
     kv_revision: str
     formats: str
+    fallback: str
+
+    @property
+    def written(self) -> DeviceEvent | None:
+        """Done when the device has ended every step that was launched; None where a step's end is its call's.
+
+        With sampled tokens that a step returns, not all that it writes has to be in the arena: a step without draws
+        returns at once."""
 
     @property
     def arena(self) -> KVArena: ...

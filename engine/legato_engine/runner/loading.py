@@ -8,6 +8,7 @@ import torch
 from legato_engine import memory
 from legato_engine.adapters.folder import AdapterFolder, Projections, open_adapter
 from legato_engine.adapters.resident import OfferedAdapter
+from legato_engine.errors import KernelFailed
 from legato_engine.layers.low_rank import Pair
 from legato_engine.runner import population
 from legato_engine.runner.interface import LoadedModel, Progress
@@ -76,6 +77,29 @@ def _runner(
     settings: WorkerSettings, checkpoint: Checkpoint, max_length: int, adapter_values: int, progress: Progress
 ) -> Runner:
     """The model, which has made a token."""
+    runner = _loaded(settings, checkpoint, max_length, adapter_values, progress)
+    progress("warming up", 0.0)
+    try:
+        runner.warm_up()
+    except KernelFailed as error:
+        if settings.on_kernel_failure != "Torch":
+            raise
+        del runner  # before as much is loaded again
+        runner = _loaded(settings, checkpoint, max_length, adapter_values, progress, str(error))
+        progress("warming up", 0.0)
+        runner.warm_up()
+    memory.give_back()
+    return runner
+
+
+def _loaded(
+    settings: WorkerSettings,
+    checkpoint: Checkpoint,
+    max_length: int,
+    adapter_values: int,
+    progress: Progress,
+    fallback: str = "",
+) -> Runner:
     runner = Runner.load(
         checkpoint,
         block_size=settings.block_size,
@@ -90,12 +114,10 @@ def _runner(
         max_batch=settings.max_batch,
         adapter_values=adapter_values,
         progress=lambda _what, share: progress("loading", share),
+        fallback=fallback,
     )
     if settings.device == "cpu":
         population.start(runner.arena)  # not before: workers that start together first find out what is free
-    progress("warming up", 0.0)
-    runner.warm_up()
-    memory.give_back()
     return runner
 
 

@@ -85,12 +85,15 @@ class PacedArena:
 class PacedRunner:
     """Implements `StepRunner`. `digest` is that of the model, whose tokenizer the tokens are of."""
 
+    written = None
+
     def __init__(
         self, given: Profile, block_size: int, vocab_size: int, digest: str, clock: Clock, sleep: Sleep
     ) -> None:
         self.layout = KVLayout(layers=1, kv_heads=1, block_size=block_size, head_dim=1, dtype="float32")
         self.num_blocks = given.kv_tokens // block_size
         self.arena = PacedArena(self.layout, self.num_blocks)
+        self.fallback = ""
         self.formats = f"paced, computes nothing; times of: {given.source}; KV in {self.num_blocks} blocks"
         self.kv_revision = _digest("paced KV", msgspec.json.encode(given).decode(), digest, str(self.layout))
         self.weights = _digest("paced", digest)  # not the profile's: the tokens are the same with any

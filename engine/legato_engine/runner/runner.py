@@ -7,7 +7,7 @@ chooses.
 from collections.abc import Iterator, Mapping
 from hashlib import sha256
 from time import perf_counter
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numba
 import numpy as np
@@ -15,18 +15,15 @@ import torch
 from msgspec.structs import replace
 
 from legato_engine import processor
-from legato_engine.backends.cpu.layers import CpuBackend
-from legato_engine.backends.cpu.numerics import Float32, Tiles
+from legato_engine.backends.cuda.device import Device
+from legato_engine.backends.cuda.workspace import Room
 from legato_engine.backends.interface import Backend
-from legato_engine.backends.interface import Progress as Loaded
-from legato_engine.backends.torch.layers import TorchBackend
-from legato_engine.errors import NoDevice
 from legato_engine.kvcache.layout import KVLayout
 from legato_engine.layers.low_rank import Adapter, Pair
 from legato_engine.models import registry
 from legato_engine.models.llama import Llama
 from legato_engine.processor import Processor
-from legato_engine.runner import formats, inputs, sizing
+from legato_engine.runner import backends, formats, inputs, sizing
 from legato_engine.runner.arena import Arena, count_blocks
 from legato_engine.runner.formats import Formats
 from legato_engine.runner.interface import Progress
@@ -36,8 +33,13 @@ from legato_engine.sampling.mask_threads import MaskThreads, PendingMasks
 from legato_engine.sampling.sampler import sample
 from legato_engine.sampling.scores import Scores, rows_at_once
 from legato_engine.scheduler.batch import Batch, Draw, Row, Sampled, Scored, StepOutput, Targets
+from legato_engine.transfer.cuda import CudaEvent
+from legato_engine.transfer.device import DeviceEvent
 from legato_engine.weights.checkpoint import Checkpoint
 from legato_protocol.sampling_params import SamplingParams
+
+if TYPE_CHECKING:
+    from legato_engine.sampling.device_sampler import DeviceSampler, Pending
 
 _MANY = 64  # tokens; backends compute fewer in other ways
 NUMERICS = 5  # counted up when the same weights give other KV than before: such workers exchange none
@@ -50,23 +52,30 @@ class Launched(NamedTuple):
     logits: torch.Tensor | None  # float32 [rows that draw, vocab]
     scored: Mapping[int, Scored]  # by row, without what is sampled
     masks: PendingMasks  # where output has to match something
+    pending: "Pending | None" = None  # what is sampled, where a GPU does that as part of the step
 
 
 class Runner:
     """Implements `StepRunner`."""
 
     def __init__(
-        self, model: Llama, backend: Backend, arena: Arena, chosen: Formats, fingerprint: str, device: torch.device
-    ) -> None:
+        self, model: Llama, backend: Backend, arena: Arena, chosen: Formats, fingerprint: str,
+        gpu: Device | None = None, sampler: "DeviceSampler | None" = None,
+    ) -> None:  # fmt: skip
         self.layout = arena.layout
         self.num_blocks = arena.num_blocks
         self.arena = arena
         self.weight_bytes = backend.nbytes
         sizes = f"weights {backend.nbytes >> 20:,} MiB, KV {arena.nbytes >> 20:,} MiB in {arena.num_blocks} blocks"
         self.formats = f"{chosen}; {sizes}"
-        self.kv_revision = _revision(fingerprint, str(arena.layout), chosen.name, device.type, str(NUMERICS))
+        self.fallback = chosen.fallback
+        self.kv_revision = _revision(
+            fingerprint, str(arena.layout), chosen.name, "cuda" if gpu else "cpu", str(NUMERICS)
+        )
+        self.written: DeviceEvent | None = None
         self._model = model
-        self._device = device
+        self._gpu = gpu
+        self._sampler = sampler
         self._scored_at_once = rows_at_once(model.config.vocab_size)
         self._backend = backend
         self._masks = MaskThreads(torch.get_num_threads())
@@ -89,6 +98,8 @@ class Runner:
         adapter_values: int = 0,
         progress: Progress | None = None,
         instructions: Processor | None = None,
+        gpu: Device | None = None,
+        fallback: str = "",
     ) -> "Runner":
         """Reads the weights and allocates the arena. Raises NoDevice, UnusableFormat and TooLittleMemory before any
         weight is read.
@@ -96,14 +107,15 @@ class Runner:
         `available` bytes are what all of it may take; None: that is not checked. `kv_cache_bytes` None takes what is
         left of them. `chunk_tokens` and `max_batch` say how large a step will be, `adapter_values` how many numbers
         adapters in memory will have.
-        `instructions` are those to choose formats for, where they are not all that this machine has.
+        `instructions` are those to choose formats for, where they are not all that this machine has; `gpu` is what to
+        compute on instead of what torch has for `device`. `fallback` says why kernels for a GPU are not to be used.
         """
         processor.guard_onednn(processor.detect())
         if threads:
             torch.set_num_threads(threads)
             numba.set_num_threads(min(threads, numba.config.NUMBA_NUM_THREADS))
-        config, place = checkpoint.config, _device(device)
-        chosen = formats.choose(dtype, instructions or processor.detect(), place, config, block_size)
+        config, gpu = checkpoint.config, gpu or backends.gpu(device)
+        chosen = formats.choose(dtype, instructions or processor.detect(), gpu, config, block_size, fallback)
         chosen = formats.with_kv(chosen, kv_dtype)
         layout = KVLayout(config.layers, config.kv_heads, block_size, config.head_dim, chosen.kv)
         if available is not None:
@@ -115,10 +127,12 @@ class Runner:
         num_blocks = count_blocks(layout, kv_cache_bytes, max_length)
         report = progress or (lambda _what, _share: None)
         with torch.inference_mode():
-            backend = _backend(checkpoint, chosen, place, max_length, lambda share: report("weights", share))
+            room = Room(chunk_tokens + max_batch, max_batch, layout.blocks_for(max_length))
+            backend = backends.make(checkpoint, chosen, gpu, room, block_size, lambda share: report("weights", share))
             model = registry.model_class(config)(config, backend)
-            arena = Arena(layout, num_blocks, place)
-        return cls(model, backend, arena, chosen, checkpoint.fingerprint, place)
+            arena = Arena(layout, num_blocks, gpu.place if gpu else torch.device("cpu"))
+            sampler = backends.sampler(chosen, gpu, config.vocab_size, max_batch)
+        return cls(model, backend, arena, chosen, checkpoint.fingerprint, gpu, sampler)
 
     def step(self, batch: Batch) -> StepOutput:
         """Copies, computes and samples. A batch without rows only copies."""
@@ -129,16 +143,29 @@ class Runner:
         with torch.inference_mode():
             for source, target in batch.copies:
                 self.arena.copy(source, target)
-            masks = self._masks.start(*_draws(batch.rows))
+            draws, lines = _draws(batch.rows)
+            masks = self._masks.start(draws, lines)
             logits = self.logits(batch.rows) if batch.rows else None
-            return Launched(batch, logits, self._score(batch.rows), masks)
+            pending = None
+            if self._sampler is not None and logits is not None:  # logits of targets are computed into the same memory
+                pending = self._sampler.launch(logits, draws, lines, masks.result())
+            scored = self._score(batch.rows)
+            if self._gpu is not None and self._gpu.place.type == "cuda":
+                self.written = CudaEvent(self._gpu.place)
+            return Launched(batch, logits, scored, masks, pending)
 
     def collect(self, launched: Launched) -> StepOutput:
-        """Samples what a step has computed. Steps are collected in the order in which they were launched."""
+        """Samples what a step has computed, or waits for what the device has sampled. Steps are collected in the order
+        in which they were launched."""
         if launched.logits is None:
             return ()
+        masks = launched.masks.result()
         with torch.inference_mode():
-            sampled = _sample(launched.batch.rows, launched.logits, launched.masks.result())
+            if self._sampler is not None and launched.pending is not None:
+                drawn = self._sampler.collect(launched.pending)
+            else:
+                drawn = _sample(launched.batch.rows, launched.logits, masks)
+        sampled = _by_row(launched.batch.rows, drawn, masks)
         scored = launched.scored
         if not scored:
             return sampled
@@ -159,8 +186,8 @@ class Runner:
 
     def _score_row(self, targets: Targets, first: int) -> Scored:
         """`first` is the index in the step of the row's first token."""
-        if self._device.type == "cuda":
-            torch.cuda.synchronize(self._device)  # what is computed already is not part of its time
+        if self._gpu is not None:
+            self._gpu.mark()()  # what is computed already is not part of its time
         began, scores, tokens = perf_counter(), Scores(targets.alternatives), targets.tokens
         for place in range(0, len(tokens), self._scored_at_once):
             piece = tokens[place : place + self._scored_at_once]
@@ -181,7 +208,7 @@ class Runner:
     def warm_up(self) -> None:
         """One token alone, one after a few others, and many, through block 0, before anything serves.
 
-        Compiles or loads every kernel that steps will use and shows that the model computes.
+        Compiles or loads every kernel that steps will use and shows that the model computes. Raises KernelFailed.
         """
         greedy = SamplingParams(max_tokens=1, seed=0, temperature=0.0)
         sampled = SamplingParams(max_tokens=1, seed=0, temperature=1.0, top_p=0.9)
@@ -189,23 +216,15 @@ class Runner:
         for count, rows, params in ((1, 1, greedy), (size, 1, sampled), (size, 1 + _MANY // size, greedy)):
             tokens = [0] * count
             self.step(Batch((Row(tokens, 0, [0], (Draw(0, count, params, tokens, count),)),) * rows))
+        decoding = Row([0], 0, [0], (Draw(0, 1, greedy, [0], 1),))
         with torch.inference_mode():
-            logits = self.logits((Row([0], 0, [0], (Draw(0, 1, greedy, [0], 1),)),))
-            constrain.apply(logits, {0: bytes(-(-logits.shape[1] // 32) * 4)})
-
-
-def _device(name: str) -> torch.device:
-    if name != "cpu" and not torch.cuda.is_available():
-        built = "finds none here" if torch.version.cuda else f"{torch.__version__} was built without it"
-        raise NoDevice(f"device {name} was asked for, but torch {built}: use cpu, or a torch and a machine with CUDA")
-    return torch.device(name)
-
-
-def _backend(checkpoint: Checkpoint, chosen: Formats, device: torch.device, max_length: int, report: Loaded) -> Backend:
-    if chosen.kernels == "torch":
-        return TorchBackend(checkpoint, chosen.dtype, device, max_length, report)
-    numerics = Tiles() if chosen.kernels == "tiles" else Float32(chosen.kernels)
-    return CpuBackend(checkpoint, numerics, max_length, report)
+            for rows in reversed(self._backend.replayed_rows):  # the largest first: others fit into its memory
+                self.logits((decoding,) * rows)
+            logits = self.logits((decoding,))
+            if self._sampler is not None:
+                self._sampler.warm_up()
+            else:
+                constrain.apply(logits, {0: bytes(-(-logits.shape[1] // 32) * 4)})
 
 
 def _draws(rows: tuple[Row, ...]) -> tuple[list[Draw], list[int]]:
@@ -215,11 +234,16 @@ def _draws(rows: tuple[Row, ...]) -> tuple[list[Draw], list[int]]:
     return draws, [line for line, row in enumerate(drawing) for _ in row.draws]
 
 
-def _sample(rows: tuple[Row, ...], logits: torch.Tensor, masks: Masks) -> tuple[tuple[Sampled, ...], ...]:
+def _sample(rows: tuple[Row, ...], logits: torch.Tensor, masks: Masks) -> list[Sampled]:
     draws, lines = _draws(rows)
     constrain.apply(logits, masks)
-    sampled = sample(logits, draws, lines) if draws else []
+    return sample(logits, draws, lines) if draws else []
+
+
+def _by_row(rows: tuple[Row, ...], sampled: list[Sampled], masks: Masks) -> tuple[tuple[Sampled, ...], ...]:
+    """What was drawn, but where nothing may follow."""
     ends = constrain.faults(masks)
+    lines = _draws(rows)[1]
     drawn = iter(
         [Sampled(0, None, ends[line]) if line in ends else one for line, one in zip(lines, sampled, strict=True)]
     )

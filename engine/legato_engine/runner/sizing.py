@@ -32,7 +32,8 @@ def needs(checkpoint: Checkpoint, chosen: Formats, chunk_tokens: int, max_batch:
     largest = max(map(math.prod, shapes.values()))
     width = 6 * config.hidden_size + (2 * config.heads + 2 * config.kv_heads) * config.head_dim
     width += 3 * config.intermediate_size
-    step = (chunk_tokens + max_batch) * width + 3 * max_batch * config.vocab_size
+    logits = 6 if chosen.kernels == "triton" else 3  # as many numbers: the sampler on a GPU has memory of its own
+    step = (chunk_tokens + max_batch) * width + logits * max_batch * config.vocab_size
     adapters = adapter_values * chosen.dtype.itemsize
     return Needs(int(weights) + adapters, PROCESS + 4 * (step + largest))
 

@@ -45,7 +45,7 @@ def adjust(logits: torch.Tensor, draws: Sequence[Draw]) -> None:
     for row, draw in enumerate(draws):
         if draw.params.allowed_token_ids:
             _allow_only(logits[row], draw.params.allowed_token_ids)
-    masked = [row * vocab + token for row, draw in enumerate(draws) for token in _forbidden(draw) if 0 <= token < vocab]
+    masked = [row * vocab + token for row, draw in enumerate(draws) for token in forbidden(draw) if 0 <= token < vocab]
     if masked:
         flat[torch.tensor(masked, device=flat.device)] = float("-inf")
 
@@ -57,7 +57,7 @@ def _allow_only(logits: torch.Tensor, tokens: Sequence[int]) -> None:
     logits[allowed] = kept
 
 
-def _forbidden(draw: Draw) -> Iterator[int]:
+def forbidden(draw: Draw) -> Iterator[int]:
     """Tokens that may not come next: those that end the output too early, and each that would complete a bad word."""
     if _masked(draw):
         yield from draw.params.stop_token_ids

@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Sequence
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from legato_engine.kernels.sampling import numba as by_numba
@@ -44,18 +45,21 @@ def masks(lines: Lines) -> Masks:
 
 def apply(logits: torch.Tensor, masks: Masks) -> None:
     """Changes `logits` (float32 [R, vocab]) in place, in the lines that may go on."""
-    held = {row: mask for row, mask in masks.items() if isinstance(mask, bytes) and mask}
-    if not held:
+    rows, bits = packed(masks)
+    if not len(rows):
         return
-    rows, bits = (
-        np.array(list(held), np.int64),
-        np.frombuffer(b"".join(held.values()), np.uint32).reshape(len(held), -1),
-    )
     if logits.device.type == "cpu":
         by_numba.mask(logits.numpy(), rows, bits)
         return
     given = torch.from_numpy(bits.view(np.uint8).copy()).to(logits.device)
     by_torch.mask(logits, torch.from_numpy(rows).to(logits.device), given)
+
+
+def packed(masks: Masks) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.uint32]]:
+    """The lines that something may not follow in, [lines], and the bits of what may, [lines, words]."""
+    held = {row: mask for row, mask in masks.items() if isinstance(mask, bytes) and mask}
+    words = np.frombuffer(b"".join(held.values()), np.uint32)
+    return np.array(list(held), np.int64), words.reshape(len(held), -1) if held else words.reshape(0, 0)
 
 
 def faults(masks: Masks) -> dict[int, str]:

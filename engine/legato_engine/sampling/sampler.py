@@ -41,7 +41,7 @@ def sample(logits: torch.Tensor, draws: Sequence[Draw], rows: Sequence[int]) -> 
     return sampled
 
 
-def _greedy(params: SamplingParams) -> bool:
+def is_greedy(params: SamplingParams) -> bool:
     return params.temperature < GREEDY_BELOW
 
 
@@ -67,8 +67,8 @@ def _picked(
     logits: torch.Tensor, draws: Sequence[Draw], rows: Sequence[int], names: Sequence[int]
 ) -> Iterator[tuple[int, int, bool]]:
     """For each draw its name, its token, and whether the row it was taken from was sound."""
-    greedy = [i for i, draw in enumerate(draws) if _greedy(draw.params)]
-    drawing = [i for i, draw in enumerate(draws) if not _greedy(draw.params)]
+    greedy = [i for i, draw in enumerate(draws) if is_greedy(draw.params)]
+    drawing = [i for i, draw in enumerate(draws) if not is_greedy(draw.params)]
     for chosen, pick in ((greedy, _best), (drawing, _drawn)):
         if chosen:
             tokens, sound = pick(logits, [draws[i] for i in chosen], [rows[i] for i in chosen])

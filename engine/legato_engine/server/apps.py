@@ -43,6 +43,7 @@ def health(hub: Hub, tls: Sequence[FollowedFiles[Any]] = ()) -> Starlette:
             gateways=hub.gateways,
             abandoned=transfer_port.abandoned(core.ready.hello.address) if core else 0,
             tls_invalid=any(files.problem for files in tls),
+            kernel_fallback=bool(core and core.ready.fallback),
         )
         return Response(text, media_type=_EXPOSITION)
 
@@ -119,6 +120,7 @@ def _state_of_core(core: CoreView) -> dict[str, Any]:
         "weights": hello.weights,
         "layout": hello.layout,
         "formats": core.ready.formats,
+        "fallback": core.ready.fallback,
         "transport": hello.transport,
         "block_size": hello.block_size,
         "num_blocks": hello.num_blocks,

@@ -135,6 +135,8 @@ class Supervisor:
                 self._ready_at = asyncio.get_running_loop().time()
                 self._hub.core_ready(frame)
                 hello = frame.hello
+                if frame.fallback:
+                    self._log("WARNING", f"{frame.fallback}; torch's own operators compute instead, as asked for")
                 self._log("INFO", f"ready: epoch {hello.epoch}, {frame.formats}, hand-offs by {hello.transport}")
             case NotStarting():
                 raise StartFailed(frame.reason)

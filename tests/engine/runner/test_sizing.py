@@ -2,7 +2,6 @@
 
 import pytest
 import shallow_model
-import torch
 from huggingface_oracle import smollm2_path
 
 from legato_engine.errors import TooLittleMemory
@@ -36,7 +35,7 @@ def shallow(tmp_path_factory):
 )
 def test_weights_take_what_was_worked_out(shallow, dtype, kernels):
     instructions = PROCESSORS.get(kernels, PROCESSORS["codes"])
-    chosen = formats.choose(dtype, instructions, torch.device("cpu"), shallow.config, 16)
+    chosen = formats.choose(dtype, instructions, None, shallow.config, 16)
     assert chosen.kernels == kernels
 
     found = sizing.needs(shallow, chosen, 512, 64)
@@ -48,7 +47,7 @@ def test_weights_take_what_was_worked_out(shallow, dtype, kernels):
 
 
 def test_larger_steps_need_a_larger_workspace(smollm2):
-    chosen = formats.choose("float32", PROCESSORS["codes"], torch.device("cpu"), smollm2.config, 16)
+    chosen = formats.choose("float32", PROCESSORS["codes"], None, smollm2.config, 16)
     few, many = (sizing.needs(smollm2, chosen, tokens, 64).workspace for tokens in (512, 4096))
     assert many - few == 4 * 3584 * (6 * 576 + 24 * 64 + 3 * 1536)
     assert sizing.needs(smollm2, chosen, 512, 65).workspace - few > 4 * smollm2.config.vocab_size

@@ -8,6 +8,7 @@ import urllib.error
 import urllib.request
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from websockets.asyncio.client import ClientConnection, connect
@@ -65,12 +66,12 @@ class ScriptedCore:
             if inbox.frames:
                 return list(inbox.frames)
 
-    async def start(self) -> None:
-        """Everything up to Ready."""
+    async def start(self, **told: Any) -> None:
+        """Everything up to Ready, which says `told` beside the rest."""
         begin = await self.hear()
         assert isinstance(begin, frames.Start)
         self.epoch = begin.epoch
-        await self.say(Ready(hello(self.epoch), "tokens", VOCABULARY))
+        await self.say(Ready(hello(self.epoch), "tokens", VOCABULARY, **told))
 
     @property
     def holds_the_server_up(self) -> bool:

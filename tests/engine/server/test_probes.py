@@ -46,6 +46,23 @@ def test_the_control_port_wants_the_token(run: Any) -> None:
     run(test)
 
 
+@pytest.mark.parametrize(("fallback", "value"), [("", 0.0), ("a kernel failed", 1.0)])
+def test_kernels_that_are_not_used_are_told(run: Any, fallback: str, value: float) -> None:
+    async def test(bench: Any) -> None:
+        core = await asyncio.wait_for(bench.cores.get(), bench.patience)
+        await core.start(fallback=fallback)
+        await bench.until(lambda: bench.worker.hub.core is not None)
+        text = (await bench.get("health", "/metrics"))[1]
+        assert f"legato_worker_kernel_fallback {value}" in text
+        assert json.loads((await bench.get("control", "/state"))[1])["fallback"] == fallback
+        warned = [line for line in bench.logged if "torch's own operators compute instead" in line]
+        assert warned == (
+            [f"WARNING {fallback}; torch's own operators compute instead, as asked for"] if fallback else []
+        )
+
+    run(test)
+
+
 def test_state_and_metrics_show_what_the_core_said(run: Any) -> None:
     async def test(bench: Any) -> None:
         core = await bench.core()

@@ -136,6 +136,7 @@ class CpuBackend:
     def __init__(self, checkpoint: Checkpoint, numerics: Numerics, max_length: int, progress: Progress) -> None:
         config = checkpoint.config
         self.nbytes = 0
+        self.replayed_rows: tuple[int, ...] = ()
         self._checkpoint = checkpoint
         self._numerics = numerics
         self._config = config

@@ -103,6 +103,7 @@ class TorchBackend:
     ) -> None:
         config = checkpoint.config
         self.nbytes = 0
+        self.replayed_rows: tuple[int, ...] = ()
         self._checkpoint = checkpoint
         self._config = config
         self._dtype = dtype

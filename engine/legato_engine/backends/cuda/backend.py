@@ -1,0 +1,224 @@
+"""The backend: makes layers, and computes steps, those of few rows by CUDA graphs."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+import torch
+
+from legato_engine.backends import projections
+from legato_engine.backends.cuda.compiling import compiling
+from legato_engine.backends.cuda.device import Device
+from legato_engine.backends.cuda.layers import (
+    CudaActivation,
+    CudaAttention,
+    CudaEmbedding,
+    CudaHead,
+    CudaLinear,
+    CudaNorm,
+)
+from legato_engine.backends.cuda.step import SHORT, CudaStep, StepMemory
+from legato_engine.backends.cuda.workspace import Buffer, Room, Size, Workspace
+from legato_engine.backends.interface import Forward, Progress
+from legato_engine.backends.low_rank import LinearShape, fuse
+from legato_engine.kernels.attention.triton import Work
+from legato_engine.kernels.configurations import Configuration, choose
+from legato_engine.layers import rotary
+from legato_engine.layers.inputs import Ints, StepInputs
+from legato_engine.layers.interface import AttentionShape
+from legato_engine.layers.low_rank import Adapter, LowRank, Pair
+from legato_engine.weights.checkpoint import Checkpoint
+
+MOST_REPLAYED = 256  # rows
+_TILE = 16  # tokens of other steps are padded to its multiples, which kernels are compiled for
+
+
+class CudaBackend:
+    """Implements `Backend`: weights, activations and KV in `dtype`."""
+
+    def __init__(
+        self, checkpoint: Checkpoint, dtype: torch.dtype, device: Device, block_size: int, room: Room,
+        progress: Progress,
+    ) -> None:  # fmt: skip
+        config = checkpoint.config
+        self.nbytes = 0
+        self._checkpoint = checkpoint
+        self._config = config
+        self._dtype = dtype
+        self._device = device
+        self._block_size = block_size
+        self._progress = progress
+        self._tables: dict[str, torch.Tensor] = {}
+        self._linears: list[LinearShape] = []
+        self._head: CudaHead | None = None
+        self._last: CudaStep | None = None
+        self._workspace = Workspace(device.place)
+        self._room = room
+        self._memory: StepMemory | None = None  # made by the first step, when all layers are known
+        self._work: Work | None = None
+        self._replays: dict[int, Replay] = {}  # by rows
+        cos, sin = rotary.tables(config.head_dim, config.rope_theta, config.rope_scaling, room.blocks * block_size)
+        self._cos, self._sin = cos.to(device.place), sin.to(device.place)
+
+    @property
+    def replayed_rows(self) -> tuple[int, ...]:
+        """Numbers of decoding rows that CUDA graphs are captured for; fewer rows are padded to the next."""
+        return sizes(min(self._room.rows, MOST_REPLAYED))
+
+    def begin(self, inputs: StepInputs, arena: torch.Tensor) -> CudaStep:
+        size = self._padded(inputs)
+        memory, work = self._made(size)
+        memory.fill(inputs, size)
+        adapted = tuple((each.adapter, torch.from_numpy(each.tokens).to(self._device.place)) for each in inputs.adapted)
+        return memory.step(size, len(inputs.sampled), arena, work, not _short(inputs), adapted)
+
+    def logits(self, forward: Forward, inputs: StepInputs, arena: torch.Tensor) -> torch.Tensor:
+        """Raises KernelFailed."""
+        with compiling(self._device):
+            return self._logits(forward, inputs, arena)
+
+    def _logits(self, forward: Forward, inputs: StepInputs, arena: torch.Tensor) -> torch.Tensor:
+        step = self.begin(inputs, arena)
+        if _decodes(inputs) and len(inputs.lengths) <= self.replayed_rows[-1]:
+            return self._replayed(forward, step)[: len(inputs.sampled)]
+        self._last = step
+        return forward(step)
+
+    def logits_of(self, tokens: Ints) -> torch.Tensor:
+        assert self._head is not None
+        assert self._last is not None
+        assert self._last.hidden is not None
+        given = torch.from_numpy(tokens).to(self._device.place, torch.int32)
+        pieces = torch.split(given, self._room.rows)
+        return torch.cat([self._head.logits(self._last, *self._last.hidden, piece).clone() for piece in pieces])
+
+    def _replayed(self, forward: Forward, step: CudaStep) -> torch.Tensor:
+        """Of all rows of a step, the padded ones too. The first step of a size is computed, then captured."""
+        if (replay := self._replays.get(len(step.tokens))) is not None:
+            self._last = replay.step
+            replay.again()
+            return replay.logits
+        work = step.whole()
+        logits = forward(work)
+        again = self._device.capture(lambda: _compute(forward, step))
+        self._replays[len(step.tokens)] = Replay(again, work, logits)
+        self._last = work
+        return logits
+
+    def _padded(self, inputs: StepInputs) -> Size:
+        rows = len(inputs.lengths)
+        if _decodes(inputs) and rows <= self.replayed_rows[-1]:
+            rows = next(size for size in self.replayed_rows if size >= rows)
+            return Size(rows, rows)
+        return Size(-(-len(inputs.tokens) // _TILE) * _TILE, rows)
+
+    def _made(self, size: Size) -> tuple[StepMemory, Work]:
+        """Memory for a step of that size, larger than before if need be: graphs of the smaller one are forgotten."""
+        if self._memory is None or self._work is None or not self._room.holds(size):
+            self._device.mark()()
+            self._replays.clear()
+            self._last = None
+            self._room = Room(max(self._room.tokens, size.tokens), max(self._room.rows, size.rows), self._room.blocks)
+            self._workspace.make_room(self._room)
+            config, room = self._config, self._room
+            self._memory = StepMemory(room, self._device)
+            self._work = Work(
+                room.rows, room.tokens, config.heads, config.kv_heads, config.head_dim, self._block_size,
+                self._device.place, self._device.processors,
+            )  # fmt: skip
+        return self._memory, self._work
+
+    def adapter(self, pairs: Mapping[str, Pair]) -> Adapter[LowRank]:
+        return fuse(pairs, self._linears, self._dtype, self._device.place)
+
+    def embedding(self, name: str, rows: int, width: int) -> CudaEmbedding:
+        return CudaEmbedding(self._table(name), self._buffer("residual", width))
+
+    def norm(self, name: str, width: int) -> CudaNorm:
+        return self._norm(name, width, self._buffer("norm", width))
+
+    def linear(self, names: Sequence[str], inputs: int, outputs: Sequence[int], bias: bool = False) -> CudaLinear:
+        weight = projections.weights(self._checkpoint, names, self._dtype, self._device.place)
+        self.nbytes += weight.nbytes
+        found = projections.biases(self._checkpoint, names).to(self._device.place, self._dtype) if bias else None
+        self._linears.append(LinearShape(tuple(names), tuple(outputs)))
+        return CudaLinear(names[0], weight, found, self._buffer("linear", sum(outputs)))
+
+    def attention(self, layer: int, shape: AttentionShape) -> CudaAttention:
+        self._progress((layer + 1) / self._config.layers)
+        norms = None
+        if shape.query_norm and shape.key_norm:
+            norms = self._vector(shape.query_norm), self._vector(shape.key_norm)
+        sizes = {"head_dim": shape.head_dim, "block_size": self._block_size, "group": shape.heads // shape.kv_heads}
+        return CudaAttention(
+            layer, shape, self._cos, self._sin, norms, self._config.rms_norm_eps,
+            self._choose("norm_rotate_write", **sizes),
+            self._choose("decode_attention", **sizes),
+            self._choose("prefill_attention", **sizes),
+            self._buffer("attention", shape.heads * shape.head_dim),
+        )  # fmt: skip
+
+    def silu_mul(self, width: int) -> CudaActivation:
+        return CudaActivation(self._choose("silu_mul", width=width), self._buffer("activation", width))
+
+    def head(self, norm: str, weight: str, rows: int, width: int) -> CudaHead:
+        """Computes the tokens that sample, one for each row at most."""
+
+        def buffer(operator: str, width: int, dtype: torch.dtype) -> Buffer:
+            return self._workspace.buffer(operator, width, dtype, sampled=True)
+
+        self._head = CudaHead(
+            self._norm(norm, width, buffer("sampled norm", width, self._dtype)),
+            self._table(weight),
+            buffer("sampled", width, self._dtype),
+            buffer("sampled residual", width, self._dtype),
+            buffer("products", rows, self._dtype),
+            buffer("logits", rows, torch.float32),
+        )
+        return self._head
+
+    def _norm(self, name: str, width: int, out: Buffer) -> CudaNorm:
+        chosen = self._choose("add_rms_norm", width=width)
+        return CudaNorm(self._vector(name), self._config.rms_norm_eps, chosen, out)
+
+    def _choose(self, kernel: str, **shape: int) -> Configuration:
+        return choose(kernel, shape, self._device.chip)
+
+    def _buffer(self, operator: str, width: int) -> Buffer:
+        return self._workspace.buffer(operator, width, self._dtype)
+
+    def _vector(self, name: str) -> torch.Tensor:
+        return self._checkpoint.vector(f"{name}.weight").to(self._device.place, self._dtype)
+
+    def _table(self, name: str) -> torch.Tensor:
+        """An embedding or output matrix, which may be one and the same."""
+        if name not in self._tables:
+            self._tables[name] = self._checkpoint.tensor(f"{name}.weight").to(self._device.place, self._dtype)
+            self.nbytes += self._tables[name].nbytes
+        return self._tables[name]
+
+
+class Replay(NamedTuple):
+    """A captured step: `again` computes it from the inputs that were filled in last."""
+
+    again: Callable[[], None]
+    step: CudaStep
+    logits: torch.Tensor
+
+
+def sizes(most: int) -> tuple[int, ...]:
+    """1, 2, 4, then every 8 rows and from 64 on every 16, up to `most`: a step computes few rows that nobody needs."""
+    found = [1, 2, 4, *range(8, 64, 8), *range(64, most, 16)]
+    return (*[size for size in found if size < most], most)
+
+
+def _decodes(inputs: StepInputs) -> bool:
+    """Each row has one token, and no adapter."""
+    return len(inputs.tokens) == len(inputs.lengths) and not inputs.adapted
+
+
+def _short(inputs: StepInputs) -> bool:
+    return bool((inputs.starts[1:] - inputs.starts[:-1]).max() <= SHORT)
+
+
+def _compute(forward: Forward, step: CudaStep) -> None:
+    forward(step.whole())

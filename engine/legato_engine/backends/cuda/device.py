@@ -1,0 +1,81 @@
+"""What this backend computes on: a CUDA device, or Triton's interpreter on the host's memory, where the same layers can
+be run without one.
+"""
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import torch
+
+from legato_engine.errors import NoDevice
+
+
+class Device(Protocol):
+    """`chip` is what tables of configurations call it, `processors` how many streaming multiprocessors it has."""
+
+    place: torch.device
+    chip: str
+    processors: int
+    dtypes: tuple[torch.dtype, ...]  # that kernels compute in on it
+
+    def host(self, size: int) -> torch.Tensor:
+        """Memory of the host, int32 [size], that can be copied to the device while both work."""
+
+    def mark(self) -> Callable[[], None]:
+        """A function that waits until everything that was started before this call is done."""
+
+    def capture(self, work: Callable[[], None]) -> Callable[[], None]:
+        """A function that does again what `work` starts on the device, in the same memory. `work` was done before."""
+
+
+class Cuda:
+    """Implements `Device`."""
+
+    def __init__(self, place: torch.device) -> None:
+        found = torch.cuda.get_device_properties(place)
+        if found.major < 8:
+            raise NoDevice(
+                f"{found.name} has compute capability {found.major}.{found.minor}; kernels need at least 8.0 (A100, "
+                "L4, H100 and later): use such a GPU, or cpu"
+            )
+        self.place = place
+        self.chip = f"sm_{found.major}{found.minor}"
+        self.processors = found.multi_processor_count
+        self.dtypes: tuple[torch.dtype, ...] = (torch.bfloat16, torch.float16)
+        self._pool: Any = None  # memory that graphs share: one runs at a time
+
+    def host(self, size: int) -> torch.Tensor:
+        return torch.zeros(size, dtype=torch.int32, pin_memory=True)
+
+    def mark(self) -> Callable[[], None]:
+        wait: Callable[[], None] = torch.cuda.current_stream(self.place).record_event().synchronize
+        return wait
+
+    def capture(self, work: Callable[[], None]) -> Callable[[], None]:
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):  # others may copy
+            work()
+        self._pool = graph.pool()
+        return graph.replay
+
+
+class Interpreted:
+    """Implements `Device` with kernels that were defined under TRITON_INTERPRET=1; for tests and for reading.
+
+    There is no graph here: what would be replayed is computed again, from the same memory.
+    """
+
+    def __init__(self, processors: int = 4, chip: str = "interpreter") -> None:
+        self.place = torch.device("cpu")
+        self.chip = chip
+        self.processors = processors
+        self.dtypes: tuple[torch.dtype, ...] = (torch.float16, torch.float32)  # products of bfloat16 are wrong
+
+    def host(self, size: int) -> torch.Tensor:
+        return torch.zeros(size, dtype=torch.int32)
+
+    def mark(self) -> Callable[[], None]:
+        return lambda: None
+
+    def capture(self, work: Callable[[], None]) -> Callable[[], None]:
+        return work

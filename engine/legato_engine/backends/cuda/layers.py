@@ -1,0 +1,122 @@
+"""Implements `layers.interface` by Triton's kernels, with dense products by cuBLAS. Weights, activations and the
+residual stream are of one dtype; nothing is allocated in a step without adapters.
+"""
+
+from dataclasses import dataclass
+
+import torch
+
+from legato_engine.backends.cuda.step import CudaStep
+from legato_engine.backends.cuda.workspace import Buffer
+from legato_engine.kernels.attention import triton as attention
+from legato_engine.kernels.configurations import Configuration
+from legato_engine.kernels.low_rank import torch as low_rank
+from legato_engine.kernels.rms_norm.triton import add_rms_norm
+from legato_engine.kernels.rope.triton import norm_rotate_write
+from legato_engine.kernels.silu_mul.triton import silu_mul
+from legato_engine.layers.interface import AttentionShape
+
+
+@dataclass(frozen=True, slots=True)
+class CudaEmbedding:
+    weight: torch.Tensor  # [vocab, hidden]
+    out: Buffer
+
+    def __call__(self, step: CudaStep) -> torch.Tensor:
+        return torch.index_select(self.weight, 0, step.tokens, out=self.out.take(len(step.tokens)))
+
+
+@dataclass(frozen=True, slots=True)
+class CudaNorm:
+    weight: torch.Tensor
+    eps: float
+    configuration: Configuration
+    out: Buffer
+
+    def __call__(self, step: CudaStep, x: torch.Tensor | None, residual: torch.Tensor) -> torch.Tensor:
+        out = self.out.take(len(residual))
+        add_rms_norm(x, residual, self.weight, self.eps, out, self.configuration)
+        return out
+
+
+@dataclass(frozen=True, slots=True)
+class CudaLinear:
+    name: str  # of its first projection
+    weight: torch.Tensor  # [out, in]
+    bias: torch.Tensor | None
+    out: Buffer
+
+    def __call__(self, step: CudaStep, x: torch.Tensor) -> torch.Tensor:
+        out = self.out.take(len(x))
+        if self.bias is None:
+            torch.mm(x, self.weight.t(), out=out)
+        else:
+            torch.addmm(self.bias, x, self.weight.t(), out=out)
+        for adapter, tokens in step.adapted:
+            if (update := adapter.updates.get(self.name)) is not None:
+                low_rank.add(x, tokens, update.down, update.ups, out)
+        return out
+
+
+@dataclass(frozen=True, slots=True)
+class CudaAttention:
+    layer: int
+    shape: AttentionShape
+    cos: torch.Tensor  # float32 [positions, head_dim/2]
+    sin: torch.Tensor
+    norms: tuple[torch.Tensor, torch.Tensor] | None  # weights for queries and keys
+    eps: float
+    rotation: Configuration
+    decoding: Configuration
+    prompts: Configuration
+    out: Buffer
+
+    def __call__(self, step: CudaStep, qkv: torch.Tensor) -> torch.Tensor:
+        shape, layer = self.shape, step.arena[:, self.layer]
+        query_norm, key_norm = self.norms or (None, None)
+        norm_rotate_write(
+            qkv, step.positions, step.slots, self.cos, self.sin, query_norm, key_norm, self.eps, shape.heads, layer,
+            self.rotation,
+        )  # fmt: skip
+        if step.planned != (shape.window,):
+            attention.plan(step.starts, step.lengths, step.work, shape.window, self.decoding, self.prompts)
+            step.planned = (shape.window,)
+        out, apart = self.out.take(len(qkv)), (len(qkv), shape.heads, shape.head_dim)
+        attention.attend(
+            qkv[:, : out.shape[1]].view(apart), layer, step.starts, step.lengths, step.tables, step.work, shape.window,
+            out.view(apart), self.decoding, self.prompts, step.prompts,
+        )  # fmt: skip
+        return out
+
+
+@dataclass(frozen=True, slots=True)
+class CudaActivation:
+    configuration: Configuration
+    out: Buffer
+
+    def __call__(self, step: CudaStep, gate_up: torch.Tensor) -> torch.Tensor:
+        out = self.out.take(len(gate_up))
+        silu_mul(gate_up, out, self.configuration)
+        return out
+
+
+@dataclass(frozen=True, slots=True)
+class CudaHead:
+    norm: CudaNorm
+    weight: torch.Tensor
+    x: Buffer
+    residual: Buffer
+    products: Buffer
+    out: Buffer  # float32
+
+    def __call__(self, step: CudaStep, x: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
+        step.hidden = x, residual
+        return self.logits(step, x, residual, step.sampled)
+
+    def logits(self, step: CudaStep, x: torch.Tensor, residual: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
+        """Of these tokens of a step, at most as many as it may have rows: float32 [tokens, vocab]."""
+        count = len(tokens)
+        given = torch.index_select(x, 0, tokens, out=self.x.take(count))
+        before = torch.index_select(residual, 0, tokens, out=self.residual.take(count))
+        products = torch.mm(self.norm(step, given, before), self.weight.t(), out=self.products.take(count))
+        return self.out.take(count).copy_(products)

@@ -1,0 +1,99 @@
+"""One step on the device: its inputs, in memory whose address depends on nothing but how large the step is, as a CUDA
+graph needs it.
+"""
+
+from dataclasses import dataclass, replace
+from itertools import accumulate, pairwise
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+
+from legato_engine.backends.cuda.device import Device
+from legato_engine.backends.cuda.workspace import Room, Size
+from legato_engine.kernels.attention.triton import Work
+from legato_engine.layers.inputs import StepInputs
+from legato_engine.layers.low_rank import Adapter, LowRank
+
+_Memory = TypeVar("_Memory", torch.Tensor, np.ndarray[Any, Any])
+
+SHORT = 8  # rows of at most so many tokens are attended as decoding ones
+
+
+Adapted = tuple[tuple[Adapter[LowRank], torch.Tensor], ...]  # adapters, and the tokens that each counts for
+
+
+@dataclass(slots=True)
+class CudaStep:
+    """What layers read. All arrays are int32."""
+
+    tokens: torch.Tensor  # [tokens]
+    positions: torch.Tensor  # [tokens]
+    slots: torch.Tensor  # [tokens]; of padding −1
+    starts: torch.Tensor  # [rows + 1]
+    lengths: torch.Tensor  # [rows]
+    sampled: torch.Tensor  # indexes of tokens
+    padded: torch.Tensor  # [rows]: the same, then zeros
+    tables: torch.Tensor  # [rows, blocks]
+    arena: torch.Tensor
+    work: Work
+    prompts: bool  # some row has more than SHORT tokens
+    adapted: Adapted
+    planned: tuple[int | None] | None = None  # the window that `work` is planned for
+    hidden: tuple[torch.Tensor, torch.Tensor] | None = None  # what the head was given: last output, residual stream
+
+    def whole(self) -> "CudaStep":
+        """The same, before anything is computed, with logits of every row, padded ones too."""
+        return replace(self, sampled=self.padded, planned=None, hidden=None)
+
+
+class StepMemory:
+    """The inputs of one step at a time, on the host and on the device: one copy for all of them."""
+
+    def __init__(self, room: Room, device: Device) -> None:
+        size = sum(_lengths(Size(room.tokens, room.rows), room.blocks))
+        self._room = room
+        self._device = device
+        self._host = device.host(size)
+        self._numpy = self._host.numpy()
+        self._given = torch.zeros(size, dtype=torch.int32, device=device.place)
+        self._wait_copied = device.mark()
+
+    def fill(self, inputs: StepInputs, size: Size) -> None:
+        """Takes the inputs of a step, which may be smaller than `size`."""
+        self._wait_copied()
+        tokens, positions, slots, starts, lengths, sampled, tables = self._split(self._numpy, size)
+        count, rows, blocks = len(inputs.tokens), len(inputs.lengths), inputs.tables.shape[1]
+        for array, values, padding in (
+            (tokens, inputs.tokens, 0),
+            (positions, inputs.positions, 0),
+            (slots, inputs.slots, -1),
+            (starts, inputs.starts, count),
+            (lengths, inputs.lengths, 0),
+            (sampled, inputs.sampled, 0),
+        ):
+            array[: len(values)] = values
+            array[len(values) :] = padding
+        tables.reshape(size.rows, -1)[:rows, :blocks] = inputs.tables
+        used = sum(_lengths(size, self._room.blocks))
+        self._given[:used].copy_(self._host[:used], non_blocking=True)
+        self._wait_copied = self._device.mark()
+
+    def step(
+        self, size: Size, samples: int, arena: torch.Tensor, work: Work, prompts: bool, adapted: Adapted = ()
+    ) -> CudaStep:
+        """A step of that size, whose inputs are those that were filled in last; `samples` tokens of it sample."""
+        tokens, positions, slots, starts, lengths, sampled, flat = self._split(self._given, size)
+        tables = flat.reshape(size.rows, -1)
+        return CudaStep(
+            tokens, positions, slots, starts, lengths, sampled[:samples], sampled, tables, arena, work, prompts, adapted
+        )
+
+    def _split(self, memory: _Memory, size: Size) -> list[_Memory]:
+        ends = accumulate(_lengths(size, self._room.blocks), initial=0)
+        return [memory[first:last] for first, last in pairwise(ends)]
+
+
+def _lengths(size: Size, blocks: int) -> list[int]:
+    """Of all arrays of a step, in their order."""
+    return [size.tokens] * 3 + [size.rows + 1, size.rows, size.rows, size.rows * blocks]

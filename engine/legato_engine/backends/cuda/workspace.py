@@ -1,0 +1,69 @@
+"""Memory that layers compute into, made once for the largest step."""
+
+from dataclasses import dataclass
+
+import torch
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """How large a step is, with padding. Padded tokens are written nowhere, padded rows have none."""
+
+    tokens: int
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """The largest step: tokens, rows, and blocks of one row."""
+
+    tokens: int
+    rows: int
+    blocks: int
+
+    def holds(self, size: Size) -> bool:
+        return size.tokens <= self.tokens and size.rows <= self.rows
+
+
+class Buffer:
+    """Memory of one intermediate result. Its address stays the same until there is room for more."""
+
+    __slots__ = ("_dtype", "_place", "_tensor", "_width")
+
+    def __init__(self, width: int, dtype: torch.dtype, place: torch.device) -> None:
+        self._width = width
+        self._dtype = dtype
+        self._place = place
+        self._tensor = torch.empty(0, width, dtype=dtype, device=place)
+
+    def make_room(self, rows: int) -> None:
+        self._tensor = torch.zeros(rows, self._width, dtype=self._dtype, device=self._place)
+
+    def take(self, rows: int) -> torch.Tensor:
+        """[rows, width]"""
+        assert rows <= len(self._tensor), f"{rows} rows of {len(self._tensor)}"
+        return self._tensor[:rows]
+
+
+class Workspace:
+    """Buffers by operator, width and dtype: all layers of a model use the same. A result is valid until that operator
+    computes another one of that width.
+    """
+
+    def __init__(self, place: torch.device) -> None:
+        self._place = place
+        self._buffers: dict[tuple[str, int, torch.dtype], Buffer] = {}
+        self._of_rows: set[Buffer] = set()
+
+    def buffer(self, operator: str, width: int, dtype: torch.dtype, sampled: bool = False) -> Buffer:
+        """A row for each token of a step; or with `sampled` for each row of it."""
+        key = operator, width, dtype
+        if key not in self._buffers:
+            self._buffers[key] = Buffer(width, dtype, self._place)
+            if sampled:
+                self._of_rows.add(self._buffers[key])
+        return self._buffers[key]
+
+    def make_room(self, room: Room) -> None:
+        for buffer in self._buffers.values():
+            buffer.make_room(room.rows if buffer in self._of_rows else room.tokens)

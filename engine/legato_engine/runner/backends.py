@@ -1,0 +1,58 @@
+"""Which device and which backend compute a worker's steps."""
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from legato_engine.backends.cpu.layers import CpuBackend
+from legato_engine.backends.cpu.numerics import Float32, Tiles
+from legato_engine.backends.cuda.device import Cuda, Device
+from legato_engine.backends.cuda.workspace import Room
+from legato_engine.backends.interface import Backend, Progress
+from legato_engine.backends.torch.layers import TorchBackend
+from legato_engine.errors import NoDevice
+from legato_engine.runner.formats import Formats
+from legato_engine.weights.checkpoint import Checkpoint
+
+if TYPE_CHECKING:
+    from legato_engine.sampling.device_sampler import DeviceSampler
+
+MOST_DRAWS = 128  # that a GPU makes together
+
+
+def gpu(name: str) -> Device | None:
+    """The device of that name; None for the processor."""
+    if name == "cpu":
+        return None
+    if not torch.cuda.is_available():
+        built = "finds none here" if torch.version.cuda else f"{torch.__version__} was built without it"
+        raise NoDevice(f"device {name} was asked for, but torch {built}: use cpu, or a torch and a machine with CUDA")
+    return Cuda(torch.device(name))
+
+
+def make(
+    checkpoint: Checkpoint, chosen: Formats, gpu: Device | None, room: Room, block_size: int, report: Progress
+) -> Backend:
+    """The backend that computes those formats, with the weights. Steps may be as large as `room`, which the blocks of
+    the longest sequence are counted in."""
+    max_length = room.blocks * block_size
+    if chosen.kernels == "triton":
+        from legato_engine.backends.cuda.backend import CudaBackend  # imports triton, which takes a second
+
+        assert gpu is not None
+        return CudaBackend(checkpoint, chosen.dtype, gpu, block_size, room, report)
+    if chosen.kernels == "torch":
+        place = gpu.place if gpu else torch.device("cpu")
+        return TorchBackend(checkpoint, chosen.dtype, place, max_length, report)
+    numerics = Tiles() if chosen.kernels == "tiles" else Float32(chosen.kernels)
+    return CpuBackend(checkpoint, numerics, max_length, report)
+
+
+def sampler(chosen: Formats, gpu: Device | None, vocab: int, max_batch: int) -> "DeviceSampler | None":
+    """What chooses tokens on a GPU; None where they are chosen by the processor, or by torch's operators."""
+    if chosen.kernels != "triton":
+        return None
+    from legato_engine.sampling.device_sampler import DeviceSampler
+
+    assert gpu is not None
+    return DeviceSampler(gpu, vocab, min(max_batch, MOST_DRAWS))

@@ -1,0 +1,77 @@
+"""What a GPU does not compute is refused before any weight is read, with what it does compute."""
+
+from dataclasses import replace
+
+import lora_folders
+import pytest
+import torch
+
+from legato_engine.backends.cuda.device import Interpreted
+from legato_engine.errors import NoDevice, TooLittleMemory, UnusableFormat
+from legato_engine.models.config import ModelConfig
+from legato_engine.runner.runner import Runner
+
+LLAMA = ModelConfig(
+    architecture="LlamaForCausalLM", layers=2, hidden_size=64, heads=4, kv_heads=2, head_dim=32,
+    intermediate_size=96, vocab_size=320, max_length=512, rope_theta=10000.0, rope_scaling=None,
+    rms_norm_eps=1e-5, tie_word_embeddings=False, sliding_window=None, attention_bias=False, mlp_bias=False,
+)  # fmt: skip
+SUPPORTED = (
+    "head sizes that are multiples of 8 from 16 to 256, up to 16 query heads for each KV head, and blocks of "
+    "16, 32, 64 tokens"
+)
+
+
+class Unread(lora_folders.RandomCheckpoint):
+    """Its shapes are known; whoever reads a weight fails."""
+
+    def tensor(self, name):
+        raise AssertionError(f"{name} was read")
+
+
+def load(config=LLAMA, **changes):
+    given = {"block_size": 16, "kv_cache_bytes": 1 << 20, "dtype": "auto", "max_length": 64, "gpu": Interpreted()}
+    return Runner.load(Unread(config), **given | changes)
+
+
+@pytest.mark.parametrize(
+    ("config", "changes", "message"),
+    [
+        (replace(LLAMA, head_dim=20), {}, f"a head size of 20 is not supported; interpreter computes {SUPPORTED}"),
+        (replace(LLAMA, head_dim=264), {}, f"a head size of 264 is not supported; interpreter computes {SUPPORTED}"),
+        (replace(LLAMA, head_dim=8), {}, f"a head size of 8 is not supported; interpreter computes {SUPPORTED}"),
+        (
+            replace(LLAMA, heads=34),
+            {},
+            f"17 query heads for each KV head are not supported; interpreter computes {SUPPORTED}",
+        ),
+        (LLAMA, {"block_size": 8}, f"a block size of 8 tokens is not supported; interpreter computes {SUPPORTED}"),
+        (LLAMA, {"block_size": 128}, f"a block size of 128 tokens is not supported; interpreter computes {SUPPORTED}"),
+        (
+            LLAMA,
+            {"dtype": "bfloat16"},
+            "dtype bfloat16 is not computed by interpreter; supported: auto, float16, float32",
+        ),
+        (LLAMA, {"kv_dtype": "float32"}, "KV cannot be float32 with float16"),
+    ],
+)
+def test_refused(config, changes, message):
+    with pytest.raises(UnusableFormat, match=message):
+        load(config, **changes)
+
+
+def test_too_little_memory_of_the_device():
+    """Said with what weights and workspace take, and what would fit."""
+    told = (
+        r"weights take 1 MiB, workspace about .* the KV cache 512 MiB; 512 MiB are available: give a kvCacheMemory of"
+    )
+    with pytest.raises(TooLittleMemory, match=told):
+        load(kv_cache_bytes=512 << 20, available=512 << 20)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_no_gpu():
+    with pytest.raises(
+        NoDevice, match=r"device cuda was asked for, but torch (finds none here|.* without it): use cpu"
+    ):
+        load(gpu=None, device="cuda")

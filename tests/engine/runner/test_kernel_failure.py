@@ -1,0 +1,95 @@
+"""A kernel that cannot be compiled: the worker does not start, or torch's own operators compute where that is asked."""
+
+import json
+from dataclasses import replace
+
+import lora_folders
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from legato_engine.backends.cuda import backend
+from legato_engine.backends.cuda.device import Interpreted
+from legato_engine.errors import KernelFailed
+from legato_engine.kernels.configurations import Configuration
+from legato_engine.models.config import from_huggingface
+from legato_engine.runner import backends, loading
+from legato_engine.scheduler.batch import Draw, Row
+from legato_engine.settings import WorkerSettings
+from legato_protocol.sampling_params import SamplingParams
+
+CONFIG = {
+    "architectures": ["LlamaForCausalLM"],
+    "hidden_size": 64,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+    "num_hidden_layers": 2,
+    "intermediate_size": 96,
+    "vocab_size": 64,
+    "max_position_embeddings": 128,
+    "tie_word_embeddings": False,
+}
+SETTINGS = WorkerSettings("unified", "u0", "m", kv_cache_memory=4 << 20, dtype="Float16", device="cuda", max_batch=2)
+TORCH = replace(SETTINGS, on_kernel_failure="Torch")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    made = tmp_path_factory.mktemp("model")
+    (made / "config.json").write_text(json.dumps(CONFIG))
+    weights = lora_folders.RandomCheckpoint(from_huggingface(CONFIG, "here"))
+    save_file({name: weights.tensor(name) for name in weights.names()}, made / "model.safetensors")
+    return made
+
+
+@pytest.fixture(autouse=True)
+def interpreted(monkeypatch):
+    monkeypatch.setattr(backends, "gpu", lambda name: Interpreted())
+
+
+@pytest.fixture
+def broken(monkeypatch):
+    """A table with a width that no kernel can be compiled for."""
+    chosen = backend.choose
+
+    def choose(kernel, shape, chip):
+        return Configuration({"WIDTH": 1000}) if kernel == "silu_mul" else chosen(kernel, shape, chip)
+
+    monkeypatch.setattr(backend, "choose", choose)
+
+
+def load(settings, folder):
+    return loading.load(replace(settings, transport="None"), folder, lambda _what, _share: None).runner
+
+
+def first_logits(runner):
+    tokens = list(range(30))
+    params = SamplingParams(max_tokens=1, seed=0, temperature=0.0)
+    with torch.inference_mode():
+        return runner.logits((Row(tokens, 0, [1, 2], (Draw(0, 30, params, tokens, 30),)),)).clone()
+
+
+def test_a_worker_stops(folder, broken):
+    with pytest.raises(
+        KernelFailed, match=r"Triton 3\.\d.* cannot compile or start a kernel on interpreter: .*power of 2"
+    ):
+        load(SETTINGS, folder)
+
+
+def test_torch_computes_where_it_is_asked_to(folder, broken):
+    runner = load(TORCH, folder)
+
+    assert "power of 2" in runner.fallback
+    assert "by torch's own operators, which are slower: Triton" in runner.formats
+    assert first_logits(runner).isfinite().all()
+
+
+def test_it_is_not_the_numerics_of_kernels(folder, monkeypatch, request):
+    """Workers of the two exchange no KV; they compute the same but for rounding."""
+    whole = load(TORCH, folder)
+    request.getfixturevalue("broken")
+    fallback = load(TORCH, folder)
+
+    assert whole.fallback == ""
+    assert whole.kv_revision != fallback.kv_revision
+    torch.testing.assert_close(first_logits(whole), first_logits(fallback), atol=0.05, rtol=0.02)

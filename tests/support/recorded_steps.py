@@ -1,0 +1,87 @@
+"""Decoding steps of one padded size on a GPU that is not here: what each would launch, and what it allocates.
+
+Run as a program, without TRITON_INTERPRET: prints the number of launches of a step, the differences between steps, and
+the operators that returned memory of their own.
+"""
+
+import json
+import random
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import lora_folders
+import torch
+from interpreted_models import MODELS, load
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from legato_engine.backends.cuda.device import Interpreted
+from legato_engine.kernels.ahead import launches
+from legato_engine.runner.runner import Runner
+from legato_engine.scheduler.batch import Draw, Row
+from legato_protocol.sampling_params import SamplingParams
+
+GREEDY = SamplingParams(max_tokens=1, seed=0, temperature=0.0)
+
+
+class Allocations(TorchDispatchMode):
+    """Operators whose result is in memory that none of their arguments is in."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: set[str] = set()
+
+    def __torch_dispatch__(
+        self, operator: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        result = operator(*args, **(kwargs or {}))
+        known = {_memory(value) for value in tree_leaves((args, kwargs)) if isinstance(value, torch.Tensor)}
+        if any(_memory(value) not in known for value in tree_leaves(result) if isinstance(value, torch.Tensor)):
+            self.found.add(str(operator))
+        return result
+
+
+def _memory(tensor: torch.Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()
+
+
+def rows(draw: random.Random, count: int) -> tuple[Row, ...]:
+    """So many sequences of random lengths, in random blocks."""
+    found = []
+    for _ in range(count):
+        length = draw.randint(1, 250)
+        blocks = draw.sample(range(200), -(-length // 16))
+        found.append(Row([draw.randint(0, 300)], length - 1, blocks, (Draw(0, length, GREEDY, [0], 1),)))
+    return tuple(found)
+
+
+def steps(runner: Runner, take: Callable[[], Any]) -> list[Any]:
+    """A hundred of 5 to 8 rows, all of which are padded to 8."""
+    draw, found = random.Random(1), []
+    for _ in range(100):
+        runner.logits(rows(draw, draw.randint(5, 8)))
+        found.append(take())
+    return found
+
+
+def main(name: str) -> None:
+    allocations = Allocations()
+    with torch.inference_mode(), launches("sm_90") as launched:
+        runner = load(lora_folders.RandomCheckpoint(MODELS[name]), dtype="float16", gpu=Interpreted(132, "sm_90"))
+        runner.logits(rows(random.Random(0), 8))  # is captured
+        launched.clear()
+
+        def take() -> list[Any]:
+            step = list(launched)
+            launched.clear()
+            return step
+
+        with allocations:
+            first, *others = steps(runner, take)
+    differing = sum(step != first for step in others)
+    print(json.dumps({"launches": len(first), "differing": differing, "allocating": sorted(allocations.found)}))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
