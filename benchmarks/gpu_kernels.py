@@ -1,0 +1,160 @@
+"""How close attention on a GPU comes to what that GPU can do: decoding rows against its copy bandwidth, a prompt
+against torch's attention by FlashAttention and by cuDNN, with KV in blocks of 16, 32 and 64 tokens, in three layouts.
+
+`scripts/gpu` runs it. Weights and KV are made up; torch, triton and numpy are all it needs.
+"""
+
+import contextlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import triton
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from legato_engine.kernels.attention import triton as attention
+from legato_engine.kernels.configurations import choose
+
+LAYERS, DIM = 2, 128
+LAYOUTS = {  # where the axes of blocks, layers, keys or values, KV heads, and places lie in memory
+    "block-major": (0, 1, 2, 3, 4),
+    "heads outermost": (3, 0, 1, 2, 4),
+    "layer-major": (1, 0, 2, 3, 4),
+}
+PEERS = {"FlashAttention by torch": SDPBackend.FLASH_ATTENTION, "cuDNN by torch": SDPBackend.CUDNN_ATTENTION}
+Result = dict[str, Any]
+Timer = Callable[[Callable[[], Any]], float]
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Rows that decode, tokens of their contexts, tokens of a prompt, KV heads, and bytes to copy."""
+
+    rows: tuple[int, ...] = (32, 64)
+    context: int = 4096
+    prompt: int = 8192
+    kv_heads: int = 8
+    copied: int = 2 << 30
+    dtype: torch.dtype = torch.bfloat16
+
+
+@dataclass(frozen=True)
+class Bench:
+    """`seconds` of a function that starts work on the device."""
+
+    device: torch.device
+    chip: str
+    processors: int
+    seconds: Timer
+    sizes: Sizes
+
+    def measure(self) -> list[Result]:
+        bandwidth = self.bandwidth()
+        found = [{"what": "copy", "rate": bandwidth / 1e9, "unit": "GB/s"}]
+        found += [each for group in (4, 8) for each in self.decoding(group, bandwidth)]
+        found += [each for group in (4, 8) for each in self.prompts(group)]
+        return found
+
+    def bandwidth(self) -> float:
+        """Bytes read and written a second."""
+        source = torch.zeros(self.sizes.copied, dtype=torch.uint8, device=self.device)
+        target = torch.empty_like(source)
+        return 2 * source.nbytes / self.seconds(lambda: target.copy_(source))
+
+    def decoding(self, group: int, limit: float) -> Iterator[Result]:
+        for rows in self.sizes.rows:
+            for layout in LAYOUTS:
+                for block in (16, 32, 64):
+                    step = Step(self, [(self.sizes.context - 1, 1)] * rows, group, block, layout)
+                    kv = rows * self.sizes.context * self.sizes.kv_heads * DIM * 2 * self.sizes.dtype.itemsize
+                    rate = kv / self.seconds(step.attend)
+                    what = f"decode, {rows} rows at {self.sizes.context}, group {group}, {layout}, blocks of {block}"
+                    yield {"what": what, "rate": rate / 1e9, "unit": "GB/s", "share": rate / limit, "of": "copy"}
+
+    def prompts(self, group: int) -> Iterator[Result]:
+        heads, tokens = group * self.sizes.kv_heads, self.sizes.prompt
+        amount = 4 * heads * DIM * tokens * (tokens + 1) / 2
+        peers = {}
+        for name, backend in PEERS.items():
+            with contextlib.suppress(RuntimeError):  # torch has none such here
+                peers[name] = amount / self.seconds(self._peer(group, backend))
+                what = f"prompt of {tokens}, group {group}, {name}"
+                yield {"what": what, "rate": peers[name] / 1e12, "unit": "TFLOP/s"}
+        for layout in LAYOUTS:
+            for block in (16, 32, 64):
+                step = Step(self, [(0, tokens)], group, block, layout)
+                rate = amount / self.seconds(step.attend)
+                what = f"prompt of {tokens}, group {group}, {layout}, blocks of {block}"
+                shares = {f"of {name}": rate / peer for name, peer in peers.items()}
+                yield {"what": what, "rate": rate / 1e12, "unit": "TFLOP/s", **shares}
+
+    def _peer(self, group: int, backend: SDPBackend) -> Callable[[], torch.Tensor]:
+        heads = self.sizes.kv_heads
+        q, k, v = (self.random(1, count, self.sizes.prompt, DIM) for count in (group * heads, heads, heads))
+
+        def attend() -> torch.Tensor:
+            with sdpa_kernel(backend):
+                return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+
+        return attend
+
+    def random(self, *shape: int) -> torch.Tensor:
+        return torch.randn(shape, dtype=self.sizes.dtype, device=self.device)
+
+
+class Step:
+    """Attention of rows (tokens before, tokens), planned, over one layer of an arena whose blocks are shuffled."""
+
+    def __init__(self, bench: Bench, rows: list[tuple[int, int]], group: int, block: int, layout: str) -> None:
+        kv_heads, device = bench.sizes.kv_heads, bench.device
+        longest = max(-(-sum(row) // block) for row in rows)
+        self.layer = _arena(bench, longest * len(rows), block, layout)
+        self.tables = torch.randperm(longest * len(rows), device=device).int().view(len(rows), longest)
+        self.starts = torch.tensor([0, *[count for _, count in rows]], device=device).cumsum(0).int()
+        self.lengths = torch.tensor([sum(row) for row in rows], device=device).int()
+        tokens, heads = sum(count for _, count in rows), group * kv_heads
+        self.queries = bench.random(tokens, heads + 2 * kv_heads, DIM)[:, :heads]
+        self.out = torch.empty(tokens, heads, DIM, dtype=self.queries.dtype, device=device)
+        shape = {"head_dim": DIM, "block_size": block, "group": group}
+        self.chosen = [choose(f"{name}_attention", shape, bench.chip) for name in ("decode", "prefill")]
+        self.prompts = any(count > attention.DECODE_QUERIES for _, count in rows)
+        self.work = attention.Work(len(rows), tokens, heads, kv_heads, DIM, block, device, bench.processors)
+        attention.plan(self.starts, self.lengths, self.work, None, *self.chosen)
+
+    def attend(self) -> None:
+        attention.attend(
+            self.queries, self.layer, self.starts, self.lengths, self.tables, self.work, None, self.out, *self.chosen,
+            self.prompts,
+        )  # fmt: skip
+
+
+def _arena(bench: Bench, blocks: int, block: int, layout: str) -> torch.Tensor:
+    """A layer [blocks, 2, kv_heads, block, DIM] of an arena that lies in memory as `layout` says."""
+    order = LAYOUTS[layout]
+    shape = (blocks, LAYERS, 2, bench.sizes.kv_heads, block)
+    memory = bench.random(*(shape[axis] for axis in order), DIM)
+    return memory.permute(*(order.index(axis) for axis in range(5)), 5)[:, 0]
+
+
+def on_gpu() -> Bench:
+    """All in full size."""
+    found = torch.cuda.get_device_properties(0)
+
+    def seconds(work: Callable[[], Any]) -> float:
+        work()
+        return float(triton.testing.do_bench_cudagraph(work, rep=100, return_mode="median")) / 1e3
+
+    chip = f"sm_{found.major}{found.minor}"
+    return Bench(torch.device("cuda", 0), chip, found.multi_processor_count, seconds, Sizes())
+
+
+def table(machine: dict[str, Any], found: list[Result]) -> str:
+    """For a person, and for the docs."""
+    lines = [", ".join(f"{name} {value}" for name, value in machine.items()), ""]
+    lines += ["| what | rate | shares |", "| --- | ---: | --- |"]
+    for each in found:
+        shares = [f"{value:.0%} {name}" for name, value in each.items() if name.startswith("of ")]
+        shares += [f"{each['share']:.0%} of {each['of']}"] if "share" in each else []
+        lines.append(f"| {each['what']} | {each['rate']:,.1f} {each['unit']} | {', '.join(shares)} |")
+    return "\n".join(lines)
