@@ -111,18 +111,19 @@ def versions() -> Iterator[str]:
 
 
 def devices() -> Iterator[str]:
-    """Processor and accelerators."""
-    import torch
-
+    """Processor and memory."""
     from legato_engine import memory, processor
 
     yield f"{'cpu':<14} {len(os.sched_getaffinity(0))} cores usable; {processor.detect()}"
     total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     yield f"{'memory':<14} {total >> 20} MiB, {memory.available() >> 20} MiB of it available to a worker"
-    if not torch.cuda.is_available():
-        yield f"{'gpu':<14} none that torch can use"
-    for number in range(torch.cuda.device_count()):
-        yield f"{'gpu ' + str(number):<14} {torch.cuda.get_device_name(number)}"
+
+
+def gpus() -> Iterator[str]:
+    """Accelerators, and what kernels and hand-offs need beside them."""
+    from legato_cli import gpus
+
+    yield from gpus.lines(gpus.find(os.environ))
 
 
 def formats() -> Iterator[str]:
@@ -132,17 +133,17 @@ def formats() -> Iterator[str]:
     from legato_cli import model
     from legato_engine import processor
     from legato_engine.models.architectures import ARCHITECTURES
-    from legato_engine.runner import formats
+    from legato_engine.runner import backends, formats
     from legato_engine.weights.opening import open_weights
     from legato_operator.api.resources import Engine
 
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    gpu = backends.gpu("cuda") if torch.cuda.is_available() else None
     try:
         path = model.resolve(BUILTIN, lambda text: None)
     except model.ModelUnavailable as error:
         raise SomethingWrong(f"{'dtype: Auto':<14} unknown: {error}") from None
     config = open_weights(path).config
-    chosen = formats.choose("auto", processor.detect(), device, config, Engine().block_size)
+    chosen = formats.choose("auto", processor.detect(), gpu, config, Engine().block_size)
     yield f"{'dtype: Auto':<14} {chosen} (for {BUILTIN})"
     yield f"{'architectures':<14} {', '.join(ARCHITECTURES)}"
 
@@ -180,6 +181,7 @@ def _version(package: str) -> str:
 SECTIONS: tuple[tuple[str, Section], ...] = (
     ("Versions", versions),
     ("Devices", devices),
+    ("GPUs", gpus),
     ("Formats", formats),
     ("Hand-off", transports),
 )

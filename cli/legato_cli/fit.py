@@ -32,13 +32,11 @@ def lines(spec: Spec, path: Path) -> Iterator[str]:
 
 
 def _worker(spec: Spec, path: Path, role: str) -> str:
-    import torch
-
     checkpoint, engine = open_weights(path), spec.engine
     config = checkpoint.config
     if spec.model.max_length > config.max_length:
         raise DoesNotFit(f"{role:<14} model.maxLength is {spec.model.max_length}; the model allows {config.max_length}")
-    chosen = formats.choose(engine.dtype, processor.detect(), torch.device("cpu"), config, engine.block_size)
+    chosen = formats.choose(engine.dtype, processor.detect(), None, config, engine.block_size)
     chosen = formats.with_kv(chosen, engine.kv_cache_dtype)
     layout = KVLayout(config.layers, config.kv_heads, engine.block_size, config.head_dim, chosen.kv)
     needs = sizing.needs(checkpoint, chosen, engine.chunk_tokens, MAX_BATCH)

@@ -1,0 +1,199 @@
+"""What this machine's GPUs offer to Legato, for `legato doctor`: facts are found in one place and told in another."""
+
+import ctypes
+import importlib.metadata
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+_KERNEL_MODULE = Path("/proc/driver/nvidia/version")
+_PEER_MEMORY = ("/sys/module/nvidia_peermem/version", "/sys/kernel/mm/memory_peers/nv_mem/version")  # where UCX looks
+_DMABUF = 124  # CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """One device that torch can use."""
+
+    name: str
+    capability: tuple[int, int]
+    processors: int  # streaming multiprocessors
+    memory: int  # bytes
+    dmabuf: bool  # whether its memory can be given to other devices as a file descriptor
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What was found. Versions of CUDA are as the driver spells them: 13000 is 13.0."""
+
+    driver: str = ""  # version of the kernel's module; empty where there is none
+    driver_cuda: int = 0  # newest CUDA that libcuda knows; 0 without it
+    torch_cuda: str | None = None  # that torch was built for
+    gpus: tuple[Gpu, ...] = ()
+    triton: str | None = None  # version
+    cannot_compile: str = ""  # why Triton cannot compile what launches kernels
+    cache: str = ""  # folder of compiled kernels
+    cache_is_writable: bool = True
+    peer_memory: bool = False  # whether the kernel lets RDMA devices reach GPUs' memory by addresses
+    ucx_has_cuda: bool = False
+    missing_for_rdma: tuple[str, ...] = ()
+
+
+def find(environ: Mapping[str, str]) -> Facts:
+    """The facts about this machine. Compiles once what Triton compiles at the first launch."""
+    import torch
+
+    from legato_engine.transfer.ucx import transports
+
+    libcuda, triton, cache = _libcuda(), _version("triton"), _cache(environ)
+    return Facts(
+        driver=module_version(_KERNEL_MODULE.read_text()) if _KERNEL_MODULE.exists() else "",
+        driver_cuda=_driver_cuda(libcuda) if libcuda else 0,
+        torch_cuda=torch.version.cuda,
+        gpus=tuple(_gpu(number, libcuda) for number in range(torch.cuda.device_count())),
+        triton=triton,
+        cannot_compile=_cannot_compile(environ) if triton else "",
+        cache=str(cache),
+        cache_is_writable=is_writable(cache),
+        peer_memory=any(Path(path).exists() for path in _PEER_MEMORY),
+        ucx_has_cuda=transports.has_module("cuda"),
+        missing_for_rdma=tuple(transports.missing_for_rdma()),
+    )
+
+
+def lines(facts: Facts) -> Iterator[str]:
+    """One line for each fact, as `legato doctor` shows them."""
+    yield f"{'driver':<14} {_driver(facts)}"
+    yield f"{'torch':<14} {_torch(facts)}"
+    if not facts.gpus:
+        yield f"{'gpu':<14} none that torch can use"
+    for number, gpu in enumerate(facts.gpus):
+        major, minor = gpu.capability
+        size = f"{gpu.processors} multiprocessors, {gpu.memory >> 20} MiB"
+        yield f"{'gpu ' + str(number):<14} {gpu.name}; compute capability {major}.{minor}, {size}"
+    yield f"{'triton':<14} {_triton(facts)}"
+    if facts.triton:
+        told = (
+            "writable"
+            if facts.cache_is_writable
+            else "not writable, so no kernel can be launched: set TRITON_CACHE_DIR"
+        )
+        yield f"{'kernel cache':<14} {facts.cache}: {told}"
+    yield f"{'GPUDirect':<14} {_gpu_direct(facts)}"
+
+
+def module_version(text: str) -> str:
+    """The version in what the kernel's module says of itself, whichever of its variants it is."""
+    found = re.search(r"Kernel Module.*?\s(\d+(?:\.\d+)+)\s", text)
+    return found[1] if found else ""
+
+
+def is_writable(folder: Path) -> bool:
+    """Whether this user may write to a folder, or make it."""
+    there = next(path for path in (folder, *folder.parents) if path.exists())
+    return there.is_dir() and os.access(there, os.W_OK | os.X_OK)
+
+
+def reason(stderr: str) -> str:
+    """The line of a compiler's output that says what is wrong: the first error, else the last line."""
+    told = [line.strip() for line in stderr.splitlines() if line.strip()]
+    return next((line for line in told if "error:" in line), told[-1] if told else "it ended without a word")
+
+
+def _driver(facts: Facts) -> str:
+    if not facts.driver_cuda:
+        missing = "no libcuda.so.1 here"
+        return f"{facts.driver}, but {missing}" if facts.driver else f"none: {missing}"
+    return f"{facts.driver or 'of unknown version'}, for CUDA up to {_spelled(facts.driver_cuda)}"
+
+
+def _torch(facts: Facts) -> str:
+    if facts.torch_cuda is None:
+        return "built without CUDA"
+    major = int(facts.torch_cuda.partition(".")[0])
+    old = 0 < facts.driver_cuda < 1000 * major
+    return f"built for CUDA {facts.torch_cuda}" + (f", which needs a driver for CUDA {major}.0 or newer" if old else "")
+
+
+def _triton(facts: Facts) -> str:
+    if facts.triton is None:
+        return "not installed"
+    return f"{facts.triton}, " + (
+        f"cannot compile here: {facts.cannot_compile}" if facts.cannot_compile else "compiles here"
+    )
+
+
+def _gpu_direct(facts: Facts) -> str:
+    """RDMA straight from and to the memory of all GPUs."""
+    missing = [] if facts.gpus else ["no GPU"]
+    dmabuf = bool(facts.gpus) and all(gpu.dmabuf for gpu in facts.gpus)
+    if facts.gpus and not facts.peer_memory and not dmabuf:
+        missing.append("neither the kernel module nvidia_peermem nor dmabuf of the driver")
+    if not facts.ucx_has_cuda:
+        missing.append("a UCX built --with-cuda")
+    missing += facts.missing_for_rdma
+    if missing:
+        return f"not usable: {'; '.join(missing)}"
+    return f"nothing is missing: {'nvidia_peermem' if facts.peer_memory else 'dmabuf'}, a UCX with CUDA and verbs"
+
+
+def _spelled(cuda: int) -> str:
+    return f"{cuda // 1000}.{cuda % 1000 // 10}"
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _cache(environ: Mapping[str, str]) -> Path:
+    """Where Triton keeps what it compiled."""
+    return Path(
+        environ.get("TRITON_CACHE_DIR") or Path(environ.get("TRITON_HOME") or Path.home()) / ".triton" / "cache"
+    )
+
+
+def _cannot_compile(environ: Mapping[str, str]) -> str:
+    """Tried in a process of its own: neither what a compiler says nor what it loads is left here."""
+    command = [sys.executable, "-m", "legato_engine.kernels.triton_launcher"]
+    done = subprocess.run(command, capture_output=True, text=True, env={**environ})
+    return reason(done.stderr) if done.returncode else ""
+
+
+def _libcuda() -> ctypes.CDLL | None:
+    try:
+        return ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return None
+
+
+def _driver_cuda(libcuda: ctypes.CDLL) -> int:
+    found = ctypes.c_int(0)
+    libcuda.cuDriverGetVersion(ctypes.byref(found))
+    return found.value
+
+
+def _gpu(number: int, libcuda: ctypes.CDLL | None) -> Gpu:
+    import torch
+
+    found = torch.cuda.get_device_properties(number)
+    return Gpu(
+        name=found.name,
+        capability=(found.major, found.minor),
+        processors=found.multi_processor_count,
+        memory=found.total_memory,
+        dmabuf=libcuda is not None and _has_dmabuf(libcuda, number),
+    )
+
+
+def _has_dmabuf(libcuda: ctypes.CDLL, number: int) -> bool:
+    device, found = ctypes.c_int(0), ctypes.c_int(0)
+    if libcuda.cuInit(0) or libcuda.cuDeviceGet(ctypes.byref(device), number):
+        return False
+    return not libcuda.cuDeviceGetAttribute(ctypes.byref(found), _DMABUF, device) and bool(found.value)
