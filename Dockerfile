@@ -1,7 +1,9 @@
 # The images of operator, gateway and workers:  docker build --target engine .
 #
-# DEVICE=cpu builds an engine image from PyPI and Debian only. DEVICE=cuda, the default, adds a UCX built with RDMA.
-# The final images have no compiler, run as an unprivileged user, and write to /cache and /tmp only.
+# DEVICE=cpu builds an engine image for CPUs. DEVICE=cuda, the default, builds one for GPUs, with a UCX built with RDMA;
+# DEVICE=cuda-tcp the same with PyPI's UCX, which has no RDMA. All but that build comes from PyPI and Debian alone.
+# The images run as an unprivileged user and write to /cache and /tmp only. None has a compiler but the engine's for GPUs:
+# Triton compiles what launches its kernels when the first one is launched.
 ARG DEVICE=cuda
 ARG PYTHON_IMAGE=docker.io/library/python:3.11-slim-bookworm
 ARG CUDA_IMAGE=docker.io/nvidia/cuda:13.0.1-devel-ubuntu22.04
@@ -92,8 +94,11 @@ RUN pip --python /opt/venv/bin/python install --quiet --no-deps --no-cache-dir -
  && rm -f /opt/legato/*.lock
 
 
+# PyPI's UCX is one of the engine's packages: nothing takes its place.
 FROM base AS ucx-cpu
 RUN mkdir /opt/ucx
+
+FROM ucx-cpu AS ucx-cuda-tcp
 
 FROM ${CUDA_IMAGE} AS ucx-cuda
 ARG UCX_VERSION=1.19.0
@@ -148,19 +153,29 @@ LABEL org.opencontainers.image.title="Legato engine" \
       org.opencontainers.image.licenses="Apache-2.0" \
       org.opencontainers.image.version="${VERSION}" \
       org.opencontainers.image.revision="${REVISION}"
+# Python's headers are part of the official Python image, and a package of Debian's own Python.
 RUN if [ "$DEVICE" != cpu ]; then \
-      apt-get update -qq \
-   && DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends ibverbs-providers libibverbs1 libnuma1 librdmacm1 \
+      packages="gcc libc6-dev" \
+   && if [ "$DEVICE" = cuda ]; then packages="$packages ibverbs-providers libibverbs1 libnuma1 librdmacm1"; fi \
+   && if ! [ -e "$(/opt/venv/bin/python -c 'import sysconfig; print(sysconfig.get_path("include", "posix_prefix"))')/Python.h" ]; then packages="$packages libpython3-dev"; fi \
+   && apt-get update -qq \
+   && DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends $packages \
    && rm -rf /var/lib/apt/lists/*; \
     fi
 COPY --from=ucx /opt/ucx /opt/ucx
 COPY --from=engine-app /opt/app /opt/app
 COPY --from=engine-app /opt/legato /opt/legato
-# Uses the UCX in /opt/ucx if there is one, else the one from PyPI, which has no RDMA. Numba caches in a writable folder.
+# Uses the UCX in /opt/ucx if there is one, else the one from PyPI, which has no RDMA. Numba and Triton cache in a writable
+# folder. NVIDIA's container runtime mounts libcuda for `compute`, and libnvidia-ml, which UCX reads topology from, for
+# `utility`; which GPUs a container sees is left to the device plugin.
 ENV PYTHONPATH=/opt/app \
     LD_LIBRARY_PATH=/opt/ucx/lib \
     RAPIDS_LIBUCX_PREFER_SYSTEM_LIBRARY=true \
-    NUMBA_CACHE_DIR=/cache/numba
+    NUMBA_CACHE_DIR=/cache/numba \
+    TRITON_CACHE_DIR=/cache/triton \
+    NVIDIA_DRIVER_CAPABILITIES=compute,utility
 USER 65532:65532
+# A build ends here if the user of the pods could not compile what Triton needs.
+RUN if [ "$DEVICE" != cpu ]; then python -m legato_engine.kernels.triton_launcher; fi
 EXPOSE 8081 8082 8100-8199
 ENTRYPOINT ["legato"]
