@@ -1,11 +1,12 @@
 """Tokens drawn from logits against plain arithmetic, in the vocabulary of a real model."""
 
 import math
+from dataclasses import replace
 
 import torch
 from places import Place, over
 
-from legato_engine.kernels.configurations import Configuration
+from legato_engine.kernels.configurations import choose
 from legato_engine.kernels.sampling import triton as sampling
 
 
@@ -33,8 +34,9 @@ def test_drawn_tokens(
 ) -> None:
     """A greedy token is the likeliest; a drawn one is where the share of the tokens up to it, by id, ends."""
     temperature, top_k, top_p = filtered
-    tiles = {"TILE": 128, "CHUNK": 64, "PIVOTS": 8, "ENTRIES": 16} if place.small else sampling.DEFAULT.tiles
-    config = Configuration(tiles, warps=sampling.DEFAULT.warps)
+    config = choose("sampling", {}, place.chip)
+    if place.small:  # a vocabulary of 500 is several tiles, as those of models are
+        config = replace(config, tiles={"TILE": 128, "CHUNK": 64, "PIVOTS": 8, "ENTRIES": 16})
     logits = torch.randn(count, vocab, device=place.device) * 2
     logits.scatter_(1, torch.randint(0, vocab, (count, 30), device=place.device), 8.0)
     draws, empty = _draws(place, count, temperature, top_k, top_p), place.ints([-1] * count)

@@ -1,5 +1,5 @@
 """How Triton's kernels are compiled for a shape and a chip: sizes of tiles, warps, stages. What is good where stands in
-`configurations.json`, which `legato tune` rewrites; nothing is tuned while a worker serves.
+`configurations.json`; nothing is tuned while a worker serves.
 """
 
 import functools
