@@ -204,7 +204,6 @@ def test_settings_and_models_that_cannot_work_end_the_start_with_2(tmp_path: Pat
             if torch.cuda.is_available()
             else [(["--device", "cuda", "--transport", "None"], "device cuda was asked")]
         ),
-        (["--device", "cuda", "--transport", "TCP"], "--device: cuda computes, but cannot hand KV off yet"),
         (["--model", "/no/such/model"], "/no/such/model"),
         (["--dtype", "BFloat16", "--kv-cache-dtype", "Float32"], "KV cannot be Float32 with bfloat16"),
     ):

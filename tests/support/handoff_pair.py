@@ -1,6 +1,7 @@
 """Two agents in virtual time, with a link in memory between them; and strangers that say whatever a test wants."""
 
 import torch
+from staged_arena import StagedArena
 
 from legato_engine.transfer.agent import TransferAgent
 from legato_engine.transfer.checksum import ArenaMemory
@@ -28,16 +29,21 @@ def wait(holds, turn):
 
 
 class Side:
-    def __init__(self, network, name, fill, **settings):
+    def __init__(self, network, name, fill, staged=None, **settings):
+        """`staged` are the arguments of a `StagedArena` after its time."""
         self.arena = torch.full((BLOCKS, BLOCK_BYTES), fill, dtype=torch.uint8)
-        self.link = MemoryLink(network, name, self.arena.data_ptr(), self.arena.numel())
+        memory = ArenaMemory(self.arena, BLOCKS)
+        self.staged = StagedArena(memory, network, *staged) if staged else None
+        reached = self.staged.memory if self.staged else memory
+        self.link = MemoryLink(network, name, reached.address, reached.length)
         channels = settings.get("channels")
         self.peer = Peer(name, f"epoch-{name}", self.link.address, channels is not None and channels.tls)
         self.seen = []
         identity = {"worker": name, "epoch": f"epoch-{name}", "kv_revision": "kv", "layout": "tiny", "token": "secret"}
         self.agent = TransferAgent(
             self.link,
-            ArenaMemory(self.arena, BLOCKS),
+            memory,
+            staging=self.staged.staging if self.staged else None,
             **{**identity, "block_size": BLOCK, "lease": 1.0, "clock": network.clock, **settings},
         )
 

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from legato_engine import memory
 from legato_engine.adapters.catalog import AdapterCatalog
 from legato_engine.adapters.resident import ResidentAdapters
 from legato_engine.core.channel import Channel
@@ -23,6 +24,7 @@ from legato_engine.transfer.agent import TransferAgent
 from legato_engine.transfer.certificates import HandoffCertificates
 from legato_engine.transfer.channels import Channels
 from legato_engine.transfer.checksum import ArenaMemory
+from legato_engine.transfer.staging import Staging, slot_counts
 from legato_protocol import model_digest
 from legato_protocol.adapter_list import AdapterList
 from legato_protocol.flags import SettingsError
@@ -93,7 +95,7 @@ def load(
     limits = scheduler_limits(settings, model.max_length)
     events = EventLog(epoch)
     scheduler = Scheduler(limits, BlockPool(runner.num_blocks, events), runner.kv_revision)
-    agent = None if settings.transport == "None" else _agent(settings, runner, epoch, clock)
+    agent = None if settings.transport == "None" else _agent(settings, runner, model.max_length, epoch, clock)
     # One that computes nothing has tokens that match nothing.
     grammars = compilations.of_model(path, model.vocab_size) if settings.runner == "model" else Compilations(None)
     adapters = ResidentAdapters(model.adapters, settings.adapters_in_memory, scheduler.adapters)
@@ -152,11 +154,15 @@ def scheduler_limits(settings: WorkerSettings, max_length: int) -> SchedulerLimi
     )
 
 
-def _agent(settings: WorkerSettings, runner: StepRunner, epoch: str, clock: Clock) -> TransferAgent:
+def _agent(settings: WorkerSettings, runner: StepRunner, max_length: int, epoch: str, clock: Clock) -> TransferAgent:
     from legato_engine.transfer import ucx
 
-    arena, channels = runner.arena, _channels(settings)
-    link = ucx.open(settings.transport, _reachable(settings), arena.address, arena.nbytes, settings.transfer_ports)
+    arena, channels, staging = runner.arena, _channels(settings), None
+    address, nbytes = arena.address, arena.nbytes
+    if not arena.on_host:
+        staging = _staging(settings, runner, max_length)
+        address, nbytes = staging.copies.address, staging.slots * runner.layout.block_bytes
+    link = ucx.open(settings.transport, _reachable(settings), address, nbytes, settings.transfer_ports)
     return TransferAgent(
         link,
         ArenaMemory(arena.blocks, runner.num_blocks),
@@ -170,7 +176,18 @@ def _agent(settings: WorkerSettings, runner: StepRunner, epoch: str, clock: Cloc
         lease=settings.lease,
         clock=clock,
         channels=channels,
+        staging=staging,
     )
+
+
+def _staging(settings: WorkerSettings, runner: StepRunner, max_length: int) -> Staging:
+    """Slots in the host's memory. Raises TooLittleMemory."""
+    from legato_engine.transfer.cuda import CudaCopies
+
+    layout, free = runner.layout, memory.available() // settings.memory_share
+    landing, ring = slot_counts(layout.block_bytes, layout.blocks_for(max_length), runner.num_blocks, free)
+    copies = CudaCopies(runner.arena.blocks, runner.num_blocks, landing + ring, settings.checksum)
+    return Staging.over(copies, landing, ring)
 
 
 def _channels(settings: WorkerSettings) -> Channels:

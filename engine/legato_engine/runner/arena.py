@@ -29,6 +29,10 @@ class Arena:
         self.blocks = self._memory.view(dtype).view(num_blocks, *layout.block_shape)
 
     @property
+    def on_host(self) -> bool:
+        return self._memory.device.type == "cpu"
+
+    @property
     def address(self) -> int:
         return self._memory.data_ptr()
 

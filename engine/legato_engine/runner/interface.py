@@ -14,8 +14,12 @@ Progress = Callable[[str, float], None]  # what is being done, and how much of i
 
 
 class KVArena(Protocol):
-    """Memory of all KV blocks, one allocation; block i begins at `address + i * layout.block_bytes`."""
+    """Memory of all KV blocks, one allocation; block i begins at `address + i * layout.block_bytes`.
 
+    Where it is not `on_host`, only the device reads and writes it."""
+
+    @property
+    def on_host(self) -> bool: ...
     @property
     def address(self) -> int: ...
     @property

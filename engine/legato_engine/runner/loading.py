@@ -18,20 +18,14 @@ from legato_engine.weights.checkpoint import Checkpoint
 from legato_engine.weights.expected import projections
 from legato_engine.weights.opening import open_weights
 from legato_protocol.adapter_list import AdapterEntry
-from legato_protocol.flags import SettingsError
 
 
 def load(settings: WorkerSettings, path: Path, progress: Progress) -> LoadedModel:
-    """The model at `path`, which has made a token. Raises EngineError, SettingsError."""
+    """The model at `path`, which has made a token. Raises EngineError."""
     checkpoint = open_weights(path)
     fitting = projections(checkpoint.config)
     folders = _adapters(settings, fitting)
     max_length = settings.length_limit(checkpoint.config.max_length)
-    if settings.device != "cpu" and settings.transport != "None":
-        raise SettingsError(
-            f"--device: {settings.device} computes, but cannot hand KV off yet: hand-off reads the host's memory (use "
-            "--transport None and a unified worker, or --device cpu)"
-        )
     runner = _runner(settings, checkpoint, max_length, _adapter_values(settings, fitting, folders), progress)
     for folder in [*folders.values()][:1]:
         runner.warm_up_adapter(runner.adapter(folder.read()))

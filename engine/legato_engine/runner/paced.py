@@ -63,6 +63,8 @@ def load(
 class PacedArena:
     """Implements `KVArena`. The KV of a token is its id, so that a checksum tells whether it arrived."""
 
+    on_host = True
+
     def __init__(self, layout: KVLayout, num_blocks: int) -> None:
         self._size = layout.block_bytes
         self._memory = mmap.mmap(-1, num_blocks * self._size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)

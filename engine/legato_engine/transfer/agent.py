@@ -20,6 +20,7 @@ from legato_engine.transfer.receiver import Receiver
 from legato_engine.transfer.seals import prove
 from legato_engine.transfer.sender import Sender
 from legato_engine.transfer.session import IllegalSessionEvent
+from legato_engine.transfer.staging import Staging
 from legato_protocol import handoff
 from legato_protocol.stream import Peer, TokenItem
 
@@ -51,8 +52,9 @@ class TransferAgent:
         lease: float = 10.0,
         clock: Callable[[], float],
         channels: Channels | None = None,
+        staging: Staging | None = None,
     ) -> None:
-        """`link` must have the memory of `memory` registered; `block_size` is in tokens.
+        """`link` must have the memory of `memory` registered, or with `staging` its slots; `block_size` is in tokens.
 
         `lease` is how many seconds of a peer's silence end a session; a new connection has four until the peer has said
         who it is. `clock` is `time.monotonic` or a test's. Without `channels`, control messages are in the clear.
@@ -64,13 +66,13 @@ class TransferAgent:
             kv_revision=kv_revision,
             layout=layout,
             address=link.address,
-            arena=memory.address,
+            arena=staging.copies.address if staging else memory.address,
             rkey=link.rkey,
             proof=prove(token, worker, epoch),
             oldest=handoff.OLDEST,
         )
         self._peers = Peers(link, self._hello, token, _LEASES_TO_GREET * lease, clock, channels)
-        self._context = TransferContext(link, self._peers, memory, block_size, epoch, checksum, lease, clock)
+        self._context = TransferContext(link, self._peers, memory, block_size, epoch, checksum, lease, clock, staging)
         self._sender = Sender(self._context)
         self._receiver = Receiver(self._context)
         self._registries = (self._sender.sessions, self._receiver.sessions)
@@ -192,6 +194,7 @@ class TransferAgent:
             sending=len(self._sender.sessions.active()),
             receiving=len(self._receiver.sessions.active()),
             quarantined_blocks=self._receiver.quarantined(),
+            grants_without_slots=self._receiver.without_slots(),
             committed=totals.committed,
             aborted=totals.aborted,
             fences=totals.fences,

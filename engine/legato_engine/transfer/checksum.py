@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 Words: TypeAlias = "np.ndarray[Any, Any]"
 
 _WORD = 8
-_MASK = (1 << 64) - 1
+MASK = (1 << 64) - 1  # sums are of 64 bits without sign
 _SEED = 0x1E6A70
 
 
@@ -31,7 +31,7 @@ def label(room: int, index: int, content: bytes) -> int:
 
 def bind(total: int, room: int, index: int, content: bytes) -> int:
     """The checksum that `Written` carries for a block whose bytes sum up to `total`."""
-    return (total + label(room, index, content)) & _MASK
+    return (total + label(room, index, content)) & MASK
 
 
 def weights(words: int) -> "np.ndarray[tuple[int], np.dtype[np.uint64]]":
@@ -59,6 +59,9 @@ class ArenaMemory:
             self._words = _signed(arena, num_blocks).numpy().view(np.uint64)
         self._weights = weights(self.block_bytes // _WORD)
 
+    def address_of(self, block: int) -> int:
+        return self.address + block * self.block_bytes
+
     @property
     def length(self) -> int:
         return self.num_blocks * self.block_bytes
@@ -74,7 +77,7 @@ class ArenaMemory:
 
         assert isinstance(self._arena, torch.Tensor)
         rows = _signed(self._arena, self.num_blocks)[torch.tensor(blocks, device=self._arena.device)]
-        return [total & _MASK for total in (rows * self._factors).sum(1).tolist()]
+        return [total & MASK for total in (rows * self._factors).sum(1).tolist()]
 
     @cached_property
     def _factors(self) -> "torch.Tensor":

@@ -9,11 +9,13 @@ from legato_engine.transfer.device import DeviceEvent
 from legato_engine.transfer.events import TransferEvent
 from legato_engine.transfer.link import Link
 from legato_engine.transfer.peers import Peers
+from legato_engine.transfer.staging import Staging
 
 
 @dataclass(slots=True)
 class TransferContext:
-    """`block_size` is in tokens, `lease` in seconds; `epoch` is that of the own arena."""
+    """`block_size` is in tokens, `lease` in seconds; `epoch` is that of the own arena, which the link reaches unless
+    there is `staging`."""
 
     link: Link
     peers: Peers
@@ -23,6 +25,7 @@ class TransferContext:
     checksum: bool
     lease: float
     clock: Callable[[], float]
+    staging: Staging | None = None
     outbox: list[TransferEvent] = field(default_factory=list)  # until the next poll
     totals: TransferTotals = field(default_factory=TransferTotals)
     last_step: DeviceEvent | None = None  # blocks that the core names are written, and left alone, once it is done

@@ -24,6 +24,7 @@ class Counts:
     sending: int  # sessions under way
     receiving: int
     quarantined_blocks: int  # granted blocks of aborted sessions, not yet released
+    grants_without_slots: int  # that wait until others have landed, where UCX does not reach the arena
     committed: int  # totals, both sides
     aborted: int
     fences: int

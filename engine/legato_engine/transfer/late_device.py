@@ -4,11 +4,14 @@ It does what it is told in the order of one stream, each piece at a time that no
 there no earlier, so whoever reads too early reads what was there before.
 """
 
+import ctypes
 from collections import deque
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from random import Random
+from typing import TypeVar
 
+from legato_engine.transfer.checksum import ArenaMemory
 from legato_engine.transfer.virtual_time import VirtualTime
 
 
@@ -20,6 +23,20 @@ class LateEvent:
 
     def done(self) -> bool:
         return self.passed
+
+
+@dataclass(slots=True, eq=False)
+class LateCopy(LateEvent):
+    """Implements `BlockCopy`."""
+
+    found: list[int] = field(default_factory=list)  # sums, filled in when it is done
+
+    def sums(self) -> list[int]:
+        assert self.passed, "sums are read before they were made"
+        return self.found
+
+
+Late = TypeVar("Late", bound=LateEvent)
 
 
 class LateStream:
@@ -39,7 +56,10 @@ class LateStream:
 
     def begin(self, work: Callable[[], None]) -> LateEvent:
         """Returns at once; the event is done when `work`, and all before it, is."""
-        event = LateEvent()
+        return self.begin_with(work, LateEvent())
+
+    def begin_with(self, work: Callable[[], None], event: Late) -> Late:
+        """As `begin`, with an event that there is already."""
         self._begun.append((work, event))
         self._free_at = max(self._free_at, self._time.now) + self._random.uniform(0, self._delay)
         self._time.after(self._free_at - self._time.now, lambda: self._end(event))
@@ -55,3 +75,36 @@ class LateStream:
             work, event = self._begun.popleft()
             work()
             event.passed = True
+
+
+class LateCopies:
+    """Implements `BlockCopies` with a stream for each direction. Bytes are read when they are copied, not before."""
+
+    def __init__(self, arena: ArenaMemory, slots: ArenaMemory, outward: LateStream, inward: LateStream) -> None:
+        self.address = slots.address
+        self._arena, self._slots = arena, slots
+        self._outward, self._inward = outward, inward
+
+    def to_slots(self, blocks: Sequence[int], slots: Sequence[int]) -> LateCopy:
+        return self._begin(self._outward, self._slots, slots, self._arena, blocks, blocks)
+
+    def to_blocks(self, slots: Sequence[int], blocks: Sequence[int]) -> LateCopy:
+        return self._begin(self._inward, self._arena, blocks, self._slots, slots, blocks)
+
+    def _begin(
+        self,
+        stream: LateStream,
+        target: ArenaMemory,
+        targets: Sequence[int],
+        source: ArenaMemory,
+        sources: Sequence[int],
+        blocks: Sequence[int],
+    ) -> LateCopy:
+        found: list[int] = []
+
+        def copy() -> None:
+            for there, here in zip(targets, sources, strict=True):
+                ctypes.memmove(target.address_of(there), source.address_of(here), source.block_bytes)
+            found.extend(self._arena.sums(blocks))
+
+        return stream.begin_with(copy, LateCopy(found=found))

@@ -5,52 +5,144 @@ Steps end in the order in which they were launched, so nobody waits here for an 
 
 from collections import deque
 from collections.abc import Callable
+from typing import Protocol
 
 from legato_engine.transfer.checksum import ArenaMemory
+from legato_engine.transfer.device import BlockCopy
 from legato_engine.transfer.link import Link
 from legato_engine.transfer.puts import BlockPut, spans
+from legato_engine.transfer.staging import Staging
+
+
+class PutSource(Protocol):
+    """How the blocks of a put get to the link. `largest` is how many of them one put may have, None for any number."""
+
+    largest: int | None
+
+    def begin(self, put: BlockPut) -> bool:
+        """Goes on with a put whose blocks are written; False where there is no room for it now."""
+
+    def advance(self, wanted: Callable[[BlockPut], bool]) -> list[BlockPut]:
+        """Puts that were begun and are not wanted any more before the link had them."""
+
+    def ended(self, put: BlockPut) -> None:
+        """The link does not read it any more."""
+
+    @property
+    def waiting(self) -> bool:
+        """Whether `advance` has something to look after."""
 
 
 class PutQueue:
     """Of all hand-offs that a worker sends. Not a byte of a put is read here before its event is done."""
 
     def __init__(
-        self,
-        link: Link,
-        memory: ArenaMemory,
-        checksum: bool,
-        wanted: Callable[[BlockPut], bool],
-        dropped: Callable[[BlockPut], None],
+        self, source: PutSource, wanted: Callable[[BlockPut], bool], dropped: Callable[[BlockPut], None]
     ) -> None:
-        """A put that is not `wanted` any more before it began is `dropped`; the link tells the end of all others."""
-        self._link = link
-        self._memory = memory
-        self._checksum = checksum
+        """A put that is not `wanted` any more before the link has it is `dropped`; the link tells the end of others."""
+        self._source = source
         self._wanted = wanted
         self._dropped = dropped
-        self._waiting: deque[BlockPut] = deque()
+        self._queued: deque[BlockPut] = deque()
+
+    @property
+    def largest(self) -> int | None:
+        """How many blocks one put may have."""
+        return self._source.largest
 
     @property
     def waiting(self) -> bool:
-        """Whether `advance` has something to look after."""
-        return bool(self._waiting)
+        """Whether `advance` has something to look after before the link tells of a put."""
+        return self._source.waiting or bool(self._queued and not _written(self._queued[0]))
 
     def add(self, put: BlockPut) -> None:
-        self._waiting.append(put)
+        self._queued.append(put)
         self.advance()
+
+    def ended(self, put: BlockPut) -> None:
+        """The link has told so."""
+        self._source.ended(put)
 
     def advance(self) -> None:
         """Begins what can begin."""
-        for put in [put for put in self._waiting if not self._wanted(put)]:
-            self._waiting.remove(put)
+        unwanted = [put for put in self._queued if not self._wanted(put)]
+        for put in unwanted:
+            self._queued.remove(put)
+        for put in unwanted + self._source.advance(self._wanted):
             self._dropped(put)
-        while self._waiting and _written(self._waiting[0]):
-            self._begin(self._waiting.popleft())
+        while self._queued and _written(self._queued[0]) and self._source.begin(self._queued[0]):
+            self._queued.popleft()
 
-    def _begin(self, put: BlockPut) -> None:
+
+class FromArena:
+    """Implements `PutSource` for an arena that the link reads itself."""
+
+    largest = None
+    waiting = False
+
+    def __init__(self, link: Link, memory: ArenaMemory, checksum: bool) -> None:
+        self._link = link
+        self._memory = memory
+        self._checksum = checksum
+
+    def begin(self, put: BlockPut) -> bool:
         memory = self._memory
         put.sums = memory.sums(put.blocks) if self._checksum else [0] * len(put.blocks)
         where = spans(put.blocks, memory.address, put.targets, put.arena, memory.block_bytes)
+        self._link.put(put.connection, where, put.tag)
+        return True
+
+    def advance(self, wanted: Callable[[BlockPut], bool]) -> list[BlockPut]:
+        return []
+
+    def ended(self, put: BlockPut) -> None:
+        pass
+
+
+class FromRing:
+    """Implements `PutSource` for an arena that only the device reaches: blocks are copied to slots of the ring first."""
+
+    def __init__(self, link: Link, staging: Staging, block_bytes: int, checksum: bool) -> None:
+        self._link = link
+        self._staging = staging
+        self._block_bytes = block_bytes
+        self._checksum = checksum
+        self._copying: deque[tuple[BlockPut, BlockCopy]] = deque()
+        self._slots: dict[BlockPut, tuple[int, ...]] = {}
+
+    @property
+    def largest(self) -> int:
+        return self._staging.largest_put
+
+    @property
+    def waiting(self) -> bool:
+        return bool(self._copying)
+
+    def begin(self, put: BlockPut) -> bool:
+        slots = self._staging.ring.take(len(put.blocks))
+        if slots is None:
+            return False
+        self._slots[put] = slots
+        self._copying.append((put, self._staging.copies.to_slots(put.blocks, slots)))
+        return True
+
+    def advance(self, wanted: Callable[[BlockPut], bool]) -> list[BlockPut]:
+        unwanted = []
+        while self._copying and self._copying[0][1].done():
+            put, copy = self._copying.popleft()
+            if wanted(put):
+                self._put(put, copy)
+            else:
+                self.ended(put)
+                unwanted.append(put)
+        return unwanted
+
+    def ended(self, put: BlockPut) -> None:
+        self._staging.ring.give_back(self._slots.pop(put))
+
+    def _put(self, put: BlockPut, copy: BlockCopy) -> None:
+        put.sums = copy.sums() if self._checksum else [0] * len(put.blocks)
+        where = spans(self._slots[put], self._staging.copies.address, put.targets, put.arena, self._block_bytes)
         self._link.put(put.connection, where, put.tag)
 
 

@@ -5,8 +5,9 @@ from dataclasses import dataclass, field
 
 from legato_engine.transfer.checksum import bind
 from legato_engine.transfer.context import TransferContext
-from legato_engine.transfer.device import DeviceEvent
+from legato_engine.transfer.device import BlockCopy, DeviceEvent
 from legato_engine.transfer.events import Arrived, Released, WritingBegan
+from legato_engine.transfer.landing import InArena, InSlots, Landing
 from legato_engine.transfer.registry import Key, SessionFailure, SessionRecord, SessionRegistry
 from legato_engine.transfer.session import Action, Session, SessionEvent, SessionState
 from legato_protocol import block_hash, handoff
@@ -24,15 +25,23 @@ class IncomingSession(SessionRecord):
     """
 
     blocks: tuple[int, ...] = ()
+    places: tuple[int, ...] = ()  # where the peer writes the blocks
     cached: int = 0
     root: bytes = b""
     serial: int = 0
     since: float = 0.0
     claimed: dict[int, int] = field(default_factory=dict)  # by the sequence's block: the sender's checksum
     found: dict[int, int] = field(default_factory=dict)  # and the sum of the bytes that are here
+    landing: list[tuple[list[int], BlockCopy]] = field(
+        default_factory=list
+    )  # the sequence's blocks, under way to theirs
     final: handoff.Final | None = None
     final_at: float = 0.0
     after: DeviceEvent | None = None  # until then, earlier steps may write to the blocks
+
+    @property
+    def busy(self) -> bool:
+        return bool(self.landing)
 
 
 class Receiver:
@@ -43,6 +52,9 @@ class Receiver:
         self.sessions = SessionRegistry("receiver", context, self._create, self._perform)
         self._serial = 0
         self._offered: list[IncomingSession] = []  # in order: their grants are not sent yet
+        self._placed: list[IncomingSession] = []  # those that have places
+        memory, staging = context.memory, context.staging
+        self._landing: Landing = InSlots(staging) if staging else InArena(memory, context.checksum)
 
     # calls
 
@@ -51,6 +63,10 @@ class Receiver:
         arena = self._context.memory.num_blocks
         if not (0 <= cached <= len(table) == len(set(table)) and all(0 <= block < arena for block in table)):
             raise ValueError(f"not a block table with {cached} cached blocks in an arena of {arena}: {list(table)}")
+        if len(table) - cached > self._landing.largest:
+            raise ValueError(
+                f"{len(table) - cached} blocks cannot land where there is room for {self._landing.largest}"
+            )
         into = self.sessions.open((room, attempt))
         if into.state is SessionState.REVOKED:
             into = self.sessions.restart((room, attempt))
@@ -69,15 +85,24 @@ class Receiver:
     @property
     def waiting(self) -> bool:
         """Whether `advance` has something to look after soon."""
-        return any(self._is_connected(into) for into in self._offered)
+        first = next(filter(self._is_connected, self._offered), None)
+        return (first is not None and not _is_quiet(first)) or any(into.landing for into in self._placed)
 
     def advance(self) -> None:
-        """Grants go out once the peer is known, and the device has done all that it was to do with the blocks."""
+        """Goes on with what has landed, and with grants: they go out once the peer is known, the device has done all
+        that it was to do with the blocks, and there are places to write them to."""
+        for into in list(self._placed):
+            self._settle(into)
         self._offered = [into for into in self._offered if into.state is SessionState.CONNECTING]
         for into in list(filter(self._is_connected, self._offered)):
-            if into.after is not None and not into.after.done():
+            if not _is_quiet(into):
                 break  # those behind it wait for the same step, or a later one
+            places = self._landing.reserve(into.blocks)
+            if places is None:
+                break  # those behind it do not overtake it
             self._offered.remove(into)
+            into.places = places
+            self._placed.append(into)
             self._ready(into)
 
     def revoke(self, room: int) -> None:
@@ -111,12 +136,18 @@ class Receiver:
         """Blocks of sessions that have failed, which the peer may still write to."""
         return sum(len(into.blocks) for into in self.sessions if into.state in _QUARANTINED)
 
+    def without_slots(self) -> int:
+        """Grants for which only places are missing."""
+        return sum(_is_quiet(into) for into in self._offered if self._is_connected(into))
+
     def check_integrity(self) -> None:
-        """Raises AssertionError for a block that is in two sessions, or not in the arena."""
+        """Raises AssertionError for a block or place that is in two sessions, or a block that is not in the arena."""
         held = [block for into in self.sessions.active() for block in into.blocks]
         assert len(held) == len(set(held)), "a granted block is in two sessions"
         count = self._context.memory.num_blocks
         assert all(0 <= block < count for block in held), "a granted block is not in the arena"
+        places = [place for into in self._placed for place in into.places]
+        assert len(places) == len(set(places)), "a place is in two sessions"
 
     # inside
 
@@ -164,10 +195,23 @@ class Receiver:
             return
         indices = [i for i in range(message.first, last) if i not in into.claimed]
         into.claimed.update((i, message.checksums[i - message.first]) for i in indices)
-        if self._context.checksum:
-            sums = self._context.memory.sums([into.blocks[i - into.cached] for i in indices])
-            into.found.update(zip(indices, sums, strict=True))
+        where, blocks = ([of[i - into.cached] for i in indices] for of in (into.places, into.blocks))
+        into.landing.append((indices, self._landing.land(where, blocks)))
+        self._settle(into)
+
+    def _settle(self, into: IncomingSession) -> None:
+        """Takes what has landed meanwhile. Once all has, a session may commit, and one that has ended lets go."""
+        while into.landing and into.landing[0][1].done():
+            indices, copy = into.landing.pop(0)
+            if self._context.checksum:
+                into.found.update(zip(indices, copy.sums(), strict=True))
+        if into.landing:
+            return
         self._try_commit(into)
+        if into.ended and into in self._placed:
+            self._placed.remove(into)
+            self._landing.give_back(into.places)
+            self.sessions.tell_late(into)
 
     def _take_final(self, into: IncomingSession, message: handoff.Final) -> None:
         self.sessions.step(into, SessionEvent.GOT_FINAL)
@@ -183,7 +227,7 @@ class Receiver:
         self._try_commit(into)
 
     def _try_commit(self, into: IncomingSession) -> None:
-        if into.state is not SessionState.VERIFYING or into.final is None:
+        if into.state is not SessionState.VERIFYING or into.final is None or into.landing:
             return
         indices = range(into.cached, into.final.blocks)
         if any(i not in into.claimed for i in indices):
@@ -215,10 +259,10 @@ class Receiver:
             case Action.REPORT_WRITING:
                 self._context.outbox.append(WritingBegan(*into.key))
             case Action.REPORT_RELEASED:
-                self._context.outbox.append(Released(*into.key))
+                self.sessions.report(into, Released(*into.key))
             case Action.SEND_GRANT:
                 lease = self._context.lease
-                grant = handoff.Grant(*into.name, into.blocks, into.cached, lease, into.serial)
+                grant = handoff.Grant(*into.name, into.places, into.cached, lease, into.serial)
                 self.sessions.send(into, grant)
             case Action.SEND_REVOKE:
                 self.sessions.send(into, handoff.Revoke(*into.name, into.serial))
@@ -240,3 +284,8 @@ class Receiver:
         source, seconds = context.peers.identity(into.connection)[0], context.clock() - into.since
         arrived = Arrived(*into.key, into.final, source, travelled, into.cached, size, seconds, into.final_at)
         context.outbox.append(arrived)
+
+
+def _is_quiet(into: IncomingSession) -> bool:
+    """Whether no step of this worker writes to the blocks any more."""
+    return into.after is None or into.after.done()

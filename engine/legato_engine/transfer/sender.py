@@ -9,7 +9,7 @@ from legato_engine.transfer.checksum import bind
 from legato_engine.transfer.context import TransferContext
 from legato_engine.transfer.events import Committed, Granted
 from legato_engine.transfer.link import PutDone, PutFailed
-from legato_engine.transfer.put_queue import PutQueue
+from legato_engine.transfer.put_queue import FromArena, FromRing, PutQueue
 from legato_engine.transfer.puts import BlockPut
 from legato_engine.transfer.registry import Key, SessionFailure, SessionRecord, SessionRegistry
 from legato_engine.transfer.session import Action, SessionEvent, SessionState
@@ -49,7 +49,9 @@ class Sender:
         self.sessions = SessionRegistry("sender", context, OutgoingSession, self._perform)
         self._by_tag: dict[int, OutgoingSession] = {}
         self._next_tag = 0
-        self._queue = PutQueue(context.link, context.memory, context.checksum, self._is_wanted, self._dropped)
+        link, memory, staging, checksum = context.link, context.memory, context.staging, context.checksum
+        ring = FromRing(link, staging, memory.block_bytes, checksum) if staging else None
+        self._queue = PutQueue(ring or FromArena(link, memory, checksum), self._is_wanted, self._dropped)
 
     @property
     def waiting(self) -> bool:
@@ -153,6 +155,7 @@ class Sender:
         if out is None:
             return
         put = out.puts.pop(event.tag)
+        self._queue.ended(put)
         if isinstance(event, PutFailed):
             self._fail(out, SessionEvent.PUT_FAILED, SessionFailure("broken", f"could not write: {event.reason}"))
         elif out.state is SessionState.PUSHING:
@@ -214,11 +217,23 @@ class Sender:
         targets = grant.blocks[first - grant.cached :][: len(blocks)]
         arena = context.peers.arena(out.connection)
         self.sessions.step(out, SessionEvent.PUT)
-        self._next_tag += 1
-        put = BlockPut(self._next_tag, out.connection, first, blocks, hashes, targets, arena, context.last_step)
-        self._by_tag[put.tag] = out
-        out.puts[put.tag] = put
-        self._queue.add(put)
+        size = self._queue.largest or len(blocks)
+        for at in range(0, len(blocks), size):
+            part = slice(at, at + size)
+            self._next_tag += 1
+            put = BlockPut(
+                self._next_tag,
+                out.connection,
+                first + at,
+                blocks[part],
+                hashes[part],
+                targets[part],
+                arena,
+                context.last_step,
+            )
+            self._by_tag[put.tag] = out
+            out.puts[put.tag] = put
+            self._queue.add(put)
 
     def _is_wanted(self, put: BlockPut) -> bool:
         return self._by_tag[put.tag].state is SessionState.PUSHING

@@ -7,11 +7,13 @@ from array import array
 from collections.abc import Callable, Iterator
 from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass, field
+from random import Random
 from itertools import pairwise
 
 import msgspec
 import pytest
 import torch
+from staged_arena import StagedArena
 from adapted_cores import Adapted, shifting
 
 from legato_engine.adapters.catalog import AdapterCatalog
@@ -264,15 +266,20 @@ class World:
         adapters: SequenceOf[OfferedAdapter] = (),
         adapters_in_memory: int = 8,
         open_adapter: Callable[[AdapterEntry], OfferedAdapter] | None = None,
+        staged: tuple[int, int, float] | None = None,
         **limits: int,
     ) -> Worker:
+        """`staged`, for an arena that its link does not reach: landing slots, the ring's, and how late copies are."""
         ours, theirs = socket.socketpair()
         runner, events, epoch = runner or TokenRunner(), EventLog(f"epoch-{name}"), f"epoch-{name}"
         chosen = SchedulerLimits("unified", runner.layout.block_size, **{**LIMITS, "chunk_tokens": chunk, **limits})
         scheduler = Scheduler(chosen, BlockPool(blocks or runner.num_blocks, events), runner.kv_revision)
+        memory = ArenaMemory(runner.arena.blocks, runner.num_blocks)
+        slots = StagedArena(memory, self.network, Random(1), *staged) if staged else None
         if link is True:
-            link = MemoryLink(self.network, name, runner.arena.address, runner.arena.nbytes)
-        agent = self._agent(link, name, epoch, runner) if link else None
+            reached = slots.memory if slots else memory
+            link = MemoryLink(self.network, name, reached.address, reached.length)
+        agent = self._agent(link, name, epoch, runner, memory, slots) if link else None
         pulse = Pulse(self.network.clock)
         resident = ResidentAdapters(adapters, adapters_in_memory, scheduler.adapters)
         core = Core(
@@ -310,10 +317,13 @@ class World:
             if worker.agent is not None:
                 worker.agent.close()
 
-    def _agent(self, link: Link, name: str, epoch: str, runner: StepRunner) -> TransferAgent:
+    def _agent(
+        self, link: Link, name: str, epoch: str, runner: StepRunner, memory: ArenaMemory, slots: StagedArena | None
+    ) -> TransferAgent:
         return TransferAgent(
             link,
-            ArenaMemory(runner.arena.blocks, runner.num_blocks),
+            memory,
+            staging=slots.staging if slots else None,
             worker=name,
             epoch=epoch,
             kv_revision=runner.kv_revision,

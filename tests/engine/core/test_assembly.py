@@ -1,10 +1,37 @@
 """What a core is made of follows from its settings."""
 
-import pytest
+import time
+from types import SimpleNamespace
 
+import pytest
+import torch
+from readiness import wait_readable
+
+from legato_engine import memory
+from legato_engine.core import assembly
 from legato_engine.core.assembly import niceness, scheduler_limits
+from legato_engine.errors import TooLittleMemory
+from legato_engine.kvcache.layout import KVLayout
+from legato_engine.runner.arena import Arena
 from legato_engine.scheduler.limits import SchedulerLimits
 from legato_engine.settings import WorkerSettings
+from legato_engine.transfer.events import Arrived, Granted
+from legato_protocol import block_hash
+from legato_protocol.packed_tokens import pack_tokens
+from legato_protocol.stream import Peer
+
+LAYOUT = KVLayout(layers=2, kv_heads=2, block_size=16, head_dim=16, dtype="float16")
+BLOCKS, LONGEST = 12, 100  # tokens of the longest sequence
+
+
+class DeviceArena(Arena):
+    """Says of itself that only a device reaches it."""
+
+    on_host = False
+
+
+def runner_of(arena):
+    return SimpleNamespace(layout=LAYOUT, num_blocks=BLOCKS, kv_revision="kv", arena=arena)
 
 
 def test_limits_of_the_scheduler_are_those_of_the_settings() -> None:
@@ -28,3 +55,42 @@ def test_prompts_of_prefill_workers_give_way_to_tokens_of_others(role, device, l
 def test_a_paced_worker_shares_no_cores_with_what_it_would_give_way_to():
     settings = WorkerSettings("prefill", "p0", "m", runner="paced", profile="x")
     assert niceness(settings) == 0
+
+
+def test_what_only_the_device_reaches_is_handed_over_through_the_host_s_memory():
+    """By the agents that two workers would get, over UCX."""
+    arenas, agents = [], []
+    for name in ("a", "b"):
+        arena = DeviceArena(LAYOUT, BLOCKS, torch.device("cpu"))
+        settings = WorkerSettings("unified", name, "m", transport="TCP", block_size=16)
+        arenas.append(arena)
+        agents.append(assembly._agent(settings, runner_of(arena), LONGEST, f"epoch-{name}", time.monotonic))
+    sender, receiver = agents
+    arenas[0].blocks.copy_(torch.randn(arenas[0].blocks.shape))
+    root = block_hash.root("kv")
+    tokens = pack_tokens(range(64))
+    sender.expect(1, 1, Peer("b", "epoch-b", receiver.address), root)
+    receiver.grant(1, 1, Peer("a", "epoch-a", sender.address), [9, 2, 4, 7], 0, root)
+    seen, deadline = [], time.monotonic() + 30
+    try:
+        while not any(isinstance(event, Arrived) for event in seen):
+            assert time.monotonic() < deadline, seen
+            wait_readable([sender.fileno(), receiver.fileno()], 0.01)
+            for event in sender.poll():
+                if isinstance(event, Granted):
+                    sender.push(1, 0, [1, 3, 5, 8], block_hash.chain(tokens, 16, root))
+                    sender.finish(1, tokens, 64, ())
+            seen += receiver.poll()
+        assert torch.equal(arenas[1].blocks[[9, 2, 4, 7]], arenas[0].blocks[[1, 3, 5, 8]])
+        assert not arenas[1].blocks[[0, 1, 3, 5, 6, 8, 10, 11]].any()
+    finally:
+        for agent in agents:
+            agent.close()
+
+
+def test_too_little_memory_of_the_host_for_hand_offs_is_refused(monkeypatch):
+    settings = WorkerSettings("unified", "a", "m", transport="TCP", block_size=16)
+    arena = DeviceArena(LAYOUT, BLOCKS, torch.device("cpu"))
+    monkeypatch.setattr(memory, "available", lambda: 18 * LAYOUT.block_bytes)
+    with pytest.raises(TooLittleMemory, match="7 blocks of 4,096 bytes that a sequence lands in and 12"):
+        assembly._agent(settings, runner_of(arena), LONGEST, "epoch", time.monotonic)

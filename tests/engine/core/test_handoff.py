@@ -49,6 +49,26 @@ def test_blocks_that_the_receiver_holds_do_not_travel(world):
     assert (report.blocks, report.cached_blocks) == (1, 5)
 
 
+@pytest.mark.parametrize(("old", "new"), [((10, 1, 3.0), None), (None, (10, 1, 3.0)), ((10, 1, 3.0), (10, 1, 3.0))])
+def test_sequences_go_through_slots_where_links_do_not_reach_an_arena(world, old, new):
+    """From prefill to decode and back, with slots that hold one of the three sequences at a time."""
+    prefill, decode = world.worker("p", chunk=4, staged=old), world.worker("d", staged=new)
+    for room in range(3):
+        world.hand_off(prefill, decode, world.sequence(max_tokens=20), room=room, id=str(room))
+    for _ in range(60):
+        if decode.tokens("0"):
+            break
+        world.run(1)
+    known = decode.tokens("0")
+    decode.tell(Handoff("0", 2, 50, prefill.peer))
+    prefill.tell(Decode("0", 2, 50, world.known(known, max_tokens=20), decode.peer))
+    world.run(120)
+    first = known + prefill.tokens("0", attempt=2)
+    assert [first, decode.tokens("1"), decode.tokens("2")] == [world.continuation(world.prompt, 20)] * 3
+    assert prefill.failures() == decode.failures() == []
+    assert prefill.used == decode.used == 0
+
+
 def test_cancelling_while_blocks_travel_frees_both_sides(world):
     prefill, decode = world.worker("p", chunk=4), world.worker("d")
     world.hand_off(prefill, decode, world.sequence())

@@ -18,10 +18,12 @@ def runner(checkpoint):
     return made
 
 
+@pytest.mark.parametrize("staged", [None, (12, 3, 2.0)], ids=["direct", "staged"])
 @pytest.mark.parametrize("name", ["llama", "qwen 3"])
-def test_disaggregated(world, oracle_of, name):
+def test_disaggregated(world, oracle_of, name, staged):
+    """Also from and to arenas that the link does not reach, with copies that are late."""
     checkpoint = lora_folders.RandomCheckpoint(MODELS[name])
-    prefill, decode = (world.worker(role, runner=runner(checkpoint), **LIMITS) for role in ("p", "d"))
+    prefill, decode = (world.worker(role, runner=runner(checkpoint), staged=staged, **LIMITS) for role in ("p", "d"))
     given = prompts(checkpoint.config.vocab_size, (5, 50, 71))
     for index, prompt in enumerate(given):
         wanted = world.sequence(prompt, max_tokens=NEW_TOKENS, temperature=0.0, stop_token_ids=())

@@ -4,11 +4,13 @@ without; and nothing is granted that a step may still write to.
 Two workers send to each other over the link in memory, from arenas that steps write to later than they return.
 """
 
+import ctypes
 import os
 from random import Random
 
 import pytest
-from handoff_pair import BLOCK, BLOCK_BYTES, HASHES, TOKENS, Pair
+from handoff_pair import BLOCK, HASHES, TOKENS, Pair
+from staged_arena import UNUSED
 
 from legato_engine.transfer.device import LOOK
 from legato_engine.transfer.events import Aborted, Arrived, Committed, Granted, GrantRevoked, Released
@@ -20,10 +22,10 @@ STALE, COUNT = 99, 4
 
 
 class WatchedLink:
-    """Notes each put whose blocks were not written yet."""
+    """Notes each put whose blocks were not written yet, or not copied to where it is sent from."""
 
-    def __init__(self, link, arena):
-        self._link, self._arena = link, arena
+    def __init__(self, link):
+        self._link = link
         self.early = self.puts = 0
 
     def __getattr__(self, name):
@@ -32,9 +34,7 @@ class WatchedLink:
     def put(self, connection, spans, tag):
         self.puts += 1
         for span in spans:
-            first = (span.local - self._arena.data_ptr()) // BLOCK_BYTES
-            last = (span.local + span.length - self._arena.data_ptr()) // BLOCK_BYTES
-            self.early += bool((self._arena[first:last] == STALE).any())
+            self.early += not {STALE, UNUSED}.isdisjoint(ctypes.string_at(span.local, span.length))
         self._link.put(connection, spans, tag)
 
 
@@ -42,16 +42,16 @@ class Schedule:
     """One hand-off of four blocks, pushed in random parts as steps return, on a device that is late by up to a second;
     perhaps cancelled, revoked, or cut off on the way."""
 
-    def __init__(self, seed, checksum):
+    def __init__(self, seed, checksum, staged):
         random = self.random = Random(seed)
-        self.pair = Pair(checksum=checksum)
+        slots = (random, 4, random.randint(1, 3), random.choice([0.0, 0.3, 1.0]))
+        self.pair = Pair(checksum=checksum, staged=slots if staged else None)
         self.pair.network.random = random
         self.pair.network.faults = Faults(delay=random.choice([0.0, 0.2]))
         self.device = LateStream(self.pair.network, random, random.choice([0.0, 0.3, 1.0]))
         sender = self.pair.sender
         sender.arena[:] = STALE
-        self.link = sender.agent._context.link = WatchedLink(sender.link, sender.arena)
-        sender.agent._sender._queue._link = self.link
+        self.link = sender.agent._sender._queue._source._link = WatchedLink(sender.link)
         self.parts = sorted(random.sample(range(1, COUNT), random.randint(0, COUNT - 1)))
         self.pushed, self.granted, self.regrants = 0, False, 0
         self.mischief = random.choice([None, None, None, "cancel", "refuse", "revoke", "die"])
@@ -119,7 +119,9 @@ class Schedule:
 
     def over(self):
         ended = self.pair.sender.events(Committed) + self.pair.sender.events(Aborted)
-        return bool(ended or self.pair.receiver.events(Released)) and self.device.idle
+        sides = (self.pair.sender.staged, self.pair.receiver.staged)
+        idle = self.device.idle and all(staged.idle for staged in sides if staged)
+        return bool(ended or self.pair.receiver.events(Released)) and idle
 
     def check(self):
         assert self.link.early == 0, "a block was put before it was written"
@@ -128,11 +130,12 @@ class Schedule:
                 assert (self.pair.receiver.arena[block] == 10 + block).all(), "a wrong block was committed"
 
 
+@pytest.mark.parametrize("staged", [False, True], ids=["direct", "staged"])
 @pytest.mark.parametrize("checksum", [True, False], ids=["checksum", "no checksum"])
-def test_no_put_begins_before_its_step_has_written(checksum):
+def test_no_put_begins_before_its_step_has_written(checksum, staged):
     arrived = puts = 0
     for seed in range(SCHEDULES // 2):
-        schedule = Schedule(seed, checksum)
+        schedule = Schedule(seed, checksum, staged)
         schedule.run()
         schedule.check()
         arrived += len(schedule.pair.receiver.events(Arrived))

@@ -10,9 +10,11 @@ from dataclasses import dataclass, field
 from random import Random
 
 import numpy as np
+import pytest
 import torch
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
+from staged_arena import StagedArena
 
 from legato_engine.transfer.agent import TransferAgent
 from legato_engine.transfer.checksum import ArenaMemory
@@ -22,7 +24,7 @@ from legato_protocol import block_hash
 from legato_protocol.packed_tokens import pack_tokens
 from legato_protocol.stream import Peer
 
-BLOCK, BLOCK_BYTES, BLOCKS = 4, 64, 8
+BLOCK, BLOCK_BYTES, BLOCKS, LONGEST = 4, 64, 8, 5
 LEASE = 1.0
 DEADLINE = 30.0  # virtual seconds: every session has ended by then
 ROOT = block_hash.root("kv")
@@ -68,7 +70,7 @@ class Job:
 class Worker:
     """A worker with an arena, a free list, and the least core that can be."""
 
-    def __init__(self, network, name, epoch, random):
+    def __init__(self, network, name, epoch, random, staged):
         self.memory = torch.zeros(BLOCKS * BLOCK_BYTES, dtype=torch.uint8)
         self.bytes = self.memory.numpy().reshape(BLOCKS, BLOCK_BYTES)
         self.free = list(range(BLOCKS))
@@ -76,10 +78,15 @@ class Worker:
         self.held = {}
         self.bytes[:] = self.fill = 255
         self.epoch, self.name, self.network, self.random = epoch, name, network, random
-        self.link = MemoryLink(network, name, self.memory.data_ptr(), BLOCKS * BLOCK_BYTES)
+        memory = ArenaMemory(self.memory, BLOCKS)
+        slots = (random.randint(LONGEST, BLOCKS), random.randint(1, 3), random.choice([0.0, 0.1, 0.4]))
+        self.staged = StagedArena(memory, network, random, *slots) if staged else None
+        reached = self.staged.memory if staged else memory
+        self.link = MemoryLink(network, name, reached.address, reached.length)
         self.agent = TransferAgent(
             self.link,
-            ArenaMemory(self.memory, BLOCKS),
+            memory,
+            staging=self.staged.staging if staged else None,
             worker=name,
             epoch=epoch,
             kv_revision="kv",
@@ -111,8 +118,10 @@ class Worker:
 
 
 class World:
-    def __init__(self, seed, faults):
+    def __init__(self, seed, faults, staged=False):
+        """With `staged`, no arena can be reached by the link."""
         self.random = Random(seed)
+        self.staged = staged
         self.network = Network(self.random, faults)
         self.generation = 0
         self.workers = [self.start(i) for i in range(4)]
@@ -121,7 +130,7 @@ class World:
 
     def start(self, index):
         self.generation += 1
-        return Worker(self.network, f"w{index}", f"e{self.generation}", self.random)
+        return Worker(self.network, f"w{index}", f"e{self.generation}", self.random, self.staged)
 
     def job(self, room):
         draw = self.random
@@ -129,7 +138,7 @@ class World:
         return Job(
             room,
             *draw.sample(range(4), 2),
-            [draw.randrange(1000) for _ in range(draw.randint(1, 5 * BLOCK))],
+            [draw.randrange(1000) for _ in range(draw.randint(1, LONGEST * BLOCK))],
             draw.uniform(0, 1.5),
             draw.uniform(0, 1.5),
             cancel_send=soon(0.15),
@@ -309,10 +318,12 @@ def check_ended(world):
         assert counts.quarantined_blocks == 0
         assert not worker.held, f"{worker.name} has lost {worker.held}"
         assert sorted(worker.free) == list(range(BLOCKS))
+        if worker.staged:
+            worker.staged.check_free()
 
 
-def play(seed, faults):
-    world = World(seed, faults)
+def play(seed, faults, staged=False):
+    world = World(seed, faults, staged)
     world.run(mischief_for(world.random))
     check_ended(world)
     return world
@@ -359,9 +370,25 @@ def test_when_bytes_change_on_the_way(seeds, faults):
         play(seed, faults)
 
 
-def test_undisturbed_hand_offs_all_arrive():
+@FEW
+@given(SEEDS, st.builds(Faults, chance(0.3), break_connection=chance(0.05), corrupt_put=chance(0.2)))
+def test_through_slots_of_the_host(seeds, faults):
+    """Few of them, in fewer of which all sequences fit, and copies that are late."""
+    for seed in seeds:
+        play(seed, faults, staged=True)
+
+
+@FEW
+@given(SEEDS, st.builds(Faults, chance(0.5), chance(0.2), chance(0.3), chance(0.5)))
+def test_through_slots_of_the_host_when_messages_are_lost_doubled_and_reordered(seeds, faults):
+    for seed in seeds:
+        play(seed, faults, staged=True)
+
+
+@pytest.mark.parametrize("staged", [False, True])
+def test_undisturbed_hand_offs_all_arrive(staged):
     """The schedules above are worth something only if hand-offs succeed when nothing disturbs them."""
-    world = World(11, Faults(delay=0.05))
+    world = World(11, Faults(delay=0.05), staged)
     for job in world.jobs:
         job.cancel_send = job.cancel_receive = None
         job.revokes.clear()

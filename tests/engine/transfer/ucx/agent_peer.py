@@ -12,19 +12,26 @@ from secured_workers import channels
 from legato_engine.transfer import ucx
 from legato_engine.transfer.agent import TransferAgent
 from legato_engine.transfer.checksum import ArenaMemory
+from legato_engine.transfer.cuda import CudaCopies
 from legato_engine.transfer.events import Granted
+from legato_engine.transfer.staging import Staging
 from legato_protocol import block_hash
 from legato_protocol.packed_tokens import pack_tokens
 from legato_protocol.stream import Peer
 
-BLOCK, BLOCK_BYTES, BLOCKS = 16, 1 << 20, 24
+BLOCK, BLOCK_BYTES, BLOCKS, RING = 16, 1 << 20, 24, 8
 
 
 def main() -> None:
     order = json.loads(sys.stdin.readline())
     arena = torch.full((BLOCKS * BLOCK_BYTES,), 7, dtype=torch.uint8)
-    memory = ArenaMemory(arena, BLOCKS)
-    link = ucx.open(order["transport"], "127.0.0.1", memory.address, memory.length)
+    memory, staging = ArenaMemory(arena, BLOCKS), None
+    reached = memory.address, memory.length
+    if order["staged"]:
+        copies = CudaCopies(arena, BLOCKS, BLOCKS + RING, checksum=True)
+        staging = Staging.over(copies, BLOCKS, RING)
+        reached = copies.address, copies.nbytes
+    link = ucx.open(order["transport"], "127.0.0.1", *reached)
     agent = TransferAgent(
         link,
         memory,
@@ -37,6 +44,7 @@ def main() -> None:
         lease=order["lease"],
         clock=time.monotonic,
         channels=channels(order["tls"]),
+        staging=staging,
     )
     root = block_hash.root("kv")
     tokens = pack_tokens(range(BLOCKS * BLOCK - 3))

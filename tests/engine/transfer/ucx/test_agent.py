@@ -19,25 +19,33 @@ from secured_workers import NAME, channels
 from legato_engine.transfer import ucx
 from legato_engine.transfer.agent import TransferAgent
 from legato_engine.transfer.checksum import ArenaMemory
+from legato_engine.transfer.cuda import CudaCopies
 from legato_engine.transfer.events import Aborted, Arrived, Granted, Released, WritingBegan
 from legato_engine.transfer.link import Received
 from legato_engine.transfer.seals import prove
+from legato_engine.transfer.staging import Staging
 from legato_protocol import block_hash
 from legato_protocol.packed_tokens import pack_tokens
 from legato_protocol.stream import Peer
 
-BLOCK, BLOCK_BYTES, BLOCKS = 16, 1 << 20, 24
+BLOCK, BLOCK_BYTES, BLOCKS, RING = 16, 1 << 20, 24, 8
 PATIENCE = 30.0
 
 
 class Pair:
     """One agent here, the other one in a process of the given role."""
 
-    def __init__(self, transport, push=0, lease=10.0, token="secret", role="sender", own=None, theirs=None):
-        """`own` and `theirs` are folders with the files of internal TLS, Strict; without, there is none."""
+    def __init__(self, transport, push=0, lease=10.0, token="secret", role="sender", own=None, theirs=None, staged=""):
+        """`own` and `theirs` are folders with the files of internal TLS, Strict; without, there is none. UCX reaches
+        the arenas of both sides but those that are `staged`: here, there, or both."""
         self.arena = torch.zeros(BLOCKS * BLOCK_BYTES, dtype=torch.uint8)
-        memory = ArenaMemory(self.arena, BLOCKS)
-        link = ucx.open(transport, "127.0.0.1", memory.address, memory.length)
+        memory, staging = ArenaMemory(self.arena, BLOCKS), None
+        reached = memory.address, memory.length
+        if "here" in staged:
+            copies = CudaCopies(self.arena, BLOCKS, BLOCKS + RING, checksum=True)
+            staging = Staging.over(copies, BLOCKS, RING)
+            reached = copies.address, copies.nbytes
+        link = ucx.open(transport, "127.0.0.1", *reached)
         self.agent = TransferAgent(
             link,
             memory,
@@ -50,6 +58,7 @@ class Pair:
             lease=lease,
             clock=time.monotonic,
             channels=channels(own),
+            staging=staging,
         )
         script = Path(__file__).with_name("agent_peer.py")
         shared = os.environ | {"PYTHONPATH": str(Path(secured_workers.__file__).parent)}
@@ -57,6 +66,7 @@ class Pair:
             [sys.executable, str(script)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=shared
         )
         order = {"transport": transport, "token": token, "lease": lease, "push": push, "role": role, "tls": theirs}
+        order["staged"] = "there" in staged
         self.process.stdin.write(json.dumps({**order, "address": link.address.decode()}) + "\n")
         self.process.stdin.flush()
         about = json.loads(self.process.stdout.readline())
@@ -124,6 +134,29 @@ def test_a_sequence_arrives_whole_and_both_sides_know(pair):
     told = [json.loads(pair.process.stdout.readline())["event"] for _ in range(2)]
     assert told == ["Granted", "Committed"]
     assert readable(pair, seen, arrived) == {"rkey", "proof", "session", "tokens"}, "without TLS"
+
+
+@pytest.mark.parametrize(
+    "pair",
+    [{"transport": "TCP", "push": ALL, "staged": staged} for staged in ("here", "there", "here and there")],
+    indirect=True,
+    ids=lambda given: given["staged"],
+)
+def test_a_sequence_arrives_whole_where_ucx_does_not_reach_an_arena(pair):
+    pair.grant()
+    pair.wait(has(Arrived))
+    assert bool((pair.arena == 7).all())
+    assert pair.agent.pending() == 0
+
+
+@pytest.mark.parametrize("pair", [{"transport": "TCP", "push": 5, "staged": "here"}], indirect=True)
+def test_what_a_killed_sender_has_written_to_slots_stays_there_and_they_are_free(pair):
+    pair.grant()
+    pair.wait_written(4)
+    os.kill(pair.pid, signal.SIGKILL)
+    pair.wait(has(Released))
+    landing = pair.agent._context.staging.landing
+    pair.wait(lambda _: landing.free == landing.count)
 
 
 @pytest.mark.parametrize("pair", [{"transport": "TCP", "push": 5}], indirect=True)

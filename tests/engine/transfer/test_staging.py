@@ -1,0 +1,146 @@
+"""Slots of the host's memory: who has which, how many there are, and copies between them and an arena."""
+
+from random import Random
+
+import pytest
+import torch
+from handoff_pair import BLOCKS, HASHES, ROOT, Pair
+
+from legato_engine.errors import TooLittleMemory
+from legato_engine.transfer.checksum import ArenaMemory
+from legato_engine.transfer.cuda import CudaCopies
+from legato_engine.transfer.device import LOOK
+from legato_engine.transfer.events import Arrived, Granted, GrantRevoked
+from legato_engine.transfer.staging import Slots, Staging, slot_counts
+
+MIB = 1 << 20
+
+
+def test_slots_are_taken_all_or_not_at_all():
+    slots = Slots(10, 4)
+    first = slots.take(3)
+    assert slots.take(2) is None
+    assert sorted((*first, *slots.take(1))) == [10, 11, 12, 13]
+    slots.give_back(first)
+    assert slots.free == 3
+    for wrong in (first, (14,), (13, 13)):
+        with pytest.raises(ValueError, match="were not all taken"):
+            slots.give_back(wrong)
+    assert slots.free == 3
+
+
+@pytest.mark.parametrize(
+    ("longest", "num_blocks", "available", "counts"),
+    [
+        (10, 1000, 4000 * MIB, (500, 32)),  # a quarter of 4,000 MiB, and 64 MiB
+        (600, 1000, 4000 * MIB, (600, 32)),  # no fewer than the longest sequence needs
+        (10, 300, 4000 * MIB, (300, 32)),  # no more than the arena has
+        (10, 20, 4000 * MIB, (20, 20)),
+        (10, 1000, 84 * MIB, (10, 32)),
+    ],
+)
+def test_slots_follow_from_the_host_s_memory(longest, num_blocks, available, counts):
+    assert slot_counts(2 * MIB, longest, num_blocks, available) == counts
+
+
+def test_blocks_that_are_larger_than_the_ring_s_share_have_four_slots_there():
+    assert slot_counts(40 * MIB, 2, 100, 400 * MIB) == (2, 4)
+
+
+def test_too_little_memory_of_the_host_is_refused_with_what_is_needed():
+    with pytest.raises(TooLittleMemory, match=r"need 88,080,384 bytes of the host's.* 88,080,383 are available: give"):
+        slot_counts(2 * MIB, 10, 1000, 84 * MIB - 1)
+
+
+def test_a_put_takes_a_quarter_of_the_ring():
+    assert [Staging(None, Slots(0, 8), Slots(8, ring)).largest_put for ring in (1, 4, 33)] == [1, 1, 8]
+
+
+@pytest.mark.parametrize("checksum", [True, False])
+def test_copies_are_exact_and_summed_up(checksum):
+    arena = torch.randint(-(1 << 62), 1 << 62, (6, 3, 32), dtype=torch.int64)
+    original, memory = arena.clone(), ArenaMemory(arena, 6)
+    copies = CudaCopies(arena, 6, 4, checksum)
+    out = copies.to_slots([5, 1], [3, 0])
+    assert out.done()
+    assert out.sums() == (memory.sums([5, 1]) if checksum else [])
+    back = copies.to_blocks([3, 0], [0, 2])
+    assert torch.equal(arena, original[[5, 1, 1, 3, 4, 5]])
+    assert back.sums() == (memory.sums([0, 2]) if checksum else [])
+    assert copies.nbytes == 4 * 3 * 32 * 8
+
+
+def staged(landing=4, ring=4, delay=0.0):
+    return Pair(staged=(Random(0), landing, ring, delay), lease=100.0)
+
+
+def test_a_grant_that_no_slots_are_left_for_waits_for_those_of_another_and_nobody_looks_after_it():
+    pair = staged()
+    pair.begin()
+    sender, receiver = pair.sender.agent, pair.receiver.agent
+    sender.expect(2, 1, pair.receiver.peer, ROOT)
+    receiver.grant(2, 1, pair.sender.peer, [5, 6], 0, ROOT)
+    pair.run()
+    assert [event.room for event in pair.sender.events(Granted)] == [1]
+    assert receiver.counts().grants_without_slots == 1
+    assert receiver.next_timer() != LOOK
+    pair.send()
+    pair.run()
+    assert pair.receiver.events(Arrived)
+    assert [event.room for event in pair.sender.events(Granted)] == [1, 2]
+    assert receiver.counts().grants_without_slots == 0
+
+
+def test_a_grant_that_waits_for_slots_is_taken_back_at_once():
+    pair = staged()
+    pair.begin()
+    pair.receiver.agent.grant(2, 1, pair.sender.peer, [5, 6], 0, ROOT)
+    pair.run()
+    pair.receiver.agent.revoke(2)
+    pair.run()
+    assert [event.room for event in pair.receiver.events(GrantRevoked)] == [2]
+    assert pair.receiver.staged.staging.landing.free == 0
+
+
+def test_more_blocks_than_can_land_are_refused():
+    pair = staged(landing=3)
+    with pytest.raises(ValueError, match="4 blocks cannot land where there is room for 3"):
+        pair.grant()
+    pair.grant(table=range(BLOCKS), cached=5)
+
+
+def test_a_push_is_put_in_parts_that_fit_into_the_ring():
+    pair = staged(ring=2)
+    puts, put = [], pair.sender.link.put
+    pair.sender.link.put = lambda connection, spans, tag: (puts.append(spans), put(connection, spans, tag))
+    pair.begin()
+    pair.sender.agent.push(1, 0, range(4), HASHES)
+    pair.run()
+    assert [[span.length for span in spans] for spans in puts] == [[64]] * 4
+    assert pair.sender.staged.staging.ring.free == 2
+
+
+def test_copies_are_looked_after_on_both_sides_while_they_are_under_way():
+    pair = staged(delay=1.0)
+    pair.begin()
+    pair.send()
+    pair.sender.poll()
+    assert pair.sender.agent.next_timer() == LOOK
+    pair.wait(lambda: pair.receiver.staged.staging.landing.free == 0 and not pair.receiver.staged.idle)
+    assert pair.receiver.agent.next_timer() == LOOK
+    pair.wait(lambda: pair.receiver.events(Arrived))
+    assert LOOK not in (pair.sender.agent.next_timer(), pair.receiver.agent.next_timer())
+    assert torch.equal(pair.receiver.arena[:4], pair.sender.arena[:4])
+
+
+def test_a_grant_that_fits_does_not_overtake_one_that_waits_for_slots():
+    pair = staged()
+    pair.begin(table=range(3))
+    for room, table in ((2, (4, 5)), (3, (6,))):
+        pair.sender.agent.expect(room, 1, pair.receiver.peer, ROOT)
+        pair.receiver.agent.grant(room, 1, pair.sender.peer, table, 0, ROOT)
+    pair.run()
+    assert [event.room for event in pair.sender.events(Granted)] == [1]
+    pair.receiver.agent.abort(1, "cancelled")
+    pair.run()
+    assert [event.room for event in pair.sender.events(Granted)] == [1, 2, 3]

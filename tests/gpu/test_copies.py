@@ -1,0 +1,42 @@
+"""Blocks copied between an arena and the host's memory, as hand-offs do it where UCX does not reach the arena."""
+
+import time
+
+import torch
+from places import Place, over
+
+from legato_engine.transfer.checksum import MASK, weights
+from legato_engine.transfer.cuda import CudaCopies, CudaCopy
+
+BLOCKS, SLOTS = 40, 24
+
+
+def _await(copy: CudaCopy) -> list[int]:
+    deadline = time.monotonic() + 30
+    while not copy.done():
+        assert time.monotonic() < deadline, "the copy does not end"
+    return copy.sums()
+
+
+@over(words=(64, 1 << 18), repeated=(1, 20))
+def test_round_trips(place: Place, dtype: torch.dtype, words: int, repeated: int) -> None:
+    """Half of the blocks go out, and come back to the others, while more is computed than copied."""
+    if place.small:
+        words = 64
+    arena = torch.randint(-(1 << 62), 1 << 62, (BLOCKS, words), device=place.device)
+    expected, factors = arena.cpu(), torch.from_numpy(weights(words).view("int64"))
+    sums = [int((block * factors).sum()) & MASK for block in expected]
+    copies = CudaCopies(arena, BLOCKS, SLOTS, checksum=True)
+    if place.device.type == "cuda":
+        torch.cuda.synchronize()
+    for _ in range(repeated):
+        order = torch.randperm(BLOCKS).tolist()
+        out, back, slots = order[:SLOTS], order[-SLOTS:], torch.randperm(SLOTS).tolist()
+        busy = place.random(512, 512, dtype=dtype)
+        busy @ busy
+        assert _await(copies.to_slots(out, slots)) == [sums[block] for block in out]
+        assert _await(copies.to_blocks(slots, back)) == [sums[block] for block in out]
+        for source, target in zip(out, back, strict=True):
+            sums[target] = sums[source]
+        expected[back] = expected[out]
+        assert torch.equal(arena.cpu(), expected)

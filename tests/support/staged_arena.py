@@ -1,0 +1,28 @@
+"""An arena that the link does not reach: its device copies late, to and from a few slots in the host's memory."""
+
+import torch
+
+from legato_engine.transfer.checksum import ArenaMemory
+from legato_engine.transfer.late_device import LateCopies, LateStream
+from legato_engine.transfer.staging import Staging
+
+UNUSED = 251  # what slots hold that nothing was copied to or written to
+
+
+class StagedArena:
+    """`memory` is what a link registers."""
+
+    def __init__(self, memory, time, random, landing, ring, delay):
+        slots = torch.full(((landing + ring) * memory.block_bytes,), UNUSED, dtype=torch.uint8)
+        self.memory = ArenaMemory(slots, landing + ring)
+        self._streams = [LateStream(time, random, delay) for _ in range(2)]
+        self.staging = Staging.over(LateCopies(memory, self.memory, *self._streams), landing, ring)
+
+    @property
+    def idle(self):
+        return all(stream.idle for stream in self._streams)
+
+    def check_free(self):
+        """Raises AssertionError for a slot that nobody gave back."""
+        for slots in (self.staging.landing, self.staging.ring):
+            assert slots.free == slots.count, f"{slots.count - slots.free} of {slots.count} slots are lost"
