@@ -185,7 +185,8 @@ def _staging(settings: WorkerSettings, runner: StepRunner, max_length: int) -> S
     from legato_engine.transfer.cuda import CudaCopies
 
     layout, free = runner.layout, memory.available() // settings.memory_share
-    landing, ring = slot_counts(layout.block_bytes, layout.blocks_for(max_length), runner.num_blocks, free)
+    longest, many = layout.blocks_for(max_length), settings.role != "prefill"
+    landing, ring = slot_counts(layout.block_bytes, longest, runner.num_blocks, free, many)
     copies = CudaCopies(runner.arena.blocks, runner.num_blocks, landing + ring, settings.checksum)
     return Staging.over(copies, landing, ring)
 

@@ -80,7 +80,7 @@ class CudaCopies:
         blocks: Sequence[int],
     ) -> CudaCopy:
         """Copies to the first of each pair from the second, then sums up the blocks."""
-        with _current(stream):
+        with torch.inference_mode(), _current(stream):  # as whatever else writes to an arena
             for target, source in moves:
                 target.copy_(source, non_blocking=True)
             sums = torch.empty(0, dtype=torch.int64)

@@ -15,6 +15,7 @@ from legato_engine.transfer.device import BlockCopies
 _RING_BYTES = 64 << 20
 _PUTS_IN_RING = 4  # one is copied, one is on its way, and none waits for the end of another's
 _SHARE = 4  # of the host's free memory, for landing slots
+_MOST = 8 << 30  # bytes of those, unless the longest sequence needs more; pinning takes a second for a few GiB
 
 
 class Slots:
@@ -64,11 +65,13 @@ class Staging:
         return max(1, self.ring.count // _PUTS_IN_RING)
 
 
-def slot_counts(block_bytes: int, longest: int, num_blocks: int, available: int) -> tuple[int, int]:
+def slot_counts(block_bytes: int, longest: int, num_blocks: int, available: int, many: bool) -> tuple[int, int]:
     """How many landing slots there are to be, and how many of the ring, for sequences of up to `longest` blocks in an
-    arena of `num_blocks`. `available` is the host's free memory, in bytes. Raises TooLittleMemory."""
+    arena of `num_blocks`. `available` is the host's free memory, in bytes; `many` says that sequences will land all the
+    time. Raises TooLittleMemory."""
     ring = min(num_blocks, max(_PUTS_IN_RING, _RING_BYTES // block_bytes))
-    landing = min(num_blocks, max(longest, available // _SHARE // block_bytes))
+    usual = min(available // _SHARE, _MOST) // block_bytes if many else 0
+    landing = min(num_blocks, max(longest, usual))
     needed = (landing + ring) * block_bytes
     if needed > available:
         raise TooLittleMemory(

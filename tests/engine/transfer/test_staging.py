@@ -32,6 +32,8 @@ def test_slots_are_taken_all_or_not_at_all():
 @pytest.mark.parametrize(
     ("longest", "num_blocks", "available", "counts"),
     [
+        (10, 10000, 100000 * MIB, (4096, 32)),  # 8 GiB, and 64 MiB
+        (5000, 10000, 100000 * MIB, (5000, 32)),
         (10, 1000, 4000 * MIB, (500, 32)),  # a quarter of 4,000 MiB, and 64 MiB
         (600, 1000, 4000 * MIB, (600, 32)),  # no fewer than the longest sequence needs
         (10, 300, 4000 * MIB, (300, 32)),  # no more than the arena has
@@ -40,16 +42,20 @@ def test_slots_are_taken_all_or_not_at_all():
     ],
 )
 def test_slots_follow_from_the_host_s_memory(longest, num_blocks, available, counts):
-    assert slot_counts(2 * MIB, longest, num_blocks, available) == counts
+    assert slot_counts(2 * MIB, longest, num_blocks, available, many=True) == counts
 
 
 def test_blocks_that_are_larger_than_the_ring_s_share_have_four_slots_there():
-    assert slot_counts(40 * MIB, 2, 100, 400 * MIB) == (2, 4)
+    assert slot_counts(40 * MIB, 2, 100, 400 * MIB, many=True) == (2, 4)
+
+
+def test_where_hardly_any_sequence_lands_the_longest_has_slots():
+    assert slot_counts(2 * MIB, 10, 1000, 4000 * MIB, many=False) == (10, 32)
 
 
 def test_too_little_memory_of_the_host_is_refused_with_what_is_needed():
     with pytest.raises(TooLittleMemory, match=r"need 88,080,384 bytes of the host's.* 88,080,383 are available: give"):
-        slot_counts(2 * MIB, 10, 1000, 84 * MIB - 1)
+        slot_counts(2 * MIB, 10, 1000, 84 * MIB - 1, many=True)
 
 
 def test_a_put_takes_a_quarter_of_the_ring():
