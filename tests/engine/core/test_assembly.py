@@ -61,14 +61,12 @@ def test_what_only_the_device_reaches_is_handed_over_through_the_host_s_memory()
     """By the agents that two workers would get, over UCX."""
     arenas, agents = [], []
     for name in ("a", "b"):
-        with torch.inference_mode():  # as a runner makes it
-            arena = DeviceArena(LAYOUT, BLOCKS, torch.device("cpu"))
+        arena = DeviceArena(LAYOUT, BLOCKS, torch.device("cpu"))
         settings = WorkerSettings("prefill" if name == "a" else "decode", name, "m", transport="TCP", block_size=16)
         arenas.append(arena)
         agents.append(assembly._agent(settings, runner_of(arena), LONGEST, f"epoch-{name}", time.monotonic))
     sender, receiver = agents
-    with torch.inference_mode():
-        arenas[0].blocks.copy_(torch.randn(arenas[0].blocks.shape))
+    arenas[0].blocks.copy_(torch.randn(arenas[0].blocks.shape))
     root = block_hash.root("kv")
     tokens = pack_tokens(range(64))
     sender.expect(1, 1, Peer("b", "epoch-b", receiver.address), root)

@@ -64,7 +64,8 @@ def test_a_put_takes_a_quarter_of_the_ring():
 
 @pytest.mark.parametrize("checksum", [True, False])
 def test_copies_are_exact_and_summed_up(checksum):
-    arena = torch.randint(-(1 << 62), 1 << 62, (6, 3, 32), dtype=torch.int64)
+    with torch.inference_mode():  # as a runner makes it
+        arena = torch.randint(-(1 << 62), 1 << 62, (6, 3, 32), dtype=torch.int64)
     original, memory = arena.clone(), ArenaMemory(arena, 6)
     copies = CudaCopies(arena, 6, 4, checksum)
     out = copies.to_slots([5, 1], [3, 0])
