@@ -59,7 +59,7 @@ class CudaCopies:
         if self._on_device:
             _pin(self._slots, self._device)
         self._weights = torch.from_numpy(weights(words).view("int64")).to(self._device) if checksum else None
-        self._out, self._in = (torch.cuda.Stream(self._device) if self._on_device else None for _ in range(2))
+        self._out, self._in = (_stream(self._device) if self._on_device else None for _ in range(2))
 
     @property
     def address(self) -> int:
@@ -80,7 +80,7 @@ class CudaCopies:
         blocks: Sequence[int],
     ) -> CudaCopy:
         """Copies to the first of each pair from the second, then sums up the blocks."""
-        with torch.inference_mode(), _current(stream):  # as whatever else writes to an arena
+        with _current(stream):
             for target, source in moves:
                 target.copy_(source, non_blocking=True)
             sums = torch.empty(0, dtype=torch.int64)
@@ -89,6 +89,10 @@ class CudaCopies:
                 sums = torch.empty(len(blocks), dtype=torch.int64, pin_memory=self._on_device)
                 sums.copy_(found, non_blocking=True)
             return CudaCopy(CudaEvent(self._device) if self._on_device else None, sums)
+
+
+def _stream(device: torch.device) -> torch.cuda.Stream:
+    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
 
 def _current(stream: torch.cuda.Stream | None) -> AbstractContextManager[object]:

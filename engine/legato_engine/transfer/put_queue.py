@@ -15,9 +15,15 @@ from legato_engine.transfer.staging import Staging
 
 
 class PutSource(Protocol):
-    """How the blocks of a put get to the link. `largest` is how many of them one put may have, None for any number."""
+    """How the blocks of a put get to the link."""
 
-    largest: int | None
+    @property
+    def largest(self) -> int | None:
+        """How many of them one put may have; None for any number."""
+
+    @property
+    def waiting(self) -> bool:
+        """Whether `advance` has something to look after."""
 
     def begin(self, put: BlockPut) -> bool:
         """Goes on with a put whose blocks are written; False where there is no room for it now."""
@@ -27,10 +33,6 @@ class PutSource(Protocol):
 
     def ended(self, put: BlockPut) -> None:
         """The link does not read it any more."""
-
-    @property
-    def waiting(self) -> bool:
-        """Whether `advance` has something to look after."""
 
 
 class PutQueue:
@@ -100,7 +102,7 @@ class FromArena:
 
 
 class FromRing:
-    """Implements `PutSource` for an arena that only the device reaches: blocks are copied to slots of the ring first."""
+    """Implements `PutSource` for an arena that only the device reaches: blocks go to slots of the ring first."""
 
     def __init__(self, link: Link, staging: Staging, block_bytes: int, checksum: bool) -> None:
         self._link = link

@@ -7,14 +7,14 @@ from array import array
 from collections.abc import Callable, Iterator
 from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass, field
-from random import Random
 from itertools import pairwise
+from random import Random
 
 import msgspec
 import pytest
 import torch
-from staged_arena import StagedArena
 from adapted_cores import Adapted, shifting
+from staged_arena import StagedArena
 
 from legato_engine.adapters.catalog import AdapterCatalog
 from legato_engine.adapters.offer import AdapterOffer
