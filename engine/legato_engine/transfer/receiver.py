@@ -32,9 +32,7 @@ class IncomingSession(SessionRecord):
     since: float = 0.0
     claimed: dict[int, int] = field(default_factory=dict)  # by the sequence's block: the sender's checksum
     found: dict[int, int] = field(default_factory=dict)  # and the sum of the bytes that are here
-    landing: list[tuple[list[int], BlockCopy]] = field(
-        default_factory=list
-    )  # the sequence's blocks, under way to theirs
+    landing: list[tuple[list[int], BlockCopy]] = field(default_factory=list)  # the sequence's blocks, and their copies
     final: handoff.Final | None = None
     final_at: float = 0.0
     after: DeviceEvent | None = None  # until then, earlier steps may write to the blocks
@@ -94,7 +92,10 @@ class Receiver:
         for into in list(self._placed):
             self._settle(into)
         self._offered = [into for into in self._offered if into.state is SessionState.CONNECTING]
-        for into in list(filter(self._is_connected, self._offered)):
+        connected = list(filter(self._is_connected, self._offered))
+        for into in connected:
+            self.sessions.extend_lease(into)  # they do not wait for the peer
+        for into in connected:
             if not _is_quiet(into):
                 break  # those behind it wait for the same step, or a later one
             places = self._landing.reserve(into.blocks)

@@ -10,7 +10,7 @@ from legato_engine.errors import TooLittleMemory
 from legato_engine.transfer.checksum import ArenaMemory
 from legato_engine.transfer.cuda import CudaCopies
 from legato_engine.transfer.device import LOOK
-from legato_engine.transfer.events import Arrived, Granted, GrantRevoked
+from legato_engine.transfer.events import Aborted, Arrived, Granted, GrantRevoked
 from legato_engine.transfer.staging import Slots, Staging, slot_counts
 
 MIB = 1 << 20
@@ -149,5 +149,19 @@ def test_a_grant_that_fits_does_not_overtake_one_that_waits_for_slots():
     pair.run()
     assert [event.room for event in pair.sender.events(Granted)] == [1]
     pair.receiver.agent.abort(1, "cancelled")
+    pair.run()
+    assert [event.room for event in pair.sender.events(Granted)] == [1, 2, 3]
+
+
+def test_grants_may_wait_for_slots_longer_than_a_lease():
+    """Nothing is missing from their sender, which is not taken for silent."""
+    pair = Pair(staged=(Random(0), 4, 4, 0.0))
+    pair.begin()
+    for room, table in ((2, (4, 5)), (3, (6,))):
+        pair.sender.agent.expect(room, 1, pair.receiver.peer, ROOT)
+        pair.receiver.agent.grant(room, 1, pair.sender.peer, table, 0, ROOT)
+    pair.run(5.0)
+    assert not pair.receiver.events(Aborted)
+    pair.send()
     pair.run()
     assert [event.room for event in pair.sender.events(Granted)] == [1, 2, 3]
