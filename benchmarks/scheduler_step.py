@@ -1,4 +1,5 @@
-"""CPU time of the scheduler in a decoding step, without a model: `schedule` and `process`, at several batch sizes.
+"""CPU time of the scheduler in a decoding step, without a model: `schedule` and `process`, at several batch sizes; and
+the same where each step is scheduled before the one before it is processed.
 
 python benchmarks/scheduler_step.py
 """
@@ -18,8 +19,8 @@ BLOCK_SIZE, PROMPT, STEPS = 16, 64, 600
 SIZES = (1, 8, 64)
 
 
-def step_seconds(batch_size: int) -> float:
-    """The median step of `batch_size` sequences that all decode."""
+def decoding(batch_size: int) -> Scheduler:
+    """With so many sequences that wait."""
     limits = SchedulerLimits("unified", BLOCK_SIZE, max_length=4096, chunk_tokens=1 << 16, max_running=batch_size)
     blocks = batch_size * limits.blocks_for(PROMPT + STEPS + 64) + 64
     scheduler = Scheduler(limits, BlockPool(blocks, EventLog("epoch")), "revision")
@@ -27,23 +28,32 @@ def step_seconds(batch_size: int) -> float:
     for number in range(batch_size):
         prompt = [number, *range(PROMPT - 1)]
         scheduler.add(Request(str(number), 1, prompt, PROMPT, params, 1e9), 0.0)
-    times = []
+    return scheduler
+
+
+def step_seconds(batch_size: int, ahead: bool) -> float:
+    """The median step of `batch_size` sequences that all decode."""
+    scheduler, times = decoding(batch_size), []
+    batch = scheduler.schedule(0.0) if ahead else None
     for step in range(STEPS):
         begin = time.perf_counter()
-        batch = scheduler.schedule(float(step))
+        following = scheduler.schedule_ahead(float(step)) if ahead else scheduler.schedule(float(step))
         scheduled = time.perf_counter()
+        batch = batch if ahead else following
         assert batch is not None
         output = tuple((Sampled(step % 1000),) * len(row.draws) for row in batch.rows)
         computed = time.perf_counter()
         scheduler.process(batch, output, float(step))
         times.append(time.perf_counter() - computed + scheduled - begin)
         scheduler.pool.events.take()
+        batch = following
     return median(times[STEPS // 10 :])
 
 
 def main() -> None:
     for size in SIZES:
-        print(f"batch {size:3}: {step_seconds(size) * 1e6:6.0f} µs a step")
+        usual, ahead = (step_seconds(size, ahead) * 1e6 for ahead in (False, True))
+        print(f"batch {size:3}: {usual:6.0f} µs a step, {ahead:6.0f} µs a step ahead")
 
 
 if __name__ == "__main__":

@@ -1,12 +1,16 @@
 """The core's loop: receive → process → schedule → tell → launch, one thread, one screen.
 
-A step computes beside it (`compute`), so frames and hand-offs wait for no step. Everything it works with comes through
-the constructor; `__main__` is where it is put together.
+A step computes beside it (`compute`), so frames and hand-offs wait for no step. Where the device works by itself, the
+next step is launched before the output of the one under way is known, so that the device waits for no turn (vLLM calls
+it asynchronous scheduling). Everything it works with comes through the constructor; `__main__` is where it is put
+together.
 """
 
 import selectors
+from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
+from typing import Any
 
 from legato_engine.adapters.catalog import AdapterCatalog
 from legato_engine.adapters.offer import AdapterOffer
@@ -25,7 +29,7 @@ from legato_engine.core.senders import HandoffSenders
 from legato_engine.grammars.compilations import Compilations
 from legato_engine.kvcache.events import EventLog
 from legato_engine.runner.interface import StepRunner
-from legato_engine.scheduler.batch import Batch
+from legato_engine.scheduler.batch import Batch, StepOutput
 from legato_engine.scheduler.results import Emission
 from legato_engine.scheduler.scheduler import Scheduler
 from legato_engine.transfer.agent import TransferAgent
@@ -87,8 +91,10 @@ class Core:
         )
         self._pulse = pulse or Pulse(clock)
         self._reporter = LoadReporter(self._handler, self._rates, self._pulse, max_waiting=max_waiting)
-        self._in_flight: Batch | None = None
-        self._launched = 0.0
+        self._in_flight: deque[Batch] = deque()  # the first is awaited, if there is one; the other launched ahead
+        self._handles: deque[Any] = deque()  # of launched steps; only the thread that computes looks in here
+        self._computing = False
+        self._since = 0.0  # when the step that is awaited was launched, or the one before it ended
         self._selector = selectors.DefaultSelector()
         for source in (channel, compute, grammars, adapters, agent, catalog):
             if source is not None:
@@ -103,17 +109,16 @@ class Core:
     def turn(self) -> None:
         """One turn; waits first until something comes, ends or is due. Raises ServerGone."""
         self._selector.select(self._patience())
-        if self._in_flight is None:
+        if not self._in_flight:
             self._pulse.begin()
         self._receive()
         self._follow_adapters()
         self._process()
         self._handler.begin_held()  # after a step, which may have ended the last sequence of an adapter
-        batch = self._schedule()
+        batches = self._schedule()
         self._tell()  # before the step, since it may be the last one
-        if batch is not None:
-            self._launch(batch)
-        elif self._in_flight is None:
+        self._launch(batches)
+        if not self._in_flight:
             self._pulse.end()
 
     # ── receive ──
@@ -172,13 +177,13 @@ class Core:
     # ── process, schedule, launch ──
 
     def _process(self) -> None:
-        """What the step in flight came to, if it is done."""
-        batch = self._in_flight
-        output = self._compute.result() if batch is not None else None
-        if batch is None or output is None:
+        """What the first step in flight came to, if it is done."""
+        output = self._compute.result() if self._in_flight else None
+        if output is None:
             return
         self._pulse.begin()
-        self._in_flight, now = None, self._clock()
+        batch, now = self._in_flight.popleft(), self._clock()
+        self._computing = False
         if self._agent is not None:  # before anything is pushed, or granted, that this step has touched
             self._agent.stepped(self._runner.written)
         result = self._scheduler.process(batch, output, now)
@@ -190,26 +195,44 @@ class Core:
         self._handler.end_faulted(result.faulted)
         if self._senders is not None:
             self._senders.stepped(result.advanced, result.prefilled)
-        self._rates.measured(result.prompt_tokens, result.decode_rows, now - self._launched, now)
+        self._rates.measured(result.prompt_tokens, result.decode_rows, now - self._since, now)
+        self._since = now
         self._reporter.stepped(result)
 
-    def _schedule(self) -> Batch | None:
-        """The next step, if none is in flight; and what hand-offs can do now."""
-        batch = None
+    def _schedule(self) -> list[Batch]:
+        """The steps to launch: the next one, if none is in flight, and the one after it, if that is known already. And
+        what hand-offs can do now."""
+        batches = []
         if self._senders is not None:
             self._senders.continue_migrations()
-        if self._in_flight is None:
-            batch = self._scheduler.schedule(self._clock())
+        if not self._computing:
+            now = self._clock()
+            if not self._in_flight:
+                batches.append(self._scheduler.schedule(now))
+            if self._runner.ahead is not None:
+                batches.append(self._scheduler.schedule_ahead(now))
             self._pulse.expect(self._scheduler.expected or 0.0)
             for request in self._scheduler.begun():
                 self._outbox.begun(request)
         if self._receivers is not None:
             self._receivers.grant()
-        return batch
+        return [batch for batch in batches if batch is not None]
 
-    def _launch(self, batch: Batch) -> None:
-        self._in_flight, self._launched = batch, self._clock()
-        self._compute.start(lambda: self._runner.step(batch))
+    def _launch(self, batches: list[Batch]) -> None:
+        """These, and then wait for the first in flight."""
+        if not self._in_flight:
+            self._since = self._clock()
+        self._in_flight.extend(batches)
+        if self._in_flight and not self._computing:
+            self._computing = True
+            self._compute.start(lambda: self._computed(batches))
+
+    def _computed(self, batches: list[Batch]) -> StepOutput:
+        ahead = self._runner.ahead
+        if ahead is None:
+            return self._runner.step(*batches)
+        self._handles.extend([ahead.launch(batch) for batch in batches])
+        return ahead.collect(self._handles.popleft())
 
     def _emit(self, emission: Emission) -> None:
         self._outbox.emit(emission)

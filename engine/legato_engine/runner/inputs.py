@@ -1,7 +1,7 @@
 """The rows of a batch as flat arrays: everything that a backend needs to know of a step."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -9,9 +9,13 @@ from legato_engine.layers.inputs import AdaptedTokens, Ints, StepInputs
 from legato_engine.layers.low_rank import Adapter
 from legato_engine.scheduler.batch import Row
 
+if TYPE_CHECKING:
+    import torch
 
-def build(rows: Sequence[Row], block_size: int) -> StepInputs:
-    """Row after row. A block table may be longer than its row needs: only blocks that hold something are taken."""
+
+def build(rows: Sequence[Row], block_size: int, drawn: "torch.Tensor | None" = None) -> StepInputs:
+    """Row after row. A block table may be longer than its row needs: only blocks that hold something are taken. `drawn`
+    are the tokens that rows may name, see `Row`."""
     tokens, counts, sampled = list[int](), list[int](), list[int]()
     for row in rows:
         tokens.extend(row.tokens)
@@ -36,6 +40,7 @@ def build(rows: Sequence[Row], block_size: int) -> StepInputs:
         tables=tables,
         sampled=np.array(sampled, np.int64),
         adapted=_adapted(rows, starts),
+        drawn=drawn,
     )
 
 

@@ -32,8 +32,8 @@ class KVArena(Protocol):
 
 
 class StepRunner(Protocol):
-    """Computes batches, one at a time. `kv_revision` is equal for workers that may exchange KV; `fallback` says why
-    kernels for its device are not used, or nothing."""
+    """Computes batches, in their order. `kv_revision` is equal for workers that may exchange KV; `fallback` says why
+    kernels for its device are not used, or nothing. `ahead` is for those whose device works by itself."""
 
     layout: KVLayout
     num_blocks: int
@@ -41,6 +41,8 @@ class StepRunner(Protocol):
     formats: str
     fallback: str
 
+    @property
+    def ahead(self) -> "AheadRunner | None": ...
     @property
     def written(self) -> DeviceEvent | None:
         """Done when the device has ended every step that was launched; None where a step's end is its call's.
@@ -51,6 +53,17 @@ class StepRunner(Protocol):
     @property
     def arena(self) -> KVArena: ...
     def step(self, batch: Batch) -> StepOutput: ...
+
+
+class AheadRunner(Protocol):
+    """Steps in two parts: the next one may be launched before the last one is collected, and name tokens that only the
+    device knows, see `Row`."""
+
+    def launch(self, batch: Batch) -> Any:
+        """Starts a step; returns what `collect` takes."""
+
+    def collect(self, launched: Any) -> StepOutput:
+        """Waits for a step. They are collected in the order in which they were launched."""
 
 
 @dataclass(frozen=True, slots=True)

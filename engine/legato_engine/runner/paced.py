@@ -87,7 +87,7 @@ class PacedArena:
 class PacedRunner:
     """Implements `StepRunner`. `digest` is that of the model, whose tokenizer the tokens are of."""
 
-    written = None
+    written = ahead = None
 
     def __init__(
         self, given: Profile, block_size: int, vocab_size: int, digest: str, clock: Clock, sleep: Sleep

@@ -73,6 +73,7 @@ class Runner:
             fingerprint, str(arena.layout), chosen.name, "cuda" if gpu else "cpu", str(NUMERICS)
         )
         self.written: DeviceEvent | None = None
+        self._pending: Pending | None = None  # of the step launched last
         self._model = model
         self._gpu = gpu
         self._sampler = sampler
@@ -134,21 +135,28 @@ class Runner:
             sampler = backends.sampler(chosen, gpu, config.vocab_size, max_batch)
         return cls(model, backend, arena, chosen, checkpoint.fingerprint, gpu, sampler)
 
+    @property
+    def ahead(self) -> "Runner | None":
+        """This, where what is sampled stays on a device, for the next step to read."""
+        return self if self._sampler is not None else None
+
     def step(self, batch: Batch) -> StepOutput:
         """Copies, computes and samples. A batch without rows only copies."""
         return self.collect(self.launch(batch))
 
     def launch(self, batch: Batch) -> Launched:
-        """Starts a step. Where the device works by itself, this returns before it is done."""
+        """Starts a step. Where the device works by itself, this returns before it is done.
+
+        With `ahead`, tokens of rows may be those that the step launched before draws."""
         with torch.inference_mode():
             for source, target in batch.copies:
                 self.arena.copy(source, target)
             draws, lines = _draws(batch.rows)
             masks = self._masks.start(draws, lines)
-            logits = self.logits(batch.rows) if batch.rows else None
-            pending = None
+            logits = self.logits(batch.rows, self._pending) if batch.rows else None
+            self._pending = pending = None
             if self._sampler is not None and logits is not None:  # logits of targets are computed into the same memory
-                pending = self._sampler.launch(logits, draws, lines, masks.result())
+                self._pending = pending = self._sampler.launch(logits, draws, lines, masks.result())
             scored = self._score(batch.rows)
             if self._gpu is not None and self._gpu.place.type == "cuda":
                 self.written = CudaEvent(self._gpu.place)
@@ -171,9 +179,11 @@ class Runner:
             return sampled
         return tuple(replace(scored[i], sampled=row) if i in scored else row for i, row in enumerate(sampled))
 
-    def logits(self, rows: tuple[Row, ...]) -> torch.Tensor:
-        """Computes rows; float32 logits [rows that draw, vocab], in order."""
-        return self._backend.logits(self._model.logits, inputs.build(rows, self.layout.block_size), self.arena.blocks)
+    def logits(self, rows: tuple[Row, ...], before: "Pending | None" = None) -> torch.Tensor:
+        """Computes rows, whose tokens may be those of `before`; float32 logits [rows that draw, vocab], in order."""
+        drawn = before.sampled if before is not None and before.parts else None
+        given = inputs.build(rows, self.layout.block_size, drawn)
+        return self._backend.logits(self._model.logits, given, self.arena.blocks)
 
     def _score(self, rows: tuple[Row, ...]) -> dict[int, Scored]:
         """What rows with targets ask for, of the step computed last."""

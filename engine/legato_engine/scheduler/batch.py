@@ -43,7 +43,8 @@ class Draw(msgspec.Struct, frozen=True, gc=False):
 
     `position` is the absolute position that the sampled token will have: random numbers are keyed by
     (seed, choice, position), never by batch or step. `tokens` are all ids known before it (penalties read them;
-    the first `prompt_len` are the prompt) – a live list, valid until the step is processed.
+    the first `prompt_len` are the prompt) – a live list, valid until the step is processed. One that the step before is
+    sampling is missing at first: no parameter of such a draw reads tokens.
     """
 
     choice: int
@@ -68,7 +69,8 @@ class Row(msgspec.Struct, frozen=True, gc=False):
     `blocks` is its block table and covers positions `0 … start + len(tokens) - 1`; KV of positions before `start` is in
     those blocks already, KV of `tokens` is written there. With `draws`, tokens are sampled from the logits of the last
     position (several where the sequence is about to fork into choices); without, no logits are computed but those that
-    `targets` ask for.
+    `targets` ask for. A row of a step that is launched before the one before it is processed may name its one token as
+    -1 - j: what the j-th draw of the step before samples.
     """
 
     tokens: Sequence[int]

@@ -1,6 +1,6 @@
 """The blocks of requests: tables grow, are shared, copied on write, stored by hash and given back here only."""
 
-from collections import Counter
+from collections import Counter, deque
 
 from legato_engine.kvcache.block_pool import BlockPool
 from legato_engine.request import Request
@@ -9,7 +9,8 @@ from legato_protocol.packed_tokens import pack_tokens
 
 
 class BlockTables:
-    """Block tables over a pool. A step in flight keeps every block that its rows and copies touch."""
+    """Block tables over a pool. A step in flight keeps every block that its rows and copies touch; there may be two, of
+    which the later one copies nothing."""
 
     def __init__(self, pool: BlockPool, block_size: int, kv_revision: str) -> None:
         self.pool = pool
@@ -17,8 +18,8 @@ class BlockTables:
         self._kv_revision = kv_revision
         self.copies: list[tuple[int, int]] = []
         self._copied: Counter[int] = Counter()  # sources in `copies`: references given up, but not yet
-        self._flying: set[Request] = set()
-        self._deferred: list[list[int]] = []  # given up while their step was in flight
+        self._flying: deque[set[Request]] = deque()  # by step in flight
+        self._deferred: list[tuple[Request, list[int]]] = []  # given up while a step of their owner was in flight
         self.computing: dict[bytes, Request] = {}  # who will store the block of this hash
 
     # ── steps ──
@@ -27,22 +28,22 @@ class BlockTables:
         self.copies = []
 
     def fly(self, requests: list[Request]) -> None:
-        """The rows of the step in flight belong to `requests`."""
-        self._flying = set(requests)
+        """The rows of a step that is in flight from now on belong to `requests`."""
+        self._flying.append(set(requests))
 
     def in_flight(self, request: Request) -> bool:
-        return request in self._flying
+        return any(request in requests for requests in self._flying)
 
     def end_step(self) -> None:
-        """The step was processed, or there was none: what it held is given back."""
-        self._flying = set()
+        """The first step in flight was processed: what it alone held is given back."""
+        self._flying.popleft()
         for source, count in self._copied.items():
             for _ in range(count):
                 self.pool.release((source,))
         self._copied.clear()
-        for blocks in self._deferred:
-            self.pool.release(blocks)
-        self._deferred.clear()
+        deferred, self._deferred = self._deferred, []
+        for request, blocks in deferred:
+            self._release(request, blocks)
 
     # ── content ──
 
@@ -120,6 +121,11 @@ class BlockTables:
         request.writable = len(blocks) * size
         return 0
 
+    def owned(self, request: Request) -> bool:
+        """Whether nobody else reads the block that its next position lies in, if it has that already."""
+        index, used = divmod(request.computed, self.block_size)
+        return used == 0 or not self._shared(request.blocks[index])
+
     def share(self, request: Request) -> list[int]:
         """The blocks that hold its KV, with a reference more on each for one more table. Either copies the last of them
         before it writes there."""
@@ -129,14 +135,16 @@ class BlockTables:
         return shared
 
     def store(self, request: Request) -> bool:
-        """Make blocks that became full findable; False when none did. `request` may not be in the step in flight."""
+        """Make blocks that became full findable; False when none did."""
         if request.computed < (request.stored + 1) * self.block_size:
             return False
         full = min(request.computed, len(request.tokens)) // self.block_size
         hashes = self.hashes(request, full)
         for index in range(request.stored, full):
-            parent = hashes[index - 1] if index else None
-            request.blocks[index] = self.pool.store(request.blocks[index], hashes[index], parent)
+            parent, own = hashes[index - 1] if index else None, request.blocks[index]
+            self.pool.take((own,))
+            request.blocks[index] = self.pool.store(own, hashes[index], parent)
+            self._release(request, [own])  # if another has it, a step in flight may read this one still
             if self.computing.get(hashes[index]) is request:
                 del self.computing[hashes[index]]
         request.stored = full
@@ -149,10 +157,7 @@ class BlockTables:
                 del self.computing[block_hash]
         blocks, request.blocks = request.blocks, []  # a new list: a row in flight still reads the old one
         request.computed = request.stored = request.writable = 0
-        if request in self._flying:
-            self._deferred.append(blocks)
-        else:
-            self.pool.release(blocks)
+        self._release(request, blocks)
 
     def check_writable(self, request: Request) -> None:
         """Raise AssertionError if it could write to a block that others read."""
@@ -161,14 +166,21 @@ class BlockTables:
             assert not self._shared(block), f"block {block} is written to by one of those that share it"
 
     def check_integrity(self, tables: list[list[int]]) -> None:
-        """Raise AssertionError unless the pool's references are exactly those of `tables` and of the step in flight."""
+        """Raise AssertionError unless the pool's references are exactly those of `tables` and of steps in flight."""
         expected = Counter(self._copied)
-        for table in [*tables, *self._deferred]:
+        for table in [*tables, *[blocks for _, blocks in self._deferred]]:
             expected.update(table)
         held = self.pool.held()
         wrong = next((block for block in {*held, *expected} if held.get(block, 0) != expected[block]), None)
         assert wrong is None, f"block {wrong} has {held.get(wrong, 0)} references and {expected[wrong]} owners"
         self.pool.check_integrity()
+
+    def _release(self, request: Request, blocks: list[int]) -> None:
+        """Give up blocks of `request`, once no step in flight touches them."""
+        if self.in_flight(request):
+            self._deferred.append((request, blocks))
+        else:
+            self.pool.release(blocks)
 
     def _shared(self, block: int) -> bool:
         references = self.pool.references(block)

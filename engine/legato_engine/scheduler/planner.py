@@ -1,11 +1,11 @@
 """Makes a step: running requests first, then waiting ones; takes blocks from others where they are short."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from math import inf
 
 from legato_engine.request import Request
 from legato_engine.scheduler.admission import AdmissionControl, Verdict
-from legato_engine.scheduler.batch import Draw, Row, Targets
+from legato_engine.scheduler.batch import Batch, Draw, Row, Targets
 from legato_engine.scheduler.block_tables import BlockTables
 from legato_engine.scheduler.chunk_budget import ChunkBudget
 from legato_engine.scheduler.incoming import IncomingHandoffs
@@ -55,6 +55,45 @@ class Planner:
         if not (preempted and self._rows):  # what was just taken is not given away again
             self._start_waiting(inf)
         return self._rows, self._flight
+
+    def plan_ahead(self, batch: Batch, flight: Sequence[Request]) -> tuple[list[Row], list[Request]]:
+        """The rows of the step after `batch`, the only one in flight, whose requests are `flight`, and whose they are:
+        each sequence decodes once more, for nothing if it turns out to have ended. Nobody's blocks are taken.
+
+        None, if that step needs more than what is known already: a prompt goes on, blocks are short, or what a request
+        asks for depends on the token that is being sampled."""
+        self._rows, self._flight, self._chunks = [], [], None
+        self._tables.begin_step()
+        drawn: dict[Request, int | None] = {}
+        draws = 0
+        for request, row in zip(flight, batch.rows, strict=True):
+            drawn[request] = draws if row.draws else None
+            draws += len(row.draws)
+        for request in self._registry.running:
+            if request.schedulable and not self._plan_next(request, drawn):
+                return [], []
+        assert not self._tables.copies, "a block that a step in flight writes to is shared"
+        return self._rows, self._flight
+
+    def _plan_next(self, request: Request, drawn: Mapping[Request, int | None]) -> bool:
+        """Its row after the step in flight, if it needs one, whose draws are numbered in `drawn`."""
+        if request not in drawn:  # it came meanwhile
+            plain = request.remaining == 1 and len(request.choices) == 1 and self._tables.owned(request)
+            if not plain or self._tables.grow(request, request.computed + 1):
+                return False
+            self._add(request, 1)
+            return True
+        draw, known = drawn[request], len(request.tokens)
+        if draw is None or not _foreseeable(request):
+            return False
+        if known + 1 >= self._limits.longest(request):
+            return True
+        if self._tables.grow(request, known + 1):
+            return False
+        next_draw = Draw(request.choices[0], known + 1, request.params, request.tokens, request.prompt_len)
+        self._rows.append(Row((-1 - draw,), known, request.blocks, (next_draw,), None, request.loaded_adapter))
+        self._flight.append(request)
+        return True
 
     def _in_turn(self) -> tuple[Sequence[Request], Sequence[Request]]:
         """Running requests in the order in which they get rows: those that go before all that wait, and prompts of
@@ -181,6 +220,14 @@ class Planner:
         adapter = request.loaded_adapter
         self._rows.append(Row(tokens[start : start + count], start, request.blocks, draws, targets, adapter))
         self._flight.append(request)
+
+
+def _foreseeable(request: Request) -> bool:
+    """Whether its next token but one can be drawn by a device that alone knows the next one."""
+    params = request.params
+    penalized = params.repetition_penalty != 1 or params.frequency_penalty or params.presence_penalty
+    reads = penalized or params.bad_words or request.outputs < params.min_tokens
+    return request.room is None and request.grammar is None and len(request.choices) == 1 and not reads
 
 
 def _targets(request: Request, count: int) -> Targets | None:

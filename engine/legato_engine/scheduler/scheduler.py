@@ -3,19 +3,21 @@
     batch = scheduler.schedule(now)                     # None: nothing can be computed now
     result = scheduler.process(batch, output, now)
 
-One step may be in flight. Between `schedule` and `process` every other method may be called; blocks given up then are
-reused only after `process`. There are no phases: every request has known and computed tokens, running ones go first
-(the idea is vLLM's and mini-sglang's), and a prompt is computed in chunks, so that decoding never stalls.
+One step may be in flight, and behind it one that `schedule_ahead` made. Between `schedule` and `process` every other
+method may be called; blocks given up then are reused only after the last step that touches them was processed. There
+are no phases: every request has known and computed tokens, running ones go first (the idea is vLLM's and
+mini-sglang's), and a prompt is computed in chunks, so that decoding never stalls.
 """
 
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Collection
+from dataclasses import dataclass
 from traceback import extract_tb
 
 from legato_engine.kvcache.block_pool import BlockPool
 from legato_engine.request import Request, RequestState
 from legato_engine.scheduler.admission import AdmissionControl
-from legato_engine.scheduler.batch import Batch, Scored, StepOutput
+from legato_engine.scheduler.batch import Batch, Row, Scored, StepOutput
 from legato_engine.scheduler.block_tables import BlockTables
 from legato_engine.scheduler.chunk_budget import pairs
 from legato_engine.scheduler.incoming import IncomingHandoffs
@@ -30,6 +32,17 @@ from legato_engine.scheduler.results import Ended, SchedulerLoad, StepResult
 from legato_engine.scheduler.step_cost import StepCost
 from legato_engine.scheduler.tenants import TenantTokens
 from legato_engine.scheduler.transfers import IncomingTransfer
+
+MOST_AHEAD = 16  # steps in a row that leave aside who waits
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """One in flight, the requests of its rows, and when it was scheduled."""
+
+    batch: Batch
+    requests: list[Request]
+    began: float
 
 
 class Scheduler:
@@ -50,9 +63,10 @@ class Scheduler:
         self.outgoing = OutgoingHandoffs(self._registry, self._tables)
         self._cost = StepCost()
         self._planner = Planner(limits, self._registry, self._tables, self._admission, self.incoming, self._cost)
-        self._batch: Batch | None = None
-        self._flight: list[Request] = []
-        self._began = 0.0
+        self._steps: deque[_Step] = deque()
+        self._ended = 0.0  # when the last one was processed
+        self._stuck = 0, 0  # how many waited, and ran, when the planner had started all it could
+        self._ahead = 0  # steps since then
         self._tenants = TenantTokens()
 
     # Steps
@@ -71,40 +85,50 @@ class Scheduler:
 
     def schedule(self, now: float) -> Batch | None:
         """The next step, or None when nothing can be computed now. RuntimeError while a step is in flight."""
-        if self._batch is not None:
+        if self._steps:
             raise RuntimeError("a step is in flight")
-        rows, self._flight = self._planner.plan()
-        if not rows:
+        planned = self._planner.plan()
+        self._stuck, self._ahead = (len(self._queue), len(self._registry.running)), 0
+        return self._fly(*planned, now)
+
+    def schedule_ahead(self, now: float) -> Batch | None:
+        """The step after the one in flight, for a runner that launches it before that one has ended: see `Row.tokens`.
+
+        None where it cannot be known yet, or should not: there is none in flight, or two; it would not only decode; one
+        of those that wait might start."""
+        self._ahead += 1
+        if len(self._steps) != 1 or self._may_start():
             return None
-        self._tables.fly(self._flight)
-        self._batch = Batch(tuple(rows), tuple(self._tables.copies))
-        self._began = now
-        return self._batch
+        step = self._steps[0]
+        return self._fly(*self._planner.plan_ahead(step.batch, step.requests), now)
 
     def begun(self) -> list[Request]:
-        """Those that have their first part in the step in flight; told once."""
-        fresh = [request for request in self._flight if not request.begun]
+        """Those that have their first part in a step in flight; told once."""
+        fresh = [request for step in self._steps for request in step.requests if not request.begun]
         for request in fresh:
             request.begun = True
         return fresh
 
     @property
     def expected(self) -> float | None:
-        """Seconds that the step in flight should take, by those before it; 0: unknown. None when no step is."""
-        return None if self._batch is None else self._cost.expected(*_work(self._batch), _scored(self._batch))
+        """Seconds that the first step in flight should take, by those before it; 0: unknown. None when no step is."""
+        if not self._steps:
+            return None
+        batch = self._steps[0].batch
+        return self._cost.expected(*_work(batch), _scored(batch))
 
     def process(self, batch: Batch, output: StepOutput, now: float) -> StepResult:
-        """Take in what the runner made of the step in flight. Its KV events are in `pool.events.take()` after it.
+        """Take in what the runner made of the first step in flight. Its KV events are in `pool.events.take()` after it.
 
-        ValueError when `batch` is not the step in flight."""
-        if batch is not self._batch:
-            raise ValueError("this is not the step in flight")
-        flight, self._flight, self._batch = self._flight, [], None
+        ValueError when `batch` is not that step."""
+        if not self._steps or batch is not self._steps[0].batch:
+            raise ValueError("this is not the first step in flight")
+        step = self._steps.popleft()
         self._tables.end_step()
         result = StepResult()
         result.decode_rows, context, result.prompt_tokens, attended = _work(batch)
         served: defaultdict[str, int] = defaultdict(int)
-        for request, row, sampled in zip(flight, batch.rows, output, strict=True):
+        for request, row, sampled in zip(step.requests, batch.rows, output, strict=True):
             computed = len(row.tokens)
             served[request.tenant] += computed
             if row.start < request.prompt_len:
@@ -113,7 +137,8 @@ class Scheduler:
             self._output.row(request, computed, sampled, result)
         self._tenants.add(served)
         scoring = sum([row.seconds for row in output if isinstance(row, Scored)])
-        seconds = now - self._began - scoring  # of what all steps have
+        seconds = now - max(step.began, self._ended) - scoring  # of what all steps have
+        self._ended = now
         self._queue.measured(result.prompt_tokens, seconds)
         self._cost.measured(result.decode_rows, context, result.prompt_tokens, attended, seconds)
         self._cost.measured_scores(_scored(batch), scoring)
@@ -201,7 +226,7 @@ class Scheduler:
     @property
     def idle(self) -> bool:
         """Nothing is queued, running, parked, handed over, reserved or quarantined."""
-        return not len(self._registry) and self.incoming.idle and self._batch is None
+        return not len(self._registry) and self.incoming.idle and not self._steps
 
     def check_integrity(self) -> None:
         """Raise AssertionError when the pool's references and the owners here disagree."""
@@ -219,6 +244,18 @@ class Scheduler:
         except AssertionError as error:
             return str(error) or str(extract_tb(error.__traceback__)[-1].line)
         return ""
+
+    def _fly(self, rows: list[Row], requests: list[Request], now: float) -> Batch | None:
+        if not rows:
+            return None
+        self._tables.fly(requests)
+        self._steps.append(_Step(Batch(tuple(rows), tuple(self._tables.copies)), requests, now))
+        return self._steps[-1].batch
+
+    def _may_start(self) -> bool:
+        """Whether a step that is planned as usual might start one of those that wait."""
+        waiting = len(self._queue)
+        return waiting > 0 and (self._ahead > MOST_AHEAD or self._stuck != (waiting, len(self._registry.running)))
 
     def _adapted(self) -> list[Request]:
         """All with an adapter, incoming ones included."""

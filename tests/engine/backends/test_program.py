@@ -169,9 +169,9 @@ def test_warm_up_computes_with_a_program_and_without(greedy_draw, monkeypatch):
     runner, counts = load(LLAMA), []
     logits = runner.logits
 
-    def counted(given):
+    def counted(given, *before):
         counts.append(sum(len(row.tokens) for row in given))
-        return logits(given)
+        return logits(given, *before)
 
     monkeypatch.setattr(runner, "logits", counted)
 

@@ -81,7 +81,7 @@ class TokenRunner:
 
     formats = "tokens"
     kv_revision = "tokens-1"
-    written = None
+    written = ahead = None
 
     def __init__(self) -> None:
         self.layout = KVLayout(layers=1, kv_heads=1, block_size=BLOCK, head_dim=2, dtype="float32")

@@ -6,7 +6,10 @@ import pytest
 import torch
 from interpreted_models import MODELS, load, prompts
 
+from legato_protocol.stream import Generate
+
 NEW_TOKENS = 5
+SAMPLED = {"temperature": 0.9, "top_p": 0.8, "logprobs": 2}
 LIMITS = {"max_length": 256, "max_running": 8, "max_waiting": 8, "chunk": 32}
 
 
@@ -41,3 +44,62 @@ def test_disaggregated(world, oracle_of, name, staged):
         output = decode.tokens(str(index))
         assert len(output) == NEW_TOKENS
         oracle.check(prompt, output)
+
+
+def logprobs(items):
+    told = [one for item in items for one in item.logprobs]
+    return [value for one in told for value in (one.logprob, *[top.logprob for top in one.top])]
+
+
+class OneByOne:
+    """The same runner, a step at a time."""
+
+    ahead = None
+
+    def __init__(self, runner):
+        self._runner = runner
+
+    def __getattr__(self, name):
+        return getattr(self._runner, name)
+
+
+class Ahead:
+    """The same runner; counts rows that are launched before their token is known."""
+
+    def __init__(self, runner):
+        self._runner = runner
+        self.unknown = 0
+
+    def __getattr__(self, name):
+        return getattr(self._runner, name)
+
+    @property
+    def ahead(self):
+        return self
+
+    def launch(self, batch):
+        self.unknown += sum(row.tokens[0] < 0 for row in batch.rows)
+        return self._runner.launch(batch)
+
+
+def test_steps_ahead_give_what_steps_one_by_one_give(world):
+    """Tokens and log probabilities, drawn and best ones, of sequences that come and go at different times."""
+    checkpoint = lora_folders.RandomCheckpoint(MODELS["qwen 3"])
+    ahead = Ahead(runner(checkpoint))
+    both = ahead, OneByOne(runner(checkpoint))
+    workers = [world.worker(name, runner=made, link=False, **LIMITS) for name, made in zip("ab", both, strict=True)]
+    given = prompts(checkpoint.config.vocab_size, (5, 50, 71, 9))
+    for index, prompt in enumerate(given):
+        params = SAMPLED if index % 2 else {"temperature": 0.0}
+        wanted = world.sequence(prompt, max_tokens=4 + 3 * index, seed=index, stop_token_ids=(), **params)
+        for worker in workers:
+            worker.tell(Generate(str(index), 1, wanted))
+        world.run(3)
+    world.run(40)
+
+    for index in range(len(given)):
+        first, second = (worker.items(str(index)) for worker in workers)
+        assert sum(len(item.token_ids) for item in first) == 4 + 3 * index
+        assert [item.token_ids for item in first] == [item.token_ids for item in second]
+        assert logprobs(first) == pytest.approx(logprobs(second), abs=1e-4)  # batches were others
+    assert ahead.unknown > 12

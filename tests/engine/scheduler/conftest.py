@@ -131,12 +131,14 @@ class Arena:
         self.block_size = block_size
         self.blocks = [[GARBAGE] * block_size for _ in range(num_blocks)]
 
-    def run(self, batch: Batch) -> StepOutput:
+    def run(self, batch: Batch, before: StepOutput = ()) -> StepOutput:
+        """`before` is what the step before sampled."""
+        drawn = [one.token for row in before for one in (row.sampled if isinstance(row, Scored) else row)]
         for source, target in batch.copies:
             self.blocks[target] = list(self.blocks[source])
         written = [self._place(row, row.start + i) for row in batch.rows for i in range(len(row.tokens))]
         assert len(written) == len(set(written)), "two rows write to one slot"
-        return tuple(self._row(row) for row in batch.rows)
+        return tuple(self._row(row, [drawn[-1 - t] if t < 0 else t for t in row.tokens]) for row in batch.rows)
 
     def read(self, blocks: Sequence[int], length: int) -> list[int]:
         size = self.block_size
@@ -145,17 +147,18 @@ class Arena:
     def _place(self, row: Row, position: int) -> tuple[int, int]:
         return (row.blocks[position // self.block_size], position % self.block_size)
 
-    def _row(self, row: Row) -> tuple[Sampled, ...] | Scored:
+    def _row(self, row: Row, tokens: Sequence[int]) -> tuple[Sampled, ...] | Scored:
         values = self.read(row.blocks, row.start)
         assert len(values) == row.start
         logprobs, targets = array("f"), iter(row.targets.tokens if row.targets is not None else ())
-        for token in row.tokens:
+        for token in tokens:
             block, slot = self._place(row, len(values))
             values.append(kv(values, token))
             self.blocks[block][slot] = values[-1]
             logprobs.extend(logprob(values, target) for target in islice(targets, 1))
         for draw in row.draws:
-            assert draw.position == len(values) == len(draw.tokens)
+            assert draw.position == len(values)
+            assert len(draw.tokens) == len(values) - (row.tokens[0] < 0) or list(draw.tokens)[-1] == tokens[-1]
         sampled = tuple(Sampled(next_token(values, draw.params.seed, draw.choice)) for draw in row.draws)
         if row.targets is None:
             return sampled
@@ -179,11 +182,14 @@ class Worker:
         self.arena = Arena(num_blocks, block_size)
         self.clients: dict[str, Client] = {}
         self.now = 0.0
+        self.before: StepOutput = ()  # of the step that was processed last
         self.batches: list[Batch] = []
         self.known: set[bytes] = set()  # what a reader of the events believes
         self.numbers: list[int] = []
         self.flight: Batch | None = None
         self.output: StepOutput | None = None
+        self.next: Batch | None = None  # launched ahead
+        self.next_output: StepOutput | None = None
 
     def add(self, client: Client, **overrides: object) -> Request:
         self.clients[client.id] = client
@@ -239,12 +245,29 @@ class Worker:
                 self.output = self.arena.run(self.flight)
         return self.flight
 
-    def end(self, fault: bool = False) -> StepResult:
-        """With `fault` nothing can be sampled for the last row."""
+    def begin_ahead(self, compute: bool = True) -> Batch | None:
+        """Schedule the step after the one in flight, if it can be known; the device works as with `begin`."""
         assert self.flight is not None
-        batch, self.flight = self.flight, None
+        assert self.next is None
+        self.next, self.next_output = self.scheduler.schedule_ahead(self.now), None
+        if self.next is not None:
+            self.batches.append(self.next)
+            self._check_held(self.next)
+            assert not self.next.copies
+            if compute and self.output is not None:
+                self.next_output = self.arena.run(self.next, self.output)
+        return self.next
+
+    def end(self, fault: bool = False) -> StepResult:
+        """With `fault` nothing can be sampled for the last row. A step that is launched ahead is in flight after it."""
+        assert self.flight is not None
+        batch, self.flight = self.flight, self.next
         self._check_held(batch)
-        output = self.arena.run(batch) if self.output is None else self.output
+        if self.next is not None:
+            self._check_held(self.next)
+        output = self.arena.run(batch, self.before) if self.output is None else self.output
+        self.before = output
+        self.next, self.output, self.next_output = None, self.next_output, None
         if fault:
             output = (*output[:-1], tuple(Sampled(0, None, "no numbers") for _ in output[-1]))
         result = self.scheduler.process(batch, output, self.now)

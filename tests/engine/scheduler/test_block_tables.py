@@ -38,6 +38,7 @@ def test_all_but_the_last_writer_copy(tables, make_client):
     assert len({request.blocks[0] for request in requests}) == 1
     assert [len(request.blocks) for request in requests] == [2, 2, 2]
     tables.check_integrity([request.blocks for request in requests])
+    tables.fly([])
     tables.end_step()
     tables.check_integrity([request.blocks for request in requests])
 
@@ -49,6 +50,7 @@ def test_a_copied_block_is_not_reused_before_the_step_was_processed(tables, make
     tables.grow(first, 7)
     tables.release(second)
     assert tables.pool.references(shared) == 1
+    tables.fly([])
     tables.end_step()
     assert tables.pool.references(shared) == 0
 

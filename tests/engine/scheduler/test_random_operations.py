@@ -37,7 +37,8 @@ class Session:
 
 
 class World:
-    def __init__(self, make_worker, make_client, num_blocks):
+    def __init__(self, make_worker, make_client, num_blocks, ahead):
+        self.ahead = ahead
         limits = {
             "num_blocks": num_blocks,
             "max_length": 40,
@@ -103,6 +104,8 @@ class World:
         worker = self.workers[a % 2]
         if worker.flight is None:
             worker.begin(compute=b % 2 == 0)
+        elif worker.next is None and self.ahead:
+            worker.begin_ahead(compute=b % 3 == 0)
 
     def end(self, a, b):
         worker = self.workers[a % 2]
@@ -192,6 +195,8 @@ class World:
                 break
             for worker in self.workers:
                 if worker.flight is not None or worker.begin() is not None:
+                    if self.ahead and worker.next is None:
+                        worker.begin_ahead()
                     worker.end()
             for session in [session for session in self.sessions if not session.over]:
                 self._advance(session)
@@ -333,13 +338,13 @@ OPERATIONS += [
 
 
 @settings(max_examples=120, deadline=None)
-@given(st.integers(0, 2**32), st.integers(10, 20), st.integers(1, 300))
+@given(st.integers(0, 2**32), st.integers(10, 20), st.integers(1, 300), st.booleans())
 def test_any_history_ends_with_the_reference_tokens_and_no_lost_block(
-    make_worker, make_client, seed, num_blocks, length
+    make_worker, make_client, seed, num_blocks, length, ahead
 ):
     """Histories come from a seed, since lists of operations drawn one by one stay too short to fill the arenas."""
     random = Random(seed)
-    world = World(make_worker, make_client, num_blocks)
+    world = World(make_worker, make_client, num_blocks, ahead)
     for _ in range(length):
         name, a, b = random.choice(OPERATIONS), random.randrange(60), random.randrange(60)
         if name == "grants":

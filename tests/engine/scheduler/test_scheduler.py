@@ -482,7 +482,7 @@ def test_one_step_is_in_flight_at_a_time(make_worker, make_client):
     with pytest.raises(RuntimeError, match="in flight"):
         worker.scheduler.schedule(0.0)
     worker.end()
-    with pytest.raises(ValueError, match="not the step in flight"):
+    with pytest.raises(ValueError, match="not the first step in flight"):
         worker.scheduler.process(batch, output, 0.0)
 
 

@@ -120,7 +120,7 @@ class CudaBackend:
             self._room = Room(max(self._room.tokens, size.tokens), max(self._room.rows, size.rows), self._room.blocks)
             self._workspace.make_room(self._room)
             config, room = self._config, self._room
-            self._memory = StepMemory(room, self._device)
+            self._memory = StepMemory(room, self._block_size, self._device)
             self._work = Work(
                 room.rows, room.tokens, config.heads, config.kv_heads, config.head_dim, self._block_size,
                 self._device.place, self._device.processors,

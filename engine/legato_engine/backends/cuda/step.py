@@ -12,6 +12,8 @@ import torch
 from legato_engine.backends.cuda.device import Device
 from legato_engine.backends.cuda.workspace import Room, Size
 from legato_engine.kernels.attention.triton import Work
+from legato_engine.kernels.configurations import choose
+from legato_engine.kernels.step_inputs.triton import expand
 from legato_engine.layers.inputs import StepInputs
 from legato_engine.layers.low_rank import Adapter, LowRank
 
@@ -48,26 +50,29 @@ class CudaStep:
 
 
 class StepMemory:
-    """The inputs of one step at a time, on the host and on the device: one copy for all of them."""
+    """The inputs of one step at a time, on the host and on the device: one copy for all of them, from which the device
+    finds positions and slots itself, and tokens that it alone knows."""
 
-    def __init__(self, room: Room, device: Device) -> None:
+    def __init__(self, room: Room, block_size: int, device: Device) -> None:
         size = sum(_lengths(Size(room.tokens, room.rows), room.blocks))
         self._room = room
         self._device = device
         self._host = device.host(size)
         self._numpy = self._host.numpy()
         self._given = torch.zeros(size, dtype=torch.int32, device=device.place)
+        self._found = torch.zeros(3 * room.tokens, dtype=torch.int32, device=device.place)
+        self._drawn = torch.zeros(1, dtype=torch.int32, device=device.place)  # where no token names one
+        self._block_size = block_size
+        self._expanding = choose("step_inputs", {"block_size": block_size}, device.chip)
         self._wait_copied = device.mark()
 
     def fill(self, inputs: StepInputs, size: Size) -> None:
         """Takes the inputs of a step, which may be smaller than `size`."""
         self._wait_copied()
-        tokens, positions, slots, starts, lengths, sampled, tables = self._split(self._numpy, size)
+        tokens, starts, lengths, sampled, tables = self._split(self._numpy, size)
         count, rows, blocks = len(inputs.tokens), len(inputs.lengths), inputs.tables.shape[1]
         for array, values, padding in (
             (tokens, inputs.tokens, 0),
-            (positions, inputs.positions, 0),
-            (slots, inputs.slots, -1),
             (starts, inputs.starts, count),
             (lengths, inputs.lengths, 0),
             (sampled, inputs.sampled, 0),
@@ -78,16 +83,28 @@ class StepMemory:
         used = sum(_lengths(size, self._room.blocks))
         self._given[:used].copy_(self._host[:used], non_blocking=True)
         self._wait_copied = self._device.mark()
+        self._expand(size, self._drawn if inputs.drawn is None else inputs.drawn)
 
     def step(
         self, size: Size, samples: int, arena: torch.Tensor, work: Work, prompts: bool, adapted: Adapted = ()
     ) -> CudaStep:
         """A step of that size, whose inputs are those that were filled in last; `samples` tokens of it sample."""
-        tokens, positions, slots, starts, lengths, sampled, flat = self._split(self._given, size)
+        tokens, positions, slots = self._expanded(size)
+        _, starts, lengths, sampled, flat = self._split(self._given, size)
         tables = flat.reshape(size.rows, -1)
         return CudaStep(
             tokens, positions, slots, starts, lengths, sampled[:samples], sampled, tables, arena, work, prompts, adapted
         )
+
+    def _expand(self, size: Size, drawn: torch.Tensor) -> None:
+        given, starts, lengths, _, flat = self._split(self._given, size)
+        tables = flat.reshape(size.rows, -1)
+        expand(given, starts, lengths, tables, drawn, *self._expanded(size), self._block_size, self._expanding)
+
+    def _expanded(self, size: Size) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Tokens, positions, slots."""
+        first, second, third = torch.split(self._found[: 3 * size.tokens], size.tokens)
+        return first, second, third
 
     def _split(self, memory: _Memory, size: Size) -> list[_Memory]:
         ends = accumulate(_lengths(size, self._room.blocks), initial=0)
@@ -96,4 +113,4 @@ class StepMemory:
 
 def _lengths(size: Size, blocks: int) -> list[int]:
     """Of all arrays of a step, in their order."""
-    return [size.tokens] * 3 + [size.rows + 1, size.rows, size.rows, size.rows * blocks]
+    return [size.tokens, size.rows + 1, size.rows, size.rows, size.rows * blocks]

@@ -1,0 +1,112 @@
+"""Cores whose runner launches a step before the one before it has ended."""
+
+from random import Random
+
+import pytest
+
+from legato_engine.scheduler.batch import Batch
+from legato_protocol.stream import Cancel, Generate
+
+PROMPTS = [list(range(10, 30)), list(range(40, 46)), [1, 2, 3]]
+
+
+def ahead_of(runner):
+    """`runner`, as if its device worked by itself: what a step is launched for is known only when it is collected."""
+
+    class Ahead(type(runner)):
+        launched, drawn = 0, ()
+
+        @property
+        def ahead(self):
+            return self
+
+        def launch(self, batch):
+            self.launched += 1
+            rows = [row if row.tokens[0] >= 0 else self._known(row) for row in batch.rows]
+            output = super().step(Batch(tuple(rows), batch.copies))
+            self.drawn = [one.token for row in output for one in getattr(row, "sampled", row)]
+            return output
+
+        def collect(self, launched):
+            self.launched -= 1
+            return launched
+
+        def step(self, batch):
+            raise AssertionError("its steps are launched")
+
+        def _known(self, row):
+            return type(row)([self.drawn[-1 - row.tokens[0]]], row.start, row.blocks, row.draws)
+
+    runner.__class__ = Ahead
+    return runner
+
+
+@pytest.fixture
+def turns():
+    """Steps that take up to three turns of the loop."""
+    random = Random(5)
+    return lambda: random.randrange(4)
+
+
+def test_tokens_are_those_of_steps_one_by_one(world, make_token_runner, turns):
+    worker = world.worker("u", runner=ahead_of(make_token_runner()), step_turns=turns)
+    seen = []
+    for index, prompt in enumerate(PROMPTS):
+        worker.tell(Generate(str(index), 1, world.sequence(prompt, max_tokens=20)))
+    for _ in range(150):
+        world.run(1)
+        seen.append(worker.runner.launched)
+    for index, prompt in enumerate(PROMPTS):
+        assert worker.tokens(str(index)) == world.continuation(prompt, 20)
+    assert max(seen) == 1  # one is in flight while the last one's output is processed
+    assert seen[-1] == 0
+    assert worker.used == 0
+
+
+def test_a_cancel_frees_everything_once_both_steps_are_over(world, make_token_runner, turns):
+    worker = world.worker("u", runner=ahead_of(make_token_runner()), step_turns=turns)
+    worker.tell(Generate("r", 1, world.sequence(max_tokens=100)))
+    world.run(30)
+    told = len(worker.tokens())
+    assert told > 3
+    worker.tell(Cancel("r", 1))
+    world.run(12)
+    assert worker.used == 0
+    assert worker.scheduler.idle
+
+
+def test_hand_offs_and_migrations_go_on_where_they_were(world, make_token_runner, turns):
+    """From a prefill worker to one that decodes a step ahead, and on to a third in the midst of it."""
+    prefill, first, second = (
+        world.worker(name, runner=ahead_of(make_token_runner()), step_turns=turns) for name in ("p", "d", "e")
+    )
+    world.hand_off(prefill, first, world.sequence(max_tokens=60))
+    while len(first.tokens()) < 20:
+        world.run(1)
+    known = world.known(first.tokens(), max_tokens=60)
+    world.migrate(first, second, known)
+    world.run(300)
+    output = first.tokens()
+    items = second.items(attempt=2)
+    assert items[0].index <= len(output)
+    output[items[0].index :] = [token for item in items for token in item.token_ids]
+    assert output == world.continuation(world.prompt, 60)
+    assert not any(worker.used for worker in (prefill, first, second))
+
+
+def test_what_was_decoded_ahead_is_found_by_the_next_turn_of_a_conversation(world, make_token_runner, turns):
+    worker = world.worker("u", runner=ahead_of(make_token_runner()), step_turns=turns)
+    worker.tell(Generate("a", 1, world.sequence(max_tokens=30)))
+    world.run(150)
+    known = world.prompt + world.continuation(world.prompt, 30)
+    worker.tell(Generate("b", 1, world.sequence([*known, 7, 7], max_tokens=4)))
+    world.run(40)
+    assert worker.tokens("b") == world.continuation([*known, 7, 7], 4)
+    assert worker.items("b")[0].cached_tokens == (len(known) - 1) // 4 * 4
+
+
+def test_a_step_lasts_from_the_end_of_the_one_before(world, make_token_runner):
+    worker = world.worker("u", runner=ahead_of(make_token_runner()))
+    worker.tell(Generate("r", 1, world.sequence(max_tokens=100)))
+    world.run(80)
+    assert worker.status.load.step_time == pytest.approx(1.0)
