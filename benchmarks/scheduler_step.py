@@ -34,16 +34,16 @@ def decoding(batch_size: int) -> Scheduler:
 def step_seconds(batch_size: int, ahead: bool) -> float:
     """The median step of `batch_size` sequences that all decode."""
     scheduler, times = decoding(batch_size), []
-    batch = scheduler.schedule(0.0) if ahead else None
+    batch = None
     for step in range(STEPS):
         begin = time.perf_counter()
-        following = scheduler.schedule_ahead(float(step)) if ahead else scheduler.schedule(float(step))
+        batch = batch or scheduler.schedule(float(step))
+        following = scheduler.schedule_ahead(float(step)) if ahead else None
         scheduled = time.perf_counter()
-        batch = batch if ahead else following
         assert batch is not None
         output = tuple((Sampled(step % 1000),) * len(row.draws) for row in batch.rows)
         computed = time.perf_counter()
-        scheduler.process(batch, output, float(step))
+        scheduler.process(batch, output, step + 0.5)
         times.append(time.perf_counter() - computed + scheduled - begin)
         scheduler.pool.events.take()
         batch = following

@@ -1,11 +1,20 @@
 """The blocks of requests: tables grow, are shared, copied on write, stored by hash and given back here only."""
 
 from collections import Counter, deque
+from dataclasses import dataclass, field
 
 from legato_engine.kvcache.block_pool import BlockPool
 from legato_engine.request import Request
 from legato_protocol.block_hash import child, root
 from legato_protocol.packed_tokens import pack_tokens
+
+
+@dataclass(frozen=True, slots=True)
+class _Flight:
+    """A step in flight: whose its rows are, and blocks that were given up meanwhile, which it is the last to touch."""
+
+    requests: frozenset[Request]
+    given_up: list[list[int]] = field(default_factory=list)
 
 
 class BlockTables:
@@ -18,8 +27,7 @@ class BlockTables:
         self._kv_revision = kv_revision
         self.copies: list[tuple[int, int]] = []
         self._copied: Counter[int] = Counter()  # sources in `copies`: references given up, but not yet
-        self._flying: deque[set[Request]] = deque()  # by step in flight
-        self._deferred: list[tuple[Request, list[int]]] = []  # given up while a step of their owner was in flight
+        self._flying: deque[_Flight] = deque()
         self.computing: dict[bytes, Request] = {}  # who will store the block of this hash
 
     # ── steps ──
@@ -29,21 +37,20 @@ class BlockTables:
 
     def fly(self, requests: list[Request]) -> None:
         """The rows of a step that is in flight from now on belong to `requests`."""
-        self._flying.append(set(requests))
+        self._flying.append(_Flight(frozenset(requests)))
 
     def in_flight(self, request: Request) -> bool:
-        return any(request in requests for requests in self._flying)
+        return any(request in flight.requests for flight in self._flying)
 
     def end_step(self) -> None:
         """The first step in flight was processed: what it alone held is given back."""
-        self._flying.popleft()
+        flight = self._flying.popleft()
         for source, count in self._copied.items():
             for _ in range(count):
                 self.pool.release((source,))
         self._copied.clear()
-        deferred, self._deferred = self._deferred, []
-        for request, blocks in deferred:
-            self._release(request, blocks)
+        for blocks in flight.given_up:
+            self.pool.release(blocks)
 
     # ── content ──
 
@@ -168,7 +175,7 @@ class BlockTables:
     def check_integrity(self, tables: list[list[int]]) -> None:
         """Raise AssertionError unless the pool's references are exactly those of `tables` and of steps in flight."""
         expected = Counter(self._copied)
-        for table in [*tables, *[blocks for _, blocks in self._deferred]]:
+        for table in [*tables, *[blocks for flight in self._flying for blocks in flight.given_up]]:
             expected.update(table)
         held = self.pool.held()
         wrong = next((block for block in {*held, *expected} if held.get(block, 0) != expected[block]), None)
@@ -177,8 +184,9 @@ class BlockTables:
 
     def _release(self, request: Request, blocks: list[int]) -> None:
         """Give up blocks of `request`, once no step in flight touches them."""
-        if self.in_flight(request):
-            self._deferred.append((request, blocks))
+        last = next((flight for flight in reversed(self._flying) if request in flight.requests), None)
+        if last is not None:
+            last.given_up.append(blocks)
         else:
             self.pool.release(blocks)
 

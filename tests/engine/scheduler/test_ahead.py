@@ -273,6 +273,23 @@ def test_a_block_that_another_had_first_is_read_until_the_step_ends(make_worker,
     assert all(client.complete for client in clients)
 
 
+def test_what_was_given_up_is_not_kept_as_long_as_there_is_a_step_ahead(make_worker, make_client):
+    """There is always one, and the sequence always has a row in it."""
+    worker = make_worker()
+    clients = [make_client(PROMPT, max_tokens=40, seed=1) for _ in range(2)]
+    for client in clients:
+        worker.add(client)
+        worker.step()
+    while not all(client.complete for client in clients):
+        if worker.flight is None:
+            worker.begin()
+        worker.begin_ahead()
+        worker.end()
+        requests = [request for client in clients for request in worker.scheduler.requests(client.id)]
+        needed = len({block for request in requests for block in request.blocks})
+        assert worker.pool.counts().used <= needed + 2 * len(clients)
+
+
 def test_seconds_count_from_the_end_of_the_step_before(make_worker, make_client):
     """Else each step would seem to take as long as two."""
     worker = make_worker()
