@@ -131,11 +131,10 @@ def formats() -> Iterator[str]:
     import torch
 
     from legato_cli import model
-    from legato_engine import processor
+    from legato_engine import processor, settings
     from legato_engine.models.architectures import ARCHITECTURES
     from legato_engine.runner import backends, formats
     from legato_engine.weights.opening import open_weights
-    from legato_operator.api.resources import Engine
 
     gpu = backends.gpu("cuda") if torch.cuda.is_available() else None
     try:
@@ -143,7 +142,7 @@ def formats() -> Iterator[str]:
     except model.ModelUnavailable as error:
         raise SomethingWrong(f"{'dtype: Auto':<14} unknown: {error}") from None
     config = open_weights(path).config
-    chosen = formats.choose("auto", processor.detect(), gpu, config, Engine().block_size)
+    chosen = formats.choose("auto", processor.detect(), gpu, config, settings.BLOCK_SIZES["cuda" if gpu else "cpu"])
     yield f"{'dtype: Auto':<14} {chosen} (for {BUILTIN})"
     yield f"{'architectures':<14} {', '.join(ARCHITECTURES)}"
 

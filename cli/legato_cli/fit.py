@@ -9,7 +9,7 @@ from legato_engine import memory, processor
 from legato_engine.errors import EngineError
 from legato_engine.kvcache.layout import KVLayout
 from legato_engine.runner import formats, sizing
-from legato_engine.settings import WorkerSettings
+from legato_engine.settings import BLOCK_SIZES, WorkerSettings
 from legato_engine.weights.opening import open_weights
 from legato_operator.api import quantities, roles
 from legato_operator.api.resources import Spec
@@ -36,9 +36,10 @@ def _worker(spec: Spec, path: Path, role: str) -> str:
     config = checkpoint.config
     if spec.model.max_length > config.max_length:
         raise DoesNotFit(f"{role:<14} model.maxLength is {spec.model.max_length}; the model allows {config.max_length}")
-    chosen = formats.choose(engine.dtype, processor.detect(), None, config, engine.block_size)
+    size = BLOCK_SIZES["cpu"] if engine.block_size == "Auto" else engine.block_size
+    chosen = formats.choose(engine.dtype, processor.detect(), None, config, size)
     chosen = formats.with_kv(chosen, engine.kv_cache_dtype)
-    layout = KVLayout(config.layers, config.kv_heads, engine.block_size, config.head_dim, chosen.kv)
+    layout = KVLayout(config.layers, config.kv_heads, size, config.head_dim, chosen.kv)
     needs = sizing.needs(checkpoint, chosen, engine.chunk_tokens, MAX_BATCH)
     available, whose = _available(spec, role)
     length = spec.model.max_length

@@ -95,6 +95,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _compile(path: Path, dtypes: Sequence[str], kv_dtypes: Sequence[str]) -> int:
+    from legato_engine import settings
     from legato_engine.errors import EngineError
     from legato_engine.runner.runner import Runner
     from legato_engine.weights.opening import open_weights
@@ -105,7 +106,7 @@ def _compile(path: Path, dtypes: Sequence[str], kv_dtypes: Sequence[str]) -> int
             _say(f"compiling kernels for {dtype}, KV {kv_dtype}")
             runner = Runner.load(
                 checkpoint,
-                block_size=16,
+                block_size=settings.BLOCK_SIZES["cpu"],
                 kv_cache_bytes=KV_BYTES,
                 dtype=dtype.lower(),
                 kv_dtype=kv_dtype,

@@ -18,6 +18,7 @@ DTYPES = ("Auto", "Float32", "BFloat16", "Float16")
 KV_DTYPES = ("Auto", "Float32", "BFloat16")
 NUMERICS = ("Fast",)  # Invariant is not computed yet
 DEVICES = ("cpu", "cuda")
+BLOCK_SIZES: Final = {"cpu": 16, "cuda": 64}  # tokens, by device, unless told; on GPUs none was measured yet
 ON_KERNEL_FAILURE = ("Stop", "Torch")
 RUNNERS = ("model", "paced")
 OUTPUT_RESERVATIONS = ("Expected", "Maximum")
@@ -38,7 +39,7 @@ class WorkerSettings:
     control_port: int = names.WORKER_CONTROL_PORT
     control_tls_port: int = names.CONTROL_TLS_PORT  # listened on where there is a certificate
     announce: str | None = None
-    block_size: int = 16
+    block_size: int | None = None  # None: as many tokens as suit the device
     kv_cache_memory: int | None = 512 * 2**20  # None: Auto
     memory_share: int = 1
     chunk_tokens: int = 512
@@ -82,6 +83,10 @@ class WorkerSettings:
         return self.max_length or most
 
     @property
+    def tokens_per_block(self) -> int:
+        return self.block_size or BLOCK_SIZES[self.device]
+
+    @property
     def plain_control(self) -> bool:
         """Whether there is a control port without TLS, and hand-offs with workers that have none."""
         return self.internal_tls_mode != "Strict"
@@ -90,10 +95,14 @@ class WorkerSettings:
 _BLOCK_SIZES: Final = tuple(str(1 << power) for power in range(11))
 
 
-def _block_size(text: str) -> int:
-    if text not in _BLOCK_SIZES:
-        raise values.invalid("number", text, "a power of two from 1 to 1024")
-    return int(text)
+def _block_size(text: str) -> int | None:
+    if text not in (sizes.AUTO, *_BLOCK_SIZES):
+        raise values.invalid("number", text, f"a power of two from 1 to 1024, or {sizes.AUTO}")
+    return None if text == sizes.AUTO else int(text)
+
+
+def _block_size_text(size: int | None) -> str:
+    return sizes.AUTO if size is None else str(size)
 
 
 def _adapter(text: str) -> tuple[str, str]:
@@ -116,7 +125,11 @@ _FLAGS: Final = (
     Flag("--control-port", flags.PORT_OR_FREE, "port of streams, state and drain; 0 takes a free one"),
     Flag("--control-tls-port", flags.PORT_OR_FREE, "the same over TLS; only with --internal-tls-folder"),
     Flag("--announce", flags.text("FILE"), "write the ports in use to this file, as JSON"),
-    Flag("--block-size", ValueKind("TOKENS", _block_size), "tokens in a block of KV cache"),
+    Flag(
+        "--block-size",
+        ValueKind("TOKENS", _block_size, _block_size_text),
+        f"tokens in a block of KV cache; Auto: {BLOCK_SIZES['cpu']}, or {BLOCK_SIZES['cuda']} with --device cuda",
+    ),
     Flag("--kv-cache-memory", _AUTO_OR_SIZE, "memory of the KV cache; Auto: what is free beside weights and workspace"),
     Flag("--memory-share", flags.whole("WORKERS", 1, 1024), "with Auto, workers that share what is free"),
     Flag("--chunk-tokens", flags.whole("TOKENS", 1, 1 << 20), "most prompt tokens computed in one step"),

@@ -25,8 +25,16 @@ def test_transfer_ports_are_a_range_or_any() -> None:
 def test_a_block_size_is_a_power_of_two(given: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         read("--block-size", given)
-    assert f"--block-size: not a valid number: {given} (a power of two from 1 to 1024)" in capsys.readouterr().err
-    assert read("--block-size", "1024").block_size == 1024
+    said = f"--block-size: not a valid number: {given} (a power of two from 1 to 1024, or Auto)"
+    assert said in capsys.readouterr().err
+    assert read("--block-size", "1024").tokens_per_block == 1024
+
+
+@pytest.mark.parametrize(("device", "size"), [("cpu", 16), ("cuda", 64)])
+def test_a_block_holds_as_many_tokens_as_suit_the_device(device: str, size: int) -> None:
+    assert read("--device", device).tokens_per_block == size
+    assert read("--device", device, "--block-size", "Auto").tokens_per_block == size
+    assert read("--device", device, "--block-size", "32").tokens_per_block == 32
 
 
 def test_strict_internal_tls_needs_files() -> None:

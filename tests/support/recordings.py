@@ -22,7 +22,7 @@ BEGIN = 1_800_000_000.0
 def recorded_round(at: float, signals: Signals, prefill: int = 1, decode: int = 1, **changes: Any) -> SignalRound:
     """At so many seconds from the beginning, of a service with pools of these sizes."""
     sizes = {"prefill": prefill, "decode": decode}
-    fields = {"service": "chat", "desired": sizes, "targets": sizes, "block_size": 16, "mode": "Managed"}
+    fields = {"service": "chat", "desired": sizes, "targets": sizes, "mode": "Managed"}
     return SignalRound(BEGIN + at, "prod", **{**fields, "signals": signals, **changes})
 
 

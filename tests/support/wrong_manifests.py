@@ -16,7 +16,7 @@ WRONG = [
     ({"engine": {"chunkTokens": "512"}}, "spec.engine.chunkTokens", "must be a whole number, not '512'"),
     ({"engine": {"chunkTokens": True}}, "spec.engine.chunkTokens", "must be a whole number, not true"),
     ({"engine": {"chunkTokens": 1.5}}, "spec.engine.chunkTokens", "must be a whole number"),
-    ({"engine": {"blockSize": 24}}, "spec.engine.blockSize", "must be 8, 16, 32, 64 or 128, not 24"),
+    ({"engine": {"blockSize": 24}}, "spec.engine.blockSize", "must be 'Auto', 8, 16, 32, 64 or 128, not 24"),
     ({"engine": {"chunkTokens": 16, "blockSize": 64}}, "spec.engine.chunkTokens", "must be at least blockSize"),
     ({"engine": {"kvCacheMemory": "lots"}}, "spec.engine.kvCacheMemory", "not a valid size: lots (write 512Mi"),
     ({"engine": {"kvCacheMemory": "auto"}}, "spec.engine.kvCacheMemory", "1Mi to 1Pi, or Auto)"),

@@ -80,7 +80,6 @@ def _round(observed: Observed, signals: Signals) -> SignalRound:
         namespace=metadata.namespace,
         service=metadata.name,
         mode=spec.scaling.mode,
-        block_size=spec.engine.block_size,
         desired=desired,
         targets={role: target.replicas for role, target in limits.targets(spec, desired).items()},
         signals=_not_negative(signals),

@@ -24,7 +24,6 @@ class SignalRound:
     namespace: str
     service: str
     mode: str  # `scaling.mode`
-    block_size: int  # tokens of a block of KV cache
     desired: Mapping[str, Count]  # `spec.replicas` of each pool
     targets: Mapping[str, Count]  # what bounds, ratio and budget leave of that
     signals: Signals
@@ -54,8 +53,8 @@ def _check(made: SignalRound) -> None:
     traffic = made.signals.traffic
     if not made.desired or made.desired.keys() != made.targets.keys():
         raise BadRound("desired and targets must name the same pools, at least one")
-    if made.block_size < 1:
-        raise BadRound("block_size must be 1 or more")
+    if any(worker.blocks is not None and worker.blocks.size < 1 for worker in made.signals.workers):
+        raise BadRound("signals.workers: size of blocks must be 1 or more")
     if traffic is not None and (not traffic.seconds or not traffic.recent_seconds):
         raise BadRound("signals.traffic: seconds and recent_seconds must be above 0")
 

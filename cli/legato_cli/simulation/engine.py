@@ -18,6 +18,7 @@ from legato_cli.simulation.simulated_pod import SimulatedPod, WorkerKind
 from legato_cli.simulation.tally import Tally
 from legato_cli.simulation.workload import Workload
 from legato_engine.runner.profile import Profile
+from legato_engine.settings import BLOCK_SIZES
 from legato_operator.api.resources import Spec
 from legato_operator.autoscaling import DECIDE_EVERY
 
@@ -45,7 +46,7 @@ class RunSettings:
             times=profile.step,
             kv_tokens=profile.kv_tokens,
             chunk_tokens=spec.engine.chunk_tokens,
-            block_size=spec.engine.block_size,
+            block_size=BLOCK_SIZES["cpu"] if spec.engine.block_size == "Auto" else spec.engine.block_size,
             tpot=spec.slo.tpot,
             slots=SLOTS,
             prefix_block=self.workload.block,

@@ -91,14 +91,13 @@ class _Replayer:
             )
         at = each.time - self._first.time
         self._pass(at)
-        spec = _with_block_size(self._spec, each.block_size)
-        decision = decide(each.signals, self._windows, spec, self._desired, each.time)
+        decision = decide(each.signals, self._windows, self._spec, self._desired, each.time)
         self._windows = decision.windows
         for made in decision.pools.values():
             if made.changes:
                 self._changes.append({"pool": made.pool, **record.of(made, _timestamp(each.time))})
         self._desired = {pool: made.wish for pool, made in decision.pools.items()}
-        targets = limits.targets(spec, self._desired)
+        targets = limits.targets(self._spec, self._desired)
         reasons: dict[str, str] = {}
         for pool, made in decision.pools.items():
             cap = targets[pool].capped_by or made.capped_by
@@ -161,13 +160,6 @@ class _Timeline:
     @property
     def moments(self) -> tuple[Moment, ...]:
         return tuple(self._kept)
-
-
-def _with_block_size(spec: Spec, size: int) -> Spec:
-    """Blocks were counted by the recorded size; KV pressure is a ratio and does not depend on it."""
-    if spec.engine.block_size == size:
-        return spec
-    return spec.model_copy(update={"engine": spec.engine.model_copy(update={"block_size": size})})
 
 
 def _sample(at: float, each: SignalRound) -> Sample:

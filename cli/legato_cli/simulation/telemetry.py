@@ -158,7 +158,7 @@ class Telemetry:
         size = worker.kind.block_size
         used, total = math.ceil(worker.used / size), worker.kind.kv_tokens // size
         granted, growth = math.ceil(worker.reserved_tokens / size), math.ceil(worker.growth / size)
-        return Blocks(max(0, total - used), 0, used, granted=granted, growth=growth)
+        return Blocks(max(0, total - used), 0, used, granted=granted, growth=growth, size=size)
 
 
 def prefill_cost(worker: SimulatedWorker) -> PrefillCost:

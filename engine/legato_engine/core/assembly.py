@@ -145,7 +145,7 @@ def scheduler_limits(settings: WorkerSettings, max_length: int) -> SchedulerLimi
     """What these settings let a scheduler do with sequences of at most `max_length` tokens."""
     return SchedulerLimits(
         role=settings.role,
-        block_size=settings.block_size,
+        block_size=settings.tokens_per_block,
         max_length=max_length,
         chunk_tokens=settings.chunk_tokens,
         tpot=settings.slo_tpot,
@@ -170,7 +170,7 @@ def _agent(settings: WorkerSettings, runner: StepRunner, max_length: int, epoch:
         epoch=epoch,
         kv_revision=runner.kv_revision,
         layout=str(runner.layout),
-        block_size=settings.block_size,
+        block_size=settings.tokens_per_block,
         token=settings.token,
         checksum=settings.checksum,
         lease=settings.lease,
@@ -225,7 +225,7 @@ def _hello(
         kv_revision=runner.kv_revision,
         weights=model.weights,
         layout=str(runner.layout),
-        block_size=settings.block_size,
+        block_size=settings.tokens_per_block,
         num_blocks=runner.num_blocks,
         max_length=model.max_length,
         address=agent.address if agent else b"",

@@ -96,7 +96,7 @@ def _loaded(
 ) -> Runner:
     runner = Runner.load(
         checkpoint,
-        block_size=settings.block_size,
+        block_size=settings.tokens_per_block,
         kv_cache_bytes=settings.kv_cache_memory,
         dtype=settings.dtype,
         kv_dtype=settings.kv_cache_dtype,

@@ -47,12 +47,12 @@ def load(
     given = profile.find(settings.profile)
     config = config_file.read(path)
     max_length = settings.length_limit(config.max_length)
-    runner = PacedRunner(given, settings.block_size, config.vocab_size, model_digest.of(path), clock, sleep)
+    size = settings.tokens_per_block
+    runner = PacedRunner(given, size, config.vocab_size, model_digest.of(path), clock, sleep)
     if runner.layout.blocks_for(max_length) > runner.num_blocks:
         raise UnusableProfile(
-            f"{settings.profile}: kvTokens: {given.kv_tokens} hold {runner.num_blocks} blocks of {settings.block_size} "
-            f"tokens; one sequence of {max_length} tokens needs more: give a --max-length of at most "
-            f"{runner.num_blocks * settings.block_size}"
+            f"{settings.profile}: kvTokens: {given.kv_tokens} hold {runner.num_blocks} blocks of {size} tokens; one "
+            f"sequence of {max_length} tokens needs more: give a --max-length of at most {runner.num_blocks * size}"
         )
     while (left := began + given.start_seconds - clock()) > 0:
         progress("loading", 1 - left / given.start_seconds)

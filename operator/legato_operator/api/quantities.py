@@ -45,6 +45,7 @@ QUANTITY_SCHEMA = {
     "maxLength": 40,
     "pattern": r"^[0-9]+(\.[0-9]+)?(m|k|M|G|T|P|Ki|Mi|Gi|Ti|Pi)?$",
 }
+BLOCK_SIZE_SCHEMA = {"x-kubernetes-int-or-string": True, "enum": ["Auto", 8, 16, 32, 64, 128]}
 MEMORY_OR_AUTO_SCHEMA = {
     "x-kubernetes-int-or-string": True,
     "pattern": f"^{sizes.AUTO}$|{sizes.PATTERN}",

@@ -15,15 +15,23 @@ from legato_operator.api.gateway_spec import GatewaySpec, InternalTLS, Routing
 from legato_operator.api.manifest_part import ManifestPart, Name
 from legato_operator.api.model_spec import Model
 from legato_operator.api.rdma_spec import RDMA
-from legato_operator.api.scalars import Count, CountOrPercentage, Duration, MemoryOrAuto, PodImage, ServiceName
+from legato_operator.api.scalars import (
+    BlockSize,
+    Count,
+    CountOrPercentage,
+    Duration,
+    MemoryOrAuto,
+    PodImage,
+    ServiceName,
+)
 from legato_protocol import values
 
 
 class Engine(ManifestPart):
     image: PodImage | None = None
     """Image of workers; the operator's default if not given. Another version of the operator leaves it as it is."""
-    block_size: Literal[8, 16, 32, 64, 128] = 16
-    """Tokens in a block of KV cache."""
+    block_size: BlockSize = "Auto"
+    """Tokens in a block of KV cache: 8, 16, 32, 64, 128, or Auto: 16 on CPUs, 64 on GPUs."""
     kv_cache_memory: MemoryOrAuto = 512 << 20
     """Size of the KV cache of each worker. Auto takes what is free beside weights and workspace when it starts."""
     chunk_tokens: Annotated[int, Field(ge=16, le=1 << 20)] = 512

@@ -1,7 +1,7 @@
 """The values that fields of a manifest have: sizes, times, amounts, names."""
 
 import contextlib
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 
@@ -45,6 +45,7 @@ Quantity = Annotated[
     str, BeforeValidator(_number_as_text), AfterValidator(_check_quantity), WithJsonSchema(quantities.QUANTITY_SCHEMA)
 ]
 Duration = Annotated[float, BeforeValidator(durations.parse), WithJsonSchema(quantities.DURATION_SCHEMA)]  # seconds
+BlockSize = Annotated[Literal["Auto", 8, 16, 32, 64, 128], WithJsonSchema(quantities.BLOCK_SIZE_SCHEMA)]
 MemoryOrAuto = Annotated[  # bytes; None: Auto
     int | None, BeforeValidator(_bytes_or_auto), WithJsonSchema(quantities.MEMORY_OR_AUTO_SCHEMA)
 ]

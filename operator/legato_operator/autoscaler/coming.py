@@ -115,7 +115,7 @@ def _filled(
     """As full as blocks, slots and the objective let it be. An objective below an empty step limits nothing: no number
     of workers meets it."""
     row = cost.per_row + cost.per_context * (prompt + output / 2)
-    limits = [FULL * (blocks.total - blocks.quarantined) * spec.engine.block_size / (prompt + output)]
+    limits = [FULL * (blocks.total - blocks.quarantined) * blocks.size / (prompt + output)]
     if slots:
         limits.append(FULL * slots)
     if row > 0 and cost.fixed < WITHIN * spec.slo.tpot:

@@ -43,7 +43,7 @@ def _resident(
     load = [worker for worker in signals.workers if worker.pool == "decode"]
     share = held.share(signals, workers, spec, prompts)
     return (
-        *_blocks(signals, workers, load, share, spec.engine.block_size),
+        *_blocks(signals, workers, load, share),
         *_slots(signals, workers, load, share),
         *_step_time(workers, load, spec.slo.tpot),
         *coming.terms(signals, workers, spec, prompts, _sequences(signals, load, share)),
@@ -52,19 +52,22 @@ def _resident(
 
 
 def _blocks(
-    signals: Signals, workers: Sequence[WorkerSignals], load: Sequence[WorkerSignals], share: float, size: int
+    signals: Signals, workers: Sequence[WorkerSignals], load: Sequence[WorkerSignals], share: float
 ) -> tuple[Term, ...]:
+    """While `blockSize` changes, workers have blocks of two sizes: all are counted in those of one."""
     known = [worker.blocks for worker in workers if worker.blocks is not None]
-    capacities = [each.total - each.quarantined for each in known if each.total > each.quarantined]
-    if not capacities:
+    known = [each for each in known if each.total > each.quarantined]
+    if not known:
         return ()
+    size = statistics.median_low([each.size for each in known])
+    capacities = [(each.total - each.quarantined) * each.size / size for each in known]
     blocks = [worker.blocks for worker in load if worker.blocks is not None]
     traffic = signals.traffic
     output = traffic.output if traffic is not None else None
     numbers = {
-        "used": float(sum(each.used for each in blocks)),
-        "pending": float(sum(each.pending for each in blocks)),
-        "growth": float(sum(each.growth for each in blocks)),
+        "used": sum(each.used * each.size for each in blocks) / size,
+        "pending": sum(each.pending * each.size for each in blocks) / size,
+        "growth": sum(each.growth * each.size for each in blocks) / size,
         "held": float(math.ceil(traffic.held_prompt_tokens * share / size)) if traffic is not None else 0.0,
         "sequences": _sequences(signals, load, share),
         "deviation": output.deviation / size if output is not None else 0.0,

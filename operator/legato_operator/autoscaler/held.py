@@ -52,9 +52,9 @@ def _sent(signals: Signals, workers: Sequence[WorkerSignals], spec: Spec, prompt
 
 def _step_seconds(workers: Sequence[WorkerSignals], spec: Spec) -> float:
     """Of a full worker, within the objective."""
-    size, tpot = spec.engine.block_size, spec.slo.tpot
+    tpot = spec.slo.tpot
     known = [
-        min(tpot, worker.decode_cost.seconds(worker.slots or 0, worker.blocks.total * size))
+        min(tpot, worker.decode_cost.seconds(worker.slots or 0, worker.blocks.total * worker.blocks.size))
         for worker in workers
         if worker.decode_cost is not None and worker.blocks is not None
     ]

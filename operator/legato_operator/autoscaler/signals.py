@@ -45,7 +45,7 @@ class DecodeCost:
 
 @dataclass(frozen=True)
 class Blocks:
-    """The KV cache of a worker, in blocks. free + cached + used + quarantined = all of them."""
+    """The KV cache of a worker, in blocks of `size` tokens. free + cached + used + quarantined = all of them."""
 
     free: int
     cached: int  # nobody's, kept for later prompts: as good as free
@@ -54,6 +54,7 @@ class Blocks:
     granted: int = 0  # part of `used`
     pending: int = 0  # that sequences need which were accepted and have no blocks yet
     growth: int = 0  # expected beyond that, until those which run or wait have finished
+    size: int = 16
 
     @property
     def total(self) -> int:

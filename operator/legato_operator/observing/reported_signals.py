@@ -58,7 +58,7 @@ def _worker(pod: Pod, told: ReportedLoad | None) -> WorkerSignals:
         parked_tokens=load.parked_tokens,
         prefill_cost=_prefill_cost(load),
         decode_cost=_decode_cost(load),
-        blocks=_blocks(load),
+        blocks=_blocks(told),
         running=load.decoding,
         waiting=load.waiting + max(0, load.running - load.decoding),
         slots=load.slots or None,
@@ -77,7 +77,8 @@ def _decode_cost(load: Load) -> DecodeCost | None:
     return None if cost is None else DecodeCost(cost.per_step, cost.per_row, cost.per_context)
 
 
-def _blocks(load: Load) -> Blocks:
+def _blocks(reported: ReportedLoad) -> Blocks:
+    load = reported.load
     return Blocks(
         load.free_blocks,
         load.cached_blocks,
@@ -86,4 +87,5 @@ def _blocks(load: Load) -> Blocks:
         load.granted_blocks,
         load.pending_blocks,
         load.growth_blocks,
+        reported.block_size,
     )

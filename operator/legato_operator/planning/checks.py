@@ -57,7 +57,7 @@ def contradicting_devices(spec: Spec, gpu_resources: Sequence[str]) -> list[Prob
         found.append((f"spec.{without[0]}.resources", told))
     elif spec.engine.runner == "Model" and without and spec.engine.dtype == "Float16":
         found.append(("spec.engine.dtype", f"Float16 needs workers that request GPUs ({names})"))
-    elif spec.engine.runner == "Model" and with_gpus and spec.engine.block_size not in _BLOCK_SIZES_OF_GPUS:
+    elif spec.engine.runner == "Model" and with_gpus and spec.engine.block_size not in ("Auto", *_BLOCK_SIZES_OF_GPUS):
         allowed = ", ".join(map(str, _BLOCK_SIZES_OF_GPUS))
         found.append(("spec.engine.blockSize", f"must be one of {allowed} for workers that request GPUs ({names})"))
     if spec.transfer.rdma is not None and spec.transfer.rdma.resource in gpu_resources:

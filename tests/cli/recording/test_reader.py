@@ -98,7 +98,7 @@ def test_rates_are_known_from_the_second_reading_on():
     first, second = _World().read((0, _told(100)), (2, _told(160)))
     assert first.signals.traffic is None
     assert second.signals.traffic.arrivals[0].requests == 60
-    assert (second.namespace, second.service, second.mode, second.block_size) == ("default", "chat", "Managed", 16)
+    assert (second.namespace, second.service, second.mode) == ("default", "chat", "Managed")
     assert [worker.name for worker in second.signals.workers] == ["prefill-0"]
 
 

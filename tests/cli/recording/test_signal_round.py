@@ -11,7 +11,7 @@ from legato_cli.recording import signal_round
 from legato_cli.recording.signal_round import BadRound
 from legato_operator.autoscaler.signals import Signals
 
-KNOWN = Signals((prefiller(), decoder(sample_age=None, blocks=None)), arriving(600, 2000))
+KNOWN = Signals((prefiller(), decoder(sample_age=None, blocks=None), decoder("decode-1")), arriving(600, 2000))
 
 
 @settings(max_examples=50)
@@ -52,7 +52,7 @@ def _broken(**changes):
         (_broken(signals__traffic__recent_seconds=0), "seconds and recent_seconds must be above 0"),
         (_broken(desired={}), "the same pools"),
         (_broken(targets={"decode": 1}), "the same pools"),
-        (_broken(block_size=0), "block_size must be 1 or more"),
+        (_broken(signals__workers__2__blocks__size=0), "size of blocks must be 1 or more"),
         (_broken(time=None), "Expected `float`"),
     ],
 )

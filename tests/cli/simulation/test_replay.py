@@ -91,15 +91,16 @@ def test_a_round_without_traffic_keeps_the_replayed_sizes_and_is_counted():
     assert found.timeline[-1].reasons["prefill"] == "MetricsMissing"
 
 
-def test_kv_pressure_does_not_depend_on_the_manifests_block_size():
-    """Blocks were counted by the recorded size."""
-    full = changed(QUIET, "decode", blocks=Blocks(500, 0, 400), running=4)
+def test_kv_pressure_depends_on_the_recorded_size_of_blocks_and_not_on_the_manifests():
     waits = Traffic(60.0, (), 10.0, (), held=10, held_prompt_tokens=16_000, output=OutputLengths(500, 0))
-    held = dataclasses.replace(full, traffic=waits)
-    sizes = [replay([recorded_round(0, held, block_size=16)], spec(engine={"blockSize": s})) for s in (16, 64)]
-    assert sizes[0].timeline == sizes[1].timeline
-    other = replay([recorded_round(0, held, block_size=64)], spec())
-    assert other.timeline[0].replayed["decode"] < sizes[0].timeline[0].replayed["decode"]
+
+    def timeline(recorded, given):
+        full = changed(QUIET, "decode", blocks=Blocks(500, 0, 400, size=recorded), running=4)
+        held = dataclasses.replace(full, traffic=waits)
+        return replay([recorded_round(0, held)], spec(engine={"blockSize": given})).timeline
+
+    assert timeline(16, 16) == timeline(16, 64)
+    assert timeline(64, 16)[0].replayed["decode"] < timeline(16, 16)[0].replayed["decode"]
 
 
 def test_every_change_is_recorded_with_its_terms():

@@ -54,9 +54,9 @@ def adapted(monkeypatch):
     """The tokens of each row with an adapter that is computed, and how many layers that adds to."""
     rows, logits = [], Runner.logits
 
-    def noted(runner, given):
+    def noted(runner, given, *before):
         rows.extend((len(row.tokens), len(row.adapter.updates)) for row in given if row.adapter is not None)
-        return logits(runner, given)
+        return logits(runner, given, *before)
 
     monkeypatch.setattr(Runner, "logits", noted)
     return rows

@@ -127,6 +127,23 @@ def test_a_queue_that_waits_for_decode_room_scales_decode_and_not_prefill():
     assert made["decode"].wish == 29  # (980 + 25,000 + 0) / (1,000 x 0.9) = 28.9
 
 
+@pytest.mark.parametrize(("size", "wish"), [(16, 29), (32, 15)])
+def test_what_is_held_is_counted_in_the_blocks_that_workers_have(size, wish):
+    """Whatever the manifest says that they will have."""
+    held = {"held": 50, "held_tokens": 4_000_000, "held_prompt_tokens": 400_000, "head_wait": {"decode_room": 2.0}}
+    full = decoder(blocks=Blocks(20, 0, 980, size=size), running=20)
+    assert _decide(Signals((prefiller(), full), arriving(120, 2000, **held)))["decode"].wish == wish
+
+
+def test_blocks_of_two_sizes_are_added_by_their_tokens():
+    """While `blockSize` changes: 900 of 64 tokens are 3,600 of 16, of which four workers have 1,000 each."""
+    old = [decoder(f"decode-{i}", blocks=Blocks(1000, 0, 0), running=1) for i in range(3)]
+    new = decoder("decode-3", blocks=Blocks(100, 0, 900, size=64), running=1)
+    terms = _decide(Signals((prefiller(), *old, new), arriving(0, 2000)))["decode"].terms
+    (told,) = [term for term in terms if term.reason == decision.KV_BLOCKS]
+    assert (told.numbers["used"], told.numbers["capacity"]) == (3600, 1000)
+
+
 def test_a_queue_that_waits_for_prefill_does_not_scale_decode():
     held = {"held": 50, "held_tokens": 1_600_000, "head_wait": {"prefill": 2.0}}
     made = _decide(Signals((prefiller(), decoder()), arriving(120, 2000, **held)))

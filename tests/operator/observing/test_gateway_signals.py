@@ -48,7 +48,7 @@ def _with(report, **fields):
 
 
 def load(worker="decode-0", age=0.5, load=LOAD):
-    return ReportedLoad(worker, "epoch", "decode", 16, age, load)
+    return ReportedLoad(worker, "epoch", "decode", 32, age, load)
 
 
 class Scripted:
@@ -148,7 +148,7 @@ def test_each_worker_counts_once_as_it_told_last(gateways, build):
     signals = gateways.look(build, *pods, gateway_0=told(workers=older), gateway_1=told(name="h", workers=(load(),)))
     (found,) = signals.workers
     assert (found.name, found.pool, found.sample_age) == ("decode-0", "decode", 0.5)
-    assert found.blocks == Blocks(10, 20, 60, 1, granted=6, pending=7, growth=8)
+    assert found.blocks == Blocks(10, 20, 60, 1, granted=6, pending=7, growth=8, size=32)
     assert (found.queue_tokens, found.parked_tokens, found.slots) == (700, 300, 64)
     assert (found.running, found.waiting, found.context_tokens) == (4, 4, 900)
     assert found.prefill_cost.per_token == pytest.approx(2e-4)

@@ -52,6 +52,7 @@ def _checked_look(world, broken_off=None):
     before = {pool: _workers(world, pool) for pool in POOLS}
     waiting = {(pool, pod.revision) for pool in POOLS for pod in before[pool] if pod.unschedulable and not pod.ready}
     held, ready = _gpus(world), {pool: len(world.ready(pool)) for pool in POOLS}
+    differ = {pool: _sizes_differ(world, pool) for pool in POOLS}  # also if the last old one goes in this pass
     for action in world.steps(broken_off):
         assert _gpus(world) <= max(budget, held)
         sizes = {pool: len(_workers(world, pool)) for pool in POOLS}
@@ -68,7 +69,9 @@ def _checked_look(world, broken_off=None):
         rolling = any(pod.revision != world.made.status["pools"][pool]["revision"] for pod in before[pool])
         fewest = roles.bounds(spec, pool).min - (_spare(world) if rolling else 0)
         assert len(_workers(world, pool)) >= min(len(before[pool]), fewest)
-        taken = 1 if _sizes_differ(world, pool) else 0  # old workers hold what more of the new ones need
+        taken = (
+            1 if differ[pool] or _sizes_differ(world, pool) else 0
+        )  # old workers hold what more of the new ones need
         assert len(world.ready(pool)) >= min(ready[pool] - taken, target - _spare(world))
 
 
