@@ -3,12 +3,13 @@
 """
 
 import mmap
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 
 import torch
 
 from legato_engine.transfer.checksum import MASK, weights
+from legato_engine.transfer.runs import runs
 
 _WORD = 8
 
@@ -66,29 +67,25 @@ class CudaCopies:
         return self._slots.data_ptr()
 
     def to_slots(self, blocks: Sequence[int], slots: Sequence[int]) -> CudaCopy:
-        moves = [(self._slots[slot], self._blocks[block]) for block, slot in zip(blocks, slots, strict=True)]
-        return self._begin(self._out, moves, blocks)
+        with _current(self._out):
+            for block, slot, count in runs(blocks, slots):
+                self._slots[slot : slot + count].copy_(self._blocks[block : block + count], non_blocking=True)
+            return self._summed(blocks)
 
     def to_blocks(self, slots: Sequence[int], blocks: Sequence[int]) -> CudaCopy:
-        moves = [(self._blocks[block], self._slots[slot]) for block, slot in zip(blocks, slots, strict=True)]
-        return self._begin(self._in, moves, blocks)
+        with _current(self._in):
+            for slot, block, count in runs(slots, blocks):
+                self._blocks[block : block + count].copy_(self._slots[slot : slot + count], non_blocking=True)
+            return self._summed(blocks)
 
-    def _begin(
-        self,
-        stream: torch.cuda.Stream | None,
-        moves: Iterable[tuple[torch.Tensor, torch.Tensor]],
-        blocks: Sequence[int],
-    ) -> CudaCopy:
-        """Copies to the first of each pair from the second, then sums up the blocks."""
-        with _current(stream):
-            for target, source in moves:
-                target.copy_(source, non_blocking=True)
-            sums = torch.empty(0, dtype=torch.int64)
-            if self._weights is not None and blocks:
-                found = torch.stack([(self._blocks[block] * self._weights).sum() for block in blocks])
-                sums = torch.empty(len(blocks), dtype=torch.int64, pin_memory=self._on_device)
-                sums.copy_(found, non_blocking=True)
-            return CudaCopy(CudaEvent(self._device) if self._on_device else None, sums)
+    def _summed(self, blocks: Sequence[int]) -> CudaCopy:
+        """After all that was begun on the current stream."""
+        sums = torch.empty(0, dtype=torch.int64)
+        if self._weights is not None and blocks:
+            found = torch.stack([(self._blocks[block] * self._weights).sum() for block in blocks])
+            sums = torch.empty(len(blocks), dtype=torch.int64, pin_memory=self._on_device)
+            sums.copy_(found, non_blocking=True)
+        return CudaCopy(CudaEvent(self._device) if self._on_device else None, sums)
 
 
 def _stream(device: torch.device) -> torch.cuda.Stream:
