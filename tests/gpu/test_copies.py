@@ -1,10 +1,13 @@
 """Blocks copied between an arena and the host's memory, as hand-offs do it where UCX does not reach the arena."""
 
 import time
+from functools import partial
 
 import torch
 from places import Place, over
 
+from legato_engine.kernels.block_sums.triton import sum_blocks
+from legato_engine.kernels.configurations import choose
 from legato_engine.transfer.checksum import MASK, weights
 from legato_engine.transfer.cuda import CudaCopies, CudaCopy
 
@@ -18,6 +21,11 @@ def _await(copy: CudaCopy) -> list[int]:
     return copy.sums()
 
 
+def _shuffled(count: int, run: int) -> list[int]:
+    """0 … count - 1, of which `run` neighbours at a time stay together."""
+    return torch.arange(count).view(-1, run)[torch.randperm(count // run)].flatten().tolist()
+
+
 @over(words=(64, 1 << 18), repeated=(1, 20))
 def test_round_trips(place: Place, dtype: torch.dtype, words: int, repeated: int) -> None:
     """Half of the blocks go out, and come back to the others, while more is computed than copied."""
@@ -26,12 +34,13 @@ def test_round_trips(place: Place, dtype: torch.dtype, words: int, repeated: int
     arena = torch.randint(-(1 << 62), 1 << 62, (BLOCKS, words), device=place.device)
     expected, factors = arena.cpu(), torch.from_numpy(weights(words).view("int64"))
     sums = [int((block * factors).sum()) & MASK for block in expected]
-    copies = CudaCopies(arena, BLOCKS, SLOTS, checksum=True)
+    summing = partial(sum_blocks, config=choose("sum_blocks", {}, place.chip))
+    copies = CudaCopies(arena, BLOCKS, SLOTS, summing)
     if place.device.type == "cuda":
         torch.cuda.synchronize()
     for _ in range(repeated):
-        order = torch.randperm(BLOCKS).tolist()
-        out, back, slots = order[:SLOTS], order[-SLOTS:], torch.randperm(SLOTS).tolist()
+        order = _shuffled(BLOCKS, 4)
+        out, back, slots = order[:SLOTS], order[-SLOTS:], _shuffled(SLOTS, 3)
         busy = place.random(512, 512, dtype=dtype)
         busy @ busy
         assert _await(copies.to_slots(out, slots)) == [sums[block] for block in out]

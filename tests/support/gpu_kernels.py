@@ -13,6 +13,7 @@ import torch
 
 from legato_engine.kernels import ahead
 from legato_engine.kernels.attention import triton as attention
+from legato_engine.kernels.block_sums.triton import sum_blocks
 from legato_engine.kernels.configurations import choose, triton_minor
 from legato_engine.kernels.inspection import inspect
 from legato_engine.kernels.rms_norm.triton import add_rms_norm
@@ -26,6 +27,7 @@ BEGIN, END = "<!-- begin generated -->\n", "<!-- end generated -->\n"
 DTYPE = torch.bfloat16
 KV_HEADS, TOKENS, ROWS, BLOCKS = 2, 256, 16, 64
 HIDDEN, INNER, VOCAB, EPS = 4096, 14336, 128256, 1e-5
+WORDS = 1 << 18  # of 64 bits, in a block of 2 MiB
 SHOWN = {"TILE_M", "TILE_N", "ROWS", "TOKENS", "HEADS", "WIDTH", "TILE", "CHUNK", "ENTRIES"}
 HEAD = (
     "| kernel | shape | configuration | registers | spilled bytes | shared bytes | products | tiles in flight |",
@@ -74,6 +76,8 @@ def _cases(chip: str) -> Iterator[tuple[str, Launch]]:
         f"inner {INNER}",
         partial(silu_mul, empty(TOKENS, 2 * INNER), empty(TOKENS, INNER), choose("silu_mul", {}, chip)),
     )
+    words = torch.empty(BLOCKS, WORDS, dtype=torch.int64)
+    yield f"blocks of {WORDS} words", partial(sum_blocks, words, ints(ROWS), words[0], choose("sum_blocks", {}, chip))
 
 
 def attend(chip: str, head_dim: int, group: int, block_size: int) -> None:

@@ -5,7 +5,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from legato_engine import memory
 from legato_engine.adapters.catalog import AdapterCatalog
 from legato_engine.adapters.resident import ResidentAdapters
 from legato_engine.core.channel import Channel
@@ -24,7 +23,6 @@ from legato_engine.transfer.agent import TransferAgent
 from legato_engine.transfer.certificates import HandoffCertificates
 from legato_engine.transfer.channels import Channels
 from legato_engine.transfer.checksum import ArenaMemory
-from legato_engine.transfer.staging import Staging, slot_counts
 from legato_protocol import model_digest
 from legato_protocol.adapter_list import AdapterList
 from legato_protocol.flags import SettingsError
@@ -155,12 +153,15 @@ def scheduler_limits(settings: WorkerSettings, max_length: int) -> SchedulerLimi
 
 
 def _agent(settings: WorkerSettings, runner: StepRunner, max_length: int, epoch: str, clock: Clock) -> TransferAgent:
+    """Raises LinkError, TooLittleMemory, KernelFailed."""
     from legato_engine.transfer import ucx
 
     arena, channels, staging = runner.arena, _channels(settings), None
     address, nbytes = arena.address, arena.nbytes
     if not arena.on_host:
-        staging = _staging(settings, runner, max_length)
+        from legato_engine.core import device_staging  # imports torch and triton
+
+        staging = device_staging.of_worker(settings, runner, max_length)
         address, nbytes = staging.copies.address, staging.slots * runner.layout.block_bytes
     link = ucx.open(settings.transport, _reachable(settings), address, nbytes, settings.transfer_ports)
     return TransferAgent(
@@ -178,17 +179,6 @@ def _agent(settings: WorkerSettings, runner: StepRunner, max_length: int, epoch:
         channels=channels,
         staging=staging,
     )
-
-
-def _staging(settings: WorkerSettings, runner: StepRunner, max_length: int) -> Staging:
-    """Slots in the host's memory. Raises TooLittleMemory."""
-    from legato_engine.transfer.cuda import CudaCopies
-
-    layout, free = runner.layout, memory.available() // settings.memory_share
-    longest, many = layout.blocks_for(max_length), settings.role != "prefill"
-    landing, ring = slot_counts(layout.block_bytes, longest, runner.num_blocks, free, many)
-    copies = CudaCopies(runner.arena.blocks, runner.num_blocks, landing + ring, settings.checksum)
-    return Staging.over(copies, landing, ring)
 
 
 def _channels(settings: WorkerSettings) -> Channels:

@@ -7,7 +7,10 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import torch
 
 ANY = "any"  # a chip or version of Triton
 FILE = Path(__file__).with_name("configurations.json")
@@ -135,7 +138,7 @@ def triton_minor() -> str:
     return ".".join(triton.__version__.split(".")[:2])
 
 
-def chip_of(device: int = 0) -> str:
+def chip_of(device: "torch.device | int" = 0) -> str:
     """The name of a CUDA device's chip, as the table spells it."""
     import torch
 

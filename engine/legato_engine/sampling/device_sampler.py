@@ -72,7 +72,7 @@ class DeviceSampler:
         parts = []
         for first in range(0, len(draws), self._at_once):
             piece = slice(first, first + self._at_once)
-            with compiling(self._device):
+            with compiling(self._device.chip):
                 parts.append(self._launch(logits, draws[piece], rows[piece], lines, bits))
             lines, bits = lines[:0], bits[:0]
         return Pending(parts, self._device.mark())

@@ -7,7 +7,6 @@ for the wrong tokens, do not pass.
 """
 
 from collections.abc import Sequence
-from functools import cached_property
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -56,7 +55,7 @@ class ArenaMemory:
         if isinstance(arena, np.ndarray):
             self._words = arena.reshape(-1).view(np.uint64).reshape(num_blocks, -1)
         elif arena.device.type == "cpu":
-            self._words = _signed(arena, num_blocks).numpy().view(np.uint64)
+            self._words = _signed(arena).numpy().view(np.uint64).reshape(num_blocks, -1)
         self._weights = weights(self.block_bytes // _WORD)
 
     def address_of(self, block: int) -> int:
@@ -67,29 +66,14 @@ class ArenaMemory:
         return self.num_blocks * self.block_bytes
 
     def sums(self, blocks: Sequence[int]) -> list[int]:
-        """The sum of each block's bytes, as they are now."""
-        if self._words is not None:
-            return [int(np.einsum("i,i", self._words[block], self._weights)) for block in blocks]
-        return self._device_sums(blocks)
-
-    def _device_sums(self, blocks: Sequence[int]) -> list[int]:
-        import torch
-
-        assert isinstance(self._arena, torch.Tensor)
-        rows = _signed(self._arena, self.num_blocks)[torch.tensor(blocks, device=self._arena.device)]
-        return [total & MASK for total in (rows * self._factors).sum(1).tolist()]
-
-    @cached_property
-    def _factors(self) -> "torch.Tensor":
-        """The weights where a device reads them."""
-        import torch
-
-        assert isinstance(self._arena, torch.Tensor)
-        return torch.from_numpy(self._weights.view(np.int64)).to(self._arena.device)
+        """The sum of each block's bytes, as they are now. Raises ValueError where only a device reads them."""
+        if self._words is None:
+            raise ValueError("an arena that the host does not read")
+        return [int(np.einsum("i,i", self._words[block], self._weights)) for block in blocks]
 
 
-def _signed(arena: "torch.Tensor", num_blocks: int) -> "torch.Tensor":
-    """The words of each block; torch knows no unsigned ones that it can multiply."""
+def _signed(arena: "torch.Tensor") -> "torch.Tensor":
+    """All words: numpy does not know every type that blocks may have."""
     import torch  # whoever has a tensor has loaded it
 
-    return arena.view(-1).view(torch.int64).view(num_blocks, -1)
+    return arena.view(-1).view(torch.int64)

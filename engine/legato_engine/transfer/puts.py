@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from legato_engine.transfer.device import DeviceEvent
 from legato_engine.transfer.link import PutSpan
+from legato_engine.transfer.runs import runs
 
 
 @dataclass(slots=True, eq=False)
@@ -30,12 +31,7 @@ def spans(blocks: Sequence[int], local: int, targets: Sequence[int], remote: int
 
     Blocks of `size` bytes; those that are neighbours in both arenas, in the same order, share a span.
     """
-    found: list[PutSpan] = []
-    for block, target in zip(blocks, targets, strict=True):
-        here, there = local + block * size, remote + target * size
-        last = found[-1] if found else None
-        if last and (here, there) == (last.local + last.length, last.remote + last.length):
-            found[-1] = PutSpan(last.local, last.remote, last.length + size)
-        else:
-            found.append(PutSpan(here, there, size))
-    return found
+    return [
+        PutSpan(local + run.source * size, remote + run.target * size, run.length * size)
+        for run in runs(blocks, targets)
+    ]

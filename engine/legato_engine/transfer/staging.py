@@ -6,6 +6,7 @@ takes its landing slots all at once or waits for them, in the order of the grant
 sequence; a put holds its slots of the ring only until it has ended. So none waits for another that waits for it.
 """
 
+import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -24,23 +25,25 @@ class Slots:
     def __init__(self, first: int, count: int) -> None:
         self.count = count
         self._own = range(first, first + count)
-        self._free = list(reversed(self._own))
+        self._free = list(self._own)  # a heap
 
     @property
     def free(self) -> int:
         return len(self._free)
 
     def take(self, count: int) -> tuple[int, ...] | None:
-        """As many slots, or none while there are fewer."""
+        """As many slots, the lowest ones in their order, as neighbours are moved together; or none while there are
+        fewer."""
         if count > len(self._free):
             return None
-        return tuple(self._free.pop() for _ in range(count))
+        return tuple(heapq.heappop(self._free) for _ in range(count))
 
     def give_back(self, slots: Sequence[int]) -> None:
         """Raises ValueError for a slot that is free, or not of these."""
         if not set(slots) <= set(self._own) - set(self._free) or len(set(slots)) < len(slots):
             raise ValueError(f"slots {list(slots)} were not all taken from {self._own}")
-        self._free.extend(reversed(slots))
+        for slot in slots:
+            heapq.heappush(self._free, slot)
 
 
 @dataclass(frozen=True, slots=True)

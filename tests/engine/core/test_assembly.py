@@ -31,7 +31,7 @@ class DeviceArena(Arena):
 
 
 def runner_of(arena):
-    return SimpleNamespace(layout=LAYOUT, num_blocks=BLOCKS, kv_revision="kv", arena=arena)
+    return SimpleNamespace(layout=LAYOUT, num_blocks=BLOCKS, kv_revision="kv", arena=arena, fallback="")
 
 
 def test_limits_of_the_scheduler_are_those_of_the_settings() -> None:

@@ -68,10 +68,10 @@ def test_steps_with_an_adapter_are_computed_before_the_first_request_for_one(loa
     assert adapted == []
     layers = 4 * MODEL.layers  # q, k and v are one linear layer, gate and up another
     load(LISTED)
-    assert adapted == [(1, layers), (SETTINGS.block_size, layers)]
+    assert adapted == [(1, layers), (SETTINGS.tokens_per_block, layers)]
     adapted.clear()
     load(replace(SETTINGS, adapters=(("sql", str(adapter)),)))
-    assert adapted == [(1, layers), (SETTINGS.block_size, layers)]
+    assert adapted == [(1, layers), (SETTINGS.tokens_per_block, layers)]
 
 
 def test_an_adapter_of_a_list_is_taken_within_its_own_bound(load, adapter):

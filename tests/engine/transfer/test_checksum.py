@@ -75,6 +75,13 @@ def test_an_arenas_figures():
     assert memory.sums([]) == []
 
 
+def test_what_the_host_does_not_read_is_not_summed_up_there():
+    memory = ArenaMemory(torch.empty(4 * BYTES, dtype=torch.uint8, device="meta"), 4)
+    assert memory.block_bytes == BYTES
+    with pytest.raises(ValueError, match="an arena that the host does not read"):
+        memory.sums([0])
+
+
 def test_the_sum_is_the_same_in_every_process_and_release():
     """Two workers of one KV revision may be of different releases."""
     assert weights(3).tolist() == WEIGHTS

@@ -7,8 +7,6 @@ import torch
 from handoff_pair import BLOCKS, HASHES, ROOT, Pair
 
 from legato_engine.errors import TooLittleMemory
-from legato_engine.transfer.checksum import ArenaMemory
-from legato_engine.transfer.cuda import CudaCopies
 from legato_engine.transfer.device import LOOK
 from legato_engine.transfer.events import Aborted, Arrived, Granted, GrantRevoked
 from legato_engine.transfer.staging import Slots, Staging, slot_counts
@@ -27,6 +25,16 @@ def test_slots_are_taken_all_or_not_at_all():
         with pytest.raises(ValueError, match="were not all taken"):
             slots.give_back(wrong)
     assert slots.free == 3
+
+
+def test_the_lowest_free_slots_are_taken_in_their_order():
+    """However they came back, so that most of them are neighbours."""
+    slots = Slots(10, 8)
+    taken = slots.take(8)
+    for slot in (15, 11, 17, 12, 10):
+        slots.give_back([slot])
+    assert taken == (10, 11, 12, 13, 14, 15, 16, 17)
+    assert slots.take(4) == (10, 11, 12, 15)
 
 
 @pytest.mark.parametrize(
@@ -60,21 +68,6 @@ def test_too_little_memory_of_the_host_is_refused_with_what_is_needed():
 
 def test_a_put_takes_a_quarter_of_the_ring():
     assert [Staging(None, Slots(0, 8), Slots(8, ring)).largest_put for ring in (1, 4, 33)] == [1, 1, 8]
-
-
-@pytest.mark.parametrize("checksum", [True, False])
-def test_copies_are_exact_and_summed_up(checksum):
-    with torch.inference_mode():  # as a runner makes it
-        arena = torch.randint(-(1 << 62), 1 << 62, (6, 3, 32), dtype=torch.int64)
-    original, memory = arena.clone(), ArenaMemory(arena, 6)
-    copies = CudaCopies(arena, 6, 4, checksum)
-    out = copies.to_slots([5, 1], [3, 0])
-    assert out.done()
-    assert out.sums() == (memory.sums([5, 1]) if checksum else [])
-    back = copies.to_blocks([3, 0], [0, 2])
-    assert torch.equal(arena, original[[5, 1, 1, 3, 4, 5]])
-    assert back.sums() == (memory.sums([0, 2]) if checksum else [])
-    assert copies.nbytes == 4 * 3 * 32 * 8
 
 
 def staged(landing=4, ring=4, delay=0.0):

@@ -69,9 +69,8 @@ def _checked_look(world, broken_off=None):
         rolling = any(pod.revision != world.made.status["pools"][pool]["revision"] for pod in before[pool])
         fewest = roles.bounds(spec, pool).min - (_spare(world) if rolling else 0)
         assert len(_workers(world, pool)) >= min(len(before[pool]), fewest)
-        taken = (
-            1 if differ[pool] or _sizes_differ(world, pool) else 0
-        )  # old workers hold what more of the new ones need
+        # Old workers hold what more of the new ones need.
+        taken = 1 if differ[pool] or _sizes_differ(world, pool) else 0
         assert len(world.ready(pool)) >= min(ready[pool] - taken, target - _spare(world))
 
 

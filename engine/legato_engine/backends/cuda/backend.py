@@ -73,7 +73,7 @@ class CudaBackend:
 
     def logits(self, forward: Forward, inputs: StepInputs, arena: torch.Tensor) -> torch.Tensor:
         """Raises KernelFailed."""
-        with compiling(self._device):
+        with compiling(self._device.chip):
             return self._logits(forward, inputs, arena)
 
     def _logits(self, forward: Forward, inputs: StepInputs, arena: torch.Tensor) -> torch.Tensor:

@@ -3,15 +3,14 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from legato_engine.backends.cuda.device import Device
 from legato_engine.errors import KernelFailed
 from legato_engine.kernels.triton_errors import VERSION, TritonError
 
 
 @contextmanager
-def compiling(device: Device) -> Iterator[None]:
-    """Raises KernelFailed. Kernels are compiled when they are launched for the first time."""
+def compiling(chip: str) -> Iterator[None]:
+    """Raises KernelFailed. Kernels are compiled when they are launched for the first time; `chip` is for the text."""
     try:
         yield
     except TritonError as error:
-        raise KernelFailed(f"Triton {VERSION} cannot compile or start a kernel on {device.chip}: {error}") from error
+        raise KernelFailed(f"Triton {VERSION} cannot compile or start a kernel on {chip}: {error}") from error

@@ -9,6 +9,7 @@ import time
 import torch
 from secured_workers import channels
 
+from legato_engine.kernels.block_sums.naive import sum_blocks
 from legato_engine.transfer import ucx
 from legato_engine.transfer.agent import TransferAgent
 from legato_engine.transfer.checksum import ArenaMemory
@@ -28,7 +29,7 @@ def main() -> None:
     memory, staging = ArenaMemory(arena, BLOCKS), None
     reached = memory.address, memory.length
     if order["staged"]:
-        copies = CudaCopies(arena, BLOCKS, BLOCKS + RING, checksum=True)
+        copies = CudaCopies(arena, BLOCKS, BLOCKS + RING, sum_blocks)
         staging = Staging.over(copies, BLOCKS, RING)
         reached = copies.address, copies.nbytes
     link = ucx.open(order["transport"], "127.0.0.1", *reached)

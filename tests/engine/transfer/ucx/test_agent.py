@@ -16,6 +16,7 @@ import torch
 from readiness import wait_readable
 from secured_workers import NAME, channels
 
+from legato_engine.kernels.block_sums.naive import sum_blocks
 from legato_engine.transfer import ucx
 from legato_engine.transfer.agent import TransferAgent
 from legato_engine.transfer.checksum import ArenaMemory
@@ -42,7 +43,7 @@ class Pair:
         memory, staging = ArenaMemory(self.arena, BLOCKS), None
         reached = memory.address, memory.length
         if "here" in staged:
-            copies = CudaCopies(self.arena, BLOCKS, BLOCKS + RING, checksum=True)
+            copies = CudaCopies(self.arena, BLOCKS, BLOCKS + RING, sum_blocks)
             staging = Staging.over(copies, BLOCKS, RING)
             reached = copies.address, copies.nbytes
         link = ucx.open(transport, "127.0.0.1", *reached)

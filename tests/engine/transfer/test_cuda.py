@@ -1,0 +1,83 @@
+"""Copies between an arena and slots of the host's memory, with an arena that the host reaches, too."""
+
+from functools import partial
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from legato_engine.kernels.block_sums import naive, triton
+from legato_engine.kernels.configurations import Configuration
+from legato_engine.transfer.checksum import ArenaMemory
+from legato_engine.transfer.cuda import CudaCopies
+
+BLOCKS, SLOTS, WORDS = 6, 4, 100
+KERNEL = partial(triton.sum_blocks, config=Configuration({"TILE": 64}))
+
+
+class Counted:
+    """Notes which blocks are summed up together."""
+
+    def __init__(self):
+        self.calls = []
+
+    def __call__(self, words, ids, weights):
+        self.calls.append(ids.tolist())
+        return KERNEL(words, ids, weights)
+
+
+class Copied(TorchDispatchMode):
+    """Notes how many blocks each copy of torch's moves."""
+
+    def __init__(self):
+        super().__init__()
+        self.counts = []
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        if function is torch.ops.aten.copy_.default and args[0].shape[1:] == (WORDS,):
+            self.counts.append(len(args[0]))
+        return function(*args, **(kwargs or {}))
+
+
+def make_arena():
+    with torch.inference_mode():  # as a runner makes it
+        return torch.randint(-(1 << 62), 1 << 62, (BLOCKS, 2, WORDS // 2), dtype=torch.int64)
+
+
+@pytest.mark.parametrize("sum_blocks", [KERNEL, naive.sum_blocks, None], ids=["kernel", "torch", "no checksum"])
+def test_copies_are_exact_and_summed_up(sum_blocks):
+    arena = make_arena()
+    original, memory = arena.clone(), ArenaMemory(arena, BLOCKS)
+    copies = CudaCopies(arena, BLOCKS, SLOTS, sum_blocks)
+    out = copies.to_slots([5, 1], [3, 0])
+    assert out.done()
+    assert out.sums() == (memory.sums([5, 1]) if sum_blocks else [])
+    back = copies.to_blocks([3, 0], [0, 2])
+    assert torch.equal(arena, original[[5, 1, 1, 3, 4, 5]])
+    assert back.sums() == (memory.sums([0, 2]) if sum_blocks else [])
+    assert copies.nbytes == SLOTS * WORDS * 8
+
+
+def test_neighbours_are_copied_together_and_all_blocks_summed_up_together():
+    arena, counted = make_arena(), Counted()
+    original = arena.clone()
+    copies = CudaCopies(arena, BLOCKS, SLOTS, counted)
+    counted.calls.clear()
+    with Copied() as out:
+        copies.to_slots([3, 4, 5, 1], [0, 1, 2, 3])
+    with Copied() as back:
+        copies.to_blocks([2, 3, 0, 1], [0, 1, 4, 5])
+    assert (out.counts, back.counts) == ([3, 1], [2, 2])
+    assert torch.equal(arena, original[[5, 1, 2, 3, 3, 4]])
+    assert counted.calls == [[3, 4, 5, 1], [0, 1, 4, 5]]
+
+
+@pytest.mark.parametrize("sum_blocks", [KERNEL, naive.sum_blocks], ids=["kernel", "torch"])
+def test_nothing_to_copy_has_no_sums(sum_blocks):
+    assert CudaCopies(make_arena(), BLOCKS, SLOTS, sum_blocks).to_slots([], []).sums() == []
+
+
+def test_a_kernel_is_compiled_before_anything_is_handed_over():
+    counted = Counted()
+    CudaCopies(make_arena(), BLOCKS, SLOTS, counted)
+    assert counted.calls == [[0]]
