@@ -13,12 +13,12 @@ import torch
 import triton
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from legato_engine.kernels.attention import triton as attention
+from legato_engine.kernels.attention.made_step import BLOCK_MAJOR, MadeStep, Shape
 from legato_engine.kernels.configurations import choose
 
-LAYERS, DIM = 2, 128
+DIM = 128
 LAYOUTS = {  # where the axes of blocks, layers, keys or values, KV heads, and places lie in memory
-    "block-major": (0, 1, 2, 3, 4),
+    "block-major": BLOCK_MAJOR,
     "heads outermost": (3, 0, 1, 2, 4),
     "layer-major": (1, 0, 2, 3, 4),
 }
@@ -66,7 +66,7 @@ class Bench:
         for rows in self.sizes.rows:
             for layout in LAYOUTS:
                 for block in (16, 32, 64):
-                    step = Step(self, [(self.sizes.context - 1, 1)] * rows, group, block, layout)
+                    step = _step(self, [(self.sizes.context - 1, 1)] * rows, group, block, layout)
                     kv = rows * self.sizes.context * self.sizes.kv_heads * DIM * 2 * self.sizes.dtype.itemsize
                     rate = kv / self.seconds(step.attend)
                     what = f"decode, {rows} rows at {self.sizes.context}, group {group}, {layout}, blocks of {block}"
@@ -83,7 +83,7 @@ class Bench:
                 yield {"what": what, "rate": peers[name] / 1e12, "unit": "TFLOP/s"}
         for layout in LAYOUTS:
             for block in (16, 32, 64):
-                step = Step(self, [(0, tokens)], group, block, layout)
+                step = _step(self, [(0, tokens)], group, block, layout)
                 rate = amount / self.seconds(step.attend)
                 what = f"prompt of {tokens}, group {group}, {layout}, blocks of {block}"
                 shares = {f"of {name}": rate / peer for name, peer in peers.items()}
@@ -103,38 +103,10 @@ class Bench:
         return torch.randn(shape, dtype=self.sizes.dtype, device=self.device)
 
 
-class Step:
-    """Attention of rows (tokens before, tokens), planned, over one layer of an arena whose blocks are shuffled."""
-
-    def __init__(self, bench: Bench, rows: list[tuple[int, int]], group: int, block: int, layout: str) -> None:
-        kv_heads, device = bench.sizes.kv_heads, bench.device
-        longest = max(-(-sum(row) // block) for row in rows)
-        self.layer = _arena(bench, longest * len(rows), block, layout)
-        self.tables = torch.randperm(longest * len(rows), device=device).int().view(len(rows), longest)
-        self.starts = torch.tensor([0, *[count for _, count in rows]], device=device).cumsum(0).int()
-        self.lengths = torch.tensor([sum(row) for row in rows], device=device).int()
-        tokens, heads = sum(count for _, count in rows), group * kv_heads
-        self.queries = bench.random(tokens, heads + 2 * kv_heads, DIM)[:, :heads]
-        self.out = torch.empty(tokens, heads, DIM, dtype=self.queries.dtype, device=device)
-        shape = {"head_dim": DIM, "block_size": block, "group": group}
-        self.chosen = [choose(f"{name}_attention", shape, bench.chip) for name in ("decode", "prefill")]
-        self.prompts = any(count > attention.DECODE_QUERIES for _, count in rows)
-        self.work = attention.Work(len(rows), tokens, heads, kv_heads, DIM, block, device, bench.processors)
-        attention.plan(self.starts, self.lengths, self.work, None, *self.chosen)
-
-    def attend(self) -> None:
-        attention.attend(
-            self.queries, self.layer, self.starts, self.lengths, self.tables, self.work, None, self.out, *self.chosen,
-            self.prompts,
-        )  # fmt: skip
-
-
-def _arena(bench: Bench, blocks: int, block: int, layout: str) -> torch.Tensor:
-    """A layer [blocks, 2, kv_heads, block, DIM] of an arena that lies in memory as `layout` says."""
-    order = LAYOUTS[layout]
-    shape = (blocks, LAYERS, 2, bench.sizes.kv_heads, block)
-    memory = bench.random(*(shape[axis] for axis in order), DIM)
-    return memory.permute(*(order.index(axis) for axis in range(5)), 5)[:, 0]
+def _step(bench: Bench, rows: list[tuple[int, int]], group: int, block: int, layout: str) -> MadeStep:
+    shape = Shape(DIM, group, bench.sizes.kv_heads, block, bench.sizes.dtype, bench.device, bench.processors)
+    decode, prefill = (choose(f"{name}_attention", shape.named, bench.chip) for name in ("decode", "prefill"))
+    return MadeStep(shape, rows, decode, prefill, LAYOUTS[layout])
 
 
 def on_gpu() -> Bench:

@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from legato_cli import bench, chat, logs, prepare, up, validate
+from legato_cli import bench, chat, logs, prepare, tune, up, validate
 from legato_cli.recording import arguments as record
 from legato_cli.simulation import arguments as simulate
 from legato_engine import metrics as worker_metrics
@@ -52,6 +52,7 @@ def test_docs_know_every_flag(command, module):
         (simulate, "simulate.md", "Every flag"),
         (prepare, "settings.md", "`legato prepare`"),
         (record, "settings.md", "`legato record`"),
+        (tune, "settings.md", "`legato tune`"),
         (up, "settings.md", "`legato up`"),
         (validate, "settings.md", "`legato validate`"),
         (logs, "settings.md", "`legato logs`"),

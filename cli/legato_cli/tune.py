@@ -1,0 +1,110 @@
+"""`legato tune`: finds configurations of Triton's kernels for the GPU of this machine, and writes them to the table."""
+
+import argparse
+import os
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from legato_protocol import flags
+
+if TYPE_CHECKING:
+    from legato_engine.kernels.configurations import Table
+    from legato_engine.kernels.tuning.cases import Place
+    from legato_engine.kernels.tuning.search import Case, Found
+
+
+def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Register `legato tune`."""
+    parser = subparsers.add_parser(
+        "tune",
+        help="find the fastest configurations of the kernels for this machine's GPU",
+        description="Times the kernels with several configurations on the first GPU, in the shapes of common models, "
+        "and writes the fastest ones to the table that workers read.",
+    )
+    kernel = flags.text("KERNEL")
+    parser.add_argument(
+        "--kernel",
+        type=kernel,
+        metavar=kernel.metavar,
+        action="append",
+        help="tune only this kernel (may be repeated); all if not given",
+    )
+    flags.option(parser, "--table", kind=flags.text("FILE"), help="table to change; the installed one if not given")
+    parser.add_argument("--dry-run", action="store_true", help="only print what would be changed")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Exit code 2: there is no GPU, no such kernel, or no table that could be changed. The table is changed when all
+    kernels were timed, or not at all."""
+    from legato_engine.errors import NoDevice
+    from legato_engine.kernels import configurations
+    from legato_engine.kernels.tuning import cases
+    from legato_engine.runner import backends
+
+    path = Path(args.table or configurations.FILE)
+    try:
+        table = configurations.Table.read(path.read_text())
+        gpu = backends.gpu("cuda")
+        assert gpu is not None
+        place = cases.Place(gpu.place, gpu.chip, gpu.processors)
+        chosen = list(cases.all_of(place, args.kernel or ()))
+        if not args.dry_run and not os.access(path.parent, os.W_OK):
+            raise PermissionError(f"{path.parent} cannot be written to: name a table with --table, or give --dry-run")
+    except (NoDevice, ValueError, OSError) as error:
+        print(f"legato tune: {error}", file=sys.stderr)
+        return 2
+    return tune(table, path, place, chosen, args.dry_run)
+
+
+def tune(table: "Table", path: Path, place: "Place", chosen: "list[Case]", dry_run: bool) -> int:
+    """Times `chosen`, prints what was found and writes it to `path`, unless it is a dry run; the exit code."""
+    from tqdm import tqdm
+
+    from legato_engine.kernels.configurations import Table, triton_minor
+    from legato_engine.kernels.tuning import timing
+    from legato_engine.kernels.tuning.search import rows, search
+
+    version, found = triton_minor(), []
+    for case in tqdm(chosen, disable=not sys.stderr.isatty(), leave=False):
+        found.append(search(case, table.choose(case.kernel, case.shape, place.chip, version), timing.seconds))
+        print(line(found[-1]), flush=True)
+    changed = list(rows(found, place.chip, version))
+    if changed and not dry_run:
+        try:
+            write(path, table.replaced(changed).text())
+        except OSError as error:
+            print(f"legato tune: {path} stays as it was: {error}; it should have these rows:", file=sys.stderr)
+            print(Table(tuple(changed)).text())
+            return 2
+    told = "would be changed" if dry_run else f"of {path} were changed"
+    print(f"{len(changed)} of {len(found)} rows for {place.chip} and Triton {version} {told}")
+    return 0
+
+
+def line(found: "Found") -> str:
+    """What came of one kernel in one shape."""
+    before, after = (f"{taken * 1e6:,.1f} µs" for taken in (found.seconds_before, found.seconds_after))
+    left = [f"{len(some)} {why}" for some, why in ((found.wrong, "wrong"), (found.impossible, "impossible")) if some]
+    note = f" ({', '.join(left)})" if left else ""
+    if found.after == found.before:
+        return f"{found.case}: {before}, stays{note}"
+    sizes = ", ".join(f"{name} {value}" for name, value in found.after.options.items())
+    return f"{found.case}: {before} → {after} with {sizes}{note}"
+
+
+def write(path: Path, text: str) -> None:
+    """All of it, or nothing: whoever reads the table meanwhile, or after a failure, has the old one."""
+    with tempfile.NamedTemporaryFile("w", dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
+        try:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+            if path.exists():
+                os.chmod(file.name, path.stat().st_mode & 0o777)
+            os.replace(file.name, path)
+        except BaseException:
+            os.unlink(file.name)
+            raise

@@ -1,0 +1,90 @@
+"""Which configuration of a kernel is the fastest. Pure: what is run, and what the time is, come from the caller."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from legato_engine.kernels.configurations import Configuration, Row
+from legato_engine.kernels.triton_errors import TritonError
+
+GAIN = 0.03  # of the time: what another configuration has to save, as measurements differ by that much
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """A kernel over memory of its own: `launch` starts it, `results` is what it has made, after any launch."""
+
+    launch: Callable[[], None]
+    results: Callable[[], torch.Tensor]
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A kernel in one shape of the table's. `make` gives a trial, with the same inputs for every configuration."""
+
+    kernel: str
+    shape: Mapping[str, int]
+    candidates: Sequence[Configuration]
+    make: Callable[[Configuration], Trial]
+
+    def __str__(self) -> str:
+        return ", ".join([self.kernel, *(f"{name} {value}" for name, value in self.shape.items())])
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The fastest configuration of a case, and seconds of a launch with it and with the one that the table has.
+
+    `wrong` are candidates whose results are not those of the table's; `impossible` those that do not compile, or need
+    more than the device has."""
+
+    case: Case
+    before: Configuration
+    after: Configuration
+    seconds_before: float
+    seconds_after: float
+    wrong: Sequence[Configuration] = ()
+    impossible: Sequence[Configuration] = ()
+
+    def row(self, chip: str, triton: str) -> Row | None:
+        """For the table; None where what it says now is best."""
+        return None if self.after == self.before else Row(self.case.kernel, self.case.shape, chip, triton, self.after)
+
+
+def search(case: Case, present: Configuration, seconds: Callable[[Callable[[], None]], float]) -> Found:
+    """Tries all candidates. `seconds` is how long what it is given takes. Raises what the `present` one raises."""
+    trial = case.make(present)
+    trial.launch()
+    expected, before = trial.results().clone(), seconds(trial.launch)
+    best, least, wrong, impossible = present, before, list[Configuration](), list[Configuration]()
+    for candidate in case.candidates:
+        if candidate == present:
+            continue
+        try:
+            trial = case.make(candidate)
+            trial.launch()
+            same = _same(trial.results(), expected)
+            taken = seconds(trial.launch) if same else 0.0
+        except (TritonError, ValueError, torch.OutOfMemoryError):
+            impossible.append(candidate)
+            continue
+        if not same:
+            wrong.append(candidate)
+        elif taken < least and taken < (1 - GAIN) * before:
+            best, least = candidate, taken
+    return Found(case, present, best, before, least, wrong, impossible)
+
+
+def _same(results: torch.Tensor, expected: torch.Tensor) -> bool:
+    """But for the order of sums, which follows from the size of tiles."""
+    if not expected.is_floating_point():
+        return torch.equal(results, expected)
+    return torch.allclose(results.float(), expected.float(), rtol=2e-2, atol=2e-2)
+
+
+def rows(found: Sequence[Found], chip: str, triton: str) -> Iterator[Row]:
+    """What the table is to hold instead."""
+    for each in found:
+        if (row := each.row(chip, triton)) is not None:
+            yield row
