@@ -164,13 +164,16 @@ class Planner:
         return last
 
     def _start_waiting(self, before: float) -> None:
-        """Begin requests that wait, as far as their turn is `before` that of a running prompt."""
+        """Begin requests that wait, as far as their turn is `before` that of a running prompt.
+
+        A sequence on its way here needs blocks and nothing of the step: it waits for requests before it only where
+        these lack blocks, too.
+        """
         looked_at, parkable, queue = 0, self._admission.parkable(), self._registry.queue
         for request in queue.in_turn():
-            if queue.turn(request) > before:
-                return
-            if (self._chunks is not None and self._chunks.exhausted) or looked_at >= MOST_LOOKED_AT:
-                return
+            exhausted = self._chunks is not None and self._chunks.exhausted
+            if queue.turn(request) > before or exhausted or looked_at >= MOST_LOOKED_AT:
+                break
             if request.paused or (request.ungranted and parkable <= 0):
                 continue
             looked_at += 1
@@ -188,11 +191,12 @@ class Planner:
         self._incoming.grant_before(None)
 
     def _budget(self) -> ChunkBudget:
-        """What prompts may still take of this step: `chunk_tokens`, and no more time than decodes leave of `tpot`."""
+        """What prompts may still take of this step: `chunk_tokens`, and no more time than decodes leave of `tpot`, nor
+        than `tpot` where sequences are on their way here, since these are to decode as soon as they come."""
         if self._chunks is None:
             tokens, tpot = self._limits.chunk_tokens, self._limits.tpot
             contexts = self._decoding() if tpot < inf else []
-            if contexts:
+            if contexts or (tpot < inf and not self._incoming.idle):
                 self._chunks = self._cost.budget(tokens, len(contexts), sum(contexts), tpot)
             else:
                 self._chunks = ChunkBudget(tokens)

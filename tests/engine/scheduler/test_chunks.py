@@ -54,9 +54,9 @@ def decode(worker, make_client, streams):
         pass
 
 
-def prefill(worker, make_client):
+def prefill(worker, make_client, start=200_000):
     """The steps in which a long prompt is computed."""
-    long = worker.add(make_client(prompt(PROMPT, 200_000), max_tokens=2))
+    long = worker.add(make_client(prompt(PROMPT, start), max_tokens=2))
     steps = []
     while not long.outputs:
         steps.append(step(worker))
@@ -159,3 +159,15 @@ def test_what_prefills_for_a_hand_off_does_not_decode(make_machine, make_client)
     step(worker)
     worker.add(make_client(prompt(PROMPT, 10_000)), room=2)
     assert step(worker)[2] == CHUNK
+
+
+def test_a_sequence_on_its_way_is_to_decode_as_soon_as_it_comes(make_machine, make_client):
+    """A decode worker that helps with prompts: a step as long as a whole chunk takes would hold it up."""
+    worker = make_machine()
+    warm(worker, make_client)
+    alone = max(tokens for _, _, tokens in prefill(worker, make_client))
+    worker.reserve(make_client(prompt(20, 900_000)).request(room=1), worker.now)
+    steps = prefill(worker, make_client, start=300_000)
+    assert alone == CHUNK
+    assert all(LEAST_CHUNK <= tokens < CHUNK for _, _, tokens in steps[:-1])
+    assert max(took for took, _, _ in steps) <= 1.2 * TPOT

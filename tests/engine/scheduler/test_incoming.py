@@ -407,6 +407,17 @@ def test_nobody_overtakes_a_transfer_that_came_first_and_must_wait(make_worker, 
     assert later.finish == "length"
 
 
+def test_a_transfer_waits_for_no_prompt_that_only_waits_for_its_turn_to_be_computed(make_worker, make_client):
+    """A decode worker may have a long queue of prompts of its own; sequences that come need blocks alone."""
+    worker = make_worker(num_blocks=100, chunk_tokens=8)
+    for start in (50, 100):
+        worker.add(make_client(prompt(40, start), max_tokens=1))
+    worker.step()
+    transfer = worker.reserve(make_client(prompt(20, 200)).request(room=1), worker.now)
+    worker.step()
+    assert worker.scheduler.incoming.grants() == (transfer,)
+
+
 def adopt_uncomputed(worker, client, **overrides):
     """A sequence of another worker, all of whose prompt is computed here."""
     worker.clients[client.id] = client
