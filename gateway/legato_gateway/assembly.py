@@ -19,7 +19,7 @@ from legato_gateway.openai.responses.store import ResponseStore, StorePolicy
 from legato_gateway.relay.relay import RelayPolicy
 from legato_gateway.relay.retry import RetryPolicy
 from legato_gateway.routing.choose import Policy
-from legato_gateway.routing.scorers import Weights
+from legato_gateway.routing.scorers import Objectives, Weights
 from legato_gateway.settings import GatewaySettings
 from legato_gateway.timers import Timers
 from legato_protocol.flags import SettingsError
@@ -37,6 +37,7 @@ def admission(settings: GatewaySettings, keys: KeyFile | None) -> Admission:
         AdmissionLimits(
             max_held=settings.max_queued_requests,
             max_held_tokens=settings.max_queued_tokens,
+            objectives=_objectives(settings),
             quotas=Quotas(dict(settings.tenant_quotas), keys),
         )
     )
@@ -49,7 +50,17 @@ def routing(settings: GatewaySettings) -> Policy:
         settings.step_time_weight,
         settings.adapter_weight,
     )
-    return Policy(settings.local_prefill_below_tokens, settings.when_prefill_unavailable, weights)
+    return Policy(
+        settings.local_prefill_below_tokens,
+        settings.when_prefill_unavailable,
+        weights,
+        _objectives(settings),
+    )
+
+
+def _objectives(settings: GatewaySettings) -> Objectives | None:
+    """What decode workers help prefill workers to keep; None: prompts wait for prefill workers."""
+    return Objectives(settings.slo_ttft, settings.slo_tpot) if settings.when_prefill_busy == "Local" else None
 
 
 def relaying(settings: GatewaySettings) -> RelayPolicy:

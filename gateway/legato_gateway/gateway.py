@@ -90,6 +90,7 @@ class Gateway:
             self.links.send,
             random.SystemRandom(),
             timers.time,
+            self._admission,
         )
         return RequestRelay(
             fleet=self._fleet,

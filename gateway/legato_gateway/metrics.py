@@ -17,6 +17,7 @@ from legato_gateway.metric_collectors import (
     StoredCounts,
     StoredResponseMetrics,
 )
+from legato_gateway.routing.choose import PrefillAt
 from legato_gateway.routing.kv_index import KVIndex
 from legato_protocol.demand import DemandReport
 from legato_protocol.followed_files import FollowedFiles
@@ -83,6 +84,7 @@ TIMES = {
 }
 COUNTERS: Mapping[str, tuple[str, tuple[str, ...]]] = {  # with labels, by which each tells them apart
     "requests": ("Requests ended, by finish", ("finish",)),
+    "placements": ("Attempts given to workers, by where the prompt is computed", ("prefill",)),
     "late_items": ("Token items of attempts that are over", ()),
     "redispatches": ("New attempts after a failure, by its code", ("reason",)),
     "migrations": ("Sequences handed off by draining workers", ()),
@@ -176,6 +178,9 @@ class Metrics:
 
     def connection_closed(self, reason: str) -> None:
         self._counts["closed_connections"].labels(reason).inc()
+
+    def placed(self, prefill_at: PrefillAt) -> None:
+        self._counts["placements"].labels(prefill_at).inc()
 
     def late_item(self) -> None:
         self._counts["late_items"].inc()

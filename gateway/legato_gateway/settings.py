@@ -17,6 +17,7 @@ from legato_telemetry import switch
 
 SLOW_CLIENT = ("Pause", "Disconnect")
 UNAVAILABLE = ("Local", "Wait", "Fail")
+BUSY = ("Local", "Wait")
 STREAM_START = ("Admission", "FirstToken")
 ACCESS_LOG = ("Text", "JSON", "Off")
 TLS_MODES = ("Permissive", "Strict")
@@ -53,6 +54,9 @@ class GatewaySettings:
     drain_deadline: float = 120.0
     local_prefill_below_tokens: int = 64
     when_prefill_unavailable: Literal["Local", "Wait", "Fail"] = "Local"
+    when_prefill_busy: Literal["Local", "Wait"] = "Local"
+    slo_ttft: float = 1.0
+    slo_tpot: float = 0.1
     prefix_cache_weight: float = 2.0
     kv_cache_utilization_weight: float = 1.0
     step_time_weight: float = 20.0
@@ -165,6 +169,13 @@ _FLAGS: Final = (
         flags.one_of("POLICY", UNAVAILABLE),
         "without a prefill worker: " + ", ".join(UNAVAILABLE),
     ),
+    Flag(
+        "--when-prefill-busy",
+        flags.one_of("POLICY", BUSY),
+        "when prefill workers would miss --slo-ttft: " + ", ".join(BUSY),
+    ),
+    Flag("--slo-ttft", flags.DURATION, "time to the first token, beyond which prefill workers are busy"),
+    Flag("--slo-tpot", flags.DURATION, "time per output token, within which decode workers prefill beside"),
     Flag(
         "--prefix-cache-weight",
         flags.real("WEIGHT", 0, _MOST_WEIGHT),

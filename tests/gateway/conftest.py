@@ -116,7 +116,8 @@ class Gateway:
         tracer = options.pop("tracer", None)
         vocabulary = options.pop("vocabulary", None) or Letters()
         policy = Policy(**options)
-        dispatcher = Dispatcher(self.fleet, self.index, policy, self.links.send, random.Random(1), loop.time)
+        parts = self.fleet, self.index, policy, self.links.send, random.Random(1), loop.time, self.admission
+        dispatcher = Dispatcher(*parts)
         self.relay = RequestRelay(
             fleet=self.fleet,
             index=self.index,

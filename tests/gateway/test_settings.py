@@ -24,6 +24,7 @@ def test_defaults_are_those_of_the_design():
     read = _read(*NEEDED, environ={names.ENV_TOKEN: "secret"})
     assert (read.port, read.default_deadline, read.local_prefill_below_tokens) == (8080, 600.0, 64)
     assert (read.when_prefill_unavailable, read.transfer_on_failure, read.slow_client) == ("Local", "Retry", "Pause")
+    assert (read.when_prefill_busy, read.slo_ttft, read.slo_tpot) == ("Local", 1.0, 0.1)
     assert read.served_name == "smollm2-135m-instruct"
     assert read.token == "secret"
     assert "secret" not in repr(read)
@@ -47,6 +48,8 @@ def test_quotas_are_tokens_per_minute_by_tenant():
         ("--default-deadline", "200h"),
         ("--slow-client", "pause"),
         ("--when-prefill-unavailable", "local"),
+        ("--when-prefill-busy", "Fail"),
+        ("--slo-ttft", "fast"),
         ("--transfer-on-failure", "Never"),
         ("--buffer-tokens", "0"),
         ("--max-length", "1"),

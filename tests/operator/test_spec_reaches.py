@@ -109,6 +109,7 @@ CHANGES: dict[str, Any] = {
     "gateway.responseStore.memory": "8Mi",
     "routing.localPrefillBelowTokens": 0,
     "routing.whenPrefillUnavailable": "Wait",
+    "routing.whenPrefillBusy": "Wait",
     "routing.weights.prefixCache": 1.5,
     "routing.weights.kvCacheUtilization": 0,
     "routing.weights.stepTime": 0.5,
@@ -290,7 +291,7 @@ def test_field_reaches_a_process_or_is_refused_or_comes_later(path):
     ):
         assert not reaches
         assert _plans(_service(before), CLUSTER) != _plans(service, CLUSTER)
-    elif path in ("scaling.mode", "slo.ttft", "scaling.scaleDownStabilization", "scaling.idleAfter"):
+    elif path in ("scaling.mode", "scaling.scaleDownStabilization", "scaling.idleAfter"):
         assert not reaches  # for whoever sets the replicas
     else:
         assert reaches is not _later(path)

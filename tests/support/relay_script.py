@@ -21,7 +21,8 @@ class Scripted(Simulation):
     """Nothing happens by itself. `sent` are all frames to workers, in order."""
 
     def __init__(self, lab: Any, *roles: str, **retry: Any) -> None:
-        super().__init__(0, lab.vocabulary, lab.request, roles, 1000, **{"on_transfer_failure": "Retry"} | retry)
+        drawn = {"on_transfer_failure": "Retry", "when_busy": "Wait"}
+        super().__init__(0, lab.vocabulary, lab.request, roles, 1000, **drawn | retry)
         self.chaos = 0.0
         self.sent: list[tuple[str, Any]] = []
         for worker in self.workers.values():

@@ -21,6 +21,7 @@ from legato_gateway.relay.relay import RelayPolicy, RequestRelay
 from legato_gateway.relay.retry import RetryPolicy
 from legato_gateway.routing.choose import Policy
 from legato_gateway.routing.kv_index import KVIndex
+from legato_gateway.routing.scorers import Objectives
 from legato_gateway.testing.fake_engine import Fabric, FakeEngine, Refusal
 from legato_gateway.workers.fleet import Fleet
 from legato_protocol import block_hash, kv_events
@@ -188,6 +189,7 @@ class Simulation:
         blocks: int | None = None,
         slow_client: Literal["Pause", "Disconnect"] | None = None,
         quotas: Mapping[str, Quota] | None = None,
+        when_busy: Literal["Local", "Wait"] | None = None,
         **retry: Any,
     ) -> None:
         """What is not given is drawn."""
@@ -200,8 +202,10 @@ class Simulation:
         blocks = blocks or self.random.choice((16, 40, 1000))
         self.workers = {name: SimulatedWorker(name, blocks, fabric, self.random) for name in names}
         self.fleet, self.index = Fleet(self.time.time, "fake"), KVIndex()
-        self.admission = Admission(AdmissionLimits(max_held=8, backfill_seconds=0.5, quotas=quotas or {}))
-        policy = Policy(self.random.choice((0, 64)), self.random.choice(("Local", "Wait")))
+        goal = Objectives(0.1, 0.1) if (when_busy or self.random.choice(("Local", "Wait"))) == "Local" else None
+        limits = AdmissionLimits(max_held=8, backfill_seconds=0.5, objectives=goal, quotas=quotas or {})
+        self.admission = Admission(limits)
+        policy = Policy(self.random.choice((0, 64)), self.random.choice(("Local", "Wait")), objectives=goal)
         send = lambda worker, frame: self.workers[worker].take(frame)  # noqa: E731
         drawn = {
             "on_transfer_failure": self.random.choice(("Retry", "Recompute")),
@@ -213,7 +217,7 @@ class Simulation:
             fleet=self.fleet,
             index=self.index,
             admission=self.admission,
-            dispatcher=Dispatcher(self.fleet, self.index, policy, send, self.random, self.time.time),
+            dispatcher=Dispatcher(self.fleet, self.index, policy, send, self.random, self.time.time, self.admission),
             vocabulary=vocabulary,
             snapshots=self,
             history=self.history,

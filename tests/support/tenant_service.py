@@ -63,16 +63,16 @@ class Tenant:
 
 
 class TenantLoads:
-    """`roles` are those of the workers."""
+    """`roles` are those of the workers; `when_busy` is the manifest's `routing.whenPrefillBusy`."""
 
-    def __init__(self, gateways: int, roles: Sequence[Role]) -> None:
+    def __init__(self, gateways: int, roles: Sequence[Role], when_busy: str = "Local") -> None:
         self.time = VirtualTime()
         self.tenants: dict[str, Tenant] = {}
         self._sent: dict[str, Sent] = {}
         self._serial = itertools.count()
         self._awake: dict[ScheduledWorker, None] = {}
         self._handoffs = KVHandoffs(self.time, 1e9, self._arrived, self._wake)
-        manifest = spec()
+        manifest = spec(routing={"whenPrefillBusy": when_busy})
         self.gateways = [
             TenantGateway(manifest, self.time, self._handoffs, self._refused, self._wake) for _ in range(gateways)
         ]

@@ -3,6 +3,7 @@
 Held requests start in order of arrival, and none overtakes the first. Hand-offs take no time.
 """
 
+import math
 from collections import deque
 from collections.abc import Sequence
 
@@ -71,7 +72,7 @@ class Dispatcher:
             serving = any(worker.takes(now) and worker.pool == "decode" for worker in self._workers)
             self.obstacle = "decode_room" if serving and prefillers else "no_worker"
             return False
-        if not self._has_room(request, prefillers, now):
+        if not self._has_room(request, prefillers, now) and not self._helping(request, prefillers, fitting, now):
             self.obstacle = "prefill"
             return False
         self.held.popleft()
@@ -98,12 +99,62 @@ class Dispatcher:
     ) -> tuple[SimulatedWorker, SimulatedWorker]:
         """Where it is computed, and where it decodes."""
         if prefillers[0].pool == "decode":
-            best = min(fitting, key=lambda w: self._prefill_seconds(w, request, now) + self._decode_load(w, request))
+            best = min(fitting, key=lambda w: self._prefill_cost(w, request, now) + self._decode_load(w, request))
             return best, best
         decoder = min(fitting, key=lambda worker: self._decode_load(worker, request))
         if request.known + decoder.backlog < self._spec.routing.local_prefill_below_tokens:
             return decoder, decoder
-        return min(prefillers, key=lambda worker: self._prefill_seconds(worker, request, now)), decoder
+        prefiller = min(prefillers, key=lambda worker: self._prefill_cost(worker, request, now))
+        sooner = self._sooner_local(request, prefiller, fitting, now)
+        return (sooner, sooner) if sooner else (prefiller, decoder)
+
+    def _helping(
+        self,
+        request: SimulatedRequest,
+        prefillers: Sequence[SimulatedWorker],
+        fitting: Sequence[SimulatedWorker],
+        now: float,
+    ) -> bool:
+        """Whether a decode worker may take a prompt that prefill workers have no room for."""
+        if prefillers[0].pool == "decode" or not self._late(request, prefillers, now):
+            return False
+        for worker in fitting:
+            queued, rate = worker.queue_tokens(now), worker.rate * self._prompt_share(worker)
+            if rate and (not queued or queued + request.uncached <= rate * LIMITS.backlog_seconds):
+                return True
+        return False
+
+    def _sooner_local(
+        self, request: SimulatedRequest, prefiller: SimulatedWorker, fitting: Sequence[SimulatedWorker], now: float
+    ) -> SimulatedWorker | None:
+        """A decode worker that computes it sooner, if the prefill worker is busy."""
+        separate = self._seconds(prefiller, request, now)
+        if not prefiller.queue_tokens(now) or not self._late(request, self._prefillers(now), now):
+            return None
+        times = {worker: self._seconds_beside(worker, request, now) for worker in fitting}
+        soonest = min(times, key=times.__getitem__)
+        return soonest if times[soonest] < separate else None
+
+    def _late(self, request: SimulatedRequest, prefillers: Sequence[SimulatedWorker], now: float) -> bool:
+        """Whether prefill workers alone would have its first token, or that of who is held behind it, too late."""
+        if self._spec.routing.when_prefill_busy == "Wait":
+            return False
+        soonest = min(self._seconds(worker, request, now) for worker in prefillers)
+        behind = self.held_tokens / sum(worker.rate for worker in prefillers)
+        return soonest + behind > self._spec.slo.ttft - (now - request.arrival.at if request.first is None else 0.0)
+
+    def _seconds(self, worker: SimulatedWorker, request: SimulatedRequest, now: float) -> float:
+        return worker.queue_tokens(now) / worker.rate + self._own_seconds(worker, request)
+
+    def _seconds_beside(self, worker: SimulatedWorker, request: SimulatedRequest, now: float) -> float:
+        share = self._prompt_share(worker)
+        return self._seconds(worker, request, now) / share if share else math.inf
+
+    def _prompt_share(self, worker: SimulatedWorker) -> float:
+        if not worker.in_flight:
+            return 1.0
+        step = worker.kind.times.seconds(worker.in_flight, int(worker.rows.context), 0, 0)
+        return max(0.0, 1 - step / self._spec.slo.tpot)
 
     def _prefillers(self, now: float) -> list[SimulatedWorker]:
         """Without prefill workers, decode workers prefill, unless the manifest says otherwise."""
@@ -117,12 +168,15 @@ class Dispatcher:
         tokens, answers = request.known, self._answers
         return [w for w in self._workers if w.pool == "decode" and w.takes(now) and w.fits(tokens, answers)]
 
-    def _prefill_seconds(self, worker: SimulatedWorker, request: SimulatedRequest, now: float) -> float:
+    def _prefill_cost(self, worker: SimulatedWorker, request: SimulatedRequest, now: float) -> float:
+        weight = self._spec.routing.weights.prefix_cache
+        return worker.queue_tokens(now) / worker.rate + weight * self._own_seconds(worker, request)
+
+    def _own_seconds(self, worker: SimulatedWorker, request: SimulatedRequest) -> float:
         kind, times = worker.kind, worker.kind.times
         uncached = max(1.0, request.known - worker.prefixes.matched(request.arrival.blocks) * self._block)
         cost = PrefillCoefficients(times.per_step, times.per_token, times.per_pair, kind.chunk_tokens)
-        seconds = scorers.compute_seconds(cost, request.known, uncached)
-        return worker.queue_tokens(now) / worker.rate + self._spec.routing.weights.prefix_cache * seconds
+        return scorers.compute_seconds(cost, request.known, uncached)
 
     def _decode_load(self, worker: SimulatedWorker, request: SimulatedRequest) -> float:
         fullness = (worker.used + request.known) / worker.kind.kv_tokens

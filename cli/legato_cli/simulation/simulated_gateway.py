@@ -1,6 +1,7 @@
 """The gateway in virtual time: admission, routing, KV index and fleet are its own, without sockets and clients."""
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 
 from legato_cli.simulation.kv_handoffs import KVHandoffs
 from legato_cli.simulation.predictions import Predictions
@@ -9,6 +10,7 @@ from legato_cli.simulation.scheduled_worker import MODEL, ScheduledWorker
 from legato_engine.request import Request, RequestState
 from legato_engine.scheduler.limits import RequestRejected
 from legato_engine.transfer.virtual_time import VirtualTime
+from legato_gateway.admission.limits import AdmissionLimits
 from legato_gateway.admission.queue import Admission
 from legato_gateway.admission.ticket import Admit, Refuse, Ticket
 from legato_gateway.relay.demand import Demand, LengthCounter
@@ -16,7 +18,7 @@ from legato_gateway.routing.choose import NoRoute, Policy, Route, choose
 from legato_gateway.routing.filters import Matches, Need
 from legato_gateway.routing.fleet_snapshot import FleetSnapshot
 from legato_gateway.routing.kv_index import KVIndex
-from legato_gateway.routing.scorers import Weights
+from legato_gateway.routing.scorers import Objectives, Weights
 from legato_gateway.workers.fleet import Fleet
 from legato_operator.api.resources import Spec
 from legato_protocol.demand import DemandReport, ReportedLoad
@@ -35,12 +37,13 @@ class SimulatedGateway:
         self._time, self._handoffs, self._refused, self._wake = time, handoffs, refused, wake
         routing = spec.routing
         weights = Weights(**routing.weights.model_dump())
-        self._policy = Policy(routing.local_prefill_below_tokens, routing.when_prefill_unavailable, weights)
-        self._local = Policy(EVERYTHING, "Local", weights)
+        objectives = Objectives(spec.slo.ttft, spec.slo.tpot) if routing.when_prefill_busy == "Local" else None
+        self._policy = Policy(routing.local_prefill_below_tokens, routing.when_prefill_unavailable, weights, objectives)
+        self._local = replace(self._policy, local_prefill_below_tokens=EVERYTHING, when_prefill_unavailable="Local")
         self._fleet = Fleet(time.clock, MODEL)
         self._index = KVIndex()
         self._predictions = Predictions()
-        self._admission = Admission()
+        self._admission = Admission(AdmissionLimits(objectives=objectives))
         self._demand = Demand()
         self._workers: dict[str, ScheduledWorker] = {}
         self._offered: dict[str, ScheduledRequest] = {}  # held by admission
@@ -192,7 +195,9 @@ class SimulatedGateway:
 
     def _dispatch(self, request: ScheduledRequest) -> None:
         """Onto workers, or among those that wait for one."""
-        need, snapshot = _need(request), self._fleet.snapshot()
+        snapshot = self._fleet.snapshot()
+        held, in_turn = self._admission.held_tokens, self._admission.in_turn(request.tenant)
+        need = replace(_need(request), waited=self._waited(request), behind=held, in_turn=in_turn)
         predicted = self._predictions.soon(request, self._time.now)
         route = choose(need, snapshot, self._index.match(request.hashes), self._policy, predicted)
         if isinstance(route, Route) and self._send(request, route, need.tokens):
@@ -203,6 +208,10 @@ class SimulatedGateway:
         else:
             self._waiting[request] = self._waiting.pop(request, None)
             request.tried = self._fleet.openings
+
+    def _waited(self, request: ScheduledRequest) -> float:
+        """Seconds, until it has a token."""
+        return 0.0 if request.made else self._time.now - request.simulated.arrival.at
 
     def _send(self, request: ScheduledRequest, route: Route, tokens: int) -> bool:
         decoder = self._workers[route.decode]

@@ -3,7 +3,9 @@
 from collections.abc import Iterable
 from dataclasses import replace
 
-from legato_gateway.routing import filters, scorers
+from legato_gateway.admission.limits import AdmissionLimits
+from legato_gateway.admission.prompt_queues import PromptQueues
+from legato_gateway.routing import filters
 from legato_gateway.routing.filters import Matches, Need
 from legato_gateway.routing.fleet_snapshot import FleetSnapshot, WorkerView
 from legato_protocol.demand import WaitCause
@@ -12,22 +14,16 @@ from legato_protocol.demand import WaitCause
 class Capacity:
     """Room for sequences on decoding workers, and for prompt tokens in the queues of those that prefill.
 
-    What fits is for `filters` to say. What is taken counts as sent: it is pending at the worker with most room, and
-    queued at the one with the shortest queue. That queue decides, not all of them together: else a long prompt would
-    wait until the whole fleet is nearly idle.
+    What fits is for `filters` to say, and for the queues of prompts. What is taken counts as sent: it is pending at the
+    worker with most room, and queued where the prompt is computed.
     """
 
-    def __init__(self, snapshot: FleetSnapshot, backlog_seconds: float, min_backlog_tokens: int) -> None:
+    def __init__(self, snapshot: FleetSnapshot, limits: AdmissionLimits, held_tokens: int = 0) -> None:
+        """`held_tokens` of prompts wait in the gateway."""
         present = [worker for worker in snapshot.workers if worker.ready and not worker.draining]
         usable = [worker for worker in present if not worker.broken] or present
-        prefillers = [w for w in usable if w.prefills] or usable
-        usual = scorers.usual_rate(snapshot)
         self._decoders = {worker.name: worker for worker in snapshot.workers if worker.decodes}
-        self._measured = any(worker.prefill_rate > 0 for worker in prefillers)
-        self._rates = {worker.name: worker.prefill_rate or usual for worker in prefillers}
-        self._queues = {worker.name: worker.backlog for worker in prefillers}  # tokens
-        self._backlog_seconds = backlog_seconds
-        self._min_backlog = min_backlog_tokens / max(1, len(prefillers))
+        self._prompts = PromptQueues(usable, snapshot, limits, held_tokens)
         self._most_room: int | None = None  # tokens, at one worker, before anything was taken; None: to be counted
 
     def fits(self, need: Need, uncached: int, matches: Matches) -> bool:
@@ -40,19 +36,19 @@ class Capacity:
         place = self._place(need, uncached, matches, backlogs)
         if place is None:
             return False
-        worker, shortest = place
+        worker, prefiller = place
         blocks = filters.wanted(worker, need, filters.matched(worker, need, matches))
         self._decoders[worker.name] = replace(
             worker,
             pending_blocks=worker.pending_blocks + blocks,
             pending_sequences=worker.pending_sequences + 1,
         )
-        self._queues[shortest] += uncached
+        self._prompts.add(prefiller, uncached)
         return True
 
     def prompts_queue(self, uncached: int) -> bool:
         """Whether the queues of prompts are too long for `uncached` tokens more."""
-        return self._queue_for(uncached) is None
+        return self._prompts.full(uncached)
 
     def spare_tokens(self, need: Need) -> int:
         """What the largest worker that can take the sequence holds beyond it when nothing else is there."""
@@ -61,32 +57,25 @@ class Capacity:
 
     def _place(self, need: Need, uncached: int, matches: Matches, backlogs: int = 1) -> tuple[WorkerView, str] | None:
         """The worker that would decode it, and the one whose queue would get longer."""
-        shortest = self._queue_for(uncached, backlogs)
-        if shortest is None or uncached > self._room():
+        shortest = self._prompts.shortest_for(uncached, backlogs)
+        if (shortest is None and not self._prompts.helped) or uncached > self._room():
             return None
         decoders = tuple(self._decoders.values())
         fitting = _fitting(decoders, need, matches)
         if not fitting and any(worker.broken for worker in decoders):
             fitting = _fitting(filters.forgiven(FleetSnapshot(decoders), need).workers, need, matches)
+        if shortest is None:
+            fitting = [worker for worker in fitting if self._prompts.can_help(worker.name, uncached)]
         if not fitting:
             return None
         name = max(fitting, key=lambda worker: worker.room).name
-        return self._decoders[name], shortest
+        return self._decoders[name], shortest or name
 
     def _room(self) -> int:
         """More uncached tokens than that fit nowhere: a quick answer for many that wait."""
         if self._most_room is None:
             self._most_room = max(filters.most_room(FleetSnapshot(tuple(self._decoders.values()))).values(), default=0)
         return self._most_room
-
-    def _queue_for(self, uncached: int, backlogs: int = 1) -> str | None:
-        """The shortest queue of prompts, if it has room for so many more tokens."""
-        shortest = min(self._queues, key=lambda name: self._queues[name] / self._rates[name], default=None)
-        return shortest if shortest is not None and self._has_room(shortest, uncached, backlogs) else None
-
-    def _has_room(self, name: str, uncached: int, backlogs: int) -> bool:
-        queued, most = self._queues[name], max(self._min_backlog, self._rates[name] * self._backlog_seconds)
-        return not queued or queued + uncached <= most * backlogs
 
     def obstacle(self, need: Need, matches: Matches) -> WaitCause:
         """What a sequence waits for that was not taken. Room to decode comes first: prompts queue for want of it, too,
@@ -122,7 +111,7 @@ class Capacity:
 
     def seconds(self, tokens: int) -> float:
         """About how long the fleet needs until `tokens` more are computed; 0 where no rate was measured yet."""
-        return (sum(self._queues.values()) + tokens) / sum(self._rates.values()) if self._measured else 0.0
+        return self._prompts.seconds(tokens)
 
 
 def _fitting(workers: Iterable[WorkerView], need: Need, matches: Matches) -> list[WorkerView]:

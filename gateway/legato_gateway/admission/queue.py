@@ -141,6 +141,10 @@ class Admission:
         """Uncached prompt tokens waiting here: the gateway's part of the queue tokens."""
         return self._held.tokens
 
+    def in_turn(self, tenant: str) -> bool:
+        """Whether the prompt of this tenant that starts now is its only one at workers, beside those of others."""
+        return self._prompts[tenant] <= 1 and self._shares(tenant)
+
     @property
     def obstacle(self) -> WaitCause | None:
         """What the first of the held requests waits for, as of the last look; None when nobody is held."""
@@ -159,7 +163,7 @@ class Admission:
     # ── refusing ────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _capacity(self, snapshot: FleetSnapshot) -> Capacity:
-        return Capacity(snapshot, self._limits.backlog_seconds, self._limits.min_backlog_tokens)
+        return Capacity(snapshot, self._limits, self._held.tokens)
 
     def _over_quota(self, ticket: Ticket, now: float) -> Refuse | None:
         """What the tenant has waiting here counts as if it had started: a full fleet is no way around a quota."""
@@ -285,7 +289,11 @@ class Admission:
     def _has_turn(self, tenant: str) -> bool:
         """Whether there are other tenants, and no prompt of this one is at a worker. Workers compute prompts of tenants
         in turn: what others have queued there is not in its way, so it need not wait until that is short."""
-        return not self._prompts[tenant] and len(self._counters) > (tenant in self._counters)
+        return not self._prompts[tenant] and self._shares(tenant)
+
+    def _shares(self, tenant: str) -> bool:
+        """Whether there are other tenants."""
+        return len(self._counters) > (tenant in self._counters)
 
     def _computed(self, started: _Started) -> None:
         """The prompt of a request is computed."""

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import msgspec
 
+from legato_gateway.admission.queue import Admission
 from legato_gateway.relay.generation import RunningGeneration
 from legato_gateway.relay.sub_request import AttemptPlace, SubRequest
 from legato_gateway.routing import filters
@@ -38,7 +39,8 @@ Send = Callable[[str, ToWorker], bool]
 
 
 class Dispatcher:
-    """`send` queues a frame for a worker, and is False when that is not connected. `clock` is that of deadlines."""
+    """`send` queues a frame for a worker, and is False when that is not connected. `clock` is that of deadlines.
+    What `admission` holds is asked for, and nothing is told to it."""
 
     def __init__(
         self,
@@ -48,8 +50,10 @@ class Dispatcher:
         send: Send,
         source: random.Random,
         clock: Callable[[], float],
+        admission: Admission,
     ) -> None:
         self._clock = clock
+        self._admission = admission
         self._fleet = fleet
         self._index = index
         self._policy = policy
@@ -77,6 +81,9 @@ class Dispatcher:
             later_params(_params(sub.generation)),
             request.adapter,
             sub.adapter_digest if output else "",
+            0.0 if output else self._clock() - sub.generation.timing.arrived,
+            self._admission.held_tokens,
+            self._admission.in_turn(request.tenant),
         )
 
     def digest(self, sub: SubRequest, hello: Hello) -> str:
@@ -138,7 +145,7 @@ class Dispatcher:
         self._predict(sub, route)
         self._record(sub, route)
         epochs = {name: self._hello(name).epoch for name in names}
-        return AttemptPlace(sub.attempt, route.prefill or "", route.decode, epochs)
+        return AttemptPlace(sub.attempt, route.prefill or "", route.decode, epochs, route.prefill_at)
 
     def migrate(self, sub: SubRequest) -> AttemptPlace | None:
         """Hands the running `sub` to another worker of equal KV revision, if one can take it now."""

@@ -303,6 +303,7 @@ class SubRequestDriver:
             sub.kv_revision = worker.hello.kv_revision
             sub.adapter_digest = self._dispatcher.digest(sub, worker.hello)
         self._registry.place(sub, outcome)
+        self._metrics.placed(outcome.prefill_at)
         sub.generation.timing.placed(outcome.attempt, bool(outcome.prefill))
         self.step(sub, E.PLACED)
         return True

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from legato_gateway.relay.generation import RunningGeneration
 from legato_gateway.relay.lifecycle import Stage
+from legato_gateway.routing.choose import PrefillAt
 from legato_gateway.timers import Timer
 from legato_protocol.stream import Failed, Part, TokenItem
 
@@ -16,12 +17,14 @@ NEVER = -1  # as `SubRequest.tried`
 
 @dataclass(frozen=True, slots=True)
 class AttemptPlace:
-    """One attempt on its workers. `prefill` is empty where the decode worker prefills; epochs by worker name."""
+    """One attempt on its workers. `prefill` is empty where the decode worker prefills, for the reason `prefill_at`;
+    epochs by worker name."""
 
     attempt: int
     prefill: str
     decode: str
     epochs: dict[str, str]
+    prefill_at: PrefillAt = "separate"
 
     @property
     def workers(self) -> set[str]:

@@ -2,33 +2,37 @@
 
 Prefill and decode worker of a route have the same KV revision. A route without a prefill worker is *local*: the
 decode worker computes the prompt itself, as unified workers always do, and as a decode worker does when it holds so
-long a prefix that a hand-off would cost more than it saves, or when no prefill worker is there and the policy allows.
+long a prefix that a hand-off would cost more than it saves, or, if the policy allows, when no prefill worker is there
+or none has the first token in time.
 """
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Literal
-from zlib import crc32
 
 from legato_gateway.routing import filters, scorers
+from legato_gateway.routing.candidates import Candidate, Costs, best
 from legato_gateway.routing.filters import Matches, Need
 from legato_gateway.routing.fleet_snapshot import FleetSnapshot, WorkerView
-from legato_gateway.routing.scorers import Weights
+from legato_gateway.routing.scorers import Objectives, Weights
 
 WhenPrefillUnavailable = Literal["Local", "Wait", "Fail"]
-
+PrefillAt = Literal["separate", "unified", "short", "busy", "unavailable"]
+"""Where a prompt is computed: by a prefill or unified worker; or by a decode worker, as the prompt is short, or as
+prefill workers are busy or unavailable."""
 
 NOTHING: Matches = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """The manifest's `routing`."""
+    """The manifest's `routing`. With `objectives`, decode workers prefill where prefill workers would miss them."""
 
     local_prefill_below_tokens: int = 64
     when_prefill_unavailable: WhenPrefillUnavailable = "Local"
     weights: Weights = field(default_factory=Weights)
+    objectives: Objectives | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +45,7 @@ class Route:
     cached: Mapping[str, int]
     why: str
     to_compute: int
+    prefill_at: PrefillAt = "separate"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,24 +60,12 @@ class NoRoute:
     stale: bool = False
 
 
-@dataclass(slots=True)
-class _Candidate:
-    """A worker that could take its part, and what that costs; `_best` compares them."""
-
-    worker: WorkerView
-    cached: int
-    uncached: int
-    to_compute: int  # of the uncached: some of them others before it are predicted to compute
-    cost: float
-    rank: int  # the cost, as far as it counts
-
-
 def choose(
     need: Need, snapshot: FleetSnapshot, matches: Matches, policy: Policy, predicted: Matches = NOTHING
 ) -> Route | NoRoute:
     """The route for `need` over the fleet as it is now. `matches` is the truth, by which room and short prompts are
     judged; `predicted` are blocks that workers will hold soon, which only makes their prefill cheaper."""
-    costs = _Costs(need, predicted, policy.weights, scorers.usual_rate(snapshot), scorers.usual_step(snapshot))
+    costs = Costs(need, predicted, policy.weights, scorers.usual_rate(snapshot), scorers.usual_step(snapshot))
     prefillers, split, unified = [], [], []
     for worker in snapshot.workers:
         matched = filters.matched(worker, need, matches)
@@ -89,109 +82,76 @@ def choose(
     if local := _cheap_local(need, split, policy):
         return local
     if pair := _best_pair(need, prefillers, split, unified):
-        return pair
+        return _sooner_local(costs, snapshot, pair[0], split, policy) or _handoff(*pair)
     if unified:
-        return _local(_best(need, unified), "unified worker")
+        return _local(best(need, unified), "unified", "unified worker")
     return _without_prefill(costs, snapshot, split, policy)
 
 
-@dataclass(frozen=True, slots=True)
-class _Costs:
-    """Makes candidates of the workers that could take `need`, which hold `matched` blocks of it."""
-
-    need: Need
-    predicted: Matches
-    weights: Weights
-    usual_rate: float
-    usual_step: float
-
-    def prefiller(self, worker: WorkerView, matched: int) -> _Candidate:
-        left = self._to_compute(worker, matched)
-        return self._candidate(worker, matched, left, self._prefill(worker, left))
-
-    def decoder(self, worker: WorkerView, matched: int) -> _Candidate:
-        left = self.need.tokens - matched * worker.block_size
-        return self._candidate(worker, matched, left, self._decode(worker, matched) + scorers.transfer_seconds(left))
-
-    def unified(self, worker: WorkerView, matched: int) -> _Candidate:
-        left = self._to_compute(worker, matched)
-        return self._candidate(worker, matched, left, self._decode(worker, matched) + self._prefill(worker, left))
-
-    def _to_compute(self, worker: WorkerView, matched: int) -> int:
-        """Tokens that are left for it to compute when its turn comes."""
-        if worker.name in self.predicted:
-            matched = max(matched, filters.matched(worker, self.need, self.predicted))
-        return self.need.tokens - matched * worker.block_size
-
-    def _prefill(self, worker: WorkerView, left: int) -> float:
-        return scorers.prefill_cost(worker, self.need.tokens, left, self.usual_rate, self.weights)
-
-    def _decode(self, worker: WorkerView, matched: int) -> float:
-        return scorers.decode_load(worker, self.need.tokens, matched, self.usual_step, self.weights)
-
-    def _candidate(self, worker: WorkerView, matched: int, left: int, cost: float) -> _Candidate:
-        if self.need.adapter:
-            _, digest = filters.lineage(worker, self.need)
-            cost += scorers.adapter_cost(worker, digest, self.weights)
-        cached = matched * worker.block_size
-        return _Candidate(worker, cached, self.need.tokens - cached, left, cost, scorers.rounded(cost))
-
-
-def _best(need: Need, candidates: list[_Candidate]) -> _Candidate:
-    """The one of lowest cost; of equal ones that with the fewest sequences, then as a hash spreads requests."""
-    lowest = min(candidate.rank for candidate in candidates)
-    equal = [candidate for candidate in candidates if candidate.rank == lowest]
-    if len(equal) == 1:
-        return equal[0]
-    request = crc32(need.id.encode())
-    return min(equal, key=lambda c: (c.worker.in_flight, crc32(c.worker.name.encode(), request)))
-
-
-def _cheap_local(need: Need, split: list[_Candidate], policy: Policy) -> Route | None:
+def _cheap_local(need: Need, split: list[Candidate], policy: Policy) -> Route | None:
     """The decode worker with the longest prefix, if what is left for it to compute, queue included, is little."""
     most = policy.local_prefill_below_tokens
     few = [c for c in split if c.uncached < most and c.uncached + c.worker.backlog < most]
     if not few:
         return None
     fewest = min(candidate.uncached for candidate in few)
-    longest = _best(need, [candidate for candidate in few if candidate.uncached == fewest])
-    return _local(longest, f"only {longest.uncached} tokens to compute")
+    longest = best(need, [candidate for candidate in few if candidate.uncached == fewest])
+    return _local(longest, "short", f"only {longest.uncached} tokens to compute")
 
 
 def _best_pair(
-    need: Need, prefillers: list[_Candidate], split: list[_Candidate], unified: list[_Candidate]
-) -> Route | None:
+    need: Need, prefillers: list[Candidate], split: list[Candidate], unified: list[Candidate]
+) -> tuple[Candidate, Candidate] | None:
     """The cheapest pair of one lineage that reaches each other, unless a unified worker is cheaper still."""
-    best: tuple[_Candidate, _Candidate] | None = None
+    cheapest: tuple[Candidate, Candidate] | None = None
     for lineage in {filters.lineage(candidate.worker, need) for candidate in prefillers}:
         senders, receivers = _linked(need, prefillers, lineage), _linked(need, split, lineage)
         if not senders or not receivers:
             continue
-        pair = (_best(need, senders), _best(need, receivers))
-        if best is None or _pair_rank(pair) < _pair_rank(best):
-            best = pair
-    if best is None or (unified and _best(need, unified).cost < best[0].cost + best[1].cost):
+        pair = (best(need, senders), best(need, receivers))
+        if cheapest is None or _pair_rank(pair) < _pair_rank(cheapest):
+            cheapest = pair
+    if cheapest is None or (unified and best(need, unified).cost < cheapest[0].cost + cheapest[1].cost):
         return None
-    return _handoff(*best)
+    return cheapest
 
 
-def _linked(need: Need, candidates: list[_Candidate], lineage: tuple[str, str]) -> list[_Candidate]:
+def _sooner_local(
+    costs: Costs, snapshot: FleetSnapshot, prefiller: Candidate, split: list[Candidate], policy: Policy
+) -> Route | None:
+    """The decode worker that computes it soonest within `tpot`, if prefill workers are busy and would be later.
+
+    Both objectives are kept that way, where a queue would miss one. Dynamo's disaggregated router decides alike, by a
+    limit of the queue's length. A prompt whose tenant has its turn does not wait for the queues of others.
+    """
+    goal, separate = policy.objectives, costs.seconds(prefiller)
+    if goal is None or costs.need.in_turn or not prefiller.worker.backlog:
+        return None
+    if not costs.late(separate, snapshot, goal.ttft):
+        return None
+    times = {candidate.worker.name: costs.seconds_beside(candidate, goal.tpot) for candidate in split}
+    soonest = min(split, key=lambda candidate: times[candidate.worker.name])
+    local = times[soonest.worker.name]
+    if local >= separate:
+        return None
+    return _local(soonest, "busy", f"{local:.2f} s, on prefill workers {separate:.2f} s")
+
+
+def _linked(need: Need, candidates: list[Candidate], lineage: tuple[str, str]) -> list[Candidate]:
     """Those of a lineage that can hand over at all: a worker without a transport tells no address."""
     return [c for c in candidates if filters.lineage(c.worker, need) == lineage and c.worker.address]
 
 
-def _pair_rank(pair: tuple[_Candidate, _Candidate]) -> tuple[float, str]:
+def _pair_rank(pair: tuple[Candidate, Candidate]) -> tuple[float, str]:
     return pair[0].cost + pair[1].cost, pair[0].worker.name
 
 
-def _without_prefill(
-    costs: "_Costs", snapshot: FleetSnapshot, split: list[_Candidate], policy: Policy
-) -> Route | NoRoute:
+def _without_prefill(costs: Costs, snapshot: FleetSnapshot, split: list[Candidate], policy: Policy) -> Route | NoRoute:
     """No prefill worker can take it: the policy says what then."""
     need = costs.need
     if policy.when_prefill_unavailable == "Local":
         unified = [costs.unified(each.worker, each.cached // each.worker.block_size) for each in split]
-        return _local(_best(need, unified), "no prefill worker available")
+        return _local(best(need, unified), "unavailable", "no prefill worker available")
     reasons = _reasons(need, (worker for worker in snapshot.workers if worker.prefills), {})
     why = f"no prefill worker available ({reasons}), and the policy is {policy.when_prefill_unavailable}"
     return NoRoute(why, lasting=policy.when_prefill_unavailable == "Fail")
@@ -212,13 +172,13 @@ def _reasons(need: Need, workers: Iterable[WorkerView], matches: Matches) -> str
     return "; ".join(said) or "there is none"
 
 
-def _local(chosen: _Candidate, reason: str) -> Route:
+def _local(chosen: Candidate, at: PrefillAt, reason: str) -> Route:
     worker = chosen.worker
     why = f"local: {reason}; {_decode_text(chosen)}"
-    return Route(None, worker.name, {worker.name: chosen.cached}, why, chosen.to_compute)
+    return Route(None, worker.name, {worker.name: chosen.cached}, why, chosen.to_compute, at)
 
 
-def _handoff(prefill: _Candidate, decode: _Candidate) -> Route:
+def _handoff(prefill: Candidate, decode: Candidate) -> Route:
     worker = prefill.worker
     text = (
         f"prefill {worker.name}: {prefill.cached} tokens cached, {prefill.to_compute} to compute, "
@@ -228,7 +188,7 @@ def _handoff(prefill: _Candidate, decode: _Candidate) -> Route:
     return Route(worker.name, decode.worker.name, cached, text, prefill.to_compute)
 
 
-def _decode_text(decode: _Candidate) -> str:
+def _decode_text(decode: Candidate) -> str:
     worker = decode.worker
     free = 100 * worker.room // max(1, worker.num_blocks)
     return f"decode {worker.name}: {decode.cached} tokens cached, {free}% free, {worker.in_flight} in flight"

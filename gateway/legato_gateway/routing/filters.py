@@ -22,6 +22,9 @@ class Need:
     params: tuple[str, ...] = ()  # sampling parameters that not every worker obeys (`LATER_PARAMS` of the protocol)
     adapter: str = ""  # name of the adapter that it is computed with
     digest: str = ""  # of that adapter, when a sequence with output goes on
+    waited: float = 0.0  # seconds since it arrived; 0 once it has a token
+    behind: int = 0  # uncached prompt tokens of requests that the gateway holds, which start after it
+    in_turn: bool = False  # the only prompt of its tenant beside those of others, which workers compute in turn
 
 
 def too_small(worker: WorkerView, need: Need) -> str | None:

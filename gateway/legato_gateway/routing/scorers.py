@@ -28,6 +28,14 @@ class Weights:
     adapter: float = 0.5
 
 
+@dataclass(frozen=True, slots=True)
+class Objectives:
+    """The manifest's `slo`: seconds to the first token, and for each later one."""
+
+    ttft: float
+    tpot: float
+
+
 def usual_rate(snapshot: FleetSnapshot) -> float:
     """The prefill rate to assume of a worker that has measured none: the median of the others."""
     rates = sorted(worker.prefill_rate for worker in snapshot.workers if worker.prefill_rate > 0)
@@ -42,10 +50,29 @@ def usual_step(snapshot: FleetSnapshot) -> float:
 
 def prefill_cost(worker: WorkerView, tokens: int, to_compute: int, usual: float, weights: Weights) -> float:
     """Seconds until a prompt of `tokens`, sent now, is computed: the queue, then what is left of it, weighted."""
-    rate = worker.prefill_rate or usual
+    return _queue_seconds(worker, usual) + weights.prefix_cache * _own_seconds(worker, tokens, to_compute, usual)
+
+
+def prefill_seconds(worker: WorkerView, tokens: int, to_compute: int, usual: float) -> float:
+    """Seconds until a prompt of `tokens`, sent now, is computed by a worker that does nothing else."""
+    return _queue_seconds(worker, usual) + _own_seconds(worker, tokens, to_compute, usual)
+
+
+def prompt_share(worker: WorkerView, tpot: float, usual: float) -> float:
+    """The part of a worker's time that prompts may take beside the sequences there, so that steps last no longer than
+    `tpot`: 1 without any, 0 where decoding alone takes as long. `usual` is a step's time where none was measured."""
+    if not worker.in_flight:
+        return 1.0
+    return max(0.0, 1 - step_seconds(worker, worker.in_flight, 0, usual) / tpot)
+
+
+def _queue_seconds(worker: WorkerView, usual: float) -> float:
+    return worker.backlog / (worker.prefill_rate or usual)
+
+
+def _own_seconds(worker: WorkerView, tokens: int, to_compute: int, usual: float) -> float:
     cost = worker.prefill_cost
-    seconds = compute_seconds(cost, tokens, to_compute) if cost else to_compute / rate
-    return worker.backlog / rate + weights.prefix_cache * seconds
+    return compute_seconds(cost, tokens, to_compute) if cost else to_compute / (worker.prefill_rate or usual)
 
 
 def compute_seconds(cost: PrefillCoefficients, tokens: float, to_compute: float) -> float:

@@ -42,6 +42,7 @@ _NOT_FILLED_IN = {
     "spec.model.adaptersInMemory",
     "spec.model.maxAdapterRank",
     "spec.routing.weights.adapter",
+    "spec.routing.whenPrefillBusy",
     "spec.engine.onKernelFailure",
 }
 

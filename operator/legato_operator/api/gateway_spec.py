@@ -99,5 +99,7 @@ class Routing(ManifestPart):
     """Prompts with fewer uncached tokens than this are prefilled by the decode worker itself."""
     when_prefill_unavailable: Literal["Local", "Wait", "Fail"] = "Local"
     """What happens without a prefill worker: Local (decode workers prefill), Wait or Fail."""
+    when_prefill_busy: Literal["Local", "Wait"] = "Local"
+    """What happens when prefill workers would miss slo.ttft: Local (decode workers prefill, if sooner) or Wait."""
     weights: RoutingWeights = RoutingWeights()
     """What counts how much when a worker is chosen."""

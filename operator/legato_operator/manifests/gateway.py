@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from legato_operator.api import roles
-from legato_operator.api.gateway_spec import APIKeys, GatewayTLS, ResponseStoreSpec, RoutingWeights
-from legato_operator.api.resources import InferenceService
+from legato_operator.api.gateway_spec import APIKeys, GatewayTLS, ResponseStoreSpec, Routing, RoutingWeights
+from legato_operator.api.resources import InferenceService, Slo
 from legato_operator.manifests import adapters, common, container, model, overlay
 from legato_operator.manifests.model import Delivery
 from legato_operator.manifests.placement import Containers, PodPlacement
@@ -148,6 +148,7 @@ def _policy(service: InferenceService, placement: PodPlacement, delivery: Delive
         str(spec.routing.local_prefill_below_tokens),
         "--when-prefill-unavailable",
         spec.routing.when_prefill_unavailable,
+        *_when_busy(service),
         *_weights(spec.routing.weights),
         "--transfer-on-failure",
         spec.transfer.on_failure,
@@ -175,6 +176,17 @@ def _store_flags(store: ResponseStoreSpec | None) -> list[str]:
     if store is None:
         return []
     return [f"--response-retention={durations.text(store.retention)}", f"--response-memory={store.memory}"]
+
+
+def _when_busy(service: InferenceService) -> Iterator[str]:
+    """Flags for what is not the default: gateways of the release before know none of them."""
+    routing, slo = service.spec.routing, service.spec.slo
+    if routing.when_prefill_busy != Routing().when_prefill_busy:
+        yield f"--when-prefill-busy={routing.when_prefill_busy}"
+    if slo.ttft != Slo().ttft:
+        yield f"--slo-ttft={durations.text(slo.ttft)}"
+    if slo.tpot != Slo().tpot:
+        yield f"--slo-tpot={durations.text(slo.tpot)}"
 
 
 def _weights(weights: RoutingWeights) -> Iterator[str]:

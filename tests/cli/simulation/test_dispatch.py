@@ -52,7 +52,8 @@ def test_sequences_spread_over_decode_workers():
 
 def test_no_more_is_queued_than_two_seconds_and_the_rest_is_held():
     """8,376 tokens a second: 16,752."""
-    dispatcher = _dispatcher(prefill := _worker("prefill"), _worker("decode", 1), _worker("decode", 2))
+    workers = [prefill := _worker("prefill"), _worker("decode", 1), _worker("decode", 2)]
+    dispatcher = _dispatcher(*workers, routing={"whenPrefillBusy": "Wait"})
     _send(dispatcher, *([4000] * 6))
     assert (prefill.backlog, len(dispatcher.held), dispatcher.held_tokens) == (16_000, 2, 8000)
     assert dispatcher.obstacle == "prefill"
@@ -61,7 +62,7 @@ def test_no_more_is_queued_than_two_seconds_and_the_rest_is_held():
 def test_what_is_computed_of_a_prompt_waits_no_more():
     """Two seconds are 16,732 tokens, so the second prompt has room when 11,268 of the first one are computed."""
     worker = _worker("prefill")
-    dispatcher = _dispatcher(worker, _worker("decode"))
+    dispatcher = _dispatcher(worker, _worker("decode"), routing={"whenPrefillBusy": "Wait"})
     _send(dispatcher, 16_000, 12_000)
     assert len(dispatcher.held) == 1
     dispatcher.dispatch(1.0 + (worker.ends - 1.0) * 0.75)

@@ -150,7 +150,7 @@ def test_what_is_computed_for_a_worker_that_is_gone_starts_again():
         Arrival(40.0, 4000, 9),
         scaler=SteadyScaler(*wishes),
         profile=profile(per_token=0.01),
-        spec=spec(drain={"deadline": "20s"}, engine={"chunkTokens": 4096}),
+        spec=spec(drain={"deadline": "20s"}, engine={"chunkTokens": 4096}, routing={"whenPrefillBusy": "Wait"}),
     )
     assert result.finished == 2
     assert [request.done > 160 for request in ended] == [False, True]

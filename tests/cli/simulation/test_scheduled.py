@@ -66,7 +66,7 @@ def test_prompts_go_to_where_their_prefix_is_being_computed():
     """They come before any block of the first one is stored; else both workers would compute its 2,048 tokens."""
     burst = [Arrival(40.0 + 0.001 * i, 2560, 1, (1, 2, 3, 4, 5 + i)) for i in range(4)]
     two = SteadyScaler((0.0, {"prefill": 2, "decode": 1}))
-    made, _, _ = _serve(Arrival(0.0, 10, 1), *burst, scaler=two)
+    made, _, _ = _serve(Arrival(0.0, 10, 1), *burst, scaler=two, service=spec(routing={"whenPrefillBusy": "Wait"}))
     cached = [worker.blocks.counts().cached for worker in made.pods.of_pool("prefill")]
     assert sorted(cached) == [0, (2048 + 4 * 512) // 16]
     _check(made)
@@ -153,7 +153,7 @@ def test_what_is_computed_for_a_worker_that_is_gone_starts_again():
         Arrival(40.0, 4000, 9),
         scaler=SteadyScaler(*wishes),
         profile=profile(per_token=0.01),
-        service=spec(drain={"deadline": "20s"}, engine={"chunkTokens": 4096}),
+        service=spec(drain={"deadline": "20s"}, engine={"chunkTokens": 4096}, routing={"whenPrefillBusy": "Wait"}),
     )
     assert result.finished == 2
     assert [request.done > 120 for request in ended] == [False, True]

@@ -27,12 +27,17 @@ def test_a_tenant_waits_at_most_twice_as_long_beside_a_flood(roles, gateways, fl
     assert percentile(beside.ttft, 0.99) <= 2 * percentile(alone.ttft, 0.99)
 
 
-@pytest.mark.parametrize("roles", [PAIR, UNIFIED], ids=["pair", "unified"])
-def test_two_gateways_share_service_as_one_does(roles):
-    """Both tenants flood, one with prompts four times as long; with two gateways, each through one of them."""
+@pytest.mark.parametrize(
+    ("roles", "when_busy", "apart"),
+    [(PAIR, "Wait", 0.1), (PAIR, "Local", 0.15), (UNIFIED, "Wait", 0.1)],
+    ids=["pair", "helped", "unified"],
+)
+def test_two_gateways_share_service_as_one_does(roles, when_busy, apart):
+    """Both tenants flood, one with prompts four times as long; with two gateways, each through one of them. Each of
+    these judges for itself what decode workers have time for, which is more often enough for shorter prompts."""
 
     def shares(gateways):
-        loads = TenantLoads(gateways, roles)
+        loads = TenantLoads(gateways, roles, when_busy)
         loads.flood("long", 0, 8000, OUTPUT, 16)
         loads.flood("short", gateways - 1, 2000, OUTPUT, 32)
         loads.run(20)
@@ -40,5 +45,5 @@ def test_two_gateways_share_service_as_one_does(roles):
 
     one, two = shares(1), shares(2)
     for tenant in one:
-        assert two[tenant] == pytest.approx(one[tenant], rel=0.1)
+        assert two[tenant] == pytest.approx(one[tenant], rel=apart)
     assert one["long"] == pytest.approx(one["short"], rel=0.1)

@@ -44,7 +44,7 @@ def test_where_all_slots_are_taken_a_first_token_waits_for_one_in_both():
     """As many as a worker has slots begin at once, and all others when these have ended."""
     latest = {}
     for name, engine in ENGINES.items():
-        service = spec(largest=50)
+        service = spec(largest=50, routing={"whenPrefillBusy": "Wait"})
         made = engine(
             RunSettings(service, workload([Arrival(1.0, 100, 1000)] * (SLOTS + 6)), profile(kv_tokens=200_000)),
             SteadyScaler((0.0, ONE)),

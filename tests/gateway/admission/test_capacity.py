@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from legato_gateway.admission.capacity import Capacity
+from legato_gateway.admission.limits import AdmissionLimits
 from legato_gateway.routing.filters import Need
 from legato_gateway.routing.fleet_snapshot import FleetSnapshot, WorkerView
 
@@ -18,7 +19,7 @@ def worker(name: str, **overrides: Any) -> WorkerView:
 
 
 def capacity(*workers: WorkerView, backlog_seconds: float = 2.0) -> Capacity:
-    return Capacity(FleetSnapshot(workers), backlog_seconds, min_backlog_tokens=100)
+    return Capacity(FleetSnapshot(workers), AdmissionLimits(backlog_seconds=backlog_seconds, min_backlog_tokens=100))
 
 
 def takes(fleet: Capacity, tokens: int) -> bool:

@@ -2,10 +2,12 @@
 
 import pytest
 
+from legato_gateway.admission.limits import AdmissionLimits
 from legato_gateway.admission.queue import Admission
 from legato_gateway.admission.ticket import Admit, Hold, Ticket
 from legato_gateway.routing.filters import Need
 from legato_gateway.routing.fleet_snapshot import FleetSnapshot, WorkerView
+from legato_gateway.routing.scorers import Objectives
 
 
 def fleet(queued: int, free: int = 1000) -> FleetSnapshot:
@@ -54,3 +56,33 @@ def test_or_until_that_has_ended(flooded: Admission, ends: str) -> None:
 def test_queues_stay_bounded(flooded: Admission) -> None:
     assert isinstance(flooded.offer(ticket("l0", "light"), fleet(15_000), 0), Hold)
     assert flooded.next(fleet(15_000), 0) == []
+
+
+def test_a_tenants_only_prompt_beside_those_of_others_is_in_turn(flooded: Admission) -> None:
+    flooded.offer(ticket("l0", "light"), fleet(8000), 0)
+    assert flooded.in_turn("light")
+
+
+def test_its_second_one_is_not(flooded: Admission) -> None:
+    flooded.offer(ticket("l0", "light"), fleet(8000), 0)
+    flooded.offer(ticket("l1", "light"), fleet(8000), 0)
+    assert "l1" in flooded.next(fleet(0), 0)
+    assert not flooded.in_turn("light")
+
+
+def test_nor_is_that_of_the_only_tenant() -> None:
+    queue = Admission()
+    queue.offer(ticket("a", "alone"), fleet(0), 0)
+    assert not queue.in_turn("alone")
+
+
+def test_what_is_held_tells_whether_decode_workers_help() -> None:
+    """Two seconds of prompts are queued and one second more is held: not all of it is computed within the objective."""
+    prefill = WorkerView("p0", "prefill", "e", "r", 100, 1000, 20_000, prefill_rate=8192.0, queue_tokens=16_384)
+    decode = WorkerView("d0", "decode", "e", "r", 100, 1000, 20_000, prefill_rate=8192.0, free_blocks=1000)
+    snapshot = FleetSnapshot((prefill, decode))
+    queue = Admission(AdmissionLimits(objectives=Objectives(ttft=2.5, tpot=0.1)))
+    first, second = ticket("a", "alone", tokens=4000), ticket("b", "alone", tokens=4000)
+    assert isinstance(queue.offer(first, snapshot, 0), Hold)
+    assert isinstance(queue.offer(second, snapshot, 0), Hold)
+    assert queue.next(snapshot, 0) == ["a", "b"]

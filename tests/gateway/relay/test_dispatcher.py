@@ -2,7 +2,7 @@
 
 import pytest
 from msgspec.structs import replace
-from relay_script import PROMPT, Scripted
+from relay_script import PROMPT, Scripted, count
 
 from legato_gateway.relay.lifecycle import Stage
 from legato_gateway.routing.filters import Need
@@ -38,6 +38,28 @@ def test_a_worker_that_does_all_needs_no_transport(lab):
     run = Scripted(lab, "u")
     route = run.start().route
     assert (route.prefill, route.decode, route.transport) == ("local", "u0", "")
+
+
+def test_a_prompt_that_would_wait_too_long_for_a_prefill_worker_is_computed_where_it_decodes(lab):
+    """The objective is 0.1 s, and 50 tokens a second take two for the first prompt."""
+    run = Scripted(lab, "p", "d", when_busy="Local")
+    run.fleet.loaded("p0", replace(run.workers["p0"].load(), prefill_rate=50.0))
+    before = [count("placements_total", prefill=where) for where in ("separate", "busy")]
+    run.start()
+    second = run.start()
+    assert [frame.id for _, frame in run.told(Generate)] == [run.sub(second).id]
+    assert "on prefill workers" in second.route.why
+    assert [count("placements_total", prefill=where) for where in ("separate", "busy")] == [n + 1 for n in before]
+
+
+def test_how_long_it_has_waited_is_told_until_it_has_a_token(lab):
+    run = Scripted(lab, "u")
+    generation = run.start()
+    need = run.relay._dispatcher.need
+    run.time.advance(3.0)
+    assert need(run.sub(generation)).waited == 3.0
+    run.until(lambda: generation.completion_tokens == 1)
+    assert need(run.sub(generation)).waited == 0.0
 
 
 def test_what_goes_on_needs_room_for_its_output_and_has_the_time_that_is_left(lab):

@@ -1,0 +1,73 @@
+"""The prompts that workers have queued, and how much more they can take on. Pure: part of `admission`."""
+
+from collections.abc import Sequence
+
+from legato_gateway.admission.limits import AdmissionLimits
+from legato_gateway.routing import scorers
+from legato_gateway.routing.fleet_snapshot import FleetSnapshot, WorkerView
+
+
+class PromptQueues:
+    """Uncached tokens queued at each worker that prefills, as fast as it computes them.
+
+    The shortest queue decides, not all of them together: else a long prompt would wait until the whole fleet is nearly
+    idle. Where prefill workers cannot compute all that waits within the objective, decode workers help: with the time
+    that the objective for later tokens leaves beside what they decode.
+    """
+
+    def __init__(
+        self, usable: Sequence[WorkerView], snapshot: FleetSnapshot, limits: AdmissionLimits, held_tokens: int
+    ) -> None:
+        """Of the `usable` workers. `held_tokens` of prompts wait in the gateway."""
+        prefillers = [worker for worker in usable if worker.prefills]
+        usual = scorers.usual_rate(snapshot)
+        self._rates = {worker.name: worker.prefill_rate or usual for worker in prefillers or usable}
+        self._tokens = {worker.name: worker.backlog for worker in usable}
+        self._measured = any(worker.prefill_rate > 0 for worker in prefillers or usable)
+        self._backlog_seconds = limits.backlog_seconds
+        self._min_backlog = limits.min_backlog_tokens / max(1, len(self._rates))
+        self._spare: dict[str, float] = {}  # tokens per second, of decode workers that help
+        goal = limits.objectives
+        if prefillers and goal is not None and self.seconds(held_tokens) > goal.ttft:
+            step = scorers.usual_step(snapshot)
+            self._spare = {
+                worker.name: (worker.prefill_rate or usual) * scorers.prompt_share(worker, goal.tpot, step)
+                for worker in usable
+                if worker.role == "decode"
+            }
+
+    @property
+    def helped(self) -> bool:
+        """Whether decode workers help."""
+        return bool(self._spare)
+
+    def shortest_for(self, tokens: int, backlogs: int = 1) -> str | None:
+        """The worker whose queue is the shortest, if that has room for so many more. It may become `backlogs` times as
+        long as otherwise."""
+        name = min(self._rates, key=lambda name: self._tokens[name] / self._rates[name], default=None)
+        if name is None:
+            return None
+        most = max(self._min_backlog, self._rates[name] * self._backlog_seconds)
+        return name if self._fits(name, tokens, most * backlogs) else None
+
+    def can_help(self, name: str, tokens: int) -> bool:
+        """Whether that decode worker computes so many more beside what it decodes."""
+        rate = self._spare.get(name, 0.0)
+        return rate > 0 and self._fits(name, tokens, rate * self._backlog_seconds)
+
+    def full(self, tokens: int) -> bool:
+        """Whether no worker has room for so many more."""
+        return self.shortest_for(tokens) is None and not any(self.can_help(name, tokens) for name in self._spare)
+
+    def add(self, name: str, tokens: int) -> None:
+        """So many more are queued there."""
+        self._tokens[name] += tokens
+
+    def seconds(self, tokens: int) -> float:
+        """About how long until `tokens` more are computed; 0 where no rate was measured yet."""
+        rate = sum(self._rates.values()) + sum(self._spare.values())
+        queued = sum(self._tokens[name] for name in self._rates.keys() | self._spare.keys())
+        return (queued + tokens) / rate if self._measured else 0.0
+
+    def _fits(self, name: str, tokens: int, most: float) -> bool:
+        return not self._tokens[name] or self._tokens[name] + tokens <= most
