@@ -161,10 +161,10 @@ def _cheap_local(need: Need, split: list[_Candidate], policy: Policy) -> Route |
 def _best_pair(
     need: Need, prefillers: list[_Candidate], split: list[_Candidate], unified: list[_Candidate]
 ) -> Route | None:
-    """The cheapest pair of one lineage that reaches each other, unless a unified worker is cheaper still."""
+    """The cheapest pair of one lineage and network, unless a unified worker is cheaper still."""
     best: tuple[_Candidate, _Candidate] | None = None
-    for lineage in {filters.lineage(candidate.worker, need) for candidate in prefillers}:
-        senders, receivers = _linked(need, prefillers, lineage), _linked(need, split, lineage)
+    for partners in {filters.partners(candidate.worker, need) for candidate in prefillers}:
+        senders, receivers = _linked(need, prefillers, partners), _linked(need, split, partners)
         if not senders or not receivers:
             continue
         pair = (_best(need, senders), _best(need, receivers))
@@ -175,9 +175,9 @@ def _best_pair(
     return _handoff(*best)
 
 
-def _linked(need: Need, candidates: list[_Candidate], lineage: tuple[str, str]) -> list[_Candidate]:
-    """Those of a lineage that can hand over at all: a worker without a transport tells no address."""
-    return [c for c in candidates if filters.lineage(c.worker, need) == lineage and c.worker.address]
+def _linked(need: Need, candidates: list[_Candidate], partners: tuple[tuple[str, str], str]) -> list[_Candidate]:
+    """Those of a lineage and network that can hand over at all: a worker without a transport tells no address."""
+    return [c for c in candidates if filters.partners(c.worker, need) == partners and c.worker.address]
 
 
 def _pair_rank(pair: tuple[_Candidate, _Candidate]) -> tuple[float, str]:
