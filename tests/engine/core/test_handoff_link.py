@@ -5,11 +5,14 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from legato_engine.core import device_direct, device_staging
+from legato_engine.core import device_direct, device_staging, device_sums
+from legato_engine.core.device_sums import DeviceSums
 from legato_engine.core.handoff_link import LinkOpener, MachineTransports
 from legato_engine.kvcache.layout import KVLayout
 from legato_engine.runner.arena import Arena
 from legato_engine.settings import WorkerSettings
+from legato_engine.transfer.agent import TransferAgent
+from legato_engine.transfer.checksum import ArenaMemory
 from legato_engine.transfer.link import LinkError
 
 LAYOUT = KVLayout(layers=2, kv_heads=2, block_size=16, head_dim=16, dtype="float16")
@@ -142,3 +145,17 @@ def test_a_shared_ring_is_pinned_once(direct, monkeypatch):
     monkeypatch.setattr(device_staging, "of_worker", lambda *given: made.append(of_worker(*given)) or made[-1])
     opened(Machine(closed=["GPUDirect", "RDMA"]), on_device=True)
     assert len(made) == 1
+
+
+def test_a_kernel_of_checksums_that_is_replaced_is_told(direct, monkeypatch):
+    monkeypatch.setattr(device_sums, "of_worker", lambda settings, runner: DeviceSums(None, "no kernel"))
+    assert opened(Machine(), on_device=True)[0].kernel_fallback == "no kernel"
+    assert opened(Machine())[0].kernel_fallback == ""
+
+
+def test_memory_of_a_device_is_never_taken_for_the_host_s():
+    """Whatever opened the link: an agent with neither slots nor direct access would read and write by its address."""
+    memory = ArenaMemory(torch.zeros(BLOCKS, 8, dtype=torch.int64, device="meta"), BLOCKS)
+    given = {"worker": "d", "epoch": "e", "kv_revision": "kv", "layout": "l", "block_size": 16, "token": "t"}
+    with pytest.raises(ValueError, match="memory of a device would be taken for the host's"):
+        TransferAgent(SimpleNamespace(), memory, clock=lambda: 0.0, **given)
