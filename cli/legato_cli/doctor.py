@@ -148,25 +148,22 @@ def formats() -> Iterator[str]:
 
 
 def transports() -> Iterator[str]:
-    """What can carry hand-offs, and how fast it is between two processes here."""
+    """What can carry hand-offs, how fast it is between two processes here, and what `transport: Auto` is."""
+    import torch
+
     from legato_cli import loopback
-    from legato_engine.transfer.link import LinkError
+    from legato_cli.handoffs import Handoffs
+    from legato_engine.transfer.selftest import process
     from legato_engine.transfer.ucx.transports import available_transports
 
-    usable = 0
-    for name, missing in available_transports().items():
-        if missing:
-            yield f"{name:<14} not usable: {'; '.join(missing)}"
-            continue
-        try:
-            found = loopback.measure(name)
-        except LinkError as error:
-            yield f"{name:<14} not usable: {error}"
-            continue
-        usable += 1
-        latency, bandwidth = found.latency * 1e6, found.bandwidth / 1e9
-        yield f"{name:<14} usable; {latency:.0f} µs a message, {bandwidth:.1f} GB/s between two processes here"
-    if not usable:
+    found = Handoffs(
+        available_transports(),
+        loopback.measure,
+        lambda name: process.check(name, loopback.HOST),
+        on_device=torch.cuda.is_available(),
+    )
+    yield from found.lines()
+    if not found.usable:
         raise SomethingWrong("no transport can be used: KV cannot be handed over here")
 
 

@@ -66,6 +66,7 @@ class WorkerMetrics:
         self.abandoned = 0
         self.tls_invalid = False
         self.kernel_fallback = False
+        self.transport_fallback = False
         self.registry.register(_Core(self))
 
     def refused(self, reason: str) -> None:
@@ -91,10 +92,12 @@ class WorkerMetrics:
         abandoned: int = 0,
         tls_invalid: bool = False,
         kernel_fallback: bool = False,
+        transport_fallback: bool = False,
     ) -> bytes:
         """The text that Prometheus reads; for `abandoned` see `server.transfer_port`."""
         self._current, self.ready, self.gateways, self.abandoned = status, ready, gateways, abandoned
         self.tls_invalid, self.kernel_fallback = tls_invalid, kernel_fallback
+        self.transport_fallback = transport_fallback
         return generate_latest(self.registry)
 
     def families(self) -> list[Metric]:
@@ -114,6 +117,10 @@ class WorkerMetrics:
             "kernel_fallback": (
                 "1 while torch's own operators compute because kernels for the GPU could not be compiled.",
                 self.kernel_fallback,
+            ),
+            "transport_fallback": (
+                "1 while hand-offs do not go by RDMA as they should, or not straight from and to a GPU's memory.",
+                self.transport_fallback,
             ),
         }
         counters: dict[str, tuple[str, float]] = {

@@ -60,6 +60,7 @@ class WorkerSettings:
     max_adapter_rank: int = 64
     threads: int | None = None
     transport: str = "Auto"
+    transport_required: bool = False
     transfer_ports: tuple[int, int] | None = None
     checksum: bool = True
     drain_deadline: float = 120.0
@@ -193,6 +194,12 @@ _FLAGS: Final = (
 def add_flags(parser: ArgumentParser) -> None:
     """Every setting as a flag. argparse refuses a bad value; what flags mean together is judged by `read`."""
     flags.add(parser, _FLAGS, WorkerSettings)
+    parser.add_argument(
+        "--transport-required",
+        action="store_true",
+        default=SUPPRESS,
+        help="with --transport Auto or RDMA: end where RDMA cannot be used, instead of falling back to TCP",
+    )
     parser.add_argument(
         "--no-checksum",
         dest="checksum",

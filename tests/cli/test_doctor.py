@@ -15,6 +15,7 @@ def test_every_section_is_told(capsys):
     assert "usable; " in lines["TCP"]
     assert "GB/s" in lines["TCP"]
     assert "dtype: Auto" in told
+    assert lines["Auto"].split()[1] in ("TCP,", "RDMA;", "RDMA,", "GPUDirect;")
 
 
 MANIFEST = """

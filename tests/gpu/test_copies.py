@@ -9,7 +9,7 @@ from places import Place, over
 from legato_engine.kernels.block_sums.triton import sum_blocks
 from legato_engine.kernels.configurations import choose
 from legato_engine.transfer.checksum import MASK, weights
-from legato_engine.transfer.cuda import CudaCopies, CudaCopy
+from legato_engine.transfer.cuda import CudaCopies, CudaCopy, CudaSums
 
 BLOCKS, SLOTS = 40, 24
 
@@ -35,7 +35,7 @@ def test_round_trips(place: Place, dtype: torch.dtype, words: int, repeated: int
     expected, factors = arena.cpu(), torch.from_numpy(weights(words).view("int64"))
     sums = [int((block * factors).sum()) & MASK for block in expected]
     summing = partial(sum_blocks, config=choose("sum_blocks", {}, place.chip))
-    copies = CudaCopies(arena, BLOCKS, SLOTS, summing)
+    copies = CudaCopies(arena, BLOCKS, SLOTS, CudaSums(arena, BLOCKS, summing))
     if place.device.type == "cuda":
         torch.cuda.synchronize()
     for _ in range(repeated):

@@ -1,7 +1,7 @@
 """Two agents in virtual time, with a link in memory between them; and strangers that say whatever a test wants."""
 
 import torch
-from staged_arena import StagedArena
+from staged_arena import DirectArena, StagedArena
 
 from legato_engine.transfer.agent import TransferAgent
 from legato_engine.transfer.checksum import ArenaMemory
@@ -29,11 +29,12 @@ def wait(holds, turn):
 
 
 class Side:
-    def __init__(self, network, name, fill, staged=None, **settings):
-        """`staged` are the arguments of a `StagedArena` after its time."""
+    def __init__(self, network, name, fill, staged=None, direct=None, **settings):
+        """`staged` are the arguments of a `StagedArena` after its time, `direct` those of a `DirectArena`."""
         self.arena = torch.full((BLOCKS, BLOCK_BYTES), fill, dtype=torch.uint8)
         memory = ArenaMemory(self.arena, BLOCKS)
         self.staged = StagedArena(memory, network, *staged) if staged else None
+        self.staged = DirectArena(memory, network, *direct) if direct else self.staged
         reached = self.staged.memory if self.staged else memory
         self.link = MemoryLink(network, name, reached.address, reached.length)
         channels = settings.get("channels")
@@ -44,6 +45,7 @@ class Side:
             self.link,
             memory,
             staging=self.staged.staging if self.staged else None,
+            direct=self.staged.direct if self.staged else None,
             **{**identity, "block_size": BLOCK, "lease": 1.0, "clock": network.clock, **settings},
         )
 

@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 from legato_engine.core.channel import Channel, ServerGone
-from legato_engine.core.frames import Loading, NotStarting, Ready, Start
+from legato_engine.core.frames import Loading, NotStarting, Start
 from legato_engine.core.heartbeat import Heartbeat, Pulse
 from legato_engine.errors import EngineError
 from legato_protocol.flags import SettingsError
@@ -63,8 +63,7 @@ def _serve(channel: Channel, start: Start, pulse: Pulse) -> int:
         channel.send(NotStarting(str(error)))
         return _EXIT_PERMANENT
     pulse.end()
-    offer = parts.catalog.offer if parts.catalog is not None else None
-    channel.send(Ready(parts.hello, parts.formats, parts.vocab_size, offer, parts.runner.fallback))
+    channel.send(parts.ready())
     try:
         parts.core(channel, pulse).run()
     finally:

@@ -1,6 +1,5 @@
 """Puts a core together: model, arena, scheduler and hand-off, from settings. The slow part of a start."""
 
-import socket
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,6 +8,8 @@ from legato_engine.adapters.catalog import AdapterCatalog
 from legato_engine.adapters.resident import ResidentAdapters
 from legato_engine.core.channel import Channel
 from legato_engine.core.compute import ComputeThread
+from legato_engine.core.frames import Ready
+from legato_engine.core.handoff_link import HandoffLink, LinkOpener
 from legato_engine.core.heartbeat import Pulse
 from legato_engine.core.loop import Core
 from legato_engine.grammars import compilations
@@ -48,6 +49,7 @@ class CoreParts:
     scheduler: Scheduler
     events: EventLog
     agent: TransferAgent | None
+    carrier: HandoffLink | None
     grammars: Compilations
     adapters: ResidentAdapters
     catalog: AdapterCatalog | None
@@ -69,6 +71,20 @@ class CoreParts:
             max_waiting=self.limits.max_waiting,
             pulse=pulse,
             catalog=self.catalog,
+        )
+
+    def ready(self) -> Ready:
+        """What the server is told once all is there."""
+        offer, carrier = self.catalog.offer if self.catalog is not None else None, self.carrier
+        fallbacks = (self.runner.fallback, carrier.kernel_fallback if carrier else "")
+        return Ready(
+            self.hello,
+            self.formats,
+            self.vocab_size,
+            offer,
+            next(filter(None, fallbacks), ""),
+            carrier.reason if carrier else "",
+            carrier is not None and carrier.fallback,
         )
 
     def close(self) -> None:
@@ -93,7 +109,10 @@ def load(
     limits = scheduler_limits(settings, model.max_length)
     events = EventLog(epoch)
     scheduler = Scheduler(limits, BlockPool(runner.num_blocks, events), runner.kv_revision)
-    agent = None if settings.transport == "None" else _agent(settings, runner, model.max_length, epoch, clock)
+    carrier = agent = None
+    if settings.transport != "None":
+        carrier = LinkOpener(settings, runner, model.max_length, progress).open()
+        agent = _agent(settings, runner, carrier, epoch, clock)
     # One that computes nothing has tokens that match nothing.
     grammars = compilations.of_model(path, model.vocab_size) if settings.runner == "model" else Compilations(None)
     adapters = ResidentAdapters(model.adapters, settings.adapters_in_memory, scheduler.adapters)
@@ -112,6 +131,7 @@ def load(
         scheduler,
         events,
         agent,
+        carrier,
         grammars,
         adapters,
         catalog,
@@ -152,21 +172,13 @@ def scheduler_limits(settings: WorkerSettings, max_length: int) -> SchedulerLimi
     )
 
 
-def _agent(settings: WorkerSettings, runner: StepRunner, max_length: int, epoch: str, clock: Clock) -> TransferAgent:
-    """Raises LinkError, TooLittleMemory, KernelFailed."""
-    from legato_engine.transfer import ucx
-
-    arena, channels, staging = runner.arena, _channels(settings), None
-    address, nbytes = arena.address, arena.nbytes
-    if not arena.on_host:
-        from legato_engine.core import device_staging  # imports torch and triton
-
-        staging = device_staging.of_worker(settings, runner, max_length)
-        address, nbytes = staging.copies.address, staging.slots * runner.layout.block_bytes
-    link = ucx.open(settings.transport, _reachable(settings), address, nbytes, settings.transfer_ports)
+def _agent(
+    settings: WorkerSettings, runner: StepRunner, carrier: HandoffLink, epoch: str, clock: Clock
+) -> TransferAgent:
+    """Raises SettingsError."""
     return TransferAgent(
-        link,
-        ArenaMemory(arena.blocks, runner.num_blocks),
+        carrier.link,
+        ArenaMemory(runner.arena.blocks, runner.num_blocks),
         worker=settings.name,
         epoch=epoch,
         kv_revision=runner.kv_revision,
@@ -176,8 +188,9 @@ def _agent(settings: WorkerSettings, runner: StepRunner, max_length: int, epoch:
         checksum=settings.checksum,
         lease=settings.lease,
         clock=clock,
-        channels=channels,
-        staging=staging,
+        channels=_channels(settings),
+        staging=carrier.staging,
+        direct=carrier.direct,
     )
 
 
@@ -190,12 +203,6 @@ def _channels(settings: WorkerSettings) -> Channels:
     except InvalidFile as error:
         raise SettingsError(f"--internal-tls-folder {error}") from None
     return Channels(certificates, strict=not settings.plain_control)
-
-
-def _reachable(settings: WorkerSettings) -> str:
-    """Where other workers find this one. Listening on all addresses says nothing, so the host's own name decides."""
-    host = settings.transfer_host or settings.host
-    return socket.gethostbyname(socket.gethostname()) if host in ("0.0.0.0", "::") else host
 
 
 def _hello(

@@ -75,6 +75,8 @@ class Ready(Message, tag="ready", frozen=True):
     vocab_size: int
     offer: AdapterOffer | None = None
     fallback: str = ""  # why kernels for this device are not used
+    transport_reason: str = ""  # why hand-offs do not go by a transport that comes before the one in `hello`
+    transport_fallback: bool = False  # whether that is less than was asked for, or than the devices here promise
 
 
 class Beat(Message, tag="beat", frozen=True):

@@ -137,7 +137,11 @@ class Supervisor:
                 hello = frame.hello
                 if frame.fallback:
                     self._log("WARNING", f"{frame.fallback}; torch's own operators compute instead, as asked for")
-                self._log("INFO", f"ready: epoch {hello.epoch}, {frame.formats}, hand-offs by {hello.transport}")
+                why = f" ({frame.transport_reason})" if frame.transport_reason else ""
+                if frame.transport_fallback:
+                    self._log("WARNING", f"hand-offs fall back to {hello.transport}{why}")
+                    why = ""
+                self._log("INFO", f"ready: epoch {hello.epoch}, {frame.formats}, hand-offs by {hello.transport}{why}")
             case NotStarting():
                 raise StartFailed(frame.reason)
             case Beat():

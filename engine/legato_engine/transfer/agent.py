@@ -12,7 +12,7 @@ from legato_engine.transfer.channels import Channels
 from legato_engine.transfer.checksum import ArenaMemory
 from legato_engine.transfer.context import TransferContext
 from legato_engine.transfer.counts import Counts
-from legato_engine.transfer.device import LOOK, DeviceEvent
+from legato_engine.transfer.device import LOOK, DeviceEvent, DirectBlocks
 from legato_engine.transfer.events import Cause, TransferEvent
 from legato_engine.transfer.link import Connected, Fenced, Link, LinkEvent, PeerDown, PutDone, PutFailed, Received
 from legato_engine.transfer.peers import Peers
@@ -53,12 +53,16 @@ class TransferAgent:
         clock: Callable[[], float],
         channels: Channels | None = None,
         staging: Staging | None = None,
+        direct: DirectBlocks | None = None,
     ) -> None:
         """`link` must have the memory of `memory` registered, or with `staging` its slots; `block_size` is in tokens.
+        An arena that only a device reaches needs `staging`, or `direct` and a link for such memory; ValueError without.
 
         `lease` is how many seconds of a peer's silence end a session; a new connection has four until the peer has said
         who it is. `clock` is `time.monotonic` or a test's. Without `channels`, control messages are in the clear.
         """
+        if not (memory.on_host or staging or direct):
+            raise ValueError("memory of a device would be taken for the host's: it needs staging or direct access")
         self._link = link
         self._hello = handoff.PeerHello(
             worker=worker,
@@ -72,7 +76,9 @@ class TransferAgent:
             oldest=handoff.OLDEST,
         )
         self._peers = Peers(link, self._hello, token, _LEASES_TO_GREET * lease, clock, channels)
-        self._context = TransferContext(link, self._peers, memory, block_size, epoch, checksum, lease, clock, staging)
+        self._context = TransferContext(
+            link, self._peers, memory, block_size, epoch, checksum, lease, clock, staging, direct
+        )
         self._sender = Sender(self._context)
         self._receiver = Receiver(self._context)
         self._registries = (self._sender.sessions, self._receiver.sessions)

@@ -58,6 +58,11 @@ class ArenaMemory:
             self._words = _signed(arena).numpy().view(np.uint64).reshape(num_blocks, -1)
         self._weights = weights(self.block_bytes // _WORD)
 
+    @property
+    def on_host(self) -> bool:
+        """Whether the host reads and writes it, and the address is one of its own."""
+        return self._words is not None
+
     def address_of(self, block: int) -> int:
         return self.address + block * self.block_bytes
 

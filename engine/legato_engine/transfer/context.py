@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from legato_engine.transfer.checksum import ArenaMemory
 from legato_engine.transfer.counts import TransferTotals
-from legato_engine.transfer.device import DeviceEvent
+from legato_engine.transfer.device import DeviceEvent, DirectBlocks
 from legato_engine.transfer.events import TransferEvent
 from legato_engine.transfer.link import Link
 from legato_engine.transfer.peers import Peers
@@ -14,8 +14,8 @@ from legato_engine.transfer.staging import Staging
 
 @dataclass(slots=True)
 class TransferContext:
-    """`block_size` is in tokens, `lease` in seconds; `epoch` is that of the own arena, which the link reaches unless
-    there is `staging`."""
+    """`block_size` is in tokens, `lease` in seconds; `epoch` is that of the own arena. The link reaches it unless
+    there is `staging`; `direct` makes the sums where the host does not reach it."""
 
     link: Link
     peers: Peers
@@ -26,6 +26,7 @@ class TransferContext:
     lease: float
     clock: Callable[[], float]
     staging: Staging | None = None
+    direct: DirectBlocks | None = None
     outbox: list[TransferEvent] = field(default_factory=list)  # until the next poll
     totals: TransferTotals = field(default_factory=TransferTotals)
     last_step: DeviceEvent | None = None  # blocks that the core names are written, and left alone, once it is done

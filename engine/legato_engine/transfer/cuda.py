@@ -5,7 +5,7 @@
 import mmap
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 
@@ -30,7 +30,7 @@ class CudaEvent:
 
 
 class CudaCopy:
-    """Implements `BlockCopy`."""
+    """Implements `BlockCopy`, also of blocks that are only summed up."""
 
     def __init__(self, event: CudaEvent | None, parts: torch.Tensor) -> None:
         """`parts` int64 [blocks, any], in the host's memory once the event is done; rows add up to the sums."""
@@ -44,6 +44,26 @@ class CudaCopy:
         return [total & MASK for total in self._parts.sum(1).tolist()]
 
 
+class CudaSums:
+    """Sums of an arena's blocks, made on the device; see `checksum`."""
+
+    def __init__(self, arena: torch.Tensor, num_blocks: int, sum_blocks: SumBlocks) -> None:
+        """`arena` is contiguous, blocks of whole 64-bit words. Raises what `sum_blocks` does, which is tried: a kernel
+        is compiled now, while no hand-off waits for it."""
+        self._words = words_of(arena, num_blocks)
+        self._sum_blocks = sum_blocks
+        self._weights = torch.from_numpy(weights(self._words.shape[1]).view("int64")).to(arena.device)
+        self.parts([0])
+
+    def parts(self, blocks: Sequence[int]) -> torch.Tensor:
+        """Of the sums of these blocks, at least one; in the host's memory when the current stream has come so far."""
+        on_device = self._words.is_cuda
+        ids = torch.tensor(blocks, dtype=torch.int32, pin_memory=on_device)
+        found = self._sum_blocks(self._words, ids.to(self._words.device, non_blocking=True), self._weights)
+        parts = torch.empty(found.shape, dtype=torch.int64, pin_memory=on_device)
+        return parts.copy_(found, non_blocking=True)
+
+
 class CudaCopies:
     """Implements `BlockCopies` with a stream for each direction, as devices have a copy engine for each.
 
@@ -51,26 +71,20 @@ class CudaCopies:
     too. An arena in the host's memory is copied at once, by which all but the streams can be tested without a device.
     """
 
-    def __init__(self, arena: torch.Tensor, num_blocks: int, slots: int, sum_blocks: SumBlocks | None) -> None:
-        """`arena` is contiguous, blocks of whole 64-bit words; without `sum_blocks`, checksums are off. Takes and pins
-        memory for the slots; raises RuntimeError where the device's driver does not pin it, and what `sum_blocks`
-        does, which is tried."""
+    def __init__(self, arena: torch.Tensor, num_blocks: int, slots: int, sums: CudaSums | None) -> None:
+        """`arena` is contiguous, blocks of whole 64-bit words; without `sums`, checksums are off. Takes and pins memory
+        for the slots; raises RuntimeError where the device's driver does not pin it."""
         self._device = arena.device
-        self._blocks = arena.view(-1).view(torch.int64).view(num_blocks, -1)
+        self._blocks = words_of(arena, num_blocks)
         words = self._blocks.shape[1]
         # The caching allocator of pinned memory would take up to twice as much.
         memory = mmap.mmap(-1, slots * words * _WORD, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         self._slots = torch.frombuffer(memory, dtype=torch.int64).view(slots, words)
         self.nbytes = len(memory)
-        self._on_device = self._device.type == "cuda"
-        if self._on_device:
+        if arena.is_cuda:
             _pin(self._slots, self._device)
-        self._out, self._in = (_stream(self._device) if self._on_device else None for _ in range(2))
-        self._sum_blocks = sum_blocks
-        if sum_blocks is not None:
-            self._weights = torch.from_numpy(weights(words).view("int64")).to(self._device)
-            with _current(self._out):
-                self._parts([0])  # a kernel is compiled now, while no hand-off waits for it
+        self._out, self._in = _stream(self._device), _stream(self._device)
+        self._sums = sums
 
     @property
     def address(self) -> int:
@@ -80,30 +94,59 @@ class CudaCopies:
         with _current(self._out):
             for block, slot, count in runs(blocks, slots):
                 self._slots[slot : slot + count].copy_(self._blocks[block : block + count], non_blocking=True)
-            return self._summed(blocks)
+            return _summed(self._device, self._sums, blocks)
 
     def to_blocks(self, slots: Sequence[int], blocks: Sequence[int]) -> CudaCopy:
         with _current(self._in):
             for slot, block, count in runs(slots, blocks):
                 self._blocks[block : block + count].copy_(self._slots[slot : slot + count], non_blocking=True)
-            return self._summed(blocks)
-
-    def _summed(self, blocks: Sequence[int]) -> CudaCopy:
-        """After all that was begun on the current stream."""
-        parts = self._parts(blocks) if self._sum_blocks and blocks else torch.empty(0, 1, dtype=torch.int64)
-        return CudaCopy(CudaEvent(self._device) if self._on_device else None, parts)
-
-    def _parts(self, blocks: Sequence[int]) -> torch.Tensor:
-        """Of the sums of these blocks, at least one; in the host's memory when the current stream has come so far."""
-        assert self._sum_blocks is not None
-        ids = torch.tensor(blocks, dtype=torch.int32, pin_memory=self._on_device)
-        found = self._sum_blocks(self._blocks, ids.to(self._device, non_blocking=True), self._weights)
-        parts = torch.empty(found.shape, dtype=torch.int64, pin_memory=self._on_device)
-        return parts.copy_(found, non_blocking=True)
+            return _summed(self._device, self._sums, blocks)
 
 
-def _stream(device: torch.device) -> torch.cuda.Stream:
-    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+class CudaDirect:
+    """Implements `DirectBlocks`, with a stream for each direction."""
+
+    def __init__(self, device: torch.device, sums: CudaSums | None, flush: Callable[[], None]) -> None:
+        """`flush` makes what peers have written visible to the device; without `sums`, checksums are off."""
+        self._device = device
+        self._sums = sums
+        self._flush = flush
+        self._out, self._in = _stream(device), _stream(device)
+
+    def leaving(self, blocks: Sequence[int]) -> CudaCopy:
+        with _current(self._out):
+            return _summed(self._device, self._sums, blocks)
+
+    def arrived(self, blocks: Sequence[int]) -> CudaCopy:
+        self._flush()
+        with _current(self._in):
+            return _summed(self._device, self._sums, blocks)
+
+
+def words_of(arena: torch.Tensor, num_blocks: int) -> torch.Tensor:
+    """Blocks as their 64-bit words, [num_blocks, words]."""
+    return arena.view(-1).view(torch.int64).view(num_blocks, -1)
+
+
+def segments(device: torch.device) -> list[dict[str, Any]]:
+    """What torch's allocator has taken of a device's memory, as `gpudirect.check_plain` reads it."""
+    found: list[dict[str, Any]] = torch.cuda.memory_snapshot()  # type: ignore[no-untyped-call]
+    return [each for each in found if each["device"] == device.index]
+
+
+def allocator() -> str:
+    """The name of torch's allocator of device memory."""
+    return torch.cuda.get_allocator_backend()
+
+
+def _summed(device: torch.device, sums: CudaSums | None, blocks: Sequence[int]) -> CudaCopy:
+    """After all that was begun on the current stream."""
+    parts = sums.parts(blocks) if sums is not None and blocks else torch.empty(0, 1, dtype=torch.int64)
+    return CudaCopy(CudaEvent(device) if device.type == "cuda" else None, parts)
+
+
+def _stream(device: torch.device) -> torch.cuda.Stream | None:
+    return torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
 
 
 def _current(stream: torch.cuda.Stream | None) -> AbstractContextManager[object]:

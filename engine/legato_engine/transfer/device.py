@@ -18,7 +18,7 @@ class DeviceEvent(Protocol):
 
 
 class BlockCopy(DeviceEvent, Protocol):
-    """Copies that were begun together, and after them the sums of the blocks as the device has them."""
+    """Copies that were begun together, if any, and after them the sums of the blocks as the device has them."""
 
     def sums(self) -> list[int]:
         """One for each block, see `checksum`; once it is done. Nothing where checksums are off."""
@@ -39,3 +39,16 @@ class BlockCopies(Protocol):
 
     def to_blocks(self, slots: Sequence[int], blocks: Sequence[int]) -> BlockCopy:
         """The i-th slot is copied to the i-th block."""
+
+
+class DirectBlocks(Protocol):
+    """Blocks of an arena that only the device computes on, and that the link reads and writes without the host's.
+
+    Where they lie is no address of the host's: nothing but the link, which was told so, may be given it.
+    """
+
+    def leaving(self, blocks: Sequence[int]) -> BlockCopy:
+        """Written blocks are about to be put."""
+
+    def arrived(self, blocks: Sequence[int]) -> BlockCopy:
+        """Peers say that they have written these: from here on, what the device does sees it."""

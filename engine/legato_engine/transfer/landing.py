@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from legato_engine.transfer.checksum import ArenaMemory
-from legato_engine.transfer.device import BlockCopy
+from legato_engine.transfer.device import BlockCopy, DirectBlocks
 from legato_engine.transfer.staging import Staging
 
 
@@ -49,6 +49,23 @@ class InArena:
 
     def land(self, places: Sequence[int], blocks: Sequence[int]) -> Landed:
         return Landed(self._memory.sums(blocks) if self._checksum else [])
+
+    def give_back(self, places: Sequence[int]) -> None:
+        pass
+
+
+class InDevice:
+    """Implements `Landing` for a device's arena that peers reach: they write to the blocks, and the device sums up."""
+
+    def __init__(self, memory: ArenaMemory, direct: DirectBlocks) -> None:
+        self.largest = memory.num_blocks
+        self._direct = direct
+
+    def reserve(self, blocks: Sequence[int]) -> tuple[int, ...]:
+        return tuple(blocks)
+
+    def land(self, places: Sequence[int], blocks: Sequence[int]) -> BlockCopy:
+        return self._direct.arrived(blocks)
 
     def give_back(self, places: Sequence[int]) -> None:
         pass

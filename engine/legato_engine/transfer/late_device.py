@@ -108,3 +108,21 @@ class LateCopies:
             found.extend(self._arena.sums(blocks))
 
         return stream.begin_with(copy, LateCopy(found=found))
+
+
+class LateDirect:
+    """Implements `DirectBlocks` with a stream for each direction. Bytes are read when the stream has come so far."""
+
+    def __init__(self, arena: ArenaMemory, outward: LateStream, inward: LateStream) -> None:
+        self._arena = arena
+        self._outward, self._inward = outward, inward
+
+    def leaving(self, blocks: Sequence[int]) -> LateCopy:
+        return self._sum(self._outward, blocks)
+
+    def arrived(self, blocks: Sequence[int]) -> LateCopy:
+        return self._sum(self._inward, blocks)
+
+    def _sum(self, stream: LateStream, blocks: Sequence[int]) -> LateCopy:
+        found: list[int] = []
+        return stream.begin_with(lambda: found.extend(self._arena.sums(blocks)), LateCopy(found=found))

@@ -4,11 +4,11 @@ Steps end in the order in which they were launched, so nobody waits here for an 
 """
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from legato_engine.transfer.checksum import ArenaMemory
-from legato_engine.transfer.device import BlockCopy
+from legato_engine.transfer.device import BlockCopy, DirectBlocks
 from legato_engine.transfer.link import Link
 from legato_engine.transfer.puts import BlockPut, spans
 from legato_engine.transfer.staging import Staging
@@ -101,37 +101,23 @@ class FromArena:
         pass
 
 
-class FromRing:
-    """Implements `PutSource` for an arena that only the device reaches: blocks go to slots of the ring first."""
+class _FromDevice:
+    """A put begins when the device has done something for it, and made the sums; in the order of the puts."""
 
-    def __init__(self, link: Link, staging: Staging, block_bytes: int, checksum: bool) -> None:
+    def __init__(self, link: Link, block_bytes: int, checksum: bool) -> None:
         self._link = link
-        self._staging = staging
         self._block_bytes = block_bytes
         self._checksum = checksum
-        self._copying: deque[tuple[BlockPut, BlockCopy]] = deque()
-        self._slots: dict[BlockPut, tuple[int, ...]] = {}
-
-    @property
-    def largest(self) -> int:
-        return self._staging.largest_put
+        self._begun: deque[tuple[BlockPut, BlockCopy]] = deque()
 
     @property
     def waiting(self) -> bool:
-        return bool(self._copying)
-
-    def begin(self, put: BlockPut) -> bool:
-        slots = self._staging.ring.take(len(put.blocks))
-        if slots is None:
-            return False
-        self._slots[put] = slots
-        self._copying.append((put, self._staging.copies.to_slots(put.blocks, slots)))
-        return True
+        return bool(self._begun)
 
     def advance(self, wanted: Callable[[BlockPut], bool]) -> list[BlockPut]:
         unwanted = []
-        while self._copying and self._copying[0][1].done():
-            put, copy = self._copying.popleft()
+        while self._begun and self._begun[0][1].done():
+            put, copy = self._begun.popleft()
             if wanted(put):
                 self._put(put, copy)
             else:
@@ -140,12 +126,61 @@ class FromRing:
         return unwanted
 
     def ended(self, put: BlockPut) -> None:
-        self._staging.ring.give_back(self._slots.pop(put))
+        pass
 
     def _put(self, put: BlockPut, copy: BlockCopy) -> None:
         put.sums = copy.sums() if self._checksum else [0] * len(put.blocks)
-        where = spans(self._slots[put], self._staging.copies.address, put.targets, put.arena, self._block_bytes)
-        self._link.put(put.connection, where, put.tag)
+        blocks, local = self._place(put)
+        self._link.put(put.connection, spans(blocks, local, put.targets, put.arena, self._block_bytes), put.tag)
+
+    def _place(self, put: BlockPut) -> tuple[Sequence[int], int]:
+        """Where the link reads the put's blocks: their numbers, and where number 0 begins."""
+        raise NotImplementedError
+
+
+class FromRing(_FromDevice):
+    """Implements `PutSource` for an arena that only the device reaches: blocks go to slots of the ring first."""
+
+    def __init__(self, link: Link, staging: Staging, block_bytes: int, checksum: bool) -> None:
+        super().__init__(link, block_bytes, checksum)
+        self._staging = staging
+        self._slots: dict[BlockPut, tuple[int, ...]] = {}
+
+    @property
+    def largest(self) -> int:
+        return self._staging.largest_put
+
+    def begin(self, put: BlockPut) -> bool:
+        slots = self._staging.ring.take(len(put.blocks))
+        if slots is None:
+            return False
+        self._slots[put] = slots
+        self._begun.append((put, self._staging.copies.to_slots(put.blocks, slots)))
+        return True
+
+    def ended(self, put: BlockPut) -> None:
+        self._staging.ring.give_back(self._slots.pop(put))
+
+    def _place(self, put: BlockPut) -> tuple[Sequence[int], int]:
+        return self._slots[put], self._staging.copies.address
+
+
+class FromDevice(_FromDevice):
+    """Implements `PutSource` for an arena of a device that the link reads itself: only the sums are made first."""
+
+    largest = None
+
+    def __init__(self, link: Link, memory: ArenaMemory, direct: DirectBlocks, checksum: bool) -> None:
+        super().__init__(link, memory.block_bytes, checksum)
+        self._memory = memory
+        self._direct = direct
+
+    def begin(self, put: BlockPut) -> bool:
+        self._begun.append((put, self._direct.leaving(put.blocks)))
+        return True
+
+    def _place(self, put: BlockPut) -> tuple[Sequence[int], int]:
+        return put.blocks, self._memory.address
 
 
 def _written(put: BlockPut) -> bool:

@@ -7,7 +7,7 @@ from legato_engine.transfer.checksum import bind
 from legato_engine.transfer.context import TransferContext
 from legato_engine.transfer.device import BlockCopy, DeviceEvent
 from legato_engine.transfer.events import Arrived, Released, WritingBegan
-from legato_engine.transfer.landing import InArena, InSlots, Landing
+from legato_engine.transfer.landing import InArena, InDevice, InSlots, Landing
 from legato_engine.transfer.registry import Key, SessionFailure, SessionRecord, SessionRegistry
 from legato_engine.transfer.session import Action, Session, SessionEvent, SessionState
 from legato_protocol import block_hash, handoff
@@ -51,8 +51,7 @@ class Receiver:
         self._serial = 0
         self._offered: list[IncomingSession] = []  # in order: their grants are not sent yet
         self._placed: list[IncomingSession] = []  # those that have places
-        memory, staging = context.memory, context.staging
-        self._landing: Landing = InSlots(staging) if staging else InArena(memory, context.checksum)
+        self._landing = _landing(context)
 
     # calls
 
@@ -285,6 +284,14 @@ class Receiver:
         source, seconds = context.peers.identity(into.connection)[0], context.clock() - into.since
         arrived = Arrived(*into.key, into.final, source, travelled, into.cached, size, seconds, into.final_at)
         context.outbox.append(arrived)
+
+
+def _landing(context: TransferContext) -> Landing:
+    if context.staging is not None:
+        return InSlots(context.staging)
+    if context.direct is not None:
+        return InDevice(context.memory, context.direct)
+    return InArena(context.memory, context.checksum)
 
 
 def _is_quiet(into: IncomingSession) -> bool:

@@ -9,7 +9,7 @@ from legato_engine.transfer.checksum import bind
 from legato_engine.transfer.context import TransferContext
 from legato_engine.transfer.events import Committed, Granted
 from legato_engine.transfer.link import PutDone, PutFailed
-from legato_engine.transfer.put_queue import FromArena, FromRing, PutQueue
+from legato_engine.transfer.put_queue import FromArena, FromDevice, FromRing, PutQueue, PutSource
 from legato_engine.transfer.puts import BlockPut
 from legato_engine.transfer.registry import Key, SessionFailure, SessionRecord, SessionRegistry
 from legato_engine.transfer.session import Action, SessionEvent, SessionState
@@ -49,9 +49,7 @@ class Sender:
         self.sessions = SessionRegistry("sender", context, OutgoingSession, self._perform)
         self._by_tag: dict[int, OutgoingSession] = {}
         self._next_tag = 0
-        link, memory, staging, checksum = context.link, context.memory, context.staging, context.checksum
-        ring = FromRing(link, staging, memory.block_bytes, checksum) if staging else None
-        self._queue = PutQueue(ring or FromArena(link, memory, checksum), self._is_wanted, self._dropped)
+        self._queue = PutQueue(_source(context), self._is_wanted, self._dropped)
 
     @property
     def waiting(self) -> bool:
@@ -286,3 +284,12 @@ class Sender:
                 self.sessions.send(out, handoff.Abort(*out.name, out.failure.reason, out.failure.retry))
             case _:
                 raise AssertionError(f"a sender does not {action.value}")
+
+
+def _source(context: TransferContext) -> PutSource:
+    link, memory, checksum = context.link, context.memory, context.checksum
+    if context.staging is not None:
+        return FromRing(link, context.staging, memory.block_bytes, checksum)
+    if context.direct is not None:
+        return FromDevice(link, memory, context.direct, checksum)
+    return FromArena(link, memory, checksum)

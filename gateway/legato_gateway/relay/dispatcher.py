@@ -18,6 +18,7 @@ from legato_gateway.routing.kv_index import KVIndex
 from legato_gateway.routing.predicted_prefixes import PREDICTED_SECONDS, SETTLING_SECONDS, PredictedPrefixes
 from legato_gateway.routing.prefix_hashes import Hashing
 from legato_gateway.workers.fleet import Fleet
+from legato_protocol import transports
 from legato_protocol.packed_tokens import pack_tokens
 from legato_protocol.sampling_params import SamplingParams, later_params
 from legato_protocol.stream import (
@@ -155,7 +156,10 @@ class Dispatcher:
         need = replace(self.need(sub), kv_revision=hello.kv_revision, avoid=frozenset({source}))
         need = replace(need, digest=sub.adapter_digest)
         snapshot = self._fleet.snapshot()
-        linked = FleetSnapshot(tuple(w for w in snapshot.workers if w.address and w.decodes))
+        network = transports.network(hello.transport)
+        linked = FleetSnapshot(
+            tuple(w for w in snapshot.workers if w.address and w.decodes and transports.network(w.transport) == network)
+        )
         route = choose(need, linked, {}, self._local)
         if isinstance(route, NoRoute) or not hello.address:
             return None

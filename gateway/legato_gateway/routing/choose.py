@@ -102,10 +102,10 @@ def _cheap_local(need: Need, split: list[Candidate], policy: Policy) -> Route | 
 def _best_pair(
     need: Need, prefillers: list[Candidate], split: list[Candidate], unified: list[Candidate]
 ) -> tuple[Candidate, Candidate] | None:
-    """The cheapest pair of one lineage that reaches each other, unless a unified worker is cheaper still."""
+    """The cheapest pair of one lineage and network, unless a unified worker is cheaper still."""
     cheapest: tuple[Candidate, Candidate] | None = None
-    for lineage in {filters.lineage(candidate.worker, need) for candidate in prefillers}:
-        senders, receivers = _linked(need, prefillers, lineage), _linked(need, split, lineage)
+    for partners in {filters.partners(candidate.worker, need) for candidate in prefillers}:
+        senders, receivers = _linked(need, prefillers, partners), _linked(need, split, partners)
         if not senders or not receivers:
             continue
         pair = (best(need, senders), best(need, receivers))
@@ -137,9 +137,9 @@ def _sooner_local(
     return _local(soonest, "busy", f"{local:.2f} s, on prefill workers {separate:.2f} s")
 
 
-def _linked(need: Need, candidates: list[Candidate], lineage: tuple[str, str]) -> list[Candidate]:
-    """Those of a lineage that can hand over at all: a worker without a transport tells no address."""
-    return [c for c in candidates if filters.lineage(c.worker, need) == lineage and c.worker.address]
+def _linked(need: Need, candidates: list[Candidate], partners: tuple[tuple[str, str], str]) -> list[Candidate]:
+    """Those of a lineage and network that can hand over at all: a worker without a transport tells no address."""
+    return [c for c in candidates if filters.partners(c.worker, need) == partners and c.worker.address]
 
 
 def _pair_rank(pair: tuple[Candidate, Candidate]) -> tuple[float, str]:

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from legato_gateway.routing.fleet_snapshot import FleetSnapshot, WorkerView
+from legato_protocol import transports
 
 Matches = Mapping[str, int]  # worker → how many leading blocks of this sequence it holds
 
@@ -63,6 +64,11 @@ def has_adapter(worker: WorkerView, name: str, digest: str) -> bool:
 def lineage(worker: WorkerView, need: Need) -> tuple[str, str]:
     """Equal for workers between which a sequence like this can go: KV revision, and digest of its adapter."""
     return worker.kv_revision, need.digest or worker.adapters.get(need.adapter, "")
+
+
+def partners(worker: WorkerView, need: Need) -> tuple[tuple[str, str], str]:
+    """Equal for workers that can hand such a sequence over to each other: of one lineage, on one network."""
+    return lineage(worker, need), transports.network(worker.transport)
 
 
 def why_not(worker: WorkerView, need: Need, matched: int) -> str | None:

@@ -48,6 +48,7 @@ ROUTE_REFUSED = "RouteRefused"
 SCALED_TO_ZERO = "ScaledToZero"
 SCALING = "Scaling"
 STARTING = "Starting"
+TRANSPORT_FALLBACK = "TransportFallback"
 UNKNOWN = "Unknown"
 UNSCHEDULABLE = "Unschedulable"
 UPGRADE_FAILED = "UpgradeFailed"
@@ -91,6 +92,7 @@ REASONS = {
     SCALED_TO_ZERO: "no worker is desired; gateways hold requests until the autoscaler has started one",
     SCALING: "workers are being added or drained",
     STARTING: "pods are still starting",
+    TRANSPORT_FALLBACK: "a worker hands off by TCP instead of RDMA, or not straight from a GPU; the message says why",
     UNKNOWN: "no ready worker has reported its state yet",
     UNSCHEDULABLE: "no node can run a pod: its resource requests, affinity or volumes cannot be satisfied",
     UPGRADE_FAILED: "pods of the operator's version cannot start; no other service's turn begins until they do",
@@ -108,7 +110,7 @@ CALM = frozenset(
 )
 
 # With any status these raise a warning: somebody has to act.
-ALARMING = frozenset({CAPACITY_UNAVAILABLE, DEGRADED, RETRYING, UNSCHEDULABLE})
+ALARMING = frozenset({CAPACITY_UNAVAILABLE, DEGRADED, RETRYING, TRANSPORT_FALLBACK, UNSCHEDULABLE})
 
 
 @dataclass(frozen=True)

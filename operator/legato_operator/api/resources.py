@@ -72,9 +72,9 @@ class Pool(ManifestPart):
 
 class Transfer(ManifestPart):
     transport: Literal["Auto", "RDMA", "TCP", "SharedMemory"] = "Auto"
-    """Transport of KV between workers. Auto is TCP; RDMA must be requested. Kubernetes rejects SharedMemory."""
+    """Transport of KV. Auto is RDMA where a self-test of it passes, else TCP. Kubernetes rejects SharedMemory."""
     required: bool = False
-    """Whether the service is not Ready without this transport, instead of falling back."""
+    """Whether workers do not start without this transport, instead of falling back from RDMA to TCP."""
     on_failure: Literal["Retry", "Recompute", "Fail"] = "Retry"
     """What happens after a failed hand-off: Retry, Recompute on the decode worker, or Fail the request."""
     checksum: bool = True

@@ -110,6 +110,8 @@ def _engine(service: InferenceService, delivery: Delivery) -> list[str]:
     flags += ["Auto"] if engine.kv_cache_memory is None else [str(engine.kv_cache_memory)]
     flags += ["--chunk-tokens", str(engine.chunk_tokens), "--dtype", engine.dtype, "--numerics", engine.numerics]
     flags += ["--kv-cache-dtype", engine.kv_cache_dtype, "--transport", transfer.transport]
+    if transfer.required and transfer.transport == "RDMA":
+        flags.append("--transport-required")
     if engine.profile is not None:
         flags += ["--runner", engine.runner.lower(), "--profile", engine.profile]
     return flags if transfer.checksum else [*flags, "--no-checksum"]

@@ -36,6 +36,8 @@ class WorkerState:
     stopping: bool = False  # its process was told to end, or does not say that it was not
     tokens: tuple[str, ...] = ()  # ids of the tokens that it takes, the one that it shows first; none by an older one
     adapters: AdapterState | None = None  # None: it follows no list
+    transport_reason: str = ""  # why not a transport that comes before this one
+    transport_fallback: bool = False  # whether that is less than was asked for, or than its devices promise
 
 
 @dataclass(frozen=True)

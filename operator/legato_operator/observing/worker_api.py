@@ -51,7 +51,16 @@ def _read(state: dict[str, Any]) -> WorkerState:
     stopping = bool(state.get("stopping", True))  # an older worker does not know how to serve again
     tokens = tuple(str(each) for each in state.get("tokens", ()))
     adapters = _adapters(state["adapters"]) if "adapters" in state else None
-    return WorkerState(busy, draining, str(state.get("transport", "")), stopping, tokens, adapters)
+    return WorkerState(
+        busy,
+        draining,
+        str(state.get("transport", "")),
+        stopping,
+        tokens,
+        adapters,
+        str(state.get("transport_reason", "")),
+        bool(state.get("transport_fallback", False)),
+    )
 
 
 def _adapters(told: dict[str, Any]) -> AdapterState:

@@ -10,7 +10,7 @@ from legato_operator.cluster import Object
 from legato_operator.manifests import common
 from legato_operator.manifests.placement import PodPlacement
 from legato_operator.observing import reached
-from legato_operator.observing.observed import Observed, Pod, Refusal
+from legato_operator.observing.observed import Observed, Pod, Refusal, WorkerState
 from legato_operator.planning import adapters, checks, failure, routes
 from legato_operator.planning.failure import Failure
 from legato_operator.planning.limits import PoolTarget
@@ -247,8 +247,16 @@ def _transport(observed: Observed) -> Condition:
     without = sorted(name for name, state in states.items() if not state.transport)
     if without:
         return Condition(kind, False, conditions.NO_TRANSPORT, ", ".join(without))
-    used = ", ".join(sorted({state.transport for state in states.values()}))
+    fallen = sorted(f"{name}: {_carrier(state)}" for name, state in states.items() if state.transport_fallback)
+    if fallen:
+        return Condition(kind, True, conditions.TRANSPORT_FALLBACK, "; ".join(fallen))
+    used = ", ".join(sorted({_carrier(state) for state in states.values()}))
     return Condition(kind, True, conditions.CONNECTED, used)
+
+
+def _carrier(state: WorkerState) -> str:
+    """What carries a worker's hand-offs, and why nothing better does."""
+    return state.transport + (f" ({state.transport_reason})" if state.transport_reason else "")
 
 
 def _upgraded(observed: Observed, found: Mapping[str, Revisions], upgrade: UpgradeState) -> Condition:

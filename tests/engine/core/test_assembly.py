@@ -10,6 +10,7 @@ from readiness import wait_readable
 from legato_engine import memory
 from legato_engine.core import assembly
 from legato_engine.core.assembly import niceness, scheduler_limits
+from legato_engine.core.handoff_link import LinkOpener
 from legato_engine.errors import TooLittleMemory
 from legato_engine.kvcache.layout import KVLayout
 from legato_engine.runner.arena import Arena
@@ -28,6 +29,10 @@ class DeviceArena(Arena):
     """Says of itself that only a device reaches it."""
 
     on_host = False
+
+
+def silent(what, share):
+    """Progress that nobody hears of."""
 
 
 def runner_of(arena):
@@ -64,7 +69,9 @@ def test_what_only_the_device_reaches_is_handed_over_through_the_host_s_memory()
         arena = DeviceArena(LAYOUT, BLOCKS, torch.device("cpu"))
         settings = WorkerSettings("prefill" if name == "a" else "decode", name, "m", transport="TCP", block_size=16)
         arenas.append(arena)
-        agents.append(assembly._agent(settings, runner_of(arena), LONGEST, f"epoch-{name}", time.monotonic))
+        runner = runner_of(arena)
+        carrier = LinkOpener(settings, runner, LONGEST, silent).open()
+        agents.append(assembly._agent(settings, runner, carrier, f"epoch-{name}", time.monotonic))
     sender, receiver = agents
     arenas[0].blocks.copy_(torch.randn(arenas[0].blocks.shape))
     root = block_hash.root("kv")
@@ -93,4 +100,4 @@ def test_too_little_memory_of_the_host_for_hand_offs_is_refused(monkeypatch):
     arena = DeviceArena(LAYOUT, BLOCKS, torch.device("cpu"))
     monkeypatch.setattr(memory, "available", lambda: 18 * LAYOUT.block_bytes)
     with pytest.raises(TooLittleMemory, match="7 blocks of 4,096 bytes that a sequence lands in and 12"):
-        assembly._agent(settings, runner_of(arena), LONGEST, "epoch", time.monotonic)
+        LinkOpener(settings, runner_of(arena), LONGEST, silent).open()

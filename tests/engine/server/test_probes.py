@@ -63,6 +63,26 @@ def test_kernels_that_are_not_used_are_told(run: Any, fallback: str, value: floa
     run(test)
 
 
+@pytest.mark.parametrize("fallback", [False, True])
+@pytest.mark.parametrize("reason", ["", "RDMA: no device"])
+def test_what_hand_offs_do_not_go_by_is_told_with_the_reason(run: Any, reason: str, fallback: bool) -> None:
+    async def test(bench: Any) -> None:
+        core = await asyncio.wait_for(bench.cores.get(), bench.patience)
+        await core.start(transport_reason=reason, transport_fallback=fallback)
+        await bench.until(lambda: bench.worker.hub.core is not None)
+        text = (await bench.get("health", "/metrics"))[1]
+        assert f"legato_worker_transport_fallback {float(fallback)}" in text
+        state = json.loads((await bench.get("control", "/state"))[1])
+        assert (state["transport_reason"], state["transport_fallback"]) == (reason, fallback)
+        why = f" ({reason})" if reason else ""
+        warned = [line for line in bench.logged if "hand-offs fall back" in line]
+        assert warned == ([f"WARNING hand-offs fall back to memory{why}"] if fallback else [])
+        ready = next(line for line in bench.logged if "hand-offs by memory" in line)
+        assert ready.endswith("hand-offs by memory" + ("" if fallback else why))
+
+    run(test)
+
+
 def test_state_and_metrics_show_what_the_core_said(run: Any) -> None:
     async def test(bench: Any) -> None:
         core = await bench.core()

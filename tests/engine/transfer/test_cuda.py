@@ -9,7 +9,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from legato_engine.kernels.block_sums import naive, triton
 from legato_engine.kernels.configurations import Configuration
 from legato_engine.transfer.checksum import ArenaMemory
-from legato_engine.transfer.cuda import CudaCopies
+from legato_engine.transfer.cuda import CudaCopies, CudaDirect, CudaSums
 
 BLOCKS, SLOTS, WORDS = 6, 4, 100
 KERNEL = partial(triton.sum_blocks, config=Configuration({"TILE": 64}))
@@ -39,6 +39,10 @@ class Copied(TorchDispatchMode):
         return function(*args, **(kwargs or {}))
 
 
+def sums_of(arena, sum_blocks):
+    return CudaSums(arena, BLOCKS, sum_blocks) if sum_blocks else None
+
+
 def make_arena():
     with torch.inference_mode():  # as a runner makes it
         return torch.randint(-(1 << 62), 1 << 62, (BLOCKS, 2, WORDS // 2), dtype=torch.int64)
@@ -48,7 +52,7 @@ def make_arena():
 def test_copies_are_exact_and_summed_up(sum_blocks):
     arena = make_arena()
     original, memory = arena.clone(), ArenaMemory(arena, BLOCKS)
-    copies = CudaCopies(arena, BLOCKS, SLOTS, sum_blocks)
+    copies = CudaCopies(arena, BLOCKS, SLOTS, sums_of(arena, sum_blocks))
     out = copies.to_slots([5, 1], [3, 0])
     assert out.done()
     assert out.sums() == (memory.sums([5, 1]) if sum_blocks else [])
@@ -61,7 +65,7 @@ def test_copies_are_exact_and_summed_up(sum_blocks):
 def test_neighbours_are_copied_together_and_all_blocks_summed_up_together():
     arena, counted = make_arena(), Counted()
     original = arena.clone()
-    copies = CudaCopies(arena, BLOCKS, SLOTS, counted)
+    copies = CudaCopies(arena, BLOCKS, SLOTS, CudaSums(arena, BLOCKS, counted))
     counted.calls.clear()
     with Copied() as out:
         copies.to_slots([3, 4, 5, 1], [0, 1, 2, 3])
@@ -74,10 +78,39 @@ def test_neighbours_are_copied_together_and_all_blocks_summed_up_together():
 
 @pytest.mark.parametrize("sum_blocks", [KERNEL, naive.sum_blocks], ids=["kernel", "torch"])
 def test_nothing_to_copy_has_no_sums(sum_blocks):
-    assert CudaCopies(make_arena(), BLOCKS, SLOTS, sum_blocks).to_slots([], []).sums() == []
+    arena = make_arena()
+    assert CudaCopies(arena, BLOCKS, SLOTS, sums_of(arena, sum_blocks)).to_slots([], []).sums() == []
 
 
 def test_a_kernel_is_compiled_before_anything_is_handed_over():
     counted = Counted()
-    CudaCopies(make_arena(), BLOCKS, SLOTS, counted)
+    CudaSums(make_arena(), BLOCKS, counted)
     assert counted.calls == [[0]]
+
+
+@pytest.mark.parametrize("sum_blocks", [KERNEL, naive.sum_blocks, None], ids=["kernel", "torch", "no checksum"])
+def test_blocks_that_the_link_reaches_are_only_summed_up(sum_blocks):
+    arena = make_arena()
+    original, memory = arena.clone(), ArenaMemory(arena, BLOCKS)
+    direct = CudaDirect(arena.device, sums_of(arena, sum_blocks), lambda: None)
+    for begun in (direct.leaving([5, 1]), direct.arrived([5, 1])):
+        assert begun.done()
+        assert begun.sums() == (memory.sums([5, 1]) if sum_blocks else [])
+    assert torch.equal(arena, original)
+
+
+def test_what_peers_have_written_is_flushed_before_it_is_summed_up_and_without_checksums_too():
+    arena, done = make_arena(), []
+
+    def summing(words, ids, weights):
+        done.append("sum")
+        return naive.sum_blocks(words, ids, weights)
+
+    sums = CudaSums(arena, BLOCKS, summing)
+    done.clear()
+    direct = CudaDirect(arena.device, sums, lambda: done.append("flush"))
+    direct.leaving([1])
+    direct.arrived([1, 2])
+    assert done == ["sum", "flush", "sum"]
+    CudaDirect(arena.device, None, lambda: done.append("flush")).arrived([3])
+    assert done == ["sum", "flush", "sum", "flush"]

@@ -42,10 +42,11 @@ class Schedule:
     """One hand-off of four blocks, pushed in random parts as steps return, on a device that is late by up to a second;
     perhaps cancelled, revoked, or cut off on the way."""
 
-    def __init__(self, seed, checksum, staged):
+    def __init__(self, seed, checksum, device):
         random = self.random = Random(seed)
         slots = (random, 4, random.randint(1, 3), random.choice([0.0, 0.3, 1.0]))
-        self.pair = Pair(checksum=checksum, staged=slots if staged else None)
+        settings = {"staged": {"staged": slots}, "direct": {"direct": (random, slots[-1])}}.get(device, {})
+        self.pair = Pair(checksum=checksum, **settings)
         self.pair.network.random = random
         self.pair.network.faults = Faults(delay=random.choice([0.0, 0.2]))
         self.device = LateStream(self.pair.network, random, random.choice([0.0, 0.3, 1.0]))
@@ -130,12 +131,12 @@ class Schedule:
                 assert (self.pair.receiver.arena[block] == 10 + block).all(), "a wrong block was committed"
 
 
-@pytest.mark.parametrize("staged", [False, True], ids=["direct", "staged"])
+@pytest.mark.parametrize("device", ["host", "staged", "direct"])
 @pytest.mark.parametrize("checksum", [True, False], ids=["checksum", "no checksum"])
-def test_no_put_begins_before_its_step_has_written(checksum, staged):
+def test_no_put_begins_before_its_step_has_written(checksum, device):
     arrived = puts = 0
     for seed in range(SCHEDULES // 2):
-        schedule = Schedule(seed, checksum, staged)
+        schedule = Schedule(seed, checksum, device)
         schedule.run()
         schedule.check()
         arrived += len(schedule.pair.receiver.events(Arrived))

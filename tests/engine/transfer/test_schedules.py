@@ -14,7 +14,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
-from staged_arena import StagedArena
+from staged_arena import DirectArena, StagedArena
 
 from legato_engine.transfer.agent import TransferAgent
 from legato_engine.transfer.checksum import ArenaMemory
@@ -70,7 +70,7 @@ class Job:
 class Worker:
     """A worker with an arena, a free list, and the least core that can be."""
 
-    def __init__(self, network, name, epoch, random, staged):
+    def __init__(self, network, name, epoch, random, device):
         self.memory = torch.zeros(BLOCKS * BLOCK_BYTES, dtype=torch.uint8)
         self.bytes = self.memory.numpy().reshape(BLOCKS, BLOCK_BYTES)
         self.free = list(range(BLOCKS))
@@ -80,13 +80,18 @@ class Worker:
         self.epoch, self.name, self.network, self.random = epoch, name, network, random
         memory = ArenaMemory(self.memory, BLOCKS)
         slots = (random.randint(LONGEST, BLOCKS), random.randint(1, 3), random.choice([0.0, 0.1, 0.4]))
-        self.staged = StagedArena(memory, network, random, *slots) if staged else None
-        reached = self.staged.memory if staged else memory
+        self.staged = None
+        if device == "staged":
+            self.staged = StagedArena(memory, network, random, *slots)
+        elif device == "direct":
+            self.staged = DirectArena(memory, network, random, slots[-1])
+        reached = self.staged.memory if self.staged else memory
         self.link = MemoryLink(network, name, reached.address, reached.length)
         self.agent = TransferAgent(
             self.link,
             memory,
-            staging=self.staged.staging if staged else None,
+            staging=self.staged.staging if self.staged else None,
+            direct=self.staged.direct if self.staged else None,
             worker=name,
             epoch=epoch,
             kv_revision="kv",
@@ -118,10 +123,10 @@ class Worker:
 
 
 class World:
-    def __init__(self, seed, faults, staged=False):
-        """With `staged`, no arena can be reached by the link."""
+    def __init__(self, seed, faults, device=""):
+        """The KV is in memory of a `device`: "staged", which no link reaches, or "direct"."""
         self.random = Random(seed)
-        self.staged = staged
+        self.device = device
         self.network = Network(self.random, faults)
         self.generation = 0
         self.workers = [self.start(i) for i in range(4)]
@@ -130,7 +135,7 @@ class World:
 
     def start(self, index):
         self.generation += 1
-        return Worker(self.network, f"w{index}", f"e{self.generation}", self.random, self.staged)
+        return Worker(self.network, f"w{index}", f"e{self.generation}", self.random, self.device)
 
     def job(self, room):
         draw = self.random
@@ -322,8 +327,8 @@ def check_ended(world):
             worker.staged.check_free()
 
 
-def play(seed, faults, staged=False):
-    world = World(seed, faults, staged)
+def play(seed, faults, device=""):
+    world = World(seed, faults, device)
     world.run(mischief_for(world.random))
     check_ended(world)
     return world
@@ -375,20 +380,27 @@ def test_when_bytes_change_on_the_way(seeds, faults):
 def test_through_slots_of_the_host(seeds, faults):
     """Few of them, in fewer of which all sequences fit, and copies that are late."""
     for seed in seeds:
-        play(seed, faults, staged=True)
+        play(seed, faults, device="staged")
 
 
 @FEW
 @given(SEEDS, st.builds(Faults, chance(0.5), chance(0.2), chance(0.3), chance(0.5)))
 def test_through_slots_of_the_host_when_messages_are_lost_doubled_and_reordered(seeds, faults):
     for seed in seeds:
-        play(seed, faults, staged=True)
+        play(seed, faults, device="staged")
 
 
-@pytest.mark.parametrize("staged", [False, True])
-def test_undisturbed_hand_offs_all_arrive(staged):
+@FEW
+@given(SEEDS, st.builds(Faults, chance(0.5), chance(0.2), chance(0.3), chance(0.3), corrupt_put=chance(0.2)))
+def test_straight_from_and_to_a_device_s_memory(seeds, faults):
+    for seed in seeds:
+        play(seed, faults, device="direct")
+
+
+@pytest.mark.parametrize("device", ["", "staged", "direct"])
+def test_undisturbed_hand_offs_all_arrive(device):
     """The schedules above are worth something only if hand-offs succeed when nothing disturbs them."""
-    world = World(11, Faults(delay=0.05), staged)
+    world = World(11, Faults(delay=0.05), device)
     for job in world.jobs:
         job.cancel_send = job.cancel_receive = None
         job.revokes.clear()

@@ -29,6 +29,18 @@ def test_sequences_migrate_between_workers_with_a_link_alone(lab, unlinked):
     assert (view.pending_tokens, view.pending_blocks) == (0, 7), "it computes nothing of it"
 
 
+@pytest.mark.parametrize(("network", "told"), [("ucx:rdma+cuda", 1), ("ucx:tcp", 0)])
+def test_sequences_migrate_to_workers_of_their_network_alone(lab, network, told):
+    run = Scripted(lab, "u", "u")
+    source = run.decoding(run.start())
+    (target,) = run.others(source)
+    run.greet(source.name, transport="ucx:rdma")
+    run.greet(target.name, transport=network)
+    run.drain(source)
+    run.load(source)
+    assert len(run.told(Handoff)) == told
+
+
 def test_sequences_migrate_to_workers_of_their_kv_revision_alone(lab):
     """Also a choice that has no output yet, though another worker is idle."""
     run = Scripted(lab, "u", "u", "u")

@@ -335,6 +335,22 @@ def test_a_worker_without_a_transport_is_never_half_of_a_pair(mute: str) -> None
     assert routed(need(), fleet(*workers)).prefill is None
 
 
+@pytest.mark.parametrize(
+    ("sender", "receiver", "paired"),
+    [
+        ("ucx:rdma", "ucx:rdma", True),
+        ("ucx:rdma", "ucx:rdma+cuda", True),
+        ("ucx:tcp", "ucx:shm+tcp", True),
+        ("ucx:rdma", "ucx:tcp", False),
+        ("ucx:tcp", "ucx:rdma+cuda", False),
+    ],
+)
+def test_only_workers_of_one_network_are_a_pair(sender: str, receiver: str, paired: bool) -> None:
+    """One that fell back to TCP cannot be reached by RDMA."""
+    workers = fleet(worker("p0", transport=sender), worker("d0", transport=receiver))
+    assert routed(need(), workers).prefill == ("p0" if paired else None)
+
+
 def test_a_grammar_is_given_only_to_workers_that_obey_its_kind() -> None:
     """One of an older release would refuse it."""
     kinds = ("json_schema", "regex")

@@ -32,6 +32,24 @@ class Fleet:
         return web.Response(body=json.dumps(STATE))  # of no content type that says so
 
 
+def test_what_a_worker_s_hand_offs_go_by_is_read_with_the_reason():
+    told = STATE | {"transport": "ucx:tcp", "transport_reason": "RDMA: no device", "transport_fallback": True}
+
+    async def answer(request):
+        return web.json_response(told)
+
+    async def check():
+        async with asking(HttpWorkers, answer) as (workers, address):
+            state = await workers.state(address, ("t",))
+        assert (state.transport, state.transport_reason, state.transport_fallback) == (
+            "ucx:tcp",
+            "RDMA: no device",
+            True,
+        )
+
+    asyncio.run(check())
+
+
 def test_thousands_of_workers_are_asked_by_turns_and_all_are_heard():
     """Two thousand requests at once kept an HTTP client busy for a minute and timed out, every one."""
 

@@ -262,6 +262,40 @@ def test_missing_transport_is_told_and_with_required_not_ready(build):
         assert _condition(made, "Ready")["status"] == str(not required)
 
 
+@pytest.mark.parametrize("fallback", [False, True])
+def test_why_hand_offs_do_not_go_by_rdma_is_told_and_alarming_where_they_should(build, fallback):
+    item, reason = build(), "RDMA: the self-test failed"
+    state = WorkerState(0, False, "ucx:tcp", transport_reason=reason, transport_fallback=fallback)
+    first, *rest = _running(item)
+    condition = _condition(
+        plan(_observed(item, [dataclasses.replace(first, state=state), *rest], SETTLED), PLACEMENT), "KVTransportReady"
+    )
+    assert condition["status"] == "True"
+    if fallback:
+        assert condition["reason"] == conditions.TRANSPORT_FALLBACK
+        assert condition["message"] == f"demo-decode-0: ucx:tcp ({reason})"
+        assert conditions.TRANSPORT_FALLBACK in conditions.ALARMING
+    else:
+        assert condition["reason"] == conditions.CONNECTED
+        assert condition["message"] == f"ucx:tcp, ucx:tcp ({reason})"
+
+
+@pytest.mark.parametrize(
+    ("transfer", "told"),
+    [
+        ({"transport": "RDMA", "required": True}, True),
+        ({"transport": "RDMA"}, False),
+        ({"transport": "TCP", "required": True}, False),
+        ({}, False),
+    ],
+)
+def test_workers_hear_that_rdma_is_required(build, transfer, told):
+    service = parsing.parse(yaml.safe_dump(build(transfer=transfer)))
+    for role in ("prefill", "decode"):
+        command = worker.template(service, role, PLACEMENT)["spec"]["containers"][0]["command"]
+        assert ("--transport-required" in command) == told
+
+
 def test_threads_follow_requested_cpu(build):
     asked = parsing.parse(yaml.safe_dump(build(decode={"resources": {"requests": {"cpu": "1500m"}}})))
     command = worker.template(asked, "decode", PLACEMENT)["spec"]["containers"][0]["command"]

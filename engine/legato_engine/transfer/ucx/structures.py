@@ -5,11 +5,29 @@ from ctypes import POINTER, c_char_p, c_int, c_size_t, c_uint8, c_uint32, c_uint
 
 
 class MapParams(ctypes.Structure):
-    _fields_ = (("mask", c_uint64), ("address", c_void_p), ("length", c_size_t), ("rest", c_uint8 * 64))
+    _fields_ = (
+        ("mask", c_uint64),
+        ("address", c_void_p),
+        ("length", c_size_t),
+        ("flags", c_uint32),
+        ("protection", c_uint32),
+        ("memory_type", c_int),
+        ("rest", c_uint8 * 52),
+    )
 
 
 class RequestParams(ctypes.Structure):
-    _fields_ = (("mask", c_uint32), ("flags", c_uint32), ("rest", c_uint8 * 160))
+    _fields_ = (
+        ("mask", c_uint32),
+        ("flags", c_uint32),
+        ("request", c_void_p),
+        ("callback", c_void_p),
+        ("datatype", c_uint64),
+        ("user_data", c_void_p),
+        ("reply_buffer", c_void_p),
+        ("memory_type", c_int),
+        ("rest", c_uint8 * 116),
+    )
 
 
 class ReceiveParams(ctypes.Structure):

@@ -139,7 +139,7 @@ class UcxThread:
         if ports:
             options["TCP_PORT_RANGE"] = f"{ports[0]}-{ports[1]}"
         features = (libucxx.Feature.AM, libucxx.Feature.RMA, libucxx.Feature.WAKEUP)
-        self._ucp = Ucp()
+        self._ucp = Ucp(config.on_device)
         self._context = libucxx.UCXContext(options, features)
         self._worker = libucxx.UCXWorker(self._context)
         self._worker.init_blocking_progress_mode()

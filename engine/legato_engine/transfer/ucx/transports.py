@@ -3,7 +3,10 @@
 Only transports whose endpoints can be closed by the receiver alone are allowed, because a fence is nothing else. Cross
 memory attach, XPMEM and CUDA IPC let a sender write into the receiver's memory without the receiver's help: a peer that
 was stopped and wakes up late could not be kept out. So with `SharedMemory` the control messages go through shared
-memory and blocks through the loopback's TCP put.
+memory and blocks through the loopback's TCP put. Of RDMA's, only `rc` is allowed: its queue pairs are connected, and
+one that the receiver has destroyed takes no write any more.
+
+Which one a worker uses is decided in `transfer.choice`.
 """
 
 import importlib.util
@@ -13,16 +16,19 @@ from pathlib import Path
 from typing import Literal
 
 from legato_engine.transfer.link import LinkError
+from legato_protocol import transports
 
-Transport = Literal["Auto", "TCP", "SharedMemory", "RDMA"]
+Transport = Literal["TCP", "SharedMemory", "RDMA", "GPUDirect"]
 
 
 @dataclass(frozen=True, slots=True)
 class TransportConfig:
-    """`tls` is UCX's list of transports; `label` is for `Hello.transport`."""
+    """`tls` is UCX's list of transports; `label` is for `Hello.transport`. The memory that is read and written is the
+    host's, or with `on_device` a GPU's."""
 
     label: str
     tls: str
+    on_device: bool = False
 
     @property
     def by_tcp(self) -> bool:
@@ -30,38 +36,56 @@ class TransportConfig:
         return "tcp" in self.tls.split(",")
 
 
-_TCP = TransportConfig("ucx:tcp", "tcp")
-_SHARED_MEMORY = TransportConfig("ucx:shm+tcp", "tcp,posix,sysv")
-_RDMA = TransportConfig("ucx:rdma", "rc")
+_TCP = TransportConfig(transports.TCP, "tcp")
+_SHARED_MEMORY = TransportConfig(transports.SHARED_MEMORY, "tcp,posix,sysv")
+_RDMA = TransportConfig(transports.RDMA, "rc")
+_GPUDIRECT = TransportConfig(
+    transports.GPUDIRECT, "rc,cuda_copy", on_device=True
+)  # `cuda_copy` tells UCX of GPUs' memory
 
 
 def choose(transport: str, lacking: Sequence[str] | None = None) -> TransportConfig:
-    """The configuration for UCX. `lacking` is what is missing for RDMA, to be looked up unless given.
+    """The configuration for UCX. `lacking` is what is missing for the transport, to be looked up unless given.
 
     Raises LinkError when it is not usable here.
     """
     match transport:
-        case "Auto" | "TCP":
+        case "TCP":
             return _TCP
         case "SharedMemory":
             return _SHARED_MEMORY
-        case "RDMA":
-            if lacking := missing_for_rdma() if lacking is None else lacking:
-                raise LinkError(f"RDMA is not usable here: {'; '.join(lacking)}")
-            return _RDMA
-    raise LinkError(f"not a transport: {transport!r} (Auto, TCP, SharedMemory or RDMA)")
+        case "RDMA" | "GPUDirect":
+            if lacking := missing_for(transport) if lacking is None else lacking:
+                raise LinkError(f"{transport} is not usable here: {'; '.join(lacking)}")
+            return _RDMA if transport == "RDMA" else _GPUDIRECT
+    raise LinkError(f"not a transport: {transport!r} (TCP, SharedMemory, RDMA or GPUDirect)")
 
 
 def available_transports() -> dict[str, list[str]]:
     """For each transport what is missing here; an empty list means that it is usable."""
     lacking = [] if importlib.util.find_spec("ucxx") else ["the Python package ucxx"]
-    return {"TCP": lacking, "SharedMemory": lacking, "RDMA": lacking + missing_for_rdma()}
+    names: tuple[Transport, ...] = ("TCP", "SharedMemory", "RDMA")
+    return {name: lacking + missing_for(name) for name in names}
+
+
+def missing_for(transport: str) -> list[str]:
+    """What this machine lacks for a transport, in words; empty when nothing, as far as it can be seen from outside."""
+    match transport:
+        case "RDMA":
+            return missing_for_rdma()
+        case "GPUDirect":
+            return missing_for_rdma() + ([] if has_module("cuda") else ["a UCX built --with-cuda"])
+    return []
+
+
+def has_rdma_device() -> bool:
+    return any(Path("/sys/class/infiniband").glob("*"))
 
 
 def missing_for_rdma() -> list[str]:
     """What this machine lacks for RDMA, in words; empty when nothing."""
     lacking = []
-    if not any(Path("/sys/class/infiniband").glob("*")):
+    if not has_rdma_device():
         lacking.append("no RDMA device in /sys/class/infiniband")
     if not any(Path("/dev/infiniband").glob("uverbs*")):
         lacking.append("no /dev/infiniband/uverbs* in this container")

@@ -27,8 +27,10 @@ from legato_engine.transfer.ucx.structures import (
 )
 
 IN_PROGRESS = 1
-_MAP_ADDRESS_AND_LENGTH = 0b11
+_MAP_ADDRESS_LENGTH_TYPE = 0b10011
 _REQUEST_FLAGS = 1 << 4
+_REQUEST_MEMORY_TYPE = 1 << 6
+_HOST, _CUDA = 0, 1  # types of memory
 _CLOSE_FORCE = 1 << 0
 _MESSAGE_ID = 23  # of our active messages; UCXX has another
 _SEND_REPLY_EAGER = 0b11
@@ -47,7 +49,9 @@ _LAST_ERROR = (1 << 64) - 256  # pointers above are negative statuses
 class Ucp:
     """libucp, as loaded for UCXX."""
 
-    def __init__(self) -> None:
+    def __init__(self, on_device: bool = False) -> None:
+        """What is mapped and put is the host's memory, or a GPU's `on_device`. UCX is told: it need not find out, and
+        what it cannot reach as such is an error and no access."""
         import libucx
 
         loaded = [library for library in libucx.load_library() or [] if library is not None]
@@ -56,14 +60,16 @@ class Ucp:
         for name, (result, *arguments) in PROTOTYPES.items():
             function = getattr(self._lib, name)
             function.restype, function.argtypes = result, arguments
+        self._memory_type = _CUDA if on_device else _HOST
         self._plain = RequestParams()
+        self._put = RequestParams(mask=_REQUEST_MEMORY_TYPE, memory_type=self._memory_type)
         self._message = RequestParams(mask=_REQUEST_FLAGS, flags=_SEND_REPLY_EAGER)
         self._force = RequestParams(mask=_REQUEST_FLAGS, flags=_CLOSE_FORCE)
 
     def map_memory(self, context: int, address: int, length: int) -> int:
         """Registers memory so that peers may write to it. Raises LinkError."""
         handle = c_void_p()
-        params = MapParams(mask=_MAP_ADDRESS_AND_LENGTH, address=address, length=length)
+        params = MapParams(mask=_MAP_ADDRESS_LENGTH_TYPE, address=address, length=length, memory_type=self._memory_type)
         self._check(self._lib.ucp_mem_map(context, byref(params), byref(handle)), "register memory")
         return handle.value or 0
 
@@ -130,7 +136,7 @@ class Ucp:
 
     def put(self, endpoint: int, local: int, length: int, remote: int, key: int) -> int:
         """Starts a write; returns a request for `status`."""
-        return self._lib.ucp_put_nbx(endpoint, local, length, remote, key, byref(self._plain)) or 0
+        return self._lib.ucp_put_nbx(endpoint, local, length, remote, key, byref(self._put)) or 0
 
     def send(self, endpoint: int, message: bytes) -> int:
         """Starts sending; `message` must be kept until the request, which is returned for `status`, has ended."""

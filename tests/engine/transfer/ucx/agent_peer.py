@@ -13,7 +13,7 @@ from legato_engine.kernels.block_sums.naive import sum_blocks
 from legato_engine.transfer import ucx
 from legato_engine.transfer.agent import TransferAgent
 from legato_engine.transfer.checksum import ArenaMemory
-from legato_engine.transfer.cuda import CudaCopies
+from legato_engine.transfer.cuda import CudaCopies, CudaSums
 from legato_engine.transfer.events import Granted
 from legato_engine.transfer.staging import Staging
 from legato_protocol import block_hash
@@ -29,7 +29,7 @@ def main() -> None:
     memory, staging = ArenaMemory(arena, BLOCKS), None
     reached = memory.address, memory.length
     if order["staged"]:
-        copies = CudaCopies(arena, BLOCKS, BLOCKS + RING, sum_blocks)
+        copies = CudaCopies(arena, BLOCKS, BLOCKS + RING, CudaSums(arena, BLOCKS, sum_blocks))
         staging = Staging.over(copies, BLOCKS, RING)
         reached = copies.address, copies.nbytes
     link = ucx.open(order["transport"], "127.0.0.1", *reached)

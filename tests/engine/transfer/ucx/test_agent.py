@@ -20,7 +20,7 @@ from legato_engine.kernels.block_sums.naive import sum_blocks
 from legato_engine.transfer import ucx
 from legato_engine.transfer.agent import TransferAgent
 from legato_engine.transfer.checksum import ArenaMemory
-from legato_engine.transfer.cuda import CudaCopies
+from legato_engine.transfer.cuda import CudaCopies, CudaSums
 from legato_engine.transfer.events import Aborted, Arrived, Granted, Released, WritingBegan
 from legato_engine.transfer.link import Received
 from legato_engine.transfer.seals import prove
@@ -43,7 +43,7 @@ class Pair:
         memory, staging = ArenaMemory(self.arena, BLOCKS), None
         reached = memory.address, memory.length
         if "here" in staged:
-            copies = CudaCopies(self.arena, BLOCKS, BLOCKS + RING, sum_blocks)
+            copies = CudaCopies(self.arena, BLOCKS, BLOCKS + RING, CudaSums(self.arena, BLOCKS, sum_blocks))
             staging = Staging.over(copies, BLOCKS, RING)
             reached = copies.address, copies.nbytes
         link = ucx.open(transport, "127.0.0.1", *reached)

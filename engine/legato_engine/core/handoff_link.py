@@ -1,0 +1,124 @@
+"""What carries a worker's hand-offs: the transport is chosen, tried and opened over the memory that it is to reach."""
+
+import socket
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from legato_engine.runner.interface import Progress, StepRunner
+from legato_engine.settings import WorkerSettings
+from legato_engine.transfer import choice, ucx
+from legato_engine.transfer.device import DirectBlocks
+from legato_engine.transfer.link import Link, LinkError
+from legato_engine.transfer.selftest import process
+from legato_engine.transfer.staging import Staging
+from legato_engine.transfer.ucx import transports
+
+if TYPE_CHECKING:
+    from legato_engine.core.device_sums import DeviceSums
+
+_Ports = tuple[int, int] | None
+_TRIED = ("RDMA", "GPUDirect")  # not relied on without a self-test; this project's tests show it of the others
+
+
+@dataclass(frozen=True, slots=True)
+class HandoffLink:
+    """`staging` or `direct` where the KV is in a GPU's memory. `reason` says why what comes before this transport is
+    not used, or nothing; `fallback` whether that is less than was asked for, or than this machine's devices promise;
+    `kernel_fallback` why no kernel makes the checksums."""
+
+    link: Link
+    staging: Staging | None = None
+    direct: DirectBlocks | None = None
+    reason: str = ""
+    fallback: bool = False
+    kernel_fallback: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class MachineTransports:
+    """What this machine says of transports: what each lacks, whether there is a device for RDMA, how one does in a
+    self-test (of a transport at a host, in a range of ports), and its link. The last two raise LinkError."""
+
+    missing: Callable[[str], Sequence[str]] = transports.missing_for
+    has_rdma_device: Callable[[], bool] = transports.has_rdma_device
+    check: Callable[[str, str, _Ports], None] = process.check
+    open: Callable[[str, str, int, int, _Ports], Link] = ucx.open
+
+
+class LinkOpener:
+    """For one worker."""
+
+    def __init__(
+        self,
+        settings: WorkerSettings,
+        runner: StepRunner,
+        max_length: int,
+        progress: Progress,
+        machine: MachineTransports | None = None,
+    ) -> None:
+        self._settings = settings
+        self._runner = runner
+        self._max_length = max_length
+        self._progress = progress
+        self._machine = machine or MachineTransports()
+
+    def open(self) -> HandoffLink:
+        """Raises LinkError where nothing that is allowed can be used, TooLittleMemory, KernelFailed."""
+        asked, on_host = self._settings.transport, self._runner.arena.on_host
+        names = choice.candidates(
+            asked,
+            on_device=not on_host,
+            required=self._settings.transport_required,
+            lacking=self._machine.missing("RDMA"),
+        )
+        made = choice.first_usable(names, self._use)
+        return replace(
+            made.opened,
+            reason=made.reason,
+            fallback=choice.is_fallback(asked, made.reason, self._machine.has_rdma_device()),
+            kernel_fallback="" if on_host else self._sums.fallback,
+        )
+
+    def _use(self, transport: str) -> HandoffLink:
+        """Raises LinkError where it cannot be used. A device's memory is only for what was tried with such memory."""
+        if lacking := self._machine.missing(transport):
+            raise LinkError("; ".join(lacking))
+        direct = self._direct() if transport == "GPUDirect" else None
+        if transport in _TRIED:
+            self._progress(f"testing {transport}", 0.0)
+            self._machine.check(transport, self._host, self._settings.transfer_ports)
+        arena = self._runner.arena
+        if arena.on_host or direct:
+            return HandoffLink(self._link(transport, arena.address, arena.nbytes), direct=direct)
+        staging = self._staging
+        size = staging.slots * self._runner.layout.block_bytes
+        return HandoffLink(self._link(transport, staging.copies.address, size), staging)
+
+    def _link(self, transport: str, address: int, nbytes: int) -> Link:
+        return self._machine.open(transport, self._host, address, nbytes, self._settings.transfer_ports)
+
+    @property
+    def _host(self) -> str:
+        """Where other workers find this one. Listening on all addresses says nothing: the host's name decides."""
+        host = self._settings.transfer_host or self._settings.host
+        return socket.gethostbyname(socket.gethostname()) if host in ("0.0.0.0", "::") else host
+
+    @cached_property
+    def _sums(self) -> "DeviceSums":
+        from legato_engine.core import device_sums  # imports torch and triton
+
+        return device_sums.of_worker(self._settings, self._runner)
+
+    @cached_property
+    def _staging(self) -> Staging:
+        """Once for all transports that need it: the memory stays pinned."""
+        from legato_engine.core import device_staging
+
+        return device_staging.of_worker(self._settings, self._runner, self._max_length, self._sums.sums)
+
+    def _direct(self) -> DirectBlocks:
+        from legato_engine.core import device_direct
+
+        return device_direct.of_worker(self._runner, self._sums.sums)

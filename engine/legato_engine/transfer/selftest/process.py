@@ -1,0 +1,55 @@
+"""A self-test as a worker sees it: a process of its own, since UCX may crash or hang where a device or driver is at
+fault, and a verdict within a time limit.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+
+from legato_engine.transfer.link import LinkError
+
+LIMIT = 60.0  # seconds; a self-test over TCP takes two, one of a GPU's memory loads torch first
+PASSED = "self-test passed"
+FAILED = 2
+_FAREWELL = 5.0  # seconds for the end of a killed process, which a driver may keep
+
+
+def check(transport: str, host: str, ports: tuple[int, int] | None = None) -> None:
+    """Tries `transport` between two links at `host`, an address of this machine. Raises LinkError with the reason when
+    it does not carry blocks, lets a late one through, or does not come to an end."""
+    judge([*_COMMAND, str(os.getpid()), transport, host, *map(str, ports or ())])
+
+
+_COMMAND = (sys.executable, "-m", "legato_engine.transfer.selftest.child")
+
+
+def judge(command: Sequence[str], limit: float = LIMIT) -> None:
+    """Runs a self-test's process. Only one that says so has passed. Raises LinkError."""
+    code, told, complaints = _run(command, limit)
+    if code < 0:
+        raise LinkError(f"the self-test crashed with {signal.Signals(-code).name}")
+    if code or _last(told) != PASSED:
+        raise LinkError(f"the self-test failed: {_last(complaints) or f'it ended with {code} and no result'}")
+
+
+def _run(command: Sequence[str], limit: float) -> tuple[int, bytes, bytes]:
+    """Exit code, stdout and stderr. Raises LinkError after `limit` seconds."""
+    pipe = subprocess.PIPE
+    child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe)
+    try:
+        told, complaints = child.communicate(timeout=limit)
+    except subprocess.TimeoutExpired:
+        child.kill()
+        with suppress(subprocess.TimeoutExpired):
+            child.communicate(timeout=_FAREWELL)
+        raise LinkError(f"the self-test did not end within {limit:g} s") from None
+    return child.returncode, told, complaints
+
+
+def _last(output: bytes) -> str:
+    """The last line that says something."""
+    lines = [line.strip() for line in output.decode(errors="replace").splitlines() if line.strip()]
+    return lines[-1] if lines else ""

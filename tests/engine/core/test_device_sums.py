@@ -1,0 +1,61 @@
+"""What sums up blocks that only a GPU reaches, and what happens where its kernel cannot be compiled."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from legato_engine.core import device_sums
+from legato_engine.errors import KernelFailed
+from legato_engine.kernels.configurations import Configuration
+from legato_engine.settings import WorkerSettings
+from legato_engine.transfer.checksum import MASK, ArenaMemory
+
+BLOCKS = 12
+TORCH = {"on_kernel_failure": "Torch"}
+
+
+def made(fallback="", **settings):
+    """The sums, what the host makes of two blocks, and what was made of them."""
+    blocks = torch.randn(BLOCKS, 2, 16, 16).half()
+    runner = SimpleNamespace(num_blocks=BLOCKS, arena=SimpleNamespace(blocks=blocks), fallback=fallback)
+    found = device_sums.of_worker(WorkerSettings("decode", "d", "m", **settings), runner)
+    expected = ArenaMemory(blocks, BLOCKS).sums([7, 2])
+    return found, found.sums and ([total & MASK for total in found.sums.parts([7, 2]).sum(1).tolist()] == expected)
+
+
+@pytest.fixture
+def broken(monkeypatch):
+    """A tile that no kernel can be compiled for."""
+    monkeypatch.setattr(device_sums, "choose", lambda kernel, shape, chip: Configuration({"TILE": 1000}))
+
+
+@pytest.mark.parametrize("settings", [{}, TORCH])
+def test_sums_are_those_of_the_host(settings):
+    found, equal = made(**settings)
+    assert equal
+    assert found.fallback == ""
+
+
+def test_a_worker_stops_whose_kernel_cannot_be_compiled(broken):
+    with pytest.raises(KernelFailed, match=r"cannot compile or start a kernel on interpreter: .*power of 2"):
+        made()
+
+
+def test_torch_takes_over_where_that_is_asked_and_says_why(broken):
+    found, equal = made(**TORCH)
+    assert equal
+    assert found.fallback.startswith("checksums of hand-offs: Triton ")
+    assert "power of 2" in found.fallback
+
+
+@pytest.mark.parametrize("settings", [{}, TORCH])
+def test_torch_sums_up_where_it_computes_the_steps_whose_reason_is_told_already(broken, settings):
+    found, equal = made("no kernels", **settings)
+    assert equal
+    assert found.fallback == ""
+
+
+def test_no_kernel_is_needed_without_checksums(broken):
+    found, _ = made(checksum=False)
+    assert found.sums is None

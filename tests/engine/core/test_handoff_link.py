@@ -1,0 +1,161 @@
+"""How a worker comes to what carries its hand-offs: with machines that have what this one lacks."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from legato_engine.core import device_direct, device_staging, device_sums
+from legato_engine.core.device_sums import DeviceSums
+from legato_engine.core.handoff_link import LinkOpener, MachineTransports
+from legato_engine.kvcache.layout import KVLayout
+from legato_engine.runner.arena import Arena
+from legato_engine.settings import WorkerSettings
+from legato_engine.transfer.agent import TransferAgent
+from legato_engine.transfer.checksum import ArenaMemory
+from legato_engine.transfer.link import LinkError
+
+LAYOUT = KVLayout(layers=2, kv_heads=2, block_size=16, head_dim=16, dtype="float16")
+BLOCKS, LONGEST = 12, 100  # tokens of the longest sequence
+PORTS = (8100, 8199)
+
+
+class DeviceArena(Arena):
+    """Says of itself that only a device reaches it."""
+
+    on_host = False
+
+
+class Machine:
+    """Notes what is tried and opened. `failing` do not pass their self-test, `closed` cannot be opened."""
+
+    def __init__(self, missing=(), failing=(), closed=(), has_device=True):
+        self.tried, self.opened, self.told = [], [], []
+        self._missing, self._failing, self._closed = list(missing), failing, closed
+        self.transports = MachineTransports(self.missing, lambda: has_device, self.check, self.open)
+
+    def missing(self, transport):
+        return self._missing if transport in ("RDMA", "GPUDirect") else []
+
+    def check(self, transport, host, ports):
+        self.tried.append((transport, host, ports))
+        if transport in self._failing:
+            raise LinkError("the self-test crashed with SIGSEGV")
+
+    def open(self, transport, host, address, nbytes, ports):
+        if transport in self._closed:
+            raise LinkError("UCX could not register memory")
+        self.opened.append((transport, address, nbytes))
+        return SimpleNamespace(transport=transport)
+
+
+def opened(machine, transport="Auto", required=False, on_device=False, role="decode"):
+    """What is opened, and the runner that it is for."""
+    kind = DeviceArena if on_device else Arena
+    arena = kind(LAYOUT, BLOCKS, torch.device("cpu"))
+    runner = SimpleNamespace(layout=LAYOUT, num_blocks=BLOCKS, arena=arena, fallback="")
+    settings = WorkerSettings(
+        role, "d", "m", transport=transport, transport_required=required, transfer_ports=PORTS, block_size=16
+    )
+    opener = LinkOpener(settings, runner, LONGEST, lambda what, share: machine.told.append(what), machine.transports)
+    return opener.open(), runner
+
+
+@pytest.fixture
+def direct(monkeypatch):
+    """The GPU and its memory allow GPUDirect."""
+    made = SimpleNamespace()
+    monkeypatch.setattr(device_direct, "of_worker", lambda runner, sums: made)
+    return made
+
+
+@pytest.mark.parametrize("transport", ["Auto", "RDMA"])
+def test_rdma_is_tried_before_it_is_used(transport):
+    machine = Machine()
+    found, runner = opened(machine, transport)
+    assert machine.tried == [("RDMA", "127.0.0.1", PORTS)]
+    assert machine.told == ["testing RDMA"]
+    assert machine.opened == [("RDMA", runner.arena.address, runner.arena.nbytes)]
+    assert (found.reason, found.fallback, found.staging, found.direct) == ("", False, None, None)
+
+
+@pytest.mark.parametrize("spoiled", ["failing", "closed"])
+def test_what_does_not_pass_or_cannot_be_opened_gives_way_to_tcp(spoiled):
+    machine = Machine(**{spoiled: ["RDMA"]})
+    found, _ = opened(machine)
+    assert found.link.transport == "TCP"
+    assert found.reason.startswith("RDMA: ")
+    assert found.fallback
+
+
+def test_nothing_is_tried_where_something_is_missing_and_without_a_device_nobody_need_hear_of_it():
+    machine = Machine(missing=["no device", "no verbs"], has_device=False)
+    found, _ = opened(machine, on_device=True)
+    assert (found.link.transport, found.reason, found.fallback) == ("TCP", "RDMA: no device; no verbs", False)
+    assert machine.tried == []
+
+
+@pytest.mark.parametrize("transport", ["Auto", "RDMA"])
+@pytest.mark.parametrize("machine", [{"missing": ["no device"]}, {"failing": ["RDMA"]}, {"closed": ["RDMA"]}])
+def test_what_is_required_and_cannot_be_had_stops_the_worker(transport, machine):
+    with pytest.raises(LinkError, match="no transport for hand-offs that is allowed here can be used: RDMA: "):
+        opened(Machine(**machine), transport, required=True)
+
+
+def test_tcp_is_opened_without_a_self_test():
+    machine = Machine()
+    found, _ = opened(machine, "TCP", required=True)
+    assert (found.link.transport, machine.tried) == ("TCP", [])
+
+
+def test_a_gpu_s_memory_is_given_only_to_what_was_tried_with_it(direct):
+    machine = Machine()
+    found, runner = opened(machine, on_device=True)
+    assert [name for name, *_ in machine.tried] == ["GPUDirect"]
+    assert machine.opened == [("GPUDirect", runner.arena.address, runner.arena.nbytes)]
+    assert (found.direct, found.staging) == (direct, None)
+
+
+@pytest.mark.parametrize("spoiled", ["failing", "closed"])
+@pytest.mark.parametrize("then", ["RDMA", "TCP"])
+def test_otherwise_it_goes_through_the_ring_whose_memory_is_taken_once(direct, spoiled, then):
+    machine = Machine(**{spoiled: ["GPUDirect"] if then == "RDMA" else ["GPUDirect", "RDMA"]})
+    found, runner = opened(machine, on_device=True)
+    slots = found.staging.copies
+    assert machine.opened == [(then, slots.address, found.staging.slots * LAYOUT.block_bytes)]
+    assert slots.address != runner.arena.address
+    assert found.direct is None
+    assert found.reason.startswith("GPUDirect: ")
+    assert found.fallback
+
+
+def test_a_gpu_that_does_not_allow_it_is_not_tried(monkeypatch):
+    def refuse(runner, sums):
+        raise LinkError("memory of expandable_segments")
+
+    monkeypatch.setattr(device_direct, "of_worker", refuse)
+    machine = Machine()
+    found, _ = opened(machine, on_device=True)
+    assert [name for name, *_ in machine.tried] == ["RDMA"]
+    assert found.reason == "GPUDirect: memory of expandable_segments"
+
+
+def test_a_shared_ring_is_pinned_once(direct, monkeypatch):
+    made, of_worker = [], device_staging.of_worker
+    monkeypatch.setattr(device_staging, "of_worker", lambda *given: made.append(of_worker(*given)) or made[-1])
+    opened(Machine(closed=["GPUDirect", "RDMA"]), on_device=True)
+    assert len(made) == 1
+
+
+def test_a_kernel_of_checksums_that_is_replaced_is_told(direct, monkeypatch):
+    monkeypatch.setattr(device_sums, "of_worker", lambda settings, runner: DeviceSums(None, "no kernel"))
+    assert opened(Machine(), on_device=True)[0].kernel_fallback == "no kernel"
+    assert opened(Machine())[0].kernel_fallback == ""
+
+
+def test_memory_of_a_device_is_never_taken_for_the_host_s():
+    """Whatever opened the link: an agent with neither slots nor direct access would read and write by its address."""
+    memory = ArenaMemory(torch.zeros(BLOCKS, 8, dtype=torch.int64, device="meta"), BLOCKS)
+    given = {"worker": "d", "epoch": "e", "kv_revision": "kv", "layout": "l", "block_size": 16, "token": "t"}
+    with pytest.raises(ValueError, match="memory of a device would be taken for the host's"):
+        TransferAgent(SimpleNamespace(), memory, clock=lambda: 0.0, **given)

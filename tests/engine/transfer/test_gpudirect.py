@@ -1,0 +1,101 @@
+"""What GPUDirect needs of a GPU's driver, by one that is made up, and of torch's allocator."""
+
+import pytest
+
+from legato_engine.transfer import gpudirect
+from legato_engine.transfer.link import LinkError
+
+NONE, OWNER, ALL = 0, 100, 200
+
+
+class Driver:
+    """libcuda, as far as it is called; arguments by reference are filled in as the real one does."""
+
+    def __init__(self, supported=1, options=1, ordering=NONE, flush=0):
+        self.attributes = {116: supported, 117: options, 118: ordering}
+        self.calls = []
+        self.status = flush
+
+    def cuInit(self, flags):
+        return 0
+
+    def cuDeviceGet(self, device, number):
+        device._obj.value = 40 + number
+        return 0
+
+    def cuDeviceGetAttribute(self, found, number, device):
+        assert device.value == 43
+        found._obj.value = self.attributes[number]
+        return 0
+
+    def cuDevicePrimaryCtxRetain(self, context, device):
+        context._obj.value = 0xC0
+        return 0
+
+    def cuCtxSetCurrent(self, context):
+        self.calls.append(("current", context.value))
+        return 0
+
+    def cuFlushGPUDirectRDMAWrites(self, target, scope):
+        self.calls.append(("flush", target, scope))
+        return self.status
+
+
+def test_writes_are_flushed_to_their_gpu_where_it_does_not_order_them():
+    driver = Driver(ordering=NONE)
+    gpudirect.flush_of(3, driver)()
+    assert driver.calls == [("current", 0xC0), ("flush", 0, 100)]
+
+
+@pytest.mark.parametrize("ordering", [OWNER, ALL])
+def test_nothing_is_called_where_the_gpu_orders_writes(ordering):
+    driver = Driver(ordering=ordering, options=0)
+    gpudirect.flush_of(3, driver)()
+    assert driver.calls == []
+
+
+@pytest.mark.parametrize(
+    ("driver", "said"),
+    [
+        (Driver(supported=0, ordering=ALL), "GPU 3 does not support GPUDirect RDMA"),
+        (Driver(options=2), "GPU 3 neither sees what RDMA devices write in order nor lets the host flush it"),
+    ],
+)
+def test_a_gpu_that_cannot_do_it_is_refused(driver, said):
+    with pytest.raises(LinkError, match=said):
+        gpudirect.flush_of(3, driver)
+
+
+def test_a_flush_that_fails_is_an_error():
+    with pytest.raises(LinkError, match="cuFlushGPUDirectRDMAWrites of the GPU's driver failed with 201"):
+        gpudirect.flush_of(3, Driver(flush=201))()
+
+
+def test_without_a_driver_that_is_the_reason():
+    with pytest.raises(LinkError, match="no driver of a GPU"):
+        gpudirect.flush_of(0)
+
+
+PLAIN = {"address": 1000, "total_size": 100, "is_expandable": False}
+
+
+def test_a_plain_allocation_will_do():
+    gpudirect.check_plain(1099, [PLAIN], "native")
+
+
+@pytest.mark.parametrize(
+    ("address", "segments", "allocator", "said"),
+    [
+        (1000, [PLAIN | {"is_expandable": True}], "native", "expandable_segments"),
+        (1000, [PLAIN], "cudaMallocAsync", "torch's allocator is cudaMallocAsync"),
+        (1100, [PLAIN], "native", "does not know the memory"),
+        (999, [PLAIN], "native", "does not know the memory"),
+    ],
+)
+def test_other_memory_is_refused(address, segments, allocator, said):
+    with pytest.raises(LinkError, match=said):
+        gpudirect.check_plain(address, segments, allocator)
+
+
+def test_segments_that_others_can_grow_do_not_matter():
+    gpudirect.check_plain(1000, [PLAIN, {"address": 5000, "total_size": 9, "is_expandable": True}], "native")
