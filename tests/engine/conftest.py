@@ -27,7 +27,7 @@ from legato_protocol.sampling_params import SamplingParams
 processor.guard_onednn(processor.detect())
 quick_interpreter.use()
 
-NEW_TOKENS = 64
+NEW_TOKENS = 32
 BLOCK_SIZE = 16
 TIE = 2e-3  # float32 logits of the two implementations differ by less than this
 
