@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import quick_interpreter
 import torch
 from huggingface_oracle import huggingface_model, smollm2_path
 
@@ -24,8 +25,9 @@ from legato_protocol.sampling_params import SamplingParams
 
 # As at the start of a worker: transformers may compute before a runner is loaded, and oneDNN reads its settings once.
 processor.guard_onednn(processor.detect())
+quick_interpreter.use()
 
-NEW_TOKENS = 64
+NEW_TOKENS = 32
 BLOCK_SIZE = 16
 TIE = 2e-3  # float32 logits of the two implementations differ by less than this
 

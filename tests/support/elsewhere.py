@@ -57,9 +57,9 @@ def launched(chip: str) -> dict[str, Any]:
     }
 
 
-def room_for(stages: int) -> dict[str, str]:
-    """By chip, what is said of a kernel that holds tiles of 64 KiB for this many stages."""
-    return {chip: _shared_memory(chip, stages) for chip in ahead.CHIPS}
+def room_for(*stages: int) -> list[dict[str, str]]:
+    """For each number of stages, what is said by chip of a kernel that holds tiles of 64 KiB for that many."""
+    return [{chip: _shared_memory(chip, count) for chip in ahead.CHIPS} for count in stages]
 
 
 def _shared_memory(chip: str, stages: int) -> str:

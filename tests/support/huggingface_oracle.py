@@ -38,12 +38,14 @@ def huggingface_model(checkpoint: Checkpoint, config: ModelConfig) -> torch.nn.M
         **extra,
     )
     theirs._attn_implementation = "sdpa"
-    model = AutoModelForCausalLM.from_config(theirs, dtype=torch.float32).eval()
+    with torch.device("meta"):  # where random numbers, which all would be replaced, take no time
+        model = AutoModelForCausalLM.from_config(theirs, dtype=torch.float32).eval()
     state = {name: checkpoint.tensor(name).float() for name in checkpoint.names()}
-    missing, unexpected = model.load_state_dict(state, strict=False)
+    missing, unexpected = model.load_state_dict(state, strict=False, assign=True)
     assert not unexpected
     assert set(missing) <= {"lm_head.weight"}
     model.tie_weights()
+    model.model.rotary_emb = type(model.model.rotary_emb)(config=theirs)  # its numbers are in no file
     return model
 
 

@@ -1,7 +1,7 @@
 """Decoding steps of one padded size on a GPU that is not here: what each would launch, and what it allocates.
 
-Run as a program, without TRITON_INTERPRET: prints the number of launches of a step, the differences between steps, and
-the operators that returned memory of their own.
+Run as a program, without TRITON_INTERPRET: prints by model the number of launches of a step, the differences between
+steps, and the operators that returned memory of their own.
 """
 
 import json
@@ -65,7 +65,7 @@ def steps(runner: Runner, take: Callable[[], Any]) -> list[Any]:
     return found
 
 
-def main(name: str) -> None:
+def told(name: str) -> dict[str, Any]:
     allocations = Allocations()
     with torch.inference_mode(), launches("sm_90") as launched:
         runner = load(lora_folders.RandomCheckpoint(MODELS[name]), dtype="float16", gpu=Interpreted(132, "sm_90"))
@@ -80,8 +80,8 @@ def main(name: str) -> None:
         with allocations:
             first, *others = steps(runner, take)
     differing = sum(step != first for step in others)
-    print(json.dumps({"launches": len(first), "differing": differing, "allocating": sorted(allocations.found)}))
+    return {"launches": len(first), "differing": differing, "allocating": sorted(allocations.found)}
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    print(json.dumps({name: told(name) for name in sys.argv[1:]}))

@@ -88,7 +88,7 @@ def test_steps_ahead_give_what_steps_one_by_one_give(world):
     ahead = Ahead(runner(checkpoint))
     both = ahead, OneByOne(runner(checkpoint))
     workers = [world.worker(name, runner=made, link=False, **LIMITS) for name, made in zip("ab", both, strict=True)]
-    given = prompts(checkpoint.config.vocab_size, (5, 50, 71, 9))
+    given = prompts(checkpoint.config.vocab_size, (5, 40, 33, 9))
     for index, prompt in enumerate(given):
         params = SAMPLED if index % 2 else {"temperature": 0.0}
         wanted = world.sequence(prompt, max_tokens=4 + 3 * index, seed=index, stop_token_ids=(), **params)

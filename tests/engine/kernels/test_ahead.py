@@ -26,11 +26,10 @@ def test_what_is_launched_is_compiled_for_the_chip_and_told_and_nothing_runs():
 
 
 def test_a_kernel_that_a_chip_has_no_shared_memory_for_is_refused():
-    told = uninterpreted.call(elsewhere.room_for, 3)
-    assert set(told.values()) == {"fits: True"}
-    told = uninterpreted.call(elsewhere.room_for, 4)
-    assert "shared memory, Required: 196608, Hardware limit: 166912" in told["sm_80"]
-    assert "shared memory, Required: 262144, Hardware limit: 232448" in told["sm_90"]
+    fitting, large = uninterpreted.call(elsewhere.room_for, 3, 4)
+    assert set(fitting.values()) == {"fits: True"}
+    assert "shared memory, Required: 196608, Hardware limit: 166912" in large["sm_80"]
+    assert "shared memory, Required: 262144, Hardware limit: 232448" in large["sm_90"]
 
 
 def test_what_was_compiled_is_found_by_a_later_process(tmp_path):

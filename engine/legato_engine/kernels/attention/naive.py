@@ -12,14 +12,14 @@ def attention(
     """
     kv_heads, size = layer.shape[2], layer.shape[3]
     shared = queries.shape[1] // kv_heads
+    blocks = layer[table[: -(-(start + len(queries)) // size)]].float()
+    by_position = blocks.permute(1, 2, 0, 3, 4).flatten(2, 3)  # [2, kv_heads, positions, dim]
     out = torch.empty_like(queries)
     for token in range(queries.shape[0]):
         end = start + token + 1
         first = 0 if window is None else max(0, end - window)
         for head in range(queries.shape[1]):
-            places = [(table[p // size], head // shared, p % size) for p in range(first, end)]
-            keys = torch.stack([layer[block, 0, kv, place] for block, kv, place in places]).float()
-            values = torch.stack([layer[block, 1, kv, place] for block, kv, place in places]).float()
+            keys, values = by_position[:, head // shared, first:end]
             scores = keys @ queries[token, head].float() / queries.shape[2] ** 0.5
             out[token, head] = torch.softmax(scores, 0) @ values
     return out
