@@ -71,3 +71,4 @@ class Load(Message, tag="load", frozen=True):
     served_elsewhere: dict[str, TenantService] = {}  # since its last Load, to tenants through other gateways than this
     paused_blocks: Count = 0  # of `used_blocks`: those of paused sequences, which give way to others
     adapters: tuple[str, ...] = ()  # digests of those in memory
+    prompts: Count = 0  # of `waiting` and `running`: sequences whose prompt is to be computed here, and is not yet

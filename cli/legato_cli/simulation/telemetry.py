@@ -150,6 +150,7 @@ class Telemetry:
             blocks=self._blocks(worker) if decodes else None,
             running=worker.running if decodes else 0,
             waiting=worker.waiting if decodes else worker.prompts,
+            prompts=worker.prompts,
             slots=kind.slots if decodes else None,
             context_tokens=round(worker.rows.context) if decodes else 0,
         )

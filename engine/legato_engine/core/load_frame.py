@@ -51,4 +51,5 @@ def of(
         step_expected=step_expected,
         paused_blocks=load.paused_blocks,
         adapters=adapters,
+        prompts=load.prompts,
     )

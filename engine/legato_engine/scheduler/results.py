@@ -95,5 +95,6 @@ class SchedulerLoad:
     context_tokens: int
     preemptions: int
     paused_blocks: int
+    prompts: int
     prefill_cost: PrefillCoefficients | None
     decode_cost: DecodeCoefficients | None

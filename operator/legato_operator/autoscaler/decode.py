@@ -3,6 +3,7 @@
 All is summed over the pool. One hot worker in a roomy pool is the router's affair: another worker would not help it.
 """
 
+import dataclasses
 import math
 import statistics
 from collections.abc import Sequence
@@ -37,10 +38,15 @@ def terms(
 def _resident(
     signals: Signals, workers: Sequence[WorkerSignals], spec: Spec, prompts: Sequence[Term]
 ) -> tuple[Term, ...]:
-    """A draining worker's sequences count: they move to the others. Its capacity does not."""
+    """A draining worker's sequences count: they move to the others. Its capacity does not.
+
+    Beside a prefill pool, prompts that decode workers help with are that pool's affair until they are computed.
+    """
     silent = [worker.name for worker in workers if worker.ready and (worker.blocks is None or worker.running is None)]
     unknown = Term.unknown(KV_BLOCKS, f"the load of {', '.join(silent)}")
     load = [worker for worker in signals.workers if worker.pool == "decode"]
+    if spec.disaggregated:
+        load = [_without_prompts(worker) for worker in load]
     share = held.share(signals, workers, spec, prompts)
     return (
         *_blocks(signals, workers, load, share),
@@ -49,6 +55,17 @@ def _resident(
         *coming.terms(signals, workers, spec, prompts, _sequences(signals, load, share)),
         *((unknown,) if silent else ()),
     )
+
+
+def _without_prompts(worker: WorkerSignals) -> WorkerSignals:
+    """The load of sequences that decode, or come with their KV."""
+    if worker.waiting is None or worker.blocks is None:
+        return worker
+    blocks, tokens = worker.blocks, worker.queue_tokens or 0
+    waiting = min(blocks.pending, tokens // blocks.size)
+    begun = min(blocks.used, tokens // blocks.size - waiting)
+    left = dataclasses.replace(blocks, pending=blocks.pending - waiting, used=blocks.used - begun)
+    return dataclasses.replace(worker, waiting=max(0, worker.waiting - worker.prompts), blocks=left)
 
 
 def _blocks(

@@ -55,12 +55,13 @@ def terms(signals: Signals, workers: Sequence[WorkerSignals], ttft: float, curre
     """What workers of this pool, of which `current` are desired, are needed for. `ttft` is the objective in seconds.
 
     An empty pool is measured by workers of the other one, which prefill meanwhile. They come first where they have not
-    done so yet.
+    done so yet. Prompts that decode workers help with are this pool's work, too: it grows as if they did not.
     """
     traffic = signals.traffic
     if traffic is None:
         return (Term.unknown(ARRIVALS, "what arrives (a gateway did not answer)"),)
-    queued = _queued_tokens(traffic, workers)
+    helping = [worker for worker in signals.of_pool("decode") if worker not in workers]
+    queued = _queued_tokens(traffic, (*workers, *helping))
     if not queued and not any(bucket.tokens for bucket in traffic.arrivals):
         return (Term(ARRIVALS, 0.0, "0", {}), *_unknown_queues(workers))
     cost = _cost(workers) or _cost(() if any(worker.ready for worker in workers) else signals.of_pool("decode"))
@@ -70,7 +71,7 @@ def terms(signals: Signals, workers: Sequence[WorkerSignals], ttft: float, curre
         return (Term.unknown(ARRIVALS, "the prefill rate (no step was measured)"),)
     arrived = _work(traffic.arrivals, cost, ttft)
     arrivals = _arrivals(arrived, traffic)
-    elsewhere = _queued_at([worker for worker in signals.workers if worker not in workers])
+    elsewhere = _queued_at([worker for worker in signals.workers if worker not in (*workers, *helping)])
     backlog = _fitting_tokens(traffic, queued, elsewhere, _work(traffic.waiting, cost, ttft).oversized_tokens)
     load = evaluate(LOAD_EQUATION, arrivals.numbers)
     numbers = {

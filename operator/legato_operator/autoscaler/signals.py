@@ -80,6 +80,7 @@ class WorkerSignals:
     blocks: Blocks | None = None
     running: int | None = None  # sequences that decode
     waiting: int | None = None  # sequences accepted that do not decode yet
+    prompts: int = 0  # of these, sequences whose prompt is to be computed on this worker
     slots: int | None = None  # sequences that can decode at once
     context_tokens: int | None = None  # before the rows that decode, all together
 

@@ -61,6 +61,7 @@ def _worker(pod: Pod, told: ReportedLoad | None) -> WorkerSignals:
         blocks=_blocks(told),
         running=load.decoding,
         waiting=load.waiting + max(0, load.running - load.decoding),
+        prompts=load.prompts,
         slots=load.slots or None,
         context_tokens=load.context_tokens,
     )

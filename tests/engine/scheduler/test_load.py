@@ -31,6 +31,21 @@ def test_pending_blocks_are_those_that_waiting_prompts_ask_for(make_worker, make
     worker.end()
 
 
+def test_prompts_are_sequences_whose_prompt_is_still_to_be_computed_here(make_worker, make_client):
+    """One that is begun, and two that wait; not one that decodes, nor one that comes from elsewhere."""
+    worker = make_worker(chunk_tokens=8)
+    worker.add(make_client(prompt(4), max_tokens=40))
+    worker.step()
+    for start in (100, 200, 300):
+        worker.add(make_client(prompt(12, start)))
+    worker.reserve(make_client(prompt(9, 400)).request(room=1), worker.now)
+    assert worker.scheduler.load().prompts == 3
+    worker.step()
+    assert worker.scheduler.load().prompts == 3
+    worker.run()
+    assert worker.scheduler.load().prompts == 0
+
+
 def test_growth_is_what_all_sequences_that_decode_here_will_ask_for(make_worker, make_client):
     """12 tokens more of each, beyond 2 blocks: of one that runs, one that is granted and one that waits."""
     worker = make_worker(num_blocks=32, growth_tokens=12)

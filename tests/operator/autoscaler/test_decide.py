@@ -215,6 +215,34 @@ def test_decode_counts_what_is_promised_and_the_spread_of_output_lengths():
     assert _term(made, decision.KV_BLOCKS).workers == pytest.approx((900 + 164.5) / 900)
 
 
+@pytest.mark.parametrize(("largest", "sequences"), [(4, 70), (0, 100)], ids=["beside a prefill pool", "unified"])
+def test_prompts_that_decode_workers_help_with_need_no_slot_yet(largest, sequences):
+    """30 of 40 that wait are prompts: 70 sequences of 90, unless the same workers compute all prompts."""
+    prefill = {"min": min(1, largest), "max": largest}
+    worker = decoder(running=60, waiting=40, prompts=30, slots=100)
+    workers = (prefiller(), worker) if largest else (worker,)
+    sizes = {"prefill": 1, "decode": 1} if largest else {"decode": 1}
+    made = _decide(Signals(workers, NO_TRAFFIC), sizes, scaling={"prefill": prefill})["decode"]
+    assert _term(made, decision.SLOTS).workers == pytest.approx(sequences / 90)
+
+
+def test_nor_the_blocks_of_what_is_not_computed():
+    """Of 300 blocks that wait and 500 that are used, 6,400 tokens of prompts are to fill 400."""
+    blocks = Blocks(400, 0, 500, pending=300)
+    signals = Signals((prefiller(), decoder(blocks=blocks, queue_tokens=6400, slots=1000)), NO_TRAFFIC)
+    numbers = _term(_decide(signals)["decode"], decision.KV_BLOCKS).numbers
+    assert (numbers["pending"], numbers["used"]) == (0, 400)
+
+
+def test_prompts_that_decode_workers_help_with_are_the_prefill_pools_backlog():
+    """A worker that starts would serve in 60 s; 1,600,000 tokens are 200 s of work at 8,000 a second."""
+    queued = decoder(queue_tokens=1_600_000)
+    term = _term(_decide(Signals((prefiller(), queued), arriving(60, 2000)))["prefill"], decision.BACKLOG)
+    assert term.numbers["backlogTokens"] == 1_600_000
+    alone = Signals((prefiller(), decoder(draining=True, queue_tokens=1_600_000), decoder()), arriving(60, 2000))
+    assert all(term.reason != decision.BACKLOG for term in _decide(alone)["prefill"].terms)
+
+
 def test_decode_grows_when_a_step_would_exceed_the_objective():
     """100 rows at 1 ms beside 10 ms: 100 / (0.9 x 100 - 10) = 1.25 workers."""
     made = _decide(Signals((prefiller(), decoder(running=100, slots=1000)), NO_TRAFFIC))["decode"]
