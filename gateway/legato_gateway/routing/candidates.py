@@ -56,7 +56,8 @@ class Costs:
     def late(self, separate: float, snapshot: FleetSnapshot, ttft: float) -> bool:
         """Whether its first token, or that of who is held behind it, comes after `ttft` if prefill workers compute it
         in `separate` seconds."""
-        rate = sum(worker.prefill_rate or self.usual_rate for worker in snapshot.workers if worker.prefills)
+        prefillers = [worker for worker in snapshot.workers if worker.prefills and worker.usable]
+        rate = sum(worker.prefill_rate or self.usual_rate for worker in prefillers)
         return self.need.waited + separate + self.need.behind / rate > ttft
 
     def _to_compute(self, worker: WorkerView, matched: int) -> int:

@@ -52,8 +52,8 @@ def test_time_that_it_has_waited_counts(waited: float, where: str) -> None:
 
 @pytest.mark.parametrize(("behind", "where"), [(1000, "separate"), (1100, "busy")])
 def test_those_that_are_held_behind_it_are_to_be_in_time_too(behind: int, where: str) -> None:
-    """Two prefill workers compute 2,000 tokens a second."""
-    prefillers = worker("p0", queue_tokens=500), worker("p1", queue_tokens=500)
+    """Two prefill workers compute 2,000 tokens a second; a third one leaves."""
+    prefillers = worker("p0", queue_tokens=500), worker("p1", queue_tokens=500), worker("p2", draining=True)
     assert routed(*prefillers, worker("d0"), behind=behind).prefill_at == where
 
 
