@@ -12,7 +12,7 @@ from legato_gateway.routing.scorers import Weights
 
 @dataclass(slots=True)
 class Candidate:
-    """A worker that could take its part, and what that costs; `_best` compares them."""
+    """A worker that could take its part, and what that costs; `best` compares them."""
 
     worker: WorkerView
     cached: int
