@@ -11,14 +11,14 @@ from answers import assert_same
 GREEDY = {"temperature": 0, "logprobs": 2}
 SEEDED = {"temperature": 0.8, "seed": 7, "top_p": 0.9}
 OUTPUT = 40  # tokens
-CHAPTERS = 32  # of a prompt: seven chunks, so that every stage can be seen and nothing is computed for its own sake
+CHAPTERS = 16  # of a prompt: seven chunks, so that every stage can be seen and nothing is computed for its own sake
 JUST = 4  # tokens that a sequence has at most that was handed off a moment ago
 TRIES = 6  # requests that may slip past the stage before their worker stops
 
 
 @pytest.fixture(scope="module")
 def service(shared_service: Callable[..., Any]) -> Any:
-    return shared_service(chunk=64, hang="5s")
+    return shared_service(chunk=32, hang="5s")
 
 
 @pytest.fixture(scope="module")

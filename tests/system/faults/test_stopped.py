@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from answers import assert_same
 
-STREAMS = 16
-ASK = {"max_tokens": 60, "temperature": 0, "logprobs": 2, "extra_body": {"ignore_eos": True}}
+STREAMS = 8
+ASK = {"max_tokens": 40, "temperature": 0, "logprobs": 2, "extra_body": {"ignore_eos": True}}
 STOPPED = {"core": slice(1, None), "server": slice(0, 1), "both": slice(0, None)}
 
 
