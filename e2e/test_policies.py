@@ -21,7 +21,7 @@ spec:
   engine: {kvCacheMemory: 256Mi}
   prefill: {resources: {requests: {cpu: 200m, memory: 800Mi}}}
   decode: {resources: {requests: {cpu: 200m, memory: 800Mi}}}
-  routing: {localPrefillBelowTokens: 0}
+  routing: {localPrefillBelowTokens: 0, whenPrefillBusy: Wait}
   drain: {deadline: 5s}
 """
 

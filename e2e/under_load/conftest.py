@@ -19,7 +19,7 @@ spec:
   prefill: {resources: {requests: {cpu: 200m, memory: 800Mi}}}
   decode: {resources: {requests: {cpu: 200m, memory: 800Mi}}}
   gateway: {replicas: 2}
-  routing: {localPrefillBelowTokens: 0}
+  routing: {localPrefillBelowTokens: 0, whenPrefillBusy: Wait}
   scaling: {mode: External, prefill: {min: 1, max: 2}, decode: {min: 1, max: 3}}
   drain: {deadline: 1m}
 """

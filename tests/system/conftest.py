@@ -39,7 +39,8 @@ spec:
   prefill: {{resources: {{requests: {{cpu: "1"}}}}}}
   decode: {{resources: {{requests: {{cpu: "1"}}}}}}
   gateway: {{defaultDeadline: 2m}}
-  routing: {{localPrefillBelowTokens: 16}}
+  routing: {{localPrefillBelowTokens: 16, whenPrefillBusy: {busy}}}
+  slo: {{ttft: {ttft}}}
   transfer: {{transport: {transport}}}
   scaling: {scaling}
   drain: {{deadline: 60s}}
@@ -74,6 +75,8 @@ class Service:
         settings = {"name": "test", "prefill": 1, "chunk": 128, "transport": "TCP", "hang": "15s"} | manifest
         settings.setdefault("adapters", "[]")
         settings.setdefault("engine", "")
+        settings.setdefault("busy", "Wait")
+        settings.setdefault("ttft", "1s")
         settings.setdefault("source", "{builtin: smollm2-135m-instruct}")
         settings.setdefault("scaling", SCALING.format(**settings))
         self.file = folder / "inferenceservice.yaml"

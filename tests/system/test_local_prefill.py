@@ -1,4 +1,4 @@
-"""A prefill pool that becomes empty, and is filled again."""
+"""Decode workers compute prompts: while the prefill pool is empty, and while it is busy."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -40,3 +40,22 @@ def test_decode_workers_prefill_until_a_prefill_worker_is_there_again(service: A
     assert prefilled_by == ["test-prefill-0", "local", "test-prefill-0"]
     assert len(texts) == 1
     service.until_idle()
+
+
+@pytest.fixture
+def helped(start: Callable[..., Any]) -> Any:
+    """One whose decode worker computes what its prefill worker would have after 50 ms."""
+    return start(chunk=64, busy="Local", ttft="50ms")
+
+
+def test_a_decode_worker_helps_with_a_burst_of_prompts(helped: Any) -> None:
+    """Each gets the tokens that it gets alone, wherever it is computed."""
+    prompts = [list(range(100 * number, 100 * number + 200)) for number in range(1, 7)]
+    options = {"max_tokens": TOKENS, "temperature": 0}
+    burst = [helped.stream(prompt, **options, extra_body={"cache_salt": "burst"}) for prompt in prompts]
+    texts = [stream.result() for stream in burst]
+    placed = {record["prefill"]: record["why"] for record in helped.state()["requests"]}
+    assert placed.keys() == {"local", "test-prefill-0"}
+    assert "on prefill workers" in placed["local"]
+    assert texts == [helped.stream(prompt, **options).result() for prompt in prompts]
+    helped.until_idle()

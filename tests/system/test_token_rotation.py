@@ -45,7 +45,7 @@ metadata: {{name: test}}
 spec:
   model: {{servedName: paced, maxLength: 2048, source: {{builtin: smollm2-135m-instruct}}}}
   engine: {{runner: Paced, profile: {profile}}}
-  routing: {{localPrefillBelowTokens: 4}}
+  routing: {{localPrefillBelowTokens: 4, whenPrefillBusy: Wait}}
   transfer: {{transport: TCP, onFailure: {on_failure}}}
   scaling: {{mode: External, prefill: {{min: 1, max: 1}}, decode: {{min: 1, max: 2}}}}
   drain: {{deadline: 20s}}
