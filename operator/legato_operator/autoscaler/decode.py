@@ -58,8 +58,8 @@ def _resident(
 
 
 def _without_prompts(worker: WorkerSignals) -> WorkerSignals:
-    """The load of sequences that decode, or come with their KV."""
-    if worker.waiting is None or worker.blocks is None:
+    """The load of sequences that decode, or come with their KV. Without prompts, what is queued are preempted ones."""
+    if worker.waiting is None or worker.blocks is None or not worker.prompts:
         return worker
     blocks, tokens = worker.blocks, worker.queue_tokens or 0
     waiting = min(blocks.pending, tokens // blocks.size)

@@ -229,9 +229,16 @@ def test_prompts_that_decode_workers_help_with_need_no_slot_yet(largest, sequenc
 def test_nor_the_blocks_of_what_is_not_computed():
     """Of 300 blocks that wait and 500 that are used, 6,400 tokens of prompts are to fill 400."""
     blocks = Blocks(400, 0, 500, pending=300)
-    signals = Signals((prefiller(), decoder(blocks=blocks, queue_tokens=6400, slots=1000)), NO_TRAFFIC)
-    numbers = _term(_decide(signals)["decode"], decision.KV_BLOCKS).numbers
+    worker = decoder(blocks=blocks, queue_tokens=6400, waiting=9, prompts=9, slots=1000)
+    numbers = _term(_decide(Signals((prefiller(), worker), NO_TRAFFIC))["decode"], decision.KV_BLOCKS).numbers
     assert (numbers["pending"], numbers["used"]) == (0, 400)
+
+
+def test_the_blocks_of_preempted_sequences_count():
+    blocks = Blocks(400, 0, 500, pending=300)
+    worker = decoder(blocks=blocks, queue_tokens=6400, waiting=9, slots=1000)
+    numbers = _term(_decide(Signals((prefiller(), worker), NO_TRAFFIC))["decode"], decision.KV_BLOCKS).numbers
+    assert (numbers["pending"], numbers["used"]) == (300, 500)
 
 
 def test_prompts_that_decode_workers_help_with_are_the_prefill_pools_backlog():
