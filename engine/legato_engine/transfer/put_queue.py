@@ -3,6 +3,7 @@
 Steps end in the order in which they were launched, so nobody waits here for an event that comes after the own one.
 """
 
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Protocol
@@ -101,7 +102,7 @@ class FromArena:
         pass
 
 
-class _FromDevice:
+class _FromDevice(ABC):
     """A put begins when the device has done something for it, and made the sums; in the order of the puts."""
 
     def __init__(self, link: Link, block_bytes: int, checksum: bool) -> None:
@@ -125,17 +126,18 @@ class _FromDevice:
                 unwanted.append(put)
         return unwanted
 
+    @abstractmethod
     def ended(self, put: BlockPut) -> None:
-        pass
+        """The link does not read it any more."""
 
     def _put(self, put: BlockPut, copy: BlockCopy) -> None:
         put.sums = copy.sums() if self._checksum else [0] * len(put.blocks)
         blocks, local = self._place(put)
         self._link.put(put.connection, spans(blocks, local, put.targets, put.arena, self._block_bytes), put.tag)
 
+    @abstractmethod
     def _place(self, put: BlockPut) -> tuple[Sequence[int], int]:
         """Where the link reads the put's blocks: their numbers, and where number 0 begins."""
-        raise NotImplementedError
 
 
 class FromRing(_FromDevice):
@@ -178,6 +180,9 @@ class FromDevice(_FromDevice):
     def begin(self, put: BlockPut) -> bool:
         self._begun.append((put, self._direct.leaving(put.blocks)))
         return True
+
+    def ended(self, put: BlockPut) -> None:
+        pass
 
     def _place(self, put: BlockPut) -> tuple[Sequence[int], int]:
         return put.blocks, self._memory.address
