@@ -59,6 +59,76 @@ def test_no_more_is_queued_than_two_seconds_and_the_rest_is_held():
     assert dispatcher.obstacle == "prefill"
 
 
+def test_decode_workers_help_with_prompts_that_would_be_late():
+    """4,000 tokens take 0.48 s. The second prompt would be in time, but the third one behind it would not."""
+    workers = [prefill := _worker("prefill"), decode := _worker("decode")]
+    _send(_dispatcher(*workers, slo={"ttft": "1s", "tpot": "50ms"}), 4000, 3900, 4000)
+    assert (prefill.backlog, decode.backlog) == (8000, 3900)
+
+
+def test_decode_workers_help_where_prefill_workers_have_no_room():
+    workers = [prefill := _worker("prefill"), decode := _worker("decode")]
+    _send(_dispatcher(*workers, slo={"ttft": "1s", "tpot": "50ms"}), 16_000, 4000)
+    assert (prefill.backlog, decode.backlog) == (16_000, 4000)
+
+
+@pytest.mark.parametrize(("tpot", "helps"), [("20ms", False), ("50ms", True)])
+def test_what_decodes_slows_the_prompts_that_a_decode_worker_helps_with(tpot, helps):
+    """Beside one row in steps of 10.1 ms, it has half of its time for them, or four fifths."""
+    workers = [prefill := _worker("prefill"), decode := _worker("decode")]
+    _send(_dispatcher(*workers, slo={"ttft": "500ms", "tpot": tpot}), 4000, 4000)
+    assert (prefill.backlog, decode.backlog) == ((4000, 4000) if helps else (8000, 0))
+
+
+def test_an_idle_prefill_worker_needs_no_help():
+    """The prompt takes longer than the objective, and less on the decode worker, which knows its beginning."""
+    workers = [prefill := _worker("prefill"), decode := _worker("decode")]
+    decode.prefixes.add((1, 2))
+    _send(_dispatcher(*workers, slo={"ttft": "500ms", "tpot": "50ms"}), 8000, blocks=(1, 2))
+    assert (prefill.backlog, decode.backlog) == (8000, 0)
+
+
+def test_prompts_that_are_in_time_are_left_to_prefill_workers():
+    workers = [prefill := _worker("prefill"), decode := _worker("decode")]
+    dispatcher = _dispatcher(*workers, slo={"ttft": "1s", "tpot": "50ms"})
+    _send(dispatcher, 4000)
+    _send(dispatcher, 4000)
+    assert (prefill.backlog, decode.backlog) == (8000, 0)
+    _send(dispatcher, 4000)
+    assert (prefill.backlog, decode.backlog) == (8000, 4000)
+
+
+@pytest.mark.parametrize(("first", "backlogs"), [(None, (4000, 4000)), (0.9, (8000, 0))])
+def test_time_in_the_gateway_counts_until_the_first_token(first, backlogs):
+    """0.96 s are too long for what came half a second ago, unless its user has the first token."""
+    workers = [prefill := _worker("prefill"), decode := _worker("decode")]
+    dispatcher = _dispatcher(*workers, slo={"ttft": "1s", "tpot": "50ms"})
+    _send(dispatcher, 4000)
+    request = SimulatedRequest(9, Arrival(0.5, 4000, 10, ()), 4000)
+    request.first = first
+    dispatcher.expect(request, 1.0)
+    dispatcher.hold(request)
+    dispatcher.dispatch(1.0)
+    assert (prefill.backlog, decode.backlog) == backlogs
+
+
+def test_a_decode_worker_whose_steps_leave_no_time_does_not_help():
+    """A step of one row takes 10.1 ms."""
+    workers = [prefill := _worker("prefill"), decode := _worker("decode")]
+    dispatcher = _dispatcher(*workers, slo={"ttft": "1s", "tpot": "10ms"})
+    _send(dispatcher, *([4000] * 6))
+    assert (prefill.backlog, decode.backlog, len(dispatcher.held)) == (16_000, 0, 2)
+    assert dispatcher.obstacle == "prefill"
+
+
+def test_what_decode_workers_are_sent_is_bounded_too():
+    """Two seconds of four fifths of a decode worker's time are 13,000 tokens."""
+    workers = [prefill := _worker("prefill"), decode := _worker("decode")]
+    dispatcher = _dispatcher(*workers, slo={"ttft": "1s", "tpot": "50ms"})
+    _send(dispatcher, *([4000] * 9))
+    assert (prefill.backlog, decode.backlog, len(dispatcher.held)) == (16_000, 12_000, 2)
+
+
 def test_what_is_computed_of_a_prompt_waits_no_more():
     """Two seconds are 16,732 tokens, so the second prompt has room when 11,268 of the first one are computed."""
     worker = _worker("prefill")
