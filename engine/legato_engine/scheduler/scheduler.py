@@ -219,7 +219,7 @@ class Scheduler:
             context_tokens=sum(decoding),
             preemptions=self._registry.preemptions,
             paused_blocks=self._admission.paused_blocks(),
-            prompts=sum(not r.outputs for r in self._queue) + sum(r.remaining > 1 for r in self._registry.running),
+            prompts=sum(not request.outputs for request in (*self._queue, *self._registry.running)),
             prefill_cost=self._cost.prefill(self.limits.chunk_tokens),
             decode_cost=self._cost.decode(),
         )

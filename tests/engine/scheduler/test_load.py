@@ -2,6 +2,8 @@
 
 import pytest
 
+from legato_engine.request import RequestState
+
 
 def prompt(length, start=0):
     return tuple(range(start, start + length))
@@ -43,6 +45,18 @@ def test_prompts_are_sequences_whose_prompt_is_still_to_be_computed_here(make_wo
     worker.step()
     assert worker.scheduler.load().prompts == 3
     worker.run()
+    assert worker.scheduler.load().prompts == 0
+
+
+def test_who_gave_way_is_no_prompt_neither_while_it_waits_nor_while_it_is_computed_again(make_worker, make_client):
+    worker = make_worker(num_blocks=6, growth_tokens=0, chunk_tokens=4)
+    first, second = (worker.add(make_client(prompt(7, 100 * n), max_tokens=12)) for n in range(2))
+    while not second.preemptions:
+        worker.step()
+    assert (second.state, worker.scheduler.load().prompts) == (RequestState.WAITING, 0)
+    while second.state is RequestState.WAITING:
+        worker.step()
+    assert second.remaining > 1
     assert worker.scheduler.load().prompts == 0
 
 
