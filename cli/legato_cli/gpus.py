@@ -65,6 +65,17 @@ def find(environ: Mapping[str, str]) -> Facts:
     )
 
 
+def visible(environ: Mapping[str, str]) -> tuple[str, ...]:
+    """The GPUs that programs find here, as CUDA_VISIBLE_DEVICES names them. The driver is asked, as torch takes long to
+    import."""
+    libcuda, count = _libcuda(), ctypes.c_int(0)
+    if libcuda is None or libcuda.cuInit(0) or libcuda.cuDeviceGetCount(ctypes.byref(count)):
+        return ()
+    chosen = environ.get("CUDA_VISIBLE_DEVICES")
+    every = [name.strip() for name in chosen.split(",")] if chosen else map(str, range(count.value))
+    return tuple(every)[: count.value]
+
+
 def lines(facts: Facts) -> Iterator[str]:
     """One line for each fact, as `legato doctor` shows them."""
     yield f"{'driver':<14} {_driver(facts)}"

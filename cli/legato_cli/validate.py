@@ -2,12 +2,14 @@
 
 import argparse
 import json
+import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from legato_cli import gpus
 from legato_cli.services import options
 from legato_protocol import flags, names
 
@@ -108,7 +110,8 @@ def judged(item: Any, local: bool) -> tuple[Sequence[Problem], Sequence[Problem]
         spec = parsing.read_mapping(_as_written(item)).spec
     except ManifestError as error:
         return error.problems, ()
-    return checks.unavailable(spec, in_containers=not local), checks.without_effect(spec) if local else ()
+    idle = checks.without_effect(spec, bool(gpus.visible(os.environ))) if local else ()
+    return checks.unavailable(spec, in_containers=not local), idle
 
 
 def _items(documents: Sequence[Any]) -> Iterator[Any]:

@@ -28,6 +28,37 @@ def _line(title, **facts):
     return line.removeprefix(title).strip()
 
 
+class Driver:
+    """libcuda with so many devices, or one that cannot begin."""
+
+    def __init__(self, devices, error=0):
+        self._devices, self._error = devices, error
+
+    def cuInit(self, flags):
+        return self._error
+
+    def cuDeviceGetCount(self, count):
+        count._obj.value = self._devices
+        return 0
+
+
+@pytest.mark.parametrize(
+    ("driver", "environ", "names"),
+    [
+        (None, {}, ()),
+        (Driver(0), {}, ()),
+        (Driver(8, error=100), {}, ()),
+        (Driver(2), {}, ("0", "1")),
+        (Driver(2), {"CUDA_VISIBLE_DEVICES": "3, GPU-7f"}, ("3", "GPU-7f")),
+        (Driver(1), {"CUDA_VISIBLE_DEVICES": "3,99,1"}, ("3",)),
+    ],
+    ids=["no driver", "no device", "broken", "all", "some", "until the first unknown one"],
+)
+def test_visible_gpus_are_named_as_programs_are_told_them(monkeypatch, driver, environ, names):
+    monkeypatch.setattr(gpus, "_libcuda", lambda: driver)
+    assert gpus.visible(environ) == names
+
+
 @pytest.mark.parametrize(
     ("title", "facts", "told"),
     [

@@ -8,7 +8,7 @@ import pytest
 import yaml
 from wrong_manifests import WRONG
 
-from legato_cli import main
+from legato_cli import gpus, main
 
 ROOT = Path(__file__).parents[2]
 SERVICE = {
@@ -53,6 +53,14 @@ def test_what_has_no_effect_on_one_machine_is_told_and_harms_nothing(validate):
     assert validate(item) == (0, "m.yaml: chat: valid\n", "")
     (found,) = json.loads(validate(item, flags=("--local", "-o", "json"))[1])
     assert [entry["path"] for entry in found["withoutEffect"]] == ["spec.gateway.resources", "spec.gateway.ingress"]
+
+
+def test_whether_gpus_have_an_effect_depends_on_this_machine(validate, monkeypatch):
+    item = _with(decode={"resources": {"limits": {"nvidia.com/gpu": 1}}})
+    for found, told in ((), 1), (("0",), 0):
+        monkeypatch.setattr(gpus, "visible", lambda _, found=found: found)
+        code, said, _ = validate(item, flags=("--local",))
+        assert (code, said.count("m.yaml: chat: spec.decode.resources: nvidia.com/gpu has no effect here")) == (0, told)
 
 
 def test_the_examples_are_valid(capsys):

@@ -65,6 +65,10 @@ class Fakes:
     def steer(self, name: str, kind: str, text: str = "") -> None:
         (self.folder / f"{name}.{kind}").write_text(text)
 
+    def gpus(self, name: str) -> str:
+        """Those that the process of a pod sees."""
+        return (self.folder / f"{name}.gpus").read_text()
+
     def starts(self, name: str) -> list[int]:
         """Process numbers of every start of a pod so far."""
         path = self.folder / f"{name}.starts"
@@ -97,17 +101,18 @@ async def _fakes(
     journal: StatusJournal | None = None,
     clock: Clock | None = None,
     seen: Callable[[Cluster], Cluster] = lambda cluster: cluster,
+    gpus: tuple[str, ...] = (),
 ) -> AsyncIterator[Fakes]:
     """`clock` is the reconciler's, and `seen` is the cluster as it finds it. Without `reconciled`, passes are the
     test's own.
     """
     lines: list[str] = []
-    environment = {**os.environ, "FAKE_FOLDER": str(folder)}
+    environment = {**os.environ, "FAKE_FOLDER": str(folder), "CUDA_VISIBLE_DEVICES": ",".join(gpus)}
     async with (
-        open_cluster(Logs(lines.append), SystemClock(), environment, QUICK) as cluster,
+        open_cluster(Logs(lines.append), SystemClock(), environment, QUICK, gpus=gpus) as cluster,
         aiohttp.ClientSession() as session,
     ):
-        where = placement.local(PROGRAM)
+        where = placement.local(PROGRAM, gpus=gpus)
         reconciler = Reconciler(
             seen(cluster.store), HttpWorkers(session), clock or SystemClock(), where, None, autoscaler, journal
         )

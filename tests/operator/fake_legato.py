@@ -4,7 +4,7 @@ Run as `python fake_legato.py worker|gateway FLAGS`. Files in $FAKE_FOLDER steer
 running sequences, `NAME.sick` fails liveness (a word is added each time), `NAME.refuse` makes it end with exit code 2
 and its text, and `NAME.stubborn` makes it ignore SIGTERM. `argument.refuse` and `argument.crash` hold an argument with
 which workers refuse, or end with exit code 1. It notes every start in `NAME.starts`,
-and where it finds workers in `NAME.follows`.
+where it finds workers in `NAME.follows`, and which GPUs it sees in `NAME.gpus`.
 """
 
 import ctypes
@@ -98,6 +98,7 @@ def main() -> None:
         if path.exists() and path.read_text() in sys.argv:
             print(f"cannot work with {path.read_text()}", flush=True)
             sys.exit(code)
+    (FOLDER / f"{NAME}.gpus").write_text(os.environ.get("CUDA_VISIBLE_DEVICES", ""))
     with (FOLDER / f"{NAME}.starts").open("a") as starts:
         starts.write(f"{os.getpid()}\n")
     (FOLDER / f"{NAME}.follows").write_text(flag("--workers-file"))

@@ -286,7 +286,7 @@ def test_field_reaches_a_process_or_is_refused_or_comes_later(path):
         assert any(f"spec.{path}".startswith(_field(problem)) for problem, _ in refused)
         assert all(not made.phases for made in _plans(service))
     elif (
-        any(f"spec.{path}".startswith(field) for field, _ in checks.without_effect(service.spec))
+        any(f"spec.{path}".startswith(field) for field, _ in checks.without_effect(service.spec, has_gpus=True))
         or path == "engine.onKernelFailure"
     ):
         assert not reaches

@@ -13,7 +13,7 @@ from typing import Any
 
 import aiohttp
 
-from legato_cli import admin, manifest_file, model
+from legato_cli import admin, gpus, manifest_file, model
 from legato_cli.local import adapter_downloads, greeting
 from legato_cli.local.operations import LocalOperations
 from legato_cli.local.progress import Progress
@@ -88,14 +88,15 @@ async def _serve(path: Path, manifest: Manifest, listener: socket.socket, verbos
     clock, terminal = SystemClock(), Terminal(sys.stdout, sys.stderr)
     await adapter_downloads.download(manifest.service, PROGRAM, lambda text: terminal.say(f"legato: {text}"))
     written = LogLines()
+    here = os.environ
+    placement = local(PROGRAM, len(os.sched_getaffinity(0)), str(model.cache_folder(here)), gpus.visible(here))
     hidden = () if verbose else ("INFO ",)
     logs = Logs(terminal.log, colour=sys.stderr.isatty(), hidden=hidden, keep=written.add)
     async with (
-        open_cluster(logs, clock, os.environ, LocalSettings(), listener) as cluster,
+        open_cluster(logs, clock, here, LocalSettings(), listener, placement.shared_gpus) as cluster,
         aiohttp.ClientSession() as session,
     ):
         workers = HttpWorkers(session)
-        placement = local(PROGRAM, len(os.sched_getaffinity(0)), str(model.cache_folder(os.environ)))
         gateways = HttpGateways(session)
         recent = RecentEvents(clock)
         autoscaler = Autoscaler(GatewaySignalSource())
@@ -240,7 +241,7 @@ class _Serving:
         self._say_without_effect()
 
     def _say_without_effect(self) -> None:
-        for path, message in checks.without_effect(self._manifest.service.spec):
+        for path, message in checks.without_effect(self._manifest.service.spec, bool(gpus.visible(os.environ))):
             self._say(f"{self._path}: {path}: {message}")
 
     def _say(self, text: str) -> None:

@@ -34,15 +34,17 @@ async def open_cluster(
     environment: Mapping[str, str],
     settings: LocalSettings,
     listener: socket.socket | None = None,
+    gpus: tuple[str, ...] = (),
 ) -> AsyncIterator[LocalCluster]:
     """A running local cluster. When left, every process is killed: delete services first for a gentle end.
 
     `listener` is the listening socket that gateways inherit. Who opened it closes it: pods started later are told so.
+    `gpus` are those of this machine, as CUDA_VISIBLE_DEVICES names them.
     """
     store = Store(clock.timestamp, graceful=frozenset({"Pod"}))
     with tempfile.TemporaryDirectory(prefix="legato-") as folder:
         async with aiohttp.ClientSession() as session:
-            around = Surroundings(store, session, clock, logs, settings, environment, Path(folder), listener)
+            around = Surroundings(store, session, clock, logs, settings, environment, Path(folder), listener, gpus)
             kubelet = Kubelet(around)
             running = asyncio.create_task(kubelet.run())
             try:

@@ -2,19 +2,22 @@
 
 import asyncio
 import contextlib
+from collections import Counter
 from collections.abc import Callable, Mapping
 
+from legato_operator.api.quantities import GPU
 from legato_operator.cluster import Object, Ref, is_leaving, labels_of, ref_of, uid_of
 from legato_operator.errors import Gone
 from legato_operator.local.files import MountedFolder, WorkersFile
 from legato_operator.local.pod import PodLife, Surroundings
 from legato_operator.local.pod_status import HOST
-from legato_operator.manifests import adapters, common, secret
+from legato_operator.manifests import adapters, common, devices, secret
 from legato_protocol import names
 
 ENV_WORKERS = "LEGATO_WORKERS_FILE"
 ENV_TOKENS = "LEGATO_TOKEN_FOLDER"
 ENV_ADAPTERS = "LEGATO_ADAPTERS_FOLDER"
+ENV_GPU = "CUDA_VISIBLE_DEVICES"
 _MOUNTED: Mapping[str, Callable[[Object], dict[str, str]]] = {
     "Secret": secret.content,
     adapters.CONFIG_MAP: adapters.content,
@@ -27,6 +30,7 @@ class Kubelet:
     def __init__(self, around: Surroundings) -> None:
         self._around = around
         self._lives: dict[str, PodLife] = {}  # by uid
+        self._gpus: dict[str, str] = {}  # of those that have one, by uid
         self._files: dict[tuple[str, str], WorkersFile] = {}  # by namespace and service
         self._mounted: dict[Ref, MountedFolder] = {}  # Secrets and ConfigMaps
 
@@ -60,6 +64,7 @@ class Kubelet:
     async def _live(self, uid: str) -> None:
         await self._lives[uid].run()
         del self._lives[uid]
+        self._gpus.pop(uid, None)
 
     def _life(self, pod: Object) -> PodLife:
         workers = self._workers_file(pod)
@@ -75,7 +80,15 @@ class Kubelet:
         tokens = self._folder(Ref("Secret", namespace, common.token_name_of(service)))
         listed = self._folder(Ref(adapters.CONFIG_MAP, namespace, adapters.name(service)))
         variables = {ENV_WORKERS: str(workers.path), ENV_TOKENS: str(tokens.path), ENV_ADAPTERS: str(listed.path)}
-        return PodLife(pod, self._around, variables, reachable)
+        return PodLife(pod, self._around, {**variables, **self._gpu(pod)}, reachable)
+
+    def _gpu(self, pod: Object) -> dict[str, str]:
+        """The one with the fewest pods, for a pod that asks for a GPU: a machine may have fewer than pods."""
+        if not self._around.gpus or not devices.gpus(devices.of(pod["spec"]), (GPU,)):
+            return {}
+        shares = Counter(self._gpus.values())
+        self._gpus[uid_of(pod)] = chosen = min(self._around.gpus, key=shares.__getitem__)
+        return {ENV_GPU: chosen}
 
     async def _follow_mounted(self, kind: str, content: Callable[[Object], dict[str, str]]) -> None:
         while True:

@@ -40,6 +40,7 @@ class Surroundings:
     environment: Mapping[str, str]  # that processes inherit
     folder: Path
     listener: socket.socket | None  # inherited by pods whose command names LEGATO_LISTEN_FD
+    gpus: tuple[str, ...]  # as CUDA_VISIBLE_DEVICES names them
 
 
 class PodLife:

@@ -36,6 +36,7 @@ class PodPlacement:
     announce: tuple[str, ...] = ()  # the flags that make a process tell the ports it took
     transfer: tuple[str, ...] = ()  # the worker's flags that say where hand-offs reach it
     shared_cores: int | None = None  # that all workers have among them; None where each has a machine to itself
+    shared_gpus: tuple[str, ...] = ()  # that all workers have among them, as CUDA_VISIBLE_DEVICES names them
     containers: Containers | None = None  # None: pods are processes, which see the machine's own files
     cache_folder: str = ""  # of this machine, with what was downloaded; pods in containers have one of their own
     tracing_endpoint: str = ""  # where traces of services go whose manifest names no collector; empty: nowhere
@@ -45,9 +46,16 @@ class PodPlacement:
     requeue_after: float = 0.5  # seconds, while something is moving: workers' own state sends no events
     resync_after: float = 5.0
 
+    @property
+    def has_gpus(self) -> bool:
+        """Whether workers that request GPUs get some. In containers, that is the scheduler's business."""
+        return self.containers is not None or bool(self.shared_gpus)
 
-def local(program: tuple[str, ...], cores: int | None = None, cache_folder: str = "") -> PodPlacement:
-    """Processes on this machine, reachable from this machine only, which share its `cores`.
+
+def local(
+    program: tuple[str, ...], cores: int | None = None, cache_folder: str = "", gpus: tuple[str, ...] = ()
+) -> PodPlacement:
+    """Processes on this machine, reachable from this machine only, which share its `cores` and `gpus`.
 
     Gateways inherit the listening socket of the local cluster, so that one can take over from another without a gap.
     """
@@ -62,6 +70,7 @@ def local(program: tuple[str, ...], cores: int | None = None, cache_folder: str 
         adapters_folder="$(LEGATO_ADAPTERS_FOLDER)",
         announce=("--announce", "$(LEGATO_ANNOUNCE_FILE)"),
         shared_cores=cores,
+        shared_gpus=gpus,
         cache_folder=cache_folder,
     )
 

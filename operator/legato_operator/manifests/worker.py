@@ -137,10 +137,12 @@ def _process(service: InferenceService, pool: str, placement: PodPlacement) -> l
     flags += ["--health-port", str(placement.health_port), "--control-port", str(placement.control_port)]
     flags += ["--token-folder", placement.token_folder, *container.internal_tls_flags(service)]
     flags += ["--drain-deadline", durations.text(service.spec.drain.deadline)]
-    if placement.containers and roles.gpus(service.spec, pool, placement.gpu_resources):
+    on_gpu = placement.has_gpus and roles.gpus(service.spec, pool, placement.gpu_resources)
+    if on_gpu:
         flags += ["--device", "cuda", "--on-kernel-failure", service.spec.engine.on_kernel_failure]
     if service.spec.engine.kv_cache_memory is None and not placement.containers:
-        flags += ["--memory-share", str(_workers(service))]
+        memories = len(placement.shared_gpus) if on_gpu else 1
+        flags += ["--memory-share", str(math.ceil(_workers(service) / memories))]
     threads = _threads(service, pool, placement)
     return [*flags, "--threads", str(threads)] if threads else flags
 

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 
 from legato_operator.api import conditions, pod_template, pool_sizes, roles
+from legato_operator.api.quantities import GPU
 from legato_operator.api.resources import Spec
 from legato_operator.manifests import overlay
 from legato_operator.manifests.placement import PodPlacement
@@ -18,7 +19,7 @@ def refusal(spec: Spec, generation: int, placement: PodPlacement) -> Refusal | N
     if problems := unavailable(spec, in_containers=placement.containers is not None):
         return Refusal(generation, conditions.NOT_AVAILABLE, text(problems))
     problems = contradictions(spec, placement.gpu_resources)
-    if placement.containers is not None:
+    if placement.has_gpus:
         problems += contradicting_devices(spec, placement.gpu_resources)
     if problems:
         return Refusal(generation, conditions.INVALID, text(problems))
@@ -36,9 +37,10 @@ def unavailable(spec: Spec, in_containers: bool = False) -> list[Problem]:
     return [problem for check in (*_EVERYWHERE, *there) for problem in check(spec)]
 
 
-def without_effect(spec: Spec) -> list[Problem]:
+def without_effect(spec: Spec, has_gpus: bool) -> list[Problem]:
     """Everything in a spec that does nothing where pods are processes of one machine, and harms nothing there."""
-    return [problem for check in _IDLE_AS_PROCESSES for problem in check(spec)]
+    idle = [problem for check in _IDLE_AS_PROCESSES for problem in check(spec)]
+    return idle if has_gpus else [*idle, *_gpus(spec)]
 
 
 def contradictions(spec: Spec, gpu_resources: Sequence[str]) -> list[Problem]:
@@ -48,7 +50,7 @@ def contradictions(spec: Spec, gpu_resources: Sequence[str]) -> list[Problem]:
 
 
 def contradicting_devices(spec: Spec, gpu_resources: Sequence[str]) -> list[Problem]:
-    """The same of what pods in containers compute on: GPUs where they request some, else CPUs."""
+    """The same of what pods compute on where there are GPUs: these if they request some, else CPUs."""
     with_gpus = [role for role in roles.of(spec) if roles.gpus(spec, role, gpu_resources)]
     without = [role for role in roles.of(spec) if role not in with_gpus]
     names, found = ", ".join(gpu_resources), []
@@ -113,6 +115,12 @@ def _routes(spec: Spec) -> Iterator[Problem]:
     for field, given in (("httpRoute", spec.gateway.http_route), ("ingress", spec.gateway.ingress)):
         if given is not None:
             yield f"spec.gateway.{field}", "has no effect here: only a cluster has routes to its services"
+
+
+def _gpus(spec: Spec) -> Iterator[Problem]:
+    for role in roles.of(spec):
+        if roles.gpus(spec, role):
+            yield f"spec.{role}.resources", f"{GPU} has no effect here: no GPU was found, so workers compute on the CPU"
 
 
 def _images(spec: Spec) -> Iterator[Problem]:

@@ -1,4 +1,4 @@
-"""How one run of `legato up` ends."""
+"""What one run of `legato up` begins with, and how it ends."""
 
 import asyncio
 import contextlib
@@ -17,7 +17,7 @@ import pytest
 import yaml
 from recordings import operations
 
-from legato_cli import up
+from legato_cli import gpus, up
 from legato_cli.local import serving
 from legato_cli.local.terminal import Terminal
 from legato_operator.cluster import Ref
@@ -99,6 +99,33 @@ def test_the_start_says_what_has_no_effect_here(run, tmp_path):
     _, _, told = run(path)
     assert f"legato: {path}: spec.gateway.template: has no effect here: " in "\n".join(told)
     assert "no effect" not in "\n".join(run()[2])
+
+
+@pytest.mark.parametrize(("found", "told"), [((), 1), (("0",), 0)])
+def test_the_start_says_that_there_is_no_gpu(run, tmp_path, monkeypatch, found, told):
+    monkeypatch.setattr(gpus, "visible", lambda _: found)
+    path = tmp_path / "service.yaml"
+    manifest = yaml.safe_load(up.QUICKSTART.read_text())
+    manifest["spec"].setdefault("decode", {})["resources"] = {"limits": {"nvidia.com/gpu": 1}}
+    path.write_text(yaml.safe_dump(manifest))
+    line = f"legato: {path}: spec.decode.resources: nvidia.com/gpu has no effect here: no GPU was found"
+    assert sum(said.startswith(line) for said in run(path)[2]) == told
+
+
+def test_pods_get_the_gpus_of_this_machine(monkeypatch):
+    asked = []
+
+    @contextlib.asynccontextmanager
+    async def open_cluster(*given):
+        asked.append(given[-1])
+        raise serving.CannotServe("enough")
+        yield
+
+    monkeypatch.setattr(gpus, "visible", lambda _: ("5", "6"))
+    monkeypatch.setattr(serving, "open_cluster", open_cluster)
+    with socket.socket() as listener, pytest.raises(serving.CannotServe):
+        serving.serve(up.QUICKSTART, serving.read_manifest(up.QUICKSTART), listener)
+    assert asked == [("5", "6")]
 
 
 def test_the_end_waits_for_no_download_that_an_edit_began(run, tmp_path, monkeypatch):

@@ -17,16 +17,16 @@ from legato_operator.local.logs import Logs
 from legato_operator.manifests import placement, secret, worker
 
 
-def _pod(item, program, grace=30):
+def _pod(item, program, grace=30, name="w"):
     service = parsing.read_service(item)
     template = worker.template(service, "decode", placement.local(program))
     template["spec"]["terminationGracePeriodSeconds"] = grace
-    return worker.pod(service, "w", template)
+    return worker.pod(service, name, template)
 
 
-async def _start(f, item, program, grace=30):
+async def _start(f, item, program, grace=30, name="w"):
     await f.cluster.store.apply(secret.manifest(parsing.read_service(item), secret.ServiceToken("secret")), "test")
-    await f.cluster.store.apply(_pod(item, program, grace), "test")
+    await f.cluster.store.apply(_pod(item, program, grace, name), "test")
 
 
 async def _status(f):
@@ -221,6 +221,26 @@ def test_log_lines_carry_the_name_of_their_pod():
     asyncio.run(check())
 
 
+def test_a_pod_that_asks_for_a_gpu_sees_the_one_with_the_fewest_pods(fakes, build):
+    """That of a pod which is gone counts no more. Others see what the machine has."""
+    asking = build(decode={"resources": {"limits": {"nvidia.com/gpu": 1}}})
+
+    async def check():
+        async with fakes(reconciled=False, gpus=("4", "7")) as f:
+            for name, item in {"a": asking, "b": asking, "c": asking, "other": build()}.items():
+                await _start(f, item, _program(f), name=name)
+            await f.wait(lambda: _all_ready(f, 4))
+            assert [f.gpus(name) for name in ("a", "b", "c", "other")] == ["4", "7", "4", "4,7"]
+            for name in ("a", "c"):
+                await f.cluster.store.delete(Ref("Pod", "default", name))
+            await f.wait(lambda: _all_ready(f, 2))
+            await _start(f, asking, _program(f), name="d")
+            await f.wait(lambda: _all_ready(f, 3))
+            assert f.gpus("d") == "4"
+
+    asyncio.run(check())
+
+
 PARENT = """
 import asyncio, os, sys
 from legato_operator.clock import SystemClock
@@ -270,6 +290,10 @@ async def _is_ready(f):
 
 async def _starts(f, count):
     return len(f.starts("w")) >= count
+
+
+async def _all_ready(f, count):
+    return len(await f.pods()) == len(await f.ready()) == count
 
 
 async def _no_pods(f):

@@ -11,6 +11,7 @@ from legato_operator.planning import checks
 
 PLACEMENT = placement.kubernetes("engine:1", "gateway:1", pull_secrets=("registry",))
 REVISION = "a" * 40
+ONE_GPU = {"resources": {"limits": {"nvidia.com/gpu": 1}}}
 
 
 def _service(item):
@@ -311,8 +312,23 @@ def test_available_in_containers_and_refused_for_processes(build, spec):
 def test_what_has_no_effect_on_processes_is_accepted_and_told(build, part, field, given):
     read = _service(build(**{part: {field: given}})).spec
     assert checks.unavailable(read) == []
-    assert [path for path, _ in checks.without_effect(read)] == [f"spec.{part}.{field}"]
-    assert checks.without_effect(_service(build()).spec) == []
+    assert [path for path, _ in checks.without_effect(read, has_gpus=False)] == [f"spec.{part}.{field}"]
+    assert checks.without_effect(_service(build()).spec, has_gpus=False) == []
+
+
+def test_gpus_have_an_effect_on_processes_where_there_are_some(build):
+    read = _service(build(prefill=ONE_GPU, decode=ONE_GPU)).spec
+    paths = ["spec.decode.resources", "spec.prefill.resources"]
+    assert [path for path, _ in checks.without_effect(read, has_gpus=False)] == paths
+    assert checks.without_effect(read, has_gpus=True) == []
+
+
+@pytest.mark.parametrize(("gpus", "refused"), [((), False), (("0",), True)])
+def test_processes_that_hand_over_compute_on_gpus_all_or_none(build, gpus, refused):
+    """Without a GPU they all compute on the CPU."""
+    here = placement.local(("legato",), gpus=gpus)
+    assert (checks.refusal(_service(build(decode=ONE_GPU)).spec, 1, here) is not None) is refused
+    assert checks.refusal(_service(build(prefill=ONE_GPU, decode=ONE_GPU)).spec, 1, here) is None
 
 
 def test_memory_that_pods_do_not_share_is_no_transport(build):

@@ -315,6 +315,26 @@ def test_workers_of_one_machine_share_its_memory(build, prefill, share):
     assert "--memory-share" not in alone
 
 
+@pytest.mark.parametrize(("gpus", "share"), [((), "4"), (("0",), "4"), (("0", "1"), "2"), (("0", "1", "2"), "2")])
+def test_workers_of_one_machine_compute_on_its_gpus_and_share_them(build, gpus, share):
+    asked = {"resources": {"limits": {"nvidia.com/gpu": 1}}}
+    spec = {"prefill": asked, "decode": asked, "scaling": {"prefill": {"min": 2}, "decode": {"min": 2}}}
+    item = parsing.parse(yaml.safe_dump(build(engine={"kvCacheMemory": "Auto"}, **spec)))
+    for role in ("prefill", "decode"):
+        here = placement.local(("legato",), gpus=gpus)
+        command = worker.template(item, role, here)["spec"]["containers"][0]["command"]
+        assert ("cuda" in command, "--on-kernel-failure" in command) == (bool(gpus), bool(gpus))
+        assert command[command.index("--memory-share") + 1] == share
+
+
+def test_workers_that_ask_for_no_gpu_compute_on_the_cpu_of_a_machine_with_some(build):
+    here = placement.local(("legato",), gpus=("0", "1"))
+    item = parsing.parse(yaml.safe_dump(build(engine={"kvCacheMemory": "Auto"})))
+    command = worker.template(item, "decode", here)["spec"]["containers"][0]["command"]
+    assert "--device" not in command
+    assert command[command.index("--memory-share") + 1] == "2"
+
+
 @pytest.mark.parametrize(
     ("cores", "prefill", "decode", "threads"),
     [(2, 1, 1, ("2", "2")), (8, 1, 2, ("8", "4")), (8, 3, 1, ("2", "8")), (1, 2, 1, ("1", "1"))],
