@@ -40,7 +40,7 @@ def test_a_role_is_enough(team: Namespace) -> None:
     answer, route = service.ask("Name the capital of France.")
     assert "Paris" in answer
     assert route["transport"].startswith("ucx:")
-    events = team.list("events.events.k8s.io")
+    events = team.list("events")
     instances = {e["reportingInstance"] for e in events if e["regarding"]["kind"] == "InferenceService"}
     assert instances
     assert all(name.startswith(RELEASE) for name in instances), "only the team's operator worked on it"

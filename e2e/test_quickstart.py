@@ -1,5 +1,6 @@
 """From `helm install` and the example manifest to an answer, its KV handed over between two pods."""
 
+import json
 import time
 from pathlib import Path
 
@@ -99,7 +100,10 @@ def test_a_deleted_service_leaves_nothing_behind(service: Service, another: Serv
 
 def _owned(service: Service) -> list[Object]:
     kinds = "pods,services,secrets,deployments,workerpools,networkpolicies,poddisruptionbudgets,roles,rolebindings"
-    return service.namespace.list(kinds, f"serving.legato.dev/service={service.name}")
+    selector = f"serving.legato.dev/service={service.name}"
+    text = service.namespace.kubectl("get", kinds, "--output", "json", "--selector", selector)
+    found: list[Object] = json.loads(text)["items"]
+    return found
 
 
 def _names(service: Service) -> set[tuple[str, str]]:

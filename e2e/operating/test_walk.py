@@ -55,7 +55,7 @@ def test_a_node_is_drained_while_a_pool_is_capped(operated: Service, load: Load,
     operated.patch({"scaling": {"decode": {"max": 1}}})
     operated.scale("decode", 3)
     kube.until(lambda: operated.condition("Progressing").get("reason") == "Capped", "the pool is capped")
-    budget = namespace.get("poddisruptionbudget", f"{operated.name}-decode")
+    budget = namespace.get("poddisruptionbudgets", f"{operated.name}-decode")
     assert json.dumps(budget["spec"]["minAvailable"]) == "0"
     (only,) = operated.found("decode")
     with draining(node_of(only)):

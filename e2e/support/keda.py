@@ -47,7 +47,7 @@ def scaled_object(service: Service, role: str, most: int, stabilization: int) ->
 
 def is_scaling(service: Service, role: str) -> tuple[str, str]:
     """Status and reason of `ScalingActive` of the HorizontalPodAutoscaler that KEDA makes for a pool; empty before."""
-    found = service.namespace.get("horizontalpodautoscaler", f"keda-hpa-{service.name}-{role}")
+    found = service.namespace.get("horizontalpodautoscalers", f"keda-hpa-{service.name}-{role}")
     conditions = found.get("status", {}).get("conditions", [])
     return next(((c["status"], c["reason"]) for c in conditions if c["type"] == "ScalingActive"), ("", ""))
 

@@ -61,7 +61,7 @@ def reached(namespace: Namespace, pod: str, host: str, ports: Sequence[int]) -> 
 
 
 def address(namespace: Namespace, pod: str) -> str:
-    return str(namespace.get("pod", pod)["status"]["podIP"])
+    return str(namespace.get("pods", pod)["status"]["podIP"])
 
 
 def policies_are_enforced() -> bool:

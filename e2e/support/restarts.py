@@ -52,6 +52,6 @@ class Restarts:
         for pool in {*ready, *self.fewest_ready}:
             self.fewest_ready[pool] = min(self.fewest_ready.get(pool, ready[pool]), ready[pool])
             self.most_starting[pool] = max(self.most_starting[pool], starting[pool])
-        services = self._namespace.list("inferenceservices.serving.legato.dev")
+        services = self._namespace.list("inferenceservices")
         self.most_turns = max(self.most_turns, sum("upgradeTurn" in each.get("status", {}) for each in services))
         self.looks += 1

@@ -53,10 +53,10 @@ class Service:
 
     def client_of(self, gateway: str) -> OpenAI:
         """By one gateway's own address."""
-        return client(f"http://{self.namespace.get('pod', gateway)['status']['podIP']}:8080")
+        return client(f"http://{self.namespace.get('pods', gateway)['status']['podIP']}:8080")
 
     def object(self) -> Object:
-        return self.namespace.get("inferenceservice", self.name)
+        return self.namespace.get("inferenceservices", self.name)
 
     def condition(self, kind: str) -> Object:
         """A condition of the newest generation; empty before that was looked at."""
@@ -84,7 +84,7 @@ class Service:
 
     def events(self) -> list[Object]:
         """All that Events say of it."""
-        found = self.namespace.list("events.events.k8s.io")
+        found = self.namespace.list("events")
         return [each for each in found if each["regarding"].get("name") == self.name]
 
     def until_event(self, reason: str, what: str, patience: float = PATIENCE) -> None:
