@@ -26,11 +26,11 @@ def test_a_worker_is_replaced_after_an_edit_that_cannot_be_had(operated: Service
     operated.namespace.kubectl("delete", "pod", victim["metadata"]["name"], "--wait=false")
     operated.until_gone(victim)
     operated.until_pods("decode", 2)
+    assert len(before & operated.workers()) == 2, "no other worker was touched"
     operated.scale("decode", 1)
     operated.until_pods("decode", 1)
     operated.scale("prefill", 2)
     operated.until_pods("prefill", 2)
-    assert len(before & operated.workers()) == 2, "no other worker was touched"
     assert operated.condition("Progressing")["reason"] == "NotAvailable"
     operated.patch({"decode": {"parallelism": None}})
     operated.until_settled()
