@@ -50,7 +50,7 @@ def test_prompts_are_sequences_whose_prompt_is_still_to_be_computed_here(make_wo
 
 def test_who_gave_way_is_no_prompt_neither_while_it_waits_nor_while_it_is_computed_again(make_worker, make_client):
     worker = make_worker(num_blocks=6, growth_tokens=0, chunk_tokens=4)
-    first, second = (worker.add(make_client(prompt(7, 100 * n), max_tokens=12)) for n in range(2))
+    _, second = (worker.add(make_client(prompt(7, 100 * n), max_tokens=12)) for n in range(2))
     while not second.preemptions:
         worker.step()
     assert (second.state, worker.scheduler.load().prompts) == (RequestState.WAITING, 0)
