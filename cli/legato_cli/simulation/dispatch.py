@@ -105,7 +105,7 @@ class Dispatcher:
         if request.known + decoder.backlog < self._spec.routing.local_prefill_below_tokens:
             return decoder, decoder
         prefiller = min(prefillers, key=lambda worker: self._prefill_cost(worker, request, now))
-        sooner = self._sooner_local(request, prefiller, fitting, now)
+        sooner = self._sooner_local(request, prefillers, fitting, now)
         return (sooner, sooner) if sooner else (prefiller, decoder)
 
     def _helping(
@@ -116,32 +116,43 @@ class Dispatcher:
         now: float,
     ) -> bool:
         """Whether a decode worker may take a prompt that prefill workers have no room for."""
-        if prefillers[0].pool == "decode" or not self._late(request, prefillers, now):
+        behind = self.held_tokens - request.uncached
+        if prefillers[0].pool == "decode" or not self._late(request, prefillers, behind, now):
             return False
+        separate = min(self._seconds(worker, request, now) for worker in prefillers)
         for worker in fitting:
             queued, rate = worker.queue_tokens(now), worker.rate * self._prompt_share(worker)
-            if rate and (not queued or queued + request.uncached <= rate * LIMITS.backlog_seconds):
+            room = rate and (not queued or queued + request.uncached <= rate * LIMITS.backlog_seconds)
+            if room and self._seconds_beside(worker, request, now) < separate:
                 return True
         return False
 
     def _sooner_local(
-        self, request: SimulatedRequest, prefiller: SimulatedWorker, fitting: Sequence[SimulatedWorker], now: float
+        self,
+        request: SimulatedRequest,
+        prefillers: Sequence[SimulatedWorker],
+        fitting: Sequence[SimulatedWorker],
+        now: float,
     ) -> SimulatedWorker | None:
-        """A decode worker that computes it sooner, if the prefill worker is busy."""
-        separate = self._seconds(prefiller, request, now)
-        if not prefiller.queue_tokens(now) or not self._late(request, self._prefillers(now), now):
+        """A decode worker that computes it sooner, if all prefill workers are busy."""
+        busy = all(worker.queue_tokens(now) for worker in prefillers)
+        if not busy or not self._late(request, prefillers, self.held_tokens, now):
             return None
+        separate = min(self._seconds(worker, request, now) for worker in prefillers)
         times = {worker: self._seconds_beside(worker, request, now) for worker in fitting}
         soonest = min(times, key=times.__getitem__)
         return soonest if times[soonest] < separate else None
 
-    def _late(self, request: SimulatedRequest, prefillers: Sequence[SimulatedWorker], now: float) -> bool:
-        """Whether prefill workers alone would have its first token, or that of who is held behind it, too late."""
+    def _late(
+        self, request: SimulatedRequest, prefillers: Sequence[SimulatedWorker], behind: float, now: float
+    ) -> bool:
+        """Whether prefill workers alone would have its first token, or that of who is held with `behind` tokens behind
+        it, too late."""
         if self._spec.routing.when_prefill_busy == "Wait":
             return False
         soonest = min(self._seconds(worker, request, now) for worker in prefillers)
-        behind = self.held_tokens / sum(worker.rate for worker in prefillers)
-        return soonest + behind > self._spec.slo.ttft - (now - request.arrival.at if request.first is None else 0.0)
+        others = behind / sum(worker.rate for worker in prefillers)
+        return soonest + others > self._spec.slo.ttft - (now - request.arrival.at if request.first is None else 0.0)
 
     def _seconds(self, worker: SimulatedWorker, request: SimulatedRequest, now: float) -> float:
         return worker.queue_tokens(now) / worker.rate + self._own_seconds(worker, request)

@@ -196,8 +196,9 @@ class SimulatedGateway:
     def _dispatch(self, request: ScheduledRequest) -> None:
         """Onto workers, or among those that wait for one."""
         snapshot = self._fleet.snapshot()
-        held, in_turn = self._admission.held_tokens, self._admission.in_turn(request.tenant)
-        need = replace(_need(request), waited=self._waited(request), behind=held, in_turn=in_turn)
+        turns = 0 if request.made else self._admission.turns(request.tenant)
+        held = self._admission.held_tokens
+        need = replace(_need(request), waited=self._waited(request), behind=held, turns=turns)
         predicted = self._predictions.soon(request, self._time.now)
         route = choose(need, snapshot, self._index.match(request.hashes), self._policy, predicted)
         if isinstance(route, Route) and self._send(request, route, need.tokens):

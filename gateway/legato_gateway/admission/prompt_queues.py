@@ -1,6 +1,6 @@
 """The prompts that workers have queued, and how much more they can take on. Pure: part of `admission`."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from legato_gateway.admission.limits import AdmissionLimits
 from legato_gateway.routing import scorers
@@ -30,11 +30,12 @@ class PromptQueues:
         goal = limits.objectives
         if prefillers and goal is not None and self.seconds(held_tokens) > goal.ttft:
             step = scorers.usual_step(snapshot)
-            self._spare = {
+            spare = {
                 worker.name: (worker.prefill_rate or usual) * scorers.prompt_share(worker, goal.tpot, step)
                 for worker in usable
                 if worker.role == "decode"
             }
+            self._spare = {name: rate for name, rate in spare.items() if rate > 0}
 
     @property
     def helped(self) -> bool:
@@ -51,9 +52,12 @@ class PromptQueues:
         return name if self._fits(name, tokens, most * backlogs) else None
 
     def can_help(self, name: str, tokens: int) -> bool:
-        """Whether that decode worker computes so many more beside what it decodes."""
-        rate = self._spare.get(name, 0.0)
-        return rate > 0 and self._fits(name, tokens, rate * self._backlog_seconds)
+        """Whether that decode worker computes so many more beside what it decodes, and sooner than prefill workers."""
+        rate = self._spare.get(name)
+        if rate is None or not self._fits(name, tokens, rate * self._backlog_seconds):
+            return False
+        separate = min((self._tokens[each] + tokens) / self._rates[each] for each in self._rates)
+        return (self._tokens[name] + tokens) / rate < separate
 
     def full(self, tokens: int) -> bool:
         """Whether no worker has room for so many more."""
@@ -64,10 +68,15 @@ class PromptQueues:
         self._tokens[name] += tokens
 
     def seconds(self, tokens: int) -> float:
-        """About how long until `tokens` more are computed; 0 where no rate was measured yet."""
-        rate = sum(self._rates.values()) + sum(self._spare.values())
-        queued = sum(self._tokens[name] for name in self._rates.keys() | self._spare.keys())
-        return (queued + tokens) / rate if self._measured else 0.0
+        """About how long until `tokens` more are computed; 0 where no rate was measured yet. Decode workers count if it
+        is shorter with them: they may have long queues of their own."""
+        if not self._measured:
+            return 0.0
+        separate, together = self._rates, {**self._rates, **self._spare}
+        return min(self._seconds(tokens, rates) for rates in (separate, together))
+
+    def _seconds(self, tokens: int, rates: Mapping[str, float]) -> float:
+        return (sum(self._tokens[name] for name in rates) + tokens) / sum(rates.values())
 
     def _fits(self, name: str, tokens: int, most: float) -> bool:
         return not self._tokens[name] or self._tokens[name] + tokens <= most

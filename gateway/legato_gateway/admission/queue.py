@@ -141,9 +141,10 @@ class Admission:
         """Uncached prompt tokens waiting here: the gateway's part of the queue tokens."""
         return self._held.tokens
 
-    def in_turn(self, tenant: str) -> bool:
-        """Whether the prompt of this tenant that starts now is its only one at workers, beside those of others."""
-        return self._prompts[tenant] <= 1 and self._shares(tenant)
+    def turns(self, tenant: str) -> int:
+        """Tenants with prompts at workers, which compute them in turn, if this one has no other there than the one that
+        starts now; else 0."""
+        return len(self._prompts) if self._prompts[tenant] <= 1 and self._shares(tenant) else 0
 
     @property
     def obstacle(self) -> WaitCause | None:

@@ -84,7 +84,7 @@ class Dispatcher:
             sub.adapter_digest if output else "",
             0.0 if output else self._clock() - sub.generation.timing.arrived,
             self._admission.held_tokens,
-            self._admission.in_turn(request.tenant),
+            0 if output else self._admission.turns(request.tenant),
         )
 
     def digest(self, sub: SubRequest, hello: Hello) -> str:

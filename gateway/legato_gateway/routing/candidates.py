@@ -45,8 +45,11 @@ class Costs:
         return self._candidate(worker, matched, left, self._decode(worker, matched) + self._prefill(worker, left))
 
     def seconds(self, prefiller: Candidate) -> float:
-        """Until the prompt would be computed there, where nothing else is done."""
-        return scorers.prefill_seconds(prefiller.worker, self.need.tokens, prefiller.to_compute, self.usual_rate)
+        """Until the prompt would be computed there, where nothing else is done: after the queue or, if it is the only
+        prompt of its tenant, after one like it of each other tenant."""
+        of = prefiller.worker, self.need.tokens, prefiller.to_compute, self.usual_rate
+        queued = scorers.prefill_seconds(*of)
+        return min(queued, self.need.turns * scorers.own_seconds(*of)) if self.need.turns else queued
 
     def seconds_beside(self, decoder: Candidate, tpot: float) -> float:
         """The same where it takes no more time of each step than `tpot` leaves beside the sequences there."""

@@ -82,7 +82,7 @@ def choose(
     if local := _cheap_local(need, split, policy):
         return local
     if pair := _best_pair(need, prefillers, split, unified):
-        return _sooner_local(costs, snapshot, pair[0], split, policy) or _handoff(*pair)
+        return _sooner_local(costs, snapshot, prefillers, split, policy) or _handoff(*pair)
     if unified:
         return _local(best(need, unified), "unified", "unified worker")
     return _without_prefill(costs, snapshot, split, policy)
@@ -117,16 +117,17 @@ def _best_pair(
 
 
 def _sooner_local(
-    costs: Costs, snapshot: FleetSnapshot, prefiller: Candidate, split: list[Candidate], policy: Policy
+    costs: Costs, snapshot: FleetSnapshot, prefillers: list[Candidate], split: list[Candidate], policy: Policy
 ) -> Route | None:
-    """The decode worker that computes it soonest within `tpot`, if prefill workers are busy and would be later.
+    """The decode worker that computes it soonest within `tpot`, if all prefill workers are busy and would be later.
 
     Both objectives are kept that way, where a queue would miss one. Dynamo's disaggregated router decides alike, by a
-    limit of the queue's length. A prompt whose tenant has its turn does not wait for the queues of others.
+    limit of the queue's length.
     """
-    goal, separate = policy.objectives, costs.seconds(prefiller)
-    if goal is None or costs.need.in_turn or not prefiller.worker.backlog:
+    goal = policy.objectives
+    if goal is None or not all(candidate.worker.backlog for candidate in prefillers):
         return None
+    separate = min(map(costs.seconds, prefillers))
     if not costs.late(separate, snapshot, goal.ttft):
         return None
     times = {candidate.worker.name: costs.seconds_beside(candidate, goal.tpot) for candidate in split}

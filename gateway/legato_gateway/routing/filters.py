@@ -25,7 +25,7 @@ class Need:
     digest: str = ""  # of that adapter, when a sequence with output goes on
     waited: float = 0.0  # seconds since it arrived; 0 once it has a token
     behind: int = 0  # uncached prompt tokens of requests that the gateway holds, which start after it
-    in_turn: bool = False  # the only prompt of its tenant beside those of others, which workers compute in turn
+    turns: int = 0  # of tenants whose prompts workers compute in turn, if it is the only prompt of its own; else 0
 
 
 def too_small(worker: WorkerView, need: Need) -> str | None:

@@ -50,12 +50,12 @@ def usual_step(snapshot: FleetSnapshot) -> float:
 
 def prefill_cost(worker: WorkerView, tokens: int, to_compute: int, usual: float, weights: Weights) -> float:
     """Seconds until a prompt of `tokens`, sent now, is computed: the queue, then what is left of it, weighted."""
-    return _queue_seconds(worker, usual) + weights.prefix_cache * _own_seconds(worker, tokens, to_compute, usual)
+    return _queue_seconds(worker, usual) + weights.prefix_cache * own_seconds(worker, tokens, to_compute, usual)
 
 
 def prefill_seconds(worker: WorkerView, tokens: int, to_compute: int, usual: float) -> float:
     """Seconds until a prompt of `tokens`, sent now, is computed by a worker that does nothing else."""
-    return _queue_seconds(worker, usual) + _own_seconds(worker, tokens, to_compute, usual)
+    return _queue_seconds(worker, usual) + own_seconds(worker, tokens, to_compute, usual)
 
 
 def prompt_share(worker: WorkerView, tpot: float, usual: float) -> float:
@@ -70,7 +70,8 @@ def _queue_seconds(worker: WorkerView, usual: float) -> float:
     return worker.backlog / (worker.prefill_rate or usual)
 
 
-def _own_seconds(worker: WorkerView, tokens: int, to_compute: int, usual: float) -> float:
+def own_seconds(worker: WorkerView, tokens: int, to_compute: int, usual: float) -> float:
+    """Seconds to compute what is left of a prompt of `tokens`, without the queue before it."""
     cost = worker.prefill_cost
     return compute_seconds(cost, tokens, to_compute) if cost else to_compute / (worker.prefill_rate or usual)
 

@@ -80,12 +80,41 @@ def test_what_decodes_slows_the_prompts_that_a_decode_worker_helps_with(tpot, he
     assert (prefill.backlog, decode.backlog) == ((4000, 4000) if helps else (8000, 0))
 
 
-def test_an_idle_prefill_worker_needs_no_help():
-    """The prompt takes longer than the objective, and less on the decode worker, which knows its beginning."""
+def test_what_a_decode_worker_would_have_later_is_held():
+    """Beside a row it has a tenth of its time, so 4,000 tokens take 4.8 s there, and 2.4 s on the prefill worker."""
     workers = [prefill := _worker("prefill"), decode := _worker("decode")]
+    dispatcher = _dispatcher(*workers, slo={"ttft": "1s", "tpot": "11.2ms"})
+    _send(dispatcher, 16_000, 4000)
+    assert (prefill.backlog, decode.backlog, len(dispatcher.held)) == (16_000, 0, 1)
+
+
+def test_a_prompt_is_not_held_behind_itself():
+    """The prefill worker has no room for it and would have it in time, and nobody is behind it."""
+    workers = [prefill := _worker("prefill"), decode := _worker("decode")]
+    dispatcher = _dispatcher(*workers, slo={"ttft": "2500ms", "tpot": "50ms"})
+    _send(dispatcher, 16_000, 4000)
+    assert (prefill.backlog, decode.backlog, len(dispatcher.held)) == (16_000, 0, 1)
+
+
+def test_prompts_wait_where_one_prefill_worker_would_be_in_time():
+    """The one that knows most of the prompt would not."""
+    workers = [_worker("prefill", 0), _worker("prefill", 1), decode := _worker("decode")]
+    dispatcher = _dispatcher(*workers, slo={"ttft": "1s", "tpot": "50ms"}, routing={"weights": {"prefixCache": 9}})
+    _send(dispatcher, 12_000, 4000)
+    workers[0].prefixes.add((1, 2, 3, 4, 5, 6))
+    _send(dispatcher, 3500, blocks=(1, 2, 3, 4, 5, 6))
+    assert (workers[1].backlog, decode.backlog) == (4000, 0)
+
+
+def test_an_idle_prefill_worker_needs_no_help():
+    """The prompt takes longer than the objective, and less on the decode worker, which knows its beginning. Another
+    prefill worker may be busy."""
+    workers = [_worker("prefill", 0), _worker("prefill", 1), decode := _worker("decode")]
+    dispatcher = _dispatcher(*workers, slo={"ttft": "500ms", "tpot": "500ms"})
+    _send(dispatcher, 4000)
     decode.prefixes.add((1, 2))
-    _send(_dispatcher(*workers, slo={"ttft": "500ms", "tpot": "50ms"}), 8000, blocks=(1, 2))
-    assert (prefill.backlog, decode.backlog) == (8000, 0)
+    _send(dispatcher, 8000, blocks=(1, 2))
+    assert [worker.backlog for worker in workers] == [4000, 8000, 0]
 
 
 def test_prompts_that_are_in_time_are_left_to_prefill_workers():

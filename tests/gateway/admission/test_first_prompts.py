@@ -58,22 +58,22 @@ def test_queues_stay_bounded(flooded: Admission) -> None:
     assert flooded.next(fleet(15_000), 0) == []
 
 
-def test_a_tenants_only_prompt_beside_those_of_others_is_in_turn(flooded: Admission) -> None:
+def test_a_tenants_only_prompt_has_its_turn_among_all_who_have_some(flooded: Admission) -> None:
     flooded.offer(ticket("l0", "light"), fleet(8000), 0)
-    assert flooded.in_turn("light")
+    assert flooded.turns("light") == 2
 
 
 def test_its_second_one_is_not(flooded: Admission) -> None:
     flooded.offer(ticket("l0", "light"), fleet(8000), 0)
     flooded.offer(ticket("l1", "light"), fleet(8000), 0)
     assert "l1" in flooded.next(fleet(0), 0)
-    assert not flooded.in_turn("light")
+    assert flooded.turns("light") == 0
 
 
 def test_nor_is_that_of_the_only_tenant() -> None:
     queue = Admission()
     queue.offer(ticket("a", "alone"), fleet(0), 0)
-    assert not queue.in_turn("alone")
+    assert queue.turns("alone") == 0
 
 
 def test_what_is_held_tells_whether_decode_workers_help() -> None:

@@ -6,6 +6,7 @@ import pytest
 
 from legato_gateway.admission.capacity import Capacity
 from legato_gateway.admission.limits import AdmissionLimits
+from legato_gateway.routing.choose import Policy, Route, choose
 from legato_gateway.routing.filters import Need
 from legato_gateway.routing.fleet_snapshot import FleetSnapshot, WorkerView
 from legato_gateway.routing.scorers import Objectives
@@ -17,7 +18,7 @@ GOAL = Objectives(ttft=4.0, tpot=0.1)
 
 def worker(name: str, **overrides: Any) -> WorkerView:
     """1,000 prompt tokens a second."""
-    fields = {"free_blocks": 1000, "prefill_rate": 1000.0, **overrides}
+    fields = {"address": name.encode(), "free_blocks": 1000, "prefill_rate": 1000.0, **overrides}
     return WorkerView(name, ROLES[name[0]], "e", "r", 10, 1000, 9000, **fields)
 
 
@@ -60,6 +61,16 @@ def test_one_that_has_no_time_left_helps_with_nothing() -> None:
     assert not takes(capacity(FULL, worker("d0", running=1, decode_cost=whole), held=9000), 1)
 
 
+@pytest.mark.parametrize("step", [0.0, 0.02, 0.06, 0.08, 0.09, 0.099])
+def test_what_starts_as_a_decode_worker_helps_is_sent_to_it(step: float) -> None:
+    """Two seconds are queued at the prefill worker, and routing asks who is sooner."""
+    decode = worker("d0", running=1, decode_cost=DecodeCoefficients(per_step=step, per_row=0.0, per_context=0.0))
+    need, policy = Need("r", 500, 10, behind=9000), Policy(local_prefill_below_tokens=0, objectives=GOAL)
+    route = choose(need, FleetSnapshot((FULL, decode)), {}, policy)
+    assert isinstance(route, Route)
+    assert takes(capacity(FULL, decode, held=9000), 500) is (route.decode == "d0" and route.prefill is None)
+
+
 def test_the_one_that_helps_has_room_for_the_sequence() -> None:
     busy = worker("d1", queue_tokens=2000)
     assert not takes(capacity(FULL, worker("d0", free_blocks=10), busy, held=9000), 500)
@@ -70,6 +81,13 @@ def test_what_they_compute_counts_for_when_a_prompt_is_done() -> None:
     """2,000 queued tokens and 3,000 more, at 1,000 a second, and at 2,000 where one helps."""
     assert capacity(FULL, worker("d0"), held=2000).seconds(3000) == pytest.approx(5.0)
     assert capacity(FULL, worker("d0"), held=2001).seconds(3000) == pytest.approx(2.5)
+
+
+def test_queues_of_decode_workers_make_nobody_wait_longer() -> None:
+    """5,000 tokens at 1,000 a second. The decode worker has as many of its own, and a tenth of its time."""
+    cost = DecodeCoefficients(per_step=0.09, per_row=0.0, per_context=0.0)
+    decode = worker("d0", running=1, decode_cost=cost, queue_tokens=9000)
+    assert capacity(FULL, decode, held=9000).seconds(3000) == pytest.approx(5.0)
 
 
 def test_where_decode_workers_compute_all_prompts_they_help_nobody() -> None:

@@ -57,8 +57,35 @@ def test_those_that_are_held_behind_it_are_to_be_in_time_too(behind: int, where:
     assert routed(*prefillers, worker("d0"), behind=behind).prefill_at == where
 
 
-def test_a_tenant_that_has_its_turn_does_not_wait_for_the_queues_of_others() -> None:
-    assert routed(worker("p0", queue_tokens=9000), worker("d0"), in_turn=True).prefill == "p0"
+@pytest.mark.parametrize(("turns", "where"), [(2, "separate"), (3, "busy")])
+def test_the_only_prompt_of_a_tenant_waits_for_one_of_each_other_tenant(turns: int, where: str) -> None:
+    """Whatever they have queued: workers compute prompts of tenants in turn."""
+    assert routed(worker("p0", queue_tokens=9000), worker("d0"), turns=turns).prefill_at == where
+
+
+def test_it_waits_no_longer_than_the_queue() -> None:
+    assert routed(worker("p0", queue_tokens=900), worker("d0"), turns=60).prefill_at == "separate"
+
+
+def test_its_turn_comes_soon_at_a_decode_worker_too() -> None:
+    """A prompt of one second, behind one like it, at either."""
+    busy = {"queue_tokens": 9000}
+    assert routed(worker("p0", **busy), worker("d0", **busy), turns=2, waited=1.0).prefill == "p0"
+
+
+def test_a_prefill_worker_that_would_be_in_time_is_no_busy_one_though_another_is_cheaper() -> None:
+    """p0 knows most of the prompt, so it is the cheaper one in spite of its queue."""
+    cached = {"p0": 56}
+    prefillers = worker("p0", queue_tokens=1600), worker("p1", queue_tokens=500)
+    route = choose(Need("r", 1000, 100, waited=0.4), FleetSnapshot((*prefillers, worker("d0"))), cached, HELPED)
+    assert isinstance(route, Route)
+    assert (route.prefill_at, route.prefill) == ("separate", "p0")
+
+
+def test_one_idle_prefill_worker_is_enough() -> None:
+    """The prompt alone takes longer than the objective."""
+    workers = worker("p0", queue_tokens=9000), worker("p1"), worker("d0", prefill_rate=2000.0)
+    assert routed(*workers, tokens=9000).prefill == "p1"
 
 
 @pytest.mark.parametrize(("queued", "where"), [(1100, "separate"), (1200, "busy")])
