@@ -66,10 +66,14 @@ def find(environ: Mapping[str, str]) -> Facts:
 
 
 def visible(environ: Mapping[str, str]) -> tuple[str, ...]:
-    """The GPUs that programs find here, as CUDA_VISIBLE_DEVICES names them. The driver is asked, as torch takes long to
-    import."""
+    """The GPUs that workers find here, as CUDA_VISIBLE_DEVICES names them; none for a torch built for CPUs.
+
+    The driver is asked, as torch takes long to import.
+    """
     libcuda, count = _libcuda(), ctypes.c_int(0)
-    if libcuda is None or libcuda.cuInit(0) or libcuda.cuDeviceGetCount(ctypes.byref(count)):
+    if libcuda is None or (_version("torch") or "").endswith("+cpu"):
+        return ()
+    if libcuda.cuInit(0) or libcuda.cuDeviceGetCount(ctypes.byref(count)):
         return ()
     chosen = environ.get("CUDA_VISIBLE_DEVICES")
     every = [name.strip() for name in chosen.split(",")] if chosen else map(str, range(count.value))

@@ -103,6 +103,7 @@ def judged(item: Any, local: bool) -> tuple[Sequence[Problem], Sequence[Problem]
     """All that is wrong with an object: types and rules, then what is valid and not available there. And what of it
     has no effect there."""
     from legato_operator.api import parsing
+    from legato_operator.api.quantities import GPU
     from legato_operator.errors import ManifestError
     from legato_operator.planning import checks
 
@@ -110,8 +111,11 @@ def judged(item: Any, local: bool) -> tuple[Sequence[Problem], Sequence[Problem]
         spec = parsing.read_mapping(_as_written(item)).spec
     except ManifestError as error:
         return error.problems, ()
-    idle = checks.without_effect(spec, bool(gpus.visible(os.environ))) if local else ()
-    return checks.unavailable(spec, in_containers=not local), idle
+    if not local:
+        return checks.unavailable(spec, in_containers=True), ()
+    has_gpus = bool(gpus.visible(os.environ))
+    refused = [*checks.unavailable(spec), *checks.contradictions(spec, (GPU,), has_gpus)]
+    return refused, checks.without_effect(spec, has_gpus)
 
 
 def _items(documents: Sequence[Any]) -> Iterator[Any]:

@@ -56,7 +56,14 @@ class Driver:
 )
 def test_visible_gpus_are_named_as_programs_are_told_them(monkeypatch, driver, environ, names):
     monkeypatch.setattr(gpus, "_libcuda", lambda: driver)
+    monkeypatch.setattr(gpus, "_version", lambda _: "2.13.0+cu130")
     assert gpus.visible(environ) == names
+
+
+def test_a_torch_for_cpus_finds_no_gpu(monkeypatch):
+    monkeypatch.setattr(gpus, "_libcuda", lambda: Driver(2))
+    monkeypatch.setattr(gpus, "_version", lambda _: "2.13.0+cpu")
+    assert gpus.visible({}) == ()
 
 
 @pytest.mark.parametrize(

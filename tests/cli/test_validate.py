@@ -56,11 +56,13 @@ def test_what_has_no_effect_on_one_machine_is_told_and_harms_nothing(validate):
 
 
 def test_whether_gpus_have_an_effect_depends_on_this_machine(validate, monkeypatch):
-    item = _with(decode={"resources": {"limits": {"nvidia.com/gpu": 1}}})
+    asked = {"resources": {"limits": {"nvidia.com/gpu": 1}}}
     for found, told in ((), 1), (("0",), 0):
         monkeypatch.setattr(gpus, "visible", lambda _, found=found: found)
-        code, said, _ = validate(item, flags=("--local",))
+        code, said, _ = validate(_with(prefill=asked, decode=asked), flags=("--local",))
         assert (code, said.count("m.yaml: chat: spec.decode.resources: nvidia.com/gpu has no effect here")) == (0, told)
+        code, _, said = validate(_with(decode=asked), flags=("--local",))
+        assert (code, "spec.prefill.resources: must request GPUs" in said) == ((1, True) if found else (0, False))
 
 
 def test_the_examples_are_valid(capsys):

@@ -23,7 +23,8 @@ from legato_cli.services.events import RecentEvents
 from legato_cli.services.log_lines import LogLines
 from legato_cli.ui import proxy
 from legato_cli.ui.local import OwnSource
-from legato_operator.api import conditions, parsing, yaml_text
+from legato_operator.api import conditions, parsing, pool_sizes, yaml_text
+from legato_operator.api.quantities import GPU
 from legato_operator.api.resources import InferenceService
 from legato_operator.autoscaling import Autoscaler
 from legato_operator.clock import SystemClock
@@ -66,9 +67,13 @@ class Manifest:
 def read_manifest(path: Path) -> Manifest:
     """A manifest that this machine can serve; its relative paths begin where the file is. Raises ManifestError."""
     text = manifest_file.read_text(path)
-    if problems := checks.unavailable(parsing.parse(text).spec):
+    spec, found = parsing.parse(text).spec, gpus.visible(os.environ)
+    if problems := checks.unavailable(spec) or checks.contradictions(spec, (GPU,), bool(found)):
         raise ManifestError(problems)
     written = manifest_file.located(yaml_text.load(text), path.resolve().parent)
+    if found and spec.scaling.gpu_budget is None:
+        # A worker beyond those that share the GPUs from the start would find their memory taken.
+        written["spec"].setdefault("scaling", {})["gpuBudget"] = max(len(found), pool_sizes.first_gpus(spec))
     service = parsing.read_mapping(written)
     return Manifest(service, parsing.to_object(service, written))
 

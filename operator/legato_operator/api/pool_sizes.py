@@ -43,6 +43,12 @@ def unfit_ratio(spec: Spec, role: str) -> str:
     return f"{fewest} {role} workers at least > {RATIOS[role]} {each} × {beside} {other(role)} workers at most"
 
 
+def first_gpus(spec: Spec) -> int:
+    """GPUs of all workers that there are before anyone scaled the pools."""
+    least = smallest(spec)
+    return sum(max(least[role], roles.initial_replicas(spec, role)) * roles.gpus(spec, role) for role in least)
+
+
 def unfit_budget(spec: Spec, gpu_resources: Sequence[str] = (quantities.GPU,)) -> str:
     """Why the smallest pools exceed the GPU budget, as arithmetic; empty where they do not."""
     budget, least = spec.scaling.gpu_budget, smallest(spec)

@@ -18,10 +18,7 @@ def refusal(spec: Spec, generation: int, placement: PodPlacement) -> Refusal | N
     """Why a valid spec of this generation cannot be reconciled."""
     if problems := unavailable(spec, in_containers=placement.containers is not None):
         return Refusal(generation, conditions.NOT_AVAILABLE, text(problems))
-    problems = contradictions(spec, placement.gpu_resources)
-    if placement.has_gpus:
-        problems += contradicting_devices(spec, placement.gpu_resources)
-    if problems:
+    if problems := contradictions(spec, placement.gpu_resources, placement.has_gpus):
         return Refusal(generation, conditions.INVALID, text(problems))
     return None
 
@@ -43,14 +40,16 @@ def without_effect(spec: Spec, has_gpus: bool) -> list[Problem]:
     return idle if has_gpus else [*idle, *_gpus(spec)]
 
 
-def contradictions(spec: Spec, gpu_resources: Sequence[str]) -> list[Problem]:
-    """What `rules` cannot know: which resources are GPUs is a setting of the operator."""
+def contradictions(spec: Spec, gpu_resources: Sequence[str], has_gpus: bool) -> list[Problem]:
+    """What `rules` cannot know: which resources are GPUs is a setting of the operator, and whether pods get some is
+    the cluster's."""
     unfit = pool_sizes.unfit_budget(spec, gpu_resources)
-    return [("spec.scaling.gpuBudget", f"the smallest pools need more GPUs: {unfit}")] if unfit else []
+    found = [("spec.scaling.gpuBudget", f"the smallest pools need more GPUs: {unfit}")] if unfit else []
+    return [*found, *_contradicting_devices(spec, gpu_resources)] if has_gpus else found
 
 
-def contradicting_devices(spec: Spec, gpu_resources: Sequence[str]) -> list[Problem]:
-    """The same of what pods compute on where there are GPUs: these if they request some, else CPUs."""
+def _contradicting_devices(spec: Spec, gpu_resources: Sequence[str]) -> list[Problem]:
+    """Of what pods compute on where there are GPUs: these if they request some, else CPUs."""
     with_gpus = [role for role in roles.of(spec) if roles.gpus(spec, role, gpu_resources)]
     without = [role for role in roles.of(spec) if role not in with_gpus]
     names, found = ", ".join(gpu_resources), []

@@ -21,6 +21,7 @@ from legato_cli import gpus, up
 from legato_cli.local import serving
 from legato_cli.local.terminal import Terminal
 from legato_operator.cluster import Ref
+from legato_operator.errors import ManifestError
 from legato_operator.local.store import Store
 from legato_protocol import names
 
@@ -104,12 +105,46 @@ def test_the_start_says_what_has_no_effect_here(run, tmp_path):
 @pytest.mark.parametrize(("found", "told"), [((), 1), (("0",), 0)])
 def test_the_start_says_that_there_is_no_gpu(run, tmp_path, monkeypatch, found, told):
     monkeypatch.setattr(gpus, "visible", lambda _: found)
-    path = tmp_path / "service.yaml"
-    manifest = yaml.safe_load(up.QUICKSTART.read_text())
-    manifest["spec"].setdefault("decode", {})["resources"] = {"limits": {"nvidia.com/gpu": 1}}
-    path.write_text(yaml.safe_dump(manifest))
+    path = _with_gpus(tmp_path, prefill=ONE_GPU, decode=ONE_GPU)
     line = f"legato: {path}: spec.decode.resources: nvidia.com/gpu has no effect here: no GPU was found"
     assert sum(said.startswith(line) for said in run(path)[2]) == told
+
+
+def _with_gpus(tmp_path, **spec):
+    path = tmp_path / "service.yaml"
+    manifest = yaml.safe_load(up.QUICKSTART.read_text())
+    manifest["spec"] |= spec
+    path.write_text(yaml.safe_dump(manifest))
+    return path
+
+
+ONE_GPU = {"resources": {"limits": {"nvidia.com/gpu": 1}}}
+
+
+def test_what_the_operator_would_not_start_is_refused_at_once(monkeypatch, tmp_path):
+    """Else nothing would be started, and nothing said."""
+    path = _with_gpus(tmp_path, decode=ONE_GPU)
+    assert serving.read_manifest(path).service.spec.scaling.gpu_budget is None
+    monkeypatch.setattr(gpus, "visible", lambda _: ("0",))
+    with pytest.raises(ManifestError, match="must request GPUs"):
+        serving.read_manifest(path)
+
+
+@pytest.mark.parametrize(
+    ("scaling", "found", "budget"),
+    [
+        ({}, 4, 4),
+        ({}, 1, 2),
+        ({"prefill": {"min": 2}, "decode": {"min": 3}}, 2, 5),
+        ({"prefill": {"min": 0}}, 1, 2),
+        ({"gpuBudget": 9}, 2, 9),
+    ],
+)
+def test_no_more_workers_are_started_than_have_room_on_the_gpus(monkeypatch, tmp_path, scaling, found, budget):
+    monkeypatch.setattr(gpus, "visible", lambda _: tuple(map(str, range(found))))
+    path = _with_gpus(tmp_path, prefill=ONE_GPU, decode=ONE_GPU, scaling=scaling)
+    manifest = serving.read_manifest(path)
+    assert manifest.service.spec.scaling.gpu_budget == manifest.written["spec"]["scaling"]["gpuBudget"] == budget
 
 
 def test_pods_get_the_gpus_of_this_machine(monkeypatch):
