@@ -103,7 +103,13 @@ class LinkOpener:
     def _host(self) -> str:
         """Where other workers find this one. Listening on all addresses says nothing: the host's name decides."""
         host = self._settings.transfer_host or self._settings.host
-        return socket.gethostbyname(socket.gethostname()) if host in ("0.0.0.0", "::") else host
+        if host not in ("0.0.0.0", "::"):
+            return host
+        name = socket.gethostname()
+        try:
+            return socket.gethostbyname(name)
+        except OSError as error:
+            raise LinkError(f"no address of {name} is known ({error}): set --transfer-host") from None
 
     @cached_property
     def _sums(self) -> "DeviceSums":

@@ -1,5 +1,6 @@
 """How a worker comes to what carries its hand-offs: with machines that have what this one lacks."""
 
+import socket
 from types import SimpleNamespace
 
 import pytest
@@ -49,13 +50,13 @@ class Machine:
         return SimpleNamespace(transport=transport)
 
 
-def opened(machine, transport="Auto", required=False, on_device=False, role="decode"):
+def opened(machine, transport="Auto", required=False, on_device=False, role="decode", host="127.0.0.1"):
     """What is opened, and the runner that it is for."""
     kind = DeviceArena if on_device else Arena
     arena = kind(LAYOUT, BLOCKS, torch.device("cpu"))
     runner = SimpleNamespace(layout=LAYOUT, num_blocks=BLOCKS, arena=arena, fallback="")
     settings = WorkerSettings(
-        role, "d", "m", transport=transport, transport_required=required, transfer_ports=PORTS, block_size=16
+        role, "d", "m", host, transport=transport, transport_required=required, transfer_ports=PORTS, block_size=16
     )
     opener = LinkOpener(settings, runner, LONGEST, lambda what, share: machine.told.append(what), machine.transports)
     return opener.open(), runner
@@ -67,6 +68,16 @@ def direct(monkeypatch):
     made = SimpleNamespace()
     monkeypatch.setattr(device_direct, "of_worker", lambda runner, sums: made)
     return made
+
+
+def test_a_machine_whose_name_has_no_address_needs_to_be_told_one(monkeypatch):
+    def unknown(name):
+        raise OSError("not known")
+
+    monkeypatch.setattr(socket, "gethostbyname", unknown)
+    with pytest.raises(LinkError, match="set --transfer-host"):
+        opened(Machine(), "TCP", host="0.0.0.0")
+    assert opened(Machine(), "TCP")[0].link.transport == "TCP"
 
 
 @pytest.mark.parametrize("transport", ["Auto", "RDMA"])

@@ -29,16 +29,26 @@ _COMMAND = (sys.executable, "-m", "legato_engine.transfer.selftest.child")
 def judge(command: Sequence[str], limit: float = LIMIT) -> None:
     """Runs a self-test's process. Only one that says so has passed. Raises LinkError."""
     code, told, complaints = _run(command, limit)
-    if code < 0:
-        raise LinkError(f"the self-test crashed with {signal.Signals(-code).name}")
-    if code or _last(told) != PASSED:
-        raise LinkError(f"the self-test failed: {_last(complaints) or f'it ended with {code} and no result'}")
+    if code == 0 and _last(told) == PASSED:
+        return
+    reason = f"the self-test crashed with {signal.Signals(-code).name}" if code < 0 else "the self-test failed"
+    if code >= 0:
+        reason += f": {_last(complaints) or f'it ended with {code} and no result'}"
+    ucx = _last(b"\n".join(line for line in complaints.splitlines() if b"ERROR" in line and b"UCX" in line))
+    raise LinkError(f"{reason} ({ucx})" if ucx and ucx not in reason else reason)
 
 
 def _run(command: Sequence[str], limit: float) -> tuple[int, bytes, bytes]:
     """Exit code, stdout and stderr. Raises LinkError after `limit` seconds."""
     pipe = subprocess.PIPE
-    child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe)
+    environment = {
+        **os.environ,
+        "UCX_LOG_FILE": "stderr",
+    }  # its own words, of memory that cannot be locked for instance
+    try:
+        child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, env=environment)
+    except OSError as error:
+        raise LinkError(f"the self-test could not be started: {error.strerror}") from None
     try:
         told, complaints = child.communicate(timeout=limit)
     except subprocess.TimeoutExpired:

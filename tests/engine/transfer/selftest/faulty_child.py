@@ -41,6 +41,11 @@ def main(fault):
         os.kill(os.getpid(), signal.SIGSEGV)
     if fault == "hangs":
         time.sleep(600)
+    if fault == "locks nothing":
+        told = sys.stderr if os.environ.get("UCX_LOG_FILE") == "stderr" else sys.stdout  # as UCX would
+        print("[1.5] [node:1:0] ib_md.c:293  UCX  ERROR set max locked memory (ulimit -l)", file=told)
+        print("UCX could not register memory", file=sys.stderr)
+        return 2
     if fault == "says nothing":
         return 0
     source, target = HostBlocks(), HostBlocks()

@@ -42,6 +42,7 @@ def test_without_a_fault_the_child_of_these_tests_passes():
     [
         ("crashes", "crashed with SIGSEGV"),
         ("says nothing", "it ended with 0 and no result"),
+        ("locks nothing", r"failed: UCX could not register memory \(.*set max locked memory"),
         ("corrupts", "blocks did not arrive as they were sent"),
         ("lets through", "a put changed memory after the receiver had closed its endpoint"),
     ],
@@ -49,6 +50,11 @@ def test_without_a_fault_the_child_of_these_tests_passes():
 def test_a_fault_is_found_and_named(fault, said):
     with pytest.raises(LinkError, match=said):
         judge(fault)
+
+
+def test_one_that_cannot_be_started_is_a_reason_too():
+    with pytest.raises(LinkError, match="could not be started: No such file"):
+        process.judge(["/no/such/program"])
 
 
 def test_one_that_hangs_is_given_up():
