@@ -72,3 +72,4 @@ class Load(Message, tag="load", frozen=True):
     paused_blocks: Count = 0  # of `used_blocks`: those of paused sequences, which give way to others
     adapters: tuple[str, ...] = ()  # digests of those in memory
     prompts: Count = 0  # of `waiting` and `running`: sequences whose prompt is to be computed here, and is not yet
+    prompt_tokens: Count = 0  # of `queue_tokens`: those of `prompts`; the others are of preempted sequences

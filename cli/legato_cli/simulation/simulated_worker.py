@@ -67,10 +67,13 @@ class SimulatedWorker(SimulatedPod):
 
     def queue_tokens(self, now: float) -> int:
         """Prompt tokens left to compute."""
-        if not self._chunks or self.ends <= self._began:
-            return self.backlog
-        share = (now - self._began) / (self.ends - self._began)
-        return round(self.backlog - share * sum(count for _, count in self._chunks))
+        return round(self.backlog - self._computed(now) * sum(count for _, count in self._chunks))
+
+    def prompts_told(self, now: float) -> tuple[int, int]:
+        """Sequences without a token yet, and their part of `queue_tokens`: others are computed again."""
+        new = [request for request in self._prompts() if request.first is None]
+        counts = sum(count for request, count in self._chunks if request.first is None)
+        return len(new), round(sum(request.left for request in new) - self._computed(now) * counts)
 
     def fits(self, tokens: float, answers: Answers) -> bool:
         """Whether a sequence of so many tokens may come beside what is expected of the others. Alone, it may fill the
@@ -136,9 +139,17 @@ class SimulatedWorker(SimulatedPod):
     def give_up(self, now: float) -> list[SimulatedRequest]:
         """Ends: what is computed, decodes or is to decode here now starts again elsewhere."""
         rows = self.evict(now)
-        prompts = [*self._computing, *(entry[2] for entry in self._waiting)]
         self.ends = math.inf
-        return [*rows, *self.parked, *prompts]
+        return [*rows, *self.parked, *self._prompts()]
+
+    def _prompts(self) -> list[SimulatedRequest]:
+        return [*self._computing, *(entry[2] for entry in self._waiting)]
+
+    def _computed(self, now: float) -> float:
+        """As a part of `_chunks`."""
+        if not self._chunks or self.ends <= self._began:
+            return 0.0
+        return (now - self._began) / (self.ends - self._began)
 
     def _changed(self, now: float) -> None:
         """Steps with prompts go on; those that only decode may become others now."""

@@ -135,6 +135,7 @@ class Telemetry:
         if not worker.serves(now):
             return WorkerSignals(worker.name, worker.pool, False, draining, age)
         decodes = worker.pool == "decode"
+        prompts, prompt_tokens = worker.prompts_told(now)
         return WorkerSignals(
             worker.name,
             worker.pool,
@@ -150,7 +151,8 @@ class Telemetry:
             blocks=self._blocks(worker) if decodes else None,
             running=worker.running if decodes else 0,
             waiting=worker.waiting if decodes else worker.prompts,
-            prompts=worker.prompts,
+            prompts=prompts,
+            prompt_tokens=prompt_tokens,
             slots=kind.slots if decodes else None,
             context_tokens=round(worker.rows.context) if decodes else 0,
         )

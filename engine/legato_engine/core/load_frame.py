@@ -52,4 +52,5 @@ def of(
         paused_blocks=load.paused_blocks,
         adapters=adapters,
         prompts=load.prompts,
+        prompt_tokens=load.prompt_tokens,
     )

@@ -96,5 +96,6 @@ class SchedulerLoad:
     preemptions: int
     paused_blocks: int
     prompts: int
+    prompt_tokens: int
     prefill_cost: PrefillCoefficients | None
     decode_cost: DecodeCoefficients | None

@@ -198,10 +198,10 @@ class Scheduler:
 
     def load(self) -> SchedulerLoad:
         counts = self.pool.counts()
-        prefilling = sum(r.remaining for r in self._registry.running if r.remaining > 1)
+        prefilling = [r for r in self._registry.running if r.remaining > 1]
         decoding = [r.computed for r in self._registry.running if r.remaining == 1 and r.room is None]
         return SchedulerLoad(
-            queue_tokens=self._queue.tokens + prefilling,
+            queue_tokens=self._queue.tokens + sum(r.remaining for r in prefilling),
             waiting=len(self._queue) + self.incoming.pending,
             running=len(self._registry.running),
             free_blocks=counts.free,
@@ -219,7 +219,9 @@ class Scheduler:
             context_tokens=sum(decoding),
             preemptions=self._registry.preemptions,
             paused_blocks=self._admission.paused_blocks(),
-            prompts=sum(not request.outputs for request in (*self._queue, *self._registry.running)),
+            prompts=sum(not r.outputs for r in self._queue) + sum(not r.outputs for r in prefilling),
+            prompt_tokens=sum(r.uncached for r in self._queue if not r.outputs)
+            + sum(r.remaining for r in prefilling if not r.outputs),
             prefill_cost=self._cost.prefill(self.limits.chunk_tokens),
             decode_cost=self._cost.decode(),
         )

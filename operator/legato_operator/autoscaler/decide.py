@@ -55,7 +55,14 @@ def _fresh(worker: WorkerSignals) -> WorkerSignals:
     if worker.sample_age is not None and worker.sample_age <= STALE_AFTER:
         return worker
     return dataclasses.replace(
-        worker, queue_tokens=None, parked_tokens=None, blocks=None, running=None, waiting=None, context_tokens=None
+        worker,
+        queue_tokens=None,
+        parked_tokens=None,
+        blocks=None,
+        running=None,
+        waiting=None,
+        prompt_tokens=None,
+        context_tokens=None,
     )
 
 
@@ -79,13 +86,22 @@ def _is_idle(signals: Signals, pool: str, spec: Spec) -> bool:
 def _terms(signals: Signals, pool: str, spec: Spec, current: int, beside: tuple[Term, ...]) -> tuple[Term, ...]:
     """`beside`: those of the prefill pool, for another one."""
     if pool == roles.PREFILL:
-        return prefill.terms(signals, signals.of_pool("prefill"), spec.slo.ttft, current)
+        return prefill.terms(_without_preempted(signals), signals.of_pool("prefill"), spec.slo.ttft, current)
     workers = signals.of_pool("decode")
     decoding = decode.terms(signals, workers, spec, beside)
     if spec.disaggregated:
         return decoding
     prompts = prefill.terms(signals, workers, spec.slo.ttft, current)
     return (*decoding, *prompts, *_both(prompts, decoding))
+
+
+def _without_preempted(signals: Signals) -> Signals:
+    """As the prefill pool sees them: what decode workers compute again is decode's demand alone."""
+    workers = [
+        dataclasses.replace(worker, queue_tokens=worker.prompt_tokens) if worker.pool == "decode" else worker
+        for worker in signals.workers
+    ]
+    return dataclasses.replace(signals, workers=tuple(workers))
 
 
 def _both(prompts: Sequence[Term], decoding: Sequence[Term]) -> tuple[Term, ...]:

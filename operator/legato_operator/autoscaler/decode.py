@@ -58,10 +58,10 @@ def _resident(
 
 
 def _without_prompts(worker: WorkerSignals) -> WorkerSignals:
-    """The load of sequences that decode, or come with their KV. Without prompts, what is queued are preempted ones."""
+    """The load of sequences that decode, come with their KV or were preempted."""
     if worker.waiting is None or worker.blocks is None or not worker.prompts:
         return worker
-    blocks, tokens = worker.blocks, worker.queue_tokens or 0
+    blocks, tokens = worker.blocks, worker.prompt_tokens or 0
     waiting = min(blocks.pending, tokens // blocks.size)
     begun = min(blocks.used, tokens // blocks.size - waiting)
     left = dataclasses.replace(blocks, pending=blocks.pending - waiting, used=blocks.used - begun)

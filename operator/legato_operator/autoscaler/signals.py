@@ -81,6 +81,7 @@ class WorkerSignals:
     running: int | None = None  # sequences that decode
     waiting: int | None = None  # sequences accepted that do not decode yet
     prompts: int = 0  # of these, sequences whose prompt is to be computed on this worker
+    prompt_tokens: int | None = None  # of `queue_tokens`, those of `prompts`; the others are of preempted sequences
     slots: int | None = None  # sequences that can decode at once
     context_tokens: int | None = None  # before the rows that decode, all together
 

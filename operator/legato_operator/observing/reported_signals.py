@@ -62,6 +62,7 @@ def _worker(pod: Pod, told: ReportedLoad | None) -> WorkerSignals:
         running=load.decoding,
         waiting=load.waiting + max(0, load.running - load.decoding),
         prompts=load.prompts,
+        prompt_tokens=load.prompt_tokens,
         slots=load.slots or None,
         context_tokens=load.context_tokens,
     )

@@ -9,7 +9,10 @@ from hypothesis import strategies as st
 from known_signals import spec
 from simulated_service import SteadyScaler, engine, profile, steady, workload
 
+from legato_cli.simulation.request import SimulatedRequest
 from legato_cli.simulation.rivals.fixed import FixedUnified
+from legato_cli.simulation.simulated_pod import WorkerKind
+from legato_cli.simulation.simulated_worker import SimulatedWorker
 from legato_cli.simulation.simulator import ServiceSimulator
 from legato_cli.simulation.workload import Arrival
 
@@ -41,6 +44,42 @@ def test_a_worker_tells_the_rate_of_prompts_with_the_context_of_late():
     made, _, _ = _serve(Arrival(1.0, 1000, 1), profile=profile(per_pair=1e-6), spec=spec(engine={"chunkTokens": 1000}))
     (worker,) = made.pods.of_pool("prefill")
     assert worker.rate == pytest.approx(1 / (0.0001 + 0.01 / 1000 + 500e-6))
+
+
+@pytest.mark.parametrize(("again", "told"), [(0, [(0, 0), (1, 300), (1, 300)]), (1, [(1, 512), (1, 512), (1, 256)])])
+def test_what_is_computed_again_is_no_prompt(again, told):
+    """512 tokens take 61.2 ms; 300 of another sequence wait behind them."""
+    kind = WorkerKind(profile().step, 64_000, 512, 16, 0.1, 4, 512, 30.0)
+    worker = SimulatedWorker("decode-0", "decode", 0, kind, -100.0)
+    found = []
+    for number, tokens in enumerate((512, 300)):
+        first = 0.5 if number == again else None
+        worker.compute(SimulatedRequest(number, Arrival(0.0, tokens, 9), tokens, uncached=tokens, first=first), 1.0)
+        found.append(worker.prompts_told(1.0))
+    found.append(worker.prompts_told(1.0 + 0.0612 / 2))
+    assert found == told
+    assert worker.queue_tokens(1.0 + 0.0612 / 2) == 556
+
+
+class _SeeingScaler(SteadyScaler):
+    """Remembers what its one decode worker told."""
+
+    def __init__(self):
+        super().__init__((0.0, {"prefill": 0, "decode": 1}))
+        self.told = []
+
+    def sizes(self, seen):
+        workers = [worker for worker in seen.signals.workers if worker.pool == "decode" and worker.ready]
+        self.told += [(each.prompts, each.prompt_tokens, each.queue_tokens) for each in workers]
+        return super().sizes(seen)
+
+
+def test_the_autoscaler_is_told_of_prompts_that_a_decode_worker_computes():
+    """For 6 s, which is seen every 2 s."""
+    _serve(Arrival(61.0, 3000, 9), scaler=(scaler := _SeeingScaler()), profile=profile(per_token=0.002))
+    told = [each for each in scaler.told if each != (0, 0, 0)]
+    assert len(told) == 3
+    assert all(prompts == 1 and 0 < tokens == queued for prompts, tokens, queued in told)
 
 
 def test_a_sequence_alone_gets_a_token_a_step():

@@ -107,5 +107,6 @@ def test_demand_and_the_age_of_measurements_are_told(quiet: Quiet) -> None:
     status = quiet.reporter.status_if_due(3.5)
     assert status is not None
     assert (status.load.pending_blocks, status.load.growth_blocks) == (2, 0)
+    assert (status.load.prompts, status.load.prompt_tokens) == (1, 5)
     assert (status.load.prefill_age, status.load.decode_age) == (2.5, 2.5)
     assert (status.load.prefill_rate, status.load.prefill_cost) == (0.0, None)

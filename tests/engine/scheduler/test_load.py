@@ -48,16 +48,50 @@ def test_prompts_are_sequences_whose_prompt_is_still_to_be_computed_here(make_wo
     assert worker.scheduler.load().prompts == 0
 
 
+def test_prompt_tokens_are_what_of_these_is_to_be_computed(make_worker, make_client):
+    """Two of 20 tokens, of which one finds 8 cached: a step computes 8 of the other."""
+    worker = make_worker(num_blocks=32, chunk_tokens=8)
+    worker.add(make_client(prompt(8, 200), max_tokens=1))
+    worker.run()
+    for start in (100, 200):
+        worker.add(make_client(prompt(20, start), max_tokens=1))
+    assert worker.scheduler.load().prompt_tokens == 20 + 12
+    worker.step()
+    load = worker.scheduler.load()
+    assert (load.running, load.prompt_tokens, load.queue_tokens) == (1, 12 + 12, 12 + 12)
+    worker.run()
+    assert worker.scheduler.load().prompt_tokens == 0
+
+
+def test_the_last_token_of_a_prompt_counts_among_those_that_decode(make_worker, make_client):
+    """As one that decodes has, it has one left."""
+    worker = make_worker(chunk_tokens=8)
+    worker.add(make_client(prompt(9)))
+    worker.step()
+    load = worker.scheduler.load()
+    assert (load.prompts, load.prompt_tokens, load.queue_tokens, load.decoding) == (0, 0, 0, 1)
+
+
 def test_who_gave_way_is_no_prompt_neither_while_it_waits_nor_while_it_is_computed_again(make_worker, make_client):
     worker = make_worker(num_blocks=6, growth_tokens=0, chunk_tokens=4)
     _, second = (worker.add(make_client(prompt(7, 100 * n), max_tokens=12)) for n in range(2))
     while not second.preemptions:
         worker.step()
-    assert (second.state, worker.scheduler.load().prompts) == (RequestState.WAITING, 0)
+    load = worker.scheduler.load()
+    assert (second.state, load.prompts, load.prompt_tokens, load.queue_tokens) == (
+        RequestState.WAITING,
+        0,
+        0,
+        second.uncached,
+    )
+    worker.add(make_client(prompt(9, 300), max_tokens=1))
+    load = worker.scheduler.load()
+    assert (load.prompts, load.prompt_tokens, load.queue_tokens) == (1, 9, second.uncached + 9)
     while second.state is RequestState.WAITING:
         worker.step()
     assert second.remaining > 1
-    assert worker.scheduler.load().prompts == 0
+    load = worker.scheduler.load()
+    assert (load.prompts, load.prompt_tokens, load.queue_tokens) == (1, 9, second.remaining + 9)
 
 
 def test_growth_is_what_all_sequences_that_decode_here_will_ask_for(make_worker, make_client):

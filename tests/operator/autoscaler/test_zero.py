@@ -149,6 +149,14 @@ def test_prefill_workers_follow_once_decode_workers_tell_what_prompts_cost():
     assert decision.ACTIVATION not in {term.reason for term in made.pools["decode"].terms}
 
 
+@pytest.mark.parametrize(("prompt_tokens", "wish"), [(500, 1), (0, 0)])
+def test_a_prompt_asks_for_a_prefill_worker_and_a_preempted_sequence_does_not(prompt_tokens, wish):
+    told = {"queue_tokens": 500, "waiting": 1, "prompts": int(prompt_tokens > 0), "prompt_tokens": prompt_tokens}
+    alone = decoder(prefill_cost=prefiller().prefill_cost, **told)
+    made = decide(Signals((alone,), NO_TRAFFIC), {}, _spec(), {"prefill": 0, "decode": 1}, 0.0)
+    assert made.pools["prefill"].wish == wish
+
+
 def test_nothing_at_zero_is_zero_and_not_missing():
     made = _until(100.0, EMPTY, NONE)
     assert _wishes(made) == NONE

@@ -28,6 +28,7 @@ LOAD = Load(
     decoding=4,
     context_tokens=900,
     prompts=2,
+    prompt_tokens=400,
     prefill_cost=PrefillCoefficients(0.0512, 1e-4, 1e-8, 512, 256.0),
     decode_cost=DecodeCoefficients(0.01, 1e-3, 1e-7),
 )
@@ -150,7 +151,7 @@ def test_each_worker_counts_once_as_it_told_last(gateways, build):
     (found,) = signals.workers
     assert (found.name, found.pool, found.sample_age) == ("decode-0", "decode", 0.5)
     assert found.blocks == Blocks(10, 20, 60, 1, granted=6, pending=7, growth=8, size=32)
-    assert (found.queue_tokens, found.parked_tokens, found.slots) == (700, 300, 64)
+    assert (found.queue_tokens, found.parked_tokens, found.prompt_tokens, found.slots) == (700, 300, 400, 64)
     assert (found.running, found.waiting, found.prompts, found.context_tokens) == (4, 4, 2, 900)
     assert found.prefill_cost.per_token == pytest.approx(2e-4)
     assert found.decode_cost == DecodeCost(0.01, 1e-3, 1e-7)
