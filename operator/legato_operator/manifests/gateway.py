@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from legato_operator.api import roles
-from legato_operator.api.gateway_spec import APIKeys, GatewayTLS, ResponseStoreSpec, Routing, RoutingWeights
+from legato_operator.api.gateway_spec import APIKeys, GatewayTLS, ResponseStoreSpec, RoutingWeights
 from legato_operator.api.resources import InferenceService, Slo
 from legato_operator.manifests import adapters, common, container, model, overlay
 from legato_operator.manifests.model import Delivery
@@ -179,10 +179,13 @@ def _store_flags(store: ResponseStoreSpec | None) -> list[str]:
 
 
 def _when_busy(service: InferenceService) -> Iterator[str]:
-    """Flags for what is not the default: gateways of the release before know none of them."""
+    """Flags for what is not the default and matters: gateways of the release before know none of them."""
     routing, slo = service.spec.routing, service.spec.slo
-    if routing.when_prefill_busy != Routing().when_prefill_busy:
-        yield f"--when-prefill-busy={routing.when_prefill_busy}"
+    if not service.spec.disaggregated:
+        return
+    if routing.when_prefill_busy == "Wait":
+        yield "--when-prefill-busy=Wait"
+        return
     if slo.ttft != Slo().ttft:
         yield f"--slo-ttft={durations.text(slo.ttft)}"
     if slo.tpot != Slo().tpot:

@@ -108,6 +108,20 @@ def test_downloads_stay_on_the_node_where_that_is_asked_for(build):
                 assert {"name": "cache", "mountPath": "/cache"} in each["volumeMounts"]
 
 
+@pytest.mark.parametrize(
+    ("spec", "told"),
+    [
+        ({}, ["--slo-ttft=9s", "--slo-tpot=50ms"]),
+        ({"routing": {"whenPrefillBusy": "Wait"}}, ["--when-prefill-busy=Wait"]),
+        ({"scaling": {"prefill": {"max": 0}}}, []),
+    ],
+)
+def test_gateways_hear_of_objectives_where_decode_workers_may_help(build, spec, told):
+    """And nowhere else: gateways whose image is pinned to the version before do not know these flags."""
+    container = _main(gateway.template(_service(build(slo={"ttft": "9s", "tpot": "50ms"}, **spec)), PLACEMENT))
+    assert [flag for flag in container["args"] if flag.startswith(("--slo", "--when-prefill-busy"))] == told
+
+
 def test_gpus_are_limits_too_and_choose_the_device(build):
     item = build(decode={"resources": {"requests": {"nvidia.com/gpu": 1, "cpu": 2}}})
     main = _main(_worker(item))
