@@ -19,6 +19,8 @@ from legato_engine.transfer.link import LinkError
 from legato_protocol import transports
 
 Transport = Literal["TCP", "SharedMemory", "RDMA", "GPUDirect"]
+_DEVICES = Path("/sys/class/infiniband")  # lists those of the node in every container
+_OPENED = Path("/dev/infiniband")  # has those that this container was given
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,16 +81,17 @@ def missing_for(transport: str) -> list[str]:
 
 
 def has_rdma_device() -> bool:
-    return any(Path("/sys/class/infiniband").glob("*"))
+    """Whether this container was given one."""
+    return any(_OPENED.glob("uverbs*"))
 
 
 def missing_for_rdma() -> list[str]:
     """What this machine lacks for RDMA, in words; empty when nothing."""
     lacking = []
+    if not any(_DEVICES.glob("*")):
+        lacking.append(f"no RDMA device in {_DEVICES}")
     if not has_rdma_device():
-        lacking.append("no RDMA device in /sys/class/infiniband")
-    if not any(Path("/dev/infiniband").glob("uverbs*")):
-        lacking.append("no /dev/infiniband/uverbs* in this container")
+        lacking.append(f"no {_OPENED}/uverbs* in this container")
     if not has_module("ib"):
         lacking.append("a UCX built --with-verbs (1.19 or later; then RAPIDS_LIBUCX_PREFER_SYSTEM_LIBRARY=true)")
     return lacking

@@ -1,6 +1,7 @@
 import pytest
 
 from legato_engine.transfer.link import LinkError
+from legato_engine.transfer.ucx import transports
 from legato_engine.transfer.ucx.structures import MapParams, RequestParams
 from legato_engine.transfer.ucx.transports import available_transports, choose
 from legato_engine.transfer.ucx.ucp import Ucp
@@ -21,6 +22,20 @@ def test_rdma_is_there_only_where_nothing_is_missing_and_by_connected_queue_pair
     assert (found.tls, found.on_device, found.by_tcp) == (tls, on_device, False)
     with pytest.raises(LinkError, match=f"{transport} is not usable here: a device"):
         choose(transport, lacking=["a device"])
+
+
+@pytest.mark.parametrize("given", [True, False])
+def test_a_device_of_the_node_is_none_of_this_container_s(monkeypatch, tmp_path, given):
+    """Else every service there would be warned that it uses TCP."""
+    (tmp_path / "sys" / "mlx5_0").mkdir(parents=True)
+    (tmp_path / "dev").mkdir()
+    if given:
+        (tmp_path / "dev" / "uverbs0").touch()
+    monkeypatch.setattr(transports, "_DEVICES", tmp_path / "sys")
+    monkeypatch.setattr(transports, "_OPENED", tmp_path / "dev")
+    assert transports.has_rdma_device() is given
+    lacking = " ".join(transports.missing_for_rdma())
+    assert ("uverbs" in lacking, "no RDMA device" in lacking) == (not given, False)
 
 
 @pytest.mark.parametrize("name", ["Carrier Pigeon", "Auto"])
