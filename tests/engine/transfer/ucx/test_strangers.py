@@ -91,6 +91,10 @@ def test_strangers_are_reset_and_a_worker_s_connection_is_not(links, host):
 def test_bytes_that_are_none_of_ucx_s_do_not_keep_it_busy(links):
     link = links("127.0.0.1")
     until_ended(knock(link, b"\xff" * 4096))
-    before = time.process_time()
-    assert not wait_readable([link], 0.5)
-    assert time.process_time() - before < 0.25
+
+    def rests():
+        before = time.process_time()
+        assert not wait_readable([link], 0.5)
+        return time.process_time() - before < 0.25
+
+    until(rests)  # on a busy machine, what it does at first takes a while
