@@ -71,9 +71,10 @@ def read_manifest(path: Path) -> Manifest:
     if problems := checks.unavailable(spec) or checks.contradictions(spec, (GPU,), bool(found)):
         raise ManifestError(problems)
     written = manifest_file.located(yaml_text.load(text), path.resolve().parent)
-    if found and spec.scaling.gpu_budget is None:
+    first = pool_sizes.first_gpus(spec)
+    if found and first and spec.scaling.gpu_budget is None:
         # A worker beyond those that share the GPUs from the start would find their memory taken.
-        written["spec"].setdefault("scaling", {})["gpuBudget"] = max(len(found), pool_sizes.first_gpus(spec))
+        written["spec"].setdefault("scaling", {})["gpuBudget"] = max(len(found), first)
     service = parsing.read_mapping(written)
     return Manifest(service, parsing.to_object(service, written))
 

@@ -147,6 +147,11 @@ def test_no_more_workers_are_started_than_have_room_on_the_gpus(monkeypatch, tmp
     assert manifest.service.spec.scaling.gpu_budget == manifest.written["spec"]["scaling"]["gpuBudget"] == budget
 
 
+def test_a_service_that_asks_for_no_gpu_gets_no_budget(monkeypatch):
+    monkeypatch.setattr(gpus, "visible", lambda _: ("0",))
+    assert serving.read_manifest(up.QUICKSTART).service.spec.scaling.gpu_budget is None
+
+
 def test_pods_get_the_gpus_of_this_machine(monkeypatch):
     asked = []
 
