@@ -82,7 +82,8 @@ def choose(
     if local := _cheap_local(need, split, policy):
         return local
     if pair := _best_pair(need, prefillers, split, unified):
-        return _sooner_local(costs, snapshot, prefillers, split, policy) or _handoff(*pair)
+        senders = _linked(need, prefillers, filters.partners(pair[0].worker, need)) if policy.objectives else []
+        return _sooner_local(costs, snapshot, senders, split, policy) or _handoff(*pair)
     if unified:
         return _local(best(need, unified), "unified", "unified worker")
     return _without_prefill(costs, snapshot, split, policy)

@@ -1,5 +1,6 @@
 """Decode workers compute prompts that prefill workers would have too late, where they keep both objectives."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -80,6 +81,12 @@ def test_a_prefill_worker_that_would_be_in_time_is_no_busy_one_though_another_is
     route = choose(Need("r", 1000, 100, waited=0.4), FleetSnapshot((*prefillers, worker("d0"))), cached, HELPED)
     assert isinstance(route, Route)
     assert (route.prefill_at, route.prefill) == ("separate", "p0")
+
+
+def test_an_idle_prefill_worker_that_no_decode_worker_takes_over_from_is_of_no_use() -> None:
+    """As in a rollout."""
+    other = replace(worker("p1"), kv_revision="next")
+    assert routed(worker("p0", queue_tokens=9000), other, worker("d0")).prefill_at == "busy"
 
 
 def test_one_idle_prefill_worker_is_enough() -> None:

@@ -41,10 +41,8 @@ def judge(command: Sequence[str], limit: float = LIMIT) -> None:
 def _run(command: Sequence[str], limit: float) -> tuple[int, bytes, bytes]:
     """Exit code, stdout and stderr. Raises LinkError after `limit` seconds."""
     pipe = subprocess.PIPE
-    environment = {
-        **os.environ,
-        "UCX_LOG_FILE": "stderr",
-    }  # its own words, of memory that cannot be locked for instance
+    # UCX's own words tell most, of memory that cannot be locked for instance.
+    environment = {**os.environ, "UCX_LOG_FILE": "stderr"}
     try:
         child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, env=environment)
     except OSError as error:
