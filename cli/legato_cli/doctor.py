@@ -57,12 +57,21 @@ class SomethingWrong(Exception):
 
 def fitting(name: str | None, file: Path | None) -> Iterator[str]:
     """Whether weights and KV cache have room, for a model or a manifest. Raises SomethingWrong."""
+    import torch
+
     from legato_cli import fit
+    from legato_engine.errors import NoDevice
+    from legato_engine.runner import backends
 
     spec, path = _asked(name, file)
     try:
-        yield from fit.lines(spec, path)
-    except fit.DoesNotFit as error:
+        found = None
+        if torch.cuda.is_available():
+            device = backends.gpu("cuda")
+            assert device is not None
+            found = fit.Gpus(device, torch.cuda.mem_get_info()[0], torch.cuda.device_count())
+        yield from fit.lines(spec, path, found)
+    except (fit.DoesNotFit, NoDevice) as error:
         raise SomethingWrong(str(error)) from None
 
 

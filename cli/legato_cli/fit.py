@@ -2,10 +2,12 @@
 
 import dataclasses
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
 from legato_engine import memory, processor
+from legato_engine.backends.cuda.device import Device
 from legato_engine.errors import EngineError
 from legato_engine.kvcache.layout import KVLayout
 from legato_engine.runner import formats, sizing
@@ -22,26 +24,37 @@ class DoesNotFit(Exception):
     """A worker's memory is too small, or the model cannot be read. The text says what would fit."""
 
 
-def lines(spec: Spec, path: Path) -> Iterator[str]:
-    """What each pool's workers need, on processors like this one's. Raises DoesNotFit."""
+@dataclass(frozen=True, slots=True)
+class Gpus:
+    """The GPUs of this machine: one of them, the bytes that are free on it, and how many there are."""
+
+    device: Device
+    free: int
+    count: int
+
+
+def lines(spec: Spec, path: Path, gpus: Gpus | None) -> Iterator[str]:
+    """What each pool's workers need, on processors and GPUs like this machine's. Raises DoesNotFit."""
     for role in roles.of(spec):
+        if roles.gpus(spec, role) and gpus is None:
+            yield f"{role:<14} requests a GPU; there is none here: judged for the processor, as `legato up` runs it"
         try:
-            yield f"{role:<14} {_worker(spec, path, role)}"
+            yield f"{role:<14} {_worker(spec, path, role, gpus if roles.gpus(spec, role) else None)}"
         except EngineError as error:
             raise DoesNotFit(f"{role:<14} {error}") from None
 
 
-def _worker(spec: Spec, path: Path, role: str) -> str:
+def _worker(spec: Spec, path: Path, role: str, gpus: Gpus | None) -> str:
     checkpoint, engine = open_weights(path), spec.engine
     config = checkpoint.config
     if spec.model.max_length > config.max_length:
         raise DoesNotFit(f"{role:<14} model.maxLength is {spec.model.max_length}; the model allows {config.max_length}")
-    size = BLOCK_SIZES["cpu"] if engine.block_size == "Auto" else engine.block_size
-    chosen = formats.choose(engine.dtype, processor.detect(), None, config, size)
+    size = BLOCK_SIZES["cuda" if gpus else "cpu"] if engine.block_size == "Auto" else engine.block_size
+    chosen = formats.choose(engine.dtype, processor.detect(), gpus.device if gpus else None, config, size)
     chosen = formats.with_kv(chosen, engine.kv_cache_dtype)
     layout = KVLayout(config.layers, config.kv_heads, size, config.head_dim, chosen.kv)
     needs = sizing.needs(checkpoint, chosen, engine.chunk_tokens, MAX_BATCH)
-    available, whose = _available(spec, role)
+    available, whose = _on_gpu(spec, gpus) if gpus else _available(spec, role)
     length = spec.model.max_length
     cache = engine.kv_cache_memory or sizing.kv_bytes(needs, layout, available, length, MAX_BATCH)
     sizing.check(needs, layout, cache, available, length)
@@ -56,8 +69,18 @@ def _available(spec: Spec, role: str) -> tuple[int, str]:
     for kind, amounts in (("limits", resources.limits), ("requests", resources.requests)):
         if "memory" in amounts:
             return int(quantities.quantity(amounts["memory"])), f"of {role}.resources.{kind}"
-    workers = sum(max(1, roles.bounds(spec, each).min) for each in roles.of(spec))
+    workers = _workers(spec)
     return memory.available() // workers, f"that this machine has for each of {workers} workers"
+
+
+def _on_gpu(spec: Spec, gpus: Gpus) -> tuple[int, str]:
+    """What `legato up` gives a worker of a GPU's memory, which the first workers share."""
+    sharing = -(-_workers(spec) // gpus.count)
+    return gpus.free // sharing, f"free on a GPU for each of {sharing} workers" if sharing > 1 else "free on a GPU"
+
+
+def _workers(spec: Spec) -> int:
+    return sum(max(1, roles.bounds(spec, each).min) for each in roles.of(spec))
 
 
 def _mib(size: int) -> str:

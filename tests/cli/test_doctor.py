@@ -2,7 +2,9 @@
 
 import pytest
 
-from legato_cli import doctor, fit, main
+from legato_cli import doctor, fit, main, model
+from legato_engine.backends.cuda.device import Interpreted
+from legato_operator.api import parsing
 
 
 def test_every_section_is_told(capsys):
@@ -47,6 +49,53 @@ def test_a_manifest_whose_workers_do_not_fit_ends_with_1(memory, length, code, s
     assert ("fits: weights" in told.split("decode")[-1]) == (code == 0)
 
 
+GPU_MANIFEST = """
+apiVersion: serving.legato.dev/v1alpha1
+kind: InferenceService
+metadata: {name: mine}
+spec:
+  model: {source: {builtin: smollm2-135m-instruct}, maxLength: 4096}
+  engine: {kvCacheMemory: Auto, dtype: DTYPE}
+  prefill: {resources: {requests: {memory: 700Mi, nvidia.com/gpu: 1}}}
+  decode: {resources: {requests: {memory: 700Mi, nvidia.com/gpu: 1}}}
+"""
+GIB = 1 << 30
+
+
+def _gpu_lines(dtype: str, gpus: fit.Gpus | None) -> list[str]:
+    service = parsing.parse(GPU_MANIFEST.replace("DTYPE", dtype))
+    path = model.resolve("builtin:smollm2-135m-instruct", print)
+    return list(fit.lines(service.spec, path, gpus))
+
+
+@pytest.mark.parametrize(
+    ("count", "said"), [(1, "of 10,240 MiB free on a GPU for each of 2 workers"), (2, "of 20,480 MiB free on a GPU")]
+)
+def test_pools_with_gpus_are_judged_by_the_gpus_memory_and_formats(count, said):
+    """The host's 700 MiB do not bound them, and Float16 is computed by no processor."""
+    lines = _gpu_lines("Float16", fit.Gpus(Interpreted(), 20 * GIB, count))
+    assert len(lines) == 2
+    for line in lines:
+        assert line.endswith(said)
+        assert "weights 257 MiB" in line  # two bytes a value
+
+
+def test_too_little_memory_of_a_gpu_is_told():
+    with pytest.raises(fit.DoesNotFit, match=r"^decode .* 500 MiB are available"):
+        _gpu_lines("Float16", fit.Gpus(Interpreted(), 1000 << 20, 1))
+
+
+def test_pools_with_gpus_are_judged_for_the_processor_where_there_is_none():
+    with pytest.raises(fit.DoesNotFit, match="700 MiB are available"):
+        _gpu_lines("Float32", None)
+    service = parsing.parse(GPU_MANIFEST.replace("DTYPE", "Float32").replace("700Mi", "4Gi"))
+    lines = list(fit.lines(service.spec, model.resolve("builtin:smollm2-135m-instruct", print), None))
+    assert [line.split()[:4] for line in lines[::2]] == [
+        [role, "requests", "a", "GPU;"] for role in ("decode", "prefill")
+    ]
+    assert all("fits: weights" in line for line in lines[1::2])
+
+
 def test_a_model_that_cannot_be_read_ends_with_1(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(doctor, "SECTIONS", ())
     assert main.main(["doctor", str(tmp_path)]) == 1
@@ -65,7 +114,7 @@ def test_a_model_that_cannot_be_read_ends_with_1(tmp_path, monkeypatch, capsys):
 )
 def test_the_model_s_defaults_for_sampling_are_told(given, switch, code, said, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(doctor, "SECTIONS", ())
-    monkeypatch.setattr(fit, "lines", lambda spec, path: iter(()))
+    monkeypatch.setattr(fit, "lines", lambda spec, path, gpus: iter(()))
     (tmp_path / "generation_config.json").write_text(given)
     manifest = MANIFEST.replace("builtin: smollm2-135m-instruct}", f'path: "{tmp_path}"}}, generationConfig: {switch}')
     file = tmp_path / "m.yaml"
