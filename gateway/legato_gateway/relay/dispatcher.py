@@ -35,7 +35,6 @@ from legato_protocol.stream import (
     ToWorker,
 )
 
-EVERYTHING = 1 << 60  # tokens: as `local_prefill_below_tokens`, it makes every route local
 Send = Callable[[str, ToWorker], bool]
 
 
@@ -58,7 +57,6 @@ class Dispatcher:
         self._fleet = fleet
         self._index = index
         self._policy = policy
-        self._local = replace(policy, local_prefill_below_tokens=EVERYTHING)
         self._send = send
         self._random = source
         self._predicted = PredictedPrefixes()
@@ -85,6 +83,7 @@ class Dispatcher:
             0.0 if output else self._clock() - sub.generation.timing.arrived,
             self._admission.held_tokens,
             0 if output else self._admission.turns(request.tenant),
+            sub.recompute,
         )
 
     def digest(self, sub: SubRequest, hello: Hello) -> str:
@@ -154,13 +153,13 @@ class Dispatcher:
         source = sub.place.decode
         hello = self._hello(source)
         need = replace(self.need(sub), kv_revision=hello.kv_revision, avoid=frozenset({source}))
-        need = replace(need, digest=sub.adapter_digest)
+        need = replace(need, digest=sub.adapter_digest, local=True)
         snapshot = self._fleet.snapshot()
         network = transports.network(hello.transport)
         linked = FleetSnapshot(
             tuple(w for w in snapshot.workers if w.address and w.decodes and transports.network(w.transport) == network)
         )
-        route = choose(need, linked, {}, self._local)
+        route = choose(need, linked, {}, self._policy)
         if isinstance(route, NoRoute) or not hello.address:
             return None
         sub.attempt += 1
@@ -224,8 +223,7 @@ class Dispatcher:
 
     def _route(self, sub: SubRequest) -> Route | NoRoute:
         """A worker that failed it, or that fails often, is used where no other is left."""
-        need, policy = self.need(sub), self._local if sub.recompute else self._policy
-        snapshot = self._fleet.snapshot()
+        need, policy, snapshot = self.need(sub), self._policy, self._fleet.snapshot()
         matches, predicted = self.matches(sub, snapshot), self._predictions(sub, snapshot)
         route = choose(need, snapshot, matches, policy, predicted)
         if isinstance(route, NoRoute) and need.avoid:

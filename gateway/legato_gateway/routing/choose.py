@@ -18,9 +18,9 @@ from legato_gateway.routing.fleet_snapshot import FleetSnapshot, WorkerView
 from legato_gateway.routing.scorers import Objectives, Weights
 
 WhenPrefillUnavailable = Literal["Local", "Wait", "Fail"]
-PrefillAt = Literal["separate", "unified", "short", "busy", "unavailable"]
-"""Where a prompt is computed: by a prefill or unified worker; or by a decode worker, as the prompt is short, or as
-prefill workers are busy or unavailable."""
+PrefillAt = Literal["separate", "unified", "short", "recompute", "busy", "unavailable"]
+"""Where a prompt is computed: by a prefill or unified worker; or by a decode worker, as the prompt is short, as its
+hand-off failed, or as prefill workers are busy or unavailable."""
 
 NOTHING: Matches = MappingProxyType({})
 
@@ -90,13 +90,16 @@ def choose(
 
 
 def _cheap_local(need: Need, split: list[Candidate], policy: Policy) -> Route | None:
-    """The decode worker with the longest prefix, if what is left for it to compute, queue included, is little."""
+    """The decode worker with the longest prefix, if no prefill worker is to be used, or if what is left for it to
+    compute, queue included, is little."""
     most = policy.local_prefill_below_tokens
-    few = [c for c in split if c.uncached < most and c.uncached + c.worker.backlog < most]
-    if not few:
+    able = [c for c in split if need.local or (c.uncached < most and c.uncached + c.worker.backlog < most)]
+    if not able:
         return None
-    fewest = min(candidate.uncached for candidate in few)
-    longest = best(need, [candidate for candidate in few if candidate.uncached == fewest])
+    fewest = min(candidate.uncached for candidate in able)
+    longest = best(need, [candidate for candidate in able if candidate.uncached == fewest])
+    if need.local:
+        return _local(longest, "recompute", f"{longest.uncached} tokens to recompute")
     return _local(longest, "short", f"only {longest.uncached} tokens to compute")
 
 

@@ -26,6 +26,7 @@ class Need:
     waited: float = 0.0  # seconds since it arrived; 0 once it has a token
     behind: int = 0  # uncached prompt tokens of requests that the gateway holds, which start after it
     turns: int = 0  # of tenants whose prompts workers compute in turn, if it is the only prompt of its own; else 0
+    local: bool = False  # without a prefill worker: its hand-off failed and the policy says so, or it migrates
 
 
 def too_small(worker: WorkerView, need: Need) -> str | None:

@@ -138,14 +138,17 @@ def test_after_a_failed_hand_off_the_policy_may_have_the_decode_worker_prefill(l
     run = Scripted(lab, "p", "d", on_transfer_failure="Recompute")
     generation = run.start()
     sub = run.sub(generation)
+    placements = [sub.place.prefill_at]
     for code in ("transfer", "internal"):
         run.relay.workers.received(sub.place.decode, Failed(sub.id, sub.attempt, code, "scripted", "transfer", True))
         run.time.advance(1.0)
+        placements.append(sub.place.prefill_at)
     assert [type(frame) for _, frame in run.sent if not isinstance(frame, Cancel | Decode)] == [
         Prefill,
         Generate,
         Prefill,
     ]
+    assert placements == ["separate", "recompute", "separate"]
 
 
 def test_a_worker_that_made_the_last_token_need_not_be_told(lab):

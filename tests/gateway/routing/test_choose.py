@@ -274,6 +274,14 @@ def test_without_prefill_workers_the_policy_decides(policy: Any, lasting: bool) 
     assert "p0: not ready" in route.why
 
 
+def test_a_sequence_that_is_to_be_local_is_computed_where_most_of_it_is() -> None:
+    snapshot = fleet(worker("p0"), worker("d0"), worker("d1", queue_tokens=50_000))
+    route = routed(need(local=True), snapshot, d1=4)
+    assert (route.prefill, route.decode, route.prefill_at) == (None, "d1", "recompute")
+    assert "256 tokens to recompute" in route.why
+    assert routed(need(local=True), fleet(worker("p0"), worker("u0"))).prefill_at == "unified"
+
+
 def test_unified_workers_do_both_and_share_with_pairs_by_cost() -> None:
     assert routed(need(), fleet(worker("u0", queue_tokens=900), worker("u1"))).decode == "u1"
     pair = worker("p0", queue_tokens=5000), worker("d0")
