@@ -88,7 +88,7 @@ def test_while_gateways_are_silent_no_pool_shrinks(
 @contextmanager
 def _blind(system: Namespace) -> Iterator[None]:
     """The operator may connect to none of its pods any more. What is connected already stays so."""
-    policy = system.get("networkpolicy", helm.RELEASE)
+    policy = system.get("networkpolicies", helm.RELEASE)
     allowed = [rule for rule in policy["spec"]["egress"] if "to" not in rule]
     _allow(system, allowed)
     yield

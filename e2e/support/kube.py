@@ -7,7 +7,7 @@ import json
 import subprocess
 import time
 from collections.abc import Callable, Iterator
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 from urllib.parse import quote
 
 import pytest
@@ -16,10 +16,20 @@ from kubernetes import client, config
 T = TypeVar("T")
 Object = dict[str, Any]  # as the API gives it
 PATIENCE = 180.0  # seconds; only a hang reaches it
-GROUPS = {
+Resource = Literal[
+    "events",
+    "horizontalpodautoscalers",
+    "inferenceservices",
+    "networkpolicies",
+    "poddisruptionbudgets",
+    "pods",
+    "secrets",
+]
+GROUPS: dict[Resource, str] = {
     "events": "/apis/events.k8s.io/v1",
     "horizontalpodautoscalers": "/apis/autoscaling/v2",
     "inferenceservices": "/apis/serving.legato.dev/v1alpha1",
+    "networkpolicies": "/apis/networking.k8s.io/v1",
     "poddisruptionbudgets": "/apis/policy/v1",
     "pods": "/api/v1",
     "secrets": "/api/v1",
@@ -56,20 +66,20 @@ class Namespace:
         """A manifest's text."""
         self.kubectl("apply", "--filename", "-", stdin=manifest)
 
-    def get(self, resource: str, name: str) -> Object:
-        """The object of one of GROUPS' resources; empty when there is none."""
-        return self._read(f"{resource}/{name}") or {}
+    def get(self, resource: Resource, name: str) -> Object:
+        """The object; empty when there is none."""
+        return self._read(resource, f"/{name}") or {}
 
-    def list(self, resource: str, selector: str = "") -> list[Object]:
-        """All of one of GROUPS' resources, without their kinds."""
-        listing = self._read(resource, selector)
+    def list(self, resource: Resource, selector: str = "") -> list[Object]:
+        """All of them, without their kinds."""
+        listing = self._read(resource, f"?labelSelector={quote(selector)}")
         assert listing is not None, f"the cluster does not know {resource}"
         found: list[Object] = listing["items"]
         return found
 
-    def _read(self, what: str, selector: str = "") -> Object | None:
+    def _read(self, resource: Resource, rest: str) -> Object | None:
         """An object, or a list of them; nothing if the cluster has none."""
-        path = f"{GROUPS[what.partition('/')[0]]}/namespaces/{self.name}/{what}?labelSelector={quote(selector)}"
+        path = f"{GROUPS[resource]}/namespaces/{self.name}/{resource}{rest}"
         answer = _api().call_api(
             *_api().param_serialize("GET", path, auth_settings=["BearerToken"]), _request_timeout=PATIENCE
         )

@@ -78,10 +78,12 @@ class Samples:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        looking = self._thread.is_alive()
         self._stop.set()
         self._thread.join(10)
         self._proxy.kill()
         self._proxy.wait()
+        assert looking or error, "samples ended before the test: what broke a promise after that was not seen"
 
     @property
     def last(self) -> Sample:
