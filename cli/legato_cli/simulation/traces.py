@@ -20,6 +20,7 @@ BLOCK = 512  # tokens behind one hash id of a Mooncake trace
 MOST_LINE = 1 << 20  # bytes
 MOST_REQUESTS = 2_000_000
 MOST_TOKENS = 10_000_000  # of one prompt or answer
+MOST_SECONDS = 31 * 86_400  # from the first request to the last
 MOST_BLOCKS = 50_000_000  # hash ids of a whole trace
 _AZURE = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
 _UTF8_MARK = b"\xef\xbb\xbf"
@@ -65,6 +66,10 @@ def _arrivals(path: Path, file: BinaryIO) -> Iterator[Arrival]:
             elif arrival.at < last:
                 raise ValueError(
                     f"{last - arrival.at:.6g} s before the line above it; requests must be in order of time"
+                )
+            if arrival.at - begin > MOST_SECONDS:
+                raise ValueError(
+                    f"{arrival.at - begin:.6g} s after the first request; a trace takes at most {MOST_SECONDS} s"
                 )
             requests, blocks, last = requests + 1, blocks + len(arrival.blocks), arrival.at
             if requests > MOST_REQUESTS or blocks > MOST_BLOCKS:

@@ -117,6 +117,16 @@ def test_huge_trace_is_refused_with_its_limit(tmp_path, monkeypatch, limit):
         traces.read(written(tmp_path, MOONCAKE, LATER, LATER))
 
 
+@pytest.mark.parametrize("late", ["1e15", "2678400501"])
+def test_a_time_far_from_the_first_is_refused_with_its_limit(tmp_path, late):
+    """A clock that was wrong, or a unit: a simulation of it would not end."""
+    far = MOONCAKE.replace('"timestamp": 500', f'"timestamp": {late}')
+    with pytest.raises(TraceError, match=":2: .* s after the first request; a trace takes at most 2678400 s"):
+        traces.read(written(tmp_path, MOONCAKE, far))
+    last = MOONCAKE.replace("500", "2678400500")
+    assert len(traces.read(written(tmp_path, MOONCAKE, last)).arrivals) == 2
+
+
 def test_requests_come_one_by_one(tmp_path):
     """A reader of the first requests meets no error of later lines, and holds no later ones."""
     assert next(traces.arrivals(written(tmp_path, MOONCAKE, "broken"))).prompt == 600
