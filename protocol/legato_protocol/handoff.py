@@ -100,6 +100,8 @@ class Commit(SessionMessage, tag="commit", frozen=True):
 
 
 class Abort(SessionMessage, tag="abort", frozen=True):
+    """It failed; or, where another try makes no sense (`retry`), nobody waits for it at its sender any more."""
+
     reason: str
     retry: bool = True
 

@@ -104,12 +104,13 @@ class HandoffReceivers:
         return emissions
 
     def aborted(self, event: Aborted) -> None:
-        """It will not come this way. Its blocks stay away until `Released`. Nobody waits for one that ended here."""
+        """It will not come this way. Its blocks stay away until `Released`. Nobody waits for one that ended here, and
+        one that was given up at its sender did not fail."""
         transfer = self._rooms.get(event.room)
         if transfer is None or transfer.over:
             return
         self._incoming.abandon(transfer)
-        self.failed += 1
+        self.failed += event.retry
         self._outbox.aborted(transfer.request.id, event)
 
     def released(self, event: Released) -> None:

@@ -84,6 +84,19 @@ def test_cancelling_while_blocks_travel_frees_both_sides(world):
     assert [one.failed_handoffs for one in totals] == [0, 0], "it was given up, and did not fail"
 
 
+def test_a_hand_off_that_the_sender_gives_up_before_the_receiver_hears_of_it_did_not_fail(world):
+    prefill, decode = world.worker("p", chunk=4), world.worker("d")
+    world.hand_off(prefill, decode, world.sequence())
+    world.run(3)
+    prefill.tell(Cancel("r", 1))
+    world.run(4)
+    assert decode.failures(), "the receiver heard of it before its own order to cancel"
+    decode.tell(Cancel("r", 1))
+    world.run(6)
+    assert prefill.used == decode.used == 0
+    assert [worker.status.totals.failed_handoffs for worker in (prefill, decode)] == [0, 0]
+
+
 def test_a_prefill_that_ends_is_told_to_the_receiver_and_its_gateway(world):
     prefill, decode = world.worker("p", chunk=4), world.worker("d")
     world.hand_off(prefill, decode, world.sequence())
