@@ -10,12 +10,12 @@ WINDOW = 256  # answers of a class that count
 LEAST_ANSWERS = 20  # below that, a percentile says nothing
 MOST_CLASSES = 32  # clients choose priorities, so there are as many classes as they like
 
-Class = tuple[bool, int]
+Class = tuple[str, bool, int]
 
 
 class OutputLengths:
-    """Output tokens of the latest answers by class: whether the sequence was prefilled elsewhere, and its priority. Of
-    more than MOST_CLASSES classes, those that ended an answer last are known."""
+    """Output tokens of the latest answers by class: the adapter, whether the sequence was prefilled elsewhere, and its
+    priority. Of more than MOST_CLASSES classes, those that ended an answer last are known."""
 
     def __init__(self) -> None:
         self._classes: dict[Class, _Window] = {}
@@ -38,7 +38,7 @@ class OutputLengths:
 
 
 def _class(request: Request) -> Class:
-    return (request.handed_off or request.room is not None, request.priority)
+    return (request.adapter, request.handed_off or request.room is not None, request.priority)
 
 
 class _Window:

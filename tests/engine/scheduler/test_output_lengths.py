@@ -49,7 +49,7 @@ def test_what_ended_before_its_first_token_says_nothing(answer):
     assert lengths.usual(answer(0)) is None
 
 
-@pytest.mark.parametrize("other", [{"priority": 1}, {"handed_off": True}, {"room": 4}])
+@pytest.mark.parametrize("other", [{"adapter": "poet"}, {"priority": 1}, {"handed_off": True}, {"room": 4}])
 def test_classes_are_apart(answer, other):
     lengths = OutputLengths()
     for _ in range(LEAST_ANSWERS):
