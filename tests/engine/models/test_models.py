@@ -10,6 +10,7 @@ from legato_engine import processor
 from legato_engine.errors import TooLittleMemory
 from legato_engine.layers import rotary
 from legato_engine.models.config import ModelConfig, from_huggingface
+from legato_engine.runner import runner as runners
 from legato_engine.runner.runner import Runner
 from legato_engine.scheduler.batch import Batch, Row
 from legato_engine.weights.checkpoint import Checkpoint
@@ -209,6 +210,13 @@ def test_revision_tells_formats_and_weights_apart():
 
     assert load(checkpoint).kv_revision == revisions[0]
     assert all(a != b for a, b in itertools.combinations(revisions, 2))
+
+
+def test_revision_tells_other_numerics_apart(monkeypatch):
+    checkpoint = RandomCheckpoint(SHAPES["llama 3"])
+    before = load(checkpoint).kv_revision
+    monkeypatch.setattr(runners, "NUMERICS", runners.NUMERICS + 1)
+    assert load(checkpoint).kv_revision != before
 
 
 def test_copies_come_before_computing():
