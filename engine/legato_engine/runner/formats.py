@@ -67,15 +67,17 @@ def choose(
     if misfit:
         why = f"weights, activations and KV in float32{by_torch} ({processor})"
         return Formats("float32", "torch", torch.float32, "float32", why)
-    if processor.amx and not Tiles.misfit(config, block_size):
+    untiled = Tiles.misfit(config, block_size) if processor.amx else None
+    if processor.amx and untiled is None:
         why = f"bfloat16 tiles, and the file's own codes for one or two rows; KV in bfloat16 ({processor})"
         return Formats("tiles", "tiles", torch.float32, "bfloat16", why)
+    slower = f"; not in bfloat16 tiles, which are faster: {untiled}" if untiled else ""
     if processor.vnni:
         form: Kernels = "int8-bf16" if processor.bf16 else "int8"
         kv = "KV in bfloat16" + (", and prompts' products with it" if processor.bf16 else "")
-        why = f"float32; 8-bit activations times the file's own codes where it has them; {kv} ({processor})"
+        why = f"float32; 8-bit activations times the file's own codes where it has them; {kv}{slower} ({processor})"
         return Formats(form, form, torch.float32, "bfloat16", why)
-    why = f"float32, from 4-bit and 8-bit codes where the file has them ({processor})"
+    why = f"float32, from 4-bit and 8-bit codes where the file has them{slower} ({processor})"
     return Formats("codes", "codes", torch.float32, "float32", why)
 
 

@@ -281,6 +281,15 @@ def test_sizes_that_kernels_cannot_count_in_are_left_to_torch(smollm2):
     assert formats.choose("Float32", PLAIN, None, smollm2.config, 16).kernels == "float32"
 
 
+@pytest.mark.parametrize(("vnni", "kernels"), [(True, "int8-bf16"), (False, "codes")])
+def test_blocks_that_are_too_small_for_tiles_are_told(smollm2, vnni, kernels):
+    processor = replace(PLAIN, amx=True, vnni=vnni, bf16=vnni)
+    chosen = formats.choose("auto", processor, None, smollm2.config, block_size=8)
+    assert chosen.kernels == kernels
+    assert "not in bfloat16 tiles, which are faster: blocks of 8 tokens are no multiple of 16" in str(chosen)
+    assert "bfloat16 tiles" not in str(formats.choose("auto", replace(processor, amx=False), None, smollm2.config, 8))
+
+
 @pytest.mark.parametrize(
     ("dtype", "processor", "kv", "allowed"),
     [
