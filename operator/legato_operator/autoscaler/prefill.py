@@ -54,8 +54,8 @@ class _Work:
 def terms(signals: Signals, workers: Sequence[WorkerSignals], ttft: float, current: int) -> tuple[Term, ...]:
     """What workers of this pool, of which `current` are desired, are needed for. `ttft` is the objective in seconds.
 
-    An empty pool is measured by workers of the other one, which prefill meanwhile. They come first where they have not
-    done so yet. Prompts that decode workers help with are this pool's work, too: it grows as if they did not.
+    Where none of them has been measured, decode workers are, which prefill while this pool is empty, and all prompts
+    that are short. Prompts that decode workers help with are this pool's work, too: it grows as if they did not.
     """
     traffic = signals.traffic
     if traffic is None:
@@ -64,7 +64,7 @@ def terms(signals: Signals, workers: Sequence[WorkerSignals], ttft: float, curre
     queued = _queued_tokens(traffic, (*workers, *helping))
     if not queued and not any(bucket.tokens for bucket in traffic.arrivals):
         return (Term(ARRIVALS, 0.0, "0", {}), *_unknown_queues(workers))
-    cost = _cost(workers) or _cost(() if any(worker.ready for worker in workers) else signals.of_pool("decode"))
+    cost = _cost(workers) or _cost(signals.of_pool("decode"))
     if cost is None and not current:
         return (Term(ARRIVALS, 0.0, "0", {}),)
     if cost is None:

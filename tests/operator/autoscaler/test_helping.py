@@ -1,0 +1,108 @@
+"""Prompts that decode workers compute: whose demand they are, by example."""
+
+import pytest
+from known_signals import NO_TRAFFIC, arriving, decoder, prefiller, prompts, spec
+
+from legato_operator.autoscaler import decision
+from legato_operator.autoscaler.decide import decide
+from legato_operator.autoscaler.signals import Blocks, PrefillCost, Signals
+from legato_operator.autoscaler.window import Window
+
+ONE = {"prefill": 1, "decode": 1}
+QUIET = {pool: Window(((0.0, 0),)) for pool in ONE}  # nothing was wished lately
+
+
+def _decide(known, current=ONE, **parts):
+    return decide(known, QUIET, spec(**parts), current, 1.0).pools
+
+
+def _term(made, reason):
+    return next(term for term in made.terms if term.reason == reason)
+
+
+@pytest.mark.parametrize(("largest", "sequences"), [(4, 70), (0, 100)], ids=["beside a prefill pool", "unified"])
+def test_prompts_that_decode_workers_help_with_need_no_slot_yet(largest, sequences):
+    """30 of 40 that wait are prompts: 70 sequences of 90, unless the same workers compute all prompts."""
+    prefill = {"min": min(1, largest), "max": largest}
+    worker = decoder(running=60, waiting=40, prompts=30, slots=100)
+    workers = (prefiller(), worker) if largest else (worker,)
+    sizes = {"prefill": 1, "decode": 1} if largest else {"decode": 1}
+    made = _decide(Signals(workers, NO_TRAFFIC), sizes, scaling={"prefill": prefill})["decode"]
+    assert _term(made, decision.SLOTS).workers == pytest.approx(sequences / 90)
+
+
+def test_nor_the_blocks_of_what_is_not_computed():
+    """Of 300 blocks that wait and 500 that are used, 6,400 tokens of prompts are to fill 400."""
+    blocks = Blocks(400, 0, 500, pending=300)
+    worker = decoder(blocks=blocks, queue_tokens=6400, waiting=9, prompts=9, prompt_tokens=6400, slots=1000)
+    numbers = _term(_decide(Signals((prefiller(), worker), NO_TRAFFIC))["decode"], decision.KV_BLOCKS).numbers
+    assert (numbers["pending"], numbers["used"]) == (0, 400)
+
+
+def test_the_blocks_of_preempted_sequences_count():
+    blocks = Blocks(400, 0, 500, pending=300)
+    worker = decoder(blocks=blocks, queue_tokens=6400, waiting=9, slots=1000)
+    numbers = _term(_decide(Signals((prefiller(), worker), NO_TRAFFIC))["decode"], decision.KV_BLOCKS).numbers
+    assert (numbers["pending"], numbers["used"]) == (300, 500)
+
+
+def test_also_beside_prompts_at_the_same_worker():
+    """Of 6,400 tokens, 320 are of the one prompt: 20 blocks."""
+    blocks = Blocks(400, 0, 500, pending=300)
+    worker = decoder(blocks=blocks, queue_tokens=6400, waiting=9, prompts=1, prompt_tokens=320, slots=1000)
+    made = _decide(Signals((prefiller(), worker), NO_TRAFFIC))["decode"]
+    numbers = _term(made, decision.KV_BLOCKS).numbers
+    assert (numbers["pending"], numbers["used"], numbers["sequences"]) == (280, 500, 8)
+
+
+def test_prompts_that_decode_workers_help_with_are_the_prefill_pools_backlog():
+    """A worker that starts would serve in 60 s; 1,600,000 tokens are 200 s of work at 8,000 a second."""
+    told = {"queue_tokens": 1_700_000, "waiting": 800, "prompts": 799, "prompt_tokens": 1_600_000}
+    known = Signals((prefiller(), decoder(**told)), arriving(60, 2000))
+    assert _term(_decide(known)["prefill"], decision.BACKLOG).numbers["backlogTokens"] == 1_600_000
+    alone = Signals((prefiller(), decoder(draining=True, **told), decoder()), arriving(60, 2000))
+    assert all(term.reason != decision.BACKLOG for term in _decide(alone)["prefill"].terms)
+
+
+def test_what_they_compute_again_for_preempted_sequences_is_not():
+    again = decoder(queue_tokens=1_600_000, waiting=800, prompt_tokens=0)
+    made = _decide(Signals((prefiller(), again), arriving(60, 2000)))["prefill"]
+    assert all(term.reason != decision.BACKLOG for term in made.terms)
+
+
+@pytest.mark.parametrize(("leaving", "backlog"), [(decoder, 50_000), (prefiller, 150_000)])
+def test_nor_is_it_taken_for_an_oversized_prompt_that_a_worker_which_leaves_has(leaving, backlog):
+    """One prompt of 100,000 tokens takes too long by itself: it is in the queue unless a prefill worker leaves with
+    it."""
+    gone = leaving("leaving", draining=True, queue_tokens=100_000, waiting=9, prompt_tokens=0)
+    traffic = arriving(60, 2000, waiting=prompts(1, 100_000))
+    made = _decide(Signals((prefiller(queue_tokens=150_000), decoder(), gone), traffic))["prefill"]
+    assert _term(made, decision.BACKLOG).numbers["backlogTokens"] == backlog
+
+
+def test_unified_workers_compute_preempted_sequences_beside_prompts():
+    told = {"queue_tokens": 1_600_000, "waiting": 800, "prompts": 300, "prompt_tokens": 600_000}
+    worker = decoder(prefill_cost=prefiller().prefill_cost, **told)
+    made = _decide(Signals((worker,), arriving(60, 2000)), {"decode": 1}, scaling={"prefill": {"max": 0}})["decode"]
+    assert _term(made, decision.BACKLOG).numbers["backlogTokens"] == 1_600_000
+
+
+def test_prompts_that_a_decode_worker_told_of_long_ago_are_no_backlog():
+    told = {"queue_tokens": 1_600_000, "waiting": 800, "prompts": 800, "prompt_tokens": 1_600_000}
+    known = Signals((prefiller(), decoder(), decoder("decode-1", sample_age=11.0, **told)), arriving(60, 2000))
+    assert all(term.reason != decision.BACKLOG for term in _decide(known)["prefill"].terms)
+
+
+@pytest.mark.parametrize("ready", [True, False])
+def test_where_all_prompts_are_short_decode_workers_tell_what_they_cost(ready):
+    """Prefill workers get none of them, so theirs stays unknown: 60 a second of 20 tokens, at 8,000 a second."""
+    prefill = prefiller(prefill_cost=None, ready=ready)
+    known = Signals((prefill, decoder(prefill_cost=PrefillCost(1 / 8000))), arriving(60 * 60, 20))
+    made = _decide(known)["prefill"]
+    assert not made.missing
+    assert _term(made, decision.ARRIVALS).numbers["fittingWork"] == pytest.approx(9.0)
+
+
+def test_what_prefill_workers_were_measured_to_cost_comes_first():
+    known = Signals((prefiller(), decoder(prefill_cost=PrefillCost(1 / 100))), arriving(60 * 60, 20))
+    assert _term(_decide(known)["prefill"], decision.ARRIVALS).numbers["fittingWork"] == pytest.approx(9.0)
