@@ -59,13 +59,21 @@ def changes(scaling: Mapping[str, Any], records: int) -> Iterator[str]:
     """The last changes, the oldest first, each in a line."""
     for change in list(scaling.get("records", ()))[-records:] if records else []:
         capped = f", capped by {change['cappedBy']}" if change["cappedBy"] else ""
-        size = f"{change['pool']} {change['current']} -> {change['wish']}"
+        size = f"{change['pool']} {change['current']} -> {change['wish']}{_allowed(change)}"
         yield f"{change['time']}  {size}  {change['reason']}: {change['needed']} needed{capped}"
+
+
+def _allowed(decision: Mapping[str, Any]) -> str:
+    """By limits of all pools together, which change a wish either way."""
+    if "allowed" not in decision:
+        return ""
+    return f", {'limited' if decision['allowed'] < decision['wish'] else 'raised'} to {decision['allowed']}"
 
 
 def _pool(name: str, pool: Mapping[str, Any]) -> Iterator[str]:
     capped = f", capped by {pool['cappedBy']}" if pool["cappedBy"] else ""
-    yield f"{name}: {pool['current']} -> {pool['wish']} ({pool['reason']}{capped}), decided {pool['time']}"
+    size = f"{pool['current']} -> {pool['wish']}{_allowed(pool)}"
+    yield f"{name}: {size} ({pool['reason']}{capped}), decided {pool['time']}"
     for term in sorted(pool["terms"], key=lambda term: -float(term["workers"])):
         yield f"  {term['reason']}: {term['workers']:.2f} workers"
         if term["numbers"]:
@@ -74,5 +82,7 @@ def _pool(name: str, pool: Mapping[str, Any]) -> Iterator[str]:
     yield f"  needed {pool['needed']}, highest of the window {pool['highest']}"
     for missing in pool["missing"]:
         yield f"  not known: {missing}"
+    for unmet in pool.get("unmet", ()):
+        yield f"  {unmet}"
     if pool["change"]:
         yield f"  {pool['change']}"

@@ -56,13 +56,14 @@ class Checked:
     name: str
     problems: Sequence[Problem]
     without_effect: Sequence[Problem] = ()  # fields that do nothing there, and harm nothing
+    unmet: Sequence[Problem] = ()  # objectives that no worker meets, where its speed is known
 
     def lines(self) -> Iterator[str]:
         """For people."""
         about = f"{self.file}: {self.name}" if self.name else self.file
         if not self.problems:
             yield f"{about}: valid"
-            yield from (f"{about}: {path}: {message}" for path, message in self.without_effect)
+            yield from (f"{about}: {path}: {message}" for path, message in (*self.without_effect, *self.unmet))
         for path, message in self.problems:
             yield f"{about}: {path}: {message}" if path else f"{about}: {message}"
 
@@ -74,6 +75,7 @@ class Checked:
             "valid": not self.problems,
             "problems": _messages(self.problems),
             "withoutEffect": _messages(self.without_effect),
+            "unmetObjectives": _messages(self.unmet),
         }
 
 
@@ -99,9 +101,10 @@ def check(file: Path, local: bool) -> Iterator[Checked]:
         yield Checked(str(file), _name(item), *judged(item, local))
 
 
-def judged(item: Any, local: bool) -> tuple[Sequence[Problem], Sequence[Problem]]:
-    """All that is wrong with an object: types and rules, then what is valid and not available there. And what of it
-    has no effect there."""
+def judged(item: Any, local: bool) -> tuple[Sequence[Problem], ...]:
+    """All that is wrong with an object: types and rules, then what is valid and not available there. And, as in
+    `Checked`, what of it has no effect there, and objectives that no worker meets."""
+    from legato_cli import unmet_objectives
     from legato_operator.api import parsing
     from legato_operator.api.quantities import GPU
     from legato_operator.errors import ManifestError
@@ -110,12 +113,13 @@ def judged(item: Any, local: bool) -> tuple[Sequence[Problem], Sequence[Problem]
     try:
         spec = parsing.read_mapping(_as_written(item)).spec
     except ManifestError as error:
-        return error.problems, ()
+        return (error.problems,)
+    unmet = unmet_objectives.of_paced(spec)
     if not local:
-        return checks.unavailable(spec, in_containers=True), ()
+        return checks.unavailable(spec, in_containers=True), (), unmet
     has_gpus = bool(gpus.visible(os.environ))
     refused = [*checks.unavailable(spec), *checks.contradictions(spec, (GPU,), has_gpus)]
-    return refused, checks.without_effect(spec, has_gpus)
+    return refused, checks.without_effect(spec, has_gpus), unmet
 
 
 def _items(documents: Sequence[Any]) -> Iterator[Any]:

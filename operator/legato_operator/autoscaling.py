@@ -9,9 +9,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
-from legato_operator.api import conditions, roles
+from legato_operator.api import conditions, quantities, roles
 from legato_operator.api.conditions import Condition
-from legato_operator.autoscaler import record
+from legato_operator.api.resources import Spec
+from legato_operator.autoscaler import outlook, record
 from legato_operator.autoscaler.decide import decide
 from legato_operator.autoscaler.decision import Decision, PoolDecision
 from legato_operator.autoscaler.window import Window
@@ -19,6 +20,7 @@ from legato_operator.cluster import Ref, ref_of
 from legato_operator.manifests import common, pool
 from legato_operator.observing.observed import Observed
 from legato_operator.observing.signal_source import SignalSource
+from legato_operator.planning import limits
 from legato_operator.planning.actions import Apply, Phase
 from legato_operator.planning.plan import Plan
 from legato_protocol import names
@@ -26,6 +28,7 @@ from legato_protocol import names
 DECIDE_EVERY = 2.0  # seconds
 REFRESH_EVERY = 30.0  # seconds, in the status: numbers alone change with every look, and each write wakes watches
 STALE_AFTER = 30.0  # seconds without a signal before the condition says so: a worker that starts has none yet
+UNMET_AFTER = 30.0  # seconds in which an objective cannot be met, before the condition says so: measured costs vary
 MODES = ("Managed", "Advisory")
 SCALED_DOWN, SCALED_UP = "ScaledDown", "ScaledUp"  # reasons of Events
 
@@ -81,6 +84,7 @@ class _Memory:
     wished: dict[str, int] = field(default_factory=dict)
     decided: float = float("-inf")
     known: float = float("-inf")  # when nothing was missing last
+    unmet: dict[str, float] = field(default_factory=dict)  # objectives that no worker meets, and since when
     scaled: Scaled = field(default_factory=Scaled)
     changes: deque[dict[str, Any]] = field(default_factory=lambda: deque(maxlen=record.MOST_RECORDS))
 
@@ -88,8 +92,14 @@ class _Memory:
 class Autoscaler:
     """Of all services of a cluster."""
 
-    def __init__(self, source: SignalSource, journal: ScalingJournal | None = None) -> None:
+    def __init__(
+        self,
+        source: SignalSource,
+        journal: ScalingJournal | None = None,
+        gpu_resources: Sequence[str] = (quantities.GPU,),
+    ) -> None:
         self._source = source
+        self._gpu_resources = gpu_resources
         self._journal = journal or NullScalingJournal()
         self._services: dict[str, _Memory] = {}
 
@@ -122,6 +132,7 @@ class Autoscaler:
         signals = await self._source.signals(observed)
         windows = {pool: window for pool, window in memory.windows.items() if memory.wished.get(pool) == current[pool]}
         decision = decide(signals, windows, observed.service.spec, current, observed.now)
+        decision = _within_limits(decision, observed.service.spec, self._gpu_resources)
         missing = [text for made in decision.pools.values() for text in made.missing]
         blind = bool(missing) and (signals.traffic is None or any(worker.ready for worker in signals.workers))
         memory.known = memory.known if blind else observed.now
@@ -135,14 +146,28 @@ class Autoscaler:
         for made in changed:
             self._journal.changed(memory.name, made)
         memory.changes.extend({"pool": made.pool, **record.of(made, observed.timestamp)} for made in changed)
+        unmet = sorted({objective for made in decision.pools.values() for objective in made.unmet})
+        memory.unmet = {objective: memory.unmet.get(objective, observed.now) for objective in unmet}
+        lasting = [objective for objective, since in memory.unmet.items() if observed.now - since >= UNMET_AFTER]
         stale = missing if observed.now - memory.known >= STALE_AFTER else []
         return Scaled(
             actions=tuple(_action(observed, made) for made in changed),
             status=_status(observed, decision, memory.changes, paused),
-            condition=_condition(observed, stale, paused),
+            condition=_condition(observed, stale, paused, lasting),
             news=tuple(_event(made) for made in changed),
             due=DECIDE_EVERY,
         )
+
+
+def _within_limits(decision: Decision, spec: Spec, gpu_resources: Sequence[str]) -> Decision:
+    """Wishes stay as they are: with a larger budget, or another ratio, they are followed at once."""
+    wishes = {pool: made.wish for pool, made in decision.pools.items()}
+    targets = limits.targets(spec, wishes, gpu_resources)
+    pools = {
+        pool: outlook.limited(made, targets[pool].replicas, targets[pool].capped_by)
+        for pool, made in decision.pools.items()
+    }
+    return replace(decision, pools=pools)
 
 
 def paused_until(observed: Observed) -> str:
@@ -184,22 +209,26 @@ def _status(
 
 
 def _is_told(told: Mapping[str, Any] | None, now: Mapping[str, Any], seconds: float) -> bool:
-    if told is None or any(told.get(key) != now[key] for key in ("current", "wish", "cappedBy", "missing")):
+    if told is None or any(
+        told.get(key) != now.get(key) for key in ("current", "wish", "allowed", "cappedBy", "missing")
+    ):
         return False
-    if all(told.get(key) == now[key] for key in ("needed", "highest", "reason", "terms")):
+    if all(told.get(key) == now.get(key) for key in ("needed", "highest", "reason", "terms", "unmet")):
         return True  # at rest nothing is written
     return seconds - datetime.datetime.fromisoformat(told["time"]).timestamp() < REFRESH_EVERY
 
 
-def _condition(observed: Observed, stale: Sequence[str], paused: str) -> Condition:
+def _condition(observed: Observed, stale: Sequence[str], paused: str, unmet: Sequence[str]) -> Condition:
+    """Of `unmet` objectives without numbers, which vary: each message that differs is a write."""
     kind = conditions.SCALING_ACTIVE
+    why = f"even an empty worker misses {' and '.join(unmet)}: status.scaling.pools has the arithmetic" if unmet else ""
     if paused:
         return Condition(kind, False, conditions.PAUSED, f"until {paused}")
     if stale:
         return Condition(kind, False, conditions.METRICS_STALE, "; ".join(stale))
     if observed.service.spec.scaling.mode == "Advisory":
-        return Condition(kind, False, conditions.ADVISORY)
-    return Condition(kind, True, conditions.AUTOSCALING)
+        return Condition(kind, False, conditions.ADVISORY, why)
+    return Condition(kind, True, conditions.AUTOSCALING, why)
 
 
 def with_wishes(observed: Observed, scaled: Scaled) -> Observed:

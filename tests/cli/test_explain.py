@@ -27,6 +27,17 @@ def test_every_term_is_printed_with_its_equation_and_its_numbers():
     assert "2026-12-01T09:00:00Z  prefill 1 -> 3  Arrivals: 4 needed" in text
 
 
+def test_what_limits_of_both_pools_make_of_a_wish_is_printed():
+    scaling = _scaling()
+    scaling["pools"]["prefill"] |= {"allowed": 2, "cappedBy": "scaling.gpuBudget"}
+    scaling["records"][0] |= {"allowed": 2, "cappedBy": "scaling.gpuBudget"}
+    scaling["pools"]["decode"] |= {"allowed": 2, "cappedBy": "scaling.prefill.min with scaling.maxPrefillPerDecode"}
+    text = "\n".join(explain.lines(scaling, 5))
+    assert "prefill: 1 -> 3, limited to 2 (Arrivals, capped by scaling.gpuBudget)" in text
+    assert "decode: 1 -> 1, raised to 2 (" in text
+    assert "prefill 1 -> 3, limited to 2  Arrivals: 4 needed, capped by scaling.gpuBudget" in text
+
+
 def test_a_pause_and_what_is_not_known_are_printed():
     scaling = _scaling() | {"pausedUntil": "2026-12-01T10:00:00Z"}
     scaling["pools"]["decode"]["missing"] = ["the load of decode-0"]
@@ -34,6 +45,12 @@ def test_a_pause_and_what_is_not_known_are_printed():
     assert text.startswith("paused until 2026-12-01T10:00:00Z")
     assert "not known: the load of decode-0" in text
     assert "changes" not in text
+
+
+def test_an_objective_that_no_number_of_workers_meets_is_printed():
+    scaling = _scaling()
+    scaling["pools"]["decode"]["unmet"] = ["slo.tpot is 1 ms, but ..."]
+    assert "  slo.tpot is 1 ms, but ..." in list(explain.lines(scaling, 0))
 
 
 def test_a_running_service_is_asked(tmp_path, monkeypatch, capsys):

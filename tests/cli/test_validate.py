@@ -55,6 +55,27 @@ def test_what_has_no_effect_on_one_machine_is_told_and_harms_nothing(validate):
     assert [entry["path"] for entry in found["withoutEffect"]] == ["spec.gateway.resources", "spec.gateway.ingress"]
 
 
+@pytest.mark.parametrize("flags", [(), ("--local",)])
+def test_objectives_that_paced_workers_miss_are_told_and_harm_nothing(validate, flags):
+    paced = {"runner": "Paced", "profile": "h200-llama-3.1-8b-bf16"}
+    item = _with(engine=paced, slo={"ttft": "1ms", "tpot": "1ms"})
+    code, told, _ = validate(item, flags=flags)
+    assert code == 0
+    valid, *rest = told.splitlines()
+    assert valid == "m.yaml: chat: valid"
+    assert [line.split(": ")[2] for line in rest] == ["spec.slo.ttft", "spec.slo.tpot"]
+    assert "a decode step of one sequence takes 6.48 ms" in rest[1]
+    (found,) = json.loads(validate(item, flags=(*flags, "-o", "json"))[1])
+    assert [entry["path"] for entry in found["unmetObjectives"]] == ["spec.slo.ttft", "spec.slo.tpot"]
+    assert validate(_with(engine=paced), flags=flags) == (0, "m.yaml: chat: valid\n", "")
+
+
+def test_how_fast_other_workers_are_is_not_known(validate):
+    elsewhere = {"runner": "Paced", "profile": "/profiles/mine.json"}
+    for engine in ({}, elsewhere):
+        assert validate(_with(engine=engine, slo={"tpot": "1ms"})) == (0, "m.yaml: chat: valid\n", "")
+
+
 def test_whether_gpus_have_an_effect_depends_on_this_machine(validate, monkeypatch):
     asked = {"resources": {"limits": {"nvidia.com/gpu": 1}}}
     for found, told in ((), 1), (("0",), 0):
@@ -148,5 +169,5 @@ def test_standard_input_and_output_for_programs(monkeypatch, capsys):
     assert main.main(["validate", "-", "-o", "json"]) == 1
     (found,) = json.loads(capsys.readouterr().out)
     (problem,) = found.pop("problems")
-    assert found == {"file": "-", "name": "chat", "valid": False, "withoutEffect": []}
+    assert found == {"file": "-", "name": "chat", "valid": False, "withoutEffect": [], "unmetObjectives": []}
     assert problem == {"path": "spec.decode.replica", "message": "unknown field; did you mean replicas?"}

@@ -63,6 +63,42 @@ def test_managed_writes_the_wish_as_its_own_field_manager_and_says_why(build):
     assert [reason for reason, _ in scaled.news] == [SCALED_UP]
 
 
+@pytest.mark.parametrize(
+    ("limit", "allowed", "by"),
+    [
+        ({"gpuBudget": 3}, 2, "scaling.gpuBudget"),
+        ({"maxPrefillPerDecode": 2}, 2, "scaling.maxPrefillPerDecode"),
+        ({"gpuBudget": 5}, None, ""),
+    ],
+)
+def test_what_limits_of_both_pools_leave_of_a_wish_is_told_with_the_decision(build, limit, allowed, by):
+    """The wish stays, so that it is followed as soon as the limits allow it."""
+    gpu = {"resources": {"requests": {"nvidia.com/gpu": 1}}}
+    observed = _observed(lambda scaling: build(scaling={**scaling, **limit}, prefill=gpu, decode=gpu))
+    scaled = _look(Autoscaler(_Source()), observed)
+    (record,) = scaled.status["records"]
+    told = scaled.status["pools"]["prefill"]
+    assert told == {name: value for name, value in record.items() if name != "pool"}
+    assert (told["wish"], told.get("allowed"), told["cappedBy"]) == (4, allowed, by)
+    if allowed:
+        assert told["change"] == f"has more than {allowed} only when {by} allows it: the wish is 4"
+    assert scaled.actions[0].item["spec"] == {"replicas": 4}
+
+
+def test_a_pool_that_the_ratio_makes_larger_than_its_wish_is_told(build):
+    observed = _observed(lambda scaling: build(scaling={**scaling, "prefill": {"min": 4}, "maxPrefillPerDecode": 2}))
+    told = _look(Autoscaler(_Source(IDLE)), observed).status["pools"]["decode"]
+    assert (told["wish"], told["allowed"]) == (1, 2)
+    assert told["change"].startswith("has fewer than 2 only when scaling.prefill.min")
+
+
+def test_other_gpu_resources_count_in_the_budget(build):
+    gpu = {"resources": {"requests": {"example.com/gpu": 1}}}
+    observed = _observed(lambda scaling: build(scaling={**scaling, "gpuBudget": 3}, prefill=gpu, decode=gpu))
+    told = _look(Autoscaler(_Source(), gpu_resources=("example.com/gpu",)), observed).status["pools"]["prefill"]
+    assert (told["wish"], told["allowed"]) == (4, 2)
+
+
 def test_advisory_decides_and_changes_nothing(build):
     scaled = _look(Autoscaler(_Source()), _observed(build, mode="Advisory"))
     assert not scaled.actions
@@ -317,3 +353,39 @@ def test_what_it_decides_and_changes_is_told_to_its_journal(build):
     autoscaler.forget("uid")
     wishes = [("wished", "demo", "decode"), ("wished", "demo", "prefill")]
     assert heard == [*wishes, ("changed", "prefill", 4), *wishes, ("forgot", "demo")]
+
+
+def _low(build, now, tpot="1ms", **changes):
+    low = _observed(build, now, **changes)
+    written = build(scaling={"mode": changes.get("mode", "Managed"), "prefill": {"max": 10}}, slo={"tpot": tpot})
+    return dataclasses.replace(low, service=parsing.parse(yaml.safe_dump(written)))
+
+
+@pytest.mark.parametrize("mode", ["Managed", "Advisory"])
+def test_an_objective_that_an_empty_worker_misses_for_thirty_seconds_is_told_without_numbers(build, mode):
+    """Measured costs vary: the message would be another one with each look."""
+    autoscaler = Autoscaler(_Source(IDLE))
+    first = _look(autoscaler, _low(build, 1000.0, mode=mode))
+    assert first.condition.message == ""
+    assert "a decode step of one sequence takes 11 ms" in first.status["pools"]["decode"]["unmet"][0]
+    late = _look(autoscaler, _low(build, 1030.0, mode=mode))
+    assert late.condition.message == "even an empty worker misses slo.tpot: status.scaling.pools has the arithmetic"
+    assert late.condition.status is (mode == "Managed")
+
+
+def test_it_is_told_no_more_when_it_can_be_met_and_anew_only_after_as_long(build):
+    autoscaler = Autoscaler(_Source(IDLE))
+    for now, tpot in ((1000.0, "1ms"), (1028.0, "100ms"), (1030.0, "1ms"), (1058.0, "1ms")):
+        assert _look(autoscaler, _low(build, now, tpot)).condition.message == ""
+    assert _look(autoscaler, _low(build, 1060.0)).condition.message
+    assert _look(autoscaler, _low(build, 1062.0, "100ms")).condition.message == ""
+
+
+def test_at_rest_the_arithmetic_is_written_once_it_differs_and_no_sooner_than_after_thirty_seconds(build):
+    autoscaler = Autoscaler(_Source(IDLE))
+    before = _look(autoscaler, _low(build, 1000.0, "100ms")).status
+    soon = _look(autoscaler, _low(build, 1028.0, status={"scaling": before})).status
+    late = _look(autoscaler, _low(build, 1030.0, status={"scaling": before})).status
+    assert "unmet" not in soon["pools"]["decode"]
+    assert late["pools"]["decode"]["unmet"]
+    assert _look(autoscaler, _low(build, 1500.0, status={"scaling": late})).status == late

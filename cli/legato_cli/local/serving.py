@@ -13,7 +13,7 @@ from typing import Any
 
 import aiohttp
 
-from legato_cli import admin, gpus, manifest_file, model
+from legato_cli import admin, gpus, manifest_file, model, unmet_objectives
 from legato_cli.local import adapter_downloads, greeting
 from legato_cli.local.operations import LocalOperations
 from legato_cli.local.progress import Progress
@@ -170,7 +170,7 @@ class _Serving:
         """Start, tell how to use it, and follow the manifest's file. Raises CannotServe."""
         progress = Progress(self._store, self._ref, self._terminal)
         self._say(greeting.starting(self._manifest.service))
-        self._say_without_effect()
+        self._say_warnings()
         following = asyncio.create_task(progress.follow())
         watching = asyncio.create_task(self._watch_file())
         try:
@@ -244,10 +244,13 @@ class _Serving:
         self._manifest = edited
         await self._store.apply(edited.written, USER, force=True)
         self._say(f"{self._path}: change applied")
-        self._say_without_effect()
+        self._say_warnings()
 
-    def _say_without_effect(self) -> None:
-        for path, message in checks.without_effect(self._manifest.service.spec, bool(gpus.visible(os.environ))):
+    def _say_warnings(self) -> None:
+        """What has no effect here, and objectives that no worker meets."""
+        spec = self._manifest.service.spec
+        without_effect = checks.without_effect(spec, bool(gpus.visible(os.environ)))
+        for path, message in (*without_effect, *unmet_objectives.of_paced(spec)):
             self._say(f"{self._path}: {path}: {message}")
 
     def _say(self, text: str) -> None:

@@ -55,6 +55,8 @@ def _check(made: SignalRound) -> None:
         raise BadRound("desired and targets must name the same pools, at least one")
     if any(worker.blocks is not None and worker.blocks.size < 1 for worker in made.signals.workers):
         raise BadRound("signals.workers: size of blocks must be 1 or more")
+    if any(worker.prefill_cost is not None and worker.prefill_cost.chunk_tokens < 1 for worker in made.signals.workers):
+        raise BadRound("signals.workers: chunk_tokens must be 1 or more")
     if traffic is not None and (not traffic.seconds or not traffic.recent_seconds):
         raise BadRound("signals.traffic: seconds and recent_seconds must be above 0")
 

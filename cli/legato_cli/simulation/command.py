@@ -11,12 +11,14 @@ from typing import Any, NoReturn
 
 from tqdm import tqdm
 
+from legato_cli import unmet_objectives
 from legato_cli.simulation import comparison, manifest_tuning, replaying, report, table, traces, tuning_text, workloads
 from legato_cli.simulation.comparison import Comparison, Entry
 from legato_cli.simulation.recorded import RecordingError
 from legato_cli.simulation.replay import UnusableReplay
 from legato_cli.simulation.rivals import RIVALS
 from legato_cli.simulation.simulator import ServiceSimulator
+from legato_cli.simulation.telemetry import LengthCounts
 from legato_cli.simulation.workload import Workload
 from legato_engine.errors import UnusableProfile
 from legato_engine.runner import profile
@@ -48,6 +50,7 @@ def run(args: argparse.Namespace) -> int:
         simulator = ServiceSimulator(
             service.spec, worker, args.start, args.skip, engine=args.engine, handoff_rate=args.handoff_rate or math.inf
         )
+        _warn(simulator, asked)
         if args.tune:
             _tune(args, simulator, asked)
             return 0
@@ -116,6 +119,19 @@ def _check(args: argparse.Namespace, spec: Spec, asked: Sequence[Workload]) -> N
             raise UnusableArguments(f"no request of {workload.name} counts: it ends within --skip")
     if not spec.disaggregated and (args.compare or args.scaler):
         raise UnusableArguments("--scaler and --compare need a manifest with a prefill pool")
+
+
+def _warn(simulator: ServiceSimulator, asked: Sequence[Workload]) -> None:
+    """Of objectives that no number of workers meets: a simulation would only show that attainment is low."""
+    told: dict[str, str] = {}
+    for workload in asked:
+        prompts = LengthCounts()
+        for tokens in simulator.ground(workload).uncached:
+            prompts.add(tokens)
+        for text in unmet_objectives.by_profile(simulator.spec, simulator.profile, prompts.lengths()).values():
+            told.setdefault(text, workload.name)
+    for text, name in told.items():
+        print(f"legato simulate: warning: {name}: {text}", file=sys.stderr)
 
 
 def _tune(args: argparse.Namespace, simulator: ServiceSimulator, asked: Sequence[Workload]) -> None:

@@ -166,9 +166,9 @@ class Telemetry:
 
 def prefill_cost(worker: SimulatedWorker) -> PrefillCost:
     """As the operator has it: what a full step costs by itself is shared by its tokens."""
-    kind = worker.kind
-    per_token = kind.times.per_token + kind.times.per_step / kind.chunk_tokens
-    return PrefillCost(per_token / kind.told, kind.times.per_pair / kind.told)
+    kind, times = worker.kind, worker.kind.times
+    per_token = times.per_token + times.per_step / kind.chunk_tokens
+    return PrefillCost(per_token / kind.told, times.per_pair / kind.told, times.per_step / kind.told, kind.chunk_tokens)
 
 
 def decode_cost(worker: SimulatedWorker) -> DecodeCost:

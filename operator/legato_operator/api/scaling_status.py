@@ -27,12 +27,14 @@ def schema() -> Schema:
         "time": {**text, "format": "date-time", "description": "When it was decided."},
         "current": {**count, "description": "Desired number of workers before."},
         "wish": {**count, "description": "Desired number of workers by the autoscaler."},
+        "allowed": {**count, "description": "What the limits of all pools make of the wish, where that differs."},
         "needed": {**count, "description": "What the largest term asks for, rounded up."},
         "highest": {**count, "description": "The highest wish within scaling.scaleDownStabilization."},
         "reason": {**text, "description": "Machine-readable reason for the wish."},
         "cappedBy": {**text, "description": "The field that limits the wish."},
         "change": {**text, "description": "What would change the wish."},
         "missing": {"type": "array", "description": "Signals that are not known.", "items": text},
+        "unmet": {"type": "array", "description": "Objectives that no number of workers meets.", "items": text},
         "terms": {"type": "array", "description": "All that asks for workers.", "items": term},
     }
     pool: Schema = {"type": "object", "description": "The last decision about a pool.", "properties": decision}

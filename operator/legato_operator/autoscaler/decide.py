@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 
 from legato_operator.api import roles
 from legato_operator.api.resources import Bounds, Spec
-from legato_operator.autoscaler import decode, outlook, prefill
+from legato_operator.autoscaler import decode, objectives, outlook, prefill
 from legato_operator.autoscaler.decision import (
     COOLING_DOWN,
     IDLE,
@@ -46,7 +46,8 @@ def decide(
         pool_terms = _terms(fresh, pool, spec, current[pool], prompts)
         kept[pool] = _window(windows.get(pool, Window()), pool_terms, fresh, pool, spec, current[pool], now)
         beside = any(each.wish for each in made.values())
-        made[pool] = _decide(pool, pool_terms, kept[pool], beside, spec, current[pool], now)
+        decided = _decide(pool, pool_terms, kept[pool], beside, spec, current[pool], now)
+        made[pool] = dataclasses.replace(decided, unmet=objectives.unmet(fresh, pool, spec))
     return Decision({pool: made[pool] for pool in roles.of(spec)}, kept)
 
 

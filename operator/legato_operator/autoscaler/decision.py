@@ -1,7 +1,7 @@
 """What the autoscaler decides, with every number that it was decided from. Frozen, so that two decisions compare."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from legato_operator.autoscaler.equation import evaluate
 from legato_operator.autoscaler.signals import Pool
@@ -82,6 +82,8 @@ class PoolDecision:
     missing: tuple[str, ...] = ()
     capped_by: str = ""  # the field that keeps the wish from being what is needed
     change: str = ""  # what would change the wish
+    unmet: Mapping[str, str] = field(default_factory=dict)  # objectives that no number of workers meets, and why
+    allowed: int | None = None  # what the limits of all pools together make of the wish, where that differs
 
     @property
     def changes(self) -> bool:

@@ -113,7 +113,7 @@ def _sequences(signals: Signals, load: Sequence[WorkerSignals], share: float) ->
 
 def _step_time(workers: Sequence[WorkerSignals], load: Sequence[WorkerSignals], tpot: float) -> tuple[Term, ...]:
     """At N workers each has an Nth of rows and context. Nothing where an empty step already exceeds the objective: no
-    number of workers meets it."""
+    number of workers meets it, which `objectives` tells."""
     rows = sum(worker.running or 0 for worker in load)
     if not rows:
         return ()

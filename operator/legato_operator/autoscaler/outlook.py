@@ -1,11 +1,22 @@
 """What would change a wish, in words. Pure."""
 
+from dataclasses import replace
+
 from legato_operator.autoscaler.decision import COOLING_DOWN, METRICS_MISSING, REASONS, STABILIZING, PoolDecision
 
 
 def change(decision: PoolDecision, reason: str, left: float) -> str:
     """`left`: seconds until the window's maximum is old, or nothing has run for long enough."""
     return "; ".join(part for part in (_up(decision), _down(decision, reason, left)) if part)
+
+
+def limited(decision: PoolDecision, allowed: int, by: str) -> PoolDecision:
+    """With what the limits of all pools together leave of the wish, or add to it: `by` names the field."""
+    if allowed == decision.wish:
+        return decision
+    which = "more" if allowed < decision.wish else "fewer"
+    change = f"has {which} than {allowed} only when {by} allows it: the wish is {decision.wish}"
+    return replace(decision, allowed=allowed, capped_by=by, change=change)
 
 
 def _up(decision: PoolDecision) -> str:

@@ -11,16 +11,19 @@ _DIGITS = 6  # significant ones: enough to recompute a wish
 
 def of(decision: PoolDecision, now: str) -> dict[str, Any]:
     """One pool's decision, made at `now`, as the API spells it."""
+    allowed = {} if decision.allowed is None else {"allowed": decision.allowed}
     return {
         "time": now,
         "current": decision.current,
         "wish": decision.wish,
+        **allowed,
         "needed": decision.needed,
         "highest": decision.highest,
         "reason": decision.reason,
         "cappedBy": decision.capped_by,
         "change": decision.change,
         "missing": list(decision.missing),
+        **({"unmet": list(decision.unmet.values())} if decision.unmet else {}),
         "terms": [_term(term) for term in decision.terms if term.workers is not None],
     }
 

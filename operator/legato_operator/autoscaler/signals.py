@@ -6,6 +6,7 @@ measurement: no traffic lets a pool shrink. Each worker stands here once, howeve
 Units: tokens, blocks of KV cache, seconds, requests. A rate is per second.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
@@ -22,12 +23,24 @@ class PrefillCost:
     A prompt of n tokens after c cached ones takes about `per_token` x n + `per_pair` x n (c + (n + 1) / 2).
     """
 
-    per_token: float
+    per_token: float  # in a full step: with its share of what a step costs by itself
     per_pair: float = 0.0  # for each pair of a token and one that it attends to
+    per_step: float = 0.0  # what a step costs by itself
+    chunk_tokens: int = 1  # of a full step
 
     def seconds(self, tokens: float, cached: float = 0.0) -> float:
         """For a prompt with so many uncached tokens after `cached` ones."""
         return tokens * (self.per_token + self.per_pair * (cached + (tokens + 1) / 2))
+
+    def steps(self, tokens: int) -> int:
+        """For a prompt alone."""
+        return math.ceil(tokens / self.chunk_tokens)
+
+    def alone(self, tokens: int) -> float:
+        """Seconds from the first step to the last one of a prompt beside which nothing is computed: nothing else
+        fills up its last step."""
+        unused = self.steps(tokens) * self.chunk_tokens - tokens
+        return self.seconds(tokens) + unused * self.per_step / self.chunk_tokens
 
 
 @dataclass(frozen=True)

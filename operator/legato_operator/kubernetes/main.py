@@ -170,7 +170,7 @@ class _Process:
             clock,
             _placement(settings),
             self._events,
-            Autoscaler(GatewaySignalSource(), services),
+            Autoscaler(GatewaySignalSource(), services, settings.gpu_resources),
             services,
             UpgradeTurns(self._cluster, self._led, clock, bounds, settings.namespaces, self._claims.holds),
             HttpGateways(session),

@@ -71,7 +71,10 @@ def _worker(pod: Pod, told: ReportedLoad | None) -> WorkerSignals:
 def _prefill_cost(load: Load) -> PrefillCost | None:
     """What a step costs by itself is shared by the tokens of a full one: a pool that needs another worker has such."""
     cost = load.prefill_cost
-    return None if cost is None else PrefillCost(cost.per_token + cost.per_step / cost.chunk_tokens, cost.per_pair)
+    if cost is None:
+        return None
+    per_token = cost.per_token + cost.per_step / cost.chunk_tokens
+    return PrefillCost(per_token, cost.per_pair, cost.per_step, cost.chunk_tokens)
 
 
 def _decode_cost(load: Load) -> DecodeCost | None:

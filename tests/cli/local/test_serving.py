@@ -102,6 +102,13 @@ def test_the_start_says_what_has_no_effect_here(run, tmp_path):
     assert "no effect" not in "\n".join(run()[2])
 
 
+def test_the_start_says_which_objectives_paced_workers_miss(run, tmp_path):
+    path = tmp_path / "service.yaml"
+    paced = "  engine: {runner: Paced, profile: h200-llama-3.1-8b-bf16}\n"
+    path.write_text(up.QUICKSTART.read_text() + paced + "  slo: {tpot: 1ms}\n")
+    assert f"legato: {path}: spec.slo.tpot: slo.tpot is 1 ms, but " in "\n".join(run(path)[2])
+
+
 @pytest.mark.parametrize(("found", "told"), [((), 1), (("0",), 0)])
 def test_the_start_says_that_there_is_no_gpu(run, tmp_path, monkeypatch, found, told):
     monkeypatch.setattr(gpus, "visible", lambda _: found)

@@ -53,6 +53,10 @@ def _broken(**changes):
         (_broken(desired={}), "the same pools"),
         (_broken(targets={"decode": 1}), "the same pools"),
         (_broken(signals__workers__2__blocks__size=0), "size of blocks must be 1 or more"),
+        (
+            _broken(signals__workers__0__prefill_cost={"per_token": 1, "chunk_tokens": 0}),
+            "chunk_tokens must be 1 or more",
+        ),
         (_broken(time=None), "Expected `float`"),
     ],
 )

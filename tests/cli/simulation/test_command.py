@@ -253,3 +253,33 @@ def test_bounds_are_tuned_and_the_lines_to_set_are_printed(files, capsys):
 def test_tuning_a_manifest_is_no_comparison(files, capsys, flag):
     assert _simulate(files, "--tune", flag) == 2
     assert "--tune searches the manifest's own fields" in capsys.readouterr().err
+
+
+def test_objectives_that_no_number_of_workers_meets_are_told_before_it_begins(files, capsys):
+    """Prompts have 1,500 tokens, so 1,024 or more: 2 steps of 10 ms, and 0.1 ms each."""
+    _manifest(files, {**SPEC, "slo": {"ttft": "50ms", "tpot": "1ms"}})
+    assert _simulate(files) == 0
+    ttft, tpot = (line for line in capsys.readouterr().err.splitlines() if "warning" in line)
+    assert ttft.startswith(
+        "legato simulate: warning: chat: slo.ttft is 50 ms, but prefill of 1024 tokens takes 122 ms "
+    )
+    assert tpot == (
+        "legato simulate: warning: chat: slo.tpot is 1 ms, but a decode step of one sequence takes 10.1 ms "
+        "(10 ms a step + 0.1 ms a sequence): no number of workers meets it"
+    )
+
+
+def test_prompts_that_are_mostly_cached_count_without_these_tokens(files, capsys):
+    """476 of 1,500 are left: 256 or more, which take 36 ms."""
+    requests = [
+        {"timestamp": 500 * i, "input_length": 1500, "output_length": 20, "hash_ids": [1, 2]} for i in range(200)
+    ]
+    (files / "chat.jsonl").write_text("\n".join(map(json.dumps, requests)))
+    _manifest(files, {**SPEC, "slo": {"ttft": "50ms"}})
+    assert _simulate(files) == 0
+    assert "warning" not in capsys.readouterr().err
+
+
+def test_reasonable_objectives_give_no_warning(files, capsys):
+    assert _simulate(files) == 0
+    assert "warning" not in capsys.readouterr().err

@@ -121,7 +121,7 @@ def test_huge_trace_is_refused_with_its_limit(tmp_path, monkeypatch, limit):
 def test_a_time_far_from_the_first_is_refused_with_its_limit(tmp_path, late):
     """A clock that was wrong, or a unit: a simulation of it would not end."""
     far = MOONCAKE.replace('"timestamp": 500', f'"timestamp": {late}')
-    with pytest.raises(TraceError, match=":2: .* s after the first request; a trace takes at most 2678400 s"):
+    with pytest.raises(TraceError, match=r":2: .* s after the first request; a trace takes at most 2678400 s"):
         traces.read(written(tmp_path, MOONCAKE, far))
     last = MOONCAKE.replace("500", "2678400500")
     assert len(traces.read(written(tmp_path, MOONCAKE, last)).arrivals) == 2

@@ -154,6 +154,7 @@ def test_each_worker_counts_once_as_it_told_last(gateways, build):
     assert (found.queue_tokens, found.parked_tokens, found.prompt_tokens, found.slots) == (700, 300, 400, 64)
     assert (found.running, found.waiting, found.prompts, found.context_tokens) == (4, 4, 2, 900)
     assert found.prefill_cost.per_token == pytest.approx(2e-4)
+    assert found.prefill_cost.alone(1) == pytest.approx(0.0512 + 1e-4 + 1e-8)
     assert found.decode_cost == DecodeCost(0.01, 1e-3, 1e-7)
     assert (found.age, found.start_seconds) == (100.0, 7.0)
 

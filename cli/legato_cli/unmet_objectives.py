@@ -1,0 +1,29 @@
+"""Objectives of a manifest that a worker with a given profile misses even if it has nothing else to do."""
+
+from collections.abc import Mapping, Sequence
+
+from legato_engine.runner import profile
+from legato_engine.runner.profile import Profile
+from legato_operator.api.resources import Spec
+from legato_operator.autoscaler import objectives
+from legato_operator.autoscaler.signals import DecodeCost, PrefillCost, PromptLengths
+
+
+def by_profile(spec: Spec, worker: Profile, prompts: Sequence[PromptLengths] = ()) -> Mapping[str, str]:
+    """By objective, why no number of such workers meets it, where `prompts` arrive."""
+    step, chunk = worker.step, spec.engine.chunk_tokens
+    prefill = PrefillCost(step.per_token + step.per_step / chunk, step.per_pair, step.per_step, chunk)
+    decode = DecodeCost(step.per_step, step.per_row, step.per_context)
+    found = {
+        objectives.TTFT: objectives.unmet_ttft(spec.slo.ttft, prefill, prompts),
+        objectives.TPOT: objectives.unmet_tpot(spec.slo.tpot, decode),
+    }
+    return {objective: text for objective, text in found.items() if text}
+
+
+def of_paced(spec: Spec) -> list[tuple[str, str]]:
+    """Path and message for each, where workers are paced by a shipped profile: one of another path is the workers'."""
+    name = spec.engine.profile if spec.engine.runner == "Paced" else None
+    if name not in profile.shipped():
+        return []
+    return [(f"spec.{objective}", text) for objective, text in by_profile(spec, profile.find(name)).items()]

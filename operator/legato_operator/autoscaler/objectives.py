@@ -1,0 +1,99 @@
+"""Objectives that an empty worker misses, by what its steps cost. Pure.
+
+No number of workers meets these, so no term asks for workers because of them: all that is left is to tell it.
+"""
+
+from collections.abc import Mapping, Sequence
+
+from legato_operator.api import roles
+from legato_operator.api.resources import Spec
+from legato_operator.autoscaler.signals import DecodeCost, PrefillCost, PromptLengths, Signals, WorkerSignals
+
+TTFT, TPOT = "slo.ttft", "slo.tpot"
+NOTHING = 1e-3  # of a whole: parts up to it are not told
+
+
+def unmet(signals: Signals, pool: str, spec: Spec) -> Mapping[str, str]:
+    """Of the objectives that depend on this pool, those that its workers cannot meet, each with the arithmetic."""
+    workers = signals.of_pool("prefill" if pool == roles.PREFILL else "decode")
+    found: dict[str, str] = {}
+    if pool == roles.PREFILL or not spec.disaggregated:
+        arrived = signals.traffic.arrivals if signals.traffic is not None else ()
+        cost = _prefill_cost(workers, arrived) or _prefill_cost(signals.of_pool("decode"), arrived)
+        found |= {TTFT: unmet_ttft(spec.slo.ttft, cost, arrived) if cost is not None else ""}
+    if pool != roles.PREFILL:
+        step = _decode_cost(workers)
+        found |= {TPOT: unmet_tpot(spec.slo.tpot, step) if step is not None else ""}
+    return {objective: text for objective, text in found.items() if text}
+
+
+def unmet_tpot(tpot: float, cost: DecodeCost) -> str:
+    """Why no number of workers meets it: a step that decodes one sequence takes longer. Empty where it does not."""
+    seconds = cost.seconds(1, 0)
+    if seconds <= tpot:
+        return ""
+    return (
+        f"{TPOT} is {_ms(tpot)}, but a decode step of one sequence takes {_ms(seconds)} "
+        f"({_ms(cost.fixed)} a step + {_ms(cost.per_row)} a sequence): no number of workers meets it"
+    )
+
+
+def unmet_ttft(ttft: float, cost: PrefillCost, prompts: Sequence[PromptLengths] = ()) -> str:
+    """Why no number of workers meets it: half of the `prompts`, or any one where none are known, take longer on a
+    worker that has nothing else to do. Empty where they do not."""
+    tokens = _usual(prompts)
+    seconds = cost.alone(tokens)
+    if seconds <= ttft:
+        return ""
+    long = (
+        f"prefill of {_counted(tokens, 'token')} takes {_ms(seconds)} with nothing beside it ({_parts(cost, tokens)})"
+    )
+    if tokens == 1:
+        return f"{TTFT} is {_ms(ttft)}, but {long}: no number of workers meets it"
+    return (
+        f"{TTFT} is {_ms(ttft)}, but {long}, and half of the prompts are as long or longer: "
+        "no number of workers meets it for these"
+    )
+
+
+def _usual(prompts: Sequence[PromptLengths]) -> int:
+    """Uncached tokens that at least half of the prompts have."""
+    left = sum(bucket.requests for bucket in prompts) / 2
+    for bucket in sorted(prompts, key=lambda bucket: -bucket.least):
+        left -= bucket.requests
+        if left <= 0:
+            return max(1, bucket.least)
+    return 1
+
+
+def _parts(cost: PrefillCost, tokens: int) -> str:
+    """Without those that are next to nothing."""
+    of_token = max(0.0, cost.per_token - cost.per_step / cost.chunk_tokens)
+    attention = cost.per_pair * tokens * (tokens + 1) / 2
+    parts = [f"{_counted(cost.steps(tokens), 'step')} x {_ms(cost.per_step)}"] if cost.per_step else []
+    parts.append(f"{_counted(tokens, 'token')} x {_ms(of_token)}")
+    parts += [f"{_ms(attention)} of attention"] if attention > NOTHING * cost.alone(tokens) else []
+    return " + ".join(parts)
+
+
+def _prefill_cost(workers: Sequence[WorkerSignals], prompts: Sequence[PromptLengths]) -> PrefillCost | None:
+    """The median for a usual prompt: one worker whose fit is off says nothing of the others."""
+    tokens = _usual(prompts)
+    costs = [worker.prefill_cost for worker in workers if worker.prefill_cost is not None]
+    costs.sort(key=lambda cost: cost.alone(tokens))
+    return costs[(len(costs) - 1) // 2] if costs else None
+
+
+def _decode_cost(workers: Sequence[WorkerSignals]) -> DecodeCost | None:
+    costs = [worker.decode_cost for worker in workers if worker.decode_cost is not None]
+    costs.sort(key=lambda cost: cost.seconds(1, 0))
+    return costs[(len(costs) - 1) // 2] if costs else None
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def _ms(seconds: float) -> str:
+    milliseconds = seconds * 1000
+    return f"{milliseconds:.0f} ms" if milliseconds >= 100 else f"{milliseconds:.3g} ms"
