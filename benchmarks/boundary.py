@@ -39,7 +39,7 @@ def main() -> None:
 
 async def measure(args: argparse.Namespace) -> list[dict[str, object]]:
     """The hand-offs of the requests asked here, as the gateway's state tells them (it keeps the last 256)."""
-    count, shape = min(args.requests, 250), (args.input_tokens, args.output_tokens)
+    count, shape = min(args.requests, 256), (args.input_tokens, args.output_tokens)
     requests = workload.fixed(count, *shape, workload.TokenRange(), args.seed)
     async with httpx.AsyncClient(base_url=args.url, timeout=600) as http:
         model = (await http.get("/v1/models")).json()["data"][0]["id"]
