@@ -19,6 +19,7 @@ from legato_gateway.openai.responses.store import ResponseStore, StorePolicy
 from legato_gateway.relay.relay import RelayPolicy
 from legato_gateway.relay.retry import RetryPolicy
 from legato_gateway.routing.choose import Policy
+from legato_gateway.routing.rebalancing import RebalancingPolicy
 from legato_gateway.routing.scorers import Objectives, Weights
 from legato_gateway.settings import GatewaySettings
 from legato_gateway.timers import Timers
@@ -65,7 +66,7 @@ def _objectives(settings: GatewaySettings) -> Objectives | None:
 
 def relaying(settings: GatewaySettings) -> RelayPolicy:
     retries = RetryPolicy(on_transfer_failure=settings.transfer_on_failure, max_failures=settings.max_retries)
-    return RelayPolicy(settings.slow_client, settings.buffer_tokens, retries)
+    return RelayPolicy(settings.slow_client, settings.buffer_tokens, retries, RebalancingPolicy(settings.slo_tpot))
 
 
 def connection_limits(settings: GatewaySettings, open_files: int) -> ConnectionLimits:

@@ -19,6 +19,7 @@ from legato_gateway.metric_collectors import (
 )
 from legato_gateway.routing.choose import PrefillAt
 from legato_gateway.routing.kv_index import KVIndex
+from legato_gateway.routing.rebalancing import MigrationReason
 from legato_protocol.demand import DemandReport
 from legato_protocol.followed_files import FollowedFiles
 from legato_protocol.stream import HandoffReport
@@ -87,7 +88,7 @@ COUNTERS: Mapping[str, tuple[str, tuple[str, ...]]] = {  # with labels, by which
     "placements": ("Attempts given to workers, by where the prompt is computed", ("prefill",)),
     "late_items": ("Token items of attempts that are over", ()),
     "redispatches": ("New attempts after a failure, by its code", ("reason",)),
-    "migrations": ("Sequences handed off by draining workers", ()),
+    "migrations": ("Running sequences handed on by decode workers, by why they left", ("reason",)),
     "worker_failures": ("Requests that a worker failed", ()),
     "bad_frames": ("Frames refused, by worker", ("worker",)),
     "unknown_frames": ("Frames of later versions skipped, by worker", ("worker",)),
@@ -121,6 +122,8 @@ class Metrics:
         self._counts = {name: self._counter(name, text, labels) for name, (text, labels) in COUNTERS.items()}
         for by in ("gateway", "worker"):
             self._counts["refused_tokens"].labels(by)
+        for reason in ("draining", "step_time", "kv_cache"):
+            self._counts["migrations"].labels(reason)
         self.output_tokens = UnlockedCounter(PREFIX + "output_tokens", "Tokens accepted for clients")
         text = "Prompt tokens that a worker's prefix cache held"
         self._cached = UnlockedCounter(PREFIX + "prompt_tokens_cached", text)
@@ -188,8 +191,8 @@ class Metrics:
     def redispatched(self, reason: str) -> None:
         self._counts["redispatches"].labels(reason).inc()
 
-    def migrated(self) -> None:
-        self._counts["migrations"].inc()
+    def migrated(self, reason: MigrationReason) -> None:
+        self._counts["migrations"].labels(reason).inc()
 
     def bad_frame(self, worker: str) -> None:
         self._counts["bad_frames"].labels(worker).inc()

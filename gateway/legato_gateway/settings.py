@@ -175,7 +175,11 @@ _FLAGS: Final = (
         "when prefill workers would miss --slo-ttft: " + ", ".join(BUSY),
     ),
     Flag("--slo-ttft", flags.DURATION, "time to the first token, beyond which prefill workers are busy"),
-    Flag("--slo-tpot", flags.DURATION, "time per output token, within which decode workers prefill beside"),
+    Flag(
+        "--slo-tpot",
+        flags.DURATION,
+        "time per output token, within which decode workers prefill beside, and over which they hand on",
+    ),
     Flag(
         "--prefix-cache-weight",
         flags.real("WEIGHT", 0, _MOST_WEIGHT),

@@ -21,7 +21,7 @@ class Scripted(Simulation):
     """Nothing happens by itself. `sent` are all frames to workers, in order."""
 
     def __init__(self, lab: Any, *roles: str, **retry: Any) -> None:
-        drawn = {"on_transfer_failure": "Retry", "when_busy": "Wait"}
+        drawn = {"on_transfer_failure": "Retry", "when_busy": "Wait", "rebalancing": None}
         super().__init__(0, lab.vocabulary, lab.request, roles, 1000, **drawn | retry)
         self.chaos = 0.0
         self.sent: list[tuple[str, Any]] = []

@@ -21,11 +21,12 @@ from legato_gateway.relay.relay import RelayPolicy, RequestRelay
 from legato_gateway.relay.retry import RetryPolicy
 from legato_gateway.routing.choose import Policy
 from legato_gateway.routing.kv_index import KVIndex
+from legato_gateway.routing.rebalancing import RebalancingPolicy
 from legato_gateway.routing.scorers import Objectives
 from legato_gateway.testing.fake_engine import Fabric, FakeEngine, Refusal
 from legato_gateway.workers.fleet import Fleet
 from legato_protocol import block_hash, kv_events
-from legato_protocol.load import Load
+from legato_protocol.load import DecodeCoefficients, Load
 from legato_protocol.sampling_params import LATER_PARAMS
 from legato_protocol.stream import Cancel, Handoff, HandoffReport, Hello, Lost, Pause, Split, TokenItem, Tokens
 
@@ -33,6 +34,8 @@ METRICS = Metrics()  # one for all schedules: registries are slow to make
 GATEWAY = "gateway"
 ROLES = (("p", "d", "d"), ("u", "u"), ("p", "u", "d"), ("u", "u", "u"), ("p", "p", "d", "d", "d"))
 NAMES = {"p": "prefill", "d": "decode", "u": "unified"}
+COST = DecodeCoefficients(0.01, 0.02, 0.0)  # of every worker
+BRISK = RebalancingPolicy(0.06, look=0.0, patience=0.0, jitter=0.02, rest=0.2, settled=0.2, least_left=1)  # 3 are hot
 
 
 class Alarm:
@@ -83,6 +86,7 @@ class SimulatedWorker:
         self.connected = self.hangs = False
         self.outgoing: deque[Any] = deque()
         self.blocks = blocks
+        self.others = self.other_blocks = 0  # sequences that other gateways have there, as it tells, and theirs
         self._fabric = fabric
         self._random = source
         self._incoming: deque[Any] = deque()
@@ -131,10 +135,24 @@ class SimulatedWorker:
 
     def load(self) -> Load:
         jobs = self.engine.jobs.values()
-        used = min(self.blocks, sum(len(job.sequence.token_ids) // 64 + len(job.made) for job in jobs))
+        context = sum(len(job.sequence.token_ids) // 4 for job in jobs)
+        held = sum(len(job.sequence.token_ids) // 64 + len(job.made) for job in jobs)
+        used = min(self.blocks, held + self.other_blocks)
         queued = sum(job.sequence.prompt_len for job in jobs if job.stage in ("queued", "prefilling"))
         free, credits = self.blocks - used, max(0, 6 - len(jobs))
-        return Load(queued, 0, len(jobs), free, 0, used, 0, draining=self.engine.draining, credits=credits)
+        return Load(
+            queued,
+            0,
+            len(jobs) + self.others,
+            free,
+            0,
+            used,
+            0,
+            draining=self.engine.draining,
+            credits=credits,
+            context_tokens=context,
+            decode_cost=COST,
+        )
 
     def run(self) -> list[kv_events.Stored]:
         """Reads all frames and makes one step. What it tells lies in `outgoing`."""
@@ -190,6 +208,7 @@ class Simulation:
         slow_client: Literal["Pause", "Disconnect"] | None = None,
         quotas: Mapping[str, Quota] | None = None,
         when_busy: Literal["Local", "Wait"] | None = None,
+        rebalancing: RebalancingPolicy | None = BRISK,
         **retry: Any,
     ) -> None:
         """What is not given is drawn."""
@@ -223,7 +242,8 @@ class Simulation:
             history=self.history,
             metrics=METRICS,
             timers=self.time,
-            policy=RelayPolicy(slow_client or slow, 8, RetryPolicy(**drawn | retry)),
+            policy=RelayPolicy(slow_client or slow, 8, RetryPolicy(**drawn | retry), rebalancing),
+            jitter=random.Random(seed).random,
         )
         self.generations: list[RunningGeneration] = []
         self.texts: dict[tuple[RunningGeneration, int], str] = {}
@@ -326,7 +346,7 @@ class Simulation:
     def disturb(self) -> None:
         worker = self._some_worker()
         kinds = (self.kill, self.cut, self.lose_core, self.replace, self.hang, self.pause, self.wake, self.stay)
-        self.random.choice((*kinds, *(self.drain,) * 4, *(self.refuse,) * 2))(worker)
+        self.random.choice((*kinds, *(self.drain,) * 4, *(self.refuse,) * 2, *(self.crowd,) * 4))(worker)
 
     def kill(self, worker: SimulatedWorker) -> None:
         """Dies as under SIGKILL; `connect` makes a new process of it."""
@@ -375,6 +395,14 @@ class Simulation:
     def stay(self, worker: SimulatedWorker) -> None:
         worker.engine.draining = False
 
+    def crowd(self, worker: SimulatedWorker) -> None:
+        """Sequences of other gateways come or go."""
+        worker.others, worker.other_blocks = self.random.choice(((0, 0), (4, 0), (1, worker.blocks - 2)))
+
+    def empty(self, worker: SimulatedWorker) -> None:
+        """They are all gone."""
+        worker.others = worker.other_blocks = 0
+
     def refuse(self, worker: SimulatedWorker) -> None:
         code = self.random.choice(("internal", "overloaded", "transfer", "peer_lost", "stale", "faulted"))
         worker.engine.refusals.append(Refusal(code, retry=True))
@@ -411,6 +439,7 @@ class Simulation:
         for worker in self.workers.values():
             self.wake(worker)
             self.stay(worker)
+            self.empty(worker)
             self._connect(worker)
         for _ in range(4000):
             if not self.relay.active and not any(worker.engine.jobs for worker in self.workers.values()):

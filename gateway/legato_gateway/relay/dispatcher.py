@@ -17,6 +17,7 @@ from legato_gateway.routing.fleet_snapshot import FleetSnapshot
 from legato_gateway.routing.kv_index import KVIndex
 from legato_gateway.routing.predicted_prefixes import PREDICTED_SECONDS, SETTLING_SECONDS, PredictedPrefixes
 from legato_gateway.routing.prefix_hashes import Hashing
+from legato_gateway.routing.rebalancing import HotWorker
 from legato_gateway.workers.fleet import Fleet
 from legato_protocol import transports
 from legato_protocol.packed_tokens import pack_tokens
@@ -147,8 +148,9 @@ class Dispatcher:
         epochs = {name: self._hello(name).epoch for name in names}
         return AttemptPlace(sub.attempt, route.prefill or "", route.decode, epochs, route.prefill_at)
 
-    def migrate(self, sub: SubRequest) -> AttemptPlace | None:
-        """Hands the running `sub` to another worker of equal KV revision, if one can take it now."""
+    def migrate(self, sub: SubRequest, hot: HotWorker | None = None) -> AttemptPlace | None:
+        """Hands the running `sub` to another worker of equal KV revision, if one can take it now. From a worker that is
+        merely `hot`, to one that relieves it."""
         assert sub.place is not None
         source = sub.place.decode
         hello = self._hello(source)
@@ -156,10 +158,10 @@ class Dispatcher:
         need = replace(need, digest=sub.adapter_digest, local=True)
         snapshot = self._fleet.snapshot()
         network = transports.network(hello.transport)
-        linked = FleetSnapshot(
-            tuple(w for w in snapshot.workers if w.address and w.decodes and transports.network(w.transport) == network)
-        )
-        route = choose(need, linked, {}, self._policy)
+        linked = [w for w in snapshot.workers if w.address and w.decodes and transports.network(w.transport) == network]
+        if hot is not None:
+            linked = [worker for worker in linked if hot.relieved_by(worker, need.tokens)]
+        route = choose(need, FleetSnapshot(tuple(linked)), {}, self._policy)
         if isinstance(route, NoRoute) or not hello.address:
             return None
         sub.attempt += 1
@@ -171,7 +173,8 @@ class Dispatcher:
         if sub.generation.paused:
             self._send(target, Pause(sub.id, sub.attempt, True))
         self._fleet.sent(target, queued=0, held=need.tokens)
-        return AttemptPlace(sub.attempt, "", target, {target: self._hello(target).epoch})
+        reason = "draining" if hot is None else hot.reason
+        return AttemptPlace(sub.attempt, "", target, {target: self._hello(target).epoch}, migrates=reason)
 
     def cancel(self, sub: SubRequest) -> None:
         """Stops all work for it everywhere."""

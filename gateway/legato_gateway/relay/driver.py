@@ -10,12 +10,14 @@ from legato_gateway.relay.choice import Choice
 from legato_gateway.relay.dispatcher import Dispatcher
 from legato_gateway.relay.generation import RunningGeneration
 from legato_gateway.relay.history import History
+from legato_gateway.relay.hot_workers import HotWorkers
 from legato_gateway.relay.latency import LatencyRecorder
 from legato_gateway.relay.lifecycle import LifecycleAction, LifecycleEvent, Stage
 from legato_gateway.relay.registry import Registry
 from legato_gateway.relay.retry import End, RetryPolicy
-from legato_gateway.relay.sub_request import NEVER, SubRequest
+from legato_gateway.relay.sub_request import NEVER, AttemptPlace, SubRequest
 from legato_gateway.routing.choose import NoRoute
+from legato_gateway.routing.rebalancing import HotWorker
 from legato_gateway.timers import Timers
 from legato_gateway.workers.fleet import Fleet
 from legato_protocol.stream import Begun, Failed, HandoffReport, PromptLogprobs, TokenItem
@@ -37,6 +39,7 @@ class SubRequestDriver:
         metrics: Metrics,
         latency: LatencyRecorder,
         policy: RetryPolicy,
+        hot: HotWorkers,
         timers: Timers,
         finish: Finish,
     ) -> None:
@@ -47,6 +50,7 @@ class SubRequestDriver:
         self._metrics = metrics
         self._latency = latency
         self._policy = policy
+        self._hot = hot
         self._timers = timers
         self._finish = finish
         self._perform: dict[LifecycleAction, Callable[[SubRequest], None]] = {
@@ -166,11 +170,14 @@ class SubRequestDriver:
     # ── the turn ────────────────────────────────────────────────────────────────────────────────────────────────
 
     def offer_room(self) -> None:
-        """What the fleet has room for is given to those that wait for a worker, then to those that are to leave one."""
+        """What the fleet has room for is given to those that wait for a worker, then to those that are to leave one,
+        and then to those that had better."""
         if self._registry.waiting:
             self._registry.waiting.offer(self._fleet.openings, self._take_room)
         if self._registry.leaving:
             self._registry.leaving.offer(self._fleet.openings, self._migrate)
+        for hot in self._hot.due(self._fleet.snapshot(), self._timers.time()):
+            self._hand_on(hot)
 
     def _take_room(self, sub: SubRequest) -> bool:
         if not self._dispatcher.may_fit(sub):
@@ -190,9 +197,22 @@ class SubRequestDriver:
         if target is None:
             sub.tried = self._fleet.openings
             return False
+        self._begin_migration(sub, target)
+        return True
+
+    def _hand_on(self, hot: HotWorker) -> None:
+        """One sequence of a hot worker, if another one relieves it. When that fails, it stays where it is."""
+        now = self._timers.time()
+        for sub in self._hot.able(hot, self._registry.at(hot.worker.name), now):
+            target = self._dispatcher.migrate(sub, hot)
+            if target is not None:
+                self._hot.began(hot.worker.name, now)
+                self._begin_migration(sub, target)
+                return
+
+    def _begin_migration(self, sub: SubRequest, target: AttemptPlace) -> None:
         self._registry.place(sub, sub.place, target)
         self.step(sub, E.MIGRATION_BEGUN)
-        return True
 
     # ── events ──────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -333,14 +353,17 @@ class SubRequestDriver:
 
     def _adopt_target(self, sub: SubRequest) -> None:
         """The target has it: the worker it came from matters no more."""
-        place = sub.target
+        before, place = sub.place, sub.target
+        assert before is not None
         assert place is not None
+        assert place.migrates is not None
         self._registry.place(sub, place)
         sub.migrations_failed = 0
+        self._hot.moved(sub, before.decode, self._timers.time())
         record = sub.generation.route
         record.decode, record.attempt = place.decode, max(record.attempt, place.attempt)
         record.given(place.decode)
-        self._metrics.migrated()
+        self._metrics.migrated(place.migrates)
 
     def _cancel_target(self, sub: SubRequest) -> None:
         """It goes on at its old place under its old attempt."""

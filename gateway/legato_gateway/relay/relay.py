@@ -8,6 +8,8 @@ from a changed fleet is done in one turn for all frames that came.
 import asyncio
 import itertools
 import logging
+import random
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -30,6 +32,7 @@ from legato_gateway.relay.dispatcher import Dispatcher
 from legato_gateway.relay.driver import SubRequestDriver
 from legato_gateway.relay.generation import RunningGeneration
 from legato_gateway.relay.history import History
+from legato_gateway.relay.hot_workers import HotWorkers
 from legato_gateway.relay.latency import LatencyRecorder
 from legato_gateway.relay.lifecycle import LifecycleEvent, Stage
 from legato_gateway.relay.listener import Snapshots, WorkerListener
@@ -40,6 +43,7 @@ from legato_gateway.relay.timing import RequestTiming
 from legato_gateway.relay.trace import RequestTracer
 from legato_gateway.request import GenerationRequest, RouteRecord
 from legato_gateway.routing.kv_index import KVIndex
+from legato_gateway.routing.rebalancing import RebalancingPolicy
 from legato_gateway.timers import Timers
 from legato_gateway.workers.fleet import Fleet
 from legato_protocol.stream import Part
@@ -53,11 +57,12 @@ REST = 4  # … and after one that took long, so many times as long goes to toke
 
 @dataclass(frozen=True, slots=True)
 class RelayPolicy:
-    """How clients that read slowly and workers that fail are treated."""
+    """How clients that read slowly, workers that fail, and hot ones are treated; None: these are left alone."""
 
     slow_client: Literal["Pause", "Disconnect"] = "Pause"
     buffer_tokens: int = 1024
     retry: RetryPolicy = field(default_factory=RetryPolicy)
+    rebalancing: RebalancingPolicy | None = None
 
 
 class RequestRelay:
@@ -77,6 +82,7 @@ class RequestRelay:
         timers: Timers,
         policy: RelayPolicy | None = None,
         tracer: RequestTracer | None = None,
+        jitter: Callable[[], float] = random.random,
     ) -> None:
         self._fleet = fleet
         self._admission = admission
@@ -98,6 +104,7 @@ class RequestRelay:
             metrics=metrics,
             latency=self._latency,
             policy=self._policy.retry,
+            hot=HotWorkers(self._policy.rebalancing, jitter),
             timers=timers,
             finish=self._finish,
         )

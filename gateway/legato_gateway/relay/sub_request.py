@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from legato_gateway.relay.generation import RunningGeneration
 from legato_gateway.relay.lifecycle import Stage
 from legato_gateway.routing.choose import PrefillAt
+from legato_gateway.routing.rebalancing import MigrationReason
 from legato_gateway.timers import Timer
 from legato_protocol.stream import Failed, Part, TokenItem
 
@@ -25,6 +26,7 @@ class AttemptPlace:
     decode: str
     epochs: dict[str, str]
     prefill_at: PrefillAt = "separate"
+    migrates: MigrationReason | None = None  # why it comes there from another decode worker
 
     @property
     def workers(self) -> set[str]:
@@ -55,6 +57,7 @@ class SubRequest:
     tried: int = NEVER  # `Fleet.openings` when no worker could take it last
     migrations_failed: int = 0
     migrate_after: float = 0.0  # on the clock of timers
+    settled_until: float = 0.0  # on the clock of timers: before, it leaves no worker that is merely hot
     early: list[tuple[str, TokenItem]] = field(default_factory=list)  # by worker: they overtook logprobs of the prompt
     parent: str = ""  # id of the running sub-request that it was split from: its worker may call it so for a while
 

@@ -84,7 +84,7 @@ class RequestTrace:
                 self._placed(sub, sub.place)
             case E.MIGRATION_BEGUN:
                 self._placed(sub, sub.target)
-                self._span.event("migration", {"legato.attempt": sub.attempt})
+                self._span.event("migration", _moves(sub))
             case E.FIRST_TOKEN:
                 if sub.place is not None and (attempt := self._attempts.get((sub.id, sub.place.attempt))):
                     attempt.span.event("first_token")
@@ -143,6 +143,11 @@ def _end(span: "OpenSpan", code: str) -> None:
     if code:
         span.fail(code)
     span.end()
+
+
+def _moves(sub: SubRequest) -> "dict[str, Attribute]":
+    reason = sub.target.migrates if sub.target is not None else None
+    return {"legato.attempt": sub.attempt, "legato.migration.reason": reason or ""}
 
 
 def _code(error: GatewayError | None) -> str:

@@ -32,6 +32,7 @@ class WorkerView:
     running: int = 0
     free_blocks: int = 0
     cached_blocks: int = 0  # can be evicted when room is needed
+    asked_blocks: int = 0  # that sequences there wait for
     paused_blocks: int = 0  # of sequences that give way to others, since their clients read too slowly
     prefill_rate: float = 0.0  # tokens per second; 0 when not measured yet
     prefill_cost: PrefillCoefficients | None = None  # None when not measured yet

@@ -252,6 +252,7 @@ class Fleet:
             running=load.running if load else 0,
             free_blocks=load.free_blocks if load else hello.num_blocks,
             cached_blocks=load.cached_blocks if load else 0,
+            asked_blocks=load.pending_blocks if load else 0,
             paused_blocks=load.paused_blocks if load else 0,
             prefill_rate=load.prefill_rate if load else 0.0,
             prefill_cost=load.prefill_cost if load else None,

@@ -1,6 +1,7 @@
 """How many workers decoding needs: for KV blocks, for the time of a step, and for sequences at once.
 
-All is summed over the pool. One hot worker in a roomy pool is the router's affair: another worker would not help it.
+All is summed over the pool. One hot worker in a roomy pool is the gateways' affair: they move sequences away from it,
+and another worker would not help it.
 """
 
 import dataclasses

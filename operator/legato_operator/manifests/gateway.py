@@ -148,7 +148,7 @@ def _policy(service: InferenceService, placement: PodPlacement, delivery: Delive
         str(spec.routing.local_prefill_below_tokens),
         "--when-prefill-unavailable",
         spec.routing.when_prefill_unavailable,
-        *_when_busy(service),
+        *_objectives(service),
         *_weights(spec.routing.weights),
         "--transfer-on-failure",
         spec.transfer.on_failure,
@@ -178,17 +178,16 @@ def _store_flags(store: ResponseStoreSpec | None) -> list[str]:
     return [f"--response-retention={durations.text(store.retention)}", f"--response-memory={store.memory}"]
 
 
-def _when_busy(service: InferenceService) -> Iterator[str]:
-    """Flags for what is not the default and matters: gateways of the release before know none of them."""
-    routing, slo = service.spec.routing, service.spec.slo
-    if not service.spec.disaggregated:
-        return
-    if routing.when_prefill_busy == "Wait":
+def _objectives(service: InferenceService) -> Iterator[str]:
+    """Flags for what is not the default and matters: gateways of the release before know none of them. It matters where
+    decode workers help prefill workers, and the time of their steps also where they hand sequences on to each other."""
+    spec, slo = service.spec, service.spec.slo
+    helps = spec.disaggregated and spec.routing.when_prefill_busy == "Local"
+    if spec.disaggregated and not helps:
         yield "--when-prefill-busy=Wait"
-        return
-    if slo.ttft != Slo().ttft:
+    if helps and slo.ttft != Slo().ttft:
         yield f"--slo-ttft={durations.text(slo.ttft)}"
-    if slo.tpot != Slo().tpot:
+    if (helps or roles.bounds(spec, roles.DECODE).max > 1) and slo.tpot != Slo().tpot:
         yield f"--slo-tpot={durations.text(slo.tpot)}"
 
 

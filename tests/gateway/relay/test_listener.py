@@ -161,7 +161,8 @@ def test_a_committed_hand_off_moves_its_sequence_and_is_noted(lab):
     source = run.draining(generation)
     sub = run.sub(generation)
     target = sub.target.decode
-    before = count("migrations_total"), count("handoff_seconds_count")
+    counts = lambda: (count("migrations_total", reason="draining"), count("handoff_seconds_count"))  # noqa: E731
+    before = counts()
     for attempt, stage in ((1, Stage.MIGRATING), (2, Stage.DECODING)):
         report = HandoffReport(sub.id, attempt, 1, source.name, 7, 0, 7000, 0.2, 0.1, "memory")
         run.relay.workers.received(target, report)
@@ -169,7 +170,7 @@ def test_a_committed_hand_off_moves_its_sequence_and_is_noted(lab):
     assert (sub.place.decode, sub.place.attempt) == (target, 2)
     assert (generation.route.decode, generation.route.attempt) == (target, 2)
     assert [handoff["target"] for handoff in generation.route.handoffs] == [target, target]
-    assert (count("migrations_total"), count("handoff_seconds_count")) == (before[0] + 1, before[1] + 2)
+    assert counts() == (before[0] + 1, before[1] + 2)
 
 
 def test_what_other_gateways_serve_a_tenant_counts_against_its_quota(lab):

@@ -21,7 +21,7 @@ def test_a_draining_worker_hands_its_sequence_on(lab):
             assert len(source.got(Handoff)) == 1
             assert target.got(Generate) == []
             assert not source.engine.jobs
-            assert gateway.count("migrations_total") == 1
+            assert gateway.count("migrations_total", reason="draining") == 1
             assert len(lab.worker(gateway, "p0").got(Prefill)) == 1
 
     lab.run(test)
@@ -96,7 +96,7 @@ def test_choices_of_a_draining_worker_are_handed_on_one_by_one(lab):
             assert all(worker.got(Decode) for worker in others)
             assert not any(worker.got(Generate) for worker in others)
             assert not source.engine.jobs
-            assert gateway.count("migrations_total") == 3
+            assert gateway.count("migrations_total", reason="draining") == 3
 
     lab.run(test)
 

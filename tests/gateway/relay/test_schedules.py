@@ -3,13 +3,14 @@
 import os
 
 import pytest
-from relay_script import error_of
+from relay_script import count, error_of
 from relay_simulation import Simulation
 
 from legato_gateway.errors import DeadlineExceeded, NotComputable, Overloaded, SlowClient, SuspectedPoison, WorkerFailed
 from legato_gateway.relay.lifecycle import Stage
 
 SCHEDULES = int(os.environ.get("RELAY_SCHEDULES", "600"))  # more of them for a change of the relay
+REASONS = ("draining", "step_time")
 BATCHES = 6  # mutation testing runs the first one
 EXPECTED = (DeadlineExceeded, NotComputable, Overloaded, SlowClient, SuspectedPoison, WorkerFailed)
 
@@ -57,6 +58,7 @@ def test_whatever_happens_text_is_exact_and_nothing_is_left(lab, batch):
 def test_schedules_see_every_stage_and_most_endings(lab):
     """A guard of the guard: they would prove little if they all went smoothly."""
     stages, errors, migrated = set(), set(), 0
+    before = {reason: count("migrations_total", reason=reason) for reason in REASONS}
     for seed in range(60):
         run = Simulation(seed, lab.vocabulary, lab.request)
         for _ in range(100):
@@ -68,3 +70,4 @@ def test_schedules_see_every_stage_and_most_endings(lab):
     assert stages == set(Stage) - {Stage.ARRIVED, Stage.ENDED}
     assert errors >= {type(None), DeadlineExceeded, SlowClient}
     assert migrated
+    assert all(count("migrations_total", reason=reason) > before[reason] for reason in REASONS)

@@ -89,7 +89,7 @@ def test_a_migration_is_an_attempt_of_its_own(lab, traced):
     assert second.links == [first.id]
     assert second.began <= first.ended <= second.ended
     assert first.attributes["legato.decode.worker"] != second.attributes["legato.decode.worker"]
-    assert "migration" in [name for name, _ in request.events]
+    assert ("migration", {"legato.attempt": 2, "legato.migration.reason": "draining"}) in request.events
 
 
 def test_a_request_that_ends_by_an_error_has_its_code(lab, traced):

@@ -112,11 +112,14 @@ def test_downloads_stay_on_the_node_where_that_is_asked_for(build):
     ("spec", "told"),
     [
         ({}, ["--slo-ttft=9s", "--slo-tpot=50ms"]),
-        ({"routing": {"whenPrefillBusy": "Wait"}}, ["--when-prefill-busy=Wait"]),
-        ({"scaling": {"prefill": {"max": 0}}}, []),
+        ({"routing": {"whenPrefillBusy": "Wait"}}, ["--when-prefill-busy=Wait", "--slo-tpot=50ms"]),
+        ({"scaling": {"prefill": {"max": 0}}}, ["--slo-tpot=50ms"]),
+        ({"scaling": {"decode": {"max": 1}}}, ["--slo-ttft=9s", "--slo-tpot=50ms"]),
+        ({"routing": {"whenPrefillBusy": "Wait"}, "scaling": {"decode": {"max": 1}}}, ["--when-prefill-busy=Wait"]),
+        ({"scaling": {"prefill": {"max": 0}, "decode": {"max": 1}}}, []),
     ],
 )
-def test_gateways_hear_of_objectives_where_decode_workers_may_help(build, spec, told):
+def test_gateways_hear_of_objectives_where_decode_workers_may_help_prefill_workers_or_each_other(build, spec, told):
     """And nowhere else: gateways whose image is pinned to the version before do not know these flags."""
     container = _main(gateway.template(_service(build(slo={"ttft": "9s", "tpot": "50ms"}, **spec)), PLACEMENT))
     assert [flag for flag in container["args"] if flag.startswith(("--slo", "--when-prefill-busy"))] == told

@@ -1,0 +1,235 @@
+"""Sequences that hot workers hand on, in virtual time: which, when, and what their clients read."""
+
+from dataclasses import replace as replace_policy
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+from relay_script import Scripted, count
+from relay_simulation import COST, SimulatedWorker
+
+from legato_gateway.relay.hot_workers import HotWorkers
+from legato_gateway.relay.lifecycle import Stage
+from legato_gateway.routing.fleet_snapshot import FleetSnapshot, WorkerView
+from legato_gateway.routing.rebalancing import RebalancingPolicy
+from legato_gateway.testing.fake_engine import Refusal
+from legato_protocol.stream import Decode, Handoff
+
+# Steps with three sequences take 0.07 s.
+POLICY = RebalancingPolicy(0.06, look=0.05, patience=0.2, jitter=0.1, rest=1.0, settled=1.0)
+
+
+def _run(lab: Any, *roles: str, policy: RebalancingPolicy | None = POLICY) -> Scripted:
+    return Scripted(lab, *(roles or ("u", "u")), rebalancing=policy)
+
+
+def _heat(run: Scripted, **request: Any) -> tuple[Any, SimulatedWorker, SimulatedWorker]:
+    """A request, the worker that decodes it beside four sequences of other gateways, and an idle one."""
+    generation = run.start(**request)
+    source = run.decoding(generation)
+    source.others = 4
+    return generation, source, run.others(source)[-1]
+
+
+def _place(run: Scripted, generation: Any) -> str:
+    return run.sub(generation).place.decode
+
+
+@pytest.mark.parametrize("roles", [("u", "u"), ("p", "d", "d")])
+def test_a_hot_worker_hands_a_sequence_on_and_its_client_reads_on(lab, roles):
+    run = _run(lab, *roles)
+    before = count("migrations_total", reason="step_time")
+    generation, source, target = _heat(run, max_tokens=150)
+    run.until(lambda: _place(run, generation) != source.name)
+    assert _place(run, generation) == target.name
+    run.until(lambda: generation.ended)
+    assert run.texts[generation, 0] == lab.text_of(7, 150)
+    assert [name for name, _ in run.told(Handoff)] == [source.name], "and the target is not hot"
+    assert count("migrations_total", reason="step_time") == before + 1
+    assert not source.engine.jobs
+
+
+def test_so_does_one_whose_arena_is_full(lab):
+    run = _run(lab)
+    before = count("migrations_total", reason="kv_cache")
+    generation, source, target = _heat(run)
+    source.others, source.other_blocks = 1, 990
+    run.until(lambda: _place(run, generation) == target.name)
+    assert count("migrations_total", reason="kv_cache") == before + 1
+
+
+def test_blocks_that_sequences_there_wait_for_are_known(lab):
+    run = _run(lab)
+    run.relay.workers.received("u0", replace(run.workers["u0"].load(), pending_blocks=9))
+    assert run.view("u0").asked_blocks == 9
+
+
+def test_without_a_policy_nobody_does(lab):
+    run = _run(lab, policy=None)
+    _heat(run)
+    run.run(100)
+    assert not run.told(Handoff)
+
+
+def test_it_has_to_be_hot_for_a_while(lab):
+    run = _run(lab)
+    _, source, _ = _heat(run)
+    for others in (4, 0) * 5:
+        source.others = others
+        run.run(19)
+    assert not run.told(Handoff)
+    source.others = 4
+    run.run(35)
+    assert run.told(Handoff)
+
+
+def test_one_that_drains_hands_on_as_ever(lab):
+    run = _run(lab)
+    _, source, _ = _heat(run)
+    before = count("migrations_total", reason="draining")
+    run.drain(source)
+    run.run(5)
+    assert count("migrations_total", reason="draining") == before + 1
+
+
+def test_after_a_failed_move_a_sequence_stays_and_its_client_reads_on(lab):
+    run = _run(lab)
+    generation, source, target = _heat(run, max_tokens=400)
+    target.engine.refusals.append(Refusal("transfer", retry=True))
+    run.until(lambda: run.told(Handoff))
+    run.until(lambda: run.sub(generation).stage is Stage.DECODING)
+    run.until(lambda: len(generation.choices[0].tokens) > 200)
+    run.until(lambda: generation.ended)
+    assert run.texts[generation, 0] == lab.text_of(7, 400)
+    assert generation.route.workers == [source.name]
+    assert len(run.told(Handoff)) == 1, "it is not tried again"
+
+
+def _both_at_one(run: Scripted) -> tuple[SimulatedWorker, SimulatedWorker]:
+    """A worker with two sequences that becomes hot, and an idle one."""
+    source, target = run.workers.values()
+    run.cut(target)
+    for _ in range(2):
+        run.decoding(run.start())
+    run.connect()
+    source.others = 4
+    return source, target
+
+
+def test_after_a_failed_move_its_worker_rests(lab):
+    run = _run(lab)
+    _, target = _both_at_one(run)
+    target.engine.refusals.append(Refusal("transfer", retry=True))
+    run.until(lambda: run.told(Handoff))
+    run.run(95)
+    assert len(run.told(Handoff)) == 1
+    run.run(10)
+    assert len({frame.id for _, frame in run.told(Handoff)}) == 2
+
+
+def test_a_worker_hands_on_one_at_a_time(lab):
+    run = _run(lab)
+    _, target = _both_at_one(run)
+    target.engine.hold("receiving")
+    run.until(lambda: run.told(Handoff))
+    run.run(300)  # far longer than it would rest
+    assert len(run.told(Handoff)) == 1
+    target.engine.release()
+    run.run(15)
+    assert len(run.told(Handoff)) == 1, "the loads have to tell of it"
+    run.run(30)
+    assert len(run.told(Handoff)) == 2
+
+
+def test_after_a_move_its_worker_does_not_rest(lab):
+    run = _run(lab)
+    _both_at_one(run)
+    run.until(lambda: run.told(Handoff))
+    run.run(60)
+    assert len(run.told(Handoff)) == 2
+
+
+def test_gateways_that_see_the_same_act_at_different_times(lab):
+    """And look at the fleet now and then."""
+    view = WorkerView("d0", "decode", "e", "r", 16, 1000, 8000, running=9, free_blocks=900, decode_cost=COST)
+    fleet, policy = FleetSnapshot((view,)), replace_policy(POLICY, look=0.1, patience=1.0, jitter=2.0)
+    for drawn, due in ((0.0, 1.0), (0.5, 2.0)):
+        hot = HotWorkers(policy, lambda drawn=drawn: drawn)
+        assert not hot.due(fleet, 0.0)
+        assert not hot.due(fleet, due - 0.05)
+        assert not hot.due(fleet, due), "it has just looked"
+        assert hot.due(fleet, due + 0.06)
+
+
+def test_a_sequence_that_moved_stays_for_a_while(lab):
+    run = _run(lab)
+    generation, source, target = _heat(run)
+    run.until(lambda: _place(run, generation) == target.name)
+    source.others, target.others = 0, 4
+    run.run(95)
+    assert len(run.told(Handoff)) == 1
+    run.run(40)
+    assert _place(run, generation) == source.name
+
+
+def test_the_shortest_goes_first(lab):
+    run = _run(lab)
+    source, target = run.workers.values()
+    run.cut(target)
+    short = [run.start(prompt=tuple(range(length))) for length in (80, 40, 60)][1]
+    run.until(lambda: all(sub.stage is Stage.DECODING for g in run.generations for sub in run.relay.sub_requests(g)))
+    run.connect()
+    source.others = 4
+    run.until(lambda: run.told(Handoff))
+    assert [frame.id for _, frame in run.told(Handoff)] == [run.sub(short).id]
+
+
+@pytest.mark.parametrize("request_", [{"max_tokens": 65}, {"choices": 2}], ids=["soon over", "of two choices"])
+def test_these_stay(lab, request_):
+    run = _run(lab)
+    _heat(run, **request_)
+    run.run(60)
+    assert not run.told(Handoff)
+
+
+def test_one_whose_client_does_not_read_stays(lab):
+    run = _run(lab)
+    generation, source, _ = _heat(run)
+    source.others = 0
+    run.generations.remove(generation)
+    run.run(20)
+    assert generation.paused
+    source.others = 4
+    source.engine.jobs[next(iter(source.engine.jobs))].paused = False
+    run.run(60)
+    assert not run.told(Handoff)
+
+
+def test_one_that_gets_no_tokens_stays(lab):
+    """It may be preempted, and what does not run cannot move."""
+    run = _run(lab)
+    _, source, _ = _heat(run)
+    source.engine.hold("decoding")
+    run.run(60)
+    assert not run.told(Handoff)
+    source.engine.release()
+    run.run(10)
+    assert run.told(Handoff)
+
+
+@pytest.mark.parametrize("changes", [{"kv_revision": "other"}, {"address": b""}, {"transport": "ucx:tcp"}])
+def test_none_goes_to_a_worker_that_could_not_take_it(lab, changes):
+    run = _run(lab)
+    _, source, target = _heat(run)
+    run.greet(source.name, transport="ucx:rdma")
+    run.greet(target.name, **{"transport": "ucx:rdma"} | changes)
+    run.run(60)
+    assert not run.told(Handoff)
+
+
+def test_none_goes_to_a_hot_worker_though_another_is_hotter(lab):
+    run = _run(lab)
+    _, _, target = _heat(run)
+    target.others = 2
+    run.run(60)
+    assert not run.told(Decode)
