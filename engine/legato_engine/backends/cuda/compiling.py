@@ -7,10 +7,15 @@ from legato_engine.errors import KernelFailed
 from legato_engine.kernels.triton_errors import VERSION, TritonError
 
 
+PASS_FAILED = "PassManager::run failed"  # what Triton says in a plain RuntimeError, after the reason went to stderr
+
+
 @contextmanager
 def compiling(chip: str) -> Iterator[None]:
     """Raises KernelFailed. Kernels are compiled when they are launched for the first time; `chip` is for the text."""
     try:
         yield
-    except TritonError as error:
+    except (TritonError, RuntimeError) as error:
+        if not isinstance(error, TritonError) and PASS_FAILED not in str(error):
+            raise
         raise KernelFailed(f"Triton {VERSION} cannot compile or start a kernel on {chip}: {error}") from error
