@@ -2,8 +2,9 @@
 graph needs it.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate, pairwise
+from itertools import accumulate
 from typing import Any, TypeVar
 
 import numpy as np
@@ -20,6 +21,7 @@ from legato_engine.layers.low_rank import Adapter, LowRank
 _Memory = TypeVar("_Memory", torch.Tensor, np.ndarray[Any, Any])
 
 SHORT = 8  # rows of at most so many tokens are attended as decoding ones
+_ALIGNED = 4  # numbers; Triton compiles a kernel anew for a pointer that is not a multiple of 16 bytes
 
 
 Adapted = tuple[tuple[Adapter[LowRank], torch.Tensor], ...]  # adapters, and the tokens that each counts for
@@ -54,13 +56,13 @@ class StepMemory:
     finds positions and slots itself, and tokens that it alone knows."""
 
     def __init__(self, room: Room, block_size: int, device: Device) -> None:
-        size = sum(_lengths(Size(room.tokens, room.rows), room.blocks))
+        size = _room_for(_lengths(Size(room.tokens, room.rows), room.blocks))
         self._room = room
         self._device = device
         self._host = device.host(size)
         self._numpy = self._host.numpy()
         self._given = torch.zeros(size, dtype=torch.int32, device=device.place)
-        self._found = torch.zeros(3 * room.tokens, dtype=torch.int32, device=device.place)
+        self._found = torch.zeros(_room_for([room.tokens] * 3), dtype=torch.int32, device=device.place)
         self._drawn = torch.zeros(1, dtype=torch.int32, device=device.place)  # where no token names one
         self._block_size = block_size
         self._expanding = choose("step_inputs", {"block_size": block_size}, device.chip)
@@ -69,7 +71,7 @@ class StepMemory:
     def fill(self, inputs: StepInputs, size: Size) -> None:
         """Takes the inputs of a step, which may be smaller than `size`."""
         self._wait_copied()
-        tokens, starts, lengths, sampled, tables = self._split(self._numpy, size)
+        tokens, starts, lengths, sampled, tables = self._given_in(self._numpy, size)
         count, rows, blocks = len(inputs.tokens), len(inputs.lengths), inputs.tables.shape[1]
         for array, values, padding in (
             (tokens, inputs.tokens, 0),
@@ -80,7 +82,7 @@ class StepMemory:
             array[: len(values)] = values
             array[len(values) :] = padding
         tables.reshape(size.rows, -1)[:rows, :blocks] = inputs.tables
-        used = sum(_lengths(size, self._room.blocks))
+        used = _room_for(_lengths(size, self._room.blocks))
         self._given[:used].copy_(self._host[:used], non_blocking=True)
         self._wait_copied = self._device.mark()
         self._expand(size, self._drawn if inputs.drawn is None else inputs.drawn)
@@ -90,27 +92,42 @@ class StepMemory:
     ) -> CudaStep:
         """A step of that size, whose inputs are those that were filled in last; `samples` tokens of it sample."""
         tokens, positions, slots = self._expanded(size)
-        _, starts, lengths, sampled, flat = self._split(self._given, size)
+        _, starts, lengths, sampled, flat = self._given_in(self._given, size)
         tables = flat.reshape(size.rows, -1)
         return CudaStep(
             tokens, positions, slots, starts, lengths, sampled[:samples], sampled, tables, arena, work, prompts, adapted
         )
 
     def _expand(self, size: Size, drawn: torch.Tensor) -> None:
-        given, starts, lengths, _, flat = self._split(self._given, size)
+        given, starts, lengths, _, flat = self._given_in(self._given, size)
         tables = flat.reshape(size.rows, -1)
         expand(given, starts, lengths, tables, drawn, *self._expanded(size), self._block_size, self._expanding)
 
     def _expanded(self, size: Size) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Tokens, positions, slots."""
-        first, second, third = torch.split(self._found[: 3 * size.tokens], size.tokens)
+        first, second, third = _sections(self._found, [size.tokens] * 3)
         return first, second, third
 
-    def _split(self, memory: _Memory, size: Size) -> list[_Memory]:
-        ends = accumulate(_lengths(size, self._room.blocks), initial=0)
-        return [memory[first:last] for first, last in pairwise(ends)]
+    def _given_in(self, memory: _Memory, size: Size) -> list[_Memory]:
+        return _sections(memory, _lengths(size, self._room.blocks))
 
 
 def _lengths(size: Size, blocks: int) -> list[int]:
     """Of all arrays of a step, in their order."""
     return [size.tokens, size.rows + 1, size.rows, size.rows, size.rows * blocks]
+
+
+def _sections(memory: _Memory, lengths: Sequence[int]) -> list[_Memory]:
+    """Arrays of these lengths, each of which begins at a multiple of 16 bytes: a step of any size launches what the
+    warm-up has compiled."""
+    begins = accumulate(map(_aligned, lengths), initial=0)
+    return [memory[begin : begin + length] for begin, length in zip(begins, lengths, strict=False)]
+
+
+def _room_for(lengths: Sequence[int]) -> int:
+    """How many numbers such sections take."""
+    return sum(map(_aligned, lengths))
+
+
+def _aligned(length: int) -> int:
+    return -(-length // _ALIGNED) * _ALIGNED

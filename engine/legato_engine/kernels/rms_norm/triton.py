@@ -7,7 +7,7 @@ import triton.language as tl
 from legato_engine.kernels.configurations import Configuration
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows"])  # compiled once for all sizes of a step
 def _add_rms_norm(
     x,  # [rows, hidden], or None
     residual,  # [rows, hidden]

@@ -32,7 +32,7 @@ def _turned(at, inside, weight, cosines, sines, pair, eps, HALF: tl.constexpr):
     return first * cosines - second * sines, second * cosines + first * sines
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["tokens"])  # compiled once for all sizes of a step
 def _norm_rotate_write(
     qkv,  # [tokens, (heads + 2 · kv_heads) · 2 · HALF]
     positions,  # [tokens]

@@ -8,11 +8,11 @@ from legato_engine.kernels.configurations import Configuration
 
 
 @triton.jit
-def _row_of(token, starts, rows, BISECTIONS: tl.constexpr):
+def _row_of(token, starts, rows, bisections):
     """The last row that starts at each token or before it; rows without tokens start where the next one does."""
     first = tl.zeros_like(token)
     end = first + rows
-    for _ in tl.static_range(BISECTIONS):
+    for _ in range(bisections):
         middle = (first + end) // 2
         before = tl.load(starts + middle) <= token
         first = tl.where(before, middle, first)
@@ -20,7 +20,7 @@ def _row_of(token, starts, rows, BISECTIONS: tl.constexpr):
     return first
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["count", "rows", "bisections"])  # compiled once for all sizes of a step
 def _expand(
     given,  # [count]
     starts,  # [rows + 1]
@@ -32,15 +32,15 @@ def _expand(
     slots,  # [count]
     count,
     rows,
+    bisections,  # after which one row is left
     table_stride,
     BLOCK: tl.constexpr,
-    BISECTIONS: tl.constexpr,
     TOKENS: tl.constexpr,
 ):
     token = tl.program_id(0) * TOKENS + tl.arange(0, TOKENS)
     exists = token < count
     real = token < tl.load(starts + rows)
-    row = _row_of(token, starts, rows, BISECTIONS)
+    row = _row_of(token, starts, rows, bisections)
     end = tl.load(starts + row + 1, mask=real, other=0)
     position = tl.load(lengths + row, mask=real, other=0) - (end - token)
     block = tl.load(tables + row.to(tl.int64) * table_stride + position // BLOCK, mask=real, other=0)
@@ -82,8 +82,8 @@ def expand(
         slots,
         count,
         rows,
+        rows.bit_length(),
         tables.stride(0),
         BLOCK=block_size,
-        BISECTIONS=rows.bit_length(),
         **config.options,
     )

@@ -1,0 +1,41 @@
+"""Nothing is compiled while a worker serves: all streams would stand still meanwhile."""
+
+from collections import Counter
+
+import compiled_kernels
+import pytest
+import uninterpreted
+
+CASES = [
+    ("llama", 16, 16), ("llama", 64, 16), ("llama", 16, 1), ("qwen 2", 32, 9), ("qwen 3", 64, 24), ("biases", 16, 40),
+    ("odd sizes", 16, 5),
+]  # fmt: skip
+STEPS = 60
+
+
+@pytest.fixture(scope="module")
+def told():
+    return dict(zip(CASES, uninterpreted.call(compiled_kernels.told_by_case, CASES, STEPS), strict=True))
+
+
+@pytest.mark.parametrize(("model", "block_size", "max_batch"), CASES)
+def test_what_steps_launch_was_compiled_in_the_warm_up(model, block_size, max_batch, told):
+    assert told[model, block_size, max_batch]["only in steps"] == []
+
+
+@pytest.mark.parametrize("kernel", ["_expand", "make_lists", "combine_parts", "_norm_rotate_write", "_silu_mul"])
+def test_a_kernel_is_compiled_once_for_all_sizes_of_a_step(kernel, told):
+    assert Counter(each.split()[0] for each in told[CASES[0]]["warm-up"])[kernel] == 1
+
+
+def test_norms_are_compiled_with_and_without_something_to_add(told):
+    assert Counter(each.split()[0] for each in told[CASES[0]]["warm-up"])["_add_rms_norm"] == 2
+
+
+def test_the_steps_launch_all_kernels_of_the_warm_up(told):
+    """Or it would be of no use that they ask for nothing else."""
+    found = told[CASES[0]]
+    launched, warm = ({each.split()[0] for each in found[when]} for when in ("steps", "warm-up"))
+
+    assert launched == warm
+    assert {"_expand", "make_lists", "attend_items", "combine_parts", "_add_rms_norm", "choose", "rank_rows"} < warm
